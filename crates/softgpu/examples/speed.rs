@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use fercuda_softgpu::check::CheckContext;
 use fercuda_softgpu::exec::{
-    DeviceInfo, Executor, LaunchSpec, LaunchStats, Loaded, Options, compile,
+    CompileOptions, DeviceInfo, Executor, LaunchSpec, LaunchStats, Loaded, compile,
 };
-use fercuda_softgpu::mem::{AddressSpace, AllocKind, GRANULE, Site};
-use fercuda_softgpu::order::{ActorId, Order, What};
+use fercuda_softgpu::mem::{AddressSpace, AllocKind, DriverCallSite, GRANULE};
+use fercuda_softgpu::order::{ActorId, OpKind, Order};
 use fercuda_softgpu::report::FindingSink;
 
 const STEPS: u32 = 64;
@@ -112,7 +112,7 @@ impl Machine {
             AllocKind::Device,
             0,
             None,
-            Site::default(),
+            DriverCallSite::default(),
             true,
             None,
         );
@@ -133,7 +133,7 @@ impl Machine {
         params: &[u8],
     ) -> Result<LaunchStats, Box<dyn std::error::Error>> {
         let checks = self.space.shadow().map(|_| CheckContext {
-            op: self.order.begin(ActorId::HOST, What::Call("launch")),
+            op: self.order.begin(ActorId::HOST, OpKind::Call("launch")),
             order: self.order.clone(),
             sink: self.sink.clone(),
         });
@@ -161,7 +161,7 @@ impl Machine {
     }
 }
 
-fn load(text: &str, options: &Options) -> Result<Arc<Loaded>, Box<dyn std::error::Error>> {
+fn load(text: &str, options: &CompileOptions) -> Result<Arc<Loaded>, Box<dyn std::error::Error>> {
     let module = fercuda_ptx::parse(text)?;
     Ok(Loaded::new(compile(&module, options)?, Default::default())?)
 }
@@ -269,7 +269,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         plain / 1e9
     );
     for baseline in [false, true] {
-        let mut options = Options::default();
+        let mut options = CompileOptions::default();
         options.baseline = baseline;
         let chain = load(&fma_kernel(), &options)?;
         let rounds = if baseline { 64 } else { ROUNDS };
@@ -297,7 +297,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "gemm 256^3, plain Rust on one core     {:8.2} ms",
         plain * 1e3
     );
-    let gemm = load(&gemm_kernel(), &Options::default())?;
+    let gemm = load(&gemm_kernel(), &CompileOptions::default())?;
     for threads in [1, 2] {
         let executor = Executor::new(threads);
         let [off, on] = best([false, true].map(|checks| {

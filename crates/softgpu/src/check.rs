@@ -1,8 +1,8 @@
-//! Checking: what each byte has been through, and who touched it last.
+//! Access checking: shadow memory with each byte's state and each word's last accesses.
 //!
 //! [`Shadow`] belongs to an address space and outlives kernels; [`shared`] belongs to a block.
 //!
-//! Invariant: with checks off nothing in here exists at run time, and no kernel tests whether it does.
+//! Invariant: with checks off no shadow exists at run time, and no kernel tests whether it does.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ mod global;
 pub(crate) mod shared;
 mod states;
 pub use global::Shadow;
-pub(crate) use global::{Launch, Owner, Record};
+pub(crate) use global::{AccessRecord, LaunchNaming, SegmentOwner};
 pub(crate) use states::{FREED, INITIALISED};
 
-/// What an operation needs to be checked: who it is, what it follows, where findings go.
+/// The check context of an operation: its identity, the order, the sink of findings.
 #[derive(Debug, Clone)]
 pub struct CheckContext {
     /// This operation.

@@ -11,6 +11,7 @@ mod atomics;
 mod block;
 mod builtins;
 mod cfg;
+mod check_order;
 mod checks;
 mod control;
 mod convert;
@@ -30,7 +31,6 @@ mod program;
 mod scalar;
 mod special;
 mod sync;
-mod turns;
 mod video;
 mod warp;
 mod wmma;
@@ -47,17 +47,17 @@ use crate::check::CheckContext;
 use crate::mem::AddressSpace;
 use crate::report::{Fault, FaultKind};
 
-use self::lanes::{Isa, Row};
+use self::lanes::{Isa, RegisterRow};
 use self::layout::ModuleInfo;
 use self::program::{Const, FunctionCode, KernelCode};
 
-/// Made when first asked for.
-type Once<T> = OnceLock<Result<Arc<T>, String>>;
+/// A lazily computed result.
+type OnceResult<T> = OnceLock<Result<Arc<T>, String>>;
 
 /// How to compile.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct Options {
+pub struct CompileOptions {
     /// Do without AVX2, FMA and the like even where the processor has them.
     pub baseline: bool,
 }
@@ -75,24 +75,24 @@ pub struct CompileError {
 /// A module, checked and laid out; kernels are decoded when first run.
 #[derive(Debug)]
 pub struct Image {
-    pub(crate) kernels: Vec<Kernel>,
-    pub(crate) variables: Vec<Variable>,
+    pub(crate) kernels: Vec<KernelInfo>,
+    pub(crate) variables: Vec<ModuleVariable>,
     module: ast::Module,
     info: ModuleInfo,
     /// Function index of each kernel.
     functions: Vec<u32>,
     isa: Isa,
     /// Decoded code of each kernel, without and with checks.
-    code: Vec<[Once<KernelCode>; 2]>,
+    code: Vec<[OnceResult<KernelCode>; 2]>,
 }
 
 /// A kernel's outside.
 #[derive(Debug, Clone, Default)]
-pub struct Kernel {
+pub struct KernelInfo {
     /// Name.
     pub name: Arc<str>,
     /// Parameters in order.
-    pub params: Vec<Param>,
+    pub params: Vec<KernelParam>,
     /// Bytes of all parameters.
     pub param_bytes: u32,
     /// Bytes of shared memory, without the dynamic part.
@@ -117,7 +117,7 @@ pub struct Kernel {
 
 /// A kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Param {
+pub struct KernelParam {
     /// Byte offset in the parameter block.
     pub offset: u32,
     /// Bytes.
@@ -128,7 +128,7 @@ pub struct Param {
 
 /// A `.global` or `.const` variable of a module.
 #[derive(Debug, Clone)]
-pub struct Variable {
+pub struct ModuleVariable {
     /// Name.
     pub name: Arc<str>,
     /// Bytes.
@@ -165,7 +165,7 @@ pub struct Relocation {
 ///
 /// # Errors
 /// [`CompileError`] for names that do not exist, operands of wrong kinds, and the like.
-pub fn compile(module: &ast::Module, options: &Options) -> Result<Arc<Image>, CompileError> {
+pub fn compile(module: &ast::Module, options: &CompileOptions) -> Result<Arc<Image>, CompileError> {
     if module.address_size == 32 {
         return Err(CompileError {
             line: 0,
@@ -200,7 +200,7 @@ pub fn compile(module: &ast::Module, options: &Options) -> Result<Arc<Image>, Co
 impl Image {
     /// The kernels, in order.
     #[must_use]
-    pub fn kernels(&self) -> &[Kernel] {
+    pub fn kernels(&self) -> &[KernelInfo] {
         &self.kernels
     }
 
@@ -227,7 +227,7 @@ impl Image {
 
     /// The variables; each needs an address before the image can be loaded.
     #[must_use]
-    pub fn variables(&self) -> &[Variable] {
+    pub fn variables(&self) -> &[ModuleVariable] {
         &self.variables
     }
 }
@@ -237,20 +237,20 @@ impl Image {
 pub struct Loaded {
     pub(crate) image: Arc<Image>,
     pub(crate) addresses: FxHashMap<Arc<str>, u64>,
-    prepared: Vec<[Once<Prepared>; 2]>,
+    prepared: Vec<[OnceResult<PreparedKernel>; 2]>,
 }
 
 /// A kernel's code with its constants, addresses included.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedKernel {
     pub(crate) code: Arc<KernelCode>,
     /// A bank for each function.
-    pub(crate) consts: Vec<Box<[Row]>>,
+    pub(crate) consts: Vec<Box<[RegisterRow]>>,
     /// Where each function's instructions begin when all are counted through.
     starts: Vec<u32>,
 }
 
-impl Prepared {
+impl PreparedKernel {
     fn new(code: Arc<KernelCode>, addresses: &FxHashMap<Arc<str>, u64>) -> Result<Self, String> {
         let mut consts = Vec::new();
         let mut starts = Vec::new();
@@ -258,7 +258,7 @@ impl Prepared {
         for f in &code.functions {
             starts.push(at);
             at += f.origins.len() as u32;
-            let mut bank = vec![Row::ZERO; f.const_rows as usize + 4].into_boxed_slice();
+            let mut bank = vec![RegisterRow::ZERO; f.const_rows as usize + 4].into_boxed_slice();
             for (row, c) in &f.consts {
                 let value = match c {
                     Const::B32(v) => u64::from(*v) << 32 | u64::from(*v),
@@ -277,7 +277,7 @@ impl Prepared {
             }
             consts.push(bank);
         }
-        Ok(Prepared {
+        Ok(PreparedKernel {
             code,
             consts,
             starts,
@@ -339,10 +339,10 @@ impl Loaded {
         &self.image
     }
 
-    fn prepared(&self, kernel: usize, checks: bool) -> Result<Arc<Prepared>, String> {
+    fn prepared(&self, kernel: usize, checks: bool) -> Result<Arc<PreparedKernel>, String> {
         self.prepared[kernel][usize::from(checks)]
             .get_or_init(|| {
-                Prepared::new(self.image.code(kernel, checks)?, &self.addresses).map(Arc::new)
+                PreparedKernel::new(self.image.code(kernel, checks)?, &self.addresses).map(Arc::new)
             })
             .clone()
     }
@@ -362,10 +362,10 @@ impl Loaded {
     }
 }
 
-/// Receives what `printf` prints, a whole call at a time.
+/// Receives the output of `printf`, one whole call at a time.
 pub type PrintSink = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What special registers say about the device.
+/// The device's properties in special registers.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceInfo {
     /// Ordinal; selects access bits of the address space.
@@ -447,7 +447,7 @@ pub struct LaunchStats {
 #[derive(Debug)]
 pub struct Executor {
     threads: usize,
-    pool: Arc<grid::Pool>,
+    pool: Arc<grid::HelperPool>,
 }
 
 impl Executor {
@@ -462,7 +462,7 @@ impl Executor {
         };
         Arc::new(Executor {
             threads,
-            pool: grid::Pool::new(threads - 1),
+            pool: grid::HelperPool::new(threads - 1),
         })
     }
 

@@ -1,7 +1,7 @@
 //! The software device: the documented CUDA driver API over a PTX interpreter.
 //!
-//! [`driver`] gives the driver's table filled by this device; [`control`] is for what that API has no
-//! words for. A call goes from `abi` (the C functions) to `device` (contexts, streams, memory, graphs), and its
+//! [`driver`] returns the driver's table filled by this device; [`control`] is the interface for
+//! what the driver API lacks. A call goes from `abi` (the C functions) to `device` (contexts, streams, memory, graphs), and its
 //! work, on a stream's thread, to [`exec`] and [`mem`].
 //!
 //! Invariant: nothing unwinds across the C border, and no handle is ever followed as a pointer.

@@ -1,14 +1,14 @@
-//! One range of host addresses that is the memory of every device, of pinned and of managed memory.
+//! Address space: one range of host addresses for all device, pinned and managed memory.
 //!
 //! A device pointer is the host address. Physical memory is a [`Backing`]: a piece of a memfd, lazily
 //! backed, which may be mapped at several addresses and in several processes.
 //! Addresses are handed out and mapped in granules of 2 MiB; smaller blocks are cut by the caller.
 //!
 //! Invariants: a granule with an access bit set is mapped. A granule that was ever mapped stays
-//! mapped to *something* (after `unmap`, to anonymous memory that nobody reads), so that a kernel that
-//! runs behind an unmap reads rubbish and is reported, but never kills the process.
+//! mapped to *something* (after `unmap`, to unused anonymous memory), so that a kernel that runs
+//! behind an unmap reads garbage and is reported, but never crashes the process.
 //!
-//! Elsewhere: what each byte has been through ([`crate::check`]), cutting blocks (`device`),
+//! Elsewhere: the state of each byte ([`crate::check`]), cutting blocks (`device`),
 //! the accesses of kernels ([`crate::exec`], through [`Window`]).
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ mod shape;
 mod table;
 mod window;
 use ranges::FreeRanges;
-pub(crate) use shape::{At, Shape};
+pub(crate) use shape::{AddressShape, At};
 pub(crate) use table::LazyTable;
 pub(crate) use window::{Scalar, Window};
 
@@ -58,7 +58,7 @@ pub enum MemError {
         /// Bytes asked for.
         len: u64,
     },
-    /// The range is not what it must be for this operation.
+    /// The range is invalid for this operation.
     #[error("range {start:#x}+{len:#x} is {what}")]
     BadRange {
         /// First address.
@@ -72,7 +72,7 @@ pub enum MemError {
 
 /// A driver call, named so that two runs of a program name it alike.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Site {
+pub struct DriverCallSite {
     /// Driver function.
     pub call: &'static str,
     /// Ordinal of this call among its thread's calls of that function, from 1.
@@ -81,7 +81,7 @@ pub struct Site {
     pub thread: Arc<str>,
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for DriverCallSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -124,7 +124,7 @@ impl fmt::Display for AllocKind {
     }
 }
 
-/// The record of one allocation, kept for a while after its free.
+/// The record of one allocation, retained for a while after its free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocInfo {
     /// Ordinal in this address space, from 1.
@@ -140,9 +140,9 @@ pub struct AllocInfo {
     /// The variable's name, for [`AllocKind::Global`].
     pub name: Option<Arc<str>>,
     /// Where it was made.
-    pub made: Site,
+    pub made: DriverCallSite,
     /// Where it was freed, if it was.
-    pub freed: Option<Site>,
+    pub freed: Option<DriverCallSite>,
 }
 
 impl AllocInfo {
@@ -153,7 +153,7 @@ impl AllocInfo {
     }
 }
 
-/// Physical memory. Dropping the last clone gives it back.
+/// Physical memory. Dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub struct Backing(Arc<BackingInner>);
 
@@ -162,7 +162,7 @@ struct BackingInner {
     file: Arc<OwnedFd>,
     offset: u64,
     len: u64,
-    /// Where the piece goes back to; `None` for a file of its own.
+    /// The heap to which the piece is released; `None` for a file of its own.
     heap: Option<Arc<Heap>>,
 }
 
@@ -295,7 +295,7 @@ impl Drop for BackingInner {
 }
 
 #[derive(Debug, Default)]
-struct Records {
+struct AllocationRecords {
     live: BTreeMap<u64, Arc<AllocInfo>>,
     freed: BTreeMap<(u64, u64), Arc<AllocInfo>>,
     freed_order: std::collections::VecDeque<(u64, u64)>,
@@ -304,14 +304,14 @@ struct Records {
 
 /// Host memory that kernels may reach.
 #[derive(Debug, Clone, Copy)]
-struct Registered {
+struct RegisteredHost {
     len: u64,
     /// Bit `d`: device `d` may read.
     devices: u32,
     writable: bool,
 }
 
-impl Registered {
+impl RegisteredHost {
     fn allows(&self, device: u32, write: bool) -> bool {
         self.devices & (1 << device) != 0 && (self.writable || !write)
     }
@@ -326,8 +326,8 @@ pub struct AddressSpace {
     access: Box<[AtomicU32]>,
     addresses: Mutex<FreeRanges>,
     heap: Arc<Heap>,
-    registered: RwLock<BTreeMap<u64, Registered>>,
-    records: RwLock<Records>,
+    registered: RwLock<BTreeMap<u64, RegisteredHost>>,
+    records: RwLock<AllocationRecords>,
     shadow: Option<Shadow>,
 }
 
@@ -509,7 +509,7 @@ impl AddressSpace {
         }
     }
 
-    /// Sets what `device` may do in a mapped range.
+    /// Sets `device`'s access to a mapped range.
     ///
     /// # Errors
     /// [`MemError::BadRange`].
@@ -590,7 +590,7 @@ impl AddressSpace {
                 what: "registered already",
             });
         }
-        let registered = Registered {
+        let registered = RegisteredHost {
             len,
             devices,
             writable,
@@ -703,7 +703,7 @@ impl AddressSpace {
         kind: AllocKind,
         device: u32,
         name: Option<Arc<str>>,
-        made: Site,
+        made: DriverCallSite,
         initialised: bool,
         ctx: Option<&CheckContext>,
     ) -> Arc<AllocInfo> {
@@ -732,7 +732,7 @@ impl AddressSpace {
     pub fn retire(
         &self,
         start: u64,
-        freed: Site,
+        freed: DriverCallSite,
         ctx: Option<&CheckContext>,
     ) -> Option<Arc<AllocInfo>> {
         let mut records = self.records.write().unwrap_or_else(PoisonError::into_inner);
@@ -940,7 +940,7 @@ pub fn round_up(len: u64) -> u64 {
 }
 
 fn memfd(len: u64) -> Result<OwnedFd, MemError> {
-    // SAFETY: the name is a C string; the descriptor is fresh and owned by nobody else.
+    // SAFETY: the name is a C string; the descriptor is fresh and not shared.
     let file = unsafe {
         let fd = libc::memfd_create(c"fercuda-device-memory".as_ptr(), libc::MFD_CLOEXEC);
         check_os(fd, "create device memory", len)?;

@@ -1,23 +1,23 @@
-//! What happened before what: vector clocks over streams, graph branches and the host.
+//! Happens-before order of device work: vector clocks over streams, graph branches and the host.
 //!
-//! Every operation belongs to one actor and gets an [`OpId`] when the host enqueues it, so the order
-//! found here is the one the program asked for, not the one that this run happened to take.
-//! An operation follows everything earlier on its actor, everything its actor waited for, and
-//! everything the host knew to be complete when it enqueued it.
+//! Every operation belongs to one actor and gets an [`OpId`] when the host enqueues it, so the
+//! order is the one the program specifies, not the one of this run. An operation is ordered
+//! after everything earlier on its actor, everything its actor waited for, and everything the
+//! host knew to be complete when it enqueued the operation.
 //!
-//! The host is one actor although it has many threads: a thread may learn from another, by means
-//! that a driver does not see, that a stream is done. Counting each thread alone would
-//! report hazards in correct programs.
+//! The host is one actor although it has many threads: a thread may learn from another, unseen
+//! by the driver, that a stream is done. One actor per thread would report hazards in correct
+//! programs.
 //!
-//! A kernel that runs may learn from the host and tell it, by words that both use. What the host knows is then before
-//! all that the kernel does, and all that the kernel does before what the host begins later: more order than there
-//! may be, never less.
+//! A running kernel may synchronise with the host through words in shared memory. Then what the
+//! host knows is ordered before all of the kernel, and all of the kernel before what the host
+//! begins later: this may add order, and never loses any.
 //!
-//! Invariants: an actor's sequence numbers only grow; a clock never names an operation that was not begun.
-//! An actor's number is reused only when the host already knows the old user to be complete, so
-//! reuse adds no order that was not there.
+//! Invariants: an actor's sequence numbers only grow; a clock never names an operation that was
+//! not begun. An actor's number is reused only when the host already knows the old user to be
+//! complete, so reuse adds no order.
 //!
-//! Elsewhere: who calls this (`device::stream`, `device::graph`), who asks (`check`).
+//! Elsewhere: recording operations (`device::stream`, `device::graph`), queries (`check`).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,9 +27,9 @@ use rustc_hash::FxHashMap;
 
 const ACTOR_BITS: u32 = 20;
 const SEQ_BITS: u32 = 64 - ACTOR_BITS;
-/// Epochs kept for each actor; a question about an older operation is answered "yes".
+/// Epochs kept per actor; a query about an older operation is answered "ordered".
 const EPOCHS_KEPT: usize = 4096;
-/// Operations whose description is kept.
+/// The number of operations whose description is kept.
 const NAMES_KEPT: usize = 1 << 16;
 
 /// An operation: a kernel, copy, fill, allocation or free. Zero is [`OpId::NONE`].
@@ -71,7 +71,7 @@ impl OpId {
     }
 }
 
-/// Something whose operations are ordered among themselves.
+/// A sequence of operations that are ordered among themselves: a stream, a branch, the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ActorId(u32);
 
@@ -80,58 +80,58 @@ impl ActorId {
     pub const HOST: ActorId = ActorId(0);
 }
 
-/// What kind of operation, for [`Order::describe`].
+/// The kind of an operation, for [`Order::describe`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum OpKind {
     /// A kernel by name; its launches are counted.
     Kernel(Arc<str>),
     /// Any other operation, as a driver call's name.
     Call(&'static str),
 }
 
-/// A point in an actor's life: everything it had begun or waited for.
+/// A point in an actor's sequence: everything it had begun or waited for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot(Arc<Clock>);
+pub struct OrderSnapshot(Arc<VectorClock>);
 
 /// Sorted by actor; an absent actor counts as 0.
-type Clock = Vec<(u32, u64)>;
+type VectorClock = Vec<(u32, u64)>;
 
 #[derive(Debug)]
-struct Actor {
+struct ActorState {
     name: Arc<str>,
     seq: u64,
     /// Everything known besides the actor's own operations.
-    clock: Arc<Clock>,
+    clock: Arc<VectorClock>,
     /// The host's version when last joined.
     host_version: u64,
     /// (first operation, clock), ascending.
-    epochs: VecDeque<(u64, Arc<Clock>)>,
+    epochs: VecDeque<(u64, Arc<VectorClock>)>,
     live: bool,
 }
 
 #[derive(Debug)]
-struct Named {
-    what: What,
+struct OpName {
+    what: OpKind,
     actor: Arc<str>,
     ordinal: u64,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    actors: Vec<Actor>,
+struct OrderState {
+    actors: Vec<ActorState>,
     free: Vec<u32>,
     /// Grows when the host learns or does something.
     host_version: u64,
-    names: FxHashMap<OpId, Named>,
+    names: FxHashMap<OpId, OpName>,
     name_ring: VecDeque<OpId>,
     launches: FxHashMap<Arc<str>, u64>,
     calls: FxHashMap<&'static str, u64>,
 }
 
-/// The order of one process's device work. Cheap to share; all methods take `&self`.
+/// The happens-before order of one process's device work. All methods take `&self`.
 #[derive(Debug)]
 pub struct Order {
-    inner: RwLock<Inner>,
+    inner: RwLock<OrderState>,
 }
 
 impl Default for Order {
@@ -144,11 +144,11 @@ impl Order {
     /// With the host as the only actor.
     #[must_use]
     pub fn new() -> Self {
-        let mut inner = Inner {
+        let mut inner = OrderState {
             host_version: 1,
-            ..Inner::default()
+            ..OrderState::default()
         };
-        inner.actors.push(Actor::new("the host".into()));
+        inner.actors.push(ActorState::new("the host".into()));
         Order {
             inner: RwLock::new(inner),
         }
@@ -172,9 +172,10 @@ impl Order {
             actor.clock = Arc::new(known.iter().copied().filter(|e| e.0 != i).collect());
             return ActorId(i);
         }
-        // Past the limit of numbers the newcomers share the last one: order is then assumed, never denied.
+        // Past the limit of numbers new actors share the last one: order is then assumed, never
+        // denied.
         if inner.actors.len() < (1 << ACTOR_BITS) {
-            let mut actor = Actor::new(name.into());
+            let mut actor = ActorState::new(name.into());
             actor.clock = known;
             inner.actors.push(actor);
         }
@@ -191,7 +192,7 @@ impl Order {
     }
 
     /// Begins an operation that the host enqueues on `actor` (or does itself, for [`ActorId::HOST`]).
-    pub fn begin(&self, actor: ActorId, what: What) -> OpId {
+    pub fn begin(&self, actor: ActorId, what: OpKind) -> OpId {
         let mut inner = self.write();
         if actor != ActorId::HOST {
             let version = inner.host_version;
@@ -206,63 +207,63 @@ impl Order {
     }
 
     /// Begins an operation whose only predecessors are those that `actor` has been given: a graph's node.
-    pub fn begin_unhosted(&self, actor: ActorId, what: What) -> OpId {
+    pub fn begin_unhosted(&self, actor: ActorId, what: OpKind) -> OpId {
         self.write().begin(actor, what)
     }
 
     /// Everything begun on `actor` so far, and everything it waited for.
     #[must_use]
-    pub fn snapshot(&self, actor: ActorId) -> Snapshot {
+    pub fn snapshot(&self, actor: ActorId) -> OrderSnapshot {
         self.read().snapshot(actor)
     }
 
     /// Everything the host knows, and everything `actor` did: what an operation enqueued now would follow.
     #[must_use]
-    pub fn snapshot_hosted(&self, actor: ActorId) -> Snapshot {
+    pub fn snapshot_hosted(&self, actor: ActorId) -> OrderSnapshot {
         let inner = self.read();
         let mut clock = (*inner.snapshot(actor).0).clone();
         join(&mut clock, &inner.snapshot(ActorId::HOST).0, u32::MAX);
-        Snapshot(Arc::new(clock))
+        OrderSnapshot(Arc::new(clock))
     }
 
     /// Everything up to `op` on its actor, `op` included.
     #[must_use]
-    pub fn through(&self, op: OpId) -> Snapshot {
+    pub fn through(&self, op: OpId) -> OrderSnapshot {
         if op.is_none() {
-            return Snapshot::default();
+            return OrderSnapshot::default();
         }
         let inner = self.read();
         let Some(actor) = inner.actors.get(op.actor()) else {
-            return Snapshot::default();
+            return OrderSnapshot::default();
         };
         let at = actor.epochs.partition_point(|(from, _)| *from <= op.seq());
         let mut clock = if at == 0 {
-            Clock::new()
+            VectorClock::new()
         } else {
             (*actor.epochs[at - 1].1).clone()
         };
         join(&mut clock, &vec![(op.actor() as u32, op.seq())], u32::MAX);
-        Snapshot(Arc::new(clock))
+        OrderSnapshot(Arc::new(clock))
     }
 
     /// The least point that follows all of `snapshots`.
     #[must_use]
-    pub fn merge(&self, snapshots: &[Snapshot]) -> Snapshot {
+    pub fn merge(&self, snapshots: &[OrderSnapshot]) -> OrderSnapshot {
         match snapshots {
-            [] => Snapshot::default(),
+            [] => OrderSnapshot::default(),
             [one] => one.clone(),
             [first, rest @ ..] => {
                 let mut clock = (*first.0).clone();
                 for snapshot in rest {
                     join(&mut clock, &snapshot.0, u32::MAX);
                 }
-                Snapshot(Arc::new(clock))
+                OrderSnapshot(Arc::new(clock))
             }
         }
     }
 
     /// Later operations of `actor` follow `snapshot`.
-    pub fn wait(&self, actor: ActorId, snapshot: &Snapshot) {
+    pub fn wait(&self, actor: ActorId, snapshot: &OrderSnapshot) {
         let mut inner = self.write();
         let changed = inner.actors[actor.0 as usize].join(actor.0, &snapshot.0);
         if changed && actor == ActorId::HOST {
@@ -280,7 +281,7 @@ impl Order {
 
     /// `op` and everything after it on its actor follow `snapshot`, found out only as `op` ran
     /// (a wait for a value in memory that was written by work enqueued later).
-    pub fn wait_late(&self, op: OpId, snapshot: &Snapshot) {
+    pub fn wait_late(&self, op: OpId, snapshot: &OrderSnapshot) {
         let mut inner = self.write();
         let index = op.actor();
         let Some(actor) = inner.actors.get_mut(index) else {
@@ -299,7 +300,7 @@ impl Order {
         if !covered {
             let at = actor.epochs.partition_point(|(from, _)| *from <= op.seq());
             let mut clock = if at == 0 {
-                Clock::new()
+                VectorClock::new()
             } else {
                 (*actor.epochs[at - 1].1).clone()
             };
@@ -309,8 +310,9 @@ impl Order {
         actor.join(index as u32, &snapshot.0);
     }
 
-    /// `op` has read what the host may have told it as it ran: it follows what the host knows now. Nothing is
-    /// done if that is what it knew at version `known`; the version now is returned.
+    /// Running `op` has acquired what the host may have released to it: it is ordered after what
+    /// the host knows now. Does nothing if that is what the host knew at version `known`; returns
+    /// the current version.
     pub fn learn_from_host(&self, op: OpId, known: u64) -> u64 {
         let (version, snapshot) = {
             let inner = self.read();
@@ -323,8 +325,9 @@ impl Order {
         version
     }
 
-    /// `op` has told the host what it has done as it ran: what the host begins from now on follows it. What `op`
-    /// does after that counts as before it too, so a hazard may be missed, and none invented.
+    /// Running `op` has released what it did to the host: what the host begins from now on is
+    /// ordered after it. What `op` does later counts as ordered too, so a hazard may be missed and
+    /// none is invented.
     pub fn tell_host(&self, op: OpId) {
         self.wait(ActorId::HOST, &self.through(op));
     }
@@ -357,38 +360,38 @@ impl Order {
         match inner.names.get(&op) {
             Some(named) => named.to_string(),
             None if op.is_none() => "nothing".to_owned(),
-            None => "an operation long past".to_owned(),
+            None => "an old operation".to_owned(),
         }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, OrderState> {
         self.inner
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, OrderState> {
         self.inner
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    fn snapshot(&self, actor: ActorId) -> Snapshot {
+impl OrderState {
+    fn snapshot(&self, actor: ActorId) -> OrderSnapshot {
         let a = &self.actors[actor.0 as usize];
         if a.seq == 0 {
-            return Snapshot(a.clock.clone());
+            return OrderSnapshot(a.clock.clone());
         }
         let mut clock = (*a.clock).clone();
         match clock.binary_search_by_key(&actor.0, |e| e.0) {
             Ok(i) => clock[i].1 = a.seq,
             Err(i) => clock.insert(i, (actor.0, a.seq)),
         }
-        Snapshot(Arc::new(clock))
+        OrderSnapshot(Arc::new(clock))
     }
 
-    fn begin(&mut self, actor: ActorId, what: What) -> OpId {
+    fn begin(&mut self, actor: ActorId, what: OpKind) -> OpId {
         if actor == ActorId::HOST {
             self.host_version += 1;
         }
@@ -406,12 +409,12 @@ impl Inner {
         }
         let name = a.name.clone();
         let ordinal = match &what {
-            What::Kernel(kernel) => {
+            OpKind::Kernel(kernel) => {
                 let n = self.launches.entry(kernel.clone()).or_default();
                 *n += 1;
                 *n
             }
-            What::Call(call) => {
+            OpKind::Call(call) => {
                 let n = self.calls.entry(call).or_default();
                 *n += 1;
                 *n
@@ -424,7 +427,7 @@ impl Inner {
         }
         self.names.insert(
             op,
-            Named {
+            OpName {
                 what,
                 actor: name,
                 ordinal,
@@ -435,9 +438,9 @@ impl Inner {
     }
 }
 
-impl Actor {
+impl ActorState {
     fn new(name: Arc<str>) -> Self {
-        Actor {
+        ActorState {
             name,
             seq: 0,
             clock: Arc::default(),
@@ -447,8 +450,8 @@ impl Actor {
         }
     }
 
-    /// Whether anything new was learnt.
-    fn join(&mut self, own: u32, other: &Clock) -> bool {
+    /// Whether the clock changed.
+    fn join(&mut self, own: u32, other: &VectorClock) -> bool {
         if other
             .iter()
             .all(|&(i, seq)| i == own || seq_of(&self.clock, i) >= seq)
@@ -462,27 +465,27 @@ impl Actor {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for OpName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
-            What::Kernel(name) => write!(
+            OpKind::Kernel(name) => write!(
                 f,
                 "kernel `{name}`, launch {} on {}",
                 self.ordinal, self.actor
             ),
-            What::Call(name) => write!(f, "{name}, call {} on {}", self.ordinal, self.actor),
+            OpKind::Call(name) => write!(f, "{name}, call {} on {}", self.ordinal, self.actor),
         }
     }
 }
 
-fn seq_of(clock: &Clock, actor: u32) -> u64 {
+fn seq_of(clock: &VectorClock, actor: u32) -> u64 {
     clock
         .binary_search_by_key(&actor, |e| e.0)
         .map_or(0, |i| clock[i].1)
 }
 
 /// Raises `clock` to at least `other`, leaving out `own`. Whether it changed.
-fn join(clock: &mut Clock, other: &Clock, own: u32) -> bool {
+fn join(clock: &mut VectorClock, other: &VectorClock, own: u32) -> bool {
     let mut changed = false;
     for &(actor, seq) in other {
         if actor == own {
@@ -509,7 +512,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn call(order: &Order, actor: ActorId) -> OpId {
-        order.begin(actor, What::Call("test"))
+        order.begin(actor, OpKind::Call("test"))
     }
 
     #[test]
@@ -577,8 +580,8 @@ mod tests {
     fn a_description_counts_launches_of_each_kernel() {
         let order = Order::new();
         let s = order.add_actor("stream 1");
-        order.begin(s, What::Kernel("scale".into()));
-        let op = order.begin(s, What::Kernel("scale".into()));
+        order.begin(s, OpKind::Kernel("scale".into()));
+        let op = order.begin(s, OpKind::Kernel("scale".into()));
         assert_eq!(order.describe(op), "kernel `scale`, launch 2 on stream 1");
     }
 
@@ -642,7 +645,7 @@ mod tests {
             let mut naive = Naive::default();
             let mut frontiers: Vec<Vec<usize>> = vec![Vec::new(); 4];
             let mut host: Vec<usize> = Vec::new();
-            let mut events: Vec<(Snapshot, Vec<usize>)> = Vec::new();
+            let mut events: Vec<(OrderSnapshot, Vec<usize>)> = Vec::new();
             let mut ops: Vec<OpId> = Vec::new();
             for step in steps {
                 match step {
@@ -652,7 +655,7 @@ mod tests {
                         frontiers[s] = vec![n];
                     }
                     Step::BeginUnhosted(s) => {
-                        ops.push(order.begin_unhosted(actors[s], What::Call("node")));
+                        ops.push(order.begin_unhosted(actors[s], OpKind::Call("node")));
                         let n = naive.begin(&[&frontiers[s]]);
                         frontiers[s] = vec![n];
                     }

@@ -1,7 +1,7 @@
-//! What went wrong in a kernel: a [`Fault`] ends it, a [`Finding`] is reported and it goes on.
+//! Faults and findings of kernels: a [`Fault`] ends a kernel, after a [`Finding`] it goes on.
 //!
 //! Invariants: the text of a report is the same in every run of a deterministic program. Findings are
-//! one for each (kind, kernel, PTX line), the one of the lowest block and thread, with a count.
+//! deduplicated by (kind, kernel, PTX line): the one of the lowest block and thread, with a count.
 //!
 //! Elsewhere: finding them ([`crate::check`], [`crate::exec`]).
 
@@ -16,7 +16,7 @@ pub const MAX_FINDINGS: usize = 256;
 
 /// A position in a kernel's execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ExecutionPoint {
     /// Kernel.
     pub kernel: Arc<str>,
     /// Device function, when not the kernel itself.
@@ -46,7 +46,7 @@ pub enum MemSpace {
     Param,
 }
 
-/// What a thread did to memory.
+/// The kind of a memory access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     /// Load.
@@ -84,7 +84,7 @@ impl fmt::Display for MemSpace {
 /// One access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// What it did.
+    /// Its kind.
     pub kind: AccessKind,
     /// Where.
     pub space: MemSpace,
@@ -98,11 +98,11 @@ pub struct Access {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// No such memory.
+    /// An access to unmapped memory.
     IllegalAddress(Access),
     /// Not a multiple of the access's size.
     Misaligned(Access),
-    /// An instruction with impossible operands, or a jump to nowhere.
+    /// An instruction with invalid operands, or a jump to an invalid target.
     IllegalInstruction(String),
     /// `trap`.
     Trap,
@@ -122,7 +122,7 @@ pub enum FaultKind {
         /// Milliseconds allowed.
         limit_ms: u64,
     },
-    /// Nothing in a block can go on.
+    /// Deadlock: no thread of a block can make progress.
     Deadlock(String),
     /// Local memory for calls ran out.
     StackOverflow {
@@ -145,8 +145,8 @@ pub enum FaultKind {
 pub struct Fault {
     /// Why.
     pub kind: FaultKind,
-    /// Where; absent when no thread is to blame.
-    pub place: Option<Place>,
+    /// Where; absent if no thread caused it.
+    pub place: Option<ExecutionPoint>,
     /// The allocation at the address, or nearest to it, live or freed.
     pub allocation: Option<Arc<AllocInfo>>,
 }
@@ -223,15 +223,15 @@ pub enum FindingKind {
     OutOfBounds,
     /// Not a multiple of the access's size.
     Misaligned,
-    /// Bytes that nobody wrote.
+    /// A read of uninitialised bytes.
     Uninitialised,
     /// Inside a freed allocation.
     UseAfterFree,
-    /// Two threads of a block, shared memory, no barrier between.
+    /// A data race between two threads of a block in shared memory.
     SharedRace,
-    /// Two blocks of a launch, nothing between.
+    /// A data race between two blocks of a launch in global memory.
     GlobalRace,
-    /// Some threads of a block wait where others never come.
+    /// Some threads of a block wait at a barrier that others never reach.
     BarrierDivergence,
     /// Shared memory read before the asynchronous copy into it was waited for.
     MissingAsyncWait,
@@ -255,35 +255,35 @@ impl fmt::Display for FindingKind {
     }
 }
 
-/// Who did something: a thread of a kernel, or an operation of the driver.
+/// The originator of an access: a thread of a kernel or an operation of the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Actor {
-    /// A thread; the text names the launch when it is another's.
-    Thread(Box<Place>, Option<String>),
+pub enum FindingActor {
+    /// A thread; the text names the launch if it is another one.
+    Thread(Box<ExecutionPoint>, Option<String>),
     /// Such as ``cuMemcpyDtoHAsync_v2, call 3 on stream 2``.
     Operation(String),
 }
 
-/// Undefined behaviour that was seen; the kernel went on.
+/// Undefined behaviour that was detected; the kernel went on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Class.
     pub kind: FindingKind,
-    /// What was done, absent for [`FindingKind::BarrierDivergence`].
+    /// The access, absent for [`FindingKind::BarrierDivergence`].
     pub access: Option<Access>,
-    /// Who did it.
-    pub actor: Actor,
+    /// Its originator.
+    pub actor: FindingActor,
     /// One line more about this case, or empty.
     pub note: String,
     /// The allocation concerned or nearest.
     pub allocation: Option<Arc<AllocInfo>>,
-    /// The other party of a race or hazard: what it did and who it was.
-    pub other: Option<(AccessKind, Actor)>,
-    /// How often it was seen.
+    /// The other access of a race or hazard, with its originator.
+    pub other: Option<(AccessKind, FindingActor)>,
+    /// The number of occurrences.
     pub count: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ExecutionPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "   kernel: {}", self.kernel)?;
         if let Some(function) = &self.function {
@@ -307,34 +307,34 @@ impl fmt::Display for Place {
     }
 }
 
-impl Actor {
+impl FindingActor {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Actor::Thread(place, launch) => {
+            FindingActor::Thread(place, launch) => {
                 if let Some(launch) = launch {
                     write!(f, "   launch: {launch}\n{place}")
                 } else {
                     write!(f, "{place}")
                 }
             }
-            Actor::Operation(text) => write!(f, "   driver: {text}"),
+            FindingActor::Operation(text) => write!(f, "   driver: {text}"),
         }
     }
 
     fn key(&self) -> (Arc<str>, u32) {
         match self {
-            Actor::Thread(place, _) => (place.kernel.clone(), place.ptx_line),
-            Actor::Operation(text) => (text.as_str().into(), 0),
+            FindingActor::Thread(place, _) => (place.kernel.clone(), place.ptx_line),
+            FindingActor::Operation(text) => (text.as_str().into(), 0),
         }
     }
 
     fn rank(&self) -> ([u32; 3], [u32; 3]) {
         match self {
-            Actor::Thread(p, _) => (
+            FindingActor::Thread(p, _) => (
                 [p.block[2], p.block[1], p.block[0]],
                 [p.thread[2], p.thread[1], p.thread[0]],
             ),
-            Actor::Operation(_) => ([0; 3], [0; 3]),
+            FindingActor::Operation(_) => ([0; 3], [0; 3]),
         }
     }
 }
@@ -404,19 +404,19 @@ impl fmt::Display for Finding {
     }
 }
 
-type Key = (FindingKind, Arc<str>, u32);
+type FindingKey = (FindingKind, Arc<str>, u32);
 
 #[derive(Debug, Default)]
-struct Kept {
-    findings: BTreeMap<Key, Finding>,
-    order: Vec<Key>,
+struct CollectedFindings {
+    findings: BTreeMap<FindingKey, Finding>,
+    order: Vec<FindingKey>,
     dropped: u64,
 }
 
-/// Where findings go. Shared by everything that runs in one process.
+/// Collects findings. Shared by everything that runs in one process.
 #[derive(Debug, Default)]
 pub struct FindingSink {
-    kept: Mutex<Kept>,
+    kept: Mutex<CollectedFindings>,
 }
 
 impl FindingSink {
@@ -447,7 +447,7 @@ impl FindingSink {
         kept.findings.insert(key, finding);
     }
 
-    /// How many different findings are held.
+    /// The number of distinct findings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept
@@ -457,18 +457,18 @@ impl FindingSink {
             .len()
     }
 
-    /// Whether nothing was found.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes everything out, sorted by kernel, PTX line and kind.
+    /// Removes and returns all findings, sorted by kernel, PTX line and kind.
     #[must_use]
     pub fn take(&self) -> Vec<Finding> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = std::mem::take(&mut *kept);
-        let mut all: Vec<(Key, Finding)> = kept.findings.into_iter().collect();
+        let mut all: Vec<(FindingKey, Finding)> = kept.findings.into_iter().collect();
         all.sort_by(|a, b| (&a.0.1, a.0.2, a.0.0).cmp(&(&b.0.1, b.0.2, b.0.0)));
         all.into_iter().map(|e| e.1).collect()
     }

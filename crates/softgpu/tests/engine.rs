@@ -1,11 +1,11 @@
-//! The engine by itself: what becomes of a launch when the simulator fails.
+//! Tests of the engine alone: launches during which the simulator fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use fercuda_softgpu::exec::{DeviceInfo, Executor, LaunchSpec, Loaded, Options, compile};
+use fercuda_softgpu::exec::{CompileOptions, DeviceInfo, Executor, LaunchSpec, Loaded, compile};
 use fercuda_softgpu::mem::AddressSpace;
 use fercuda_softgpu::report::FaultKind;
 
@@ -30,7 +30,11 @@ const PTX: &str = ".version 8.0
 
 #[test]
 fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
-    let image = compile(&fercuda_ptx::parse(PTX).unwrap(), &Options::default()).unwrap();
+    let image = compile(
+        &fercuda_ptx::parse(PTX).unwrap(),
+        &CompileOptions::default(),
+    )
+    .unwrap();
     let space = AddressSpace::new(1 << 30, false).unwrap();
     let (at, _backing) = space.map_new(1, 1).unwrap();
     space.write(0, at, b"hi\0", None).unwrap();
@@ -107,7 +111,11 @@ fn busy() -> Duration {
 #[test]
 fn threads_that_rest_leave_the_processor_to_others() {
     let wait = Duration::from_millis(400);
-    let image = compile(&fercuda_ptx::parse(RESTING).unwrap(), &Options::default()).unwrap();
+    let image = compile(
+        &fercuda_ptx::parse(RESTING).unwrap(),
+        &CompileOptions::default(),
+    )
+    .unwrap();
     for blocks in [1, 3] {
         let space = AddressSpace::new(1 << 30, false).unwrap();
         let (word, _backing) = space.map_new(1 << 12, 1).unwrap();

@@ -41,7 +41,7 @@ fn a_device_that_is_lost_says_so_for_ever_and_others_go_on() {
     };
     assert_eq!(look(), CUresult::CUDA_SUCCESS);
     let lost = CUresult::CUDA_ERROR_UNKNOWN;
-    // Whoever does not wait for it may hear of it later.
+    // Without a wait the error may be returned by a later call.
     set(at[1]);
     assert_eq!((look(), set(at[1])), (lost, lost));
     on(0);

@@ -1,5 +1,5 @@
-//! Stream hazards: what the program's own ordering does and does not make safe. Checks are on; tests run one at a time,
-//! since findings belong to the process.
+//! Tests of stream hazards with checks on. They run one at a time, since findings are
+//! process-wide.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -165,7 +165,7 @@ fn two_streams_without_an_event_between_them_are_a_hazard() {
     w.launch(w.put, at, w.a);
     w.launch(w.bump, at, w.b);
     let found = w.findings();
-    // Whichever came first: if `bump` did, it also read what nobody had written.
+    // In either order: if `bump` came first, it also read uninitialised words.
     let hazard = found
         .iter()
         .find(|f| f.kind == FindingKind::StreamHazard)
@@ -346,12 +346,12 @@ fn a_value_that_a_stream_waits_for_orders_what_was_written_before_it() {
 }
 
 #[test]
-fn what_a_host_function_tells_the_host_counts() {
+fn a_host_functions_release_to_the_host_adds_order() {
     /// Tells the host, and stays until the host has gone on.
     unsafe extern "C" fn tell(flags: *mut c_void) {
         // SAFETY: the test passes two live flags.
-        let [told, went_on] = unsafe { &*flags.cast::<[AtomicU32; 2]>() };
-        told.store(1, Ordering::Release);
+        let [released, went_on] = unsafe { &*flags.cast::<[AtomicU32; 2]>() };
+        released.store(1, Ordering::Release);
         while went_on.load(Ordering::Acquire) == 0 {
             std::thread::yield_now();
         }
@@ -390,7 +390,7 @@ fn memory_never_written_is_reported_where_it_is_copied_out() {
 }
 
 /// Lets `serve`, which runs all the while, do its work behind a `put` in another stream, and a `bump` behind it. The
-/// host waits for the `put` if told so, and for the kernel's word always.
+/// host waits for the `put` if the argument requests it, and for the kernel's word always.
 fn served_beside_a_stream(w: &World, waits: bool) -> Vec<Finding> {
     let at = alloc(64);
     let mut serve = CUfunction::NULL;
@@ -442,7 +442,7 @@ fn a_kernel_and_the_host_that_speak_to_each_other_are_ordered_by_it() {
 }
 
 #[test]
-fn what_the_host_did_not_wait_for_is_no_more_ordered_for_being_told() {
+fn a_release_adds_no_order_to_work_the_host_did_not_wait_for() {
     let w = World::new();
     let found = served_beside_a_stream(&w, false);
     assert!(

@@ -127,7 +127,7 @@ fn importer(handles: &str) {
 }
 
 #[test]
-fn a_forked_child_is_told_that_nothing_is_initialised() {
+fn a_forked_child_gets_not_initialized() {
     let _ctx = Ctx::new();
     d();
     // SAFETY: the child calls the driver's error paths and `_exit`, which take no lock that another thread may hold.

@@ -442,7 +442,7 @@ fn pause() -> Result<()> {
 }
 
 fn unknown(name: &str) -> RawError {
-    RawError::Program(format!("nothing is called `{name}`"))
+    RawError::Program(format!("unknown name `{name}`"))
 }
 
 fn number(text: &str) -> Result<usize> {

@@ -5,33 +5,33 @@ use std::ffi::{c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put_if, slice};
-use crate::device::copy::{CopyPlan, FillPlan, Side, plan_2d, plan_3d};
-use crate::device::launch::{Action, copy, enqueue, run_now};
+use crate::device::copy::{CopyPlan, CopySide, FillPlan, plan_2d, plan_3d};
+use crate::device::launch::{StreamAction, copy, enqueue, run_now};
 use crate::device::memory::{check_range, is_ours};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err};
 
 /// Which sides of a copy must be device memory.
 #[derive(Clone, Copy)]
-struct Sides {
+struct CopySides {
     dst: bool,
     src: bool,
 }
 
-const TO_DEVICE: Sides = Sides {
+const TO_DEVICE: CopySides = CopySides {
     dst: true,
     src: false,
 };
-const TO_HOST: Sides = Sides {
+const TO_HOST: CopySides = CopySides {
     dst: false,
     src: true,
 };
-const DEVICE_ONLY: Sides = Sides {
+const DEVICE_ONLY: CopySides = CopySides {
     dst: true,
     src: true,
 };
 /// Found out from the addresses.
-const ANY: Sides = Sides {
+const ANY: CopySides = CopySides {
     dst: false,
     src: false,
 };
@@ -40,7 +40,7 @@ fn linear(
     dst: u64,
     src: u64,
     len: usize,
-    sides: Sides,
+    sides: CopySides,
     stream: CUstream,
     wait: bool,
     call: &'static str,
@@ -88,12 +88,12 @@ fn fill(plan: FillPlan, stream: CUstream, wait: bool, call: &'static str) -> CuR
     plan.check(m)?;
     // Filling device memory never waits; filling pinned memory synchronously does.
     if wait && m.memory.find(plan.dst).is_some_and(|a| a.is_host()) {
-        return run_now(m, &ctx, &stream, &Action::Fill(plan), call);
+        return run_now(m, &ctx, &stream, &StreamAction::Fill(plan), call);
     }
     if wait {
         capture::gate(m, &ctx, &stream)?;
     }
-    enqueue(m, &ctx, &stream, Action::Fill(plan), call)
+    enqueue(m, &ctx, &stream, StreamAction::Fill(plan), call)
 }
 
 fn row(dst: u64, value: u32, element: u64, width: usize) -> FillPlan {
@@ -149,7 +149,7 @@ fn peer(c: &CUDA_MEMCPY3D_PEER) -> CUDA_MEMCPY3D {
 }
 
 /// One side of a batched three-dimensional copy.
-unsafe fn operand(o: &CUmemcpy3DOperand, e: &CUextent3D) -> CuResult<Side> {
+unsafe fn operand(o: &CUmemcpy3DOperand, e: &CUextent3D) -> CuResult<CopySide> {
     if o.r#type != CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER {
         return Err(err::NOT_SUPPORTED);
     }
@@ -168,7 +168,7 @@ unsafe fn operand(o: &CUmemcpy3DOperand, e: &CUextent3D) -> CuResult<Side> {
     if pitch < e.width as u64 || height < e.height as u64 || p.ptr == 0 {
         return Err(err::INVALID_VALUE);
     }
-    Ok(Side {
+    Ok(CopySide {
         at: p.ptr,
         pitch,
         slice: pitch.checked_mul(height).ok_or(err::INVALID_VALUE)?,

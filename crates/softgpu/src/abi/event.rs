@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::*;
 use super::{per_thread, put};
 use crate::device::context::current;
 use crate::device::event::{self, Event};
-use crate::device::launch::{Action, enqueue};
+use crate::device::launch::{StreamAction, enqueue};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err, machine};
 
@@ -40,7 +40,7 @@ fn record(event: CUevent, stream: CUstream, external: bool) -> CuResult {
                 m,
                 &ctx,
                 &stream,
-                Action::Record(event),
+                StreamAction::Record(event),
                 "cuEventRecordWithFlags",
             );
         }

@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::*;
 use super::{get, put, put_if, slice, text};
 use crate::device::exec_graph::{self, ExecGraph};
 use crate::device::graph::{self, Graph, UserObject};
-use crate::device::launch::Action;
+use crate::device::launch::StreamAction;
 use crate::device::{CuResult, err, lock, machine};
 
 pub(super) fn find(handle: CUgraph) -> CuResult<Arc<Graph>> {
@@ -272,17 +272,17 @@ driver_fns! {
     fn cuGraphNodeGetType[](node: CUgraphNode, kind: *mut CUgraphNodeType) {
         let (graph, id) = graph::node(machine()?, node.0 as usize)?;
         let number = graph.with(id, |n| Ok(match n.action {
-            Action::Kernel(_) => 0,
-            Action::Copy(_) => 1,
-            Action::Fill(_) => 2,
-            Action::Host(_) => 3,
-            Action::Child(_) => 4,
-            Action::Empty => 5,
-            Action::Wait(_) => 6,
-            Action::Record(_) => 7,
-            Action::MemAlloc(_) => 10,
-            Action::MemFree(_) => 11,
-            Action::MemOps(_) => 12,
+            StreamAction::Kernel(_) => 0,
+            StreamAction::Copy(_) => 1,
+            StreamAction::Fill(_) => 2,
+            StreamAction::Host(_) => 3,
+            StreamAction::Child(_) => 4,
+            StreamAction::Empty => 5,
+            StreamAction::Wait(_) => 6,
+            StreamAction::Record(_) => 7,
+            StreamAction::MemAlloc(_) => 10,
+            StreamAction::MemFree(_) => 11,
+            StreamAction::MemOps(_) => 12,
         }))?;
         put(kind, CUgraphNodeType(number))
     }

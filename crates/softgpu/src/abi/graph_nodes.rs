@@ -1,4 +1,4 @@
-//! Graph nodes: making them, asking what they do, changing it, in a graph or an executable one.
+//! Graph nodes: creation, queries and updates, in a graph or an executable graph.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{get, put, slice};
 use crate::device::context::{Context, named};
 use crate::device::copy::{FillPlan, plan_3d, to_params};
 use crate::device::graph::{self, GraphMemory};
-use crate::device::launch::{Action, HostCall, KernelLaunch};
+use crate::device::launch::{HostCall, KernelLaunch, StreamAction};
 use crate::device::module::resolve;
 use crate::device::{CuResult, Machine, err, machine};
 
@@ -23,7 +23,7 @@ unsafe fn add(
     data: *const CUgraphEdgeData,
     count: usize,
     ctx: &Context,
-    action: Action,
+    action: StreamAction,
 ) -> CuResult {
     let m = machine()?;
     let graph = find(graph)?;
@@ -53,22 +53,22 @@ unsafe fn add(
 }
 
 /// Looks at a node's action.
-fn look<R>(node: CUgraphNode, f: impl FnOnce(&Action) -> CuResult<R>) -> CuResult<R> {
+fn look<R>(node: CUgraphNode, f: impl FnOnce(&StreamAction) -> CuResult<R>) -> CuResult<R> {
     let (graph, id) = graph::node(machine()?, node.0 as usize)?;
     graph.with(id, |n| f(&n.action))
 }
 
 /// Gives a node another action of the same kind.
-fn change(node: CUgraphNode, new: Action) -> CuResult {
+fn change(node: CUgraphNode, new: StreamAction) -> CuResult {
     let (graph, id) = graph::node(machine()?, node.0 as usize)?;
     graph.with(id, |n| replace(&mut n.action, new))
 }
 
-fn change_exec(exec_: CUgraphExec, node: CUgraphNode, new: Action) -> CuResult {
+fn change_exec(exec_: CUgraphExec, node: CUgraphNode, new: StreamAction) -> CuResult {
     exec(exec_)?.set(node.0 as usize, |old| replace(old, new))
 }
 
-fn replace(old: &mut Action, new: Action) -> CuResult {
+fn replace(old: &mut StreamAction, new: StreamAction) -> CuResult {
     if std::mem::discriminant(old) != std::mem::discriminant(&new) {
         return Err(err::INVALID_VALUE);
     }
@@ -77,7 +77,7 @@ fn replace(old: &mut Action, new: Action) -> CuResult {
 }
 
 /// A kernel node's parameters as a launch.
-unsafe fn kernel(p: &CUDA_KERNEL_NODE_PARAMS) -> CuResult<Action> {
+unsafe fn kernel(p: &CUDA_KERNEL_NODE_PARAMS) -> CuResult<StreamAction> {
     let m = machine()?;
     let ctx = named(m, p.ctx.0 as usize)?;
     ctx.health.check()?;
@@ -93,7 +93,7 @@ unsafe fn kernel(p: &CUDA_KERNEL_NODE_PARAMS) -> CuResult<Action> {
     // SAFETY: the client's arguments are those of a launch.
     launch.params = unsafe { pack(launch.function.kernel(), p.kernelParams, p.extra)? };
     launch.check()?;
-    Ok(Action::Kernel(Arc::new(launch)))
+    Ok(StreamAction::Kernel(Arc::new(launch)))
 }
 
 fn widen(p: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
@@ -133,7 +133,7 @@ fn narrow(p: &CUDA_KERNEL_NODE_PARAMS_v3) -> CUDA_KERNEL_NODE_PARAMS {
 /// A kernel node as the client described it. Its argument pointers lead into the node and stay good while it is unchanged.
 fn describe(node: CUgraphNode) -> CuResult<CUDA_KERNEL_NODE_PARAMS> {
     look(node, |action| {
-        let Action::Kernel(k) = action else {
+        let StreamAction::Kernel(k) = action else {
             return Err(err::INVALID_VALUE);
         };
         let is_kernel = machine()?.kernels.get(k.named).is_some();
@@ -158,7 +158,7 @@ fn describe(node: CUgraphNode) -> CuResult<CUDA_KERNEL_NODE_PARAMS> {
 fn adjust(node: CUgraphNode, f: impl FnOnce(&mut KernelLaunch)) -> CuResult {
     let (graph, id) = graph::node(machine()?, node.0 as usize)?;
     graph.with(id, |n| match &mut n.action {
-        Action::Kernel(k) => {
+        StreamAction::Kernel(k) => {
             let mut new = KernelLaunch::clone(k);
             new.pointers = std::sync::OnceLock::new();
             f(&mut new);
@@ -171,21 +171,21 @@ fn adjust(node: CUgraphNode, f: impl FnOnce(&mut KernelLaunch)) -> CuResult {
     })
 }
 
-fn copy(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<Action> {
-    Ok(Action::Copy(plan_3d(m, c)?))
+fn copy(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<StreamAction> {
+    Ok(StreamAction::Copy(plan_3d(m, c)?))
 }
 
-fn fill(m: &Machine, p: &CUDA_MEMSET_NODE_PARAMS) -> CuResult<Action> {
+fn fill(m: &Machine, p: &CUDA_MEMSET_NODE_PARAMS) -> CuResult<StreamAction> {
     let plan = FillPlan::from_params(p);
     plan.check(m)?;
-    Ok(Action::Fill(plan))
+    Ok(StreamAction::Fill(plan))
 }
 
-fn host(p: &CUDA_HOST_NODE_PARAMS) -> CuResult<Action> {
+fn host(p: &CUDA_HOST_NODE_PARAMS) -> CuResult<StreamAction> {
     if p.r#fn.is_none() {
         return Err(err::INVALID_VALUE);
     }
-    Ok(Action::Host(HostCall {
+    Ok(StreamAction::Host(HostCall {
         function: p.r#fn,
         data: p.userData,
     }))
@@ -195,15 +195,18 @@ fn event(m: &Machine, handle: CUevent) -> CuResult<Arc<crate::device::event::Eve
     m.events.get(handle.0 as usize).ok_or(err::INVALID_HANDLE)
 }
 
-unsafe fn mem_ops(m: &Machine, p: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> CuResult<Action> {
+unsafe fn mem_ops(m: &Machine, p: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> CuResult<StreamAction> {
     // SAFETY: the client promises `count` operations.
-    Ok(Action::MemOps(Arc::new(unsafe {
+    Ok(StreamAction::MemOps(Arc::new(unsafe {
         read_mem_ops(m, p.paramArray, p.count)?
     })))
 }
 
 /// What a node of the general form does; its results are written back.
-unsafe fn general(m: &Machine, p: &mut CUgraphNodeParams) -> CuResult<(Arc<Context>, Action)> {
+unsafe fn general(
+    m: &Machine,
+    p: &mut CUgraphNodeParams,
+) -> CuResult<(Arc<Context>, StreamAction)> {
     use CUgraphNodeType as T;
     let current = || named(m, 0);
     // SAFETY: the type says which member is in use.
@@ -242,23 +245,25 @@ unsafe fn general(m: &Machine, p: &mut CUgraphNodeParams) -> CuResult<(Arc<Conte
             T::CU_GRAPH_NODE_TYPE_GRAPH => {
                 let child = find(p.u.graph.graph)?.copy(m, true);
                 p.u.graph.graph = CUgraph(child.handle as *mut _);
-                (current()?, Action::Child(child))
+                (current()?, StreamAction::Child(child))
             }
-            T::CU_GRAPH_NODE_TYPE_EMPTY => (current()?, Action::Empty),
-            T::CU_GRAPH_NODE_TYPE_WAIT_EVENT => {
-                (current()?, Action::Wait(event(m, p.u.eventWait.event)?))
-            }
-            T::CU_GRAPH_NODE_TYPE_EVENT_RECORD => {
-                (current()?, Action::Record(event(m, p.u.eventRecord.event)?))
-            }
+            T::CU_GRAPH_NODE_TYPE_EMPTY => (current()?, StreamAction::Empty),
+            T::CU_GRAPH_NODE_TYPE_WAIT_EVENT => (
+                current()?,
+                StreamAction::Wait(event(m, p.u.eventWait.event)?),
+            ),
+            T::CU_GRAPH_NODE_TYPE_EVENT_RECORD => (
+                current()?,
+                StreamAction::Record(event(m, p.u.eventRecord.event)?),
+            ),
             T::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
                 let alloc = p.u.alloc;
                 let device = m.device(alloc.poolProps.location.id)?.ordinal;
                 let memory = GraphMemory::new(m, device, alloc.bytesize as u64)?;
                 p.u.alloc.dptr = memory.start;
-                (current()?, Action::MemAlloc(memory))
+                (current()?, StreamAction::MemAlloc(memory))
             }
-            T::CU_GRAPH_NODE_TYPE_MEM_FREE => (current()?, Action::MemFree(p.u.free.dptr)),
+            T::CU_GRAPH_NODE_TYPE_MEM_FREE => (current()?, StreamAction::MemFree(p.u.free.dptr)),
             T::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => {
                 let b = p.u.memOp;
                 let plain = CUDA_BATCH_MEM_OP_NODE_PARAMS {
@@ -351,7 +356,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         let ctx = named(m, 0)?;
-        let action = Action::Child(find(child_graph)?.copy(m, true));
+        let action = StreamAction::Child(find(child_graph)?.copy(m, true));
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -360,7 +365,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         let ctx = named(m, 0)?;
-        let action = Action::Empty;
+        let action = StreamAction::Empty;
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -370,7 +375,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         let ctx = named(m, 0)?;
-        let action = Action::Record(event(m, event_)?);
+        let action = StreamAction::Record(event(m, event_)?);
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -380,7 +385,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         let ctx = named(m, 0)?;
-        let action = Action::Wait(event(m, event_)?);
+        let action = StreamAction::Wait(event(m, event_)?);
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -400,7 +405,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         let ctx = named(m, 0)?;
-        let action = Action::MemFree(m.memory.find(dptr).filter(|a| a.start == dptr).ok_or(err::INVALID_VALUE)?.start);
+        let action = StreamAction::MemFree(m.memory.find(dptr).filter(|a| a.start == dptr).ok_or(err::INVALID_VALUE)?.start);
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -416,7 +421,7 @@ driver_fns! {
         }
         let memory = GraphMemory::new(m, m.device(p.poolProps.location.id)?.ordinal, p.bytesize as u64)?;
         p.dptr = memory.start;
-        let action = Action::MemAlloc(memory);
+        let action = StreamAction::MemAlloc(memory);
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -483,7 +488,7 @@ driver_fns! {
     fn cuGraphMemcpyNodeGetParams[](node: CUgraphNode, node_params: *mut CUDA_MEMCPY3D) {
         let m = machine()?;
         let found = look(node, |a| match a {
-            Action::Copy(plan) => Ok(to_params(m, plan)),
+            StreamAction::Copy(plan) => Ok(to_params(m, plan)),
             _ => Err(err::INVALID_VALUE),
         })?;
         put(node_params, found)
@@ -501,7 +506,7 @@ driver_fns! {
 
     fn cuGraphMemsetNodeGetParams[](node: CUgraphNode, node_params: *mut CUDA_MEMSET_NODE_PARAMS) {
         let found = look(node, |a| match a {
-            Action::Fill(plan) => Ok(plan.to_params()),
+            StreamAction::Fill(plan) => Ok(plan.to_params()),
             _ => Err(err::INVALID_VALUE),
         })?;
         put(node_params, found)
@@ -521,7 +526,7 @@ driver_fns! {
 
     fn cuGraphHostNodeGetParams[](node: CUgraphNode, node_params: *mut CUDA_HOST_NODE_PARAMS) {
         let found = look(node, |a| match a {
-            Action::Host(call) => Ok(CUDA_HOST_NODE_PARAMS { r#fn: call.function, userData: call.data }),
+            StreamAction::Host(call) => Ok(CUDA_HOST_NODE_PARAMS { r#fn: call.function, userData: call.data }),
             _ => Err(err::INVALID_VALUE),
         })?;
         put(node_params, found)
@@ -537,7 +542,7 @@ driver_fns! {
 
     fn cuGraphChildGraphNodeGetGraph[](node: CUgraphNode, graph: *mut CUgraph) {
         let found = look(node, |a| match a {
-            Action::Child(child) => Ok(child.handle),
+            StreamAction::Child(child) => Ok(child.handle),
             _ => Err(err::INVALID_VALUE),
         })?;
         put(graph, CUgraph(found as *mut _))
@@ -545,34 +550,34 @@ driver_fns! {
 
     fn cuGraphEventRecordNodeGetEvent[](node: CUgraphNode, event_out: *mut CUevent) {
         let found = look(node, |a| match a {
-            Action::Record(event) => Ok(event.handle),
+            StreamAction::Record(event) => Ok(event.handle),
             _ => Err(err::INVALID_VALUE),
         })?;
         put(event_out, CUevent(found as *mut _))
     }
 
     fn cuGraphEventRecordNodeSetEvent[](node: CUgraphNode, event_: CUevent) {
-        change(node, Action::Record(event(machine()?, event_)?))
+        change(node, StreamAction::Record(event(machine()?, event_)?))
     }
 
     fn cuGraphExecEventRecordNodeSetEvent[](graph_exec: CUgraphExec, node: CUgraphNode, event_: CUevent) {
-        change_exec(graph_exec, node, Action::Record(event(machine()?, event_)?))
+        change_exec(graph_exec, node, StreamAction::Record(event(machine()?, event_)?))
     }
 
     fn cuGraphEventWaitNodeGetEvent[](node: CUgraphNode, event_out: *mut CUevent) {
         let found = look(node, |a| match a {
-            Action::Wait(event) => Ok(event.handle),
+            StreamAction::Wait(event) => Ok(event.handle),
             _ => Err(err::INVALID_VALUE),
         })?;
         put(event_out, CUevent(found as *mut _))
     }
 
     fn cuGraphEventWaitNodeSetEvent[](node: CUgraphNode, event_: CUevent) {
-        change(node, Action::Wait(event(machine()?, event_)?))
+        change(node, StreamAction::Wait(event(machine()?, event_)?))
     }
 
     fn cuGraphExecEventWaitNodeSetEvent[](graph_exec: CUgraphExec, node: CUgraphNode, event_: CUevent) {
-        change_exec(graph_exec, node, Action::Wait(event(machine()?, event_)?))
+        change_exec(graph_exec, node, StreamAction::Wait(event(machine()?, event_)?))
     }
 
     fn cuGraphBatchMemOpNodeSetParams[](node: CUgraphNode, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) {
@@ -587,7 +592,7 @@ driver_fns! {
 
     fn cuGraphMemAllocNodeGetParams[](node: CUgraphNode, params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
         let found = look(node, |a| match a {
-            Action::MemAlloc(memory) => {
+            StreamAction::MemAlloc(memory) => {
                 let mut p = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: memory.len as usize, dptr: memory.start, ..Default::default() };
                 p.poolProps.allocType.0 = 1;
                 p.poolProps.location.r#type.0 = memory.pool_location.0;
@@ -601,7 +606,7 @@ driver_fns! {
 
     fn cuGraphMemFreeNodeGetParams[](node: CUgraphNode, dptr_out: *mut CUdeviceptr) {
         let found = look(node, |a| match a {
-            Action::MemFree(at) => Ok(*at),
+            StreamAction::MemFree(at) => Ok(*at),
             _ => Err(err::INVALID_VALUE),
         })?;
         put(dptr_out, found)
@@ -609,7 +614,7 @@ driver_fns! {
 
     fn cuGraphKernelNodeCopyAttributes[](dst: CUgraphNode, src: CUgraphNode) {
         let (cooperative, priority) = look(src, |a| match a {
-            Action::Kernel(k) => Ok((k.cooperative, k.priority)),
+            StreamAction::Kernel(k) => Ok((k.cooperative, k.priority)),
             _ => Err(err::INVALID_VALUE),
         })?;
         adjust(dst, |k| (k.cooperative, k.priority) = (cooperative, priority))
@@ -617,7 +622,7 @@ driver_fns! {
 
     fn cuGraphKernelNodeGetAttribute[](node: CUgraphNode, attr: CUkernelNodeAttrID, value_out: *mut CUkernelNodeAttrValue) {
         let answer = look(node, |a| {
-            let Action::Kernel(k) = a else { return Err(err::INVALID_VALUE) };
+            let StreamAction::Kernel(k) = a else { return Err(err::INVALID_VALUE) };
             let mut answer = CUkernelNodeAttrValue::default();
             match attr {
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => answer.cooperative = i32::from(k.cooperative),

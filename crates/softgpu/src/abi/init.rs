@@ -127,7 +127,7 @@ driver_fns! {
         }
     }
 
-    // NVIDIA's undocumented tables are nobody's to imitate.
+    // NVIDIA's undocumented tables are not imitated.
     fn cuGetExportTable[](export_table: *mut *const c_void, export_table_id: *const CUuuid) {
         if export_table_id.is_null() {
             return Err(err::INVALID_VALUE);
@@ -264,7 +264,7 @@ driver_fns! {
         machine().map(|_| ())
     }
 
-    // There is nothing to record, so being told when to is no failure.
+    // There is no profiler, so starting and stopping it succeeds.
     fn cuProfilerStart[]() {
         crate::device::context::current().map(|_| ())
     }

@@ -9,18 +9,18 @@ use fercuda_cuda_sys::types::*;
 use super::{get, per_thread, put, slice};
 use crate::device::attributes as facts;
 use crate::device::context::{Context, current};
-use crate::device::launch::{Action, KernelLaunch, enqueue, stack_bytes};
+use crate::device::launch::{KernelLaunch, StreamAction, enqueue, stack_bytes};
 use crate::device::module::{Function, attribute, param_info, resolve, set_attribute};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, err, machine};
-use crate::exec::Kernel;
+use crate::exec::KernelInfo;
 
 /// Packs a kernel's arguments, from pointers to each or from a buffer that is packed already.
 ///
 /// # Safety
 /// `params` points at one readable value for each parameter, or `extra` is a list of pairs that ends.
 pub(super) unsafe fn pack(
-    kernel: &Kernel,
+    kernel: &KernelInfo,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult<Vec<u8>> {
@@ -129,7 +129,13 @@ unsafe fn launch(
     // SAFETY: by this function's caller.
     launch.params = unsafe { pack(launch.function.kernel(), params, extra)? };
     launch.check()?;
-    enqueue(m, &ctx, &stream, Action::Kernel(Arc::new(launch)), call)?;
+    enqueue(
+        m,
+        &ctx,
+        &stream,
+        StreamAction::Kernel(Arc::new(launch)),
+        call,
+    )?;
     if let Some(event) = completion {
         event.record(m, &ctx, &stream)?;
     }

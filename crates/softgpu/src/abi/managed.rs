@@ -1,4 +1,4 @@
-//! Managed memory: advice, prefetch, and what became of them. Everything is where it is, so these only remember.
+//! Managed memory: advice and prefetch. Memory never migrates, so these only store values.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use fercuda_cuda_sys::types::*;
 
 use super::{per_thread, put, slice};
 use crate::device::context::current;
-use crate::device::launch::{Action, enqueue};
-use crate::device::memory::{self, Allocation, NOWHERE, Source, advice_of};
+use crate::device::launch::{StreamAction, enqueue};
+use crate::device::memory::{self, Allocation, AllocationSource, NOWHERE, advice_of};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, err};
 
 const CPU: i32 = -1;
 
-/// A location as the older functions say it: a device's ordinal, or -1 for the host.
+/// A location as the older functions encode it: a device's ordinal, or -1 for the host.
 fn device_of(m: &Machine, location: CUmemLocation) -> CuResult<i32> {
     match location.r#type.0 {
         1 => Ok(m.device(location.id)?.ordinal as i32),
@@ -28,7 +28,7 @@ fn managed(m: &Machine, dptr: u64, count: usize) -> CuResult<Arc<Allocation>> {
     let a = m
         .memory
         .find(dptr)
-        .filter(|a| matches!(a.source, Source::Managed))
+        .filter(|a| matches!(a.source, AllocationSource::Managed))
         .ok_or(err::INVALID_VALUE)?;
     if count == 0 || count as u64 > a.end() - dptr {
         Err(err::INVALID_VALUE)
@@ -41,7 +41,7 @@ fn prefetch(dptr: u64, count: usize, to: i32, stream: CUstream, call: &'static s
     let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
     let a = managed(m, dptr, count)?;
     a.prefetched.store(to, Ordering::Release);
-    enqueue(m, &ctx, &stream, Action::Empty, call)
+    enqueue(m, &ctx, &stream, StreamAction::Empty, call)
 }
 
 fn advise(m: &Machine, dptr: u64, count: usize, advice: CUmem_advise, device: i32) -> CuResult {
@@ -101,13 +101,15 @@ unsafe fn answer(
             if size == 0 || !size.is_multiple_of(4) || data.is_null() {
                 return Err(err::INVALID_VALUE);
             }
-            let mut who: Vec<i32> = (0..31).filter(|d| accessed_by & (1 << d) != 0).collect();
+            let mut devices: Vec<i32> = (0..31).filter(|d| accessed_by & (1 << d) != 0).collect();
             if accessed_by & (1 << 31) != 0 {
-                who.push(CPU);
+                devices.push(CPU);
             }
-            who.resize(size / 4, NOWHERE);
+            devices.resize(size / 4, NOWHERE);
             // SAFETY: `size` bytes that the client promises.
-            unsafe { std::ptr::copy_nonoverlapping(who.as_ptr().cast::<u8>(), data.cast(), size) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(devices.as_ptr().cast::<u8>(), data.cast(), size)
+            };
             return Ok(());
         }
         _ => return Err(err::INVALID_VALUE),
@@ -188,9 +190,9 @@ driver_fns! {
         let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
         let a = m.memory.find(dptr).ok_or(err::INVALID_VALUE)?;
         let whole = a.start == dptr && (length == 0 || length as u64 == a.len);
-        if !whole || !matches!(flags, 1 | 2 | 4) || !(matches!(a.source, Source::Managed) || a.is_host()) {
+        if !whole || !matches!(flags, 1 | 2 | 4) || !(matches!(a.source, AllocationSource::Managed) || a.is_host()) {
             return Err(err::INVALID_VALUE);
         }
-        enqueue(m, &ctx, &stream, Action::Empty, "cuStreamAttachMemAsync")
+        enqueue(m, &ctx, &stream, StreamAction::Empty, "cuStreamAttachMemAsync")
     }
 }

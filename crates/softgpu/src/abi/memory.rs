@@ -1,4 +1,4 @@
-//! Allocation, pinned memory, what is known of a pointer, IPC.
+//! Allocation, pinned memory, pointer attributes, IPC.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, put, put_if, slice};
 use crate::device::context::{Context, current, current_any, current_handle};
-use crate::device::memory::{self, Allocation, Source};
+use crate::device::memory::{self, Allocation, AllocationSource};
 use crate::device::{CuResult, Machine, err, event, ipc, machine, vmm};
 
 /// The current context, for a call that a capture may forbid.
@@ -44,7 +44,7 @@ fn device_pointer(m: &Machine, p: *mut c_void, flags: c_uint) -> CuResult<u64> {
         return Err(err::INVALID_VALUE);
     }
     let found = m.memory.find(p as u64).ok_or(err::INVALID_VALUE)?;
-    if found.is_host() || matches!(found.source, Source::Managed) {
+    if found.is_host() || matches!(found.source, AllocationSource::Managed) {
         Ok(p as u64)
     } else {
         Err(err::INVALID_VALUE)
@@ -62,7 +62,7 @@ fn attribute(
     let u64s = |v: u64| Ok(v.to_ne_bytes().to_vec());
     let u32s = |v: u32| Ok(v.to_ne_bytes().to_vec());
     let flag = |v: bool| Ok(u32::from(v).to_ne_bytes().to_vec());
-    let managed = matches!(a.source, Source::Managed);
+    let managed = matches!(a.source, AllocationSource::Managed);
     match which {
         P::CU_POINTER_ATTRIBUTE_CONTEXT => u64s(a.ctx_handle as u64),
         P::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => u32s(if a.is_host() { 1 } else { 2 }),
@@ -79,13 +79,13 @@ fn attribute(
         P::CU_POINTER_ATTRIBUTE_IS_MANAGED => flag(managed),
         P::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => u32s(a.device),
         P::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
-            flag(matches!(a.source, Source::Device))
+            flag(matches!(a.source, AllocationSource::Device))
         }
         P::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => u64s(a.start),
         P::CU_POINTER_ATTRIBUTE_RANGE_SIZE => u64s(a.len),
         P::CU_POINTER_ATTRIBUTE_MAPPED => flag(true),
         P::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
-            let mapped = matches!(a.source, Source::Mapped);
+            let mapped = matches!(a.source, AllocationSource::Mapped);
             let kinds = mapped.then(|| vmm::handle_types(m, ptr));
             u64s(u64::from(kinds.unwrap_or(0)))
         }
@@ -96,14 +96,14 @@ fn attribute(
             u32s(match m.space.access_of(ptr, device) {
                 // Also of another device's memory, before its access is
                 // enabled, as the driver of two H200s says.
-                _ if !matches!(a.source, Source::Mapped) => 3,
+                _ if !matches!(a.source, AllocationSource::Mapped) => 3,
                 (_, true) => 3,
                 (true, false) => 1,
                 _ => 0,
             })
         }
         P::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => u64s(match &a.source {
-            Source::Pool(pool) => pool.handle as u64,
+            AllocationSource::Pool(pool) => pool.handle as u64,
             _ => 0,
         }),
         P::CU_POINTER_ATTRIBUTE_MAPPING_SIZE => u64s(a.len),
@@ -223,7 +223,7 @@ driver_fns! {
         let a = m.memory.find(p as u64).ok_or(err::INVALID_VALUE)?;
         match a.source {
             // Unified addressing maps all pinned memory.
-            Source::Host(f) | Source::Registered(f) => put(flags, f | CU_MEMHOSTALLOC_DEVICEMAP),
+            AllocationSource::Host(f) | AllocationSource::Registered(f) => put(flags, f | CU_MEMHOSTALLOC_DEVICEMAP),
             _ => Err(err::INVALID_VALUE),
         }
     }
@@ -268,7 +268,7 @@ driver_fns! {
         let m = machine()?;
         let value = get(value.cast::<c_int>())?;
         let a = m.memory.find(ptr).ok_or(err::INVALID_VALUE)?;
-        if attribute_ != CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !matches!(a.source, Source::Device) {
+        if attribute_ != CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !matches!(a.source, AllocationSource::Device) {
             return Err(err::INVALID_VALUE);
         }
         a.sync_memops.store(*value != 0, Ordering::Release);

@@ -1,9 +1,9 @@
-//! The C functions: what crosses the border is checked here, and nothing unwinds across it.
+//! C functions of the driver API: arguments are checked here, and nothing unwinds across it.
 //!
-//! Every line of the driver's table becomes a function: those written in the modules below, and for
-//! the rest a stub that answers `CUDA_ERROR_NOT_SUPPORTED` and says so once.
+//! Every entry of the driver's table becomes a function: those in the modules below, and for the
+//! rest a stub that returns `CUDA_ERROR_NOT_SUPPORTED` and reports that once.
 //!
-//! Elsewhere: what the functions mean ([`crate::device`]).
+//! Elsewhere: the semantics of the functions ([`crate::device`]).
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -29,7 +29,7 @@ macro_rules! driver_fns {
         #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
         pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
             $crate::abi::guard(stringify!($name), $per_thread, || -> CuResult {
-                // SAFETY: whoever calls a driver function promises what its reference asks of the pointers it passes;
+                // SAFETY: the caller of a driver function promises what its reference requires of the pointers;
                 // null is checked before use, and handles are never followed.
                 #[allow(unused_unsafe, reason = "some bodies need nothing unsafe")]
                 unsafe { $body }
@@ -62,7 +62,7 @@ fn per_thread() -> bool {
     PER_THREAD.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Whether a function asks for nothing but what is fixed, so that also a host function may call it.
+/// Whether a function only reads constants, so that a host function may call it too.
 fn is_plain_question(name: &str) -> bool {
     ["cuInit", "cuGet", "cuDriverGet", "cuDeviceGet"]
         .iter()
@@ -152,7 +152,7 @@ unsafe fn put_text(out: *mut c_char, len: i32, value: &str) -> CuResult {
     Ok(())
 }
 
-/// The answer of a function that is not implemented; said once for each.
+/// The result of a function that is not implemented; reported once for each.
 #[doc(hidden)]
 pub fn unsupported(name: &'static str) -> CUresult {
     static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());

@@ -8,12 +8,12 @@ use fercuda_cuda_sys::types::*;
 use super::{get, per_thread, put, slice};
 use crate::device::context::{Context, current};
 use crate::device::graph::GraphMemory;
-use crate::device::launch::Action;
-use crate::device::pool::{self, Pool};
+use crate::device::launch::StreamAction;
+use crate::device::pool::{self, MemPool};
 use crate::device::stream::{Stream, of_call};
 use crate::device::{CuResult, Machine, capture, err, lock, machine};
 
-fn find(m: &Machine, handle: CUmemoryPool) -> CuResult<Arc<Pool>> {
+fn find(m: &Machine, handle: CUmemoryPool) -> CuResult<Arc<MemPool>> {
     m.pools.get(handle.0 as usize).ok_or(err::INVALID_VALUE)
 }
 
@@ -21,7 +21,7 @@ fn alloc(
     m: &'static Machine,
     ctx: &Context,
     stream: &Arc<Stream>,
-    pool: &Arc<Pool>,
+    pool: &Arc<MemPool>,
     bytes: usize,
     call: &'static str,
 ) -> CuResult<u64> {
@@ -31,7 +31,7 @@ fn alloc(
     if capture::place(stream)?.is_some() {
         let memory = GraphMemory::new(m, pool.device, bytes as u64)?;
         let start = memory.start;
-        capture::add(m, ctx, stream, &Action::MemAlloc(memory))?;
+        capture::add(m, ctx, stream, &StreamAction::MemAlloc(memory))?;
         return Ok(start);
     }
     capture::gate(m, ctx, stream)?;
@@ -43,7 +43,7 @@ unsafe fn device_pool(
     m: &Machine,
     location: *mut CUmemLocation,
     kind: CUmemAllocationType,
-) -> CuResult<Arc<Pool>> {
+) -> CuResult<Arc<MemPool>> {
     // SAFETY: the client promises a location.
     let location = unsafe { get(location.cast_const())? };
     if location.r#type.0 != 1 || kind.0 != 1 {
@@ -77,7 +77,7 @@ driver_fns! {
         let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
         if capture::place(&stream)?.is_some() {
             m.memory.find(dptr).filter(|a| a.start == dptr).ok_or(err::INVALID_VALUE)?;
-            capture::add(m, &ctx, &stream, &Action::MemFree(dptr))?;
+            capture::add(m, &ctx, &stream, &StreamAction::MemFree(dptr))?;
             return Ok(());
         }
         capture::gate(m, &ctx, &stream)?;

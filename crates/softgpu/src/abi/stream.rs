@@ -1,4 +1,4 @@
-//! Streams: their life, waiting, capture, attributes, and memory operations in stream order.
+//! Streams: creation, waiting, capture, attributes, and stream-ordered memory operations.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, put_if, slice};
 use crate::device::context::current;
-use crate::device::launch::{Action, HostCall, MemOp, call_program, enqueue};
+use crate::device::launch::{HostCall, MemOp, StreamAction, call_program, enqueue};
 use crate::device::stream::{self, StreamKind, Submission, of_call};
 use crate::device::{CuResult, Machine, capture, err, machine};
 
@@ -45,7 +45,7 @@ unsafe fn info(
 fn mem_ops(stream: CUstream, ops: Vec<MemOp>, call: &'static str) -> CuResult {
     let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
     ops.iter().try_for_each(|op| op.check(m))?;
-    enqueue(m, &ctx, &stream, Action::MemOps(Arc::new(ops)), call)
+    enqueue(m, &ctx, &stream, StreamAction::MemOps(Arc::new(ops)), call)
 }
 
 fn wait_op(addr: u64, value: u64, wide: bool, flags: u32) -> CuResult<MemOp> {
@@ -194,7 +194,7 @@ driver_fns! {
         }
         let event = m.events.get(event.0 as usize).ok_or(err::INVALID_HANDLE)?;
         if flags == 1 && capture::place(&stream)?.is_some() {
-            return enqueue(m, &ctx, &stream, Action::Wait(event), "cuStreamWaitEvent");
+            return enqueue(m, &ctx, &stream, StreamAction::Wait(event), "cuStreamWaitEvent");
         }
         if capture::wait(m, &stream, &event)? {
             return Ok(());
@@ -215,7 +215,7 @@ driver_fns! {
         if flags != 0 {
             return Err(err::INVALID_VALUE);
         }
-        // A callback hears of errors, so there is no node that could stand for it.
+        // A callback receives errors, so no node can represent it.
         capture::gate(m, &ctx, &stream)?;
         let call = HostCall { function: None, data: user_data };
         let submission = Submission::call("cuStreamAddCallback").always();
@@ -234,7 +234,7 @@ driver_fns! {
         if func.is_none() {
             return Err(err::INVALID_VALUE);
         }
-        let action = Action::Host(HostCall { function: func, data: user_data });
+        let action = StreamAction::Host(HostCall { function: func, data: user_data });
         enqueue(m, &ctx, &stream, action, "cuLaunchHostFunc")
     }
 
@@ -454,7 +454,7 @@ driver_fns! {
         let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
         let exec = m.execs.get(graph.0 as usize).ok_or(err::INVALID_HANDLE)?;
         if capture::place(&stream)?.is_some() {
-            let child = Action::Child(exec.as_graph(m, ctx.handle)?);
+            let child = StreamAction::Child(exec.as_graph(m, ctx.handle)?);
             return enqueue(m, &ctx, &stream, child, "cuGraphLaunch");
         }
         capture::gate(m, &ctx, &stream)?;

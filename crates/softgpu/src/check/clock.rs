@@ -1,43 +1,43 @@
-//! What a block knows of the others, and what locations in memory pass on.
+//! Vector clocks of blocks, and of the memory locations through which they synchronise.
 //!
-//! A block's time is its segment. A release puts into a location what the block knew at its last
-//! fence; an acquire takes what is there. Atomics do both.
+//! A block's time is its segment. A release stores the block's clock as of its last fence at a
+//! location; an acquire joins the location's clock. Atomics do both.
 
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// For each block, the last segment known to be before now. Absent: none.
-pub(crate) type Known = FxHashMap<u32, u32>;
+pub(crate) type KnownSegments = FxHashMap<u32, u32>;
 
-/// A block's knowledge.
+/// A block's vector clock.
 #[derive(Debug, Default)]
 pub(crate) struct BlockClock {
-    /// Of other blocks.
-    pub(crate) known: Arc<Known>,
+    /// Known segments of other blocks.
+    pub(crate) known: Arc<KnownSegments>,
     /// As of the last fence, with the block's own segment then.
-    pub(crate) fenced: Option<Arc<Known>>,
+    pub(crate) fenced: Option<Arc<KnownSegments>>,
     /// Whether the block has touched memory since its segment began.
     pub(crate) dirty: bool,
 }
 
 const SHARDS: usize = 64;
 
-/// What the locations of one launch pass on.
+/// The clocks of one launch's locations.
 #[derive(Debug)]
-pub(crate) struct Locations {
-    shards: Vec<Mutex<FxHashMap<u64, Arc<Known>>>>,
+pub(crate) struct LocationClocks {
+    shards: Vec<Mutex<FxHashMap<u64, Arc<KnownSegments>>>>,
 }
 
-impl Default for Locations {
+impl Default for LocationClocks {
     fn default() -> Self {
-        Locations {
+        LocationClocks {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
     }
 }
 
-impl Locations {
-    fn shard(&self, addr: u64) -> MutexGuard<'_, FxHashMap<u64, Arc<Known>>> {
+impl LocationClocks {
+    fn shard(&self, addr: u64) -> MutexGuard<'_, FxHashMap<u64, Arc<KnownSegments>>> {
         self.shards[(addr >> 3) as usize % SHARDS]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -63,7 +63,7 @@ impl Locations {
 }
 
 /// Takes the later of both for each block.
-fn join(into: &mut Arc<Known>, from: &Arc<Known>) {
+fn join(into: &mut Arc<KnownSegments>, from: &Arc<KnownSegments>) {
     if Arc::ptr_eq(into, from)
         || from
             .iter()

@@ -1,9 +1,10 @@
-//! The shadow of global memory: a state for each byte ([`super::states`]), the last writer and the last two readers of each word.
+//! Shadow of global memory: a state per byte ([`super::states`]), the last writer and the last two
+//! readers of each word.
 //!
-//! Invariants: a record names a segment: a
-//! stretch of one block's execution, or a whole driver operation; segments are numbered in order
-//! of beginning, so of one block's segments the later has the greater number.
-//! Concurrent accesses to one word may lose a record (a missed finding), never invent one.
+//! Invariants: a record names a segment, which is a stretch of one block's execution or a whole
+//! driver operation; segments are numbered by their start, so the later of one block's segments
+//! has the greater number. Concurrent accesses to one word may lose a record (a missed finding),
+//! never invent one.
 //!
 //! Elsewhere: the order between blocks ([`super::clock`]), between operations ([`crate::order`]).
 
@@ -14,20 +15,22 @@ use super::CheckContext;
 use super::states::{ALLOCATED, FREED, INITIALISED, States};
 use crate::mem::{AddressSpace, AllocInfo, AllocKind, LazyTable, MemError};
 use crate::order::OpId;
-use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
+use crate::report::{
+    Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
+};
 
 /// The last access to a word: segment, instruction, thread, strength and bytes in 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Record(pub(crate) u64);
+pub(crate) struct AccessRecord(pub(crate) u64);
 
-impl Record {
+impl AccessRecord {
     const PC_BITS: u32 = 17;
 
     /// The part that all words of one access by one thread share.
     #[inline(always)]
     pub(crate) fn new(segment: u32, pc: u32, thread: u32, strong: bool) -> Self {
         let pc = pc.min((1 << Self::PC_BITS) - 1);
-        Record(
+        AccessRecord(
             (u64::from(segment) << 32)
                 | (u64::from(pc) << 15)
                 | (u64::from(thread & 1023) << 5)
@@ -37,7 +40,7 @@ impl Record {
     /// The same of the thread `n` further on.
     #[inline(always)]
     pub(crate) fn of(self, n: usize) -> Self {
-        Record(self.0 + ((n as u64) << 5))
+        AccessRecord(self.0 + ((n as u64) << 5))
     }
     #[inline(always)]
     pub(crate) fn segment(self) -> u32 {
@@ -59,17 +62,17 @@ impl Record {
     }
 }
 
-/// Tells a record's place from its instruction and thread.
-pub(crate) trait Launch: std::fmt::Debug + Send + Sync {
-    /// Where `thread` of `block` was at instruction `pc`, and what that did.
-    fn place(&self, block: u32, thread: u32, pc: u32) -> (Place, AccessKind);
+/// Resolves a record's position from its instruction and thread.
+pub(crate) trait LaunchNaming: std::fmt::Debug + Send + Sync {
+    /// The position of `thread` of `block` at instruction `pc`, and the kind of access.
+    fn place(&self, block: u32, thread: u32, pc: u32) -> (ExecutionPoint, AccessKind);
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Owner {
+pub(crate) struct SegmentOwner {
     pub(crate) op: OpId,
     /// `None` for a driver operation.
-    pub(crate) launch: Option<Arc<dyn Launch>>,
+    pub(crate) launch: Option<Arc<dyn LaunchNaming>>,
     /// Block of the first segment; later segments are later blocks when `spread`, else the same one.
     pub(crate) block: u32,
     pub(crate) spread: bool,
@@ -78,7 +81,7 @@ pub(crate) struct Owner {
 #[derive(Debug)]
 struct Segments {
     start: u32,
-    owner: Owner,
+    owner: SegmentOwner,
 }
 
 /// The shadow of an address space.
@@ -108,7 +111,7 @@ impl Shadow {
     }
 
     /// Takes `count` segment numbers.
-    pub(crate) fn begin(&self, owner: Owner, count: u32) -> u32 {
+    pub(crate) fn begin(&self, owner: SegmentOwner, count: u32) -> u32 {
         let mut all = self
             .segments
             .write()
@@ -118,8 +121,8 @@ impl Shadow {
         start
     }
 
-    /// Whose segment it is: (owner, block).
-    pub(crate) fn owner(&self, segment: u32) -> Option<(Owner, u32)> {
+    /// The owner of a segment: (owner, block).
+    pub(crate) fn owner(&self, segment: u32) -> Option<(SegmentOwner, u32)> {
         let all = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let at = all.partition_point(|s| s.start <= segment).checked_sub(1)?;
         let s = &all[at];
@@ -155,7 +158,7 @@ impl Shadow {
         self.states.set(self.index(addr), len as usize, state);
     }
 
-    /// Marks a range as written by somebody whom the shadow does not see.
+    /// Marks a range as written by a writer that the shadow does not track.
     pub fn mark_initialised(&self, addr: u64, len: u64) {
         if self.covers(addr, len) {
             self.set_state(addr, len, INITIALISED);
@@ -183,7 +186,7 @@ impl Shadow {
                 info.len,
                 true,
                 ctx,
-                "allocated before that was done",
+                "allocated before that work was complete",
             );
         } else {
             self.forget(info.start, info.len);
@@ -199,10 +202,10 @@ impl Shadow {
         );
     }
 
-    /// Notes who has read a word: the reader so far is the earlier one if of another segment.
+    /// Records a word's reader: the last reader becomes the one before, if it is of another segment.
     #[inline(always)]
-    pub(crate) fn note_read(last: &AtomicU64, earlier: &AtomicU64, record: Record) {
-        let before = Record(last.load(Ordering::Relaxed));
+    pub(crate) fn note_read(last: &AtomicU64, earlier: &AtomicU64, record: AccessRecord) {
+        let before = AccessRecord(last.load(Ordering::Relaxed));
         if before.segment() != record.segment() && before.0 != 0 {
             earlier.store(before.0, Ordering::Relaxed);
         }
@@ -232,7 +235,7 @@ impl Shadow {
                 info.len,
                 true,
                 ctx,
-                "freed before that was done",
+                "freed before that work was complete",
             );
         }
         self.set_state(info.start, info.len, FREED);
@@ -256,7 +259,7 @@ impl Shadow {
         self.pass(space, dst, len, true, ctx, "");
         let (at, len) = (self.index(dst), len as usize);
         if from {
-            // Uninitialised bytes stay so where they go: copying padding is no error, reading it is.
+            // Copies propagate uninitialised bytes: copying padding is no error, reading it is.
             self.states.copy(at, len, self.index(src));
         } else {
             self.states.initialise(at, len);
@@ -276,7 +279,8 @@ impl Shadow {
         }
     }
 
-    /// A driver operation touches a range: bounds, use after free, hazards; then it is the last to have been there.
+    /// Checks a driver operation's access to a range for bounds, use after free and hazards, and
+    /// records it as the last access.
     fn pass(
         &self,
         space: &AddressSpace,
@@ -289,7 +293,7 @@ impl Shadow {
         if len == 0 {
             return;
         }
-        let owner = Owner {
+        let owner = SegmentOwner {
             op: ctx.op,
             launch: None,
             block: 0,
@@ -309,7 +313,7 @@ impl Shadow {
                 len,
             })
         };
-        let actor = || Actor::Operation(ctx.order.describe(ctx.op));
+        let actor = || FindingActor::Operation(ctx.order.describe(ctx.op));
         if note.is_empty()
             && let Some(at) = self
                 .states
@@ -340,7 +344,7 @@ impl Shadow {
         let words = self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4);
         let mut reported = false;
         for w in words {
-            let check = |record: Record, last_ok: &mut u32| -> bool {
+            let check = |record: AccessRecord, last_ok: &mut u32| -> bool {
                 if record.0 == 0 || record.segment() == *last_ok {
                     return true;
                 }
@@ -353,11 +357,11 @@ impl Shadow {
                 }
                 ok
             };
-            let before = Record(self.writes[w].load(Ordering::Relaxed));
+            let before = AccessRecord(self.writes[w].load(Ordering::Relaxed));
             let mut bad = (!check(before, &mut last_ok)).then_some(before);
             for reads in [&self.reads, &self.earlier_reads] {
                 if write && bad.is_none() {
-                    let before = Record(reads[w].load(Ordering::Relaxed));
+                    let before = AccessRecord(reads[w].load(Ordering::Relaxed));
                     bad = (!check(before, &mut last_ok)).then_some(before);
                 }
             }
@@ -380,7 +384,7 @@ impl Shadow {
                     count: 1,
                 });
             }
-            let record = Record((u64::from(segment) << 32) | 15);
+            let record = AccessRecord((u64::from(segment) << 32) | 15);
             if write {
                 self.writes[w].store(record.0, Ordering::Relaxed);
             } else {
@@ -389,27 +393,27 @@ impl Shadow {
         }
     }
 
-    /// Who made a record.
+    /// The originator of a record.
     pub(crate) fn actor_of(
         &self,
-        record: Record,
+        record: AccessRecord,
         ctx: &CheckContext,
         name_launch: bool,
-    ) -> Option<(AccessKind, Actor)> {
+    ) -> Option<(AccessKind, FindingActor)> {
         let (owner, block) = self.owner(record.segment())?;
         Some(match &owner.launch {
             None => {
                 // Only the table that it stands in says which; callers that care pass it on.
                 (
                     AccessKind::Write,
-                    Actor::Operation(ctx.order.describe(owner.op)),
+                    FindingActor::Operation(ctx.order.describe(owner.op)),
                 )
             }
             Some(launch) => {
                 let (place, kind) = launch.place(block, record.thread(), record.pc());
                 (
                     kind,
-                    Actor::Thread(
+                    FindingActor::Thread(
                         Box::new(place),
                         name_launch.then(|| ctx.order.describe(owner.op)),
                     ),

@@ -1,21 +1,21 @@
-//! The shadow of a block's shared memory: for each word its last writer and reader.
+//! Shadow of a block's shared memory: for each word its last writer and reader.
 //!
-//! Time is counted for the whole block: every barrier and every synchronisation of a warp takes the next
-//! number. A warp has a time of its own, the number it took last, and knows of every other warp the
-//! time up to which it is ordered before. An access is ordered before another if its time is known.
-//! Lanes of a warp are ordered by their warp's synchronisations, of whatever lanes: this may miss a race
-//! between lanes that did not take part, and never invents one.
+//! Time is a counter of the block: every barrier and every synchronisation of a warp takes the next
+//! number. A warp's time is the number it took last, and its vector clock holds for every other
+//! warp the time up to which it is ordered before. An access is ordered before another if its time
+//! is in the other's clock. Lanes of a warp count as ordered by any synchronisation of their warp:
+//! this may miss a race between lanes that did not take part, and never invents one.
 
 use rustc_hash::FxHashMap;
 
-use crate::mem::{At, Shape};
+use crate::mem::{AddressShape, At};
 use crate::report::AccessKind;
 
 /// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong, asynchronous and
 /// pending flags, and in the low eight bits the bytes last written and the bytes ever written.
 /// A reader's is the same with the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark(pub(crate) u64);
+pub(crate) struct SharedRecord(pub(crate) u64);
 
 const TIME_SHIFT: u32 = 38;
 const PC_SHIFT: u32 = 22;
@@ -23,9 +23,9 @@ const THREAD_SHIFT: u32 = 12;
 const PENDING: u64 = 1 << 9;
 const STRONG: u64 = 1 << 8;
 
-impl Mark {
+impl SharedRecord {
     pub(crate) fn new(time: u32, pc: u32, thread: u32, strong: bool) -> Self {
-        Mark(
+        SharedRecord(
             (u64::from(time & 0x3ff_ffff) << TIME_SHIFT)
                 | (u64::from(pc.min(0xffff)) << PC_SHIFT)
                 | (u64::from(thread & 1023) << THREAD_SHIFT)
@@ -35,7 +35,7 @@ impl Mark {
     /// The same of the thread `n` further on.
     #[inline(always)]
     pub(crate) fn of(self, n: usize) -> Self {
-        Mark(self.0 + ((n as u64) << THREAD_SHIFT))
+        SharedRecord(self.0 + ((n as u64) << THREAD_SHIFT))
     }
     fn time(self) -> u32 {
         (self.0 >> TIME_SHIFT) as u32
@@ -55,15 +55,15 @@ impl Mark {
 }
 
 /// Records of several words, taken together.
-struct Seen {
+struct RecordSummary {
     latest: u64,
     all: u64,
     any: u64,
 }
 
-impl Default for Seen {
+impl Default for RecordSummary {
     fn default() -> Self {
-        Seen {
+        RecordSummary {
             latest: 0,
             all: u64::MAX,
             any: 0,
@@ -71,7 +71,7 @@ impl Default for Seen {
     }
 }
 
-impl Seen {
+impl RecordSummary {
     #[inline(always)]
     fn add(&mut self, words: &[u64]) {
         for &raw in words {
@@ -85,7 +85,7 @@ impl Seen {
     fn readable(&self, floor: u64) -> bool {
         self.latest < floor && self.all & 15 == 15 && self.any & PENDING == 0
     }
-    /// Whether nobody was here since `floor`, and nobody is to come.
+    /// Whether no access was made since `floor`, and none is pending.
     #[inline(always)]
     fn writable(&self, floor: u64) -> bool {
         self.latest < floor && self.any & PENDING == 0
@@ -99,14 +99,14 @@ fn aligned<const WORDS: usize>(off: &[u32; 8]) -> bool {
     (any as usize).is_multiple_of(4 * WORDS)
 }
 
-/// Something found in shared memory.
+/// A finding in shared memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Found {
+pub(crate) enum SharedFinding {
     Uninitialised,
     /// With another access, which wrote or read.
-    Race(Mark, AccessKind),
+    Race(SharedRecord, AccessKind),
     /// A copy that was not waited for.
-    Pending(Mark),
+    Pending(SharedRecord),
 }
 
 /// See the module.
@@ -125,9 +125,9 @@ pub(crate) struct SharedShadow {
     known: Vec<u32>,
     /// Least of `known[w]`: all accesses up to then are before `w`.
     floor: Vec<u32>,
-    /// What arrived warps knew, by barrier.
+    /// The clocks of arrived warps, by barrier.
     gathering: FxHashMap<u32, (Vec<u32>, Vec<usize>)>,
-    /// What a location passes on.
+    /// The clock of a location.
     locations: FxHashMap<u32, Vec<u32>>,
 }
 
@@ -165,7 +165,7 @@ impl SharedShadow {
         self.tick(w);
     }
 
-    /// All that warp `w` knows, itself included.
+    /// The clock of warp `w`, its own time included.
     fn view(&self, w: usize) -> Vec<u32> {
         let n = self.warps();
         let mut v = self.known[w * n..(w + 1) * n].to_vec();
@@ -210,11 +210,11 @@ impl SharedShadow {
 
     /// Barrier `id` opens. `whole`: for every warp of the block.
     pub(crate) fn opened(&mut self, id: u32, whole: bool) {
-        let Some((view, mut who)) = self.gathering.remove(&id) else {
+        let Some((view, mut warps)) = self.gathering.remove(&id) else {
             return;
         };
-        who.sort_unstable();
-        who.dedup();
+        warps.sort_unstable();
+        warps.dedup();
         if whole {
             // Everything so far is before everything from now on.
             let all = self.now;
@@ -227,16 +227,16 @@ impl SharedShadow {
             }
             return;
         }
-        for &w in &who {
+        for &w in &warps {
             self.learn(w, &view);
         }
         self.now += 1;
-        for w in who {
+        for w in warps {
             self.own[w] = self.now;
         }
     }
 
-    /// Warp `w` passes what it knows to location `at`.
+    /// Warp `w` releases its clock to location `at`.
     pub(crate) fn release(&mut self, w: usize, at: u32) {
         let view = self.view(w);
         let old = self.locations.entry(at).or_insert_with(|| view.clone());
@@ -246,7 +246,7 @@ impl SharedShadow {
         self.tick(w);
     }
 
-    /// Warp `w` takes what location `at` passes on.
+    /// Warp `w` acquires the clock of location `at`.
     pub(crate) fn acquire(&mut self, w: usize, at: u32) {
         if let Some(view) = self.locations.get(&at).cloned() {
             self.learn(w, &view);
@@ -254,12 +254,12 @@ impl SharedShadow {
     }
 
     /// Whether `now`, touching `bytes`, meets the access that left `was` with nothing between.
-    fn races(&self, was: Mark, now: Mark, bytes: u64) -> bool {
+    fn races(&self, was: SharedRecord, now: SharedRecord, bytes: u64) -> bool {
         let both_strong = was.strong() && now.strong();
         was.bytes() & bytes != 0 && !both_strong && !self.ordered(was, now.thread())
     }
 
-    fn ordered(&self, m: Mark, thread: u32) -> bool {
+    fn ordered(&self, m: SharedRecord, thread: u32) -> bool {
         let (w, v) = ((thread / 32) as usize, (m.thread() / 32) as usize);
         m.thread() == thread
             || if v == w {
@@ -276,13 +276,19 @@ impl SharedShadow {
     }
 
     /// The mark that an access makes.
-    pub(crate) fn mark(&self, warp: usize, pc: u32, thread: u32, strong: bool) -> Mark {
-        Mark::new(self.own[warp], pc, thread, strong)
+    pub(crate) fn mark(&self, warp: usize, pc: u32, thread: u32, strong: bool) -> SharedRecord {
+        SharedRecord::new(self.own[warp], pc, thread, strong)
     }
 
     /// A thread reads `len` bytes at `at`, inside the memory.
     #[inline(always)]
-    pub(crate) fn read(&mut self, mark: Mark, warp: usize, at: u32, len: u32) -> Option<Found> {
+    pub(crate) fn read(
+        &mut self,
+        mark: SharedRecord,
+        warp: usize,
+        at: u32,
+        len: u32,
+    ) -> Option<SharedFinding> {
         let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
         let mut found = None;
         let mut a = at;
@@ -292,14 +298,14 @@ impl SharedShadow {
             let bytes = ((1u64 << (end - a)) - 1) << (a & 3);
             let w = self.writes[word];
             if w & 15 & bytes != bytes && w & PENDING == 0 && found.is_none() {
-                found = Some(Found::Uninitialised);
+                found = Some(SharedFinding::Uninitialised);
             }
             if w & PENDING != 0 && w >> 4 & bytes != 0 {
-                found = Some(Found::Pending(Mark(w)));
+                found = Some(SharedFinding::Pending(SharedRecord(w)));
             } else if !self.old(w, floor) {
-                let m = Mark(w);
-                if self.races(m, mark, bytes) && !matches!(found, Some(Found::Pending(_))) {
-                    found = Some(Found::Race(m, AccessKind::Write));
+                let m = SharedRecord(w);
+                if self.races(m, mark, bytes) && !matches!(found, Some(SharedFinding::Pending(_))) {
+                    found = Some(SharedFinding::Race(m, AccessKind::Write));
                 }
             }
             self.reads[word] = mark.0 | (bytes << 4);
@@ -312,7 +318,7 @@ impl SharedShadow {
     #[inline(always)]
     pub(crate) fn quick(
         &mut self,
-        mark: Mark,
+        mark: SharedRecord,
         warp: usize,
         off: &[u32; 8],
         size: u32,
@@ -331,7 +337,12 @@ impl SharedShadow {
     }
 
     #[inline(always)]
-    fn quick_read<const WORDS: usize>(&mut self, mark: Mark, floor: u64, off: &[u32; 8]) -> bool {
+    fn quick_read<const WORDS: usize>(
+        &mut self,
+        mark: SharedRecord,
+        floor: u64,
+        off: &[u32; 8],
+    ) -> bool {
         if !aligned::<WORDS>(off) {
             return false;
         }
@@ -343,7 +354,7 @@ impl SharedShadow {
         // Between two barriers memory is often read only: then no word needs a look at its writer.
         if self.open == 0 && self.last_write < floor {
             match shape {
-                Shape::Step => {
+                AddressShape::Step => {
                     if let Some(reads) =
                         reads.get_mut(at[0]..).and_then(<[_]>::first_chunk_mut::<8>)
                     {
@@ -351,18 +362,18 @@ impl SharedShadow {
                         return true;
                     }
                 }
-                Shape::Same => {
+                AddressShape::Same => {
                     if let Some(read) = reads.get_mut(at[0]) {
                         *read = of(7);
                         return true;
                     }
                 }
-                Shape::Scattered => {}
+                AddressShape::Scattered => {}
             }
         }
-        let mut seen = Seen::default();
+        let mut seen = RecordSummary::default();
         match shape {
-            Shape::Step => {
+            AddressShape::Step => {
                 let Some(writes) = writes.get(at[0]..).and_then(<[_]>::first_chunk::<8>) else {
                     return false;
                 };
@@ -374,7 +385,7 @@ impl SharedShadow {
                     return true;
                 }
             }
-            Shape::Same => {
+            AddressShape::Same => {
                 seen.add(writes.get(at[0]).unwrap_or(&[0; WORDS]));
                 if seen.readable(floor) {
                     // The last lane's mark is the one that stays.
@@ -382,7 +393,7 @@ impl SharedShadow {
                     return true;
                 }
             }
-            Shape::Scattered => {
+            AddressShape::Scattered => {
                 at.iter()
                     .for_each(|&a| seen.add(writes.get(a).unwrap_or(&[0; WORDS])));
                 if seen.readable(floor) {
@@ -395,9 +406,14 @@ impl SharedShadow {
     }
 
     #[inline(always)]
-    fn quick_write<const WORDS: usize>(&mut self, mark: Mark, floor: u64, off: &[u32; 8]) -> bool {
+    fn quick_write<const WORDS: usize>(
+        &mut self,
+        mark: SharedRecord,
+        floor: u64,
+        off: &[u32; 8],
+    ) -> bool {
         // Neighbours cannot meet each other.
-        if !aligned::<WORDS>(off) || u32::shape(off, 4 * WORDS) != Shape::Step {
+        if !aligned::<WORDS>(off) || u32::shape(off, 4 * WORDS) != AddressShape::Step {
             return false;
         }
         let at = off[0] as usize / (4 * WORDS);
@@ -409,7 +425,7 @@ impl SharedShadow {
         ) else {
             return false;
         };
-        let mut seen = Seen::default();
+        let mut seen = RecordSummary::default();
         writes.iter().chain(reads).for_each(|w| seen.add(w));
         if !seen.writable(floor) {
             return false;
@@ -424,12 +440,12 @@ impl SharedShadow {
     /// A thread writes `len` bytes at `at`, inside the memory.
     pub(crate) fn write(
         &mut self,
-        mark: Mark,
+        mark: SharedRecord,
         warp: usize,
         at: u32,
         len: u32,
         pending: bool,
-    ) -> Option<Found> {
+    ) -> Option<SharedFinding> {
         let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
         let mut found = None;
         let mut a = at;
@@ -439,16 +455,16 @@ impl SharedShadow {
             let bytes = ((1u64 << (end - a)) - 1) << (a & 3);
             let (w, r) = (self.writes[word], self.reads[word]);
             for (raw, kind) in [(w, AccessKind::Write), (r, AccessKind::Read)] {
-                let m = Mark(raw);
+                let m = SharedRecord(raw);
                 if !self.old(raw, floor) && self.races(m, mark, bytes) {
-                    found = Some(Found::Race(m, kind));
+                    found = Some(SharedFinding::Race(m, kind));
                 }
             }
             if w & PENDING != 0 && w >> 4 & bytes != 0 && !pending {
-                found = Some(Found::Pending(Mark(w)));
+                found = Some(SharedFinding::Pending(SharedRecord(w)));
             }
             // Bytes written before in this same word by the same thread at the same time stay known.
-            let keep = if Mark(w).0 >> 10 == mark.0 >> 10 {
+            let keep = if SharedRecord(w).0 >> 10 == mark.0 >> 10 {
                 w & 0xf0
             } else {
                 0

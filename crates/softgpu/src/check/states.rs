@@ -1,6 +1,6 @@
-//! What each byte of global memory has been through: two bits a byte, 32 bytes a word.
+//! State of each byte of global memory: two bits per byte, 32 bytes per word.
 //!
-//! Invariant: of two threads that change neighbouring bytes neither undoes what the other did.
+//! Invariant: two threads that change neighbouring bytes do not overwrite each other's changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

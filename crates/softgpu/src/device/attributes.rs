@@ -1,11 +1,11 @@
-//! What the device says of itself. Every number here is one that the rest of the model keeps to.
+//! Device attributes. The rest of the model conforms to every number here.
 
 use fercuda_cuda_sys::types::CUdevice_attribute as D;
 
 use super::{CuResult, Machine, err};
-use crate::exec::Kernel;
+use crate::exec::KernelInfo;
 
-/// What its devices are called.
+/// The name of a device.
 pub const NAME: &str = "feRcuda software device";
 pub(crate) const DRIVER_VERSION: i32 = 13000;
 pub(crate) const COMPUTE: (i32, i32) = (9, 0);
@@ -24,7 +24,7 @@ const REGISTERS: u32 = 65536;
 pub(crate) const MAX_PITCH: u64 = 0x7fff_ffff;
 pub(crate) const CONSTANT_BYTES: i32 = 65536;
 
-/// A device attribute; each that CUDA 13.0 names has an answer.
+/// A device attribute; every one of CUDA 13.0 has a value.
 pub(crate) fn device(m: &Machine, ordinal: u32, which: D) -> CuResult<i32> {
     let textures = |n: i32| n;
     Ok(match which.0 {
@@ -149,13 +149,17 @@ pub(crate) fn device(m: &Machine, ordinal: u32, which: D) -> CuResult<i32> {
 }
 
 /// Blocks of a kernel that fit a multiprocessor at once, 0 if none does.
-pub(crate) fn blocks_per_multiprocessor(kernel: &Kernel, threads: u32, dynamic_shared: u32) -> u32 {
+pub(crate) fn blocks_per_multiprocessor(
+    kernel: &KernelInfo,
+    threads: u32,
+    dynamic_shared: u32,
+) -> u32 {
     if threads == 0 || threads > MAX_THREADS {
         return 0;
     }
     let warps = threads.div_ceil(WARP);
     let by_threads = THREADS_PER_MULTIPROCESSOR / (warps * WARP);
-    // Registers are handed to warps in pieces of 256.
+    // Registers are allocated to warps in units of 256.
     let per_warp = (kernel.registers.clamp(16, 255) * WARP).next_multiple_of(256);
     let by_registers = (REGISTERS / per_warp) / warps;
     let shared = u64::from(kernel.static_shared_bytes)
@@ -169,7 +173,7 @@ pub(crate) fn blocks_per_multiprocessor(kernel: &Kernel, threads: u32, dynamic_s
 }
 
 /// The most dynamic shared memory with which `blocks` blocks still fit.
-pub(crate) fn available_shared(kernel: &Kernel, blocks: u32) -> u64 {
+pub(crate) fn available_shared(kernel: &KernelInfo, blocks: u32) -> u64 {
     let each = SHARED_PER_MULTIPROCESSOR / blocks.max(1) / 128 * 128;
     u64::from(
         each.saturating_sub(RESERVED_SHARED + kernel.static_shared_bytes)
@@ -177,7 +181,7 @@ pub(crate) fn available_shared(kernel: &Kernel, blocks: u32) -> u64 {
     )
 }
 
-/// Sixteen bytes that tell devices apart and are the same in every run.
+/// Sixteen bytes that identify a device and are the same in every run.
 pub(crate) fn uuid(ordinal: u32) -> [u8; 16] {
     let mut id = *b"feRcuda-softgpu\0";
     id[15] = ordinal as u8;
@@ -194,10 +198,10 @@ mod tests {
 
     #[test]
     fn occupancy_is_bounded_by_threads_registers_and_shared_memory() {
-        let kernel = |registers, shared| Kernel {
+        let kernel = |registers, shared| KernelInfo {
             registers,
             static_shared_bytes: shared,
-            ..Kernel::default()
+            ..KernelInfo::default()
         };
         assert_eq!(blocks_per_multiprocessor(&kernel(16, 0), 1024, 0), 2);
         assert_eq!(blocks_per_multiprocessor(&kernel(16, 0), 32, 0), 32);

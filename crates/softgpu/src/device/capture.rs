@@ -1,7 +1,8 @@
-//! Stream capture: work that becomes a graph instead of being done, and the calls that end it badly.
+//! Stream capture: work is added to a graph instead of running, and some calls invalidate it.
 //!
-//! The codes here were seen on an H200: a call that a capture forbids answers 900 and the capture is lost, its end
-//! answers 901; waiting for an event from outside answers 905; an event recorded inside answers 907 to the host.
+//! The codes were observed on an H200: a call that a capture forbids returns 900 and invalidates
+//! the capture, whose end returns 901; waiting for an event from outside returns 905; querying an
+//! event recorded inside returns 907 to the host.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use fercuda_cuda_sys::types::{CUgraphEdgeData, CUgraphNode};
 use super::context::Context;
 use super::event::Event;
 use super::graph::{Graph, NodeId};
-use super::launch::Action;
+use super::launch::StreamAction;
 use super::stream::{Stream, StreamKind};
 use super::{CuResult, Machine, err, lock};
 
@@ -40,11 +41,11 @@ pub(crate) struct Capture {
 pub(crate) struct Captured {
     pub(crate) capture: Arc<Capture>,
     deps: Deps,
-    /// What `cuStreamGetCaptureInfo` points the client at.
+    /// The dependencies that `cuStreamGetCaptureInfo` points to.
     shown: (Vec<CUgraphNode>, Vec<CUgraphEdgeData>),
 }
 
-/// What recording an event in a capture leaves in it.
+/// The state of an event that was recorded in a capture.
 #[derive(Clone)]
 pub(crate) struct CapturedEvent {
     capture: Arc<Capture>,
@@ -77,7 +78,7 @@ impl Capture {
 }
 
 impl Captures {
-    /// A call that might not be safe to leave out of a graph: allocation, a query of an event.
+    /// A call that may be unsafe to leave out of a graph: an allocation, a query of an event.
     pub(crate) fn forbid_unsafe_call(&self) -> CuResult {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -127,7 +128,7 @@ impl Captures {
     }
 
     pub(crate) fn forget_stream(&self, stream: &Arc<Stream>) {
-        // Taken out first: ending the capture looks at its streams again.
+        // Removed first: ending the capture accesses its streams again.
         let captured = lock(&stream.capture).take();
         if let Some(captured) = captured {
             captured.capture.lose();
@@ -246,7 +247,7 @@ pub(crate) fn add(
     m: &Machine,
     ctx: &Context,
     stream: &Arc<Stream>,
-    action: &Action,
+    action: &StreamAction,
 ) -> CuResult<bool> {
     if m.captures.count.load(Ordering::Acquire) == 0 {
         return Ok(false);
@@ -397,8 +398,8 @@ pub(crate) fn forbid_captured(event: &Event) -> CuResult {
     }
 }
 
-/// What a client is told of a stream's capture.
-pub(crate) struct Info {
+/// The state of a stream's capture, as a client gets it.
+pub(crate) struct CaptureInfo {
     /// `CU_STREAM_CAPTURE_STATUS_*`.
     pub(crate) status: u32,
     pub(crate) id: u64,
@@ -417,8 +418,8 @@ fn captures_of_blocking(ctx: &Context) -> Vec<Arc<Capture>> {
         .collect()
 }
 
-/// Asking whether a stream is captured harms no capture. Of the default stream there is no answer while a blocking
-/// one is.
+/// Querying whether a stream is captured invalidates no capture. The query fails for the default
+/// stream while a blocking one is captured.
 pub(crate) fn may_ask(ctx: &Context, stream: &Stream) -> CuResult {
     if stream.kind == StreamKind::Legacy && !captures_of_blocking(ctx).is_empty() {
         return Err(err::CAPTURE_IMPLICIT);
@@ -426,9 +427,9 @@ pub(crate) fn may_ask(ctx: &Context, stream: &Stream) -> CuResult {
     Ok(())
 }
 
-pub(crate) fn info(stream: &Arc<Stream>) -> Info {
+pub(crate) fn info(stream: &Arc<Stream>) -> CaptureInfo {
     let mut own = lock(&stream.capture);
-    let none = Info {
+    let none = CaptureInfo {
         status: 0,
         id: 0,
         graph: 0,
@@ -440,7 +441,7 @@ pub(crate) fn info(stream: &Arc<Stream>) -> Info {
         return none;
     };
     if captured.capture.is_lost() {
-        return Info { status: 2, ..none };
+        return CaptureInfo { status: 2, ..none };
     }
     let graph = captured.capture.graph.clone();
     captured.shown = (
@@ -451,7 +452,7 @@ pub(crate) fn info(stream: &Arc<Stream>) -> Info {
             .collect(),
         captured.deps.iter().map(|d| d.1).collect(),
     );
-    Info {
+    CaptureInfo {
         status: 1,
         id: captured.capture.id,
         graph: graph.handle,

@@ -1,4 +1,4 @@
-//! What the environment, or [`crate::control`] before the first call, says of the devices.
+//! Settings of the devices, from the environment or from [`crate::control`] before the first call.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub struct Config {
     pub devices: u32,
     /// Memory of each device in bytes. `FERCUDA_SOFT_MEMORY`, such as `8GiB`.
     pub memory_bytes: u64,
-    /// A device that is lost, and how many operations it does before. `FERCUDA_SOFT_LOST`, such as `1@300`.
+    /// A device that is lost, and the number of operations it runs before. `FERCUDA_SOFT_LOST`, such as `1@300`.
     pub lost: Option<(u32, u64)>,
     /// Whether accesses are checked. `FERCUDA_SOFT_CHECK=1`.
     pub checks: bool,
@@ -20,7 +20,8 @@ pub struct Config {
     pub threads: u32,
     /// Whether `cp.async` is executed as late as the program allows. `FERCUDA_SOFT_LATE_COPIES=1`; with checks, always.
     pub late_copies: bool,
-    /// Whether findings are printed on standard error as they come. On for a process that came by the drop-in library.
+    /// Whether findings are printed on standard error as they occur. On in a process that uses the
+    /// drop-in library.
     pub print_findings: bool,
     /// Exit code of the process if there were findings. `FERCUDA_SOFT_CHECK_EXIT`.
     pub exit_code: Option<i32>,
@@ -46,7 +47,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// From `FERCUDA_*` variables; a value that cannot be read is said on standard error and left at its default.
+    /// From `FERCUDA_*` variables; an invalid value is reported on standard error and the default is
+    /// used.
     #[must_use]
     pub fn from_env() -> Self {
         let mut config = Self::from_lookup(&|name| std::env::var(name).ok());
@@ -115,7 +117,9 @@ fn read<T>(
     if let Some(text) = get(name).filter(|t| !t.trim().is_empty()) {
         match parse(text.trim()) {
             Some(value) => *out = value,
-            None => super::say(&format!("{name}={text} is not understood and is ignored")),
+            None => super::say(&format!(
+                "{name}={text} is not a valid value and is ignored"
+            )),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Contexts, which one is current on which thread, and what a fault does to them.
 //!
-//! A primary context keeps its handle for the life of the process: released or reset, it answers
-//! "destroyed" until somebody retains it again.
+//! A primary context keeps its handle for the life of the process: after a release or reset, its
+//! calls return "destroyed" until it is retained again.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Makes `error` the answer to every later call; the first error stays.
+    /// Makes `error` the result of every later call; the first error stays.
     pub(crate) fn fail(&self, error: CUresult) {
         self.sticky
             .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire)
@@ -33,7 +33,7 @@ impl Health {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// What tells running kernels that the context has failed.
+    /// The flag by which running kernels learn that the context has failed.
     pub(crate) fn lost(&self) -> Arc<AtomicBool> {
         self.lost.clone()
     }
@@ -64,7 +64,7 @@ pub(crate) struct Context {
     pub(crate) streams: Mutex<Vec<Arc<Stream>>>,
     legacy: OnceLock<Arc<Stream>>,
     per_thread: Mutex<FxHashMap<ThreadId, Arc<Stream>>>,
-    /// Devices whose memory was made reachable by `cuCtxEnablePeerAccess`.
+    /// Devices whose memory was made accessible by `cuCtxEnablePeerAccess`.
     pub(crate) peers: Mutex<BTreeSet<u32>>,
     limits: Mutex<FxHashMap<u32, usize>>,
     pub(crate) cache_config: AtomicU32,
@@ -76,7 +76,7 @@ pub(crate) struct Context {
 /// The state of a device's primary context.
 #[derive(Default)]
 pub(crate) struct Primary {
-    /// Given out by the first retain, the same ever after.
+    /// Created by the first retain, and the same from then on.
     pub(crate) handle: Option<usize>,
     pub(crate) active: Option<Arc<Context>>,
     pub(crate) retained: u32,
@@ -87,8 +87,8 @@ thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Stacks of threads whose own are gone already, as the first thread's is when
-/// functions run at the process's exit. An empty one is none.
+/// Context stacks of threads whose thread-local one is destroyed already, as the main thread's is
+/// during process exit. An empty one counts as absent.
 static LATE: Mutex<Vec<(ThreadId, Vec<usize>)>> = Mutex::new(Vec::new());
 
 impl Context {
@@ -202,7 +202,7 @@ impl Context {
 
     /// Ends the context: waits for its work, then frees all that belongs to it.
     fn tear_down(&self, m: &Machine) {
-        // Errors of the work itself have been reported, or nobody is left to hear them.
+        // Errors of the work itself have been reported, or no caller is left to return them to.
         self.synchronize(m).ok();
         self.health.dead.store(true, Ordering::Release);
         m.captures.forget_context(self.id);
@@ -221,14 +221,15 @@ impl Context {
             }
         }
         m.memory.free_context(m, self.id);
-        // Taken out first: the lock would be held until the loop ends.
+        // Removed first: the lock would be held until the loop ends.
         let peers = std::mem::take(&mut *lock(&self.peers));
         for peer in peers {
             self.shut_peer(m, peer);
         }
     }
 
-    /// Takes this device's access to `peer`'s memory away, unless another context of this device has asked for it too.
+    /// Revokes this device's access to `peer`'s memory, unless another context of this device has
+    /// enabled it too.
     pub(crate) fn shut_peer(&self, m: &Machine, peer: u32) {
         let wanted = m
             .contexts
@@ -396,7 +397,7 @@ pub(crate) fn primary_release(m: &Machine, device: i32) -> CuResult {
     Ok(())
 }
 
-/// Ends the context; whoever has retained it is still to release it.
+/// Ends the context; each retain still has to be released.
 pub(crate) fn primary_reset(m: &Machine, device: i32) -> CuResult {
     let old = lock(&m.device(device)?.primary).active.take();
     if let Some(ctx) = old {

@@ -1,14 +1,14 @@
-//! Copies and fills: what to move, checked when the call is made, moved when the stream gets there.
+//! Copies and fills: checked when the call is made, executed in stream order.
 
 use fercuda_cuda_sys::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS};
 
 use super::memory::{check_range, is_ours};
-use super::stream::Running;
+use super::stream::StreamRun;
 use super::{CuResult, Machine, err};
 
-/// One side of a copy: where its first byte is, and how far rows and slices are apart.
+/// One side of a copy: the address of its first byte, and the pitches of rows and slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Side {
+pub(crate) struct CopySide {
     pub(crate) at: u64,
     pub(crate) pitch: u64,
     pub(crate) slice: u64,
@@ -17,8 +17,8 @@ pub(crate) struct Side {
 /// `depth` slices of `height` rows of `width` bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopyPlan {
-    pub(crate) dst: Side,
-    pub(crate) src: Side,
+    pub(crate) dst: CopySide,
+    pub(crate) src: CopySide,
     pub(crate) width: u64,
     pub(crate) height: u64,
     pub(crate) depth: u64,
@@ -28,7 +28,7 @@ pub(crate) struct CopyPlan {
 
 impl CopyPlan {
     pub(crate) fn linear(dst: u64, src: u64, len: u64) -> Self {
-        let side = |at| Side {
+        let side = |at| CopySide {
             at,
             pitch: len,
             slice: len,
@@ -47,7 +47,7 @@ impl CopyPlan {
         self.width == 0 || self.height == 0 || self.depth == 0
     }
 
-    fn rows(&self, side: Side) -> impl Iterator<Item = u64> + use<> {
+    fn rows(&self, side: CopySide) -> impl Iterator<Item = u64> + use<> {
         let (height, depth) = (self.height, self.depth);
         (0..depth)
             .flat_map(move |z| (0..height).map(move |y| side.at + z * side.slice + y * side.pitch))
@@ -55,7 +55,7 @@ impl CopyPlan {
 
     /// Whether both sides are gapless, so that the copy is one run of bytes.
     fn run_len(&self) -> Option<u64> {
-        let dense = |s: Side| {
+        let dense = |s: CopySide| {
             (self.height == 1 || s.pitch == self.width)
                 && (self.depth == 1 || s.slice == self.width * self.height)
         };
@@ -63,13 +63,13 @@ impl CopyPlan {
     }
 
     /// Checks one side that must be device memory.
-    pub(crate) fn check_side(&self, m: &Machine, side: Side) -> CuResult {
+    pub(crate) fn check_side(&self, m: &Machine, side: CopySide) -> CuResult {
         self.rows(side)
             .try_for_each(|row| check_range(m, row, self.width))
     }
 
     /// Whether a side is the program's own memory, which a driver must not touch after an asynchronous call returns.
-    pub(crate) fn is_pageable(&self, m: &Machine, side: Side) -> bool {
+    pub(crate) fn is_pageable(&self, m: &Machine, side: CopySide) -> bool {
         !is_ours(m, side.at)
     }
 
@@ -86,14 +86,14 @@ impl CopyPlan {
             });
         }
         self.staged = Some(bytes.into());
-        self.src = Side {
+        self.src = CopySide {
             at: 0,
             pitch: self.width,
             slice: self.width * self.height,
         };
     }
 
-    pub(crate) fn run(&self, running: &Running) {
+    pub(crate) fn run(&self, running: &StreamRun) {
         let check = running.m.check(running.op);
         let base = self
             .staged
@@ -141,7 +141,7 @@ impl FillPlan {
         (0..self.height).try_for_each(|y| check_range(m, self.dst + y * self.pitch, row))
     }
 
-    pub(crate) fn run(&self, running: &Running) {
+    pub(crate) fn run(&self, running: &StreamRun) {
         let check = running.m.check(running.op);
         let (rows, count) = if self.pitch == self.width * self.element {
             (1, self.width * self.height)
@@ -218,7 +218,7 @@ pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<CopyPlan> {
             if base == 0 && width != 0 && height != 0 && depth != 0 {
                 return Err(err::INVALID_VALUE);
             }
-            Ok(Side { at, pitch, slice })
+            Ok(CopySide { at, pitch, slice })
         };
     let plan = CopyPlan {
         src: side(
@@ -249,7 +249,7 @@ pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<CopyPlan> {
     if plan.is_empty() {
         return Ok(plan);
     }
-    // An address of ours must be all ours, whatever the description calls it.
+    // A device address must be in device memory as a whole, whatever the description declares.
     for (kind, side) in [(c.srcMemoryType.0, plan.src), (c.dstMemoryType.0, plan.dst)] {
         if kind == DEVICE || is_ours(m, side.at) {
             plan.check_side(m, side)?;

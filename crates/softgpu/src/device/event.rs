@@ -1,4 +1,4 @@
-//! Events: a name for "everything up to here" on one stream, or on all of a context.
+//! Events: markers for "everything up to here" on one stream, or on all of a context.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,32 +6,32 @@ use std::sync::{Arc, Mutex};
 use super::capture::CapturedEvent;
 use super::context::Context;
 use super::ipc::SharedEvent;
-use super::stream::{Stream, Submission, Ticket};
+use super::stream::{QueueTicket, Stream, Submission};
 use super::{CuResult, Machine, err, lock};
-use crate::order::{ActorId, Snapshot};
+use crate::order::{ActorId, OrderSnapshot};
 
 pub(crate) const DISABLE_TIMING: u32 = 2;
 pub(crate) const INTERPROCESS: u32 = 4;
 
 /// One recording of an event. Waiters hold it, so recording again does not move them.
 #[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) tickets: Vec<Ticket>,
-    pub(crate) snapshot: Snapshot,
+pub(crate) struct EventRecord {
+    pub(crate) tickets: Vec<QueueTicket>,
+    pub(crate) snapshot: OrderSnapshot,
     /// Nanoseconds since the machine's epoch, the latest of the stamps; 0 before.
     stamp: Arc<AtomicU64>,
     /// The recording is another process's.
-    pub(crate) foreign: Option<Foreign>,
+    pub(crate) foreign: Option<ForeignRecording>,
 }
 
 /// A recording that another process made, by its number.
 #[derive(Debug, Clone)]
-pub(crate) struct Foreign {
+pub(crate) struct ForeignRecording {
     pub(crate) event: Arc<SharedEvent>,
     pub(crate) number: u64,
 }
 
-impl Foreign {
+impl ForeignRecording {
     pub(crate) fn is_done(&self) -> bool {
         self.event.completed() >= self.number
     }
@@ -46,14 +46,14 @@ impl Foreign {
     }
 }
 
-impl Record {
+impl EventRecord {
     pub(crate) fn is_done(&self) -> bool {
-        self.tickets.iter().all(Ticket::is_done)
-            && self.foreign.as_ref().is_none_or(Foreign::is_done)
+        self.tickets.iter().all(QueueTicket::is_done)
+            && self.foreign.as_ref().is_none_or(ForeignRecording::is_done)
     }
 
     pub(crate) fn wait(&self) {
-        self.tickets.iter().for_each(Ticket::wait);
+        self.tickets.iter().for_each(QueueTicket::wait);
         if let Some(foreign) = &self.foreign {
             foreign.wait();
         }
@@ -61,8 +61,8 @@ impl Record {
 }
 
 #[derive(Default)]
-struct State {
-    record: Option<Arc<Record>>,
+struct EventState {
+    record: Option<Arc<EventRecord>>,
     captured: Option<CapturedEvent>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Event {
     pub(crate) flags: u32,
     pub(crate) ctx_id: u64,
     pub(crate) ctx_handle: usize,
-    state: Mutex<State>,
+    state: Mutex<EventState>,
     /// Set for events that other processes may open, and for opened ones.
     pub(crate) shared: Mutex<Option<Arc<SharedEvent>>>,
     pub(crate) imported: bool,
@@ -115,7 +115,7 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
 }
 
 impl Event {
-    /// Other processes find it no longer.
+    /// Withdraws it from other processes.
     pub(crate) fn withdraw(&self, m: &Machine) {
         if let Some(shared) = lock(&self.shared).take().filter(|_| !self.imported) {
             m.ipc.withdraw_event(&shared);
@@ -147,7 +147,7 @@ impl Event {
         let shared = lock(&self.shared).clone();
         let number = shared.as_ref().map(|s| s.begin_record());
         let mut snapshots = Vec::new();
-        let tickets: Vec<Ticket> = streams
+        let tickets: Vec<QueueTicket> = streams
             .iter()
             .map(|stream| {
                 let stamp = stamp.clone();
@@ -177,13 +177,13 @@ impl Event {
             })
             .collect();
         if let (Some(shared), Some(number)) = (&shared, number)
-            && tickets.iter().all(Ticket::is_done)
+            && tickets.iter().all(QueueTicket::is_done)
         {
             shared.complete(number);
         }
         let snapshot = m.order.merge(&snapshots);
         let mut state = lock(&self.state);
-        state.record = Some(Arc::new(Record {
+        state.record = Some(Arc::new(EventRecord {
             tickets,
             snapshot,
             stamp,
@@ -197,16 +197,16 @@ impl Event {
         &self,
         m: &Machine,
         stream: &Stream,
-        ticket: Ticket,
+        ticket: QueueTicket,
         stamp: Arc<AtomicU64>,
     ) {
         let snapshot = if m.config.checks {
             m.order.snapshot(stream.actor)
         } else {
-            Snapshot::default()
+            OrderSnapshot::default()
         };
         let mut state = lock(&self.state);
-        state.record = Some(Arc::new(Record {
+        state.record = Some(Arc::new(EventRecord {
             tickets: vec![ticket],
             snapshot,
             stamp,
@@ -224,7 +224,7 @@ impl Event {
     }
 
     /// The last recording; `None` for an event that was never recorded.
-    pub(crate) fn current(&self) -> Option<Arc<Record>> {
+    pub(crate) fn current(&self) -> Option<Arc<EventRecord>> {
         let own = lock(&self.state).record.clone();
         if own.is_none()
             && self.imported
@@ -232,11 +232,11 @@ impl Event {
         {
             let number = event.recorded();
             return (number > 0).then(|| {
-                Arc::new(Record {
+                Arc::new(EventRecord {
                     tickets: Vec::new(),
-                    snapshot: Snapshot::default(),
+                    snapshot: OrderSnapshot::default(),
                     stamp: Arc::default(),
-                    foreign: Some(Foreign { event, number }),
+                    foreign: Some(ForeignRecording { event, number }),
                 })
             });
         }
@@ -261,7 +261,7 @@ impl Event {
         }
     }
 
-    fn learnt(&self, m: &Machine, record: &Record) {
+    fn learnt(&self, m: &Machine, record: &EventRecord) {
         if m.config.checks {
             m.order.wait(ActorId::HOST, &record.snapshot);
         }
@@ -283,7 +283,7 @@ impl Event {
     }
 }
 
-/// Notes the time; the latest of several notes stays.
+/// Records the time; the latest of several stays.
 pub(crate) fn stamp_now(m: &Machine, stamp: &AtomicU64) {
     stamp.fetch_max(
         (m.epoch.elapsed().as_nanos() as u64).max(1),

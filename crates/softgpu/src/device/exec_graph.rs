@@ -1,7 +1,7 @@
-//! Executable graphs: a graph's nodes in an order that works, launched as one operation of a stream.
+//! Executable graphs: a graph's nodes in topological order, launched as one operation of a stream.
 //!
-//! Nodes run one after another, which no program can tell from running side by side except by time. For the
-//! checks each branch is an actor of its own, so unordered nodes count as unordered.
+//! Nodes run one after another, which a program can distinguish from concurrent execution only by
+//! time. For the checks each branch is an actor of its own, so unordered nodes count as unordered.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -11,16 +11,16 @@ use rustc_hash::FxHashMap;
 
 use super::context::Context;
 use super::graph::{Graph, UserObject};
-use super::launch::Action;
-use super::stream::{Running, Stream, Submission, Ticket};
+use super::launch::StreamAction;
+use super::stream::{QueueTicket, Stream, StreamRun, Submission};
 use super::{CuResult, Machine, err, lock};
-use crate::order::{ActorId, OpId, What};
+use crate::order::{ActorId, OpId, OpKind};
 
 #[derive(Clone)]
 pub(crate) struct ExecNode {
     /// Of the node in the graph it came from.
     pub(crate) handle: usize,
-    pub(crate) action: Action,
+    pub(crate) action: StreamAction,
     /// Indices of earlier nodes.
     deps: Vec<usize>,
     pub(crate) enabled: bool,
@@ -28,19 +28,19 @@ pub(crate) struct ExecNode {
     chain: usize,
 }
 
-struct State {
+struct ExecGraphState {
     nodes: Vec<ExecNode>,
     chains: usize,
     /// The checks' actors of the chains; the first is the stream's.
     actors: Vec<ActorId>,
-    last: Option<Ticket>,
+    last: Option<QueueTicket>,
     objects: Vec<Arc<UserObject>>,
 }
 
 pub(crate) struct ExecGraph {
     pub(crate) handle: usize,
     pub(crate) flags: u64,
-    state: Mutex<State>,
+    state: Mutex<ExecGraphState>,
 }
 
 pub(crate) const AUTO_FREE: u64 = 1;
@@ -61,12 +61,12 @@ fn flatten(graph: &Graph, before: &[usize], out: &mut Vec<ExecNode>) -> Vec<usiz
             deps = before.to_vec();
         }
         let action = match &node.action {
-            Action::Child(child) => {
+            StreamAction::Child(child) => {
                 let ends = flatten(child, &deps, out);
                 if !ends.is_empty() {
                     deps = ends;
                 }
-                Action::Empty
+                StreamAction::Empty
             }
             other => other.clone(),
         };
@@ -125,7 +125,7 @@ pub(crate) fn instantiate(m: &Machine, graph: &Graph, flags: u64) -> CuResult<Ar
     for object in &objects {
         object.retain(1);
     }
-    let state = State {
+    let state = ExecGraphState {
         nodes,
         chains,
         actors: Vec::new(),
@@ -154,18 +154,18 @@ impl ExecGraph {
         let mut state = lock(&self.state);
         let nodes = state.nodes.clone();
         for node in nodes.iter().filter(|n| n.enabled) {
-            if let Action::MemAlloc(memory) = &node.action
+            if let StreamAction::MemAlloc(memory) = &node.action
                 && memory.is_live()
                 && self.flags & AUTO_FREE == 0
-                && state.last.as_ref().is_none_or(Ticket::is_done)
+                && state.last.as_ref().is_none_or(QueueTicket::is_done)
                 && !nodes
                     .iter()
-                    .any(|n| matches!(n.action, Action::MemFree(at) if at == memory.start))
+                    .any(|n| matches!(n.action, StreamAction::MemFree(at) if at == memory.start))
             {
                 return Err(err::INVALID_VALUE);
             }
         }
-        let mut after: Vec<Ticket> = state
+        let mut after: Vec<QueueTicket> = state
             .last
             .iter()
             .filter(|t| !t.is_done())
@@ -173,7 +173,7 @@ impl ExecGraph {
             .collect();
         let mut foreign = Vec::new();
         for node in nodes.iter().filter(|n| n.enabled) {
-            if let Action::Wait(event) = &node.action
+            if let StreamAction::Wait(event) = &node.action
                 && let Some(record) = event.current()
             {
                 after.extend(record.tickets.iter().filter(|t| !t.is_done()).cloned());
@@ -194,14 +194,14 @@ impl ExecGraph {
         }
         let stamps: Vec<Option<Arc<AtomicU64>>> = nodes
             .iter()
-            .map(|n| matches!(n.action, Action::Record(_)).then(Arc::default))
+            .map(|n| matches!(n.action, StreamAction::Record(_)).then(Arc::default))
             .collect();
         let actors = state.actors.clone();
         let recorded: Vec<_> = nodes
             .iter()
             .zip(&stamps)
             .filter_map(|(n, stamp)| match (&n.action, stamp) {
-                (Action::Record(event), Some(stamp)) if n.enabled => {
+                (StreamAction::Record(event), Some(stamp)) if n.enabled => {
                     Some((event.clone(), stamp.clone()))
                 }
                 _ => None,
@@ -211,15 +211,17 @@ impl ExecGraph {
         let actor = stream.actor;
         let ticket = stream.submit_with(m, ctx, submission, move |op| {
             let ops = begin_all(m, op, actor, &actors, &nodes);
-            Box::new(move |running: &Running| {
-                foreign.iter().for_each(super::event::Foreign::wait);
+            Box::new(move |running: &StreamRun| {
+                foreign
+                    .iter()
+                    .for_each(super::event::ForeignRecording::wait);
                 for (i, node) in nodes.iter().enumerate() {
                     if running.health.check().is_err() {
                         break;
                     }
                     if node.enabled {
                         let op = ops.get(i).copied().unwrap_or(OpId::NONE);
-                        node.action.run(&Running {
+                        node.action.run(&StreamRun {
                             m,
                             op,
                             health: running.health,
@@ -251,7 +253,7 @@ impl ExecGraph {
             let action = if node.enabled {
                 node.action.clone()
             } else {
-                Action::Empty
+                StreamAction::Empty
             };
             ids.push(graph.add(m, ctx_handle, action, &deps)?.0);
         }
@@ -262,7 +264,7 @@ impl ExecGraph {
     pub(crate) fn set(
         &self,
         node: usize,
-        change: impl FnOnce(&mut Action) -> CuResult,
+        change: impl FnOnce(&mut StreamAction) -> CuResult,
     ) -> CuResult {
         let mut state = lock(&self.state);
         let found = state
@@ -282,7 +284,7 @@ impl ExecGraph {
             .ok_or(err::INVALID_VALUE)?;
         if !matches!(
             found.action,
-            Action::Kernel(_) | Action::Copy(_) | Action::Fill(_)
+            StreamAction::Kernel(_) | StreamAction::Copy(_) | StreamAction::Fill(_)
         ) {
             return Err(err::INVALID_VALUE);
         }
@@ -316,11 +318,11 @@ impl ExecGraph {
                 return Err((2, b.handle));
             }
             let changed = match (&a.action, &b.action) {
-                (Action::Kernel(x), Action::Kernel(y)) => {
+                (StreamAction::Kernel(x), StreamAction::Kernel(y)) => {
                     x.function.module.ctx_id != y.function.module.ctx_id
                 }
-                (Action::MemAlloc(x), Action::MemAlloc(y)) => x.start != y.start,
-                (Action::MemFree(x), Action::MemFree(y)) => x != y,
+                (StreamAction::MemAlloc(x), StreamAction::MemAlloc(y)) => x.start != y.start,
+                (StreamAction::MemFree(x), StreamAction::MemFree(y)) => x != y,
                 _ => false,
             };
             if changed {
@@ -378,8 +380,8 @@ fn begin_all(
             }
         }
         let what = match &node.action {
-            Action::Kernel(k) => What::Kernel(k.function.name.clone()),
-            other => What::Call(other.node_call()),
+            StreamAction::Kernel(k) => OpKind::Kernel(k.function.name.clone()),
+            other => OpKind::Call(other.node_call()),
         };
         ops.push(order.begin_unhosted(actor(node.chain), what));
     }

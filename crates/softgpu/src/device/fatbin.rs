@@ -1,4 +1,4 @@
-//! Fat binaries: one container, several images; we want the best PTX.
+//! Fat binaries: selection of the best PTX among a container's images.
 //!
 //! Layout, little endian. Container: magic `0xBA55ED50`, version u16, header bytes u16, payload bytes u64.
 //! Entry: kind u16 (1 PTX, 2 ELF), version u16, header bytes u32, stored bytes u64, compressed bytes u32,
@@ -117,7 +117,7 @@ pub(crate) fn ptx(container: &[u8], sm: u32) -> Result<String, FatbinError> {
 fn expand(payload: &[u8], expanded: usize, zstd: bool) -> Result<Vec<u8>, FatbinError> {
     let broken = FatbinError::Malformed("compressed data is corrupt");
     if !zstd {
-        // At most 255 bytes come out of one: a larger promise is a lie, and not worth the memory.
+        // One byte decompresses to at most 255: a larger size is invalid and is not allocated.
         if expanded / 255 > payload.len() {
             return Err(broken);
         }

@@ -1,6 +1,6 @@
-//! Graphs: nodes with what they do, and what each waits for.
+//! Graphs: nodes with their actions and dependencies.
 //!
-//! Invariant: edges join nodes of one graph and never form a circle.
+//! Invariant: edges join nodes of one graph and never form a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, Weak};
 use fercuda_cuda_sys::types::{CUgraphEdgeData, CUhostFn};
 use rustc_hash::FxHashMap;
 
-use super::launch::Action;
-use super::memory::Source;
+use super::launch::StreamAction;
+use super::memory::AllocationSource;
 use super::site::site;
-use super::stream::Running;
+use super::stream::StreamRun;
 use super::{CuResult, Machine, err, lock};
 use crate::mem::AllocKind;
 
@@ -23,7 +23,7 @@ pub(crate) type NodeId = u64;
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) handle: usize,
-    pub(crate) action: Action,
+    pub(crate) action: StreamAction,
     pub(crate) deps: Vec<(NodeId, CUgraphEdgeData)>,
     /// The node it was cloned from.
     pub(crate) original: Option<usize>,
@@ -74,7 +74,7 @@ impl Graph {
         self: &Arc<Self>,
         m: &Machine,
         ctx_handle: usize,
-        action: Action,
+        action: StreamAction,
         deps: &[(NodeId, CUgraphEdgeData)],
     ) -> CuResult<(NodeId, usize)> {
         let mut state = lock(&self.state);
@@ -166,7 +166,7 @@ impl Graph {
         }
         drop(state);
         m.nodes.remove(node.handle);
-        if let Action::Child(child) = node.action {
+        if let StreamAction::Child(child) = node.action {
             child.destroy(m);
         }
         Ok(())
@@ -201,7 +201,7 @@ impl Graph {
                 })
             });
             let action = match &node.action {
-                Action::Child(child) => Action::Child(child.copy(m, true)),
+                StreamAction::Child(child) => StreamAction::Child(child.copy(m, true)),
                 other => other.clone(),
             };
             nodes.insert(
@@ -259,7 +259,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Forgets the handles and lets go of what the graph keeps alive.
+    /// Removes the handles and releases what the graph keeps alive.
     pub(crate) fn destroy(&self, m: &Machine) {
         m.graphs.remove(self.handle);
         let mut state = lock(&self.state);
@@ -268,7 +268,7 @@ impl Graph {
         drop(state);
         for node in nodes.into_values() {
             m.nodes.remove(node.handle);
-            if let Action::Child(child) = node.action {
+            if let StreamAction::Child(child) = node.action {
                 child.destroy(m);
             }
         }
@@ -277,7 +277,7 @@ impl Graph {
         }
     }
 
-    /// What instantiation keeps: the objects of the graph, one reference more of each.
+    /// The objects of the graph with one more reference each, for instantiation.
     pub(crate) fn objects(&self) -> Vec<Arc<UserObject>> {
         lock(&self.state)
             .objects
@@ -292,15 +292,17 @@ impl Graph {
         let mut out = "digraph dot {\n".to_owned();
         for (id, node) in &state.nodes {
             let label = match &node.action {
-                Action::Kernel(k) => {
+                StreamAction::Kernel(k) => {
                     let ([gx, gy, gz], [bx, by, bz]) = (k.grid, k.block);
                     format!(
                         "{}\\n<<<({gx},{gy},{gz}), ({bx},{by},{bz}), {}>>>",
                         k.function.name, k.shared_bytes
                     )
                 }
-                Action::Copy(c) => format!("MEMCPY\\n{} bytes", c.width * c.height * c.depth),
-                Action::Fill(f) => format!("MEMSET\\n{} x {} bytes", f.width * f.height, f.element),
+                StreamAction::Copy(c) => format!("MEMCPY\\n{} bytes", c.width * c.height * c.depth),
+                StreamAction::Fill(f) => {
+                    format!("MEMSET\\n{} x {} bytes", f.width * f.height, f.element)
+                }
                 other => other.node_call().to_owned(),
             };
             // Writing to a String cannot fail.
@@ -439,7 +441,7 @@ impl GraphMemory {
             owner.graph_blocks.alloc(&m.space, len)
         })?;
         m.memory
-            .insert_unowned(m, start, len, Source::Graph, device);
+            .insert_unowned(m, start, len, AllocationSource::Graph, device);
         let memory = Arc::new(GraphMemory {
             start,
             len,
@@ -456,7 +458,7 @@ impl GraphMemory {
     }
 
     /// The node runs: the memory is allocated from here on.
-    pub(crate) fn begin(&self, running: &Running) {
+    pub(crate) fn begin(&self, running: &StreamRun) {
         let m = running.m;
         if self.live.swap(true, Ordering::AcqRel) {
             m.space.retire(
@@ -493,7 +495,7 @@ impl Drop for GraphMemory {
         if let Ok(m) = super::machine() {
             lock(&GRAPH_MEMORY).remove(&self.start);
             m.memory
-                .take(self.start, |a| matches!(a.source, Source::Graph));
+                .take(self.start, |a| matches!(a.source, AllocationSource::Graph));
             self.end(m, "cuGraphDestroy", crate::order::OpId::NONE);
             m.devices[self.device as usize]
                 .graph_blocks
@@ -520,7 +522,7 @@ pub(crate) fn free_graph_memory(m: &Machine, start: u64) -> CuResult {
 }
 
 /// A free node runs.
-pub(crate) fn end_graph_memory(running: &Running, start: u64) {
+pub(crate) fn end_graph_memory(running: &StreamRun, start: u64) {
     let memory = lock(&GRAPH_MEMORY).get(&start).and_then(Weak::upgrade);
     match memory {
         Some(memory) => {
@@ -529,10 +531,13 @@ pub(crate) fn end_graph_memory(running: &Running, start: u64) {
         None => {
             // Memory of a pool, freed by a graph.
             if let Some(a) = running.m.memory.take(start, |a| {
-                matches!(a.source, Source::Pool(_) | Source::Device)
+                matches!(
+                    a.source,
+                    AllocationSource::Pool(_) | AllocationSource::Device
+                )
             }) {
                 super::memory::retire(running.m, &a, "cuGraphLaunch", running.op);
-                if let Source::Pool(pool) = &a.source {
+                if let AllocationSource::Pool(pool) = &a.source {
                     pool.note_freed(a.len);
                 }
                 super::memory::give_back(running.m, &a);

@@ -14,7 +14,7 @@ const LOW_BITS: u32 = 4;
 /// What a handle names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum HandleKind {
     Context = 0x41,
     Stream,
     Event,
@@ -31,21 +31,21 @@ pub(crate) enum Kind {
     Node,
 }
 
-pub(crate) struct Table<T> {
-    kind: Kind,
-    slots: RwLock<Slots<T>>,
+pub(crate) struct HandleTable<T> {
+    kind: HandleKind,
+    slots: RwLock<HandleSlots<T>>,
 }
 
-struct Slots<T> {
+struct HandleSlots<T> {
     entries: Vec<(u32, Option<Arc<T>>)>,
     free: VecDeque<u32>,
 }
 
-impl<T> Table<T> {
-    pub(crate) const fn new(kind: Kind) -> Self {
-        Table {
+impl<T> HandleTable<T> {
+    pub(crate) const fn new(kind: HandleKind) -> Self {
+        HandleTable {
             kind,
-            slots: RwLock::new(Slots {
+            slots: RwLock::new(HandleSlots {
                 entries: Vec::new(),
                 free: VecDeque::new(),
             }),
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_stale_handle_finds_nothing_even_when_its_slot_is_used_again() {
-        let table: Table<u32> = Table::new(Kind::Event);
+        let table: HandleTable<u32> = HandleTable::new(HandleKind::Event);
         let (a, _) = table.insert_with(|_| Arc::new(1));
         assert!(table.remove(a).is_some());
         let (b, _) = table.insert_with(|_| Arc::new(2));
@@ -139,9 +139,9 @@ mod tests {
 
     #[test]
     fn a_number_that_is_no_handle_of_this_kind_finds_nothing() {
-        let table: Table<u32> = Table::new(Kind::Event);
+        let table: HandleTable<u32> = HandleTable::new(HandleKind::Event);
         let (a, _) = table.insert_with(|_| Arc::new(1));
-        let other: Table<u32> = Table::new(Kind::Stream);
+        let other: HandleTable<u32> = HandleTable::new(HandleKind::Stream);
         for wrong in [0, 1, 2, 8, a + 1, a + 16, usize::MAX, 1 << 52] {
             assert!(table.get(wrong).is_none());
         }

@@ -1,12 +1,12 @@
-//! Cuts blocks out of granules, and counts a device's physical memory.
+//! Heap: blocks cut out of granules, and the accounting of a device's physical memory.
 //!
 //! A chunk is a mapped run of whole granules: a large block has one of its own, small blocks share.
-//! A chunk with no block in it goes back at once, unless its heap is told to keep some.
+//! A chunk without blocks is released at once, unless its heap is configured to keep some.
 //!
 //! Invariants: free runs never span chunks. `reserved` is the bytes of all chunks, and what the device's
-//! [`Phys`] was charged for them. With checks a freed block waits in quarantine, so that a
-//! stale pointer finds nobody else's data; a chunk with no other block is withheld, and counts
-//! as free, since whoever finds no memory has the quarantine emptied first.
+//! [`PhysicalBudget`] was charged for them. With checks a freed block waits in quarantine, so that a
+//! stale pointer does not reach another block's data; a chunk with no other block is withheld, and
+//! counts as free, since the quarantine is emptied before an allocation fails.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,16 +23,16 @@ const QUARANTINE_BYTES: u64 = 256 << 20;
 
 /// A device's physical memory, as a number of bytes.
 #[derive(Debug)]
-pub(crate) struct Phys {
+pub(crate) struct PhysicalBudget {
     capacity: u64,
     used: AtomicU64,
-    /// What of that a quarantine alone holds.
+    /// The part of that which only a quarantine holds.
     withheld: AtomicU64,
 }
 
-impl Phys {
+impl PhysicalBudget {
     pub(crate) fn new(capacity: u64) -> Self {
-        Phys {
+        PhysicalBudget {
             capacity,
             used: AtomicU64::new(0),
             withheld: AtomicU64::new(0),
@@ -47,7 +47,7 @@ impl Phys {
         self.capacity - self.used.load(Ordering::Acquire).min(self.capacity)
     }
 
-    /// What there is for who asks, who may have to empty a quarantine for it.
+    /// The available bytes, some of them only after the quarantine is emptied.
     pub(crate) fn available(&self) -> u64 {
         let withheld = self.withheld.load(Ordering::Acquire);
         (self.free() + withheld).min(self.capacity)
@@ -84,7 +84,7 @@ struct Chunk {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HeapState {
     chunks: BTreeMap<u64, Chunk>,
     free: BTreeMap<u64, u64>,
     /// Length of each block, quarantined ones included.
@@ -98,13 +98,13 @@ struct State {
 pub(crate) struct BlockHeap {
     /// Devices that may access the blocks, bit `d`.
     devices: AtomicU64,
-    phys: Option<Arc<Phys>>,
+    phys: Option<Arc<PhysicalBudget>>,
     checks: bool,
-    state: Mutex<State>,
+    state: Mutex<HeapState>,
 }
 
 impl BlockHeap {
-    pub(crate) fn new(devices: u32, phys: Option<Arc<Phys>>, checks: bool) -> Self {
+    pub(crate) fn new(devices: u32, phys: Option<Arc<PhysicalBudget>>, checks: bool) -> Self {
         BlockHeap {
             devices: AtomicU64::new(u64::from(devices)),
             phys,
@@ -113,7 +113,7 @@ impl BlockHeap {
         }
     }
 
-    /// Takes a block of at least `len` bytes. Its bytes are whatever was there.
+    /// Allocates a block of at least `len` bytes, uninitialised.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`; nothing has changed.
@@ -171,7 +171,7 @@ impl BlockHeap {
         Ok(start)
     }
 
-    fn take(&self, state: &mut State, start: u64, have: u64, len: u64) {
+    fn take(&self, state: &mut HeapState, start: u64, have: u64, len: u64) {
         state.free.remove(&start);
         if have > len {
             state.free.insert(start + len, have - len);
@@ -189,7 +189,7 @@ impl BlockHeap {
         }
     }
 
-    /// Gives a block back. At most `keep` bytes of chunks stay mapped for later.
+    /// Frees a block. At most `keep` bytes of chunks stay mapped for later.
     pub(crate) fn free(&self, space: &AddressSpace, start: u64, keep: u64) {
         let mut state = lock(&self.state);
         if self.checks {
@@ -212,14 +212,14 @@ impl BlockHeap {
         self.give(space, &mut state, start, keep);
     }
 
-    fn release_oldest(&self, space: &AddressSpace, state: &mut State, keep: u64) {
+    fn release_oldest(&self, space: &AddressSpace, state: &mut HeapState, keep: u64) {
         if let Some((start, len)) = state.quarantine.pop_front() {
             state.quarantined -= len;
             self.give(space, state, start, keep);
         }
     }
 
-    fn give(&self, space: &AddressSpace, state: &mut State, start: u64, keep: u64) {
+    fn give(&self, space: &AddressSpace, state: &mut HeapState, start: u64, keep: u64) {
         let Some(len) = state.blocks.remove(&start) else {
             return;
         };
@@ -254,7 +254,7 @@ impl BlockHeap {
         }
     }
 
-    fn unmap(&self, space: &AddressSpace, state: &mut State, base: u64) {
+    fn unmap(&self, space: &AddressSpace, state: &mut HeapState, base: u64) {
         let Some(chunk) = state.chunks.remove(&base) else {
             return;
         };
@@ -300,7 +300,7 @@ impl BlockHeap {
         (addr < base + chunk.len).then(|| (chunk.backing.clone(), base, chunk.len))
     }
 
-    /// Lets another device in, or shuts it out.
+    /// Grants or revokes another device's access.
     pub(crate) fn set_device(&self, space: &AddressSpace, device: u32, read: bool, write: bool) {
         let state = lock(&self.state);
         if write {
@@ -332,7 +332,7 @@ mod tests {
             checks in any::<bool>(),
         ) {
             let space = AddressSpace::new(1 << 30, false).unwrap();
-            let phys = Arc::new(Phys::new(64 << 20));
+            let phys = Arc::new(PhysicalBudget::new(64 << 20));
             let heap = BlockHeap::new(1, Some(phys.clone()), checks);
             let mut live: BTreeMap<u64, u64> = BTreeMap::new();
             for (make, len, which) in steps {

@@ -1,4 +1,4 @@
-//! From what a client calls an image (PTX text, a fat binary, our linker's output) to something to load.
+//! Loading of images: PTX text, a fat binary, or our linker's output.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::fatbin::{self, FatbinError};
 use super::{CuResult, err};
 use crate::exec;
 
-/// Begins what `cuLinkComplete` gives out; then the text's length, then the text and a zero byte.
+/// The magic of `cuLinkComplete`'s output; the text's length, the text and a zero byte follow.
 pub(crate) const LINKED_MAGIC: &[u8; 16] = b"feRcuda linked 1";
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const SM: u32 = 90;
@@ -85,7 +85,7 @@ impl Jit {
         *used += room;
     }
 
-    /// Tells the client's log; without one, standard error, since nobody else would say it.
+    /// Writes to the client's log, or to standard error if it has none.
     pub(crate) fn say_error(&mut self, text: &str) {
         if self.error.is_none() {
             if super::machine().is_ok_and(|m| !m.config.quiet) {
@@ -185,7 +185,7 @@ pub(crate) unsafe fn text_of(image: *const c_void, jit: &mut Jit) -> CuResult<St
     }
 }
 
-/// The same of bytes whose length is known.
+/// The same for bytes of known length.
 pub(crate) fn text_of_bytes(bytes: &[u8], jit: &mut Jit) -> CuResult<String> {
     if bytes.starts_with(&fatbin::MAGIC.to_le_bytes()) {
         return fatbin::ptx(bytes, SM).map_err(|e| refuse(&e, jit));
@@ -214,7 +214,7 @@ fn refuse(e: &FatbinError, jit: &mut Jit) -> CUresult {
     }
 }
 
-/// Reads and compiles PTX; what is wrong goes to the client's log as `ptxas` would say it.
+/// Parses and compiles PTX; errors go to the client's log in `ptxas`'s format.
 pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::Image>> {
     if text.trim().is_empty() {
         jit.say_error("error   : the image is empty");
@@ -247,7 +247,7 @@ pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::Image>> {
         }
         return Err(complain(jit, first.line, &first.message));
     }
-    let image = exec::compile(&module, &exec::Options::default())
+    let image = exec::compile(&module, &exec::CompileOptions::default())
         .map_err(|e| complain(jit, e.line, &e.message))?;
     if jit.is_verbose() {
         for kernel in image.kernels() {

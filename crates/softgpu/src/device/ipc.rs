@@ -1,8 +1,9 @@
 //! Memory and events shared with another process of the same user.
 //!
-//! A process that exports has a board: one shared file of slots. A handle names process, board, slot and a random
-//! number; whoever opens it finds the board through /proc and must find the same number there. So a handle of
-//! freed memory, of a dead process whose number was reused, or made up, opens nothing.
+//! An exporting process has a board: one shared file of slots. A handle names process, board, slot
+//! and a random nonce; the importer finds the board through /proc, and the nonce there must match.
+//! So a handle of freed memory, of a dead process whose PID was reused, or a forged one fails to
+//! open.
 //!
 //! A slot is 128 bytes: nonce (16), kind, descriptor, offset, length, offset in the mapping, allocation length,
 //! events' recorded and completed counts, device.
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::context::Context;
-use super::memory::{Allocation, IpcMapping, Source, host_op};
+use super::memory::{Allocation, AllocationSource, IpcMapping, host_op};
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
 use crate::mem::{AllocKind, Backing};
@@ -35,7 +36,7 @@ const RECORDED: usize = 8;
 const COMPLETED: usize = 9;
 const DEVICE: usize = 10;
 
-/// The 64 bytes that travel.
+/// The 64 bytes of a handle.
 pub(crate) type HandleBytes = [u8; 64];
 
 struct Board {
@@ -93,7 +94,7 @@ impl Drop for Board {
     }
 }
 
-/// An event's two counters on somebody's board.
+/// An event's two counters on its owner's board.
 pub(crate) struct SharedEvent {
     board: Arc<Board>,
     slot: usize,
@@ -117,7 +118,7 @@ impl SharedEvent {
     }
 
     pub(crate) fn complete(&self, number: u64) {
-        // Destroyed meanwhile, its slot may be another event's.
+        // The event may have been destroyed meanwhile, and its slot reused.
         if self.board.get(self.slot, NONCE) == self.nonce {
             self.board
                 .word(self.slot, COMPLETED)
@@ -145,7 +146,7 @@ impl SharedEvent {
 }
 
 #[derive(Default)]
-struct State {
+struct ExportState {
     board: Option<Arc<Board>>,
     /// Slot of each exported allocation, by address.
     memory: std::collections::BTreeMap<u64, usize>,
@@ -154,7 +155,7 @@ struct State {
 
 #[derive(Default)]
 pub(crate) struct Ipc {
-    state: Mutex<State>,
+    state: Mutex<ExportState>,
 }
 
 fn random() -> CuResult<[u64; 2]> {
@@ -167,7 +168,7 @@ fn random() -> CuResult<[u64; 2]> {
     Ok([word(a) | 1, word(b)])
 }
 
-impl State {
+impl ExportState {
     fn slot(&mut self) -> CuResult<(Arc<Board>, usize)> {
         let board = match &self.board {
             Some(board) => board.clone(),
@@ -179,7 +180,7 @@ impl State {
                 if fd < 0 {
                     return Err(err::OPERATING_SYSTEM);
                 }
-                // SAFETY: just made, nobody else has it.
+                // SAFETY: it was just created and is not shared.
                 let file = unsafe { OwnedFd::from_raw_fd(fd) };
                 // SAFETY: plain system call on our descriptor.
                 if unsafe { libc::ftruncate(file.as_raw_fd(), (SLOTS * WORDS * 8) as i64) } != 0 {
@@ -269,7 +270,7 @@ impl Ipc {
     /// `cuIpcGetMemHandle`.
     pub(crate) fn export_memory(&self, m: &Machine, addr: u64) -> CuResult<HandleBytes> {
         let allocation = m.memory.find(addr).ok_or(err::INVALID_VALUE)?;
-        if !matches!(allocation.source, Source::Device) {
+        if !matches!(allocation.source, AllocationSource::Device) {
             return Err(err::INVALID_VALUE);
         }
         self.export(&allocation, &m.devices[allocation.device as usize].blocks)
@@ -278,7 +279,7 @@ impl Ipc {
     /// `cuMemPoolExportPointer`.
     pub(crate) fn export_pool_memory(&self, m: &Machine, addr: u64) -> CuResult<HandleBytes> {
         let allocation = m.memory.find(addr).ok_or(err::INVALID_VALUE)?;
-        let Source::Pool(pool) = &allocation.source else {
+        let AllocationSource::Pool(pool) = &allocation.source else {
             return Err(err::INVALID_VALUE);
         };
         if pool.props.handleTypes.0 & 1 == 0 {
@@ -394,7 +395,7 @@ pub(crate) fn open_memory(m: &Machine, ctx: &Context, handle: &HandleBytes) -> C
         ctx,
         start,
         alloc_len,
-        Source::Ipc(IpcMapping { base, backing }),
+        AllocationSource::Ipc(IpcMapping { base, backing }),
         ctx.device,
     );
     let op = host_op(m, "cuIpcOpenMemHandle_v2");
@@ -413,7 +414,7 @@ pub(crate) fn open_memory(m: &Machine, ctx: &Context, handle: &HandleBytes) -> C
 }
 
 pub(crate) fn close_memory(m: &Machine, start: u64) -> CuResult {
-    let wanted = |a: &Allocation| matches!(a.source, Source::Ipc(_));
+    let wanted = |a: &Allocation| matches!(a.source, AllocationSource::Ipc(_));
     let allocation = m.memory.take(start, wanted).ok_or(err::INVALID_VALUE)?;
     super::memory::settle(m);
     super::memory::retire(

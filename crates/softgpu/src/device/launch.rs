@@ -1,4 +1,4 @@
-//! What a stream or a graph can be asked to do, and doing it.
+//! Actions of streams and graph nodes, and their execution.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -13,15 +13,15 @@ use super::context::Context;
 use super::copy::{CopyPlan, FillPlan};
 use super::event::Event;
 use super::module::Function;
-use super::stream::{Running, Stream, Submission};
+use super::stream::{Stream, StreamRun, Submission};
 use super::{CuResult, Machine, err, lock};
 use crate::exec::{DeviceInfo, LaunchSpec};
-use crate::order::What;
+use crate::order::OpKind;
 use crate::report::{Fault, FaultKind};
 
-/// Something a stream does, or a graph's node.
+/// An action of a stream or of a graph node.
 #[derive(Clone)]
-pub(crate) enum Action {
+pub(crate) enum StreamAction {
     Kernel(Arc<KernelLaunch>),
     Copy(CopyPlan),
     Fill(FillPlan),
@@ -51,8 +51,8 @@ thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a function of the program from a stream. Meanwhile the driver answers this thread with an error: a function
-/// that waited for its own stream would wait for ever.
+/// Calls a function of the program from a stream. Meanwhile driver calls of this thread return an
+/// error: a function that waited for its own stream would deadlock.
 pub(crate) fn call_program(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
     function();
@@ -65,9 +65,9 @@ pub(crate) fn in_host_function() -> bool {
 }
 
 impl HostCall {
-    pub(crate) fn run(&self, running: &Running) {
-        // What a host function has seen, the host may know from its first word on: whoever it tells may go on before
-        // it has returned.
+    pub(crate) fn run(&self, running: &StreamRun) {
+        // From its start on, a host function may pass on what it has observed: another thread may
+        // proceed before the function returns.
         if running.m.config.checks {
             running.m.order.tell_host(running.op);
         }
@@ -110,7 +110,7 @@ impl MemOp {
         }
     }
 
-    fn run(&self, running: &Running) {
+    fn run(&self, running: &StreamRun) {
         match *self {
             MemOp::Barrier => {}
             MemOp::Write { addr, value, wide } => {
@@ -174,8 +174,8 @@ impl MemOp {
     }
 }
 
-/// Who wrote a word that streams wait for, for the checks.
-static WRITTEN: std::sync::Mutex<std::collections::BTreeMap<u64, crate::order::Snapshot>> =
+/// The operation that wrote a word that streams wait for, for the checks.
+static WRITTEN: std::sync::Mutex<std::collections::BTreeMap<u64, crate::order::OrderSnapshot>> =
     std::sync::Mutex::new(std::collections::BTreeMap::new());
 
 /// A kernel with everything it needs.
@@ -264,7 +264,7 @@ impl KernelLaunch {
         })
     }
 
-    fn run(&self, running: &Running) {
+    fn run(&self, running: &StreamRun) {
         let m = running.m;
         let spec = LaunchSpec {
             loaded: self.function.module.loaded.clone(),
@@ -310,43 +310,46 @@ fn code_of(fault: &Fault) -> CUresult {
     }
 }
 
-impl Action {
-    pub(crate) fn what(&self, call: &'static str) -> What {
+impl StreamAction {
+    pub(crate) fn what(&self, call: &'static str) -> OpKind {
         match self {
-            Action::Kernel(k) => What::Kernel(k.function.name.clone()),
-            _ => What::Call(call),
+            StreamAction::Kernel(k) => OpKind::Kernel(k.function.name.clone()),
+            _ => OpKind::Call(call),
         }
     }
 
     /// The name of a node's operation in reports.
     pub(crate) fn node_call(&self) -> &'static str {
         match self {
-            Action::Kernel(_) => "kernel node",
-            Action::Copy(_) => "memcpy node",
-            Action::Fill(_) => "memset node",
-            Action::Host(_) => "host node",
-            Action::MemOps(_) => "batch memory operation node",
-            Action::Empty => "empty node",
-            Action::Record(_) => "event record node",
-            Action::Wait(_) => "event wait node",
-            Action::Child(_) => "child graph node",
-            Action::MemAlloc(_) => "memory allocation node",
-            Action::MemFree(_) => "memory free node",
+            StreamAction::Kernel(_) => "kernel node",
+            StreamAction::Copy(_) => "memcpy node",
+            StreamAction::Fill(_) => "memset node",
+            StreamAction::Host(_) => "host node",
+            StreamAction::MemOps(_) => "batch memory operation node",
+            StreamAction::Empty => "empty node",
+            StreamAction::Record(_) => "event record node",
+            StreamAction::Wait(_) => "event wait node",
+            StreamAction::Child(_) => "child graph node",
+            StreamAction::MemAlloc(_) => "memory allocation node",
+            StreamAction::MemFree(_) => "memory free node",
         }
     }
 
-    /// Does it, on a stream's thread.
-    pub(crate) fn run(&self, running: &Running) {
+    /// Executes it, on a stream's thread.
+    pub(crate) fn run(&self, running: &StreamRun) {
         match self {
-            Action::Kernel(kernel) => kernel.run(running),
-            Action::Copy(copy) => copy.run(running),
-            Action::Fill(fill) => fill.run(running),
-            Action::Host(host) => host.run(running),
-            Action::MemOps(ops) => ops.iter().for_each(|op| op.run(running)),
-            Action::MemAlloc(memory) => memory.begin(running),
-            Action::MemFree(addr) => super::graph::end_graph_memory(running, *addr),
+            StreamAction::Kernel(kernel) => kernel.run(running),
+            StreamAction::Copy(copy) => copy.run(running),
+            StreamAction::Fill(fill) => fill.run(running),
+            StreamAction::Host(host) => host.run(running),
+            StreamAction::MemOps(ops) => ops.iter().for_each(|op| op.run(running)),
+            StreamAction::MemAlloc(memory) => memory.begin(running),
+            StreamAction::MemFree(addr) => super::graph::end_graph_memory(running, *addr),
             // Events and children are resolved when a graph is launched.
-            Action::Empty | Action::Record(_) | Action::Wait(_) | Action::Child(_) => {}
+            StreamAction::Empty
+            | StreamAction::Record(_)
+            | StreamAction::Wait(_)
+            | StreamAction::Child(_) => {}
         }
     }
 }
@@ -356,7 +359,7 @@ pub(crate) fn enqueue(
     m: &'static Machine,
     ctx: &Context,
     stream: &Arc<Stream>,
-    action: Action,
+    action: StreamAction,
     call: &'static str,
 ) -> CuResult {
     if capture::add(m, ctx, stream, &action)? {
@@ -376,7 +379,7 @@ pub(crate) fn run_now(
     m: &'static Machine,
     ctx: &Context,
     stream: &Arc<Stream>,
-    action: &Action,
+    action: &StreamAction,
     call: &'static str,
 ) -> CuResult {
     capture::gate(m, ctx, stream)?;
@@ -412,25 +415,26 @@ pub(crate) fn copy(
                 .all(|s| m.memory.find(s.at).is_some_and(|a| !a.is_host()));
         // Between device memory the driver does not wait.
         if !device_only {
-            return run_now(m, ctx, stream, &Action::Copy(plan), call);
+            return run_now(m, ctx, stream, &StreamAction::Copy(plan), call);
         }
         capture::gate(m, ctx, stream)?;
     }
     if !wait && lock(&stream.capture).is_none() {
         if to_host {
-            return run_now(m, ctx, stream, &Action::Copy(plan), call);
+            return run_now(m, ctx, stream, &StreamAction::Copy(plan), call);
         }
         if from_host {
             // SAFETY: the caller of an asynchronous copy promises a readable source.
             unsafe { plan.stage() }
         }
     }
-    enqueue(m, ctx, stream, Action::Copy(plan), call)
+    enqueue(m, ctx, stream, StreamAction::Copy(plan), call)
 }
 
 /// Stack bytes that a context's kernels may have.
 pub(crate) fn stack_bytes(ctx: &Context) -> u64 {
-    // Recursion on hardware is bounded by the limit set; a generous floor keeps programs that never set it running.
+    // Recursion on hardware is bounded by the configured limit; a generous minimum keeps programs
+    // that never set it running.
     ctx.limit(CUlimit::CU_LIMIT_STACK_SIZE)
         .map_or(512 << 10, |n| (n as u64).max(64 << 10))
 }

@@ -1,7 +1,7 @@
-//! `cuLink*`: several PTX modules made one.
+//! `cuLink*`: merging of several PTX modules into one.
 //!
-//! A name that is local to its module and taken elsewhere is renamed; a declaration gives way to a
-//! definition in another module. What comes out is our own container around the merged text.
+//! A module-local name that another module defines is renamed; a declaration is replaced by a
+//! definition in another module. The output is our own container around the merged text.
 
 use std::sync::Mutex;
 
@@ -18,7 +18,7 @@ pub(crate) struct Link {
 pub(crate) struct LinkState {
     pub(crate) jit: Jit,
     pub(crate) inputs: Vec<String>,
-    /// What `cuLinkComplete` gave out; the client reads it until `cuLinkDestroy`.
+    /// The output of `cuLinkComplete`; the client reads it until `cuLinkDestroy`.
     pub(crate) output: Option<Box<[u8]>>,
 }
 
@@ -65,7 +65,7 @@ impl LinkState {
     }
 
     pub(crate) fn complete(&mut self) -> CuResult<(*const u8, usize)> {
-        // The client may be reading what it was given before.
+        // The client may still be reading the earlier output.
         if let Some(output) = &self.output {
             return Ok((output.as_ptr(), output.len()));
         }
@@ -81,7 +81,7 @@ impl LinkState {
                 }
             },
         };
-        // Compiling now tells of undefined names where a linker tells of them.
+        // Compiling here reports undefined names where a linker does.
         let compiled = super::image::compile(&merged, &mut self.jit);
         self.jit.finish();
         compiled?;

@@ -1,25 +1,25 @@
-//! Every allocation a client can name, and the calls that make and free them.
+//! Table of allocations, and the calls that allocate and free.
 //!
-//! Invariant: an address belongs to at most one live entry. An entry leaves the table in the call that frees
-//! it; its bytes are reused only when the work that may still touch them is over.
+//! Invariant: an address belongs to at most one live entry. An entry is removed in the call that
+//! frees it; its bytes are reused only when the work that may still access them is complete.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::context::Context;
-use super::pool::Pool;
+use super::pool::MemPool;
 use super::site::site;
 use super::{CuResult, Device, Machine, err};
 use crate::mem::{AllocInfo, AllocKind};
-use crate::order::{ActorId, OpId, What};
+use crate::order::{ActorId, OpId, OpKind};
 
-/// Where an allocation's bytes come from and how they go back.
-pub(crate) enum Source {
+/// Where an allocation's bytes come from and how they are released.
+pub(crate) enum AllocationSource {
     /// `cuMemAlloc` and friends: from the device's heap.
     Device,
     /// A pool's block.
-    Pool(Arc<Pool>),
+    Pool(Arc<MemPool>),
     /// Pinned host memory, with its `CU_MEMHOSTALLOC_*` flags.
     Host(u32),
     /// The program's own memory, with its `CU_MEMHOSTREGISTER_*` flags.
@@ -44,7 +44,7 @@ pub(crate) struct IpcMapping {
 pub(crate) struct Allocation {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    pub(crate) source: Source,
+    pub(crate) source: AllocationSource,
     pub(crate) device: u32,
     pub(crate) ctx_id: u64,
     pub(crate) ctx_handle: usize,
@@ -57,12 +57,15 @@ pub(crate) struct Allocation {
     pub(crate) prefetched: AtomicI32,
 }
 
-/// "Nowhere in particular", as `cuMemRangeGetAttribute` says it.
+/// No location, as `cuMemRangeGetAttribute` encodes it.
 pub(crate) const NOWHERE: i32 = -2;
 
 impl Allocation {
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self.source, Source::Host(_) | Source::Registered(_))
+        matches!(
+            self.source,
+            AllocationSource::Host(_) | AllocationSource::Registered(_)
+        )
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -71,18 +74,18 @@ impl Allocation {
 }
 
 #[derive(Default)]
-pub(crate) struct Registry {
+pub(crate) struct AllocationTable {
     live: RwLock<BTreeMap<u64, Arc<Allocation>>>,
 }
 
-impl Registry {
+impl AllocationTable {
     pub(crate) fn insert(
         &self,
         m: &Machine,
         ctx: &Context,
         start: u64,
         len: u64,
-        source: Source,
+        source: AllocationSource,
         device: u32,
     ) -> Arc<Allocation> {
         self.insert_for(m, (ctx.id, ctx.handle), start, len, source, device)
@@ -94,7 +97,7 @@ impl Registry {
         m: &Machine,
         start: u64,
         len: u64,
-        source: Source,
+        source: AllocationSource,
         device: u32,
     ) -> Arc<Allocation> {
         self.insert_for(m, (0, 0), start, len, source, device)
@@ -106,7 +109,7 @@ impl Registry {
         (ctx_id, ctx_handle): (u64, usize),
         start: u64,
         len: u64,
-        source: Source,
+        source: AllocationSource,
         device: u32,
     ) -> Arc<Allocation> {
         let made = Arc::new(Allocation {
@@ -185,7 +188,11 @@ impl Registry {
             let gone: Vec<u64> = live
                 .iter()
                 .filter(|e| {
-                    e.1.ctx_id == ctx_id && !matches!(e.1.source, Source::Mapped | Source::Graph)
+                    e.1.ctx_id == ctx_id
+                        && !matches!(
+                            e.1.source,
+                            AllocationSource::Mapped | AllocationSource::Graph
+                        )
                 })
                 .map(|e| *e.0)
                 .collect();
@@ -201,7 +208,7 @@ impl Registry {
 /// An operation that the host does itself.
 pub(crate) fn host_op(m: &Machine, call: &'static str) -> OpId {
     if m.config.checks {
-        m.order.begin(ActorId::HOST, What::Call(call))
+        m.order.begin(ActorId::HOST, OpKind::Call(call))
     } else {
         OpId::NONE
     }
@@ -218,26 +225,28 @@ pub(crate) fn retire(m: &Machine, allocation: &Allocation, call: &'static str, o
 pub(crate) fn give_back(m: &Machine, allocation: &Allocation) {
     let device = &m.devices[allocation.device as usize];
     match &allocation.source {
-        Source::Device | Source::Global => device.blocks.free(&m.space, allocation.start, 0),
-        Source::Managed => device.managed_blocks.free(&m.space, allocation.start, 0),
-        Source::Pool(pool) => pool.free_now(m, allocation.start, allocation.len),
-        Source::Host(_) => m.host_blocks.free(&m.space, allocation.start, 0),
-        Source::Registered(_) => {
+        AllocationSource::Device | AllocationSource::Global => {
+            device.blocks.free(&m.space, allocation.start, 0)
+        }
+        AllocationSource::Managed => device.managed_blocks.free(&m.space, allocation.start, 0),
+        AllocationSource::Pool(pool) => pool.free_now(m, allocation.start, allocation.len),
+        AllocationSource::Host(_) => m.host_blocks.free(&m.space, allocation.start, 0),
+        AllocationSource::Registered(_) => {
             m.space.unregister_host(allocation.start);
         }
-        Source::Ipc(mapping) => {
+        AllocationSource::Ipc(mapping) => {
             // Mapped by `ipc::open_memory`; a refusal of the system loses addresses, nothing else.
             if m.space.unmap(mapping.base, mapping.backing.len()).is_ok() {
                 m.space.release(mapping.base, mapping.backing.len());
             }
         }
-        Source::Mapped | Source::Graph => {}
+        AllocationSource::Mapped | AllocationSource::Graph => {}
     }
     m.ipc.withdraw_memory(allocation.start);
 }
 
 impl Device {
-    /// A block, after asking everybody who hoards to let go if need be.
+    /// Allocates a block, after emptying pools and the quarantine if necessary.
     pub(crate) fn alloc_block(&self, m: &Machine, len: u64) -> CuResult<u64> {
         self.blocks.alloc(&m.space, len).or_else(|_| {
             self.reclaim(m);
@@ -245,7 +254,7 @@ impl Device {
         })
     }
 
-    /// Gives back what pools and quarantine hold for later.
+    /// Releases the memory that pools and the quarantine retain.
     pub(crate) fn reclaim(&self, m: &Machine) {
         self.blocks.trim(&m.space, 0);
         self.managed_blocks.trim(&m.space, 0);
@@ -293,7 +302,7 @@ pub(crate) fn alloc_device(
     let start = m.devices[ctx.device as usize].alloc_block(m, len)?;
     let made = m
         .memory
-        .insert(m, ctx, start, len, Source::Device, ctx.device);
+        .insert(m, ctx, start, len, AllocationSource::Device, ctx.device);
     note(m, &made, AllocKind::Device, call, false);
     Ok(start)
 }
@@ -309,8 +318,8 @@ pub(crate) fn alloc_managed(m: &Machine, ctx: &Context, len: u64) -> CuResult<u6
     })?;
     let made = m
         .memory
-        .insert(m, ctx, start, len, Source::Managed, ctx.device);
-    // The host writes it unseen, so nothing can be said of its bytes.
+        .insert(m, ctx, start, len, AllocationSource::Managed, ctx.device);
+    // The host writes it unseen, so all its bytes count as initialised.
     note(m, &made, AllocKind::Managed, "cuMemAllocManaged", true);
     Ok(start)
 }
@@ -326,9 +335,14 @@ pub(crate) fn alloc_host(
         return Err(err::INVALID_VALUE);
     }
     let start = m.host_blocks.alloc(&m.space, len)?;
-    let made = m
-        .memory
-        .insert(m, ctx, start, len, Source::Host(flags), ctx.device);
+    let made = m.memory.insert(
+        m,
+        ctx,
+        start,
+        len,
+        AllocationSource::Host(flags),
+        ctx.device,
+    );
     note(m, &made, AllocKind::Pinned, call, true);
     Ok(start)
 }
@@ -336,10 +350,11 @@ pub(crate) fn alloc_host(
 /// `CU_MEMHOSTREGISTER_READ_ONLY`.
 const READ_ONLY: u32 = 8;
 
-/// What the program may do with all of a range of its memory: (read, write). `None` if part of it is not there.
+/// The program's access to a whole range of its own memory: (read, write). `None` if part of it
+/// is unmapped.
 fn own_access(start: u64, len: u64) -> Option<(bool, bool)> {
     let Ok(maps) = std::fs::read("/proc/self/maps") else {
-        // Nobody can tell; then the program's word counts.
+        // Unknown; then the program's claim counts.
         return Some((true, true));
     };
     let (mut at, mut read, mut write) = (start, true, true);
@@ -380,22 +395,27 @@ pub(crate) fn register_host(
     if m.space.contains(start, 1) || m.memory.overlaps(start, len) {
         return Err(err::HOST_ALREADY_REGISTERED);
     }
-    // A driver would fail to pin what is not there; here it would be found out by a kernel, fatally.
+    // A driver would fail to pin unmapped memory; here a kernel's access would crash the process.
     let (readable, writable) = own_access(start, len).ok_or(err::INVALID_VALUE)?;
     let read_only = flags & READ_ONLY != 0;
     if !readable || !(writable || read_only) {
         return Err(err::INVALID_VALUE);
     }
-    // SAFETY: accessible now, as just seen; whoever registers memory promises that it stays so until it is unregistered,
-    // as the driver's reference asks.
+    // SAFETY: accessible now, as just checked; the caller promises that it stays so until it is
+    // unregistered, as the driver's reference requires.
     unsafe {
         m.space
             .register_host(start, len, m.all_devices(), !read_only)
     }
     .map_err(|_| err::HOST_ALREADY_REGISTERED)?;
-    let made = m
-        .memory
-        .insert(m, ctx, start, len, Source::Registered(flags), ctx.device);
+    let made = m.memory.insert(
+        m,
+        ctx,
+        start,
+        len,
+        AllocationSource::Registered(flags),
+        ctx.device,
+    );
     note(m, &made, AllocKind::Pinned, "cuMemHostRegister_v2", true);
     Ok(())
 }
@@ -403,13 +423,15 @@ pub(crate) fn register_host(
 pub(crate) fn unregister_host(m: &Machine, start: u64) -> CuResult {
     if m.memory
         .find(start)
-        .is_some_and(|a| a.start != start || !matches!(a.source, Source::Registered(_)))
+        .is_some_and(|a| a.start != start || !matches!(a.source, AllocationSource::Registered(_)))
     {
         return Err(err::INVALID_VALUE);
     }
     let allocation = m
         .memory
-        .take(start, |a| matches!(a.source, Source::Registered(_)))
+        .take(start, |a| {
+            matches!(a.source, AllocationSource::Registered(_))
+        })
         .ok_or(err::HOST_NOT_REGISTERED)?;
     settle(m);
     retire(
@@ -427,15 +449,19 @@ pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
     if start == 0 {
         return Ok(());
     }
-    let wanted =
-        |a: &Allocation| matches!(a.source, Source::Device | Source::Managed | Source::Pool(_));
+    let wanted = |a: &Allocation| {
+        matches!(
+            a.source,
+            AllocationSource::Device | AllocationSource::Managed | AllocationSource::Pool(_)
+        )
+    };
     let allocation = match m.memory.take(start, wanted) {
         Some(allocation) => allocation,
         None => return super::graph::free_graph_memory(m, start),
     };
     settle(m);
     retire(m, &allocation, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
-    if let Source::Pool(pool) = &allocation.source {
+    if let AllocationSource::Pool(pool) = &allocation.source {
         pool.note_freed(allocation.len);
     }
     give_back(m, &allocation);
@@ -448,7 +474,7 @@ pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
     }
     let allocation = m
         .memory
-        .take(start, |a| matches!(a.source, Source::Host(_)))
+        .take(start, |a| matches!(a.source, AllocationSource::Host(_)))
         .ok_or(err::INVALID_VALUE)?;
     settle(m);
     retire(m, &allocation, "cuMemFreeHost", host_op(m, "cuMemFreeHost"));
@@ -456,7 +482,8 @@ pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
     Ok(())
 }
 
-/// Waits for everything that may still use an allocation. What went wrong there is reported by other calls.
+/// Waits for everything that may still use an allocation. Errors of that work are reported by
+/// other calls.
 pub(crate) fn settle(m: &Machine) {
     for ctx in m.contexts.all() {
         if !ctx.health.is_dead() {
@@ -465,7 +492,7 @@ pub(crate) fn settle(m: &Machine) {
     }
 }
 
-/// Opens or shuts all ordinary memory of `owner` to `device`.
+/// Grants or revokes `device`'s access to all ordinary memory of `owner`.
 pub(crate) fn set_peer_access(m: &Machine, owner: u32, device: u32, on: bool) {
     if owner != device {
         m.devices[owner as usize]
@@ -479,7 +506,7 @@ pub(crate) fn is_ours(m: &Machine, addr: u64) -> bool {
     m.space.contains(addr, 1) || m.memory.find(addr).is_some()
 }
 
-/// Finds the range of a copy or fill in device memory, or says that it is none.
+/// Finds the range of a copy or fill in device memory; `None` for the program's own memory.
 pub(crate) fn check_range(m: &Machine, addr: u64, len: u64) -> CuResult {
     if len == 0 || m.memory.covers(addr, len) {
         Ok(())

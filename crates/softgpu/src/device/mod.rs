@@ -1,6 +1,6 @@
-//! The device model: what a driver keeps between calls.
+//! Device model: the driver's state between calls.
 //!
-//! One [`Machine`] a process, made by `cuInit`. Everything a client can name is in a handle table here.
+//! One [`Machine`] per process, created by `cuInit`. Every object with a handle is in a table here.
 //! Work runs on streams' threads ([`stream`]); memory is cut by [`heap`] out of [`crate::mem`].
 //!
 //! Invariant: no lock here is held while work runs or while a host function of the program runs.
@@ -42,7 +42,7 @@ pub(crate) mod stream;
 pub(crate) mod vmm;
 
 use config::Config;
-use handle::{Kind, Table};
+use handle::{HandleKind, HandleTable};
 
 pub(crate) type CuResult<T = ()> = Result<T, CUresult>;
 
@@ -88,49 +88,49 @@ pub(crate) mod err {
 /// One simulated GPU.
 pub(crate) struct Device {
     pub(crate) ordinal: u32,
-    pub(crate) phys: Arc<heap::Phys>,
+    pub(crate) phys: Arc<heap::PhysicalBudget>,
     pub(crate) blocks: heap::BlockHeap,
     /// Managed memory, which every device can reach.
     pub(crate) managed_blocks: heap::BlockHeap,
     pub(crate) primary: Mutex<context::Primary>,
-    pub(crate) default_pool: OnceLock<Arc<pool::Pool>>,
-    pub(crate) current_pool: Mutex<Option<Arc<pool::Pool>>>,
+    pub(crate) default_pool: OnceLock<Arc<pool::MemPool>>,
+    pub(crate) current_pool: Mutex<Option<Arc<pool::MemPool>>>,
     pub(crate) graph_blocks: heap::BlockHeap,
-    /// Operations that it does before it is lost; `u64::MAX` if it is not to be.
+    /// Operations left before it is lost; `u64::MAX` if it never is.
     left: AtomicU64,
 }
 
-/// Everything there is in this process.
+/// The state of the driver in this process.
 pub(crate) struct Machine {
     pub(crate) config: Config,
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) order: Arc<Order>,
     pub(crate) sink: Arc<FindingSink>,
-    /// Findings already said on standard error.
+    /// Findings already printed on standard error.
     pub(crate) printed: Mutex<Vec<Finding>>,
     pub(crate) executor: Arc<Executor>,
     /// The last faults of kernels, oldest first.
     pub(crate) faults: Mutex<Vec<Fault>>,
     pub(crate) devices: Vec<Device>,
     pub(crate) host_blocks: heap::BlockHeap,
-    pub(crate) memory: memory::Registry,
+    pub(crate) memory: memory::AllocationTable,
     pub(crate) vmm: vmm::Vmm,
     pub(crate) ipc: ipc::Ipc,
     pub(crate) captures: capture::Captures,
-    pub(crate) contexts: Table<context::Context>,
-    pub(crate) streams: Table<stream::Stream>,
-    pub(crate) events: Table<event::Event>,
-    pub(crate) modules: Table<module::Module>,
-    pub(crate) functions: Table<module::Function>,
-    pub(crate) libraries: Table<module::Library>,
-    pub(crate) kernels: Table<module::Kernel>,
-    pub(crate) graphs: Table<graph::Graph>,
-    pub(crate) nodes: Table<graph::NodeRef>,
-    pub(crate) execs: Table<exec_graph::ExecGraph>,
-    pub(crate) pools: Table<pool::Pool>,
-    pub(crate) allocations: Table<vmm::Physical>,
-    pub(crate) links: Table<link::Link>,
-    pub(crate) user_objects: Table<graph::UserObject>,
+    pub(crate) contexts: HandleTable<context::Context>,
+    pub(crate) streams: HandleTable<stream::Stream>,
+    pub(crate) events: HandleTable<event::Event>,
+    pub(crate) modules: HandleTable<module::Module>,
+    pub(crate) functions: HandleTable<module::Function>,
+    pub(crate) libraries: HandleTable<module::Library>,
+    pub(crate) kernels: HandleTable<module::Kernel>,
+    pub(crate) graphs: HandleTable<graph::Graph>,
+    pub(crate) nodes: HandleTable<graph::NodeRef>,
+    pub(crate) execs: HandleTable<exec_graph::ExecGraph>,
+    pub(crate) pools: HandleTable<pool::MemPool>,
+    pub(crate) allocations: HandleTable<vmm::Physical>,
+    pub(crate) links: HandleTable<link::Link>,
+    pub(crate) user_objects: HandleTable<graph::UserObject>,
     next_id: AtomicU64,
     pub(crate) epoch: std::time::Instant,
 }
@@ -139,7 +139,7 @@ static MACHINE: OnceLock<Result<Machine, CUresult>> = OnceLock::new();
 static FORKED: AtomicBool = AtomicBool::new(false);
 static EARLY: Mutex<Option<Config>> = Mutex::new(None);
 
-/// Settings to be used instead of the environment's; false if the device is already up.
+/// Sets the settings to use instead of the environment's; false after `cuInit`.
 pub(crate) fn configure(config: Config) -> bool {
     let mut early = lock(&EARLY);
     if MACHINE.get().is_some() {
@@ -199,7 +199,8 @@ extern "C" fn at_exit() {
 }
 
 impl Machine {
-    /// A device is off its bus: every context there answers so from now on, and what runs there ends.
+    /// Marks a device as lost: every context there returns an error from now on, and running work
+    /// ends.
     pub(crate) fn lose(&self, device: &Device) {
         device.left.store(0, Ordering::Release);
         let of_it = |ctx: &Arc<context::Context>| ctx.device == device.ordinal;
@@ -208,7 +209,7 @@ impl Machine {
         }
     }
 
-    /// A device is to do one more operation, which may be one too many.
+    /// Counts one more operation of a device, which may be the one at which it is lost.
     pub(crate) fn spend(&self, ordinal: u32) {
         let Some(device) = self.devices.get(ordinal as usize) else {
             return;
@@ -245,7 +246,7 @@ impl Machine {
         let all = ((1u64 << devices) - 1) as u32;
         let made: Vec<Device> = (0..config.devices)
             .map(|ordinal| {
-                let phys = Arc::new(heap::Phys::new(config.memory_bytes));
+                let phys = Arc::new(heap::PhysicalBudget::new(config.memory_bytes));
                 Device {
                     ordinal,
                     blocks: heap::BlockHeap::new(1 << ordinal, Some(phys.clone()), checks),
@@ -271,24 +272,24 @@ impl Machine {
             order: Arc::new(Order::new()),
             devices: made,
             host_blocks: heap::BlockHeap::new(all, None, checks),
-            memory: memory::Registry::default(),
+            memory: memory::AllocationTable::default(),
             vmm: vmm::Vmm::default(),
             ipc: ipc::Ipc::default(),
             captures: capture::Captures::default(),
-            contexts: Table::new(Kind::Context),
-            streams: Table::new(Kind::Stream),
-            events: Table::new(Kind::Event),
-            modules: Table::new(Kind::Module),
-            functions: Table::new(Kind::Function),
-            libraries: Table::new(Kind::Library),
-            kernels: Table::new(Kind::Kernel),
-            graphs: Table::new(Kind::Graph),
-            nodes: Table::new(Kind::Node),
-            execs: Table::new(Kind::GraphExec),
-            pools: Table::new(Kind::Pool),
-            allocations: Table::new(Kind::Allocation),
-            links: Table::new(Kind::Link),
-            user_objects: Table::new(Kind::UserObject),
+            contexts: HandleTable::new(HandleKind::Context),
+            streams: HandleTable::new(HandleKind::Stream),
+            events: HandleTable::new(HandleKind::Event),
+            modules: HandleTable::new(HandleKind::Module),
+            functions: HandleTable::new(HandleKind::Function),
+            libraries: HandleTable::new(HandleKind::Library),
+            kernels: HandleTable::new(HandleKind::Kernel),
+            graphs: HandleTable::new(HandleKind::Graph),
+            nodes: HandleTable::new(HandleKind::Node),
+            execs: HandleTable::new(HandleKind::GraphExec),
+            pools: HandleTable::new(HandleKind::Pool),
+            allocations: HandleTable::new(HandleKind::Allocation),
+            links: HandleTable::new(HandleKind::Link),
+            user_objects: HandleTable::new(HandleKind::UserObject),
             next_id: AtomicU64::new(1),
             epoch: std::time::Instant::now(),
             config,
@@ -311,7 +312,7 @@ impl Machine {
         ((1u64 << self.devices.len()) - 1) as u32
     }
 
-    /// What the checks need to know of an operation; `None` when they are off.
+    /// The check context of an operation; `None` with checks off.
     pub(crate) fn check(&self, op: OpId) -> Option<CheckContext> {
         self.config.checks.then(|| CheckContext {
             op,
@@ -328,7 +329,7 @@ impl Machine {
         faults.push(fault.clone());
     }
 
-    /// Says what has been found since the last time, if findings are to be printed.
+    /// Prints new findings, if they are to be printed.
     pub(crate) fn print_findings(&self) {
         if !self.config.print_findings || self.sink.is_empty() {
             return;
@@ -359,18 +360,18 @@ pub(crate) fn print_sink() -> PrintSink {
         .unwrap_or_else(|| Arc::new(print_to_stdout))
 }
 
-/// What a kernel prints goes where the program's own `printf` goes.
+/// A kernel's output goes where the program's own `printf` output goes.
 fn print_to_stdout(text: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody can be told that standard output is closed.
+    // A closed standard output cannot be reported.
     drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
 const FAULTS_KEPT: usize = 64;
 
-/// One line on standard error, which is all a driver has to say something with.
+/// Prints one line on standard error, the driver's only means of reporting.
 pub(crate) fn say(text: &str) {
-    // Nobody can be told that standard error is closed.
+    // A closed standard error cannot be reported.
     drop(writeln!(std::io::stderr().lock(), "feRcuda: {text}"));
 }
 

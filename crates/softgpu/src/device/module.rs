@@ -11,10 +11,10 @@ use rustc_hash::FxHashMap;
 
 use super::attributes::{MAX_SHARED, MAX_SHARED_OPTIN};
 use super::context::Context;
-use super::memory::{Source, host_op};
+use super::memory::{AllocationSource, host_op};
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
-use crate::exec::{Image, Kernel as KernelInfo, Loaded};
+use crate::exec::{Image, KernelInfo, Loaded};
 use crate::mem::AllocKind;
 use crate::order::OpId;
 
@@ -173,7 +173,7 @@ pub(crate) fn param_info(kernel: &KernelInfo, index: usize) -> CuResult<(usize, 
         .ok_or(err::INVALID_VALUE)
 }
 
-/// Gives the image's variables memory in a context, and a handle to the whole.
+/// Allocates the image's variables in a context, and creates the module's handle.
 pub(crate) fn load(
     m: &'static Machine,
     ctx: &Context,
@@ -207,9 +207,9 @@ pub(crate) fn load(
             }
         };
         let source = if v.managed {
-            Source::Managed
+            AllocationSource::Managed
         } else {
-            Source::Global
+            AllocationSource::Global
         };
         m.memory.insert(m, ctx, at, len, source, ctx.device);
         let made = site("cuModuleLoadData");
@@ -270,17 +270,19 @@ pub(crate) fn load(
 }
 
 fn free_global(m: &Machine, at: u64, op: OpId) {
-    if let Some(a) = m
-        .memory
-        .take(at, |a| matches!(a.source, Source::Global | Source::Managed))
-    {
+    if let Some(a) = m.memory.take(at, |a| {
+        matches!(
+            a.source,
+            AllocationSource::Global | AllocationSource::Managed
+        )
+    }) {
         super::memory::retire(m, &a, "cuModuleUnload", op);
         super::memory::give_back(m, &a);
     }
 }
 
 impl Module {
-    /// Frees the variables and forgets the functions. The context's work is over.
+    /// Frees the variables and removes the functions. The context's work is complete.
     pub(crate) fn unload(&self, m: &Machine) {
         let op = if self.globals.is_empty() {
             OpId::NONE
@@ -328,7 +330,7 @@ pub(crate) fn unload(m: &Machine, handle: usize) -> CuResult {
         .filter(|module| module.library == 0)
         .ok_or(err::INVALID_HANDLE)?;
     if let Some(ctx) = m.contexts.get(module.ctx_handle) {
-        // What went wrong in the context is reported by its own calls.
+        // Errors of the context's work are reported by its own calls.
         ctx.synchronize(m).ok();
         lock(&ctx.modules).retain(|&h| h != handle);
     }
@@ -424,7 +426,7 @@ pub(crate) fn unload_library(m: &Machine, handle: usize) -> CuResult {
     Ok(())
 }
 
-/// What a client may launch: a function, or a kernel meant for the given context.
+/// A launchable object: a function, or a library kernel for the given context.
 pub(crate) fn resolve(
     m: &'static Machine,
     ctx: &Context,

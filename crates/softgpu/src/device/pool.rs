@@ -1,9 +1,10 @@
 //! Stream-ordered memory pools.
 //!
-//! A block freed on a stream becomes anybody's when the stream has come that far; before that, only
-//! allocations on the same stream may have it, since they are ordered behind the free.
+//! A block freed on a stream is reusable by all once the stream reaches the free; before that, only
+//! allocations on the same stream may reuse it, since they are ordered behind the free.
 //!
-//! Invariant: a block is its pool's and no context's. It outlives the context in whose stream it was allocated.
+//! Invariant: a block belongs to its pool and to no context. It outlives the context in the stream
+//! of which it was allocated.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,15 +13,15 @@ use fercuda_cuda_sys::types::{CUmemPool_attribute as A, CUmemPoolProps};
 
 use super::context::Context;
 use super::heap::BlockHeap;
-use super::memory::{Allocation, Source, retire};
+use super::memory::{Allocation, AllocationSource, retire};
 use super::site::site;
 use super::stream::{Stream, Submission};
 use super::{CuResult, Device, Machine, err, lock};
 use crate::mem::AllocKind;
-use crate::order::{OpId, What};
+use crate::order::{OpId, OpKind};
 
-/// A block freed on a stream that has not come that far.
-struct Pending {
+/// A block freed on a stream that has not reached the free.
+struct PendingFree {
     stream: u64,
     start: u64,
     len: u64,
@@ -28,7 +29,7 @@ struct Pending {
     taken: Arc<AtomicBool>,
 }
 
-pub(crate) struct Pool {
+pub(crate) struct MemPool {
     pub(crate) handle: usize,
     pub(crate) device: u32,
     pub(crate) heap: BlockHeap,
@@ -36,7 +37,7 @@ pub(crate) struct Pool {
     pub(crate) is_default: bool,
     /// Another process's: pointers can be imported into it, nothing is allocated from it.
     pub(crate) imported: bool,
-    pending: Mutex<Vec<Pending>>,
+    pending: Mutex<Vec<PendingFree>>,
     threshold: AtomicU64,
     used: AtomicU64,
     used_high: AtomicU64,
@@ -45,11 +46,11 @@ pub(crate) struct Pool {
 }
 
 // SAFETY: the only raw pointer is the Windows attribute in `props`, which is kept for `cuMemPoolGet...` and never followed.
-unsafe impl Send for Pool {}
+unsafe impl Send for MemPool {}
 // SAFETY: as above.
-unsafe impl Sync for Pool {}
+unsafe impl Sync for MemPool {}
 
-impl Pool {
+impl MemPool {
     pub(crate) fn new(
         m: &Machine,
         handle: usize,
@@ -57,7 +58,7 @@ impl Pool {
         props: CUmemPoolProps,
         is_default: bool,
     ) -> Self {
-        Pool {
+        MemPool {
             handle,
             device: device.ordinal,
             heap: BlockHeap::new(
@@ -95,7 +96,7 @@ impl Pool {
     fn take(&self, m: &Machine, stream: u64, len: u64) -> CuResult<u64> {
         if !m.config.checks {
             let mut pending = lock(&self.pending);
-            let fits = |p: &Pending| {
+            let fits = |p: &PendingFree| {
                 p.stream == stream
                     && round(p.len) == round(len)
                     && !p.taken.swap(true, Ordering::AcqRel)
@@ -135,10 +136,15 @@ impl Pool {
         let start = self.take(m, stream.id, len)?;
         let used = self.used.fetch_add(round(len), Ordering::AcqRel) + round(len);
         self.used_high.fetch_max(used, Ordering::AcqRel);
-        m.memory
-            .insert_unowned(m, start, len, Source::Pool(self.clone()), self.device);
+        m.memory.insert_unowned(
+            m,
+            start,
+            len,
+            AllocationSource::Pool(self.clone()),
+            self.device,
+        );
         let op = if m.config.checks {
-            m.order.begin(stream.actor, What::Call(call))
+            m.order.begin(stream.actor, OpKind::Call(call))
         } else {
             OpId::NONE
         };
@@ -198,7 +204,7 @@ impl Pool {
                 self.reuse[2].store(value != 0, Ordering::Release);
             }
             A::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => self.threshold.store(value, Ordering::Release),
-            // High-water marks can only be put back to now.
+            // High-water marks can only be reset to the current value.
             A::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH if value == 0 => {
                 self.reserved_high
                     .store(self.heap.reserved(), Ordering::Release);
@@ -227,12 +233,16 @@ pub(crate) fn free_async(
     if start == 0 {
         return Ok(());
     }
-    let wanted =
-        |a: &Allocation| matches!(a.source, Source::Pool(_) | Source::Device | Source::Ipc(..));
+    let wanted = |a: &Allocation| {
+        matches!(
+            a.source,
+            AllocationSource::Pool(_) | AllocationSource::Device | AllocationSource::Ipc(..)
+        )
+    };
     let Some(allocation) = m.memory.take(start, wanted) else {
         return super::graph::free_graph_memory(m, start);
     };
-    let Source::Pool(pool) = &allocation.source else {
+    let AllocationSource::Pool(pool) = &allocation.source else {
         // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream gets there.
         let made = site("cuMemFreeAsync");
         stream.submit(
@@ -265,7 +275,7 @@ pub(crate) fn free_async(
     }
     // Without checks the record goes now, since the block may have a new owner before the stream gets here.
     retire(m, &allocation, "cuMemFreeAsync", OpId::NONE);
-    lock(&pool.pending).push(Pending {
+    lock(&pool.pending).push(PendingFree {
         stream: stream.id,
         start,
         len: allocation.len,
@@ -286,7 +296,7 @@ pub(crate) fn free_async(
 }
 
 /// A device's default pool, made on first use.
-pub(crate) fn default_pool(m: &Machine, device: &Device) -> Arc<Pool> {
+pub(crate) fn default_pool(m: &Machine, device: &Device) -> Arc<MemPool> {
     device
         .default_pool
         .get_or_init(|| {
@@ -295,20 +305,20 @@ pub(crate) fn default_pool(m: &Machine, device: &Device) -> Arc<Pool> {
             props.location.r#type.0 = 1;
             props.location.id = device.ordinal as i32;
             m.pools
-                .insert_with(|handle| Arc::new(Pool::new(m, handle, device, props, true)))
+                .insert_with(|handle| Arc::new(MemPool::new(m, handle, device, props, true)))
                 .1
         })
         .clone()
 }
 
 /// The pool that `cuMemAllocAsync` uses on a device.
-pub(crate) fn current_pool(m: &Machine, device: &Device) -> Arc<Pool> {
+pub(crate) fn current_pool(m: &Machine, device: &Device) -> Arc<MemPool> {
     lock(&device.current_pool)
         .clone()
         .unwrap_or_else(|| default_pool(m, device))
 }
 
-pub(crate) fn create(m: &Machine, props: &CUmemPoolProps) -> CuResult<Arc<Pool>> {
+pub(crate) fn create(m: &Machine, props: &CUmemPoolProps) -> CuResult<Arc<MemPool>> {
     let device = match props.location.r#type.0 {
         1 => m.device(props.location.id)?,
         2..=4 => m.device(0)?,
@@ -318,7 +328,7 @@ pub(crate) fn create(m: &Machine, props: &CUmemPoolProps) -> CuResult<Arc<Pool>>
         return Err(err::INVALID_VALUE);
     }
     Ok(m.pools
-        .insert_with(|handle| Arc::new(Pool::new(m, handle, device, *props, false)))
+        .insert_with(|handle| Arc::new(MemPool::new(m, handle, device, *props, false)))
         .1)
 }
 
@@ -334,13 +344,13 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
         *current = None;
     }
     drop(current);
-    // Live blocks keep the pool; what is free goes back now.
+    // Live blocks keep the pool; free memory is released now.
     pool.trim(m, 0);
     Ok(())
 }
 
 /// A pool that another process exported.
-pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<Arc<Pool>> {
+pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<Arc<MemPool>> {
     let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| err::INVALID_VALUE)?;
     if !name.to_string_lossy().contains("memfd:fercuda-device-pool") {
         return Err(err::INVALID_VALUE);
@@ -352,9 +362,9 @@ pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<Arc<Pool>>
     props.location.r#type.0 = 1;
     props.location.id = device.ordinal as i32;
     let make = |handle| {
-        Arc::new(Pool {
+        Arc::new(MemPool {
             imported: true,
-            ..Pool::new(m, handle, device, props, false)
+            ..MemPool::new(m, handle, device, props, false)
         })
     };
     Ok(m.pools.insert_with(make).1)

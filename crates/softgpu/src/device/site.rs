@@ -1,4 +1,4 @@
-//! Which driver call, of which thread: names that two runs of a program share.
+//! Names of driver calls and threads that are the same in two runs of a program.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustc_hash::FxHashMap;
 
-use crate::mem::Site;
+use crate::mem::DriverCallSite;
 
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
@@ -30,22 +30,22 @@ fn thread_name() -> Arc<str> {
     }
 }
 
-/// Counts and names a call that makes or frees something.
-pub(crate) fn site(call: &'static str) -> Site {
+/// Counts and names a call that allocates or frees.
+pub(crate) fn site(call: &'static str) -> DriverCallSite {
     CALLS
         .try_with(|calls| {
             let mut calls = calls.borrow_mut();
             let count = calls.counts.entry(call).or_default();
             *count += 1;
-            Site {
+            DriverCallSite {
                 call,
                 ordinal: *count,
                 thread: calls.thread.clone(),
             }
         })
-        .unwrap_or_else(|_| Site {
+        .unwrap_or_else(|_| DriverCallSite {
             call,
             ordinal: 0,
-            thread: "a thread at its end".into(),
+            thread: "an exiting thread".into(),
         })
 }

@@ -1,10 +1,12 @@
-//! Streams: each a queue and a thread that runs it.
+//! Streams: each a queue with a thread that executes it.
 //!
-//! An operation carries the tickets it must wait for (events, the default stream's rule), so streams
-//! run free of each other otherwise. A thread starts with the first operation and ends after a while without.
+//! An operation carries the tickets that it must wait for (events, the default stream's rule);
+//! otherwise streams run independently. A thread starts with the first operation and ends after an
+//! idle period.
 //!
-//! Invariants: an operation waits only for tickets drawn before it was enqueued, so waiting cannot go in a circle.
-//! Every ticket is honoured in the end, also after a fault: then operations are passed over, not dropped.
+//! Invariants: an operation waits only for tickets drawn before it was enqueued, so waits cannot
+//! form a cycle. Every ticket completes in the end, also after a fault: then operations are skipped,
+//! not dropped.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -15,9 +17,9 @@ use fercuda_cuda_sys::types::CUresult;
 
 use super::capture::Captured;
 use super::context::{Context, Health};
-use super::event::Record;
+use super::event::EventRecord;
 use super::{CuResult, Machine, err, lock, machine};
-use crate::order::{ActorId, OpId, What};
+use crate::order::{ActorId, OpId, OpKind};
 
 const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(2);
 
@@ -31,32 +33,32 @@ pub(crate) enum StreamKind {
 }
 
 /// What runs on a stream's thread.
-pub(crate) type Work = Box<dyn FnOnce(&Running) + Send>;
+pub(crate) type StreamWork = Box<dyn FnOnce(&StreamRun) + Send>;
 
-/// What work is told when it runs.
-pub(crate) struct Running<'a> {
+/// The arguments of work when it runs.
+pub(crate) struct StreamRun<'a> {
     pub(crate) m: &'static Machine,
     pub(crate) op: OpId,
     pub(crate) health: &'a Health,
 }
 
-struct Queued {
-    after: Vec<Ticket>,
+struct QueuedOp {
+    after: Vec<QueueTicket>,
     op: OpId,
     /// Runs also in a context that has failed.
     always: bool,
     /// `None` keeps the place of work that the submitting thread runs itself.
-    work: Option<Work>,
+    work: Option<StreamWork>,
 }
 
 #[derive(Default)]
-struct Queue {
-    ops: VecDeque<Queued>,
+struct StreamQueue {
+    ops: VecDeque<QueuedOp>,
     submitted: u64,
     completed: u64,
     closing: bool,
     working: bool,
-    /// The stream's thread waits for `wake`, and nobody has called it yet.
+    /// The stream's thread waits for `wake`, which has not been signalled yet.
     asleep: bool,
     /// Threads that wait for `done`.
     waiting: u32,
@@ -75,25 +77,25 @@ pub(crate) struct Stream {
     pub(crate) health: Arc<Health>,
     pub(crate) capture: Mutex<Option<Captured>>,
     pub(crate) sync_policy: AtomicU64,
-    queue: Mutex<Queue>,
+    queue: Mutex<StreamQueue>,
     wake: Condvar,
     done: Condvar,
 }
 
 /// A place in a stream's queue.
 #[derive(Clone)]
-pub(crate) struct Ticket {
+pub(crate) struct QueueTicket {
     pub(crate) stream: Arc<Stream>,
     pub(crate) seq: u64,
 }
 
-impl std::fmt::Debug for Ticket {
+impl std::fmt::Debug for QueueTicket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {}", self.seq, self.stream.name)
     }
 }
 
-impl Ticket {
+impl QueueTicket {
     pub(crate) fn is_done(&self) -> bool {
         lock(&self.stream.queue).completed >= self.seq
     }
@@ -105,15 +107,15 @@ impl Ticket {
 
 /// How to enqueue.
 pub(crate) struct Submission {
-    pub(crate) what: What,
-    pub(crate) after: Vec<Ticket>,
+    pub(crate) what: OpKind,
+    pub(crate) after: Vec<QueueTicket>,
     pub(crate) always: bool,
 }
 
 impl Submission {
     pub(crate) fn call(name: &'static str) -> Self {
         Submission {
-            what: What::Call(name),
+            what: OpKind::Call(name),
             after: Vec::new(),
             always: false,
         }
@@ -124,7 +126,7 @@ impl Submission {
         self
     }
 
-    pub(crate) fn after(mut self, tickets: Vec<Ticket>) -> Self {
+    pub(crate) fn after(mut self, tickets: Vec<QueueTicket>) -> Self {
         self.after = tickets;
         self
     }
@@ -163,8 +165,8 @@ impl Stream {
     }
 
     /// Behind everything enqueued so far.
-    pub(crate) fn ticket(self: &Arc<Self>) -> Ticket {
-        Ticket {
+    pub(crate) fn ticket(self: &Arc<Self>) -> QueueTicket {
+        QueueTicket {
             stream: self.clone(),
             seq: lock(&self.queue).submitted,
         }
@@ -175,7 +177,7 @@ impl Stream {
     }
 
     /// The tickets that the default stream's rule adds, and the same edges in the order.
-    fn implied(&self, m: &Machine, streams: &[Arc<Stream>], after: &mut Vec<Ticket>) {
+    fn implied(&self, m: &Machine, streams: &[Arc<Stream>], after: &mut Vec<QueueTicket>) {
         let mut follow = |other: &Arc<Stream>| {
             let ticket = other.ticket();
             if !ticket.is_done() {
@@ -202,8 +204,8 @@ impl Stream {
         }
     }
 
-    /// A ticket that is done already, if nothing is under way that an operation enqueued now would wait for.
-    pub(crate) fn idle_ticket(self: &Arc<Self>, m: &Machine, ctx: &Context) -> Option<Ticket> {
+    /// A completed ticket, if there is no pending work that an operation enqueued now would wait for.
+    pub(crate) fn idle_ticket(self: &Arc<Self>, m: &Machine, ctx: &Context) -> Option<QueueTicket> {
         let streams = lock(&ctx.streams);
         let mut after = Vec::new();
         self.implied(m, &streams, &mut after);
@@ -211,7 +213,7 @@ impl Stream {
         (after.is_empty() && ticket.is_done()).then_some(ticket)
     }
 
-    fn begin(&self, m: &Machine, what: What) -> OpId {
+    fn begin(&self, m: &Machine, what: OpKind) -> OpId {
         if m.config.checks {
             m.order.begin(self.actor, what)
         } else {
@@ -225,8 +227,8 @@ impl Stream {
         m: &'static Machine,
         ctx: &Context,
         submission: Submission,
-        make: impl FnOnce(OpId) -> Work,
-    ) -> Ticket {
+        make: impl FnOnce(OpId) -> StreamWork,
+    ) -> QueueTicket {
         m.spend(self.device);
         let streams = lock(&ctx.streams);
         let Submission {
@@ -239,13 +241,13 @@ impl Stream {
         let work = make(op);
         let mut queue = lock(&self.queue);
         queue.submitted += 1;
-        // The operation has its place: from here on others may enqueue, and work may run.
+        // The operation has its position: from here on others may enqueue, and work may run.
         drop(streams);
-        let ticket = Ticket {
+        let ticket = QueueTicket {
             stream: self.clone(),
             seq: queue.submitted,
         };
-        queue.ops.push_back(Queued {
+        queue.ops.push_back(QueuedOp {
             after,
             op,
             always,
@@ -262,7 +264,7 @@ impl Stream {
                 .stack_size(8 << 20)
                 .spawn(move || stream.run(m, IDLE_BEFORE_EXIT));
             if spawned.is_err() {
-                // No thread to be had: run it here, late rather than never.
+                // No thread could be created: run it here.
                 self.run(m, Duration::ZERO);
             }
         }
@@ -274,8 +276,8 @@ impl Stream {
         m: &'static Machine,
         ctx: &Context,
         submission: Submission,
-        work: impl FnOnce(&Running) + Send + 'static,
-    ) -> Ticket {
+        work: impl FnOnce(&StreamRun) + Send + 'static,
+    ) -> QueueTicket {
         self.submit_with(m, ctx, submission, |_| Box::new(work))
     }
 
@@ -285,7 +287,7 @@ impl Stream {
         m: &'static Machine,
         ctx: &Context,
         submission: Submission,
-        work: impl FnOnce(&Running) + Send,
+        work: impl FnOnce(&StreamRun) + Send,
     ) {
         m.spend(self.device);
         let streams = lock(&ctx.streams);
@@ -300,8 +302,8 @@ impl Stream {
         queue.submitted += 1;
         let seq = queue.submitted;
         drop(streams);
-        // The place in the queue is ours; whoever submits next waits behind it.
-        queue.ops.push_back(Queued {
+        // The position in the queue is ours; the next submission waits behind it.
+        queue.ops.push_back(QueuedOp {
             after: Vec::new(),
             op,
             always,
@@ -313,7 +315,7 @@ impl Stream {
             ticket.wait();
         }
         if always || self.health.check().is_ok() {
-            let running = Running {
+            let running = StreamRun {
                 m,
                 op,
                 health: &self.health,
@@ -333,7 +335,7 @@ impl Stream {
     }
 
     /// Waits until `seq` operations are complete.
-    fn completed(&self, seq: u64) -> MutexGuard<'_, Queue> {
+    fn completed(&self, seq: u64) -> MutexGuard<'_, StreamQueue> {
         let mut queue = lock(&self.queue);
         while queue.completed < seq {
             queue.waiting += 1;
@@ -346,23 +348,23 @@ impl Stream {
         queue
     }
 
-    /// Says that an operation is complete. A call that nobody waits for would still be one of the system's.
-    fn tell(&self, queue: &Queue) {
+    /// Marks an operation as complete. Notifies only if a thread waits, which saves a system call.
+    fn tell(&self, queue: &StreamQueue) {
         if queue.waiting > 0 {
             self.done.notify_all();
         }
     }
 
-    /// Calls the stream's thread if it sleeps; one that is awake looks at the queue before it does.
-    fn rouse(&self, mut queue: MutexGuard<'_, Queue>) {
+    /// Wakes the stream's thread if it sleeps; an awake one checks the queue before it sleeps.
+    fn rouse(&self, mut queue: MutexGuard<'_, StreamQueue>) {
         if std::mem::take(&mut queue.asleep) {
-            // Not before the lock is free, which it takes first.
+            // After the lock is released, which the thread takes first.
             drop(queue);
             self.wake.notify_one();
         }
     }
 
-    /// The stream's thread: runs what is queued until nothing has come for `idle`.
+    /// The stream's thread: runs queued work until none has arrived for `idle`.
     fn run(&self, m: &'static Machine, idle: Duration) {
         let mut queue = lock(&self.queue);
         loop {
@@ -391,7 +393,7 @@ impl Stream {
                 .work
                 .filter(|_| next.always || self.health.check().is_ok())
             {
-                let running = Running {
+                let running = StreamRun {
                     m,
                     op: next.op,
                     health: &self.health,
@@ -408,7 +410,7 @@ impl Stream {
         queue.working = false;
     }
 
-    /// Lets the queue run out and its thread end.
+    /// Ends the thread once the queue is empty.
     pub(crate) fn close(&self, m: &Machine) {
         let mut queue = lock(&self.queue);
         queue.closing = true;
@@ -418,7 +420,7 @@ impl Stream {
         }
     }
 
-    /// Whether it was destroyed and has run out.
+    /// Whether it was destroyed and its queue is empty.
     pub(crate) fn is_spent(&self) -> bool {
         let queue = lock(&self.queue);
         queue.closing && queue.completed == queue.submitted
@@ -438,7 +440,7 @@ impl Stream {
 
     pub(crate) fn query(self: &Arc<Self>, m: &Machine, ctx: &Context) -> CuResult {
         let (tickets, snapshot) = self.frontier(m, ctx);
-        if !tickets.iter().all(Ticket::is_done) {
+        if !tickets.iter().all(QueueTicket::is_done) {
             return Err(err::NOT_READY);
         }
         for s in &snapshot {
@@ -451,7 +453,7 @@ impl Stream {
         self: &Arc<Self>,
         m: &Machine,
         ctx: &Context,
-    ) -> (Vec<Ticket>, Vec<crate::order::Snapshot>) {
+    ) -> (Vec<QueueTicket>, Vec<crate::order::OrderSnapshot>) {
         let streams = lock(&ctx.streams);
         let mut tickets = vec![self.ticket()];
         if self.kind == StreamKind::Legacy {
@@ -478,12 +480,12 @@ impl Stream {
         self: &Arc<Self>,
         m: &'static Machine,
         ctx: &Context,
-        record: &Arc<Record>,
+        record: &Arc<EventRecord>,
     ) {
         if m.config.checks {
             m.order.wait(self.actor, &record.snapshot);
         }
-        let pending: Vec<Ticket> = record
+        let pending: Vec<QueueTicket> = record
             .tickets
             .iter()
             .filter(|t| !t.is_done())
@@ -545,7 +547,7 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
     let stream = m.streams.remove(handle).ok_or(err::INVALID_HANDLE)?;
     m.captures.forget_stream(&stream);
     stream.close(m);
-    // Until its work is done, the context's waits and the default stream still have to count with it.
+    // Until its work is complete, the context's waits and the default stream still include it.
     if let Some(ctx) = m.contexts.get(stream.ctx_handle) {
         lock(&ctx.streams).retain(|s| !s.is_spent());
     }
@@ -580,7 +582,7 @@ fn guarded(health: &Health, work: impl FnOnce()) {
 }
 
 /// Records a fault of the program's work.
-pub(crate) fn fail(running: &Running, error: CUresult, text: &str) {
+pub(crate) fn fail(running: &StreamRun, error: CUresult, text: &str) {
     running.health.fail(error);
     super::say(text);
 }

@@ -1,4 +1,4 @@
-//! Virtual memory management: addresses reserved, physical memory created, one mapped to the other.
+//! Virtual memory management: address reservation, physical memory, mappings.
 
 use std::collections::BTreeMap;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda_sys::types::{CUmemAccessDesc, CUmemAllocationProp};
 
 use super::context::Context;
-use super::heap::Phys;
-use super::memory::{Source, host_op};
+use super::heap::PhysicalBudget;
+use super::memory::{AllocationSource, host_op};
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
 use crate::mem::{AllocKind, Backing, GRANULE};
@@ -27,7 +27,7 @@ pub(crate) struct Physical {
     pub(crate) compression: u8,
     /// Handles given out for it: created, imported, retained.
     references: Mutex<u32>,
-    charged: Option<Arc<Phys>>,
+    charged: Option<Arc<PhysicalBudget>>,
 }
 
 impl Drop for Physical {
@@ -115,11 +115,11 @@ pub(crate) fn create(
     Ok(m.allocations.insert_with(|_| Arc::new(physical)).0)
 }
 
-/// Gives one handle back; the memory lives on while it is mapped.
+/// Releases one handle; the memory stays while it is mapped.
 pub(crate) fn release(m: &Machine, handle: usize) -> CuResult {
     let physical = m.allocations.get(handle).ok_or(err::INVALID_VALUE)?;
     let mut references = lock(&physical.references);
-    // Another thread may have given back the last one just now.
+    // Another thread may have released the last one just now.
     *references = references.checked_sub(1).ok_or(err::INVALID_VALUE)?;
     if *references == 0 {
         m.allocations.remove(handle);
@@ -149,7 +149,7 @@ pub(crate) fn retain(m: &Machine, addr: u64) -> CuResult<usize> {
     Ok(m.allocations.insert_with(|_| physical).0)
 }
 
-/// As what the memory mapped at an address may be exported.
+/// The handle types as which the memory mapped at an address may be exported.
 pub(crate) fn handle_types(m: &Machine, addr: u64) -> u32 {
     let mapped = lock(&m.vmm.mapped);
     let around = mapped.range(..=addr).next_back();
@@ -249,7 +249,7 @@ pub(crate) fn map(
         m.check(op).as_ref(),
     );
     m.memory
-        .insert_unowned(m, start, size, Source::Mapped, device);
+        .insert_unowned(m, start, size, AllocationSource::Mapped, device);
     Ok(())
 }
 
@@ -259,7 +259,8 @@ pub(crate) fn unmap(m: &Machine, start: u64, size: u64) -> CuResult {
     super::memory::settle(m);
     let mut mapped = lock(&m.vmm.mapped);
     for (at, len) in runs {
-        m.memory.take(at, |a| matches!(a.source, Source::Mapped));
+        m.memory
+            .take(at, |a| matches!(a.source, AllocationSource::Mapped));
         let op = host_op(m, "cuMemUnmap");
         m.space.retire(at, site("cuMemUnmap"), m.check(op).as_ref());
         m.space.unmap(at, len).map_err(|_| err::INVALID_VALUE)?;
@@ -345,14 +346,14 @@ pub(crate) fn export(m: &Machine, handle: usize, kind: u32) -> CuResult<i32> {
         .map_err(|_| err::OPERATING_SYSTEM)
 }
 
-/// Takes memory that a descriptor stands for; the descriptor stays the caller's.
+/// Imports the memory of a descriptor; the descriptor stays the caller's.
 pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<usize> {
     // SAFETY: `fcntl` on a number that is no descriptor fails and does nothing else.
     let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     if own < 0 {
         return Err(err::INVALID_VALUE);
     }
-    // SAFETY: `own` was made just now and nobody else has it.
+    // SAFETY: `own` was just created and is not shared.
     let own = unsafe { OwnedFd::from_raw_fd(own) };
     let size = super::ipc::device_memory_len(&own).ok_or(err::INVALID_VALUE)?;
     let backing = Backing::from_fd(own, 0, size).map_err(|_| err::INVALID_VALUE)?;
@@ -364,7 +365,7 @@ pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<usize> {
         location: (1, ctx.device as i32),
         compression: 0,
         references: Mutex::new(1),
-        // The exporter's device has paid for it.
+        // The exporter's device is charged for it.
         charged: None,
     };
     Ok(m.allocations.insert_with(|_| Arc::new(physical)).0)

@@ -1,18 +1,19 @@
-//! A warp's access to memory: which lanes may make it, and rows from and to bytes.
+//! Memory accesses of a warp: the admitted lanes, and conversion between rows and bytes.
 //!
-//! Lanes are looked at eight at a time, for a kernel's blocks are rarely narrower: neighbours in lane order are one
-//! copy, one address for all is one access, anything else goes lane by lane.
+//! Lanes are processed eight at a time, since a kernel's blocks are rarely narrower: adjacent
+//! addresses in lane order are one copy, one address for all is one access, and anything else goes
+//! lane by lane.
 //!
-//! Invariants: global memory is touched only through windows of accessible addresses; shared and local memory
-//! are slices. An access that may not be made faults and changes nothing in its lane.
+//! Invariants: global memory is accessed only through windows of accessible addresses; shared and
+//! local memory are slices. An access that is not admitted faults and changes nothing in its lane.
 //!
-//! Elsewhere: the instructions ([`super::memory`], [`super::atomics`]), what checks ask ([`super::checks`]).
+//! Elsewhere: the instructions ([`super::memory`], [`super::atomics`]), checks ([`super::checks`]).
 
 use super::checks;
 use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
-use super::lanes::{ALL, LANES, Operand, RawLane, Rows, eights, gather};
+use super::lanes::{ALL, LANES, Operand, RawLane, RegisterFile, eights, gather};
 use super::program::Inst;
-use crate::mem::{At, Scalar, Shape, Window};
+use crate::mem::{AddressShape, At, Scalar, Window};
 use crate::report::{Access, AccessKind, MemSpace};
 
 /// Flags in the upper half of a memory instruction's `imm`; the lower half is the offset.
@@ -21,7 +22,7 @@ pub(crate) const STRONG: u64 = 1 << 33;
 /// An offset beyond every memory, aligned for every access.
 pub(crate) const NOWHERE: u32 = !15;
 
-/// What memory is read and written as.
+/// An element type of memory.
 pub(crate) trait Elem: Scalar + PartialEq + 'static {
     type Raw: RawLane;
     const SIZE: usize;
@@ -65,7 +66,7 @@ pub(crate) fn addresses(ctx: &Ctx<'_>, i: &Inst) -> [u64; LANES] {
     }
 }
 
-/// Offsets in a space of 32 bits; what has more becomes an offset beyond every memory.
+/// Offsets in a space of 32 bits; a larger one becomes an offset beyond every memory.
 #[inline(always)]
 pub(crate) fn offsets(ctx: &Ctx<'_>, i: &Inst) -> [u32; LANES] {
     let offset = i.imm as u32;
@@ -112,7 +113,7 @@ pub(crate) fn by_tag(addr: &[u64; LANES], mask: u32) -> [(u32, u64); 4] {
 
 // ---- admission ------------------------------------------------------------------------------
 
-/// The lanes whose access to shared memory may be made: the checks have seen it, and it stays inside.
+/// The lanes with an admitted access to shared memory: it passed the checks and is in bounds.
 #[inline(always)]
 pub(crate) fn admit_shared<const CHECK: bool>(
     ctx: &mut Ctx<'_>,
@@ -130,7 +131,7 @@ pub(crate) fn admit_shared<const CHECK: bool>(
     inside(ctx, i, off, mask, size, len, kind, MemSpace::Shared)
 }
 
-/// The lanes whose access stays inside `len` bytes, aligned; a fault for each other one.
+/// The lanes with an aligned access inside `len` bytes; the others fault.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "an access taken apart")]
 pub(crate) fn inside(
@@ -186,8 +187,8 @@ fn outside(
     ok
 }
 
-/// Makes an access to global memory window by window: `f` gets each with the lanes that lie in it, aligned. A fault
-/// for each lane that lies in none. Returns the lanes that the checks let pass.
+/// Accesses global memory window by window: `f` gets each window with its aligned lanes. A lane in
+/// no window faults. Returns the lanes that pass the checks.
 #[inline(always)]
 pub(crate) fn by_window<const CHECK: bool>(
     ctx: &mut Ctx<'_>,
@@ -276,8 +277,8 @@ pub(crate) fn allow(
 
 // ---- rows from and to bytes -----------------------------------------------------------------
 
-/// Memory in which lanes lie that were admitted.
-pub(crate) trait Memory {
+/// Memory that admitted lanes access.
+pub(crate) trait LaneMemory {
     type At: At;
     fn load<T: Elem>(&self, at: Self::At) -> T;
     fn store<T: Elem>(&mut self, at: Self::At, v: T);
@@ -287,7 +288,7 @@ pub(crate) trait Memory {
     fn copy_in(&mut self, at: Self::At, data: &[u8; 32]);
 }
 
-impl Memory for Window {
+impl LaneMemory for Window {
     type At = u64;
     #[inline(always)]
     fn load<T: Elem>(&self, at: u64) -> T {
@@ -315,7 +316,7 @@ impl Memory for Window {
     }
 }
 
-impl Memory for [u8] {
+impl LaneMemory for [u8] {
     type At = u32;
     #[inline(always)]
     fn load<T: Elem>(&self, at: u32) -> T {
@@ -347,8 +348,8 @@ impl Memory for [u8] {
 
 /// Reads each lane's elements, one behind the other at its address, into the rows that `parts` names.
 #[inline(always)]
-pub(crate) fn read<T: Elem, M: Memory + ?Sized>(
-    rows: &mut Rows,
+pub(crate) fn read<T: Elem, M: LaneMemory + ?Sized>(
+    rows: &mut RegisterFile,
     parts: &[u32],
     m: &M,
     at: &[M::At; LANES],
@@ -364,8 +365,8 @@ pub(crate) fn read<T: Elem, M: Memory + ?Sized>(
 }
 
 #[inline(always)]
-fn read_each<T: Elem, M: Memory + ?Sized, const N: usize>(
-    rows: &mut Rows,
+fn read_each<T: Elem, M: LaneMemory + ?Sized, const N: usize>(
+    rows: &mut RegisterFile,
     d: [Operand; N],
     m: &M,
     at: &[M::At; LANES],
@@ -383,13 +384,13 @@ fn read_each<T: Elem, M: Memory + ?Sized, const N: usize>(
         }
         match At::shape(eight, size) {
             // A row as it is: its lanes are as wide as the elements.
-            Shape::Step if T::SIZE >= 4 && N == 1 => {
+            AddressShape::Step if T::SIZE >= 4 && N == 1 => {
                 let row = rows.bytes_mut::<T::Raw>(d[0], n);
                 for (p, piece) in row.iter_mut().enumerate() {
                     m.copy_out(eight[0].plus(32 * p), piece);
                 }
             }
-            Shape::Step if size.is_multiple_of(4) => {
+            AddressShape::Step if size.is_multiple_of(4) => {
                 let mut pieces = [[0; 32]; 8];
                 for (p, piece) in pieces[..size / 4].iter_mut().enumerate() {
                     m.copy_out(eight[0].plus(32 * p), piece);
@@ -401,7 +402,7 @@ fn read_each<T: Elem, M: Memory + ?Sized, const N: usize>(
                     rows.put(d, n, std::array::from_fn(element));
                 }
             }
-            Shape::Same => {
+            AddressShape::Same => {
                 for (k, &d) in d.iter().enumerate() {
                     let v: T = m.load(eight[0].plus(k * T::SIZE));
                     rows.put(d, n, [v.raw(); 8]);
@@ -417,10 +418,10 @@ fn read_each<T: Elem, M: Memory + ?Sized, const N: usize>(
     }
 }
 
-/// Writes what [`read`] reads. Of lanes that write the same bytes the last one is the one that stays.
+/// The reverse of [`read`]. If lanes write the same bytes, the last one's value remains.
 #[inline(always)]
-pub(crate) fn write<T: Elem, M: Memory + ?Sized>(
-    rows: &Rows,
+pub(crate) fn write<T: Elem, M: LaneMemory + ?Sized>(
+    rows: &RegisterFile,
     parts: &[u32],
     m: &mut M,
     at: &[M::At; LANES],
@@ -436,8 +437,8 @@ pub(crate) fn write<T: Elem, M: Memory + ?Sized>(
 }
 
 #[inline(always)]
-fn write_each<T: Elem, M: Memory + ?Sized, const N: usize>(
-    rows: &Rows,
+fn write_each<T: Elem, M: LaneMemory + ?Sized, const N: usize>(
+    rows: &RegisterFile,
     d: [Operand; N],
     m: &mut M,
     at: &[M::At; LANES],
@@ -454,12 +455,12 @@ fn write_each<T: Elem, M: Memory + ?Sized, const N: usize>(
             continue;
         }
         match At::shape(eight, size) {
-            Shape::Step if T::SIZE >= 4 && N == 1 => {
+            AddressShape::Step if T::SIZE >= 4 && N == 1 => {
                 for (p, piece) in rows.bytes::<T::Raw>(d[0], n).iter().enumerate() {
                     m.copy_in(eight[0].plus(32 * p), piece);
                 }
             }
-            Shape::Step if size.is_multiple_of(4) => {
+            AddressShape::Step if size.is_multiple_of(4) => {
                 let mut pieces = [[0; 32]; 8];
                 let bytes = pieces.as_flattened_mut();
                 for (k, &d) in d.iter().enumerate() {
@@ -527,7 +528,7 @@ mod tests {
     use super::super::lanes::FrameRows;
     use super::*;
 
-    /// Offsets of 32 elements of `size` bytes in each way that is told apart, eight lanes at a time.
+    /// Offsets of 32 elements of `size` bytes in every distinguished shape, eight lanes at a time.
     fn offsets_of(ways: [u8; 4], base: [u32; 4], size: usize) -> [u32; LANES] {
         std::array::from_fn(|l| {
             let (n, l) = (l / 8, l as u32 % 8);
@@ -544,7 +545,7 @@ mod tests {
     /// Writes rows to memory and reads them back into others, as whole accesses and lane by lane.
     fn round<T: Elem>(n: usize, ways: [u8; 4], base: [u32; 4], mask: u32, content: &[u8]) {
         let mut frame = FrameRows::new(64, 1);
-        let mut rows = Rows::unbound();
+        let mut rows = RegisterFile::unbound();
         // SAFETY: the frame lives as long as the rows here, and is theirs alone; no instruction runs.
         unsafe { rows.bind(&mut frame, &[]) };
         let parts = |first: u32| -> Vec<u32> {

@@ -11,17 +11,17 @@ use super::ctx::Ctx;
 use super::data::{self, lane_ops};
 use super::halves::f16_to_f32;
 use super::lanes::{Exec, Handlers, handlers, map1, map2, map3};
-use super::lower::{Lower, Lowered, Mods, Opd, P, Reason, bad, rows};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, rows};
 use super::program::Inst;
 use super::scalar::Round;
-use super::scalar::float::{self, Class, Extremum, Finish, canonical as c};
+use super::scalar::float::{self, Extremum, FloatClass, FloatFinish, canonical as c};
 use super::scalar::half;
 
-const NEAR: Finish = Finish {
+const NEAR: FloatFinish = FloatFinish {
     ftz: false,
     sat: false,
 };
-const FLUSH: Finish = Finish {
+const FLUSH: FloatFinish = FloatFinish {
     ftz: true,
     sat: false,
 };
@@ -106,7 +106,7 @@ fn both(a: u32, b: u32, x: u32, f: impl Fn(u16, u16, u16) -> u16) -> u32 {
         | (u32::from(f((a >> 16) as u16, (b >> 16) as u16, (x >> 16) as u16)) << 16)
 }
 
-const PLAIN: half::Finish = half::Finish {
+const PLAIN: half::HalfFinish = half::HalfFinish {
     ftz: false,
     sat: false,
     relu: false,
@@ -177,7 +177,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
         Ty::F32 => f32_op(l, i, m),
         Ty::F64 => f64_op(l, i, m),
         Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2 => half_op(l, i, m, ty),
-        _ => Err(Reason::Unsupported),
+        _ => Err(LowerError::Unsupported),
     })
 }
 
@@ -229,7 +229,7 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                     })
                 });
             }
-            _ => return Err(Reason::Unsupported),
+            _ => return Err(LowerError::Unsupported),
         }
         return saturate(l, i, m);
     }
@@ -273,7 +273,7 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         Op::Copysign => two(l, i, ty, handlers::<CopysignF32>())?,
         Op::Setp => return setp(l, i, m, ty),
         Op::Testp => return testp(l, i, m, ty),
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     }
     saturate(l, i, m)
 }
@@ -356,7 +356,7 @@ fn f64_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                 });
                 Ok(())
             }
-            _ => Err(Reason::Unsupported),
+            _ => Err(LowerError::Unsupported),
         };
     }
     match i.op {
@@ -377,7 +377,7 @@ fn f64_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         Op::Copysign => two(l, i, ty, handlers::<CopysignF64>()),
         Op::Setp => setp(l, i, m, ty),
         Op::Testp => testp(l, i, m, ty),
-        _ => Err(Reason::Unsupported),
+        _ => Err(LowerError::Unsupported),
     }
 }
 
@@ -398,13 +398,13 @@ fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
         Word::Subnormal,
     ];
     let what = match m.any(&words) {
-        Some(Word::Finite) => Class::Finite,
-        Some(Word::Infinite) => Class::Infinite,
-        Some(Word::Number) => Class::Number,
-        Some(Word::Notanumber) => Class::NotANumber,
-        Some(Word::Normal) => Class::Normal,
-        Some(_) => Class::Subnormal,
-        None => return Err(Reason::Unsupported),
+        Some(Word::Finite) => FloatClass::Finite,
+        Some(Word::Infinite) => FloatClass::Infinite,
+        Some(Word::Number) => FloatClass::Number,
+        Some(Word::Notanumber) => FloatClass::NotANumber,
+        Some(Word::Normal) => FloatClass::Normal,
+        Some(_) => FloatClass::Subnormal,
+        None => return Err(LowerError::Unsupported),
     };
     let a = l.src(&i.operands[1], ty)?;
     let wide = rows(ty) == 2;
@@ -435,7 +435,7 @@ fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
 #[derive(Clone, Copy)]
 struct Half {
     format: half::Format,
-    finish: half::Finish,
+    finish: half::HalfFinish,
     nan: bool,
     xorsign: bool,
 }
@@ -455,7 +455,7 @@ impl Half {
 fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     let two_of = matches!(ty, Ty::F16x2 | Ty::Bf16x2);
     let brain = matches!(ty, Ty::Bf16 | Ty::Bf16x2);
-    let finish = half::Finish {
+    let finish = half::HalfFinish {
         ftz: m.has(Word::Ftz),
         sat: m.has(Word::Sat),
         relu: m.has(Word::Relu),
@@ -467,7 +467,7 @@ fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()>
         xorsign: m.has(Word::Xorsign),
     };
     if round_of(m) != Round::Nearest {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let split = move |f: fn(Half, u16, u16, u16) -> u16| {
         move |a: u64, b: u64, x: u64| {
@@ -540,7 +540,7 @@ fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()>
             half::approx(h.format, a, h.finish.ftz, f64::tanh)
         }),
         Op::Setp => setp_half(l, i, m, ty),
-        _ => Err(Reason::Unsupported),
+        _ => Err(LowerError::Unsupported),
     }
 }
 
@@ -563,7 +563,7 @@ fn compared_halves(
     m: &Mods<'_>,
     ty: Ty,
     high_half: bool,
-) -> Lowered<P> {
+) -> Lowered<PredRef> {
     let (a, b) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], ty)?);
     let (mut a, mut b) = (as_float(l, a, ty, high_half), as_float(l, b, ty, high_half));
     if m.has(Word::Ftz) && matches!(ty, Ty::F16 | Ty::F16x2) {
@@ -586,10 +586,10 @@ fn compared_halves(
     }
     let t = l.temp_pred();
     let guard = std::mem::take(&mut l.guard);
-    let done = super::alu_int::compared(l, m, Ty::F32, a, b, P::Def(t));
+    let done = super::alu_int::compared(l, m, Ty::F32, a, b, PredRef::Def(t));
     l.guard = guard;
     done?;
-    Ok(P::Use(t, false))
+    Ok(PredRef::Use(t, false))
 }
 
 fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
@@ -600,7 +600,7 @@ fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<(
     let logic = m.any(&[Word::And, Word::Or, Word::Xor]);
     let c = match (logic, i.operands.get(3)) {
         (Some(_), Some(c)) => l.pred(c)?,
-        _ => P::True,
+        _ => PredRef::True,
     };
     let op = match logic {
         Some(Word::Or) => Op::Or,
@@ -611,7 +611,7 @@ fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<(
     let other = match ty {
         Ty::F16x2 | Ty::Bf16x2 => Some(compared_halves(l, i, m, ty, true)?),
         _ => match low {
-            P::Use(v, n) => Some(P::Use(v, !n)),
+            PredRef::Use(v, n) => Some(PredRef::Use(v, !n)),
             _ => None,
         },
     };

@@ -6,7 +6,7 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 use super::ctx::Ctx;
 use super::data::{self, lane_ops};
 use super::lanes::{Exec, Handlers, Lane, PredOperand, handlers, map1, map2, map3, test2};
-use super::lower::{Lower, Lowered, Mods, Opd, P, Reason, bad, bits, is_signed, rows};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits, is_signed, rows};
 use super::program::Inst;
 use super::scalar::float::Compare;
 use super::scalar::int::{self, Permute};
@@ -137,8 +137,8 @@ fn pair(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
 
 /// Addition and subtraction in a chain: `x` the carry read, `imm_lo` the carry written. A difference is
 /// `a + !b + carry`, so the flag is set when nothing was borrowed.
-struct Carry<const WIDE: bool, const SUB: bool>;
-impl<const WIDE: bool, const SUB: bool> Exec for Carry<WIDE, SUB> {
+struct CarryAdd<const WIDE: bool, const SUB: bool>;
+impl<const WIDE: bool, const SUB: bool> Exec for CarryAdd<WIDE, SUB> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let carry = ctx.rows.pred(PredOperand::from_bits(i.x));
         let mut out = 0;
@@ -181,11 +181,11 @@ impl Exec for Lop3 {
 /// `setp`: `imm_lo`, `imm_hi` the destinations, `x` the predicate combined with.
 struct SetP<C>(std::marker::PhantomData<C>);
 
-trait Test: 'static {
+trait LaneTest: 'static {
     fn test(ctx: &Ctx<'_>, i: &Inst) -> u32;
 }
 
-impl<C: Test> Exec for SetP<C> {
+impl<C: LaneTest> Exec for SetP<C> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let v = C::test(ctx, i);
@@ -216,7 +216,7 @@ const KINDS: [Compare; 14] = [
     Compare::Geu,
 ];
 
-impl<const KIND: usize, T: Lane + PartialOrd + 'static> Test for CompareOp<KIND, T> {
+impl<const KIND: usize, T: Lane + PartialOrd + 'static> LaneTest for CompareOp<KIND, T> {
     #[inline(always)]
     fn test(ctx: &Ctx<'_>, i: &Inst) -> u32 {
         test2::<T, T>(ctx, i, |a, b| KINDS[KIND].holds(a, b))
@@ -274,7 +274,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
                 (32, true) => h!($s32),
                 (64, false) => h!($u64),
                 (64, true) => h!($s64),
-                _ => return Some(Err(Reason::Unsupported)),
+                _ => return Some(Err(LowerError::Unsupported)),
             }
         };
     }
@@ -565,7 +565,7 @@ fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
         (Some(Word::Wide), 16, true) => handlers::<MulWideS16>(),
         (Some(Word::Wide), 32, false) => handlers::<MulWideU32>(),
         (Some(Word::Wide), 32, true) => handlers::<MulWideS32>(),
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     };
     let [od, oa, ob] = i.operands.as_slice() else {
         return bad("three operands are needed");
@@ -621,7 +621,7 @@ fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
         (Word::Hi, 32, true) => handlers::<MulHiS32>(),
         (Word::Hi, 64, false) => handlers::<MulHiU64>(),
         (Word::Hi, 64, true) => handlers::<MulHiS64>(),
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     };
     let t = l.temp_rows(rows(ty));
     l.prepare(h, Opd::Def(t), a, b, Opd::None);
@@ -691,22 +691,26 @@ fn carry(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty, with: bool) -> L
 fn chain(l: &mut Lower<'_, '_>, d: Opd, a: Opd, b: Opd, ty: Ty, sub: bool, with: bool, out: bool) {
     let cc = l.carry();
     let h = match (rows(ty) == 2, sub) {
-        (false, false) => handlers::<Carry<false, false>>(),
-        (false, true) => handlers::<Carry<false, true>>(),
-        (true, false) => handlers::<Carry<true, false>>(),
-        (true, true) => handlers::<Carry<true, true>>(),
+        (false, false) => handlers::<CarryAdd<false, false>>(),
+        (false, true) => handlers::<CarryAdd<false, true>>(),
+        (true, false) => handlers::<CarryAdd<true, false>>(),
+        (true, true) => handlers::<CarryAdd<true, true>>(),
     };
-    let guarded = l.guard != P::True;
+    let guarded = l.guard != PredRef::True;
     let sink = if out {
-        if guarded { P::Both(cc) } else { P::Def(cc) }
+        if guarded {
+            PredRef::Both(cc)
+        } else {
+            PredRef::Def(cc)
+        }
     } else {
-        P::Def(l.temp_pred())
+        PredRef::Def(l.temp_pred())
     };
     let x = l.emit(h, d, a, b, Opd::None);
     x.x_pred = Some(match (with, sub) {
-        (true, _) => P::Use(cc, false),
-        (false, true) => P::True,
-        (false, false) => P::False,
+        (true, _) => PredRef::Use(cc, false),
+        (false, true) => PredRef::True,
+        (false, false) => PredRef::False,
     });
     x.imm_lo = Some(sink);
 }
@@ -752,7 +756,7 @@ lane_ops! {
 
 fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if m.any(&[Word::And, Word::Or]).is_some() {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let [od, oa, ob, oc, ot] = i.operands.as_slice() else {
         return bad("five operands are needed");
@@ -770,7 +774,7 @@ fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-/// The kind of comparison a word asks for, as [`compare`] numbers them.
+/// The comparison of a modifier, as [`compare`] numbers them.
 pub(crate) fn kind(w: Word, float: bool) -> Option<usize> {
     Some(match w {
         Word::Eq => 0,
@@ -799,13 +803,13 @@ pub(crate) fn compared(
     ty: Ty,
     a: Opd,
     b: Opd,
-    d: P,
+    d: PredRef,
 ) -> Lowered<()> {
     let float = is_float(ty);
     let k = m
         .words()
         .find_map(|w| kind(w, float))
-        .ok_or_else(|| Reason::Bad("no comparison".to_owned()))?;
+        .ok_or_else(|| LowerError::Bad("no comparison".to_owned()))?;
     let h = match ty {
         Ty::U16 | Ty::B16 => compare::<u16>(k),
         Ty::S16 => compare::<i16>(k),
@@ -815,7 +819,7 @@ pub(crate) fn compared(
         Ty::S64 => compare::<i64>(k),
         Ty::F32 => compare::<f32>(k),
         Ty::F64 => compare::<f64>(k),
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     };
     l.emit(h, Opd::None, a, b, Opd::None).imm_lo = Some(d);
     Ok(())
@@ -838,12 +842,12 @@ pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Low
     }
     let t = l.temp_pred();
     let guard = std::mem::take(&mut l.guard);
-    let done = compared(l, m, ty, a, b, P::Def(t));
+    let done = compared(l, m, ty, a, b, PredRef::Def(t));
     l.guard = guard;
     done?;
     let c = match (logic, i.operands.get(3)) {
         (Some(_), Some(c)) => l.pred(c)?,
-        _ => P::True,
+        _ => PredRef::True,
     };
     let op = match logic {
         Some(Word::Or) => Op::Or,
@@ -856,16 +860,16 @@ pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Low
         None => None,
     };
     let Some(q) = q else {
-        data::logic(l, op, d, P::Use(t, false), c);
+        data::logic(l, op, d, PredRef::Use(t, false), c);
         return Ok(());
     };
     // Either destination may be the source `c`; the first result waits in a place of its own.
     let first = l.temp_pred();
     let guard = std::mem::take(&mut l.guard);
-    data::logic(l, op, P::Def(first), P::Use(t, false), c);
+    data::logic(l, op, PredRef::Def(first), PredRef::Use(t, false), c);
     l.guard = guard;
-    data::logic(l, op, q, P::Use(t, true), c);
-    data::logic(l, Op::And, d, P::Use(first, false), P::True);
+    data::logic(l, op, q, PredRef::Use(t, true), c);
+    data::logic(l, Op::And, d, PredRef::Use(first, false), PredRef::True);
     Ok(())
 }
 
@@ -880,8 +884,8 @@ pub(crate) fn set_to(
     let (a, b) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], ty)?);
     let t = l.temp_pred();
     let guard = std::mem::take(&mut l.guard);
-    let mut done = compared(l, m, ty, a, b, P::Def(t));
-    let mut p = P::Use(t, false);
+    let mut done = compared(l, m, ty, a, b, PredRef::Def(t));
+    let mut p = PredRef::Use(t, false);
     if let (Some(w), Some(c)) = (m.any(&[Word::And, Word::Or, Word::Xor]), i.operands.get(3)) {
         let c = l.pred(c);
         if let Ok(c) = c {
@@ -891,8 +895,8 @@ pub(crate) fn set_to(
                 Word::Xor => Op::Xor,
                 _ => Op::And,
             };
-            data::logic(l, op, P::Def(u), p, c);
-            p = P::Use(u, false);
+            data::logic(l, op, PredRef::Def(u), p, c);
+            p = PredRef::Use(u, false);
         } else {
             done = c.map(|_| ());
         }

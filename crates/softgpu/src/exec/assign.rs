@@ -1,25 +1,27 @@
-//! From virtual registers to rows: liveness, linear scan, final code.
+//! Register allocation from virtual registers to rows: liveness, linear scan, final code.
 //!
 //! Invariants: two registers that live at the same time never share a row, and a destination never
 //! shares a row with a source of the same instruction, so handlers may write while they read.
-//! Every operand made here lies inside the frame it sizes; nothing else makes operands.
+//! Every operand created here lies inside the frame that it sizes; no other module creates operands.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use super::lanes::{Operand, PredOperand, guarded};
-use super::lower::{Class, Ext, LCallee, LInst, LTerm, Lower, Opd, P, V};
-use super::program::{BarrierSite, Block, CallSite, Callee, Const, FunctionCode, Inst, Term};
+use super::lower::{Ext, LCallee, LInst, LTerm, Lower, Opd, PredRef, RegisterClass, VirtualReg};
+use super::program::{
+    BarrierSite, CallSite, Callee, CodeBlock, Const, FunctionCode, Inst, Terminator,
+};
 
 /// Most rows a frame may have: 16 MiB.
 const MAX_ROWS: u32 = 1 << 17;
 
-struct Touch {
-    uses: Vec<V>,
-    defs: Vec<V>,
+struct RegisterUse {
+    uses: Vec<VirtualReg>,
+    defs: Vec<VirtualReg>,
 }
 
-impl Touch {
+impl RegisterUse {
     fn opd(&mut self, o: Opd) {
         match o {
             Opd::Use(v) | Opd::UseHigh(v) => self.uses.push(v),
@@ -32,15 +34,15 @@ impl Touch {
             Opd::None | Opd::Const(_) | Opd::Fixed(_) => {}
         }
     }
-    fn pred(&mut self, p: P) {
+    fn pred(&mut self, p: PredRef) {
         match p {
-            P::Use(v, _) => self.uses.push(v),
-            P::Def(v) => self.defs.push(v),
-            P::Both(v) => {
+            PredRef::Use(v, _) => self.uses.push(v),
+            PredRef::Def(v) => self.defs.push(v),
+            PredRef::Both(v) => {
                 self.uses.push(v);
                 self.defs.push(v);
             }
-            P::True | P::False => {}
+            PredRef::True | PredRef::False => {}
         }
     }
     fn clear(&mut self) {
@@ -81,7 +83,7 @@ impl Touch {
                     o => self.opd(o),
                 }
                 match b.dest_pred {
-                    P::Def(v) => self.pred(P::Both(v)),
+                    PredRef::Def(v) => self.pred(PredRef::Both(v)),
                     p => self.pred(p),
                 }
             }
@@ -154,12 +156,12 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
         stray.set(stray.get() | (o.row() >= end));
         o
     };
-    let pred = |p: P| {
+    let pred = |p: PredRef| {
         let p = match p {
-            P::True => PredOperand::TRUE,
-            P::False => PredOperand::FALSE,
-            P::Use(v, n) => PredOperand::new(plan.at[v as usize], n),
-            P::Def(v) | P::Both(v) => PredOperand::new(plan.at[v as usize], false),
+            PredRef::True => PredOperand::TRUE,
+            PredRef::False => PredOperand::FALSE,
+            PredRef::Use(v, n) => PredOperand::new(plan.at[v as usize], n),
+            PredRef::Def(v) | PredRef::Both(v) => PredOperand::new(plan.at[v as usize], false),
         };
         stray.set(stray.get() | (p.slot() >= plan.preds));
         p
@@ -200,7 +202,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
                 imm = (imm & 0xffff_ffff) | (u64::from(pred(p).bits()) << 32);
             }
             insts.push(Inst {
-                f: if i.guard == P::True { f } else { guard_f },
+                f: if i.guard == PredRef::True { f } else { guard_f },
                 inner: f,
                 d: opd(i.d),
                 a: opd(i.a),
@@ -215,17 +217,17 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
         let next = |b: usize| index[b];
         let end = insts.len() as u32;
         let term = match block.term.as_ref().ok_or("a block without an end")? {
-            LTerm::Jump(b) => Term::Jump(next(*b)),
+            LTerm::Jump(b) => Terminator::Jump(next(*b)),
             LTerm::Branch {
                 pred: p,
                 taken,
                 fall,
-            } => Term::Branch {
+            } => Terminator::Branch {
                 pred: pred(*p),
                 taken: next(*taken),
                 fall: next(*fall),
             },
-            LTerm::Switch { index: i, targets } => Term::Switch {
+            LTerm::Switch { index: i, targets } => Terminator::Switch {
                 index: opd(*i),
                 targets: targets.iter().map(|b| next(*b)).collect(),
             },
@@ -234,7 +236,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
                 args,
                 rets,
                 next: n,
-            } => Term::Call(Box::new(CallSite {
+            } => Terminator::Call(Box::new(CallSite {
                 callee: match callee {
                     LCallee::Direct(f) => Callee::Direct(*f),
                     LCallee::Indirect(o) => Callee::Indirect(opd(*o)),
@@ -247,9 +249,9 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
                 rets: fixed(rets).into(),
                 next: next(*n),
             })),
-            LTerm::Ret => Term::Ret,
-            LTerm::Exit => Term::Exit,
-            LTerm::Barrier(b) => Term::Barrier(Box::new(BarrierSite {
+            LTerm::Ret => Terminator::Ret,
+            LTerm::Exit => Terminator::Exit,
+            LTerm::Barrier(b) => Terminator::Barrier(Box::new(BarrierSite {
                 op: b.op,
                 aligned: b.aligned,
                 id: opd(b.id),
@@ -259,15 +261,15 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
                 dest_pred: pred(b.dest_pred),
                 next: next(b.next),
             })),
-            LTerm::WarpSync(b) => Term::WarpSync(next(*b)),
-            LTerm::Yield(b) => Term::Yield(next(*b)),
-            LTerm::Nap(b) => Term::Nap(next(*b)),
-            LTerm::Trap => Term::Trap,
-            LTerm::NotImplemented(t) => Term::NotImplemented(t.clone()),
-            LTerm::Bad(t) => Term::Bad(t.clone()),
+            LTerm::WarpSync(b) => Terminator::WarpSync(next(*b)),
+            LTerm::Yield(b) => Terminator::Yield(next(*b)),
+            LTerm::Nap(b) => Terminator::Nap(next(*b)),
+            LTerm::Trap => Terminator::Trap,
+            LTerm::NotImplemented(t) => Terminator::NotImplemented(t.clone()),
+            LTerm::Bad(t) => Terminator::Bad(t.clone()),
         };
         // Ends of blocks have origins of their own, behind the instructions.
-        blocks.push(Block {
+        blocks.push(CodeBlock {
             start,
             end,
             sync: block.sync.map(opd),
@@ -380,7 +382,7 @@ fn live_ranges(
     let n = l.blocks.len();
     let mut gen_ = vec![vec![0u64; words]; n];
     let mut kill = vec![vec![0u64; words]; n];
-    let mut touch = Touch {
+    let mut touch = RegisterUse {
         uses: Vec::new(),
         defs: Vec::new(),
     };
@@ -474,7 +476,7 @@ fn live_ranges(
     (range, entry)
 }
 
-struct Plan {
+struct RowAssignment {
     /// Row or predicate slot of each register.
     at: Vec<u32>,
     rows: u32,
@@ -483,9 +485,9 @@ struct Plan {
 
 /// Free places of one width.
 #[derive(Default)]
-struct Places(Vec<bool>);
+struct FreeRows(Vec<bool>);
 
-impl Places {
+impl FreeRows {
     fn take(&mut self, n: usize) -> u32 {
         let free = &mut self.0;
         let mut run = 0;
@@ -514,17 +516,17 @@ impl Places {
 
 /// Linear scan. Rows of 32-bit and of 64-bit lanes have places of their own: a lane's bytes differ between the
 /// two, so lanes that have diverged would write over each other's if a place were one today and the other tomorrow.
-fn scan(classes: &[Class], ranges: &[Option<(u32, u32)>]) -> Result<Plan, String> {
+fn scan(classes: &[RegisterClass], ranges: &[Option<(u32, u32)>]) -> Result<RowAssignment, String> {
     let mut by_start: Vec<usize> = (0..classes.len())
         .filter(|&v| ranges[v].is_some())
         .collect();
     by_start.sort_by_key(|&v| ranges[v]);
-    let mut plan = Plan {
+    let mut plan = RowAssignment {
         at: vec![0; classes.len()],
         rows: 0,
         preds: 1,
     };
-    let (mut narrow, mut wide) = (Places::default(), Places::default());
+    let (mut narrow, mut wide) = (FreeRows::default(), FreeRows::default());
     let mut pred_free: Vec<u32> = Vec::new();
     let mut active: std::collections::BinaryHeap<std::cmp::Reverse<(u32, usize)>> =
         Default::default();
@@ -538,18 +540,18 @@ fn scan(classes: &[Class], ranges: &[Option<(u32, u32)>]) -> Result<Plan, String
             }
             active.pop();
             match classes[old] {
-                Class::Pred => pred_free.push(plan.at[old]),
-                Class::Rows(1) => narrow.give(plan.at[old], 1),
-                Class::Rows(n) => wide.give(plan.at[old], usize::from(n) / 2),
+                RegisterClass::Pred => pred_free.push(plan.at[old]),
+                RegisterClass::Rows(1) => narrow.give(plan.at[old], 1),
+                RegisterClass::Rows(n) => wide.give(plan.at[old], usize::from(n) / 2),
             }
         }
         plan.at[v] = match classes[v] {
-            Class::Pred => pred_free.pop().unwrap_or_else(|| {
+            RegisterClass::Pred => pred_free.pop().unwrap_or_else(|| {
                 plan.preds += 1;
                 plan.preds - 1
             }),
-            Class::Rows(1) => narrow.take(1),
-            Class::Rows(n) => wide.take(usize::from(n) / 2),
+            RegisterClass::Rows(1) => narrow.take(1),
+            RegisterClass::Rows(n) => wide.take(usize::from(n) / 2),
         };
         active.push(std::cmp::Reverse((end, v)));
         if narrow.0.len() + 2 * wide.0.len() > MAX_ROWS as usize {
@@ -559,7 +561,7 @@ fn scan(classes: &[Class], ranges: &[Option<(u32, u32)>]) -> Result<Plan, String
     // Wide ones stand behind the narrow ones.
     let base = narrow.0.len() as u32;
     for (v, class) in classes.iter().enumerate() {
-        if matches!(class, Class::Rows(2..)) {
+        if matches!(class, RegisterClass::Rows(2..)) {
             plan.at[v] = base + 2 * plan.at[v];
         }
     }

@@ -12,7 +12,7 @@ use super::access::{STRONG, WIDE, addresses, admit_shared, allow, by_tag, offset
 use super::checks;
 use super::ctx::{Ctx, SHARED_TAG};
 use super::lanes::{Exec, LANES, Operand, handlers_plain};
-use super::lower::{Address, Lower, Lowered, Mods, Opd, Reason, bad, bits};
+use super::lower::{AddressOperand, Lower, LowerError, Lowered, Mods, Opd, bad, bits};
 use super::memory::{ACQUIRE, RELEASE, order_flags};
 use super::program::Inst;
 use super::scalar::Round;
@@ -50,7 +50,7 @@ const RMW: [Rmw; 10] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
+enum AtomicKind {
     B16,
     B32,
     B64,
@@ -65,27 +65,27 @@ enum Kind {
     Bf16x2,
 }
 
-const KINDS: [Kind; 12] = [
-    Kind::B16,
-    Kind::B32,
-    Kind::B64,
-    Kind::B128,
-    Kind::S32,
-    Kind::S64,
-    Kind::F32,
-    Kind::F64,
-    Kind::F16,
-    Kind::Bf16,
-    Kind::F16x2,
-    Kind::Bf16x2,
+const KINDS: [AtomicKind; 12] = [
+    AtomicKind::B16,
+    AtomicKind::B32,
+    AtomicKind::B64,
+    AtomicKind::B128,
+    AtomicKind::S32,
+    AtomicKind::S64,
+    AtomicKind::F32,
+    AtomicKind::F64,
+    AtomicKind::F16,
+    AtomicKind::Bf16,
+    AtomicKind::F16x2,
+    AtomicKind::Bf16x2,
 ];
 
-impl Kind {
+impl AtomicKind {
     fn size(self) -> u32 {
         match self {
-            Kind::B16 | Kind::F16 | Kind::Bf16 => 2,
-            Kind::B64 | Kind::S64 | Kind::F64 => 8,
-            Kind::B128 => 16,
+            AtomicKind::B16 | AtomicKind::F16 | AtomicKind::Bf16 => 2,
+            AtomicKind::B64 | AtomicKind::S64 | AtomicKind::F64 => 8,
+            AtomicKind::B128 => 16,
             _ => 4,
         }
     }
@@ -99,7 +99,7 @@ const RED: u64 = 1 << 56;
 const COUNT_SHIFT: u32 = 57;
 
 fn add_half(format: Format, a: u64, b: u64) -> u64 {
-    let finish = half::Finish {
+    let finish = half::HalfFinish {
         ftz: false,
         sat: false,
         relu: false,
@@ -109,24 +109,24 @@ fn add_half(format: Format, a: u64, b: u64) -> u64 {
 
 /// The new value of a location of global memory, where the card adds in other units than in shared memory: f32 sums
 /// flush subnormals on the way in and out, and f64 sums pass a NaN on as it is, the operand's before the location's.
-fn apply_global(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
+fn apply_global(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
     match (op, kind) {
-        (Rmw::Add, Kind::F32) => {
-            let flush = float::Finish {
+        (Rmw::Add, AtomicKind::F32) => {
+            let flush = float::FloatFinish {
                 ftz: true,
                 sat: false,
             };
             let (x, y) = (f32::from_bits(old as u32), f32::from_bits(b as u32));
             u64::from(float::add(x, y, Round::Nearest, flush).to_bits())
         }
-        (Rmw::Add, Kind::F64) if f64::from_bits(b).is_nan() => b,
-        (Rmw::Add, Kind::F64) if f64::from_bits(old).is_nan() => old,
+        (Rmw::Add, AtomicKind::F64) if f64::from_bits(b).is_nan() => b,
+        (Rmw::Add, AtomicKind::F64) if f64::from_bits(old).is_nan() => old,
         _ => apply(op, kind, old, b, c),
     }
 }
 
 /// The new value of one location.
-fn apply(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
+fn apply(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
     let half2 = |f: fn(u64, u64) -> u64| {
         f(old & 0xffff, b & 0xffff) | (f(old >> 16 & 0xffff, b >> 16 & 0xffff) << 16)
     };
@@ -156,25 +156,28 @@ fn apply(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
                 old - 1
             }
         }
-        (Rmw::Add, Kind::F32) => {
+        (Rmw::Add, AtomicKind::F32) => {
             let r = f32::from_bits(old as u32) + f32::from_bits(b as u32);
             u64::from(if r.is_nan() { 0x7fff_ffff } else { r.to_bits() })
         }
-        (Rmw::Add, Kind::F64) => {
+        (Rmw::Add, AtomicKind::F64) => {
             float::add_f64(f64::from_bits(b), f64::from_bits(old), Round::Nearest).to_bits()
         }
-        (Rmw::Add, Kind::F16) => add_half(F16, old, b),
-        (Rmw::Add, Kind::Bf16) => add_half(BF16, old, b),
-        (Rmw::Add, Kind::F16x2) => half2(|x, y| add_half(F16, x, y)),
-        (Rmw::Add, Kind::Bf16x2) => half2(|x, y| add_half(BF16, x, y)),
-        (Rmw::Add, Kind::B64 | Kind::S64) => old.wrapping_add(b),
+        (Rmw::Add, AtomicKind::F16) => add_half(F16, old, b),
+        (Rmw::Add, AtomicKind::Bf16) => add_half(BF16, old, b),
+        (Rmw::Add, AtomicKind::F16x2) => half2(|x, y| add_half(F16, x, y)),
+        (Rmw::Add, AtomicKind::Bf16x2) => half2(|x, y| add_half(BF16, x, y)),
+        (Rmw::Add, AtomicKind::B64 | AtomicKind::S64) => old.wrapping_add(b),
         (Rmw::Add, _) => u64::from((old as u32).wrapping_add(b as u32)),
-        (Rmw::Min, Kind::S32) => u64::from((old as i32).min(b as i32) as u32),
-        (Rmw::Max, Kind::S32) => u64::from((old as i32).max(b as i32) as u32),
-        (Rmw::Min, Kind::S64) => (old as i64).min(b as i64) as u64,
-        (Rmw::Max, Kind::S64) => (old as i64).max(b as i64) as u64,
-        (Rmw::Min | Rmw::Max, Kind::F16 | Kind::Bf16 | Kind::F16x2 | Kind::Bf16x2) => {
-            let brain = matches!(kind, Kind::Bf16 | Kind::Bf16x2);
+        (Rmw::Min, AtomicKind::S32) => u64::from((old as i32).min(b as i32) as u32),
+        (Rmw::Max, AtomicKind::S32) => u64::from((old as i32).max(b as i32) as u32),
+        (Rmw::Min, AtomicKind::S64) => (old as i64).min(b as i64) as u64,
+        (Rmw::Max, AtomicKind::S64) => (old as i64).max(b as i64) as u64,
+        (
+            Rmw::Min | Rmw::Max,
+            AtomicKind::F16 | AtomicKind::Bf16 | AtomicKind::F16x2 | AtomicKind::Bf16x2,
+        ) => {
+            let brain = matches!(kind, AtomicKind::Bf16 | AtomicKind::Bf16x2);
             let format = if brain { BF16 } else { F16 };
             let rule = Extremum {
                 max: op == Rmw::Max,
@@ -244,7 +247,7 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
     }
 }
 
-fn operand(ctx: &Ctx<'_>, o: Operand, kind: Kind, lane: usize) -> u64 {
+fn operand(ctx: &Ctx<'_>, o: Operand, kind: AtomicKind, lane: usize) -> u64 {
     if kind.size() == 8 {
         ctx.rows.lane::<u64>(o, lane)
     } else {
@@ -252,7 +255,7 @@ fn operand(ctx: &Ctx<'_>, o: Operand, kind: Kind, lane: usize) -> u64 {
     }
 }
 
-fn put(ctx: &mut Ctx<'_>, o: Operand, kind: Kind, lane: usize, v: u64) {
+fn put(ctx: &mut Ctx<'_>, o: Operand, kind: AtomicKind, lane: usize, v: u64) {
     if kind.size() == 8 {
         ctx.rows.set_lane::<u64>(o, lane, v)
     } else {
@@ -281,7 +284,7 @@ fn shared(
     off: &[u32; LANES],
     mask: u32,
     op: Rmw,
-    kind: Kind,
+    kind: AtomicKind,
     red: bool,
     n: u32,
 ) {
@@ -289,7 +292,7 @@ fn shared(
     while m != 0 {
         let l = m.trailing_zeros() as usize;
         m &= m - 1;
-        if kind == Kind::B128 {
+        if kind == AtomicKind::B128 {
             let at = off[l] as usize;
             let mut b = [0; 16];
             b.copy_from_slice(&ctx.block.shared[at..at + 16]);
@@ -336,7 +339,7 @@ fn global(
     addr: &[u64; LANES],
     mask: u32,
     op: Rmw,
-    kind: Kind,
+    kind: AtomicKind,
     red: bool,
     n: u32,
 ) {
@@ -349,7 +352,7 @@ fn global(
             continue;
         }
         let w = ctx.write_window;
-        if kind == Kind::B128 {
+        if kind == AtomicKind::B128 {
             let (x, y) = (wide_operand(ctx, i.b, l), wide_operand(ctx, i.c, l));
             let old = if op == Rmw::Cas {
                 w.compare_exchange_128(addr[l], x, y)
@@ -390,10 +393,12 @@ fn global(
                 }};
             }
             let old = match (op, kind) {
-                (Rmw::Add, Kind::B32 | Kind::S32) => {
+                (Rmw::Add, AtomicKind::B32 | AtomicKind::S32) => {
                     u64::from(w.atomic32(at).fetch_add(b as u32, Ordering::SeqCst))
                 }
-                (Rmw::Add, Kind::B64 | Kind::S64) => w.atomic64(at).fetch_add(b, Ordering::SeqCst),
+                (Rmw::Add, AtomicKind::B64 | AtomicKind::S64) => {
+                    w.atomic64(at).fetch_add(b, Ordering::SeqCst)
+                }
                 _ => match size {
                     2 => exchange!(w.atomic16(at), u16),
                     4 => exchange!(w.atomic32(at), u32),
@@ -419,7 +424,7 @@ impl Exec for CheckSync {
         };
         let mask = ctx.mask;
         for (mask, tag) in by_tag(&addr, mask) {
-            // Nobody else sees a thread's own memory.
+            // A thread's local memory is private.
             if mask != 0 && matches!(tag, 0 | SHARED_TAG) {
                 checks::one_way(ctx, &addr, mask, tag == SHARED_TAG, i.x == 1);
             }
@@ -504,12 +509,12 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
 
 fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if m.has(Word::Async) {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let ty = m
         .types()
         .last()
-        .ok_or_else(|| Reason::Bad("a type is missing".to_owned()))?;
+        .ok_or_else(|| LowerError::Bad("a type is missing".to_owned()))?;
     // The operation is the last word that is one: `.min` and `.and` are never anything else here.
     let op = m
         .words()
@@ -529,31 +534,31 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             })
         })
         .last()
-        .ok_or(Reason::Unsupported)?;
+        .ok_or(LowerError::Unsupported)?;
     let kind = match ty {
-        Ty::B16 | Ty::U16 => Kind::B16,
-        Ty::B128 => Kind::B128,
-        Ty::S32 => Kind::S32,
-        Ty::S64 => Kind::S64,
-        Ty::F32 => Kind::F32,
-        Ty::F64 => Kind::F64,
-        Ty::F16 => Kind::F16,
-        Ty::Bf16 => Kind::Bf16,
-        Ty::F16x2 => Kind::F16x2,
-        Ty::Bf16x2 => Kind::Bf16x2,
-        _ if bits(ty) == 64 => Kind::B64,
-        _ if bits(ty) == 32 => Kind::B32,
-        _ => return Err(Reason::Unsupported),
+        Ty::B16 | Ty::U16 => AtomicKind::B16,
+        Ty::B128 => AtomicKind::B128,
+        Ty::S32 => AtomicKind::S32,
+        Ty::S64 => AtomicKind::S64,
+        Ty::F32 => AtomicKind::F32,
+        Ty::F64 => AtomicKind::F64,
+        Ty::F16 => AtomicKind::F16,
+        Ty::Bf16 => AtomicKind::Bf16,
+        Ty::F16x2 => AtomicKind::F16x2,
+        Ty::Bf16x2 => AtomicKind::Bf16x2,
+        _ if bits(ty) == 64 => AtomicKind::B64,
+        _ if bits(ty) == 32 => AtomicKind::B32,
+        _ => return Err(LowerError::Unsupported),
     };
-    if kind == Kind::B128 && !matches!(op, Rmw::Cas | Rmw::Exch) {
-        return Err(Reason::Unsupported);
+    if kind == AtomicKind::B128 && !matches!(op, Rmw::Cas | Rmw::Exch) {
+        return Err(LowerError::Unsupported);
     }
     let red = i.op == Op::Red;
     let skip = usize::from(!red);
     let Some(address) = i.operands.get(skip) else {
         return bad("too few operands");
     };
-    let Address::Value {
+    let AddressOperand::Value {
         base,
         wide,
         offset,
@@ -577,7 +582,7 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let source = i
         .operands
         .get(skip + 1)
-        .ok_or_else(|| Reason::Bad("too few operands".to_owned()))?;
+        .ok_or_else(|| LowerError::Bad("too few operands".to_owned()))?;
     if n == 1 {
         b = l.src(source, ty)?;
     } else {
@@ -620,8 +625,8 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             o => l.dst(o, ty)?,
         }
     };
-    if kind == Kind::B128 && quiet {
-        return Err(Reason::Unsupported);
+    if kind == AtomicKind::B128 && quiet {
+        return Err(LowerError::Unsupported);
     }
     l.k.communicates |= !shared || order_flags(m) & (ACQUIRE | RELEASE) != 0;
     let h = if l.k.checks {

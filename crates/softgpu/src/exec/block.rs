@@ -1,22 +1,23 @@
-//! One block: its warps take turns; its barriers.
+//! Execution of a block: round-robin scheduling of its warps, and its barriers.
 //!
-//! Invariants: a barrier counts lanes. Without a thread count it opens when all live threads of the block are
-//! there, and threads that exit are waited for no longer (with checks, that is reported).
-//! A block in which no warp can go on ends the kernel with a deadlock.
+//! Invariants: a barrier counts lanes. Without a thread count it opens when all live threads of the
+//! block have arrived, and exited threads are not waited for (with checks, that is reported). A
+//! block in which no warp can make progress ends the kernel with a deadlock.
 
 use super::checks;
 use super::ctx::{Barrier, Ctx, Split, SplitState};
-use super::program::{BarrierOp, BarrierSite, Term};
-use super::warp::{self, Next, Stop};
-use crate::report::{Actor, Fault, FaultKind, Finding, FindingKind};
+use super::program::{BarrierOp, BarrierSite, Terminator};
+use super::warp::{self, SplitOutcome, WarpStop};
+use crate::report::{Fault, FaultKind, Finding, FindingActor, FindingKind};
 
-/// Basic blocks that a warp runs before the next has its turn.
+/// The time slice of a warp, in basic blocks.
 const WARP_TURN: u32 = 1 << 15;
-/// Turns of warps after which a block that may wait for something lets others run.
+/// Time slices after which a block that may be waiting yields to other blocks.
 const BLOCK_TURN: u32 = 64;
-/// Instructions by which it may wait after which it does so sooner.
+/// Instructions that may be waits (atomics, volatile loads) after which it yields sooner.
 const BLOCK_WAITS: u32 = 1 << 14;
-/// Instructions of its warps after which a block may have been waiting for another all the time, without a word.
+/// Instructions of its warps after which a block may have been busy-waiting for another by plain
+/// loads.
 const BLOCK_LONG: u64 = 1 << 22;
 
 /// Sets a block up in `ctx`.
@@ -41,8 +42,8 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     }
 }
 
-/// Runs the block until it is done, asks for others to run, or fails.
-pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
+/// Runs the block until it is done, yields, or fails.
+pub(crate) fn run(ctx: &mut Ctx<'_>) -> WarpStop {
     let n = ctx.block.warps.len();
     let mut turns = 0;
     let mut idle = 0;
@@ -64,19 +65,19 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
             let before = ctx.instructions;
             ctx.napped = false;
             let stop = warp::run(ctx, w, &mut budget);
-            let rests = stop == Stop::Yielded && ctx.napped && warp::has_nothing_else(ctx);
-            if rests || stop == Stop::Blocked && ctx.instructions == before {
+            let rests = stop == WarpStop::Yielded && ctx.napped && warp::has_nothing_else(ctx);
+            if rests || stop == WarpStop::Blocked && ctx.instructions == before {
                 quiet += 1;
                 resting |= rests;
             } else {
                 (quiet, resting) = (0, false);
             }
             match stop {
-                Stop::Done => {
+                WarpStop::Done => {
                     done = 0;
                     idle = 0;
                 }
-                Stop::Blocked => {
+                WarpStop::Blocked => {
                     done = 0;
                     // Having run at all, it may have let others go on.
                     idle = if ctx.instructions == before {
@@ -85,11 +86,11 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
                         0
                     };
                 }
-                Stop::Yielded => {
+                WarpStop::Yielded => {
                     done = 0;
                     idle = 0;
                 }
-                Stop::Trouble => return Stop::Trouble,
+                WarpStop::Trouble => return WarpStop::Trouble,
             }
             turns += 1;
         }
@@ -97,20 +98,20 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
             for w in 0..n {
                 warp::finish(ctx, w);
             }
-            return Stop::Done;
+            return WarpStop::Done;
         }
         if idle > n {
             deadlock(ctx);
-            return Stop::Trouble;
+            return WarpStop::Trouble;
         }
         w = if w + 1 < n { w + 1 } else { 0 };
         if turns % 4 == 0 && ctx.run.must_stop() {
             ctx.block.next_warp = w;
-            return Stop::Yielded;
+            return WarpStop::Yielded;
         }
         if ctx.run.turns.is_some() {
-            // Without means to speak to others it should have nothing to wait for, but for a plain word that another
-            // block writes: a race, to be reported and not to hang at.
+            // Without inter-block communication it can only wait for a plain word that another
+            // block writes: a race, which is to be reported and must not hang.
             if ctx.instructions > long {
                 long = ctx.instructions + BLOCK_LONG;
                 (turns, ctx.waits) = (0, 0);
@@ -119,10 +120,10 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
         } else if resting && quiet >= n {
             ctx.block.next_warp = w;
             ctx.idle = true;
-            return Stop::Yielded;
+            return WarpStop::Yielded;
         } else if turns >= BLOCK_TURN && ctx.waits > 0 || ctx.waits > BLOCK_WAITS {
             ctx.block.next_warp = w;
-            return Stop::Yielded;
+            return WarpStop::Yielded;
         }
     }
 }
@@ -131,10 +132,10 @@ fn live_threads(ctx: &Ctx<'_>) -> u32 {
     ctx.block.warps.iter().map(|w| w.live.count_ones()).sum()
 }
 
-/// Split `s` comes to the barrier that ends block `pc`.
-pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) -> Next {
+/// Split `s` arrives at the barrier that ends block `pc`.
+pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) -> SplitOutcome {
     if site.op == BarrierOp::ClusterArrive {
-        return Next::Go(site.next);
+        return SplitOutcome::Go(site.next);
     }
     ctx.w().splits[s].pc = pc;
     if site.aligned && ctx.mask != ctx.w().live {
@@ -154,28 +155,29 @@ pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) 
             !same
         });
         let Some(at) = w.splits.iter().position(|o| o.mask & me.mask != 0) else {
-            return Next::Choose;
+            return SplitOutcome::Choose;
         };
         w.splits[at].mask = mask;
         if mask == w.live {
             ctx.set_mask(mask);
             arrive(ctx, at);
         }
-        return Next::Choose;
+        return SplitOutcome::Choose;
     }
     arrive(ctx, s);
     if site.op == BarrierOp::Arrive {
-        Next::Go(site.next)
+        SplitOutcome::Go(site.next)
     } else {
-        Next::Choose
+        SplitOutcome::Choose
     }
 }
 
-/// Counts the lanes of split `s`, whose block ends with a barrier, and lets the barrier open if that was all.
+/// Counts the lanes of split `s` at the barrier of its block, and opens the barrier if it is
+/// complete.
 pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
     let split = ctx.w().splits[s];
     let code = ctx.code;
-    let Term::Barrier(site) = &code.blocks[split.pc as usize].term else {
+    let Terminator::Barrier(site) = &code.blocks[split.pc as usize].term else {
         return;
     };
     let lane = split.mask.trailing_zeros() as usize & 31;
@@ -236,7 +238,7 @@ fn open_if_complete(ctx: &mut Ctx<'_>, id: u32) {
         for s in &mut w.splits {
             if s.state == SplitState::Barrier(id)
                 && let Some(f) = &w.frames[s.frame as usize]
-                && let Term::Barrier(site) =
+                && let Terminator::Barrier(site) =
                     &run.code().functions[f.function as usize].blocks[s.pc as usize].term
             {
                 s.state = SplitState::Passed(s.pc, value);
@@ -249,7 +251,7 @@ fn open_if_complete(ctx: &mut Ctx<'_>, id: u32) {
 /// Writes a barrier's result into the lanes of the split that has just been chosen.
 pub(crate) fn give_result(ctx: &mut Ctx<'_>, block: u32, value: u32) {
     let code = ctx.code;
-    let Term::Barrier(site) = &code.blocks[block as usize].term else {
+    let Terminator::Barrier(site) = &code.blocks[block as usize].term else {
         return;
     };
     let mask = ctx.mask;
@@ -266,7 +268,7 @@ pub(crate) fn give_result(ctx: &mut Ctx<'_>, block: u32, value: u32) {
     }
 }
 
-/// Lanes have exited: what waited for them may go on.
+/// Handles exited lanes: barriers that waited for them may open.
 pub(crate) fn exited(ctx: &mut Ctx<'_>) {
     for id in 0..ctx.block.barriers.len() as u32 {
         if ctx.block.barriers[id as usize].arrived != 0
@@ -289,7 +291,7 @@ fn report(ctx: &mut Ctx<'_>, function: u32, pc: u32, warp: u32, lane: u32, note:
     let finding = Finding {
         kind: FindingKind::BarrierDivergence,
         access: None,
-        actor: Actor::Thread(Box::new(place), None),
+        actor: FindingActor::Thread(Box::new(place), None),
         note,
         allocation: None,
         other: None,
@@ -334,7 +336,7 @@ fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
     let line = code.origins[code.blocks[other.1 as usize].term_pc as usize].line;
     let t = ctx.run.thread_index(other.2 * 32 + other.3);
     let note = format!(
-        "thread ({},{},{}) stands at another, at line {line}",
+        "thread ({},{},{}) is at another one, at line {line}",
         t[0], t[1], t[2]
     );
     report(ctx, first.0, first.1, first.2, first.3, note);
@@ -342,8 +344,7 @@ fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
 
 fn exited_early(ctx: &mut Ctx<'_>, id: u32, gone: u32) {
     if let Some((function, pc, warp, lane)) = waiting(ctx, id) {
-        let note =
-            format!("{gone} threads of the block have exited without coming to this barrier");
+        let note = format!("{gone} threads of the block have exited without reaching this barrier");
         report(ctx, function, pc, warp, lane, note);
     }
 }
@@ -356,16 +357,16 @@ fn function_of(ctx: &Ctx<'_>) -> u32 {
         .map_or(0, |f| f.function)
 }
 
-/// Lanes `mask` of the warp in hand stand at an aligned barrier without the rest of the warp.
+/// Reports that lanes `mask` of the current warp are at an aligned barrier without the rest.
 pub(crate) fn diverged(ctx: &mut Ctx<'_>, pc: u32, mask: u32) {
     let code = ctx.code;
-    if !matches!(&code.blocks[pc as usize].term, Term::Barrier(t) if t.aligned) {
+    if !matches!(&code.blocks[pc as usize].term, Terminator::Barrier(t) if t.aligned) {
         return;
     }
     let w = &ctx.block.warps[ctx.warp];
     let function = function_of(ctx);
     let note = format!(
-        "lanes {mask:#010x} of warp {} came to it without lanes {:#010x}",
+        "lanes {mask:#010x} of warp {} reached it without lanes {:#010x}",
         w.index,
         w.live & !mask
     );
@@ -421,7 +422,7 @@ fn deadlock(ctx: &mut Ctx<'_>) {
             pc,
             warp,
             lane,
-            "the threads it waits for never come".to_owned(),
+            "the threads it waits for never arrive".to_owned(),
         );
     }
     ctx.trouble = Some(Box::new(Fault {

@@ -1,4 +1,4 @@
-//! Functions that the device brings along: `vprintf`, `__assertfail`.
+//! Built-in device functions: `vprintf`, `__assertfail`.
 
 use super::access::local_get;
 use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
@@ -18,7 +18,7 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, callee: &Callee, site: &CallSite) -> Resul
                 let (format, values) = (argument(ctx, site, 0, l), argument(ctx, site, 1, l));
                 let Some(format) = string(ctx, format, l) else {
                     return Err(FaultKind::IllegalInstruction(
-                        "printf with a format nowhere in memory".to_owned(),
+                        "printf with an invalid format address".to_owned(),
                     ));
                 };
                 let read = |offset: usize, len: usize| {

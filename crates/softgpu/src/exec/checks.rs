@@ -1,45 +1,49 @@
-//! What the checked variants of instructions ask: may this be accessed, and who was here last.
+//! Checks of memory accesses: bounds, initialisation, and races with recorded accesses.
 //!
-//! Invariant: called only from code decoded for checking. A finding never changes what a correct program
-//! computes; a lane whose access lies outside every allocation does not make it. Accesses to global memory are
-//! judged in the order of blocks ([`super::turns`]).
+//! Invariant: called only from code decoded for checking. A finding never changes the results of a
+//! correct program; an access outside every allocation is not executed. Accesses to global memory
+//! are checked in block order ([`super::check_order`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::access::each;
+use super::check_order::{AccessLog, WarpAccess};
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG};
 use super::grid::{LaunchRun, place};
 use super::lanes::{LANES, eights};
 use super::program::{Inst, access_kind};
-use super::turns::{Log, WarpAccess};
-use super::{LaunchSpec, Prepared};
-use crate::check::clock::{BlockClock, Known, Locations};
-use crate::check::shared::{Found, Mark, SharedShadow};
-use crate::check::{CheckContext, FREED, INITIALISED, Launch, Owner, Record, Shadow};
-use crate::mem::{AddressSpace, AllocInfo, At, Shape};
-use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
+use super::{LaunchSpec, PreparedKernel};
+use crate::check::clock::{BlockClock, KnownSegments, LocationClocks};
+use crate::check::shared::{SharedFinding, SharedRecord, SharedShadow};
+use crate::check::{
+    AccessRecord, CheckContext, FREED, INITIALISED, LaunchNaming, SegmentOwner, Shadow,
+};
+use crate::mem::{AddressShape, AddressSpace, AllocInfo, At};
+use crate::report::{
+    Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
+};
 
-/// What the checks of one launch share.
+/// The shared state of one launch's checks.
 #[derive(Debug)]
 pub(crate) struct LaunchCheck {
     first_segment: u32,
-    locations: Locations,
-    identity: Arc<Identity>,
-    /// What the host knew, by its version, when a thread of this launch last learned from it.
+    locations: LocationClocks,
+    identity: Arc<LaunchNames>,
+    /// The host's version when a thread of this launch last acquired from it.
     host_version: AtomicU64,
 }
 
-/// What is needed to say later where a thread of this launch was.
+/// The data that resolves a thread's position in reports after the launch.
 #[derive(Debug)]
-struct Identity {
-    prepared: Arc<Prepared>,
+struct LaunchNames {
+    prepared: Arc<PreparedKernel>,
     grid: [u32; 3],
     block: [u32; 3],
 }
 
-impl Launch for Identity {
-    fn place(&self, block: u32, thread: u32, pc: u32) -> (Place, AccessKind) {
+impl LaunchNaming for LaunchNames {
+    fn place(&self, block: u32, thread: u32, pc: u32) -> (ExecutionPoint, AccessKind) {
         let index = |n: u64, d: [u32; 3]| {
             let (x, y) = (u64::from(d[0]), u64::from(d[1]));
             [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
@@ -58,15 +62,19 @@ impl Launch for Identity {
 }
 
 impl LaunchCheck {
-    pub(crate) fn new(spec: &LaunchSpec, prepared: &Arc<Prepared>, total: u64) -> Option<Self> {
+    pub(crate) fn new(
+        spec: &LaunchSpec,
+        prepared: &Arc<PreparedKernel>,
+        total: u64,
+    ) -> Option<Self> {
         let checks = spec.checks.as_ref()?;
         let shadow = spec.space.shadow()?;
-        let identity = Arc::new(Identity {
+        let identity = Arc::new(LaunchNames {
             prepared: prepared.clone(),
             grid: spec.grid,
             block: spec.block,
         });
-        let owner = Owner {
+        let owner = SegmentOwner {
             op: checks.op,
             launch: Some(identity.clone()),
             block: 0,
@@ -75,7 +83,7 @@ impl LaunchCheck {
         let count = total.min(1 << 28) as u32;
         Some(LaunchCheck {
             first_segment: shadow.begin(owner, count),
-            locations: Locations::default(),
+            locations: LocationClocks::default(),
             identity,
             host_version: AtomicU64::new(0),
         })
@@ -111,20 +119,20 @@ pub(crate) fn end_block(ctx: &mut Ctx<'_>) {
     ctx.block.clock = BlockClock::default();
 }
 
-struct Report {
+struct ThreadFinding {
     kind: FindingKind,
     access: Access,
     note: String,
     allocation: Option<Arc<AllocInfo>>,
-    other: Option<(AccessKind, Actor)>,
+    other: Option<(AccessKind, FindingActor)>,
 }
 
-impl Report {
-    fn by(self, place: Place) -> Finding {
+impl ThreadFinding {
+    fn by(self, place: ExecutionPoint) -> Finding {
         Finding {
             kind: self.kind,
             access: Some(self.access),
-            actor: Actor::Thread(Box::new(place), None),
+            actor: FindingActor::Thread(Box::new(place), None),
             note: self.note,
             allocation: self.allocation,
             other: self.other,
@@ -133,11 +141,11 @@ impl Report {
     }
 }
 
-/// Reports what was found in the block in hand.
+/// Reports a finding in the current block.
 #[cold]
 pub(crate) fn found(ctx: &mut Ctx<'_>, finding: Finding) {
     if ctx.block.log.as_ref().is_some_and(|log| log.is_full()) && !take_turn(ctx) {
-        // The launch was stopped: what the block still does is written down no more.
+        // The launch was stopped: later accesses of the block are not logged.
         return;
     }
     match (&mut ctx.block.log, &ctx.run.spec.checks) {
@@ -147,7 +155,7 @@ pub(crate) fn found(ctx: &mut Ctx<'_>, finding: Finding) {
     }
 }
 
-fn report(ctx: &mut Ctx<'_>, i: &Inst, lane: u32, r: Report) {
+fn report(ctx: &mut Ctx<'_>, i: &Inst, lane: u32, r: ThreadFinding) {
     let finding = r.by(ctx.place(ctx.pc_of(i), lane));
     found(ctx, finding);
 }
@@ -179,7 +187,7 @@ pub(crate) fn global(
     if ctx.block.log.is_some() && !take_turn(ctx) {
         return write_down(ctx, shadow, access, addr);
     }
-    let site = Site {
+    let site = GlobalAccessSite {
         run: ctx.run,
         block: ctx.block.linear,
         segment: ctx.block.segment,
@@ -190,7 +198,7 @@ pub(crate) fn global(
     judge(&site, shadow, access, addr)
 }
 
-/// Whether accesses of the block in hand are judged as they are made from now on.
+/// Whether accesses of the current block are checked immediately from now on.
 fn take_turn(ctx: &mut Ctx<'_>) -> bool {
     let (run, block) = (ctx.run, ctx.block.linear);
     let Some(turns) = &run.turns else {
@@ -207,7 +215,7 @@ fn take_turn(ctx: &mut Ctx<'_>) -> bool {
     true
 }
 
-/// Writes an access down, to be judged when it is the block's turn. Which lanes may make it does not depend on that.
+/// Logs an access, to be checked in block order. The admitted lanes do not depend on that.
 fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u64; LANES]) -> u32 {
     let space = &ctx.run.spec.space;
     let (size, mask) = (u64::from(access.size), access.mask);
@@ -219,11 +227,11 @@ fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u6
     for (n, eight) in eights(addr).iter().enumerate() {
         let lanes = mask & 255 << (8 * n);
         let run = match u64::shape(eight, size as usize) {
-            Shape::Step => Some(8 * size),
-            Shape::Same => Some(size),
-            Shape::Scattered => None,
+            AddressShape::Step => Some(8 * size),
+            AddressShape::Same => Some(size),
+            AddressShape::Scattered => None,
         };
-        // One that reaches out of the space is looked at lane by lane.
+        // An access that leaves the space is checked lane by lane.
         if lanes == 255 << (8 * n)
             && run.is_some_and(|len| space.contains(eight[0], len) && may(eight[0], len))
         {
@@ -241,14 +249,14 @@ fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u6
     allowed
 }
 
-/// Judges what a block has written down: it is its turn.
-pub(crate) fn replay(run: &LaunchRun, block: u64, log: &mut Log) {
+/// Checks a block's logged accesses, now that all lower blocks are checked.
+pub(crate) fn replay(run: &LaunchRun, block: u64, log: &mut AccessLog) {
     let Some((shadow, check, checks)) = shadow(run) else {
         return;
     };
-    let known = Known::default();
+    let known = KnownSegments::default();
     let judge = |access: WarpAccess, addr: &[u64; LANES]| {
-        let site = Site {
+        let site = GlobalAccessSite {
             run,
             block,
             segment: check.first_segment + block as u32,
@@ -261,21 +269,21 @@ pub(crate) fn replay(run: &LaunchRun, block: u64, log: &mut Log) {
     log.replay(judge, |finding| checks.sink.add(finding));
 }
 
-/// Where a warp's access to global memory is made.
-struct Site<'a> {
+/// The position of a warp's access to global memory.
+struct GlobalAccessSite<'a> {
     run: &'a LaunchRun,
     block: u64,
     segment: u32,
-    /// What the block knows of the others.
-    known: &'a Known,
+    /// The block's vector clock.
+    known: &'a KnownSegments,
     /// Instruction, counted through all functions.
     pc: u32,
     warp: u32,
 }
 
-impl Site<'_> {
+impl GlobalAccessSite<'_> {
     #[cold]
-    fn report(&self, lane: u32, r: Report) {
+    fn report(&self, lane: u32, r: ThreadFinding) {
         let Some(checks) = &self.run.spec.checks else {
             return;
         };
@@ -288,10 +296,15 @@ impl Site<'_> {
     }
 }
 
-/// Judges an access to global memory, and records it; returns the lanes that may make it.
-fn judge(site: &Site<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u64; LANES]) -> u32 {
+/// Checks an access to global memory and records it; returns the admitted lanes.
+fn judge(
+    site: &GlobalAccessSite<'_>,
+    shadow: &Shadow,
+    access: WarpAccess,
+    addr: &[u64; LANES],
+) -> u32 {
     let (size, kind, mask) = (u64::from(access.size), access.kind, access.mask);
-    let record = Record::new(site.segment, access.pc, access.warp * 32, access.strong);
+    let record = AccessRecord::new(site.segment, access.pc, access.warp * 32, access.strong);
     let mut allowed = 0;
     for (n, eight) in eights(addr).iter().enumerate() {
         let lanes = mask & 255 << (8 * n);
@@ -308,14 +321,14 @@ fn judge(site: &Site<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u64; LANE
     allowed
 }
 
-/// Judges one lane's access to global memory; whether it may be made.
+/// Checks one lane's access to global memory; returns whether it is admitted.
 fn lane(
-    site: &Site<'_>,
+    site: &GlobalAccessSite<'_>,
     l: usize,
     shadow: &Shadow,
     addr: u64,
     size: u64,
-    record: Record,
+    record: AccessRecord,
     kind: AccessKind,
 ) -> bool {
     let (l, space) = (l as u32, &site.run.spec.space);
@@ -326,7 +339,7 @@ fn lane(
         len: size,
     };
     if !addr.is_multiple_of(size.next_power_of_two()) {
-        let r = Report {
+        let r = ThreadFinding {
             kind: FindingKind::Misaligned,
             access,
             note: format!("must be a multiple of {}", size.next_power_of_two()),
@@ -340,7 +353,7 @@ fn lane(
         // Registered host memory is not shadowed; anything else has no memory behind it.
         let (device, write) = (site.run.spec.device.ordinal, kind != AccessKind::Read);
         if space.translate(device, addr, size, write).is_none() {
-            let r = Report {
+            let r = ThreadFinding {
                 kind: FindingKind::OutOfBounds,
                 access,
                 note: String::new(),
@@ -349,7 +362,7 @@ fn lane(
             };
             site.report(l, r);
         }
-        // What is reported is the fault too that it is without checks.
+        // The finding is also the fault that it would be without checks.
         return true;
     }
     let ok = lane_states(site, l, shadow, access, kind);
@@ -359,21 +372,21 @@ fn lane(
     ok
 }
 
-/// The case without surprises: eight lanes that read or write a run of whole words, untouched but by this block, or
-/// before this launch. Whether it was one; then it is recorded.
+/// The fast path: eight lanes that access a run of whole words, which only this block has accessed
+/// since this launch began. Returns whether it applied; then the access is recorded.
 #[inline(always)]
 fn quick(
-    site: &Site<'_>,
+    site: &GlobalAccessSite<'_>,
     shadow: &Shadow,
     at: &[u64; 8],
     size: u64,
-    record: Record,
+    record: AccessRecord,
     kind: AccessKind,
 ) -> bool {
     let (len, record) = match (u64::shape(at, size as usize), kind) {
-        (Shape::Step, _) => (8 * size, record),
+        (AddressShape::Step, _) => (8 * size, record),
         // The last lane's is the record that stays.
-        (Shape::Same, AccessKind::Read) => (size, record.of(7)),
+        (AddressShape::Same, AccessKind::Read) => (size, record.of(7)),
         _ => return false,
     };
     let at = at[0];
@@ -388,7 +401,7 @@ fn quick(
     let words = first / 4..(first + len) / 4;
     let own = site.segment;
     let fine = |raw: u64| raw == 0 || (raw >> 32) as u32 == own;
-    // Records of earlier operations that are known to be before are as good as none.
+    // Records of operations that are ordered before count as absent.
     let unmet = |tables: &[&[AtomicU64]], writes: bool| {
         let mut met = false;
         for table in tables {
@@ -412,7 +425,7 @@ fn quick(
     if !ok {
         return false;
     }
-    let record = Record(record.0 | 15);
+    let record = AccessRecord(record.0 | 15);
     let per = size as usize / 4;
     if kind == AccessKind::Read {
         let (last, earlier) = (&shadow.reads[words.clone()], &shadow.earlier_reads[words]);
@@ -443,7 +456,7 @@ thread_local! {
 }
 
 fn quick_ordered(
-    site: &Site<'_>,
+    site: &GlobalAccessSite<'_>,
     shadow: &Shadow,
     words: std::ops::Range<usize>,
     reads_too: bool,
@@ -483,7 +496,13 @@ fn quick_ordered(
 }
 
 /// Bounds, use after free and initialisation of one lane's access; whether it may be made.
-fn lane_states(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, kind: AccessKind) -> bool {
+fn lane_states(
+    site: &GlobalAccessSite<'_>,
+    l: u32,
+    shadow: &Shadow,
+    access: Access,
+    kind: AccessKind,
+) -> bool {
     let first = shadow.index(access.addr);
     let (states, len) = (&shadow.states, access.len as usize);
     let space = &site.run.spec.space;
@@ -497,7 +516,7 @@ fn lane_states(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, kind: A
         };
         site.report(
             l,
-            Report {
+            ThreadFinding {
                 kind: if freed {
                     FindingKind::UseAfterFree
                 } else {
@@ -518,7 +537,7 @@ fn lane_states(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, kind: A
         if unread != 0 {
             site.report(
                 l,
-                Report {
+                ThreadFinding {
                     kind: FindingKind::Uninitialised,
                     access,
                     note: format!("{unread} of its bytes were never written"),
@@ -554,8 +573,14 @@ fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
 /// How far an address may be from an allocation that a report names.
 const NEAR_BYTES: u64 = 1 << 20;
 
-/// Races and hazards of one lane's access with those recorded; then it is the last.
-fn lane_records(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, record: Record) {
+/// Checks one lane's access for races and hazards with recorded accesses, then records it.
+fn lane_records(
+    site: &GlobalAccessSite<'_>,
+    l: u32,
+    shadow: &Shadow,
+    access: Access,
+    record: AccessRecord,
+) {
     let record = record.0;
     let write = access.kind != AccessKind::Read;
     let mut at = access.addr;
@@ -565,13 +590,22 @@ fn lane_records(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, record
         let bytes = (((1u64 << (next - at)) - 1) << (at & 3)) as u8;
         let w = shadow.index(at) / 4;
         let meets = |was: &AtomicU64, kind| {
-            let was = Record(was.load(Ordering::Relaxed));
-            conflict(site, l, shadow, access, Record(record), was, bytes, kind)
+            let was = AccessRecord(was.load(Ordering::Relaxed));
+            conflict(
+                site,
+                l,
+                shadow,
+                access,
+                AccessRecord(record),
+                was,
+                bytes,
+                kind,
+            )
         };
         let mut met = meets(&shadow.writes[w], AccessKind::Write);
         if write {
             met |= meets(&shadow.reads[w], AccessKind::Read);
-            // One more only if it says more.
+            // A further one only if it adds information.
             if !met {
                 meets(&shadow.earlier_reads[w], AccessKind::Read);
             }
@@ -580,7 +614,7 @@ fn lane_records(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, record
         let old = table[w].load(Ordering::Relaxed);
         // Bytes of the same word that this thread touched just before stay recorded.
         let keep = if old >> 4 == record >> 4 { old & 15 } else { 0 };
-        let now = Record(record | u64::from(bytes) | keep);
+        let now = AccessRecord(record | u64::from(bytes) | keep);
         if write {
             shadow.writes[w].store(now.0, Ordering::Relaxed);
         } else {
@@ -590,16 +624,17 @@ fn lane_records(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, record
     }
 }
 
-/// Whether an access meets a recorded one with nothing between; then it has been reported.
+/// Whether an access conflicts with a recorded one that is not ordered before it; then the conflict
+/// has been reported.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "both sides of a comparison")]
 fn conflict(
-    site: &Site<'_>,
+    site: &GlobalAccessSite<'_>,
     l: u32,
     shadow: &Shadow,
     access: Access,
-    now: Record,
-    was: Record,
+    now: AccessRecord,
+    was: AccessRecord,
     bytes: u8,
     was_kind: AccessKind,
 ) -> bool {
@@ -615,11 +650,11 @@ fn conflict(
 
 /// The cold half of `conflict`.
 fn conflict_slow(
-    site: &Site<'_>,
+    site: &GlobalAccessSite<'_>,
     l: u32,
     shadow: &Shadow,
     access: Access,
-    was: Record,
+    was: AccessRecord,
     was_kind: AccessKind,
 ) -> bool {
     let Some(checks) = &site.run.spec.checks else {
@@ -661,7 +696,7 @@ fn conflict_slow(
     });
     site.report(
         l,
-        Report {
+        ThreadFinding {
             kind,
             access,
             note: match kind {
@@ -719,7 +754,7 @@ fn shared_lanes(
     mask: u32,
     size: u32,
     kind: AccessKind,
-    mark: Mark,
+    mark: SharedRecord,
 ) -> u32 {
     let (warp, len) = (ctx.warp, ctx.block.shared.len() as u64);
     let mut allowed = 0;
@@ -738,7 +773,7 @@ fn shared_lanes(
             } else {
                 format!("the block has {len} bytes of shared memory")
             };
-            let r = Report {
+            let r = ThreadFinding {
                 kind: if misaligned {
                     FindingKind::Misaligned
                 } else {
@@ -774,8 +809,8 @@ fn shared_lanes(
 }
 
 #[cold]
-fn shared_found(ctx: &mut Ctx<'_>, i: &Inst, l: u32, access: Access, found: Found) {
-    let who = |m: Mark| {
+fn shared_found(ctx: &mut Ctx<'_>, i: &Inst, l: u32, access: Access, found: SharedFinding) {
+    let originator = |m: SharedRecord| {
         let (function, pc) = ctx.run.prepared.locate(m.pc());
         let p = ctx.run.place(
             function,
@@ -783,30 +818,30 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &Inst, l: u32, access: Access, found: Foun
             ctx.block.index,
             ctx.run.thread_index(m.thread()),
         );
-        Actor::Thread(Box::new(p), None)
+        FindingActor::Thread(Box::new(p), None)
     };
     let (kind, note, other) = match found {
-        Found::Uninitialised => (
+        SharedFinding::Uninitialised => (
             FindingKind::Uninitialised,
-            "nobody in the block wrote it".to_owned(),
+            "no thread of the block wrote it".to_owned(),
             None,
         ),
-        Found::Race(m, kind) => (
+        SharedFinding::Race(m, kind) => (
             FindingKind::SharedRace,
             "no barrier between the two threads".to_owned(),
-            Some((kind, who(m))),
+            Some((kind, originator(m))),
         ),
-        Found::Pending(m) => (
+        SharedFinding::Pending(m) => (
             FindingKind::MissingAsyncWait,
             "the copy has not been waited for".to_owned(),
-            Some((AccessKind::AsyncCopy, who(m))),
+            Some((AccessKind::AsyncCopy, originator(m))),
         ),
     };
     report(
         ctx,
         i,
         l,
-        Report {
+        ThreadFinding {
             kind,
             access,
             note,
@@ -864,7 +899,7 @@ pub(crate) fn local(
                 ctx,
                 i,
                 l,
-                Report {
+                ThreadFinding {
                     kind: FindingKind::Uninitialised,
                     access,
                     note,
@@ -876,7 +911,7 @@ pub(crate) fn local(
     }
 }
 
-/// The lanes at hand have passed a fence.
+/// Records that the active lanes have passed a fence.
 pub(crate) fn fence(ctx: &mut Ctx<'_>) {
     let Some((shadow, check, checks)) = shadow(ctx.run) else {
         return;
@@ -888,7 +923,7 @@ pub(crate) fn fence(ctx: &mut Ctx<'_>) {
     clock.fenced = Some(Arc::new(known));
     if clock.dirty {
         clock.dirty = false;
-        let owner = Owner {
+        let owner = SegmentOwner {
             op: checks.op,
             launch: Some(check.identity.clone()),
             block,
@@ -898,8 +933,8 @@ pub(crate) fn fence(ctx: &mut Ctx<'_>) {
     }
 }
 
-/// A lane has read, by an acquire that includes the host, what the host may have told it.
-pub(crate) fn told_by_host(ctx: &mut Ctx<'_>) {
+/// Records that a lane has acquired from the host (system scope).
+pub(crate) fn acquire_from_host(ctx: &mut Ctx<'_>) {
     let Some((_, check, checks)) = shadow(ctx.run) else {
         return;
     };
@@ -908,14 +943,15 @@ pub(crate) fn told_by_host(ctx: &mut Ctx<'_>) {
     check.host_version.store(version, Ordering::Relaxed);
 }
 
-/// A lane tells the host, by a release, what it has done.
+/// Records that a lane has released to the host (system scope).
 pub(crate) fn tells_host(ctx: &mut Ctx<'_>) {
     if let Some((_, _, checks)) = shadow(ctx.run) {
         checks.order.tell_host(checks.op);
     }
 }
 
-/// An atomic at each lane's address: it takes what is there and leaves what the block knew at its last fence.
+/// Atomics at each lane's address: each acquires the location's clock and releases the block's
+/// clock as of its last fence.
 pub(crate) fn synchronise(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, shared: bool) {
     one_way(ctx, addr, mask, shared, true);
     one_way(ctx, addr, mask, shared, false);

@@ -4,8 +4,8 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast, Sym};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::lower::{
-    Entity, LBarrier, LCallee, LTerm, Lower, Lowered, Mods, Opd, P, Reason, bad, bits, operand,
-    rows,
+    Entity, LBarrier, LCallee, LTerm, Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits,
+    operand, rows,
 };
 use super::memory;
 use super::program::BarrierOp;
@@ -44,16 +44,16 @@ pub(crate) fn ends_block(i: &Tree) -> bool {
 fn label(l: &mut Lower<'_, '_>, s: Sym) -> Lowered<usize> {
     match l.lookup(s) {
         Some(Entity::Label(b)) => Ok(b),
-        _ => bad(format!("no label is called `{}`", l.name(s))),
+        _ => bad(format!("undefined label `{}`", l.name(s))),
     }
 }
 
-pub(crate) fn bra(l: &mut Lower<'_, '_>, i: &Tree, guard: P) -> Lowered<()> {
+pub(crate) fn bra(l: &mut Lower<'_, '_>, i: &Tree, guard: PredRef) -> Lowered<()> {
     let Some(Ast::Name(s)) = i.operands.first() else {
         return bad("a label is needed");
     };
     let taken = label(l, *s)?;
-    if guard == P::True {
+    if guard == PredRef::True {
         l.terminate(LTerm::Jump(taken));
     } else {
         let fall = l.new_block();
@@ -91,7 +91,7 @@ fn brx(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
     };
     let index = l.src(index, Ty::U32)?;
     let Some(Entity::Targets(names)) = l.lookup(*list) else {
-        return bad("no list of labels is called so");
+        return bad("undefined list of labels");
     };
     let targets = names
         .into_iter()
@@ -149,7 +149,7 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
         }
     }
     let [target, rest @ ..] = ops else {
-        return bad("a call of nothing");
+        return bad("a call without a target");
     };
     let mut args = Vec::new();
     if let Some(Ast::List(list)) = rest.first() {
@@ -160,7 +160,7 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
     let callee = match target {
         Ast::Name(s) => match l.lookup(*s) {
             Some(Entity::Reg(v, ty)) if rows(ty) == 2 => LCallee::Indirect(Opd::Use(v)),
-            Some(_) => return bad("a call of something that is no function"),
+            Some(_) => return bad("the call's target is not a function"),
             None => {
                 let found = l.k.info.function_index.get(s).copied();
                 match (
@@ -176,17 +176,17 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
                     (None, "malloc") => LCallee::Malloc,
                     (None, "free") => LCallee::Free,
                     (None, name) => {
-                        return bad(format!("function `{name}` is declared but nowhere defined"));
+                        return bad(format!("function `{name}` is declared but not defined"));
                     }
                 }
             }
         },
-        _ => return bad("a call of something that is no function"),
+        _ => return bad("the call's target is not a function"),
     };
     if matches!(callee, LCallee::Indirect(_)) {
         // Lanes with other targets come back to the call, so it stands alone: nothing is done twice.
-        let nobody = l.c32(0);
-        l.sync_point(nobody);
+        let no_lanes = l.c32(0);
+        l.sync_point(no_lanes);
     }
     let next = l.new_block();
     l.terminate_to(
@@ -219,9 +219,9 @@ fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         aligned,
         id: Opd::None,
         count: None,
-        pred: P::True,
+        pred: PredRef::True,
         dest: Opd::None,
-        dest_pred: P::True,
+        dest_pred: PredRef::True,
         next,
     };
     if m.has(Word::Cluster) {
@@ -250,7 +250,7 @@ fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             Some(Word::Popc) => (BarrierOp::RedPopc, 1),
             Some(Word::And) => (BarrierOp::RedAnd, 1),
             Some(_) => (BarrierOp::RedOr, 1),
-            None => return Err(Reason::Unsupported),
+            None => return Err(LowerError::Unsupported),
         }
     } else if m.has(Word::Arrive) {
         (BarrierOp::Arrive, 0)
@@ -274,7 +274,7 @@ fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         at += 1;
     }
     if skip == 1 {
-        b.pred = l.pred(ops.get(at).ok_or(Reason::Unsupported)?)?;
+        b.pred = l.pred(ops.get(at).ok_or(LowerError::Unsupported)?)?;
         if op == BarrierOp::RedPopc {
             b.dest = l.dst(&ops[0], Ty::U32)?;
         } else {

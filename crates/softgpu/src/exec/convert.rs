@@ -7,7 +7,7 @@ use super::alu_float::{round_of, saturate32, saturate64};
 use super::data::{self, lane_ops};
 use super::halves::{f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::lanes::{handlers, map1};
-use super::lower::{Lower, Lowered, Mods, Opd, Reason, bad, bits, is_signed, rows};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, bad, bits, is_signed, rows};
 use super::scalar::Round;
 use super::scalar::convert::{
     Int, float_to_int, int_to_f32, int_to_f64, int_to_half, int_to_int, integral,
@@ -140,7 +140,7 @@ fn in_register(value: u64, reg: Ty) -> u64 {
 
 fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
     if !int_like(to) || !int_like(from) {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let a = l.src(&i.operands[1], from)?;
     let (v, reg) = l.dst_reg(&i.operands[0], to)?;
@@ -220,7 +220,7 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
                 l.emit(h, d, a, none, none);
             }
         }
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     }
     Ok(())
 }
@@ -273,7 +273,7 @@ fn after(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty) -> Lowered<()> {
         let h = match to {
             Ty::F32 => saturate32(),
             Ty::F64 => saturate64(),
-            _ => return Err(Reason::Unsupported),
+            _ => return Err(LowerError::Unsupported),
         };
         l.emit(h, Opd::Both(v), Opd::Use(v), Opd::None, Opd::None);
     }
@@ -357,7 +357,7 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
     }
     let f = format(to);
     if from == Ty::Tf32 {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let overflow = if m.has(Word::Satfinite) {
         Overflow::Finite
@@ -432,7 +432,7 @@ fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Low
         Overflow::Ieee
     };
     let Some(f) = format(to) else {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     };
     let tiny = |ty| matches!(ty, Ty::E4m3x2 | Ty::E5m2x2);
     let none = (Opd::None, false);
@@ -465,7 +465,7 @@ fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Low
         }
         [d, a] if tiny(from) && to == Ty::F16x2 => {
             let Some(g) = format(from) else {
-                return Err(Reason::Unsupported);
+                return Err(LowerError::Unsupported);
             };
             let a = l.src(a, from)?;
             let (d, wide) = l.dst_wide(d, to)?;
@@ -475,7 +475,7 @@ fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Low
             });
             l.finish(wide, false);
         }
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     }
     Ok(())
 }

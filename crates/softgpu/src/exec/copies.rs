@@ -1,6 +1,6 @@
 //! Asynchronous copies, and the mbarriers that wait for them.
 //!
-//! A copy lands when it is made or, where a device may be as late as a program lets it, when a wait asks for it.
+//! A copy completes when it is issued or, with late copies configured, at the wait that requires it.
 //! An mbarrier is eight bytes: arrivals still pending (20 bits), arrivals of a phase (20), bytes of
 //! transactions still pending (23, signed), and the parity of the phase (1).
 
@@ -11,7 +11,7 @@ use super::access::{NOWHERE, WIDE, allow, inside, offsets};
 use super::checks;
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, LANES, PredOperand, handlers_plain};
-use super::lower::{self, Address, Lower, Lowered, Mods, Opd, P, Reason, bad};
+use super::lower::{self, AddressOperand, Lower, LowerError, Lowered, Mods, Opd, PredRef, bad};
 use super::program::Inst;
 use crate::report::{AccessKind, MemSpace};
 
@@ -130,8 +130,8 @@ fn land_groups(ctx: &mut Ctx<'_>, mask: u32, keep: Option<u32>) {
     }
 }
 
-struct Commit;
-impl Exec for Commit {
+struct CommitGroup;
+impl Exec for CommitGroup {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
         let mask = ctx.mask;
         let w = ctx.w();
@@ -184,16 +184,16 @@ const BARS: [Bar; 12] = [
 ];
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct MbarrierState {
     pending: i64,
     expected: i64,
     bytes: i64,
     phase: u64,
 }
 
-impl State {
+impl MbarrierState {
     fn unpack(v: u64) -> Self {
-        State {
+        MbarrierState {
             pending: (v & 0xf_ffff) as i64,
             expected: (v >> 20 & 0xf_ffff) as i64,
             bytes: ((v << 1) as i64) >> 41,
@@ -253,7 +253,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             let l = m.trailing_zeros() as usize;
             m &= m - 1;
             if what == Bar::PendingCount {
-                let s = State::unpack(ctx.rows.lane::<u64>(i.b, l));
+                let s = MbarrierState::unpack(ctx.rows.lane::<u64>(i.b, l));
                 ctx.rows.set_lane::<u32>(i.d, l, s.pending as u32);
                 continue;
             }
@@ -261,7 +261,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&ctx.block.shared[at..at + 8]);
             let raw = u64::from_le_bytes(bytes);
-            let mut s = State::unpack(raw);
+            let mut s = MbarrierState::unpack(raw);
             if CHECK {
                 let one = [off[l] as u64 | SHARED_TAG; LANES];
                 match what {
@@ -273,7 +273,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             match what {
                 Bar::Init => {
                     let n = i64::from(ctx.rows.lane::<u32>(i.b, l));
-                    s = State {
+                    s = MbarrierState {
                         pending: n,
                         expected: n,
                         bytes: 0,
@@ -281,7 +281,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
                     };
                 }
                 Bar::Inval => {
-                    s = State {
+                    s = MbarrierState {
                         pending: 0,
                         expected: 0,
                         bytes: 0,
@@ -314,7 +314,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
                 }
                 Bar::TestWait | Bar::TestParity => {
                     let done = if what == Bar::TestWait {
-                        State::unpack(ctx.rows.lane::<u64>(i.b, l)).phase != s.phase
+                        MbarrierState::unpack(ctx.rows.lane::<u64>(i.b, l)).phase != s.phase
                     } else {
                         u64::from(ctx.rows.lane::<u32>(i.b, l) & 1) != s.phase
                     };
@@ -355,11 +355,11 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
 
 fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if !m.has(Word::Async) || m.has(Word::Bulk) {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let none = Opd::None;
     if m.has(Word::CommitGroup) {
-        l.emit(handlers_plain::<Commit>(), none, none, none, none);
+        l.emit(handlers_plain::<CommitGroup>(), none, none, none, none);
         return Ok(());
     }
     if m.has(Word::WaitAll) || m.has(Word::WaitGroup) {
@@ -391,13 +391,13 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if !matches!(len, 4 | 8 | 16) {
         return bad("a size other than 4, 8 or 16");
     }
-    let Address::Value {
+    let AddressOperand::Value {
         base, wide, offset, ..
     } = l.address(dst)?
     else {
         return bad("a shared address is needed");
     };
-    let Address::Value {
+    let AddressOperand::Value {
         base: from,
         wide: from_wide,
         offset: from_offset,
@@ -408,7 +408,7 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     };
     let from = l.resize(from, if from_wide { 2 } else { 1 }, 2, false);
     if !(-(1 << 23)..1 << 23).contains(&from_offset) {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     // A fourth operand is the bytes to read, or a predicate that says to read none, or a cache policy.
     let read = match rest.first() {
@@ -416,7 +416,7 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             Ok(p) if !matches!(o, Ast::Imm(_)) => {
                 let t = l.temp_rows(1);
                 let flip = match p {
-                    P::Use(v, n) => P::Use(v, !n),
+                    PredRef::Use(v, n) => PredRef::Use(v, !n),
                     p => p,
                 };
                 let x = l.prepare(super::data::from_pred(), Opd::Def(t), none, none, none);
@@ -443,7 +443,7 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 
 /// A shared or generic address as a 64-bit value.
 fn shared_address(l: &mut Lower<'_, '_>, o: &Ast) -> Lowered<(Opd, u8)> {
-    let Address::Value {
+    let AddressOperand::Value {
         base, wide, offset, ..
     } = l.address(o)?
     else {
@@ -500,7 +500,7 @@ fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         if let Some(x) = l.blocks[cur].insts.last_mut() {
             x.imm_lo = Some(p);
         }
-        // Others of the block must get on with what this one waits for.
+        // Other threads of the block must progress, since this one waits for them.
         if m.has(Word::TryWait) {
             let next = l.new_block();
             l.terminate_to(super::lower::LTerm::Yield(next), next);
@@ -538,7 +538,7 @@ fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             n,
         );
     } else {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     Ok(())
 }

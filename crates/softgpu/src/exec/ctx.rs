@@ -1,14 +1,14 @@
-//! What a worker has in its hands while it runs a warp: the block, the warp, its active lanes.
+//! Execution context of a worker: the block, the warp and its active lanes.
 //!
-//! Invariant: between two basic blocks `trouble` is looked at; inside one, an instruction that failed
-//! has no effect and the rest of the block may still run.
+//! Invariant: `trouble` is checked between two basic blocks; inside one, a failed instruction has no
+//! effect and the rest of the block may still run.
 
 use super::grid::LaunchRun;
-use super::lanes::{ALL, FrameRows, MaskRow, Rows};
+use super::lanes::{ALL, FrameRows, MaskRow, RegisterFile};
 use super::program::{FunctionCode, Inst};
 use crate::check::shared::SharedShadow;
 use crate::mem::Window;
-use crate::report::{Access, Fault, FaultKind, Place};
+use crate::report::{Access, ExecutionPoint, Fault, FaultKind};
 
 /// Tags of generic addresses that are not global. Offsets are the low 32 bits.
 pub(crate) const SHARED_TAG: u64 = 1 << 56;
@@ -27,7 +27,7 @@ pub(crate) struct Split {
     /// Index in [`WarpState::frames`].
     pub(crate) frame: u32,
     pub(crate) state: SplitState,
-    /// Has had its turn while others wait for theirs.
+    /// Has used its time slice while others wait for theirs.
     pub(crate) tired: bool,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Barrier {
     pub(crate) or: bool,
 }
 
-/// A block in execution. Can be put aside and taken up again.
+/// A block in execution. Can be suspended and resumed.
 #[derive(Debug, Default)]
 pub(crate) struct BlockState {
     pub(crate) index: [u32; 3],
@@ -113,13 +113,14 @@ pub(crate) struct BlockState {
     pub(crate) segment: u32,
     pub(crate) clock: crate::check::clock::BlockClock,
     pub(crate) reported_exit: bool,
-    /// What is to be judged when it is this block's turn; none when it is, or when all are judged as they come.
-    pub(crate) log: Option<Box<super::turns::Log>>,
+    /// The log of unchecked accesses; `None` if this block has the turn, or if all accesses are
+    /// checked immediately.
+    pub(crate) log: Option<Box<super::check_order::AccessLog>>,
 }
 
 /// See the module.
 pub(crate) struct Ctx<'l> {
-    pub(crate) rows: Rows,
+    pub(crate) rows: RegisterFile,
     pub(crate) mask: u32,
     pub(crate) mask_row: MaskRow,
     pub(crate) run: &'l LaunchRun,
@@ -132,11 +133,11 @@ pub(crate) struct Ctx<'l> {
     pub(crate) read_window: Window,
     pub(crate) write_window: Window,
     pub(crate) trouble: Option<Box<Fault>>,
-    /// Atomics, volatile and acquiring loads since last looked at.
+    /// Atomics, volatile and acquiring loads since the last check.
     pub(crate) waits: u32,
-    /// Lanes have asked to rest since last looked at.
+    /// Whether lanes have executed `nanosleep` since the last check.
     pub(crate) napped: bool,
-    /// Why a block lets others run: all its lanes rest, or wait for such.
+    /// Whether a block yields because all its lanes sleep, or wait for sleeping ones.
     pub(crate) idle: bool,
     pub(crate) instructions: u64,
     pub(crate) spare_frames: Vec<FrameRows>,
@@ -145,7 +146,7 @@ pub(crate) struct Ctx<'l> {
 impl<'l> Ctx<'l> {
     pub(crate) fn new(run: &'l LaunchRun) -> Self {
         Ctx {
-            rows: Rows::unbound(),
+            rows: RegisterFile::unbound(),
             mask: 0,
             mask_row: MaskRow::new(0),
             run,
@@ -184,7 +185,7 @@ impl<'l> Ctx<'l> {
     }
 
     /// Where lane `lane` is, at instruction `pc` of the bound function.
-    pub(crate) fn place(&self, pc: u32, lane: u32) -> Place {
+    pub(crate) fn place(&self, pc: u32, lane: u32) -> ExecutionPoint {
         let function = self
             .run
             .code()

@@ -1,11 +1,11 @@
-//! Moving values: `mov`, packing, `selp`, `slct`, address space conversions.
+//! Data movement: `mov`, packing, `selp`, `slct`, address space conversions.
 
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, Handlers, PredOperand, handlers, handlers_plain, map1, map2, select};
-use super::lower::{Lower, Lowered, Mods, Opd, P, Reason, bad, bits, rows, tag};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits, rows, tag};
 use super::program::Inst;
 
 /// Declares behaviours that work lane by lane.
@@ -43,8 +43,8 @@ lane_ops! {
 }
 
 /// `d = p ? a : b`.
-struct Select<const WIDE: bool>;
-impl<const WIDE: bool> Exec for Select<WIDE> {
+struct SelectLane<const WIDE: bool>;
+impl<const WIDE: bool> Exec for SelectLane<WIDE> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let p = ctx.rows.pred(PredOperand::from_bits(i.x));
@@ -181,7 +181,7 @@ pub(crate) fn copy(l: &mut Lower<'_, '_>, d: Opd, a: Opd, n: u8) {
 }
 
 /// Sets predicate `d` where `a` is not zero.
-pub(crate) fn to_pred(l: &mut Lower<'_, '_>, d: P, a: Opd) {
+pub(crate) fn to_pred(l: &mut Lower<'_, '_>, d: PredRef, a: Opd) {
     l.emit(handlers::<NonZero>(), Opd::None, a, Opd::None, Opd::None)
         .imm_lo = Some(d);
 }
@@ -354,7 +354,7 @@ fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         return bad("two operands are needed");
     };
     if m.any(&[Word::V2, Word::V4]).is_some() {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     if ty == Ty::Pred {
         let a = l.pred(a)?;
@@ -368,7 +368,7 @@ fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         );
         x.imm_lo = Some(d);
         x.x_pred = Some(a);
-        x.imm_hi = Some(P::True);
+        x.imm_hi = Some(PredRef::True);
         return Ok(());
     }
     match (d, a) {
@@ -397,9 +397,9 @@ fn selp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let (a, b, p) = (l.src(a, ty)?, l.src(b, ty)?, l.pred(p)?);
     let d = l.dst(d, ty)?;
     let h = if rows(ty) == 2 {
-        handlers::<Select<true>>()
+        handlers::<SelectLane<true>>()
     } else {
-        handlers::<Select<false>>()
+        handlers::<SelectLane<false>>()
     };
     l.emit(h, d, a, b, Opd::None).x_pred = Some(p);
     Ok(())
@@ -445,9 +445,9 @@ fn cvta(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             Word::Param,
             Word::ParamEntry,
         ])
-        .ok_or(Reason::Unsupported)?;
+        .ok_or(LowerError::Unsupported)?;
     if rows(ty) != 2 {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let a = l.src(&i.operands[1], ty)?;
     let d = l.dst(&i.operands[0], ty)?;
@@ -463,9 +463,13 @@ fn cvta(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 }
 
 fn isspacep(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
-    let space = m.words().next().and_then(tag).ok_or(Reason::Unsupported)?;
+    let space = m
+        .words()
+        .next()
+        .and_then(tag)
+        .ok_or(LowerError::Unsupported)?;
     if m.has(Word::Const) {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let a = l.src(&i.operands[1], Ty::B64)?;
     let d = l.pred_dst(&i.operands[0])?;
@@ -484,7 +488,7 @@ fn isspacep(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 fn pred_logic(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
     let a = l.pred(&i.operands[1])?;
     let b = if i.op == Op::Not {
-        P::True
+        PredRef::True
     } else {
         l.pred(&i.operands[2])?
     };
@@ -502,7 +506,7 @@ fn pred_logic(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
 }
 
 /// `d = a op b` on predicates.
-pub(crate) fn logic(l: &mut Lower<'_, '_>, op: Op, d: P, a: P, b: P) {
+pub(crate) fn logic(l: &mut Lower<'_, '_>, op: Op, d: PredRef, a: PredRef, b: PredRef) {
     let h = match op {
         Op::Or => handlers::<PredOr>(),
         Op::Xor => handlers::<PredXor>(),

@@ -1,10 +1,10 @@
-//! A launch: its blocks are taken by the thread that asked and by idle helpers.
+//! Execution of a launch: the launching thread and idle helper threads run its blocks.
 //!
-//! Invariants: a block runs on one host thread at a time. A block that waits for others is put aside and
-//! the next one begun, so blocks may wait for each other; of a launch that is not cooperative only
-//! so many are begun, as on hardware. Where blocks have turns ([`super::turns`]) none is put aside; should all
-//! threads wait but one, whose block takes long, another thread is lent. The launch ends when all blocks are done
-//! or one has failed.
+//! Invariants: a block runs on one host thread at a time. A block that waits for others is suspended
+//! and the next one begun, so blocks may wait for each other; of a launch that is not cooperative
+//! only a limited number is resident, as on hardware. With ordered checks ([`super::check_order`])
+//! none is suspended; if all threads wait but one, and its block runs long, another thread is
+//! added. The launch ends when all blocks are done or one has failed.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,31 +13,31 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::block;
+use super::check_order::{BlockEnd, CheckOrder};
 use super::checks;
 use super::ctx::{BlockState, Ctx};
-use super::lanes::Row;
+use super::lanes::RegisterRow;
 use super::program::KernelCode;
-use super::turns::{End, Turns};
-use super::warp::Stop;
-use super::{LaunchSpec, LaunchStats, Prepared};
+use super::warp::WarpStop;
+use super::{LaunchSpec, LaunchStats, PreparedKernel};
 use crate::mem::AllocInfo;
-use crate::report::{Access, Fault, FaultKind, MemSpace, Place};
+use crate::report::{Access, ExecutionPoint, Fault, FaultKind, MemSpace};
 
-/// Blocks put aside at the same time, cooperative launches apart.
+/// The limit of suspended blocks, except for cooperative launches.
 const MAX_ASIDE: usize = 4096;
-/// Times that resting blocks only let other threads of the host run, before theirs sleeps.
+/// The number of times that a thread with only sleeping blocks yields before it sleeps.
 const RESTS: usize = 100;
 /// How long it sleeps then.
 const REST: Duration = Duration::from_micros(50);
-/// Threads lent to one launch.
+/// The limit of threads added to one launch.
 const MAX_LENT: usize = 64;
 
-/// What all blocks of a launch share.
+/// The state that all blocks of a launch share.
 pub(crate) struct LaunchRun {
-    /// For threads that are lent.
+    /// For added threads.
     this: Weak<LaunchRun>,
     pub(crate) spec: LaunchSpec,
-    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) prepared: Arc<PreparedKernel>,
     pub(crate) shared_bytes: u32,
     pub(crate) late_copies: bool,
     /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
@@ -45,7 +45,7 @@ pub(crate) struct LaunchRun {
     pub(crate) grid_id: u64,
     pub(crate) checked: Option<checks::LaunchCheck>,
     /// With checks, when blocks run side by side.
-    pub(crate) turns: Option<Turns>,
+    pub(crate) turns: Option<CheckOrder>,
     begun: Instant,
     /// The block before which no more are begun.
     end: AtomicU64,
@@ -75,7 +75,7 @@ impl LaunchRun {
         &self.prepared.code
     }
 
-    pub(crate) fn consts(&self, function: usize) -> &[Row] {
+    pub(crate) fn consts(&self, function: usize) -> &[RegisterRow] {
         &self.prepared.consts[function]
     }
 
@@ -99,7 +99,7 @@ impl LaunchRun {
         pc: u32,
         block: [u32; 3],
         thread: [u32; 3],
-    ) -> Place {
+    ) -> ExecutionPoint {
         place(&self.prepared.code, function, pc, block, thread)
     }
 
@@ -169,8 +169,8 @@ impl LaunchRun {
                 || self.aside_count.load(Ordering::Relaxed) > 0)
     }
 
-    /// Runs blocks until there are none to take. A defect of the simulator ends the kernel, never the wait for it:
-    /// a thread that unwound out of here would be counted as at work for ever.
+    /// Runs blocks until none is left. A panic of the simulator ends the kernel with a fault: a thread
+    /// that unwound out of here would be counted as busy forever, and the launch would never end.
     fn work(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.run_blocks())).is_err() {
             self.fail(Box::new(Fault {
@@ -214,20 +214,20 @@ impl LaunchRun {
                 continue;
             }
             match stop {
-                Stop::Done => {
+                WarpStop::Done => {
                     checks::end_block(&mut ctx);
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
-                Stop::Trouble => {
+                WarpStop::Trouble => {
                     if let Some(fault) = ctx.trouble.take() {
                         self.fail(fault);
                     }
                 }
-                Stop::Yielded | Stop::Blocked => {
-                    // As many rests as there are blocks aside: all of them may rest.
+                WarpStop::Yielded | WarpStop::Blocked => {
+                    // As many sleeps as there are suspended blocks: all of them may be asleep.
                     rests = if ctx.idle { rests + 1 } else { 0 };
                     let b = std::mem::take(&mut ctx.block);
-                    // Counted before it is there, so that whoever takes it counts down from that.
+                    // Counted before it is published, so that the thread that takes it can decrement.
                     let aside = self.aside_count.fetch_add(1, Ordering::Relaxed) + 1;
                     lock(&self.aside).push_back(b);
                     if rests > aside {
@@ -240,16 +240,16 @@ impl LaunchRun {
             .fetch_add(ctx.instructions, Ordering::Relaxed);
     }
 
-    /// The block in hand has stopped: what is to be judged of it is, when it is its turn.
-    fn end_turn(&self, ctx: &mut Ctx<'_>, turns: &Turns, stop: Stop) {
+    /// Ends the current block: its log is checked at its turn.
+    fn end_turn(&self, ctx: &mut Ctx<'_>, turns: &CheckOrder, stop: WarpStop) {
         let block = ctx.block.linear;
         let end = match (stop, ctx.trouble.take()) {
-            (Stop::Done, _) => End::Done,
-            (_, Some(fault)) => End::Failed(fault),
-            (_, None) => End::Stopped,
+            (WarpStop::Done, _) => BlockEnd::Done,
+            (_, Some(fault)) => BlockEnd::Failed(fault),
+            (_, None) => BlockEnd::Stopped,
         };
         checks::end_block(ctx);
-        if !matches!(end, End::Done) {
+        if !matches!(end, BlockEnd::Done) {
             self.end.fetch_min(block, Ordering::Relaxed);
         }
         turns.end(
@@ -258,16 +258,16 @@ impl LaunchRun {
             end,
             |block, log| checks::replay(self, block, log),
             |end| match end {
-                End::Done => {
+                BlockEnd::Done => {
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
-                End::Failed(fault) => self.fail(fault),
-                End::Stopped => {}
+                BlockEnd::Failed(fault) => self.fail(fault),
+                BlockEnd::Stopped => {}
             },
         );
     }
 
-    /// A block takes long: it may wait for one that no thread is free to begin.
+    /// Handles a block that runs long: it may wait for a block that no thread is free to begin.
     #[cold]
     pub(crate) fn lend_a_thread(&self) {
         // The launching thread is not counted as at work.
@@ -311,14 +311,14 @@ pub(crate) fn place(
     pc: u32,
     block: [u32; 3],
     thread: [u32; 3],
-) -> Place {
+) -> ExecutionPoint {
     let f = &code.functions[function];
     let origin = f.origins.get(pc as usize).copied().unwrap_or_default();
     let source = (origin.file > 0)
         .then(|| code.files.get(origin.file as usize - 1))
         .flatten()
         .map(|file| (file.clone(), origin.source_line));
-    Place {
+    ExecutionPoint {
         kernel: code.name.clone(),
         function: (function != 0).then(|| f.name.clone()),
         ptx_line: origin.line,
@@ -333,7 +333,7 @@ pub(crate) fn place(
     }
 }
 
-/// Lets other threads of the host run, for a while if there has been nothing to do this often.
+/// Yields to other host threads, or sleeps if this has been idle often.
 fn rest(times: usize) {
     if times < RESTS {
         std::thread::yield_now();
@@ -346,18 +346,18 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Idle threads, and the launches that they may help.
+/// Thread pool of helpers, and the launches that they may help.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct HelperPool {
     launches: Mutex<Vec<Arc<LaunchRun>>>,
     changed: Condvar,
     closing: AtomicBool,
 }
 
-impl Pool {
-    /// With `helpers` threads, which live as long as the pool is held by anybody else.
+impl HelperPool {
+    /// A pool with `helpers` threads, which end when the last owner drops the pool.
     pub(crate) fn new(helpers: usize) -> Arc<Self> {
-        let pool = Arc::new(Pool {
+        let pool = Arc::new(HelperPool {
             launches: Mutex::default(),
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
@@ -408,7 +408,7 @@ impl Pool {
     pub(crate) fn run(
         &self,
         spec: &LaunchSpec,
-        prepared: Arc<Prepared>,
+        prepared: Arc<PreparedKernel>,
     ) -> Result<LaunchStats, Box<Fault>> {
         static GRIDS: AtomicU64 = AtomicU64::new(1);
         let total = spec.grid.iter().map(|&n| u64::from(n)).product();
@@ -437,7 +437,7 @@ impl Pool {
         let apart = !spec.cooperative && !prepared.code.communicates;
         let launch = Arc::new_cyclic(|this| LaunchRun {
             this: this.clone(),
-            turns: (checked.is_some() && apart).then(Turns::default),
+            turns: (checked.is_some() && apart).then(CheckOrder::default),
             checked,
             late_copies: spec.late_copies || spec.checks.is_some(),
             prepared,
@@ -473,7 +473,7 @@ impl Pool {
             {
                 break;
             }
-            // A helper may put a block aside again; look from time to time.
+            // A helper may suspend a block again; check periodically.
             let (_guard, _) = launch
                 .ended
                 .wait_timeout(guard, Duration::from_millis(1))
@@ -481,7 +481,7 @@ impl Pool {
         }
         if shared {
             lock(&self.launches).retain(|l| !Arc::ptr_eq(l, &launch));
-            // One may have entered between the last look and now; it finds nothing, but it looks.
+            // A helper may have entered since the last check; it finds no block, but has to leave.
             let mut guard = lock(&launch.ended_lock);
             while launch.active.load(Ordering::Acquire) != 0 {
                 guard = launch
@@ -508,7 +508,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for HelperPool {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! The conversions between f16, bf16 and f32 that everything else does all the time, quickly.
+//! Fast conversions between f16, bf16 and f32.
 //!
 //! Elsewhere: all other formats and roundings ([`super::scalar::half`]).
 

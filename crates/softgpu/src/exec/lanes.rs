@@ -1,15 +1,16 @@
-//! Rows of 32 lanes, and the compiled-twice functions over them.
+//! Register rows of 32 lanes, and the instruction handlers over them, compiled per ISA.
 //!
 //! A register is a row (128 bytes, 32 lanes of 32 bits; 16- and 8-bit registers too, zero-extended),
 //! two rows (32 lanes of 64 bits) or four (two times 32 lanes of 64 bits). Constants are rows of a bank of
 //! their own. A predicate is a bit mask.
 //!
-//! Here is all the `unsafe` of the executor. It rests on one fact: every operand was looked at when the code was made
+//! All `unsafe` of the executor is here. It rests on one fact: every operand was verified when the
+//! code was decoded
 //! ([`super::program`]), and frames and banks have four spare rows behind the last, so that any row
 //! number that passed can be read and written at any width.
 //!
-//! Every handler exists twice, for plain x86-64 and for AVX2 with FMA; which is chosen once, when code is
-//! decoded, by [`Isa::detect`].
+//! Every handler is compiled twice, for plain x86-64 and for AVX2 with FMA; [`Isa::detect`] chooses
+//! when code is decoded.
 
 use super::ctx::Ctx;
 use super::program::Inst;
@@ -84,10 +85,10 @@ impl PredOperand {
 
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Row([u8; ROW_BYTES]);
+pub(crate) struct RegisterRow([u8; ROW_BYTES]);
 
-impl Row {
-    pub(crate) const ZERO: Row = Row([0; ROW_BYTES]);
+impl RegisterRow {
+    pub(crate) const ZERO: RegisterRow = RegisterRow([0; ROW_BYTES]);
     pub(crate) fn bytes(&mut self) -> &mut [u8; ROW_BYTES] {
         &mut self.0
     }
@@ -96,7 +97,7 @@ impl Row {
 /// The storage of a frame: rows and predicates, with spare rows behind.
 #[derive(Debug)]
 pub(crate) struct FrameRows {
-    rows: Box<[Row]>,
+    rows: Box<[RegisterRow]>,
     preds: Box<[u32]>,
 }
 
@@ -105,7 +106,7 @@ impl FrameRows {
         let mut preds = vec![0; preds.max(1) as usize].into_boxed_slice();
         preds[0] = ALL;
         FrameRows {
-            rows: vec![Row::ZERO; rows as usize + 4].into_boxed_slice(),
+            rows: vec![RegisterRow::ZERO; rows as usize + 4].into_boxed_slice(),
             preds,
         }
     }
@@ -113,7 +114,7 @@ impl FrameRows {
         self.rows.len() >= rows as usize + 4 && self.preds.len() >= preds.max(1) as usize
     }
     pub(crate) fn clear(&mut self) {
-        self.rows.fill(Row::ZERO);
+        self.rows.fill(RegisterRow::ZERO);
         self.preds[1..].fill(0);
     }
     pub(crate) fn row(&mut self, row: u32) -> &mut [u8; ROW_BYTES] {
@@ -122,18 +123,18 @@ impl FrameRows {
 }
 
 /// The frame and constants that instructions work on.
-pub(crate) struct Rows {
+pub(crate) struct RegisterFile {
     /// Frame, constants.
     banks: [*mut u8; 2],
     preds: *mut u32,
 }
 
 // SAFETY: the pointers are into boxes that the same block state owns; they move with it from thread to thread.
-unsafe impl Send for Rows {}
+unsafe impl Send for RegisterFile {}
 
-impl Rows {
+impl RegisterFile {
     pub(crate) fn unbound() -> Self {
-        Rows {
+        RegisterFile {
             banks: [std::ptr::null_mut(); 2],
             preds: std::ptr::null_mut(),
         }
@@ -142,9 +143,9 @@ impl Rows {
     /// Points at a frame and a constant bank.
     ///
     /// # Safety
-    /// Both stay where they are until the next `bind`; they are those of the function whose
-    /// instructions run meanwhile, and nobody else touches the frame.
-    pub(crate) unsafe fn bind(&mut self, frame: &mut FrameRows, consts: &[Row]) {
+    /// Both stay in place until the next `bind`; they belong to the function whose instructions run
+    /// meanwhile, and no other code accesses the frame.
+    pub(crate) unsafe fn bind(&mut self, frame: &mut FrameRows, consts: &[RegisterRow]) {
         self.banks = [
             frame.rows.as_mut_ptr().cast(),
             consts.as_ptr().cast::<u8>().cast_mut(),

@@ -1,4 +1,4 @@
-//! What a module holds and where: functions, variables, initial values, shared memory.
+//! Layout of a module: functions, variables, initial values, shared memory.
 //!
 //! Invariant: a kernel's shared variables, and those of all it may call, have one layout per kernel.
 
@@ -11,7 +11,7 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Space};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::lower::bits;
-use super::{CompileError, Kernel, Param, Relocation, Variable};
+use super::{CompileError, KernelInfo, KernelParam, ModuleVariable, Relocation};
 
 /// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static shared variables: what a
 /// card of this compute capability has, and what keeps a declaration from taking the host's memory.
@@ -21,7 +21,7 @@ const MAX_STATIC_SHARED_BYTES: u64 = 48 << 10;
 
 /// Space of a variable that has an address in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum VariableSpace {
     Global,
     Const,
 }
@@ -31,15 +31,15 @@ pub(crate) struct ModuleInfo {
     /// Index in the module's items, of definitions where there is one.
     pub(crate) functions: Vec<usize>,
     pub(crate) function_index: FxHashMap<Sym, u32>,
-    pub(crate) variables: FxHashMap<Sym, Place>,
+    pub(crate) variables: FxHashMap<Sym, VariableSpace>,
     /// Module-level shared variables: (bytes, alignment, dynamic).
     shared: FxHashMap<Sym, (u64, u64, bool)>,
     pub(crate) files: Vec<Arc<str>>,
-    uses: Vec<Uses>,
+    uses: Vec<FunctionUses>,
 }
 
 #[derive(Debug, Default)]
-struct Uses {
+struct FunctionUses {
     names: FxHashSet<Sym>,
     indirect: bool,
     shared: Vec<(Sym, u64, u64, bool)>,
@@ -52,7 +52,7 @@ struct Uses {
 /// (bytes, alignment) of a variable.
 pub(crate) fn var_bytes(v: &Var) -> (u64, u64) {
     let element = u64::from(bits(v.ty)).div_ceil(8) * u64::from(v.vector.max(1));
-    // A size beyond 64 bits is too large for everybody who asks.
+    // A size beyond 64 bits exceeds every limit.
     let bytes = v
         .dims
         .iter()
@@ -110,7 +110,7 @@ impl ModuleInfo {
             .functions
             .iter()
             .map(|&n| {
-                let mut uses = Uses::default();
+                let mut uses = FunctionUses::default();
                 if let Item::Function(f) = &module.items[n]
                     && let Some(body) = &f.body
                 {
@@ -134,9 +134,9 @@ impl ModuleInfo {
                         inner.push((
                             v.name,
                             if v.space == Space::Const {
-                                Place::Const
+                                VariableSpace::Const
                             } else {
-                                Place::Global
+                                VariableSpace::Global
                             },
                         ));
                     }
@@ -151,10 +151,10 @@ impl ModuleInfo {
         let (size, align) = var_bytes(v);
         match v.space {
             Space::Global => {
-                self.variables.insert(v.name, Place::Global);
+                self.variables.insert(v.name, VariableSpace::Global);
             }
             Space::Const => {
-                self.variables.insert(v.name, Place::Const);
+                self.variables.insert(v.name, VariableSpace::Const);
             }
             Space::Shared => {
                 let dynamic = v.linkage == Linkage::Extern;
@@ -199,7 +199,7 @@ impl ModuleInfo {
         out
     }
 
-    /// Refuses what no device has room for, before anything of that size is made.
+    /// Rejects sizes beyond every device, before anything of that size is allocated.
     pub(crate) fn check_sizes(&self, module: &ast::Module) -> Result<(), CompileError> {
         for f in 0..self.functions.len() as u32 {
             let tree = self.function(module, f);
@@ -276,7 +276,7 @@ impl ModuleInfo {
     }
 
     /// The outsides of the kernels, each with its function index.
-    pub(crate) fn kernels(&self, module: &ast::Module) -> Vec<(Kernel, u32)> {
+    pub(crate) fn kernels(&self, module: &ast::Module) -> Vec<(KernelInfo, u32)> {
         let const_bytes: u64 = module
             .items
             .iter()
@@ -291,7 +291,7 @@ impl ModuleInfo {
                 continue;
             }
             let reach = self.reachable(module, f);
-            let mut k = Kernel {
+            let mut k = KernelInfo {
                 name: module.symbols.name(tree.name).into(),
                 static_shared_bytes: self.shared_layout(&reach).1,
                 local_bytes: self.uses[f as usize].local_bytes as u32,
@@ -302,13 +302,13 @@ impl ModuleInfo {
                     .max()
                     .unwrap_or(0)
                     .clamp(16, 255),
-                ..Kernel::default()
+                ..KernelInfo::default()
             };
             let mut offset = 0;
             for p in &tree.params {
                 let (size, align) = var_bytes(p);
                 offset = (offset as u64).next_multiple_of(align) as u32;
-                k.params.push(Param {
+                k.params.push(KernelParam {
                     offset,
                     size: size as u32,
                     align: align as u32,
@@ -341,7 +341,7 @@ impl ModuleInfo {
     pub(crate) fn image_variables(
         &self,
         module: &ast::Module,
-    ) -> Result<Vec<Variable>, CompileError> {
+    ) -> Result<Vec<ModuleVariable>, CompileError> {
         let mut out = Vec::new();
         let mut error = None;
         let mut add = |v: &Var| {
@@ -365,7 +365,7 @@ impl ModuleInfo {
         }
     }
 
-    fn image_variable(&self, module: &ast::Module, v: &Var) -> Result<Variable, String> {
+    fn image_variable(&self, module: &ast::Module, v: &Var) -> Result<ModuleVariable, String> {
         let (mut size, align) = var_bytes(v);
         let width = u64::from(bits(v.ty)).div_ceil(8);
         let mut init = Vec::new();
@@ -375,7 +375,7 @@ impl ModuleInfo {
         }
         // An open dimension takes what its initialiser holds.
         size = size.max(init.len() as u64);
-        Ok(Variable {
+        Ok(ModuleVariable {
             name: module.symbols.name(v.name).into(),
             size,
             align,
@@ -469,7 +469,7 @@ fn first_line(body: &[Stmt]) -> u32 {
         .unwrap_or(0)
 }
 
-impl Uses {
+impl FunctionUses {
     fn scan(&mut self, body: &[Stmt]) {
         for s in body {
             match s {

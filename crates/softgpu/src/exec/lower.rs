@@ -1,7 +1,7 @@
-//! From the tree of a function to code with virtual registers.
+//! Lowering of a function's syntax tree to code with virtual registers.
 //!
-//! Each family of instructions lowers itself, beside what it does (`alu_int`, `memory`, ...); here are names,
-//! scopes, and control flow, in `operands` what instructions name. Registers are assigned by [`super::assign`].
+//! Each family of instructions has its lowering beside its handlers (`alu_int`, `memory`, ...); names,
+//! scopes and control flow are here, operands in `operands`. Registers are assigned by [`super::assign`].
 //!
 //! Invariants: a block's only terminator is its last thing. A predicated instruction that ends a block becomes a
 //! branch around a block of its own. An instruction that this device lacks becomes a terminator that faults.
@@ -15,17 +15,17 @@ use rustc_hash::FxHashMap;
 use super::ctx::{LOCAL_TAG, PARAM_TAG, SHARED_TAG};
 use super::lanes::{Handlers, Isa};
 use super::layout::{ModuleInfo, var_bytes};
-use super::program::{Const, KernelCode, LaneFn, Origin};
+use super::program::{Const, InstOrigin, KernelCode, LaneFn};
 use super::{alu_float, alu_int, control, convert, data, memory, sync};
 
 mod operands;
-pub(crate) use operands::Address;
+pub(crate) use operands::AddressOperand;
 
 /// A virtual register.
-pub(crate) type V = u32;
+pub(crate) type VirtualReg = u32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum RegisterClass {
     /// 1, 2 or 4 rows.
     Rows(u8),
     Pred,
@@ -36,13 +36,13 @@ pub(crate) enum Class {
 pub(crate) enum Opd {
     #[default]
     None,
-    Use(V),
-    Def(V),
+    Use(VirtualReg),
+    Def(VirtualReg),
     /// Read and written, or written only in some lanes.
-    Both(V),
+    Both(VirtualReg),
     /// The upper 64 bits of a 128-bit register.
-    UseHigh(V),
-    DefHigh(V),
+    UseHigh(VirtualReg),
+    DefHigh(VirtualReg),
     Const(u32),
     /// A row of the frame's fixed part: parameters of calls.
     Fixed(u32),
@@ -50,13 +50,13 @@ pub(crate) enum Opd {
 
 /// A predicate operand before registers are assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum P {
+pub(crate) enum PredRef {
     #[default]
     True,
     False,
-    Use(V, bool),
-    Def(V),
-    Both(V),
+    Use(VirtualReg, bool),
+    Def(VirtualReg),
+    Both(VirtualReg),
 }
 
 /// Further operands.
@@ -73,21 +73,21 @@ pub(crate) struct LInst {
     pub(crate) a: Opd,
     pub(crate) b: Opd,
     pub(crate) c: Opd,
-    pub(crate) guard: P,
+    pub(crate) guard: PredRef,
     pub(crate) x: u32,
-    pub(crate) x_pred: Option<P>,
+    pub(crate) x_pred: Option<PredRef>,
     pub(crate) imm: u64,
-    pub(crate) imm_lo: Option<P>,
-    pub(crate) imm_hi: Option<P>,
+    pub(crate) imm_lo: Option<PredRef>,
+    pub(crate) imm_hi: Option<PredRef>,
     pub(crate) ext: Vec<Ext>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: InstOrigin,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum LTerm {
     Jump(usize),
     Branch {
-        pred: P,
+        pred: PredRef,
         taken: usize,
         fall: usize,
     },
@@ -128,9 +128,9 @@ pub(crate) struct LBarrier {
     pub(crate) aligned: bool,
     pub(crate) id: Opd,
     pub(crate) count: Option<Opd>,
-    pub(crate) pred: P,
+    pub(crate) pred: PredRef,
     pub(crate) dest: Opd,
-    pub(crate) dest_pred: P,
+    pub(crate) dest_pred: PredRef,
     pub(crate) next: usize,
 }
 
@@ -139,34 +139,34 @@ pub(crate) struct LBlock {
     pub(crate) insts: Vec<LInst>,
     pub(crate) sync: Option<Opd>,
     pub(crate) term: Option<LTerm>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: InstOrigin,
 }
 
 /// Why an instruction was not lowered.
 #[derive(Debug, Clone)]
-pub(crate) enum Reason {
+pub(crate) enum LowerError {
     Unsupported,
     Bad(String),
 }
 
-pub(crate) type Lowered<T> = Result<T, Reason>;
+pub(crate) type Lowered<T> = Result<T, LowerError>;
 
 pub(crate) fn bad<T>(why: impl Into<String>) -> Lowered<T> {
-    Err(Reason::Bad(why.into()))
+    Err(LowerError::Bad(why.into()))
 }
 
 /// Operand `n` of an instruction.
 pub(crate) fn operand(i: &ast::Inst, n: usize) -> Lowered<&Ast> {
     i.operands
         .get(n)
-        .ok_or_else(|| Reason::Bad("too few operands".to_owned()))
+        .ok_or_else(|| LowerError::Bad("too few operands".to_owned()))
 }
 
 /// What a name stands for.
 #[derive(Debug, Clone)]
 pub(crate) enum Entity {
-    Reg(V, Ty),
-    Vector(Vec<V>, Ty),
+    Reg(VirtualReg, Ty),
+    Vector(Vec<VirtualReg>, Ty),
     /// `%r<n>`: made when first used.
     Family(u32, Ty),
     Label(usize),
@@ -205,7 +205,7 @@ impl Mods<'_> {
     pub(crate) fn ty(&self, n: usize) -> Lowered<Ty> {
         self.types()
             .nth(n)
-            .ok_or_else(|| Reason::Bad("a type is missing".to_owned()))
+            .ok_or_else(|| LowerError::Bad("a type is missing".to_owned()))
     }
 }
 
@@ -266,20 +266,20 @@ pub(crate) struct Lower<'k, 'm> {
     pub(crate) k: &'k mut KernelLower<'m>,
     pub(crate) blocks: Vec<LBlock>,
     pub(crate) cur: usize,
-    pub(crate) classes: Vec<Class>,
+    pub(crate) classes: Vec<RegisterClass>,
     pub(crate) temp: Vec<bool>,
     pub(crate) consts: Vec<Const>,
     const_index: FxHashMap<Const, u32>,
     scopes: Vec<FxHashMap<Sym, Entity>>,
-    pub(crate) guard: P,
-    pub(crate) origin: Origin,
+    pub(crate) guard: PredRef,
+    pub(crate) origin: InstOrigin,
     pub(crate) lane_fns: Vec<LaneFn>,
     pub(crate) products: Vec<super::mma::Mma>,
     fixed_next: u32,
     pub(crate) fixed_rows: u32,
     local_next: u32,
     pub(crate) local_bytes: u32,
-    cc: Option<V>,
+    cc: Option<VirtualReg>,
     pub(crate) params: Vec<(u32, u32)>,
     pub(crate) rets: Vec<(u32, u32)>,
 }
@@ -295,8 +295,8 @@ impl<'k, 'm> Lower<'k, 'm> {
             consts: Vec::new(),
             const_index: FxHashMap::default(),
             scopes: vec![FxHashMap::default()],
-            guard: P::True,
-            origin: Origin::default(),
+            guard: PredRef::True,
+            origin: InstOrigin::default(),
             lane_fns: Vec::new(),
             products: Vec::new(),
             fixed_next: 0,
@@ -332,7 +332,7 @@ impl<'k, 'm> Lower<'k, 'm> {
                     }
                     .push((at, (size as u32).div_ceil(4)));
                     if p.space == Space::Reg {
-                        let v = self.reg(Class::Rows(rows(p.ty)));
+                        let v = self.reg(RegisterClass::Rows(rows(p.ty)));
                         self.declare(p.name, Entity::Reg(v, p.ty));
                         if !out {
                             memory::load_fixed(self, Opd::Def(v), at, bits(p.ty) / 8);
@@ -440,7 +440,7 @@ impl<'k, 'm> Lower<'k, 'm> {
                 Some(&at) => Entity::Shared(at),
                 None => {
                     return Err(format!(
-                        "shared variable `{}` has no place",
+                        "shared variable `{}` has no address",
                         self.name(v.name)
                     ));
                 }
@@ -467,7 +467,7 @@ impl<'k, 'm> Lower<'k, 'm> {
         }
         let before = (self.cur, self.blocks[self.cur].insts.len());
         let done = self.guarded_inst(i, f);
-        self.guard = P::True;
+        self.guard = PredRef::True;
         match done {
             Ok(()) => Ok(()),
             Err(reason) => {
@@ -475,8 +475,8 @@ impl<'k, 'm> Lower<'k, 'm> {
                     self.blocks[self.cur].insts.truncate(before.1);
                 }
                 let term = match reason {
-                    Reason::Unsupported => LTerm::NotImplemented(text.into()),
-                    Reason::Bad(why) => LTerm::Bad(format!("{text}: {why}").into()),
+                    LowerError::Unsupported => LTerm::NotImplemented(text.into()),
+                    LowerError::Bad(why) => LTerm::Bad(format!("{text}: {why}").into()),
                 };
                 if self.blocks[self.cur].term.is_some() {
                     self.cur = self.new_block();
@@ -490,14 +490,14 @@ impl<'k, 'm> Lower<'k, 'm> {
     fn guarded_inst(&mut self, i: &'m ast::Inst, f: &'m ast::Function) -> Lowered<()> {
         let guard = match &i.guard {
             Some(g) => self.pred_named(g.pred, g.negated)?,
-            None => P::True,
+            None => PredRef::True,
         };
         let m = Mods(&i.mods);
         // Branches use their guard themselves; other ends of blocks are branched around.
         if i.op == Op::Bra {
             return control::bra(self, i, guard);
         }
-        if control::ends_block(i) && guard != P::True {
+        if control::ends_block(i) && guard != PredRef::True {
             let (body, next) = (self.new_block(), self.new_block());
             self.terminate_to(
                 LTerm::Branch {
@@ -513,7 +513,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             }
             self.cur = next;
             return match done {
-                Err(Reason::Unsupported) => {
+                Err(LowerError::Unsupported) => {
                     let text: Arc<str> = self.k.opcodes[self.origin.opcode as usize].clone();
                     self.blocks[body].insts.clear();
                     self.blocks[body].term = Some(LTerm::NotImplemented(text));
@@ -550,7 +550,7 @@ impl<'k, 'm> Lower<'k, 'm> {
                 return done;
             }
         }
-        Err(Reason::Unsupported)
+        Err(LowerError::Unsupported)
     }
 
     // ---- names ------------------------------------------------------------------------------
@@ -628,30 +628,30 @@ impl<'k, 'm> Lower<'k, 'm> {
         self.blocks[b].sync = Some(mask);
     }
 
-    pub(crate) fn reg(&mut self, class: Class) -> V {
+    pub(crate) fn reg(&mut self, class: RegisterClass) -> VirtualReg {
         self.classes.push(class);
         self.temp.push(false);
-        self.classes.len() as V - 1
+        self.classes.len() as VirtualReg - 1
     }
 
-    pub(crate) fn temp_rows(&mut self, n: u8) -> V {
-        let v = self.reg(Class::Rows(n));
+    pub(crate) fn temp_rows(&mut self, n: u8) -> VirtualReg {
+        let v = self.reg(RegisterClass::Rows(n));
         self.temp[v as usize] = true;
         v
     }
 
-    pub(crate) fn temp_pred(&mut self) -> V {
-        let v = self.reg(Class::Pred);
+    pub(crate) fn temp_pred(&mut self) -> VirtualReg {
+        let v = self.reg(RegisterClass::Pred);
         self.temp[v as usize] = true;
         v
     }
 
     /// The carry flag.
-    pub(crate) fn carry(&mut self) -> V {
+    pub(crate) fn carry(&mut self) -> VirtualReg {
         if let Some(v) = self.cc {
             return v;
         }
-        let v = self.reg(Class::Pred);
+        let v = self.reg(RegisterClass::Pred);
         self.cc = Some(v);
         v
     }
@@ -682,7 +682,7 @@ impl<'k, 'm> Lower<'k, 'm> {
     }
 
     fn push(&mut self, mut i: LInst) -> &mut LInst {
-        if i.guard != P::True {
+        if i.guard != PredRef::True {
             let temp = &self.temp;
             for o in [&mut i.d, &mut i.a, &mut i.b, &mut i.c] {
                 if let Opd::Def(v) = *o
@@ -761,11 +761,11 @@ impl<'k, 'm> Lower<'k, 'm> {
     }
 }
 
-pub(crate) fn class(ty: Ty) -> Class {
+pub(crate) fn class(ty: Ty) -> RegisterClass {
     if ty == Ty::Pred {
-        Class::Pred
+        RegisterClass::Pred
     } else {
-        Class::Rows(rows(ty))
+        RegisterClass::Rows(rows(ty))
     }
 }
 

@@ -8,25 +8,25 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 use super::access::{NOWHERE, WIDE, addresses, admit_shared};
 use super::ctx::{Ctx, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, LANES, Operand, handlers_any, handlers_plain};
-use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad};
-use super::mma::{Accumulator, BitOp, Element, Layout, Mma};
+use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
+use super::mma::{Accumulator, BitOp, FragmentLayout, Mma, MmaElement};
 use super::program::Inst;
 use super::sync::whole_warp;
 use crate::report::AccessKind;
 
-pub(crate) fn element(ty: Ty) -> Option<Element> {
+pub(crate) fn element(ty: Ty) -> Option<MmaElement> {
     Some(match ty {
-        Ty::F16 => Element::F16,
-        Ty::Bf16 => Element::Bf16,
-        Ty::Tf32 => Element::Tf32,
-        Ty::F64 => Element::F64,
-        Ty::E4m3 => Element::E4m3,
-        Ty::E5m2 => Element::E5m2,
-        Ty::S8 => Element::S8,
-        Ty::U8 => Element::U8,
-        Ty::S4 => Element::S4,
-        Ty::U4 => Element::U4,
-        Ty::B1 => Element::B1,
+        Ty::F16 => MmaElement::F16,
+        Ty::Bf16 => MmaElement::Bf16,
+        Ty::Tf32 => MmaElement::Tf32,
+        Ty::F64 => MmaElement::F64,
+        Ty::E4m3 => MmaElement::E4m3,
+        Ty::E5m2 => MmaElement::E5m2,
+        Ty::S8 => MmaElement::S8,
+        Ty::U8 => MmaElement::U8,
+        Ty::S4 => MmaElement::S4,
+        Ty::U4 => MmaElement::U4,
+        Ty::B1 => MmaElement::B1,
         _ => return None,
     })
 }
@@ -54,7 +54,7 @@ impl Exec for Multiply {
         let ext = &code.ext[i.x as usize..];
         let counts = [ext[0], ext[1], ext[2], ext[3]];
         let reg = |n: u32| Operand::from_bits(ext[4 + n as usize]);
-        let double = p.a == Element::F64;
+        let double = p.a == MmaElement::F64;
         let mut out = [[0u64; LANES]; MAX_OUT];
         let (a, b, c) = (
             counts[3],
@@ -104,7 +104,7 @@ pub(crate) fn multiply(
     if counts.is_some_and(|c| c != have) || od.len() > MAX_OUT {
         return bad("vectors of the wrong length");
     }
-    let ty = if p.a == Element::F64 {
+    let ty = if p.a == MmaElement::F64 {
         Ty::F64
     } else {
         Ty::B32
@@ -166,24 +166,24 @@ fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         .is_some()
         || m.words().any(|w| w.text().starts_with("kind"))
     {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let (sm, sn, sk) = m
         .words()
         .find_map(|w| shape(w.text()))
-        .ok_or(Reason::Unsupported)?;
+        .ok_or(LowerError::Unsupported)?;
     let types: Vec<Ty> = m.types().collect();
     let [d, a, b, c] = types.as_slice() else {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     };
     let (Some(d), Some(a), Some(b), Some(c)) =
         (accumulator(*d), element(*a), element(*b), accumulator(*c))
     else {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     };
     // The quarter-warp layout of m8n8k4 in f16 is Volta's alone.
-    if (sm, sn, sk) == (8, 8, 4) && a != Element::F64 {
-        return Err(Reason::Unsupported);
+    if (sm, sn, sk) == (8, 8, 4) && a != MmaElement::F64 {
+        return Err(LowerError::Unsupported);
     }
     let p = Mma {
         m: sm,
@@ -199,11 +199,11 @@ fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         } else {
             BitOp::Xor
         },
-        layout: Layout::Mma,
+        layout: FragmentLayout::Mma,
     };
     let registers = |elements: u32, bits: u32| {
         let n = elements / 32;
-        (if a == Element::F64 {
+        (if a == MmaElement::F64 {
             n
         } else {
             (n * bits).div_ceil(32)
@@ -275,14 +275,14 @@ impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
 
 fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if !m.has(Word::M8n8) {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let store = i.op == Op::Stmatrix;
     let n = match m.any(&[Word::X1, Word::X2, Word::X4]) {
         Some(Word::X1) => 1,
         Some(Word::X2) => 2,
         Some(_) => 4,
-        None => return Err(Reason::Unsupported),
+        None => return Err(LowerError::Unsupported),
     };
     let (registers, address) = if store {
         (&i.operands[1], &i.operands[0])
@@ -293,7 +293,7 @@ fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if parts.len() != n {
         return bad("a vector of the wrong length");
     }
-    let Address::Value {
+    let AddressOperand::Value {
         base, wide, offset, ..
     } = l.address(address)?
     else {

@@ -1,6 +1,6 @@
 //! Loads and stores: their behaviour by space, and their lowering.
 //!
-//! Elsewhere: what every access to memory shares ([`super::access`]), atomics ([`super::atomics`]).
+//! Elsewhere: what all memory accesses share ([`super::access`]), atomics ([`super::atomics`]).
 
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space, Word};
@@ -16,7 +16,9 @@ use super::data::{self, lane_ops};
 use super::lanes::{
     ALL, Exec, Handlers, LANES, Operand, handlers, handlers_any, handlers_plain, map1, map2,
 };
-use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad, bits, is_signed, rows};
+use super::lower::{
+    AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad, bits, is_signed, rows,
+};
 use super::program::{FunctionCode, Inst};
 use crate::report::{AccessKind, MemSpace};
 
@@ -185,8 +187,8 @@ const SHARED: u8 = 2;
 const LOCAL: u8 = 3;
 const PARAM: u8 = 4;
 
-struct Load<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Load<T, SPACE, CHECK> {
+struct LoadOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
+impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let mask = ctx.mask;
@@ -215,13 +217,13 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Load<T, SPACE, CHECK>
             }
         }
         if CHECK && i.imm & (ACQUIRE | SYSTEM) == ACQUIRE | SYSTEM {
-            checks::told_by_host(ctx);
+            checks::acquire_from_host(ctx);
         }
     }
 }
 
-struct Store<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Store<T, SPACE, CHECK> {
+struct StoreOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
+impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHECK> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let mask = ctx.mask;
@@ -248,7 +250,7 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Store<T, SPACE, CHECK
                     match tag {
                         SHARED_TAG => store_shared::<T, CHECK>(ctx, i, &low, mask),
                         LOCAL_TAG => store_local::<T, CHECK>(ctx, i, &low, mask),
-                        // Parameters are not writable: an address in nobody's memory faults.
+                        // Parameters are not writable: an address outside every memory faults.
                         _ => store_global::<T, CHECK>(ctx, i, &addr, mask),
                     }
                 }
@@ -258,8 +260,8 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Store<T, SPACE, CHECK
 }
 
 /// A kernel parameter at a constant offset: the same in all lanes.
-struct Parameter<T>(std::marker::PhantomData<T>);
-impl<T: Elem> Exec for Parameter<T> {
+struct LoadParameter<T>(std::marker::PhantomData<T>);
+impl<T: Elem> Exec for LoadParameter<T> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let at = i.imm as usize;
@@ -289,8 +291,8 @@ impl Exec for Extract {
 }
 
 /// `d = (b & !(m << s)) | ((a & m) << s)`.
-struct Insert;
-impl Exec for Insert {
+struct BitInsert;
+impl Exec for BitInsert {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let (s, m) = (i.imm as u32 & 31, (i.imm >> 32) as u32);
@@ -360,7 +362,7 @@ fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) 
         }
         n => {
             l.emit(
-                handlers::<Insert>(),
+                handlers::<BitInsert>(),
                 Opd::Fixed(r),
                 a,
                 Opd::Fixed(r),
@@ -400,11 +402,11 @@ fn space_of(m: &Mods<'_>, var: Option<Space>) -> u8 {
 fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
     fn h<T: Elem, const C: bool>(space: u8) -> Handlers {
         match space {
-            SHARED => handlers_any::<Load<T, SHARED, C>>(),
-            LOCAL => handlers_any::<Load<T, LOCAL, C>>(),
-            PARAM => handlers_plain::<Load<T, PARAM, C>>(),
-            GLOBAL => handlers_any::<Load<T, GLOBAL, C>>(),
-            _ => handlers_any::<Load<T, GENERIC, C>>(),
+            SHARED => handlers_any::<LoadOp<T, SHARED, C>>(),
+            LOCAL => handlers_any::<LoadOp<T, LOCAL, C>>(),
+            PARAM => handlers_plain::<LoadOp<T, PARAM, C>>(),
+            GLOBAL => handlers_any::<LoadOp<T, GLOBAL, C>>(),
+            _ => handlers_any::<LoadOp<T, GENERIC, C>>(),
         }
     }
     match (ty_bytes, check) {
@@ -422,10 +424,10 @@ fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
 fn store_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
     fn h<T: Elem, const C: bool>(space: u8) -> Handlers {
         match space {
-            SHARED => handlers_any::<Store<T, SHARED, C>>(),
-            LOCAL => handlers_any::<Store<T, LOCAL, C>>(),
-            GLOBAL => handlers_any::<Store<T, GLOBAL, C>>(),
-            _ => handlers_any::<Store<T, GENERIC, C>>(),
+            SHARED => handlers_any::<StoreOp<T, SHARED, C>>(),
+            LOCAL => handlers_any::<StoreOp<T, LOCAL, C>>(),
+            GLOBAL => handlers_any::<StoreOp<T, GLOBAL, C>>(),
+            _ => handlers_any::<StoreOp<T, GENERIC, C>>(),
         }
     }
     match (ty_bytes, check) {
@@ -503,7 +505,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let ty = m
         .types()
         .last()
-        .ok_or_else(|| Reason::Bad("a type is missing".to_owned()))?;
+        .ok_or_else(|| LowerError::Bad("a type is missing".to_owned()))?;
     let n = vector_len(m);
     let parts = elements(&i.operands[0], n, ty)?;
     let flags = order_flags(m);
@@ -530,19 +532,19 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     }
     let unit = bytes.min(8);
     match address {
-        Address::Param(at) => {
+        AddressOperand::Param(at) => {
             for (k, d) in dests.iter().enumerate() {
                 let h = match unit {
-                    1 => handlers::<Parameter<u8>>(),
-                    2 => handlers::<Parameter<u16>>(),
-                    4 => handlers::<Parameter<u32>>(),
-                    _ => handlers::<Parameter<u64>>(),
+                    1 => handlers::<LoadParameter<u8>>(),
+                    2 => handlers::<LoadParameter<u16>>(),
+                    4 => handlers::<LoadParameter<u32>>(),
+                    _ => handlers::<LoadParameter<u64>>(),
                 };
                 l.emit(h, *d, Opd::None, Opd::None, Opd::None).imm =
                     u64::from(at + k as u32 * unit);
             }
         }
-        Address::Fixed {
+        AddressOperand::Fixed {
             row,
             bytes: size,
             offset,
@@ -558,7 +560,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                 load_fixed_at(l, *d, row, at as u32, unit);
             }
         }
-        Address::Value {
+        AddressOperand::Value {
             base,
             wide,
             offset,
@@ -568,7 +570,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             l.k.communicates |= communicates(flags, space);
             let h = load_handlers(unit, space, l.k.checks);
             let count = dests.len();
-            let guarded = l.guard != super::lower::P::True;
+            let guarded = l.guard != super::lower::PredRef::True;
             let x = l.emit(
                 h,
                 if count == 1 { dests[0] } else { Opd::None },
@@ -626,12 +628,12 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 
 fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if m.has(Word::Async) {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let ty = m
         .types()
         .last()
-        .ok_or_else(|| Reason::Bad("a type is missing".to_owned()))?;
+        .ok_or_else(|| LowerError::Bad("a type is missing".to_owned()))?;
     let n = vector_len(m);
     let parts = elements(&i.operands[1], n, ty)?;
     let flags = order_flags(m);
@@ -649,8 +651,8 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         }
     }
     match address {
-        Address::Param(_) => return bad("a kernel's parameters cannot be written"),
-        Address::Fixed {
+        AddressOperand::Param(_) => return bad("a kernel's parameters cannot be written"),
+        AddressOperand::Fixed {
             row,
             bytes: size,
             offset,
@@ -666,7 +668,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                 store_fixed_at(l, *a, row, at as u32, unit);
             }
         }
-        Address::Value {
+        AddressOperand::Value {
             base,
             wide,
             offset,
@@ -674,7 +676,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         } => {
             let space = space_of(m, space);
             if space == PARAM {
-                return Err(Reason::Unsupported);
+                return Err(LowerError::Unsupported);
             }
             l.k.communicates |= communicates(flags, space);
             let h = store_handlers(unit, space, l.k.checks);

@@ -14,7 +14,7 @@ use super::scalar::half::{E4M3, E5M2, F16, Overflow};
 
 /// Element type of A or B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Element {
+pub(crate) enum MmaElement {
     F16,
     Bf16,
     Tf32,
@@ -28,41 +28,41 @@ pub(crate) enum Element {
     B1,
 }
 
-impl Element {
+impl MmaElement {
     /// Width in a register.
     pub(crate) const fn bits(self) -> u32 {
         match self {
-            Element::F64 => 64,
-            Element::Tf32 => 32,
-            Element::F16 | Element::Bf16 => 16,
-            Element::E4m3 | Element::E5m2 | Element::S8 | Element::U8 => 8,
-            Element::S4 | Element::U4 => 4,
-            Element::B1 => 1,
+            MmaElement::F64 => 64,
+            MmaElement::Tf32 => 32,
+            MmaElement::F16 | MmaElement::Bf16 => 16,
+            MmaElement::E4m3 | MmaElement::E5m2 | MmaElement::S8 | MmaElement::U8 => 8,
+            MmaElement::S4 | MmaElement::U4 => 4,
+            MmaElement::B1 => 1,
         }
     }
 
     const fn is_float(self) -> bool {
         matches!(
             self,
-            Element::F16
-                | Element::Bf16
-                | Element::Tf32
-                | Element::F64
-                | Element::E4m3
-                | Element::E5m2
+            MmaElement::F16
+                | MmaElement::Bf16
+                | MmaElement::Tf32
+                | MmaElement::F64
+                | MmaElement::E4m3
+                | MmaElement::E5m2
         )
     }
 
     #[inline]
     fn float(self, raw: u64) -> f64 {
         match self {
-            Element::F16 => F16.value(raw as u32),
-            Element::Bf16 => f64::from(f32::from_bits((raw as u32) << 16)),
+            MmaElement::F16 => F16.value(raw as u32),
+            MmaElement::Bf16 => f64::from(f32::from_bits((raw as u32) << 16)),
             // The multiplier reads 19 of the 32 bits.
-            Element::Tf32 => f64::from(f32::from_bits(raw as u32 & 0xffff_e000)),
-            Element::F64 => f64::from_bits(raw),
-            Element::E4m3 => E4M3.value(raw as u32),
-            Element::E5m2 => E5M2.value(raw as u32),
+            MmaElement::Tf32 => f64::from(f32::from_bits(raw as u32 & 0xffff_e000)),
+            MmaElement::F64 => f64::from_bits(raw),
+            MmaElement::E4m3 => E4M3.value(raw as u32),
+            MmaElement::E5m2 => E5M2.value(raw as u32),
             _ => self.integer(raw) as f64,
         }
     }
@@ -70,8 +70,8 @@ impl Element {
     #[inline]
     fn integer(self, raw: u64) -> i64 {
         match self {
-            Element::S8 => i64::from(raw as i8),
-            Element::S4 => i64::from((raw as i8) << 4 >> 4),
+            MmaElement::S8 => i64::from(raw as i8),
+            MmaElement::S4 => i64::from((raw as i8) << 4 >> 4),
             _ => raw as i64,
         }
     }
@@ -95,7 +95,7 @@ pub(crate) enum BitOp {
 
 /// How fragments are laid over the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Layout {
+pub(crate) enum FragmentLayout {
     /// The ISA's layouts for `mma.sync`.
     Mma,
     /// Our own for `wmma`, whatever `.row` or `.col` the matrix had in memory.
@@ -183,14 +183,14 @@ pub(crate) struct Mma {
     pub(crate) m: u32,
     pub(crate) n: u32,
     pub(crate) k: u32,
-    pub(crate) a: Element,
-    pub(crate) b: Element,
+    pub(crate) a: MmaElement,
+    pub(crate) b: MmaElement,
     pub(crate) c: Accumulator,
     pub(crate) d: Accumulator,
     /// `.satfinite`: integer sums clamp to 32 bits.
     pub(crate) saturate: bool,
     pub(crate) bit_op: BitOp,
-    pub(crate) layout: Layout,
+    pub(crate) layout: FragmentLayout,
 }
 
 /// Largest m, n and k of any shape.
@@ -222,7 +222,7 @@ impl Mma {
     /// (row, column) of element `i` of register `register` in `lane`, `per` elements a register.
     #[inline]
     fn place(&self, matrix: Matrix, lane: u32, register: u32, i: u32, per: u32) -> (u32, u32) {
-        if self.layout == Layout::Wmma {
+        if self.layout == FragmentLayout::Wmma {
             return wmma_place(self.m, self.n, self.k, matrix, lane, register * per + i);
         }
         let (group, thread) = (lane / 4, lane % 4);
@@ -300,7 +300,7 @@ impl Mma {
                     }
                 }
             }
-        } else if self.a == Element::B1 && self.layout == Layout::Mma {
+        } else if self.a == MmaElement::B1 && self.layout == FragmentLayout::Mma {
             // A register is 32 bits of a row of A, or of a column of B.
             let mut left = [[0u32; MAX_K / 32]; MAX_MN];
             let mut right = [[0u32; MAX_K / 32]; MAX_MN];
@@ -333,7 +333,7 @@ impl Mma {
             self.spread(Matrix::B, self.b, counts[1], b, |row, column, raw| {
                 right[row][column] = self.b.integer(raw)
             });
-            let bits = self.a == Element::B1;
+            let bits = self.a == MmaElement::B1;
             for (sum, left) in integers.iter_mut().zip(&left).take(m) {
                 for (x, right) in left.iter().zip(&right).take(k) {
                     for (s, y) in sum.iter_mut().zip(right).take(n) {
@@ -378,7 +378,7 @@ impl Mma {
     fn spread(
         &self,
         matrix: Matrix,
-        element: Element,
+        element: MmaElement,
         registers: u32,
         source: impl Fn(u32, u32) -> u64,
         mut put: impl FnMut(usize, usize, u64),

@@ -10,7 +10,7 @@ const MAX_FIELD: usize = 4096;
 
 /// How a conversion is laid out.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spec {
+struct ConversionSpec {
     left: bool,
     plus: bool,
     space: bool,
@@ -46,7 +46,7 @@ pub(crate) fn render(
         }
         let start = at;
         at += 1;
-        let mut spec = Spec::default();
+        let mut spec = ConversionSpec::default();
         while let Some(&flag) = format.get(at) {
             match flag {
                 b'-' => spec.left = true,
@@ -130,7 +130,7 @@ pub(crate) fn render(
                 let digits = format!("{:x}", argument(8));
                 integer(
                     &mut out,
-                    Spec {
+                    ConversionSpec {
                         precision: None,
                         ..spec
                     },
@@ -141,7 +141,7 @@ pub(crate) fn render(
             }
             b'c' => pad(
                 &mut out,
-                Spec {
+                ConversionSpec {
                     zero: false,
                     ..spec
                 },
@@ -154,7 +154,7 @@ pub(crate) fn render(
                 bytes.truncate(spec.precision.unwrap_or(MAX_TEXT_BYTES));
                 pad(
                     &mut out,
-                    Spec {
+                    ConversionSpec {
                         zero: false,
                         ..spec
                     },
@@ -182,7 +182,7 @@ fn number(format: &[u8], at: &mut usize) -> usize {
     value
 }
 
-fn sign(spec: Spec, negative: bool) -> &'static str {
+fn sign(spec: ConversionSpec, negative: bool) -> &'static str {
     match (negative, spec.plus, spec.space) {
         (true, ..) => "-",
         (false, true, _) => "+",
@@ -191,13 +191,13 @@ fn sign(spec: Spec, negative: bool) -> &'static str {
     }
 }
 
-fn integer(out: &mut Vec<u8>, spec: Spec, sign: &str, prefix: &str, digits: String) {
+fn integer(out: &mut Vec<u8>, spec: ConversionSpec, sign: &str, prefix: &str, digits: String) {
     let digits = match spec.precision {
         Some(0) if digits == "0" => String::new(),
         Some(p) => format!("{digits:0>p$}"),
         None => digits,
     };
-    let spec = Spec {
+    let spec = ConversionSpec {
         zero: spec.zero && spec.precision.is_none(),
         ..spec
     };
@@ -205,7 +205,7 @@ fn integer(out: &mut Vec<u8>, spec: Spec, sign: &str, prefix: &str, digits: Stri
 }
 
 /// `prefix` and `body` in a field: zeros go between them.
-fn pad(out: &mut Vec<u8>, spec: Spec, prefix: &str, body: &[u8]) {
+fn pad(out: &mut Vec<u8>, spec: ConversionSpec, prefix: &str, body: &[u8]) {
     let fill = spec.width.saturating_sub(prefix.len() + body.len());
     if !spec.left && !spec.zero {
         out.extend(std::iter::repeat_n(b' ', fill));
@@ -220,7 +220,7 @@ fn pad(out: &mut Vec<u8>, spec: Spec, prefix: &str, body: &[u8]) {
     }
 }
 
-fn float(out: &mut Vec<u8>, spec: Spec, conversion: u8, x: f64) {
+fn float(out: &mut Vec<u8>, spec: ConversionSpec, conversion: u8, x: f64) {
     let prefix = sign(spec, x.is_sign_negative());
     let upper = conversion.is_ascii_uppercase();
     let x = x.abs();
@@ -233,7 +233,7 @@ fn float(out: &mut Vec<u8>, spec: Spec, conversion: u8, x: f64) {
         };
         return pad(
             out,
-            Spec {
+            ConversionSpec {
                 zero: false,
                 ..spec
             },

@@ -1,8 +1,8 @@
-//! Decoded code: what the lowering makes and the warps run.
+//! Decoded code: the output of lowering, which warps execute.
 //!
 //! Invariant: every row and predicate that an instruction, its further operands or the end of a block names lies
 //! inside its function's frame or constant bank, with room for the widest row behind it, and no destination is a
-//! constant: `assign` makes the operands and looks at each, [`FunctionCode::verify`] at the instructions as a whole.
+//! constant: `assign` creates and verifies each operand, [`FunctionCode::verify`] the instructions as a whole.
 //! The index of a block is its scheduling priority: lower first.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct Inst {
 
 /// How a basic block ends.
 #[derive(Debug, Clone)]
-pub(crate) enum Term {
+pub(crate) enum Terminator {
     Jump(u32),
     Branch {
         pred: PredOperand,
@@ -103,19 +103,19 @@ pub(crate) struct BarrierSite {
 
 /// Straight-line code and its end.
 #[derive(Debug, Clone)]
-pub(crate) struct Block {
+pub(crate) struct CodeBlock {
     pub(crate) start: u32,
     pub(crate) end: u32,
     /// Row with the lanes that must arrive together before this block begins.
     pub(crate) sync: Option<Operand>,
-    pub(crate) term: Term,
+    pub(crate) term: Terminator,
     /// Instruction index by which reports name the end.
     pub(crate) term_pc: u32,
 }
 
 /// Where an instruction came from.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Origin {
+pub(crate) struct InstOrigin {
     pub(crate) line: u32,
     /// Index in [`KernelCode::opcodes`].
     pub(crate) opcode: u32,
@@ -142,8 +142,8 @@ pub(crate) type LaneFn = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 pub(crate) struct FunctionCode {
     pub(crate) name: Arc<str>,
     pub(crate) insts: Vec<Inst>,
-    pub(crate) origins: Vec<Origin>,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) origins: Vec<InstOrigin>,
+    pub(crate) blocks: Vec<CodeBlock>,
     pub(crate) ext: Vec<u32>,
     pub(crate) lane_fns: Vec<LaneFn>,
     pub(crate) products: Vec<super::mma::Mma>,

@@ -2,7 +2,7 @@
 
 use super::ctx::{Ctx, LOCAL_TAG};
 use super::lanes::{Exec, Handlers, handlers_plain};
-use super::lower::{Lower, Lowered, Opd, Reason};
+use super::lower::{Lower, LowerError, Lowered, Opd};
 use super::program::Inst;
 
 /// What [`Read`] reads; the number is in the instruction.
@@ -104,7 +104,7 @@ pub(crate) fn read(l: &mut Lower<'_, '_>, name: &str) -> Lowered<(Opd, u8)> {
     let (sreg, rows) = match found {
         Some(n) => (n.1, n.2),
         None if name.starts_with("%envreg") => (Sreg::Zero, 1),
-        None => return Err(Reason::Bad(format!("nothing is called `{name}`"))),
+        None => return Err(LowerError::Bad(format!("unknown name `{name}`"))),
     };
     let t = l.temp_rows(rows);
     l.prepare(

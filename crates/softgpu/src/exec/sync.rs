@@ -1,4 +1,4 @@
-//! Instructions of a whole warp: shuffle, vote, match, reduce, elect, and the matrix ones' doorway.
+//! Warp-level instructions: shuffle, vote, match, reduce, elect, and dispatch of the matrix ones.
 //!
 //! Invariant: each begins a block that starts only when the lanes of its member mask are together
 //! ([`super::warp`]), so here all lanes that matter are active.
@@ -9,7 +9,7 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 use super::checks;
 use super::ctx::Ctx;
 use super::lanes::{Exec, LANES, PredOperand, handlers_any, handlers_plain};
-use super::lower::{Lower, Lowered, Mods, Opd, P, Reason, bad, bits};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits};
 use super::program::Inst;
 
 /// `d[l] = a[source(l)]`; `imm_lo` the predicate "in range".
@@ -83,8 +83,8 @@ impl Exec for Activemask {
 }
 
 /// `match.any` and `match.all`.
-struct Match<const WIDE: bool, const ALL_OF: bool>;
-impl<const WIDE: bool, const ALL_OF: bool> Exec for Match<WIDE, ALL_OF> {
+struct WarpMatch<const WIDE: bool, const ALL_OF: bool>;
+impl<const WIDE: bool, const ALL_OF: bool> Exec for WarpMatch<WIDE, ALL_OF> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let value: [u64; LANES] = if WIDE {
             ctx.rows.row::<u64>(i.a)
@@ -181,8 +181,8 @@ impl Exec for Elect {
 }
 
 /// With checks: the lanes of the warp that are here have synchronised.
-struct Synced;
-impl Exec for Synced {
+struct RecordWarpSync;
+impl Exec for RecordWarpSync {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
         checks::warp_synced(ctx);
     }
@@ -193,7 +193,7 @@ pub(crate) fn together(l: &mut Lower<'_, '_>, mask: Opd) {
     l.sync_point(mask);
     if l.k.checks {
         l.emit(
-            handlers_plain::<Synced>(),
+            handlers_plain::<RecordWarpSync>(),
             Opd::None,
             Opd::None,
             Opd::None,
@@ -238,7 +238,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
             let (d, p) = pair(&i.operands[0]);
             let p = match p {
                 Some(p) => l.pred_dst(&p)?,
-                None => P::Def(l.temp_pred()),
+                None => PredRef::Def(l.temp_pred()),
             };
             let d = l.dst(&d, Ty::B32)?;
             l.emit(handlers_plain::<Elect>(), d, Opd::None, mask, Opd::None)
@@ -267,11 +267,11 @@ fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         Some(Word::Down) => handlers_any::<Shfl<1>>(),
         Some(Word::Bfly) => handlers_any::<Shfl<2>>(),
         Some(_) => handlers_any::<Shfl<3>>(),
-        None => return Err(Reason::Unsupported),
+        None => return Err(LowerError::Unsupported),
     };
     let p = match p {
         Some(p) => l.pred_dst(&p)?,
-        None => P::True,
+        None => PredRef::True,
     };
     let d = l.dst(&d, Ty::B32)?;
     l.emit(h, d, a, b, c).imm_lo = Some(p);
@@ -303,7 +303,7 @@ fn vote(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             x.x_pred = Some(p);
             x.imm_lo = Some(d);
         }
-        None => return Err(Reason::Unsupported),
+        None => return Err(LowerError::Unsupported),
     }
     Ok(())
 }
@@ -315,13 +315,13 @@ fn matches(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     together(l, mask);
     let p = match p {
         Some(p) => l.pred_dst(&p)?,
-        None => P::Def(l.temp_pred()),
+        None => PredRef::Def(l.temp_pred()),
     };
     let h = match (bits(ty) == 64, m.has(Word::All)) {
-        (false, false) => handlers_plain::<Match<false, false>>(),
-        (false, true) => handlers_plain::<Match<false, true>>(),
-        (true, false) => handlers_plain::<Match<true, false>>(),
-        (true, true) => handlers_plain::<Match<true, true>>(),
+        (false, false) => handlers_plain::<WarpMatch<false, false>>(),
+        (false, true) => handlers_plain::<WarpMatch<false, true>>(),
+        (true, false) => handlers_plain::<WarpMatch<true, false>>(),
+        (true, true) => handlers_plain::<WarpMatch<true, true>>(),
     };
     let d = l.dst(&d, Ty::B32)?;
     l.emit(h, d, a, mask, Opd::None).imm_lo = Some(p);
@@ -344,7 +344,7 @@ fn redux(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         Some(Word::And) => 3,
         Some(Word::Or) => 4,
         Some(_) => 5,
-        None => return Err(Reason::Unsupported),
+        None => return Err(LowerError::Unsupported),
     };
     let x = op
         | match ty {

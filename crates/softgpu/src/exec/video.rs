@@ -3,10 +3,10 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::lower::{Lower, Lowered, Mods, Reason, bad, is_signed};
+use super::lower::{Lower, LowerError, Lowered, Mods, bad, is_signed};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum VideoOp {
     Add,
     Sub,
     AbsDiff,
@@ -16,25 +16,25 @@ enum What {
     Set(usize),
 }
 
-fn what(op: Op, m: &Mods<'_>) -> Option<(What, u32)> {
+fn what(op: Op, m: &Mods<'_>) -> Option<(VideoOp, u32)> {
     let set = || {
         m.words()
             .find_map(|w| super::alu_int::kind(w, false))
-            .map(What::Set)
+            .map(VideoOp::Set)
     };
     Some(match op {
-        Op::Vadd2 => (What::Add, 2),
-        Op::Vadd4 => (What::Add, 4),
-        Op::Vsub2 => (What::Sub, 2),
-        Op::Vsub4 => (What::Sub, 4),
-        Op::Vabsdiff2 => (What::AbsDiff, 2),
-        Op::Vabsdiff4 => (What::AbsDiff, 4),
-        Op::Vmin2 => (What::Min, 2),
-        Op::Vmin4 => (What::Min, 4),
-        Op::Vmax2 => (What::Max, 2),
-        Op::Vmax4 => (What::Max, 4),
-        Op::Vavrg2 => (What::Average, 2),
-        Op::Vavrg4 => (What::Average, 4),
+        Op::Vadd2 => (VideoOp::Add, 2),
+        Op::Vadd4 => (VideoOp::Add, 4),
+        Op::Vsub2 => (VideoOp::Sub, 2),
+        Op::Vsub4 => (VideoOp::Sub, 4),
+        Op::Vabsdiff2 => (VideoOp::AbsDiff, 2),
+        Op::Vabsdiff4 => (VideoOp::AbsDiff, 4),
+        Op::Vmin2 => (VideoOp::Min, 2),
+        Op::Vmin4 => (VideoOp::Min, 4),
+        Op::Vmax2 => (VideoOp::Max, 2),
+        Op::Vmax4 => (VideoOp::Max, 4),
+        Op::Vavrg2 => (VideoOp::Average, 2),
+        Op::Vavrg4 => (VideoOp::Average, 4),
         Op::Vset2 => (set()?, 2),
         Op::Vset4 => (set()?, 4),
         _ => return None,
@@ -62,7 +62,7 @@ fn part(l: &Lower<'_, '_>, operand: &Ast) -> Lowered<(Ast, u32, u32)> {
         "b1" => (8, 8),
         "b2" => (16, 8),
         "b3" => (24, 8),
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     };
     Ok((Ast::Name(*name), shift, width))
 }
@@ -71,16 +71,16 @@ fn part(l: &Lower<'_, '_>, operand: &Ast) -> Lowered<(Ast, u32, u32)> {
 /// second one (`.add`, `.min`, `.max`) that takes the third source.
 fn single(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let what = match i.op {
-        Op::Vadd => What::Add,
-        Op::Vsub => What::Sub,
-        Op::Vabsdiff => What::AbsDiff,
-        Op::Vmin => What::Min,
-        Op::Vmax => What::Max,
-        _ => return Err(Reason::Unsupported),
+        Op::Vadd => VideoOp::Add,
+        Op::Vsub => VideoOp::Sub,
+        Op::Vabsdiff => VideoOp::AbsDiff,
+        Op::Vmin => VideoOp::Min,
+        Op::Vmax => VideoOp::Max,
+        _ => return Err(LowerError::Unsupported),
     };
     let types: Vec<Ty> = m.types().collect();
     let [d, a, b] = types.as_slice() else {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     };
     let (sd, sa, sb) = (is_signed(*d), is_signed(*a), is_signed(*b));
     let sat = m.has(Word::Sat);
@@ -88,7 +88,7 @@ fn single(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let (od, oa, ob, oc) = match i.operands.as_slice() {
         [d, a, b] if second.is_none() => (d, a, b, None),
         [d, a, b, c] if second.is_some() => (d, a, b, Some(c)),
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     };
     let ((oa, shift_a, width_a), (ob, shift_b, width_b)) = (part(l, oa)?, part(l, ob)?);
     let (a, b) = (l.src(&oa, Ty::B32)?, l.src(&ob, Ty::B32)?);
@@ -145,17 +145,17 @@ fn single(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-impl What {
+impl VideoOp {
     fn of(self, x: i64, y: i64) -> i64 {
         match self {
-            What::Add => x + y,
-            What::Sub => x - y,
-            What::AbsDiff => (x - y).abs(),
-            What::Min => x.min(y),
-            What::Max => x.max(y),
+            VideoOp::Add => x + y,
+            VideoOp::Sub => x - y,
+            VideoOp::AbsDiff => (x - y).abs(),
+            VideoOp::Min => x.min(y),
+            VideoOp::Max => x.max(y),
             // Halves away from zero.
-            What::Average => (x + y + (x + y).signum()) / 2,
-            What::Set(kind) => i64::from(match kind {
+            VideoOp::Average => (x + y + (x + y).signum()) / 2,
+            VideoOp::Set(kind) => i64::from(match kind {
                 0 => x == y,
                 9 => x != y,
                 2 => x < y,
@@ -175,8 +175,8 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
     let types: Vec<Ty> = m.types().collect();
     let (d, a, b) = match types.as_slice() {
         [d, a, b] => (d, a, b),
-        [a, b] if matches!(what, What::Set(_)) => (&Ty::U32, a, b),
-        _ => return Err(Reason::Unsupported),
+        [a, b] if matches!(what, VideoOp::Set(_)) => (&Ty::U32, a, b),
+        _ => return Err(LowerError::Unsupported),
     };
     let (sd, sa, sb) = (is_signed(*d), is_signed(*a), is_signed(*b));
     let (sat, add) = (m.has(Word::Sat), m.has(Word::Add));
@@ -187,7 +187,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
         || matches!(oa, Ast::Member(..))
         || matches!(ob, Ast::Member(..))
     {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let (a, b, c) = (
         l.src(oa, Ty::B32)?,

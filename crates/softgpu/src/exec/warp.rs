@@ -1,16 +1,16 @@
-//! One warp: its splits, which of them runs, and how they part and meet.
+//! Scheduling of a warp's splits: divergence and reconvergence.
 //!
-//! A split is a set of lanes at one place. The split in the deepest call runs first, among equals the one
-//! at the lowest block; blocks are numbered so that lanes that are ahead are those that the rest will reach
-//! ([`super::cfg`]). Splits that come to the same place become one.
+//! A split is a set of lanes at one program position. The split in the deepest call runs first,
+//! among equals the one at the lowest block; blocks are numbered so that the other lanes reach the
+//! position of those that are ahead ([`super::cfg`]). Splits that reach the same position merge.
 //!
 //! Invariants: the masks of a warp's splits are disjoint and together are its live lanes. A split
-//! that has run long while another is ready lets that one run, so lanes may wait for each other.
+//! that has run long yields to another ready one, so lanes may wait for each other.
 
 use super::checks;
 use super::ctx::{Ctx, FUNCTION_TAG, Frame, Split, SplitState};
 use super::lanes::{self, FrameRows};
-use super::program::{CallSite, Callee, FunctionCode, Term};
+use super::program::{CallSite, Callee, FunctionCode, Terminator};
 use crate::report::{Fault, FaultKind};
 
 /// Basic blocks that one split runs while another is ready.
@@ -20,21 +20,21 @@ const CALL_BYTES: u64 = 64;
 
 /// Why a warp stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum WarpStop {
     /// No live lanes.
     Done,
-    /// Everything waits at barriers.
+    /// All splits wait at barriers.
     Blocked,
-    /// Used its turn up, or asked to.
+    /// Used its time slice up, or yielded.
     Yielded,
-    /// `ctx.trouble` says why.
+    /// `ctx.trouble` has the reason.
     Trouble,
 }
 
-pub(crate) enum Next {
-    /// The split stands at this block.
+pub(crate) enum SplitOutcome {
+    /// The split is at this block.
     Go(u32),
-    /// Choose again: the split is gone, waits, or has become two.
+    /// Choose another split: this one has ended, waits, or has become two.
     Choose,
     Yield(u32),
     Trouble,
@@ -77,7 +77,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, warp: usize, launched: u32) {
     }
 }
 
-/// Gives a finished warp's storage back.
+/// Releases a finished warp's storage.
 pub(crate) fn finish(ctx: &mut Ctx<'_>, warp: usize) {
     let frames = std::mem::take(&mut ctx.block.warps[warp].frames);
     for f in frames.into_iter().flatten() {
@@ -106,7 +106,7 @@ fn give_rows(ctx: &mut Ctx<'_>, rows: FrameRows) {
     }
 }
 
-/// Binds the frame `frame` of the warp in hand.
+/// Binds the frame `frame` of the current warp.
 fn bind(ctx: &mut Ctx<'_>, frame: u32) {
     let run = ctx.run;
     let Some(f) = ctx.block.warps[ctx.warp].frames[frame as usize].as_mut() else {
@@ -122,20 +122,20 @@ fn bind(ctx: &mut Ctx<'_>, frame: u32) {
     ctx.code = code;
 }
 
-/// Runs the warp in hand for at most `budget` basic blocks.
-pub(crate) fn run(ctx: &mut Ctx<'_>, warp: usize, budget: &mut u32) -> Stop {
+/// Runs the current warp for at most `budget` basic blocks.
+pub(crate) fn run(ctx: &mut Ctx<'_>, warp: usize, budget: &mut u32) -> WarpStop {
     ctx.warp = warp;
     loop {
         let Some(s) = choose(ctx) else {
             let w = &ctx.block.warps[warp];
             return if w.live == 0 {
-                Stop::Done
+                WarpStop::Done
             } else {
-                Stop::Blocked
+                WarpStop::Blocked
             };
         };
         match run_split(ctx, s, budget) {
-            Stop::Done => {}
+            WarpStop::Done => {}
             other => return other,
         }
     }
@@ -168,13 +168,13 @@ fn choose(ctx: &mut Ctx<'_>) -> Option<usize> {
     }
 }
 
-/// Whether each of its lanes has had its turn or waits.
+/// Whether each of its lanes has had its time slice or waits.
 pub(crate) fn has_nothing_else(ctx: &mut Ctx<'_>) -> bool {
     let ready = |s: &Split| matches!(s.state, SplitState::Ready | SplitState::Passed(..));
     ctx.w().splits.iter().all(|s| s.tired || !ready(s))
 }
 
-/// Looks at waiting splits again, when nothing in the warp is ready. Whether one became ready.
+/// Checks waiting splits again when none of the warp is ready. Returns whether one became ready.
 fn wake(ctx: &mut Ctx<'_>) -> bool {
     let n = ctx.w().splits.len();
     let mut woken = false;
@@ -188,7 +188,7 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
     if woken || wake_scattered(ctx) {
         return true;
     }
-    // The rest of the warp waits elsewhere, for ever as far as the warp knows: arrive as they are.
+    // The rest of the warp waits elsewhere, possibly forever: these lanes arrive without it.
     while let Some(s) = ctx
         .w()
         .splits
@@ -206,7 +206,7 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
         .any(|s| matches!(s.state, SplitState::Ready | SplitState::Passed(..)))
 }
 
-/// `bar.warp.sync` lets lanes of one mask meet although they stand at different ones.
+/// Merges lanes of one mask at `bar.warp.sync`, also from different instances of it.
 fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
     let n = ctx.w().splits.len();
     let mut union = 0;
@@ -219,7 +219,8 @@ fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
         }
         select(ctx, &split);
         let b = &ctx.code.blocks[split.pc as usize];
-        if !matches!(b.term, Term::WarpSync(_)) || b.start != b.end && ctx.run.spec.checks.is_none()
+        if !matches!(b.term, Terminator::WarpSync(_))
+            || b.start != b.end && ctx.run.spec.checks.is_none()
         {
             continue;
         }
@@ -237,7 +238,7 @@ fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
         // Passed the meeting point: the block has nothing but its end.
         let split = ctx.w().splits[s];
         select(ctx, &split);
-        if let Term::WarpSync(next) = ctx.code.blocks[split.pc as usize].term {
+        if let Terminator::WarpSync(next) = ctx.code.blocks[split.pc as usize].term {
             ctx.w().splits[s].pc = next;
         }
     }
@@ -271,7 +272,7 @@ fn select(ctx: &mut Ctx<'_>, split: &Split) {
 }
 
 /// Runs split `s` until it waits, ends, or another should run: then `Done`.
-fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> Stop {
+fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
     let split = ctx.w().splits[s];
     select(ctx, &split);
     if let SplitState::Passed(block, value) = split.state {
@@ -291,42 +292,42 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> Stop {
             here.pc = pc;
             here.state = SplitState::Parked;
             merge(ctx, s);
-            return Stop::Done;
+            return WarpStop::Done;
         }
         ctx.instructions += u64::from(b.end - b.start) + 1;
         // SAFETY: `code` is the function whose frame `bind` bound; both change together.
         unsafe { lanes::run(ctx, &code.insts[b.start as usize..b.end as usize]) };
         if ctx.trouble.is_some() {
             ctx.w().splits[s].pc = pc;
-            return Stop::Trouble;
+            return WarpStop::Trouble;
         }
         // Counted before the end of the block, which may be a barrier: that too was progress.
         *budget = budget.saturating_sub(1);
         match end(ctx, s, pc, &b.term) {
-            Next::Go(next) => pc = next,
-            Next::Choose => return Stop::Done,
-            Next::Yield(next) => {
+            SplitOutcome::Go(next) => pc = next,
+            SplitOutcome::Choose => return WarpStop::Done,
+            SplitOutcome::Yield(next) => {
                 ctx.w().splits[s].pc = next;
                 ctx.w().splits[s].tired = true;
                 *budget = budget.saturating_sub(64);
-                return Stop::Yielded;
+                return WarpStop::Yielded;
             }
-            Next::Trouble => return Stop::Trouble,
+            SplitOutcome::Trouble => return WarpStop::Trouble,
         }
         if *budget == 0 {
             ctx.w().splits[s].pc = pc;
             ctx.w().splits[s].tired = true;
-            return Stop::Yielded;
+            return WarpStop::Yielded;
         }
         if ctx.block.warps[ctx.warp].splits.len() > 1 {
             turn -= 1;
             ctx.w().splits[s].pc = pc;
             if turn == 0 {
                 ctx.w().splits[s].tired = true;
-                return Stop::Done;
+                return WarpStop::Done;
             }
             if meet(ctx, s) {
-                return Stop::Done;
+                return WarpStop::Done;
             }
         }
     }
@@ -379,7 +380,7 @@ fn merge(ctx: &mut Ctx<'_>, s: usize) {
         return;
     }
     w.splits[s].mask = mask;
-    // Whether it may go on is looked at when it is chosen.
+    // Whether it may continue is checked when it is chosen.
     w.splits[s].state = SplitState::Ready;
     let keep = w.splits[s];
     let mut n = 0;
@@ -389,22 +390,22 @@ fn merge(ctx: &mut Ctx<'_>, s: usize) {
     });
 }
 
-/// Does what ends block `pc` for split `s`.
-fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Term) -> Next {
+/// Executes the terminator of block `pc` for split `s`.
+fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Terminator) -> SplitOutcome {
     match term {
-        Term::Jump(next) => Next::Go(*next),
-        Term::Branch { pred, taken, fall } => {
+        Terminator::Jump(next) => SplitOutcome::Go(*next),
+        Terminator::Branch { pred, taken, fall } => {
             let p = ctx.rows.pred(*pred) & ctx.mask;
             if p == ctx.mask {
-                Next::Go(*taken)
+                SplitOutcome::Go(*taken)
             } else if p == 0 {
-                Next::Go(*fall)
+                SplitOutcome::Go(*fall)
             } else {
                 let rest = ctx.mask & !p;
                 split_off(ctx, s, &[(p, *taken), (rest, *fall)])
             }
         }
-        Term::Switch { index, targets } => {
+        Terminator::Switch { index, targets } => {
             let row = ctx.rows.row::<u32>(*index);
             let mut parts: Vec<(u32, u32)> = Vec::new();
             let mut m = ctx.mask;
@@ -425,35 +426,35 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Term) -> Next {
                 }
             }
             if let [(_, t)] = parts.as_slice() {
-                Next::Go(*t)
+                SplitOutcome::Go(*t)
             } else {
                 split_off(ctx, s, &parts)
             }
         }
-        Term::Call(site) => call(ctx, s, pc, site),
-        Term::Ret => ret(ctx, s),
-        Term::Exit => {
+        Terminator::Call(site) => call(ctx, s, pc, site),
+        Terminator::Ret => ret(ctx, s),
+        Terminator::Exit => {
             exit(ctx, s);
-            Next::Choose
+            SplitOutcome::Choose
         }
-        Term::Barrier(site) => super::block::barrier(ctx, s, pc, site),
-        Term::WarpSync(next) => {
+        Terminator::Barrier(site) => super::block::barrier(ctx, s, pc, site),
+        Terminator::WarpSync(next) => {
             if ctx.run.spec.checks.is_some() {
                 checks::warp_synced(ctx);
             }
-            Next::Go(*next)
+            SplitOutcome::Go(*next)
         }
-        Term::Yield(next) => {
+        Terminator::Yield(next) => {
             ctx.waits += 1;
-            Next::Yield(*next)
+            SplitOutcome::Yield(*next)
         }
-        Term::Nap(next) => {
+        Terminator::Nap(next) => {
             ctx.waits += 1;
             ctx.napped = true;
-            Next::Yield(*next)
+            SplitOutcome::Yield(*next)
         }
-        Term::Trap => fault(ctx, pc, ctx.mask.trailing_zeros(), FaultKind::Trap),
-        Term::NotImplemented(opcode) => {
+        Terminator::Trap => fault(ctx, pc, ctx.mask.trailing_zeros(), FaultKind::Trap),
+        Terminator::NotImplemented(opcode) => {
             let line = ctx.code.origins[ctx.code.blocks[pc as usize].term_pc as usize].line;
             let kind = FaultKind::NotImplemented {
                 opcode: opcode.to_string(),
@@ -461,14 +462,14 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Term) -> Next {
             };
             fault(ctx, pc, ctx.mask.trailing_zeros(), kind)
         }
-        Term::Bad(why) => {
+        Terminator::Bad(why) => {
             let kind = FaultKind::IllegalInstruction(why.to_string());
             fault(ctx, pc, ctx.mask.trailing_zeros(), kind)
         }
     }
 }
 
-fn fault(ctx: &mut Ctx<'_>, pc: u32, lane: u32, kind: FaultKind) -> Next {
+fn fault(ctx: &mut Ctx<'_>, pc: u32, lane: u32, kind: FaultKind) -> SplitOutcome {
     let term_pc = ctx.code.blocks[pc as usize].term_pc;
     let place = Some(ctx.place(term_pc, lane & 31));
     ctx.trouble.get_or_insert_with(|| {
@@ -478,10 +479,10 @@ fn fault(ctx: &mut Ctx<'_>, pc: u32, lane: u32, kind: FaultKind) -> Next {
             allocation: None,
         })
     });
-    Next::Trouble
+    SplitOutcome::Trouble
 }
 
-fn split_off(ctx: &mut Ctx<'_>, s: usize, parts: &[(u32, u32)]) -> Next {
+fn split_off(ctx: &mut Ctx<'_>, s: usize, parts: &[(u32, u32)]) -> SplitOutcome {
     let w = ctx.w();
     let me = w.splits.swap_remove(s);
     for &(mask, pc) in parts {
@@ -496,10 +497,10 @@ fn split_off(ctx: &mut Ctx<'_>, s: usize, parts: &[(u32, u32)]) -> Next {
             w.splits.push(Split { mask, pc, ..me });
         }
     }
-    Next::Choose
+    SplitOutcome::Choose
 }
 
-fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> Next {
+fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> SplitOutcome {
     let run = ctx.run;
     let function = match &site.callee {
         Callee::Direct(f) => *f,
@@ -538,7 +539,7 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> Next {
         }
         builtin => {
             return match super::builtins::call(ctx, builtin, site) {
-                Ok(()) => Next::Go(site.next),
+                Ok(()) => SplitOutcome::Go(site.next),
                 Err(kind) => fault(ctx, pc, ctx.mask.trailing_zeros(), kind),
             };
         }
@@ -550,7 +551,7 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> Next {
     let caller_index = me.frame;
     let w = &mut ctx.block.warps[ctx.warp];
     let Some(caller) = w.frames[caller_index as usize].as_mut() else {
-        return Next::Choose;
+        return SplitOutcome::Choose;
     };
     let caller_code = &run.code().functions[caller.function as usize];
     let base = caller.local_base + caller_code.local_bytes;
@@ -606,29 +607,29 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> Next {
     split.frame = at as u32;
     split.pc = 0;
     bind(ctx, at as u32);
-    Next::Go(0)
+    SplitOutcome::Go(0)
 }
 
-fn ret(ctx: &mut Ctx<'_>, s: usize) -> Next {
+fn ret(ctx: &mut Ctx<'_>, s: usize) -> SplitOutcome {
     let run = ctx.run;
     let mask = ctx.mask;
     let frame = ctx.w().splits[s].frame;
     if frame == 0 {
         exit(ctx, s);
-        return Next::Choose;
+        return SplitOutcome::Choose;
     }
     let w = &mut ctx.block.warps[ctx.warp];
     let Some(mut f) = w.frames[frame as usize].take() else {
-        return Next::Choose;
+        return SplitOutcome::Choose;
     };
     let code = &run.code().functions[f.function as usize];
     let parent = f.parent;
     let Some(caller) = w.frames[parent as usize].as_mut() else {
-        return Next::Choose;
+        return SplitOutcome::Choose;
     };
     let site =
         match &run.code().functions[caller.function as usize].blocks[f.call_block as usize].term {
-            Term::Call(site) => site,
+            Terminator::Call(site) => site,
             _ => unreachable!("a frame's call block ends with a call"),
         };
     for (&(to, n), &(from, k)) in site.rets.iter().zip(&code.rets) {
@@ -651,7 +652,7 @@ fn ret(ctx: &mut Ctx<'_>, s: usize) -> Next {
         w.frames[frame as usize] = Some(f);
     }
     bind(ctx, parent);
-    Next::Go(next)
+    SplitOutcome::Go(next)
 }
 
 /// Ends the lanes of split `s`.

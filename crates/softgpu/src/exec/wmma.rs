@@ -11,9 +11,9 @@ use super::access::{WIDE, addresses, admit_shared, allow, by_tag};
 use super::checks;
 use super::ctx::{Ctx, SHARED_TAG};
 use super::lanes::{Exec, LANES, Operand, handlers_plain};
-use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad};
+use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
 use super::matrix::{accumulator, element as element_of, list, multiply, shape};
-use super::mma::{BitOp, Layout, Mma};
+use super::mma::{BitOp, FragmentLayout, Mma};
 use super::program::Inst;
 use super::sync::whole_warp;
 use crate::report::AccessKind;
@@ -174,18 +174,18 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
     let (sm, sn, sk) = m
         .words()
         .find_map(|w| shape(w.text()))
-        .ok_or(Reason::Unsupported)?;
+        .ok_or(LowerError::Unsupported)?;
     if m.has(Word::Mma) {
         return product(l, i, m, (sm, sn, sk));
     }
     let store = m.has(Word::Store);
     let which = m
         .any(&[Word::A, Word::B, Word::C, Word::D])
-        .ok_or(Reason::Unsupported)?;
-    let ty = m.types().last().ok_or(Reason::Unsupported)?;
+        .ok_or(LowerError::Unsupported)?;
+    let ty = m.types().last().ok_or(LowerError::Unsupported)?;
     let width = match ty {
         Ty::S32 | Ty::F32 => 32,
-        _ => element_of(ty).ok_or(Reason::Unsupported)?.bits(),
+        _ => element_of(ty).ok_or(LowerError::Unsupported)?.bits(),
     };
     let (rows, cols) = match which {
         Word::A => (sm, sk),
@@ -202,7 +202,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
         Some(s) => l.src(s, Ty::U32)?,
         None => l.c32(if m.has(Word::Col) { rows } else { cols }),
     };
-    let Address::Value {
+    let AddressOperand::Value {
         base,
         wide,
         offset,
@@ -222,7 +222,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
         registers: regs.len(),
     };
     if f.per_lane() == 0 || regs.len() > 64 {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     }
     let ty = if width == 64 { Ty::F64 } else { Ty::B32 };
     let mut ext = Vec::new();
@@ -260,12 +260,12 @@ fn product(
         // f16 inputs are not named.
         [d, c] => (*d, Ty::F16, Ty::F16, *c),
         [d, a, b, c] => (*d, *a, *b, *c),
-        _ => return Err(Reason::Unsupported),
+        _ => return Err(LowerError::Unsupported),
     };
     let (Some(d), Some(a), Some(b), Some(c)) =
         (accumulator(d), element_of(a), element_of(b), accumulator(c))
     else {
-        return Err(Reason::Unsupported);
+        return Err(LowerError::Unsupported);
     };
     let p = Mma {
         m: sm,
@@ -281,7 +281,7 @@ fn product(
         } else {
             BitOp::Xor
         },
-        layout: Layout::Wmma,
+        layout: FragmentLayout::Wmma,
     };
     multiply(l, i, p, None)
 }

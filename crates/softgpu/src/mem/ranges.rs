@@ -1,4 +1,4 @@
-//! Runs of numbers that are free.
+//! Free list of ranges.
 
 use std::collections::BTreeMap;
 

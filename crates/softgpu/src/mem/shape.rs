@@ -1,10 +1,10 @@
-//! How the addresses of a warp's lanes lie.
+//! Shape of a warp's addresses: contiguous, equal or scattered.
 //!
-//! The compiler makes no vectors of these questions by itself: it knows that the first lane's address is the first
-//! lane's address, drops that comparison, and has an odd number of them left. So they are spelled out, in SSE2,
-//! which every x86-64 has.
+//! The compiler does not vectorise these comparisons by itself: it drops the comparison of the first
+//! lane's address with itself and has an odd number left. So they are written in SSE2, which every
+//! x86-64 has.
 //!
-//! Elsewhere: what follows from the answers ([`crate::exec`]).
+//! Elsewhere: uses of the shapes ([`crate::exec`]).
 
 use std::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_castsi128_pd, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_movemask_epi8,
@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 
 /// How eight lanes' addresses lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum AddressShape {
     Same,
     /// One behind the other.
     Step,
@@ -26,7 +26,7 @@ pub(crate) trait At: Copy {
     fn plus(self, bytes: usize) -> Self;
 
     /// How eight lanes lie that access `size` bytes each.
-    fn shape(at: &[Self; 8], size: usize) -> Shape;
+    fn shape(at: &[Self; 8], size: usize) -> AddressShape;
 
     /// Whether all of them are at most `last` behind `first`, and share no bit with `low`. `last` is less than half
     /// of all addresses.
@@ -50,7 +50,7 @@ macro_rules! at {
             }
 
             #[inline(always)]
-            fn shape(at: &[Self; 8], size: usize) -> Shape {
+            fn shape(at: &[Self; 8], size: usize) -> AddressShape {
                 let $size = size as $signed;
                 // SAFETY: SSE2 is part of x86-64.
                 unsafe {
@@ -62,11 +62,11 @@ macro_rules! at {
                         step = _mm_or_si128(step, _mm_xor_si128(behind, $steps));
                     }
                     if is_zero(step) {
-                        Shape::Step
+                        AddressShape::Step
                     } else if is_zero(same) {
-                        Shape::Same
+                        AddressShape::Same
                     } else {
-                        Shape::Scattered
+                        AddressShape::Scattered
                     }
                 }
             }
@@ -120,9 +120,9 @@ mod tests {
             at[which] = at[which].wrapping_add(off);
             let low = at.map(|a| a as u32);
             let shape = |step: bool, same: bool| match (step, same) {
-                (true, _) => Shape::Step,
-                (_, true) => Shape::Same,
-                _ => Shape::Scattered,
+                (true, _) => AddressShape::Step,
+                (_, true) => AddressShape::Same,
+                _ => AddressShape::Scattered,
             };
             let behind = at.map(|a| a.wrapping_sub(at[0]));
             let stepped = behind.iter().zip(0u64..).all(|(&b, l)| b == l * size as u64);

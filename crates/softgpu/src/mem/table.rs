@@ -1,4 +1,4 @@
-//! Tables as large as the address space, of which only what is touched takes memory.
+//! Sparse tables as large as the address space, backed lazily.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64};

@@ -266,7 +266,7 @@ unsafe extern "C" fn ask(asked: *mut c_void) {
 }
 
 #[test]
-fn a_host_function_that_calls_the_driver_is_told_so_and_cannot_wait_for_itself() {
+fn a_host_function_that_calls_the_driver_gets_an_error_and_cannot_wait_for_itself() {
     let _ctx = Ctx::new();
     let s = stream(1);
     let asked = Asked {

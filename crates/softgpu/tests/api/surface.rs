@@ -113,7 +113,7 @@ fn undocumented_tables_are_not_given_out() {
 }
 
 #[test]
-fn devices_are_told_apart() {
+fn devices_are_distinguishable() {
     let mut count = 0;
     ok!(cuDeviceGetCount(&mut count));
     assert_eq!(count, 2);

@@ -1,4 +1,4 @@
-//! What an instruction's operands name: registers, constants, predicates, variables, addresses.
+//! Lowering of operands: registers, constants, predicates, variables, addresses.
 
 use std::sync::Arc;
 
@@ -6,10 +6,12 @@ use fercuda_ptx::ast::{AddrBase, Imm, Operand as Ast, Sym};
 use fercuda_ptx::words::{ScalarType as Ty, Space};
 
 use super::super::ctx::FUNCTION_TAG;
-use super::super::layout::Place as VarPlace;
+use super::super::layout::VariableSpace as VarPlace;
 use super::super::program::Const;
 use super::super::{alu_int, data, special};
-use super::{Entity, Lower, Lowered, Opd, P, Reason, V, bad, bits, is_signed, rows};
+use super::{
+    Entity, Lower, LowerError, Lowered, Opd, PredRef, VirtualReg, bad, bits, is_signed, rows,
+};
 
 /// Where a variable begins.
 #[derive(Debug, Clone)]
@@ -23,7 +25,7 @@ pub(crate) enum VarBase {
 
 /// A memory operand.
 #[derive(Debug, Clone)]
-pub(crate) enum Address {
+pub(crate) enum AddressOperand {
     Value {
         base: Opd,
         wide: bool,
@@ -38,32 +40,36 @@ pub(crate) enum Address {
 
 impl Lower<'_, '_> {
     /// A predicate register.
-    pub(crate) fn pred_named(&mut self, s: Sym, negated: bool) -> Lowered<P> {
+    pub(crate) fn pred_named(&mut self, s: Sym, negated: bool) -> Lowered<PredRef> {
         match self.lookup(s) {
-            Some(Entity::Reg(v, Ty::Pred)) => Ok(P::Use(v, negated)),
+            Some(Entity::Reg(v, Ty::Pred)) => Ok(PredRef::Use(v, negated)),
             _ => bad(format!("`{}` is no predicate", self.name(s))),
         }
     }
 
     /// A predicate operand, also negated or constant.
-    pub(crate) fn pred(&mut self, o: &Ast) -> Lowered<P> {
+    pub(crate) fn pred(&mut self, o: &Ast) -> Lowered<PredRef> {
         match o {
             Ast::Name(s) => self.pred_named(*s, false),
             Ast::Not(s) => self.pred_named(*s, true),
-            Ast::Imm(Imm::Int { value, .. }) => Ok(if *value != 0 { P::True } else { P::False }),
+            Ast::Imm(Imm::Int { value, .. }) => Ok(if *value != 0 {
+                PredRef::True
+            } else {
+                PredRef::False
+            }),
             _ => bad("expected a predicate"),
         }
     }
 
-    /// A predicate destination; `_` is one nobody reads.
-    pub(crate) fn pred_dst(&mut self, o: &Ast) -> Lowered<P> {
+    /// A predicate destination; `_` is one that is never read.
+    pub(crate) fn pred_dst(&mut self, o: &Ast) -> Lowered<PredRef> {
         match o {
-            Ast::Name(s) if self.name(*s) == "_" => Ok(P::Def(self.temp_pred())),
+            Ast::Name(s) if self.name(*s) == "_" => Ok(PredRef::Def(self.temp_pred())),
             Ast::Name(s) => match self.pred_named(*s, false)? {
-                P::Use(v, _) => Ok(if self.guard == P::True {
-                    P::Def(v)
+                PredRef::Use(v, _) => Ok(if self.guard == PredRef::True {
+                    PredRef::Def(v)
                 } else {
-                    P::Both(v)
+                    PredRef::Both(v)
                 }),
                 p => Ok(p),
             },
@@ -158,8 +164,8 @@ impl Lower<'_, '_> {
         }
     }
 
-    /// The register a destination names, and its type; `_` is one nobody reads.
-    pub(crate) fn dst_reg(&mut self, o: &Ast, ty: Ty) -> Lowered<(V, Ty)> {
+    /// A destination's register and its type; `_` is one that is never read.
+    pub(crate) fn dst_reg(&mut self, o: &Ast, ty: Ty) -> Lowered<(VirtualReg, Ty)> {
         match o {
             Ast::Name(s) if self.name(*s) == "_" => Ok((self.temp_rows(rows(ty)), ty)),
             Ast::Name(s) => match self.lookup(*s) {
@@ -189,7 +195,11 @@ impl Lower<'_, '_> {
     }
 
     /// A destination that may be wider than `ty`; call [`Lower::finish`] behind the instruction.
-    pub(crate) fn dst_wide(&mut self, o: &Ast, ty: Ty) -> Lowered<(Opd, Option<(V, Opd)>)> {
+    pub(crate) fn dst_wide(
+        &mut self,
+        o: &Ast,
+        ty: Ty,
+    ) -> Lowered<(Opd, Option<(VirtualReg, Opd)>)> {
         let (v, have) = self.dst_reg(o, ty)?;
         if have == Ty::Pred {
             return bad("a predicate as destination");
@@ -205,7 +215,7 @@ impl Lower<'_, '_> {
     }
 
     /// Widens a temporary into the destination that [`Lower::dst_wide`] put aside.
-    pub(crate) fn finish(&mut self, wide: Option<(V, Opd)>, signed: bool) {
+    pub(crate) fn finish(&mut self, wide: Option<(VirtualReg, Opd)>, signed: bool) {
         if let Some((t, d)) = wide {
             let h = if signed {
                 data::widen_signed()
@@ -245,7 +255,7 @@ impl Lower<'_, '_> {
                 .imm = u64::from(at).wrapping_add(addend as u64);
                 Ok(self.resize(Opd::Use(t), 2, want, false))
             }
-            VarBase::Fixed(..) => Err(Reason::Unsupported),
+            VarBase::Fixed(..) => Err(LowerError::Unsupported),
         }
     }
 
@@ -269,19 +279,19 @@ impl Lower<'_, '_> {
         match self.k.info.variables.get(&s) {
             Some(VarPlace::Global) => Ok((VarBase::Global(text.into()), Space::Global)),
             Some(VarPlace::Const) => Ok((VarBase::Global(text.into()), Space::Const)),
-            None => bad(format!("nothing is called `{text}`")),
+            None => bad(format!("unknown name `{text}`")),
         }
     }
 
     /// An address operand: (base register or constant of 64 or 32 bits, whether 64, offset, space of a variable).
-    pub(crate) fn address(&mut self, o: &Ast) -> Lowered<Address> {
+    pub(crate) fn address(&mut self, o: &Ast) -> Lowered<AddressOperand> {
         let Ast::Address { base, offset } = o else {
             return bad("expected an address");
         };
         match base {
             AddrBase::Imm(n) => {
                 let c = self.c64((*n as u64).wrapping_add(*offset as u64));
-                Ok(Address::Value {
+                Ok(AddressOperand::Value {
                     base: c,
                     wide: true,
                     offset: 0,
@@ -291,7 +301,7 @@ impl Lower<'_, '_> {
             AddrBase::Name(s) => {
                 if let Some(Entity::Reg(v, have)) = self.lookup(*s) {
                     let (base, offset) = self.small_offset(Opd::Use(v), rows(have) == 2, *offset);
-                    return Ok(Address::Value {
+                    return Ok(AddressOperand::Value {
                         base,
                         wide: rows(have) == 2,
                         offset,
@@ -299,17 +309,17 @@ impl Lower<'_, '_> {
                     });
                 }
                 match self.variable(*s)? {
-                    (VarBase::Fixed(row, bytes), _) => Ok(Address::Fixed {
+                    (VarBase::Fixed(row, bytes), _) => Ok(AddressOperand::Fixed {
                         row,
                         bytes,
                         offset: *offset,
                     }),
-                    (VarBase::Known(at), Space::Param) => {
-                        Ok(Address::Param((at.wrapping_add(*offset as u64)) as u32))
-                    }
+                    (VarBase::Known(at), Space::Param) => Ok(AddressOperand::Param(
+                        (at.wrapping_add(*offset as u64)) as u32,
+                    )),
                     (VarBase::Known(at), space) => {
                         let c = self.c64(at.wrapping_add(*offset as u64));
-                        Ok(Address::Value {
+                        Ok(AddressOperand::Value {
                             base: c,
                             wide: true,
                             offset: 0,
@@ -321,7 +331,7 @@ impl Lower<'_, '_> {
                             name,
                             addend: *offset,
                         });
-                        Ok(Address::Value {
+                        Ok(AddressOperand::Value {
                             base: c,
                             wide: true,
                             offset: 0,
@@ -330,7 +340,7 @@ impl Lower<'_, '_> {
                     }
                     (VarBase::Local(_), space) => {
                         let base = self.address_value(*s, *offset, 2)?;
-                        Ok(Address::Value {
+                        Ok(AddressOperand::Value {
                             base,
                             wide: true,
                             offset: 0,

@@ -66,14 +66,14 @@ pub(crate) fn saturate_f64(x: f64) -> f64 {
 
 /// How the result of an f32 instruction is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Finish {
+pub(crate) struct FloatFinish {
     /// `.ftz`
     pub(crate) ftz: bool,
     /// `.sat`
     pub(crate) sat: bool,
 }
 
-impl Finish {
+impl FloatFinish {
     #[inline(always)]
     fn apply(self, x: f32) -> f32 {
         let x = flush_if(self.ftz, x);
@@ -186,7 +186,7 @@ fn sum_to_f32(a: f64, b: f64, r: Round) -> f32 {
 
 /// `add.r{.ftz}{.sat}.f32`
 #[inline(always)]
-pub(crate) fn add(a: f32, b: f32, r: Round, f: Finish) -> f32 {
+pub(crate) fn add(a: f32, b: f32, r: Round, f: FloatFinish) -> f32 {
     let (a, b) = (flush_if(f.ftz, a), flush_if(f.ftz, b));
     f.apply(match r {
         Round::Nearest | Round::NearestAway => a + b,
@@ -196,7 +196,7 @@ pub(crate) fn add(a: f32, b: f32, r: Round, f: Finish) -> f32 {
 
 /// `mul.r{.ftz}{.sat}.f32`
 #[inline(always)]
-pub(crate) fn mul(a: f32, b: f32, r: Round, f: Finish) -> f32 {
+pub(crate) fn mul(a: f32, b: f32, r: Round, f: FloatFinish) -> f32 {
     let (a, b) = (flush_if(f.ftz, a), flush_if(f.ftz, b));
     let p = match r {
         Round::Nearest | Round::NearestAway => a * b,
@@ -207,7 +207,7 @@ pub(crate) fn mul(a: f32, b: f32, r: Round, f: Finish) -> f32 {
 
 /// `fma.r{.ftz}{.sat}.f32`
 #[inline(always)]
-pub(crate) fn fma(a: f32, b: f32, c: f32, r: Round, f: Finish) -> f32 {
+pub(crate) fn fma(a: f32, b: f32, c: f32, r: Round, f: FloatFinish) -> f32 {
     let (a, b, c) = (flush_if(f.ftz, a), flush_if(f.ftz, b), flush_if(f.ftz, c));
     let sum = match r {
         Round::Nearest | Round::NearestAway => a.mul_add(b, c),
@@ -704,7 +704,7 @@ fn approx_f64(a: f64, f: impl Fn(f64) -> f64) -> f64 {
 
 /// `testp`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Class {
+pub(crate) enum FloatClass {
     Finite,
     Infinite,
     Number,
@@ -713,18 +713,18 @@ pub(crate) enum Class {
     Subnormal,
 }
 
-impl Class {
+impl FloatClass {
     /// Whether `x` is of the class. Zero is neither normal nor subnormal to IEEE, but `.normal` to the ISA excludes it.
     #[inline(always)]
     pub(crate) fn test(self, category: std::num::FpCategory) -> bool {
         use std::num::FpCategory as C;
         match self {
-            Class::Finite => !matches!(category, C::Nan | C::Infinite),
-            Class::Infinite => category == C::Infinite,
-            Class::Number => category != C::Nan,
-            Class::NotANumber => category == C::Nan,
-            Class::Normal => matches!(category, C::Normal | C::Zero),
-            Class::Subnormal => category == C::Subnormal,
+            FloatClass::Finite => !matches!(category, C::Nan | C::Infinite),
+            FloatClass::Infinite => category == C::Infinite,
+            FloatClass::Number => category != C::Nan,
+            FloatClass::NotANumber => category == C::Nan,
+            FloatClass::Normal => matches!(category, C::Normal | C::Zero),
+            FloatClass::Subnormal => category == C::Subnormal,
         }
     }
 }

@@ -186,7 +186,7 @@ pub(crate) fn bf16_value(bits: u16) -> f32 {
 
 /// How a half-precision result is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Finish {
+pub(crate) struct HalfFinish {
     /// `.ftz`: subnormal operands and results are zero.
     pub(crate) ftz: bool,
     /// `.sat`: into [0, 1], NaN becomes +0.
@@ -195,7 +195,7 @@ pub(crate) struct Finish {
     pub(crate) relu: bool,
 }
 
-impl Finish {
+impl HalfFinish {
     /// `x`, exact or rounded to odd, as a result.
     #[inline(always)]
     fn round(self, format: Format, x: f64) -> u16 {
@@ -251,7 +251,7 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
 
 /// `add`, `a + b`
 #[inline(always)]
-pub(crate) fn add(format: Format, a: u16, b: u16, f: Finish) -> u16 {
+pub(crate) fn add(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
     f.round(
         format,
         fused(f.operand(format, a), 1.0, f.operand(format, b)),
@@ -260,7 +260,7 @@ pub(crate) fn add(format: Format, a: u16, b: u16, f: Finish) -> u16 {
 
 /// `sub`, `a - b`
 #[inline(always)]
-pub(crate) fn sub(format: Format, a: u16, b: u16, f: Finish) -> u16 {
+pub(crate) fn sub(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
     f.round(
         format,
         fused(f.operand(format, b), -1.0, f.operand(format, a)),
@@ -269,13 +269,13 @@ pub(crate) fn sub(format: Format, a: u16, b: u16, f: Finish) -> u16 {
 
 /// `mul`
 #[inline(always)]
-pub(crate) fn mul(format: Format, a: u16, b: u16, f: Finish) -> u16 {
+pub(crate) fn mul(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
     f.round(format, f.operand(format, a) * f.operand(format, b))
 }
 
 /// `fma`
 #[inline(always)]
-pub(crate) fn fma(format: Format, a: u16, b: u16, c: u16, f: Finish) -> u16 {
+pub(crate) fn fma(format: Format, a: u16, b: u16, c: u16, f: HalfFinish) -> u16 {
     f.round(
         format,
         fused(
@@ -363,7 +363,7 @@ fn nan_or(format: Format, a: u16, result: u16) -> u16 {
 /// `ex2.approx` and `tanh.approx`: the f64 function rounded once.
 #[inline(always)]
 pub(crate) fn approx(format: Format, a: u16, ftz: bool, function: fn(f64) -> f64) -> u16 {
-    let f = Finish {
+    let f = HalfFinish {
         ftz,
         sat: false,
         relu: false,

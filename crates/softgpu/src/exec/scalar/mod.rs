@@ -1,4 +1,4 @@
-//! What one lane of an arithmetic instruction computes.
+//! Arithmetic of one lane.
 //!
 //! Everything here is a pure function of values, so each rule of the ISA (rounding, flushing, saturation, NaN) is
 //! written once, and handlers only loop over lanes. The bits agree with an H200 (`testkit/isa`), `.approx`

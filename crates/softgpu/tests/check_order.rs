@@ -1,4 +1,4 @@
-//! Checked blocks side by side: what is reported does not depend on how many threads run them.
+//! Tests that reports do not depend on the number of threads that run checked blocks.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fercuda_softgpu::check::CheckContext;
 use fercuda_softgpu::exec::{
-    DeviceInfo, Executor, LaunchSpec, LaunchStats, Loaded, Options, compile,
+    CompileOptions, DeviceInfo, Executor, LaunchSpec, LaunchStats, Loaded, compile,
 };
-use fercuda_softgpu::mem::{AddressSpace, AllocKind, GRANULE, Site};
-use fercuda_softgpu::order::{ActorId, Order, What};
+use fercuda_softgpu::mem::{AddressSpace, AllocKind, DriverCallSite, GRANULE};
+use fercuda_softgpu::order::{ActorId, OpKind, Order};
 use fercuda_softgpu::report::{Fault, FaultKind, FindingSink};
 
 const THREADS: [usize; 3] = [1, 2, 4];
@@ -49,10 +49,14 @@ fn launch(
     written: u64,
     watchdog: Option<Duration>,
 ) -> Outcome {
-    let image = compile(&fercuda_ptx::parse(ptx).unwrap(), &Options::default()).unwrap();
+    let image = compile(
+        &fercuda_ptx::parse(ptx).unwrap(),
+        &CompileOptions::default(),
+    )
+    .unwrap();
     let space = AddressSpace::new(64 * GRANULE, true).unwrap();
     let (at, _backing) = space.map_new(GRANULE, 1).unwrap();
-    let (kind, site) = (AllocKind::Device, Site::default());
+    let (kind, site) = (AllocKind::Device, DriverCallSite::default());
     space.add(at, GRANULE, kind, 0, None, site, false, None);
     space.shadow().unwrap().mark_initialised(at, written);
     let (order, sink) = (Arc::new(Order::new()), Arc::new(FindingSink::new()));
@@ -67,7 +71,7 @@ fn launch(
         cooperative: false,
         space: space.clone(),
         checks: Some(CheckContext {
-            op: order.begin(ActorId::HOST, What::Call("launch")),
+            op: order.begin(ActorId::HOST, OpKind::Call("launch")),
             order,
             sink: sink.clone(),
         }),
@@ -128,7 +132,7 @@ fn a_race_is_reported_in_the_same_words_by_any_number_of_threads() {
 
 #[test]
 fn what_a_lower_block_writes_is_initialised_for_a_higher_one_and_not_the_other_way() {
-    // A block reads what the one before it wrote: a race, and no more. Block 0 reads what nobody wrote.
+    // A block reads what the one before it wrote: a race, and no more. Block 0 reads uninitialised words.
     let ptx = kernel(
         "    ld.global.u32 %r3, [%rd2];
     st.global.u32 [%rd2+256], %r3;",
@@ -178,7 +182,7 @@ BAD:
 #[test]
 fn a_block_that_does_more_than_it_can_write_down_waits_for_its_turn() {
     // Scattered words of the buffer, many times over: 5,000 accesses of 256 bytes each for every warp. The last block
-    // reads one word that nobody wrote.
+    // reads one uninitialised word.
     let ptx = kernel(
         "    mov.u32 %r3, 0; mov.u32 %r5, 0;
 LOOP:

@@ -1,13 +1,15 @@
-//! Checked blocks side by side, judged one after another.
+//! Deterministic checking of blocks that run in parallel: accesses are checked in block order.
 //!
-//! Blocks of a kernel that has no means of speaking to other blocks compute the same in any order, so with checks
-//! too they are spread over threads. A block's shadow of shared memory is its own. That of global memory is not, and
-//! what is reported must be the same in every run: so the lowest block that is not done has the turn and judges its
-//! accesses as it makes them; every other block writes down what it does ([`Log`]), to be judged when its turn comes.
+//! Blocks of a kernel without inter-block communication compute the same in any order, so with
+//! checks too they run on several threads. A block's shadow of shared memory is its own. The shadow
+//! of global memory is shared, and reports must be the same in every run: so the lowest unfinished
+//! block has the turn and checks its accesses immediately; every other block logs its accesses
+//! ([`AccessLog`]), and they are checked at its turn.
 //!
-//! Invariants: the shadow of global memory is read for judging, and written, by one thread of a launch at a time: the
-//! one that runs the block whose turn it is, or that replays its log. A block whose log is full waits for its turn;
-//! the block that has the turn waits for nobody. Findings and faults of blocks after one that failed are dropped.
+//! Invariants: one thread of a launch at a time reads and writes the shadow of global memory for
+//! checks: the one that runs the block with the turn, or that replays its log. A block with a full
+//! log waits for its turn; the block with the turn never waits. Findings and faults of blocks after
+//! a failed one are dropped.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,19 +17,19 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::lanes::{ALL, LANES, eights};
-use crate::mem::{At, Shape};
-use crate::report::{AccessKind, Fault, Finding, Place};
+use crate::mem::{AddressShape, At};
+use crate::report::{AccessKind, ExecutionPoint, Fault, Finding};
 
-/// Bytes that one block writes down before it waits for its turn.
+/// The log size in bytes at which a block waits for its turn.
 const LOG_BYTES: usize = 1 << 20;
-/// Bytes held for finished blocks above which no block is begun but the one whose turn it is.
+/// Bytes of finished blocks' logs above which only the block with the turn may begin.
 const HELD_BYTES: usize = 64 << 20;
-/// Bytes that a finished block takes until it is judged, whatever it has written down.
+/// Bytes that a finished block takes until it is checked, besides its log.
 const ENDED_BYTES: usize = 256;
-/// Bytes that a finding takes, texts apart: itself, and where the two threads were.
-const FOUND_BYTES: usize = size_of::<Finding>() + 2 * size_of::<Place>();
-/// How often a waiting thread looks whether the launch has been stopped.
-const LOOK: Duration = Duration::from_millis(10);
+/// Bytes of a finding besides its texts: itself, and the positions of the two threads.
+const FOUND_BYTES: usize = size_of::<Finding>() + 2 * size_of::<ExecutionPoint>();
+/// The period at which a waiting thread checks whether the launch has been stopped.
+const STOP_POLL: Duration = Duration::from_millis(10);
 
 /// One access of a warp to global memory.
 #[derive(Debug, Clone, Copy)]
@@ -42,31 +44,31 @@ pub(crate) struct WarpAccess {
 }
 
 #[derive(Debug)]
-enum Entry {
-    /// With distances: of each eight lanes the first address is written down, and the others follow at this distance.
-    /// Without: all are.
+enum LogEntry {
+    /// With strides: of each eight lanes the first address is logged, and the others follow at this
+    /// stride. Without: all addresses are.
     Access(WarpAccess, Option<[u32; LANES / 8]>),
     Found(Box<Finding>),
 }
 
-/// What a block did that is to be judged later.
+/// A block's accesses and findings that are not checked yet.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
-    entries: Vec<Entry>,
+pub(crate) struct AccessLog {
+    entries: Vec<LogEntry>,
     addresses: Vec<u64>,
     /// Bytes of the findings.
     found: usize,
 }
 
-impl Log {
+impl AccessLog {
     pub(crate) fn access(&mut self, access: WarpAccess, addr: &[u64; LANES]) {
         let mut steps = [0; LANES / 8];
         let runs = access.mask == ALL
             && eights(addr).iter().zip(&mut steps).all(|(eight, step)| {
                 match u64::shape(eight, access.size as usize) {
-                    Shape::Step => *step = access.size,
-                    Shape::Same => *step = 0,
-                    Shape::Scattered => return false,
+                    AddressShape::Step => *step = access.size,
+                    AddressShape::Same => *step = 0,
+                    AddressShape::Scattered => return false,
                 }
                 true
             });
@@ -76,12 +78,12 @@ impl Log {
             self.addresses.extend(addr);
         }
         let steps = runs.then_some(steps);
-        self.entries.push(Entry::Access(access, steps));
+        self.entries.push(LogEntry::Access(access, steps));
     }
 
     pub(crate) fn found(&mut self, finding: Finding) {
         self.found += FOUND_BYTES + finding.note.len();
-        self.entries.push(Entry::Found(Box::new(finding)));
+        self.entries.push(LogEntry::Found(Box::new(finding)));
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -89,12 +91,12 @@ impl Log {
     }
 
     fn bytes(&self) -> usize {
-        self.entries.len() * size_of::<Entry>()
+        self.entries.len() * size_of::<LogEntry>()
             + self.addresses.len() * size_of::<u64>()
             + self.found
     }
 
-    /// Passes on everything written down, in order, and forgets it.
+    /// Replays all entries in order and clears the log.
     pub(crate) fn replay(
         &mut self,
         mut judge: impl FnMut(WarpAccess, &[u64; LANES]),
@@ -103,11 +105,11 @@ impl Log {
         let mut rest = self.addresses.as_slice();
         for entry in self.entries.drain(..) {
             let (access, steps) = match entry {
-                Entry::Found(finding) => {
+                LogEntry::Found(finding) => {
                     found(*finding);
                     continue;
                 }
-                Entry::Access(access, how) => (access, how),
+                LogEntry::Access(access, how) => (access, how),
             };
             let (these, others) = rest.split_at(steps.map_or(LANES, |_| LANES / 8));
             rest = others;
@@ -124,7 +126,7 @@ impl Log {
 
 /// How a block ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum BlockEnd {
     Done,
     Failed(Box<Fault>),
     /// The launch was stopped while it ran.
@@ -132,29 +134,29 @@ pub(crate) enum End {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    ended: BTreeMap<u64, (Option<Box<Log>>, End)>,
+struct UncheckedBlocks {
+    ended: BTreeMap<u64, (Option<Box<AccessLog>>, BlockEnd)>,
     /// Bytes that they take.
     held: usize,
-    /// Threads that wait for a turn, or to begin a block.
+    /// The number of threads that wait for a turn, or to begin a block.
     threads: usize,
-    /// Whether a thread is judging them.
+    /// Whether a thread is checking them.
     busy: bool,
 }
 
-/// Whose turn it is, in one launch.
+/// The order in which one launch's blocks are checked.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct CheckOrder {
     /// The lowest block that is not done.
     next: AtomicU64,
     /// A block has failed or was stopped; no turn comes after its.
     over: AtomicBool,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<UncheckedBlocks>,
     changed: Condvar,
 }
 
-impl Turns {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl CheckOrder {
+    fn lock(&self) -> MutexGuard<'_, UncheckedBlocks> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -164,24 +166,28 @@ impl Turns {
         self.next.load(Ordering::Acquire) == block && !self.over.load(Ordering::Relaxed)
     }
 
-    /// Waits until it is; false if the launch is stopped before.
+    /// Waits for this block's turn; returns false if the launch is stopped first.
     pub(crate) fn wait(&self, block: u64, stopped: impl Fn() -> bool) -> bool {
         self.wait_until(stopped, |_| self.has(block))
     }
 
-    /// Waits until this block may begin; false if the launch is stopped before.
+    /// Waits until this block may begin; returns false if the launch is stopped first.
     pub(crate) fn begin(&self, block: u64, stopped: impl Fn() -> bool) -> bool {
         self.has(block) || self.wait_until(stopped, |w| w.held < HELD_BYTES || self.has(block))
     }
 
-    fn wait_until(&self, stopped: impl Fn() -> bool, ready: impl Fn(&Waiting) -> bool) -> bool {
+    fn wait_until(
+        &self,
+        stopped: impl Fn() -> bool,
+        ready: impl Fn(&UncheckedBlocks) -> bool,
+    ) -> bool {
         let mut waiting = self.lock();
         waiting.threads += 1;
         let mut is_ready = ready(&waiting);
         while !is_ready && !stopped() {
             waiting = self
                 .changed
-                .wait_timeout(waiting, LOOK)
+                .wait_timeout(waiting, STOP_POLL)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
             is_ready = ready(&waiting);
@@ -190,23 +196,24 @@ impl Turns {
         is_ready
     }
 
-    /// Whether of `threads` threads all but one wait, and a block could be begun by one more.
+    /// Whether all but one of `threads` threads wait, and another thread could begin a block.
     pub(crate) fn stuck(&self, threads: usize) -> bool {
         let waiting = self.lock();
         waiting.threads + 1 >= threads && waiting.held < HELD_BYTES
     }
 
-    /// A block has ended. It and those after it are judged, as far as they have: `judge` gets a block with its log,
-    /// `end` what became of it.
+    /// Ends a block. Checks it and the consecutive ended blocks after it: `judge` gets a block with
+    /// its log, `end` how it ended.
     pub(crate) fn end(
         &self,
         block: u64,
-        log: Option<Box<Log>>,
-        how: End,
-        judge: impl Fn(u64, &mut Log),
-        end: impl Fn(End),
+        log: Option<Box<AccessLog>>,
+        how: BlockEnd,
+        judge: impl Fn(u64, &mut AccessLog),
+        end: impl Fn(BlockEnd),
     ) {
-        let bytes = |log: &Option<Box<Log>>| ENDED_BYTES + log.as_ref().map_or(0, |l| l.bytes());
+        let bytes =
+            |log: &Option<Box<AccessLog>>| ENDED_BYTES + log.as_ref().map_or(0, |l| l.bytes());
         let mut waiting = self.lock();
         waiting.held += bytes(&log);
         waiting.ended.insert(block, (log, how));
@@ -222,7 +229,7 @@ impl Turns {
             if let Some(log) = &mut log {
                 judge(at, log);
             }
-            if !matches!(how, End::Done) {
+            if !matches!(how, BlockEnd::Done) {
                 self.over.store(true, Ordering::Relaxed);
             }
             end(how);
@@ -253,13 +260,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_log_gives_back_what_was_written_down(
+        fn a_log_replays_its_entries(
             accesses in prop::collection::vec(
                 (any::<bool>(), 0u32..4, prop::array::uniform4((any::<u32>(), 0u64..3)), any::<u32>()),
                 0..40,
             ),
         ) {
-            let mut log = Log::default();
+            let mut log = AccessLog::default();
             let mut expected = Vec::new();
             for (full, size, eights, mask) in accesses {
                 let size = 1 << size;
@@ -280,7 +287,7 @@ mod tests {
 
     #[test]
     fn blocks_are_judged_in_their_order_whatever_the_order_of_their_ends() {
-        let turns = Turns::default();
+        let turns = CheckOrder::default();
         let judged = Mutex::new(Vec::new());
         let end = |block, how| {
             turns.end(
@@ -291,42 +298,42 @@ mod tests {
                 drop,
             );
         };
-        end(2, End::Done);
-        end(1, End::Done);
+        end(2, BlockEnd::Done);
+        end(1, BlockEnd::Done);
         assert!(turns.has(0) && judged.lock().unwrap().is_empty());
-        end(0, End::Done);
+        end(0, BlockEnd::Done);
         assert!(turns.has(3));
-        end(4, End::Done);
-        end(3, End::Stopped);
+        end(4, BlockEnd::Done);
+        end(3, BlockEnd::Stopped);
         assert_eq!(*judged.lock().unwrap(), [0, 1, 2, 3]);
         assert!(!turns.has(4) && !turns.wait(4, || true));
     }
 
     #[test]
     fn blocks_that_wrote_nothing_down_are_held_too() {
-        let turns = Turns::default();
+        let turns = CheckOrder::default();
         let blocks = (HELD_BYTES / ENDED_BYTES) as u64;
         assert!(turns.begin(blocks + 1, || true));
         for block in 1..=blocks {
-            turns.end(block, None, End::Done, |_, _| (), drop);
+            turns.end(block, None, BlockEnd::Done, |_, _| (), drop);
         }
         assert!(!turns.begin(blocks + 1, || true) && turns.begin(0, || true));
-        turns.end(0, None, End::Done, |_, _| (), drop);
+        turns.end(0, None, BlockEnd::Done, |_, _| (), drop);
         assert!(turns.has(blocks + 1) && turns.begin(blocks + 2, || true));
     }
 
     #[test]
-    fn a_log_of_findings_is_full_by_what_they_take() {
+    fn a_log_of_findings_is_full_by_their_size() {
         let finding = Finding {
             kind: crate::report::FindingKind::SharedRace,
             access: None,
-            actor: crate::report::Actor::Operation(String::new()),
+            actor: crate::report::FindingActor::Operation(String::new()),
             note: "x".repeat(100),
             allocation: None,
             other: None,
             count: 1,
         };
-        let mut log = Log::default();
+        let mut log = AccessLog::default();
         let mut written = 0;
         while !log.is_full() {
             log.found(finding.clone());
@@ -340,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_launch_is_stuck_when_all_but_one_of_its_threads_wait() {
-        let turns = Turns::default();
+        let turns = CheckOrder::default();
         assert!(turns.stuck(1) && !turns.stuck(2));
         let stop = AtomicBool::new(false);
         std::thread::scope(|s| {
