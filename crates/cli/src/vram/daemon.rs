@@ -1,10 +1,11 @@
-//! `fercuda vram mount`: the process that a mount is.
+//! `fercuda vram mount`: the daemon that serves a mount.
 //!
-//! It is this one in the foreground, else one that it starts and waits for until files can be used. It ends when it is
-//! unmounted, which a signal to end asks for too.
+//! In the foreground the daemon is this process; otherwise it is a child, and the parent waits
+//! until files can be used. The daemon exits when the filesystem is unmounted; SIGTERM, SIGINT and
+//! SIGHUP unmount it.
 //!
-//! Invariant: whoever gets status 0 from `mount` has it mounted.
-//! Elsewhere: what is mounted, and how requests are answered (`fercuda-vramfs`).
+//! Invariant: if `mount` exits with status 0, the filesystem is mounted.
+//! Elsewhere: the filesystem itself and the FUSE requests (`fercuda-vramfs`).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -34,131 +35,130 @@ use crate::out::{note, say};
 use crate::run::DeviceKind;
 use crate::run::child::is_ignored;
 
-/// What a daemon says when files can be used.
+/// Line that a daemon prints when files can be used.
 const READY: &str = "ready";
-/// Requests that are answered at a time, at most, unless more are asked for.
-const THREADS: usize = 16;
-/// Inodes that there can be at least, unless fewer are asked for.
-const INODES: u64 = 1 << 20;
+/// Maximum default of concurrently served requests.
+const DEFAULT_THREADS_MAX: usize = 16;
+/// Minimum default of the inode limit.
+const DEFAULT_INODES_MIN: u64 = 1 << 20;
 
-/// Mounts an empty filesystem in device memory at an empty directory.
+/// Mount an empty filesystem in GPU memory on a directory.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Returns when files can be used; a process stays behind, and ends when it is
-unmounted. With --foreground it is this one. SIGTERM, SIGINT and SIGHUP unmount
-it; while somebody has a file open there it vanishes, and ends after the last.
+Returns when files can be used; a daemon keeps running until the filesystem is
+unmounted. With --foreground this process is the daemon. SIGTERM, SIGINT and
+SIGHUP unmount it; if a file is open, the unmount is lazy, and the daemon exits
+when the last file is closed.
 
-With --ecc rs each 128 KiB of data take 137 KiB of the device. All of it is
-looked at again and again in the background, by work that the device does when
-it has no other, and what is wrong is corrected. --verify read compares what is
-read with its sums besides, before anybody gets it; --verify scrub does so only
-where it costs nothing, which is for calls that reach over several blocks. The
-default is scrub on a device with ECC of its own, and read on others.
+With --ecc rs, 128 KiB of data take 137 KiB of device memory. A background
+scrubber checks all of it repeatedly, with low-priority kernels, and corrects
+errors. --verify read also compares data with their checksums before each read
+returns; --verify scrub does so only where it costs nothing, in reads that span
+several blocks. The default is scrub on a device with hardware ECC, and read on
+others.
 
---stripe 0,1 has a file's parts of 128 KiB on two devices in turn, with the room
-of both; when one fails, what lay there is lost, and the other goes on. --mirror
-0,1 has all of it on each, with --size of each: when one fails nobody notices
-but who looks (df, stat, top), and what one cannot correct comes from the other.
-The devices may be unlike.
+--stripe 0,1 distributes each file over two devices in units of 128 KiB, with
+the capacity of both; if one fails, the data on it are lost, and the other
+stays usable. --mirror 0,1 keeps all data on each device, with --size of each:
+if one fails, programs continue (df, stat and top report it), and errors that
+one cannot correct are repaired from the other. The devices may differ in model
+and size.
 
-Root, or fusermount3, is needed to mount; root, to let others in by default.
+Mounting requires root or fusermount3; by default only root can let other users
+in (--allow-other).
 
-Exit status: 0 when it is mounted (in the foreground: when it is unmounted), 1
-when that failed.
-
-Examples:
-  fercuda vram mount /mnt/vram --size 8GiB
-  fercuda vram mount scratch --size 256MiB --device soft --foreground
+Exit status: 0 when mounted (with --foreground: when unmounted), 1 if that
+failed.
   fercuda vram mount /mnt/vram --size 64GiB --mirror 0,1
   fercuda vram df; fercuda vram stat /mnt/vram; fercuda vram umount /mnt/vram")]
 pub(crate) struct MountArgs {
-    /// The directory, without entries.
+    /// Mount point, an empty directory.
     dir: PathBuf,
-    /// Room for data, such as 8GiB.
+    /// Capacity for data, such as 8GiB.
     #[arg(long, value_name = "BYTES")]
     size: Bytes,
-    /// How many files and directories at most [default: a million, or one for
+    /// Maximum number of files and directories [default: a million, or one for
     /// each 4 KiB if that is more].
     #[arg(long, value_name = "N")]
     inodes: Option<u32>,
-    /// Which device; as FERCUDA_DEVICE says, or auto, without this.
+    /// Kind of device [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
-    /// Which of several, by its number.
+    /// Device ordinal.
     #[arg(long, value_name = "N", default_value_t = 0)]
     number: u32,
-    /// Several, by their numbers, with parts of each file on all of them.
+    /// Devices to stripe each file over, by their ordinals.
     #[arg(long, value_name = "N,N..", conflicts_with_all = ["number", "mirror"])]
-    stripe: Option<Numbers>,
-    /// Several, by their numbers, with all files on each.
+    stripe: Option<DeviceOrdinals>,
+    /// Devices to mirror all files on, by their ordinals.
     #[arg(long, value_name = "N,N..", conflicts_with = "number")]
-    mirror: Option<Numbers>,
-    /// The code that corrects errors.
+    mirror: Option<DeviceOrdinals>,
+    /// Error-correcting code.
     #[arg(long, value_enum, default_value = "rs")]
-    ecc: Ecc,
-    /// When data are compared with their sums [default: see below].
+    ecc: EccOption,
+    /// Whether reads verify checksums first, or only the scrubber [default: see below].
     #[arg(long, value_enum)]
-    verify: Option<When>,
-    /// What the kernel keeps in the host's memory.
+    verify: Option<VerifyOption>,
+    /// What the kernel caches in host memory.
     #[arg(long, value_enum, default_value = "none")]
-    cache: Keeps,
-    /// The owner of the root directory [default: who mounts].
+    cache: CacheOption,
+    /// Owner of the root directory [default: the caller].
     #[arg(long)]
     uid: Option<u32>,
-    /// The group of the root directory [default: that of who mounts].
+    /// Group of the root directory [default: the caller's].
     #[arg(long)]
     gid: Option<u32>,
-    /// The permissions of the root directory, in octal.
+    /// Mode of the root directory, in octal.
     #[arg(long, value_parser = octal, default_value = "755")]
     mode: u32,
-    /// Let others use it too, as far as modes let them.
+    /// Allow other users access, subject to file modes.
     #[arg(long)]
     allow_other: bool,
-    /// Pass over bits that set the user or group of who runs a program there.
+    /// Ignore set-user-ID and set-group-ID bits of programs on it.
     #[arg(long)]
     nosuid: bool,
-    /// Open no devices there.
+    /// Refuse to open device files on it.
     #[arg(long)]
     nodev: bool,
-    /// Run no programs there.
+    /// Refuse to execute programs on it.
     #[arg(long)]
     noexec: bool,
-    /// Requests that are answered at a time [default: as many as there are
-    /// processors, 2 to 16].
+    /// Number of worker threads, which is the number of requests served
+    /// concurrently [default: one for each processor, 2 to 16].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     threads: Option<u16>,
-    /// Data that are looked at in the background in a second at most, or off
-    /// [default: as much as can be in a twentieth of the time].
+    /// Maximum scrub rate per second, or off [default: whatever takes a twentieth
+    /// of the time].
     #[arg(long, value_name = "BYTES", value_parser = scrub_rate)]
     scrub_rate: Option<Scrub>,
-    /// Stay here until it is unmounted.
+    /// Serve in this process until unmounted.
     #[arg(long)]
     foreground: bool,
-    /// Started by this program: says when it is ready, and then nothing.
+    /// Internal: reports readiness to the parent, then detaches from its streams.
     #[arg(long, hide = true)]
     detached: bool,
 }
 
-/// Several devices.
+/// Ordinals of at least two different devices.
 #[derive(Clone)]
-struct Numbers(Vec<u32>);
+struct DeviceOrdinals(Vec<u32>);
 
-impl FromStr for Numbers {
+impl FromStr for DeviceOrdinals {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // A comma ends an option of mount(8).
+        // mount(8) separates options with commas, so a colon is accepted too.
         let all = text.split([',', ':']).map(str::parse);
         let all: Vec<u32> = all.collect::<Result<_, _>>().map_err(|_| {
-            "not numbers of devices, such as 0,1\ntry: fercuda doctor, which lists them".to_owned()
+            "not device ordinals, such as 0,1\ntry: fercuda doctor, which lists them".to_owned()
         })?;
         let mut once = all.clone();
         once.sort_unstable();
         once.dedup();
         match (all.len(), once.len()) {
-            (1, _) => Err("one device alone is not several\ntry: --number".to_owned()),
+            (1, _) => Err("one device is neither a stripe nor a mirror\ntry: --number".to_owned()),
             (given, once) if once < given => {
-                Err("a device is named twice, and would fail twice at once".to_owned())
+                Err("a device is named twice, and all have to be different".to_owned())
             }
             (given, _) if given > MOST => Err(format!("more than {MOST} devices")),
             _ => Ok(Self(all)),
@@ -167,7 +167,7 @@ impl FromStr for Numbers {
 }
 
 impl MountArgs {
-    /// Its devices, and how blocks lie on them if they are several.
+    /// Device ordinals, and how blocks are distributed if there are several.
     fn devices(&self) -> (Vec<u32>, Option<Spread>) {
         match (&self.stripe, &self.mirror) {
             (Some(all), _) => (all.0.clone(), Some(Spread::Stripe)),
@@ -178,26 +178,26 @@ impl MountArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Ecc {
-    /// Reed-Solomon, RS(136,128): any four of 128 rows, bursts of 3 KiB.
+enum EccOption {
+    /// Reed-Solomon, RS(136,128): any four of a block's 136 rows, bursts of 3 KiB.
     Rs,
-    /// None: data alone.
+    /// No code: data only.
     Off,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum When {
-    /// Before anybody gets them.
+enum VerifyOption {
+    /// Before each read returns.
     Read,
-    /// In the background alone.
+    /// In the background only.
     Scrub,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Keeps {
+enum CacheOption {
     /// Nothing.
     None,
-    /// Pages that were read or written.
+    /// Pages that were read or written (page cache).
     Keep,
 }
 
@@ -223,14 +223,14 @@ pub(super) fn mount(args: &MountArgs) -> Result<ExitCode> {
     }
 }
 
-/// Starts a process that stays, and waits until it is ready.
+/// Starts the daemon as a child and waits until it is ready.
 fn detach(args: &MountArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    // Behind the command's name: what follows a lone dash is a directory.
+    // Inserted right after the command's name: after a lone `--` words are operands.
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let name = words.iter().position(|word| word == "mount");
     let (before, behind) = words.split_at(name.map_or(0, |at| at + 1));
-    pass_nothing_on().context("cannot start the process that stays")?;
+    set_close_on_exec().context("cannot start the daemon")?;
     let mut child = Command::new(program)
         .args(before)
         .args(["--foreground", "--detached"])
@@ -238,7 +238,7 @@ fn detach(args: &MountArgs) -> Result<ExitCode> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("cannot start the process that stays")?;
+        .context("cannot start the daemon")?;
     let mut line = String::new();
     if let Some(out) = child.stdout.take() {
         BufReader::new(out).read_line(&mut line)?;
@@ -254,19 +254,19 @@ fn detach(args: &MountArgs) -> Result<ExitCode> {
     let status = child.wait()?;
     if let Some(signal) = status.signal() {
         bail!(
-            "cannot mount at {}: the process that stays was ended by signal {signal} as it started\ntry: dmesg, which says whether the kernel did so for want of memory",
+            "cannot mount at {}: the daemon was killed by signal {signal} during its start\ntry: dmesg, which shows whether the kernel's OOM killer did it",
             args.dir.display()
         );
     }
-    // It has said why.
+    // The daemon has printed its error.
     Ok(ExitCode::from(
         status.code().map_or(1, |code| code.max(1) as u8),
     ))
 }
 
-/// Has what this process starts get none of the descriptors that its caller has left open: the one that stays would keep locks, and the
-/// ends of pipes that somebody waits for, until it is unmounted.
-fn pass_nothing_on() -> Result<()> {
+/// Marks every inherited descriptor close-on-exec. Otherwise the daemon would hold the caller's
+/// locks, and would keep pipes from reaching EOF, until it is unmounted.
+fn set_close_on_exec() -> Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(number) = entry?.file_name().to_str().and_then(|it| it.parse().ok()) else {
             continue;
@@ -274,9 +274,9 @@ fn pass_nothing_on() -> Result<()> {
         if number > libc::STDERR_FILENO {
             #[expect(
                 unsafe_code,
-                reason = "others' descriptors are known by their numbers alone"
+                reason = "inherited descriptors are known only by their numbers"
             )]
-            // SAFETY: it was open just now, and nothing else here closes any meanwhile.
+            // SAFETY: the descriptor was open just now, and no other thread closes any meanwhile.
             let it = unsafe { BorrowedFd::borrow_raw(number) };
             rustix::io::fcntl_setfd(it, FdFlags::CLOEXEC)?;
         }
@@ -284,21 +284,21 @@ fn pass_nothing_on() -> Result<()> {
     Ok(())
 }
 
-/// Serves requests until it is unmounted.
+/// Serves requests until the filesystem is unmounted.
 fn serve(args: &MountArgs) -> Result<ExitCode> {
     let what = || format!("cannot mount at {}", args.dir.display());
     if args.detached {
-        // It fails where this leads a session already, which is what is wanted.
+        // It fails if this process leads a session already, which is the desired state.
         rustix::process::setsid().map(drop).unwrap_or_default();
     }
-    let has_code = args.ecc == Ecc::Rs;
+    let has_code = args.ecc == EccOption::Rs;
     let scrub = match args.scrub_rate {
-        Some(_) if !has_code => bail!("--scrub-rate needs the code\ntry: without --ecc off"),
+        Some(_) if !has_code => bail!("--scrub-rate requires --ecc rs\ntry: without --ecc off"),
         None if !has_code => Scrub::Off,
         asked => asked.unwrap_or(Scrub::Share),
     };
-    // Before anything is mounted: who sends one is heard.
-    let signals = listen()?;
+    // Registered before anything is mounted, so that no signal is lost.
+    let signals = register_signals()?;
     let cuda = match args.device {
         Some(kind) => Cuda::select(kind.into()),
         None => Cuda::from_env(),
@@ -311,20 +311,21 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     let contexts: Vec<Context> = contexts.collect::<Result<_, _>>().with_context(what)?;
     let threads = match args.threads {
         Some(threads) => usize::from(threads),
-        None => std::thread::available_parallelism().map_or(2, |it| it.get().clamp(2, THREADS)),
+        None => std::thread::available_parallelism()
+            .map_or(2, |it| it.get().clamp(2, DEFAULT_THREADS_MAX)),
     };
     let verify = match (args.ecc, args.verify) {
-        (Ecc::Off, Some(_)) => bail!("--verify needs the code\ntry: without --ecc off"),
+        (EccOption::Off, Some(_)) => bail!("--verify requires --ecc rs\ntry: without --ecc off"),
         (_, Some(when)) => when,
-        (_, None) if correct_themselves(&devices)? => When::Scrub,
-        (_, None) => When::Read,
+        (_, None) if have_hardware_ecc(&devices)? => VerifyOption::Scrub,
+        (_, None) => VerifyOption::Read,
     };
     let shape = Shape {
         size_bytes: args.size.get(),
         has_code,
         verify: match verify {
-            When::Read => Verify::Read,
-            When::Scrub => Verify::Scrub,
+            VerifyOption::Read => Verify::Read,
+            VerifyOption::Scrub => Verify::Scrub,
         },
         threads,
     };
@@ -332,14 +333,14 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     let mut options = Options {
         inodes: args
             .inodes
-            .unwrap_or_else(|| u32::try_from(pages.max(INODES)).unwrap_or(u32::MAX)),
+            .unwrap_or_else(|| u32::try_from(pages.max(DEFAULT_INODES_MIN)).unwrap_or(u32::MAX)),
         user: args.uid.unwrap_or_else(|| geteuid().as_raw()),
         group: args.gid.unwrap_or_else(|| getegid().as_raw()),
         mode: args.mode,
         allow_other: args.allow_other,
         cache: match args.cache {
-            Keeps::None => Cache::None,
-            Keeps::Keep => Cache::Keep,
+            CacheOption::None => Cache::None,
+            CacheOption::Keep => Cache::Keep,
         },
         threads,
         scrub,
@@ -348,44 +349,47 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
             dev: args.nodev,
             exec: args.noexec,
         },
-        facts: facts(args, &devices, verify, threads)?,
+        facts: describe_settings(args, &devices, verify, threads)?,
     };
-    // When its memory is there: who may lock a part only is refused what comes later.
+    // Locked after the device memory is mapped: an unprivileged process that may lock only a part
+    // would be refused later allocations.
     let mut lock = || {
-        let is_locked = !cuda.is_software() && stay_in_memory();
+        let is_locked = !cuda.is_software() && protect_memory();
         options.facts += &format!("locked {is_locked}\n");
         options.clone()
     };
     let mount = match spread {
-        None => mount::store(&contexts[0], &shape, &kernels)
+        None => mount::store(&contexts[0], &shape, &compile_kernels)
             .and_then(|store| Mount::new(store, &args.dir, &lock())),
-        Some(spread) => mount::array(&contexts, spread, &shape, &kernels)
+        Some(spread) => mount::array(&contexts, spread, &shape, &compile_kernels)
             .and_then(|store| Mount::new(store, &args.dir, &lock())),
     };
     let mount = mount.with_context(what)?;
-    end_by_signal(signals, mount.place());
+    spawn_signal_thread(signals, mount.place());
     if args.detached {
-        // Who waited may have gone. This returns then, by which it is unmounted: nobody knows of it.
-        tell(READY)?;
+        // The parent may have exited. Then this fails and the filesystem is unmounted, as no caller
+        // knows of it.
+        print_line(READY)?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
-        // Nobody waits for this process to leave the directory it was started in.
+        // The daemon must not keep its working directory's filesystem busy.
         std::env::set_current_dir("/")?;
     } else {
-        tell(&format!("mounted at {}", mount.at().display()))?;
+        print_line(&format!("mounted at {}", mount.at().display()))?;
     }
     mount.wait()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the kernels, compiled, to standard output: what the compiler leaves in memory goes with this process.
+/// Writes the compiled kernels to standard output, so that the compiler's memory is freed with this
+/// process.
 #[derive(clap::Args)]
 pub(crate) struct KernelsArgs {
-    /// For devices of this compute capability, as its two numbers.
+    /// Compute capability of the target, as two numbers.
     major: u32,
     minor: u32,
-    /// To PTX; else to machine code if the compiler knows such devices.
+    /// Emit PTX instead of machine code, which needs a compiler that supports the target.
     #[arg(long)]
     ptx: bool,
 }
@@ -399,12 +403,12 @@ pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The kernels, compiled by a process of its own: tens of MiB that the compiler takes would be locked in memory as long as this is
-/// mounted.
-fn kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
+/// Compiles the kernels in a child process: the tens of MiB that the compiler takes would stay
+/// locked in the daemon's memory.
+fn compile_kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
     let target = Target::of(context)?;
     let compile = || {
-        // The very file that runs here, whatever has its name by now.
+        // The running executable itself, even if its path has been replaced.
         let mut other = Command::new("/proc/self/exe");
         let (major, minor) = target.capability;
         other.args(["vram", "kernels"]);
@@ -415,34 +419,44 @@ fn kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
     };
     match compile() {
         Some(code) => {
-            #[expect(unsafe_code, reason = "only who compiled the code can vouch for it")]
-            // SAFETY: this very program wrote it, which compiled it just now, and nobody else writes there.
+            #[expect(
+                unsafe_code,
+                reason = "loaded machine code is trusted to be the crate's kernels"
+            )]
+            // SAFETY: the child is this same executable, which just compiled the code; no other
+            // process writes to the pipe.
             unsafe {
                 Kernels::of(context, &code)
             }
         }
-        // It is done here, or fails with its reason.
+        // Compile in this process, or fail with the reason.
         None => Kernels::load(context),
     }
 }
 
-/// Writes a line to standard output. Unlike [`say!`] it does not end the process, which would leave a dead mount.
-fn tell(line: &str) -> Result<()> {
+/// Prints a line to standard output. Unlike [`say!`] it returns an error instead of exiting, which
+/// would leave a dead mount.
+fn print_line(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let told = writeln!(out, "{line}").and_then(|()| out.flush());
-    told.context("cannot tell that it is mounted, so it is unmounted again")
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    written.context("cannot report the mount on standard output, so it is unmounted again")
 }
 
-/// What it says of itself when it is asked, beside figures.
-fn facts(args: &MountArgs, devices: &[Device], verify: When, threads: usize) -> Result<String> {
+/// Static settings that the daemon reports beside its counters.
+fn describe_settings(
+    args: &MountArgs,
+    devices: &[Device],
+    verify: VerifyOption,
+    threads: usize,
+) -> Result<String> {
     let ecc = match (args.ecc, verify) {
-        (Ecc::Off, _) => ["off", "never"],
-        (Ecc::Rs, When::Read) => ["rs", "read"],
-        (Ecc::Rs, When::Scrub) => ["rs", "scrub"],
+        (EccOption::Off, _) => ["off", "never"],
+        (EccOption::Rs, VerifyOption::Read) => ["rs", "read"],
+        (EccOption::Rs, VerifyOption::Scrub) => ["rs", "scrub"],
     };
     let cache = match args.cache {
-        Keeps::None => "none",
-        Keeps::Keep => "keep",
+        CacheOption::None => "none",
+        CacheOption::Keep => "keep",
     };
     let mut names = Vec::new();
     for device in devices {
@@ -458,7 +472,7 @@ fn facts(args: &MountArgs, devices: &[Device], verify: When, threads: usize) -> 
         Some(Spread::Stripe) => format!("array stripe\ndevice_numbers {}\n", numbers.join(",")),
         Some(Spread::Mirror) => format!("array mirror\ndevice_numbers {}\n", numbers.join(",")),
     };
-    // Who waits for its end is told where its number is one.
+    // A client that waits for the daemon's exit needs to know in which namespace its PID is valid.
     let namespace = pid_namespace().map_or_else(
         |_| String::new(),
         |number| format!("pid_namespace {number}\n"),
@@ -472,8 +486,8 @@ fn facts(args: &MountArgs, devices: &[Device], verify: When, threads: usize) -> 
     ))
 }
 
-/// Whether the memory of all devices has a code of its own.
-fn correct_themselves(devices: &[Device]) -> Result<bool> {
+/// Whether all devices have hardware ECC.
+fn have_hardware_ecc(devices: &[Device]) -> Result<bool> {
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_ECC_ENABLED;
     for device in devices {
         if device.attribute(attribute)? == 0 {
@@ -483,18 +497,21 @@ fn correct_themselves(devices: &[Device]) -> Result<bool> {
     Ok(true)
 }
 
-/// Keeps this process's memory where it is, as far as it is used: who swaps to files here would wait for itself. Where only
-/// a part may be locked none is: what comes later would be refused its memory. Nor is memory for it found by writing to
-/// what it serves, and it is not ended to find some: what it holds is others' data.
-fn stay_in_memory() -> bool {
+/// Protects the daemon from memory pressure. It locks its used pages: a daemon that serves swap
+/// would otherwise wait for itself. Where only a part may be locked, none is: later allocations
+/// would be refused. As root it also sets `PR_SET_IO_FLUSHER`, so that reclaim for it does not
+/// write to the filesystem that it serves, and exempts itself from the OOM killer, as it holds
+/// other programs' data.
+fn protect_memory() -> bool {
     if geteuid().is_root() {
-        // It needs more than root where there are capabilities; without it all else is as it was.
+        // This needs CAP_SYS_RESOURCE, which a root in a container may lack; failure changes
+        // nothing else.
         configure_io_flusher_behavior(true).unwrap_or_default();
         std::fs::write("/proc/self/oom_score_adj", "-1000").unwrap_or_default();
     }
     #[cfg(target_env = "gnu")]
-    #[expect(unsafe_code, reason = "the C library's own housekeeping")]
-    // SAFETY: it gives memory back that nothing uses: what starting up has freed would be locked as well.
+    #[expect(unsafe_code, reason = "malloc_trim has no safe wrapper")]
+    // SAFETY: it only returns free heap memory: what start-up has freed would be locked as well.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -503,39 +520,42 @@ fn stay_in_memory() -> bool {
     may && rustix::mm::mlockall(how).is_ok()
 }
 
-/// A byte comes by it for each signal to end.
-fn listen() -> Result<UnixStream> {
-    let (hear, tell) = UnixStream::pair()?;
+/// Registers the termination signals; the returned socket receives one byte for each.
+fn register_signals() -> Result<UnixStream> {
+    let (receiver, sender) = UnixStream::pair()?;
     for number in [SIGTERM, SIGINT, SIGHUP] {
         if !is_ignored(number) {
-            signal_hook::low_level::pipe::register(number, tell.try_clone()?)
-                .context("cannot listen for signals")?;
+            signal_hook::low_level::pipe::register(number, sender.try_clone()?)
+                .context("cannot register signal handlers")?;
         }
     }
-    Ok(hear)
+    Ok(receiver)
 }
 
-/// Unmounts when a signal comes; ends this process at the second one, if that is in use.
-fn end_by_signal(mut signals: UnixStream, place: Place) {
+/// Spawns a thread that unmounts at the first signal, and exits the process at the second one if
+/// the filesystem is still in use.
+fn spawn_signal_thread(mut signals: UnixStream, place: Place) {
     std::thread::spawn(move || {
         let mut byte = [0];
         let mut was_asked = false;
         while signals.read_exact(&mut byte).is_ok() {
             if was_asked {
-                // Whoever still has a file gets an error from now on.
+                // From here on programs with open files get an error.
                 std::process::exit(1);
             }
             was_asked = true;
             let gone = place.unmount(false).or_else(|in_use| {
-                // Before anything is said: that may wait for who reads it.
+                // Unmounted before anything is printed, as printing may block on its reader.
                 place.unmount(true).inspect(|_| {
-                    note!("{in_use}\nit vanishes, and ends when nobody uses it any more");
+                    note!(
+                        "{in_use}\nunmounted lazily: the daemon exits when the last user is gone"
+                    );
                 })
             });
             match gone {
                 Ok(true) => {}
                 Ok(false) => note!(
-                    "it is not on top where it was mounted: it ends when nobody uses it any more, or at the next signal"
+                    "it is not the topmost mount at its mount point: the daemon exits when the last user is gone, or at the next signal"
                 ),
                 Err(error) => note!("{error}"),
             }

@@ -1,4 +1,4 @@
-//! Where on the device a file's bytes are, as another process would map them.
+//! `fercuda vram export`: device location of a file, as another process would map it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,27 +10,27 @@ use serde_json::json;
 use crate::out::say;
 use crate::terminal::{bytes, count};
 
-/// Shows where on the device a file is, for programs that use it there.
+/// Show where a file lies in device memory, for programs that map it.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The file's path is the handle: a program gives it to Session.map_vram of the
+The file's path is the handle: a program passes it to Session.map_vram of the
 Python package fercuda_runtime, or to Import::open of the crate fercuda-vramfs,
-and has the bytes where they are, without a copy, until it says that it is done
-or ends. Meanwhile calls that change the file fail with EBUSY, and all of them
-while it is mapped to be written.
+and uses the bytes in place, without a copy, until it closes the mapping or
+exits. While the file is mapped, calls that modify it fail with EBUSY; while it
+is mapped writable, all calls on its data do.
 
-Only root, and who has mounted it, may: what is mapped has other files' blocks
-beside it. All of the file is looked at before, and what is wrong corrected.
+Only root and the mount's owner may map files, as a mapping
+includes other files' blocks. The whole file is checked first, and errors are
+corrected.
 
-Exit status: 0; 1 if that is not possible.
-
+Exit status: 0; 1 if the file cannot be mapped.
 Examples:
   fercuda vram export /mnt/vram/weights.bin
   fercuda vram export --json /mnt/vram/weights.bin")]
 pub(crate) struct ExportArgs {
-    /// The file.
+    /// File to locate.
     file: PathBuf,
-    /// Whether it could be written to there, too.
+    /// Check that it could also be mapped writable.
     #[arg(long)]
     write: bool,
     /// Print a JSON object with all segments instead of text.
@@ -38,7 +38,8 @@ pub(crate) struct ExportArgs {
     json: bool,
 }
 
-/// As NVIDIA's tools write it.
+/// Formats a device UUID as NVIDIA's tools do.
+
 fn uuid(bytes: [u8; 16]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [

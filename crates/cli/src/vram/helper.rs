@@ -1,7 +1,8 @@
-//! `mount.vramfs`: what mount(8), and so fstab and systemd, start for filesystems of type `vramfs`.
+//! `mount.vramfs`: the mount helper that mount(8), fstab and systemd run for the type `vramfs`.
 //!
-//! This program is it under that name: `ln -s "$(command -v fercuda)" /sbin/mount.vramfs`. Options are tmpfs's `size`, `nr_inodes`,
-//! `mode`, `uid` and `gid`, and those of `fercuda vram mount`; it is what is started in the end.
+//! This program acts as the helper when it is called by that name:
+//! `ln -s "$(command -v fercuda)" /sbin/mount.vramfs`. It accepts tmpfs's options `size`,
+//! `nr_inodes`, `mode`, `uid` and `gid`, and those of `fercuda vram mount`, which it executes.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -12,12 +13,12 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::out::note;
 
-/// The name by which it is that.
-const NAME: &str = "mount.vramfs";
-/// How it is called.
+/// Name of the mount helper.
+const HELPER_NAME: &str = "mount.vramfs";
+/// Command line of the helper, as mount(8) calls it.
 const USAGE: &str = "mount.vramfs SOURCE DIR [-fnsv] [-o OPTION,...] [-t TYPE] [-N NAMESPACE]";
-/// Options that say nothing to a filesystem, or what it does anyhow.
-const PASSED_OVER: [&str; 13] = [
+/// Options that are ignored: they do not concern a filesystem, or ask for what it does anyway.
+const IGNORED_OPTIONS: [&str; 13] = [
     "defaults",
     "rw",
     "auto",
@@ -32,10 +33,12 @@ const PASSED_OVER: [&str; 13] = [
     "lazytime",
     "nouser",
 ];
-/// What it does not do, as times of access are kept as `relatime` has them. Who has these in fstab wants it mounted all the same.
-const NOT_DONE: [&str; 3] = ["strictatime", "noatime", "nodiratime"];
-/// What is forbidden, and by which words: those of who may mount do so too.
-const FORBIDDEN: [(&str, &str, &[&str]); 3] = [
+/// Unsupported access-time options, ignored with a warning: access times are always kept as
+/// `relatime` does, and an fstab with these options should still mount.
+const UNSUPPORTED_OPTIONS: [&str; 3] = ["strictatime", "noatime", "nodiratime"];
+/// Flags of `vram mount`, the option that clears each, and the options that set it; mount(8)'s user
+/// options imply some.
+const RESTRICTIONS: [(&str, &str, &[&str]); 3] = [
     (
         "nosuid",
         "suid",
@@ -49,40 +52,40 @@ const FORBIDDEN: [(&str, &str, &[&str]); 3] = [
     ("noexec", "exec", &["noexec", "user", "users"]),
 ];
 
-/// What is to be started if this program has that name.
+/// Runs as the mount helper if this program was called by that name.
 pub(crate) fn run(words: &[OsString]) -> Option<Result<ExitCode>> {
     let name = Path::new(words.first()?).file_name()?;
-    (name == NAME).then(|| start(&words[1..]))
+    (name == HELPER_NAME).then(|| exec_mount(&words[1..]))
 }
 
-fn start(words: &[OsString]) -> Result<ExitCode> {
-    let Some(called) = Called::read(words)? else {
+fn exec_mount(words: &[OsString]) -> Result<ExitCode> {
+    let Some(command_line) = HelperCommand::read(words)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
-    command.arg0("fercuda").args(&called.words);
-    for option in called.not_done {
-        note!("the option {option} is passed over: times of access are always kept as by relatime");
+    command.arg0("fercuda").args(&command_line.words);
+    for option in command_line.unsupported {
+        note!("the option {option} is ignored: access times are always kept as by relatime");
     }
-    if let Some(path) = called.nvrtc {
+    if let Some(path) = command_line.nvrtc {
         command.env("FERCUDA_NVRTC", path);
     }
     let error = command.exec();
     Err(error).context("cannot start fercuda vram mount")
 }
 
-/// How `fercuda` is to be called.
+/// Command line of `fercuda vram mount` that the helper executes.
 #[derive(Debug, PartialEq, Eq)]
-struct Called {
+struct HelperCommand {
     words: Vec<OsString>,
     nvrtc: Option<String>,
-    /// Options that are passed over though they would say something.
-    not_done: Vec<String>,
+    /// Options that are ignored with a warning.
+    unsupported: Vec<String>,
 }
 
-impl Called {
-    /// None if nothing is to be done.
+impl HelperCommand {
+    /// Parses the helper's arguments; `None` if nothing is to be mounted (`-f`).
     fn read(words: &[OsString]) -> Result<Option<Self>> {
         let (mut places, mut options) = (Vec::new(), String::new());
         let (mut is_sloppy, mut is_fake) = (false, false);
@@ -111,27 +114,25 @@ impl Called {
                         }
                         break;
                     }
-                    letter => bail!("-{letter} is not known\ntry: {USAGE}"),
+                    letter => bail!("unknown option -{letter}\ntry: {USAGE}"),
                 }
             }
         }
         let [_, dir] = places[..] else {
-            bail!(
-                "there have to be a source, which may be any word, and a directory\ntry: {USAGE}"
-            );
+            bail!("expected a source, which may be any word, and a directory\ntry: {USAGE}");
         };
-        let mut called = Self {
+        let mut command_line = Self {
             words: ["vram", "mount"].map(OsString::from).to_vec(),
             nvrtc: None,
-            not_done: Vec::new(),
+            unsupported: Vec::new(),
         };
         let mut allows_other = true;
-        let mut forbidden = [false; FORBIDDEN.len()];
+        let mut forbidden = [false; RESTRICTIONS.len()];
         for option in options.split(',').filter(|it| !it.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            // The last word counts.
+            // The last option wins.
             let mut is_known = false;
-            for (is_forbidden, (_, allows, forbids)) in forbidden.iter_mut().zip(FORBIDDEN) {
+            for (is_forbidden, (_, allows, forbids)) in forbidden.iter_mut().zip(RESTRICTIONS) {
                 if key == allows || forbids.contains(&key) {
                     (*is_forbidden, is_known) = (key != allows, true);
                 }
@@ -149,27 +150,32 @@ impl Called {
                     continue;
                 }
                 "nvrtc" => {
-                    called.nvrtc = Some(value.to_owned());
+                    command_line.nvrtc = Some(value.to_owned());
                     continue;
                 }
-                key if NOT_DONE.contains(&key) => {
-                    called.not_done.push(key.to_owned());
+                key if UNSUPPORTED_OPTIONS.contains(&key) => {
+                    command_line.unsupported.push(key.to_owned());
                     continue;
                 }
                 "remount" => {
-                    bail!("a size is changed by another command\ntry: fercuda vram grow, or shrink")
+                    bail!("remount cannot change the size\ntry: fercuda vram grow, or shrink")
                 }
-                "ro" => bail!("nothing could ever be in it\ntry: without ro"),
+                "ro" => bail!(
+                    "a read-only filesystem would stay empty, as it starts empty\ntry: without ro"
+                ),
                 "size" | "scrub_rate" => "size",
                 "nr_inodes" | "inodes" => "inodes",
                 "mode" | "uid" | "gid" | "device" | "number" | "stripe" | "mirror" | "ecc"
                 | "verify" | "cache" | "threads" => key,
-                key if PASSED_OVER.contains(&key) || key.starts_with("x-") || key == "comment" => {
+                key if IGNORED_OPTIONS.contains(&key)
+                    || key.starts_with("x-")
+                    || key == "comment" =>
+                {
                     continue;
                 }
                 _ if is_sloppy => continue,
                 key => bail!(
-                    "the option {key} is not known\ntry: fercuda vram mount --help, whose options are known here too"
+                    "unknown mount option {key}\ntry: fercuda vram mount --help; its options are accepted here too"
                 ),
             };
             let value = match flag {
@@ -181,21 +187,21 @@ impl Called {
             } else {
                 flag
             };
-            called.words.push(format!("--{flag}={value}").into());
+            command_line.words.push(format!("--{flag}={value}").into());
         }
-        for (_, (flag, ..)) in forbidden.iter().zip(FORBIDDEN).filter(|it| *it.0) {
-            called.words.push(format!("--{flag}").into());
+        for (_, (flag, ..)) in forbidden.iter().zip(RESTRICTIONS).filter(|it| *it.0) {
+            command_line.words.push(format!("--{flag}").into());
         }
         if allows_other {
-            called.words.push("--allow-other".into());
+            command_line.words.push("--allow-other".into());
         }
-        called.words.push(OsStr::new("--").to_owned());
-        called.words.push(dir.clone());
-        Ok((!is_fake).then_some(called))
+        command_line.words.push(OsStr::new("--").to_owned());
+        command_line.words.push(dir.clone());
+        Ok((!is_fake).then_some(command_line))
     }
 }
 
-/// Numbers as tmpfs takes them: with a letter for a power of 1024.
+/// Converts a number in tmpfs's notation, with a letter for a power of 1024.
 fn units(text: &str, is_bytes: bool) -> String {
     let powers = ["k", "m", "g", "t"];
     let lower = text.to_ascii_lowercase();
@@ -218,14 +224,14 @@ fn units(text: &str, is_bytes: bool) -> String {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Option<Called>> {
+    fn read(text: &str) -> Result<Option<HelperCommand>> {
         let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
-        Called::read(&words)
+        HelperCommand::read(&words)
     }
 
     fn words(text: &str) -> String {
-        let called = read(text).unwrap().unwrap();
-        let words: Vec<String> = called
+        let command_line = read(text).unwrap().unwrap();
+        let words: Vec<String> = command_line
             .words
             .into_iter()
             .map(|it| it.into_string().unwrap())
@@ -234,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_says_is_what_is_started() {
+    fn helper_options_become_vram_mount_arguments() {
         assert_eq!(
             words(
                 "vramfs /mnt/vram -o rw,size=8g,mode=1777,nosuid,x-systemd.automount,nr_inodes=2m"
@@ -258,17 +264,17 @@ mod tests {
             "vram mount --size=1GiB --mirror=0:1 --allow-other -- dir"
         );
         assert_eq!(read("none dir -f -o size=1k").unwrap(), None);
-        let called = read("none dir -o noatime,relatime,strictatime");
+        let command_line = read("none dir -o noatime,relatime,strictatime");
         assert_eq!(
-            called.unwrap().unwrap().not_done,
+            command_line.unwrap().unwrap().unsupported,
             ["noatime", "strictatime"]
         );
-        let called = read("none dir -o nvrtc=/opt/n.so").unwrap().unwrap();
-        assert_eq!(called.nvrtc.as_deref(), Some("/opt/n.so"));
+        let command_line = read("none dir -o nvrtc=/opt/n.so").unwrap().unwrap();
+        assert_eq!(command_line.nvrtc.as_deref(), Some("/opt/n.so"));
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_options_are_refused_with_a_hint() {
         for text in [
             "none",
             "none dir more",

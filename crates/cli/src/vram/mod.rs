@@ -1,9 +1,10 @@
-//! `fercuda vram`: files in device memory, mounted, looked at, and worked on while they are.
+//! `fercuda vram`: mounts files in device memory, inspects them and maintains them while mounted.
 //!
-//! A mount is a process (`daemon`). All others ask it: by what it says of itself (`show`, `top`), by steps that it does
-//! when it is asked (`tools`), or as any program uses files (`snapshot`).
+//! Each mount is served by a daemon (`daemon`). The other commands query its statistics (`show`,
+//! `top`), request maintenance in short steps (`tools`), or use its files as any program does
+//! (`snapshot`).
 //!
-//! Elsewhere: what is mounted, and how requests are answered (`fercuda-vramfs`).
+//! Elsewhere: the filesystem itself and the FUSE requests (`fercuda-vramfs`).
 
 mod daemon;
 mod export;
@@ -17,19 +18,18 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-/// Files in device memory, corrected by the device.
+/// Mount and manage filesystems in GPU memory, with error correction.
 #[derive(clap::Args)]
 #[command(after_help = "\
-What is in it is gone when it is unmounted, when its process ends, and when the
-device fails. It is for scratch files, not for what you want to keep: of those,
-`save` makes a copy on a disk.")]
+The files are lost when the filesystem is unmounted, when its daemon exits, and
+when the device fails. Use it for scratch files; `save` copies them to a disk.")]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: VramCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum VramCommand {
     Mount(Box<daemon::MountArgs>),
     #[command(hide = true)]
     Kernels(daemon::KernelsArgs),
@@ -47,19 +47,19 @@ enum What {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    match &args.what {
-        What::Mount(args) => daemon::mount(args),
-        What::Kernels(args) => daemon::write_kernels(args),
-        What::Umount(args) => show::umount(args),
-        What::Df(args) => show::df(args),
-        What::Stat(args) => show::stat(args),
-        What::Top(args) => top::run(args),
-        What::Scrub(args) => tools::scrub(args),
-        What::Inject(args) => tools::inject(args),
-        What::Grow(args) => tools::grow(args),
-        What::Shrink(args) => tools::shrink(args),
-        What::Save(args) => snapshot::save(args),
-        What::Export(args) => export::export(args),
-        What::Load(args) => snapshot::load(args),
+    match &args.command {
+        VramCommand::Mount(args) => daemon::mount(args),
+        VramCommand::Kernels(args) => daemon::write_kernels(args),
+        VramCommand::Umount(args) => show::umount(args),
+        VramCommand::Df(args) => show::df(args),
+        VramCommand::Stat(args) => show::stat(args),
+        VramCommand::Top(args) => top::run(args),
+        VramCommand::Scrub(args) => tools::scrub(args),
+        VramCommand::Inject(args) => tools::inject(args),
+        VramCommand::Grow(args) => tools::grow(args),
+        VramCommand::Shrink(args) => tools::shrink(args),
+        VramCommand::Save(args) => snapshot::save(args),
+        VramCommand::Export(args) => export::export(args),
+        VramCommand::Load(args) => snapshot::load(args),
     }
 }

@@ -1,4 +1,4 @@
-//! What filesystems in device memory say of themselves, and taking them away.
+//! Statistics of mounted filesystems (`df`, `stat`), and unmounting.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,80 +15,80 @@ use crate::out::{note, say};
 use crate::report;
 use crate::terminal::{bytes, duration, plain, plain_text};
 
-/// How long a filesystem that is to be unmounted may take to say who its daemon is, and how long that may take to end.
-const ANSWERS_SECONDS: i64 = 5;
-const ENDS_SECONDS: i64 = 30;
+/// Timeouts of `umount`: for the query of the daemon's PID, and for the daemon's exit.
+const QUERY_TIMEOUT_SECONDS: i64 = 5;
+const EXIT_TIMEOUT_SECONDS: i64 = 30;
 
-/// Takes it away, with all that is in it.
+/// Unmount a filesystem and discard all of its files.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Returns when its process has ended, so that the device has its memory back; with
---lazy at once. Of another user's, it does not wait.")]
+Returns when the daemon has exited, so that its device memory is free; with
+--lazy at once. It does not wait for the daemon of another user's filesystem.")]
 pub(crate) struct UmountArgs {
-    /// Where it is mounted.
+    /// Mount point.
     dir: PathBuf,
-    /// Also while it is in use: it vanishes now, and ends with its last user.
+    /// Detach now, also if in use; the daemon exits with the last user.
     #[arg(long)]
     lazy: bool,
 }
 
 #[derive(clap::Args)]
-struct Shown {
-    /// Where it is mounted [default: everywhere].
+struct ShowArgs {
+    /// Mount points [default: all].
     dirs: Vec<PathBuf>,
     /// Print a JSON array of objects instead of text.
     #[arg(long)]
     json: bool,
 }
 
-/// How much there is room for, and how much of it is used.
+/// Show capacity and usage.
 #[derive(clap::Args)]
 #[command(after_help = "\
-What says nothing (its daemon has ended, or you may not look) is an error that
-is printed, and the others are shown all the same. Without DIRS, those of other
-users than root and you are not asked. Which devices of several have failed is
-said beside where it is mounted.
+A filesystem that does not answer (its daemon has exited, or you lack
+permission) is reported as an error, and the others are shown nevertheless.
+Without DIRS, only filesystems mounted by root or by you are queried. Failed
+devices of an array are shown beside the mount point.
 
-Exit status: 0; 3 if a device of several has failed; 1 if one of them says
-nothing; 2 if the question could not be asked.
+Exit status: 0; 3 if a device of an array has failed; 1 if a filesystem does
+not answer; 2 for invalid arguments.
 
 Examples:
   fercuda vram df
   fercuda vram df --json /mnt/vram")]
 pub(crate) struct DfArgs {
     #[command(flatten)]
-    shown: Shown,
+    shown: ShowArgs,
 }
 
-/// All that it says of itself: what it is, what was done, what went wrong.
+/// Show all settings, counters and latencies.
 #[derive(clap::Args)]
 #[command(after_help = "\
-`corrected` and `lost` count since it was mounted. Latencies are those of the
-requests that the kernel made, from when they were read to the answer. Of
-several devices there is what was corrected on each, and what of that was made
-anew from another; `array state` is whole, degraded or failed.
+`corrected` and `lost` count since the mount. Latencies are those of the
+kernel's requests, from reading the request to writing the reply. For an array
+there are counts of corrections on each device, and of blocks restored from
+another device; `array state` is whole, degraded or failed.
 
-Exit status: 0; 3 if a device of several has failed; 1 if one of them says
-nothing; 2 if the question could not be asked.
+Exit status: 0; 3 if a device of an array has failed; 1 if a filesystem does
+not answer; 2 for invalid arguments.
 
 Examples:
   fercuda vram stat /mnt/vram
   fercuda vram stat --json | python3 -m json.tool")]
 pub(crate) struct StatArgs {
     #[command(flatten)]
-    shown: Shown,
+    shown: ShowArgs,
 }
 
-/// What a filesystem says of itself, by name.
+/// Settings and counters of one mounted filesystem, by name.
 #[derive(Clone)]
-pub(super) struct Figures(Map<String, Value>);
+pub(super) struct MountStats(Map<String, Value>);
 
-impl Figures {
-    pub(super) fn of(dir: &Path) -> Result<Self> {
-        Ok(Self::read(dir, &mount::figures(dir)?))
+impl MountStats {
+    pub(super) fn query(dir: &Path) -> Result<Self> {
+        Ok(Self::parse(dir, &mount::figures(dir)?))
     }
 
-    pub(super) fn read(dir: &Path, text: &str) -> Self {
+    pub(super) fn parse(dir: &Path, text: &str) -> Self {
         let mut all = Map::new();
         all.insert("dir".to_owned(), dir.display().to_string().into());
         for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
@@ -96,7 +96,7 @@ impl Figures {
             let value = match numbers.as_deref() {
                 Some([number]) => (*number).into(),
                 Some(several) => several.into(),
-                // Whoever may mount may have written this.
+                // Untrusted: any user that may mount may have written this text.
                 None => plain_text(value).into(),
             };
             all.insert(plain_text(name), value);
@@ -104,11 +104,12 @@ impl Figures {
         Self(all)
     }
 
-    /// Of these, or of all that are mounted; what says nothing is printed as an error. Whether all of them said something.
-    pub(super) fn all(dirs: &[PathBuf]) -> Result<(Vec<Self>, bool)> {
+    /// Queries these mount points, or all if there are none; one that does not answer is printed as
+    /// an error. Also returns whether all have answered.
+    pub(super) fn query_all(dirs: &[PathBuf]) -> Result<(Vec<Self>, bool)> {
         let dirs = match dirs.is_empty() {
             true => {
-                let (dirs, others) = everywhere()?;
+                let (dirs, others) = find_mounts()?;
                 others.iter().for_each(|line| note!("{line}"));
                 dirs
             }
@@ -116,22 +117,22 @@ impl Figures {
         };
         let mut all = Vec::new();
         for dir in &dirs {
-            let told = Self::of(dir).with_context(|| format!("cannot look at {}", plain(dir)));
-            match told {
-                Ok(told) => all.push(told),
+            let answer = Self::query(dir).with_context(|| format!("cannot query {}", plain(dir)));
+            match answer {
+                Ok(stats) => all.push(stats),
                 Err(error) => {
                     report(&error, 1);
                 }
             }
         }
-        let is_all = all.len() == dirs.len();
-        Ok((all, is_all))
+        let all_answered = all.len() == dirs.len();
+        Ok((all, all_answered))
     }
 
     fn value(&self, name: &str) -> Result<&Value> {
         let none = || {
             anyhow!(
-                "it says no {name}: it is of another version of this program\ntry: fercuda vram umount and mount again"
+                "the daemon does not report {name}: it runs another version of this program\ntry: fercuda vram umount, and mount again"
             )
         };
         self.0.get(name).ok_or_else(none)
@@ -141,17 +142,17 @@ impl Figures {
         let value = self.value(name)?;
         value
             .as_u64()
-            .ok_or_else(|| anyhow!("{name} is {value}, where a number should be"))
+            .ok_or_else(|| anyhow!("{name} is {value}, expected a number"))
     }
 
     pub(super) fn text(&self, name: &str) -> Result<&str> {
         let value = self.value(name)?;
         value
             .as_str()
-            .ok_or_else(|| anyhow!("{name} is {value}, where a word should be"))
+            .ok_or_else(|| anyhow!("{name} is {value}, expected text"))
     }
 
-    /// Its devices, by their numbers.
+    /// Device ordinals.
     pub(super) fn devices(&self) -> Result<Vec<u64>> {
         match self.0.contains_key("array") {
             false => Ok(vec![self.number("device_number")?]),
@@ -162,19 +163,19 @@ impl Figures {
         }
     }
 
-    /// A figure of a device, where there are several.
+    /// Counter of one device of an array.
     pub(super) fn of_device(&self, device: u64, name: &str) -> Result<u64> {
         self.number(&format!("device_{device}_{name}"))
     }
 
-    /// Whether a device of several has failed.
+    /// Whether a device of an array has failed.
     pub(super) fn has_failed(&self, device: u64) -> bool {
         let state = self.text(&format!("device_{device}_state"));
         state.is_ok_and(|it| it == "failed")
     }
 
-    /// Which of several devices have failed, in words; nothing if none has.
-    pub(super) fn trouble(&self) -> Result<Option<String>> {
+    /// Describes the failed devices of an array; `None` if none has failed.
+    pub(super) fn describe_failed_devices(&self) -> Result<Option<String>> {
         if !self.0.contains_key("array") {
             return Ok(None);
         }
@@ -192,22 +193,23 @@ impl Figures {
         })
     }
 
-    /// How often requests took how long.
-    pub(super) fn times(&self, name: &str) -> Result<Times> {
+    /// Latency histogram of one kind of request.
+    pub(super) fn latencies(&self, name: &str) -> Result<LatencyHistogram> {
         let counts = self.value(name)?.as_array();
         let counts = counts.map(|all| all.iter().filter_map(Value::as_u64).collect());
         counts
-            .map(Times)
-            .ok_or_else(|| anyhow!("{name} has no counts"))
+            .map(LatencyHistogram)
+            .ok_or_else(|| anyhow!("{name} is no histogram"))
     }
 }
 
-/// How many requests took less than 1 us, less than 2 us, less than 4 us, and so on, and not less than the one before.
+/// Latency histogram: bucket `i` counts requests that took less than 2^i us, and not less than the
+/// bucket before.
 #[derive(Clone)]
-pub(super) struct Times(Vec<u64>);
+pub(super) struct LatencyHistogram(Vec<u64>);
 
-impl Times {
-    /// Those that came since.
+impl LatencyHistogram {
+    /// Counts since an earlier reading.
     pub(super) fn since(&self, before: &Self) -> Self {
         let before = before.0.iter().chain(std::iter::repeat(&0));
         let pairs = self.0.iter().zip(before);
@@ -222,8 +224,9 @@ impl Times {
         self.0.iter().sum()
     }
 
-    /// So many seconds, or fewer, took this part of them; nothing if there was none.
-    pub(super) fn within(&self, part: f64) -> Option<f64> {
+    /// Quantile in seconds: an upper bound of the latency of this fraction of the requests; `None`
+    /// without requests.
+    pub(super) fn quantile(&self, part: f64) -> Option<f64> {
         let wanted = (self.count() as f64 * part).ceil().max(1.0) as u64;
         let mut seen = 0;
         let mut limits = (0..).map(|power| 1e-6 * f64::from(1u32 << power));
@@ -237,10 +240,10 @@ impl Times {
             .map(|(_, limit)| limit)
     }
 
-    fn shown(&self) -> String {
+    fn summary(&self) -> String {
         let parts = [(0.5, "half"), (0.99, "99 %"), (0.999, "99.9 %")];
         let all = parts.iter().filter_map(|(part, name)| {
-            let limit = self.within(*part)?;
+            let limit = self.quantile(*part)?;
             Some(format!("{name} within {}", duration(limit)))
         });
         let all: Vec<String> = all.collect();
@@ -251,39 +254,40 @@ impl Times {
     }
 }
 
-/// Where such filesystems of root's and of the caller's own are mounted; and, in words, where others' are. Anybody may say that his
-/// is one, and whoever asks it can be kept waiting for ever.
-pub(super) fn everywhere() -> Result<(Vec<PathBuf>, Vec<String>)> {
-    let (mut asked, mut others) = (Vec::new(), Vec::new());
+/// Finds the mount points of root's and the caller's own filesystems, and describes those of other
+/// users. Any user can mount something of this type, and a query of it could block forever.
+pub(super) fn find_mounts() -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let (mut found, mut others) = (Vec::new(), Vec::new());
     for it in mount::all()? {
         match it.user {
-            Some(user) if is_other(user) => others.push(format!(
-                "{}: user {user} has mounted it, who need not answer; asked only where it is named",
+            Some(user) if is_other_user(user) => others.push(format!(
+                "{}: mounted by user {user}, and its daemon may not answer; queried only if named explicitly",
                 plain(&it.at)
             )),
-            _ => asked.push(it.at),
+            _ => found.push(it.at),
         }
     }
-    Ok((asked, others))
+    Ok((found, others))
 }
 
-fn is_other(user: u32) -> bool {
+fn is_other_user(user: u32) -> bool {
     ![0, rustix::process::geteuid().as_raw()].contains(&user)
 }
 
-/// The number of the namespace that this process has its number in.
+/// Inode number of this process's PID namespace.
 pub(super) fn pid_namespace() -> std::io::Result<u64> {
     Ok(Path::new("/proc/self/ns/pid").metadata()?.ino())
 }
 
-/// The process that answers for what is mounted there, where it can be waited for: not another user's, as in [`everywhere`], nor one
-/// of another container, whose number says nothing here.
-fn daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
-    if it.user.is_none_or(is_other) {
+/// Opens the pidfd of a mount's daemon if its exit can be waited for: not another user's, as in
+/// [`find_mounts`], nor one in another PID namespace (a container), as its PID is meaningless here.
+fn open_daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
+    if it.user.is_none_or(is_other_user) {
         return None;
     }
-    // By another process: whoever asks may wait for ever, and it is in use as long.
-    let mut asked = Command::new(std::env::current_exe().ok()?)
+    // Queried by a child process: a query may block forever, and it keeps the filesystem busy
+    // meanwhile.
+    let mut query = Command::new(std::env::current_exe().ok()?)
         .args(["vram", "stat", "--json", "--"])
         .arg(at)
         .stdin(Stdio::null())
@@ -291,16 +295,16 @@ fn daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    let ends = pidfd_open(Pid::from_child(&asked), PidfdFlags::empty()).ok()?;
-    if !has_ended(&ends, ANSWERS_SECONDS).ok()? {
-        asked.kill().ok()?;
-        // It ends now if nobody has read its request, and else when that is answered.
-        has_ended(&ends, 1).ok()?;
+    let ends = pidfd_open(Pid::from_child(&query), PidfdFlags::empty()).ok()?;
+    if !wait_for_exit(&ends, QUERY_TIMEOUT_SECONDS).ok()? {
+        query.kill().ok()?;
+        // It dies at once if the daemon has not read its request, else when that is answered.
+        wait_for_exit(&ends, 1).ok()?;
         return None;
     }
-    let said = asked.wait_with_output().ok()?.stdout;
-    let figures = serde_json::from_slice::<Vec<Map<String, Value>>>(&said).ok()?;
-    let figures = Figures(figures.into_iter().next()?);
+    let output = query.wait_with_output().ok()?.stdout;
+    let figures = serde_json::from_slice::<Vec<Map<String, Value>>>(&output).ok()?;
+    let figures = MountStats(figures.into_iter().next()?);
     if figures.number("pid_namespace").ok()? != pid_namespace().ok()? {
         return None;
     }
@@ -308,8 +312,8 @@ fn daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Waits until a process has ended, or for so many seconds; whether it has.
-fn has_ended(process: &OwnedFd, seconds: i64) -> Result<bool> {
+/// Waits up to `seconds` for a process to exit; returns whether it has.
+fn wait_for_exit(process: &OwnedFd, seconds: i64) -> Result<bool> {
     let most = Timespec {
         tv_sec: seconds,
         tv_nsec: 0,
@@ -319,14 +323,15 @@ fn has_ended(process: &OwnedFd, seconds: i64) -> Result<bool> {
     Ok(ready > 0)
 }
 
-/// Where it is, also if what is mounted there answers no more.
-fn place(dir: &Path) -> Result<PathBuf> {
+/// Resolves a mount point without a call to the filesystem on it, which may not answer.
+fn resolve_mount_point(dir: &Path) -> Result<PathBuf> {
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
     let place = match dir.file_name() {
-        // What it is it would have to say itself, but not whether it is a link.
+        // A lookup of the name itself would query the filesystem; whether it is a symbolic link
+        // does not.
         Some(name) if dir.read_link().is_err() => parent.canonicalize().map(|it| it.join(name)),
         _ => dir.canonicalize(),
     };
@@ -335,7 +340,7 @@ fn place(dir: &Path) -> Result<PathBuf> {
 
 pub(super) fn umount(args: &UmountArgs) -> Result<ExitCode> {
     let what = || format!("cannot unmount {}", args.dir.display());
-    let place = place(&args.dir).with_context(what)?;
+    let place = resolve_mount_point(&args.dir).with_context(what)?;
     match mount::mounted(&place).with_context(what)? {
         None => Err(anyhow!("nothing is mounted there")).with_context(what)?,
         Some(it) if !it.is_ours() => {
@@ -344,16 +349,16 @@ pub(super) fn umount(args: &UmountArgs) -> Result<ExitCode> {
         }
         Some(_) if args.lazy => mount::unmount(&place, true).with_context(what)?,
         Some(it) => {
-            let daemon = daemon(&place, &it);
+            let daemon = open_daemon(&place, &it);
             mount::unmount(&place, false).with_context(what)?;
-            // What is mounted elsewhere too goes on.
+            // The daemon keeps running while a bind mount remains.
             let is_left = mount::is_anywhere(&it.device).unwrap_or(true);
             if let Some(daemon) = daemon.filter(|_| !is_left)
-                && !has_ended(&daemon, ENDS_SECONDS).with_context(what)?
+                && !wait_for_exit(&daemon, EXIT_TIMEOUT_SECONDS).with_context(what)?
             {
                 note!(
-                    "{} is unmounted, but its process has not ended for {ENDS_SECONDS} s, and has its memory: some of it is mounted elsewhere, or in another \
-                     mount namespace, or it is still giving it back",
+                    "{} is unmounted, but its daemon has not exited within {EXIT_TIMEOUT_SECONDS} s and still holds its memory: it is also mounted elsewhere or in another \
+                     mount namespace, or its memory is still being freed",
                     plain(&place)
                 );
             }
@@ -363,7 +368,7 @@ pub(super) fn umount(args: &UmountArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn stat(args: &StatArgs) -> Result<ExitCode> {
-    let (all, is_all) = Figures::all(&args.shown.dirs)?;
+    let (all, all_answered) = MountStats::query_all(&args.shown.dirs)?;
     if args.shown.json {
         let all: Vec<&Map<String, Value>> = all.iter().map(|one| &one.0).collect();
         say!("{}", serde_json::to_string(&all)?);
@@ -372,33 +377,33 @@ pub(super) fn stat(args: &StatArgs) -> Result<ExitCode> {
             for (name, value) in &one.0 {
                 let shown = match value {
                     Value::String(text) => plain_text(text),
-                    Value::Array(_) => one.times(name)?.shown(),
+                    Value::Array(_) => one.latencies(name)?.summary(),
                     value => value.to_string(),
                 };
                 say!("{:<20} {shown}", name.replace('_', " "));
             }
         }
     }
-    status(&all, is_all)
+    exit_code(&all, all_answered)
 }
 
-/// What a command ends with that has shown these.
-fn status(all: &[Figures], is_all: bool) -> Result<ExitCode> {
+/// Exit code of a command that has shown these filesystems.
+fn exit_code(all: &[MountStats], all_answered: bool) -> Result<ExitCode> {
     let mut is_whole = true;
     for one in all {
-        is_whole &= one.trouble()?.is_none();
+        is_whole &= one.describe_failed_devices()?.is_none();
     }
-    Ok(ExitCode::from(match (is_all, is_whole) {
+    Ok(ExitCode::from(match (all_answered, is_whole) {
         (false, _) => 1,
-        // 2 is that the question could not be asked, as of all commands.
+        // 2 means invalid arguments, as in all commands.
         (true, false) => 3,
         (true, true) => 0,
     }))
 }
 
 pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
-    let (all, is_all) = Figures::all(&args.shown.dirs)?;
-    let status = status(&all, is_all)?;
+    let (all, all_answered) = MountStats::query_all(&args.shown.dirs)?;
+    let status = exit_code(&all, all_answered)?;
     if args.shown.json {
         let names = [
             "dir",
@@ -408,7 +413,7 @@ pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
             "used_inodes",
             "array_state",
         ];
-        let part = |one: &Figures| {
+        let part = |one: &MountStats| {
             let named = one
                 .0
                 .iter()
@@ -439,8 +444,8 @@ pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
             one.number("inodes")?,
             one.number("used_inodes")?,
             plain_text(one.text("dir")?),
-            one.trouble()?
-                .map_or_else(String::new, |trouble| format!(" ({trouble})"))
+            one.describe_failed_devices()?
+                .map_or_else(String::new, |failed| format!(" ({failed})"))
         );
     }
     Ok(status)
@@ -451,8 +456,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_escaped_in_words_that_somebody_says() {
-        let it = Figures::read(Path::new("/at"), "dev\x1bice A\x1b[31m B\nsize 7\n");
+    fn control_characters_in_untrusted_statistics_are_escaped() {
+        let it = MountStats::parse(Path::new("/at"), "dev\x1bice A\x1b[31m B\nsize 7\n");
         let word = it.text("dev\\u{1b}ice").unwrap();
         assert_eq!(word, "A\\u{1b}[31m B");
         assert_eq!(it.number("size").unwrap(), 7);

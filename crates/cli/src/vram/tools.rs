@@ -1,7 +1,7 @@
-//! What is done to a filesystem while it is mounted: looking at all of it, making faults, more room or less.
+//! Maintenance of a mounted filesystem: scrubbing, fault injection, growing and shrinking.
 //!
-//! The daemon does steps of a moment each, which are asked for here one after the other: who ends this ends the work, and
-//! what was done stays done.
+//! The daemon works in short steps, and the client requests one after the other. Interrupting the
+//! client stops the work; completed steps stay done.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,12 +13,12 @@ use fercuda_vramfs::layout::DATA_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::show::Figures;
+use super::show::MountStats;
 use crate::out::say;
 use crate::terminal::{bytes, count};
 
-/// A bar on standard error, if that is a terminal.
-pub(super) fn bar(what: &'static str, length: u64, is_bytes: bool) -> ProgressBar {
+/// Creates a progress bar on standard error, visible if that is a terminal.
+pub(super) fn progress_bar(what: &'static str, length: u64, is_bytes: bool) -> ProgressBar {
     let how = match is_bytes {
         true => "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {eta} left",
         false => "{msg} {wide_bar} {pos} of {len}",
@@ -30,23 +30,23 @@ pub(super) fn bar(what: &'static str, length: u64, is_bytes: bool) -> ProgressBa
     }
 }
 
-/// Looks at all blocks that are in use, and corrects what is wrong.
+/// Check all blocks in use and correct errors.
 #[derive(clap::Args)]
 #[command(after_help = "\
-A filesystem with a code (--ecc rs) looks at its blocks in the background, as
-fast as --scrub-rate of `mount` says. Without --now this says how far that is.
-With it, all blocks in use are looked at now, by work that the device does when
-it has no other.
+A filesystem with an error-correcting code (--ecc rs) is scrubbed in the
+background, as fast as --scrub-rate of `mount` allows. Without --now this shows
+the progress of that. With --now all blocks in use are checked at once, by
+low-priority kernels.
 
-Exit status: 0; 1 if something was lost, or could not be looked at.
+Exit status: 0; 1 if blocks were lost or could not be checked.
 
 Examples:
   fercuda vram scrub /mnt/vram
   fercuda vram scrub --now /mnt/vram")]
 pub(crate) struct ScrubArgs {
-    /// Where it is mounted.
+    /// Mount point.
     dir: PathBuf,
-    /// Look at all of it now, and wait until that is done.
+    /// Check all blocks now, and wait until that is done.
     #[arg(long)]
     now: bool,
     /// Print a JSON object instead of text.
@@ -55,11 +55,11 @@ pub(crate) struct ScrubArgs {
 }
 
 pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
-    let what = || format!("cannot look at the blocks of {}", args.dir.display());
-    let figures = Figures::of(&args.dir).with_context(what)?;
+    let what = || format!("cannot scrub {}", args.dir.display());
+    let figures = MountStats::query(&args.dir).with_context(what)?;
     if figures.text("ecc")? == "off" {
         bail!(
-            "{} has no code, so nobody can tell what is right\ntry: fercuda vram mount without --ecc off",
+            "{} has no error-correcting code (--ecc off), so errors cannot be detected\ntry: fercuda vram mount without --ecc off",
             args.dir.display()
         );
     }
@@ -88,7 +88,7 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let control = Control::open(&args.dir).with_context(what)?;
-    let bar = bar("looking at blocks", figures.number("size_bytes")?, true);
+    let bar = progress_bar("scrubbing", figures.number("size_bytes")?, true);
     let mut all = Scrubbed::default();
     loop {
         let step = control.scrub(all.next).with_context(what)?;
@@ -108,7 +108,7 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
             json!({"looked_at": all.looked, "corrected": all.corrected, "lost": all.lost})
         ),
         false => say!(
-            "{} looked at, {} corrected, {} lost",
+            "{} checked, {} corrected, {} lost",
             count(all.looked as usize, "block"),
             all.corrected,
             all.lost
@@ -118,59 +118,59 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Kind {
-    /// One symbol of one word of the code.
+enum InjectedFaultKind {
+    /// One symbol of one codeword.
     Symbol,
     /// A row of 1 KiB, of data or of parity.
     Row,
-    /// Up to 3 KiB side by side.
+    /// Up to 3 contiguous KiB.
     Burst,
-    /// The record, which says whose a block is.
+    /// The record, which has the owners of a block's pages.
     Metadata,
 }
 
-/// Makes something wrong in blocks that are in use, to see it corrected.
+/// Inject faults into blocks in use, to test error correction.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Of a directory, any block in use may be hit; of a file in it, those that have
-its data. One fault of any kind in a block is corrected; so are several, as long
-as they touch four rows at most. What is beyond that is lost: who reads it gets
-an error.
+Given a directory, faults hit any blocks in use; given a file on it, only blocks
+with its data. A single fault of any kind in a block is corrected; so are
+several that touch at most four rows. With more the block is lost, and reading
+it is an error.
 
-Exit status: 0; 1 if nothing could be made wrong.
+Exit status: 0; 1 if no fault could be injected.
 
 Examples:
   fercuda vram inject /mnt/vram --kind symbol --count 100
   fercuda vram inject /mnt/vram/file --kind row --seed 7
   fercuda vram scrub --now /mnt/vram")]
 pub(crate) struct InjectArgs {
-    /// Where it is mounted, or a file there.
+    /// Mount point, or a file on it.
     path: PathBuf,
-    /// What becomes wrong.
+    /// Kind of fault.
     #[arg(long, value_enum, default_value = "symbol")]
-    kind: Kind,
-    /// How often.
+    kind: InjectedFaultKind,
+    /// Number of faults.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u32,
-    /// What decides where; random without it.
+    /// Seed of the random locations [default: random].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
 pub(super) fn inject(args: &InjectArgs) -> Result<ExitCode> {
-    let what = || format!("cannot make faults in {}", args.path.display());
+    let what = || format!("cannot inject faults into {}", args.path.display());
     let fault = match args.kind {
-        Kind::Symbol => Fault::Symbol,
-        Kind::Row => Fault::Row,
-        Kind::Burst => Fault::Burst,
-        Kind::Metadata => Fault::Metadata,
+        InjectedFaultKind::Symbol => Fault::Symbol,
+        InjectedFaultKind::Row => Fault::Row,
+        InjectedFaultKind::Burst => Fault::Burst,
+        InjectedFaultKind::Metadata => Fault::Metadata,
     };
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let control = Control::open(&args.path).with_context(what)?;
     let (mut done, mut blocks) = (0, 0);
     while done < u64::from(args.count) {
         let left = u64::from(args.count) - done;
-        // Each step has other numbers, and the same ones for the same seed.
+        // Each step has its own random numbers, which the seed determines.
         let (more, among) = control
             .inject(fault, left, seed.wrapping_add(done))
             .with_context(what)?;
@@ -182,121 +182,121 @@ pub(super) fn inject(args: &InjectArgs) -> Result<ExitCode> {
     }
     if done == 0 && args.count > 0 {
         bail!(
-            "no block of {} is in use, so there is nothing to make wrong\ntry: after something was written",
+            "no block of {} is in use, so no fault can be injected\ntry: write data first",
             args.path.display()
         );
     }
     say!(
-        "{} made, among {}; seed {seed}",
+        "{} injected into {} in use; seed {seed}",
         count(done as usize, "fault"),
         count(blocks as usize, "block")
     );
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives it more room.
+/// Grow a mounted filesystem.
 #[derive(clap::Args)]
 #[command(after_help = "\
-It stays mounted, and who uses it notices nothing but the room.
+It stays mounted and usable.
 
 Examples:
   fercuda vram grow /mnt/vram --size 16GiB")]
 pub(crate) struct GrowArgs {
-    /// Where it is mounted.
+    /// Mount point.
     dir: PathBuf,
-    /// Room for data from now on, such as 16GiB.
+    /// New capacity for data, such as 16GiB.
     #[arg(long, value_name = "BYTES")]
     size: Bytes,
 }
 
-/// Gives memory back to the device.
+/// Shrink a mounted filesystem, returning memory to the device.
 #[derive(clap::Args)]
 #[command(after_help = "\
-It stays mounted: what lies in memory that is to go is moved, which who uses it
-does not notice. What is in use has to fit into what is left. Memory goes in
-pieces of 274 MiB at most, and the last may stay in part.
+It stays mounted and usable: data in memory that is to be freed are moved. The
+data in use have to fit into the new size. Memory is freed in segments of at
+most 274 MiB, and the last one may be freed only in part.
 
 Examples:
   fercuda vram shrink /mnt/vram --size 4GiB")]
 pub(crate) struct ShrinkArgs {
-    /// Where it is mounted.
+    /// Mount point.
     dir: PathBuf,
-    /// Room for data from now on, such as 4GiB.
+    /// New capacity for data, such as 4GiB.
     #[arg(long, value_name = "BYTES")]
     size: Bytes,
 }
 
 pub(super) fn grow(args: &GrowArgs) -> Result<ExitCode> {
-    let (has, wanted) = (Sizes::of(&args.dir)?, args.size.get());
-    if wanted < has.offered {
+    let (capacity, wanted) = (MountCapacity::query(&args.dir)?, args.size.get());
+    if wanted < capacity.offered {
         bail!(
             "{} {}\ntry: a larger --size, or fercuda vram shrink",
             args.dir.display(),
-            has.shown("already")
+            capacity.describe("already")
         );
     }
     resize(&args.dir, wanted)
 }
 
 pub(super) fn shrink(args: &ShrinkArgs) -> Result<ExitCode> {
-    let (has, wanted) = (Sizes::of(&args.dir)?, args.size.get());
-    if wanted > has.offered {
+    let (capacity, wanted) = (MountCapacity::query(&args.dir)?, args.size.get());
+    if wanted > capacity.offered {
         bail!(
             "{} {}\ntry: a smaller --size, or fercuda vram grow",
             args.dir.display(),
-            has.shown("only")
+            capacity.describe("only")
         );
     }
     resize(&args.dir, wanted)
 }
 
-/// Bytes of data.
-struct Sizes {
-    /// That memory was given to it for, which --size is.
+/// Requested and usable capacity for data, in bytes.
+struct MountCapacity {
+    /// Capacity that memory was allocated for: `--size`, or the last resize.
     offered: u64,
-    /// That there is room for: less, if a device of several has failed or blocks are lost.
-    there: u64,
+    /// Usable capacity: less if a device of an array has failed or blocks are lost.
+    usable: u64,
 }
 
-impl Sizes {
-    fn of(dir: &Path) -> Result<Self> {
-        let what = || format!("cannot look at {}", dir.display());
-        let figures = Figures::of(dir).with_context(what)?;
+impl MountCapacity {
+    fn query(dir: &Path) -> Result<Self> {
+        let what = || format!("cannot query {}", dir.display());
+        let figures = MountStats::query(dir).with_context(what)?;
         Ok(Self {
             offered: figures.number("offered_bytes").with_context(what)?,
-            there: figures.number("size_bytes").with_context(what)?,
+            usable: figures.number("size_bytes").with_context(what)?,
         })
     }
 
-    fn shown(&self, how: &str) -> String {
-        let (offered, there) = (bytes(self.offered), bytes(self.there));
-        match self.there < self.offered {
-            false => format!("has room for {offered} {how}"),
+    fn describe(&self, how: &str) -> String {
+        let (offered, usable) = (bytes(self.offered), bytes(self.usable));
+        match self.usable < self.offered {
+            false => format!("has a capacity of {offered} {how}"),
             true => format!(
-                "has {offered} {how}, and room for {there}, as a device has failed or blocks are lost"
+                "has a capacity of {offered} {how}, of which {usable} are usable, as a device has failed or blocks are lost"
             ),
         }
     }
 }
 
 fn resize(dir: &Path, wanted: u64) -> Result<ExitCode> {
-    let what = || format!("cannot change the size of {}", dir.display());
+    let what = || format!("cannot resize {}", dir.display());
     let blocks = wanted.div_ceil(DATA_BYTES as u64).max(1);
     let control = Control::open(dir).with_context(what)?;
     let mut shown: Option<ProgressBar> = None;
     let moving = |left: u64| {
-        let bar = shown.get_or_insert_with(|| bar("moving blocks", left, false));
+        let bar = shown.get_or_insert_with(|| progress_bar("moving blocks", left, false));
         bar.set_position(bar.length().unwrap_or(left).saturating_sub(left));
     };
     let taken = control.resize(blocks, moving).with_context(what)?;
     if let Some(bar) = shown {
         bar.finish_and_clear();
     }
-    let has = Sizes::of(dir)?;
+    let capacity = MountCapacity::query(dir)?;
     say!(
-        "{} has room for {}, in {} of the device",
+        "{} has a capacity of {}, in {} of device memory",
         dir.display(),
-        bytes(has.there),
+        bytes(capacity.usable),
         bytes(taken)
     );
     Ok(ExitCode::SUCCESS)

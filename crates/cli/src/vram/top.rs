@@ -1,7 +1,7 @@
-//! `fercuda vram top`: what filesystems in device memory do now.
+//! `fercuda vram top`: live throughput and latencies of mounted filesystems.
 //!
-//! Invariant: drawing depends on two readings, the time between and the size alone; the terminal is as it was when this
-//! ends. Elsewhere: where the figures come from (`show`).
+//! Invariant: the output depends only on two samples, the time between them and the terminal's
+//! size; the terminal is restored at exit. Elsewhere: the source of the statistics (`show`).
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -16,56 +16,56 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::text::Line;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::show::{Figures, Times, everywhere};
+use super::show::{LatencyHistogram, MountStats, find_mounts};
 use crate::out::say;
 use crate::terminal::{bytes, clipped, duration, plain_text};
 
-/// How often they are asked.
-const EVERY: Duration = Duration::from_secs(1);
-/// How long a signal may wait to be seen.
-const LOOK: Duration = Duration::from_millis(200);
-/// How high a bar can be.
+/// Time between two samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest delay until a signal is noticed.
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Bars of a histogram, by height.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Shows what they do now: bytes and requests a second, how long these take.
+/// Show live throughput, latencies and errors.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Under each filesystem and each device: what is read and written a second; how
-long requests of the kernel took in the last second, a bar for each power of two
-from 1 us on; what was corrected and lost since it was mounted. Of a filesystem
-on several devices each has its share of that, and which have failed is said.
+For each filesystem and each device: bytes read and written per second; a
+latency histogram of the kernel's requests in the last second, with a bar for
+each power of two from 1 us on; blocks corrected and lost since the mount. For
+an array the figures are split over its devices, and failed ones are marked.
 
-Keys: p pauses; q, Escape or Ctrl-C ends. Where stdout is no terminal, or with
---once, one second is looked at and printed.
+Keys: p pauses; q, Escape or Ctrl-C quits. If stdout is not a terminal, or with
+--once, one second is sampled and printed.
 
 Examples:
   fercuda vram top
   fercuda vram top --once /mnt/vram")]
 pub(crate) struct Args {
-    /// Where it is mounted [default: everywhere].
+    /// Mount points [default: all].
     dirs: Vec<PathBuf>,
-    /// Print one second and end.
+    /// Sample one second, print it and exit.
     #[arg(long)]
     once: bool,
 }
 
-/// What is shown when nothing is mounted.
-const NOBODY: &str =
+/// Shown when nothing is mounted.
+const NO_MOUNTS: &str =
     "No filesystem in device memory is mounted.\ntry: fercuda vram mount DIR --size 1GiB";
 
-struct Reading {
-    all: Vec<Figures>,
+struct StatsSample {
+    all: Vec<MountStats>,
     at: Instant,
 }
 
-impl Reading {
+impl StatsSample {
     fn new(dirs: &[PathBuf]) -> Result<Self> {
         let dirs = match dirs.is_empty() {
-            true => everywhere()?.0,
+            true => find_mounts()?.0,
             false => dirs.to_vec(),
         };
-        // What says nothing any more was unmounted, or its daemon has ended.
-        let all = dirs.iter().filter_map(|dir| Figures::of(dir).ok());
+        // A filesystem that does not answer was unmounted, or its daemon has exited.
+        let all = dirs.iter().filter_map(|dir| MountStats::query(dir).ok());
         Ok(Self {
             all: all.collect(),
             at: Instant::now(),
@@ -75,43 +75,47 @@ impl Reading {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.once || !std::io::stdout().is_terminal() {
-        // Who names one that says nothing hears why.
-        let (_, is_all) = Figures::all(&args.dirs)?;
-        let before = Reading::new(&args.dirs)?;
-        std::thread::sleep(EVERY);
-        let now = Reading::new(&args.dirs)?;
+        // Reports why a named filesystem does not answer.
+        let (_, all_answered) = MountStats::query_all(&args.dirs)?;
+        let before = StatsSample::new(&args.dirs)?;
+        std::thread::sleep(SAMPLE_INTERVAL);
+        let now = StatsSample::new(&args.dirs)?;
         for line in lines(&before, &now, 80) {
             say!("{}", line.trim_end());
         }
-        return Ok(ExitCode::from(u8::from(!is_all)));
+        return Ok(ExitCode::from(u8::from(!all_answered)));
     }
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
         let flag = Arc::clone(&signal);
         signal_hook::flag::register_usize(number, flag, number as usize)
-            .context("cannot listen for signals")?;
+            .context("cannot register signal handlers")?;
     }
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
-    let ended = draw(&mut terminal, &args.dirs, &signal);
-    // Dropping it shows the cursor again.
+    let ended = run_interactive(&mut terminal, &args.dirs, &signal);
+    // Dropping it shows the cursor.
     drop(terminal);
     ratatui::restore();
     ended?;
     let number = signal.load(Ordering::Relaxed);
     if number != 0 {
-        // Whoever waits for this process is to see what ended it.
+        // The parent is to see the signal in this process's status.
         signal_hook::low_level::emulate_default_handler(number as i32)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn draw(terminal: &mut DefaultTerminal, dirs: &[PathBuf], signal: &AtomicUsize) -> Result<()> {
-    let mut before = Reading::new(dirs)?;
-    let mut now = Reading::new(dirs)?;
+fn run_interactive(
+    terminal: &mut DefaultTerminal,
+    dirs: &[PathBuf],
+    signal: &AtomicUsize,
+) -> Result<()> {
+    let mut before = StatsSample::new(dirs)?;
+    let mut now = StatsSample::new(dirs)?;
     let mut is_paused = false;
     while signal.load(Ordering::Relaxed) == 0 {
-        if !is_paused && now.at.elapsed() >= EVERY {
-            before = std::mem::replace(&mut now, Reading::new(dirs)?);
+        if !is_paused && now.at.elapsed() >= SAMPLE_INTERVAL {
+            before = std::mem::replace(&mut now, StatsSample::new(dirs)?);
         }
         terminal.draw(|frame| {
             let area = frame.area();
@@ -120,7 +124,7 @@ fn draw(terminal: &mut DefaultTerminal, dirs: &[PathBuf], signal: &AtomicUsize) 
             let all: Vec<Line<'_>> = all.map(Line::from).collect();
             frame.render_widget(ratatui::text::Text::from(all), area);
         })?;
-        if event::poll(LOOK)?
+        if event::poll(SIGNAL_POLL_INTERVAL)?
             && let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
         {
@@ -135,25 +139,25 @@ fn draw(terminal: &mut DefaultTerminal, dirs: &[PathBuf], signal: &AtomicUsize) 
     Ok(())
 }
 
-/// What one filesystem, or all on a device, did between two readings.
+/// I/O of one filesystem between two samples.
 #[derive(Clone)]
-struct Work {
+struct IoDelta {
     read_bytes: u64,
     written_bytes: u64,
-    reads: Times,
-    writes: Times,
+    reads: LatencyHistogram,
+    writes: LatencyHistogram,
 }
 
-impl Work {
-    fn between(before: Option<&Figures>, now: &Figures) -> Result<Self> {
+impl IoDelta {
+    fn between(before: Option<&MountStats>, now: &MountStats) -> Result<Self> {
         let bytes = |name: &str| -> Result<u64> {
             let was = before.map_or(Ok(0), |it| it.number(name))?;
             Ok(now.number(name)?.saturating_sub(was))
         };
-        let times = |name: &str| -> Result<Times> {
-            let now = now.times(name)?;
+        let times = |name: &str| -> Result<LatencyHistogram> {
+            let now = now.latencies(name)?;
             Ok(match before {
-                Some(before) => now.since(&before.times(name)?),
+                Some(before) => now.since(&before.latencies(name)?),
                 None => now,
             })
         };
@@ -166,21 +170,21 @@ impl Work {
     }
 }
 
-/// A bar for each count.
-fn bars(times: &Times) -> String {
+/// Draws a bar for each bucket.
+fn bars(times: &LatencyHistogram) -> String {
     let counts = times.counts();
     let most = counts.iter().max().copied().unwrap_or(0).max(1);
     let bar = |count: &u64| match count {
         0 => ' ',
-        // What was there at all is seen.
+        // A nonzero count is always visible.
         count => BARS[((count * 8).div_ceil(most) as usize).clamp(1, 8) - 1],
     };
     counts.iter().map(bar).collect()
 }
 
-/// All filesystems in the memory of one.
+/// Sum of all filesystems on one device.
 #[derive(Default)]
-struct Device {
+struct DeviceTotals {
     name: String,
     used_bytes: u64,
     taken_bytes: u64,
@@ -191,21 +195,21 @@ struct Device {
     has_failed: bool,
 }
 
-fn lines(before: &Reading, now: &Reading, width: usize) -> Vec<String> {
+fn lines(before: &StatsSample, now: &StatsSample, width: usize) -> Vec<String> {
     if now.all.is_empty() {
-        return NOBODY.lines().map(|line| clipped(line, width)).collect();
+        return NO_MOUNTS.lines().map(|line| clipped(line, width)).collect();
     }
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let seconds = if seconds > 0.0 { seconds } else { 1.0 };
     let mut lines = Vec::new();
     let mut devices = Vec::new();
     for one in &now.all {
-        let is_same = |it: &&Figures| {
+        let is_same = |it: &&MountStats| {
             it.text("dir").ok() == one.text("dir").ok()
                 && it.number("pid").ok() == one.number("pid").ok()
         };
         let was = before.all.iter().find(is_same);
-        match of_one(was, one, seconds, &mut devices) {
+        match mount_lines(was, one, seconds, &mut devices) {
             Ok(part) => lines.extend(part),
             Err(error) => lines.push(error.to_string().replace('\n', "; ")),
         }
@@ -229,13 +233,13 @@ fn lines(before: &Reading, now: &Reading, width: usize) -> Vec<String> {
     lines.iter().map(|line| clipped(line, width)).collect()
 }
 
-fn of_one(
-    was: Option<&Figures>,
-    one: &Figures,
+fn mount_lines(
+    was: Option<&MountStats>,
+    one: &MountStats,
     seconds: f64,
-    devices: &mut Vec<Device>,
+    devices: &mut Vec<DeviceTotals>,
 ) -> Result<Vec<String>> {
-    let work = Work::between(was, one)?;
+    let work = IoDelta::between(was, one)?;
     let read_rate = work.read_bytes as f64 / seconds;
     let write_rate = work.written_bytes as f64 / seconds;
     let (size, used) = (one.number("size_bytes")?, one.number("used_bytes")?);
@@ -250,7 +254,7 @@ fn of_one(
         ("read", read_rate, &work.reads),
         ("write", write_rate, &work.writes),
     ] {
-        let within = |part: f64| times.within(part).map_or("-".to_owned(), duration);
+        let within = |part: f64| times.quantile(part).map_or("-".to_owned(), duration);
         lines.push(format!(
             "  {name:<6}{:>10}/s {:>7.0}/s half {:>7} 99 % {:>7} {}",
             bytes(rate as u64),
@@ -266,7 +270,10 @@ fn of_one(
         one.number("lost_blocks")?,
         one.number("scrubbed_blocks")?
     ));
-    lines.extend(one.trouble()?.map(|it| format!("  {}", it.to_uppercase())));
+    lines.extend(
+        one.describe_failed_devices()?
+            .map(|it| format!("  {}", it.to_uppercase())),
+    );
     let all = one.devices()?;
     let is_array = all.len() > 1;
     let is_mirror = is_array && one.text("array")? == "mirror";
@@ -276,11 +283,11 @@ fn of_one(
             false => format!("{number} {}", one.text("device")?),
             true => number.to_string(),
         };
-        let is_it = |it: &Device| it.name.split(' ').next() == name.split(' ').next();
+        let is_it = |it: &DeviceTotals| it.name.split(' ').next() == name.split(' ').next();
         let place = devices.iter().position(is_it).unwrap_or_else(|| {
-            devices.push(Device {
+            devices.push(DeviceTotals {
                 name: name.clone(),
-                ..Device::default()
+                ..DeviceTotals::default()
             });
             devices.len() - 1
         });
@@ -299,7 +306,7 @@ fn of_one(
             continue;
         }
         let share = 1.0 / left as f64;
-        // A mirror has all data on each, and who writes writes all of them.
+        // A mirror has all data on each device, and a write goes to all of them.
         let of_data = if is_mirror { 1.0 } else { share };
         device.used_bytes += (used as f64 * of_data) as u64;
         device.taken_bytes += (one.number("device_bytes")? as f64 * share) as u64;
@@ -313,18 +320,18 @@ fn of_one(
 mod tests {
     use super::*;
 
-    fn reading(reads: &str, bytes: u64, at: Instant) -> Reading {
+    fn reading(reads: &str, bytes: u64, at: Instant) -> StatsSample {
         let text = format!(
             "device A device\ndevice_number 1\npid 7\nsize_bytes 8388608\nused_bytes 4194304\ndevice_bytes 9437184\n\
              corrected_blocks 3\nlost_blocks 0\nscrubbed_blocks 12\nread_bytes {bytes}\nwritten_bytes 0\n\
              read_latency {reads}\nwrite_latency 0 0 0\n"
         );
-        let all = vec![Figures::read("/mnt/vram".as_ref(), &text)];
-        Reading { all, at }
+        let all = vec![MountStats::parse("/mnt/vram".as_ref(), &text)];
+        StatsSample { all, at }
     }
 
     #[test]
-    fn of_several_devices_each_has_its_share_and_those_that_failed_are_named() {
+    fn array_devices_have_their_shares_and_failed_ones_are_named() {
         let at = Instant::now();
         let reading = |array: &str, state: &str| {
             let text = format!(
@@ -335,8 +342,8 @@ mod tests {
                  device_0_state {}\ndevice_0_corrected_blocks 1\ndevice_0_lost_blocks 4\n",
                 if state == "whole" { "used" } else { "failed" }
             );
-            let all = vec![Figures::read("/mnt/vram".as_ref(), &text)];
-            Reading { all, at }
+            let all = vec![MountStats::parse("/mnt/vram".as_ref(), &text)];
+            StatsSample { all, at }
         };
         let shown = |array: &str, state: &str| {
             let it = reading(array, state);
@@ -368,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_what_was_done_between_two_readings() {
+    fn rates_and_latencies_are_those_between_two_samples() {
         let begin = Instant::now();
         let before = reading("5 5 0", 1 << 20, begin);
         let now = reading("5 103 2", 5 << 20, begin + Duration::from_secs(2));
@@ -389,7 +396,7 @@ mod tests {
             let narrow = lines(&before, &now, width);
             assert!(narrow.iter().all(|line| line.chars().count() <= width));
         }
-        let none = Reading {
+        let none = StatsSample {
             all: Vec::new(),
             at: begin,
         };

@@ -1,4 +1,4 @@
-//! Making files of a snapshot, when all of it was found to be right.
+//! Snapshot loader, which verifies the snapshot before it creates files.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -21,65 +21,65 @@ use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
 
 use super::{
-    HEAD, LIST, LoadArgs, PART_BYTES, SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, VALUE, hex,
-    refuse_others, sum,
+    BUFFER_BYTES, LoadArgs, MANIFEST, MANIFEST_HEADER, SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE,
+    XATTR_PREFIX, hex, require_permission, sha256_hex,
 };
 use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
-use crate::vram::show::Figures;
-use crate::vram::tools::bar;
+use crate::vram::show::MountStats;
+use crate::vram::tools::progress_bar;
 
-/// No records of a member are longer; those of one that is saved have 1 MiB of attributes at most.
-const RECORDS_BYTES_MOST: u64 = 64 << 20;
-/// No number has more.
-const DIGITS_MOST: u64 = 20;
-/// Access lists.
-const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
-/// Bytes without any that is not zero are a hole.
-const HOLE_BYTES: usize = 128 << 10;
+/// Maximum size of a member's records; a saved member has at most 1 MiB of attributes.
+const RECORDS_MAX_BYTES: u64 = 64 << 20;
+/// Maximum digits of a number.
+const MAX_DIGITS: u64 = 20;
+/// Attributes that hold access control lists.
+const ACL_ATTRIBUTES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+/// Unit in which zeros are left as holes.
+const HOLE_UNIT_BYTES: usize = 128 << 10;
 
 pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let what = || format!("cannot load {}", args.file.display());
-    Figures::of(&args.dir).with_context(what)?;
-    refuse_others(&args.dir).with_context(what)?;
-    refuse_entries(&args.dir).with_context(what)?;
+    MountStats::query(&args.dir).with_context(what)?;
+    require_permission(&args.dir).with_context(what)?;
+    require_empty(&args.dir).with_context(what)?;
     let file = File::open(&args.file).with_context(what)?;
     let is = file.metadata().with_context(what)?;
     if !is.is_file() {
-        bail!("{} is no file", args.file.display());
+        bail!("{} is not a regular file", args.file.display());
     }
-    let found = check(&file, is.len()).with_context(what)?;
-    refuse_if_it_does_not_fit(args, &found).with_context(what)?;
+    let verified = verify(&file, is.len()).with_context(what)?;
+    require_space(args, &verified).with_context(what)?;
     let how = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&args.dir, how, Mode::empty()).with_context(what)?;
-    let mut loader = Loader {
+    let mut loader = SnapshotLoader {
         root,
         is_root: rustix::process::geteuid().is_root(),
         directories: Vec::new(),
-        own: None,
-        made: Vec::new(),
-        without: HashSet::new(),
-        left_out: Vec::new(),
-        bar: bar("loading", found.needs.data_bytes, true),
+        root_attributes: None,
+        created: Vec::new(),
+        omitted_devices: HashSet::new(),
+        warnings: Vec::new(),
+        bar: progress_bar("loading", verified.needs.data_bytes, true),
         files: 0,
         data_bytes: 0,
     };
-    let was = loader.close().with_context(what)?;
-    // What others did before counts too; from here on they do nothing.
-    let done = refuse_entries(&args.dir)
-        .and_then(|()| refuse_if_it_does_not_fit(args, &found))
-        .and_then(|()| loader.all(&file, found.end))
+    let was = loader.restrict_access().with_context(what)?;
+    // Checked again, as other users could create files until access was restricted.
+    let done = require_empty(&args.dir)
+        .and_then(|()| require_space(args, &verified))
+        .and_then(|()| loader.load_members(&file, verified.end))
         .with_context(what);
-    if done.is_err() && was.is_closed {
-        loader.undo();
+    if done.is_err() && was.is_restricted {
+        loader.remove_created();
     }
-    let opened = match done.is_err() || loader.own.is_none() {
-        true => loader.open_again(&was).with_context(what),
+    let opened = match done.is_err() || loader.root_attributes.is_none() {
+        true => loader.restore_access(&was).with_context(what),
         false => Ok(()),
     };
     done.and(opened)?;
     loader.bar.finish_and_clear();
-    for line in &loader.left_out {
+    for line in &loader.warnings {
         note!("{line}");
     }
     say!(
@@ -88,13 +88,13 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         bytes(loader.data_bytes),
         args.dir.display()
     );
-    Ok(ExitCode::from(u8::from(!loader.left_out.is_empty())))
+    Ok(ExitCode::from(u8::from(!loader.warnings.is_empty())))
 }
 
-fn refuse_entries(dir: &Path) -> Result<()> {
+fn require_empty(dir: &Path) -> Result<()> {
     if let Some(entry) = dir.read_dir()?.next() {
         bail!(
-            "{} has entries, as {}\ntry: a filesystem that was just mounted",
+            "{} is not empty: it has {}\ntry: a newly mounted filesystem",
             dir.display(),
             entry?.file_name().display()
         );
@@ -102,9 +102,9 @@ fn refuse_entries(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn refuse_if_it_does_not_fit(args: &LoadArgs, found: &Found) -> Result<()> {
-    let figures = Figures::of(&args.dir)?;
-    if let Some(missing) = found.needs.missing(&figures, &args.dir)? {
+fn require_space(args: &LoadArgs, verified: &VerifiedSnapshot) -> Result<()> {
+    let figures = MountStats::query(&args.dir)?;
+    if let Some(missing) = verified.needs.describe_missing(&figures, &args.dir)? {
         bail!(
             "{} does not fit into {}{missing}",
             args.file.display(),
@@ -114,32 +114,32 @@ fn refuse_if_it_does_not_fit(args: &LoadArgs, found: &Found) -> Result<()> {
     Ok(())
 }
 
-/// A snapshot that is what its list says.
-struct Found {
-    /// Where its list begins.
+/// Result of verifying a snapshot.
+struct VerifiedSnapshot {
+    /// Offset of the manifest.
     end: u64,
-    needs: Needs,
+    needs: SpaceNeeds,
 }
 
-/// What its members take at most: what is zero in them may take no pages.
+/// Upper bound of the space that its members take: zeros may take no pages.
 #[derive(Default)]
-struct Needs {
-    /// Bytes of data of files.
+struct SpaceNeeds {
+    /// Data of files.
     data_bytes: u64,
     pages: u64,
-    /// And further names of files, each of which counts as one.
+    /// Including further names of files, each of which counts as one.
     inodes: u64,
-    /// Of names, targets of links and attributes.
+    /// Names, symbolic link targets and attributes.
     metadata_bytes: u64,
 }
 
-impl Needs {
-    fn text(&mut self, len: usize) {
+impl SpaceNeeds {
+    fn add_text(&mut self, len: usize) {
         self.metadata_bytes += (len + TEXT_COST) as u64;
     }
 
-    /// What of it there is no room for, and what to try; nothing if all of it fits.
-    fn missing(&self, figures: &Figures, dir: &Path) -> Result<Option<String>> {
+    /// Describes what does not fit, with what to try; `None` if everything fits.
+    fn describe_missing(&self, figures: &MountStats, dir: &Path) -> Result<Option<String>> {
         let less = |needed: u64, name: &str, used: &str| -> Result<(u64, u64)> {
             let free = figures.number(name)?.saturating_sub(figures.number(used)?);
             Ok((free, needed.saturating_sub(free)))
@@ -149,8 +149,7 @@ impl Needs {
         let (free, missing) = less(needed, "size_bytes", "used_bytes")?;
         if missing > 0 {
             let (needed, free) = (bytes(needed), bytes(free));
-            what +=
-                &format!("\nits data take {needed} in pages of 4 KiB, of which {free} are free");
+            what += &format!("\nits data need {needed} in pages of 4 KiB, and {free} are free");
             let size = figures.number("offered_bytes")?.saturating_add(missing);
             let size = size.div_ceil(1 << 20);
             let dir = dir.display();
@@ -161,13 +160,13 @@ impl Needs {
         let mut inodes = most + missing;
         if missing > 0 {
             let needed = self.inodes;
-            what += &format!("\nits names take {needed} inodes, of which {free} are free");
+            what += &format!("\nits names need {needed} inodes, and {free} are free");
         }
         let (free, missing) = less(self.metadata_bytes, "metadata_bytes", "used_metadata_bytes")?;
         if missing > 0 {
             let needed = self.metadata_bytes;
             what += &format!(
-                "\nits names, links and attributes take {needed} metadata bytes, of which {free} are free"
+                "\nits names, links and attributes need {needed} metadata bytes, and {free} are free"
             );
             inodes = inodes.max(most + missing.div_ceil(TEXT_MAX_OF_INODE));
         }
@@ -178,15 +177,15 @@ impl Needs {
     }
 }
 
-/// A line of the list.
-struct Listed<'l> {
+/// Line of the manifest.
+struct ManifestLine<'l> {
     sum: &'l str,
     begin: u64,
     bytes: u64,
     name: &'l str,
 }
 
-impl<'l> Listed<'l> {
+impl<'l> ManifestLine<'l> {
     fn read(line: &'l str) -> Option<Self> {
         let mut words = line.splitn(4, ' ');
         let sum = words.next().filter(|sum| sum.len() == 64)?;
@@ -200,125 +199,127 @@ impl<'l> Listed<'l> {
     }
 }
 
-/// Compares all of it with its list.
-fn check(file: &File, len: u64) -> Result<Found> {
-    let (end, list) = list(file, len)?;
-    let (all, own) = list
+/// Verifies the whole file against its manifest.
+fn verify(file: &File, len: u64) -> Result<VerifiedSnapshot> {
+    let (end, manifest) = read_manifest(file, len)?;
+    let (all, own) = manifest
         .trim_end_matches('\n')
         .rsplit_once('\n')
         .map(|(all, own)| (format!("{all}\n"), own))
-        .context("its list of members is empty: it is altered")?;
+        .context("its manifest is empty: the snapshot is modified")?;
     let mut lines = all.lines();
-    if lines.next() != Some(HEAD) {
+    if lines.next() != Some(MANIFEST_HEADER) {
         bail!(
-            "its list of members begins with another line than \"{HEAD}\": it is altered, or of a later version of this program"
+            "its manifest does not begin with \"{MANIFEST_HEADER}\": it is modified, or was written by a later version of this program"
         );
     }
-    if sum(all.as_bytes()) != own {
-        bail!("its list of members is altered: its sum is another");
+    if sha256_hex(all.as_bytes()) != own {
+        bail!("its manifest is modified: its checksum differs");
     }
-    let bar = bar("comparing", end, true);
+    let bar = progress_bar("verifying", end, true);
     let mut at = 0;
-    let mut part = vec![0; PART_BYTES];
+    let mut part = vec![0; BUFFER_BYTES];
     for line in lines {
-        let member = Listed::read(line)
-            .with_context(|| format!("its list of members has a line that says nothing: {line}"))?;
+        let member = ManifestLine::read(line)
+            .with_context(|| format!("its manifest has an invalid line: {line}"))?;
         let next = member.begin.checked_add(member.bytes);
         let next = next.filter(|next| member.begin == at && *next <= end.min(len));
         let next =
-            next.with_context(|| format!("its list of members has a gap at \"{}\"", member.name))?;
+            next.with_context(|| format!("its manifest has a gap at \"{}\"", member.name))?;
         let mut hash = Sha256::new();
         while at < next {
             let wanted = part.len().min((next - at) as usize);
             let got = file.read_at(&mut part[..wanted], at)?;
             if got == 0 {
-                bail!("it ends within \"{}\": it is cut off", member.name);
+                bail!("it ends within \"{}\": it is truncated", member.name);
             }
             hash.update(&part[..got]);
             at += got as u64;
             bar.set_position(at);
         }
         if hex(hash.finalize()) != member.sum {
-            bail!("\"{}\" is altered: its sum is another", member.name);
+            bail!("\"{}\" is modified: its checksum differs", member.name);
         }
     }
     bar.finish_and_clear();
     if at != end {
-        bail!("it has members that its list does not name, from byte {at} on: it is altered");
+        bail!("it has members that its manifest does not list, from byte {at} on: it is modified");
     }
-    Ok(Found {
+    Ok(VerifiedSnapshot {
         end,
-        needs: needs(file, end)?,
+        needs: compute_needs(file, end)?,
     })
 }
 
-/// Where the list begins, and what it says.
-fn list(file: &File, len: u64) -> Result<(u64, String)> {
+/// Reads the manifest; returns its offset and its text.
+fn read_manifest(file: &File, len: u64) -> Result<(u64, String)> {
     let mut begin = file;
     begin.seek(SeekFrom::Start(0))?;
     let mut archive = Archive::new(file);
     let mut last = None;
     let cut = |last: &Option<String>| match last {
         Some(name) => anyhow!(
-            "it ends behind \"{name}\" without a list of its members: it is cut off, or altered there, or not of fercuda vram save"
+            "it ends after \"{name}\" without a manifest: it is truncated, or modified there, or was not written by fercuda vram save"
         ),
-        None => anyhow!("it is no snapshot of fercuda vram save"),
+        None => anyhow!("it is not a snapshot of fercuda vram save"),
     };
     for entry in archive.entries_with_seek()?.raw(true) {
         let mut entry = entry.map_err(|_| cut(&last))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        if name != LIST {
+        if name != MANIFEST {
             last = Some(name);
             continue;
         }
         let begin = entry.raw_header_position();
         if entry.size() > len {
             bail!(
-                "its list of members is altered: it would have {} bytes",
+                "its manifest is modified: its size is given as {} bytes",
                 entry.size()
             );
         }
         let mut text = String::new();
         let got = entry.read_to_string(&mut text);
-        got.map_err(|_| anyhow!("its list of members is cut off, or altered"))?;
+        got.map_err(|_| anyhow!("its manifest is truncated or modified"))?;
         if text.len() as u64 != entry.size() {
-            bail!("its list of members is cut off");
+            bail!("its manifest is truncated");
         }
-        // Behind it is nothing but the end of an archive: two blocks of zeros.
+        // Only the archive's end follows it: two blocks of zeros.
         let text_end = entry.raw_file_position() + entry.size();
         let mut rest = vec![0; (text_end.next_multiple_of(512) - text_end + 1024) as usize];
         let is_end =
             text_end + rest.len() as u64 == len && file.read_exact_at(&mut rest, text_end).is_ok();
         if !is_end || rest.iter().any(|byte| *byte != 0) {
-            bail!("it does not end behind its list of members: it is altered or cut off");
+            bail!("it does not end after its manifest: it is modified or truncated");
         }
         return Ok((begin, text));
     }
     Err(cut(&last))
 }
 
-/// What its members take.
-fn needs(file: &File, end: u64) -> Result<Needs> {
+/// Computes the space that the members take.
+fn compute_needs(file: &File, end: u64) -> Result<SpaceNeeds> {
     let mut begin = file;
     begin.seek(SeekFrom::Start(0))?;
     let mut archive = Archive::new(file);
-    let mut all = Needs::default();
+    let mut all = SpaceNeeds::default();
     let entries = archive.entries_with_seek()?.raw(true);
-    members(entries, end, |entry, name, records| {
+    for_each_member(entries, end, |entry, name, records| {
         for (key, value) in records.values().filter(|(key, _)| may_set(key)) {
-            all.text(key.len() + value.len());
+            all.add_text(key.len() + value.len());
         }
         let Some(last) = name.file_name() else {
             return Ok(());
         };
-        all.text(last.len());
+        all.add_text(last.len());
         all.inodes += 1;
         match entry.header().entry_type() {
-            EntryType::Symlink => all.text(target(entry, &records).map_or(0, |it| it.len())),
+            EntryType::Symlink => {
+                all.add_text(link_target(entry, &records).map_or(0, |it| it.len()))
+            }
             EntryType::Regular => {
                 let size = entry.size();
-                let map = map(BufReader::new(entry), &records)?;
-                // Some have a page together; and what a map says may be anything.
+                let map = read_sparse_map(BufReader::new(entry), &records)?;
+                // Extents may share a page; and a sparse map is untrusted.
                 let mut behind = 0;
                 for (at, len) in map.map_or_else(|| vec![(0, size)], |it| it.extents) {
                     let first = (at / PAGE_BYTES as u64).max(behind);
@@ -334,13 +335,13 @@ fn needs(file: &File, end: u64) -> Result<Needs> {
     Ok(all)
 }
 
-/// Has each member before the list seen, with its name and its records.
-fn members<'a, R: Read + 'a>(
+/// Calls `see` for each member before the manifest, with its name and its records.
+fn for_each_member<'a, R: Read + 'a>(
     entries: tar::Entries<'a, R>,
     end: u64,
-    mut see: impl FnMut(&mut tar::Entry<'a, R>, &Path, Records) -> Result<()>,
+    mut see: impl FnMut(&mut tar::Entry<'a, R>, &Path, PaxRecords) -> Result<()>,
 ) -> Result<()> {
-    let mut records = Records::default();
+    let mut records = PaxRecords::default();
     for entry in entries {
         let mut entry = entry?;
         if entry.raw_header_position() >= end {
@@ -350,9 +351,9 @@ fn members<'a, R: Read + 'a>(
             let mut text = Vec::new();
             entry
                 .by_ref()
-                .take(RECORDS_BYTES_MOST)
+                .take(RECORDS_MAX_BYTES)
                 .read_to_end(&mut text)?;
-            records = Records::read(&text).context("a member's records say nothing")?;
+            records = PaxRecords::read(&text).context("a member has invalid records")?;
             continue;
         }
         let records = std::mem::take(&mut records);
@@ -370,25 +371,26 @@ fn members<'a, R: Read + 'a>(
     Ok(())
 }
 
-/// Where a link leads.
-fn target(entry: &tar::Entry<'_, impl Read>, records: &Records) -> Option<Vec<u8>> {
+/// Target of a link.
+fn link_target(entry: &tar::Entry<'_, impl Read>, records: &PaxRecords) -> Option<Vec<u8>> {
     match records.get("linkpath") {
         Some(target) => Some(target.to_vec()),
         None => entry.link_name_bytes().map(std::borrow::Cow::into_owned),
     }
 }
 
-/// Whether who loads may set an attribute, if it is no access list.
+/// Whether the caller may set an attribute (access control lists included).
 fn may_set(key: &str) -> bool {
     rustix::process::geteuid().is_root() || key.starts_with("user.") || key.starts_with("system.")
 }
 
-/// Records of a member: what stands before it, and says more than its header can.
+/// Extended header records of a member, which hold what its header cannot.
 #[derive(Default)]
-struct Records(Vec<(String, Vec<u8>)>);
+struct PaxRecords(Vec<(String, Vec<u8>)>);
 
-impl Records {
-    /// Each is its own length, a blank, a key, an equals sign, a value and a newline.
+impl PaxRecords {
+    /// Parses records, each of which is its length, a blank, a key, an equals sign, a value and a
+    /// newline.
     fn read(mut text: &[u8]) -> Option<Self> {
         let mut all = Vec::new();
         while !text.is_empty() {
@@ -412,7 +414,7 @@ impl Records {
         std::str::from_utf8(self.get(key)?).ok()?.parse().ok()
     }
 
-    /// Seconds, and what is added to them.
+    /// Parses a time: seconds with a fraction.
     fn time(&self, key: &str) -> Option<Timespec> {
         let text = std::str::from_utf8(self.get(key)?).ok()?;
         let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
@@ -430,121 +432,129 @@ impl Records {
 
     fn values(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let named = |(key, value): &'_ (String, Vec<u8>)| -> Option<(usize, usize)> {
-            key.starts_with(VALUE).then_some((VALUE.len(), value.len()))
+            key.starts_with(XATTR_PREFIX)
+                .then_some((XATTR_PREFIX.len(), value.len()))
         };
         self.0
             .iter()
             .filter(move |it| named(it).is_some())
-            .map(|(key, value)| (&key[VALUE.len()..], &**value))
+            .map(|(key, value)| (&key[XATTR_PREFIX.len()..], &**value))
     }
 }
 
-/// What every member has.
-struct Attributes {
+/// Attributes that every member has.
+struct MemberAttributes {
     mode: u32,
     user: u32,
     group: u32,
-    records: Records,
+    records: PaxRecords,
 }
 
-/// What the root was.
-struct Was {
-    /// Nobody but root and who loads gets in now.
-    is_closed: bool,
+/// State of the root directory before the load.
+struct RootState {
+    /// Only root and the caller have access now.
+    is_restricted: bool,
     user: Uid,
     group: Gid,
     mode: Mode,
-    lists: Vec<(&'static str, Vec<u8>)>,
+    acls: Vec<(&'static str, Vec<u8>)>,
 }
 
-struct Loader {
+struct SnapshotLoader {
     root: OwnedFd,
     is_root: bool,
-    /// Their times are set when all that is in them is there.
-    directories: Vec<(PathBuf, Attributes)>,
-    /// The root's, which is closed to others until all else is done.
-    own: Option<Attributes>,
-    /// What was made, and whether it is a directory.
-    made: Vec<(PathBuf, bool)>,
-    /// Devices that were not, of which there may be further names.
-    without: HashSet<PathBuf>,
-    /// What was not made as it was, and why.
-    left_out: Vec<String>,
+    /// Directories; their attributes are set after their entries exist.
+    directories: Vec<(PathBuf, MemberAttributes)>,
+    /// Attributes of the root, which is closed to other users until everything else is done.
+    root_attributes: Option<MemberAttributes>,
+    /// Created files, and whether each is a directory.
+    created: Vec<(PathBuf, bool)>,
+    /// Devices that could not be created; the snapshot may have further links to them.
+    omitted_devices: HashSet<PathBuf>,
+    /// What was omitted, and why.
+    warnings: Vec<String>,
     bar: ProgressBar,
     files: usize,
     data_bytes: u64,
 }
 
-impl Loader {
-    /// Lets nobody but root and who loads into the root, and takes its access lists away: who may change names there could
-    /// have what is made last mistaken for what was made before, and what a directory's list allows is passed on.
-    fn close(&self) -> Result<Was> {
+impl SnapshotLoader {
+    /// Restricts access to root and the caller, and removes the root's access control lists. A user
+    /// that could rename files could have a later call mistake one file for another, and a default
+    /// list would be inherited.
+    fn restrict_access(&self) -> Result<RootState> {
         let is = rustix::fs::fstat(&self.root)?;
-        let mut was = Was {
-            is_closed: false,
+        let mut was = RootState {
+            is_restricted: false,
             user: Uid::from_raw(is.st_uid),
             group: Gid::from_raw(is.st_gid),
             mode: Mode::from_raw_mode(is.st_mode & 0o7777),
-            lists: Vec::new(),
+            acls: Vec::new(),
         };
-        for name in LISTS {
+        for name in ACL_ATTRIBUTES {
             let mut value = vec![0; 1 << 16];
             if let Ok(len) = rustix::fs::fgetxattr(&self.root, name, &mut value[..]) {
                 value.truncate(len);
-                was.lists.push((name, value));
+                was.acls.push((name, value));
             }
         }
-        let closed = self.own(Uid::ROOT, was.group).and_then(|()| {
+        let closed = self.chown_root(Uid::ROOT, was.group).and_then(|()| {
             rustix::fs::fchmod(&self.root, Mode::RWXU)?;
-            let mut lists = was.lists.iter();
-            lists.try_for_each(|(name, _)| rustix::fs::fremovexattr(&self.root, *name))
+            let mut acls = was.acls.iter();
+            acls.try_for_each(|(name, _)| rustix::fs::fremovexattr(&self.root, *name))
         });
         match closed {
-            // Another's, who has let others in.
+            // Owned by another user, that has given the caller access.
             Err(Errno::PERM) if !self.is_root => {}
             Err(error) => {
-                self.open_again(&was)?;
+                self.restore_access(&was)?;
                 let error = anyhow::Error::from(error);
-                return Err(error.context("its directory cannot be closed to others meanwhile"));
+                return Err(
+                    error.context("cannot restrict access to its directory during the load")
+                );
             }
-            Ok(()) => was.is_closed = true,
+            Ok(()) => was.is_restricted = true,
         }
         Ok(was)
     }
 
-    /// As it was, where nothing says what it is to be.
-    fn open_again(&self, was: &Was) -> Result<()> {
-        let opened = self.own(was.user, was.group).and_then(|()| {
+    /// Restores the root's state, unless the snapshot has defined it.
+    fn restore_access(&self, was: &RootState) -> Result<()> {
+        let opened = self.chown_root(was.user, was.group).and_then(|()| {
             rustix::fs::fchmod(&self.root, was.mode)?;
-            let mut lists = was.lists.iter();
+            let mut acls = was.acls.iter();
             let none = XattrFlags::empty();
-            lists.try_for_each(|(name, list)| rustix::fs::fsetxattr(&self.root, *name, list, none))
+            acls.try_for_each(|(name, list)| rustix::fs::fsetxattr(&self.root, *name, list, none))
         });
         match opened {
             Err(Errno::PERM) if !self.is_root => Ok(()),
-            opened => opened.context("its directory stays closed to others"),
+            opened => opened.context("cannot restore access to its directory"),
         }
     }
 
-    fn own(&self, user: Uid, group: Gid) -> rustix::io::Result<()> {
+    fn chown_root(&self, user: Uid, group: Gid) -> rustix::io::Result<()> {
         match self.is_root {
             true => rustix::fs::fchown(&self.root, Some(user), Some(group)),
             false => Ok(()),
         }
     }
 
-    /// Takes away what was made, the last first; what cannot be is said.
-    fn undo(&mut self) {
-        // Of those that were done already modes may forbid it.
-        for (name, _) in self.made.iter().filter(|(_, is_directory)| *is_directory) {
+    /// Removes the created files, the last first; reports those that cannot be removed.
+    fn remove_created(&mut self) {
+        // Modes that were set already may forbid the removal.
+        for (name, _) in self
+            .created
+            .iter()
+            .filter(|(_, is_directory)| *is_directory)
+        {
             let opened = self.directory(name).and_then(|it| {
                 let path = format!("/proc/self/fd/{}", it.as_raw_fd());
                 Ok(rustix::fs::chmod(path, Mode::RWXU)?)
             });
-            // Then what is in it cannot be taken away, and that is said.
+            // If this fails, the removal of the entries fails too and is reported.
             opened.unwrap_or_default();
         }
-        for (name, is_directory) in std::mem::take(&mut self.made).iter().rev() {
+        for (name, is_directory) in std::mem::take(&mut self.created).iter().rev() {
             let how = match is_directory {
                 true => AtFlags::REMOVEDIR,
                 false => AtFlags::empty(),
@@ -555,36 +565,36 @@ impl Loader {
                 Ok(rustix::fs::unlinkat(&parent, last, how)?)
             });
             if let Err(error) = gone {
-                note!("{}: it stays: {error:#}", plain(name));
+                note!("{}: cannot remove it: {error:#}", plain(name));
             }
         }
     }
 
-    fn all(&mut self, file: &File, end: u64) -> Result<()> {
+    fn load_members(&mut self, file: &File, end: u64) -> Result<()> {
         let mut begin = file;
         begin.seek(SeekFrom::Start(0))?;
-        let mut archive = Archive::new(BufReader::with_capacity(PART_BYTES, file));
-        members(archive.entries()?.raw(true), end, |entry, name, records| {
-            self.member(entry, name, records)
+        let mut archive = Archive::new(BufReader::with_capacity(BUFFER_BYTES, file));
+        for_each_member(archive.entries()?.raw(true), end, |entry, name, records| {
+            self.load_member(entry, name, records)
         })?;
-        // What is within goes first, as its times change those of what it is in.
+        // The deepest first, as setting attributes of entries changes the times of their directory.
         for (name, attributes) in std::mem::take(&mut self.directories).iter().rev() {
             let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
             let last = name.file_name().context("it has no name")?;
-            let set =
-                made(&parent, last.as_ref()).and_then(|it| self.set(&it, name, attributes, false));
+            let set = open_created(&parent, last.as_ref())
+                .and_then(|it| self.set_attributes(&it, name, attributes, false));
             set.with_context(|| format!("its member {}", name.display()))?;
         }
-        if let Some(own) = self.own.take() {
+        if let Some(attributes) = self.root_attributes.take() {
             let root = self.root.try_clone()?;
-            let set = self.set(&root, Path::new("."), &own, false);
+            let set = self.set_attributes(&root, Path::new("."), &attributes, false);
             set.context("its directory")?;
-            self.own = Some(own);
+            self.root_attributes = Some(attributes);
         }
         Ok(())
     }
 
-    /// A directory below the root, to which no link leads.
+    /// Opens a directory below the root without following symbolic links.
     fn directory(&self, name: &Path) -> Result<OwnedFd> {
         let name = match name == Path::new("") {
             true => Path::new("."),
@@ -596,20 +606,20 @@ impl Loader {
         opened.with_context(|| format!("the directory {}", name.display()))
     }
 
-    fn member(
+    fn load_member(
         &mut self,
         entry: &mut tar::Entry<'_, impl Read>,
         name: &Path,
-        records: Records,
+        records: PaxRecords,
     ) -> Result<()> {
         let is_plain =
             |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
         if !name.components().all(is_plain) {
-            bail!("its name leads out of the snapshot");
+            bail!("its name points outside the snapshot");
         }
         let header = entry.header().clone();
-        let number = |value: u64| u32::try_from(value).context("an owner that there cannot be");
-        let attributes = Attributes {
+        let number = |value: u64| u32::try_from(value).context("its owner is out of range");
+        let attributes = MemberAttributes {
             mode: header.mode()? & 0o7777,
             user: number(header.uid()?)?,
             group: number(header.gid()?)?,
@@ -620,41 +630,41 @@ impl Loader {
             if kind != EntryType::Directory {
                 bail!("it has no name");
             }
-            self.own = Some(attributes);
+            self.root_attributes = Some(attributes);
             return Ok(());
         };
         let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
-        let leads = target(entry, &attributes.records);
+        let leads = link_target(entry, &attributes.records);
         let target = || {
-            let target = leads.as_deref().context("it leads nowhere")?;
+            let target = leads.as_deref().context("its link has no target")?;
             Ok::<_, anyhow::Error>(Path::new(std::ffi::OsStr::from_bytes(target)))
         };
-        // Nobody else may look before all is as it was.
+        // Inaccessible to other users until owner and mode are set.
         let first = Mode::RUSR | Mode::WUSR;
         let made = match kind {
             EntryType::Directory => {
                 let first = first | Mode::XUSR;
                 rustix::fs::mkdirat(&parent, last, first)?;
-                self.made.push((name.to_owned(), true));
+                self.created.push((name.to_owned(), true));
                 self.directories.push((name.to_owned(), attributes));
                 return Ok(());
             }
             EntryType::Link => {
                 let target = target()?;
-                if self.without.contains(target) {
-                    self.leave_out(name);
+                if self.omitted_devices.contains(target) {
+                    self.omit_device(name);
                     return Ok(());
                 }
                 let from = self.directory(target.parent().unwrap_or(Path::new("")))?;
-                let of = target.file_name().context("it leads nowhere")?;
+                let of = target.file_name().context("its link has no target")?;
                 rustix::fs::linkat(&from, of, &parent, last, AtFlags::empty())?;
-                self.made.push((name.to_owned(), false));
+                self.created.push((name.to_owned(), false));
                 return Ok(());
             }
             EntryType::Symlink => {
                 rustix::fs::symlinkat(target()?, &parent, last)?;
-                self.made.push((name.to_owned(), false));
-                made(&parent, last)?
+                self.created.push((name.to_owned(), false));
+                open_created(&parent, last)?
             }
             EntryType::Fifo | EntryType::Char | EntryType::Block => {
                 let device = match kind {
@@ -670,58 +680,63 @@ impl Loader {
                     _ => FileType::BlockDevice,
                 };
                 match rustix::fs::mknodat(&parent, last, kind, first, device) {
-                    // Not every root may either.
+                    // Root in a user namespace may not either.
                     Err(Errno::PERM) if kind != FileType::Fifo => {
-                        self.leave_out(name);
+                        self.omit_device(name);
                         return Ok(());
                     }
                     done => done?,
                 }
-                self.made.push((name.to_owned(), false));
-                made(&parent, last)?
+                self.created.push((name.to_owned(), false));
+                open_created(&parent, last)?
             }
             EntryType::Regular => {
                 let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(&parent, last, how | OFlags::NOFOLLOW, first)?;
                 let file = File::from(file);
-                self.made.push((name.to_owned(), false));
-                self.data(entry, &file, &attributes.records)?;
+                self.created.push((name.to_owned(), false));
+                self.write_data(entry, &file, &attributes.records)?;
                 file.into()
             }
-            other => bail!("it is of a type that save does not make: {other:?}"),
+            other => bail!("its type is not one that save writes: {other:?}"),
         };
         self.files += 1;
-        self.set(&made, name, &attributes, kind == EntryType::Symlink)
+        self.set_attributes(&made, name, &attributes, kind == EntryType::Symlink)
     }
 
-    fn leave_out(&mut self, name: &Path) {
-        let why = "a device, which only root may make, and left out";
-        self.left_out.push(format!("{}: {why}", plain(name)));
-        self.without.insert(name.to_owned());
+    fn omit_device(&mut self, name: &Path) {
+        let why = "a device, which only root may create, omitted";
+        self.warnings.push(format!("{}: {why}", plain(name)));
+        self.omitted_devices.insert(name.to_owned());
     }
 
-    /// Writes a file's bytes where they were.
-    fn data(&mut self, entry: &mut impl Read, file: &File, records: &Records) -> Result<()> {
-        let mut part = vec![0; PART_BYTES];
-        // Parts as large are read past it.
+    /// Writes a file's data at their offsets.
+    fn write_data(
+        &mut self,
+        entry: &mut impl Read,
+        file: &File,
+        records: &PaxRecords,
+    ) -> Result<()> {
+        let mut part = vec![0; BUFFER_BYTES];
+        // Reads of whole buffers bypass this one.
         let mut source = BufReader::new(entry);
-        let Some(Sparse { size, extents }) = map(&mut source, records)? else {
-            let end = self.extent(&mut source, file, 0, u64::MAX, &mut part)?;
+        let Some(SparseExtents { size, extents }) = read_sparse_map(&mut source, records)? else {
+            let end = self.write_extent(&mut source, file, 0, u64::MAX, &mut part)?;
             file.set_len(end)?;
             return Ok(());
         };
         file.set_len(size)?;
         for (at, len) in extents {
-            let end = self.extent(&mut source, file, at, len, &mut part)?;
+            let end = self.write_extent(&mut source, file, at, len, &mut part)?;
             if end != at + len {
-                bail!("it has fewer data than it says");
+                bail!("it has less data than its map lists");
             }
         }
         Ok(())
     }
 
-    /// Writes so many bytes, or as many as there are, from a place on; where they end. What is zero is left to be a hole.
-    fn extent(
+    /// Writes up to `len` bytes at `begin`, leaving holes for zeros; returns where they end.
+    fn write_extent(
         &mut self,
         entry: &mut impl Read,
         file: &File,
@@ -742,9 +757,9 @@ impl Loader {
             if got == 0 {
                 return Ok(at);
             }
-            for (place, bytes) in part[..got].chunks(HOLE_BYTES).enumerate() {
+            for (place, bytes) in part[..got].chunks(HOLE_UNIT_BYTES).enumerate() {
                 if bytes.iter().any(|byte| *byte != 0) {
-                    file.write_all_at(bytes, at + (place * HOLE_BYTES) as u64)?;
+                    file.write_all_at(bytes, at + (place * HOLE_UNIT_BYTES) as u64)?;
                 }
             }
             at += got as u64;
@@ -753,15 +768,21 @@ impl Loader {
         }
     }
 
-    /// Owner, attributes, mode and times, in the order in which none takes from another.
-    fn set(&mut self, made: &OwnedFd, name: &Path, it: &Attributes, is_link: bool) -> Result<()> {
+    /// Sets owner, attributes, mode and times, in an order in which none undoes another.
+    fn set_attributes(
+        &mut self,
+        made: &OwnedFd,
+        name: &Path,
+        it: &MemberAttributes,
+        is_link: bool,
+    ) -> Result<()> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", made.as_raw_fd()));
         if self.is_root {
             let (user, group) = (Uid::from_raw(it.user), Gid::from_raw(it.group));
             rustix::fs::chownat(made, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
         }
-        // A mode may take the right to set attributes; access lists are part of it.
-        let (lists, others): (Vec<_>, Vec<_>) = it
+        // The mode may revoke the right to set attributes; access control lists determine the mode.
+        let (acls, others): (Vec<_>, Vec<_>) = it
             .records
             .values()
             .partition(|(key, _)| key.starts_with("system."));
@@ -771,13 +792,13 @@ impl Loader {
                 continue;
             }
             let (name, key) = (plain(name), plain(Path::new(key)));
-            let why = format!("{name}: its attribute {key} is for root to set, and left out");
-            self.left_out.push(why);
+            let why = format!("{name}: attribute {key} omitted, as only root may set it");
+            self.warnings.push(why);
         }
         if !is_link {
             rustix::fs::chmod(&path, Mode::from_raw_mode(it.mode))?;
         }
-        for (key, value) in lists {
+        for (key, value) in acls {
             set_value(&path, key, value)?;
         }
         let none = Timespec {
@@ -793,31 +814,31 @@ impl Loader {
     }
 }
 
-/// What was just made in a directory in which nobody else changes names.
-fn made(parent: &OwnedFd, name: &Path) -> Result<OwnedFd> {
+/// Opens a just created file in a directory in which no other user can rename files.
+fn open_created(parent: &OwnedFd, name: &Path) -> Result<OwnedFd> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(parent, name, how, Mode::empty())?)
 }
 
 fn set_value(path: &Path, key: &str, value: &[u8]) -> Result<()> {
     let set = rustix::fs::setxattr(path, key, value, XattrFlags::empty());
-    set.with_context(|| format!("its attribute {key}"))
+    set.with_context(|| format!("attribute {key}"))
 }
 
-/// What a sparse file's member says of it.
-struct Sparse {
+/// Size and extents of a sparse file.
+struct SparseExtents {
     size: u64,
-    /// Where data begin, and how many bytes they have.
+    /// Offset and length of each extent of data.
     extents: Vec<(u64, u64)>,
 }
 
-/// What comes here of a sparse file before its data; nothing of another file.
-fn map(source: impl BufRead, records: &Records) -> Result<Option<Sparse>> {
+/// Reads the map that precedes a sparse file's data; `None` for another file.
+fn read_sparse_map(source: impl BufRead, records: &PaxRecords) -> Result<Option<SparseExtents>> {
     if records.get(SPARSE_MAJOR).is_none() {
         return Ok(None);
     }
     let size = records.number(SPARSE_SIZE).context("it has no size")?;
-    let mut map = Map {
+    let mut map = SparseMapReader {
         source,
         line: Vec::new(),
         read: 0,
@@ -826,38 +847,38 @@ fn map(source: impl BufRead, records: &Records) -> Result<Option<Sparse>> {
     for _ in 0..map.number()? {
         let (at, len) = (map.number()?, map.number()?);
         if at.checked_add(len).is_none_or(|end| end > size) {
-            bail!("it has data beyond its end");
+            bail!("its map has data beyond its end");
         }
         extents.push((at, len));
     }
     map.end()?;
-    Ok(Some(Sparse { size, extents }))
+    Ok(Some(SparseExtents { size, extents }))
 }
 
-/// A number a line, to a multiple of 512 bytes. It is as long as its member has it: who saves a file of many extents has as many
-/// here.
-struct Map<R> {
+/// Reader of a sparse map: one number per line, padded to a multiple of 512 bytes. Its length is
+/// bounded only by its member, as a file may have any number of extents.
+struct SparseMapReader<R> {
     source: R,
     line: Vec<u8>,
     read: u64,
 }
 
-impl<R: BufRead> Map<R> {
+impl<R: BufRead> SparseMapReader<R> {
     fn number(&mut self) -> Result<u64> {
         self.line.clear();
-        let mut source = self.source.by_ref().take(DIGITS_MOST + 1);
+        let mut source = self.source.by_ref().take(MAX_DIGITS + 1);
         let got = source.read_until(b'\n', &mut self.line)? as u64;
         self.read += got;
-        if got <= DIGITS_MOST && !self.line.ends_with(b"\n") {
+        if got <= MAX_DIGITS && !self.line.ends_with(b"\n") {
             bail!("it ends within its map");
         }
         let text = std::str::from_utf8(&self.line).unwrap_or("no text");
         let text = text.trim_end_matches('\n');
         if text.bytes().any(|byte| !byte.is_ascii_digit()) {
-            bail!("its map has something else than numbers");
+            bail!("its map has text that is not a number");
         }
         let number = text.parse();
-        number.with_context(|| format!("its map has a number that there cannot be: {text}"))
+        number.with_context(|| format!("its map has a number out of range: {text}"))
     }
 
     fn end(mut self) -> Result<()> {

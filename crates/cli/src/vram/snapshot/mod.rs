@@ -1,11 +1,12 @@
-//! `fercuda vram save` and `load`: what a filesystem has, as a file on a disk.
+//! Snapshots: `fercuda vram save` and `load` copy a filesystem to and from a file on disk.
 //!
-//! The file is a pax archive (POSIX.1-2008, `tar`), with GNU's records for sparse files (its format 1.0) and for extended
-//! attributes (`SCHILY.xattr.`), so that other programs can unpack it. Its last member, [`LIST`], has a line for each
-//! member: the SHA-256 of its bytes in the archive, headers and all, where they begin, how many, and its name. The list's last line
-//! is the SHA-256 of the others.
+//! A snapshot is a pax archive (POSIX.1-2008, `tar`) with GNU's records for sparse files (format
+//! 1.0) and for extended attributes (`SCHILY.xattr.`), so other programs can unpack it. Its last
+//! member, [`MANIFEST`], has a line for each member: the SHA-256 of its bytes in the archive,
+//! headers included, their offset, their number, and the member's name. The manifest's last line is
+//! the SHA-256 of the lines before.
 //!
-//! Invariant: nothing is made of a snapshot before all of it was found to be what its list says.
+//! Invariant: `load` creates no file before the whole snapshot matches its manifest.
 
 mod load;
 mod save;
@@ -20,83 +21,84 @@ use sha2::{Digest as _, Sha256};
 pub(super) use load::load;
 pub(super) use save::save;
 
-/// The name of the last member.
-const LIST: &str = ".fercuda-vram-snapshot";
-/// How the list begins: what it is, and its version.
-const HEAD: &str = "fercuda vram snapshot 1";
-/// Bytes at a time.
-const PART_BYTES: usize = 1 << 20;
-/// What a record of an extended attribute begins with.
-const VALUE: &str = "SCHILY.xattr.";
-/// Records of sparse files.
+/// Name of the last member, the manifest.
+const MANIFEST: &str = ".fercuda-vram-snapshot";
+/// First line of the manifest: format and version.
+const MANIFEST_HEADER: &str = "fercuda vram snapshot 1";
+/// Buffer size of reads and writes.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Key prefix of a record with an extended attribute.
+const XATTR_PREFIX: &str = "SCHILY.xattr.";
+/// Keys of the records of sparse files.
 const SPARSE_MAJOR: &str = "GNU.sparse.major";
 const SPARSE_MINOR: &str = "GNU.sparse.minor";
 const SPARSE_NAME: &str = "GNU.sparse.name";
 const SPARSE_SIZE: &str = "GNU.sparse.realsize";
 
-/// Copies all that is in it to a file, for another time.
+/// Save all files to a tar archive on disk.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The file is a tar archive with names, modes, owners, times, links, holes, access
-lists and extended attributes, so that other programs can read it too. Its last
-member has a SHA-256 of each member. Sockets are left out, as nobody listens
-there later. It appears under its name when it is whole, and only its owner can
-read it.
+The snapshot is a tar archive with names, modes, owners, times, links, holes,
+access control lists and extended attributes; tar can read it too. Its last
+member has a SHA-256 of each member. Sockets are omitted, as no process will
+listen on them. The file gets its name when it is complete, and only its owner
+can read it.
 
-Root may, who has mounted it, and who owns DIR.
+Allowed for root, the mount's owner and the owner of DIR.
 
-Whoever writes meanwhile changes what is saved: what was changed while it was
-read is named, and the status is 1.
+Files that are modified while they are read are reported, and the status is 1.
 
-Exit status: 0; 1 if something could not be saved, or changed meanwhile.
+Exit status: 0; 1 if something could not be saved or was modified meanwhile.
 
 Examples:
   fercuda vram save /mnt/vram results.tar
   tar tvf results.tar")]
 pub(crate) struct SaveArgs {
-    /// Where it is mounted.
+    /// Mount point.
     dir: PathBuf,
-    /// The file, which must not be there.
+    /// Snapshot to create; must not exist.
     file: PathBuf,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     force: bool,
 }
 
-/// Makes files of what was saved.
+/// Load a snapshot into an empty filesystem.
 #[derive(clap::Args)]
 #[command(after_help = "\
-All of the snapshot is compared with its sums first: one that is cut off or was
-altered is refused, with what is wrong, and nothing is made of it; so is one
-that does not fit. Owners are set by root alone, as are attributes but access
-lists and those that begin with `user.`; these attributes, and devices that you
-may not make, are named, and the status is 1.
+The whole snapshot is verified first: if it is truncated or modified, or does
+not fit, it is refused with the reason, and no file is created. Only root can
+restore owners, devices, and extended attributes other than access control
+lists and `user.*`; omitted devices and attributes are reported, and the status
+is 1.
 
-As long as it loads nobody else gets into DIR. Then DIR is as it was saved, or,
-if that fails, empty, as it was. If this is killed DIR stays closed: mount
-another. Root may, who has mounted it, and who owns DIR.
+During the load other users have no access to DIR. Afterwards DIR has its saved
+owner and mode; if the load fails, DIR is empty again with those it had before.
+If the command is killed, DIR stays inaccessible: mount a new filesystem.
 
-Exit status: 0; 1 if it was not loaded, or without all of its attributes.
+Allowed for root, the mount's owner and the owner of DIR.
+
+Exit status: 0; 1 if it was not loaded, or not completely.
 
 Examples:
   fercuda vram mount /mnt/vram --size 8GiB
   fercuda vram load /mnt/vram results.tar")]
 pub(crate) struct LoadArgs {
-    /// Where it is mounted, without entries.
+    /// Mount point of an empty filesystem.
     dir: PathBuf,
-    /// What `save` has made.
+    /// Snapshot that `save` has written.
     file: PathBuf,
 }
 
-/// Refuses who has neither mounted it nor owns its directory, nor is root.
-fn refuse_others(dir: &Path) -> Result<()> {
+/// Fails unless the caller is root, the mount's owner or the owner of its root directory.
+fn require_permission(dir: &Path) -> Result<()> {
     let caller = rustix::process::geteuid().as_raw();
     let place = dir.canonicalize()?;
     let mounted = mount::mounted(&place)?.and_then(|it| it.user);
     let owner = dir.metadata()?.uid();
     if ![Some(0), Some(owner), mounted].contains(&Some(caller)) {
         bail!(
-            "only who has mounted it, the owner of its directory (user {owner}), and root may, and this is user {caller}\ntry: as one of them"
+            "not permitted for user {caller}: only root, the mount's owner and the owner of its directory (user {owner}) may\ntry: as one of them"
         );
     }
     Ok(())
@@ -107,6 +109,6 @@ fn hex(digest: impl AsRef<[u8]>) -> String {
     digits.collect()
 }
 
-fn sum(bytes: &[u8]) -> String {
+fn sha256_hex(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes))
 }

@@ -1,4 +1,4 @@
-//! Writing a snapshot.
+//! Snapshot writer.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -20,79 +20,79 @@ use tar::{EntryType, Header};
 use tempfile::{Builder, NamedTempFile, TempPath};
 
 use super::{
-    HEAD, LIST, PART_BYTES, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE, SaveArgs, VALUE,
-    hex, refuse_others, sum,
+    BUFFER_BYTES, MANIFEST, MANIFEST_HEADER, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE,
+    SaveArgs, XATTR_PREFIX, hex, require_permission, sha256_hex,
 };
 use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
-use crate::vram::show::Figures;
-use crate::vram::tools::bar;
+use crate::vram::show::MountStats;
+use crate::vram::tools::progress_bar;
 
-/// Bytes that are lost together.
+/// Unit of data loss.
 const BLOCK_BYTES: usize = fercuda_vramfs::layout::DATA_BYTES;
-/// Names in a header are no longer.
+/// Maximum length of a name in a header.
 const NAME_BYTES: usize = 100;
 
 pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
     let what = || format!("cannot save {}", args.dir.display());
-    let figures = Figures::of(&args.dir).with_context(what)?;
-    refuse_others(&args.dir).with_context(what)?;
+    let figures = MountStats::query(&args.dir).with_context(what)?;
+    require_permission(&args.dir).with_context(what)?;
     let root = args.dir.metadata().with_context(what)?;
     let folder = match args.file.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    let folder_is = folder
+    let folder_metadata = folder
         .metadata()
         .with_context(|| format!("cannot write to {}", folder.display()))?;
-    if folder_is.dev() == root.dev() {
+    if folder_metadata.dev() == root.dev() {
         bail!(
-            "{} lies in the filesystem that is to be saved\ntry: a file on a disk",
+            "{} is on the filesystem to be saved\ntry: a file on a disk",
             args.file.display()
         );
     }
     if !args.force && args.file.symlink_metadata().is_ok() {
         bail!(
-            "{} is there already\ntry: another name, or --force",
+            "{} exists already\ntry: another name, or --force",
             args.file.display()
         );
     }
     let place = || format!("cannot write {}", args.file.display());
-    // Its owner alone can read it, and nobody finds half of it under its name.
-    let target = Target::new(folder).with_context(place)?;
-    let bar = bar("saving", figures.number("used_bytes")?, true);
+    // Readable by its owner only, and without its final name until complete.
+    let target = SnapshotFile::new(folder).with_context(place)?;
+    let bar = progress_bar("saving", figures.number("used_bytes")?, true);
     let out = target.file.try_clone().with_context(place)?;
-    let out = BufWriter::with_capacity(PART_BYTES, out);
-    let mut saver = Saver {
-        archive: tar::Builder::new(Summed::new(out)),
-        list: format!("{HEAD}\n"),
+    let out = BufWriter::with_capacity(BUFFER_BYTES, out);
+    let mut saver = SnapshotWriter {
+        archive: tar::Builder::new(HashingWriter::new(out)),
+        manifest: format!("{MANIFEST_HEADER}\n"),
         root: args.dir.clone(),
         device: root.dev(),
         links: HashMap::new(),
         bar,
         members: 0,
         data_bytes: 0,
-        passed_over: Vec::new(),
+        warnings: Vec::new(),
         is_broken: false,
     };
-    saver.tree().with_context(what)?;
-    let Saver {
+    saver.save_tree().with_context(what)?;
+    let SnapshotWriter {
         archive,
         members,
         data_bytes,
-        passed_over,
+        warnings,
         bar,
         ..
-    } = saver.end().with_context(place)?;
+    } = saver.finish().with_context(place)?;
     let out = archive.into_inner().with_context(place)?.inner;
     let file = out
         .into_inner()
         .map_err(std::io::IntoInnerError::into_error);
     file.and_then(|file| file.sync_all()).with_context(place)?;
-    let kept = target.keep(folder, &args.file, args.force);
-    kept.with_context(place)?;
+    let published = target.publish(folder, &args.file, args.force);
+    published.with_context(place)?;
     bar.finish_and_clear();
-    for line in &passed_over {
+    for line in &warnings {
         note!("{line}");
     }
     say!(
@@ -101,65 +101,67 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
         bytes(data_bytes),
         args.file.display()
     );
-    Ok(ExitCode::from(u8::from(!passed_over.is_empty())))
+    Ok(ExitCode::from(u8::from(!warnings.is_empty())))
 }
 
-/// What a snapshot is written to until it is whole.
-struct Target {
+/// File that a snapshot is written to until it is complete.
+struct SnapshotFile {
     file: File,
-    /// Its name meanwhile, where the disk's filesystem has no files without one: a signal leaves those.
-    named: Option<TempPath>,
+    /// Temporary name, if the disk's filesystem has no unnamed files; a signal leaves such a file
+    /// behind.
+    temporary: Option<TempPath>,
 }
 
-impl Target {
+impl SnapshotFile {
     fn new(folder: &Path) -> std::io::Result<Self> {
         let how = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         match rustix::fs::open(folder, how, Mode::RUSR | Mode::WUSR) {
             Ok(file) => Ok(Self {
                 file: file.into(),
-                named: None,
+                temporary: None,
             }),
-            // What else is wrong there this says too.
+            // Other errors in that directory are reported by this call too.
             Err(_) => {
-                let (file, named) = NamedTempFile::new_in(folder)?.into_parts();
+                let (file, temporary) = NamedTempFile::new_in(folder)?.into_parts();
                 Ok(Self {
                     file,
-                    named: Some(named),
+                    temporary: Some(temporary),
                 })
             }
         }
     }
 
-    /// Gives it its name; one that is there is replaced only by `force`.
-    fn keep(self, folder: &Path, name: &Path, force: bool) -> std::io::Result<()> {
+    /// Gives the file its final name; replaces an existing file only with `force`.
+    fn publish(self, folder: &Path, name: &Path, force: bool) -> std::io::Result<()> {
         let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let link = |to: &Path| {
             rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW)?;
             Ok(())
         };
-        let named = match self.named {
-            Some(named) => named,
+        let temporary = match self.temporary {
+            Some(temporary) => temporary,
             None if !force => return link(name),
-            // No call gives it a name that another has.
+            // No system call links over an existing name, so it gets a temporary one, which is
+            // renamed.
             None => Builder::new().make_in(folder, link)?.into_temp_path(),
         };
-        let kept = match force {
-            true => named.persist(name),
-            false => named.persist_noclobber(name),
+        let published = match force {
+            true => temporary.persist(name),
+            false => temporary.persist_noclobber(name),
         };
-        kept.map_err(|error| error.error)
+        published.map_err(|error| error.error)
     }
 }
 
-/// What is written, summed up.
-struct Summed<W> {
+/// Writer that hashes the bytes of each member.
+struct HashingWriter<W> {
     inner: W,
     sum: Sha256,
     begin: u64,
     at: u64,
 }
 
-impl<W> Summed<W> {
+impl<W> HashingWriter<W> {
     fn new(inner: W) -> Self {
         Self {
             inner,
@@ -169,15 +171,15 @@ impl<W> Summed<W> {
         }
     }
 
-    /// The sum of what came since it was asked last, where that begins, and how many bytes it has.
-    fn take(&mut self) -> (String, u64, u64) {
+    /// Ends a member: its hash, its offset and its length.
+    fn finish_member(&mut self) -> (String, u64, u64) {
         let sum = hex(self.sum.finalize_reset());
         let begin = std::mem::replace(&mut self.begin, self.at);
         (sum, begin, self.at - begin)
     }
 }
 
-impl<W: Write> Write for Summed<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let done = self.inner.write(bytes)?;
         self.sum.update(&bytes[..done]);
@@ -190,37 +192,38 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
-/// Seconds since 1970, and nanoseconds: when anything of a file was changed last, which nobody can set.
-type Changed = (i64, i64);
+/// Time of the last status change (ctime): seconds since 1970, and nanoseconds. No call can set it.
+type ChangeTime = (i64, i64);
 
-fn changed(it: &Metadata) -> Changed {
+fn ctime(it: &Metadata) -> ChangeTime {
     (it.ctime(), it.ctime_nsec())
 }
 
-struct Saver {
-    archive: tar::Builder<Summed<BufWriter<File>>>,
-    list: String,
+struct SnapshotWriter {
+    archive: tar::Builder<HashingWriter<BufWriter<File>>>,
+    manifest: String,
     root: PathBuf,
     device: u64,
-    /// Where files with several names were saved, and when each had changed last. Its number may be another file's by now.
-    links: HashMap<u64, (PathBuf, Changed)>,
+    /// Names and ctimes of files with several links, by inode number, as saved. The number may be
+    /// reused by another file meanwhile.
+    links: HashMap<u64, (PathBuf, ChangeTime)>,
     bar: ProgressBar,
     members: usize,
     data_bytes: u64,
-    /// What was not saved as it is, and why.
-    passed_over: Vec<String>,
-    /// The file could not be written, so nothing more can.
+    /// What was omitted or changed, and why.
+    warnings: Vec<String>,
+    /// A write to the snapshot has failed, so nothing more can be saved.
     is_broken: bool,
 }
 
-impl Saver {
-    /// All of it, a directory before what is in it.
-    fn tree(&mut self) -> Result<()> {
+impl SnapshotWriter {
+    /// Saves the whole tree, each directory before its entries.
+    fn save_tree(&mut self) -> Result<()> {
         let mut left = vec![PathBuf::new()];
         while let Some(name) = left.pop() {
             let path = self.root.join(&name);
             let what = || format!("cannot save {}", plain(&path));
-            let entries = match self.member(&name, &path) {
+            let entries = match self.save_member(&name, &path) {
                 Ok(true) => names(&path),
                 Ok(false) => continue,
                 Err(error) => Err(error),
@@ -233,93 +236,105 @@ impl Saver {
                 Err(error) if self.is_broken || name == Path::new("") => {
                     return Err(error).with_context(what);
                 }
-                // It went meanwhile.
+                // It was removed meanwhile.
                 Err(error) if is_gone(&error) => {}
                 Err(error) => {
-                    // Others are saved all the same.
+                    // The other files are saved nevertheless.
                     let why = format!("{}: {error:#}", plain(&path));
-                    self.passed_over.push(why);
+                    self.warnings.push(why);
                 }
             }
         }
         Ok(())
     }
 
-    /// One of it; whether it is a directory.
-    fn member(&mut self, name: &Path, path: &Path) -> Result<bool> {
-        let is = path.symlink_metadata()?;
-        if is.dev() != self.device {
-            let why = format!("{}: another filesystem is mounted there", plain(path));
-            self.passed_over.push(why);
+    /// Saves one file; returns whether it is a directory.
+    fn save_member(&mut self, name: &Path, path: &Path) -> Result<bool> {
+        let metadata = path.symlink_metadata()?;
+        if metadata.dev() != self.device {
+            let why = format!(
+                "{}: omitted, as another filesystem is mounted there",
+                plain(path)
+            );
+            self.warnings.push(why);
             return Ok(false);
         }
-        if name == Path::new(LIST) {
-            // As the last member is called, which this would be taken for.
-            let why = format!("{}: snapshots have a list of that name", plain(path));
-            self.passed_over.push(why);
+        if name == Path::new(MANIFEST) {
+            // It would be taken for the manifest.
+            let why = format!(
+                "{}: omitted, as snapshots have a manifest of that name",
+                plain(path)
+            );
+            self.warnings.push(why);
             return Ok(false);
         }
-        let kind = FileType::from_raw_mode(is.mode());
-        let (is, file) = match kind {
+        let kind = FileType::from_raw_mode(metadata.mode());
+        let (metadata, file) = match kind {
             FileType::RegularFile => {
-                let (file, now) = self.open(path, &is)?;
+                let (file, now) = self.open_written_back(path, &metadata)?;
                 (now, Some(file))
             }
-            _ => (is, None),
+            _ => (metadata, None),
         };
         let mut header = Header::new_ustar();
-        header.set_mode(is.mode() & 0o7777);
-        header.set_uid(u64::from(is.uid()));
-        header.set_gid(u64::from(is.gid()));
-        header.set_mtime(u64::try_from(is.mtime()).unwrap_or(0));
+        header.set_mode(metadata.mode() & 0o7777);
+        header.set_uid(u64::from(metadata.uid()));
+        header.set_gid(u64::from(metadata.gid()));
+        header.set_mtime(u64::try_from(metadata.mtime()).unwrap_or(0));
         header.set_size(0);
         let mut records = vec![
-            ("mtime".to_owned(), time(is.mtime(), is.mtime_nsec())),
-            ("atime".to_owned(), time(is.atime(), is.atime_nsec())),
+            (
+                "mtime".to_owned(),
+                time(metadata.mtime(), metadata.mtime_nsec()),
+            ),
+            (
+                "atime".to_owned(),
+                time(metadata.atime(), metadata.atime_nsec()),
+            ),
         ];
-        // The root is one too.
+        // The root directory is a member too.
         let stored = match name == Path::new("") {
             true => b"./".to_vec(),
             false => name.as_os_str().as_bytes().to_vec(),
         };
-        let has_names = is.nlink() > 1 && kind != FileType::Directory;
-        if has_names && let Some((first, when)) = self.links.get(&is.ino()) {
-            if *when == changed(&is) {
+        let has_names = metadata.nlink() > 1 && kind != FileType::Directory;
+        if has_names && let Some((first, when)) = self.links.get(&metadata.ino()) {
+            if *when == ctime(&metadata) {
                 let target = first.as_os_str().as_bytes().to_vec();
                 header.set_entry_type(EntryType::Link);
-                self.put(header, &stored, Some(&target), Vec::new(), std::io::empty())?;
+                self.append(header, &stored, Some(&target), Vec::new(), std::io::empty())?;
                 return Ok(false);
             }
             let why = format!(
-                "{}: saved as a file of its own: the one that was saved as {} was changed since, or has gone",
+                "{}: saved as a separate file: the file saved as {}, with the same inode number, was modified or removed meanwhile",
                 plain(path),
                 plain(&self.root.join(first))
             );
-            self.passed_over.push(why);
+            self.warnings.push(why);
         }
-        records.extend(values(path, &mut self.passed_over)?);
+        records.extend(xattr_records(path, &mut self.warnings)?);
         match kind {
             FileType::Directory => {
                 header.set_entry_type(EntryType::Directory);
-                self.put(header, &stored, None, records, std::io::empty())?;
+                self.append(header, &stored, None, records, std::io::empty())?;
             }
             FileType::RegularFile => {
-                let file = file.context("it is not open")?;
-                self.file(header, &stored, path, (&file, &is), records)?;
+                let file = file.context("file is not open")?;
+                self.save_file(header, &stored, path, (&file, &metadata), records)?;
             }
             FileType::Symlink => {
                 let target = path.read_link()?.into_os_string().into_vec();
                 header.set_entry_type(EntryType::Symlink);
-                self.put(header, &stored, Some(&target), records, std::io::empty())?;
+                self.append(header, &stored, Some(&target), records, std::io::empty())?;
             }
             FileType::Socket => {
-                let why = format!("{}: a socket, to which nobody will listen", plain(path));
-                self.bar.suspend(|| note!("{why}; left out"));
+                let why = format!("{}: a socket, on which no process will listen", plain(path));
+                self.bar.suspend(|| note!("{why}; omitted"));
                 return Ok(false);
             }
             FileType::Fifo => {
                 header.set_entry_type(EntryType::Fifo);
-                self.put(header, &stored, None, records, std::io::empty())?;
+                self.append(header, &stored, None, records, std::io::empty())?;
             }
             kind => {
                 let of_blocks = kind == FileType::BlockDevice;
@@ -327,38 +342,39 @@ impl Saver {
                     true => EntryType::Block,
                     false => EntryType::Char,
                 });
-                header.set_device_major(libc::major(is.rdev()))?;
-                header.set_device_minor(libc::minor(is.rdev()))?;
-                self.put(header, &stored, None, records, std::io::empty())?;
+                header.set_device_major(libc::major(metadata.rdev()))?;
+                header.set_device_minor(libc::minor(metadata.rdev()))?;
+                self.append(header, &stored, None, records, std::io::empty())?;
             }
         }
         if has_names {
-            self.links.insert(is.ino(), (name.to_owned(), changed(&is)));
+            self.links
+                .insert(metadata.ino(), (name.to_owned(), ctime(&metadata)));
         }
         self.members += usize::from(kind != FileType::Directory);
         Ok(kind == FileType::Directory)
     }
 
-    /// A file as it was found, and what it is when all is written that was stored in it.
-    fn open(&mut self, path: &Path, is: &Metadata) -> Result<(File, Metadata)> {
+    /// Opens a file and writes its dirty pages back; returns it with its metadata after that.
+    fn open_written_back(&mut self, path: &Path, metadata: &Metadata) -> Result<(File, Metadata)> {
         let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        // Something else may be there by now, which is not to be waited for.
+        // Another file, such as a pipe, may have taken its place, and its open must not block.
         let how = how | OFlags::NOATIME | OFlags::NONBLOCK;
         let none = Mode::empty();
         let file = rustix::fs::open(path, how, none)
-            // Only its owner may leave its time of access alone.
+            // O_NOATIME is allowed only for the owner.
             .or_else(|_| rustix::fs::open(path, how - OFlags::NOATIME, none))?;
         let file = File::from(file);
         self.write_back(&file, path);
         let now = file.metadata()?;
         let which = |it: &Metadata| (it.dev(), it.ino(), it.mode() & libc::S_IFMT);
-        if which(&now) != which(is) {
-            bail!("something else has come in its place meanwhile");
+        if which(&now) != which(metadata) {
+            bail!("it was replaced by another file meanwhile");
         }
         Ok((file, now))
     }
 
-    fn file(
+    fn save_file(
         &mut self,
         mut header: Header,
         name: &[u8],
@@ -386,43 +402,47 @@ impl Saver {
         }
         header.set_size(map.len() as u64 + bytes_there);
         let failed = Cell::new(None);
-        let data = Extents {
+        let data = ExtentReader {
             file,
             left: extents.into(),
             bar: &self.bar.clone(),
             failed: &failed,
         };
-        // Whoever copies it takes a few KiB at a time, for which nobody is to ask the kernel.
-        let data = BufReader::with_capacity(PART_BYTES, data);
-        self.put(header, name, None, records, map.as_slice().chain(data))?;
+        // The archive copies a few KiB at a time, each of which would be a system call.
+        let data = BufReader::with_capacity(BUFFER_BYTES, data);
+        self.append(header, name, None, records, map.as_slice().chain(data))?;
         self.data_bytes += bytes_there;
         self.write_back(file, path);
         let after = file.metadata()?;
         if let Some(error) = failed.take() {
-            let why = format!("{}: {error}; what cannot be read is zeros", plain(path));
-            self.passed_over.push(why);
+            let why = format!(
+                "{}: {error}; unreadable parts are saved as zeros",
+                plain(path)
+            );
+            self.warnings.push(why);
         }
         let state = |it: &Metadata| (it.len(), it.mtime(), it.mtime_nsec());
         if state(before) != state(&after) {
-            let why = format!("{}: it was changed while it was saved", plain(path));
-            self.passed_over.push(why);
+            let why = format!("{}: modified while it was saved", plain(path));
+            self.warnings.push(why);
         }
         Ok(())
     }
 
-    /// Has the kernel write what was stored by way of mappings: until then that is a hole, and changes no time.
+    /// Writes back dirty pages of shared mappings: until then their data count as a hole, and
+    /// change no time.
     fn write_back(&mut self, file: &File, path: &Path) {
         if let Err(error) = file.sync_data() {
             let why = format!(
-                "{}: {error}; what was stored by way of mappings, or written as a card failed, may be as it was before",
+                "{}: write-back failed: {error}; data stored through mappings, or written while a device failed, may be stale",
                 plain(path)
             );
-            self.passed_over.push(why);
+            self.warnings.push(why);
         }
     }
 
-    /// A member with its records, and its line in the list.
-    fn put(
+    /// Appends a member with its records, and its line in the manifest.
+    fn append(
         &mut self,
         mut header: Header,
         name: &[u8],
@@ -456,28 +476,28 @@ impl Saver {
             self.is_broken = true;
             return Err(error).context("the snapshot cannot be written");
         }
-        let (sum, begin, len) = self.archive.get_mut().take();
+        let (sum, begin, len) = self.archive.get_mut().finish_member();
         let name = String::from_utf8_lossy(name).escape_debug().to_string();
-        self.list += &format!("{sum} {begin} {len} {name}\n");
+        self.manifest += &format!("{sum} {begin} {len} {name}\n");
         Ok(())
     }
 
-    /// The list, by which it is whole.
-    fn end(mut self) -> Result<Self> {
-        self.list += &format!("{}\n", sum(self.list.as_bytes()));
+    /// Appends the manifest, which completes the snapshot.
+    fn finish(mut self) -> Result<Self> {
+        self.manifest += &format!("{}\n", sha256_hex(self.manifest.as_bytes()));
         let mut header = Header::new_ustar();
         header.set_entry_type(EntryType::Regular);
-        header.set_path(LIST)?;
+        header.set_path(MANIFEST)?;
         header.set_mode(0o600);
-        header.set_size(self.list.len() as u64);
+        header.set_size(self.manifest.len() as u64);
         header.set_cksum();
-        self.archive.append(&header, self.list.as_bytes())?;
+        self.archive.append(&header, self.manifest.as_bytes())?;
         self.archive.finish()?;
         Ok(self)
     }
 }
 
-/// What is in a directory.
+/// Names of a directory's entries.
 fn names(path: &Path) -> Result<Vec<OsString>> {
     let entries = path.read_dir()?;
     entries.map(|entry| Ok(entry?.file_name())).collect()
@@ -489,7 +509,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
     of_calls || of_files.is_some_and(|it| it.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// As pax has times: seconds, and a fraction that is added to them also before 1970.
+/// Formats a time as pax does: in seconds, with a fraction that extends away from zero.
 fn time(seconds: i64, nanoseconds: i64) -> Vec<u8> {
     let all = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
     let (whole, rest) = (all.abs() / 1_000_000_000, all.abs() % 1_000_000_000);
@@ -497,8 +517,9 @@ fn time(seconds: i64, nanoseconds: i64) -> Vec<u8> {
     format!("{sign}{whole}.{rest:09}").into_bytes()
 }
 
-/// Extended attributes, access lists among them. Those that no record can have are added to what is passed over.
-fn values(path: &Path, passed_over: &mut Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
+/// Extended attributes, including access control lists, as records. Those that no record can
+/// represent are added to `warnings`.
+fn xattr_records(path: &Path, warnings: &mut Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
     let mut all = Vec::new();
     let mut names = vec![0; 1 << 16];
     let len = match rustix::fs::llistxattr(path, &mut names[..]) {
@@ -506,8 +527,8 @@ fn values(path: &Path, passed_over: &mut Vec<String>) -> Result<Vec<(String, Vec
         Err(Errno::OPNOTSUPP) => 0,
         Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
         Err(error) => {
-            let why = format!("{}: its attributes cannot be listed: {error}", plain(path));
-            passed_over.push(why);
+            let why = format!("{}: cannot list its attributes: {error}", plain(path));
+            warnings.push(why);
             0
         }
     };
@@ -516,28 +537,28 @@ fn values(path: &Path, passed_over: &mut Vec<String>) -> Result<Vec<(String, Vec
         if name.is_empty() {
             continue;
         }
-        let mut pass_over = |why: &str| {
+        let mut omit = |why: &str| {
             let name = String::from_utf8_lossy(name);
             let name = plain(Path::new(&*name));
-            let why = format!("{}: its attribute {name}: {why}", plain(path));
-            passed_over.push(why);
+            let why = format!("{}: attribute {name} omitted: {why}", plain(path));
+            warnings.push(why);
         };
         let text = std::str::from_utf8(name);
         let Some(text) = text.ok().filter(|it| !it.contains('=')) else {
-            pass_over("no record can have that name");
+            omit("its name cannot be represented in a record");
             continue;
         };
         match rustix::fs::lgetxattr(path, name, &mut value[..]) {
-            Ok(len) => all.push((format!("{VALUE}{text}"), value[..len].to_vec())),
+            Ok(len) => all.push((format!("{XATTR_PREFIX}{text}"), value[..len].to_vec())),
             Err(Errno::NODATA) => {}
             Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
-            Err(error) => pass_over(&error.to_string()),
+            Err(error) => omit(&error.to_string()),
         }
     }
     Ok(all)
 }
 
-/// Where data begin, and how many bytes they have.
+/// Offset and length of each extent of data.
 fn extents(file: &File, len: u64) -> Result<Vec<(u64, u64)>> {
     let mut all = Vec::new();
     let mut at = 0;
@@ -560,22 +581,22 @@ fn extents(file: &File, len: u64) -> Result<Vec<(u64, u64)>> {
     Ok(all)
 }
 
-/// The bytes of these, as many as there were when that was looked at.
-struct Extents<'f> {
+/// Reader of a file's extents, with the lengths that they had when they were listed.
+struct ExtentReader<'f> {
     file: &'f File,
     left: VecDeque<(u64, u64)>,
     bar: &'f ProgressBar,
-    /// Why some of them could not be read.
+    /// Error of the last failed read.
     failed: &'f Cell<Option<std::io::Error>>,
 }
 
-impl Read for Extents<'_> {
+impl Read for ExtentReader<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let Some((at, len)) = self.left.front_mut() else {
             return Ok(0);
         };
         let wanted = usize::try_from(*len).map_or(bytes.len(), |len| len.min(bytes.len()));
-        // Not beyond a block: one that is lost says nothing of the next.
+        // A read does not cross blocks, as a lost block does not affect the next.
         let wanted = wanted.min(BLOCK_BYTES - (*at % BLOCK_BYTES as u64) as usize);
         let got = match self.file.read_at(&mut bytes[..wanted], *at) {
             Ok(0) => Err(None),
@@ -583,7 +604,7 @@ impl Read for Extents<'_> {
             Err(error) => Err(Some(error)),
         };
         let got = got.unwrap_or_else(|error| {
-            // It was cut meanwhile, which is told, as is what cannot be read.
+            // Truncated meanwhile or unreadable: filled with zeros, and reported by the caller.
             bytes[..wanted].fill(0);
             if error.is_some() {
                 self.failed.set(error);
