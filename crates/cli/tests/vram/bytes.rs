@@ -1,4 +1,4 @@
-//! Bytes of files: what is written is read, whichever way.
+//! File data: reads, writes, holes, mappings, locks and copies.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use fastrand::Rng;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::io::Errno;
 
-use crate::{Here, copy_program, open, read, seed};
+use crate::{TestMount, copy_program, open, read, seed};
 
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
 
@@ -19,16 +19,16 @@ fn pages(file: &File) -> u64 {
 }
 
 #[test]
-fn what_is_written_is_read_with_the_code_and_without() {
+fn data_round_trip_with_and_without_ecc() {
     for ecc in ["--ecc=off", "--ecc=rs"] {
-        let here = Here::new(&["--size=4MiB", ecc]);
+        let mounted = TestMount::new(&["--size=4MiB", ecc]);
         let mut random = Rng::with_seed(seed());
         let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
             .take(300_001)
             .collect();
-        std::fs::write(here.at("a file"), &bytes).unwrap();
-        assert!(std::fs::read(here.at("a file")).unwrap() == bytes);
-        let file = here.file("a file");
+        std::fs::write(mounted.at("a file"), &bytes).unwrap();
+        assert!(std::fs::read(mounted.at("a file")).unwrap() == bytes);
+        let file = mounted.file("a file");
         file.write_all_at(b"in the middle", 131_000).unwrap();
         assert_eq!(read(&file, 130_999, 15)[1..14], *b"in the middle");
         assert_eq!(file.metadata().unwrap().len(), 300_001);
@@ -38,12 +38,12 @@ fn what_is_written_is_read_with_the_code_and_without() {
 }
 
 #[test]
-fn a_random_program_leaves_what_the_plainest_file_has() {
+fn random_operations_match_a_reference_model() {
     let seed = seed();
     for cache in ["--cache=none", "--cache=keep"] {
-        let here = Here::new(&["--size=32MiB", "--ecc=off", cache]);
+        let mounted = TestMount::new(&["--size=32MiB", "--ecc=off", cache]);
         let mut random = Rng::with_seed(seed);
-        let file = here.file("file");
+        let file = mounted.file("file");
         let mut model: Vec<u8> = Vec::new();
         for step in 0..1500 {
             let at = random.usize(..600_000);
@@ -119,9 +119,9 @@ fn a_random_program_leaves_what_the_plainest_file_has() {
 }
 
 #[test]
-fn a_sparse_file_has_its_holes_and_takes_no_memory_for_them() {
-    let here = Here::plain();
-    let file = here.file("sparse");
+fn holes_of_a_sparse_file_take_no_memory() {
+    let mounted = TestMount::plain();
+    let file = mounted.file("sparse");
     file.write_all_at(&[1; 4096], 1 << 20).unwrap();
     file.write_all_at(&[2; 100], 40 << 30).unwrap();
     assert_eq!(file.metadata().unwrap().len(), (40 << 30) + 100);
@@ -136,9 +136,9 @@ fn a_sparse_file_has_its_holes_and_takes_no_memory_for_them() {
 }
 
 #[test]
-fn memory_is_reserved_and_given_back_as_fallocate_says() {
-    let here = Here::plain();
-    let file = here.file("file");
+fn fallocate_reserves_punches_and_zeroes() {
+    let mounted = TestMount::plain();
+    let file = mounted.file("file");
     fallocate(&file, KEEP, 0, 1 << 20).unwrap();
     assert_eq!((file.metadata().unwrap().len(), pages(&file)), (0, 256));
     fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
@@ -149,7 +149,7 @@ fn memory_is_reserved_and_given_back_as_fallocate_says() {
     file.write_all_at(&[7; 1 << 20], 0).unwrap();
     let punch = FallocateFlags::PUNCH_HOLE | KEEP;
     fallocate(&file, punch, 100, (1 << 19) - 50).unwrap();
-    // Of the first chunk a page is left, of the second half all.
+    // One page of the first chunk is left, and all of the second half.
     assert_eq!(pages(&file), 128 + 1);
     let zero = FallocateFlags::ZERO_RANGE;
     fallocate(&file, zero, 1 << 19, 1 << 20).unwrap();
@@ -170,7 +170,7 @@ fn memory_is_reserved_and_given_back_as_fallocate_says() {
     assert_eq!(seek(SeekFrom::Hole(1 << 19)), Ok(3 << 19));
     let collapse = FallocateFlags::COLLAPSE_RANGE;
     assert_eq!(fallocate(&file, collapse, 0, 4096), Err(Errno::OPNOTSUPP));
-    // What was behind the end does not come back.
+    // Data beyond the old end do not reappear.
     file.write_all_at(&[9; 5000], 0).unwrap();
     file.set_len(10).unwrap();
     file.set_len(5000).unwrap();
@@ -179,20 +179,20 @@ fn memory_is_reserved_and_given_back_as_fallocate_says() {
 }
 
 #[test]
-fn what_begins_in_a_hole_is_cut_and_punched_to_its_end_and_its_room_comes_back() {
-    let here = Here::plain();
+fn truncate_and_punch_from_a_hole_free_all_pages() {
+    let mounted = TestMount::plain();
     let free = || {
-        let it = rustix::fs::statvfs(here.path()).unwrap();
+        let it = rustix::fs::statvfs(mounted.path()).unwrap();
         it.f_blocks - it.f_bfree
     };
     let punch = FallocateFlags::PUNCH_HOLE | KEEP;
-    let file = here.file("file");
+    let file = mounted.file("file");
     let fill = || {
         file.set_len(0).unwrap();
         for at in [1 << 20, 3 << 20] {
             file.write_all_at(&[6; 4096], at).unwrap();
         }
-        // Behind the end, too.
+        // Beyond the end of the file, too.
         fallocate(&file, KEEP, 5 << 20, 8192).unwrap();
         assert_eq!((pages(&file), free()), (4, 4));
     };
@@ -203,7 +203,7 @@ fn what_begins_in_a_hole_is_cut_and_punched_to_its_end_and_its_room_comes_back()
     let data = rustix::fs::seek(&file, SeekFrom::Data(0));
     assert_eq!(data, Err(Errno::NXIO));
     assert!(read(&file, 0, 4 << 20).iter().all(|byte| *byte == 0));
-    // From within a chunk without anything to within another one, and to behind all.
+    // From inside a chunk without data to inside another one, and to beyond all data.
     for (begin, len, left) in [
         (0, 2 << 20, 3),
         ((1 << 19) + 7, 2 << 20, 3),
@@ -220,35 +220,35 @@ fn what_begins_in_a_hole_is_cut_and_punched_to_its_end_and_its_room_comes_back()
     }
 }
 
-/// What is durable by the call that a mount is asked first.
+/// Each durability call as the first request of its kind on a mount.
 #[test]
-fn the_first_call_of_a_mount_that_waits_for_the_disk_is_answered_well() {
+fn durability_calls_work_as_the_first_call_of_a_mount() {
     use std::os::unix::fs::OpenOptionsExt as _;
-    type First = fn(&Here);
+    type First = fn(&TestMount);
     let firsts: [(&str, First); 6] = [
-        ("fsync", |here| here.file("file").sync_all().unwrap()),
-        ("fdatasync, of what has no name", |here| {
-            let file = here.file("file");
-            std::fs::remove_file(here.at("file")).unwrap();
+        ("fsync", |mounted| mounted.file("file").sync_all().unwrap()),
+        ("fdatasync, of what has no name", |mounted| {
+            let file = mounted.file("file");
+            std::fs::remove_file(mounted.at("file")).unwrap();
             file.set_len(100).unwrap();
             file.sync_data().unwrap();
         }),
-        ("fsync of a directory", |here| {
-            File::open(here.path()).unwrap().sync_all().unwrap();
+        ("fsync of a directory", |mounted| {
+            File::open(mounted.path()).unwrap().sync_all().unwrap();
         }),
-        ("syncfs", |here| {
-            rustix::fs::syncfs(File::open(here.path()).unwrap()).unwrap();
+        ("syncfs", |mounted| {
+            rustix::fs::syncfs(File::open(mounted.path()).unwrap()).unwrap();
         }),
-        ("a write by O_SYNC", |here| {
+        ("a write by O_SYNC", |mounted| {
             let mut how = File::options();
             how.write(true).create(true).custom_flags(libc::O_SYNC);
-            let file = how.open(here.at("file")).unwrap();
+            let file = how.open(mounted.at("file")).unwrap();
             file.write_all_at(b"durable", 3).unwrap();
-            let bytes = std::fs::read(here.at("file")).unwrap();
+            let bytes = std::fs::read(mounted.at("file")).unwrap();
             assert_eq!(bytes, b"\0\0\0durable");
         }),
-        ("msync", |here| {
-            let file = here.file("file");
+        ("msync", |mounted| {
+            let file = mounted.file("file");
             file.set_len(4096).unwrap();
             let map = Mapping::new(&file, 4096);
             map.sync().unwrap();
@@ -259,45 +259,46 @@ fn the_first_call_of_a_mount_that_waits_for_the_disk_is_answered_well() {
     ];
     for cache in ["--cache=none", "--cache=keep"] {
         for (name, first) in firsts {
-            let here = Here::new(&["--size=1MiB", "--ecc=off", cache]);
+            let mounted = TestMount::new(&["--size=1MiB", "--ecc=off", cache]);
             println!("{name}, {cache}");
-            first(&here);
+            first(&mounted);
         }
     }
 }
 
 #[test]
-fn pages_are_in_the_host_only_where_they_are_to_be_kept() {
-    for (cache, is_kept) in [("--cache=none", false), ("--cache=keep", true)] {
-        let here = Here::new(&["--size=32MiB", "--ecc=off", cache]);
+fn pages_are_cached_only_with_cache_keep() {
+    for (cache, is_cached) in [("--cache=none", false), ("--cache=keep", true)] {
+        let mounted = TestMount::new(&["--size=32MiB", "--ecc=off", cache]);
         let bytes = vec![5; 8 << 20];
-        // By one descriptor: the kernel may let go of pages when a file is opened.
-        let file = here.file("file");
+        // Through one descriptor: the kernel may drop pages when a file is opened.
+        let file = mounted.file("file");
         file.write_all_at(&bytes, 0).unwrap();
         for _ in 0..2 {
             assert!(read(&file, 0, bytes.len()) == bytes);
         }
-        let kept = kept(&file);
-        assert_eq!(kept > 0, is_kept, "{cache}: {kept} pages");
+        let cached_pages = cached_pages(&file);
+        assert_eq!(cached_pages > 0, is_cached, "{cache}: {cached_pages} pages");
     }
 }
 
-/// The same for all machines; the C library has no name for it yet.
+/// System call number on all architectures; the libc crate does not define it.
 const CACHESTAT: libc::c_long = 451;
 
-/// How many of a file's pages the kernel keeps, without a mapping, which would have it let go of them.
-fn kept(file: &File) -> u64 {
-    // struct cachestat, and of it the first.
+/// Number of a file's pages in the page cache, without mapping it, as a mapping would make the
+/// kernel drop them.
+fn cached_pages(file: &File) -> u64 {
+    // struct cachestat; its first field is the number of cached pages.
     let (range, mut all) = ([0u64, 0], [0u64; 5]);
     let fd = std::os::fd::AsRawFd::as_raw_fd(file);
-    // SAFETY: of the range two numbers are read, and five are written.
+    // SAFETY: the call reads the two numbers of the range and writes the five of the result.
     let answer = unsafe { libc::syscall(CACHESTAT, fd, &range, &mut all, 0) };
     let error = std::io::Error::last_os_error();
     assert_eq!(answer, 0, "cachestat: {error}; it needs Linux 6.5");
     all[0]
 }
 
-/// Bytes of a file in this process's memory.
+/// Shared mapping of a file.
 pub(super) struct Mapping {
     at: *mut u8,
     len: usize,
@@ -307,7 +308,7 @@ impl Mapping {
     pub(super) fn new(file: &File, len: usize) -> Self {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let fd = std::os::fd::AsRawFd::as_raw_fd(file);
-        // SAFETY: a place of the kernel's choice.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, both, libc::MAP_SHARED, fd, 0) };
         let error = std::io::Error::last_os_error();
         assert!(at != libc::MAP_FAILED, "{error}");
@@ -316,7 +317,7 @@ impl Mapping {
     }
 
     fn sync(&self) -> std::io::Result<()> {
-        // SAFETY: all of the mapping, and nothing else.
+        // SAFETY: the range is exactly the mapping.
         match unsafe { libc::msync(self.at.cast(), self.len, libc::MS_SYNC) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -325,28 +326,29 @@ impl Mapping {
 
     fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.len);
-        // SAFETY: it lies within; others change these bytes between calls, not while they are read.
+        // SAFETY: the byte is inside the mapping; other writers change these bytes between calls,
+        // not during the read.
         let byte = |at: usize| unsafe { self.at.add(at).read_volatile() };
         (at..at + len).map(byte).collect()
     }
 
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
-        // SAFETY: it lies within, and nobody else has this mapping.
+        // SAFETY: the range is inside the mapping, and only this value uses the mapping.
         unsafe { self.at.add(at).copy_from(bytes.as_ptr(), bytes.len()) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the mapping is not used after its owner is dropped.
         assert_eq!(unsafe { libc::munmap(self.at.cast(), self.len) }, 0);
     }
 }
 
 #[test]
-fn a_mapping_sees_what_another_process_punches_cuts_and_copies() {
-    let python = |line: &str, here: &Here| {
+fn mapping_sees_punch_truncate_and_copy_of_another_process() {
+    let python = |line: &str, mounted: &TestMount| {
         let head = "import ctypes, os, sys
 os.chdir(sys.argv[1])
 file = os.open('file', os.O_RDWR)
@@ -356,78 +358,83 @@ def punch(at, end):
     assert c.fallocate(file, 3, ctypes.c_long(at), ctypes.c_long(end - at)) == 0, ctypes.get_errno()
 ";
         let mut it = std::process::Command::new("python3");
-        let it = it.args(["-c", &format!("{head}{line}")]).arg(here.path());
+        let it = it
+            .args(["-c", &format!("{head}{line}")])
+            .arg(mounted.path());
         let done = it.output().unwrap();
         assert!(done.status.success(), "{line}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
     };
     for cache in ["--cache=none", "--cache=keep"] {
-        let here = Here::new(&["--size=32MiB", "--ecc=off", cache]);
-        let (file, other) = (here.file("file"), here.file("other"));
+        let mounted = TestMount::new(&["--size=32MiB", "--ecc=off", cache]);
+        let (file, other) = (mounted.file("file"), mounted.file("other"));
         file.write_all_at(&[7; 1 << 18], 0).unwrap();
         other.write_all_at(&[8; 1 << 16], 0).unwrap();
         let map = Mapping::new(&file, 1 << 18);
         let mut model = vec![7; 1 << 18];
-        // All pages are there, and some have what no call has written.
+        // All pages are mapped, and some have data that no call has written.
         assert!(map.read(0, 1 << 18) == model);
         for at in [5000, 70_000, 200_000] {
             map.write(at, b"stored");
             model[at..at + 6].copy_from_slice(b"stored");
         }
-        python("punch(4096 + 100, 66_000)", &here);
+        python("punch(4096 + 100, 66_000)", &mounted);
         model[4196..66_000].fill(0);
         assert!(map.read(0, 1 << 18) == model, "{cache}: punched");
         python(
             "assert os.copy_file_range(other, file, 60_000, 0, 100_001) == 60_000",
-            &here,
+            &mounted,
         );
         model[100_001..160_001].fill(8);
         assert!(map.read(0, 1 << 18) == model, "{cache}: copied over it");
-        // What was stored by it is what is copied.
+        // Data stored through the mapping are copied.
         let line = "assert os.copy_file_range(file, other, 6, 70_000, 9) == 6; print(os.pread(other, 8, 8))";
-        assert_eq!(python(line, &here), "b'\\x08stored\\x08'\n", "{cache}");
+        assert_eq!(python(line, &mounted), "b'\\x08stored\\x08'\n", "{cache}");
         python(
             "os.truncate(file, 130_000); os.truncate(file, 1 << 18)",
-            &here,
+            &mounted,
         );
         model[130_000..].fill(0);
         assert!(map.read(0, 1 << 18) == model, "{cache}: cut");
         map.write(250_000, b"again");
         assert_eq!(
-            python("print(os.pread(file, 7, 249_999))", &here),
+            python("print(os.pread(file, 7, 249_999))", &mounted),
             "b'\\x00again\\x00'\n"
         );
         model[250_000..250_005].copy_from_slice(b"again");
         drop(map);
-        assert!(std::fs::read(here.at("file")).unwrap() == model, "{cache}");
+        assert!(
+            std::fs::read(mounted.at("file")).unwrap() == model,
+            "{cache}"
+        );
     }
 }
 
 #[test]
-fn a_file_without_a_name_lives_as_long_as_it_is_open() {
-    let here = Here::plain();
-    let before = here.figure("used_inodes");
-    let file = here.file("file");
+fn unlinked_file_lives_until_closed() {
+    let mounted = TestMount::plain();
+    let before = mounted.counter("used_inodes");
+    let file = mounted.file("file");
     file.write_all_at(&[3; 50_000], 0).unwrap();
-    std::fs::remove_file(here.at("file")).unwrap();
-    assert!(!here.at("file").exists());
+    std::fs::remove_file(mounted.at("file")).unwrap();
+    assert!(!mounted.at("file").exists());
     assert_eq!(file.metadata().unwrap().nlink(), 0);
     file.write_all_at(&[4; 50_000], 50_000).unwrap();
     assert!(read(&file, 0, 100_000) == [[3; 50_000], [4; 50_000]].concat());
-    assert!(here.figure("used_bytes") >= 100_000);
+    assert!(mounted.counter("used_bytes") >= 100_000);
     drop(file);
-    // It is forgotten behind our back; whoever asks how much is free hears of it.
-    let free = || rustix::fs::statvfs(here.path()).unwrap();
-    super::place::comes("free again", || free().f_bfree == free().f_blocks);
-    assert_eq!(here.figure("used_inodes"), before);
+    // The inode is freed asynchronously; statfs waits for it.
+    let free = || rustix::fs::statvfs(mounted.path()).unwrap();
+    super::mounting::wait_until("freed", || free().f_bfree == free().f_blocks);
+    assert_eq!(mounted.counter("used_inodes"), before);
 }
 
 #[test]
-fn who_appends_never_writes_over_another() {
-    let here = Here::plain();
+fn concurrent_appends_do_not_overlap() {
+    let mounted = TestMount::plain();
     std::thread::scope(|threads| {
         for which in 0..4u8 {
-            let path = here.at("log");
+            let path = mounted.at("log");
             threads.spawn(move || {
                 let mut how = File::options();
                 let mut file = how.append(true).create(true).open(path).unwrap();
@@ -437,7 +444,7 @@ fn who_appends_never_writes_over_another() {
             });
         }
     });
-    let bytes = std::fs::read(here.at("log")).unwrap();
+    let bytes = std::fs::read(mounted.at("log")).unwrap();
     assert_eq!(bytes.len(), 4 * 200 * 37);
     assert!(
         bytes
@@ -447,13 +454,13 @@ fn who_appends_never_writes_over_another() {
 }
 
 #[test]
-fn many_write_one_file_at_a_time_and_each_finds_its_own() {
-    let here = Here::new(&["--size=4MiB"]);
+fn concurrent_writers_of_one_file_find_their_own_data() {
+    let mounted = TestMount::new(&["--size=4MiB"]);
     let seed = seed();
-    open(&here.at("file")).set_len(1 << 20).unwrap();
+    open(&mounted.at("file")).set_len(1 << 20).unwrap();
     std::thread::scope(|threads| {
         for which in 0..4u64 {
-            let path = here.at("file");
+            let path = mounted.at("file");
             threads.spawn(move || {
                 let mut random = Rng::with_seed(seed + which);
                 let file = open(&path);
@@ -473,10 +480,10 @@ fn many_write_one_file_at_a_time_and_each_finds_its_own() {
 }
 
 #[test]
-fn a_mapping_and_direct_calls_see_the_same_bytes() {
+fn mapping_and_direct_calls_are_coherent() {
     for cache in ["--cache=none", "--cache=keep"] {
-        let here = Here::new(&["--size=32MiB", "--ecc=off", cache]);
-        let file = here.file("file");
+        let mounted = TestMount::new(&["--size=32MiB", "--ecc=off", cache]);
+        let file = mounted.file("file");
         file.set_len(1 << 16).unwrap();
         file.write_all_at(b"from a call", 5000).unwrap();
         let map = Mapping::new(&file, 1 << 16);
@@ -487,22 +494,25 @@ fn a_mapping_and_direct_calls_see_the_same_bytes() {
         file.write_all_at(b"again", 9000).unwrap();
         assert_eq!(seen(9000, 14), b"againa mapping");
         drop(map);
-        assert_eq!(read(&open(&here.at("file")), 9000, 14), b"againa mapping");
+        assert_eq!(
+            read(&open(&mounted.at("file")), 9000, 14),
+            b"againa mapping"
+        );
     }
 }
 
 #[test]
-fn locks_of_files_and_of_their_parts_hold() {
+fn file_and_range_locks_exclude_each_other() {
     use rustix::fs::{FlockOperation, flock};
-    let here = Here::plain();
-    let (one, two) = (here.file("file"), here.file("file"));
+    let mounted = TestMount::plain();
+    let (one, two) = (mounted.file("file"), mounted.file("file"));
     flock(&one, FlockOperation::LockExclusive).unwrap();
     let now = FlockOperation::NonBlockingLockExclusive;
     assert_eq!(flock(&two, now), Err(Errno::AGAIN));
     flock(&one, FlockOperation::Unlock).unwrap();
     flock(&two, now).unwrap();
     let part = |file: &File, kind: i32, begin: i64| {
-        // SAFETY: all of it are numbers, of which zeros are some.
+        // SAFETY: all fields are integers, for which zero is a valid value.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         (lock.l_type, lock.l_start, lock.l_len) = (kind as i16, begin, 100);
         let fd = std::os::fd::AsRawFd::as_raw_fd(file);
@@ -512,11 +522,11 @@ fn locks_of_files_and_of_their_parts_hold() {
     assert!(part(&one, libc::F_WRLCK, 0));
     assert!(!part(&two, libc::F_WRLCK, 50) && part(&two, libc::F_WRLCK, 100));
     assert!(part(&one, libc::F_UNLCK, 0) && part(&two, libc::F_RDLCK, 50));
-    // POSIX's own are a process's.
+    // POSIX locks are owned by a process.
     let line = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f, fcntl.LOCK_EX|fcntl.LOCK_NB, 10, 60)";
     let python = || {
         let mut it = std::process::Command::new("python3");
-        it.args(["-c", line]).arg(here.at("file"));
+        it.args(["-c", line]).arg(mounted.at("file"));
         it.output().unwrap().status.success()
     };
     assert!(!python());
@@ -525,9 +535,9 @@ fn locks_of_files_and_of_their_parts_hold() {
 }
 
 #[test]
-fn a_copy_from_file_to_file_is_made_without_the_caller_and_keeps_holes() {
-    let here = Here::plain();
-    let (from, to) = (here.file("from"), here.file("to"));
+fn copy_file_range_keeps_holes() {
+    let mounted = TestMount::plain();
+    let (from, to) = (mounted.file("from"), mounted.file("to"));
     from.write_all_at(&[1; 10_000], 0).unwrap();
     from.write_all_at(&[2; 10_000], 3 << 20).unwrap();
     let len = from.metadata().unwrap().len();
@@ -538,23 +548,23 @@ fn a_copy_from_file_to_file_is_made_without_the_caller_and_keeps_holes() {
         let more = rustix::fs::copy_file_range(&from, at, &to, there, (len - done) as usize);
         done += more.unwrap() as u64;
     }
-    assert!(std::fs::read(here.at("to")).unwrap() == std::fs::read(here.at("from")).unwrap());
+    assert!(std::fs::read(mounted.at("to")).unwrap() == std::fs::read(mounted.at("from")).unwrap());
     assert!(pages(&to) <= 8, "{}", pages(&to));
     assert_eq!(rustix::fs::seek(&to, SeekFrom::Data(12_288)), Ok(3 << 20));
 }
 
 #[test]
-fn a_file_is_run_and_read_to_its_end() {
+fn program_is_executed_and_text_read_to_its_end() {
     use std::os::unix::fs::PermissionsExt;
-    let here = Here::plain();
-    copy_program(Path::new("/bin/true"), &here.at("program"));
+    let mounted = TestMount::plain();
+    copy_program(Path::new("/bin/true"), &mounted.at("program"));
     let mode = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(here.at("program"), mode).unwrap();
-    let mut program = std::process::Command::new(here.at("program"));
+    std::fs::set_permissions(mounted.at("program"), mode).unwrap();
+    let mut program = std::process::Command::new(mounted.at("program"));
     assert!(program.status().unwrap().success());
     let mut text = String::new();
-    std::fs::write(here.at("text"), "a line\n".repeat(1000)).unwrap();
-    let mut file = File::open(here.at("text")).unwrap();
+    std::fs::write(mounted.at("text"), "a line\n".repeat(1000)).unwrap();
+    let mut file = File::open(mounted.at("text")).unwrap();
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text.lines().count(), 1000);
     assert!(file.as_fd().try_clone_to_owned().is_ok());

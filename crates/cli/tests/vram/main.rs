@@ -1,22 +1,23 @@
-//! `fercuda vram`: a filesystem that is mounted in a private directory on the software device, and used by the calls
-//! that programs make.
+//! End-to-end tests of `fercuda vram`, on a private mount on the software device, through the
+//! system calls that programs make.
 //!
-//! Needs /dev/fuse and root, and fails with these words where it has not: nothing is passed over. What serves a mount is
-//! a process of its own: one that served itself could wait for itself, as with its mappings.
+//! Needs /dev/fuse and root, and fails with an explanation without them; no test is skipped. A
+//! separate process serves each mount: a process that serves itself could deadlock, as with its
+//! mappings.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test reports by panicking, and its seeds are for people"
+    reason = "a test reports by panicking, and prints its seeds"
 )]
 
+mod arrays;
 mod bytes;
-mod ends;
 mod export;
 mod limits;
+mod mounting;
 mod names;
-mod place;
-mod rights;
-mod several;
+mod permissions;
+mod shutdown;
 mod snapshot;
 mod tools;
 
@@ -30,23 +31,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Somebody who is not root.
-const SOMEBODY: u32 = 4321;
+/// An unprivileged user.
+const OTHER_USER: u32 = 4321;
 
 fn fercuda() -> Command {
-    on_a_software_device(Command::new(env!("CARGO_BIN_EXE_fercuda")))
+    on_software_device(Command::new(env!("CARGO_BIN_EXE_fercuda")))
 }
 
-/// The same, ended by signals also where whoever started the tests has them ignored, as `nohup` has.
-fn heedful() -> Command {
+/// The same with default signal dispositions, also if the tests run with signals ignored, as by
+/// `nohup`.
+fn fercuda_with_default_signals() -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP,INT,TERM");
     command.arg(env!("CARGO_BIN_EXE_fercuda"));
-    on_a_software_device(command)
+    on_software_device(command)
 }
 
-fn on_a_software_device(mut command: Command) -> Command {
-    // What its checks find is its status.
+fn on_software_device(mut command: Command) -> Command {
+    // Findings of its checks determine its exit status.
     command
         .env("FERCUDA_DEVICE", "soft")
         .env("FERCUDA_SOFT_CHECK", "1")
@@ -58,8 +60,8 @@ fn vram(words: &[&str]) -> Output {
     fercuda().arg("vram").args(words).output().unwrap()
 }
 
-/// What a command said as it failed.
-fn refused(words: &[&str]) -> String {
+/// Runs a command that has to fail with status 1; returns its standard error.
+fn expect_failure(words: &[&str]) -> String {
     let done = vram(words);
     let said = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(1), "{said}");
@@ -69,30 +71,30 @@ fn refused(words: &[&str]) -> String {
 fn needs_fuse() {
     assert!(
         Path::new("/dev/fuse").exists(),
-        "these tests mount, and the kernel has no FUSE here: there is no /dev/fuse\ntry: modprobe fuse"
+        "these tests mount filesystems, and the kernel has no FUSE: there is no /dev/fuse\ntry: modprobe fuse"
     );
     assert!(
         rustix::process::geteuid().is_root(),
-        "these tests mount, and make devices and files of others, which only root may\ntry: as root"
+        "these tests mount filesystems and create devices and files of other users, which requires root\ntry: as root"
     );
 }
 
-/// Whether something is mounted there.
+/// Whether a directory is a mount point.
 fn is_mounted(at: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let at = at.to_str().unwrap();
     table.lines().any(|line| line.split(' ').nth(1) == Some(at))
 }
 
-/// A mounted filesystem, which is unmounted at the end, whatever that is.
-struct Here {
+/// A mounted filesystem, unmounted on drop, also if the test fails.
+struct TestMount {
     daemon: Child,
     dir: TempDir,
-    /// How it has to end: None, by a signal.
+    /// Expected exit status of the daemon; `None` if a signal kills it.
     code: Option<i32>,
 }
 
-impl Drop for Here {
+impl Drop for TestMount {
     fn drop(&mut self) {
         if self.daemon.try_wait().unwrap().is_none() {
             kill_process(self.pid(), Signal::TERM).unwrap();
@@ -100,25 +102,25 @@ impl Drop for Here {
         let code = self.daemon.wait().unwrap().code();
         let is_left = is_mounted(self.path());
         if !std::thread::panicking() {
-            assert_eq!((code, is_left), (self.code, false), "{}", self.errors());
+            assert_eq!((code, is_left), (self.code, false), "{}", self.stderr());
         }
     }
 }
 
-impl Here {
+impl TestMount {
     fn new(words: &[&str]) -> Self {
         Self::with(&[], words)
     }
 
-    /// On a software device that is told this.
-    fn with(told: &[(&str, &str)], words: &[&str]) -> Self {
+    /// With these environment variables for the software device.
+    fn with(variables: &[(&str, &str)], words: &[&str]) -> Self {
         needs_fuse();
         let dir = tempfile::tempdir().unwrap();
-        // Others have to come by.
+        // Other users need access.
         let mode = PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), mode).unwrap();
-        let mut daemon = heedful()
-            .envs(told.iter().copied())
+        let mut daemon = fercuda_with_default_signals()
+            .envs(variables.iter().copied())
             .args(["vram", "mount", "--foreground", "--allow-other"])
             .args(["--threads", "4"])
             .args(words)
@@ -143,26 +145,26 @@ impl Here {
         }
     }
 
-    /// Without the code, whose kernels take their time on this device.
+    /// Without ECC, as its kernels are slow on this device.
     fn plain() -> Self {
         Self::new(&["--size=32MiB", "--ecc=off"])
     }
 
-    /// Waits for it to end well by itself.
-    fn ends(&mut self) {
+    /// Waits until the daemon exits with status 0.
+    fn wait_for_exit(&mut self) {
         let code = self.daemon.wait().unwrap().code();
-        assert_eq!(code, Some(0), "{}", self.errors());
+        assert_eq!(code, Some(0), "{}", self.stderr());
     }
 
-    /// Kills it, which leaves a dead mount there: to be unmounted before this goes.
-    fn killed(&mut self) {
+    /// Kills the daemon, leaving a dead mount that has to be unmounted before this is dropped.
+    fn kill(&mut self) {
         self.code = None;
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.daemon.wait().unwrap();
     }
 
-    /// What it has said of errors, when it has ended.
-    fn errors(&mut self) -> String {
+    /// The daemon's standard error, after its exit.
+    fn stderr(&mut self) -> String {
         let mut said = String::new();
         if let Some(mut errors) = self.daemon.stderr.take() {
             errors.read_to_string(&mut said).unwrap();
@@ -182,12 +184,12 @@ impl Here {
         self.path().join(name)
     }
 
-    /// A file that is there from now on, open for all.
+    /// Opens a file for reading and writing, and creates it if necessary.
     fn file(&self, name: &str) -> File {
         open(&self.at(name))
     }
 
-    fn figure(&self, name: &str) -> u64 {
+    fn counter(&self, name: &str) -> u64 {
         let done = vram(&["stat", "--json", self.path().to_str().unwrap()]);
         let all: Value = serde_json::from_slice(&done.stdout).unwrap();
         all[0][name].as_u64().unwrap()
@@ -213,16 +215,17 @@ fn read(file: &File, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether a line of shell comes to its end well when somebody else says it.
-fn somebody_may(line: &str) -> bool {
+/// Whether a shell command succeeds as an unprivileged user.
+fn other_user_can(line: &str) -> bool {
     use std::os::unix::process::CommandExt as _;
     let mut shell = Command::new("sh");
-    shell.arg("-c").arg(line).uid(SOMEBODY).gid(SOMEBODY);
+    shell.arg("-c").arg(line).uid(OTHER_USER).gid(OTHER_USER);
     shell.output().unwrap().status.success()
 }
 
-/// A line of shell in a mount namespace of its own, where what is mounted is gone at the end; `$AT` is this place.
-fn apart(line: &str, at: &Path) -> Output {
+/// Runs a shell script in its own mount namespace, in which its mounts vanish at exit; `$AT` is
+/// `at`.
+fn run_in_mount_namespace(line: &str, at: &Path) -> Output {
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "sh", "-ec", line]);
     shell
@@ -232,8 +235,8 @@ fn apart(line: &str, at: &Path) -> Output {
     shell.output().unwrap()
 }
 
-/// Copies a program that is to be run. Not by this process: a child that another test starts meanwhile would have
-/// the copy open for writing, and what is may not be run.
+/// Copies a program that is to be executed. A child process does it: with a copy by this process, a
+/// child that another test forks meanwhile would hold the file open for writing (ETXTBSY).
 fn copy_program(from: &Path, to: &Path) {
     let done = Command::new("cp").arg(from).arg(to).status().unwrap();
     assert!(done.success());

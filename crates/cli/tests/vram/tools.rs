@@ -1,4 +1,4 @@
-//! What is done to a filesystem while it is mounted, and its snapshots.
+//! Maintenance of a mounted filesystem, snapshots, and the mount helper.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,17 +13,17 @@ use std::time::Duration;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, lsetxattr, mknodat};
 use serde_json::Value;
 
-use super::{Here, SOMEBODY, fercuda, refused, seed, vram};
+use super::{OTHER_USER, TestMount, expect_failure, fercuda, seed, vram};
 
-pub(super) fn well(words: &[&str]) -> String {
+pub(super) fn expect_success(words: &[&str]) -> String {
     let done = vram(words);
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert_eq!(done.status.code(), Some(0), "{words:?}: {said}");
+    let output = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(0), "{words:?}: {output}");
     String::from_utf8(done.stdout).unwrap()
 }
 
-fn scrub(here: &Here) -> (Option<i32>, [u64; 3]) {
-    let done = vram(&["scrub", "--now", "--json", here.path().to_str().unwrap()]);
+fn scrub(mounted: &TestMount) -> (Option<i32>, [u64; 3]) {
+    let done = vram(&["scrub", "--now", "--json", mounted.path().to_str().unwrap()]);
     let all: Value = serde_json::from_slice(&done.stdout).unwrap();
     let figure = |name: &str| all[name].as_u64().unwrap();
     let figures = ["looked_at", "corrected", "lost"].map(figure);
@@ -31,53 +31,54 @@ fn scrub(here: &Here) -> (Option<i32>, [u64; 3]) {
 }
 
 #[test]
-fn faults_are_found_and_corrected_and_what_cannot_be_is_said() {
-    let here = Here::new(&["--size=2MiB", "--scrub-rate=off", "--verify=scrub"]);
-    let place = here.path().to_str().unwrap();
+fn injected_faults_are_corrected_and_uncorrectable_ones_reported() {
+    let mounted = TestMount::new(&["--size=2MiB", "--scrub-rate=off", "--verify=scrub"]);
+    let place = mounted.path().to_str().unwrap();
     let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
         .take(600_000)
         .collect();
-    let name = here.at("file");
+    let name = mounted.at("file");
     fs::write(&name, &bytes).unwrap();
-    assert_eq!(scrub(&here), (Some(0), [5, 0, 0]));
+    assert_eq!(scrub(&mounted), (Some(0), [5, 0, 0]));
     let name = name.to_str().unwrap();
     let seed = seed().to_string();
     for kind in ["symbol", "row", "burst", "metadata"] {
         let words = ["inject", name, "--kind", kind, "--seed", &seed];
         assert_eq!(
-            well(&words),
-            format!("1 fault made, among 5 blocks; seed {seed}\n")
+            expect_success(&words),
+            format!("1 fault injected into 5 blocks in use; seed {seed}\n")
         );
-        assert_eq!(scrub(&here), (Some(0), [5, 1, 0]), "{kind}");
-        assert_eq!(scrub(&here), (Some(0), [5, 0, 0]), "{kind}");
+        assert_eq!(scrub(&mounted), (Some(0), [5, 1, 0]), "{kind}");
+        assert_eq!(scrub(&mounted), (Some(0), [5, 0, 0]), "{kind}");
         assert!(fs::read(name).unwrap() == bytes, "{kind}");
     }
-    assert_eq!(here.figure("corrected_blocks"), 4);
-    // A symbol's row, a row, a burst's, and the record, without which no row's sum is known.
-    assert_eq!(here.figure("corrected_records"), 1);
-    let rows = here.figure("corrected_rows");
+    assert_eq!(mounted.counter("corrected_blocks"), 4);
+    // One row for the symbol, one for the row, up to four for the burst; and the record, without
+    // which no row's checksum is known.
+    assert_eq!(mounted.counter("corrected_records"), 1);
+    let rows = mounted.counter("corrected_rows");
     assert!((3..=6).contains(&rows), "{rows}");
-    assert!(here.figure("corrected_symbols") >= 1);
-    assert_eq!(here.figure("scrub_rounds"), 0);
-    assert!(well(&["scrub", place]).contains("corrected blocks   4\n"));
-    // A dozen rows of a block, or more: beyond what the code corrects.
-    well(&["inject", name, "--kind=row", "--count=200", "--seed", &seed]);
-    let (status, [looked, _, lost]) = scrub(&here);
+    assert!(mounted.counter("corrected_symbols") >= 1);
+    assert_eq!(mounted.counter("scrub_rounds"), 0);
+    assert!(expect_success(&["scrub", place]).contains("corrected blocks   4\n"));
+    // A dozen or more rows of a block: more than the code corrects.
+    expect_success(&["inject", name, "--kind=row", "--count=200", "--seed", &seed]);
+    let (status, [looked, _, lost]) = scrub(&mounted);
     assert_eq!((status, looked), (Some(1), 5));
     assert!(lost >= 1);
-    well(&["umount", place]);
+    expect_success(&["umount", place]);
 }
 
 #[test]
-fn who_may_not_and_what_is_none_of_ours_are_refused() {
-    let here = Here::plain();
-    let place = here.path().to_str().unwrap();
-    let told = refused(&["inject", place]);
-    assert!(told.contains("it has no code (--ecc off)"), "{told}");
-    let told = refused(&["scrub", "--now", place]);
+fn other_users_and_foreign_directories_are_refused() {
+    let mounted = TestMount::plain();
+    let place = mounted.path().to_str().unwrap();
+    let message = expect_failure(&["inject", place]);
+    assert!(message.contains("it has no code (--ecc off)"), "{message}");
+    let message = expect_failure(&["scrub", "--now", place]);
     assert!(
-        told.contains("try: fercuda vram mount without --ecc off"),
-        "{told}"
+        message.contains("try: fercuda vram mount without --ecc off"),
+        "{message}"
     );
     for words in [
         vec!["scrub", "/proc"],
@@ -86,67 +87,73 @@ fn who_may_not_and_what_is_none_of_ours_are_refused() {
         vec!["save", "/proc", "/tmp/never"],
         vec!["load", "/proc", "/dev/null"],
     ] {
-        let told = refused(&words);
+        let message = expect_failure(&words);
         assert!(
-            told.contains("not where such a filesystem is mounted"),
-            "{told}"
+            message.contains("not where such a filesystem is mounted"),
+            "{message}"
         );
     }
-    let told = refused(&["grow", place, "--size=1MiB"]);
-    assert!(told.contains("has room for 32.0 MiB already"), "{told}");
-    let told = refused(&["shrink", place, "--size=1GiB"]);
-    assert!(told.contains("has room for 32.0 MiB only"), "{told}");
-    let told = refused(&["grow", place, "--size=900000GiB"]);
-    assert!(told.contains("more than"), "{told}");
-    assert_eq!(here.figure("size_bytes"), 32 << 20);
-    // Whoever may use it is not who may have its memory changed.
+    let message = expect_failure(&["grow", place, "--size=1MiB"]);
+    assert!(
+        message.contains("has a capacity of 32.0 MiB already"),
+        "{message}"
+    );
+    let message = expect_failure(&["shrink", place, "--size=1GiB"]);
+    assert!(
+        message.contains("has a capacity of 32.0 MiB only"),
+        "{message}"
+    );
+    let message = expect_failure(&["grow", place, "--size=900000GiB"]);
+    assert!(message.contains("more than"), "{message}");
+    assert_eq!(mounted.counter("size_bytes"), 32 << 20);
+    // A user with access to the files may still not resize the filesystem.
     use std::os::unix::process::CommandExt as _;
     let mut other = fercuda();
     other.args(["vram", "grow", place, "--size=64MiB"]);
-    let done = other.uid(SOMEBODY).gid(SOMEBODY).output().unwrap();
-    let told = String::from_utf8_lossy(&done.stderr);
+    let done = other.uid(OTHER_USER).gid(OTHER_USER).output().unwrap();
+    let message = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1));
     assert!(
-        told.contains("only who has mounted it, and root, may"),
-        "{told}"
+        message.contains("only who has mounted it, and root, may"),
+        "{message}"
     );
-    assert_eq!(here.figure("size_bytes"), 32 << 20);
+    assert_eq!(mounted.counter("size_bytes"), 32 << 20);
 }
 
 #[test]
-fn one_that_says_nothing_hides_no_other() {
-    let here = Here::plain();
-    let place = here.path().to_str().unwrap();
+fn unresponsive_directory_does_not_hide_others() {
+    let mounted = TestMount::plain();
+    let place = mounted.path().to_str().unwrap();
     for what in ["df", "stat"] {
         let done = vram(&[what, "/proc", place]);
-        let said = String::from_utf8(done.stdout).unwrap();
+        let output = String::from_utf8(done.stdout).unwrap();
         assert_eq!(done.status.code(), Some(1));
-        assert!(said.contains(place), "{said}");
-        assert!(String::from_utf8_lossy(&done.stderr).contains("cannot look at /proc"));
+        assert!(output.contains(place), "{output}");
+        assert!(String::from_utf8_lossy(&done.stderr).contains("cannot query /proc"));
     }
-    let shown = well(&["top", "--once", place]);
+    let shown = expect_success(&["top", "--once", place]);
     assert!(shown.starts_with(place), "{shown}");
     assert!(
         shown.lines().all(|line| line.chars().count() <= 80),
         "{shown}"
     );
-    let told = refused(&[
+    let message = expect_failure(&[
         "mount",
         "--size=1MiB",
         "--ecc=off",
         "--scrub-rate=1GiB",
         "/nowhere",
     ]);
-    assert!(told.contains("try: without --ecc off"), "{told}");
-    // Behind a lone dash is a directory, also for the process that stays.
+    assert!(message.contains("try: without --ecc off"), "{message}");
+    // After `--` comes a directory, also in the daemon's arguments.
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().to_str().unwrap();
-    well(&["mount", "--size=1MiB", "--ecc=off", "--", place]);
-    well(&["umount", place]);
+    expect_success(&["mount", "--size=1MiB", "--ecc=off", "--", place]);
+    expect_success(&["umount", place]);
 }
 
-/// All that is known of what is there, by name.
-fn known(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+/// Metadata and contents of all files, by name.
+fn snapshot_tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     fn visit(root: &Path, name: &Path, all: &mut BTreeMap<PathBuf, Vec<u8>>) {
         let path = root.join(name);
         let is = path.symlink_metadata().unwrap();
@@ -194,7 +201,7 @@ fn sh(line: &str, at: &Path) -> Output {
     shell.arg("-ec").arg(line).current_dir(at).output().unwrap()
 }
 
-/// Of everything that there can be.
+/// Creates files of every type.
 fn fill(at: &Path) {
     let long = "n".repeat(200);
     let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
@@ -202,7 +209,7 @@ fn fill(at: &Path) {
         .collect();
     fs::write(at.join("bytes"), &bytes).unwrap();
     fs::write(at.join("empty"), "").unwrap();
-    // A socket with two names, of which neither is saved.
+    // A socket with two names, neither of which is saved.
     let _socket = std::os::unix::net::UnixListener::bind(at.join("socket")).unwrap();
     fs::hard_link(at.join("socket"), at.join("socket too")).unwrap();
     fs::create_dir_all(at.join("directory/within").join(&long)).unwrap();
@@ -223,7 +230,7 @@ fn fill(at: &Path) {
     for place in [0, 40_000_000, (1 << 26) + 5, (1 << 27) - 3] {
         sparse.write_all_at(b"end", place).unwrap();
     }
-    // A newline in a value is a byte as any other.
+    // A newline in a value needs no escape.
     for name in ["bytes", "directory"] {
         lsetxattr(at.join(name), "user.a", b"x\ny=z\0", XattrFlags::empty()).unwrap();
         lsetxattr(at.join(name), "trusted.b", b"", XattrFlags::empty()).unwrap();
@@ -259,39 +266,39 @@ fn fill(at: &Path) {
     .unwrap();
 }
 
-/// One of an access list.
-pub(super) fn entry(tag: u16, may: u16, who: u32) -> Vec<u8> {
+/// Encodes an entry of an access control list.
+pub(super) fn entry(tag: u16, permissions: u16, id: u32) -> Vec<u8> {
     [
         &tag.to_le_bytes()[..],
-        &may.to_le_bytes(),
-        &who.to_le_bytes(),
+        &permissions.to_le_bytes(),
+        &id.to_le_bytes(),
     ]
     .concat()
 }
 
 #[test]
-fn what_was_saved_is_loaded_as_it_was_and_what_is_wrong_is_refused() {
+fn snapshot_round_trip_is_exact_and_corruption_is_refused() {
     fastrand::seed(seed());
-    let here = Here::plain();
-    fill(here.path());
-    let place = here.path().to_str().unwrap();
+    let mounted = TestMount::plain();
+    fill(mounted.path());
+    let place = mounted.path().to_str().unwrap();
     let disk = tempfile::tempdir().unwrap();
     let file = disk.path().join("saved.tar");
     let saved = file.to_str().unwrap();
-    let said = well(&["save", place, saved]);
-    assert!(said.starts_with("9 files with "), "{said}");
+    let output = expect_success(&["save", place, saved]);
+    assert!(output.starts_with("9 files with "), "{output}");
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
     // Holes are not in it.
     let len = file.metadata().unwrap().len();
     assert!(len < 2 << 20, "{len}");
-    // Others can read it.
+    // tar can read it.
     let listed = sh("tar tf saved.tar", disk.path());
     assert!(listed.status.success(), "{listed:?}");
     let names = String::from_utf8_lossy(&listed.stdout);
     assert!(names.lines().any(|name| name == "sparse"), "{names}");
-    let other = Here::plain();
+    let other = TestMount::plain();
     let target = other.path().to_str().unwrap();
-    let before = other.figure("used_bytes");
+    let before = other.counter("used_bytes");
     for _ in 0..20 {
         let mut bytes = fs::read(&file).unwrap();
         let at = fastrand::usize(..bytes.len() - 1024);
@@ -301,19 +308,24 @@ fn what_was_saved_is_loaded_as_it_was_and_what_is_wrong_is_refused() {
         }
         let wrong = disk.path().join("wrong.tar");
         fs::write(&wrong, bytes).unwrap();
-        let told = refused(&["load", target, wrong.to_str().unwrap()]);
-        let names = ["is altered", "cut off", "no snapshot", "altered there"];
-        assert!(names.iter().any(|name| told.contains(name)), "{told}");
+        let message = expect_failure(&["load", target, wrong.to_str().unwrap()]);
+        let names = [
+            "is modified",
+            "truncated",
+            "not a snapshot",
+            "modified there",
+        ];
+        assert!(names.iter().any(|name| message.contains(name)), "{message}");
         assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
-        assert_eq!(other.figure("used_bytes"), before);
+        assert_eq!(other.counter("used_bytes"), before);
     }
-    let told = refused(&["save", place, saved]);
-    assert!(told.contains("is there already"), "{told}");
-    let within = here.at("within.tar");
-    let told = refused(&["save", place, within.to_str().unwrap()]);
-    assert!(told.contains("lies in the filesystem"), "{told}");
-    well(&["load", target, saved]);
-    let (mut was, is) = (known(here.path()), known(other.path()));
+    let message = expect_failure(&["save", place, saved]);
+    assert!(message.contains("exists already"), "{message}");
+    let within = mounted.at("within.tar");
+    let message = expect_failure(&["save", place, within.to_str().unwrap()]);
+    assert!(message.contains("is on the filesystem"), "{message}");
+    expect_success(&["load", target, saved]);
+    let (mut was, is) = (snapshot_tree(mounted.path()), snapshot_tree(other.path()));
     for name in ["socket", "socket too"] {
         was.remove(Path::new(name)).unwrap();
     }
@@ -324,39 +336,39 @@ fn what_was_saved_is_loaded_as_it_was_and_what_is_wrong_is_refused() {
     for (name, was) in &was {
         assert!(*was == is[name], "{}", name.display());
     }
-    assert_eq!(here.figure("used_bytes"), other.figure("used_bytes"));
-    let told = refused(&["load", target, saved]);
-    assert!(told.contains("has entries"), "{told}");
-    well(&["save", "--force", target, saved]);
-    // What cannot be saved is named, and the others are saved.
+    assert_eq!(mounted.counter("used_bytes"), other.counter("used_bytes"));
+    let message = expect_failure(&["load", target, saved]);
+    assert!(message.contains("is not empty"), "{message}");
+    expect_success(&["save", "--force", target, saved]);
+    // A file that cannot be saved is reported, and the others are saved.
     let named = other.at(".fercuda-vram-snapshot");
     fs::write(&named, "whatever").unwrap();
-    let told = refused(&["save", "--force", target, saved]);
-    assert!(told.contains("a list of that name"), "{told}");
-    let third = Here::plain();
-    well(&["load", third.path().to_str().unwrap(), saved]);
-    let (mut was, is) = (known(other.path()), known(third.path()));
+    let message = expect_failure(&["save", "--force", target, saved]);
+    assert!(message.contains("a manifest of that name"), "{message}");
+    let third = TestMount::plain();
+    expect_success(&["load", third.path().to_str().unwrap(), saved]);
+    let (mut was, is) = (snapshot_tree(other.path()), snapshot_tree(third.path()));
     was.remove(Path::new(".fercuda-vram-snapshot"));
     assert_eq!(
         was.keys().collect::<Vec<_>>(),
         is.keys().collect::<Vec<_>>()
     );
-    let small = Here::new(&["--size=128KiB", "--ecc=off"]);
-    let told = refused(&["load", small.path().to_str().unwrap(), saved]);
-    assert!(told.contains("try: fercuda vram grow"), "{told}");
+    let small = TestMount::new(&["--size=128KiB", "--ecc=off"]);
+    let message = expect_failure(&["load", small.path().to_str().unwrap(), saved]);
+    assert!(message.contains("try: fercuda vram grow"), "{message}");
 }
 
 #[test]
-fn a_damaged_snapshot_is_refused_with_the_member_that_is_wrong() {
-    let here = Here::plain();
-    fs::create_dir(here.at("d")).unwrap();
+fn corrupt_snapshot_error_names_the_member() {
+    let mounted = TestMount::plain();
+    fs::create_dir(mounted.at("d")).unwrap();
     for name in ["one", "d/two", "three"] {
-        fs::write(here.at(name), vec![name.len() as u8; 5000]).unwrap();
+        fs::write(mounted.at(name), vec![name.len() as u8; 5000]).unwrap();
     }
-    let place = here.path().to_str().unwrap();
+    let place = mounted.path().to_str().unwrap();
     let disk = tempfile::tempdir().unwrap();
     let saved = disk.path().join("saved.tar");
-    well(&["save", place, saved.to_str().unwrap()]);
+    expect_success(&["save", place, saved.to_str().unwrap()]);
     let good = fs::read(&saved).unwrap();
     let mut archive = tar::Archive::new(&good[..]);
     let members: Vec<(String, usize)> = archive
@@ -370,11 +382,11 @@ fn a_damaged_snapshot_is_refused_with_the_member_that_is_wrong() {
         })
         .collect();
     assert_eq!(members.len(), 3);
-    let other = Here::plain();
+    let other = TestMount::plain();
     let wrong = disk.path().join("wrong.tar");
     let load = |bytes: &[u8]| {
         fs::write(&wrong, bytes).unwrap();
-        refused(&[
+        expect_failure(&[
             "load",
             other.path().to_str().unwrap(),
             wrong.to_str().unwrap(),
@@ -384,37 +396,37 @@ fn a_damaged_snapshot_is_refused_with_the_member_that_is_wrong() {
         for byte in [0, 4999] {
             let mut bytes = good.clone();
             bytes[at + byte] ^= 1;
-            let told = load(&bytes);
-            let expected = format!("\"{name}\" is altered: its sum is another");
-            assert!(told.contains(&expected), "{told}");
+            let message = load(&bytes);
+            let expected = format!("\"{name}\" is modified: its checksum differs");
+            assert!(message.contains(&expected), "{message}");
         }
-        let told = load(&good[..at + 2500]);
-        let expected = format!("it ends behind \"{name}\" without a list");
-        assert!(told.contains(&expected), "{told}");
+        let message = load(&good[..at + 2500]);
+        let expected = format!("it ends after \"{name}\" without a manifest");
+        assert!(message.contains(&expected), "{message}");
     }
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn what_cannot_be_read_is_saved_as_zeros_and_named() {
-    let here = Here::new(&["--size=2MiB", "--scrub-rate=off", "--verify=read"]);
-    let place = here.path().to_str().unwrap();
-    // Whole blocks, of which each file has its own.
+fn unreadable_data_are_saved_as_zeros_and_reported() {
+    let mounted = TestMount::new(&["--size=2MiB", "--scrub-rate=off", "--verify=read"]);
+    let place = mounted.path().to_str().unwrap();
+    // Whole blocks, which the files do not share.
     let bytes = vec![7; 256 << 10];
-    fs::write(here.at("lost"), &bytes).unwrap();
-    fs::write(here.at("kept"), &bytes).unwrap();
-    let name = here.at("lost");
+    fs::write(mounted.at("lost"), &bytes).unwrap();
+    fs::write(mounted.at("kept"), &bytes).unwrap();
+    let name = mounted.at("lost");
     let name = name.to_str().unwrap();
-    well(&["inject", name, "--kind=row", "--count=300"]);
+    expect_success(&["inject", name, "--kind=row", "--count=300"]);
     let disk = tempfile::tempdir().unwrap();
     let file = disk.path().join("saved.tar");
-    let told = refused(&["save", place, file.to_str().unwrap()]);
+    let message = expect_failure(&["save", place, file.to_str().unwrap()]);
     assert!(
-        told.contains("lost") && told.contains("what cannot be read is zeros"),
-        "{told}"
+        message.contains("lost") && message.contains("unreadable parts are saved as zeros"),
+        "{message}"
     );
-    let other = Here::plain();
-    well(&[
+    let other = TestMount::plain();
+    expect_success(&[
         "load",
         other.path().to_str().unwrap(),
         file.to_str().unwrap(),
@@ -426,8 +438,8 @@ fn what_cannot_be_read_is_saved_as_zeros_and_named() {
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_not_followed() {
-    let here = Here::plain();
+fn path_traversal_in_a_snapshot_is_refused() {
+    let mounted = TestMount::plain();
     let disk = tempfile::tempdir().unwrap();
     fs::create_dir(disk.path().join("elsewhere")).unwrap();
     for (link, name) in [
@@ -483,12 +495,12 @@ fn a_name_that_leads_elsewhere_is_not_followed() {
         bytes.extend(put_list.into_inner().unwrap());
         let mut out = File::create(&file).unwrap();
         out.write_all(&bytes).unwrap();
-        let told = refused(&[
+        let message = expect_failure(&[
             "load",
-            here.path().to_str().unwrap(),
+            mounted.path().to_str().unwrap(),
             file.to_str().unwrap(),
         ]);
-        assert!(told.contains("escaped"), "{told}");
+        assert!(message.contains("escaped"), "{message}");
         for place in [
             disk.path().join("elsewhere"),
             disk.path().to_owned(),
@@ -496,56 +508,56 @@ fn a_name_that_leads_elsewhere_is_not_followed() {
         ] {
             assert!(!place.join("escaped").exists());
         }
-        for entry in here.path().read_dir().unwrap() {
+        for entry in mounted.path().read_dir().unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }
     }
 }
 
-struct Ends<'e>(&'e AtomicBool);
+struct StopGuard<'e>(&'e AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
 }
 
 #[test]
-fn it_grows_and_shrinks_while_it_is_used() {
+fn resizing_while_in_use_keeps_data() {
     let seed = seed();
     fastrand::seed(seed);
-    let here = Here::new(&["--size=8MiB", "--ecc=off"]);
-    let place = here.path().to_str().unwrap();
+    let mounted = TestMount::new(&["--size=8MiB", "--ecc=off"]);
+    let place = mounted.path().to_str().unwrap();
     let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
         .take(3_000_000)
         .collect();
-    // So that what stays lies behind what goes.
-    fs::write(here.at("first"), vec![1; 4 << 20]).unwrap();
-    fs::write(here.at("kept"), &bytes).unwrap();
-    let told = refused(&["shrink", place, "--size=4MiB"]);
-    assert!(told.contains("are in use"), "{told}");
-    assert_eq!(here.figure("size_bytes"), 8 << 20);
-    well(&["grow", place, "--size=16MiB"]);
-    assert_eq!(here.figure("size_bytes"), 16 << 20);
-    fs::write(here.at("more"), vec![2; 8 << 20]).unwrap();
-    let most = here.figure("device_bytes");
-    fs::remove_file(here.at("first")).unwrap();
-    fs::remove_file(here.at("more")).unwrap();
-    // Somebody reads and writes all the time.
-    let ends = AtomicBool::new(false);
+    // Placed so that the data that stay are behind those that are removed.
+    fs::write(mounted.at("first"), vec![1; 4 << 20]).unwrap();
+    fs::write(mounted.at("kept"), &bytes).unwrap();
+    let message = expect_failure(&["shrink", place, "--size=4MiB"]);
+    assert!(message.contains("are in use"), "{message}");
+    assert_eq!(mounted.counter("size_bytes"), 8 << 20);
+    expect_success(&["grow", place, "--size=16MiB"]);
+    assert_eq!(mounted.counter("size_bytes"), 16 << 20);
+    fs::write(mounted.at("more"), vec![2; 8 << 20]).unwrap();
+    let most = mounted.counter("device_bytes");
+    fs::remove_file(mounted.at("first")).unwrap();
+    fs::remove_file(mounted.at("more")).unwrap();
+    // A thread reads and writes all the time.
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Also when something else fails.
-        let end = Ends(&ends);
+        // Stops it also if an assertion fails.
+        let end = StopGuard(&stop);
         let worker = scope.spawn(|| {
-            let file = here.file("busy");
+            let file = mounted.file("busy");
             use std::os::unix::fs::FileExt as _;
             let mut round = 0u8;
-            while !ends.load(Relaxed) || round < 3 {
+            while !stop.load(Relaxed) || round < 3 {
                 round = round.wrapping_add(1).max(1);
                 file.write_all_at(&vec![round; 500_000], 0).unwrap();
                 let got = super::read(&file, 0, 500_000);
                 assert!(got.iter().all(|byte| *byte == round));
-                assert!(fs::read(here.at("kept")).unwrap() == bytes);
+                assert!(fs::read(mounted.at("kept")).unwrap() == bytes);
             }
         });
         for size in ["6MiB", "12MiB", "5MiB", "4MiB"] {
@@ -553,19 +565,19 @@ fn it_grows_and_shrinks_while_it_is_used() {
                 "12MiB" => "grow",
                 _ => "shrink",
             };
-            well(&[how, place, "--size", size]);
+            expect_success(&[how, place, "--size", size]);
         }
         std::thread::sleep(Duration::from_millis(20));
         drop(end);
         worker.join().unwrap();
     });
-    assert_eq!(here.figure("size_bytes"), 4 << 20);
-    assert!(here.figure("device_bytes") < most);
-    assert!(fs::read(here.at("kept")).unwrap() == bytes);
+    assert_eq!(mounted.counter("size_bytes"), 4 << 20);
+    assert!(mounted.counter("device_bytes") < most);
+    assert!(fs::read(mounted.at("kept")).unwrap() == bytes);
 }
 
 #[test]
-fn mount_and_fstab_have_a_helper_that_takes_options_of_tmpfs() {
+fn mount_helper_accepts_tmpfs_options() {
     super::needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("mount.vramfs");
@@ -580,14 +592,17 @@ fn mount_and_fstab_have_a_helper_that_takes_options_of_tmpfs() {
     let done =
         start("rw,size=1m,nr_inodes=1k,mode=1770,uid=7,ecc=off,nosuid,nodev,noexec,x-y,noatime");
     assert!(done.status.success(), "{done:?}");
-    let told = String::from_utf8_lossy(&done.stderr);
-    assert!(told.contains("the option noatime is passed over"), "{told}");
+    let message = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        message.contains("the option noatime is ignored"),
+        "{message}"
+    );
     let is = place.metadata().unwrap();
     assert_eq!((is.mode() & 0o7777, is.uid()), (0o1770, 7));
-    let told = well(&["stat", "--json", place.to_str().unwrap()]);
-    let told: Value = serde_json::from_str(&told).unwrap();
+    let json = expect_success(&["stat", "--json", place.to_str().unwrap()]);
+    let stats: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
-        (&told[0]["size_bytes"], &told[0]["inodes"]),
+        (&stats[0]["size_bytes"], &stats[0]["inodes"]),
         (&(1 << 20).into(), &1024.into())
     );
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -615,5 +630,5 @@ fn mount_and_fstab_have_a_helper_that_takes_options_of_tmpfs() {
     rustix::mount::unmount(&place, rustix::mount::UnmountFlags::empty()).unwrap();
     let done = start("size=1m,odd");
     assert_eq!(done.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&done.stderr).contains("the option odd is not known"));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("unknown mount option odd"));
 }

@@ -1,4 +1,4 @@
-//! Where it may be mounted, what it says of itself, and how it goes.
+//! Mounting and unmounting: mount points, privileges, the daemon's life and its statistics.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,16 +14,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{
-    Here, SOMEBODY, apart, copy_program, fercuda, is_mounted, needs_fuse, refused, somebody_may,
-    vram,
+    OTHER_USER, TestMount, copy_program, expect_failure, fercuda, is_mounted, needs_fuse,
+    other_user_can, run_in_mount_namespace, vram,
 };
 
 const SIZE: &str = "--size=1MiB";
-/// Far beyond what anything here takes: who waits so long waits for nothing.
+/// Far beyond the duration of any step here.
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Waits for what has to come, and fails if it does not.
-pub(super) fn comes(what: &str, is_there: impl Fn() -> bool) {
+/// Waits until a condition holds; fails after [`DEADLINE`].
+pub(super) fn wait_until(what: &str, is_there: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_there() {
         let waited = begin.elapsed();
@@ -33,54 +33,55 @@ pub(super) fn comes(what: &str, is_there: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_place_that_is_not_free_is_refused_with_what_to_try() {
+fn unusable_mount_points_are_refused_with_a_hint() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     fs::write(at("entry"), "").unwrap();
-    let told = refused(&["mount", SIZE, &at("")]);
+    let message = expect_failure(&["mount", SIZE, &at("")]);
     assert!(
-        told.contains("it has entries, as entry") && told.contains("\ntry: "),
-        "{told}"
+        message.contains("it has entries, as entry") && message.contains("\ntry: "),
+        "{message}"
     );
-    let told = refused(&["mount", SIZE, &at("entry")]);
-    assert!(told.contains("no directory"), "{told}");
-    let told = refused(&["mount", SIZE, &at("nothing")]);
+    let message = expect_failure(&["mount", SIZE, &at("entry")]);
+    assert!(message.contains("no directory"), "{message}");
+    let message = expect_failure(&["mount", SIZE, &at("nothing")]);
     assert!(
-        told.contains("No such file") && told.contains("\ntry: mkdir "),
-        "{told}"
+        message.contains("No such file") && message.contains("\ntry: mkdir "),
+        "{message}"
     );
     assert!(fs::read(at("entry")).is_ok());
-    let here = Here::plain();
-    let told = refused(&["mount", SIZE, here.path().to_str().unwrap()]);
+    let mounted = TestMount::plain();
+    let message = expect_failure(&["mount", SIZE, mounted.path().to_str().unwrap()]);
     assert!(
-        told.contains("vramfs is mounted there already") && told.contains("\ntry: "),
-        "{told}"
+        message.contains("vramfs is mounted there already") && message.contains("\ntry: "),
+        "{message}"
     );
-    // What is there is as it was.
-    fs::write(here.at("file"), "").unwrap();
-    let told = refused(&["mount", "--size=64TiB", &at("")]);
+    // The existing mount is unchanged.
+    fs::write(mounted.at("file"), "").unwrap();
+    let message = expect_failure(&["mount", "--size=64TiB", &at("")]);
     assert!(
-        told.contains("are free") && told.contains("\ntry: "),
-        "{told}"
+        message.contains("are free") && message.contains("\ntry: "),
+        "{message}"
     );
 }
 
 #[test]
-fn what_others_have_mounted_somewhere_stays_there() {
+fn existing_foreign_mount_is_left_alone() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let line = "mount -t tmpfs none $AT
         ! $FERCUDA vram mount --size=1MiB --ecc=off $AT || exit 3
         echo fine > $AT/file
         grep -c \" $AT \" /proc/self/mounts";
-    let done = apart(line, dir.path());
-    let told = String::from_utf8(done.stderr).unwrap();
+    let done = run_in_mount_namespace(line, dir.path());
+    let message = String::from_utf8(done.stderr).unwrap();
     assert!(
-        told.contains("none is mounted there already, of type tmpfs") && told.contains("\ntry: "),
-        "{told}"
+        message.contains("none is mounted there already, of type tmpfs")
+            && message.contains("\ntry: "),
+        "{message}"
     );
-    // One, and it takes files.
+    // One mount, and it is writable.
     assert_eq!(
         (done.status.code(), &done.stdout[..]),
         (Some(0), &b"1\n"[..])
@@ -88,25 +89,25 @@ fn what_others_have_mounted_somewhere_stays_there() {
 }
 
 #[test]
-fn a_kernel_without_fuse_is_named_before_anything_is_mounted() {
+fn missing_fuse_is_reported_before_mounting() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let line = "mount -t tmpfs none /dev
         exec $FERCUDA vram mount --foreground --size=1MiB --ecc=off $AT";
-    let done = apart(line, dir.path());
-    let told = String::from_utf8(done.stderr).unwrap();
+    let done = run_in_mount_namespace(line, dir.path());
+    let message = String::from_utf8(done.stderr).unwrap();
     assert!(
-        told.contains("the kernel has no FUSE: there is no /dev/fuse\ntry: modprobe fuse"),
-        "{told}"
+        message.contains("the kernel has no FUSE: there is no /dev/fuse\ntry: modprobe fuse"),
+        "{message}"
     );
     assert_eq!((done.status.code(), done.stdout.len()), (Some(1), 0));
 }
 
 #[test]
-fn a_strangers_mount_is_named_and_not_asked_unless_somebody_says_so() {
+fn another_users_mount_is_listed_but_not_queried() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
-    // Of another user, who answers nothing, and at a place that a terminal would obey.
+    // Another user's mount without a daemon, at a path with terminal control characters.
     let line = "name=$(printf '%s/a\\033[31mb' $AT)
         mkdir \"$name\"
         exec 3<>/dev/fuse
@@ -118,28 +119,28 @@ fn a_strangers_mount_is_named_and_not_asked_unless_somebody_says_so() {
         how=fd=4,rootmode=40000,user_id=4321,group_id=4321
         mount -i -t fuse.other -o $how \"$(printf 'o\\033[31m')\" $AT/c
         ! $FERCUDA vram umount $AT/c";
-    let done = apart(line, dir.path());
-    let (told, said) = (
+    let done = run_in_mount_namespace(line, dir.path());
+    let (message, output) = (
         String::from_utf8(done.stderr).unwrap(),
         String::from_utf8(done.stdout).unwrap(),
     );
-    assert!(done.status.success(), "{said}{told}");
-    assert!(!said.contains("137"), "it was waited for: {said}{told}");
+    assert!(done.status.success(), "{output}{message}");
+    assert!(!output.contains("137"), "it was queried: {output}{message}");
     let place = dir.path().display();
     let expected =
-        format!("{place}/a\\u{{1b}}[31mb: user 4321 has mounted it, who need not answer");
-    assert!(told.contains(&expected), "{told}");
+        format!("{place}/a\\u{{1b}}[31mb: mounted by user 4321, and its daemon may not answer");
+    assert!(message.contains(&expected), "{message}");
     assert!(
-        told.contains("it is o\\u{1b}[31m, of type fuse.other"),
-        "{told}"
+        message.contains("it is o\\u{1b}[31m, of type fuse.other"),
+        "{message}"
     );
-    assert!(!told.contains('\x1b') && !said.contains('\x1b'));
+    assert!(!message.contains('\x1b') && !output.contains('\x1b'));
 }
 
 #[test]
-fn a_filesystem_that_is_bound_elsewhere_too_is_shown_once() {
-    let here = Here::plain();
-    fs::create_dir(here.at("part")).unwrap();
+fn bind_mounts_are_listed_once() {
+    let mounted = TestMount::plain();
+    fs::create_dir(mounted.at("part")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("all")).unwrap();
     fs::create_dir(dir.path().join("part")).unwrap();
@@ -148,57 +149,58 @@ fn a_filesystem_that_is_bound_elsewhere_too_is_shown_once() {
         mount --bind $from $AT/all
         mount --bind $from/part $AT/part
         $FERCUDA vram df",
-        here.path().display()
+        mounted.path().display()
     );
-    let done = apart(&line, dir.path());
-    let said = String::from_utf8(done.stdout).unwrap();
-    // Others' tests mount, too, and end while they are asked.
+    let done = run_in_mount_namespace(&line, dir.path());
+    let output = String::from_utf8(done.stdout).unwrap();
+    // Other tests mount too, and unmount meanwhile.
     let count = |dir: &Path| {
-        said.lines()
+        output
+            .lines()
             .filter(|it| it.ends_with(dir.to_str().unwrap()))
             .count()
     };
-    assert_eq!(count(here.path()), 1, "{said}");
-    assert_eq!(count(&dir.path().join("all")), 0, "{said}");
+    assert_eq!(count(mounted.path()), 1, "{output}");
+    assert_eq!(count(&dir.path().join("all")), 0, "{output}");
     let errors = String::from_utf8(done.stderr).unwrap();
     assert!(!errors.contains(dir.path().to_str().unwrap()), "{errors}");
 }
 
 #[test]
-fn the_process_that_stays_keeps_nothing_that_who_mounts_had_open() {
+fn daemon_inherits_no_descriptors() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().to_str().unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut shell = Command::new("sh");
-    // The shell has the pipe's end as its own descriptor, and passes it on.
+    // The shell has the pipe's write end as its own descriptor, and passes it on.
     let line = "exec 7>&1 >/dev/null; $FERCUDA vram mount --size=1MiB --ecc=off $AT; echo $? >&7";
     shell.args(["-c", line]).env("AT", dir.path());
     shell.env("FERCUDA", fercuda().get_program());
     let status = shell.env("FERCUDA_DEVICE", "soft").stdout(writer).status();
-    // So that nobody here has it open.
+    // Closes this process's copy of the write end.
     drop(shell);
     assert!(status.unwrap().success());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let reader = std::thread::spawn(move || {
-        let mut said = String::new();
-        reader.read_to_string(&mut said).unwrap();
-        tell.send(said).unwrap();
+        let mut output = String::new();
+        reader.read_to_string(&mut output).unwrap();
+        sender.send(output).unwrap();
     });
-    let said = told.recv_timeout(DEADLINE);
-    // Then whoever has it open has it no more.
+    let output = receiver.recv_timeout(DEADLINE);
+    // If the daemon holds the pipe, unmounting closes it, so the reader thread ends in any case.
     assert!(vram(&["umount", place]).status.success());
-    assert_eq!(said.as_deref(), Ok("0\n"));
+    assert_eq!(output.as_deref(), Ok("0\n"));
     reader.join().unwrap();
 }
 
 #[test]
-fn a_signal_that_ends_the_process_that_stays_as_it_starts_is_named() {
+fn signal_that_kills_the_starting_daemon_is_reported() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("place");
     fs::create_dir(&place).unwrap();
-    // Whoever opens the compiler waits for somebody to write it.
+    // Opening the compiler blocks until a process opens the pipe for writing.
     let compiler = dir.path().join("compiler");
     let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, &compiler, FileType::Fifo, mode, 0).unwrap();
@@ -215,11 +217,11 @@ fn a_signal_that_ends_the_process_that_stays_as_it_starts_is_named() {
             .map(|it| it.parse().unwrap())
             .collect()
     };
-    comes("started", || !children(mount.id()).is_empty());
-    let stays = Pid::from_raw(children(mount.id())[0] as i32).unwrap();
-    kill_process(stays, Signal::KILL).unwrap();
+    wait_until("started", || !children(mount.id()).is_empty());
+    let daemon = Pid::from_raw(children(mount.id())[0] as i32).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
     let done = mount.wait_with_output();
-    // For who was compiling, if somebody was.
+    // Unblocks a process that is still compiling.
     drop(
         File::options()
             .read(true)
@@ -228,37 +230,37 @@ fn a_signal_that_ends_the_process_that_stays_as_it_starts_is_named() {
             .unwrap(),
     );
     let done = done.unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{said}");
+    let output = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{output}");
     assert!(
-        said.contains("ended by signal 9") && said.contains("\ntry: "),
-        "{said}"
+        output.contains("killed by signal 9") && output.contains("\ntry: "),
+        "{output}"
     );
     assert!(!is_mounted(&place));
 }
 
 #[test]
-fn its_process_has_ended_when_umount_returns() {
+fn daemon_has_exited_when_umount_returns() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().to_str().unwrap();
     for round in 0..10 {
         let done = vram(&["mount", "--size=64MiB", "--ecc=off", place]);
-        let said = String::from_utf8(done.stdout).unwrap();
-        let (_, pid) = said.trim_end().rsplit_once(' ').expect(&said);
+        let output = String::from_utf8(done.stdout).unwrap();
+        let (_, pid) = output.trim_end().rsplit_once(' ').expect(&output);
         fs::write(dir.path().join("file"), vec![7; 32 << 20]).unwrap();
         let done = vram(&["umount", place]);
         assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
-        // Who is to be told of it may not have been yet.
+        // Its new parent may not have reaped it yet.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit_once(") ").map_or("Z", |it| it.1);
         assert!(state.starts_with('Z'), "{round}: {stat}");
     }
 }
 
-/// Where no other test meets what does not answer.
+/// In a mount namespace, where no other test queries the unresponsive mount.
 #[test]
-fn what_answers_no_more_can_be_unmounted() {
+fn unresponsive_daemon_can_be_unmounted() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let line = "
@@ -270,51 +272,52 @@ fn what_answers_no_more_can_be_unmounted() {
         kill -CONT $pid
         exit $status
     ";
-    let done = apart(line, dir.path());
+    let done = run_in_mount_namespace(line, dir.path());
     assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
 }
 
 #[test]
-fn what_is_unmounted_in_one_of_two_places_is_not_waited_for() {
-    let here = Here::plain();
+fn umount_of_a_bind_mount_does_not_wait_for_the_daemon() {
+    let mounted = TestMount::plain();
     let dir = tempfile::tempdir().unwrap();
     let line = format!(
         "mount --bind {} $AT; $FERCUDA vram umount $AT",
-        here.path().display()
+        mounted.path().display()
     );
     let begin = Instant::now();
-    let done = apart(&line, dir.path());
+    let done = run_in_mount_namespace(&line, dir.path());
     assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
     assert!(
         begin.elapsed() < Duration::from_secs(20),
         "it was waited for"
     );
-    fs::write(here.at("file"), "text").unwrap();
+    fs::write(mounted.at("file"), "text").unwrap();
 }
 
 #[test]
-fn the_compiler_of_the_kernels_leaves_nothing_in_what_stays_in_memory() {
-    let here = Here::new(&["--size=1MiB", "--ecc=rs"]);
-    let mapped = format!("/proc/{}/maps", here.daemon.id());
+fn daemon_does_not_map_the_kernel_compiler() {
+    let mounted = TestMount::new(&["--size=1MiB", "--ecc=rs"]);
+    let mapped = format!("/proc/{}/maps", mounted.daemon.id());
     let mapped = fs::read_to_string(mapped).unwrap();
     assert!(
         mapped.contains("libc") && !mapped.contains("nvrtc"),
         "{mapped}"
     );
-    // The kernels are there: what they have made is right, and looked at.
-    fs::write(here.at("file"), [7; 5000]).unwrap();
-    assert_eq!(fs::read(here.at("file")).unwrap(), [7; 5000]);
+    // The kernels work: blocks are encoded and verified.
+    fs::write(mounted.at("file"), [7; 5000]).unwrap();
+    assert_eq!(fs::read(mounted.at("file")).unwrap(), [7; 5000]);
 }
 
 #[test]
-fn without_a_compiler_the_code_is_refused_and_what_has_none_is_mounted() {
+fn missing_compiler_refuses_ecc_but_not_a_plain_mount() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("place");
     fs::create_dir(&place).unwrap();
     let mount = |ecc: &str| {
         let mut command = fercuda();
-        // None of a checkout, of a user or of a toolkit that is named; one of the system's would be found.
+        // No libnvrtc of a checkout, a user or a toolkit; one in the loader's search path would be
+        // found.
         for name in [
             "FERCUDA_WHEELS",
             "CUDA_HOME",
@@ -338,10 +341,10 @@ fn without_a_compiler_the_code_is_refused_and_what_has_none_is_mounted() {
         vram(&["umount", place.to_str().unwrap()]);
         panic!("this machine has a libnvrtc where the loader looks for it");
     }
-    let told = String::from_utf8(done.stderr).unwrap();
+    let message = String::from_utf8(done.stderr).unwrap();
     assert!(
-        told.contains("libnvrtc.so") && told.contains("\ntry: --ecc off"),
-        "{told}"
+        message.contains("libnvrtc.so") && message.contains("\ntry: --ecc off"),
+        "{message}"
     );
     assert_eq!(done.status.code(), Some(1));
     assert!(!is_mounted(&place));
@@ -352,7 +355,7 @@ fn without_a_compiler_the_code_is_refused_and_what_has_none_is_mounted() {
 }
 
 #[test]
-fn others_get_in_only_where_they_are_let_in() {
+fn other_users_have_access_only_with_allow_other() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -364,23 +367,23 @@ fn others_get_in_only_where_they_are_let_in() {
         all.extend(words);
         assert!(vram(&all).status.success());
         fs::write(place.join("file"), "text").unwrap();
-        let are_let_in = words.len() == 2;
+        let have_access = words.len() == 2;
         for line in ["ls", "cat file", "touch new"] {
             let line = format!("cd {at} && {line}");
-            assert_eq!(somebody_may(&line), are_let_in, "{words:?}: {line}");
+            assert_eq!(other_user_can(&line), have_access, "{words:?}: {line}");
         }
-        // Root is one of the others, but for who has mounted it.
-        assert_eq!(place.join("new").exists(), are_let_in);
+        // Without --allow-other even root is refused, unless it mounted the filesystem.
+        assert_eq!(place.join("new").exists(), have_access);
         assert!(vram(&["umount", at]).status.success());
     }
 }
 
 #[test]
-fn who_may_not_mount_is_told_so() {
+fn unprivileged_mount_is_refused_with_a_hint() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // Not even with what mounts for others, which is looked for by name.
+    // Without fusermount3 too, which is found through PATH.
     let program = dir.path().join("fercuda");
     copy_program(Path::new(fercuda().get_program()), &program);
     let place = dir.path().join("place");
@@ -392,57 +395,63 @@ fn who_may_not_mount_is_told_so() {
         .env("PATH", dir.path())
         .args(["vram", "mount", "--ecc=off", SIZE])
         .arg(&place)
-        .uid(SOMEBODY)
-        .gid(SOMEBODY);
+        .uid(OTHER_USER)
+        .gid(OTHER_USER);
     let done = command.output().unwrap();
-    let told = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{told}");
-    assert!(told.contains("try: as root, or with fusermount3"), "{told}");
-}
-
-#[test]
-fn what_is_in_use_is_unmounted_only_lazily() {
-    let mut here = Here::plain();
-    let place = here.path().to_str().unwrap().to_owned();
-    let file = File::create(here.at("file")).unwrap();
-    let told = refused(&["umount", &place]);
-    assert!(told.contains("in use") && told.contains("--lazy"), "{told}");
-    assert!(is_mounted(here.path()));
-    assert!(vram(&["umount", "--lazy", &place]).status.success());
-    assert!(!is_mounted(here.path()));
-    // Who has a file goes on with it.
-    (&file).write_all(b"still").unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 5);
-    drop(file);
-    // The last user has gone, and so does the daemon: no signal is needed.
-    here.ends();
-    let told = refused(&["umount", &place]);
-    assert!(told.contains("nothing is mounted"), "{told}");
-    let told = refused(&["umount", "/proc"]);
+    let message = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{message}");
     assert!(
-        told.contains("of type proc") && told.contains("try: umount"),
-        "{told}"
+        message.contains("try: as root, or with fusermount3"),
+        "{message}"
     );
 }
 
 #[test]
-fn a_signal_unmounts_and_a_file_that_is_open_lives_on() {
-    let mut here = Here::plain();
-    let file = here.file("file");
-    kill_process(here.pid(), Signal::TERM).unwrap();
-    comes("unmounted", || !is_mounted(here.path()));
+fn busy_mount_is_unmounted_only_lazily() {
+    let mut mounted = TestMount::plain();
+    let place = mounted.path().to_str().unwrap().to_owned();
+    let file = File::create(mounted.at("file")).unwrap();
+    let message = expect_failure(&["umount", &place]);
+    assert!(
+        message.contains("in use") && message.contains("--lazy"),
+        "{message}"
+    );
+    assert!(is_mounted(mounted.path()));
+    assert!(vram(&["umount", "--lazy", &place]).status.success());
+    assert!(!is_mounted(mounted.path()));
+    // Open files stay usable.
     (&file).write_all(b"still").unwrap();
-    assert_eq!(here.daemon.try_wait().unwrap(), None);
+    assert_eq!(file.metadata().unwrap().len(), 5);
     drop(file);
-    here.ends();
+    // The daemon exits with its last user, without a signal.
+    mounted.wait_for_exit();
+    let message = expect_failure(&["umount", &place]);
+    assert!(message.contains("nothing is mounted"), "{message}");
+    let message = expect_failure(&["umount", "/proc"]);
+    assert!(
+        message.contains("of type proc") && message.contains("try: umount"),
+        "{message}"
+    );
 }
 
 #[test]
-fn a_mount_that_can_tell_nobody_is_unmounted() {
+fn signal_unmounts_and_open_files_live_on() {
+    let mut mounted = TestMount::plain();
+    let file = mounted.file("file");
+    kill_process(mounted.pid(), Signal::TERM).unwrap();
+    wait_until("unmounted", || !is_mounted(mounted.path()));
+    (&file).write_all(b"still").unwrap();
+    assert_eq!(mounted.daemon.try_wait().unwrap(), None);
+    drop(file);
+    mounted.wait_for_exit();
+}
+
+#[test]
+fn mount_with_closed_stdout_is_unmounted() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     for words in [&["--foreground"][..], &["--foreground", "--detached"]] {
-        // Nobody reads what it says, as when Ctrl-C has ended who waits for it.
+        // Its output has no reader, as when Ctrl-C has ended the waiting parent.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = fercuda();
@@ -452,16 +461,16 @@ fn a_mount_that_can_tell_nobody_is_unmounted() {
             .arg(dir.path())
             .stdout(writer);
         let done = command.output().unwrap();
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(1), "{told}");
-        assert!(told.contains("cannot tell that it is mounted"), "{told}");
+        let message = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{message}");
+        assert!(message.contains("cannot report the mount"), "{message}");
         assert!(!is_mounted(dir.path()));
     }
 }
 
 #[test]
-fn a_signal_to_who_was_unmounted_leaves_what_is_mounted_there_since() {
-    let mut old = Here::plain();
+fn signal_to_an_unmounted_daemon_leaves_a_newer_mount() {
+    let mut old = TestMount::plain();
     let place = old.path().to_str().unwrap().to_owned();
     let file = old.file("file");
     assert!(vram(&["umount", "--lazy", &place]).status.success());
@@ -469,48 +478,48 @@ fn a_signal_to_who_was_unmounted_leaves_what_is_mounted_there_since() {
     assert!(done.status.success());
     fs::write(old.at("new"), "text").unwrap();
     kill_process(old.pid(), Signal::TERM).unwrap();
-    // It has heard of it when it says so.
+    // The message shows that the signal was handled.
     let mut errors = BufReader::new(old.daemon.stderr.take().unwrap());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let reader = std::thread::spawn(move || {
-        let mut said = String::new();
-        errors.read_line(&mut said).unwrap();
-        tell.send(said).unwrap();
+        let mut output = String::new();
+        errors.read_line(&mut output).unwrap();
+        sender.send(output).unwrap();
         errors
     });
-    let said = told.recv_timeout(DEADLINE).unwrap();
-    assert!(said.contains("not on top"), "{said}");
+    let output = receiver.recv_timeout(DEADLINE).unwrap();
+    assert!(output.contains("not the topmost mount"), "{output}");
     (&file).write_all(b"still").unwrap();
     drop(file);
-    old.ends();
-    // Until then it had somebody to tell.
+    old.wait_for_exit();
+    // Kept open until the exit, so that the daemon can write to it.
     drop(reader.join().unwrap());
     assert_eq!(fs::read(old.at("new")).unwrap(), b"text");
     assert!(vram(&["umount", &place]).status.success());
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_nobody_waiting_and_can_be_cleared_away() {
-    let mut here = Here::plain();
-    let place = here.path().to_str().unwrap().to_owned();
-    let file = here.file("file");
-    here.killed();
+fn killed_daemon_blocks_no_caller_and_can_be_unmounted() {
+    let mut mounted = TestMount::plain();
+    let place = mounted.path().to_str().unwrap().to_owned();
+    let file = mounted.file("file");
+    mounted.kill();
     let error = (&file).write_all(b"gone").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
     drop(file);
-    let told = refused(&["mount", SIZE, &place]);
+    let message = expect_failure(&["mount", SIZE, &place]);
     assert!(
-        told.contains("no daemon any more") && told.contains("try: "),
-        "{told}"
+        message.contains("no daemon any more") && message.contains("try: "),
+        "{message}"
     );
-    let told = refused(&["stat", &place]);
-    assert!(told.contains("its daemon has ended"), "{told}");
+    let message = expect_failure(&["stat", &place]);
+    assert!(message.contains("its daemon has ended"), "{message}");
     assert!(vram(&["umount", &place]).status.success());
-    assert!(!is_mounted(here.path()));
+    assert!(!is_mounted(mounted.path()));
 }
 
 #[test]
-fn a_daemon_in_the_background_is_there_when_mount_returns() {
+fn background_daemon_is_ready_when_mount_returns() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().to_str().unwrap();
@@ -524,10 +533,10 @@ fn a_daemon_in_the_background_is_there_when_mount_returns() {
         place,
     ];
     let done = vram(&words);
-    let said = String::from_utf8(done.stdout).unwrap();
+    let output = String::from_utf8(done.stdout).unwrap();
     assert!(
-        done.status.success() && said.starts_with("mounted at "),
-        "{said}"
+        done.status.success() && output.starts_with("mounted at "),
+        "{output}"
     );
     fs::write(dir.path().join("file"), "text").unwrap();
     let root = fs::metadata(dir.path()).unwrap();
@@ -535,8 +544,8 @@ fn a_daemon_in_the_background_is_there_when_mount_returns() {
         (root.mode() & 0o7777, root.uid(), root.gid()),
         (0o1770, 7, 8)
     );
-    let told = vram(&["stat", "--json", place]).stdout;
-    let told: Value = serde_json::from_slice(&told).unwrap();
+    let json = vram(&["stat", "--json", place]).stdout;
+    let stats: Value = serde_json::from_slice(&json).unwrap();
     let expected = [
         ("ecc", "off"),
         ("verify", "never"),
@@ -544,12 +553,14 @@ fn a_daemon_in_the_background_is_there_when_mount_returns() {
         ("dir", place),
     ];
     assert!(
-        expected.iter().all(|(name, value)| told[0][name] == *value),
-        "{told}"
+        expected
+            .iter()
+            .all(|(name, value)| stats[0][name] == *value),
+        "{stats}"
     );
-    assert_eq!(told[0]["size_bytes"], 2 << 20);
+    assert_eq!(stats[0]["size_bytes"], 2 << 20);
     assert_eq!(
-        (&told[0]["used_bytes"], &told[0]["used_inodes"]),
+        (&stats[0]["used_bytes"], &stats[0]["used_inodes"]),
         (&4096.into(), &2.into())
     );
     let all = String::from_utf8(vram(&["df"]).stdout).unwrap();
@@ -562,45 +573,48 @@ fn a_daemon_in_the_background_is_there_when_mount_returns() {
     );
     assert!(vram(&["umount", place]).status.success());
     assert!(!is_mounted(dir.path()));
-    let told = refused(&["df", place]);
+    let message = expect_failure(&["df", place]);
     assert!(
-        told.contains("not where such a filesystem is mounted"),
-        "{told}"
+        message.contains("not where such a filesystem is mounted"),
+        "{message}"
     );
 }
 
 #[test]
-fn blocks_that_nobody_reads_are_looked_at_in_the_background() {
-    let here = Here::new(&["--size=1MiB", "--verify=scrub"]);
+fn unread_blocks_are_scrubbed_in_the_background() {
+    let mounted = TestMount::new(&["--size=1MiB", "--verify=scrub"]);
     let bytes: Vec<u8> = (0..300_000u32).map(|it| it as u8).collect();
-    fs::write(here.at("file"), &bytes).unwrap();
-    // The file has three blocks, which come round again and again.
-    comes("scrubbed", || here.figure("scrubbed_blocks") >= 7);
+    fs::write(mounted.at("file"), &bytes).unwrap();
+    // The file has three blocks, which are scrubbed repeatedly.
+    wait_until("scrubbed", || mounted.counter("scrubbed_blocks") >= 7);
     assert_eq!(
-        (here.figure("corrected_blocks"), here.figure("lost_blocks")),
+        (
+            mounted.counter("corrected_blocks"),
+            mounted.counter("lost_blocks")
+        ),
         (0, 0)
     );
-    assert!(fs::read(here.at("file")).unwrap() == bytes);
-    let told = refused(&["mount", SIZE, "--ecc=off", "--verify=scrub", "/nowhere"]);
-    assert!(told.contains("try: without --ecc off"), "{told}");
+    assert!(fs::read(mounted.at("file")).unwrap() == bytes);
+    let message = expect_failure(&["mount", SIZE, "--ecc=off", "--verify=scrub", "/nowhere"]);
+    assert!(message.contains("try: without --ecc off"), "{message}");
 }
 
 #[test]
-fn what_is_read_is_looked_at_by_default_where_the_memory_has_no_code_of_its_own() {
-    let here = Here::new(&[SIZE]);
-    let told = vram(&["stat", "--json", here.path().to_str().unwrap()]).stdout;
-    let told: Value = serde_json::from_slice(&told).unwrap();
+fn reads_are_verified_by_default_without_hardware_ecc() {
+    let mounted = TestMount::new(&[SIZE]);
+    let json = vram(&["stat", "--json", mounted.path().to_str().unwrap()]).stdout;
+    let stats: Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(
-        (&told[0]["ecc"], &told[0]["verify"]),
+        (&stats[0]["ecc"], &stats[0]["verify"]),
         (&"rs".into(), &"read".into())
     );
 }
 
 #[test]
-fn the_kernel_reads_ahead_as_far_as_a_request_goes_where_pages_are_kept() {
+fn readahead_is_a_full_request_with_cache_keep() {
     for (cache, is_set) in [("--cache=none", false), ("--cache=keep", true)] {
-        let here = Here::new(&[SIZE, "--ecc=off", cache]);
-        let device = here.path().metadata().unwrap().dev();
+        let mounted = TestMount::new(&[SIZE, "--ecc=off", cache]);
+        let device = mounted.path().metadata().unwrap().dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let at = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         let set = fs::read_to_string(at).unwrap();
@@ -609,38 +623,43 @@ fn the_kernel_reads_ahead_as_far_as_a_request_goes_where_pages_are_kept() {
 }
 
 #[test]
-fn a_fault_that_nobody_meets_is_corrected_in_the_background() {
-    let here = Here::new(&[SIZE, "--verify=scrub"]);
+fn unread_faults_are_corrected_in_the_background() {
+    let mounted = TestMount::new(&[SIZE, "--verify=scrub"]);
     let bytes: Vec<u8> = (0..300_000u32).map(|it| (it / 5) as u8).collect();
-    fs::write(here.at("file"), &bytes).unwrap();
+    fs::write(mounted.at("file"), &bytes).unwrap();
     for (kind, corrected) in [("row", 1), ("metadata", 2)] {
-        let name = here.at("file");
+        let name = mounted.at("file");
         let done = vram(&["inject", name.to_str().unwrap(), "--kind", kind]);
         assert!(done.status.success(), "{done:?}");
-        comes("corrected", || here.figure("corrected_blocks") >= corrected);
+        wait_until("corrected", || {
+            mounted.counter("corrected_blocks") >= corrected
+        });
     }
-    // Nobody has read until now.
-    assert!(fs::read(here.at("file")).unwrap() == bytes);
+    // The file has not been read until now.
+    assert!(fs::read(mounted.at("file")).unwrap() == bytes);
     assert_eq!(
-        (here.figure("corrected_blocks"), here.figure("lost_blocks")),
+        (
+            mounted.counter("corrected_blocks"),
+            mounted.counter("lost_blocks")
+        ),
         (2, 0)
     );
 }
 
 #[test]
-fn the_scrubber_looks_at_no_more_than_it_may() {
-    let never = Here::new(&[SIZE, "--scrub-rate=off"]);
+fn scrubber_respects_its_rate() {
+    let never = TestMount::new(&[SIZE, "--scrub-rate=off"]);
     fs::write(never.at("file"), vec![1; 1 << 20]).unwrap();
-    let here = Here::new(&[SIZE, "--scrub-rate=128KiB"]);
-    // Nothing is in use yet, so nothing is looked at.
+    let mounted = TestMount::new(&[SIZE, "--scrub-rate=128KiB"]);
+    // No block is in use yet, so none is scrubbed.
     let begin = Instant::now();
-    fs::write(here.at("file"), vec![1; 1 << 20]).unwrap();
-    // Of eight blocks one a second, and one at once.
-    comes("scrubbed", || {
-        let looked = here.figure("scrubbed_blocks");
+    fs::write(mounted.at("file"), vec![1; 1 << 20]).unwrap();
+    // Of eight blocks, one at once and one each second.
+    wait_until("scrubbed", || {
+        let looked = mounted.counter("scrubbed_blocks");
         let most = begin.elapsed().as_secs() + 2;
         assert!(looked <= most, "{looked} blocks, and not {most}");
         looked >= 3
     });
-    assert_eq!(never.figure("scrubbed_blocks"), 0);
+    assert_eq!(never.counter("scrubbed_blocks"), 0);
 }

@@ -1,4 +1,4 @@
-//! Who may do what, and what else is known of a file.
+//! Permissions, ownership, timestamps and extended attributes.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -9,64 +9,68 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::{Here, SOMEBODY, somebody_may};
+use crate::{OTHER_USER, TestMount, other_user_can};
 
 fn set_mode(path: &std::path::Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The mode alone, of which the kernel need not ask again when something else has changed.
+/// Requests only the mode, so the kernel may answer from its cache after other changes.
 fn mode(path: &std::path::Path) -> u32 {
     let known = statx(CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
     u32::from(known.stx_mode) & 0o7777
 }
 
 #[test]
-fn modes_and_owners_say_who_may() {
-    let here = Here::plain();
-    let file = here.at("file");
+fn modes_and_owners_control_access() {
+    let mounted = TestMount::plain();
+    let file = mounted.at("file");
     let path = file.display();
     fs::write(&file, "text").unwrap();
     set_mode(&file, 0o600);
-    assert!(!somebody_may(&format!("cat '{path}'")));
+    assert!(!other_user_can(&format!("cat '{path}'")));
     set_mode(&file, 0o604);
-    assert!(somebody_may(&format!("cat '{path}'")));
-    assert!(!somebody_may(&format!("echo x >> '{path}'")));
-    chown(&file, Some(SOMEBODY), Some(99)).unwrap();
+    assert!(other_user_can(&format!("cat '{path}'")));
+    assert!(!other_user_can(&format!("echo x >> '{path}'")));
+    chown(&file, Some(OTHER_USER), Some(99)).unwrap();
     let known = fs::metadata(&file).unwrap();
-    assert_eq!((known.uid(), known.gid()), (SOMEBODY, 99));
-    assert!(somebody_may(&format!(
+    assert_eq!((known.uid(), known.gid()), (OTHER_USER, 99));
+    assert!(other_user_can(&format!(
         "echo x >> '{path}' && chmod 640 '{path}'"
     )));
     assert_eq!(mode(&file), 0o640);
-    assert!(!somebody_may(&format!("chown 0 '{path}'")));
-    // The root is not theirs; a directory with the sticky bit is everybody's, but not each file in it.
-    assert!(!somebody_may(&format!(
+    assert!(!other_user_can(&format!("chown 0 '{path}'")));
+    // The root directory is not writable for the other user; a sticky one is, but not other users'
+    // files in it.
+    assert!(!other_user_can(&format!(
         "touch '{}'",
-        here.at("new").display()
+        mounted.at("new").display()
     )));
-    fs::create_dir(here.at("all")).unwrap();
-    set_mode(&here.at("all"), 0o1777);
-    fs::write(here.at("all/mine"), "").unwrap();
-    assert!(!somebody_may(&format!(
+    fs::create_dir(mounted.at("all")).unwrap();
+    set_mode(&mounted.at("all"), 0o1777);
+    fs::write(mounted.at("all/mine"), "").unwrap();
+    assert!(!other_user_can(&format!(
         "rm -f '{}'",
-        here.at("all/mine").display()
+        mounted.at("all/mine").display()
     )));
-    assert!(somebody_may(&format!(
+    assert!(other_user_can(&format!(
         "umask 027; mkdir '{0}' && touch '{0}/f'",
-        here.at("all/d").display()
+        mounted.at("all/d").display()
     )));
     assert_eq!(
-        (mode(&here.at("all/d")), mode(&here.at("all/d/f"))),
+        (mode(&mounted.at("all/d")), mode(&mounted.at("all/d/f"))),
         (0o750, 0o640)
     );
-    assert_eq!(fs::metadata(here.at("all/d/f")).unwrap().uid(), SOMEBODY);
+    assert_eq!(
+        fs::metadata(mounted.at("all/d/f")).unwrap().uid(),
+        OTHER_USER
+    );
 }
 
 #[test]
-fn who_writes_a_program_of_another_takes_its_rights() {
-    let here = Here::plain();
-    let file = here.at("file");
+fn writing_another_users_program_clears_setuid_and_setgid() {
+    let mounted = TestMount::plain();
+    let file = mounted.at("file");
     fs::write(&file, "text").unwrap();
     for (before, after) in [
         (0o6777, 0o777),
@@ -76,7 +80,7 @@ fn who_writes_a_program_of_another_takes_its_rights() {
     ] {
         set_mode(&file, before);
         assert_eq!(mode(&file), before);
-        assert!(somebody_may(&format!("echo x >> '{}'", file.display())));
+        assert!(other_user_can(&format!("echo x >> '{}'", file.display())));
         assert_eq!(mode(&file), after, "{before:o}");
     }
     set_mode(&file, 0o4755);
@@ -87,22 +91,22 @@ fn who_writes_a_program_of_another_takes_its_rights() {
 }
 
 #[test]
-fn a_group_is_passed_on_where_the_directory_says_so() {
-    let here = Here::plain();
-    fs::create_dir(here.at("d")).unwrap();
-    chown(here.at("d"), None, Some(77)).unwrap();
-    set_mode(&here.at("d"), 0o2775);
-    fs::write(here.at("d/file"), "").unwrap();
-    fs::create_dir(here.at("d/inner")).unwrap();
-    assert_eq!(fs::metadata(here.at("d/file")).unwrap().gid(), 77);
-    assert_eq!(fs::metadata(here.at("d/inner")).unwrap().gid(), 77);
-    assert_eq!(mode(&here.at("d/inner")) & 0o2000, 0o2000);
+fn setgid_directory_passes_its_group_on() {
+    let mounted = TestMount::plain();
+    fs::create_dir(mounted.at("d")).unwrap();
+    chown(mounted.at("d"), None, Some(77)).unwrap();
+    set_mode(&mounted.at("d"), 0o2775);
+    fs::write(mounted.at("d/file"), "").unwrap();
+    fs::create_dir(mounted.at("d/inner")).unwrap();
+    assert_eq!(fs::metadata(mounted.at("d/file")).unwrap().gid(), 77);
+    assert_eq!(fs::metadata(mounted.at("d/inner")).unwrap().gid(), 77);
+    assert_eq!(mode(&mounted.at("d/inner")) & 0o2000, 0o2000);
 }
 
 #[test]
 fn times_are_kept_to_the_nanosecond() {
-    let here = Here::plain();
-    let file = here.at("file");
+    let mounted = TestMount::plain();
+    let file = mounted.at("file");
     fs::write(&file, "text").unwrap();
     let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
     for (sec, nsec) in [
@@ -135,19 +139,19 @@ fn times_are_kept_to_the_nanosecond() {
     fs::write(&file, "more").unwrap();
     let written = known(&file);
     assert!(written.1 > read.0 && written.2 == written.1);
-    let directory = known(&here.at("."));
-    fs::hard_link(&file, here.at("other")).unwrap();
-    assert!(known(&here.at(".")).1 > directory.1);
+    let directory = known(&mounted.at("."));
+    fs::hard_link(&file, mounted.at("other")).unwrap();
+    assert!(known(&mounted.at(".")).1 > directory.1);
     assert!(known(&file).2 > written.2);
 }
 
 #[test]
-fn the_earliest_time_is_taken() {
-    let here = Here::plain();
-    let file = here.at("file");
+fn earliest_timestamp_is_clamped() {
+    let mounted = TestMount::plain();
+    let file = mounted.at("file");
     fs::write(&file, "text").unwrap();
-    // The earliest that there is, for each who answers requests, is kept as near as nanoseconds reach. Who is not
-    // answered would wait for ever.
+    // The earliest representable time is clamped to what nanoseconds in 64 bits can express;
+    // repeated for every worker thread. A request without a reply would hang forever.
     for _ in 0..16 {
         let mut touch = std::process::Command::new("timeout");
         let words = ["--signal=KILL", "60", "touch", "-m", "-d"];
@@ -158,9 +162,9 @@ fn the_earliest_time_is_taken() {
 }
 
 #[test]
-fn extended_attributes_are_kept_and_those_of_others_names_refused() {
-    let here = Here::plain();
-    let file = here.at("file");
+fn extended_attributes_round_trip_and_unknown_namespaces_are_refused() {
+    let mounted = TestMount::plain();
+    let file = mounted.at("file");
     fs::write(&file, "").unwrap();
     let get = |name: &str| {
         let mut value = [0; 100];
@@ -207,25 +211,25 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 #[test]
-fn access_lists_say_who_may_and_are_passed_on() {
+fn acls_control_access_and_are_inherited() {
     const ACCESS: &str = "system.posix_acl_access";
     const DEFAULT: &str = "system.posix_acl_default";
-    let here = Here::plain();
-    let file = here.at("file");
+    let mounted = TestMount::plain();
+    let file = mounted.at("file");
     fs::write(&file, "text").unwrap();
     set_mode(&file, 0o600);
-    let reads = |path: &std::path::Path| somebody_may(&format!("cat '{}'", path.display()));
-    let writes = |path: &std::path::Path| somebody_may(&format!("echo >> '{}'", path.display()));
+    let reads = |path: &std::path::Path| other_user_can(&format!("cat '{}'", path.display()));
+    let writes = |path: &std::path::Path| other_user_can(&format!("echo >> '{}'", path.display()));
     assert!(!reads(&file));
     let none = u32::MAX;
-    let theirs = [
+    let with_other_user = [
         (1, 6, none),
-        (2, 6, SOMEBODY),
+        (2, 6, OTHER_USER),
         (4, 0, none),
         (16, 6, none),
         (32, 0, none),
     ];
-    setxattr(&file, ACCESS, &list(&theirs), XattrFlags::empty()).unwrap();
+    setxattr(&file, ACCESS, &list(&with_other_user), XattrFlags::empty()).unwrap();
     assert!(reads(&file) && writes(&file));
     assert_eq!(mode(&file), 0o660);
     // The group's bits are the mask.
@@ -235,7 +239,7 @@ fn access_lists_say_who_may_and_are_passed_on() {
     let len = getxattr(&file, ACCESS, &mut value[..]).unwrap();
     let masked = [
         (1, 6, none),
-        (2, 6, SOMEBODY),
+        (2, 6, OTHER_USER),
         (4, 0, none),
         (16, 4, none),
         (32, 0, none),
@@ -243,23 +247,23 @@ fn access_lists_say_who_may_and_are_passed_on() {
     assert_eq!(value[..len], list(&masked));
     removexattr(&file, ACCESS).unwrap();
     assert!(!reads(&file));
-    fs::create_dir(here.at("d")).unwrap();
+    fs::create_dir(mounted.at("d")).unwrap();
     let default = list(&[
         (1, 7, none),
-        (2, 7, SOMEBODY),
+        (2, 7, OTHER_USER),
         (4, 5, none),
         (16, 7, none),
         (32, 0, none),
     ]);
-    setxattr(here.at("d"), DEFAULT, &default, XattrFlags::empty()).unwrap();
-    fs::write(here.at("d/file"), "text").unwrap();
-    assert!(reads(&here.at("d/file")) && writes(&here.at("d/file")));
-    assert_eq!(mode(&here.at("d/file")), 0o660);
-    fs::create_dir(here.at("d/inner")).unwrap();
-    let len = getxattr(here.at("d/inner"), DEFAULT, &mut value[..]).unwrap();
+    setxattr(mounted.at("d"), DEFAULT, &default, XattrFlags::empty()).unwrap();
+    fs::write(mounted.at("d/file"), "text").unwrap();
+    assert!(reads(&mounted.at("d/file")) && writes(&mounted.at("d/file")));
+    assert_eq!(mode(&mounted.at("d/file")), 0o660);
+    fs::create_dir(mounted.at("d/inner")).unwrap();
+    let len = getxattr(mounted.at("d/inner"), DEFAULT, &mut value[..]).unwrap();
     assert_eq!(value[..len], default);
-    assert!(somebody_may(&format!(
+    assert!(other_user_can(&format!(
         "touch '{}'",
-        here.at("d/inner/new").display()
+        mounted.at("d/inner/new").display()
     )));
 }
