@@ -1,12 +1,13 @@
-//! Suites that others wrote for filesystems, on mounts in device memory: pjdfstest, fsx and stress-ng; and what a user does who is not root.
+//! Third-party filesystem test suites on mounts in device memory (pjdfstest, fsx and stress-ng),
+//! and an unprivileged user's session.
 //!
-//! Each runs on a fresh mount that `fercuda vram mount` makes in a private folder. With `--bin-dir` and `--fercuda` nothing
-//! here needs cargo, a checkout or a network, so the bundle for a GPU machine carries this very program.
+//! Each runs on a fresh mount that `fercuda vram mount` creates in a private folder. With
+//! `--bin-dir` and `--fercuda` it needs no cargo, checkout or network, so the bundle for a GPU
+//! machine carries this program.
 //!
-//! Invariant: what a suite passes over is a failure unless it is listed here with its reason (`judge`). Whatever happens, what
-//! was mounted is unmounted, and nothing is ended but what was started here.
-//! Elsewhere: where the suites come from (`tools`), what their output means (`judge`).
-
+//! Invariant: a skipped test is a failure unless it is listed with its reason (`judge`). Every
+//! mount is unmounted in the end, and only processes started here are killed. Elsewhere: installing
+//! the suites (`tools`), parsing their output (`judge`).
 mod judge;
 mod mounted;
 mod speed;
@@ -21,22 +22,24 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use serde_json::json;
 
-use self::judge::Verdict;
-use self::mounted::{Mounted, Shape};
-use self::tools::Tools;
+use self::judge::SuiteVerdict;
+use self::mounted::{MountSettings, SuiteMount};
+use self::tools::SuiteTools;
 use crate::{setup, shell};
 
-/// A suite that does not come to its end in this time hangs.
-const LIMIT: Duration = Duration::from_secs(40 * 60);
-/// What a stressor may take longer than it was asked to.
-const GRACE: Duration = Duration::from_secs(120);
-/// Data that files of stressors may have, where they ask: their own is a gigabyte each.
-const STRESS_SIZED: [&str; 3] = ["hdd", "iomix", "fallocate"];
+/// Time limit of a suite.
+const SUITE_TIMEOUT: Duration = Duration::from_secs(40 * 60);
+/// Time that a stressor may take beyond its limit.
+const STRESSOR_GRACE: Duration = Duration::from_secs(120);
+/// Stressors with an option for their file size, as their default is a gigabyte each.
+const STRESSORS_WITH_SIZE: [&str; 3] = ["hdd", "iomix", "fallocate"];
 
-/// Operations of one fsx: it keeps all its mappings, over which the kernel goes whenever a file is cut.
-const FSX_AT_ONCE: u64 = 25_000;
-/// What fsx does, and how often: all that it can on Linux. `sendfile` takes two milliseconds on any filesystem.
-const FSX: &str = "\
+/// Operations of one fsx process: it keeps all its mappings, which the kernel walks at each
+/// truncation.
+const FSX_OPERATIONS_PER_MOUNT: u64 = 25_000;
+/// Weights of fsx's operations: all that it supports on Linux. `sendfile` takes two milliseconds on
+/// any filesystem.
+const FSX_CONFIG: &str = "\
 [opsize]
 min = 1
 
@@ -58,34 +61,34 @@ copy_file_range = 5
 ";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Suite {
+pub(crate) enum FilesystemSuite {
     Pjdfstest,
     Fsx,
     StressNg,
-    /// What somebody does who is not root.
+    /// Session of an unprivileged user.
     User,
-    /// How fast calls are, beside tmpfs: by its name alone, for a machine that does nothing else.
+    /// Benchmark against tmpfs; runs only if named, for an otherwise idle machine.
     Speed,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of them; all that find errors without any.
-    suites: Vec<Suite>,
-    /// Whose memory is mounted: soft, gpu or auto.
+    /// Suites to run [default: all but speed].
+    suites: Vec<FilesystemSuite>,
+    /// Device to mount: soft, gpu or auto.
     #[arg(long, default_value = "soft")]
     device: String,
-    /// The code of most mounts: off or rs [default: off on the software device,
-    /// where rs has fewer operations of its own, else rs].
+    /// Error-correcting code of most mounts: off or rs [default: off on the
+    /// software device, where rs has separate, fewer operations, else rs].
     #[arg(long)]
     ecc: Option<String>,
-    /// Operations of fsx for each way of caching, 25000 on each mount.
+    /// Operations of fsx for each cache mode, 25000 on each mount.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     operations: u64,
-    /// Operations of fsx with the code on the software device and its checks.
+    /// Operations of fsx with --ecc rs on the software device and its checks.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     coded_operations: u64,
-    /// As many of these mounts at a time for each way of caching.
+    /// Number of these mounts at a time for each cache mode.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     at_once: u64,
     /// Seconds for each of stress-ng's stressors.
@@ -97,7 +100,7 @@ pub(crate) struct Args {
     /// Seconds for each figure of speed.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     figure_seconds: f64,
-    /// Calls whose speed is measured: those in whose names this is [default: all].
+    /// Measure only calls with this in their names [default: all].
     #[arg(
         long,
         value_name = "NAME",
@@ -105,45 +108,48 @@ pub(crate) struct Args {
         hide_default_value = true
     )]
     calls: String,
-    /// What fsx begins with [default: another each time].
+    /// Seed of fsx [default: random].
     #[arg(long)]
     seed: Option<u64>,
-    /// A folder with pjdfstest, fsx and stress-ng [default: build/suites, into
-    /// which they are installed].
+    /// Folder with pjdfstest, fsx and stress-ng [default: build/suites, into which
+    /// they are installed].
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// The program that mounts [default: that of this checkout].
+    /// Program that mounts [default: this checkout's].
     #[arg(long, value_name = "FILE")]
     fercuda: Option<PathBuf>,
-    /// Where logs go.
+    /// Folder of the logs.
     #[arg(long, value_name = "DIR", default_value = "target/suites")]
     out: PathBuf,
-    /// Writes the table there too.
+    /// Write the results to a JSON file too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// What one suite came to on one mount.
-struct Row {
+/// Result of one suite on one mount.
+struct SuiteResult {
     suite: &'static str,
     mount: String,
     seconds: f64,
-    /// What repeats it.
+    /// What is needed to repeat it.
     note: String,
-    verdict: Verdict,
+    verdict: SuiteVerdict,
 }
 
-/// Runs what is asked for.
+/// Runs the requested suites.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    may_mount()?;
+    require_fuse_and_root()?;
     let out = std::path::absolute(&args.out)?;
-    fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let wanted = |suite| args.suites.is_empty() || args.suites.contains(&suite);
-    let is_speed = args.suites.contains(&Suite::Speed);
+    let is_speed = args.suites.contains(&FilesystemSuite::Speed);
     let tools = match &args.bin_dir {
-        Some(folder) => Tools::in_folder(folder),
-        None if args.suites == [Suite::Speed] => Tools::in_folder(&shell::root()),
-        None => tools::install(wanted(Suite::StressNg), wanted(Suite::User))?,
+        Some(folder) => SuiteTools::in_folder(folder),
+        None if args.suites == [FilesystemSuite::Speed] => SuiteTools::in_folder(&shell::root()),
+        None => tools::install(
+            wanted(FilesystemSuite::StressNg),
+            wanted(FilesystemSuite::User),
+        )?,
     };
     let fercuda = match &args.fercuda {
         Some(program) => std::path::absolute(program)?,
@@ -152,8 +158,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_soft = args.device == "soft";
     let ecc = args.ecc.clone();
     let ecc = ecc.unwrap_or_else(|| if is_soft { "off" } else { "rs" }.to_owned());
-    let mut all = Suites {
-        shape: Shape {
+    let mut all = SuiteRunner {
+        shape: MountSettings {
             fercuda,
             device: args.device.clone(),
             wheels: match args.fercuda {
@@ -166,33 +172,33 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         seed: args.seed.unwrap_or_else(seed),
         rows: Vec::new(),
     };
-    if wanted(Suite::Pjdfstest) {
+    if wanted(FilesystemSuite::Pjdfstest) {
         for cache in ["none", "keep"] {
             all.pjdfstest(&ecc, cache)?;
         }
     }
-    if wanted(Suite::Fsx) {
+    if wanted(FilesystemSuite::Fsx) {
         let mut left = args.operations;
         while left > 0 {
             let mut runs = Vec::new();
             for _ in 0..args.at_once {
-                let part = left.min(FSX_AT_ONCE);
+                let part = left.min(FSX_OPERATIONS_PER_MOUNT);
                 left -= part;
                 let both = ["none", "keep"].map(|cache| (ecc.as_str(), cache, part));
                 runs.extend(both.into_iter().filter(|it| it.2 > 0));
             }
             all.fsx(&runs)?;
-            // Each begins with another.
+            // Each run has another seed.
             all.seed += runs.len() as u64;
         }
         if is_soft && ecc != "rs" {
             all.fsx(&[("rs", "none", args.coded_operations)])?;
         }
     }
-    if wanted(Suite::StressNg) {
+    if wanted(FilesystemSuite::StressNg) {
         all.stress_ng(&ecc, Duration::from_secs(args.seconds))?;
     }
-    if wanted(Suite::User) {
+    if wanted(FilesystemSuite::User) {
         all.user(&args.device)?;
     }
     if is_speed {
@@ -200,21 +206,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Some(folder) => folder.join("io"),
             None => speed::build()?,
         };
-        let asked = speed::Asked {
+        let options = speed::SpeedOptions {
             rounds: args.rounds,
             seconds: args.figure_seconds,
             calls: &args.calls,
             json: args.json.as_deref(),
         };
-        speed::run(&all.shape, &io, &all.out, &asked)?;
-        if args.suites == [Suite::Speed] {
+        speed::run(&all.shape, &io, &all.out, &options)?;
+        if args.suites == [FilesystemSuite::Speed] {
             return Ok(());
         }
     }
     report(&all.rows, &all.out, args.json.as_deref())
 }
 
-/// Puts into a folder what `--bin-dir` takes.
+/// Copies the suites into a folder for `--bin-dir`.
 pub(crate) fn carry(to: &Path, copy: impl Fn(&Path, &Path) -> Result<()>) -> Result<()> {
     let tools = tools::install(true, false)?;
     fs::create_dir_all(to.join("lib"))?;
@@ -231,16 +237,14 @@ pub(crate) fn carry(to: &Path, copy: impl Fn(&Path, &Path) -> Result<()>) -> Res
     Ok(())
 }
 
-/// The two things without which nothing here is shown.
-fn may_mount() -> Result<()> {
+/// Fails without FUSE or without root, which every suite needs.
+fn require_fuse_and_root() -> Result<()> {
     if !Path::new("/dev/fuse").exists() {
-        bail!(
-            "the suites need a mount, and the kernel has no FUSE here: there is no /dev/fuse\ntry: modprobe fuse"
-        );
+        bail!("the suites need FUSE, and there is no /dev/fuse\ntry: modprobe fuse");
     }
     if !geteuid().is_root() {
         bail!(
-            "the suites mount, and make devices and files of others, which only root may\ntry: as root"
+            "the suites mount filesystems and create devices and files of other users, which requires root\ntry: as root"
         );
     }
     Ok(())
@@ -251,33 +255,33 @@ fn seed() -> u64 {
     now.map_or(1, |now| now.as_millis() as u64)
 }
 
-struct Suites {
-    shape: Shape,
-    tools: Tools,
+struct SuiteRunner {
+    shape: MountSettings,
+    tools: SuiteTools,
     out: PathBuf,
     seed: u64,
-    rows: Vec<Row>,
+    rows: Vec<SuiteResult>,
 }
 
-impl Suites {
-    /// A fresh mount, its words to the log of its own.
-    fn mount(&self, size: &str, ecc: &str, cache: &str, name: &str) -> Result<Mounted> {
+impl SuiteRunner {
+    /// Creates a fresh mount with its own log.
+    fn mount(&self, size: &str, ecc: &str, cache: &str, name: &str) -> Result<SuiteMount> {
         let options = [
             format!("--size={size}"),
             format!("--ecc={ecc}"),
             format!("--cache={cache}"),
         ];
-        Mounted::new(
+        SuiteMount::new(
             &self.shape,
             &options,
             &self.out.join(format!("{name}-mount.log")),
         )
     }
 
-    /// Twice: all of it, and by themselves the tests that make the mount one that can only be read. Beside others those fail
-    /// on every filesystem, as a test before them leaves a file open for writing.
+    /// Runs all tests, and then separately those that remount read-only. Among the others those
+    /// fail on every filesystem, as an earlier test leaves a file open for writing.
     fn pjdfstest(&mut self, ecc: &str, cache: &str) -> Result<()> {
-        let mount = said(ecc, cache);
+        let mount = describe_options(ecc, cache);
         shell::step(&format!("pjdfstest {} on {mount}", tools::PJDFSTEST.1));
         let mounted = self.mount("512MiB", ecc, cache, &format!("pjdfstest-{cache}"))?;
         let second = tempfile::tempdir()?;
@@ -294,25 +298,25 @@ impl Suites {
             if remounts {
                 command.arg("::erofs_");
             }
-            // Its status is in what it says of each test.
-            wait(spawn(command, &log)?, LIMIT, "pjdfstest")?;
+            // The verdict comes from the log's line for each test.
+            wait(spawn(command, &log)?, SUITE_TIMEOUT, "pjdfstest")?;
             logs.push(fs::read_to_string(&log)?);
         }
         let mut verdict = judge::pjdfstest(&logs);
-        verdict.end(mounted.end());
+        verdict.record_exit(mounted.end());
         self.row("pjdfstest", mount, began, String::new(), verdict);
         Ok(())
     }
 
-    /// On all of these mounts at once: each waits for its own daemon most of the time.
+    /// Runs fsx on all of these mounts concurrently: each process mostly waits for its daemon.
     fn fsx(&mut self, runs: &[(&str, &str, u64)]) -> Result<()> {
         let mut begun = Vec::new();
         let folder = tempfile::tempdir()?;
         let config = folder.path().join("fsx.toml");
-        fs::write(&config, FSX)?;
+        fs::write(&config, FSX_CONFIG)?;
         for ((ecc, cache, operations), at) in runs.iter().zip(0..) {
             let seed = self.seed + at;
-            let mount = said(ecc, cache);
+            let mount = describe_options(ecc, cache);
             shell::step(&format!(
                 "fsx {}: {operations} operations on {mount}, seed {seed}",
                 tools::FSX.1
@@ -328,21 +332,21 @@ impl Suites {
                 .arg(&self.out)
                 .arg(mounted.at().join(&name));
             let began = Instant::now();
-            let running = Running(spawn(command, &log)?);
+            let running = KilledProcess(spawn(command, &log)?);
             begun.push((running, mounted, mount, log, *operations, seed, began));
         }
         for (mut running, mounted, mount, log, operations, seed, began) in begun {
-            let status = running.wait(LIMIT, "fsx")?;
+            let status = running.wait(SUITE_TIMEOUT, "fsx")?;
             let mut verdict = judge::fsx(operations, status, &fs::read_to_string(&log)?);
-            verdict.end(mounted.end());
+            verdict.record_exit(mounted.end());
             self.row("fsx", mount, began, format!("seed {seed}"), verdict);
         }
         Ok(())
     }
 
-    /// One stressor of the class after the other, two of each at a time.
+    /// Runs the stressors of the class one after the other, two instances each.
     fn stress_ng(&mut self, ecc: &str, each: Duration) -> Result<()> {
-        let mount = said(ecc, "none");
+        let mount = describe_options(ecc, "none");
         let (version, stressors) = self.stressors()?;
         shell::step(&format!(
             "stress-ng {version}: {} stressors on {mount}, {} s each",
@@ -351,33 +355,33 @@ impl Suites {
         ));
         let mounted = self.mount("512MiB", ecc, "none", "stress-ng")?;
         let began = Instant::now();
-        let mut verdict = Verdict::default();
+        let mut verdict = SuiteVerdict::default();
         for stressor in &stressors {
             let log = self.out.join(format!("stress-ng-{stressor}.log"));
             let mut command = self.tools.command("stress-ng");
             command.arg(format!("--{stressor}")).arg("2");
             command.args(["--verify", "--timeout", &format!("{}s", each.as_secs())]);
             command.arg("--temp-path").arg(mounted.at());
-            if STRESS_SIZED.contains(&stressor.as_str()) {
+            if STRESSORS_WITH_SIZE.contains(&stressor.as_str()) {
                 command.arg(format!("--{stressor}-bytes")).arg("64m");
             }
-            let status = wait(spawn(command, &log)?, each + GRACE, stressor);
+            let status = wait(spawn(command, &log)?, each + STRESSOR_GRACE, stressor);
             let text = fs::read_to_string(&log)?;
             match status {
                 Ok(status) => judge::stressor(&mut verdict, stressor, status, &text),
                 Err(error) => verdict.failed.push(format!("{stressor}: {error}")),
             }
         }
-        verdict.end(mounted.end());
-        judge::stress_floor(&mut verdict);
+        verdict.record_exit(mounted.end());
+        judge::require_stressors(&mut verdict);
         let note = format!("{version}, {} s each", each.as_secs());
         self.row("stress-ng", mount, began, note, verdict);
         Ok(())
     }
 
-    /// Mounts by way of fusermount3, as any user does.
+    /// Runs the script of an unprivileged user, which mounts through fusermount3.
     fn user(&mut self, device: &str) -> Result<()> {
-        shell::step("a user who is not root, on --ecc=off");
+        shell::step("an unprivileged user, on --ecc=off");
         let script = tempfile::NamedTempFile::new()?;
         fs::write(script.path(), include_str!("suites/user.sh"))?;
         let log = self.out.join("user.log");
@@ -386,13 +390,19 @@ impl Suites {
         command.arg(script.path()).arg(&self.shape.fercuda);
         command.arg(self.tools.fusermount()?).arg(device);
         let began = Instant::now();
-        let status = wait(spawn(command, &log)?, LIMIT, "the user's steps")?;
+        let status = wait(spawn(command, &log)?, SUITE_TIMEOUT, "the user's steps")?;
         let verdict = judge::steps(status, &fs::read_to_string(&log)?);
-        self.row("user", said("off", "none"), began, String::new(), verdict);
+        self.row(
+            "user",
+            describe_options("off", "none"),
+            began,
+            String::new(),
+            verdict,
+        );
         Ok(())
     }
 
-    /// The version, and the names of the class's stressors.
+    /// Version of stress-ng, and the names of its filesystem stressors.
     fn stressors(&self) -> Result<(String, Vec<String>)> {
         let ask = |words: &[&str]| -> Result<String> {
             let mut command = self.tools.command("stress-ng");
@@ -403,15 +413,15 @@ impl Suites {
         };
         let version = ask(&["--version"])?;
         let version = version.split(&[' ', ',']).nth(3).unwrap_or("?").to_owned();
-        let said = ask(&["--class", "filesystem?"])?;
-        let names = said.split_once("stressors:").map(|(_, names)| names);
+        let output = ask(&["--class", "filesystem?"])?;
+        let names = output.split_once("stressors:").map(|(_, names)| names);
         let names: Vec<String> = names
             .unwrap_or_default()
             .split_whitespace()
             .map(str::to_owned)
             .collect();
         if names.is_empty() {
-            bail!("stress-ng names no stressors of its class filesystem, but says: {said}");
+            bail!("stress-ng lists no stressors of its class filesystem, but prints: {output}");
         }
         Ok((version, names))
     }
@@ -422,9 +432,9 @@ impl Suites {
         mount: String,
         began: Instant,
         note: String,
-        verdict: Verdict,
+        verdict: SuiteVerdict,
     ) {
-        let row = Row {
+        let row = SuiteResult {
             suite,
             mount,
             seconds: began.elapsed().as_secs_f64(),
@@ -436,14 +446,14 @@ impl Suites {
     }
 }
 
-fn said(ecc: &str, cache: &str) -> String {
+fn describe_options(ecc: &str, cache: &str) -> String {
     format!("--ecc={ecc} --cache={cache}")
 }
 
-/// A program that is ended with all that it started, if nobody waited for it.
-struct Running(Child);
+/// Child process that is killed with its process group on drop.
+struct KilledProcess(Child);
 
-impl Running {
+impl KilledProcess {
     fn wait(&mut self, limit: Duration, what: &str) -> Result<ExitStatus> {
         let began = Instant::now();
         loop {
@@ -451,17 +461,17 @@ impl Running {
                 return Ok(status);
             }
             if began.elapsed() > limit {
-                bail!("{what} is not done after {} s", limit.as_secs());
+                bail!("{what} has not finished after {} s", limit.as_secs());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for KilledProcess {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            // A group of its own, whose number nobody else has before we waited for it.
+            // The process group has its own ID, which is not reused before the child is waited for.
             let _gone = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
             let _status = self.0.wait();
         }
@@ -471,7 +481,7 @@ impl Drop for Running {
 fn spawn(mut command: Command, log: &Path) -> Result<Child> {
     use std::os::unix::process::CommandExt as _;
     let line = shell::describe(&command);
-    let file = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
+    let file = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
     command
         .process_group(0)
         .stdin(Stdio::null())
@@ -482,34 +492,34 @@ fn spawn(mut command: Command, log: &Path) -> Result<Child> {
 }
 
 fn wait(child: Child, limit: Duration, what: &str) -> Result<ExitStatus> {
-    Running(child).wait(limit, what)
+    KilledProcess(child).wait(limit, what)
 }
 
-fn line(row: &Row) -> String {
-    let Verdict {
+fn line(row: &SuiteResult) -> String {
+    let SuiteVerdict {
         passed,
         failed,
-        passed_over,
+        skipped,
     } = &row.verdict;
     format!(
-        "{:<10} {:<24} {passed:>8} passed {:>3} failed {:>3} over {:>7.1} s  {}",
+        "{:<10} {:<24} {passed:>8} passed {:>3} failed {:>3} skipped {:>7.1} s  {}",
         row.suite,
         row.mount,
         failed.len(),
-        passed_over.len(),
+        skipped.len(),
         row.seconds,
         row.note
     )
 }
 
-fn report(rows: &[Row], out: &Path, json: Option<&Path>) -> Result<()> {
+fn report(rows: &[SuiteResult], out: &Path, json: Option<&Path>) -> Result<()> {
     shell::step("suites");
     for row in rows {
         println!("{}", line(row));
     }
     for row in rows {
-        for (what, why) in &row.verdict.passed_over {
-            println!("{} passed over: {what}: {why}", row.suite);
+        for (what, why) in &row.verdict.skipped {
+            println!("{} skipped: {what}: {why}", row.suite);
         }
     }
     for row in rows {
@@ -537,9 +547,9 @@ fn report(rows: &[Row], out: &Path, json: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-fn as_json(row: &Row) -> serde_json::Value {
-    let over = row.verdict.passed_over.iter();
-    let over: Vec<_> = over
+fn as_json(row: &SuiteResult) -> serde_json::Value {
+    let skipped = row.verdict.skipped.iter();
+    let skipped: Vec<_> = skipped
         .map(|(what, why)| json!({ "test": what, "why": why }))
         .collect();
     json!({
@@ -549,6 +559,6 @@ fn as_json(row: &Row) -> serde_json::Value {
         "note": row.note,
         "passed": row.verdict.passed,
         "failed": row.verdict.failed,
-        "passed_over": over,
+        "passed_over": skipped,
     })
 }

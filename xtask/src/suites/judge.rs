@@ -1,7 +1,7 @@
-//! What the suites' output means, and what may be passed over.
+//! Parsers of the suites' output, and the lists of accepted skips.
 //!
-//! Invariant: a test counts as passed only where the suite says so by its name; what is passed over without a reason
-//! that is listed here has failed, and so has a suite of which fewer tests pass than are known to.
+//! Invariant: a test counts as passed only if the suite reports it by name; a skipped test without
+//! a reason listed here counts as failed, as does a suite with fewer passes than expected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,75 +9,72 @@ use std::process::ExitStatus;
 
 use anyhow::{Context as _, Result};
 
-/// What a user does who is not root.
+/// Steps of the unprivileged user's script.
 const USER_STEPS: u64 = 17;
 /// Tests of pjdfstest 0.2.2 that pass, as on tmpfs: all but one.
-const PJDFSTEST_PASS: u64 = 397;
-const PJDFSTEST_OVER: [(&str, &str); 1] = [(
+const PJDFSTEST_MIN_PASSED: u64 = 397;
+const PJDFSTEST_ACCEPTED_SKIPS: [(&str, &str); 1] = [(
     "link::link_count_max",
-    "a file may have more links than a test can make: pathconf knows no limit, on tmpfs neither",
+    "a file may have more links than a test can create: pathconf reports no limit, on tmpfs neither",
 )];
 
 /// Stressors of stress-ng 0.15.06 that run here; later versions have more.
-const STRESS_PASS: u64 = 44;
-const STRESS_OVER: [(&str, &str); 4] = [
+const STRESS_MIN_PASSED: u64 = 44;
+const STRESS_ACCEPTED_SKIPS: [(&str, &str); 4] = [
     (
         "bind-mount",
-        "stress-ng itself keeps it back, as it may hang the machine; it is about mounts, not about files",
+        "stress-ng disables it, as it may hang the machine; it tests mounts, not files",
     ),
     (
         "binderfs",
-        "a filesystem of its own, which the kernel has not",
+        "it tests another filesystem, which the kernel lacks",
     ),
-    (
-        "fiemap",
-        "where a file's extents lie is nothing that FUSE can be asked, nor tmpfs",
-    ),
+    ("fiemap", "FUSE has no FIEMAP, nor has tmpfs"),
     ("verity", "FUSE has no fs-verity, nor has tmpfs"),
 ];
 
-/// What one suite came to.
+/// Result of one suite.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
-    /// Tests, stressors or operations.
+pub(super) struct SuiteVerdict {
+    /// Number of tests, stressors or operations.
     pub passed: u64,
-    /// And why.
+    /// Failures, with their causes.
     pub failed: Vec<String>,
-    /// And why.
-    pub passed_over: Vec<(String, String)>,
+    /// Accepted skips, with their reasons.
+    pub skipped: Vec<(String, String)>,
 }
 
-impl Verdict {
-    /// A daemon that did not end well has failed, whatever its clients saw.
-    pub(super) fn end(&mut self, ended: Result<()>) {
+impl SuiteVerdict {
+    /// Records a daemon that did not exit cleanly as a failure, whatever its clients saw.
+    pub(super) fn record_exit(&mut self, ended: Result<()>) {
         if let Err(error) = ended {
             self.failed.push(format!("the mount: {error:#}"));
         }
     }
 
-    /// Passes over what may be, and fails what may not.
-    fn pass_over(&mut self, what: &str, said: &str, may: &[(&str, &str)]) {
-        match may.iter().find(|(name, _)| *name == what) {
-            Some((_, why)) => self.passed_over.push((what.to_owned(), (*why).to_owned())),
-            None => self.failed.push(format!("{what} was passed over: {said}")),
+    /// Records a skipped test: as accepted if it is listed, else as a failure.
+    fn record_skip(&mut self, what: &str, output: &str, accepted: &[(&str, &str)]) {
+        match accepted.iter().find(|(name, _)| *name == what) {
+            Some((_, why)) => self.skipped.push((what.to_owned(), (*why).to_owned())),
+            None => self.failed.push(format!("{what} was skipped: {output}")),
         }
     }
 
-    fn at_least(&mut self, count: u64) {
+    fn require_passed(&mut self, count: u64) {
         if self.passed < count {
             let passed = self.passed;
             self.failed
-                .push(format!("{passed} passed, and {count} are known to"));
+                .push(format!("{passed} passed, expected at least {count}"));
         }
     }
 }
 
-/// The configuration with all that Linux has, and whether the mount may become one that can only be read.
+/// Configuration with all features of Linux; `remounts` allows tests that remount read-only.
 pub(super) fn pjdfstest_config(remounts: bool) -> Result<String> {
     let read = |path| fs::read_to_string(path).with_context(|| format!("cannot read {path}"));
-    let others = others(&read("/etc/passwd")?, &read("/etc/group")?);
-    let [one, other] = others.context(
-        "pjdfstest becomes two users with groups of their own, and the system has not as many beside root",
+    let unprivileged_users = unprivileged_users(&read("/etc/passwd")?, &read("/etc/group")?);
+    let [one, other] = unprivileged_users.context(
+        "pjdfstest needs two unprivileged users with different groups, and the system has fewer",
     )?;
     Ok(format!(
         "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nstat_st_birthtime = {{}}\nutime_now = {{}}\nutimensat = {{}}\n\
@@ -86,8 +83,8 @@ pub(super) fn pjdfstest_config(remounts: bool) -> Result<String> {
     ))
 }
 
-/// Two users and the names of their groups, none of them root's.
-fn others(passwd: &str, group: &str) -> Option<[[String; 2]; 2]> {
+/// Two unprivileged users with different groups, by the names of both.
+fn unprivileged_users(passwd: &str, group: &str) -> Option<[[String; 2]; 2]> {
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
     let groups: BTreeMap<String, String> = group
         .lines()
@@ -109,9 +106,9 @@ fn others(passwd: &str, group: &str) -> Option<[[String; 2]; 2]> {
     found.try_into().ok()
 }
 
-/// Joins what several runs said: a test that one passed over another may have run.
-pub(super) fn pjdfstest(logs: &[String]) -> Verdict {
-    let mut verdict = Verdict::default();
+/// Joins the logs of several runs: a test that one skipped may have passed in another.
+pub(super) fn pjdfstest(logs: &[String]) -> SuiteVerdict {
+    let mut verdict = SuiteVerdict::default();
     let mut passed = BTreeSet::new();
     let mut over = BTreeMap::new();
     for log in logs {
@@ -137,72 +134,74 @@ pub(super) fn pjdfstest(logs: &[String]) -> Verdict {
             let last = log.lines().last().unwrap_or("nothing");
             verdict
                 .failed
-                .push(format!("it did not come to its end; it said last: {last}"));
+                .push(format!("it did not complete; its last line: {last}"));
         }
     }
     verdict.passed = passed.len() as u64;
-    for (name, said) in over.iter().filter(|it| !passed.contains(it.0)) {
-        verdict.pass_over(name, said, &PJDFSTEST_OVER);
+    for (name, output) in over.iter().filter(|it| !passed.contains(it.0)) {
+        verdict.record_skip(name, output, &PJDFSTEST_ACCEPTED_SKIPS);
     }
-    verdict.at_least(PJDFSTEST_PASS);
+    verdict.require_passed(PJDFSTEST_MIN_PASSED);
     verdict
 }
 
-pub(super) fn fsx(operations: u64, status: ExitStatus, log: &str) -> Verdict {
-    let mut verdict = Verdict::default();
+pub(super) fn fsx(operations: u64, status: ExitStatus, log: &str) -> SuiteVerdict {
+    let mut verdict = SuiteVerdict::default();
     if status.success() && log.contains("All operations completed A-OK!") {
         verdict.passed = operations;
     } else {
         let from = log.len().saturating_sub(2000);
         let last = log.get(from..).unwrap_or(log);
-        verdict.failed.push(format!("{status}; it said\n{last}"));
+        verdict
+            .failed
+            .push(format!("{status}; the end of its log:\n{last}"));
     }
     verdict
 }
 
-/// Steps of a script, each of which says what came of it.
-pub(super) fn steps(status: ExitStatus, log: &str) -> Verdict {
+/// Parses the log of the unprivileged user's script, which has a line for each step.
+pub(super) fn steps(status: ExitStatus, log: &str) -> SuiteVerdict {
     let done = log.lines().filter(|line| line.starts_with("ok "));
-    let mut verdict = Verdict {
+    let mut verdict = SuiteVerdict {
         passed: done.count() as u64,
-        ..Verdict::default()
+        ..SuiteVerdict::default()
     };
-    let said: Vec<&str> = log
+    let output: Vec<&str> = log
         .lines()
         .skip_while(|line| line.starts_with("ok "))
         .collect();
-    if !status.success() || !said.is_empty() {
+    if !status.success() || !output.is_empty() {
         verdict
             .failed
-            .push(format!("{status}\n{}", said.join("\n")));
+            .push(format!("{status}\n{}", output.join("\n")));
     }
-    verdict.at_least(USER_STEPS);
+    verdict.require_passed(USER_STEPS);
     verdict
 }
 
-/// What one stressor said: it ends with status 0 even where it passes itself over.
-pub(super) fn stressor(verdict: &mut Verdict, name: &str, status: ExitStatus, log: &str) {
+/// Judges one stressor by its log: it exits with status 0 also if it skips itself.
+pub(super) fn stressor(verdict: &mut SuiteVerdict, name: &str, status: ExitStatus, log: &str) {
     let line = |words: &[&str]| {
         let mut lines = log.lines();
         lines.find(|line| words.iter().any(|word| line.contains(word)))
     };
-    if let Some(said) = line(&[" fail: "]) {
-        verdict.failed.push(format!("{name}: {said}"));
-    } else if let Some(said) = line(&["skipping", "disabled '", "not implemented"]) {
-        verdict.pass_over(name, said, &STRESS_OVER);
+    if let Some(output) = line(&[" fail: "]) {
+        verdict.failed.push(format!("{name}: {output}"));
+    } else if let Some(output) = line(&["skipping", "disabled '", "not implemented"]) {
+        verdict.record_skip(name, output, &STRESS_ACCEPTED_SKIPS);
     } else if status.success() {
         verdict.passed += 1;
     } else {
         let last = log.lines().last().unwrap_or("nothing");
         verdict
             .failed
-            .push(format!("{name}: {status}; it said last: {last}"));
+            .push(format!("{name}: {status}; its last line: {last}"));
     }
 }
 
-/// Whether as many stressors passed as are known to.
-pub(super) fn stress_floor(verdict: &mut Verdict) {
-    verdict.at_least(STRESS_PASS);
+/// Fails if fewer stressors passed than expected.
+pub(super) fn require_stressors(verdict: &mut SuiteVerdict) {
+    verdict.require_passed(STRESS_MIN_PASSED);
 }
 
 #[cfg(test)]
@@ -217,47 +216,50 @@ mod tests {
         ExitStatus::from_raw(code << 8)
     }
 
-    /// A run of pjdfstest with so many good tests and some lines more.
-    fn said(good: u64, more: &str) -> String {
+    /// Log of pjdfstest with a number of passed tests and further lines.
+    fn output(good: u64, more: &str) -> String {
         let mut log: String = (0..good).map(|at| format!("t::n{at}   ok\n")).collect();
         log.push_str(more);
         log + "\nSummary: 0 failed, 0 skipped\n"
     }
 
     #[test]
-    fn what_one_run_passes_over_and_another_passes_has_passed() {
+    fn test_skipped_in_one_run_and_passed_in_another_counts_as_passed() {
         let first = "open::erofs     skipped\n\tRemounts (allow_remount) are not allowed\n";
-        let first = said(
-            PJDFSTEST_PASS - 1,
+        let first = output(
+            PJDFSTEST_MIN_PASSED - 1,
             &format!("{first}link::link_count_max   skipped\n\tCannot get value\n"),
         );
-        let verdict = pjdfstest(&[first.clone(), said(0, "open::erofs      ok\n")]);
+        let verdict = pjdfstest(&[first.clone(), output(0, "open::erofs      ok\n")]);
         assert_eq!(
             (verdict.passed, &*verdict.failed),
-            (PJDFSTEST_PASS, &[][..])
+            (PJDFSTEST_MIN_PASSED, &[][..])
         );
-        assert_eq!(verdict.passed_over.len(), 1);
-        // Without the other run it is missed, for both reasons.
+        assert_eq!(verdict.skipped.len(), 1);
+        // Without the other run there are two failures: the skipped test, and the number of passes.
         let verdict = pjdfstest(&[first]);
         assert_eq!(verdict.failed.len(), 2, "{verdict:?}");
-        assert!(verdict.failed[0].contains("open::erofs was passed over: Remounts"));
-        assert!(verdict.failed[1].contains("396 passed, and 397"));
+        assert!(verdict.failed[0].contains("open::erofs was skipped: Remounts"));
+        assert!(verdict.failed[1].contains("396 passed, expected at least 397"));
     }
 
     #[test]
-    fn a_failed_test_and_a_run_without_an_end_are_failures() {
-        let log = said(PJDFSTEST_PASS, "chmod::x    FAILED\n\tassertion failed\n");
+    fn failed_test_and_incomplete_run_are_failures() {
+        let log = output(
+            PJDFSTEST_MIN_PASSED,
+            "chmod::x    FAILED\n\tassertion failed\n",
+        );
         assert_eq!(pjdfstest(&[log]).failed, ["chmod::x: assertion failed"]);
-        let log = said(PJDFSTEST_PASS, "").replace("Summary", "");
+        let log = output(PJDFSTEST_MIN_PASSED, "").replace("Summary", "");
         let failed = pjdfstest(&[log]).failed;
         assert!(
-            failed.len() == 1 && failed[0].contains("its end"),
+            failed.len() == 1 && failed[0].contains("did not complete"),
             "{failed:?}"
         );
     }
 
     #[test]
-    fn fsx_has_to_end_well_and_to_say_so() {
+    fn fsx_needs_status_0_and_its_success_line() {
         let log = "All operations completed A-OK!\n";
         assert_eq!(fsx(7, status(OK), log).passed, 7);
         for (code, log) in [(1, log), (OK, "Using seed 3"), (1, "Size error")] {
@@ -267,18 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stressor_that_fails_or_passes_itself_over_without_a_reason_is_a_failure() {
+    fn failing_and_unlisted_skipping_stressors_are_failures() {
         let skips = "stress-ng: info: [1] x: not supported, skipping stressor\n";
         let fails = "stress-ng: fail: [1] x: data differs\n";
         let both = format!("{skips}{fails}");
         let judged = |name, code, log: &str| {
-            let mut verdict = Verdict::default();
+            let mut verdict = SuiteVerdict::default();
             stressor(&mut verdict, name, status(code), log);
-            (
-                verdict.passed,
-                verdict.failed.len(),
-                verdict.passed_over.len(),
-            )
+            (verdict.passed, verdict.failed.len(), verdict.skipped.len())
         };
         assert_eq!(judged("chmod", OK, "successful run completed"), (1, 0, 0));
         assert_eq!(judged("chmod", OK, skips), (0, 1, 0));
@@ -286,17 +284,17 @@ mod tests {
         assert_eq!(judged("fiemap", OK, &both), (0, 1, 0));
         assert_eq!(judged("chmod", 2, ""), (0, 1, 0));
         assert_eq!(judged("chmod", OK, fails), (0, 1, 0));
-        let mut few = Verdict::default();
-        stress_floor(&mut few);
+        let mut few = SuiteVerdict::default();
+        require_stressors(&mut few);
         assert_eq!(few.failed.len(), 1);
     }
 
     #[test]
-    fn others_are_two_users_whose_groups_have_names() {
+    fn two_users_have_different_named_groups() {
         let passwd = "root:x:0:0::/:\nsync:x:4:65534::/:\nno:x:5:77::/:\ndaemon:x:1:1::/:\nnobody:x:65534:65534::/:\n";
         let group = "root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\n";
-        let found = others(passwd, group).unwrap();
+        let found = unprivileged_users(passwd, group).unwrap();
         assert_eq!(found, [["sync", "nogroup"], ["daemon", "daemon"]]);
-        assert_eq!(others(passwd, "root:x:0:\ndaemon:x:1:\n"), None);
+        assert_eq!(unprivileged_users(passwd, "root:x:0:\ndaemon:x:1:\n"), None);
     }
 }

@@ -1,6 +1,7 @@
-//! A mount that is there as long as its value.
+//! RAII guard of a mount for one suite.
 //!
-//! Invariant: whoever drops it finds it unmounted and its daemon gone, also if the daemon died or hangs.
+//! Invariant: after its drop the mount and its daemon are gone, also if the daemon crashed or
+//! hangs.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -14,30 +15,30 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A daemon that is told to end and is not gone by then never will.
-const LIMIT: Duration = Duration::from_secs(120);
-/// The status of a daemon on whose device kernels did what they may not.
-const FINDINGS: i32 = 97;
+/// Time for the daemon to exit after SIGTERM; afterwards it counts as hung.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Exit status of a daemon after the software device's checks have reported findings.
+const FINDINGS_STATUS: i32 = 97;
 
-/// What every mount has.
-pub(super) struct Shape {
+/// Settings that all mounts share.
+pub(super) struct MountSettings {
     pub fercuda: PathBuf,
     pub device: String,
-    /// Where NVRTC is, if this is known here.
+    /// Directory with NVRTC, if known.
     pub wheels: Option<PathBuf>,
 }
 
-pub(super) struct Mounted {
+pub(super) struct SuiteMount {
     daemon: Child,
     dir: TempDir,
 }
 
-impl Mounted {
-    pub(super) fn new(shape: &Shape, options: &[String], log: &Path) -> Result<Self> {
+impl SuiteMount {
+    pub(super) fn new(shape: &MountSettings, options: &[String], log: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        // Tests become others, who have to come by.
+        // Tests switch to other users, which need access.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))?;
-        let file = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
+        let file = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
         let mut command = Command::new(&shape.fercuda);
         command
             .args(["vram", "mount", "--foreground", "--allow-other"])
@@ -45,8 +46,9 @@ impl Mounted {
             .args(options)
             .arg(dir.path())
             .env("FERCUDA_SOFT_CHECK", "1")
-            .env("FERCUDA_SOFT_CHECK_EXIT", FINDINGS.to_string());
-        // Without the code there is no kernel to check, and copies take ten times as long.
+            .env("FERCUDA_SOFT_CHECK_EXIT", FINDINGS_STATUS.to_string());
+        // Without ECC no kernel runs that could be checked, and the checks make copies ten times as
+        // slow.
         if options.iter().any(|option| option == "--ecc=off") {
             command.env("FERCUDA_SOFT_CHECK", "0");
         }
@@ -60,13 +62,13 @@ impl Mounted {
             .spawn();
         let daemon = daemon.with_context(|| format!("cannot start {}", shape.fercuda.display()))?;
         let mut it = Self { daemon, dir };
-        let mut said = String::new();
+        let mut output = String::new();
         if let Some(from) = it.daemon.stdout.take() {
-            BufReader::new(from).read_line(&mut said)?;
+            BufReader::new(from).read_line(&mut output)?;
         }
-        if !said.starts_with("mounted at ") {
+        if !output.starts_with("mounted at ") {
             let why = std::fs::read_to_string(log)?;
-            bail!("cannot mount with {}\n{said}{why}", options.join(" "));
+            bail!("cannot mount with {}\n{output}{why}", options.join(" "));
         }
         Ok(it)
     }
@@ -79,10 +81,11 @@ impl Mounted {
         self.dir.path()
     }
 
-    /// Unmounts it and says whether the daemon ended well: it lived, unmounted by itself, and nothing was found.
+    /// Unmounts; an error unless the daemon was running, exited by itself with status 0 and had no
+    /// findings.
     pub(super) fn end(mut self) -> Result<()> {
         if let Some(status) = self.daemon.try_wait()? {
-            bail!("the daemon was gone before it was told to: {status}");
+            bail!("the daemon exited before SIGTERM: {status}");
         }
         kill_process(Pid::from_child(&self.daemon), Signal::TERM)?;
         let began = Instant::now();
@@ -90,29 +93,31 @@ impl Mounted {
             if let Some(status) = self.daemon.try_wait()? {
                 break status;
             }
-            if began.elapsed() > LIMIT {
+            if began.elapsed() > EXIT_TIMEOUT {
                 bail!(
-                    "the daemon is still there {} s after SIGTERM",
-                    LIMIT.as_secs()
+                    "the daemon is still running {} s after SIGTERM",
+                    EXIT_TIMEOUT.as_secs()
                 );
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         match status.code() {
             Some(0) => Ok(()),
-            Some(FINDINGS) => bail!("kernels did what they may not; the mount's log says what"),
+            Some(FINDINGS_STATUS) => {
+                bail!("the software device's checks reported findings; they are in the mount's log")
+            }
             _ => bail!("the daemon ended with {status}"),
         }
     }
 }
 
-impl Drop for Mounted {
+impl Drop for SuiteMount {
     fn drop(&mut self) {
         if let Ok(None) = self.daemon.try_wait() {
             let _gone = self.daemon.kill();
             let _status = self.daemon.wait();
         }
-        // What nobody serves any more; usually it is unmounted, and this is refused.
+        // Detaches a dead mount; usually it is unmounted already, and this fails.
         let _not_mounted = rustix::mount::unmount(self.dir.path(), UnmountFlags::DETACH);
     }
 }

@@ -1,9 +1,9 @@
-//! How fast programs read and write, on each kind of mount in turn and on tmpfs, round after round: medians stand side by side.
+//! Benchmark of reads and writes on each kind of mount and on tmpfs, in interleaved rounds.
 //!
-//! `io`, an example of `fercuda-vramfs`, makes the calls and says what came of them. A machine's speed drifts, so what is compared is
-//! measured in the same round.
+//! The example `io` of `fercuda-vramfs` makes the calls and prints its measurements. As a machine's
+//! speed drifts, the mounts are compared within the same round.
 //!
-//! Invariant: a figure is the median of all rounds, or there is none.
+//! Invariant: a reported figure is the median of all rounds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,71 +15,76 @@ use anyhow::{Context as _, Result, bail};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
-use super::mounted::{Mounted, Shape};
+use super::mounted::{MountSettings, SuiteMount};
 use crate::{cargo, shell};
 
-/// What is measured, with options of `fercuda vram mount`; none for tmpfs.
+/// Kinds of mounts, with options of `fercuda vram mount`; none for tmpfs.
 const KINDS: [(&str, &[&str]); 4] = [
     ("tmpfs", &[]),
     ("--ecc off", &["--ecc=off"]),
     ("--verify scrub", &["--ecc=rs", "--verify=scrub"]),
     ("--verify read", &["--ecc=rs", "--verify=read"]),
 ];
-/// The mount that others are compared with.
-const PLAIN: usize = 1;
-/// What all files of `io` have room in.
+/// Index of the baseline mount.
+const BASELINE: usize = 1;
+/// Size of the mounts, which holds all files of `io`.
 const SIZE: &str = "8GiB";
 
-/// What `io` said of one kind of call: its unit, and a figure for each number of jobs.
-type Row = (String, Vec<f64>);
+/// Measurement of one kind of call: its unit, and a figure for each number of jobs.
+type CallFigures = (String, Vec<f64>);
 
-/// Numbers of jobs, and what was said of each kind of call.
-type Said = (Vec<u32>, Vec<(String, Row)>);
+/// Parsed output of `io`: numbers of jobs, and a measurement of each kind of call.
+type IoOutput = (Vec<u32>, Vec<(String, CallFigures)>);
 
-/// What was measured of one kind of mount.
+/// Measurements of one kind of mount.
 #[derive(Default)]
-struct Measured {
-    /// By the kind of call, each round.
-    rounds: BTreeMap<String, Vec<Row>>,
-    /// The daemon's memory behind that: its own, and page-locked.
+struct MountFigures {
+    /// By kind of call, one entry for each round.
+    rounds: BTreeMap<String, Vec<CallFigures>>,
+    /// Daemon memory after each round: private, and page-locked.
     memory_kib: Vec<[u64; 2]>,
 }
 
-/// What is asked for.
-pub(super) struct Asked<'a> {
+/// Parameters of the benchmark.
+pub(super) struct SpeedOptions<'a> {
     pub rounds: u32,
     pub seconds: f64,
-    /// Of calls in whose names this is.
+    /// Measures only calls that have this in their names.
     pub calls: &'a str,
-    /// Where all figures go too.
+    /// File that all figures are written to as JSON.
     pub json: Option<&'a Path>,
 }
 
-/// Measures so often, so many seconds a figure, and prints a table.
-pub(super) fn run(shape: &Shape, io: &Path, out: &Path, asked: &Asked<'_>) -> Result<()> {
-    let (rounds, seconds) = (asked.rounds, asked.seconds);
-    let mut all: [Measured; KINDS.len()] = Default::default();
+/// Measures all rounds and prints a table.
+pub(super) fn run(
+    shape: &MountSettings,
+    io: &Path,
+    out: &Path,
+    settings: &SpeedOptions<'_>,
+) -> Result<()> {
+    let (rounds, seconds) = (settings.rounds, settings.seconds);
+    let mut all: [MountFigures; KINDS.len()] = Default::default();
     let mut jobs = Vec::new();
     for round in 1..=rounds {
         for turn in 0..KINDS.len() {
-            // Another comes first in each round.
+            // Each round starts with another mount.
             let kind = (turn + round as usize - 1) % KINDS.len();
             let ((name, options), measured) = (&KINDS[kind], &mut all[kind]);
             shell::step(&format!("{name}, round {round} of {rounds}"));
-            let said = if options.is_empty() {
-                let place = Tmpfs::new()?;
-                measure(io, place.0.path(), asked)?
+            let output = if options.is_empty() {
+                let place = TmpfsMount::new()?;
+                measure(io, place.0.path(), settings)?
             } else {
                 let mut words = vec![format!("--size={SIZE}")];
                 words.extend(options.iter().map(|it| (*it).to_owned()));
-                let mounted = Mounted::new(shape, &words, &out.join("speed-mount.log"))?;
-                let said = measure(io, mounted.at(), asked)?;
+                let mounted = SuiteMount::new(shape, &words, &out.join("speed-mount.log"))?;
+                let output = measure(io, mounted.at(), settings)?;
                 measured.memory_kib.push(memory_kib(mounted.pid())?);
                 mounted.end()?;
-                said
+                output
             };
-            print!("{said}");
-            let (header, rows) = parse(&said)?;
+            print!("{output}");
+            let (header, rows) = parse(&output)?;
             jobs = header;
             for (call, row) in rows {
                 measured.rounds.entry(call).or_default().push(row);
@@ -89,7 +94,7 @@ pub(super) fn run(shape: &Shape, io: &Path, out: &Path, asked: &Asked<'_>) -> Re
     let text = table(&jobs, &all);
     shell::step(&format!("medians of {rounds} rounds, {seconds} s each"));
     print!("{text}");
-    if let Some(path) = asked.json {
+    if let Some(path) = settings.json {
         let kinds = KINDS.iter().zip(&all).map(|((name, _), it)| {
             let calls = it
                 .rounds
@@ -106,9 +111,9 @@ pub(super) fn run(shape: &Shape, io: &Path, out: &Path, asked: &Asked<'_>) -> Re
     Ok(())
 }
 
-/// The example, built as users build programs.
+/// Builds the example with the release profile.
 pub(super) fn build() -> Result<PathBuf> {
-    let asked = [
+    let arguments = [
         "--locked",
         "--release",
         "--package",
@@ -116,25 +121,25 @@ pub(super) fn build() -> Result<PathBuf> {
         "--example",
         "io",
     ];
-    let made = cargo::artifacts("build", &asked)?;
+    let made = cargo::artifacts("build", &arguments)?;
     let program = made.into_iter().find_map(|made| made.executable);
     program.context("fercuda-vramfs has no example io")
 }
 
-fn measure(io: &Path, at: &Path, asked: &Asked<'_>) -> Result<String> {
+fn measure(io: &Path, at: &Path, settings: &SpeedOptions<'_>) -> Result<String> {
     let mut command = Command::new(io);
     command
         .arg(at)
-        .arg(asked.seconds.to_string())
-        .arg(asked.calls)
+        .arg(settings.seconds.to_string())
+        .arg(settings.calls)
         .stdin(Stdio::null());
     shell::capture(command)
 }
 
-/// A tmpfs in a private folder.
-struct Tmpfs(tempfile::TempDir);
+/// tmpfs on a private folder, unmounted on drop.
+struct TmpfsMount(tempfile::TempDir);
 
-impl Tmpfs {
+impl TmpfsMount {
     fn new() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let none: Option<&std::ffi::CStr> = None;
@@ -144,29 +149,29 @@ impl Tmpfs {
     }
 }
 
-impl Drop for Tmpfs {
+impl Drop for TmpfsMount {
     fn drop(&mut self) {
-        let _it_is_ours = unmount(self.0.path(), UnmountFlags::DETACH);
+        let _unmounted = unmount(self.0.path(), UnmountFlags::DETACH);
     }
 }
 
-/// Memory of a process of its own, and what it shares with a device.
+/// Private memory of a process, and memory it shares with a device.
 fn memory_kib(pid: u32) -> Result<[u64; 2]> {
-    let said = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let output = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let of = |name: &str| {
-        let mut lines = said.lines();
+        let mut lines = output.lines();
         let line = lines.find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse().ok()
     };
     let both = of("RssAnon:").zip(of("RssShmem:"));
-    let (own, shared) = both.context("the kernel does not say what memory the daemon has")?;
+    let (own, shared) = both.context("the daemon's memory is missing in /proc/PID/status")?;
     Ok([own, shared])
 }
 
-fn parse(said: &str) -> Result<Said> {
+fn parse(output: &str) -> Result<IoOutput> {
     let mut jobs = Vec::new();
     let mut rows = Vec::new();
-    for line in said.lines() {
+    for line in output.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.last() == Some(&"jobs") {
             let numbers = words.iter().step_by(2).map(|it| it.parse());
@@ -174,10 +179,10 @@ fn parse(said: &str) -> Result<Said> {
         } else if !jobs.is_empty() {
             let figures = 2 * jobs.len();
             let first = words.len().checked_sub(figures);
-            let first = first.with_context(|| format!("io said: {line}"))?;
+            let first = first.with_context(|| format!("unexpected output of io: {line}"))?;
             let values = words[first..].iter().step_by(2).map(|it| it.parse());
             let values = values.collect::<Result<_, _>>();
-            let values = values.with_context(|| format!("io said: {line}"))?;
+            let values = values.with_context(|| format!("unexpected output of io: {line}"))?;
             rows.push((
                 words[..first].join(" "),
                 (words[first + 1].to_owned(), values),
@@ -185,7 +190,7 @@ fn parse(said: &str) -> Result<Said> {
         }
     }
     if rows.is_empty() {
-        bail!("io said nothing that was measured:\n{said}");
+        bail!("io printed no measurements:\n{output}");
     }
     Ok((jobs, rows))
 }
@@ -196,23 +201,23 @@ fn median(mut values: Vec<f64>) -> f64 {
     (low + high) / 2.0
 }
 
-fn table(jobs: &[u32], all: &[Measured]) -> String {
+fn table(jobs: &[u32], all: &[MountFigures]) -> String {
     let mut text = format!("{:<22}", "");
     for jobs in jobs {
         // Writing to a String cannot fail.
         let _infallible = write!(text, "{:>12}", format!("{jobs} jobs"));
     }
     text.push('\n');
-    let medians = |of: &Measured, call: &str| -> Option<Vec<f64>> {
+    let medians = |of: &MountFigures, call: &str| -> Option<Vec<f64>> {
         let rows = of.rounds.get(call)?;
         let of_jobs = |at: usize| median(rows.iter().map(|row| row.1[at]).collect());
         Some((0..jobs.len()).map(of_jobs).collect())
     };
-    for (call, rows) in &all[PLAIN].rounds {
+    for (call, rows) in &all[BASELINE].rounds {
         let unit = rows.first().map_or("", |row| &row.0);
         let better = if unit == "us" { ", less is better" } else { "" };
         let _infallible = writeln!(text, "{call}, {unit}{better}");
-        let plain = medians(&all[PLAIN], call);
+        let plain = medians(&all[BASELINE], call);
         for ((name, _), of) in KINDS.iter().zip(all) {
             let Some(figures) = medians(of, call) else {
                 continue;
@@ -247,14 +252,14 @@ fn table(jobs: &[u32], all: &[Measured]) -> String {
 mod tests {
     use super::*;
 
-    const SAID: &str = "calls are direct\n                              1 jobs      4 jobs\n\
+    const SAMPLE_OUTPUT: &str = "calls are direct\n                              1 jobs      4 jobs\n\
                         write 1 MiB                2.50 GB/s  10.00 GB/s\n\
                         read 4 KiB random          18.1 K/s   135.5 K/s\n\
                         read 4 KiB, 1 ms apart      76.4 us     62.2 us\n";
 
     #[test]
-    fn what_io_says_is_read_as_it_says_it() {
-        let (jobs, rows) = parse(SAID).unwrap();
+    fn output_of_io_is_parsed() {
+        let (jobs, rows) = parse(SAMPLE_OUTPUT).unwrap();
         assert_eq!(jobs, [1, 4]);
         let expected = [
             ("write 1 MiB", "GB/s", vec![2.5, 10.0]),
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_medians_and_what_they_are_of_the_plain_mounts() {
+    fn table_has_medians_and_percentages_of_the_baseline() {
         let measured = |values: &[f64]| {
             let rows = |unit: &str| {
                 values
@@ -279,7 +284,7 @@ mod tests {
                     .collect()
             };
             let rounds = [("read", "GB/s"), ("each", "us")];
-            Measured {
+            MountFigures {
                 rounds: rounds
                     .map(|(call, unit)| (call.to_owned(), rows(unit)))
                     .into(),
@@ -287,7 +292,7 @@ mod tests {
             }
         };
         let all = [
-            Measured::default(),
+            MountFigures::default(),
             measured(&[9.0, 11.0, 10.0, 1.0]),
             measured(&[9.0]),
             measured(&[4.75]),

@@ -1,4 +1,4 @@
-//! Where the suites come from: crates of others, built here, and a package of the distribution.
+//! Installation of the suites: crates built here, and a package of the distribution.
 //!
 //! Invariant: nothing is installed outside build/.
 
@@ -10,28 +10,28 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{cargo, shell};
 
-/// Name and version, on which the numbers of `judge` are founded.
+/// Name and version; the expected numbers of passes in `judge` depend on the version.
 pub(super) const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
 pub(super) const FSX: (&str, &str) = ("fsx", "0.3.2");
 const STRESS_NG: &str = "stress-ng";
 const FUSERMOUNT: &str = "fusermount3";
 
-/// Programs by name, with the libraries that they brought.
-pub(super) struct Tools {
+/// Installed programs, with the libraries that they need.
+pub(super) struct SuiteTools {
     bin: PathBuf,
-    /// Of a stress-ng that is not the system's.
+    /// Libraries of an unpacked stress-ng.
     libraries: Vec<PathBuf>,
 }
 
-impl Tools {
-    /// As the bundle has them: all in one folder, libraries in `lib` beside them.
+impl SuiteTools {
+    /// Layout of the bundle: programs in one folder, libraries in `lib` beside them.
     pub(super) fn in_folder(folder: &Path) -> Self {
         let bin = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let libraries = vec![bin.join("lib")];
         Self { bin, libraries }
     }
 
-    /// One of them; what is not in the folder is the system's.
+    /// Command for a program: the folder's, else the system's.
     pub(super) fn command(&self, name: &str) -> Command {
         let own = self.bin.join(name);
         if !own.exists() {
@@ -46,7 +46,7 @@ impl Tools {
         command
     }
 
-    /// stress-ng and its libraries, for a folder that [`Tools::in_folder`] takes.
+    /// stress-ng and its libraries, to be copied into a folder for [`SuiteTools::in_folder`].
     pub(super) fn stress_ng(&self) -> Result<(PathBuf, Vec<PathBuf>)> {
         let own = self.bin.join(STRESS_NG);
         let program = match own.exists() {
@@ -58,15 +58,15 @@ impl Tools {
         if let Ok(search) = std::env::join_paths(&self.libraries) {
             ask.env("LD_LIBRARY_PATH", search);
         }
-        let said = shell::capture(ask)?;
-        let paths = said.lines().filter_map(|line| {
+        let output = shell::capture(ask)?;
+        let paths = output.lines().filter_map(|line| {
             let path = line.split_once("=> ")?.1.split(' ').next()?;
             path.starts_with('/').then(|| PathBuf::from(path))
         });
         Ok((program, paths.filter(|path| !is_of_glibc(path)).collect()))
     }
 
-    /// fusermount3.
+    /// Path of fusermount3.
     pub(super) fn fusermount(&self) -> Result<PathBuf> {
         let own = self.bin.join(FUSERMOUNT);
         match own.exists() {
@@ -77,13 +77,13 @@ impl Tools {
         }
     }
 
-    /// The folder of what was built here.
+    /// Folder of the programs built here.
     pub(super) fn bin(&self) -> &Path {
         &self.bin
     }
 }
 
-/// Whatever system there is has these, of one version with its loader.
+/// Libraries of glibc, which every system has, in a version that matches its loader.
 fn is_of_glibc(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.split('.').next().unwrap_or_default();
@@ -98,17 +98,17 @@ fn is_of_glibc(path: &Path) -> bool {
     .contains(&stem)
 }
 
-/// Installs what is not there.
-pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<Tools> {
+/// Installs missing programs.
+pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<SuiteTools> {
     let root = shell::root().join("build/suites");
-    fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
-    // Cargo wants no links on the way.
+    fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
+    // Cargo rejects symbolic links in the path.
     let root = root.canonicalize()?;
     for (name, version) in [PJDFSTEST, FSX] {
-        crate_of(&root, name, version)?;
+        install_crate(&root, name, version)?;
     }
     let unpacked = root.join(STRESS_NG);
-    let tools = Tools {
+    let tools = SuiteTools {
         bin: root.join("bin"),
         libraries: ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"]
             .map(|folder| unpacked.join(folder))
@@ -120,18 +120,19 @@ pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<Too
     ] {
         if is_wanted && find(program).is_none() {
             let link = tools.bin.join(program);
-            let program = unpack(package, program, &root.join(package))?;
+            let program = unpack_debian_program(package, program, &root.join(package))?;
             let _none_before = fs::remove_file(&link);
             std::os::unix::fs::symlink(program, &link)?;
         }
     }
-    if with_stress_ng && !answers(tools.command(STRESS_NG), "stress-ng") {
+    if with_stress_ng && !reports_version(tools.command(STRESS_NG), "stress-ng") {
         bail!("stress-ng does not start\ntry: apt-get install stress-ng");
     }
     Ok(tools)
 }
 
-/// The program of this checkout, built as tests are: what they built is taken as it is. Or as users build it.
+/// Builds `fercuda` of this checkout: with the test profile, to reuse its artifacts, or as users
+/// build it.
 pub(super) fn fercuda(is_fast: bool) -> Result<PathBuf> {
     let mut asked = vec!["--locked", "--package", "fercuda-cli", "--bin", "fercuda"];
     if is_fast {
@@ -142,10 +143,10 @@ pub(super) fn fercuda(is_fast: bool) -> Result<PathBuf> {
     program.context("fercuda-cli built no program")
 }
 
-/// A crate's program, with little optimisation: what it tests is slower.
-fn crate_of(root: &Path, name: &str, version: &str) -> Result<()> {
+/// Installs a crate's program with little optimisation, as what it tests is slower.
+fn install_crate(root: &Path, name: &str, version: &str) -> Result<()> {
     let there = Command::new(root.join("bin").join(name));
-    if answers(there, &format!("{name} {version}")) {
+    if reports_version(there, &format!("{name} {version}")) {
         return Ok(());
     }
     shell::step(&format!("set-up: {name} {version}, once"));
@@ -167,8 +168,8 @@ fn crate_of(root: &Path, name: &str, version: &str) -> Result<()> {
     shell::run(install).context("try: check that cargo reaches its registry")
 }
 
-/// Whether a program can be started and says so of itself.
-fn answers(mut command: Command, expected: &str) -> bool {
+/// Whether a program starts and reports the expected name and version.
+fn reports_version(mut command: Command, expected: &str) -> bool {
     let output = command.arg("--version").stderr(Stdio::null()).output();
     output.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).starts_with(expected))
 }
@@ -180,28 +181,29 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A program of a package that was unpacked.
-fn in_bin(unpacked: &Path, program: &str) -> Option<PathBuf> {
+/// Path of a program in an unpacked package.
+fn find_in_package(unpacked: &Path, program: &str) -> Option<PathBuf> {
     let folders = ["usr/bin", "bin"].map(|folder| unpacked.join(folder).join(program));
     folders.into_iter().find(|file| file.exists())
 }
 
-/// A program of a package of Debian's, which is taken unless it is there.
-fn unpack(package: &str, program: &str, to: &Path) -> Result<PathBuf> {
-    if let Some(there) = in_bin(to, program) {
+/// Path of a program of a Debian package, which is downloaded and unpacked if necessary.
+fn unpack_debian_program(package: &str, program: &str, to: &Path) -> Result<PathBuf> {
+    if let Some(there) = find_in_package(to, program) {
         return Ok(there);
     }
     shell::step(&format!(
         "set-up: {program}, unpacked from Debian's package {package}"
     ));
-    unpack_debians(package, to).with_context(|| {
-        format!("there is no {program}, nor could Debian's be unpacked into build/\ntry: apt-get install {package}")
+    download_and_unpack(package, to).with_context(|| {
+        format!("{program} is not on PATH, and Debian's package could not be unpacked into build/\ntry: apt-get install {package}")
     })?;
-    in_bin(to, program).with_context(|| format!("Debian's {package} has no {program}"))
+    find_in_package(to, program).with_context(|| format!("Debian's {package} has no {program}"))
 }
 
-/// Takes Debian's package and those that it needs and the system has not, with lists of our own, and installs none.
-fn unpack_debians(package: &str, to: &Path) -> Result<()> {
+/// Downloads a Debian package and its missing dependencies, with separate package lists, and
+/// unpacks them without installing.
+fn download_and_unpack(package: &str, to: &Path) -> Result<()> {
     let packages = to.join("packages");
     fs::create_dir_all(packages.join("lists/partial"))?;
     let apt = |words: &[&str]| {
@@ -226,9 +228,9 @@ fn unpack_debians(package: &str, to: &Path) -> Result<()> {
         "--no-install-recommends",
         package,
     ];
-    let said = shell::capture(apt(&wanted))?;
+    let output = shell::capture(apt(&wanted))?;
     // 'URI' FILE SIZE SUM; a file is NAME_VERSION_ARCHITECTURE.deb.
-    let files = said.lines().filter_map(|line| line.split(' ').nth(1));
+    let files = output.lines().filter_map(|line| line.split(' ').nth(1));
     let names: Vec<&str> = files.filter_map(|file| file.split('_').next()).collect();
     shell::run(apt(&[&["download"], &names[..]].concat()))?;
     for package in fs::read_dir(&packages)?.flatten() {

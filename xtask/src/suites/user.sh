@@ -1,7 +1,8 @@
-# What somebody does who is not root: mounts by way of fusermount3, uses it, unmounts it. In a mount namespace of its own, whose
-# folder has what the system need not have: fusermount3 with root's rights, and a /dev/fuse for all.
+# Session of an unprivileged user: mounts through fusermount3, uses the files, unmounts. It runs in
+# its own mount namespace, with a private folder that has a set-user-ID fusermount3, and with a
+# /dev/fuse that every user may open; the system needs neither.
 #
-# user.sh FERCUDA FUSERMOUNT3 DEVICE: says "ok" or "FAILED" of each step.
+# user.sh FERCUDA FUSERMOUNT3 DEVICE: prints "ok" or "FAILED" for each step.
 set -u
 scratch=$(mktemp -d)
 mount -t tmpfs -o mode=0755 none "$scratch" || exit
@@ -15,20 +16,20 @@ head -c 3000000 /dev/urandom > "$scratch/random"
 
 as_user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
 step() { # NAME COMMAND...
-  local name=$1 said
+  local name=$1 output
   shift
-  if said=$("$@" 2>&1); then
+  if output=$("$@" 2>&1); then
     echo "ok $name"
   else
-    printf 'FAILED %s\n%s\n' "$name" "$said"
+    printf 'FAILED %s\n%s\n' "$name" "$output"
     failed=1
   fi
 }
-refused() { # WHY COMMAND...: it fails, and says so
-  local why=$1 said
+expect_failure() { # WHY COMMAND...: fails unless the command fails with that message
+  local why=$1 output
   shift
-  said=$("$@" 2>&1) && { echo "it was done: $said"; return 1; }
-  [[ $said == *"$why"* ]] || { echo "$said"; return 1; }
+  output=$("$@" 2>&1) && { echo "unexpected success: $output"; return 1; }
+  [[ $output == *"$why"* ]] || { echo "$output"; return 1; }
 }
 is_mounted() { grep -q " $at .* fuse.vramfs .*user_id=65534" /proc/self/mountinfo; }
 is_gone() { ! is_mounted; }
@@ -38,24 +39,24 @@ fills() {
     as_user mv "$at/copy" "$at/d/moved" && as_user cmp "$scratch/random" "$at/d/link" && as_user ln -s d/moved "$at/symbolic" &&
     as_user cmp "$scratch/random" "$at/symbolic" && [[ $(as_user stat -c %u:%h "$at/d/moved") == 65534:2 ]]
 }
-says() { [[ $(as_user fercuda vram df) == *"64.0 MiB"*"$at"* ]]; }
+lists_mount() { [[ $(as_user fercuda vram df) == *"64.0 MiB"*"$at"* ]]; }
 saves() { as_user fercuda vram save "$at" "$HOME/saved" && [[ $(stat -c %a:%u "$HOME/saved") == 600:65534 ]]; }
 loads() { as_user fercuda vram load "$at" "$HOME/saved" && as_user cmp "$scratch/random" "$at/d/moved"; }
 
-step "allow-other is root's to allow" refused user_allow_other mounts "$3" --allow-other
-step "nothing is left of that" is_gone
+step "allow-other needs user_allow_other" expect_failure user_allow_other mounts "$3" --allow-other
+step "the refused mount left nothing" is_gone
 step "mount" mounts "$3"
-step "it is the user's" is_mounted
+step "the user owns the mount" is_mounted
 step "files, directories and links" fills
-step "what he may not give away" refused "not permitted" as_user chown 0 "$at/d/moved"
-step "nobody else gets in, root neither" refused "ermission denied" ls "$at"
-step "df" says
-step "there is no code to scrub by" refused "has no code" as_user fercuda vram scrub --now "$at"
+step "chown to root is refused" expect_failure "not permitted" as_user chown 0 "$at/d/moved"
+step "other users have no access, root included" expect_failure "ermission denied" ls "$at"
+step "df" lists_mount
+step "scrub is refused without ECC" expect_failure "has no error-correcting code" as_user fercuda vram scrub --now "$at"
 step "grow" as_user fercuda vram grow "$at" --size 96MiB
 step "save" saves
-step "another is on top" refused "try:" mounts "$3"
+step "a second mount is refused" expect_failure "try:" mounts "$3"
 step "umount" as_user fercuda vram umount "$at"
-step "it is gone" is_gone
+step "the mount is gone" is_gone
 step "mount again" mounts "$3"
 step "load" loads
 step "umount again" as_user fercuda vram umount "$at"
