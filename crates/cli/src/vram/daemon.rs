@@ -181,7 +181,7 @@ impl MountArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum EccOption {
-    /// Reed-Solomon, RS(136,128): any four of 128 rows, bursts of 3 KiB.
+    /// Reed-Solomon, RS(136,128): any four of a block's 136 rows, bursts of 3 KiB.
     Rs,
     /// No code: data only.
     Off,
