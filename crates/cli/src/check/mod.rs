@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_softgpu::report::{Actor, Fault, Finding, Place};
+use fercuda_softgpu::report::{FindingActor, Fault, Finding, ExecutionPoint};
 use serde::Serialize;
 
 use crate::out::{self, say};
@@ -298,7 +298,7 @@ struct OutputItem {
     values: Vec<String>,
 }
 
-fn source(place: &Place) -> Option<String> {
+fn source(place: &ExecutionPoint) -> Option<String> {
     let (file, line) = place.source.as_ref()?;
     Some(format!("{file}:{line}"))
 }
@@ -306,8 +306,8 @@ fn source(place: &Place) -> Option<String> {
 impl FindingItem {
     fn new(finding: &Finding, outcome: &Outcome) -> FindingItem {
         let place = match &finding.actor {
-            Actor::Thread(place, _) => Some(&**place),
-            Actor::Operation(_) => None,
+            FindingActor::Thread(place, _) => Some(&**place),
+            FindingActor::Operation(_) => None,
         };
         FindingItem {
             kind: finding.kind.to_string(),
