@@ -34,13 +34,7 @@ struct Random(u64);
 
 impl Random {
     fn fresh() -> Self {
-        let seed = match std::env::var("FERCUDA_SEED") {
-            Ok(s) => s.parse().expect("FERCUDA_SEED is a number"),
-            Err(_) => std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(1, |d| d.as_nanos() as u64),
-        };
-        println!("FERCUDA_SEED={seed}");
+        let seed = fercuda_trials::seed();
         Random(seed)
     }
 

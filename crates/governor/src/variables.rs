@@ -195,33 +195,9 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Chores,
-        "FERCUDA_SIM_OPS",
-        "a number, default 100000000",
-        "operations of the pool's simulator (`cargo run --release -p fercuda-pool --example simulate`)",
-    ),
-    row(
-        VariableReader::Chores,
-        "FERCUDA_VRAM_PROGRAMS",
-        "a number, default 60",
-        "random programs over files in VRAM, of 400 steps each (`cargo test -p fercuda-vramfs`)",
-    ),
-    row(
-        VariableReader::Chores,
-        "FERCUDA_VRAM_CALLS",
-        "a number, default 1000000",
-        "calls of the whole filesystem, each compared with the plainest one in memory; a quarter as many, side by side, are made by threads (`cargo test -p fercuda-vramfs`)",
-    ),
-    row(
-        VariableReader::Chores,
-        "FERCUDA_VRAM_PATTERNS",
-        "a number, default 16, or `all`",
-        "how many blocks are damaged of each class of patterns that the code is held to; `all` a million of each, and every double symbol and burst (`cargo test -p fercuda-vramfs --test patterns`)",
-    ),
-    row(
-        VariableReader::Chores,
-        "FERCUDA_VRAM_ENTRIES",
-        "a number, default 20000",
-        "entries of the directory that is read while it changes, and files with content (`cargo test -p fercuda-cli --test vram`)",
+        "FERCUDA_BUDGET",
+        "`ci` (default), `soak`, or seconds",
+        "how long each kind of randomised test goes on: `ci` a fixed time, `soak` a fixed amount, a number that many seconds; at least a small amount (crates/trials)",
     ),
     row(
         VariableReader::Chores,

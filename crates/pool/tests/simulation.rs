@@ -1,9 +1,78 @@
-//! The pool compared with the shadow model: random programs, reproducible by their seed.
+//! Comparison of the pool with the shadow model on random programs, repeatable by their seed.
 mod model;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
 use fercuda_pool::ReuseRule;
-use model::{Kind, Op, World};
+use fercuda_trials::{Budget, Work, seeds};
+use model::{Counts, Kind, Op, World};
 use proptest::prelude::*;
+
+const SIMULATOR: Work = Work {
+    name: "pool-simulator",
+    least: 100_000,
+    ci_seconds: 20,
+    soak: 100_000_000,
+};
+/// Operations of one program; then another begins, in an empty pool.
+const PROGRAM: u64 = 1_000_000;
+const AUDIT: u64 = 10_000;
+
+/// Programs of one thread, until the budget of all threads is spent.
+fn simulate(seed: u64, budget: &Budget, all: &AtomicU64) -> Result<Counts, String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut done, mut counts) = (0_u64, Counts::default());
+    while budget.has_left(all.load(Relaxed)) {
+        // Every other program uses slabs.
+        let is_odd = done / PROGRAM % 2 == 1;
+        let kind = if is_odd { Kind::Slabs } else { Kind::Pieces };
+        let mut world = World::new(kind);
+        loop {
+            let (op, at) = (Op::from_bits(random.u64(..)), done);
+            let failed = |e| format!("FERCUDA_SEED={seed}: operation {at}, {op:?}: {e}");
+            world.step(op).map_err(failed)?;
+            done += 1;
+            if done.is_multiple_of(AUDIT) {
+                world.audit().map_err(failed)?;
+                all.fetch_add(AUDIT, Relaxed);
+                if done.is_multiple_of(PROGRAM) || !budget.has_left(all.load(Relaxed)) {
+                    break;
+                }
+            }
+        }
+        counts.add(&world.counts);
+        world
+            .end()
+            .map_err(|e| format!("FERCUDA_SEED={seed}: at the end of operation {done}: {e}"))?;
+    }
+    Ok(counts)
+}
+
+/// On all cores; each thread has the next seed.
+#[test]
+fn random_programs_on_all_cores_keep_to_the_shadow_model() {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    for (name, seed) in seeds(env!("CARGO_MANIFEST_DIR"), SIMULATOR) {
+        let (budget, begun) = (Budget::begin(SIMULATOR), Instant::now());
+        let all = AtomicU64::new(0);
+        let counts = std::thread::scope(|scope| {
+            let (all, budget) = (&all, &budget);
+            let each = |n| scope.spawn(move || simulate(seed.wrapping_add(n), budget, all));
+            let running: Vec<_> = (0..threads).map(each).collect();
+            let mut counts = Counts::default();
+            for thread in running {
+                let found = thread.join().expect("a thread panicked");
+                counts.add(&found.unwrap_or_else(|error| panic!("{name}: {error}")));
+            }
+            counts
+        });
+        let (seconds, done) = (begun.elapsed().as_secs_f64(), all.load(Relaxed));
+        let rate = done as f64 / seconds / 1e6;
+        println!("{name}: {done} operations in {seconds:.0} s, {rate:.2} M/s: {counts:?}");
+        assert!(done >= SIMULATOR.least);
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]

@@ -40,25 +40,9 @@ impl Random {
     }
 }
 
-fn fresh_seed() -> u64 {
-    match std::env::var("FERCUDA_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-    {
-        Some(seed) => seed,
-        None => {
-            let now = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap();
-            now.as_nanos() as u64 | 1
-        }
-    }
-}
-
 #[test]
 fn random_calls_end_and_are_never_internal_errors() {
-    let seed = fresh_seed();
-    println!("FERCUDA_SEED={seed}");
+    let seed = fercuda_trials::seed() | 1;
     let ctx = Ctx::new();
     // Everything any thread ever made, live or not; all threads draw from it.
     let handles: Mutex<Vec<usize>> = Mutex::new(vec![0, 1, 2, 3, usize::MAX, ctx.0.0 as usize]);

@@ -52,11 +52,7 @@ impl Bench {
             assert!(control::configure(config));
             Cuda::from_env().unwrap()
         });
-        let seed = match std::env::var("FERCUDA_SEED") {
-            Ok(seed) => seed.parse().unwrap(),
-            Err(_) => fastrand::u64(..),
-        };
-        println!("FERCUDA_SEED={seed}");
+        let seed = fercuda_trials::seed();
         let contexts = numbers.map(|number| {
             let device = cuda.device(number).or_else(|_| cuda.device(0));
             Context::primary(device.unwrap()).unwrap()

@@ -54,11 +54,7 @@ impl Bench {
 
     fn new(slots: usize) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let seed = match std::env::var("FERCUDA_SEED") {
-            Ok(seed) => seed.parse().unwrap(),
-            Err(_) => fastrand::u64(..),
-        };
-        println!("FERCUDA_SEED={seed}");
+        let seed = fercuda_trials::seed();
         let device = Cuda::from_env().unwrap().device(0).unwrap();
         let context = Context::primary(device).unwrap();
         let kernels = Kernels::load(&context).unwrap();

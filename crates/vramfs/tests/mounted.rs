@@ -42,11 +42,7 @@ fn uncorrectable_data_is_an_error_and_the_daemon_keeps_running() {
         Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root(),
         "this test mounts, for which it needs /dev/fuse and root\ntry: modprobe fuse, or as root"
     );
-    let seed = match std::env::var("FERCUDA_SEED") {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("FERCUDA_SEED={seed}");
+    let seed = fercuda_trials::seed();
     let mut random = Rng::with_seed(seed);
     let device = Cuda::from_env().unwrap().device(0).unwrap();
     let context = Context::primary(device).unwrap();
@@ -120,11 +116,7 @@ fn uncorrectable_data_is_an_error_and_the_daemon_keeps_running() {
 
 #[test]
 fn data_is_verified_before_it_is_recoded_even_if_reads_are_not() {
-    let seed = match std::env::var("FERCUDA_SEED") {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("FERCUDA_SEED={seed}");
+    let seed = fercuda_trials::seed();
     let mut random = Rng::with_seed(seed);
     let device = Cuda::from_env().unwrap().device(0).unwrap();
     let context = Context::primary(device).unwrap();

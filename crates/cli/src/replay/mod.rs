@@ -321,10 +321,5 @@ fn print(outcome: &Outcome) {
 /// What a test plays with; it shows its seed.
 #[cfg(test)]
 fn random() -> fastrand::Rng {
-    let seed = match std::env::var("FERCUDA_SEED") {
-        Ok(seed) => seed.parse().expect("FERCUDA_SEED is a number"),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("FERCUDA_SEED={seed}");
-    fastrand::Rng::with_seed(seed)
+    fercuda_trials::rng()
 }

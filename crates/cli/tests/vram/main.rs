@@ -243,10 +243,5 @@ fn copy_program(from: &Path, to: &Path) {
 }
 
 fn seed() -> u64 {
-    let seed = match std::env::var("FERCUDA_SEED") {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("FERCUDA_SEED={seed}");
-    seed
+    fercuda_trials::seed()
 }

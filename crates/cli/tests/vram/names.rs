@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+use fercuda_trials::{Budget, Work};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, linkat, makedev, mknodat, openat,
     renameat_with,
@@ -234,10 +235,17 @@ fn tmpfile_is_linked_later_or_freed_on_close() {
     assert_eq!(left, [inodes, 0]);
 }
 
+/// Entries of a directory, and files with content.
+const ENTRIES: Work = Work {
+    name: "vram-entries",
+    least: 20_000,
+    ci_seconds: 0,
+    soak: 1_000_000,
+};
+
 #[test]
 fn readdir_of_a_changing_directory_returns_each_stable_entry_once() {
-    let asked = std::env::var("FERCUDA_VRAM_ENTRIES");
-    let count: u32 = asked.map_or(20_000, |it| it.parse().unwrap());
+    let count = Budget::begin(ENTRIES).planned_steps() as u32;
     let inodes = format!("--inodes={}", count + 10);
     let mounted = TestMount::new(&["--size=32MiB", "--ecc=off", &inodes]);
     fs::create_dir(mounted.at("d")).unwrap();
@@ -283,8 +291,7 @@ fn readdir_of_a_changing_directory_returns_each_stable_entry_once() {
 
 #[test]
 fn many_small_files_fit_and_take_little_host_memory() {
-    let asked = std::env::var("FERCUDA_VRAM_ENTRIES");
-    let count: u64 = asked.map_or(20_000, |it| it.parse().unwrap());
+    let count = Budget::begin(ENTRIES).planned_steps();
     let directories = count.div_ceil(100);
     let inodes = format!("--inodes={}", count + directories + 1);
     // Exactly one page for each file.

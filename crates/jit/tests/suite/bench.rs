@@ -19,12 +19,7 @@ static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Random numbers whose seed is printed.
 pub(crate) fn random() -> fastrand::Rng {
-    let seed = match std::env::var("FERCUDA_SEED") {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("FERCUDA_SEED={seed}");
-    fastrand::Rng::with_seed(seed)
+    fercuda_trials::rng()
 }
 
 impl Bench {

@@ -1,6 +1,5 @@
 //! A ledger in a folder of its own, and reproducible random numbers.
 
-use std::hash::{BuildHasher, RandomState};
 
 use fercuda_ledger::{Folder, Ledger, LedgerSnapshot};
 
@@ -29,12 +28,7 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new() -> Random {
-        let seed = std::env::var("FERCUDA_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok())
-            .unwrap_or_else(|| RandomState::new().hash_one(0));
-        println!("FERCUDA_SEED={seed}");
-        Random(seed)
+        Random(fercuda_trials::seed())
     }
 
     /// Another generator that does not repeat this one.

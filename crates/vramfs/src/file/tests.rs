@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use fercuda_trials as trials;
+pub(crate) use fercuda_trials::seed;
 
 use super::*;
 use crate::engine::{Identity, Outcome, Place, Work};
@@ -369,16 +371,25 @@ struct Model {
     bytes: Vec<u8>,
 }
 
-fn program_count() -> u32 {
-    let value = std::env::var("FERCUDA_VRAM_PROGRAMS");
-    value.map_or(60, |it| it.parse().unwrap())
-}
+/// Programs over files, of 400 steps each.
+const PROGRAMS: trials::Work = trials::Work {
+    name: "vramfs-files",
+    least: 20,
+    ci_seconds: 10,
+    soak: 2000,
+};
 
-pub(crate) fn seed() -> u64 {
-    let seed =
-        std::env::var("FERCUDA_SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
-    eprintln!("FERCUDA_SEED={seed}");
-    seed
+/// Runs programs until the budget is spent, from each recorded seed and from a fresh one.
+fn run_programs(mut program: impl FnMut(&mut Rng)) {
+    for (name, seed) in trials::seeds(env!("CARGO_MANIFEST_DIR"), PROGRAMS) {
+        println!("{name}: FERCUDA_SEED={seed}");
+        let mut random = Rng::with_seed(seed);
+        let (budget, mut done) = (trials::Budget::begin(PROGRAMS), 0);
+        while budget.has_left(done) {
+            program(&mut random);
+            done += 1;
+        }
+    }
 }
 
 fn near_of(random: &mut Rng, longest: u64, size: usize) -> u64 {
@@ -409,8 +420,7 @@ fn check(store: &Store<Arc<TestMemory>>, file: &File, model: &Model, from: u64, 
 
 #[test]
 fn random_operations_keep_written_bytes_and_expose_no_old_data() {
-    let mut random = Rng::with_seed(seed());
-    for _ in 0..program_count() {
+    run_programs(|random| {
         let blocks = random.u32(3..12);
         let (memory, store) = memory(blocks);
         let mut all: Vec<(File, Model)> = (0..4).map(|_| <_>::default()).collect();
@@ -419,7 +429,7 @@ fn random_operations_keep_written_bytes_and_expose_no_old_data() {
         for step in 0..400 {
             let inode = random.usize(..all.len());
             let (file, model) = &mut all[inode];
-            let at = near_of(&mut random, longest, model.bytes.len());
+            let at = near_of(random, longest, model.bytes.len());
             let len = match random.u32(..3) {
                 0 => random.usize(1..100),
                 1 => random.usize(1..3 * PAGE_BYTES),
@@ -515,7 +525,7 @@ fn random_operations_keep_written_bytes_and_expose_no_old_data() {
                 8 if random.bool() => {
                     memory.fails.store(0, Relaxed);
                     let other = random.usize(..all.len());
-                    let from = near_of(&mut random, longest, all[other].1.bytes.len());
+                    let from = near_of(random, longest, all[other].1.bytes.len());
                     let (from, to) = match random.bool() {
                         // At the same offset within a row in source and target.
                         true => (from / 512 * 512, at / 512 * 512),
@@ -601,7 +611,7 @@ fn random_operations_keep_written_bytes_and_expose_no_old_data() {
             store.free(file);
         }
         assert_eq!(store.space().used_pages(), 0);
-    }
+    });
 }
 
 fn read(store: &Store<Arc<TestMemory>>, file: &File, from: usize, len: usize) -> Vec<u8> {
@@ -1092,9 +1102,8 @@ fn dense_data_is_one_extent_and_takes_one_call() {
 
 #[test]
 fn no_write_fails_while_enough_pages_are_free() {
-    let mut random = Rng::with_seed(seed());
     let (mut refused, mut crowded) = (0, 0);
-    for _ in 0..program_count() {
+    run_programs(|random| {
         let blocks = random.u32(1..5);
         let (_, store) = memory(blocks);
         let space = store.space();
@@ -1178,7 +1187,7 @@ fn no_write_fails_while_enough_pages_are_free() {
             store.free(file);
         }
         assert_eq!(space.used_pages(), 0);
-    }
+    });
     // The space was full and fragmented, as intended.
     assert!(refused > 0 && crowded > 0, "{refused} {crowded}");
 }

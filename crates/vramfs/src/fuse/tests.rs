@@ -16,6 +16,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use world::{Tally, World};
 
 use fercuda_cuda::{Context, Cuda};
+use fercuda_trials::{Budget, Work, seeds};
 
 use super::*;
 use crate::file::tests::{memory, seed};
@@ -40,12 +41,27 @@ impl<M: Medium + 'static> RequestHandler<M> {
     }
 }
 
-/// Calls per kind of programs.
-fn calls() -> u64 {
-    let asked = std::env::var("FERCUDA_VRAM_CALLS");
-    let all = asked.map_or(1_000_000, |it| it.parse().unwrap());
-    u64::div_ceil(all, 3)
-}
+/// Calls of one kind of programs.
+const CALLS: Work = Work {
+    name: "vramfs-calls",
+    least: 20_000,
+    ci_seconds: 7,
+    soak: 333_334,
+};
+/// Calls of worker threads, side by side.
+const CONCURRENT_CALLS: Work = Work {
+    name: "vramfs-concurrent-calls",
+    least: 20_000,
+    ci_seconds: 0,
+    soak: 50_000,
+};
+/// The same over kernels of the software device.
+const CODED_CALLS: Work = Work {
+    name: "vramfs-coded-calls",
+    least: 60,
+    ci_seconds: 0,
+    soak: 133,
+};
 
 /// Runs a program; a panic counts as an error.
 fn run(program: &Program, failures: Failures) -> Result<Tally, String> {
@@ -76,8 +92,15 @@ fn shorten(mut program: Program, failures: Failures) -> (Program, String) {
 }
 
 fn hold(failures: Failures) {
+    for (name, seed) in seeds(env!("CARGO_MANIFEST_DIR"), CALLS) {
+        println!("{name}: FERCUDA_SEED={seed}");
+        hold_from(seed, failures);
+    }
+}
+
+fn hold_from(first: u64, failures: Failures) {
     const PROGRAMS: u32 = 50;
-    let (first, begin, mut done) = (seed(), Instant::now(), 0);
+    let (budget, begin, mut done) = (Budget::begin(CALLS), Instant::now(), 0);
     let mut tally = Tally::default();
     for seed in first.. {
         let mut bytes = [0; 32];
@@ -117,7 +140,7 @@ fn hold(failures: Failures) {
             }
             Err(error) => panic!("FERCUDA_SEED={seed}: {error}"),
         }
-        if done as u64 >= calls() {
+        if !budget.has_left(done as u64) {
             break;
         }
     }
@@ -252,7 +275,7 @@ fn threads_find_their_bytes_during_scrubbing_faults_and_resizes() {
     memory.has_code.store(true, Relaxed);
     memory.yields.store(true, Relaxed);
     let handler = world::handler(store, 200, THREADS);
-    let calls = calls() as u32 / 7;
+    let calls = Budget::begin(CONCURRENT_CALLS).planned_steps() as u32;
     concurrent::work(
         &handler,
         20..BLOCKS.into(),
@@ -277,7 +300,7 @@ fn threads_on_a_device_with_error_correction_find_their_bytes() {
         200,
         THREADS,
     );
-    let calls = (calls() / 2500).clamp(60, 2000) as u32;
+    let calls = Budget::begin(CODED_CALLS).planned_steps() as u32;
     concurrent::work(&handler, 20..BLOCKS, calls, &mut Rng::with_seed(seed()));
     let found = fercuda_softgpu::control::take_findings();
     assert!(found.is_empty(), "{found:#?}");

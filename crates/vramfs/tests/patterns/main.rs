@@ -1,8 +1,9 @@
 //! What goes wrong, in patterns by the million: every single and double symbol, random ones of up to nine, rows, bursts at
 //! every place. None may come back as something else than what was written, and what is promised to be corrected is.
 //!
-//! `FERCUDA_VRAM_PATTERNS` says how many of each class, each in a block of its own; `all` a million of each and the lists whole,
-//! which is for a GPU: `FERCUDA_VRAM_PATTERNS=all FERCUDA_DEVICE=gpu cargo test --release -p fercuda-vramfs --test patterns -- --nocapture`.
+//! Of each class a few blocks are damaged, each in a pattern of its own; with
+//! `FERCUDA_BUDGET=soak` a million of each class and the lists whole, which is for a GPU:
+//! `FERCUDA_BUDGET=soak FERCUDA_DEVICE=gpu cargo test --release -p fercuda-vramfs --test patterns -- --nocapture`.
 //! A table says what came of them. A block is damaged and compared on the device (damage.cu), and what the code makes of it is
 //! held against an independent decoder (oracle.py). Elsewhere: what the kernels do with a block that is right (`codes`).
 #![expect(
@@ -18,15 +19,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fastrand::Rng;
+use fercuda_trials as trials;
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Launch, Module, Stream};
 use fercuda_vramfs::layout::{BLOCK_BYTES, CODED_ROWS, DATA_ROWS, RECORD_OFFSET, ROW_BYTES, WORDS};
 use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Place, Work, Worker};
 
-/// Patterns of each class where nobody says how many: a minute of the software device with its checks.
-const USUAL: u64 = 16;
-/// Of each where all are wanted.
-const MANY: u64 = 1_000_000;
+/// Patterns of each class. The least take a minute of the software device with its checks.
+const PATTERNS: trials::Work = trials::Work {
+    name: "vramfs-patterns",
+    least: 16,
+    ci_seconds: 0,
+    soak: 1_000_000,
+};
 /// Rows of words that one with its difference has wrong.
 const SINGLES: u64 = (CODED_ROWS * 255) as u64;
 const DOUBLES: u64 = (CODED_ROWS * (CODED_ROWS - 1) / 2 * 255 * 255) as u64;
@@ -196,7 +201,7 @@ fn promised(is_corrected: bool) -> Promise {
     }
 }
 
-/// What was asked for by `FERCUDA_VRAM_PATTERNS`.
+/// How many patterns are tried.
 #[derive(Clone, Copy)]
 struct Budget {
     each: u64,
@@ -205,19 +210,10 @@ struct Budget {
 
 impl Budget {
     fn asked() -> Self {
-        match std::env::var("FERCUDA_VRAM_PATTERNS") {
-            Ok(all) if all == "all" => Self {
-                each: MANY,
-                is_all: true,
-            },
-            Ok(each) => Self {
-                each: each.parse().unwrap(),
-                is_all: false,
-            },
-            Err(_) => Self {
-                each: USUAL,
-                is_all: false,
-            },
+        let each = trials::Budget::begin(PATTERNS).planned_steps();
+        Self {
+            each,
+            is_all: each == PATTERNS.soak,
         }
     }
 
@@ -264,11 +260,7 @@ impl Drop for Field {
 impl Field {
     fn new(slots: u64) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let seed = match std::env::var("FERCUDA_SEED") {
-            Ok(seed) => seed.parse().unwrap(),
-            Err(_) => fastrand::u64(..),
-        };
-        println!("FERCUDA_SEED={seed}");
+        let seed = fercuda_trials::seed();
         let mut random = Rng::with_seed(seed);
         let slots = slots.clamp(2, 4096).next_multiple_of(2) as usize;
         let context = Context::primary(Cuda::from_env().unwrap().device(0).unwrap()).unwrap();
