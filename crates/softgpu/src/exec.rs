@@ -232,7 +232,7 @@ impl Image {
     }
 }
 
-/// An image whose variables have addresses.
+/// An image with addresses assigned to its variables.
 #[derive(Debug)]
 pub struct Loaded {
     pub(crate) image: Arc<Image>,

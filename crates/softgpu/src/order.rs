@@ -29,7 +29,7 @@ const ACTOR_BITS: u32 = 20;
 const SEQ_BITS: u32 = 64 - ACTOR_BITS;
 /// Epochs kept per actor; a query about an older operation is answered "ordered".
 const EPOCHS_KEPT: usize = 4096;
-/// The number of operations whose description is kept.
+/// The number of operations with a retained description.
 const NAMES_KEPT: usize = 1 << 16;
 
 /// An operation: a kernel, copy, fill, allocation or free. Zero is [`OpId::NONE`].
@@ -206,7 +206,7 @@ impl Order {
         inner.begin(actor, what)
     }
 
-    /// Begins an operation whose only predecessors are those that `actor` has been given: a graph's node.
+    /// Begins an operation with no predecessors but those that `actor` was given: a graph's node.
     pub fn begin_unhosted(&self, actor: ActorId, what: OpKind) -> OpId {
         self.write().begin(actor, what)
     }

@@ -1,7 +1,7 @@
 //! The thirteen hypotheses of the first design, each as a test that can fail, on either device.
 //!
-//! Kernels are the builder's own (`fercuda_ptx::kernels`). The device is the software device, or what
-//! `FERCUDA_DEVICE` says. Figures are printed: run with `--nocapture` to see them.
+//! Kernels are the builder's own (`fercuda_ptx::kernels`). The device is the software device, or
+//! `FERCUDA_DEVICE`. Figures are printed: run with `--nocapture` to see them.
 #![expect(
     unsafe_code,
     reason = "launches: each passes the buffers and extents that the kernel's documentation asks for"
@@ -53,7 +53,7 @@ fn lab(name: &str) -> Lab {
         // Enough for every test here, and little enough to fill to the brim; without effect after the first.
         let mut config = fercuda_softgpu::control::config();
         config.memory_bytes = 2 << 30;
-        // The checks keep freed memory from being reused, to see who still uses it: no state to judge a pool in.
+        // The checks keep freed memory from being reused, to detect uses after free: a pool cannot be assessed then.
         config.checks = false;
         let _first = fercuda_softgpu::control::configure(config);
     }
@@ -1036,7 +1036,7 @@ fn h13_four_threads_share_a_context_and_every_result_is_right() {
     });
 }
 
-/// A folder that goes when the test is over.
+/// A folder that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {

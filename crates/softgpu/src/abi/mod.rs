@@ -229,7 +229,7 @@ macro_rules! table {
             )*]
         }
 
-        /// Names whose function is a stub.
+        /// Names of the functions that are stubs.
         pub(crate) fn unimplemented_names() -> Vec<&'static str> {
             let mut names = Vec::new();
             $(

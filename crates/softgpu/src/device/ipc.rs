@@ -2,7 +2,7 @@
 //!
 //! An exporting process has a board: one shared file of slots. A handle names process, board, slot
 //! and a random nonce; the importer finds the board through /proc, and the nonce there must match.
-//! So a handle of freed memory, of a dead process whose PID was reused, or a forged one fails to
+//! So a handle of freed memory, of a dead process with a reused PID, or a forged one fails to
 //! open.
 //!
 //! A slot is 128 bytes: nonce (16), kind, descriptor, offset, length, offset in the mapping, allocation length,

@@ -112,7 +112,7 @@ fn land(ctx: &mut Ctx<'_>, c: PendingCopy) {
     }
 }
 
-/// Lands the copies of the active lanes whose group is done: all but the last `keep` committed groups.
+/// Completes the copies of the active lanes in groups that are done: all but the last `keep` committed groups.
 fn land_groups(ctx: &mut Ctx<'_>, mask: u32, keep: Option<u32>) {
     let warp = ctx.warp;
     let w = &mut ctx.block.warps[warp];

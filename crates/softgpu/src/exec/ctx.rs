@@ -51,7 +51,7 @@ pub(crate) struct Frame {
     pub(crate) function: u32,
     pub(crate) rows: FrameRows,
     pub(crate) parent: u32,
-    /// Block of the parent whose call made this frame.
+    /// Block of the parent with the call that created this frame.
     pub(crate) call_block: u32,
     pub(crate) depth: u32,
     /// Lanes still inside, or below.

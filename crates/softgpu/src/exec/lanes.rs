@@ -23,7 +23,7 @@ pub(crate) const ALL: u32 = u32::MAX;
 /// Executes one instruction for the active lanes.
 ///
 /// # Safety
-/// The instruction belongs to the function whose frame is bound to the context, and the processor has
+/// The instruction belongs to the function of the frame that is bound to the context, and the processor has
 /// the features the handler was compiled for.
 pub(crate) type Handler = for<'l> unsafe fn(&mut Ctx<'l>, &Inst);
 
@@ -143,8 +143,8 @@ impl RegisterFile {
     /// Points at a frame and a constant bank.
     ///
     /// # Safety
-    /// Both stay in place until the next `bind`; they belong to the function whose instructions run
-    /// meanwhile, and no other code accesses the frame.
+    /// Both stay in place until the next `bind`; they belong to the function of the instructions that
+    /// run meanwhile, and no other code accesses the frame.
     pub(crate) unsafe fn bind(&mut self, frame: &mut FrameRows, consts: &[RegisterRow]) {
         self.banks = [
             frame.rows.as_mut_ptr().cast(),
@@ -519,7 +519,7 @@ pub(crate) fn guarded() -> Handlers {
 /// Runs straight-line code.
 ///
 /// # Safety
-/// `insts` belong to the function whose frame is bound to `ctx`.
+/// `insts` belong to the function of the frame that is bound to `ctx`.
 #[inline(always)]
 pub(crate) unsafe fn run(ctx: &mut Ctx<'_>, insts: &[Inst]) {
     let full = usize::from(ctx.mask == ALL);

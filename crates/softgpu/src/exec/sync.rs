@@ -202,7 +202,7 @@ pub(crate) fn together(l: &mut Lower<'_, '_>, mask: Opd) {
     }
 }
 
-/// The same for `.aligned` instructions, whose mask is the whole warp.
+/// The same for `.aligned` instructions; their mask is the whole warp.
 pub(crate) fn whole_warp(l: &mut Lower<'_, '_>) {
     let all = l.c32(u32::MAX);
     together(l, all);

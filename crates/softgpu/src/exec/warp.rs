@@ -295,7 +295,7 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
             return WarpStop::Done;
         }
         ctx.instructions += u64::from(b.end - b.start) + 1;
-        // SAFETY: `code` is the function whose frame `bind` bound; both change together.
+        // SAFETY: `code` is the function of the frame that `bind` bound; both change together.
         unsafe { lanes::run(ctx, &code.insts[b.start as usize..b.end as usize]) };
         if ctx.trouble.is_some() {
             ctx.w().splits[s].pc = pc;

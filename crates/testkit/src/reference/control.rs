@@ -1,4 +1,4 @@
-//! Divergence, calls, and what the lanes of a warp say to each other.
+//! Divergence, calls, and communication between the lanes of a warp.
 
 use super::Reference;
 use crate::data::{Case, Expected};

@@ -1,8 +1,8 @@
-//! Arithmetic on whole numbers of any length, rounded once: what IEEE 754 asks for, said in its own terms.
+//! Arithmetic on big integers, rounded once, as IEEE 754 defines it.
 //!
 //! Nothing here uses floating-point operations to compute floating-point results, so it shares no
-//! rounding with what it judges. A [`Number`] is `sign * digits * 2^exponent`, exactly; quotients and
-//! roots keep more digits than any format has, and a last one that says whether something was left.
+//! rounding with the results it checks. A [`Number`] is `sign * digits * 2^exponent`, exactly; quotients and
+//! roots keep more digits than any format has, and a sticky digit for a nonzero remainder.
 
 /// Which way to round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

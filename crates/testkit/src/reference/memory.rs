@@ -1,4 +1,4 @@
-//! Moving data: transposes, shared and constant memory, parameters, vectors, asynchronous copies.
+//! Data movement: transposes, shared and constant memory, parameters, vectors, asynchronous copies.
 
 use super::{Reference, summed};
 use crate::data::{Case, Expected};

@@ -330,7 +330,7 @@ pub(crate) fn quiet(x: f64) -> f64 {
     }
 }
 
-/// The NaN that an f64 instruction passes on, quieted: the last in the list, whose order is the instruction's own.
+/// The NaN that an f64 instruction passes on, quieted: the last in the list; the list's order is the instruction's own.
 #[inline(always)]
 fn nan_of(operands: &[f64]) -> f64 {
     operands

@@ -371,7 +371,7 @@ pub(crate) fn approx(format: Format, a: u16, ftz: bool, function: fn(f64) -> f64
     f.round(format, function(f.operand(format, a)))
 }
 
-/// `cvt` from f32 to f16, bf16 or tf32 (whose result is in the upper 19 of 32 bits).
+/// `cvt` from f32 to f16, bf16 or tf32 (its result is in the upper 19 of 32 bits).
 #[inline(always)]
 pub(crate) fn from_f32(format: Format, x: f32, r: Round, relu: bool, overflow: Overflow) -> u32 {
     if relu && x < 0.0 {

@@ -130,7 +130,7 @@ pub(crate) fn shf(lo: u32, hi: u32, n: u32, left: bool, wrap: bool) -> u32 {
     }
 }
 
-/// `lop3`: the function whose truth table is `table`.
+/// `lop3`: the function with the truth table `table`.
 #[inline(always)]
 pub(crate) fn lop3(a: u32, b: u32, c: u32, table: u8) -> u32 {
     let mut out = 0;

@@ -27,7 +27,7 @@ pub(crate) enum Round {
 }
 
 impl Round {
-    /// Whether a magnitude whose kept part is `kept` (only its last bit matters) and whose cut part compares to
+    /// Whether a magnitude with the kept part `kept` (only its last bit matters) and a cut part that compares to
     /// half a unit as `cut` (`None`: nothing was cut) goes up in magnitude.
     #[inline(always)]
     fn increments(self, negative: bool, kept: u64, cut: Option<std::cmp::Ordering>) -> bool {
