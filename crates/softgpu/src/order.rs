@@ -191,7 +191,8 @@ impl Order {
         }
     }
 
-    /// Begins an operation that the host enqueues on `actor` (or does itself, for [`ActorId::HOST`]).
+    /// Begins an operation that the host enqueues on `actor` (or does itself, for
+    /// [`ActorId::HOST`]).
     pub fn begin(&self, actor: ActorId, what: OpKind) -> OpId {
         let mut inner = self.write();
         if actor != ActorId::HOST {
@@ -217,7 +218,8 @@ impl Order {
         self.read().snapshot(actor)
     }
 
-    /// Everything the host knows, and everything `actor` did: what an operation enqueued now would follow.
+    /// Everything the host knows, and everything `actor` did: what an operation enqueued now would
+    /// follow.
     #[must_use]
     pub fn snapshot_hosted(&self, actor: ActorId) -> OrderSnapshot {
         let inner = self.read();
@@ -332,7 +334,8 @@ impl Order {
         self.wait(ActorId::HOST, &self.through(op));
     }
 
-    /// Whether `a` is ordered before `b` by the program. True for [`OpId::NONE`], false for `a == b`.
+    /// Whether `a` is ordered before `b` by the program. True for [`OpId::NONE`], false for `a ==
+    /// b`.
     #[must_use]
     pub fn happens_before(&self, a: OpId, b: OpId) -> bool {
         if a.is_none() {
@@ -353,7 +356,8 @@ impl Order {
         seq_of(&actor.epochs[at - 1].1, a.actor() as u32) >= a.seq()
     }
 
-    /// ``kernel `scale`, launch 3 on stream 2``; stable from run to run for a program of one host thread.
+    /// ``kernel `scale`, launch 3 on stream 2``; stable from run to run for a program of one host
+    /// thread.
     #[must_use]
     pub fn describe(&self, op: OpId) -> String {
         let inner = self.read();

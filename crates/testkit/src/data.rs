@@ -519,7 +519,8 @@ impl fmt::Display for Mismatch {
 /// The allowed and the actual distance of an output from the expected value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Closeness {
-    /// Largest distance, in units of what was allowed: at most 1 when all is well. Zero for exact judges.
+    /// Largest distance, in units of what was allowed: at most 1 when all is well. Zero for exact
+    /// judges.
     pub worst: f64,
 }
 

@@ -14,8 +14,9 @@
 //! //@   alloc x 1024
 //! ```
 //! Arguments are passed in the order of their lines. Fills: `zero iota bits mix made const(v)
-//! uniform(a, b) int(a, b)`. Driver operations follow `program` ([`crate::program`]). Judges: `exact`,
-//! `ulp=N`, `bound`, `sorted`, `raw`; `loose` allows two devices to differ within the bound.
+//! uniform(a, b) int(a, b)`. Driver operations follow `program` ([`crate::program`]). Judges:
+//! `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` allows two devices to differ within the
+//! bound.
 
 use crate::data::{Arg, Buffer, Case, Elem, Fill, Judge, Role};
 use crate::reference::Reference;

@@ -1,9 +1,10 @@
 //! Single instructions compared with recorded hardware results.
 //!
-//! `isa/table.txt` lists instruction forms, one per line: name, destination type, source types, PTX, comparison.
-//! Each becomes a kernel of [`THREADS`] threads that loads its operands, executes the PTX and stores its results.
-//! Operands come from the name alone ([`InstructionForm::inputs`]), so any device computes on the same values; `isa/h200.bin`
-//! holds what an H200 (driver 580.159) stored, results in order of rows, then destinations, then threads.
+//! `isa/table.txt` lists instruction forms, one per line: name, destination type, source types,
+//! PTX, comparison. Each becomes a kernel of [`THREADS`] threads that loads its operands, executes
+//! the PTX and stores its results. Operands come from the name alone ([`InstructionForm::inputs`]),
+//! so any device computes on the same values; `isa/h200.bin` holds what an H200 (driver 580.159)
+//! stored, results in order of rows, then destinations, then threads.
 //!
 //! Elsewhere: launching (`tests/isa.rs` and the `fercuda-filetest` program).
 
@@ -263,8 +264,9 @@ pub fn module(rows: &[InstructionForm], first: usize) -> String {
     text
 }
 
-/// Registers that the table's PTX may use beside its operands: predicates %p and %q, %t, a cell of scratch memory
-/// for each thread in global (%mg) and shared memory (%ms), and 16-byte rows of the warp's cells (%rows).
+/// Registers that the table's PTX may use beside its operands: predicates %p and %q, %t, a cell of
+/// scratch memory for each thread in global (%mg) and shared memory (%ms), and 16-byte rows of the
+/// warp's cells (%rows).
 const PROLOGUE: &str = "    .reg .pred %p, %q;
     .reg .b32 %t, %lin, %ms, %rows, %idx;
     .reg .b64 %in, %out, %mg, %off;
@@ -369,8 +371,8 @@ impl SplitMix {
     }
 }
 
-/// A value of `kind` from two random words: half of them corner cases, a quarter any bits, a quarter of middling
-/// magnitude. Kinds that end in `u` or `m` have no corner cases.
+/// A value of `kind` from two random words: half of them corner cases, a quarter any bits, a
+/// quarter of middling magnitude. Kinds that end in `u` or `m` have no corner cases.
 fn operand(kind: &str, first: u64, second: u64) -> u64 {
     let (class, choice) = (first & 3, first >> 8);
     let pick = |values: &[u64]| values[(choice % values.len() as u64) as usize];
@@ -464,7 +466,8 @@ const CORNERS_INTEGER: &[u64] = &[
     0xffffffff80000000,
 ];
 
-/// Zeros, infinities, NaN of all kinds, subnormals, powers of two and where formats and integers end.
+/// Zeros, infinities, NaN of all kinds, subnormals, powers of two and where formats and integers
+/// end.
 const CORNERS_F32: &[u64] = &[
     0x0, 0x80000000, 0x3f800000, 0xbf800000, 0x3f000000, 0x7f800000, 0xff800000, 0x7fc00000,
     0x7fffffff, 0xffc00001, 0x7f800001, 0x1, 0x80000001, 0x7fffff, 0x800000, 0x80800000,

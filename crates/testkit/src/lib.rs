@@ -1,8 +1,8 @@
 //! File-based tests: CUDA kernels with headers that specify their launches and expected outputs.
 //!
 //! A `.cu` file in `corpus/` begins with lines that name its launches, their arguments and how each
-//! output is compared ([`filetest`]). A host reference of the same name ([`reference`]) computes the
-//! expected outputs.
+//! output is compared ([`filetest`]). A host reference of the same name ([`reference`]) computes
+//! the expected outputs.
 //!
 //! Elsewhere: the devices (`fercuda_cuda`), the tests themselves (`tests/`).
 #![deny(unsafe_code)]

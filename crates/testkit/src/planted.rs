@@ -1,7 +1,7 @@
 //! Runs of one file under the software device's checks, with the report as text.
 //!
-//! Invariant: the text is the same in every run: addresses are left out, all else counts from one in a fresh
-//! process. So each file runs in a process of its own, with `FERCUDA_SOFT_CHECK=1`.
+//! Invariant: the text is the same in every run: addresses are left out, all else counts from one
+//! in a fresh process. So each file runs in a process of its own, with `FERCUDA_SOFT_CHECK=1`.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::filetest::FileTest;
 use crate::raw::{RawError, RawMachine};
 use crate::{reference, runner};
 
-/// Launches everything in `file`, compiled to `ptx`, and returns every wrong result, finding and error; empty if
-/// there are none.
+/// Launches everything in `file`, compiled to `ptx`, and returns every wrong result, finding and
+/// error; empty if there are none.
 ///
 /// # Errors
 /// The driver refusing to start.
@@ -47,7 +47,8 @@ pub fn report(file: &FileTest, ptx: &str) -> Result<String, RawError> {
         .join("\n"))
 }
 
-/// Numbers of nine and more hexadecimal digits are places in this process; shorter ones are offsets and masks of lanes.
+/// Numbers of nine and more hexadecimal digits are places in this process; shorter ones are offsets
+/// and masks of lanes.
 fn without_addresses(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,7 +1,7 @@
 //! Launches and small programs that call the driver's table directly, as a C program would.
 //!
-//! The safe layer above the table prevents most of what the planted bugs do, so they are written below it.
-//! Nothing is freed that a program does not free: a process runs one of them and ends.
+//! The safe layer above the table prevents most of what the planted bugs do, so they are written
+//! below it. Nothing is freed that a program does not free: a process runs one of them and ends.
 //!
 //! Operations of a program, one per line (`STREAM` is a name defined by `stream`, or `default`):
 //! ```text
@@ -12,8 +12,8 @@
 //! sync                  sync S               sync_event E           pause
 //! capture S             end_capture S G      launch_graph S G
 //! ```
-//! Arguments of `launch` are buffers or whole numbers (`i32`); kernels run as one block of 64 threads.
-//! `pause` gives the device time for its work and adds no order.
+//! Arguments of `launch` are buffers or whole numbers (`i32`); kernels run as one block of 64
+//! threads. `pause` gives the device time for its work and adds no order.
 #![expect(unsafe_code, reason = "the driver's table is a C interface")]
 
 use std::collections::BTreeMap;
@@ -64,8 +64,9 @@ pub struct RawMachine {
 
 macro_rules! call {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: handles come from this driver and are never used after they are destroyed; pointers are to
-        // local variables or live buffers of the size passed. What kernels do with device memory is the test.
+        // SAFETY: handles come from this driver and are never used after they are destroyed;
+        // pointers are to local variables or live buffers of the size passed. What kernels do with
+        // device memory is the test.
         match unsafe { $driver.$name($($arg),*) } {
             Ok(CUresult::CUDA_SUCCESS) => Ok(()),
             Ok(code) => Err(RawError::Driver { call: stringify!($name), code }),
@@ -406,9 +407,9 @@ impl ProgramNames {
     }
 }
 
-/// Waits until every other thread of this process is blocked: queued work is complete then, unless it waits for
-/// something else. A fixed time would depend on the machine's load. So no other thread may be busy in the process:
-/// a program with this runs in one of its own.
+/// Waits until every other thread of this process is blocked: queued work is complete then, unless
+/// it waits for something else. A fixed time would depend on the machine's load. So no other thread
+/// may be busy in the process: a program with this runs in one of its own.
 fn pause() -> Result<()> {
     let others_wait = || -> std::io::Result<bool> {
         let own = std::fs::read_link("/proc/thread-self")?;

@@ -36,7 +36,8 @@ pub struct RecordedOutput {
 }
 
 impl DeviceRecord {
-    /// What an H200 computed for `sm_90`; `h200.json` is made of `fercuda-filetest compare --record`.
+    /// What an H200 computed for `sm_90`; `h200.json` is made of `fercuda-filetest compare
+    /// --record`.
     ///
     /// # Errors
     /// The file is damaged.
@@ -63,7 +64,8 @@ pub enum RecordComparison {
     Same,
     /// Different bits, which the header allows; each device is within the reference's bound.
     WithinBound,
-    /// Different bits, which the header does not allow; the first byte that differs, if it was kept.
+    /// Different bits, which the header does not allow; the first byte that differs, if it was
+    /// kept.
     Different(Option<usize>),
     /// The record has no such output.
     Unrecorded,

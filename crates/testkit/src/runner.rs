@@ -237,8 +237,9 @@ fn launch(
     if run.cooperative {
         shape = shape.cooperative();
     }
-    // SAFETY: the header beside the kernel names arguments of its types and lengths that cover all it accesses; that
-    // this is so is what the test establishes, and every buffer lives until the stream has been waited for below.
+    // SAFETY: the header beside the kernel names arguments of its types and lengths that cover all
+    // it accesses; that this is so is what the test establishes, and every buffer lives until the
+    // stream has been waited for below.
     during(format!("launch `{}`", run.kernel), unsafe {
         shape.run(&function, &stream, &values[..])
     })?;

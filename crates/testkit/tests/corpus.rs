@@ -52,7 +52,8 @@ fn test(lab: &Lab, file: &FileTest, arch: &str) -> Result<(), Failed> {
     }
 }
 
-/// The same bits as an H200 gave, from the recorded seed; where a header is `loose`, both are within its bound.
+/// The same bits as an H200 gave, from the recorded seed; where a header is `loose`, both are
+/// within its bound.
 fn like_hardware(lab: &Lab, file: &FileTest) -> Result<(), Failed> {
     const ARCH: &str = "sm_90";
     let recorded = DeviceRecord::of_h200()?;
@@ -90,7 +91,8 @@ fn prints(file: &FileTest) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The engine has one code for checked kernels and one for unchecked; `tests/planted.rs` judges the corpus with checks.
+/// The engine has one code for checked kernels and one for unchecked; `tests/planted.rs` judges the
+/// corpus with checks.
 fn without_checks() -> std::io::Result<Option<ExitCode>> {
     const CHECKS: &str = "FERCUDA_SOFT_CHECK";
     if std::env::var_os(CHECKS).is_none_or(|v| v == "0") {

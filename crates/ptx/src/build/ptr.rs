@@ -396,7 +396,8 @@ impl<'k, T: Element> Ptr<'k, Global, T> {
         self.load_words(words)
     }
 
-    /// Writes the element here, after everything that this thread wrote before, on the whole device.
+    /// Writes the element here, after everything that this thread wrote before, on the whole
+    /// device.
     pub fn store_release(self, value: impl Arg<'k, T::Value>) {
         let value = self.kernel.src(value.src());
         let mut words = vec![w(Word::Release), w(Word::Gpu)];
@@ -474,7 +475,8 @@ impl<'k, S: Writable, T: Element> Ptr<'k, S, T> {
         }
     }
 
-    /// Writes `N` elements from here in one access; `N` is 2 or 4, at most 16 bytes, aligned to its size.
+    /// Writes `N` elements from here in one access; `N` is 2 or 4, at most 16 bytes, aligned to its
+    /// size.
     pub fn store_vec<const N: usize>(self, values: [Reg<'k, T::Value>; N]) {
         const { vector_ok(N, T::BYTES) }
         self.store_vector(&[], values);

@@ -94,7 +94,8 @@ impl Kernel {
         self.op(Op::Match, words, vec![value, imm(FULL_MASK)])
     }
 
-    /// The mask of lanes that are executing this now. It promises nothing about the next instruction.
+    /// The mask of lanes that are executing this now. It promises nothing about the next
+    /// instruction.
     pub fn active_mask(&self) -> Reg<'_, u32> {
         self.op(Op::Activemask, vec![Mod::Type(ScalarType::B32)], Vec::new())
     }

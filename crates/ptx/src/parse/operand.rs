@@ -17,7 +17,8 @@ impl Parser<'_> {
         })
     }
 
-    /// What follows the opcode up to and including the `;`. The position is right behind the opcode.
+    /// What follows the opcode up to and including the `;`. The position is right behind the
+    /// opcode.
     pub(super) fn instruction(
         &mut self,
         guard: Option<Guard>,

@@ -20,7 +20,8 @@ use super::{CuResult, Machine, err, lock, machine};
 pub(crate) struct Health {
     sticky: AtomicU32,
     dead: AtomicBool,
-    /// Set with the first error: kernels that run then are ended, as on hardware, lest they wait for the failed one.
+    /// Set with the first error: kernels that run then are ended, as on hardware, lest they wait
+    /// for the failed one.
     lost: Arc<AtomicBool>,
 }
 

@@ -1,7 +1,7 @@
 //! Execution context of a worker: the block, the warp and its active lanes.
 //!
-//! Invariant: `trouble` is checked between two basic blocks; inside one, a failed instruction has no
-//! effect and the rest of the block may still run.
+//! Invariant: `trouble` is checked between two basic blocks; inside one, a failed instruction has
+//! no effect and the rest of the block may still run.
 
 use super::grid::LaunchRun;
 use super::lanes::{ALL, FrameRows, MaskRow, RegisterFile};

@@ -1,4 +1,5 @@
-//! Runs the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made beforehand.
+//! Runs the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made
+//! beforehand.
 //!
 //! ```text
 //! fercuda-filetest run [NAME...] [--json FILE]      compile, launch, compare with the references

@@ -1,6 +1,7 @@
 //! The narrow formats: f16, bf16, tf32, fp8 e4m3 and e5m2.
 //!
-//! Their products are exact in f64, so an operation is one f64 sum rounded to odd and then once to the format.
+//! Their products are exact in f64, so an operation is one f64 sum rounded to odd and then once to
+//! the format.
 
 use super::Round;
 use super::float::{Extremum, narrow};
@@ -148,7 +149,8 @@ impl Format {
         if bits & self.sign() != 0 { -v } else { v }
     }
 
-    /// `bits`, which is `x` rounded, made zero if `x` rounded without a bound on the exponent is below the normals.
+    /// `bits`, which is `x` rounded, made zero if `x` rounded without a bound on the exponent is
+    /// below the normals.
     #[inline(always)]
     fn flush_tiny(self, bits: u32, x: f64) -> u32 {
         let smallest = 1 << self.fraction_bits;
