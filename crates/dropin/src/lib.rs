@@ -1,7 +1,7 @@
 //! Drop-in `libcuda.so.1` over the software device.
 //!
 //! Exports every public symbol of a CUDA 13.0 driver. Each forwards to the software device's
-//! table; those whose types come from graphics and video libraries return
+//! table; those with types of graphics and video libraries return
 //! `CUDA_ERROR_NOT_SUPPORTED`.
 //!
 //! Invariant: only the driver's public names are exported, and NVIDIA's undocumented tables are
@@ -37,7 +37,7 @@ macro_rules! exports {
 
 fercuda_cuda_sys::for_each_driver_fn!(exports);
 
-/// Defines functions whose arguments have other libraries' types; arguments are ignored.
+/// Defines functions with arguments of other libraries' types; arguments are ignored.
 macro_rules! untyped {
     ($($name:ident)*) => {
         $(

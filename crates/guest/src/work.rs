@@ -1,5 +1,5 @@
-//! The guest's workload: allocations of every kind that `fercuda-cuda` has, and computations
-//! whose results are compared with the host's.
+//! The guest's workload: allocations of every kind that `fercuda-cuda` has, and computations;
+//! results are compared with the host's.
 //!
 //! Invariant: a success message reports only what was compared.
 

@@ -107,7 +107,7 @@ macro_rules! binder {
     };
 }
 
-/// Defines the symbols without a known type, whose slots follow the typed ones.
+/// Defines the symbols without a known type; their slots follow the typed ones.
 macro_rules! untyped {
     ($($name:ident)*) => {
         #[expect(non_camel_case_types, reason = "the driver's own names")]

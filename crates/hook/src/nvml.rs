@@ -5,8 +5,8 @@
 //! the two functions, or by `dlsym` with NVML's handle, for which `dlsym` is interposed:
 //! for any other name it is a jump to the loader's own, which so sees its caller's address.
 //!
-//! Invariants: NVML is called first, and its errors are returned; a device whose memory is
-//! not governed has NVML's own figures. A query does not start the governor: a process
+//! Invariants: NVML is called first, and its errors are returned; a device without
+//! governed memory has NVML's own figures. A query does not start the governor: a process
 //! that has not used the driver may fork children that do.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -37,7 +37,7 @@ pub(crate) struct NvmlMemory {
     used: u64,
 }
 
-/// `nvmlMemory_v2_t`, whose version contains its size.
+/// `nvmlMemory_v2_t`; its version field contains its size.
 #[repr(C)]
 pub(crate) struct NvmlMemoryV2 {
     version: c_uint,

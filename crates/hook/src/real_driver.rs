@@ -66,7 +66,7 @@ fn open() -> Option<RealDriver> {
         };
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
         // SAFETY: `name` outlives the call. A library of this name is the
-        // driver, whose initialisers are meant to run in any process.
+        // driver; its initialisers are meant to run in any process.
         let Some(handle) = NonNull::new(unsafe { loader::open(name.as_ptr(), flags) }) else {
             continue;
         };

@@ -1,7 +1,7 @@
 //! Fast paths for CUDA runtime calls: `cudaMallocAsync`, `cudaFreeAsync`, `cudaGetDevice`.
 //!
-//! A framework that allocates for each operation calls through the runtime library, whose
-//! own share of a call is as large as ours. Around each of these calls, and each launch,
+//! A framework that allocates for each operation calls through the runtime library, which
+//! takes as large a share of a call as ours. Around each of these calls, and each launch,
 //! it queries the current device, some two thousand times in a training step. A caller that
 //! is linked to the runtime library and finds these names here gets what the pool can
 //! serve at once, and the device that its thread's context has cached. Every other call

@@ -1,4 +1,4 @@
-/* A library that asks in the name of who calls it, as CUDA's runtime library does: it has the driver's functions from
+/* A library that calls on behalf of its callers, as CUDA's runtime library does: it has the driver's functions from
    cuGetProcAddress, and calls them from one place. Built as libcudart-training.so, so that the hook takes it for one. */
 #include "../tests/programs/driver.h"
 
@@ -12,7 +12,7 @@ void runtime_begin(void)
     OK(cuGetProcAddress_v2("cuCtxGetDevice", (void **)&device_of_current, 12000, 0, &found));
 }
 
-/* Those that the hook has too come to it first; the others are as its callers have them who found them here.
+/* Calls of those that the hook interposes reach it first; callers find the others here.
    What follows the calls keeps them from becoming jumps, which leave no return address. */
 int runtime_alloc(ptr *p, size_t bytes, handle stream)
 {

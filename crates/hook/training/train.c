@@ -28,7 +28,7 @@ enum { COUNT = sizeof SIZES / sizeof *SIZES };
 
 static handle primary;
 
-/* As a library that is linked to CUDA's runtime asks: it wants to know the device each time. */
+/* As a library that is linked to CUDA's runtime: it queries the device each time. */
 static ptr take(size_t bytes)
 {
     ptr p;
@@ -145,7 +145,7 @@ static void in_threads_stream(handle pool, size_t bytes)
     OK(cuMemFreeAsync_ptsz(p, 0));
 }
 
-/* As who is linked to CUDA's runtime statically, or has the functions from its handle. */
+/* As a program that links CUDA's runtime statically, or got the functions from its handle. */
 static void through_runtime(size_t bytes)
 {
     ptr p;

@@ -1,7 +1,8 @@
 //! MB/s of parsing, printing and checking: `cargo bench -p fercuda-ptx [-- FILE.ptx ...]`.
 //!
-//! Without files, a module of 8 MB is made in the manner of NVRTC's output: four parts code with
-//! source lines, one part debugging data. One core, the fastest, median and slowest of the runs.
+//! Without files, a module of 8 MB is generated in the style of NVRTC's output: four parts code
+//! with source lines, one part debugging data. One core, the fastest, median and slowest of the
+//! runs.
 #![expect(clippy::print_stdout, reason = "printing is what this program does")]
 
 use std::fmt::Write;

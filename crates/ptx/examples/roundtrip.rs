@@ -1,4 +1,4 @@
-//! Reads PTX files, checks their names and that what is printed reads back equal, and prints the speed of both.
+//! Parses PTX files, checks their names and the round trip, and prints the speed of both.
 //!
 //! `cargo run --release -p fercuda-ptx --example roundtrip -- [--to DIR] FILE.ptx ...`
 //!

@@ -1,10 +1,10 @@
-//! PTX as data: the tree that the parser makes, the builder makes and the printer prints.
+//! Syntax tree of PTX, built by the parser or the builder and printed by the printer.
 //!
 //! Invariant: everything that changes meaning is in the tree; comments and layout are not.
 //! Positions ([`Inst::line`]) are not part of equality, so `parse(print(x)) == x`.
 //!
-//! Elsewhere: the words of the language ([`crate::words`]), reading ([`crate::parse`]),
-//! writing ([`crate::print`]), making ([`crate::build`]).
+//! Elsewhere: the words of the language ([`crate::words`]), parsing ([`crate::parse`]),
+//! printing ([`crate::print`]), building ([`crate::build`]).
 
 use crate::words::{Mod, Op, ScalarType, Space};
 
@@ -189,7 +189,7 @@ pub struct Function {
     pub body: Option<Vec<Stmt>>,
 }
 
-/// What stands between a function's header and body.
+/// A directive between a function's header and body.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Directive {
     /// A bare word such as `.noreturn`, `.explicitcluster`, without its dot.

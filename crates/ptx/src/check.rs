@@ -1,12 +1,12 @@
-//! Whether every name in a module means something, and every instruction has its operands.
+//! Name checking of a module, and of instructions for missing operands.
 //!
 //! Finds registers, labels, functions and variables that are used and not declared, and names
 //! declared twice in one scope. As in ptxas: scopes nest as braces do and a function's parameters
 //! are in its body's; a label is known throughout its block and the blocks within, everything else
 //! behind its declaration only.
 //!
-//! Elsewhere: the grammar ([`crate::parse`]); types and which operands go together, which are for
-//! who compiles the module.
+//! Elsewhere: the grammar ([`crate::parse`]); types and valid combinations of operands,
+//! which the compiler of the module checks.
 
 use crate::ast::{AddrBase, Function, Init, Inst, Item, Linkage, Module, Operand, Stmt, Sym};
 use crate::parse::is_special_vector;
@@ -33,7 +33,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// As many diagnostics as are made; a module with more is not mended one by one.
+/// The limit of diagnostics.
 pub const MAX_DIAGNOSTICS: usize = 64;
 
 /// What is wrong with the names of `module`, each name once in a function, in order; the first
@@ -51,7 +51,7 @@ pub fn check(module: &Module) -> Vec<Diagnostic> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum NameKind {
     Register,
     Variable,
     Label,
@@ -62,23 +62,23 @@ enum Kind {
     Missing,
 }
 
-impl Kind {
+impl NameKind {
     fn text(self) -> &'static str {
         match self {
-            Kind::Register => "a register",
-            Kind::Variable => "a variable",
-            Kind::Label => "a label",
-            Kind::Function => "a function",
-            Kind::Prototype => "a call prototype",
-            Kind::Targets => "a list of targets",
-            Kind::Missing => "not declared",
+            NameKind::Register => "a register",
+            NameKind::Variable => "a variable",
+            NameKind::Label => "a label",
+            NameKind::Function => "a function",
+            NameKind::Prototype => "a call prototype",
+            NameKind::Targets => "a list of targets",
+            NameKind::Missing => "not declared",
         }
     }
 }
 
 #[derive(Default)]
 struct Scope {
-    names: FxHashMap<Sym, Kind>,
+    names: FxHashMap<Sym, NameKind>,
     /// For `%r`, the name with the least number among those declared alone, such as `%r3`.
     numbered: FxHashMap<Sym, (u32, Sym)>,
     /// `%r<10>` as (`%r`, 10).
@@ -87,7 +87,7 @@ struct Scope {
 
 /// Where a diagnostic points.
 #[derive(Clone, Copy)]
-enum At<'a> {
+enum DiagnosticPosition<'a> {
     Line(u32),
     /// The first instruction among these, looked up only if there is something to report.
     Before(&'a [Stmt]),
@@ -96,7 +96,7 @@ enum At<'a> {
 struct Checker<'a> {
     module: &'a Module,
     /// Kind, and whether defined rather than declared.
-    globals: FxHashMap<Sym, (Kind, bool)>,
+    globals: FxHashMap<Sym, (NameKind, bool)>,
     scopes: Vec<Scope>,
     found: Vec<Diagnostic>,
 }
@@ -107,13 +107,18 @@ impl<'a> Checker<'a> {
             match item {
                 Item::Var(var) => {
                     if let Some(init) = &var.init {
-                        self.init(init, At::Line(0));
+                        self.init(init, DiagnosticPosition::Line(0));
                     }
                     let defined = !matches!(
                         var.linkage,
                         Linkage::Extern | Linkage::Weak | Linkage::Common
                     );
-                    self.declare_global(var.name, Kind::Variable, defined, At::Line(0));
+                    self.declare_global(
+                        var.name,
+                        NameKind::Variable,
+                        defined,
+                        DiagnosticPosition::Line(0),
+                    );
                 }
                 Item::Function(function) => {
                     let line = function
@@ -122,9 +127,9 @@ impl<'a> Checker<'a> {
                         .map_or(0, |(_, inst)| inst.line);
                     self.declare_global(
                         function.name,
-                        Kind::Function,
+                        NameKind::Function,
                         function.body.is_some(),
-                        At::Line(line),
+                        DiagnosticPosition::Line(line),
                     );
                     self.function(function);
                 }
@@ -134,17 +139,28 @@ impl<'a> Checker<'a> {
                             "undeclared function `{}` as the target of an alias",
                             self.name(*target)
                         );
-                        self.report(At::Line(0), message);
+                        self.report(DiagnosticPosition::Line(0), message);
                     }
                     // The alias itself is declared before, as a function.
-                    self.declare_global(*name, Kind::Function, true, At::Line(0));
+                    self.declare_global(
+                        *name,
+                        NameKind::Function,
+                        true,
+                        DiagnosticPosition::Line(0),
+                    );
                 }
                 Item::File { .. } | Item::Section { .. } | Item::Pragma(_) => {}
             }
         }
     }
 
-    fn declare_global(&mut self, name: Sym, kind: Kind, defined: bool, at: At<'a>) {
+    fn declare_global(
+        &mut self,
+        name: Sym,
+        kind: NameKind,
+        defined: bool,
+        at: DiagnosticPosition<'a>,
+    ) {
         let message = match self.globals.get(&name) {
             Some(&(before, true)) if defined && before == kind => {
                 format!("`{}` is defined twice", self.name(name))
@@ -171,9 +187,9 @@ impl<'a> Checker<'a> {
         let mut scope = Scope::default();
         for var in function.returns.iter().chain(&function.params) {
             let kind = if var.space == crate::words::Space::Reg {
-                Kind::Register
+                NameKind::Register
             } else {
-                Kind::Variable
+                NameKind::Variable
             };
             scope.names.insert(var.name, kind);
         }
@@ -186,12 +202,22 @@ impl<'a> Checker<'a> {
         // Labels may be used before they stand; everything else after.
         for (i, stmt) in body.iter().enumerate() {
             match stmt {
-                Stmt::Label(name) => self.declare(*name, Kind::Label, At::Before(&body[i..])),
-                Stmt::CallPrototype { name, .. } => {
-                    self.declare(*name, Kind::Prototype, At::Before(&body[i..]))
-                }
+                Stmt::Label(name) => self.declare(
+                    *name,
+                    NameKind::Label,
+                    DiagnosticPosition::Before(&body[i..]),
+                ),
+                Stmt::CallPrototype { name, .. } => self.declare(
+                    *name,
+                    NameKind::Prototype,
+                    DiagnosticPosition::Before(&body[i..]),
+                ),
                 Stmt::BranchTargets { name, .. } | Stmt::CallTargets { name, .. } => {
-                    self.declare(*name, Kind::Targets, At::Before(&body[i..]));
+                    self.declare(
+                        *name,
+                        NameKind::Targets,
+                        DiagnosticPosition::Before(&body[i..]),
+                    );
                 }
                 _ => {}
             }
@@ -202,26 +228,38 @@ impl<'a> Checker<'a> {
                 Stmt::Reg { names, .. } => {
                     for &(name, count) in names {
                         match count {
-                            None => self.declare(name, Kind::Register, At::Before(&body[i..])),
-                            Some(count) => self.declare_range(name, count, At::Before(&body[i..])),
+                            None => self.declare(
+                                name,
+                                NameKind::Register,
+                                DiagnosticPosition::Before(&body[i..]),
+                            ),
+                            Some(count) => self.declare_range(
+                                name,
+                                count,
+                                DiagnosticPosition::Before(&body[i..]),
+                            ),
                         }
                     }
                 }
                 Stmt::Var(var) => {
-                    self.declare(var.name, Kind::Variable, At::Before(&body[i..]));
+                    self.declare(
+                        var.name,
+                        NameKind::Variable,
+                        DiagnosticPosition::Before(&body[i..]),
+                    );
                     if let Some(init) = &var.init {
-                        self.init(init, At::Before(&body[i..]));
+                        self.init(init, DiagnosticPosition::Before(&body[i..]));
                     }
                 }
                 Stmt::Block(body) => self.block(Scope::default(), body),
                 Stmt::BranchTargets { targets, .. } => {
                     for &target in targets {
-                        self.label(target, At::Before(&body[i..]));
+                        self.label(target, DiagnosticPosition::Before(&body[i..]));
                     }
                 }
                 Stmt::CallTargets { targets, .. } => {
                     for &target in targets {
-                        self.callee(target, At::Before(&body[i..]));
+                        self.callee(target, DiagnosticPosition::Before(&body[i..]));
                     }
                 }
                 Stmt::Label(_) | Stmt::Loc(_) | Stmt::Pragma(_) | Stmt::CallPrototype { .. } => {}
@@ -230,7 +268,7 @@ impl<'a> Checker<'a> {
         self.scopes.pop();
     }
 
-    fn declare(&mut self, name: Sym, kind: Kind, at: At<'a>) {
+    fn declare(&mut self, name: Sym, kind: NameKind, at: DiagnosticPosition<'a>) {
         let text = self.name(name);
         let prefix = split_index(text).and_then(|(p, i)| Some((self.module.symbols.get(p)?, i)));
         let Some(scope) = self.scopes.last_mut() else {
@@ -242,9 +280,9 @@ impl<'a> Checker<'a> {
         }
         let in_range = prefix.is_some_and(|(p, i)| scope.ranges.get(&p).is_some_and(|&n| i < n));
         let before = match scope.names.insert(name, kind) {
-            Some(Kind::Missing) => return,
+            Some(NameKind::Missing) => return,
             Some(before) => before,
-            None if in_range => Kind::Register,
+            None if in_range => NameKind::Register,
             None => return,
         };
         let also = if before == kind {
@@ -259,7 +297,7 @@ impl<'a> Checker<'a> {
         self.report(at, message);
     }
 
-    fn declare_range(&mut self, name: Sym, count: u32, at: At<'a>) {
+    fn declare_range(&mut self, name: Sym, count: u32, at: DiagnosticPosition<'a>) {
         let text = self.name(name);
         let Some(scope) = self.scopes.last_mut() else {
             return;
@@ -284,11 +322,14 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn init(&mut self, init: &Init, at: At<'a>) {
+    fn init(&mut self, init: &Init, at: DiagnosticPosition<'a>) {
         match init {
             Init::Imm(_) => {}
             Init::Address { name, .. } => {
-                if self.globals.get(name).is_none_or(|g| g.0 == Kind::Missing)
+                if self
+                    .globals
+                    .get(name)
+                    .is_none_or(|g| g.0 == NameKind::Missing)
                     && self.local(*name).is_none()
                 {
                     let message =
@@ -302,7 +343,7 @@ impl<'a> Checker<'a> {
 
     fn inst(&mut self, inst: &Inst) {
         if let Some(guard) = inst.guard {
-            self.value(guard.pred, At::Line(inst.line));
+            self.value(guard.pred, DiagnosticPosition::Line(inst.line));
         }
         let (least, most) = operand_count(inst.op);
         let count = inst.operands.len();
@@ -314,7 +355,7 @@ impl<'a> Checker<'a> {
                 _ => format!("{least} to {most} operands"),
             };
             self.report(
-                At::Line(inst.line),
+                DiagnosticPosition::Line(inst.line),
                 format!("`{}` takes {takes}, here are {count}", inst.op),
             );
         }
@@ -324,9 +365,9 @@ impl<'a> Checker<'a> {
                 for (i, operand) in inst.operands.iter().enumerate() {
                     match operand {
                         Operand::Name(target) if i == last => {
-                            self.label(*target, At::Line(inst.line))
+                            self.label(*target, DiagnosticPosition::Line(inst.line))
                         }
-                        other => self.operand(other, At::Line(inst.line)),
+                        other => self.operand(other, DiagnosticPosition::Line(inst.line)),
                     }
                 }
             }
@@ -338,22 +379,24 @@ impl<'a> Checker<'a> {
                 for (i, operand) in inst.operands.iter().enumerate() {
                     match operand {
                         Operand::Name(name) if Some(i) == callee => {
-                            self.callee(*name, At::Line(inst.line))
+                            self.callee(*name, DiagnosticPosition::Line(inst.line))
                         }
-                        Operand::Name(name) => self.prototype(*name, At::Line(inst.line)),
-                        other => self.operand(other, At::Line(inst.line)),
+                        Operand::Name(name) => {
+                            self.prototype(*name, DiagnosticPosition::Line(inst.line))
+                        }
+                        other => self.operand(other, DiagnosticPosition::Line(inst.line)),
                     }
                 }
             }
             _ => {
                 for operand in &inst.operands {
-                    self.operand(operand, At::Line(inst.line));
+                    self.operand(operand, DiagnosticPosition::Line(inst.line));
                 }
             }
         }
     }
 
-    fn operand(&mut self, operand: &Operand, at: At<'a>) {
+    fn operand(&mut self, operand: &Operand, at: DiagnosticPosition<'a>) {
         match operand {
             Operand::Name(name)
             | Operand::Not(name)
@@ -382,7 +425,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The kind of `name` in the scopes of this function.
-    fn local(&mut self, name: Sym) -> Option<Kind> {
+    fn local(&mut self, name: Sym) -> Option<NameKind> {
         if let Some(kind) = self
             .scopes
             .iter()
@@ -399,12 +442,12 @@ impl<'a> Checker<'a> {
             .rev()
             .find(|s| s.ranges.get(&prefix).is_some_and(|&n| index < n))?;
         // Found once, it is found at once.
-        scope.names.insert(name, Kind::Register);
-        Some(Kind::Register)
+        scope.names.insert(name, NameKind::Register);
+        Some(NameKind::Register)
     }
 
-    /// A register, variable, label or function whose value or address is used.
-    fn value(&mut self, name: Sym, at: At<'a>) {
+    /// A register, variable, label or function that is used by value or address.
+    fn value(&mut self, name: Sym, at: DiagnosticPosition<'a>) {
         if self.local(name).is_some() || self.globals.contains_key(&name) {
             return;
         }
@@ -438,9 +481,9 @@ impl<'a> Checker<'a> {
             .copied()
     }
 
-    fn label(&mut self, name: Sym, at: At<'a>) {
+    fn label(&mut self, name: Sym, at: DiagnosticPosition<'a>) {
         match self.local(name) {
-            Some(Kind::Label | Kind::Targets | Kind::Missing) => {}
+            Some(NameKind::Label | NameKind::Targets | NameKind::Missing) => {}
             Some(kind) => {
                 let message = format!(
                     "a branch needs a label, but `{}` is {}",
@@ -456,9 +499,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn callee(&mut self, name: Sym, at: At<'a>) {
+    fn callee(&mut self, name: Sym, at: DiagnosticPosition<'a>) {
         match self.local(name) {
-            Some(Kind::Register | Kind::Missing) => {}
+            Some(NameKind::Register | NameKind::Missing) => {}
             Some(kind) => {
                 let message = format!(
                     "a call needs a function, but `{}` is {}",
@@ -468,7 +511,7 @@ impl<'a> Checker<'a> {
                 self.report(at, message);
             }
             None => match self.globals.get(&name) {
-                Some((Kind::Function, _)) => {}
+                Some((NameKind::Function, _)) => {}
                 Some((kind, _)) => {
                     let message = format!(
                         "a call needs a function, but `{}` is {}",
@@ -486,9 +529,9 @@ impl<'a> Checker<'a> {
     }
 
     /// The last operand of an indirect call.
-    fn prototype(&mut self, name: Sym, at: At<'a>) {
+    fn prototype(&mut self, name: Sym, at: DiagnosticPosition<'a>) {
         match self.local(name) {
-            Some(Kind::Prototype | Kind::Targets | Kind::Missing) => {}
+            Some(NameKind::Prototype | NameKind::Targets | NameKind::Missing) => {}
             Some(kind) => {
                 let message = format!(
                     "an indirect call needs a prototype or targets, but `{}` is {}",
@@ -504,18 +547,18 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn missing(&mut self, name: Sym, at: At<'a>, message: String) {
+    fn missing(&mut self, name: Sym, at: DiagnosticPosition<'a>, message: String) {
         if let Some(scope) = self.scopes.first_mut() {
-            scope.names.insert(name, Kind::Missing);
+            scope.names.insert(name, NameKind::Missing);
         }
         self.report(at, message);
     }
 
-    fn report(&mut self, at: At<'a>, message: String) {
+    fn report(&mut self, at: DiagnosticPosition<'a>, message: String) {
         if self.found.len() < MAX_DIAGNOSTICS {
             let line = match at {
-                At::Line(line) => line,
-                At::Before(rest) => next_line(rest),
+                DiagnosticPosition::Line(line) => line,
+                DiagnosticPosition::Before(rest) => next_line(rest),
             };
             self.found.push(Diagnostic { line, message });
         }

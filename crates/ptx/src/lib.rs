@@ -1,7 +1,7 @@
 //! PTX as data: parse, print, check, walk, build.
 //!
-//! Invariant: what is printed reads back equal, and nothing here knows what an instruction does
-//! but [`build`], which writes them, and [`kernels`], written with it.
+//! Invariant: printed text parses back to an equal module. Only [`build`], which emits
+//! instructions, and [`kernels`], written with it, depend on their semantics.
 #![forbid(unsafe_code)]
 
 pub mod ast;

@@ -1,7 +1,7 @@
-//! Writing PTX.
+//! Printer of PTX.
 //!
 //! One layout: four spaces a level, one statement a line, labels at the level of the block's
-//! brace, operands separated by `, `. What `parse` reads back equals what was written.
+//! brace, operands separated by `, `. The output parses back to an equal module.
 //!
 //! Invariant: floats are written as bits (`0f`, `0d`), integers in decimal; nothing is rounded.
 

@@ -1,8 +1,7 @@
-//! Finding one's way in a module: functions by name, instructions with their source lines, every
-//! symbol.
+//! Traversal of a module: functions by name, instructions with their source lines, every symbol.
 //!
-//! Two modules are equal when they print alike: the numbers behind their symbols, and names that
-//! no directive uses, do not count.
+//! Two modules are equal if they print the same text: the numbers behind their symbols, and names
+//! that no directive uses, do not count.
 
 use crate::ast::{
     AddrBase, Function, Init, Inst, Item, Loc, Module, Operand, Stmt, Sym, Symbols, Var,

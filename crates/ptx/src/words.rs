@@ -2,18 +2,18 @@
 //!
 //! Invariant: one table a kind, from which the enum, `parse` and `text` all come.
 
-/// Slots of an [`Index`]; a power of two, at least twice the number of words of any one table.
+/// Slots of an [`WordTable`]; a power of two, at least twice the number of words of any one table.
 const SLOTS: usize = 2048;
 
 /// A hash table from spelling to position, filled at compile time; probing is linear.
-struct Index {
+struct WordTable {
     /// Position + 1, or 0 if free.
     slots: [u16; SLOTS],
 }
 
-impl Index {
+impl WordTable {
     /// Positions run on from one list to the next.
-    const fn new(lists: &[&[&str]]) -> Index {
+    const fn new(lists: &[&[&str]]) -> WordTable {
         let mut slots = [0u16; SLOTS];
         let mut position = 0;
         let mut l = 0;
@@ -31,7 +31,7 @@ impl Index {
             l += 1;
         }
         assert!((position as usize) < SLOTS / 2, "raise SLOTS");
-        Index { slots }
+        WordTable { slots }
     }
 
     fn find(
@@ -70,7 +70,7 @@ const fn hash(text: &[u8]) -> u32 {
     h
 }
 
-/// Declares a fieldless enum whose variants have a spelling.
+/// Declares a fieldless enum with a spelling for each variant.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($variant:ident $text:literal,)* }) => {
         $(#[$meta])*
@@ -98,7 +98,7 @@ macro_rules! words {
             }
 
             pub(crate) fn parse_hashed(text: &str, hash: u32) -> Option<$name> {
-                static INDEX: Index = Index::new(&[$name::TEXTS]);
+                static INDEX: WordTable = WordTable::new(&[$name::TEXTS]);
                 Some(Self::ALL[INDEX.find(text, hash, |i| Self::TEXTS[i])?])
             }
         }
@@ -839,7 +839,7 @@ impl Mod {
     }
 
     pub(crate) fn parse_hashed(text: &str, hash: u32) -> Option<Mod> {
-        static INDEX: Index = Index::new(&[ScalarType::TEXTS, Word::TEXTS]);
+        static INDEX: WordTable = WordTable::new(&[ScalarType::TEXTS, Word::TEXTS]);
         let types = ScalarType::TEXTS.len();
         let i = INDEX.find(text, hash, |i| {
             if i < types {

@@ -1,5 +1,5 @@
-//! Texts of all kinds, most of them wrong: none panics or hangs, and those that are read obey
-//! the round trip.
+//! Property tests over texts, most of them invalid: none panics or hangs, and every valid one
+//! round-trips.
 
 mod property;
 

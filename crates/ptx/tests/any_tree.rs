@@ -1,4 +1,4 @@
-//! Trees of all kinds: what is printed reads back equal.
+//! Property tests over trees: printed text parses back equal.
 
 use fercuda_ptx::ast::{
     AddrBase, Directive, Function, Guard, Imm, Init, InlinedAt, Inst, Item, Linkage, Loc, Module,

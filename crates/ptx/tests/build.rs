@@ -1,6 +1,6 @@
-//! The builder: listings a person can read, and mistakes that are errors.
+//! Tests of the builder: readable listings, and errors for misuse.
 //!
-//! Listings are in `listings/`; with `FERCUDA_BLESS=1` they are written anew.
+//! Listings are in `listings/`; `FERCUDA_BLESS=1` rewrites them.
 
 mod ptxas;
 
@@ -329,7 +329,7 @@ fn too_much_memory_is_an_error_that_names_a_way_out() {
         error,
         format!(
             "kernel `kernel`: 49156 bytes of static shared memory, at most {STATIC_SHARED_LIMIT} exist\n\
-             try: `dynamic_shared`, whose size is given at launch"
+             try: `dynamic_shared`, sized at launch"
         )
     );
     let error = message(|k| (0..600).for_each(|i| k.param_ptr::<f32>(&format!("p{i}")).store(0.0)));

@@ -1,4 +1,4 @@
-//! What is said about texts that are not PTX, word for word.
+//! Tests of the exact messages for invalid texts.
 
 use fercuda_ptx::{check, parse};
 
@@ -82,7 +82,7 @@ fn a_text_that_ends_early_says_what_is_open() {
 }
 
 #[test]
-fn a_module_without_its_head_is_told_so() {
+fn a_module_without_its_head_gets_its_own_error() {
     let message = |text| parse(text).expect_err("no module").message;
     assert_eq!(
         message(""),

@@ -1,4 +1,5 @@
-//! Every form of the language that we know, from tests/forms: read, checked, printed, read again.
+//! Round trip of every known form of the language, from tests/forms: parsed, checked, printed,
+//! parsed again.
 //!
 //! ptxas 13.0 accepts each of these files (`declarations.ptx` but for its unresolved externs).
 

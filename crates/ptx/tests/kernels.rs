@@ -1,4 +1,5 @@
-//! Every finished kernel: accepted by NVIDIA's assembler, read back equal, documented truly.
+//! Tests of every finished kernel: accepted by NVIDIA's assembler, round-trips, matches its
+//! documentation.
 
 mod ptxas;
 
@@ -190,7 +191,7 @@ fn masks_say_how_many_keys_a_query_sees() {
 }
 
 #[test]
-fn impossible_shapes_say_what_is_too_large() {
+fn errors_of_impossible_shapes_name_the_excess() {
     let error = attention::f32(Arch::SM_80, HeadDim::D32)
         .unwrap()
         .launch(&attention::Shape {

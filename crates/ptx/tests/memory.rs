@@ -1,6 +1,6 @@
-//! Time and memory grow with the input and no faster, for inputs made to be expensive.
+//! Tests that time and memory grow linearly with expensive inputs.
 //!
-//! A child process, this test again, reads them under a limit on its address space.
+//! A child process, this test again, parses them under a limit on its address space.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;

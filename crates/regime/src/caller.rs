@@ -35,7 +35,7 @@ enum CallSite {
     Tenant(Tenant),
     /// A bridge; its caller's return address lies this many words up the stack.
     Bridge(usize),
-    /// A bridge whose caller has no known offset.
+    /// A bridge; the offset of its caller's return address is unknown.
     BridgeToUnwind,
 }
 
@@ -284,7 +284,7 @@ fn known_object(address: usize) -> CallerObject {
     object
 }
 
-/// The return addresses of the frames above the one whose return address lies at `frame`,
+/// The return addresses of the frames above the one with its return address at `frame`,
 /// each with its location if that is known.
 fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
     struct StackWalk {

@@ -94,7 +94,7 @@ pub struct Interface {
 type HolderCallback =
     unsafe extern "C" fn(to: *mut c_void, name: *const u8, bytes: usize, usage: *const TenantUsage);
 
-/// Guard during whose life the calling thread's calls are charged to a tenant.
+/// Guard that charges the calling thread's calls to a tenant until it is dropped.
 #[derive(Debug)]
 pub struct ActingTenant {
     interface: &'static Interface,
@@ -485,7 +485,7 @@ extern "C" fn note_runtime(device: u32, is_open: c_int) {
     });
 }
 
-/// The devices whose requests this process accepts, one bit per ledger row. Not in the
+/// The devices for which this process accepts requests, one bit per ledger row. Not in the
 /// ledger, which other processes may write.
 static ACCEPTING: AtomicU32 = AtomicU32::new(0);
 /// The last request taken, by ledger row.

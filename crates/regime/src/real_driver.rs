@@ -42,8 +42,8 @@ impl RealDriver {
         noting_stub: fn(&[u8], NonNull<c_void>) -> Option<NonNull<c_void>>,
     ) -> Self {
         for symbol in Symbol::ALL {
-            // Resolves each function here instead of at its first call, whose caller
-            // may hold a lock. Callers check for themselves which ones exist.
+            // Resolves each function here instead of at its first call, when the caller may
+            // hold a lock. Callers check for themselves which ones exist.
             driver.has(*symbol);
         }
         Self {

@@ -1,4 +1,4 @@
-//! Driver table whose functions are the interposed ones, for callers that use the driver
+//! Driver table of the interposed functions, for callers that use the driver
 //! through a table.
 
 use core::ffi::c_void;

@@ -1,7 +1,7 @@
 //! Executing PTX: warps of 32 lanes over decoded code.
 //!
-//! [`compile`] turns a module into an [`Image`], once; [`Loaded`] gives its variables their addresses;
-//! [`Executor::run`] runs a grid.
+//! [`compile`] turns a module into an [`Image`], once; [`Loaded`] gives its variables their
+//! addresses; [`Executor::run`] runs a grid.
 
 mod access;
 mod alu_float;
@@ -232,7 +232,7 @@ impl Image {
     }
 }
 
-/// An image whose variables have addresses.
+/// An image with addresses assigned to its variables.
 #[derive(Debug)]
 pub struct Loaded {
     pub(crate) image: Arc<Image>,
@@ -303,7 +303,8 @@ impl PreparedKernel {
 }
 
 impl Loaded {
-    /// Binds `addresses` (variable name to device address), which must name every variable of the image.
+    /// Binds `addresses` (variable name to device address), which must name every variable of the
+    /// image.
     ///
     /// # Errors
     /// [`CompileError`] naming a variable without address.

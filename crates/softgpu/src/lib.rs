@@ -1,8 +1,8 @@
 //! The software device: the documented CUDA driver API over a PTX interpreter.
 //!
 //! [`driver`] returns the driver's table filled by this device; [`control`] is the interface for
-//! what the driver API lacks. A call goes from `abi` (the C functions) to `device` (contexts, streams, memory, graphs), and its
-//! work, on a stream's thread, to [`exec`] and [`mem`].
+//! what the driver API lacks. A call goes from `abi` (the C functions) to `device` (contexts,
+//! streams, memory, graphs), and its work, on a stream's thread, to [`exec`] and [`mem`].
 //!
 //! Invariant: nothing unwinds across the C border, and no handle is ever followed as a pointer.
 
@@ -21,7 +21,8 @@ pub mod report;
 
 pub use device::attributes::NAME;
 
-/// The driver's table, filled by the software device. Every table is the same device: its state is the process's.
+/// The driver's table, filled by the software device. Every table is the same device: its state is
+/// the process's.
 #[must_use]
 pub fn driver() -> Driver {
     let resolver = |name: &std::ffi::CStr| name.to_str().ok().and_then(abi::address);

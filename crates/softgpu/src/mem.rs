@@ -1,8 +1,8 @@
 //! Address space: one range of host addresses for all device, pinned and managed memory.
 //!
-//! A device pointer is the host address. Physical memory is a [`Backing`]: a piece of a memfd, lazily
-//! backed, which may be mapped at several addresses and in several processes.
-//! Addresses are handed out and mapped in granules of 2 MiB; smaller blocks are cut by the caller.
+//! A device pointer is the host address. Physical memory is a [`Backing`]: a piece of a memfd,
+//! lazily backed, which may be mapped at several addresses and in several processes. Addresses are
+//! handed out and mapped in granules of 2 MiB; smaller blocks are cut by the caller.
 //!
 //! Invariants: a granule with an access bit set is mapped. A granule that was ever mapped stays
 //! mapped to *something* (after `unmap`, to unused anonymous memory), so that a kernel that runs
@@ -338,8 +338,9 @@ impl AddressSpace {
     /// [`MemError::System`].
     pub fn new(size: u64, checks: bool) -> Result<Arc<Self>, MemError> {
         let size = round_up(size);
-        // A fixed first choice, so that two runs of a program see the same addresses in their reports.
-        // SAFETY: without MAP_FIXED the kernel takes the address as a hint and replaces nothing of ours.
+        // A fixed hint, so that reports of two runs of a program have the same addresses.
+        // SAFETY: without MAP_FIXED the kernel takes the address as a hint and replaces nothing of
+        // ours.
         let raw = unsafe {
             libc::mmap(
                 FIRST_CHOICE as *mut c_void,
@@ -403,7 +404,8 @@ impl AddressSpace {
         addr >= self.base && len <= self.size && addr - self.base <= self.size - len
     }
 
-    /// Takes a run of addresses, at `hint` if that is free (0: anywhere). Nothing is mapped there yet.
+    /// Takes a run of addresses, at `hint` if that is free (0: anywhere). Nothing is mapped there
+    /// yet.
     ///
     /// # Errors
     /// [`MemError::NoAddresses`].
@@ -464,7 +466,8 @@ impl AddressSpace {
                 what: "outside the physical memory",
             });
         }
-        // SAFETY: the range is inside our own reservation (checked above), so only our mappings are replaced.
+        // SAFETY: the range is inside our own reservation (checked above), so only our mappings are
+        // replaced.
         let at = unsafe {
             libc::mmap(
                 start as *mut c_void,
@@ -490,8 +493,8 @@ impl AddressSpace {
         for g in self.granules(start, len)? {
             self.access[g].store(0, Ordering::Release);
         }
-        // SAFETY: inside our own reservation. Readable anonymous memory rather than a hole, so that a
-        // kernel that looked up this range just before does not bring the process down.
+        // SAFETY: inside our own reservation. Readable anonymous memory rather than a hole, so that
+        // a kernel that looked up this range just before does not bring the process down.
         let at = unsafe {
             libc::mmap(
                 start as *mut c_void,
@@ -543,7 +546,8 @@ impl AddressSpace {
         (bits & (1 << device) != 0, bits & (1 << (16 + device)) != 0)
     }
 
-    /// Reserves, backs and maps at once, readable and writable by the devices in `devices` (bit `d`).
+    /// Reserves, backs and maps at once, readable and writable by the devices in `devices` (bit
+    /// `d`).
     ///
     /// # Errors
     /// As for the steps; nothing is left behind.
@@ -564,7 +568,8 @@ impl AddressSpace {
     /// Makes ordinary host memory reachable by the devices in `devices`.
     ///
     /// # Safety
-    /// The memory stays mapped and readable, if `writable` also writable, until [`AddressSpace::unregister_host`].
+    /// The memory stays mapped and readable, if `writable` also writable, until
+    /// [`AddressSpace::unregister_host`].
     ///
     /// # Errors
     /// [`MemError::BadRange`] if part of it is registered.
@@ -629,7 +634,8 @@ impl AddressSpace {
             .then_some(addr as *mut u8)
     }
 
-    /// The longest run of addresses around `addr` (looking at most 1 GiB each way) that `device` may access.
+    /// The longest run of addresses around `addr` (looking at most 1 GiB each way) that `device`
+    /// may access.
     pub(crate) fn window(&self, device: u32, addr: u64, write: bool) -> Option<Window> {
         if !self.contains(addr, 1) {
             let map = self
@@ -637,8 +643,8 @@ impl AddressSpace {
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
             let (&start, r) = map.range(..=addr).next_back()?;
-            // SAFETY: a registered range is accessible by the contract of `register_host`; one that is not writable
-            // becomes no window to write through.
+            // SAFETY: a registered range is accessible by the contract of `register_host`; one that
+            // is not writable becomes no window to write through.
             return (r.allows(device, write) && addr < start + r.len)
                 .then(|| unsafe { Window::new(start, start + r.len) });
         }
@@ -656,7 +662,8 @@ impl AddressSpace {
         while hi < self.access.len() && hi - at < 512 && ok(hi) {
             hi += 1;
         }
-        // SAFETY: granules with an access bit are mapped readable and writable, and stay mapped (module invariant).
+        // SAFETY: granules with an access bit are mapped readable and writable, and stay mapped
+        // (module invariant).
         Some(unsafe {
             Window::new(
                 self.base + lo as u64 * GRANULE,
@@ -782,7 +789,8 @@ impl AddressSpace {
         })
     }
 
-    /// The live allocations on either side of `addr`: the last that starts at or before it, the first after.
+    /// The live allocations on either side of `addr`: the last that starts at or before it, the
+    /// first after.
     #[must_use]
     pub fn neighbours(&self, addr: u64) -> (Option<Arc<AllocInfo>>, Option<Arc<AllocInfo>>) {
         let records = self.records.read().unwrap_or_else(PoisonError::into_inner);
@@ -806,8 +814,9 @@ impl AddressSpace {
 
     // ---- bulk operations of the driver ------------------------------------------------------
 
-    /// Copies between two ranges that the caller has found accessible with [`AddressSpace::translate`]
-    /// or that are the program's own host memory. In check mode records the copy in the shadow.
+    /// Copies between two ranges that the caller has found accessible with
+    /// [`AddressSpace::translate`] or that are the program's own host memory. In check mode records
+    /// the copy in the shadow.
     ///
     /// # Safety
     /// `src..src+len` is readable and `dst..dst+len` writable for the duration.
@@ -834,7 +843,8 @@ impl AddressSpace {
         if let (Some(shadow), Some(ctx)) = (&self.shadow, ctx) {
             shadow.written(self, dst, width * count, ctx);
         }
-        // SAFETY: by this function's contract; elements may be unaligned, hence bytes or unaligned writes.
+        // SAFETY: by this function's contract; elements may be unaligned, hence bytes or unaligned
+        // writes.
         unsafe {
             match width {
                 1 => std::ptr::write_bytes(dst as *mut u8, value as u8, count as usize),

@@ -29,7 +29,7 @@ const ACTOR_BITS: u32 = 20;
 const SEQ_BITS: u32 = 64 - ACTOR_BITS;
 /// Epochs kept per actor; a query about an older operation is answered "ordered".
 const EPOCHS_KEPT: usize = 4096;
-/// The number of operations whose description is kept.
+/// The number of operations with a retained description.
 const NAMES_KEPT: usize = 1 << 16;
 
 /// An operation: a kernel, copy, fill, allocation or free. Zero is [`OpId::NONE`].
@@ -191,7 +191,8 @@ impl Order {
         }
     }
 
-    /// Begins an operation that the host enqueues on `actor` (or does itself, for [`ActorId::HOST`]).
+    /// Begins an operation that the host enqueues on `actor` (or does itself, for
+    /// [`ActorId::HOST`]).
     pub fn begin(&self, actor: ActorId, what: OpKind) -> OpId {
         let mut inner = self.write();
         if actor != ActorId::HOST {
@@ -206,7 +207,7 @@ impl Order {
         inner.begin(actor, what)
     }
 
-    /// Begins an operation whose only predecessors are those that `actor` has been given: a graph's node.
+    /// Begins an operation with no predecessors but those that `actor` was given: a graph's node.
     pub fn begin_unhosted(&self, actor: ActorId, what: OpKind) -> OpId {
         self.write().begin(actor, what)
     }
@@ -217,7 +218,8 @@ impl Order {
         self.read().snapshot(actor)
     }
 
-    /// Everything the host knows, and everything `actor` did: what an operation enqueued now would follow.
+    /// Everything the host knows, and everything `actor` did: what an operation enqueued now would
+    /// follow.
     #[must_use]
     pub fn snapshot_hosted(&self, actor: ActorId) -> OrderSnapshot {
         let inner = self.read();
@@ -332,7 +334,8 @@ impl Order {
         self.wait(ActorId::HOST, &self.through(op));
     }
 
-    /// Whether `a` is ordered before `b` by the program. True for [`OpId::NONE`], false for `a == b`.
+    /// Whether `a` is ordered before `b` by the program. True for [`OpId::NONE`], false for `a ==
+    /// b`.
     #[must_use]
     pub fn happens_before(&self, a: OpId, b: OpId) -> bool {
         if a.is_none() {
@@ -353,7 +356,8 @@ impl Order {
         seq_of(&actor.epochs[at - 1].1, a.actor() as u32) >= a.seq()
     }
 
-    /// ``kernel `scale`, launch 3 on stream 2``; stable from run to run for a program of one host thread.
+    /// ``kernel `scale`, launch 3 on stream 2``; stable from run to run for a program of one host
+    /// thread.
     #[must_use]
     pub fn describe(&self, op: OpId) -> String {
         let inner = self.read();

@@ -1,7 +1,8 @@
 //! Faults and findings of kernels: a [`Fault`] ends a kernel, after a [`Finding`] it goes on.
 //!
-//! Invariants: the text of a report is the same in every run of a deterministic program. Findings are
-//! deduplicated by (kind, kernel, PTX line): the one of the lowest block and thread, with a count.
+//! Invariants: the text of a report is the same in every run of a deterministic program. Findings
+//! are deduplicated by (kind, kernel, PTX line): the one of the lowest block and thread, with a
+//! count.
 //!
 //! Elsewhere: finding them ([`crate::check`], [`crate::exec`]).
 

@@ -14,8 +14,8 @@ use fercuda_softgpu::report::{Fault, FaultKind, FindingSink};
 
 const THREADS: [usize; 3] = [1, 2, 4];
 
-/// A kernel `k` of one buffer; `%r0` to `%r2` are thread, block and their number in the grid of 64-thread blocks,
-/// `%rd1` is the buffer and `%rd2` the thread's word in it.
+/// A kernel `k` of one buffer; `%r0` to `%r2` are thread, block and their number in the grid of
+/// 64-thread blocks, `%rd1` is the buffer and `%rd2` the thread's word in it.
 fn kernel(body: &str) -> String {
     format!(
         ".version 8.0
@@ -109,7 +109,8 @@ fn relative(text: &str, base: u64) -> String {
 
 #[test]
 fn a_race_is_reported_in_the_same_words_by_any_number_of_threads() {
-    // Each block reads the first word of the next one, which that one writes; word 0 is written by all.
+    // Each block reads the first word of the next one, which that one writes; word 0 is written by
+    // all.
     let ptx = kernel(
         "    ld.global.u32 %r3, [%rd2+256];
     add.u32 %r3, %r3, 1;
@@ -132,7 +133,8 @@ fn a_race_is_reported_in_the_same_words_by_any_number_of_threads() {
 
 #[test]
 fn what_a_lower_block_writes_is_initialised_for_a_higher_one_and_not_the_other_way() {
-    // A block reads what the one before it wrote: a race, and no more. Block 0 reads uninitialised words.
+    // A block reads what the one before it wrote: a race, and no more. Block 0 reads uninitialised
+    // words.
     let ptx = kernel(
         "    ld.global.u32 %r3, [%rd2];
     st.global.u32 [%rd2+256], %r3;",
@@ -150,7 +152,8 @@ fn what_a_lower_block_writes_is_initialised_for_a_higher_one_and_not_the_other_w
 
 #[test]
 fn the_fault_is_the_lowest_block_s_however_late_it_comes() {
-    // Block 1 takes long and then faults; the others do at once, and what they do before is not reported.
+    // Block 1 takes long and then faults; the others do at once, and what they do before is not
+    // reported.
     let ptx = kernel(
         "    setp.eq.u32 %p0, %r1, 0;
     @%p0 ret;
@@ -181,8 +184,8 @@ BAD:
 
 #[test]
 fn a_block_that_does_more_than_it_can_write_down_waits_for_its_turn() {
-    // Scattered words of the buffer, many times over: 5,000 accesses of 256 bytes each for every warp. The last block
-    // reads one uninitialised word.
+    // Scattered words of the buffer, many times over: 5,000 accesses of 256 bytes each for every
+    // warp. The last block reads one uninitialised word.
     let ptx = kernel(
         "    mov.u32 %r3, 0; mov.u32 %r5, 0;
 LOOP:
@@ -257,8 +260,9 @@ SET:
 
 #[test]
 fn blocks_that_wait_for_a_plain_word_come_to_an_end_and_are_reported() {
-    // All blocks but the last wait for it, by loads that nothing makes volatile; the compiler of a program forgot a
-    // word. One thread alone would wait with the first block for ever, two with the first and the second.
+    // All blocks but the last wait for it, by loads that nothing makes volatile; the compiler of a
+    // program forgot a word. One thread alone would wait with the first block for ever, two with
+    // the first and the second.
     let wait = |pause: &str| {
         kernel(&format!(
             "    setp.eq.u32 %p0, %r1, 3;

@@ -279,8 +279,9 @@ fn a_free_that_no_order_puts_behind_the_last_use_is_a_hazard() {
     ok!(cuEventRecord(e, w.a));
     ok!(cuStreamWaitEvent(w.b, e, 0));
     w.launch(w.put, at, w.b);
-    // Until here all is in order; the free does not wait for the kernel on the other stream. It comes when that has
-    // written, which is seen by the word that the next one writes, and which by a plain store orders nothing.
+    // Until here all is in order; the free does not wait for the kernel on the other stream. It
+    // comes when that has written, which is seen by the word that the next one writes, and which by
+    // a plain store orders nothing.
     let mut host: *mut c_void = null_mut();
     ok!(cuMemHostAlloc(&mut host, 4, 0));
     // SAFETY: a word of our own, which the kernel writes once.
@@ -389,8 +390,9 @@ fn memory_never_written_is_reported_where_it_is_copied_out() {
     );
 }
 
-/// Lets `serve`, which runs all the while, do its work behind a `put` in another stream, and a `bump` behind it. The
-/// host waits for the `put` if the argument requests it, and for the kernel's word always.
+/// Lets `serve`, which runs all the while, do its work behind a `put` in another stream, and a
+/// `bump` behind it. The host waits for the `put` if the argument requests it, and for the kernel's
+/// word always.
 fn served_beside_a_stream(w: &World, waits: bool) -> Vec<Finding> {
     let at = alloc(64);
     let mut serve = CUfunction::NULL;

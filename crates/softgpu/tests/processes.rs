@@ -130,7 +130,8 @@ fn importer(handles: &str) {
 fn a_forked_child_gets_not_initialized() {
     let _ctx = Ctx::new();
     d();
-    // SAFETY: the child calls the driver's error paths and `_exit`, which take no lock that another thread may hold.
+    // SAFETY: the child calls the driver's error paths and `_exit`, which take no lock that another
+    // thread may hold.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: as above; no pointers but to this frame.

@@ -1,5 +1,5 @@
-//! Calls at random, from several threads, with handles that are live, stale or another kind's. Whatever they answer, it is
-//! never an internal error, and every thread comes back.
+//! Calls at random, from several threads, with handles that are live, stale or another kind's.
+//! Whatever they answer, it is never an internal error, and every thread comes back.
 #![allow(
     clippy::macro_metavars_in_unsafe,
     reason = "the macros call the driver; their callers argue the pointers"

@@ -1,4 +1,4 @@
-//! Typed bytes: what a launch is given, what it gives back, and what was expected of it.
+//! Typed buffers: a launch's inputs, outputs and expected outputs.
 //!
 //! Invariant: a [`Buffer`]'s length is its element count times its element's size.
 //! Elsewhere: reading a header (`filetest`), expectations (`reference`), launching (`runner`).
@@ -278,7 +278,7 @@ impl Fill {
     }
 }
 
-/// Values that arithmetic goes wrong on, among values that it should not.
+/// Edge cases of arithmetic, mixed with ordinary values.
 fn mixed(elem: Elem, rng: &mut Rng) -> u64 {
     let Some((exponent_bits, fraction_bits)) = elem.float_shape() else {
         let width = elem.size() as u32 * 8;
@@ -320,7 +320,7 @@ fn mixed(elem: Elem, rng: &mut Rng) -> u64 {
     }
 }
 
-/// What an argument is for.
+/// The role of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Read by the kernel.
@@ -337,7 +337,7 @@ pub enum Role {
     Get,
 }
 
-/// How an output is judged.
+/// How an output is compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Judge {
     /// Bit for bit; any NaN equals any NaN.
@@ -451,20 +451,20 @@ impl Case {
     }
 }
 
-/// What one output should be.
+/// The expected value of one output.
 #[derive(Debug, Clone)]
-pub enum Wanted {
+pub enum ExpectedOutput {
     /// These bits.
     Bits(Vec<u8>),
     /// These values, each within its bound (zero where the judge counts ulps).
     Near(Vec<(f64, f64)>),
 }
 
-/// What all outputs should be.
+/// The expected values of all outputs.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// By name.
-    pub outputs: BTreeMap<String, Wanted>,
+    pub outputs: BTreeMap<String, ExpectedOutput>,
 }
 
 impl Expected {
@@ -472,14 +472,16 @@ impl Expected {
     pub fn exact<T: bytemuck::NoUninit>(&mut self, name: &str, values: &[T]) {
         self.outputs.insert(
             name.to_string(),
-            Wanted::Bits(bytemuck::cast_slice(values).to_vec()),
+            ExpectedOutput::Bits(bytemuck::cast_slice(values).to_vec()),
         );
     }
 
     /// `name` holds values, each within its bound.
     pub fn near(&mut self, name: &str, values: impl IntoIterator<Item = (f64, f64)>) {
-        self.outputs
-            .insert(name.to_string(), Wanted::Near(values.into_iter().collect()));
+        self.outputs.insert(
+            name.to_string(),
+            ExpectedOutput::Near(values.into_iter().collect()),
+        );
     }
 
     /// `name` holds values, judged in ulps.
@@ -488,7 +490,7 @@ impl Expected {
     }
 }
 
-/// Where an output is not what it should be.
+/// The position and values of a wrong element.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mismatch {
     /// The output.
@@ -514,18 +516,19 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// How far an output may be, and was, from the truth.
+/// The allowed and the actual distance of an output from the expected value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Closeness {
-    /// Largest distance, in units of what was allowed: at most 1 when all is well. Zero for exact judges.
+    /// Largest distance, in units of what was allowed: at most 1 when all is well. Zero for exact
+    /// judges.
     pub worst: f64,
 }
 
-/// Compares `got` with what was wanted of `arg`.
+/// Compares `got` with the expected output of `arg`.
 ///
 /// # Errors
 /// The elements that differ by more than allowed.
-pub fn judge(arg: &Arg, got: &Buffer, wanted: &Wanted) -> Result<Closeness, Mismatch> {
+pub fn judge(arg: &Arg, got: &Buffer, wanted: &ExpectedOutput) -> Result<Closeness, Mismatch> {
     let mut wrong = 0;
     let mut examples = Vec::new();
     let mut worst = 0.0f64;
@@ -542,7 +545,7 @@ pub fn judge(arg: &Arg, got: &Buffer, wanted: &Wanted) -> Result<Closeness, Mism
     };
     match (arg.judge, wanted) {
         (Judge::Raw, _) => {}
-        (Judge::Sorted, Wanted::Bits(bytes)) => {
+        (Judge::Sorted, ExpectedOutput::Bits(bytes)) => {
             let want = Buffer {
                 elem: got.elem,
                 bytes: bytes.clone(),
@@ -553,7 +556,7 @@ pub fn judge(arg: &Arg, got: &Buffer, wanted: &Wanted) -> Result<Closeness, Mism
                 }
             }
         }
-        (Judge::Exact | Judge::Bound | Judge::Ulp(_), Wanted::Bits(bytes)) => {
+        (Judge::Exact | Judge::Bound | Judge::Ulp(_), ExpectedOutput::Bits(bytes)) => {
             let want = Buffer {
                 elem: got.elem,
                 bytes: bytes.clone(),
@@ -571,7 +574,7 @@ pub fn judge(arg: &Arg, got: &Buffer, wanted: &Wanted) -> Result<Closeness, Mism
                 }
             }
         }
-        (kind, Wanted::Near(values)) => {
+        (kind, ExpectedOutput::Near(values)) => {
             if values.len() != got.len() {
                 fail(0, format!("the reference made {} elements", values.len()));
             } else {

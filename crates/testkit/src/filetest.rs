@@ -1,4 +1,4 @@
-//! Reads the header of a corpus file: lines that begin with `//@`.
+//! Parser of a corpus file's header: lines that begin with `//@`.
 //!
 //! ```text
 //! //@ options: --fmad=false
@@ -13,8 +13,10 @@
 //! //@ program
 //! //@   alloc x 1024
 //! ```
-//! Arguments are passed in the order in which they stand. Fills: `zero iota bits mix made const(v) uniform(a, b)
-//! int(a, b)`. What follows `program` are operations of the driver ([`crate::program`]). Judges: `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` lets two devices differ within the bound.
+//! Arguments are passed in the order of their lines. Fills: `zero iota bits mix made const(v)
+//! uniform(a, b) int(a, b)`. Driver operations follow `program` ([`crate::program`]). Judges:
+//! `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` allows two devices to differ within the
+//! bound.
 
 use crate::data::{Arg, Buffer, Case, Elem, Fill, Judge, Role};
 use crate::reference::Reference;
@@ -123,7 +125,7 @@ impl Run {
 /// Reads `source`, the text of `name`.cu.
 ///
 /// # Errors
-/// The first line that says nothing that is known.
+/// The first line that cannot be parsed.
 pub fn parse(name: &str, source: &str) -> Result<FileTest, HeaderError> {
     let mut test = FileTest {
         name: name.to_string(),

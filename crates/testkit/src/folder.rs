@@ -1,4 +1,4 @@
-//! Finds and reads folders of tests.
+//! Folders of tests.
 
 use std::path::{Path, PathBuf};
 

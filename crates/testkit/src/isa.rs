@@ -1,9 +1,10 @@
-//! Single instructions against recorded hardware.
+//! Single instructions compared with recorded hardware results.
 //!
-//! `isa/table.txt` lists instruction forms, one a line: name, destination type, source types, PTX, comparison.
-//! Each becomes a kernel of [`THREADS`] threads that loads its operands, executes the PTX and stores its results.
-//! Operands come from the name alone ([`Row::inputs`]), so any device computes on the same values; `isa/h200.bin`
-//! holds what an H200 (driver 580.159) stored, results in order of rows, then destinations, then threads.
+//! `isa/table.txt` lists instruction forms, one per line: name, destination type, source types,
+//! PTX, comparison. Each becomes a kernel of [`THREADS`] threads that loads its operands, executes
+//! the PTX and stores its results. Operands come from the name alone ([`InstructionForm::inputs`]),
+//! so any device computes on the same values; `isa/h200.bin` holds what an H200 (driver 580.159)
+//! stored, results in order of rows, then destinations, then threads.
 //!
 //! Elsewhere: launching (`tests/isa.rs` and the `fercuda-filetest` program).
 
@@ -23,7 +24,7 @@ pub const RECORDED: &[u8] = include_bytes!("../isa/h200.bin");
 
 /// One instruction form.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct InstructionForm {
     /// Unique; also the seed of its operands.
     pub name: String,
     /// Register and kind of value of each source.
@@ -34,7 +35,7 @@ pub struct Row {
     comparison: Comparison,
 }
 
-/// How a result is judged against the recorded one.
+/// How a result is compared with the recorded one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Comparison {
     Exact,
@@ -58,11 +59,11 @@ enum Approximated {
 ///
 /// # Errors
 /// A line that does not have five fields, or a kind of value that does not exist: the line.
-pub fn rows() -> Result<Vec<Row>, String> {
+pub fn rows() -> Result<Vec<InstructionForm>, String> {
     TABLE
         .lines()
         .filter(|line| !line.starts_with('#'))
-        .map(Row::parse)
+        .map(InstructionForm::parse)
         .collect()
 }
 
@@ -87,14 +88,14 @@ fn width(register: &str) -> usize {
     }
 }
 
-impl Row {
-    fn parse(line: &str) -> Result<Row, String> {
+impl InstructionForm {
+    fn parse(line: &str) -> Result<InstructionForm, String> {
         let bad = || format!("not a row of the table: {line}");
         let fields: Vec<&str> = line.split(" | ").collect();
         let [name, destination, sources, text, comparison] = fields[..] else {
             return Err(bad());
         };
-        let mut row = Row {
+        let mut row = InstructionForm {
             name: name.to_owned(),
             sources: Vec::new(),
             destinations: Vec::new(),
@@ -222,7 +223,7 @@ impl Row {
         ptx
     }
 
-    /// Threads whose result is not what was recorded, described; the first few.
+    /// Descriptions of the first few threads with a result unlike the recorded one.
     #[must_use]
     pub fn mismatches(&self, stored: &[u64], recorded: &[u8]) -> Vec<String> {
         let inputs = self.inputs();
@@ -255,7 +256,7 @@ impl Row {
 
 /// A module of kernels `k<first>`, `k<first + 1>`, ... for some rows.
 #[must_use]
-pub fn module(rows: &[Row], first: usize) -> String {
+pub fn module(rows: &[InstructionForm], first: usize) -> String {
     let mut text = String::from(".version 8.6\n.target sm_90\n.address_size 64\n\n");
     for (i, row) in rows.iter().enumerate() {
         text.push_str(&row.kernel(&format!("k{}", first + i)));
@@ -263,8 +264,9 @@ pub fn module(rows: &[Row], first: usize) -> String {
     text
 }
 
-/// Registers that the table's PTX may use beside its operands: predicates %p and %q, %t, a cell of scratch memory
-/// for each thread in global (%mg) and shared memory (%ms), and 16-byte rows of the warp's cells (%rows).
+/// Registers that the table's PTX may use beside its operands: predicates %p and %q, %t, a cell of
+/// scratch memory for each thread in global (%mg) and shared memory (%ms), and 16-byte rows of the
+/// warp's cells (%rows).
 const PROLOGUE: &str = "    .reg .pred %p, %q;
     .reg .b32 %t, %lin, %ms, %rows, %idx;
     .reg .b64 %in, %out, %mg, %off;
@@ -369,8 +371,8 @@ impl SplitMix {
     }
 }
 
-/// A value of `kind` from two random words: half of them corner cases, a quarter any bits, a quarter of middling
-/// magnitude. Kinds that end in `u` or `m` have no corner cases.
+/// A value of `kind` from two random words: half of them corner cases, a quarter any bits, a
+/// quarter of middling magnitude. Kinds that end in `u` or `m` have no corner cases.
 fn operand(kind: &str, first: u64, second: u64) -> u64 {
     let (class, choice) = (first & 3, first >> 8);
     let pick = |values: &[u64]| values[(choice % values.len() as u64) as usize];
@@ -464,7 +466,8 @@ const CORNERS_INTEGER: &[u64] = &[
     0xffffffff80000000,
 ];
 
-/// Zeros, infinities, NaN of all kinds, subnormals, powers of two and where formats and integers end.
+/// Zeros, infinities, NaN of all kinds, subnormals, powers of two and where formats and integers
+/// end.
 const CORNERS_F32: &[u64] = &[
     0x0, 0x80000000, 0x3f800000, 0xbf800000, 0x3f000000, 0x7f800000, 0xff800000, 0x7fc00000,
     0x7fffffff, 0xffc00001, 0x7f800001, 0x1, 0x80000001, 0x7fffff, 0x800000, 0x80800000,

@@ -1,7 +1,8 @@
-//! Tests as files: CUDA kernels whose headers say how they are launched and what they should give.
+//! File-based tests: CUDA kernels with headers that specify their launches and expected outputs.
 //!
-//! A `.cu` file in `corpus/` begins with lines that name its launches, their arguments and how each output is
-//! judged ([`filetest`]). A host reference of the same name ([`reference`]) says what should come out.
+//! A `.cu` file in `corpus/` begins with lines that name its launches, their arguments and how each
+//! output is compared ([`filetest`]). A host reference of the same name ([`reference`]) computes
+//! the expected outputs.
 //!
 //! Elsewhere: the devices (`fercuda_cuda`), the tests themselves (`tests/`).
 #![deny(unsafe_code)]

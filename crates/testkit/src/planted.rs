@@ -1,7 +1,7 @@
-//! Runs one file under the software device's checks and writes down what they say.
+//! Runs of one file under the software device's checks, with the report as text.
 //!
-//! Invariant: the text is the same in every run: addresses are left out, all else counts from one in a fresh
-//! process. So each file runs in a process of its own, with `FERCUDA_SOFT_CHECK=1`.
+//! Invariant: the text is the same in every run: addresses are left out, all else counts from one
+//! in a fresh process. So each file runs in a process of its own, with `FERCUDA_SOFT_CHECK=1`.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use fercuda_cuda::{Select, driver};
 use fercuda_softgpu::control;
 
 use crate::filetest::FileTest;
-use crate::raw::{Machine, RawError};
+use crate::raw::{RawError, RawMachine};
 use crate::{reference, runner};
 
-/// Launches everything in `file`, compiled to `ptx`, and gives every wrong result, finding and error; empty if
-/// there are none.
+/// Launches everything in `file`, compiled to `ptx`, and returns every wrong result, finding and
+/// error; empty if there are none.
 ///
 /// # Errors
 /// The driver refusing to start.
 pub fn report(file: &FileTest, ptx: &str) -> Result<String, RawError> {
     let driver = driver(Select::Software).map_err(|e| RawError::Missing(e.to_string()))?;
-    // The report is all that is asked for, not what kernels print.
+    // Only the report is returned, not the kernels' output.
     control::set_printf(Some(Arc::new(|_| {})));
-    let machine = Machine::new(driver, ptx)?;
+    let machine = RawMachine::new(driver, ptx)?;
     let mut failed = None;
     let mut texts = Vec::new();
     for run in &file.runs {
@@ -47,7 +47,8 @@ pub fn report(file: &FileTest, ptx: &str) -> Result<String, RawError> {
         .join("\n"))
 }
 
-/// Numbers of nine and more hexadecimal digits are places in this process; shorter ones are offsets and masks of lanes.
+/// Numbers of nine and more hexadecimal digits are places in this process; shorter ones are offsets
+/// and masks of lanes.
 fn without_addresses(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,9 +1,9 @@
-//! Launches and small programs written straight to the driver's table, as a C program would.
+//! Launches and small programs that call the driver's table directly, as a C program would.
 //!
-//! The safe layer above the table prevents most of what the planted bugs do, so they are written below it.
-//! Nothing is freed that a program does not free: a process runs one of them and ends.
+//! The safe layer above the table prevents most of what the planted bugs do, so they are written
+//! below it. Nothing is freed that a program does not free: a process runs one of them and ends.
 //!
-//! Operations of a program, one a line (`STREAM` is a name given by `stream`, or `default`):
+//! Operations of a program, one per line (`STREAM` is a name defined by `stream`, or `default`):
 //! ```text
 //! stream S              blocking S           alloc X BYTES          alloc_async S X BYTES
 //! free X                free_async S X       pinned H BYTES         launch S KERNEL ARG...
@@ -12,8 +12,8 @@
 //! sync                  sync S               sync_event E           pause
 //! capture S             end_capture S G      launch_graph S G
 //! ```
-//! Arguments of `launch` are buffers or whole numbers (`i32`); kernels run as one block of 64 threads.
-//! `pause` lets the device get on with its work and orders nothing.
+//! Arguments of `launch` are buffers or whole numbers (`i32`); kernels run as one block of 64
+//! threads. `pause` gives the device time for its work and adds no order.
 #![expect(unsafe_code, reason = "the driver's table is a C interface")]
 
 use std::collections::BTreeMap;
@@ -57,15 +57,16 @@ fn name_of(code: &CUresult) -> String {
 type Result<T> = std::result::Result<T, RawError>;
 
 /// One device, one context, one module.
-pub struct Machine {
+pub struct RawMachine {
     driver: &'static Driver,
     module: CUmodule,
 }
 
 macro_rules! call {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: handles come from this driver and are never used after they are destroyed; pointers are to
-        // local variables or live buffers of the size passed. What kernels do with device memory is the test.
+        // SAFETY: handles come from this driver and are never used after they are destroyed;
+        // pointers are to local variables or live buffers of the size passed. What kernels do with
+        // device memory is the test.
         match unsafe { $driver.$name($($arg),*) } {
             Ok(CUresult::CUDA_SUCCESS) => Ok(()),
             Ok(code) => Err(RawError::Driver { call: stringify!($name), code }),
@@ -74,12 +75,12 @@ macro_rules! call {
     }};
 }
 
-impl Machine {
+impl RawMachine {
     /// Initialises device 0 and loads `image`, PTX text without a trailing zero.
     ///
     /// # Errors
-    /// Whatever the driver says.
-    pub fn new(driver: &'static Driver, image: &str) -> Result<Machine> {
+    /// A driver error.
+    pub fn new(driver: &'static Driver, image: &str) -> Result<RawMachine> {
         let (mut device, mut context, mut module): (CUdevice, CUcontext, CUmodule) =
             Default::default();
         call!(driver, cuInit(0))?;
@@ -88,7 +89,7 @@ impl Machine {
         call!(driver, cuCtxSetCurrent(context))?;
         let text = c_string(image)?;
         call!(driver, cuModuleLoadData(&mut module, text.as_ptr().cast()))?;
-        Ok(Machine { driver, module })
+        Ok(RawMachine { driver, module })
     }
 
     fn function(&self, name: &str) -> Result<CUfunction> {
@@ -223,7 +224,7 @@ impl Machine {
     /// # Errors
     /// That call's; [`RawError::Program`] for words that mean nothing.
     pub fn program(&self, program: &[Vec<String>]) -> Result<()> {
-        let mut names = Names::default();
+        let mut names = ProgramNames::default();
         for words in program {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.step(&mut names, &words)?;
@@ -231,7 +232,7 @@ impl Machine {
         Ok(())
     }
 
-    fn step(&self, names: &mut Names, words: &[&str]) -> Result<()> {
+    fn step(&self, names: &mut ProgramNames, words: &[&str]) -> Result<()> {
         let d = self.driver;
         match *words {
             ["stream" | "blocking", name] => {
@@ -374,7 +375,7 @@ impl Machine {
 }
 
 #[derive(Default)]
-struct Names {
+struct ProgramNames {
     streams: BTreeMap<String, CUstream>,
     events: BTreeMap<String, CUevent>,
     graphs: BTreeMap<String, CUgraphExec>,
@@ -384,7 +385,7 @@ struct Names {
     host: Vec<Vec<u8>>,
 }
 
-impl Names {
+impl ProgramNames {
     fn stream(&self, name: &str) -> Result<CUstream> {
         if name == "default" {
             Ok(CUstream::NULL)
@@ -406,15 +407,15 @@ impl Names {
     }
 }
 
-/// Waits until every other thread of this process waits for something: what was queued is done then, as far as nothing
-/// else is in its way. Time alone would be as long as a busy machine likes. So nobody else is to be at work in the process:
-/// a program with this runs in one of its own.
+/// Waits until every other thread of this process is blocked: queued work is complete then, unless
+/// it waits for something else. A fixed time would depend on the machine's load. So no other thread
+/// may be busy in the process: a program with this runs in one of its own.
 fn pause() -> Result<()> {
     let others_wait = || -> std::io::Result<bool> {
         let own = std::fs::read_link("/proc/thread-self")?;
         for task in std::fs::read_dir("/proc/self/task")? {
             let task = task?;
-            // One that has ended meanwhile is in nobody's way.
+            // A thread that has ended meanwhile is not busy.
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             let state = stat
                 .rsplit_once(") ")

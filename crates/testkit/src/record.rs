@@ -1,7 +1,7 @@
-//! What one device computed, kept small enough to carry to another.
+//! Records of one device's outputs, small enough to copy to another machine.
 //!
-//! Outputs are kept as a hash and, up to [`KEPT_BYTES`], as they are. Those that a header calls `loose` are
-//! judged against the reference on each device, and between devices only counted.
+//! Outputs are kept as a hash and, up to [`KEPT_BYTES`], as they are. Outputs marked `loose` are
+//! compared with the reference on each device; differences between devices are only counted.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +10,46 @@ use sha2::Digest;
 
 use crate::data::Judge;
 use crate::filetest::FileTest;
-use crate::runner::Outcome;
+use crate::runner::LaunchOutcome;
 
 /// Outputs up to this length are kept whole; of longer ones, so much of the beginning.
 pub const KEPT_BYTES: usize = 256;
 
 /// The outputs of a corpus on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct DeviceRecord {
     /// Inputs were made from this.
     pub seed: u64,
     /// The device that computed them.
     pub device: String,
     /// By `FILE.ARCH/RUN/OUTPUT`.
-    pub outputs: BTreeMap<String, Kept>,
+    pub outputs: BTreeMap<String, RecordedOutput>,
 }
 
 /// One output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct RecordedOutput {
     /// SHA-256 of all of it.
     pub sha256: String,
     /// Its first bytes, in hexadecimal.
     pub head: String,
 }
 
-impl Record {
-    /// What an H200 computed for `sm_90`; `h200.json` is made of `fercuda-filetest compare --record`.
+impl DeviceRecord {
+    /// What an H200 computed for `sm_90`; `h200.json` is made of `fercuda-filetest compare
+    /// --record`.
     ///
     /// # Errors
     /// The file is damaged.
-    pub fn of_h200() -> serde_json::Result<Record> {
+    pub fn of_h200() -> serde_json::Result<DeviceRecord> {
         serde_json::from_str(include_str!("../h200.json"))
     }
 }
 
-impl Kept {
-    fn of(bytes: &[u8]) -> Kept {
+impl RecordedOutput {
+    fn of(bytes: &[u8]) -> RecordedOutput {
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect();
-        Kept {
+        RecordedOutput {
             sha256: hex(&sha2::Sha256::digest(bytes)),
             head: hex(&bytes[..bytes.len().min(KEPT_BYTES)]),
         }
@@ -58,47 +59,48 @@ impl Kept {
 /// How an output compares with its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Likeness {
+pub enum RecordComparison {
     /// Bit for bit.
     Same,
     /// Different bits, which the header allows; each device is within the reference's bound.
     WithinBound,
-    /// Different bits, which the header does not allow; the first byte that differs, if it was kept.
+    /// Different bits, which the header does not allow; the first byte that differs, if it was
+    /// kept.
     Different(Option<usize>),
     /// The record has no such output.
     Unrecorded,
 }
 
 /// Adds the outcomes of `file` for `arch` to `record`.
-pub fn add(record: &mut Record, file: &FileTest, arch: &str, outcomes: &[Outcome]) {
+pub fn add(record: &mut DeviceRecord, file: &FileTest, arch: &str, outcomes: &[LaunchOutcome]) {
     for (key, _, bytes) in comparable(file, arch, outcomes) {
-        record.outputs.insert(key, Kept::of(bytes));
+        record.outputs.insert(key, RecordedOutput::of(bytes));
     }
 }
 
 /// Compares the outcomes of `file` for `arch` with `record`.
 pub fn compare(
-    record: &Record,
+    record: &DeviceRecord,
     file: &FileTest,
     arch: &str,
-    outcomes: &[Outcome],
-) -> Vec<(String, Likeness)> {
+    outcomes: &[LaunchOutcome],
+) -> Vec<(String, RecordComparison)> {
     let like = |(key, loose, bytes): (String, bool, &[u8])| {
         let likeness = match record.outputs.get(&key) {
-            None => Likeness::Unrecorded,
+            None => RecordComparison::Unrecorded,
             Some(kept) => {
-                let here = Kept::of(bytes);
+                let here = RecordedOutput::of(bytes);
                 if here.sha256 == kept.sha256 {
-                    Likeness::Same
+                    RecordComparison::Same
                 } else if loose {
-                    Likeness::WithinBound
+                    RecordComparison::WithinBound
                 } else {
                     let differs = here
                         .head
                         .bytes()
                         .zip(kept.head.bytes())
                         .position(|(a, b)| a != b);
-                    Likeness::Different(differs.map(|digit| digit / 2))
+                    RecordComparison::Different(differs.map(|digit| digit / 2))
                 }
             }
         };
@@ -111,7 +113,7 @@ pub fn compare(
 fn comparable<'a>(
     file: &'a FileTest,
     arch: &'a str,
-    outcomes: &'a [Outcome],
+    outcomes: &'a [LaunchOutcome],
 ) -> impl Iterator<Item = (String, bool, &'a [u8])> {
     file.runs
         .iter()

@@ -1,7 +1,7 @@
-//! Compiles corpus files, launches them through the safe layer and judges what comes back.
+//! Runner of corpus files: compiles, launches through the safe layer, and compares outputs.
 //!
-//! Invariant: the PTX that runs has been read, printed and read again, and came out equal.
-//! Elsewhere: what is right (`reference`), comparing two devices (`record`).
+//! Invariant: the PTX that runs has been parsed, printed and parsed again, and was equal.
+//! Elsewhere: expected outputs (`reference`), comparing two devices (`record`).
 #![expect(
     unsafe_code,
     reason = "a launch is a promise about the kernel, which these files make"
@@ -97,9 +97,9 @@ pub fn round_trip(ptx: &str) -> Result<(), RunError> {
     }
 }
 
-/// What one launch came to.
+/// The outcome of one launch.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct LaunchOutcome {
     /// The run's name.
     pub run: String,
     /// Time of loading, copying, launching and waiting.
@@ -113,19 +113,19 @@ pub struct Outcome {
 }
 
 /// Runs every launch of `file` from `ptx`, in a module of its own each.
-pub fn execute(context: &Context, file: &FileTest, ptx: &str, seed: u64) -> Vec<Outcome> {
+pub fn execute(context: &Context, file: &FileTest, ptx: &str, seed: u64) -> Vec<LaunchOutcome> {
     file.runs
         .iter()
         .map(|run| execute_run(context, run, ptx, seed))
         .collect()
 }
 
-fn execute_run(context: &Context, run: &Run, ptx: &str, seed: u64) -> Outcome {
+fn execute_run(context: &Context, run: &Run, ptx: &str, seed: u64) -> LaunchOutcome {
     let reference = reference::find(&run.name);
     let case = run.case(reference, seed);
     let start = Instant::now();
     let result = launch(context, run, &case, ptx);
-    let mut outcome = Outcome {
+    let mut outcome = LaunchOutcome {
         run: run.name.clone(),
         took: start.elapsed(),
         outputs: BTreeMap::new(),
@@ -173,7 +173,7 @@ pub(crate) fn judged(
     (worst, wrong)
 }
 
-enum Passed {
+enum PassedArgument {
     Memory(DeviceBuffer<u8>),
     Scalar(Vec<u8>),
 }
@@ -196,14 +196,14 @@ fn launch(
         let what = || format!("prepare `{}`", arg.name);
         let bytes = &case.buffer(&arg.name).bytes;
         match arg.role {
-            Role::Value => passed.push((arg, Passed::Scalar(bytes.clone()))),
+            Role::Value => passed.push((arg, PassedArgument::Scalar(bytes.clone()))),
             Role::In | Role::InOut => passed.push((
                 arg,
-                Passed::Memory(during(what(), DeviceBuffer::from_host(bytes, &stream))?),
+                PassedArgument::Memory(during(what(), DeviceBuffer::from_host(bytes, &stream))?),
             )),
             Role::Out => passed.push((
                 arg,
-                Passed::Memory(during(what(), DeviceBuffer::alloc(context, bytes.len()))?),
+                PassedArgument::Memory(during(what(), DeviceBuffer::alloc(context, bytes.len()))?),
             )),
             Role::Set | Role::Get => {
                 let mut variable = during(what(), module.global::<u8>(&arg.name))?;
@@ -225,8 +225,8 @@ fn launch(
     let values: Vec<KernelArg<'_>> = passed
         .iter()
         .map(|(_, p)| match p {
-            Passed::Memory(buffer) => KernelArg::buffer(buffer),
-            Passed::Scalar(bytes) => KernelArg::bytes(bytes),
+            PassedArgument::Memory(buffer) => KernelArg::buffer(buffer),
+            PassedArgument::Scalar(bytes) => KernelArg::bytes(bytes),
         })
         .collect();
     let mut shape = Launch::new(
@@ -237,8 +237,9 @@ fn launch(
     if run.cooperative {
         shape = shape.cooperative();
     }
-    // SAFETY: the header beside the kernel names arguments of its types and lengths that cover all it accesses; that
-    // this is so is what the test establishes, and every buffer lives until the stream has been waited for below.
+    // SAFETY: the header beside the kernel names arguments of its types and lengths that cover all
+    // it accesses; that this is so is what the test establishes, and every buffer lives until the
+    // stream has been waited for below.
     during(format!("launch `{}`", run.kernel), unsafe {
         shape.run(&function, &stream, &values[..])
     })?;
@@ -246,8 +247,8 @@ fn launch(
 
     let mut outputs = BTreeMap::new();
     let memory = passed.iter().filter_map(|(arg, p)| match p {
-        Passed::Memory(buffer) => Some((*arg, buffer)),
-        Passed::Scalar(_) => None,
+        PassedArgument::Memory(buffer) => Some((*arg, buffer)),
+        PassedArgument::Scalar(_) => None,
     });
     for (arg, buffer) in memory
         .chain(variables.iter().map(|(arg, v)| (*arg, v)))

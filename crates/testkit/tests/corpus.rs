@@ -1,6 +1,6 @@
-//! Every corpus file, compiled for each architecture: reads back equal, runs, matches its reference.
+//! Tests of every corpus file, for each architecture: round-trips, runs, matches its reference.
 //!
-//! Runs on the software device, or where `FERCUDA_DEVICE` says. `FERCUDA_SEED` repeats a run's inputs.
+//! Runs on the software device, or on `FERCUDA_DEVICE`. `FERCUDA_SEED` repeats a run's inputs.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Context, Cuda, Select};
 use fercuda_testkit::filetest::FileTest;
-use fercuda_testkit::record::{Likeness, Record};
+use fercuda_testkit::record::{DeviceRecord, RecordComparison};
 use fercuda_testkit::{folder, record, rng, runner};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -52,15 +52,21 @@ fn test(lab: &Lab, file: &FileTest, arch: &str) -> Result<(), Failed> {
     }
 }
 
-/// The same bits as an H200 gave, from the recorded seed; where a header is `loose`, both are within its bound.
+/// The same bits as an H200 gave, from the recorded seed; where a header is `loose`, both are
+/// within its bound.
 fn like_hardware(lab: &Lab, file: &FileTest) -> Result<(), Failed> {
     const ARCH: &str = "sm_90";
-    let recorded = Record::of_h200()?;
+    let recorded = DeviceRecord::of_h200()?;
     let ptx = runner::compile(&lab.nvrtc, file, ARCH, &[])?;
     let outcomes = runner::execute(&lab.context, file, &ptx, recorded.seed);
     let unlike: Vec<String> = record::compare(&recorded, file, ARCH, &outcomes)
         .into_iter()
-        .filter(|(_, likeness)| !matches!(likeness, Likeness::Same | Likeness::WithinBound))
+        .filter(|(_, likeness)| {
+            !matches!(
+                likeness,
+                RecordComparison::Same | RecordComparison::WithinBound
+            )
+        })
         .map(|(output, likeness)| format!("{output}: {likeness:?}"))
         .collect();
     if unlike.is_empty() {
@@ -85,7 +91,8 @@ fn prints(file: &FileTest) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The engine has one code for checked kernels and one for unchecked; `tests/planted.rs` judges the corpus with checks.
+/// The engine has one code for checked kernels and one for unchecked; `tests/planted.rs` judges the
+/// corpus with checks.
 fn without_checks() -> std::io::Result<Option<ExitCode>> {
     const CHECKS: &str = "FERCUDA_SOFT_CHECK";
     if std::env::var_os(CHECKS).is_none_or(|v| v == "0") {

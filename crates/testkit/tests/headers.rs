@@ -1,4 +1,4 @@
-//! What can be said of the corpus without running it.
+//! Static tests of the corpus's headers.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests, which may as the tests may"
@@ -60,8 +60,8 @@ fn every_reference_speaks_of_every_output_in_its_size() {
                 .remove(&arg.name)
                 .unwrap_or_else(|| panic!("{}: nothing is said of `{}`", run.name, arg.name));
             let len = match wanted {
-                fercuda_testkit::data::Wanted::Bits(bytes) => bytes.len() / arg.elem.size(),
-                fercuda_testkit::data::Wanted::Near(values) => values.len(),
+                fercuda_testkit::data::ExpectedOutput::Bits(bytes) => bytes.len() / arg.elem.size(),
+                fercuda_testkit::data::ExpectedOutput::Near(values) => values.len(),
             };
             assert_eq!(len, arg.len, "{}: `{}` (seed {seed})", run.name, arg.name);
         }

@@ -1,7 +1,7 @@
 //! The thirteen hypotheses of the first design, each as a test that can fail, on either device.
 //!
-//! Kernels are the builder's own (`fercuda_ptx::kernels`). The device is the software device, or what
-//! `FERCUDA_DEVICE` says. Figures are printed: run with `--nocapture` to see them.
+//! Kernels are the builder's own (`fercuda_ptx::kernels`). The device is the software device, or
+//! `FERCUDA_DEVICE`. Figures are printed: run with `--nocapture` to see them.
 #![expect(
     unsafe_code,
     reason = "launches: each passes the buffers and extents that the kernel's documentation asks for"
@@ -50,10 +50,12 @@ fn lab(name: &str) -> Lab {
         Select::Software
     };
     if select == Select::Software {
-        // Enough for every test here, and little enough to fill to the brim; without effect after the first.
+        // Enough for every test here, and little enough to fill to the brim; without effect after
+        // the first.
         let mut config = fercuda_softgpu::control::config();
         config.memory_bytes = 2 << 30;
-        // The checks keep freed memory from being reused, to see who still uses it: no state to judge a pool in.
+        // The checks keep freed memory from being reused, to detect uses after free: a pool cannot
+        // be assessed then.
         config.checks = false;
         let _first = fercuda_softgpu::control::configure(config);
     }
@@ -83,8 +85,9 @@ impl Lab {
         self.context.device().cuda().is_software()
     }
 
-    /// The software device hands a freed block on to a request of another size when the stream has come to the
-    /// free, so the host must not run far ahead of it there. A GPU's driver does so at once.
+    /// The software device hands a freed block on to a request of another size when the stream has
+    /// come to the free, so the host must not run far ahead of it there. A GPU's driver does so at
+    /// once.
     fn let_frees_happen(&self) {
         if self.is_software() {
             self.stream.synchronize().unwrap();
@@ -262,11 +265,12 @@ fn h3_bytes_come_back_as_they_went() {
     }
 }
 
-/// Launches of one kernel timed together: a clock that ticks in tens of nanoseconds does not resolve one.
+/// Launches of one kernel timed together: a clock that ticks in tens of nanoseconds does not
+/// resolve one.
 const TOGETHER: usize = 8;
 
-/// Times of a launch of one kernel, in seconds, by the safe layer and by calling the driver's function; each the mean
-/// of [`TOGETHER`].
+/// Times of a launch of one kernel, in seconds, by the safe layer and by calling the driver's
+/// function; each the mean of [`TOGETHER`].
 fn launch_times(lab: &Lab, pairs: usize) -> (Vec<f64>, Vec<f64>) {
     let kernel = vector_add::f32(Arch::SM_90).unwrap();
     let function = lab.load(&kernel);
@@ -338,12 +342,14 @@ fn launch_times(lab: &Lab, pairs: usize) -> (Vec<f64>, Vec<f64>) {
         raw_once();
     }
     lab.stream.synchronize().unwrap();
-    // Pairs in turn (ours first, then theirs first), and the queue never full: neither waits for the device.
+    // Pairs in turn (ours first, then theirs first), and the queue never full: neither waits for
+    // the device.
     for i in 0..pairs {
-        // The pair after a wait is not counted, whatever it takes. One of its sides wakes the stream's thread, and both
-        // find the processor's caches as other work has left them. Of either side's samples one in 62 would hold a
-        // wake-up: p99 would be the 38th percentile of 160 of those, which the system's scheduler makes, and differ by
-        // a fifth between two runs of the same code.
+        // The pair after a wait is not counted, whatever it takes. One of its sides wakes the
+        // stream's thread, and both find the processor's caches as other work has left them. Of
+        // either side's samples one in 62 would hold a wake-up: p99 would be the 38th percentile of
+        // 160 of those, which the system's scheduler makes, and differ by a fifth between two runs
+        // of the same code.
         if i % 31 == 0 {
             ours_once();
             raw_once();
@@ -424,7 +430,8 @@ fn h5_products_are_within_a_bound_from_their_sizes() {
                         size += p.abs();
                     }
                     let old = f64::from(beta) * f64::from(c[i * n + j]);
-                    // k fused steps, then two products and a sum: every rounding at most a unit of the magnitudes.
+                    // k fused steps, then two products and a sum: every rounding at most a unit of
+                    // the magnitudes.
                     let steps = (k + 3) as f64 * UNIT;
                     want.push((
                         f64::from(alpha) * sum + old,
@@ -476,7 +483,8 @@ fn h5_softmax_and_layernorm_hold_for_rows_of_any_length() {
         for row in x.chunks(cols) {
             let high = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let sum: f64 = row.iter().map(|v| f64::from(v - high).exp()).sum();
-            // The exponent's argument reaches 20: its roundings are magnified by as much; then the sum's chain.
+            // The exponent's argument reaches 20: its roundings are magnified by as much; then the
+            // sum's chain.
             let relative =
                 (4.0 * 20.0 + 16.0 + (cols as f64).log2().ceil() + cols as f64 / 32.0) * UNIT;
             want.extend(row.iter().map(|v| {
@@ -545,7 +553,8 @@ struct Attention {
 }
 
 impl Attention {
-    /// Result, and a bound for f32: scores' roundings, then the weights', each magnified by what follows it.
+    /// Result, and a bound for f32: scores' roundings, then the weights', each magnified by what
+    /// follows it.
     fn truth(&self) -> Vec<(f64, f64)> {
         let (len, dim) = (self.length, self.dim);
         let scale = 1.0 / (dim as f64).sqrt();
@@ -786,7 +795,8 @@ fn h8_a_pool_asks_the_device_for_memory_once_and_reuses_it() {
     pool.set_release_threshold(u64::MAX).unwrap();
     let mut after_first = 0;
     for round in 0..1000 {
-        // Twelve buffers live at once, in sizes below half a megabyte that come again every hundred rounds.
+        // Twelve buffers live at once, in sizes below half a megabyte that come again every hundred
+        // rounds.
         let live: Vec<DeviceBuffer<u8>> = (0..12)
             .map(|i| {
                 DeviceBuffer::alloc_from(
@@ -810,7 +820,8 @@ fn h8_a_pool_asks_the_device_for_memory_once_and_reuses_it() {
         high >> 20,
         after_first >> 20
     );
-    // 6 MB live at most. A pool that asked the device each time would have reserved as much in every round.
+    // 6 MB live at most. A pool that asked the device each time would have reserved as much in
+    // every round.
     assert!(high <= 64 << 20, "{high} bytes were reserved for 6 MB");
     assert!(
         high <= after_first + after_first / 2,
@@ -828,7 +839,8 @@ fn h9_too_large_an_allocation_is_an_error_and_the_next_one_works() {
             other => panic!("{asked} bytes of {total}: {other:?}"),
         }
     }
-    // Filled to the brim in pieces, as a program would; then one piece given back is one that can be had.
+    // Filled to the brim in pieces, as a program would; then one piece given back is one that can
+    // be had.
     let piece = (total / 16) as usize;
     let mut held = Vec::new();
     let refused = loop {
@@ -900,8 +912,8 @@ fn h10_kernels_of_two_streams_overlap_by_the_devices_own_clock() {
     let mut ns = 100_000_000u64;
     let in_one = overlap([&lab.stream, &lab.stream], ns);
     assert_eq!(in_one, 0, "one stream runs one kernel after the other");
-    // A busy machine may begin the second late, by a time of its own: kernels that spin for longer overlap still, unless
-    // one waits for the other.
+    // A busy machine may begin the second late, by a time of its own: kernels that spin for longer
+    // overlap still, unless one waits for the other.
     loop {
         let in_two = overlap([&lab.stream, &other], ns);
         println!("h10: {in_one} ns overlap in one stream, {in_two} of {ns} in two");
@@ -920,9 +932,11 @@ fn h10_kernels_of_two_streams_overlap_by_the_devices_own_clock() {
 fn h11_a_launch_costs_no_more_than_a_twentieth_over_a_raw_function_pointer() {
     let lab = lab("h11");
     let mut seen = Vec::new();
-    // The claim is about optimised code; without optimisation the test still sees what is grossly wrong.
+    // The claim is about optimised code; without optimisation the test still sees what is grossly
+    // wrong.
     let limit = if cfg!(debug_assertions) { 1.5 } else { 1.05 };
-    // A busy machine disturbs the tail of either; five attempts, and one must be quiet enough to see the truth.
+    // A busy machine disturbs the tail of either; five attempts, and one must be quiet enough to
+    // see the truth.
     for _ in 0..5 {
         let (ours, theirs) = launch_times(&lab, 10_000);
         let ratio = |q| quantile(&ours, q) / quantile(&theirs, q);
@@ -942,16 +956,17 @@ fn h11_a_launch_costs_no_more_than_a_twentieth_over_a_raw_function_pointer() {
     panic!("ratios of median and p99 to a raw call, five times: {seen:.3?}");
 }
 
-/// A driver's pool grows by pieces of 32 MiB, so it holds more than is live (an H200's, half as much again): that
-/// it holds a tenth more at most is no promise of ours before we have a pool of our own. That it does not go on
-/// growing under a steady load is.
+/// A driver's pool grows by pieces of 32 MiB, so it holds more than is live (an H200's, half as
+/// much again): that it holds a tenth more at most is no promise of ours before we have a pool of
+/// our own. That it does not go on growing under a steady load is.
 ///
-/// The load is the same in each round, to the byte. A load that is new in each round has new peaks of each size, for
-/// which a sound pool grows too, ever more seldom and without a bound that a test could wait for: of 3000 simulated
-/// runs of 10,000 steps and as many again, every 40th grew by more than a tenth. The same load again meets what it
-/// has left, and a pool that reuses it comes to a round for which it asks nothing of the device: in as many runs of
-/// these that was the second to the seventh, and each from the fifth on at most a fifth as often as the one before it.
-/// One that loses a block of 300 asks in each.
+/// The load is the same in each round, to the byte. A load that is new in each round has new peaks
+/// of each size, for which a sound pool grows too, ever more seldom and without a bound that a test
+/// could wait for: of 3000 simulated runs of 10,000 steps and as many again, every 40th grew by
+/// more than a tenth. The same load again meets what it has left, and a pool that reuses it comes
+/// to a round for which it asks nothing of the device: in as many runs of these that was the second
+/// to the seventh, and each from the fifth on at most a fifth as often as the one before it. One
+/// that loses a block of 300 asks in each.
 #[test]
 fn h12_a_pool_under_random_sizes_does_not_go_on_growing() {
     const ROUNDS: usize = 16;
@@ -1036,7 +1051,7 @@ fn h13_four_threads_share_a_context_and_every_result_is_right() {
     });
 }
 
-/// A folder that goes when the test is over.
+/// A folder that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {

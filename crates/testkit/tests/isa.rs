@@ -1,7 +1,7 @@
 //! Every instruction form of `isa/table.txt` computes what an H200 computed.
 //!
-//! `FERCUDA_ISA_RECORD=FILE` also writes what the device under test stored, in the layout of `isa/h200.bin`: run on
-//! a GPU, it makes that file anew.
+//! `FERCUDA_ISA_RECORD=FILE` also writes the results of the device under test in the layout of
+//! `isa/h200.bin`: run on a GPU, it regenerates that file.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Launch, Module, Stream};
@@ -10,7 +10,8 @@ use fercuda_testkit::isa;
 /// Rows a module: loading one module of all would hide which row does not load.
 const BATCH: usize = 64;
 
-/// A context with a module of some rows in it. A row that faults makes it unusable, and the next row needs a new one.
+/// A context with a module of some rows in it. A row that faults makes it unusable, and the next
+/// row needs a new one.
 struct Bench {
     stream: Stream,
     module: Module,
@@ -18,7 +19,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(rows: &[isa::Row], first: usize) -> Bench {
+    fn new(rows: &[isa::InstructionForm], first: usize) -> Bench {
         let context = Context::primary(Cuda::from_env().unwrap().device(0).unwrap()).unwrap();
         let module = Module::load(&context, &Image::ptx(isa::module(rows, first))).unwrap();
         Bench {
@@ -28,14 +29,15 @@ impl Bench {
         }
     }
 
-    fn run(&self, row: &isa::Row, kernel: &str) -> fercuda_cuda::Result<Vec<u64>> {
+    fn run(&self, row: &isa::InstructionForm, kernel: &str) -> fercuda_cuda::Result<Vec<u64>> {
         let function = self.module.function(kernel)?;
         let inputs = DeviceBuffer::from_host(&row.inputs(), &self.stream)?;
         let mut out = DeviceBuffer::<u64>::alloc(&self.context, isa::THREADS * row.results())?;
         let mut scratch = DeviceBuffer::<u8>::alloc(&self.context, isa::SCRATCH_BYTES)?;
         // What no thread writes must not look right.
         out.fill_bytes(0xa5, &self.stream)?;
-        // SAFETY: the row's kernel indexes its three buffers by thread, and they have a slot for each.
+        // SAFETY: the row's kernel indexes its three buffers by thread, and they have a slot for
+        // each.
         unsafe {
             Launch::new(isa::BLOCKS, isa::THREADS as u32 / isa::BLOCKS).run(
                 &function,

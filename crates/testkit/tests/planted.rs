@@ -1,6 +1,7 @@
-//! Every planted bug is reported in exactly these words, and nothing is said of programs that are right.
+//! Tests that every planted bug is reported in exactly these words, and that correct programs have
+//! no findings.
 //!
-//! `FERCUDA_BLESS=1` writes the reports anew.
+//! `FERCUDA_BLESS=1` rewrites the reports.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

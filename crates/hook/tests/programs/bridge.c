@@ -1,4 +1,4 @@
-/* A library that asks in the name of who calls it, as CUDA's runtime library does, from one place and from different
+/* A library that calls on behalf of its callers, as CUDA's runtime library does, from one place and from different
    depths below its caller. */
 #include "driver.h"
 

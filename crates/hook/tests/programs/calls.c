@@ -1,4 +1,4 @@
-/* What single calls answer at their edges: printed, for who compares runs. */
+/* Edge cases of single calls: results are printed, to be compared between runs. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include <dlfcn.h>
@@ -298,8 +298,8 @@ static void whose(const char *when)
     printf("%s: %d, device %d\n", when, code, device);
 }
 
-/* One context on a device, by every call that makes another current or none; each asks twice, so that the second could go by
-   what the first has found out. */
+/* One context on a device, by every call that makes another current or none; each queries twice, so that the second could use
+   what the first has cached. */
 static void current(void)
 {
     handle one, popped;
@@ -346,7 +346,7 @@ static void current(void)
     mark("end");
 }
 
-/* A context for graphics, made by a function that was asked for before, as CUDA's runtime library asks for all there are, or
+/* A context for graphics, made by a function that was requested before, as CUDA's runtime library requests every function, or
    by its exported name. */
 static void graphics(int asked_for)
 {

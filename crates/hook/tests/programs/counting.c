@@ -1,4 +1,4 @@
-/* A driver that counts who uses a context, as old programs ask it to, and makes contexts for graphics; all else is that of
+/* A driver that counts the users of a context, as old programs require, and creates contexts for graphics; all else is that of
    the library behind it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,7 +38,7 @@ int cuCtxGetCurrent(handle *into)
     return ((int (*)(handle *))behind("cuCtxGetCurrent"))(into);
 }
 
-/* Under a name that nobody else has, which the loader would prefer. */
+/* Under a unique name; the loader would prefer another library's. */
 static int make_for_graphics(handle *into, unsigned flags, int device)
 {
     return ((int (*)(handle *, unsigned, int))behind("cuCtxCreate_v2"))(into, flags, device);

@@ -1,4 +1,4 @@
-/* A random program, all of whose answers are printed: the same with a driver alone and with something in front of it.
+/* A random program that prints all its results: the same with a driver alone and with something in front of it.
    What is printed of an address is which allocation it is in and where. Sizes of free memory are not printed. */
 #include "driver.h"
 

@@ -130,10 +130,10 @@ static inline void must(int code, const char *what, int line)
 }
 /* A call that has to succeed. */
 #define OK(call) must((call), #call, __LINE__)
-/* A call whose answer is what the program is about. */
+/* A call with a result that the program tests. */
 #define SAY(call) printf("%s = %d\n", #call, (call))
 
-/* Keeps what this process's ledger says now, for who reads it later. */
+/* Copies this process's ledger as it is now, for the test to read. */
 static inline void mark(const char *name)
 {
     const char *base = getenv("XDG_RUNTIME_DIR");

@@ -1,4 +1,4 @@
-/* A library whose constructor, while the loader loads it, does what the program says. */
+/* A library with a constructor that calls back into the program while the loader loads it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-/* Calls each function whose name stands on standard input, with nothing but zeros, and says what it answers. */
+/* Calls each function named on standard input with zeros for all arguments, and prints its result. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* Two processes that share memory: this one says what happens, the other does as it is told. On any device:
+/* Two processes that share memory: this one prints what happens, the other executes its commands. On any device:
    ipc CASE [SEED]. */
 #include <fcntl.h>
 #include <signal.h>

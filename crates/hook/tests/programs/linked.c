@@ -350,7 +350,7 @@ static void chosen(void)
     reached("all");
 }
 
-/* By now the thread has no seat any more. */
+/* By now the thread has no context of ours any more. */
 static void at_its_end(void *block)
 {
     ptr p;

@@ -1,4 +1,4 @@
-/* A library that is linked to CUDA's runtime library, or to none: asks for blocks and gives them back. */
+/* A library that is linked to CUDA's runtime library, or to none: allocates blocks and frees them. */
 #include "driver.h"
 
 int cudaMallocAsync(ptr *, size_t, handle);

@@ -193,7 +193,7 @@ static int fork_first(void)
     return code;
 }
 
-/* The child of a process that has used the driver: whatever it is told, it ends, and the parent goes on. */
+/* The child of a process that has used the driver: whatever its calls return, it ends, and the parent goes on. */
 static int fork_later(void)
 {
     library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
         return ((int (*)(void))dlsym(plugin, "plugin_use"))();
     }
     if (!strcmp(way, "namespace")) {
-        /* There the driver has a C library of its own, whose threads use this one's heap and the loader's lock. glibc's
+        /* There the driver has a C library of its own, and its threads use this one's heap and the loader's lock. glibc's
            (2.36) takes neither in earnest while it knows of no thread; so it knows of one. */
         pthread_t other;
         if (pthread_create(&other, 0, for_ever, 0)) return 5;

@@ -74,7 +74,7 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *told)
     return 0;
 }
 
-/* One that is nobody's affair. */
+/* One that is not interposed. */
 int nvmlDeviceGetIndex(void *device, unsigned *index)
 {
     *index = index_of(device);

@@ -10,7 +10,7 @@
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
-/* In each its functions lie elsewhere, behind what nobody may run. */
+/* In each its functions have other addresses, behind code that must not run. */
 #define TEXT_(number) #number
 #define TEXT(number) TEXT_(number)
 __asm__(".text\n.skip 16 * " TEXT(NUMBER) ", 0xcc\n");

@@ -1,4 +1,4 @@
-/* A server that asks NVML how much memory there is: linked to it, or finding it by dlsym (-DOPENED). */
+/* A server that queries NVML for the memory size: linked to it, or finding it by dlsym (-DOPENED). */
 #define _GNU_SOURCE
 #include "driver.h"
 #include <dlfcn.h>

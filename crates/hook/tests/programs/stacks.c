@@ -1,4 +1,4 @@
-/* Allocates through a library that asks for others, first from deep below, then from near the top of small stacks above
+/* Allocates through a bridge library, first from deep below, then from near the top of small stacks above
    which nothing may be read. */
 #define _GNU_SOURCE
 #include "driver.h"

@@ -1,4 +1,4 @@
-//! From kernels being written to a module: merging moves, choosing names.
+//! Finishing of a module: merging of moves, choice of names.
 //!
 //! Invariant: names are interned in the order in which the printed text shows them, so that
 //! parsing that text gives an equal module.
@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Arch;
-use super::kernel::{Line, Name, State, names_in};
+use super::kernel::{EmittedLine, KernelState, Name, names_in};
 use crate::ast::{
     self, AddrBase, Function, Inst, Item, Linkage, Module, Operand, Stmt, Sym, Symbols,
 };
@@ -74,10 +74,10 @@ const NUMBERED: &[&str] = &[
 /// At most this many registers in one declaration.
 const NAMES_PER_LINE: usize = 8;
 
-pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<State>) -> Module {
+pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<KernelState>) -> Module {
     let mut symbols = Symbols::default();
     let mut items = Vec::new();
-    let mut drafts: Vec<Draft> = kernels.drain(..).map(Draft::new).collect();
+    let mut drafts: Vec<NamedKernel> = kernels.drain(..).map(NamedKernel::new).collect();
     for draft in &mut drafts {
         for var in std::mem::take(&mut draft.state.globals) {
             items.push(Item::Var(draft.var(var, &mut symbols)));
@@ -98,18 +98,18 @@ pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<State>) -
 /// A declaration of registers: their type; each name and the count in its `<count>`.
 type Declaration = (ScalarType, Vec<(String, Option<u32>)>);
 
-/// A kernel whose names have been chosen.
-struct Draft {
-    state: State,
+/// A kernel with chosen names.
+struct NamedKernel {
+    state: KernelState,
     /// Text of each local name.
     texts: Vec<String>,
     registers: Vec<Declaration>,
 }
 
-impl Draft {
-    fn new(mut state: State) -> Self {
+impl NamedKernel {
+    fn new(mut state: KernelState) -> Self {
         merge_sets(&mut state);
-        let mut draft = Draft {
+        let mut draft = NamedKernel {
             texts: vec![String::new(); state.names.len()],
             state,
             registers: Vec::new(),
@@ -360,7 +360,7 @@ fn register_name(wanted: &str) -> String {
     name
 }
 
-fn each_name(line: &Line, f: &mut impl FnMut(Sym)) {
+fn each_name(line: &EmittedLine, f: &mut impl FnMut(Sym)) {
     match &line.stmt {
         Stmt::Inst(i) => {
             if let Some(g) = i.guard {
@@ -374,7 +374,7 @@ fn each_name(line: &Line, f: &mut impl FnMut(Sym)) {
 }
 
 /// `op %t, ...; mov %v, %t;` becomes `op %v, ...;` where nothing else reads `%t`.
-fn merge_sets(state: &mut State) {
+fn merge_sets(state: &mut KernelState) {
     let mut reads = vec![0u32; state.names.len()];
     let mut writes = vec![0u32; state.names.len()];
     for line in &state.body {
@@ -395,12 +395,12 @@ fn merge_sets(state: &mut State) {
         let i = s.0 as usize;
         reads[i] == 1 && writes[i] == 1 && matches!(state.names[i], Name::Reg { wanted: None, .. })
     };
-    let mut merged: Vec<Line> = Vec::with_capacity(state.body.len());
+    let mut merged: Vec<EmittedLine> = Vec::with_capacity(state.body.len());
     for line in std::mem::take(&mut state.body) {
         if let (true, Stmt::Inst(mov)) = (line.sets, &line.stmt)
             && let [Operand::Name(to), Operand::Name(from)] = mov.operands[..]
             && single(from)
-            && let Some(Line {
+            && let Some(EmittedLine {
                 stmt: Stmt::Inst(before),
                 dsts: 1,
                 ..

@@ -1,10 +1,10 @@
-//! A kernel while it is being written: registers, labels, statements, scopes.
+//! Kernel under construction: registers, labels, statements, scopes.
 //!
-//! Every method emits at the end of what is there; nothing is reordered. The state is
-//! behind a `RefCell` that is held only inside a method, so closures of control flow may
+//! Every method appends; nothing is reordered. The state is in a `RefCell` that is borrowed
+//! only inside a method, so closures of control flow may
 //! call back freely.
 //!
-//! Invariant: names here are indices into [`State::names`]; text is chosen when the module
+//! Invariant: names here are indices into [`KernelState::names`]; text is chosen when the module
 //! is finished (`finish`). A register is usable only inside the branch or loop body that
 //! sets it.
 
@@ -27,7 +27,7 @@ const PARAM_LIMIT: u64 = 4096;
 
 /// A kernel being written; see [`super::ModuleBuilder::kernel`].
 pub struct Kernel {
-    pub(crate) state: RefCell<State>,
+    pub(crate) state: RefCell<KernelState>,
     /// Distinguishes kernels, so that a register of another one is noticed.
     pub(crate) id: u64,
 }
@@ -56,7 +56,7 @@ pub(crate) enum Name {
 
 /// A statement and how many of its operands are destinations.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(crate) struct EmittedLine {
     pub(crate) stmt: Stmt,
     pub(crate) dsts: usize,
     /// Made by [`Var::set`]: may be merged with the instruction before it.
@@ -64,11 +64,11 @@ pub(crate) struct Line {
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct KernelState {
     pub(crate) entry: String,
     pub(crate) arch: Arch,
     pub(crate) names: Vec<Name>,
-    pub(crate) body: Vec<Line>,
+    pub(crate) body: Vec<EmittedLine>,
     pub(crate) params: Vec<ast::Var>,
     pub(crate) directives: Vec<ast::Directive>,
     /// Variables at module scope that this kernel brings.
@@ -84,7 +84,7 @@ pub(crate) struct State {
     pub(crate) error: Option<BuildError>,
 }
 
-impl State {
+impl KernelState {
     pub(crate) fn name(&mut self, name: Name) -> Sym {
         self.names.push(name);
         Sym(self.names.len() as u32 - 1)
@@ -166,7 +166,7 @@ pub(crate) const fn w(word: Word) -> Mod {
 
 impl Kernel {
     pub(crate) fn new(entry: &str, arch: Arch, id: u64) -> Self {
-        let state = State {
+        let state = KernelState {
             entry: entry.to_owned(),
             arch,
             names: Vec::new(),
@@ -194,7 +194,7 @@ impl Kernel {
         self.state.borrow_mut().fail(error);
     }
 
-    /// Notes that what is being emitted exists from `sm` on.
+    /// Records that the emitted instruction requires `sm` or later.
     pub(crate) fn needs(&self, sm: u32, what: &str) {
         let mut s = self.state.borrow_mut();
         let arch = s.arch;
@@ -235,7 +235,7 @@ impl Kernel {
         sym
     }
 
-    /// Emits an instruction whose first `dsts` operands are written.
+    /// Emits an instruction that writes its first `dsts` operands.
     pub(crate) fn emit(&self, op: Op, mods: Vec<Mod>, dsts: usize, operands: Vec<Operand>) {
         self.emit_guarded(None, op, mods, dsts, operands);
     }
@@ -274,7 +274,7 @@ impl Kernel {
             operands,
             line: 0,
         });
-        s.body.push(Line {
+        s.body.push(EmittedLine {
             stmt,
             dsts,
             sets: false,
@@ -449,7 +449,7 @@ impl Kernel {
 
     fn declare(&self, var: ast::Var) {
         let mut s = self.state.borrow_mut();
-        s.body.push(Line {
+        s.body.push(EmittedLine {
             stmt: Stmt::Var(var),
             dsts: 0,
             sets: false,
@@ -487,7 +487,7 @@ impl Kernel {
         self.base_of(sym, name)
     }
 
-    /// The block's dynamic shared memory, whose size the launch gives, aligned to 16 bytes.
+    /// The block's dynamic shared memory, sized at launch, aligned to 16 bytes.
     pub fn dynamic_shared<T: Element>(&self, name: &str) -> Ptr<'_, Shared, T> {
         let (sym, mut var) = self.array::<T>(name, words::Space::Shared, 0, None);
         var.linkage = Linkage::Extern;
@@ -616,7 +616,7 @@ impl Kernel {
     }
 
     fn place(&self, label: Sym) {
-        self.state.borrow_mut().body.push(Line {
+        self.state.borrow_mut().body.push(EmittedLine {
             stmt: Stmt::Label(label),
             dsts: 0,
             sets: false,

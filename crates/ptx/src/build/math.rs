@@ -1,7 +1,7 @@
-//! Elementary functions of `f32`, made of the instructions there are.
+//! Elementary functions of `f32`, composed of existing instructions.
 //!
 //! Each has one rounded argument reduction and a polynomial, or one approximate instruction
-//! whose error is known; none looks anything up or branches. Polynomials were fitted by us
+//! with a known error; none uses a table or branches. Polynomials were fitted by us
 //! (Lawson's reweighted least squares in f64); errors are in units of the last place, measured
 //! over all exponents on an H200 by `crates/cuda/tests/math.rs`.
 
@@ -68,7 +68,7 @@ impl<'k> Reg<'k, f32> {
     /// zero.
     #[must_use]
     pub fn sigmoid(self) -> Reg<'k, f32> {
-        // Of the two forms the one whose exponential does not overflow.
+        // Of the two forms the one with an exponential that does not overflow.
         let e = (-self.abs()).exp();
         let numerator = self.lt(0.0).select(e, 1.0);
         numerator / (e + 1.0)

@@ -1,4 +1,4 @@
-//! Writing kernels in Rust: typed registers, structured control flow, readable PTX.
+//! Kernel builder in Rust: typed registers, structured control flow, readable PTX.
 //!
 //! A [`ModuleBuilder`] holds kernels; each is written by a closure over a [`Kernel`].
 //! Registers are typed by Rust's own number types, so that a mistaken operand does not
@@ -35,7 +35,7 @@
 //!     let sum = a + n;
 //! });
 //! ```
-//! Nor does storing a float where integers live:
+//! Nor does storing a float through a pointer to integers:
 //! ```compile_fail,E0277
 //! # use fercuda_ptx::build::{Arch, ModuleBuilder};
 //! ModuleBuilder::new(Arch::SM_80).kernel("k", |k| {
@@ -182,7 +182,7 @@ pub enum BuildError {
     /// Static shared memory exceeds what hardware gives.
     #[error(
         "kernel `{kernel}`: {bytes} bytes of static shared memory, at most {limit} exist\n\
-         try: `dynamic_shared`, whose size is given at launch"
+         try: `dynamic_shared`, sized at launch"
     )]
     TooMuchShared {
         /// Kernel.
@@ -252,7 +252,7 @@ pub enum BuildError {
 pub struct ModuleBuilder {
     version: (u32, u32),
     arch: Arch,
-    kernels: Vec<kernel::State>,
+    kernels: Vec<kernel::KernelState>,
     error: Option<BuildError>,
 }
 
@@ -302,7 +302,7 @@ impl ModuleBuilder {
 
     /// Leaves out of `state` the dynamic shared memory that an earlier kernel declared alike;
     /// other names may be given once.
-    fn share_globals(&self, state: &mut kernel::State) {
+    fn share_globals(&self, state: &mut kernel::KernelState) {
         let mut globals = std::mem::take(&mut state.globals);
         globals.retain(|global| {
             let name = state.text(global.name);
@@ -329,7 +329,7 @@ impl ModuleBuilder {
     /// The module.
     ///
     /// # Errors
-    /// The first thing that was wrong, in the order in which it was written.
+    /// The first error, in the order of the builder's calls.
     pub fn finish(self) -> Result<Module, BuildError> {
         match self.error {
             Some(error) => Err(error),

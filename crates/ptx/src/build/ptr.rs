@@ -71,7 +71,7 @@ impl<S, T> Clone for Ptr<'_, S, T> {
 }
 impl<S, T> Copy for Ptr<'_, S, T> {}
 
-/// What can index a pointer in space `S`, in elements.
+/// An index of a pointer in space `S`, in elements.
 pub trait Index<'k, S: Space>: Copy {
     /// `base + self * bytes`.
     fn add_to(self, base: Reg<'k, S::Address>, bytes: u32) -> Reg<'k, S::Address>;
@@ -147,7 +147,7 @@ fn imm(value: i64) -> Operand {
     })
 }
 
-/// How long what is loaded or stored will be wanted.
+/// The cache hint of a load or store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
     /// At all levels.
@@ -363,26 +363,26 @@ impl<'k, T: Element> Ptr<'k, Global, T> {
         self.load_vector(&[w(Word::Nc)])
     }
 
-    /// The element here, kept as `cache` says.
+    /// The element here, with a cache hint.
     #[must_use]
     pub fn load_cached(self, cache: Cache) -> Reg<'k, T::Value> {
         self.load_words(self.words(&[w(cache.load()), Mod::Type(T::MEM)]))
     }
 
-    /// As [`Ptr::load_vec`], kept as `cache` says.
+    /// As [`Ptr::load_vec`], with a cache hint.
     #[must_use]
     pub fn load_vec_cached<const N: usize>(self, cache: Cache) -> [Reg<'k, T::Value>; N] {
         const { vector_ok(N, T::BYTES) }
         self.load_vector(&[w(cache.load())])
     }
 
-    /// Writes the element here, kept as `cache` says.
+    /// Writes the element here, with a cache hint.
     pub fn store_cached(self, cache: Cache, value: impl Arg<'k, T::Value>) {
         let value = self.kernel.src(value.src());
         self.store_words(self.words(&[w(cache.store()), Mod::Type(T::MEM)]), value);
     }
 
-    /// As [`Ptr::store_vec`], kept as `cache` says.
+    /// As [`Ptr::store_vec`], with a cache hint.
     pub fn store_vec_cached<const N: usize>(self, cache: Cache, values: [Reg<'k, T::Value>; N]) {
         const { vector_ok(N, T::BYTES) }
         self.store_vector(&[w(cache.store())], values);
@@ -396,7 +396,8 @@ impl<'k, T: Element> Ptr<'k, Global, T> {
         self.load_words(words)
     }
 
-    /// Writes the element here, after everything that this thread wrote before, on the whole device.
+    /// Writes the element here, after everything that this thread wrote before, on the whole
+    /// device.
     pub fn store_release(self, value: impl Arg<'k, T::Value>) {
         let value = self.kernel.src(value.src());
         let mut words = vec![w(Word::Release), w(Word::Gpu)];
@@ -474,7 +475,8 @@ impl<'k, S: Writable, T: Element> Ptr<'k, S, T> {
         }
     }
 
-    /// Writes `N` elements from here in one access; `N` is 2 or 4, at most 16 bytes, aligned to its size.
+    /// Writes `N` elements from here in one access; `N` is 2 or 4, at most 16 bytes, aligned to its
+    /// size.
     pub fn store_vec<const N: usize>(self, values: [Reg<'k, T::Value>; N]) {
         const { vector_ok(N, T::BYTES) }
         self.store_vector(&[], values);
@@ -523,7 +525,7 @@ impl<'k, S: Atomic, T: Element> Ptr<'k, S, T> {
 }
 
 impl<'k, S: Atomic, T: AtomicAdd> Ptr<'k, S, T> {
-    /// Adds atomically; gives the value before.
+    /// Adds atomically; returns the old value.
     pub fn atomic_add(self, value: impl Arg<'k, T>) -> Reg<'k, T> {
         let value = self.kernel.src(value.src());
         self.atomic(Word::Add, atomic_type::<T>(), vec![value])
@@ -537,31 +539,31 @@ impl<'k, S: Atomic, T: AtomicAdd> Ptr<'k, S, T> {
 }
 
 impl<'k, S: Atomic, T: AtomicMinMax> Ptr<'k, S, T> {
-    /// Keeps the smaller, atomically; gives the value before.
+    /// Keeps the smaller, atomically; returns the old value.
     pub fn atomic_min(self, value: impl Arg<'k, T>) -> Reg<'k, T> {
         let value = self.kernel.src(value.src());
         self.atomic(Word::Min, atomic_type::<T>(), vec![value])
     }
 
-    /// Keeps the larger, atomically; gives the value before.
+    /// Keeps the larger, atomically; returns the old value.
     pub fn atomic_max(self, value: impl Arg<'k, T>) -> Reg<'k, T> {
         let value = self.kernel.src(value.src());
         self.atomic(Word::Max, atomic_type::<T>(), vec![value])
     }
 
-    /// Ands bits, atomically; gives the value before.
+    /// Ands bits, atomically; returns the old value.
     pub fn atomic_and(self, value: impl Arg<'k, T>) -> Reg<'k, T> {
         let value = self.kernel.src(value.src());
         self.atomic(Word::And, Mod::Type(T::BITS), vec![value])
     }
 
-    /// Ors bits, atomically; gives the value before.
+    /// Ors bits, atomically; returns the old value.
     pub fn atomic_or(self, value: impl Arg<'k, T>) -> Reg<'k, T> {
         let value = self.kernel.src(value.src());
         self.atomic(Word::Or, Mod::Type(T::BITS), vec![value])
     }
 
-    /// Xors bits, atomically; gives the value before.
+    /// Xors bits, atomically; returns the old value.
     pub fn atomic_xor(self, value: impl Arg<'k, T>) -> Reg<'k, T> {
         let value = self.kernel.src(value.src());
         self.atomic(Word::Xor, Mod::Type(T::BITS), vec![value])
@@ -569,13 +571,13 @@ impl<'k, S: Atomic, T: AtomicMinMax> Ptr<'k, S, T> {
 }
 
 impl<'k, S: Atomic, T: AtomicSwap> Ptr<'k, S, T> {
-    /// Replaces, atomically; gives the value before.
+    /// Replaces, atomically; returns the old value.
     pub fn atomic_exchange(self, value: impl Arg<'k, T>) -> Reg<'k, T> {
         let value = self.kernel.src(value.src());
         self.atomic(Word::Exch, Mod::Type(T::BITS), vec![value])
     }
 
-    /// Replaces if it equals `expected` bit by bit, atomically; gives the value before.
+    /// Replaces if it equals `expected` bit by bit, atomically; returns the old value.
     pub fn atomic_compare_swap(
         self,
         expected: impl Arg<'k, T>,
@@ -590,7 +592,7 @@ impl<'k, S: Atomic, T: AtomicSwap> Ptr<'k, S, T> {
 }
 
 impl<'k, S: Atomic> Ptr<'k, S, u32> {
-    /// `v >= limit ? 0 : v + 1`, atomically; gives the value before.
+    /// `v >= limit ? 0 : v + 1`, atomically; returns the old value.
     pub fn atomic_increment(self, limit: impl Arg<'k, u32>) -> Reg<'k, u32> {
         let limit = self.kernel.src(limit.src());
         self.atomic(Word::Inc, Mod::Type(ScalarType::U32), vec![limit])

@@ -1,8 +1,8 @@
-//! Registers and what can be computed from them.
+//! Registers and their operators.
 //!
 //! A [`Reg`] names a register, not a value: an instruction reads it when it is emitted,
-//! which is at once. Rounding is always written (`add.rn.f32`), so that no compiler fuses
-//! a product and a sum behind our back: [`Reg::mul_add`] is the only fused form.
+//! which is at once. Rounding is always written (`add.rn.f32`), so that no compiler
+//! fuses a product and a sum: [`Reg::mul_add`] is the only fused form.
 
 use std::marker::PhantomData;
 use std::ops;

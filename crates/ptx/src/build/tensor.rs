@@ -1,6 +1,6 @@
 //! Matrix instructions of a warp, and asynchronous copies to shared memory.
 //!
-//! Which lane holds which element is the PTX ISA's business ("Warp Level Matrix
+//! The PTX ISA specifies which lane holds which element ("Warp Level Matrix
 //! Multiply-Accumulate Instructions"); registers here are in its order.
 
 use super::kernel::{Kernel, w};

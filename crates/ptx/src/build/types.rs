@@ -1,10 +1,9 @@
-//! What a register can hold, as Rust types.
+//! Rust types of registers.
 //!
 //! Rust's own number types stand for PTX's; `bool` is a predicate. Halves have no
 //! Rust type, so they have markers here.
 //!
-//! Invariant: the traits are sealed; their constants are the only place where a Rust
-//! type meets a PTX word.
+//! Invariant: the traits are sealed; only their constants map a Rust type to a PTX word.
 
 use crate::ast::Imm;
 use crate::words::{Mod, ScalarType, Word};
@@ -89,7 +88,7 @@ pub trait AtomicMinMax: Element<Value = Self> + Int {}
 /// A type that exchange and compare-and-swap know.
 pub trait AtomicSwap: Element<Value = Self> + Scalar {}
 
-/// What memory can hold.
+/// An element type of memory.
 pub trait Element: Sealed + Copy + 'static {
     /// The register it is loaded into: a byte widens to 32 bits.
     type Value: Scalar;

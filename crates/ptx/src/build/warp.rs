@@ -1,4 +1,4 @@
-//! What the lanes of a warp, and the warps of a block, do together.
+//! Collective operations of the lanes of a warp and of the warps of a block.
 //!
 //! Invariant: the shuffles and votes here name all 32 lanes, so every lane of the warp must
 //! arrive; the block-wide ones contain barriers, so every thread of the block must.
@@ -38,7 +38,7 @@ impl<'k, T: Bits32> Reg<'k, T> {
         self.shfl(Word::Idx, lane, 31)
     }
 
-    /// The value of the lane whose number differs in the bits of `mask`.
+    /// The value of the lane with a number that differs in the bits of `mask`.
     #[must_use]
     pub fn shuffle_xor(self, mask: impl Arg<'k, u32>) -> Reg<'k, T> {
         let mask = self.kernel().src(mask.src());
@@ -94,7 +94,8 @@ impl Kernel {
         self.op(Op::Match, words, vec![value, imm(FULL_MASK)])
     }
 
-    /// The mask of lanes that are executing this now. It promises nothing about the next instruction.
+    /// The mask of lanes that are executing this now. It promises nothing about the next
+    /// instruction.
     pub fn active_mask(&self) -> Reg<'_, u32> {
         self.op(Op::Activemask, vec![Mod::Type(ScalarType::B32)], Vec::new())
     }
@@ -162,7 +163,7 @@ impl Kernel {
         let lane = self.lane();
         let warps = self.ntid_x() >> 5;
         let warp = self.tid_x() >> 5;
-        // A barrier first: somebody may still be reading the last result from `scratch`.
+        // A barrier first: another thread may still be reading the last result from `scratch`.
         self.barrier();
         self.if_(lane.equals(0), || scratch.index(warp).store(value));
         self.barrier();

@@ -1,4 +1,4 @@
-//! Attention in `f32` without ever holding the matrix of scores.
+//! Fused attention in `f32` that never materialises the matrix of scores.
 //!
 //! A block takes 64 queries of one head and runs over keys and values in tiles, keeping for
 //! each query the maximum score so far, the sum of exponentials and the weighted values,
@@ -168,7 +168,7 @@ impl Layout {
 
 /// `out = softmax(scale * q k^T, masked) v` for each head.
 ///
-/// A query that sees no key gives zeros.
+/// A query without a visible key results in zeros.
 ///
 /// # Errors
 /// [`BuildError::NeedsArch`] before sm_80.
@@ -244,19 +244,19 @@ fn write(k: &Kernel, layout: &Layout) {
         .named("value_rows");
 
     let q_factor = scale * std::f32::consts::LOG2_E;
-    let q_tile = Tile {
+    let q_tile = SharedTile {
         rows: QUERIES,
         d,
         pitch: layout.row_pitch(),
         at: shared,
     };
-    let key_tile = Tile {
+    let key_tile = SharedTile {
         rows: tile_keys,
         d,
         pitch: layout.row_pitch(),
         at: shared.offset(layout.keys_at().into()),
     };
-    let value_tile = Tile {
+    let value_tile = SharedTile {
         rows: tile_keys,
         d,
         pitch: d,
@@ -303,7 +303,7 @@ fn write(k: &Kernel, layout: &Layout) {
     key_tile.copy(k, key_rows, k.value(0), kv_len);
     k.copy_commit();
     k.for_range("kv0", 0, kv_end, tile_keys, |kv0| {
-        // The keys are here; nobody reads the last values any more.
+        // The keys have arrived, and no thread reads the last values any more.
         k.copy_wait(0);
         k.barrier();
         value_tile.copy(k, value_rows, kv0, kv_len);
@@ -333,7 +333,7 @@ fn write(k: &Kernel, layout: &Layout) {
             }
         });
 
-        // The values are here; nobody reads these keys any more.
+        // The values have arrived, and no thread reads these keys any more.
         k.copy_wait(0);
         k.barrier();
         key_tile.copy(k, key_rows, kv0 + tile_keys, kv_len);
@@ -431,14 +431,14 @@ fn write(k: &Kernel, layout: &Layout) {
 }
 
 /// Rows of `d` elements in shared memory.
-struct Tile<'k> {
+struct SharedTile<'k> {
     rows: u32,
     d: u32,
     pitch: u32,
     at: Ptr<'k, Shared, f32>,
 }
 
-impl<'k> Tile<'k> {
+impl<'k> SharedTile<'k> {
     /// Rows of one pass of the block, and the row and column where this thread begins.
     fn divide(&self, k: &'k Kernel) -> (u32, Reg<'k, u32>, Reg<'k, u32>) {
         let vectors = self.d / VEC;

@@ -136,8 +136,8 @@ fn launch(s: &Shape, tile: Tile) -> Result<Launch, ShapeError> {
     })
 }
 
-/// A tile of A or B on its way from global to shared memory: what one thread carries.
-struct Carrier<'k> {
+/// One thread's part of a tile of A or B in transit from global to shared memory.
+struct TileInFlight<'k> {
     /// Where this thread's first vector begins; moves along k.
     source: PtrVar<'k, Global, f32>,
     /// Elements from one of this thread's vectors to the next: a number of rows.
@@ -150,7 +150,7 @@ struct Carrier<'k> {
     values: Vec<[Var<'k, f32>; VEC as usize]>,
 }
 
-impl<'k> Carrier<'k> {
+impl<'k> TileInFlight<'k> {
     fn vector(&self, i: usize) -> Ptr<'k, Global, f32> {
         if i == 0 {
             return *self.source;
@@ -221,7 +221,7 @@ fn write<'k>(k: &'k Kernel, tile: Tile) {
         |name: &str, p: Ptr<'k, Global, f32>, row: Reg<'k, u32>, col, stride, rows_apart| {
             let start = p.index(row.mul_wide(stride)).index(col);
             let value = |i, j| k.var(format!("{name}_next_{i}_{j}"), 0.0);
-            Carrier {
+            TileInFlight {
                 source: start.var(format!("{name}_source")),
                 rows_apart,
                 row_stride: stride,
@@ -324,7 +324,7 @@ fn write<'k>(k: &'k Kernel, tile: Tile) {
         tile,
         &acc,
         c,
-        Output {
+        TileOutput {
             row: row0 + my_row,
             col: col0 + my_col,
             m,
@@ -366,8 +366,8 @@ fn multiply<'k>(
     }
 }
 
-/// Where a thread's elements go, and how.
-struct Output<'k> {
+/// The destination of a thread's elements.
+struct TileOutput<'k> {
     row: Reg<'k, u32>,
     col: Reg<'k, u32>,
     m: Reg<'k, u32>,
@@ -382,7 +382,7 @@ fn finish<'k>(
     tile: Tile,
     acc: &[Vec<Var<'k, f32>>],
     c: Ptr<'k, Global, f32>,
-    o: Output<'k>,
+    o: TileOutput<'k>,
 ) {
     let own = tile.per_thread();
     let reads_c = o.beta.differs(0.0).named("reads_c");

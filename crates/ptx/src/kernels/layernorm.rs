@@ -6,7 +6,7 @@
 
 pub use super::rows::Rows as Shape;
 
-use super::rows::{self, MAX_THREADS, Row};
+use super::rows::{self, MAX_THREADS, MatrixRow};
 use super::{ArgDoc, F32, F32_PTR, KernelDesc, U32, arg};
 use crate::build::{Arch, BuildError, ModuleBuilder, Reg};
 
@@ -36,7 +36,7 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         let rows = k.param::<u32>("rows");
         let cols = k.param::<u32>("cols");
         let eps = k.param::<f32>("eps");
-        let (row, [x, out]) = Row::new(k, [rows, cols], [("x", x), ("out", out)]);
+        let (row, [x, out]) = MatrixRow::new(k, [rows, cols], [("x", x), ("out", out)]);
         let row = row.with(gamma).with(beta);
         let length = cols.to::<f32>().named("length");
 

@@ -1,4 +1,4 @@
-//! What kernels over the rows of a matrix share.
+//! Common code of kernels over the rows of a matrix.
 //!
 //! A long row has a block to itself. Short rows have a warp each, eight to a block: the block
 //! is then 32 by 8 threads, and nothing waits for another row.
@@ -47,7 +47,7 @@ pub(super) fn launch(kernel: &'static str, s: &Rows) -> Result<Launch, ShapeErro
 
 /// One row as its threads see it.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'k> {
+pub(super) struct MatrixRow<'k> {
     kernel: &'k Kernel,
     cols: Reg<'k, u32>,
     /// Whether it can be read four elements at a time.
@@ -57,7 +57,7 @@ pub(super) struct Row<'k> {
     scratch: Ptr<'k, Shared, f32>,
 }
 
-impl<'k> Row<'k> {
+impl<'k> MatrixRow<'k> {
     /// The row of this thread, and each named pointer at its beginning. Threads that have none
     /// return.
     pub(super) fn new<const N: usize>(
@@ -81,7 +81,7 @@ impl<'k> Row<'k> {
         let vectors = ((all & 15).equals(0) & (cols & 3).equals(0)).named("vectors");
         let short = kernel.ntid_x().equals(32).named("short");
         (
-            Row {
+            MatrixRow {
                 kernel,
                 cols,
                 vectors,
@@ -95,14 +95,14 @@ impl<'k> Row<'k> {
     /// Also reads `p` in vectors, which is no row: gamma, beta.
     pub(super) fn with(self, p: Ptr<'k, Global, f32>) -> Self {
         let aligned = (p.address() & 15).equals(0);
-        Row {
+        MatrixRow {
             vectors: (self.vectors & aligned).named("vectors"),
             ..self
         }
     }
 
-    /// Runs over the row once: `four` for each four elements, or `one` for each element, whose
-    /// index it is given. Both must do the same.
+    /// Runs over the row once: `four` for each four elements, or `one` for each element, with
+    /// its index. Both must do the same.
     pub(super) fn each(self, four: impl FnOnce(Reg<'k, u32>), one: impl FnOnce(Reg<'k, u32>)) {
         let k = self.kernel;
         let (tid, ntid) = (k.tid_x(), k.ntid_x());

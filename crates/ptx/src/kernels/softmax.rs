@@ -6,7 +6,7 @@
 
 pub use super::rows::Rows as Shape;
 
-use super::rows::{self, MAX_THREADS, Row};
+use super::rows::{self, MAX_THREADS, MatrixRow};
 use super::{ArgDoc, F32_PTR, KernelDesc, U32, arg};
 use crate::build::{Arch, BuildError, ModuleBuilder, Reg};
 
@@ -31,7 +31,7 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         let out = k.param_ptr::<f32>("out");
         let rows = k.param::<u32>("rows");
         let cols = k.param::<u32>("cols");
-        let (row, [x, out]) = Row::new(k, [rows, cols], [("x", x), ("out", out)]);
+        let (row, [x, out]) = MatrixRow::new(k, [rows, cols], [("x", x), ("out", out)]);
 
         let max = k.var("max", f32::NEG_INFINITY);
         let sum = k.var("sum", 0.0);

@@ -1,4 +1,4 @@
-//! Bytes to tokens: white space, names, words, numbers, strings.
+//! Tokeniser: white space, names, words, numbers, strings.
 //!
 //! Invariant: between calls the position is at the first byte of a token, or at the end.
 
@@ -6,8 +6,8 @@ use super::error::{ParseError, excerpt};
 use crate::ast::Imm;
 use crate::words::{HASH_START, hash_step};
 
-/// Failure on its way out; boxed so that a success costs no more than its value.
-pub(super) type Res<T> = Result<T, Box<ParseError>>;
+/// The parser's result; the error is boxed so that a success costs no more than its value.
+pub(super) type ParseResult<T> = Result<T, Box<ParseError>>;
 
 /// Characters of a message that are kept.
 const MESSAGE: usize = 200;
@@ -127,7 +127,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub(super) fn expect(&mut self, byte: u8, context: &str) -> Res<()> {
+    pub(super) fn expect(&mut self, byte: u8, context: &str) -> ParseResult<()> {
         if self.eat(byte) {
             Ok(())
         } else {
@@ -137,7 +137,7 @@ impl<'a> Cursor<'a> {
 
     /// Takes the name that is next, such as `foo`, `%r1`, `$L_1` or `_`.
     #[inline]
-    pub(super) fn name(&mut self, what: &str) -> Res<&'a str> {
+    pub(super) fn name(&mut self, what: &str) -> ParseResult<&'a str> {
         let text = self.name_raw(what)?;
         self.skip();
         Ok(text)
@@ -145,7 +145,7 @@ impl<'a> Cursor<'a> {
 
     /// As [`Self::name`], but stays right behind the name, where a `.x` may follow.
     #[inline]
-    pub(super) fn name_raw(&mut self, what: &str) -> Res<&'a str> {
+    pub(super) fn name_raw(&mut self, what: &str) -> ParseResult<&'a str> {
         let bytes = self.text.as_bytes();
         let start = self.pos;
         let first = self.peek();
@@ -200,7 +200,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The word of a directive, past its dot, which is next.
-    pub(super) fn dot_word(&mut self, what: &str) -> Res<&'a str> {
+    pub(super) fn dot_word(&mut self, what: &str) -> ParseResult<&'a str> {
         if self.peek() != b'.' {
             return Err(self.expected(what));
         }
@@ -242,7 +242,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `"..."`: what stands between the quotes, as written.
-    pub(super) fn string(&mut self, what: &str) -> Res<String> {
+    pub(super) fn string(&mut self, what: &str) -> ParseResult<String> {
         if self.peek() != b'"' {
             return Err(self.expected(what));
         }
@@ -260,7 +260,7 @@ impl<'a> Cursor<'a> {
 
     /// The literal that is next: an integer in any base, with or without `U`, or a float.
     #[inline]
-    pub(super) fn number(&mut self) -> Res<Imm> {
+    pub(super) fn number(&mut self) -> ParseResult<Imm> {
         let imm = self.number_raw()?;
         if CLASS[self.peek() as usize] != 0 {
             return Err(self.error("malformed number"));
@@ -269,7 +269,7 @@ impl<'a> Cursor<'a> {
         Ok(imm)
     }
 
-    fn number_raw(&mut self) -> Res<Imm> {
+    fn number_raw(&mut self) -> ParseResult<Imm> {
         let bytes = self.text.as_bytes();
         let start = self.pos;
         let (radix, prefix) = match (self.peek(), self.peek_at(1)) {
@@ -311,7 +311,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bits behind `0f` or `0d`.
-    fn bits(&mut self, digits: usize) -> Res<u64> {
+    fn bits(&mut self, digits: usize) -> ParseResult<u64> {
         let start = self.pos + 2;
         let end = self.text.as_bytes()[start..]
             .iter()
@@ -330,7 +330,7 @@ impl<'a> Cursor<'a> {
         Ok(bits)
     }
 
-    fn decimal_float(&mut self) -> Res<Imm> {
+    fn decimal_float(&mut self) -> ParseResult<Imm> {
         let bytes = self.text.as_bytes();
         let digits = |mut at: usize| {
             while bytes.get(at).is_some_and(u8::is_ascii_digit) {
@@ -373,7 +373,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// An error here that says what should stand here and what does.
+    /// An error at this position with the expected and the actual token.
     #[cold]
     pub(super) fn expected(&self, what: &str) -> Box<ParseError> {
         let rest = &self.text[self.pos.min(self.text.len())..];

@@ -1,4 +1,4 @@
-//! What is wrong with a text that is not PTX, and where.
+//! Parse errors with their position.
 
 use std::fmt;
 

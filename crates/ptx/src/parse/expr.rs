@@ -1,10 +1,10 @@
-//! Constant expressions, folded while they are read.
+//! Constant expressions, folded during parsing.
 //!
 //! As the ISA has it: integers are 64 bits wide, signed unless a `U` or the other operand makes
 //! them unsigned; comparisons and `!` give a signed 0 or 1.
 
 use super::Parser;
-use super::cursor::Res;
+use super::cursor::ParseResult;
 use crate::ast::Imm;
 
 /// Binary operators from the loosest to the tightest; the longer spelling first.
@@ -26,7 +26,7 @@ const TERM: usize = 9;
 impl Parser<'_> {
     /// A constant expression.
     #[inline]
-    pub(super) fn constant(&mut self) -> Res<Imm> {
+    pub(super) fn constant(&mut self) -> ParseResult<Imm> {
         if self.cur.peek().is_ascii_digit() {
             let imm = self.cur.number()?;
             if matches!(self.cur.peek(), b',' | b';' | b']' | b'}' | b')') {
@@ -38,13 +38,13 @@ impl Parser<'_> {
     }
 
     /// What stands behind the `+` or `-` of `name + term`.
-    pub(super) fn term(&mut self) -> Res<i64> {
+    pub(super) fn term(&mut self) -> ParseResult<i64> {
         let imm = self.binary(TERM, None)?;
         self.int(imm)
     }
 
     /// A constant that must be an integer.
-    pub(super) fn int(&self, imm: Imm) -> Res<i64> {
+    pub(super) fn int(&self, imm: Imm) -> ParseResult<i64> {
         match imm {
             Imm::Int { value, .. } => Ok(value),
             _ => Err(self
@@ -54,7 +54,7 @@ impl Parser<'_> {
     }
 
     /// `first` is a literal already read.
-    fn ternary(&mut self, first: Option<Imm>) -> Res<Imm> {
+    fn ternary(&mut self, first: Option<Imm>) -> ParseResult<Imm> {
         self.nest(|p| {
             let condition = p.binary(0, first)?;
             if !p.cur.eat(b'?') {
@@ -67,7 +67,7 @@ impl Parser<'_> {
         })
     }
 
-    fn binary(&mut self, level: usize, first: Option<Imm>) -> Res<Imm> {
+    fn binary(&mut self, level: usize, first: Option<Imm>) -> ParseResult<Imm> {
         if level == LEVELS.len() {
             return match first {
                 Some(imm) => Ok(imm),
@@ -105,7 +105,7 @@ impl Parser<'_> {
             )
     }
 
-    fn unary(&mut self) -> Res<Imm> {
+    fn unary(&mut self) -> ParseResult<Imm> {
         match self.cur.peek() {
             b'-' | b'+' | b'~' | b'!' => self.nest(|p| {
                 let op = p.cur.peek();

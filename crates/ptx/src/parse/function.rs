@@ -1,7 +1,7 @@
 //! Functions: header, directives, body.
 
 use super::Parser;
-use super::cursor::Res;
+use super::cursor::ParseResult;
 use super::error::suggestion;
 use crate::ast::{Directive, Function, InlinedAt, Linkage, Loc, Stmt, Var};
 use crate::words::{Op, ScalarType, Space};
@@ -37,7 +37,7 @@ const STATEMENTS: [&str; 11] = [
 
 impl Parser<'_> {
     /// Everything behind `.entry` or `.func`.
-    pub(super) fn function(&mut self, linkage: Linkage, entry: bool) -> Res<Function> {
+    pub(super) fn function(&mut self, linkage: Linkage, entry: bool) -> ParseResult<Function> {
         let mut directives = Vec::new();
         while self.cur.peek_dot_word() == "attribute" {
             self.cur.dot_word("`.attribute`")?;
@@ -83,7 +83,7 @@ impl Parser<'_> {
     }
 
     /// `(.param .b32 a, ...)`; the `(` is next.
-    fn params(&mut self) -> Res<Vec<Var>> {
+    fn params(&mut self) -> ParseResult<Vec<Var>> {
         self.cur.eat(b'(');
         let mut params = Vec::new();
         if self.cur.eat(b')') {
@@ -105,7 +105,7 @@ impl Parser<'_> {
         }
     }
 
-    fn directives(&mut self, out: &mut Vec<Directive>) -> Res<()> {
+    fn directives(&mut self, out: &mut Vec<Directive>) -> ParseResult<()> {
         while self.cur.peek() == b'.' {
             let word = self.cur.peek_dot_word();
             if word == "pragma" {
@@ -133,7 +133,7 @@ impl Parser<'_> {
     }
 
     /// `{ ... }`; the `{` is next.
-    fn block(&mut self) -> Res<Vec<Stmt>> {
+    fn block(&mut self) -> ParseResult<Vec<Stmt>> {
         self.nest(|p| {
             let (pos, line) = (p.cur.pos(), p.cur.line());
             p.cur.eat(b'{');
@@ -149,7 +149,7 @@ impl Parser<'_> {
         })
     }
 
-    fn statement(&mut self) -> Res<()> {
+    fn statement(&mut self) -> ParseResult<()> {
         let stmt = match self.cur.peek() {
             b'@' => {
                 let line = self.cur.line();
@@ -196,7 +196,7 @@ impl Parser<'_> {
     }
 
     /// The opcode that is next; the position stays right behind it.
-    fn opcode(&mut self) -> Res<(Op, u32)> {
+    fn opcode(&mut self) -> ParseResult<(Op, u32)> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         let (word, hash) = self.cur.word_raw();
         match Op::parse_hashed(word, hash) {
@@ -214,7 +214,7 @@ impl Parser<'_> {
 
     /// `name:` and what may be named so; else an instruction in unusual layout.
     #[cold]
-    fn labelled(&mut self) -> Res<Stmt> {
+    fn labelled(&mut self) -> ParseResult<Stmt> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         let name = self.cur.name("a statement")?;
         if !self.cur.eat(b':') {
@@ -266,7 +266,7 @@ impl Parser<'_> {
         }
     }
 
-    fn directive_statement(&mut self) -> Res<()> {
+    fn directive_statement(&mut self) -> ParseResult<()> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         let word = self.cur.dot_word("a directive")?;
         let stmt = match word {
@@ -300,7 +300,7 @@ impl Parser<'_> {
     }
 
     /// Everything behind `.reg`.
-    fn registers(&mut self) -> Res<Stmt> {
+    fn registers(&mut self) -> ParseResult<Stmt> {
         let vector = self.vector()?;
         let word = self.cur.dot_word("a type")?;
         let Some(ty) = ScalarType::parse(word) else {
@@ -327,7 +327,7 @@ impl Parser<'_> {
     }
 
     /// Everything behind `.loc`.
-    fn loc(&mut self) -> Res<Loc> {
+    fn loc(&mut self) -> ParseResult<Loc> {
         let file = self.number_u32("a file's index")?;
         let line = self.number_u32("a line")?;
         let column = self.number_u32("a column")?;
@@ -361,7 +361,7 @@ impl Parser<'_> {
         })
     }
 
-    fn keyword(&mut self, keyword: &'static str) -> Res<()> {
+    fn keyword(&mut self, keyword: &'static str) -> ParseResult<()> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         let what = format!("`{keyword}`");
         if self.cur.name(&what)? == keyword {

@@ -1,10 +1,10 @@
-//! Reading PTX.
+//! Parser of PTX.
 //!
 //! One pass over the bytes by recursive descent, without a list of tokens in between. Every
 //! production starts at a token's first byte and leaves the position at the next one's.
 //!
 //! Invariants: no input panics; nesting is bounded by [`MAX_NESTING`], time and memory grow
-//! linearly with the input, whose size is bounded by [`MAX_LEN_BYTES`]; the first fault is the one
+//! linearly with the input, which is bounded by [`MAX_LEN_BYTES`]; the first error is
 //! reported.
 //!
 //! Elsewhere: whether names are declared ([`crate::check`]); what an instruction means.
@@ -21,7 +21,7 @@ pub(crate) use operand::is_special_vector;
 
 use crate::ast::{Module, Operand, Symbols};
 use crate::words::Mod;
-use cursor::{Cursor, Res};
+use cursor::{Cursor, ParseResult};
 
 /// The largest text that is read, in bytes.
 pub const MAX_LEN_BYTES: usize = 1 << 31;
@@ -69,7 +69,7 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     /// Runs `inner` one level deeper.
-    fn nest<T>(&mut self, inner: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
+    fn nest<T>(&mut self, inner: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
         if self.depth == MAX_NESTING {
             return Err(self
                 .cur
@@ -83,13 +83,13 @@ impl Parser<'_> {
 
     /// A name, interned.
     #[inline]
-    fn symbol(&mut self, what: &str) -> Res<crate::ast::Sym> {
+    fn symbol(&mut self, what: &str) -> ParseResult<crate::ast::Sym> {
         let name = self.cur.name(what)?;
         Ok(self.symbols.intern(name))
     }
 
     /// A literal in 0..2^32.
-    fn number_u32(&mut self, what: &str) -> Res<u32> {
+    fn number_u32(&mut self, what: &str) -> ParseResult<u32> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         let value = self.number_u64(what)?;
         u32::try_from(value).map_err(|_| {
@@ -100,7 +100,7 @@ impl Parser<'_> {
     }
 
     /// An integer literal.
-    fn number_u64(&mut self, what: &str) -> Res<u64> {
+    fn number_u64(&mut self, what: &str) -> ParseResult<u64> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         if !self.cur.peek().is_ascii_digit() {
             return Err(self.cur.expected(what));

@@ -1,7 +1,7 @@
-//! Directives at module scope, and variables wherever they stand.
+//! Directives at module scope, and variables in any scope.
 
 use super::Parser;
-use super::cursor::Res;
+use super::cursor::ParseResult;
 use super::error::suggestion;
 use crate::ast::{Init, Item, Linkage, Module, PtrAttr, Var};
 use crate::words::{ScalarType, Space};
@@ -49,7 +49,7 @@ pub(super) fn linkage(word: &str) -> Option<Linkage> {
 }
 
 impl Parser<'_> {
-    pub(super) fn module(mut self) -> Res<Module> {
+    pub(super) fn module(mut self) -> ParseResult<Module> {
         let version = self.version()?;
         let target = self.target()?;
         let mut address_size = None;
@@ -80,7 +80,7 @@ impl Parser<'_> {
         })
     }
 
-    fn version(&mut self) -> Res<(u32, u32)> {
+    fn version(&mut self) -> ParseResult<(u32, u32)> {
         const WHAT: &str = "`.version` at the beginning of a module";
         if self.cur.peek_dot_word() != "version" {
             return Err(self.cur.expected(WHAT));
@@ -97,7 +97,7 @@ impl Parser<'_> {
     }
 
     /// Read apart from numbers: 9.10 is not 9.1.
-    fn version_part(&mut self) -> Res<u32> {
+    fn version_part(&mut self) -> ParseResult<u32> {
         let (mut value, mut digits) = (0, 0);
         while let digit @ b'0'..=b'9' = self.cur.peek() {
             value = value * 10 + u32::from(digit - b'0');
@@ -113,7 +113,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    fn target(&mut self) -> Res<Vec<String>> {
+    fn target(&mut self) -> ParseResult<Vec<String>> {
         if self.cur.peek_dot_word() != "target" {
             return Err(self.cur.expected("`.target` after `.version`"));
         }
@@ -125,7 +125,7 @@ impl Parser<'_> {
         Ok(target)
     }
 
-    fn item(&mut self, items: &mut Vec<Item>) -> Res<()> {
+    fn item(&mut self, items: &mut Vec<Item>) -> ParseResult<()> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         let mut word = self.cur.dot_word("a directive")?;
         let linkage = linkage(word);
@@ -176,7 +176,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn file(&mut self) -> Res<Item> {
+    fn file(&mut self) -> ParseResult<Item> {
         let index = self.number_u32("the file's index")?;
         let path = self.cur.string("the file's path in quotes")?;
         let mut stamp = None;
@@ -188,7 +188,7 @@ impl Parser<'_> {
         Ok(Item::File { index, path, stamp })
     }
 
-    fn section(&mut self) -> Res<Item> {
+    fn section(&mut self) -> ParseResult<Item> {
         let mut name = String::from(".");
         name.push_str(
             self.cur
@@ -202,7 +202,7 @@ impl Parser<'_> {
     }
 
     /// `"a", "b";` behind `.pragma`.
-    pub(super) fn pragma(&mut self) -> Res<Vec<String>> {
+    pub(super) fn pragma(&mut self) -> ParseResult<Vec<String>> {
         let mut texts = vec![self.cur.string("a pragma in quotes")?];
         while self.cur.eat(b',') {
             texts.push(self.cur.string("a pragma in quotes")?);
@@ -213,7 +213,7 @@ impl Parser<'_> {
 
     /// `(.managed)` or `(.unified(1, 2))` behind `.attribute`. Short, as every variable of a
     /// declaration gets a copy.
-    pub(super) fn attribute(&mut self) -> Res<Vec<String>> {
+    pub(super) fn attribute(&mut self) -> ParseResult<Vec<String>> {
         self.cur.expect(b'(', "after `.attribute`")?;
         let mut attributes = Vec::new();
         loop {
@@ -246,7 +246,7 @@ impl Parser<'_> {
     }
 
     /// `.v2` or `.v4`, if next.
-    pub(super) fn vector(&mut self) -> Res<u32> {
+    pub(super) fn vector(&mut self) -> ParseResult<u32> {
         let lanes = match self.cur.peek_dot_word() {
             "v2" => 2,
             "v4" => 4,
@@ -258,7 +258,7 @@ impl Parser<'_> {
     }
 
     /// Type and qualifiers of a variable: everything from the state space to the first name.
-    pub(super) fn var_head(&mut self, linkage: Linkage, space: Space) -> Res<VarHead> {
+    pub(super) fn var_head(&mut self, linkage: Linkage, space: Space) -> ParseResult<VarHead> {
         let mut head = VarHead {
             linkage,
             space,
@@ -325,7 +325,7 @@ impl Parser<'_> {
     }
 
     /// One name of a declaration with its dimensions and value.
-    pub(super) fn declarator(&mut self, head: &VarHead) -> Res<Var> {
+    pub(super) fn declarator(&mut self, head: &VarHead) -> ParseResult<Var> {
         let name = self.symbol("a variable's name")?;
         let mut dims = Vec::new();
         while self.cur.eat(b'[') {
@@ -356,7 +356,7 @@ impl Parser<'_> {
         })
     }
 
-    fn init(&mut self) -> Res<Init> {
+    fn init(&mut self) -> ParseResult<Init> {
         if self.cur.peek() == b'{' {
             return self.nest(|p| {
                 p.cur.eat(b'{');
@@ -387,7 +387,7 @@ impl Parser<'_> {
     }
 
     /// `name`, `name+8`, `generic(name)+8`.
-    fn init_address(&mut self, mask: Option<u64>) -> Res<Init> {
+    fn init_address(&mut self, mask: Option<u64>) -> ParseResult<Init> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         let mut name = self.cur.name("a name")?;
         if name == "WARP_SZ" {
@@ -412,7 +412,7 @@ impl Parser<'_> {
 
 impl super::cursor::Cursor<'_> {
     /// The lines of a `{ ... }` as written, trimmed, without comments; the `{` is next.
-    fn raw_lines(&mut self) -> Res<Vec<String>> {
+    fn raw_lines(&mut self) -> ParseResult<Vec<String>> {
         let (start, start_line) = (self.pos(), self.line());
         self.advance(1);
         let mut lines = Vec::new();
@@ -430,7 +430,7 @@ impl super::cursor::Cursor<'_> {
         }
     }
 
-    fn raw_line(&mut self) -> Res<String> {
+    fn raw_line(&mut self) -> ParseResult<String> {
         let start = self.pos();
         let mut quoted = false;
         loop {

@@ -1,14 +1,14 @@
 //! Instructions and their operands.
 
 use super::Parser;
-use super::cursor::Res;
+use super::cursor::ParseResult;
 use super::error::suggestion;
 use crate::ast::{AddrBase, Guard, Inst, Operand, Sym};
 use crate::words::{Mod, Op, ScalarType, Word};
 
 impl Parser<'_> {
     /// `@%p` or `@!%p`; the `@` is next.
-    pub(super) fn guard(&mut self) -> Res<Guard> {
+    pub(super) fn guard(&mut self) -> ParseResult<Guard> {
         self.cur.eat(b'@');
         let negated = self.cur.eat(b'!');
         Ok(Guard {
@@ -17,8 +17,14 @@ impl Parser<'_> {
         })
     }
 
-    /// What follows the opcode up to and including the `;`. The position is right behind the opcode.
-    pub(super) fn instruction(&mut self, guard: Option<Guard>, op: Op, line: u32) -> Res<Inst> {
+    /// What follows the opcode up to and including the `;`. The position is right behind the
+    /// opcode.
+    pub(super) fn instruction(
+        &mut self,
+        guard: Option<Guard>,
+        op: Op,
+        line: u32,
+    ) -> ParseResult<Inst> {
         self.mods.clear();
         loop {
             while self.cur.peek() == b'.' {
@@ -56,7 +62,7 @@ impl Parser<'_> {
     }
 
     #[inline]
-    fn modifier(&mut self, op: Op) -> Res<()> {
+    fn modifier(&mut self, op: Op) -> ParseResult<()> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         self.cur.advance(1);
         let (text, hash) = self.cur.word_raw();
@@ -79,7 +85,7 @@ impl Parser<'_> {
     }
 
     /// `lists`: whether `(` opens an argument list rather than a constant expression.
-    fn operand(&mut self, lists: bool) -> Res<Operand> {
+    fn operand(&mut self, lists: bool) -> ParseResult<Operand> {
         let first = match self.cur.peek() {
             b'{' => {
                 let items = self.operands_until(b'{', b'}', false)?;
@@ -105,7 +111,7 @@ impl Parser<'_> {
     }
 
     /// Operands between brackets of one kind; `open` is next.
-    fn operands_until(&mut self, open: u8, close: u8, lists: bool) -> Res<Vec<Operand>> {
+    fn operands_until(&mut self, open: u8, close: u8, lists: bool) -> ParseResult<Vec<Operand>> {
         self.nest(|p| {
             let base = p.operands.len();
             p.cur.eat(open);
@@ -125,7 +131,7 @@ impl Parser<'_> {
 
     /// An operand that starts with a name.
     #[inline]
-    fn named(&mut self) -> Res<Operand> {
+    fn named(&mut self) -> ParseResult<Operand> {
         let start = self.cur.pos();
         let name = self.cur.name_raw("an operand")?;
         if self.cur.peek() == b'.' {
@@ -146,7 +152,7 @@ impl Parser<'_> {
 
     /// `name.x` and `name.b0`; the dot is next.
     #[cold]
-    fn component(&mut self, name: &str) -> Res<Operand> {
+    fn component(&mut self, name: &str) -> ParseResult<Operand> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         self.cur.advance(1);
         let (text, _) = self.cur.word_raw();
@@ -181,7 +187,7 @@ impl Parser<'_> {
     }
 
     /// `+8-4*2` behind a name.
-    pub(super) fn offset(&mut self) -> Res<i64> {
+    pub(super) fn offset(&mut self) -> ParseResult<i64> {
         let mut offset = 0i64;
         loop {
             if self.cur.eat(b'+') {
@@ -195,7 +201,7 @@ impl Parser<'_> {
     }
 
     /// `[...]`; the `[` is next.
-    fn bracket(&mut self) -> Res<Operand> {
+    fn bracket(&mut self) -> ParseResult<Operand> {
         self.cur.eat(b'[');
         if self.cur.at_name() {
             let base = self.address_name()?;
@@ -235,7 +241,7 @@ impl Parser<'_> {
         })
     }
 
-    fn address_name(&mut self) -> Res<Sym> {
+    fn address_name(&mut self) -> ParseResult<Sym> {
         self.symbol("a register or variable")
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for any text; proptest (tests/any_text.rs) and cargo-fuzz (fuzz/) both call it.
+//! The property of any text; proptest (tests/any_text.rs) and cargo-fuzz (fuzz/) both call it.
 
 use fercuda_ptx::check::{MAX_DIAGNOSTICS, check};
 use fercuda_ptx::{parse, print};

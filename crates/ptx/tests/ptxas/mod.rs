@@ -1,4 +1,4 @@
-//! NVIDIA's assembler as a judge: found in the wheels that `FERCUDA_WHEELS` names.
+//! Runs NVIDIA's assembler from the wheels that `FERCUDA_WHEELS` names.
 
 use std::fs;
 use std::path::{Path, PathBuf};

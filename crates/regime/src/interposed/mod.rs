@@ -42,7 +42,7 @@ macro_rules! typed {
     }};
 }
 
-/// An interposed function by its entry stub, whose type is not checked.
+/// An interposed function by its entry stub; the stub's type is not checked.
 macro_rules! entry {
     ($name:ident, $entry:path) => {
         (Symbol::$name, $entry as *const c_void)

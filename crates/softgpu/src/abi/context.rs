@@ -29,7 +29,8 @@ unsafe fn create_current(out: *mut CUcontext, flags: c_uint, dev: CUdevice) -> C
     unsafe { put(out, handle(&ctx)) }
 }
 
-/// Waits also for a context that is lost: what its streams were at when it was lost may still touch host memory.
+/// Waits also for a context that is lost: what its streams were at when it was lost may still touch
+/// host memory.
 fn synchronize(m: &Machine, ctx: &Arc<Context>) -> CuResult {
     m.captures.forbid_context_call(ctx)?;
     ctx.synchronize(m)

@@ -29,7 +29,8 @@ pub(super) fn raw(handles: &[CUgraphNode]) -> Vec<usize> {
     handles.iter().map(|h| h.0 as usize).collect()
 }
 
-/// Writes a list the way graph queries do: without an array only the count, with one at most `count`.
+/// Writes a list the way graph queries do: without an array only the count, with one at most
+/// `count`.
 unsafe fn list<T: Copy + Default>(out: *mut T, count: *mut usize, all: &[T]) -> CuResult {
     // SAFETY: the client promises a count, and as many places as it says.
     unsafe {

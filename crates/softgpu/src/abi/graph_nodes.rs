@@ -130,7 +130,8 @@ fn narrow(p: &CUDA_KERNEL_NODE_PARAMS_v3) -> CUDA_KERNEL_NODE_PARAMS {
     }
 }
 
-/// A kernel node as the client described it. Its argument pointers lead into the node and stay good while it is unchanged.
+/// A kernel node as the client described it. Its argument pointers lead into the node and stay good
+/// while it is unchanged.
 fn describe(node: CUgraphNode) -> CuResult<CUDA_KERNEL_NODE_PARAMS> {
     look(node, |action| {
         let StreamAction::Kernel(k) = action else {

@@ -18,7 +18,8 @@ use crate::exec::KernelInfo;
 /// Packs a kernel's arguments, from pointers to each or from a buffer that is packed already.
 ///
 /// # Safety
-/// `params` points at one readable value for each parameter, or `extra` is a list of pairs that ends.
+/// `params` points at one readable value for each parameter, or `extra` is a list of pairs that
+/// ends.
 pub(super) unsafe fn pack(
     kernel: &KernelInfo,
     params: *mut *mut c_void,
@@ -163,7 +164,8 @@ unsafe fn apply(
             }
             A::CU_LAUNCH_ATTRIBUTE_PRIORITY => launch.priority = attr.value.priority,
             A::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT | A::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
-                // Both begin with the event. It is complete with the kernel, which is later than need be.
+                // Both begin with the event. It is complete with the kernel, which is later than
+                // need be.
                 let event = attr.value.launchCompletionEvent.event;
                 *completion = Some(m.events.get(event.0 as usize).ok_or(err::INVALID_HANDLE)?);
             }

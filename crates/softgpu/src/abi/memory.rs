@@ -18,7 +18,8 @@ fn allocating() -> CuResult<(&'static Machine, Arc<Context>)> {
     Ok((m, ctx))
 }
 
-/// The machine, for a call that frees: it needs no current context, but one that is destroyed or has failed forbids it.
+/// The machine, for a call that frees: it needs no current context, but one that is destroyed or
+/// has failed forbids it.
 fn freeing() -> CuResult<&'static Machine> {
     let m = machine()?;
     if current_handle() != 0 {
@@ -51,7 +52,8 @@ fn device_pointer(m: &Machine, p: *mut c_void, flags: c_uint) -> CuResult<u64> {
     }
 }
 
-/// The size of a pointer attribute's answer, and the answer; `None` if it does not apply to this memory.
+/// The size of a pointer attribute's answer, and the answer; `None` if it does not apply to this
+/// memory.
 fn attribute(
     m: &Machine,
     a: &Allocation,

@@ -17,7 +17,8 @@ use fercuda_cuda_sys::types::CUresult;
 use crate::device::launch::in_host_function;
 use crate::device::{CuResult, err, lock, say};
 
-/// Writes driver functions: a name, its per-thread twin in brackets if it has one, arguments, and a body that is a `CuResult`.
+/// Writes driver functions: a name, its per-thread twin in brackets if it has one, arguments, and a
+/// body that is a `CuResult`.
 macro_rules! driver_fns {
     ($(fn $name:ident [$($twin:ident)?] $args:tt $body:block)*) => {
         $(
@@ -29,8 +30,8 @@ macro_rules! driver_fns {
         #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
         pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
             $crate::abi::guard(stringify!($name), $per_thread, || -> CuResult {
-                // SAFETY: the caller of a driver function promises what its reference requires of the pointers;
-                // null is checked before use, and handles are never followed.
+                // SAFETY: the caller of a driver function promises what its reference requires of
+                // the pointers; null is checked before use, and handles are never followed.
                 #[allow(unused_unsafe, reason = "some bodies need nothing unsafe")]
                 unsafe { $body }
             })
@@ -121,7 +122,8 @@ unsafe fn slice<'a, T>(at: *const T, len: usize) -> CuResult<&'a [T]> {
     match (len, at.is_null() || !possible) {
         (0, _) => Ok(&[]),
         (_, true) => Err(err::INVALID_VALUE),
-        // SAFETY: the client promises `len` of `T` there for the duration of the call; so many can exist.
+        // SAFETY: the client promises `len` of `T` there for the duration of the call; so many can
+        // exist.
         _ => Ok(unsafe { std::slice::from_raw_parts(at, len) }),
     }
 }
@@ -229,7 +231,7 @@ macro_rules! table {
             )*]
         }
 
-        /// Names whose function is a stub.
+        /// Names of the functions that are stubs.
         pub(crate) fn unimplemented_names() -> Vec<&'static str> {
             let mut names = Vec::new();
             $(

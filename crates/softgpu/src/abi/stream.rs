@@ -80,7 +80,8 @@ pub(super) unsafe fn read_mem_ops(
     let params = unsafe { slice(params, count as usize)? };
     let mut ops = Vec::new();
     for p in params {
-        // SAFETY: every member begins with the operation, and the operation says which member is in use.
+        // SAFETY: every member begins with the operation, and the operation says which member is in
+        // use.
         let op = unsafe {
             match p.operation {
                 CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32 => wait_op(

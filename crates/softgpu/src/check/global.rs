@@ -73,7 +73,8 @@ pub(crate) struct SegmentOwner {
     pub(crate) op: OpId,
     /// `None` for a driver operation.
     pub(crate) launch: Option<Arc<dyn LaunchNaming>>,
-    /// Block of the first segment; later segments are later blocks when `spread`, else the same one.
+    /// Block of the first segment; later segments are later blocks when `spread`, else the same
+    /// one.
     pub(crate) block: u32,
     pub(crate) spread: bool,
 }
@@ -91,7 +92,8 @@ pub struct Shadow {
     pub(crate) states: States,
     pub(crate) writes: LazyTable<AtomicU64>,
     pub(crate) reads: LazyTable<AtomicU64>,
-    /// The reader before the last, of another segment: a writer that is the last reader itself still meets this one.
+    /// The reader before the last, of another segment: a writer that is the last reader itself
+    /// still meets this one.
     pub(crate) earlier_reads: LazyTable<AtomicU64>,
     segments: RwLock<Vec<Segments>>,
     next: AtomicU32,
@@ -202,7 +204,8 @@ impl Shadow {
         );
     }
 
-    /// Records a word's reader: the last reader becomes the one before, if it is of another segment.
+    /// Records a word's reader: the last reader becomes the one before, if it is of another
+    /// segment.
     #[inline(always)]
     pub(crate) fn note_read(last: &AtomicU64, earlier: &AtomicU64, record: AccessRecord) {
         let before = AccessRecord(last.load(Ordering::Relaxed));

@@ -11,9 +11,9 @@ use rustc_hash::FxHashMap;
 use crate::mem::{AddressShape, At};
 use crate::report::AccessKind;
 
-/// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong, asynchronous and
-/// pending flags, and in the low eight bits the bytes last written and the bytes ever written.
-/// A reader's is the same with the bytes read.
+/// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong,
+/// asynchronous and pending flags, and in the low eight bits the bytes last written and the bytes
+/// ever written. A reader's is the same with the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedRecord(pub(crate) u64);
 
@@ -269,7 +269,8 @@ impl SharedShadow {
             }
     }
 
-    /// Whether a record of that age is before anything `thread`'s warp does now, without a closer look.
+    /// Whether a record of that age is before anything `thread`'s warp does now, without a closer
+    /// look.
     #[inline(always)]
     fn old(&self, raw: u64, floor: u64) -> bool {
         raw < floor
@@ -314,7 +315,8 @@ impl SharedShadow {
         found
     }
 
-    /// Whether eight lanes may read or write whole words without a closer look; then they have. `mark` is the first's.
+    /// Whether eight lanes may read or write whole words without a closer look; then they have.
+    /// `mark` is the first's.
     #[inline(always)]
     pub(crate) fn quick(
         &mut self,
@@ -463,7 +465,8 @@ impl SharedShadow {
             if w & PENDING != 0 && w >> 4 & bytes != 0 && !pending {
                 found = Some(SharedFinding::Pending(SharedRecord(w)));
             }
-            // Bytes written before in this same word by the same thread at the same time stay known.
+            // Bytes written before in this same word by the same thread at the same time stay
+            // known.
             let keep = if SharedRecord(w).0 >> 10 == mark.0 >> 10 {
                 w & 0xf0
             } else {

@@ -15,7 +15,8 @@ pub(crate) const INITIALISED: u8 = 3;
 
 /// Bytes a word.
 const PER: usize = 32;
-/// The low bit of every pair; the high one says that the byte is allocated, both that it was written.
+/// The low bit of every pair; the high one says that the byte is allocated, both that it was
+/// written.
 const LOW: u64 = u64::MAX / 3;
 const HIGH: u64 = LOW << 1;
 
@@ -104,7 +105,8 @@ impl States {
         }
     }
 
-    /// Those that are allocated become what the bytes from `source` on are: allocated at least. The ranges may overlap.
+    /// Those that are allocated become what the bytes from `source` on are: allocated at least. The
+    /// ranges may overlap.
     pub(crate) fn copy(&self, first: usize, len: usize, source: usize) {
         let one = |(w, mask): (usize, u64)| {
             self.change(w, mask, |old| {

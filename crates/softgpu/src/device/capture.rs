@@ -1,7 +1,7 @@
 //! Stream capture: work is added to a graph instead of running, and some calls invalidate it.
 //!
 //! The codes were observed on an H200: a call that a capture forbids returns 900 and invalidates
-//! the capture, whose end returns 901; waiting for an event from outside returns 905; querying an
+//! the capture, and its end returns 901; waiting for an event from outside returns 905; querying an
 //! event recorded inside returns 907 to the host.
 
 use std::cell::Cell;

@@ -10,15 +10,19 @@ pub struct Config {
     pub devices: u32,
     /// Memory of each device in bytes. `FERCUDA_SOFT_MEMORY`, such as `8GiB`.
     pub memory_bytes: u64,
-    /// A device that is lost, and the number of operations it runs before. `FERCUDA_SOFT_LOST`, such as `1@300`.
+    /// A device that is lost, and the number of operations it runs before. `FERCUDA_SOFT_LOST`,
+    /// such as `1@300`.
     pub lost: Option<(u32, u64)>,
     /// Whether accesses are checked. `FERCUDA_SOFT_CHECK=1`.
     pub checks: bool,
-    /// How long a kernel may run before it faults; `None` for ever. `FERCUDA_SOFT_WATCHDOG`, such as `10s`.
+    /// How long a kernel may run before it faults; `None` for ever. `FERCUDA_SOFT_WATCHDOG`, such
+    /// as `10s`.
     pub watchdog: Option<Duration>,
-    /// Host threads that run blocks, besides each stream's own; 0 for one a core. `FERCUDA_SOFT_THREADS`.
+    /// Host threads that run blocks, besides each stream's own; 0 for one a core.
+    /// `FERCUDA_SOFT_THREADS`.
     pub threads: u32,
-    /// Whether `cp.async` is executed as late as the program allows. `FERCUDA_SOFT_LATE_COPIES=1`; with checks, always.
+    /// Whether `cp.async` is executed as late as the program allows. `FERCUDA_SOFT_LATE_COPIES=1`;
+    /// with checks, always.
     pub late_copies: bool,
     /// Whether findings are printed on standard error as they occur. On in a process that uses the
     /// drop-in library.
@@ -47,8 +51,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// From `FERCUDA_*` variables; an invalid value is reported on standard error and the default is
-    /// used.
+    /// From `FERCUDA_*` variables; an invalid value is reported on standard error and the default
+    /// is used.
     #[must_use]
     pub fn from_env() -> Self {
         let mut config = Self::from_lookup(&|name| std::env::var(name).ok());

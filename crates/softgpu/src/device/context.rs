@@ -20,7 +20,8 @@ use super::{CuResult, Machine, err, lock, machine};
 pub(crate) struct Health {
     sticky: AtomicU32,
     dead: AtomicBool,
-    /// Set with the first error: kernels that run then are ended, as on hardware, lest they wait for the failed one.
+    /// Set with the first error: kernels that run then are ended, as on hardware, lest they wait
+    /// for the failed one.
     lost: Arc<AtomicBool>,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct Context {
     pub(crate) streams: Mutex<Vec<Arc<Stream>>>,
     legacy: OnceLock<Arc<Stream>>,
     per_thread: Mutex<FxHashMap<ThreadId, Arc<Stream>>>,
-    /// Devices whose memory was made accessible by `cuCtxEnablePeerAccess`.
+    /// Devices with memory made accessible by `cuCtxEnablePeerAccess`.
     pub(crate) peers: Mutex<BTreeSet<u32>>,
     limits: Mutex<FxHashMap<u32, usize>>,
     pub(crate) cache_config: AtomicU32,
@@ -87,7 +88,7 @@ thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Context stacks of threads whose thread-local one is destroyed already, as the main thread's is
+/// Context stacks of threads with a destroyed thread-local one, as the main thread's is
 /// during process exit. An empty one counts as absent.
 static LATE: Mutex<Vec<(ThreadId, Vec<usize>)>> = Mutex::new(Vec::new());
 

@@ -68,7 +68,8 @@ impl CopyPlan {
             .try_for_each(|row| check_range(m, row, self.width))
     }
 
-    /// Whether a side is the program's own memory, which a driver must not touch after an asynchronous call returns.
+    /// Whether a side is the program's own memory, which a driver must not touch after an
+    /// asynchronous call returns.
     pub(crate) fn is_pageable(&self, m: &Machine, side: CopySide) -> bool {
         !is_ours(m, side.at)
     }
@@ -100,8 +101,9 @@ impl CopyPlan {
             .as_ref()
             .map_or(0, |bytes| bytes.as_ptr() as u64);
         let copy = |dst: u64, src: u64, len: u64| {
-            // SAFETY: device ranges were live when the call was made, and freeing them waits for this operation or is
-            // ordered behind it by the program; host ranges are the caller's promise. Freed memory stays mapped.
+            // SAFETY: device ranges were live when the call was made, and freeing them waits for
+            // this operation or is ordered behind it by the program; host ranges are the caller's
+            // promise. Freed memory stays mapped.
             unsafe { running.m.space.copy(dst, src + base, len, check.as_ref()) }
         };
         match self.run_len() {
@@ -149,7 +151,8 @@ impl FillPlan {
             (self.height, self.width)
         };
         for y in 0..rows {
-            // SAFETY: checked to be device memory when the call was made; as for copies from then on.
+            // SAFETY: checked to be device memory when the call was made; as for copies from then
+            // on.
             unsafe {
                 running.m.space.fill(
                     self.dst + y * self.pitch,

@@ -302,7 +302,8 @@ impl ExecGraph {
             .ok_or(err::INVALID_VALUE)
     }
 
-    /// Takes over the parameters of a graph of the same shape. On failure: (result, the offending node of `graph`).
+    /// Takes over the parameters of a graph of the same shape. On failure: (result, the offending
+    /// node of `graph`).
     pub(crate) fn update(&self, graph: &Graph) -> Result<(), (u32, usize)> {
         let mut new = Vec::new();
         flatten(graph, &[], &mut new);
@@ -349,7 +350,8 @@ impl ExecGraph {
     }
 }
 
-/// Begins an operation for every node, each on its chain's actor, and lets the stream follow the ends.
+/// Begins an operation for every node, each on its chain's actor, and lets the stream follow the
+/// ends.
 fn begin_all(
     m: &Machine,
     launch: OpId,

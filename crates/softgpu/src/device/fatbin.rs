@@ -1,9 +1,9 @@
 //! Fat binaries: selection of the best PTX among a container's images.
 //!
-//! Layout, little endian. Container: magic `0xBA55ED50`, version u16, header bytes u16, payload bytes u64.
-//! Entry: kind u16 (1 PTX, 2 ELF), version u16, header bytes u32, stored bytes u64, compressed bytes u32,
-//! (u32), minor u16, major u16, architecture u32, name offset u32, name bytes u32, flags u64, (u64), bytes when
-//! decompressed u64. Flag `0x2000` is LZ4, `0x8000` Zstandard.
+//! Layout, little endian. Container: magic `0xBA55ED50`, version u16, header bytes u16, payload
+//! bytes u64. Entry: kind u16 (1 PTX, 2 ELF), version u16, header bytes u32, stored bytes u64,
+//! compressed bytes u32, (u32), minor u16, major u16, architecture u32, name offset u32, name bytes
+//! u32, flags u64, (u64), bytes when decompressed u64. Flag `0x2000` is LZ4, `0x8000` Zstandard.
 //!
 //! Invariant: nothing is read outside the slice, and nothing larger than [`MAX_TEXT`] is made.
 

@@ -373,7 +373,8 @@ pub(crate) struct UserObject {
     references: AtomicU64,
 }
 
-// SAFETY: the driver's contract lets the destructor run on any thread; the pointer is only handed to it.
+// SAFETY: the driver's contract lets the destructor run on any thread; the pointer is only handed
+// to it.
 unsafe impl Send for UserObject {}
 // SAFETY: as above.
 unsafe impl Sync for UserObject {}
@@ -412,7 +413,8 @@ impl UserObject {
         if before > 0 && before <= count {
             m.user_objects.remove(self.handle);
             if let Some(destroy) = self.destroy {
-                // SAFETY: the program gave the destructor and its argument; the count reached zero once.
+                // SAFETY: the program gave the destructor and its argument; the count reached zero
+                // once.
                 unsafe { destroy(self.data) }
             }
         }

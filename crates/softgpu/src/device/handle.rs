@@ -52,7 +52,8 @@ impl<T> HandleTable<T> {
         }
     }
 
-    /// Stores what `make` makes of its own handle. Slots come back oldest first, so a stale handle stays stale for long.
+    /// Stores what `make` makes of its own handle. Slots come back oldest first, so a stale handle
+    /// stays stale for long.
     pub(crate) fn insert_with(&self, make: impl FnOnce(usize) -> Arc<T>) -> (usize, Arc<T>) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let index = match slots.free.pop_front() {

@@ -3,10 +3,10 @@
 //! A chunk is a mapped run of whole granules: a large block has one of its own, small blocks share.
 //! A chunk without blocks is released at once, unless its heap is configured to keep some.
 //!
-//! Invariants: free runs never span chunks. `reserved` is the bytes of all chunks, and what the device's
-//! [`PhysicalBudget`] was charged for them. With checks a freed block waits in quarantine, so that a
-//! stale pointer does not reach another block's data; a chunk with no other block is withheld, and
-//! counts as free, since the quarantine is emptied before an allocation fails.
+//! Invariants: free runs never span chunks. `reserved` is the bytes of all chunks, and what the
+//! device's [`PhysicalBudget`] was charged for them. With checks a freed block waits in quarantine,
+//! so that a stale pointer does not reach another block's data; a chunk with no other block is
+//! withheld, and counts as free, since the quarantine is emptied before an allocation fails.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -260,7 +260,8 @@ impl BlockHeap {
         };
         state.free.remove(&base);
         state.reserved -= chunk.len;
-        // Our own range, mapped by `alloc`; if the system refuses, the addresses are lost and nothing else.
+        // Our own range, mapped by `alloc`; if the system refuses, the addresses are lost and
+        // nothing else.
         if space.unmap(base, chunk.len).is_ok() {
             drop(chunk.backing);
             space.release(base, chunk.len);

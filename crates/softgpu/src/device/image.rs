@@ -77,7 +77,8 @@ impl Jit {
     fn append(buffer: Option<(*mut c_char, usize)>, used: &mut usize, text: &str) {
         let Some((at, size)) = buffer else { return };
         let room = size.saturating_sub(*used + 1).min(text.len());
-        // SAFETY: `used + room + 1 <= size`, and the buffer is as long as the client said (`read`'s contract).
+        // SAFETY: `used + room + 1 <= size`, and the buffer is as long as the client said (`read`'s
+        // contract).
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr().cast(), at.add(*used), room);
             *at.add(*used + room) = 0;
@@ -118,7 +119,8 @@ impl Jit {
                 }
                 _ => continue,
             };
-            // SAFETY: a slot of the client's value array (`read`'s contract), which outlives the call.
+            // SAFETY: a slot of the client's value array (`read`'s contract), which outlives the
+            // call.
             unsafe { *at = result as *mut c_void };
         }
     }
@@ -153,8 +155,8 @@ pub(crate) unsafe fn text_of(image: *const c_void, jit: &mut Jit) -> CuResult<St
         WRAPPER_MAGIC => {
             // SAFETY: the wrapper is magic, version, pointer to the container.
             let inner = unsafe { image.cast::<*const c_void>().add(1).read_unaligned() };
-            // SAFETY: one level only, since a container does not begin with a wrapper's magic; its data is by contract
-            // a container or a text.
+            // SAFETY: one level only, since a container does not begin with a wrapper's magic; its
+            // data is by contract a container or a text.
             if inner.is_null() || unsafe { inner.cast::<u32>().read_unaligned() } == WRAPPER_MAGIC {
                 return Err(err::INVALID_IMAGE);
             }
@@ -168,10 +170,12 @@ pub(crate) unsafe fn text_of(image: *const c_void, jit: &mut Jit) -> CuResult<St
             Err(err::NO_BINARY_FOR_GPU)
         }
         _ => {
-            // SAFETY: a NUL-terminated text, by this function's contract; our linked container is read by its length.
+            // SAFETY: a NUL-terminated text, by this function's contract; our linked container is
+            // read by its length.
             let whole = unsafe { CStr::from_ptr(image.cast()) }.to_bytes();
             let text = if whole.starts_with(LINKED_MAGIC) {
-                // SAFETY: our own container: 16 bytes of magic, 8 bytes of length in decimal-free text, then the text.
+                // SAFETY: our own container: 16 bytes of magic, 8 bytes of length in decimal-free
+                // text, then the text.
                 whole
                     .get(LINKED_MAGIC.len() + 16..)
                     .ok_or(err::INVALID_IMAGE)?

@@ -2,11 +2,11 @@
 //!
 //! An exporting process has a board: one shared file of slots. A handle names process, board, slot
 //! and a random nonce; the importer finds the board through /proc, and the nonce there must match.
-//! So a handle of freed memory, of a dead process whose PID was reused, or a forged one fails to
+//! So a handle of freed memory, of a dead process with a reused PID, or a forged one fails to
 //! open.
 //!
-//! A slot is 128 bytes: nonce (16), kind, descriptor, offset, length, offset in the mapping, allocation length,
-//! events' recorded and completed counts, device.
+//! A slot is 128 bytes: nonce (16), kind, descriptor, offset, length, offset in the mapping,
+//! allocation length, events' recorded and completed counts, device.
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -74,7 +74,8 @@ impl Board {
 
     fn word(&self, slot: usize, word: usize) -> &AtomicU64 {
         assert!(slot < SLOTS && word < WORDS);
-        // SAFETY: in bounds of the mapping, which lives as long as `self`; any bits are an `AtomicU64`.
+        // SAFETY: in bounds of the mapping, which lives as long as `self`; any bits are an
+        // `AtomicU64`.
         unsafe { &*self.at.add(slot * WORDS + word) }
     }
 

@@ -121,7 +121,8 @@ impl MemOp {
                         shadow.mark_initialised(addr, if wide { 8 } else { 4 });
                     }
                 }
-                // SAFETY: aligned and live when enqueued (`check`); memory of the address space stays mapped.
+                // SAFETY: aligned and live when enqueued (`check`); memory of the address space
+                // stays mapped.
                 unsafe {
                     if wide {
                         (*(addr as *const AtomicU64)).store(value, Ordering::Release);
@@ -392,8 +393,8 @@ pub(crate) fn run_now(
     ctx.health.check()
 }
 
-/// Copies with the driver's rules: the program's own memory is read before an asynchronous call returns, and written
-/// before it does.
+/// Copies with the driver's rules: the program's own memory is read before an asynchronous call
+/// returns, and written before it does.
 pub(crate) fn copy(
     m: &'static Machine,
     ctx: &Context,

@@ -22,7 +22,8 @@ pub(crate) struct LinkState {
     pub(crate) output: Option<Box<[u8]>>,
 }
 
-// SAFETY: the pointers inside are the client's log buffers, used only in calls on this link, under its lock.
+// SAFETY: the pointers inside are the client's log buffers, used only in calls on this link, under
+// its lock.
 unsafe impl Send for LinkState {}
 
 const CUBIN: u32 = 0;

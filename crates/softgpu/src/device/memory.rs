@@ -50,7 +50,8 @@ pub(crate) struct Allocation {
     pub(crate) ctx_handle: usize,
     pub(crate) buffer_id: u64,
     pub(crate) sync_memops: AtomicBool,
-    /// `cuMemAdvise` on the whole of it: read mostly, preferred location, accessed-by mask, last prefetch.
+    /// `cuMemAdvise` on the whole of it: read mostly, preferred location, accessed-by mask, last
+    /// prefetch.
     pub(crate) read_mostly: AtomicBool,
     pub(crate) preferred: AtomicI32,
     pub(crate) accessed_by: AtomicU32,
@@ -501,7 +502,8 @@ pub(crate) fn set_peer_access(m: &Machine, owner: u32, device: u32, on: bool) {
     }
 }
 
-/// Whether an address is memory of this driver (device, pinned, managed) rather than the program's own.
+/// Whether an address is memory of this driver (device, pinned, managed) rather than the program's
+/// own.
 pub(crate) fn is_ours(m: &Machine, addr: u64) -> bool {
     m.space.contains(addr, 1) || m.memory.find(addr).is_some()
 }

@@ -189,8 +189,8 @@ extern "C" fn at_exit() {
     let plural = if count == 1 { "" } else { "s" };
     say(&format!("software device: {count} finding{plural}"));
     if let Some(code) = m.config.exit_code.filter(|_| count > 0) {
-        // SAFETY: ends the process at once, after the program's own exit handlers but before the C library writes out
-        // what the program has printed, which is therefore done here.
+        // SAFETY: ends the process at once, after the program's own exit handlers but before the C
+        // library writes out what the program has printed, which is therefore done here.
         unsafe {
             libc::fflush(std::ptr::null_mut());
             libc::_exit(code)
@@ -227,7 +227,8 @@ impl Machine {
 
     fn new(config: Config) -> CuResult<Self> {
         let devices = u64::from(config.devices);
-        // Addresses: all memory of all devices, again for managed, pinned and quarantined, and room for VMM reservations.
+        // Addresses: all memory of all devices, again for managed, pinned and quarantined, and room
+        // for VMM reservations.
         let space_bytes = (config
             .memory_bytes
             .saturating_mul(devices)

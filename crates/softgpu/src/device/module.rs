@@ -1,6 +1,7 @@
 //! Modules in a context, libraries in all of them, and the functions in both.
 //!
-//! A library is compiled once; it becomes a module of a context when a kernel or variable of it is first used there.
+//! A library is compiled once; it becomes a module of a context when a kernel or variable of it is
+//! first used there.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};

@@ -45,7 +45,8 @@ pub(crate) struct MemPool {
     reuse: [AtomicBool; 3],
 }
 
-// SAFETY: the only raw pointer is the Windows attribute in `props`, which is kept for `cuMemPoolGet...` and never followed.
+// SAFETY: the only raw pointer is the Windows attribute in `props`, which is kept for
+// `cuMemPoolGet...` and never followed.
 unsafe impl Send for MemPool {}
 // SAFETY: as above.
 unsafe impl Sync for MemPool {}
@@ -243,7 +244,8 @@ pub(crate) fn free_async(
         return super::graph::free_graph_memory(m, start);
     };
     let AllocationSource::Pool(pool) = &allocation.source else {
-        // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream gets there.
+        // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream
+        // gets there.
         let made = site("cuMemFreeAsync");
         stream.submit(
             m,
@@ -273,7 +275,8 @@ pub(crate) fn free_async(
         );
         return Ok(());
     }
-    // Without checks the record goes now, since the block may have a new owner before the stream gets here.
+    // Without checks the record goes now, since the block may have a new owner before the stream
+    // gets here.
     retire(m, &allocation, "cuMemFreeAsync", OpId::NONE);
     lock(&pool.pending).push(PendingFree {
         stream: stream.id,

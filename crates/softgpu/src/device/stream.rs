@@ -5,8 +5,8 @@
 //! idle period.
 //!
 //! Invariants: an operation waits only for tickets drawn before it was enqueued, so waits cannot
-//! form a cycle. Every ticket completes in the end, also after a fault: then operations are skipped,
-//! not dropped.
+//! form a cycle. Every ticket completes in the end, also after a fault: then operations are
+//! skipped, not dropped.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -204,7 +204,8 @@ impl Stream {
         }
     }
 
-    /// A completed ticket, if there is no pending work that an operation enqueued now would wait for.
+    /// A completed ticket, if there is no pending work that an operation enqueued now would wait
+    /// for.
     pub(crate) fn idle_ticket(self: &Arc<Self>, m: &Machine, ctx: &Context) -> Option<QueueTicket> {
         let streams = lock(&ctx.streams);
         let mut after = Vec::new();
@@ -281,7 +282,8 @@ impl Stream {
         self.submit_with(m, ctx, submission, |_| Box::new(work))
     }
 
-    /// Runs `work` in stream order and returns when it is done: on this thread if the stream is idle.
+    /// Runs `work` in stream order and returns when it is done: on this thread if the stream is
+    /// idle.
     pub(crate) fn run_now(
         self: &Arc<Self>,
         m: &'static Machine,
@@ -506,7 +508,8 @@ impl Stream {
     }
 }
 
-/// A new stream of `ctx`; only the ordinal among streams goes into its name, so that reports are stable.
+/// A new stream of `ctx`; only the ordinal among streams goes into its name, so that reports are
+/// stable.
 pub(crate) fn create(
     m: &Machine,
     ctx: &Arc<Context>,

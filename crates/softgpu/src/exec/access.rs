@@ -346,7 +346,8 @@ impl LaneMemory for [u8] {
     }
 }
 
-/// Reads each lane's elements, one behind the other at its address, into the rows that `parts` names.
+/// Reads each lane's elements, one behind the other at its address, into the rows that `parts`
+/// names.
 #[inline(always)]
 pub(crate) fn read<T: Elem, M: LaneMemory + ?Sized>(
     rows: &mut RegisterFile,
@@ -546,7 +547,8 @@ mod tests {
     fn round<T: Elem>(n: usize, ways: [u8; 4], base: [u32; 4], mask: u32, content: &[u8]) {
         let mut frame = FrameRows::new(64, 1);
         let mut rows = RegisterFile::unbound();
-        // SAFETY: the frame lives as long as the rows here, and is theirs alone; no instruction runs.
+        // SAFETY: the frame lives as long as the rows here, and is theirs alone; no instruction
+        // runs.
         unsafe { rows.bind(&mut frame, &[]) };
         let parts = |first: u32| -> Vec<u32> {
             (0..n as u32)

@@ -1,7 +1,7 @@
 //! Floating-point arithmetic, `.approx` functions, comparisons of halves.
 //!
-//! Elsewhere: what one lane computes ([`super::scalar`]). Written out here are only the cases that the
-//! processor does in one instruction, with the same bits.
+//! Elsewhere: what one lane computes ([`super::scalar`]). Written out here are only the cases that
+//! the processor does in one instruction, with the same bits.
 
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};

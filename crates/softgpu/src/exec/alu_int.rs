@@ -135,8 +135,8 @@ fn pair(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
     u32::from(f(a as u16, b as u16)) | (u32::from(f((a >> 16) as u16, (b >> 16) as u16)) << 16)
 }
 
-/// Addition and subtraction in a chain: `x` the carry read, `imm_lo` the carry written. A difference is
-/// `a + !b + carry`, so the flag is set when nothing was borrowed.
+/// Addition and subtraction in a chain: `x` the carry read, `imm_lo` the carry written. A
+/// difference is `a + !b + carry`, so the flag is set when nothing was borrowed.
 struct CarryAdd<const WIDE: bool, const SUB: bool>;
 impl<const WIDE: bool, const SUB: bool> Exec for CarryAdd<WIDE, SUB> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {

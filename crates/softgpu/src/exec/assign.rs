@@ -1,8 +1,8 @@
 //! Register allocation from virtual registers to rows: liveness, linear scan, final code.
 //!
 //! Invariants: two registers that live at the same time never share a row, and a destination never
-//! shares a row with a source of the same instruction, so handlers may write while they read.
-//! Every operand created here lies inside the frame that it sizes; no other module creates operands.
+//! shares a row with a source of the same instruction, so handlers may write while they read. Every
+//! operand created here lies inside the frame that it sizes; no other module creates operands.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ impl RegisterUse {
                 self.opd(b.id);
                 self.opd(b.count.unwrap_or_default());
                 self.pred(b.pred);
-                // The result is written when the barrier opens, with the block's end long past: both.
+                // The result is written when the barrier opens, with the block's end long past:
+                // both.
                 match b.dest {
                     Opd::Def(v) => self.opd(Opd::Both(v)),
                     o => self.opd(o),
@@ -138,7 +139,8 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
         return Err(format!("{name} needs {const_rows} rows of constants"));
     }
 
-    // Every operand of every instruction and block is made here, so here it is seen that each stays inside its bank.
+    // Every operand of every instruction and block is made here, so here it is seen that each stays
+    // inside its bank.
     let stray = Cell::new(false);
     let opd = |o: Opd| {
         let o = match o {
@@ -514,8 +516,9 @@ impl FreeRows {
     }
 }
 
-/// Linear scan. Rows of 32-bit and of 64-bit lanes have places of their own: a lane's bytes differ between the
-/// two, so lanes that have diverged would write over each other's if a place were one today and the other tomorrow.
+/// Linear scan. Rows of 32-bit and of 64-bit lanes have places of their own: a lane's bytes differ
+/// between the two, so lanes that have diverged would write over each other's if a place were one
+/// today and the other tomorrow.
 fn scan(classes: &[RegisterClass], ranges: &[Option<(u32, u32)>]) -> Result<RowAssignment, String> {
     let mut by_start: Vec<usize> = (0..classes.len())
         .filter(|&v| ranges[v].is_some())

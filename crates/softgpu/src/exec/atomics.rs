@@ -1,7 +1,7 @@
 //! Atomics and fences.
 //!
-//! Atomics on global memory are the host's, sequentially consistent, which every order of the ISA allows.
-//! A block runs on one host thread at a time, so those on shared memory are plain.
+//! Atomics on global memory are the host's, sequentially consistent, which every order of the ISA
+//! allows. A block runs on one host thread at a time, so those on shared memory are plain.
 
 use std::sync::atomic::Ordering;
 
@@ -107,8 +107,9 @@ fn add_half(format: Format, a: u64, b: u64) -> u64 {
     u64::from(half::add(format, a as u16, b as u16, finish))
 }
 
-/// The new value of a location of global memory, where the card adds in other units than in shared memory: f32 sums
-/// flush subnormals on the way in and out, and f64 sums pass a NaN on as it is, the operand's before the location's.
+/// The new value of a location of global memory, where the card adds in other units than in shared
+/// memory: f32 sums flush subnormals on the way in and out, and f64 sums pass a NaN on as it is,
+/// the operand's before the location's.
 fn apply_global(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
     match (op, kind) {
         (Rmw::Add, AtomicKind::F32) => {
@@ -412,7 +413,8 @@ fn global(
     }
 }
 
-/// Tells the checks that the lanes took part in the synchronisation at an address: `x` 1 acquires, 2 releases.
+/// Tells the checks that the lanes took part in the synchronisation at an address: `x` 1 acquires,
+/// 2 releases.
 struct CheckSync;
 impl Exec for CheckSync {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {

@@ -1,8 +1,8 @@
 //! Order of basic blocks, which is the scheduling order of diverged lanes.
 //!
 //! Lanes at the lowest block run first and the others wait, so a block must precede its successors,
-//! and all of a loop must precede what follows the loop: then lanes that left early wait just behind
-//! it, where the rest reconverge with them.
+//! and all of a loop must precede what follows the loop: then lanes that left early wait just
+//! behind it, where the rest reconverge with them.
 
 /// An order of the blocks reachable from block 0: reverse post-order in which, of a block's
 /// successors, the ones that leave most loops come last.

@@ -184,7 +184,8 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
         _ => return bad("the call's target is not a function"),
     };
     if matches!(callee, LCallee::Indirect(_)) {
-        // Lanes with other targets come back to the call, so it stands alone: nothing is done twice.
+        // Lanes with other targets come back to the call, so it stands alone: nothing is done
+        // twice.
         let no_lanes = l.c32(0);
         l.sync_point(no_lanes);
     }

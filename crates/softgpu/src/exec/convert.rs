@@ -128,7 +128,8 @@ fn int_like(ty: Ty) -> bool {
     )
 }
 
-/// A sign-extended value as a register of type `reg` holds it: cut to 16 or 8 bits, no more than 64.
+/// A sign-extended value as a register of type `reg` holds it: cut to 16 or 8 bits, no more than
+/// 64.
 fn in_register(value: u64, reg: Ty) -> u64 {
     match bits(reg) {
         8 => value & 0xff,

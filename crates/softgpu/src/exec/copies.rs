@@ -1,8 +1,8 @@
 //! Asynchronous copies, and the mbarriers that wait for them.
 //!
-//! A copy completes when it is issued or, with late copies configured, at the wait that requires it.
-//! An mbarrier is eight bytes: arrivals still pending (20 bits), arrivals of a phase (20), bytes of
-//! transactions still pending (23, signed), and the parity of the phase (1).
+//! A copy completes when it is issued or, with late copies configured, at the wait that requires
+//! it. An mbarrier is eight bytes: arrivals still pending (20 bits), arrivals of a phase (20),
+//! bytes of transactions still pending (23, signed), and the parity of the phase (1).
 
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
@@ -15,7 +15,8 @@ use super::lower::{self, AddressOperand, Lower, LowerError, Lowered, Mods, Opd, 
 use super::program::Inst;
 use crate::report::{AccessKind, MemSpace};
 
-/// `cp.async`: `a` the shared address, `b` the global one, `c` the bytes to read, `imm` the bytes to write.
+/// `cp.async`: `a` the shared address, `b` the global one, `c` the bytes to read, `imm` the bytes
+/// to write.
 struct CopyAsync<const CHECK: bool>;
 impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
@@ -112,7 +113,8 @@ fn land(ctx: &mut Ctx<'_>, c: PendingCopy) {
     }
 }
 
-/// Lands the copies of the active lanes whose group is done: all but the last `keep` committed groups.
+/// Completes the copies of the active lanes in groups that are done: all but the last `keep`
+/// committed groups.
 fn land_groups(ctx: &mut Ctx<'_>, mask: u32, keep: Option<u32>) {
     let warp = ctx.warp;
     let w = &mut ctx.block.warps[warp];
@@ -215,7 +217,8 @@ impl MbarrierState {
     }
 }
 
-/// `x` says which; `a` the address, `b` the count, bytes, state or parity, `d` the state, `imm` bits 0..32 the predicate.
+/// `x` says which; `a` the address, `b` the count, bytes, state or parity, `d` the state, `imm`
+/// bits 0..32 the predicate.
 struct Mbarrier<const CHECK: bool>;
 impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
@@ -306,7 +309,8 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
                     s.bytes -= i64::from(ctx.rows.lane::<u32>(i.b, l));
                     s = s.settle();
                 }
-                // Without .noinc the arrival adds itself to the pending count first: no change in sum.
+                // Without .noinc the arrival adds itself to the pending count first: no change in
+                // sum.
                 Bar::CopyArrive => s = s.settle(),
                 Bar::CopyArriveNoinc => {
                     s.pending -= 1;
@@ -410,7 +414,8 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if !(-(1 << 23)..1 << 23).contains(&from_offset) {
         return Err(LowerError::Unsupported);
     }
-    // A fourth operand is the bytes to read, or a predicate that says to read none, or a cache policy.
+    // A fourth operand is the bytes to read, or a predicate that says to read none, or a cache
+    // policy.
     let read = match rest.first() {
         Some(o) if !m.has(Word::L2CacheHint) || rest.len() > 1 => match l.pred(o) {
             Ok(p) if !matches!(o, Ast::Imm(_)) => {

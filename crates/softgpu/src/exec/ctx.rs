@@ -1,7 +1,7 @@
 //! Execution context of a worker: the block, the warp and its active lanes.
 //!
-//! Invariant: `trouble` is checked between two basic blocks; inside one, a failed instruction has no
-//! effect and the rest of the block may still run.
+//! Invariant: `trouble` is checked between two basic blocks; inside one, a failed instruction has
+//! no effect and the rest of the block may still run.
 
 use super::grid::LaunchRun;
 use super::lanes::{ALL, FrameRows, MaskRow, RegisterFile};
@@ -51,7 +51,7 @@ pub(crate) struct Frame {
     pub(crate) function: u32,
     pub(crate) rows: FrameRows,
     pub(crate) parent: u32,
-    /// Block of the parent whose call made this frame.
+    /// Block of the parent with the call that created this frame.
     pub(crate) call_block: u32,
     pub(crate) depth: u32,
     /// Lanes still inside, or below.

@@ -1,10 +1,10 @@
 //! Execution of a launch: the launching thread and idle helper threads run its blocks.
 //!
-//! Invariants: a block runs on one host thread at a time. A block that waits for others is suspended
-//! and the next one begun, so blocks may wait for each other; of a launch that is not cooperative
-//! only a limited number is resident, as on hardware. With ordered checks ([`super::check_order`])
-//! none is suspended; if all threads wait but one, and its block runs long, another thread is
-//! added. The launch ends when all blocks are done or one has failed.
+//! Invariants: a block runs on one host thread at a time. A block that waits for others is
+//! suspended and the next one begun, so blocks may wait for each other; of a launch that is not
+//! cooperative only a limited number is resident, as on hardware. With ordered checks
+//! ([`super::check_order`]) none is suspended; if all threads wait but one, and its block runs
+//! long, another thread is added. The launch ends when all blocks are done or one has failed.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -169,8 +169,9 @@ impl LaunchRun {
                 || self.aside_count.load(Ordering::Relaxed) > 0)
     }
 
-    /// Runs blocks until none is left. A panic of the simulator ends the kernel with a fault: a thread
-    /// that unwound out of here would be counted as busy forever, and the launch would never end.
+    /// Runs blocks until none is left. A panic of the simulator ends the kernel with a fault: a
+    /// thread that unwound out of here would be counted as busy forever, and the launch would never
+    /// end.
     fn work(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.run_blocks())).is_err() {
             self.fail(Box::new(Fault {
@@ -189,7 +190,8 @@ impl LaunchRun {
             let aside = self.aside_count.load(Ordering::Relaxed);
             let fresh = if cooperative || aside < MAX_ASIDE {
                 let n = self.next.fetch_add(1, Ordering::Relaxed);
-                // Far beyond the end the counter could wrap in theory only: one step for each attempt.
+                // Far beyond the end the counter could wrap in theory only: one step for each
+                // attempt.
                 (n < self.end.load(Ordering::Relaxed)).then_some(n)
             } else {
                 None
@@ -227,7 +229,8 @@ impl LaunchRun {
                     // As many sleeps as there are suspended blocks: all of them may be asleep.
                     rests = if ctx.idle { rests + 1 } else { 0 };
                     let b = std::mem::take(&mut ctx.block);
-                    // Counted before it is published, so that the thread that takes it can decrement.
+                    // Counted before it is published, so that the thread that takes it can
+                    // decrement.
                     let aside = self.aside_count.fetch_add(1, Ordering::Relaxed) + 1;
                     lock(&self.aside).push_back(b);
                     if rests > aside {
@@ -433,7 +436,8 @@ impl HelperPool {
         spec.params
             .resize(spec.params.len().max(kernel.param_bytes as usize), 0);
         let checked = checks::LaunchCheck::new(&spec, &prepared, total);
-        // Blocks that can wait for each other are run by one thread, in an order that is always the same.
+        // Blocks that can wait for each other are run by one thread, in an order that is always the
+        // same.
         let apart = !spec.cooperative && !prepared.code.communicates;
         let launch = Arc::new_cyclic(|this| LaunchRun {
             this: this.clone(),

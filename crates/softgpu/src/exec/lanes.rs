@@ -1,8 +1,8 @@
 //! Register rows of 32 lanes, and the instruction handlers over them, compiled per ISA.
 //!
-//! A register is a row (128 bytes, 32 lanes of 32 bits; 16- and 8-bit registers too, zero-extended),
-//! two rows (32 lanes of 64 bits) or four (two times 32 lanes of 64 bits). Constants are rows of a bank of
-//! their own. A predicate is a bit mask.
+//! A register is a row (128 bytes, 32 lanes of 32 bits; 16- and 8-bit registers too,
+//! zero-extended), two rows (32 lanes of 64 bits) or four (two times 32 lanes of 64 bits).
+//! Constants are rows of a bank of their own. A predicate is a bit mask.
 //!
 //! All `unsafe` of the executor is here. It rests on one fact: every operand was verified when the
 //! code was decoded
@@ -23,8 +23,8 @@ pub(crate) const ALL: u32 = u32::MAX;
 /// Executes one instruction for the active lanes.
 ///
 /// # Safety
-/// The instruction belongs to the function whose frame is bound to the context, and the processor has
-/// the features the handler was compiled for.
+/// The instruction belongs to the function of the frame that is bound to the context, and the
+/// processor has the features the handler was compiled for.
 pub(crate) type Handler = for<'l> unsafe fn(&mut Ctx<'l>, &Inst);
 
 /// A row of the frame, or of the constants when odd.
@@ -129,7 +129,8 @@ pub(crate) struct RegisterFile {
     preds: *mut u32,
 }
 
-// SAFETY: the pointers are into boxes that the same block state owns; they move with it from thread to thread.
+// SAFETY: the pointers are into boxes that the same block state owns; they move with it from thread
+// to thread.
 unsafe impl Send for RegisterFile {}
 
 impl RegisterFile {
@@ -143,8 +144,8 @@ impl RegisterFile {
     /// Points at a frame and a constant bank.
     ///
     /// # Safety
-    /// Both stay in place until the next `bind`; they belong to the function whose instructions run
-    /// meanwhile, and no other code accesses the frame.
+    /// Both stay in place until the next `bind`; they belong to the function of the instructions
+    /// that run meanwhile, and no other code accesses the frame.
     pub(crate) unsafe fn bind(&mut self, frame: &mut FrameRows, consts: &[RegisterRow]) {
         self.banks = [
             frame.rows.as_mut_ptr().cast(),
@@ -162,8 +163,8 @@ impl RegisterFile {
     /// Eight lanes from `chunk * 8`.
     #[inline(always)]
     pub(crate) fn chunk<R: RawLane>(&self, o: Operand, chunk: usize) -> [R; 8] {
-        // SAFETY: any verified row can be read at up to four rows' width (module invariant), which four chunks of
-        // lanes of at most 64 bits are; rows are aligned.
+        // SAFETY: any verified row can be read at up to four rows' width (module invariant), which
+        // four chunks of lanes of at most 64 bits are; rows are aligned.
         unsafe { self.at(o).cast::<[R; 8]>().add(chunk & 3).read() }
     }
 
@@ -498,7 +499,8 @@ impl Exec for Guarded {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let pass = ctx.rows.pred(i.guard) & ctx.mask;
         if pass == ctx.mask {
-            // SAFETY: `inner` was chosen for this processor together with `f`, for the same instruction.
+            // SAFETY: `inner` was chosen for this processor together with `f`, for the same
+            // instruction.
             unsafe { i.inner[usize::from(FULL)](ctx, i) }
         } else if pass != 0 {
             let (mask, row) = (ctx.mask, ctx.mask_row);
@@ -519,12 +521,13 @@ pub(crate) fn guarded() -> Handlers {
 /// Runs straight-line code.
 ///
 /// # Safety
-/// `insts` belong to the function whose frame is bound to `ctx`.
+/// `insts` belong to the function of the frame that is bound to `ctx`.
 #[inline(always)]
 pub(crate) unsafe fn run(ctx: &mut Ctx<'_>, insts: &[Inst]) {
     let full = usize::from(ctx.mask == ALL);
     for i in insts {
-        // SAFETY: by the contract; the handlers were picked for this processor when the code was decoded.
+        // SAFETY: by the contract; the handlers were picked for this processor when the code was
+        // decoded.
         unsafe { i.f[full](ctx, i) }
     }
 }

@@ -1,6 +1,7 @@
 //! Layout of a module: functions, variables, initial values, shared memory.
 //!
-//! Invariant: a kernel's shared variables, and those of all it may call, have one layout per kernel.
+//! Invariant: a kernel's shared variables, and those of all it may call, have one layout per
+//! kernel.
 
 use std::sync::Arc;
 
@@ -13,8 +14,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::lower::bits;
 use super::{CompileError, KernelInfo, KernelParam, ModuleVariable, Relocation};
 
-/// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static shared variables: what a
-/// card of this compute capability has, and what keeps a declaration from taking the host's memory.
+/// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static
+/// shared variables: what a card of this compute capability has, and what keeps a declaration from
+/// taking the host's memory.
 const MAX_PARAM_BYTES: u64 = 32_764;
 const MAX_LOCAL_BYTES: u64 = 512 << 10;
 const MAX_STATIC_SHARED_BYTES: u64 = 48 << 10;
@@ -478,7 +480,8 @@ impl FunctionUses {
                     for o in &i.operands {
                         self.operand(o);
                     }
-                    // A call through a register has a prototype or a target list as its last operand.
+                    // A call through a register has a prototype or a target list as its last
+                    // operand.
                     if i.op == Op::Call && i.operands.len() >= 2 {
                         self.indirect |= matches!(i.operands.last(), Some(Operand::Name(_)));
                     }

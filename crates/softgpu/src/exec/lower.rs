@@ -1,10 +1,12 @@
 //! Lowering of a function's syntax tree to code with virtual registers.
 //!
-//! Each family of instructions has its lowering beside its handlers (`alu_int`, `memory`, ...); names,
-//! scopes and control flow are here, operands in `operands`. Registers are assigned by [`super::assign`].
+//! Each family of instructions has its lowering beside its handlers (`alu_int`, `memory`, ...);
+//! names, scopes and control flow are here, operands in `operands`. Registers are assigned by
+//! [`super::assign`].
 //!
-//! Invariants: a block's only terminator is its last thing. A predicated instruction that ends a block becomes a
-//! branch around a block of its own. An instruction that this device lacks becomes a terminator that faults.
+//! Invariants: a block's only terminator is its last thing. A predicated instruction that ends a
+//! block becomes a branch around a block of its own. An instruction that this device lacks becomes
+//! a terminator that faults.
 
 use std::sync::Arc;
 
@@ -245,7 +247,8 @@ pub(crate) struct KernelLower<'m> {
     pub(crate) opcode_index: FxHashMap<String, u32>,
     /// Code index of a function of the module.
     pub(crate) functions: FxHashMap<u32, u32>,
-    /// Whether a block may learn from another: there is an instruction that orders accesses or prints.
+    /// Whether a block may learn from another: there is an instruction that orders accesses or
+    /// prints.
     pub(crate) communicates: bool,
 }
 
@@ -575,7 +578,8 @@ impl<'k, 'm> Lower<'k, 'm> {
         }
         let text = self.name(name);
         let digits = text.len() - text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        // `%r12` may be family `%r` or, were it declared so, `%r1`; the longest prefix that was declared wins.
+        // `%r12` may be family `%r` or, were it declared so, `%r1`; the longest prefix that was
+        // declared wins.
         for cut in 1..=digits {
             let (prefix, number) = text.split_at(text.len() - cut);
             let Some(prefix) = self.k.module.symbols.get(prefix) else {
@@ -742,7 +746,8 @@ impl<'k, 'm> Lower<'k, 'm> {
         &mut insts[at]
     }
 
-    /// `d = f(a, b, c)` lane by lane, for what is rare or intricate. The widths are those of the operands.
+    /// `d = f(a, b, c)` lane by lane, for what is rare or intricate. The widths are those of the
+    /// operands.
     pub(crate) fn lane_fn(
         &mut self,
         d: (Opd, bool),

@@ -44,8 +44,8 @@ pub(crate) fn accumulator(ty: Ty) -> Option<Accumulator> {
 /// Most registers of a result.
 const MAX_OUT: usize = 8;
 
-/// `mma` and `wmma.mma`: `imm` the operation's index; in `ext` the numbers of registers of A, B, C and D, then those of
-/// D, A, B and C.
+/// `mma` and `wmma.mma`: `imm` the operation's index; in `ext` the numbers of registers of A, B, C
+/// and D, then those of D, A, B and C.
 struct Multiply;
 impl Exec for Multiply {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
@@ -89,7 +89,8 @@ fn get(ctx: &Ctx<'_>, o: Operand, lane: usize, double: bool) -> u64 {
     }
 }
 
-/// Emits a product of fragments; `counts` are the registers that the ISA gives A, B, C and D, if it fixes them.
+/// Emits a product of fragments; `counts` are the registers that the ISA gives A, B, C and D, if it
+/// fixes them.
 pub(crate) fn multiply(
     l: &mut Lower<'_, '_>,
     i: &Tree,

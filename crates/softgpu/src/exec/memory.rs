@@ -681,7 +681,8 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             l.k.communicates |= communicates(flags, space);
             let h = store_handlers(unit, space, l.k.checks);
             let count = sources.len();
-            // The handler takes a single source in `d`, where constants never stand: destinations are written.
+            // The handler takes a single source in `d`, where constants never stand: destinations
+            // are written.
             if let [source @ Opd::Const(_)] = sources.as_mut_slice() {
                 let n = if unit == 8 { 2 } else { 1 };
                 let t = l.temp_rows(n);

@@ -1,12 +1,13 @@
 //! Matrix multiply-accumulate on the fragments of a warp: `mma.sync` and `wmma.mma`.
 //!
-//! One operation of the warp is one native loop nest: fragments are spread into matrices, multiplied, and gathered
-//! again. `mma.sync` has the ISA's fragment layouts; `wmma` fragments are opaque to programs, so theirs is simply
-//! the matrix in row order, dealt out to the lanes.
+//! One operation of the warp is one native loop nest: fragments are spread into matrices,
+//! multiplied, and gathered again. `mma.sync` has the ISA's fragment layouts; `wmma` fragments are
+//! opaque to programs, so theirs is simply the matrix in row order, dealt out to the lanes.
 //!
-//! Sums in f32 follow Hopper's tensor cores bit for bit, by a model found in recorded results (see [`align`]): all
-//! terms of an element, the accumulator among them, are cut to a common grid, added exactly and cut to 24 bits.
-//! Sums in f16 are exact and rounded once; those in f64 are chains of fused multiply-adds.
+//! Sums in f32 follow Hopper's tensor cores bit for bit, by a model found in recorded results (see
+//! [`align`]): all terms of an element, the accumulator among them, are cut to a common grid, added
+//! exactly and cut to 24 bits. Sums in f16 are exact and rounded once; those in f64 are chains of
+//! fused multiply-adds.
 
 use super::scalar::Round;
 use super::scalar::float::{canonical, narrow};
@@ -113,14 +114,16 @@ pub(crate) enum Matrix {
     C,
 }
 
-/// The terms of a sum are cut at this many bits below the leading bit of the largest one's exponent.
+/// The terms of a sum are cut at this many bits below the leading bit of the largest one's
+/// exponent.
 const GRID_BITS: i32 = 25;
 
 /// One row of sums as the tensor core forms it: each is `sum + left . column of right`.
 ///
-/// The exponent of a term is that of its factors added (products are not normalised first). Every term is truncated
-/// to a multiple of 2^(largest exponent - 25), the multiples are added exactly, and the total is truncated to f32.
-/// This reproduces 6144 recorded elements of f16, bf16 and tf32 products on an H200 without exception.
+/// The exponent of a term is that of its factors added (products are not normalised first). Every
+/// term is truncated to a multiple of 2^(largest exponent - 25), the multiples are added exactly,
+/// and the total is truncated to f32. This reproduces 6144 recorded elements of f16, bf16 and tf32
+/// products on an H200 without exception.
 fn align(sums: &mut [f64], left: &[f64], right: &[[f64; MAX_MN]; MAX_K]) {
     let mut top = [NO_TERM; MAX_MN];
     let mut finite = true;
@@ -197,7 +200,8 @@ pub(crate) struct Mma {
 const MAX_MN: usize = 32;
 const MAX_K: usize = 256;
 
-/// Place of `element` of the fragment of `matrix` that `lane` holds in our wmma layout: (row, column).
+/// Place of `element` of the fragment of `matrix` that `lane` holds in our wmma layout: (row,
+/// column).
 ///
 /// Fragments with more room than a 32nd of the matrix hold it again; those copies are equal.
 pub(crate) fn wmma_place(
@@ -241,7 +245,8 @@ impl Mma {
         }
     }
 
-    /// Runs the operation. `a`, `b` and `c` give a register of a lane (zero-extended), `d` takes one.
+    /// Runs the operation. `a`, `b` and `c` give a register of a lane (zero-extended), `d` takes
+    /// one.
     ///
     /// `counts` are the numbers of registers of the fragments of A, B, C and D.
     pub(crate) fn run(

@@ -1,7 +1,8 @@
 //! Device `printf`: a C format string and the argument buffer that `vprintf` is given.
 //!
-//! Arguments lie in order, each aligned to its size: 4 bytes for `int` and narrower, 8 for `long`, pointers and
-//! `double`. Whatever cannot be formatted is copied as it stands, like the device library does.
+//! Arguments lie in order, each aligned to its size: 4 bytes for `int` and narrower, 8 for `long`,
+//! pointers and `double`. Whatever cannot be formatted is copied as it stands, like the device
+//! library does.
 
 /// Longest text of one call; more is cut.
 const MAX_TEXT_BYTES: usize = 64 << 10;
@@ -22,8 +23,9 @@ struct ConversionSpec {
 
 /// The text of one `printf`, and the number of arguments used.
 ///
-/// `read(offset, len)` gives `len` (4 or 8) little-endian bytes of the argument buffer; `text(address)` the
-/// NUL-terminated string at a generic address. `None` from either prints `(null)` or 0.
+/// `read(offset, len)` gives `len` (4 or 8) little-endian bytes of the argument buffer;
+/// `text(address)` the NUL-terminated string at a generic address. `None` from either prints
+/// `(null)` or 0.
 pub(crate) fn render(
     format: &[u8],
     mut read: impl FnMut(usize, usize) -> Option<u64>,

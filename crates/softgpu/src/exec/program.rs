@@ -1,9 +1,10 @@
 //! Decoded code: the output of lowering, which warps execute.
 //!
-//! Invariant: every row and predicate that an instruction, its further operands or the end of a block names lies
-//! inside its function's frame or constant bank, with room for the widest row behind it, and no destination is a
-//! constant: `assign` creates and verifies each operand, [`FunctionCode::verify`] the instructions as a whole.
-//! The index of a block is its scheduling priority: lower first.
+//! Invariant: every row and predicate that an instruction, its further operands or the end of a
+//! block names lies inside its function's frame or constant bank, with room for the widest row
+//! behind it, and no destination is a constant: `assign` creates and verifies each operand,
+//! [`FunctionCode::verify`] the instructions as a whole. The index of a block is its scheduling
+//! priority: lower first.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub(crate) struct Inst {
     pub(crate) b: Operand,
     pub(crate) c: Operand,
     pub(crate) guard: PredOperand,
-    /// Flags, or the start of more operands in [`FunctionCode::ext`], or an index of a lane function.
+    /// Flags, or the start of more operands in [`FunctionCode::ext`], or an index of a lane
+    /// function.
     pub(crate) x: u32,
     pub(crate) imm: u64,
 }
@@ -45,7 +47,8 @@ pub(crate) enum Terminator {
     Ret,
     Exit,
     Barrier(Box<BarrierSite>),
-    /// `bar.warp.sync`, or a wait of asynchronous copies and the like that ends a block only to be seen.
+    /// `bar.warp.sync`, or a wait of asynchronous copies and the like that ends a block only to be
+    /// seen.
     WarpSync(u32),
     /// Hands the processor to other warps, then goes on.
     Yield(u32),

@@ -47,7 +47,8 @@ impl<const MODE: u8> Exec for Shfl<MODE> {
     }
 }
 
-/// `vote`: `x` the predicate; ballots go to `d`, the rest to predicate `imm_lo`; `b` the member mask.
+/// `vote`: `x` the predicate; ballots go to `d`, the rest to predicate `imm_lo`; `b` the member
+/// mask.
 struct Vote<const MODE: u8>;
 impl<const MODE: u8> Exec for Vote<MODE> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
@@ -117,7 +118,8 @@ impl<const WIDE: bool, const ALL_OF: bool> Exec for WarpMatch<WIDE, ALL_OF> {
     }
 }
 
-/// `redux.sync`: `x` 0 add, 1 min, 2 max, 3 and, 4 or, 5 xor; 8 more: signed; 16 more: f32, 32 NaN, 64 abs.
+/// `redux.sync`: `x` 0 add, 1 min, 2 max, 3 and, 4 or, 5 xor; 8 more: signed; 16 more: f32, 32 NaN,
+/// 64 abs.
 struct Redux;
 impl Exec for Redux {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
@@ -202,7 +204,7 @@ pub(crate) fn together(l: &mut Lower<'_, '_>, mask: Opd) {
     }
 }
 
-/// The same for `.aligned` instructions, whose mask is the whole warp.
+/// The same for `.aligned` instructions; their mask is the whole warp.
 pub(crate) fn whole_warp(l: &mut Lower<'_, '_>) {
     let all = l.c32(u32::MAX);
     together(l, all);

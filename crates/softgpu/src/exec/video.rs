@@ -67,8 +67,8 @@ fn part(l: &Lower<'_, '_>, operand: &Ast) -> Lowered<(Ast, u32, u32)> {
     Ok((Ast::Name(*name), shift, width))
 }
 
-/// `vadd`, `vsub`, `vabsdiff`, `vmin`, `vmax`, `vset`: one operation on 32 bits or a part of them, with an optional
-/// second one (`.add`, `.min`, `.max`) that takes the third source.
+/// `vadd`, `vsub`, `vabsdiff`, `vmin`, `vmax`, `vset`: one operation on 32 bits or a part of them,
+/// with an optional second one (`.add`, `.min`, `.max`) that takes the third source.
 fn single(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let what = match i.op {
         Op::Vadd => VideoOp::Add,

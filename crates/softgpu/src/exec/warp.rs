@@ -114,8 +114,9 @@ fn bind(ctx: &mut Ctx<'_>, frame: u32) {
     };
     let code = &run.code().functions[f.function as usize];
     let consts = run.consts(f.function as usize);
-    // SAFETY: the frame's rows are boxed, and stay where they are until the frame ends, before which another
-    // frame is bound; the constants live as long as the launch; `code` is set to the function of both just below.
+    // SAFETY: the frame's rows are boxed, and stay where they are until the frame ends, before
+    // which another frame is bound; the constants live as long as the launch; `code` is set to the
+    // function of both just below.
     unsafe { ctx.rows.bind(&mut f.rows, consts) };
     ctx.local_base = f.local_base;
     ctx.frame = frame;
@@ -295,7 +296,7 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
             return WarpStop::Done;
         }
         ctx.instructions += u64::from(b.end - b.start) + 1;
-        // SAFETY: `code` is the function whose frame `bind` bound; both change together.
+        // SAFETY: `code` is the function of the frame that `bind` bound; both change together.
         unsafe { lanes::run(ctx, &code.insts[b.start as usize..b.end as usize]) };
         if ctx.trouble.is_some() {
             ctx.w().splits[s].pc = pc;
@@ -333,7 +334,8 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
     }
 }
 
-/// Joins split `s` with one at the same place, if there is one; whether another split should run now.
+/// Joins split `s` with one at the same place, if there is one; whether another split should run
+/// now.
 fn meet(ctx: &mut Ctx<'_>, s: usize) -> bool {
     let w = &ctx.block.warps[ctx.warp];
     let me = w.splits[s];

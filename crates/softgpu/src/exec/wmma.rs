@@ -1,8 +1,8 @@
 //! `wmma`: load, multiply, store.
 //!
-//! The ISA leaves the layout of fragments open. Here a lane holds `size / 32` consecutive elements of the
-//! row-major matrix; registers beyond those hold the same again, so that code that works on every element
-//! of a fragment sees what hardware shows it.
+//! The ISA leaves the layout of fragments open. Here a lane holds `size / 32` consecutive elements
+//! of the row-major matrix; registers beyond those hold the same again, so that code that works on
+//! every element of a fragment sees what hardware shows it.
 
 use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{ScalarType as Ty, Word};

@@ -1,8 +1,8 @@
 //! Shape of a warp's addresses: contiguous, equal or scattered.
 //!
-//! The compiler does not vectorise these comparisons by itself: it drops the comparison of the first
-//! lane's address with itself and has an odd number left. So they are written in SSE2, which every
-//! x86-64 has.
+//! The compiler does not vectorise these comparisons by itself: it drops the comparison of the
+//! first lane's address with itself and has an odd number left. So they are written in SSE2, which
+//! every x86-64 has.
 //!
 //! Elsewhere: uses of the shapes ([`crate::exec`]).
 
@@ -28,8 +28,8 @@ pub(crate) trait At: Copy {
     /// How eight lanes lie that access `size` bytes each.
     fn shape(at: &[Self; 8], size: usize) -> AddressShape;
 
-    /// Whether all of them are at most `last` behind `first`, and share no bit with `low`. `last` is less than half
-    /// of all addresses.
+    /// Whether all of them are at most `last` behind `first`, and share no bit with `low`. `last`
+    /// is less than half of all addresses.
     fn within<const N: usize>(at: &[Self; N], first: Self, last: Self, low: Self) -> bool;
 }
 
@@ -37,7 +37,8 @@ pub(crate) trait At: Copy {
 #[inline(always)]
 fn vectors<A: At, const N: usize>(a: &[A; N]) -> impl Iterator<Item = __m128i> {
     let pieces = a.as_ptr().cast::<__m128i>();
-    // SAFETY: so many whole vectors are there; a `u32` or `u64` has no padding, and any bits are a vector.
+    // SAFETY: so many whole vectors are there; a `u32` or `u64` has no padding, and any bits are a
+    // vector.
     (0..size_of::<[A; N]>() / 16).map(move |n| unsafe { pieces.add(n).read_unaligned() })
 }
 
@@ -78,7 +79,8 @@ macro_rules! at {
                 unsafe {
                     let (mut far, mut odd) = (_mm_setzero_si128(), _mm_setzero_si128());
                     for v in vectors(at) {
-                        // `last` is positive: of a distance that is greater, one of the two is negative.
+                        // `last` is positive: of a distance that is greater, one of the two is
+                        // negative.
                         let behind = $sub(v, $splat(first));
                         far = _mm_or_si128(far, _mm_or_si128(behind, $sub($splat(last), behind)));
                         odd = _mm_or_si128(odd, v);

@@ -11,7 +11,8 @@ pub(crate) struct LazyTable<T> {
     len: usize,
 }
 
-// SAFETY: the table is memory like a boxed slice of atomics; access is through shared references to `T: Sync`.
+// SAFETY: the table is memory like a boxed slice of atomics; access is through shared references to
+// `T: Sync`.
 unsafe impl<T: Sync + Send> Send for LazyTable<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync + Send> Sync for LazyTable<T> {}
@@ -51,7 +52,8 @@ impl<T: ZeroValid> LazyTable<T> {
 impl<T> std::ops::Deref for LazyTable<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were mapped zeroed at `at`, zero is a valid `T` (bound of `new`), and the mapping lives as long as `self`.
+        // SAFETY: `len` elements were mapped zeroed at `at`, zero is a valid `T` (bound of `new`),
+        // and the mapping lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 }

@@ -32,7 +32,8 @@ pub fn d() -> &'static Driver {
 macro_rules! code {
     ($name:ident($($arg:expr),* $(,)?)) => {{
         #[allow(unused_unsafe, reason = "arguments may be unsafe expressions themselves")]
-        // SAFETY: every test passes live pointers of the right kind, or tests what a wrong one does.
+        // SAFETY: every test passes live pointers of the right kind, or tests what a wrong one
+        // does.
         let code = unsafe { $crate::common::d().$name($($arg),*) }.expect("the table is complete");
         code
     }};

@@ -1,4 +1,5 @@
-//! Stream capture and graphs. Captures of one thread forbid calls of others, so these tests run one at a time.
+//! Stream capture and graphs. Captures of one thread forbid calls of others, so these tests run one
+//! at a time.
 #![expect(
     clippy::macro_metavars_in_unsafe,
     reason = "the macros call the driver; their callers argue the pointers"

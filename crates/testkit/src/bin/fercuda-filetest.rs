@@ -1,13 +1,14 @@
-//! Runs the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made beforehand.
+//! Runs the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made
+//! beforehand.
 //!
 //! ```text
 //! fercuda-filetest run [NAME...] [--json FILE]      compile, launch, compare with the references
 //! fercuda-filetest bundle FOLDER                    PTX, sources, this device's outputs: to be carried elsewhere
 //! fercuda-filetest compare FOLDER [--json FILE]     launch a bundle's PTX, compare with references and outputs
 //!                                 [--record FILE]   and write down this device's own outputs
-//! fercuda-filetest check FILE                       one file's launches or program, and what the checks found
+//! fercuda-filetest check FILE                       one file's launches or program, and its findings
 //! ```
-//! Exit status 1 means that something was wrong or was found, 2 that the question could not be answered.
+//! Exit status 1 means a mismatch or a finding, 2 that the command could not run.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -18,8 +19,8 @@ use std::process::{Command, ExitCode};
 use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Context, Cuda};
 use fercuda_testkit::filetest::FileTest;
-use fercuda_testkit::record::{Likeness, Record};
-use fercuda_testkit::runner::{ARCHITECTURES, Outcome, RunError};
+use fercuda_testkit::record::{DeviceRecord, RecordComparison};
+use fercuda_testkit::runner::{ARCHITECTURES, LaunchOutcome, RunError};
 use fercuda_testkit::{folder, planted, record, rng, runner};
 use serde::Serialize;
 
@@ -27,7 +28,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// One line of the table.
 #[derive(Serialize)]
-struct Row {
+struct CorpusRow {
     file: String,
     arch: String,
     runs: usize,
@@ -43,11 +44,11 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct CorpusReport {
     device: String,
     seed: u64,
     recorded_on: Option<String>,
-    rows: Vec<Row>,
+    rows: Vec<CorpusRow>,
 }
 
 fn main() -> ExitCode {
@@ -89,8 +90,12 @@ fn open() -> Result<(Context, String)> {
     Ok((Context::primary(device)?, name))
 }
 
-fn tally(file: &FileTest, arch: &str, result: std::result::Result<&[Outcome], RunError>) -> Row {
-    let mut row = Row {
+fn tally(
+    file: &FileTest,
+    arch: &str,
+    result: std::result::Result<&[LaunchOutcome], RunError>,
+) -> CorpusRow {
+    let mut row = CorpusRow {
         file: file.name.clone(),
         arch: arch.to_string(),
         runs: file.runs.len(),
@@ -145,7 +150,7 @@ fn run(names: &[&str], json: Option<&Path>) -> Result<bool> {
         }
     }
     conclude(
-        Report {
+        CorpusReport {
             device,
             seed,
             recorded_on: None,
@@ -158,7 +163,7 @@ fn run(names: &[&str], json: Option<&Path>) -> Result<bool> {
 fn bundle(to: &Path) -> Result<bool> {
     let (context, device) = open()?;
     let nvrtc = Nvrtc::find()?;
-    let mut kept = Record {
+    let mut kept = DeviceRecord {
         seed: rng::seed(),
         device: device.clone(),
         outputs: Default::default(),
@@ -196,7 +201,7 @@ fn bundle(to: &Path) -> Result<bool> {
         );
     }
     conclude(
-        Report {
+        CorpusReport {
             device,
             seed: kept.seed,
             recorded_on: None,
@@ -208,8 +213,8 @@ fn bundle(to: &Path) -> Result<bool> {
 
 fn compare(from: &Path, json: Option<&Path>, written: Option<&Path>) -> Result<bool> {
     let (context, device) = open()?;
-    let kept: Record = serde_json::from_slice(&std::fs::read(from.join("record.json"))?)?;
-    let mut ours = Record {
+    let kept: DeviceRecord = serde_json::from_slice(&std::fs::read(from.join("record.json"))?)?;
+    let mut ours = DeviceRecord {
         seed: kept.seed,
         device: device.clone(),
         outputs: Default::default(),
@@ -225,9 +230,9 @@ fn compare(from: &Path, json: Option<&Path>, written: Option<&Path>) -> Result<b
             let mut row = tally(&file, arch, Ok(&outcomes));
             for (output, likeness) in record::compare(&kept, &file, arch, &outcomes) {
                 match likeness {
-                    Likeness::Same => row.same += 1,
-                    Likeness::WithinBound => row.within_bound += 1,
-                    Likeness::Different(at) => {
+                    RecordComparison::Same => row.same += 1,
+                    RecordComparison::WithinBound => row.within_bound += 1,
+                    RecordComparison::Different(at) => {
                         row.different += 1;
                         let place = at.map_or_else(
                             || "past the bytes that were kept".to_string(),
@@ -236,7 +241,9 @@ fn compare(from: &Path, json: Option<&Path>, written: Option<&Path>) -> Result<b
                         row.wrong
                             .push(format!("{output}: differs from {} {place}", kept.device));
                     }
-                    Likeness::Unrecorded => row.wrong.push(format!("{output}: was not recorded")),
+                    RecordComparison::Unrecorded => {
+                        row.wrong.push(format!("{output}: was not recorded"))
+                    }
                 }
             }
             rows.push(row);
@@ -246,7 +253,7 @@ fn compare(from: &Path, json: Option<&Path>, written: Option<&Path>) -> Result<b
         std::fs::write(path, serde_json::to_vec_pretty(&ours)?)?;
     }
     conclude(
-        Report {
+        CorpusReport {
             device,
             seed: kept.seed,
             recorded_on: Some(kept.device),
@@ -256,7 +263,7 @@ fn compare(from: &Path, json: Option<&Path>, written: Option<&Path>) -> Result<b
     )
 }
 
-fn conclude(report: Report, json: Option<&Path>) -> Result<bool> {
+fn conclude(report: CorpusReport, json: Option<&Path>) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -275,7 +282,7 @@ fn conclude(report: Report, json: Option<&Path>) -> Result<bool> {
             writeln!(out, "    {}", wrong.replace('\n', "\n    "))?;
         }
     }
-    let sum = |f: fn(&Row) -> usize| report.rows.iter().map(f).sum::<usize>();
+    let sum = |f: fn(&CorpusRow) -> usize| report.rows.iter().map(f).sum::<usize>();
     writeln!(
         out,
         "{}, seed {}: {} of {} launches right",

@@ -169,7 +169,8 @@ fn nbody(c: &Case, e: &mut Expected) {
                 size[k] += (f * d[k]).abs();
             }
         }
-        // n additions, and within a term about twenty roundings counting the approximate root's cube.
+        // n additions, and within a term about twenty roundings counting the approximate root's
+        // cube.
         out.extend((0..3).map(|k| (sum[k], rounded(n + 24, size[k]))));
     }
     e.near("acceleration", out);
@@ -180,7 +181,8 @@ fn fft(c: &Case, e: &mut Expected) {
     let (mut spectrum, mut again) = (Vec::new(), Vec::new());
     for block in x.chunks(512) {
         let size: f64 = block.chunks(2).map(|z| z[0].hypot(z[1])).sum();
-        // Eight stages of some eight roundings, twiddles included; the way back doubles them and divides by 256.
+        // Eight stages of some eight roundings, twiddles included; the way back doubles them and
+        // divides by 256.
         let bound = 64.0 * UNIT * size;
         for k in 0..256 {
             let (mut re, mut im) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! What atomics leave behind, in whatever order they ran.
+//! Results of atomics, for every order of execution.
 
 use half::{bf16, f16};
 

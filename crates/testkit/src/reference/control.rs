@@ -1,4 +1,4 @@
-//! Divergence, calls, and what the lanes of a warp say to each other.
+//! Divergence, calls, and communication between the lanes of a warp.
 
 use super::Reference;
 use crate::data::{Case, Expected};
@@ -42,11 +42,13 @@ fn recursion(_: &Case, e: &mut Expected) {
         "parity",
         &(0..64u32).map(|t| 1 - t % 16 % 2).collect::<Vec<_>>(),
     );
-    // Move m of n discs, from m's binary digits: disc by trailing zeros, pegs by the usual cyclic rule.
+    // Move m of n discs, from m's binary digits: disc by trailing zeros, pegs by the usual cyclic
+    // rule.
     let hash = |n: u32| {
         (1..1u64 << n).fold(14_695_981_039_346_656_037u64, |h, m| {
             let disc = m.trailing_zeros();
-            // The largest disc goes from 0 to 2 in one step round the ring; each smaller one turns the other way.
+            // The largest disc goes from 0 to 2 in one step round the ring; each smaller one turns
+            // the other way.
             let turn = |k: u64| {
                 if (n - disc) % 2 == 1 {
                     (2 * k) % 3

@@ -168,7 +168,8 @@ fn to_e5m2(v: f64) -> u8 {
     }
 }
 
-/// The top exponent is an ordinary one here, so large values are rounded in a format with one more bit of exponent.
+/// The top exponent is an ordinary one here, so large values are rounded in a format with one more
+/// bit of exponent.
 fn to_e4m3(v: f64) -> u8 {
     let sign = u8::from(v.is_sign_negative()) << 7;
     if v.is_nan() {

@@ -1,8 +1,9 @@
-//! Arithmetic on whole numbers of any length, rounded once: what IEEE 754 asks for, said in its own terms.
+//! Arithmetic on big integers, rounded once, as IEEE 754 defines it.
 //!
 //! Nothing here uses floating-point operations to compute floating-point results, so it shares no
-//! rounding with what it judges. A [`Number`] is `sign * digits * 2^exponent`, exactly; quotients and
-//! roots keep more digits than any format has, and a last one that says whether something was left.
+//! rounding with the results it checks. A [`Number`] is `sign * digits * 2^exponent`, exactly;
+//! quotients and roots keep more digits than any format has, and a sticky digit for a nonzero
+//! remainder.
 
 /// Which way to round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -351,7 +352,8 @@ pub(crate) fn fused(a: f64, b: f64, c: f64, format: Format, round: Round) -> u64
     let product = Number::of(a).times(&Number::of(b));
     let sum = product.plus(&Number::of(c));
     if sum.is_zero() {
-        // Both parts zero of one sign keep it; anything else that cancels is +0, or -0 when rounding down.
+        // Both parts zero of one sign keep it; anything else that cancels is +0, or -0 when
+        // rounding down.
         let both = product.is_zero() && c == 0.0 && product_negative == c.is_sign_negative();
         return zero(
             format,

@@ -61,7 +61,7 @@ fn rs_syndromes(c: &Case, e: &mut Expected) {
     for word in words.chunks(255) {
         let mut point = 1;
         for _ in 0..32 {
-            // The polynomial whose leading coefficient comes first, term by term.
+            // The polynomial term by term, leading coefficient first.
             let mut power = 1;
             out.push(word.iter().rev().fold(0, |s, coefficient| {
                 let term = times(*coefficient, power);

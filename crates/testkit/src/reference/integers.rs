@@ -80,7 +80,8 @@ fn int_quotients(c: &Case, e: &mut Expected) {
     e.exact("w", &w);
 }
 
-/// Bits `at..at + len` of `v`, which has `width` bits; those past the end are zero, or the field's own sign.
+/// Bits `at..at + len` of `v`, which has `width` bits; those past the end are zero, or the field's
+/// own sign.
 fn field(v: u64, at: u32, len: u32, width: u32, signed: bool) -> u64 {
     let bit = |i: u32| v >> i & 1;
     let fill = if signed && len > 0 {

@@ -45,7 +45,7 @@ fn approx_f32(c: &Case, e: &mut Expected) {
     );
 }
 
-/// By its series, whose terms stay below 10^4 for |x| <= 3.
+/// By its series; its terms stay below 10^4 for |x| <= 3.
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..100 {

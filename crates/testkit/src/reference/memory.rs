@@ -1,4 +1,4 @@
-//! Moving data: transposes, shared and constant memory, parameters, vectors, asynchronous copies.
+//! Data movement: transposes, shared and constant memory, parameters, vectors, asynchronous copies.
 
 use super::{Reference, summed};
 use crate::data::{Case, Expected};
@@ -122,8 +122,8 @@ fn local_array(c: &Case, e: &mut Expected) {
     );
 }
 
-/// Fields at their offsets: tag 0, scale 8, six steps from 16, two biases from 28, seed 40. Values are whole
-/// numbers of sixteenths, so that sums are exact.
+/// Fields at their offsets: tag 0, scale 8, six steps from 16, two biases from 28, seed 40. Values
+/// are whole numbers of sixteenths, so that sums are exact.
 fn make_struct(c: &mut Case, rng: &mut Rng) {
     let mut bytes = [0u8; 48];
     bytes[0] = rng.below(100) as u8;

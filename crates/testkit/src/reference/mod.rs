@@ -1,7 +1,7 @@
-//! Host references: what each launch of the corpus should give, written from the algorithm.
+//! Host references: the expected outputs of each launch of the corpus, written from the algorithm.
 //!
-//! Invariant: nothing here reads a kernel or runs one. Sums that the device rounds in its own order are
-//! taken in f64 and judged by a bound from the sizes; everything else is exact.
+//! Invariant: nothing here reads a kernel or runs one. Sums that the device rounds in its own order
+//! are computed in f64 and compared with a bound from the sizes; everything else is exact.
 //! Elsewhere: comparing (`data`), arithmetic with a chosen rounding ([`exact`]).
 
 use crate::data::{Case, Expected};
@@ -21,7 +21,7 @@ mod quantised;
 mod reductions;
 mod tensor;
 
-/// Says what one `run` of a header should give.
+/// Computes the expected outputs of one `run` of a header.
 pub struct Reference {
     /// The run's name.
     pub run: &'static str,
@@ -81,7 +81,8 @@ pub fn all() -> impl Iterator<Item = &'static Reference> {
 /// Half an ulp of one in f32: the largest relative error of one rounding.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 
-/// How far a sum of `terms` rounded f32 operations can be from the truth, the magnitudes adding up to `size`.
+/// How far a sum of `terms` rounded f32 operations can be from the truth, the magnitudes adding up
+/// to `size`.
 fn rounded(terms: usize, size: f64) -> f64 {
     let nu = terms as f64 * UNIT;
     nu / (1.0 - nu) * size + f64::from(f32::MIN_POSITIVE)

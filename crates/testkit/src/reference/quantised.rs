@@ -81,8 +81,9 @@ fn make_q4k(c: &mut Case, rng: &mut Rng) {
 
 /// Bits `from..from + 6` of the twelve bytes, which hold eight scales and eight minima of six bits.
 ///
-/// Scale j < 4 is the low six bits of byte j, minimum j < 4 those of byte j + 4. For j >= 4 the low four bits are the
-/// nibbles of byte j + 4 (scale low, minimum high) and the top two are the top bits of bytes j - 4 and j.
+/// Scale j < 4 is the low six bits of byte j, minimum j < 4 those of byte j + 4. For j >= 4 the low
+/// four bits are the nibbles of byte j + 4 (scale low, minimum high) and the top two are the top
+/// bits of bytes j - 4 and j.
 fn six_bits(s: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (s[j] % 64, s[j + 4] % 64)

@@ -173,7 +173,8 @@ fn scan_lookback(c: &Case, e: &mut Expected) {
     e.exact("y", &y);
 }
 
-/// exp of `x - high`: two or three roundings of the argument, which the exponential magnifies by its size, and its own 2 ulp.
+/// exp of `x - high`: two or three roundings of the argument, which the exponential magnifies by
+/// its size, and its own 2 ulp.
 fn softmax(c: &Case, e: &mut Expected) {
     let x = c.values("x");
     let cols = c.size("cols");
@@ -329,7 +330,8 @@ fn attention(c: &Case, e: &mut Expected) {
         let high = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - high).exp()).collect();
         let sum: f64 = weights.iter().sum();
-        // A weight is rescaled at most once a step, by an approximate exponential good to about 2^-21.
+        // A weight is rescaled at most once a step, by an approximate exponential good to about
+        // 2^-21.
         let relative = 2.0 * score_error + last as f64 * 16.0 * UNIT;
         for d in 0..64 {
             let y = (0..last).map(|j| weights[j] * v[j * 64 + d]).sum::<f64>() / sum;

@@ -46,8 +46,8 @@ fn product(
     out
 }
 
-/// Tensor cores align the terms of a step to the largest and cut: an f32 accumulator loses at most an ulp
-/// a term in aligning and another in adding.
+/// Tensor cores align the terms of a step to the largest and cut: an f32 accumulator loses at most
+/// an ulp a term in aligning and another in adding.
 fn cut(k: usize, out: Vec<(f64, f64)>) -> impl Iterator<Item = (f64, f64)> {
     out.into_iter()
         .map(move |(v, size)| (v, rounded(4 * k + 4, size)))

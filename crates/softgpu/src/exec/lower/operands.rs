@@ -283,7 +283,8 @@ impl Lower<'_, '_> {
         }
     }
 
-    /// An address operand: (base register or constant of 64 or 32 bits, whether 64, offset, space of a variable).
+    /// An address operand: (base register or constant of 64 or 32 bits, whether 64, offset, space
+    /// of a variable).
     pub(crate) fn address(&mut self, o: &Ast) -> Lowered<AddressOperand> {
         let Ast::Address { base, offset } = o else {
             return bad("expected an address");

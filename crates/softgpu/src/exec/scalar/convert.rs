@@ -39,14 +39,16 @@ impl Int {
         }
     }
 
-    /// `value` clamped to the range of this type, as the low bits of a register (sign-extended to 64).
+    /// `value` clamped to the range of this type, as the low bits of a register (sign-extended to
+    /// 64).
     #[inline(always)]
     pub(crate) fn clamp(self, value: i128) -> u64 {
         value.clamp(self.min(), self.max()) as u64
     }
 }
 
-/// `cvt{.sat}` between integers. Without `.sat` the low bits are kept and extended by the destination's sign.
+/// `cvt{.sat}` between integers. Without `.sat` the low bits are kept and extended by the
+/// destination's sign.
 #[inline(always)]
 pub(crate) fn int_to_int(to: Int, from: Int, raw: u64, sat: bool) -> u64 {
     let v = from.value(raw);
@@ -85,10 +87,12 @@ pub(crate) fn float_to_int(to: Int, x: f64, r: Round, from_bits: u32) -> u64 {
     to.clamp(integral(x, r) as i128)
 }
 
-/// An integer rounded to a format with `fraction_bits` and exponents up to 1023, as f64: exact from there on.
+/// An integer rounded to a format with `fraction_bits` and exponents up to 1023, as f64: exact from
+/// there on.
 ///
 /// # Panics
-/// Never: an integer of 64 bits fits the exponent range of f32 and f64; callers round f16 and bf16 further.
+/// Never: an integer of 64 bits fits the exponent range of f32 and f64; callers round f16 and bf16
+/// further.
 #[inline(always)]
 fn int_to_binary(v: i128, fraction_bits: u32, r: Round) -> f64 {
     if v == 0 {

@@ -1,8 +1,9 @@
 //! f32 and f64 arithmetic in every rounding direction.
 //!
-//! Rust has no access to the processor's rounding mode, and changing it under a compiler is unsound anyway. So an
-//! inexact result is first formed with *round to odd* in a wider or equal format, from which one more rounding in
-//! any direction is exact (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+//! Rust has no access to the processor's rounding mode, and changing it under a compiler is unsound
+//! anyway. So an inexact result is first formed with *round to odd* in a wider or equal format,
+//! from which one more rounding in any direction is exact (Boldo and Melquiond, "Emulation of FMA
+//! and correctly rounded sums", 2008).
 
 use super::Round;
 
@@ -31,7 +32,8 @@ pub(crate) fn flush_if(ftz: bool, x: f32) -> f32 {
 /// The canonical NaN in place of any NaN.
 #[inline(always)]
 pub(crate) fn canonical(x: f32) -> f32 {
-    // On the bits: a compiler may take any NaN for any other, and drop a choice between floating-point values.
+    // On the bits: a compiler may take any NaN for any other, and drop a choice between
+    // floating-point values.
     let bits = x.to_bits();
     f32::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 {
         NAN_F32
@@ -81,7 +83,8 @@ impl FloatFinish {
     }
 }
 
-/// `x + error`, where `|error|` is below half a unit in the last place of `x`, as f64 rounded to odd.
+/// `x + error`, where `|error|` is below half a unit in the last place of `x`, as f64 rounded to
+/// odd.
 #[inline(always)]
 fn to_odd(x: f64, error: f64) -> f64 {
     if error == 0.0 || !x.is_finite() {
@@ -144,8 +147,8 @@ pub(crate) fn narrow(x: f64, r: Round) -> f32 {
     }
 }
 
-/// The smallest normal f32 as the result of `.ftz` arithmetic: zero if `exact` rounded to 24 bits without a bound
-/// on the exponent is still below it. `exact` is rounded to odd.
+/// The smallest normal f32 as the result of `.ftz` arithmetic: zero if `exact` rounded to 24 bits
+/// without a bound on the exponent is still below it. `exact` is rounded to odd.
 #[inline(always)]
 fn flush_if_tiny(result: f32, exact: impl FnOnce() -> f64, r: Round, ftz: bool) -> f32 {
     if ftz
@@ -230,7 +233,8 @@ pub(crate) fn div(a: f32, b: f32, r: Round, ftz: bool) -> f32 {
         if q == 0.0 || !q.is_finite() || y.is_infinite() {
             return q;
         }
-        // The remainder of a correctly rounded quotient is exact; its sign says where the quotient lies.
+        // The remainder of a correctly rounded quotient is exact; its sign says where the quotient
+        // lies.
         let rest = (-q).mul_add(y, x);
         to_odd(q, if y > 0.0 { rest } else { -rest })
     };
@@ -330,7 +334,8 @@ pub(crate) fn quiet(x: f64) -> f64 {
     }
 }
 
-/// The NaN that an f64 instruction passes on, quieted: the last in the list, whose order is the instruction's own.
+/// The NaN that an f64 instruction passes on, quieted: the last in the list; the list's order is
+/// the instruction's own.
 #[inline(always)]
 fn nan_of(operands: &[f64]) -> f64 {
     operands
@@ -352,7 +357,8 @@ pub(crate) fn neg_f64(a: f64) -> f64 {
     if a.is_nan() { quiet(a) } else { -a }
 }
 
-/// Normalised parts of a finite nonzero f64: value = mantissa * 2^exponent with bit 52 of the mantissa set.
+/// Normalised parts of a finite nonzero f64: value = mantissa * 2^exponent with bit 52 of the
+/// mantissa set.
 #[inline(always)]
 fn parts(x: f64) -> (bool, i32, u64) {
     let bits = x.to_bits();
@@ -644,7 +650,8 @@ pub(crate) fn tanh_approx(a: f32) -> f32 {
     canonical(f64::from(a).tanh() as f32)
 }
 
-/// `div.approx{.ftz}.f32` and `div.full{.ftz}.f32`: within 2 ulp. With |b| in (2^126, 2^128), `div.approx` gives 0.
+/// `div.approx{.ftz}.f32` and `div.full{.ftz}.f32`: within 2 ulp. With |b| in (2^126, 2^128),
+/// `div.approx` gives 0.
 #[inline(always)]
 pub(crate) fn div_approx(a: f32, b: f32, ftz: bool) -> f32 {
     div(a, b, Round::Nearest, ftz)
@@ -662,8 +669,8 @@ pub(crate) fn rcp_approx_f64(a: f64) -> f64 {
     approx_f64(a, |x| 1.0 / x)
 }
 
-/// `rsqrt.approx.ftz.f64`: about 20 bits; subnormals are zero, the lower half of the result is zero.
-/// Without `.ftz` the whole operand counts, and a NaN is passed on.
+/// `rsqrt.approx.ftz.f64`: about 20 bits; subnormals are zero, the lower half of the result is
+/// zero. Without `.ftz` the whole operand counts, and a NaN is passed on.
 #[inline(always)]
 pub(crate) fn rsqrt_approx_f64(a: f64, ftz: bool) -> f64 {
     if ftz {
@@ -714,7 +721,8 @@ pub(crate) enum FloatClass {
 }
 
 impl FloatClass {
-    /// Whether `x` is of the class. Zero is neither normal nor subnormal to IEEE, but `.normal` to the ISA excludes it.
+    /// Whether `x` is of the class. Zero is neither normal nor subnormal to IEEE, but `.normal` to
+    /// the ISA excludes it.
     #[inline(always)]
     pub(crate) fn test(self, category: std::num::FpCategory) -> bool {
         use std::num::FpCategory as C;

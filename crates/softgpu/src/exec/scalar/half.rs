@@ -1,6 +1,7 @@
 //! The narrow formats: f16, bf16, tf32, fp8 e4m3 and e5m2.
 //!
-//! Their products are exact in f64, so an operation is one f64 sum rounded to odd and then once to the format.
+//! Their products are exact in f64, so an operation is one f64 sum rounded to odd and then once to
+//! the format.
 
 use super::Round;
 use super::float::{Extremum, narrow};
@@ -148,7 +149,8 @@ impl Format {
         if bits & self.sign() != 0 { -v } else { v }
     }
 
-    /// `bits`, which is `x` rounded, made zero if `x` rounded without a bound on the exponent is below the normals.
+    /// `bits`, which is `x` rounded, made zero if `x` rounded without a bound on the exponent is
+    /// below the normals.
     #[inline(always)]
     fn flush_tiny(self, bits: u32, x: f64) -> u32 {
         let smallest = 1 << self.fraction_bits;
@@ -371,7 +373,7 @@ pub(crate) fn approx(format: Format, a: u16, ftz: bool, function: fn(f64) -> f64
     f.round(format, function(f.operand(format, a)))
 }
 
-/// `cvt` from f32 to f16, bf16 or tf32 (whose result is in the upper 19 of 32 bits).
+/// `cvt` from f32 to f16, bf16 or tf32 (its result is in the upper 19 of 32 bits).
 #[inline(always)]
 pub(crate) fn from_f32(format: Format, x: f32, r: Round, relu: bool, overflow: Overflow) -> u32 {
     if relu && x < 0.0 {

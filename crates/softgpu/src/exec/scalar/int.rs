@@ -15,7 +15,8 @@ pub(crate) fn bfe_unsigned(a: u64, position: u32, length: u32, bits: u32) -> u64
     }
 }
 
-/// `bfe.s32`/`bfe.s64`: the field's top bit is extended; beyond the register the register's sign is.
+/// `bfe.s32`/`bfe.s64`: the field's top bit is extended; beyond the register the register's sign
+/// is.
 #[inline(always)]
 pub(crate) fn bfe_signed(a: i64, position: u32, length: u32, bits: u32) -> i64 {
     let (position, length) = (position & 0xff, length & 0xff);
@@ -54,7 +55,8 @@ pub(crate) fn bfi(a: u64, b: u64, position: u32, length: u32, bits: u32) -> u64 
     b & !field | (a << position) & field
 }
 
-/// `bfind{.shiftamt}`: position of the most significant bit that is not sign; all ones if there is none.
+/// `bfind{.shiftamt}`: position of the most significant bit that is not sign; all ones if there is
+/// none.
 #[inline(always)]
 pub(crate) fn bfind(a: u64, bits: u32, signed: bool, shift_amount: bool) -> u32 {
     let a = if signed && a >> (bits - 1) & 1 == 1 {
@@ -69,7 +71,8 @@ pub(crate) fn bfind(a: u64, bits: u32, signed: bool, shift_amount: bool) -> u32 
     if shift_amount { bits - 1 - at } else { at }
 }
 
-/// `fns.b32`: the position of the `|offset|`-th set bit from `base`, upwards or downwards; all ones if there is none.
+/// `fns.b32`: the position of the `|offset|`-th set bit from `base`, upwards or downwards; all ones
+/// if there is none.
 #[inline(always)]
 pub(crate) fn fns(a: u32, base: u32, offset: i32) -> u32 {
     let set = |i: i32| a >> i & 1 == 1;
@@ -130,7 +133,7 @@ pub(crate) fn shf(lo: u32, hi: u32, n: u32, left: bool, wrap: bool) -> u32 {
     }
 }
 
-/// `lop3`: the function whose truth table is `table`.
+/// `lop3`: the function with the truth table `table`.
 #[inline(always)]
 pub(crate) fn lop3(a: u32, b: u32, c: u32, table: u8) -> u32 {
     let mut out = 0;

@@ -1,8 +1,8 @@
 //! Arithmetic of one lane.
 //!
-//! Everything here is a pure function of values, so each rule of the ISA (rounding, flushing, saturation, NaN) is
-//! written once, and handlers only loop over lanes. The bits agree with an H200 (`testkit/isa`), `.approx`
-//! functions apart, which keep the bound that the ISA gives.
+//! Everything here is a pure function of values, so each rule of the ISA (rounding, flushing,
+//! saturation, NaN) is written once, and handlers only loop over lanes. The bits agree with an H200
+//! (`testkit/isa`), `.approx` functions apart, which keep the bound that the ISA gives.
 //!
 //! Elsewhere: lanes and masks (`lanes`), memory (`memory`), matrix operations (`mma`).
 
@@ -27,8 +27,8 @@ pub(crate) enum Round {
 }
 
 impl Round {
-    /// Whether a magnitude whose kept part is `kept` (only its last bit matters) and whose cut part compares to
-    /// half a unit as `cut` (`None`: nothing was cut) goes up in magnitude.
+    /// Whether a magnitude with the kept part `kept` (only its last bit matters) and a cut part
+    /// that compares to half a unit as `cut` (`None`: nothing was cut) goes up in magnitude.
     #[inline(always)]
     fn increments(self, negative: bool, kept: u64, cut: Option<std::cmp::Ordering>) -> bool {
         use std::cmp::Ordering::{Equal, Greater, Less};
