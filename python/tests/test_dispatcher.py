@@ -12,8 +12,8 @@ from fercuda_runtime import RuntimeSession, errors
 
 U32 = 2.0**-24
 
-# So many elements by so few threads take a task longer, on the software device, than a busy machine keeps the host
-# from looking; and no watchdog takes that for ever.
+# So many elements by so few threads take a task longer, on the software device, than a busy machine
+# keeps the host from looking; and no watchdog takes that for ever.
 LONG = 1 << 19
 SLOW = {"threads": 32, "steps": 1 << 30, "watchdog_s": 60.0}
 
@@ -30,7 +30,8 @@ def test_tasks_do_what_they_say_to_buffers_and_views(session, rng):
         exact = product + y[100:900]
         total = dispatcher.sum(sums["f32"], bx)
         assert isinstance(total.wait(), float)
-        # Each thread adds eight, and 128 are added in pairs; no order has more additions than there are.
+        # Each thread adds eight, and 128 are added in pairs; no order has more additions than there
+        # are.
         assert abs(total.wait() - x.sum(dtype=np.float64)) <= 999 * U32 * np.abs(x).sum(dtype=np.float64)
         assert dispatcher.sum(sums["i32"], bi).wait() == int(i.sum(dtype=np.int32))
         assert dispatcher.sum(sums["u32"], bu).wait() == int(u.sum(dtype=np.uint32))

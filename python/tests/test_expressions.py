@@ -1,4 +1,5 @@
-"""Expressions over buffers: against NumPy in f64, within bounds that follow from sizes and roundings."""
+"""Expressions over buffers: against NumPy in f64, within bounds that follow from sizes and
+roundings."""
 
 import numpy as np
 import pytest
@@ -60,8 +61,8 @@ def test_reductions_are_within_what_their_lengths_allow(session, rng):
         wide = x.astype(np.float64)
         near(array_of(done["s"]), wide.sum(1), additions(n) * U["f32"] * np.abs(wide).sum(1))
         same(array_of(done["m"]), x.max(1, keepdims=True))
-        # Of e^(x - max): the difference's rounding, and 4 ulp, of two u each; the sum's additions; the reciprocal's ulp and
-        # the product's rounding.
+        # Of e^(x - max): the difference's rounding, and 4 ulp, of two u each; the sum's additions;
+        # the reciprocal's ulp and the product's rounding.
         below = wide - wide.max(1, keepdims=True)
         exact = np.exp(below)
         exact /= exact.sum(1, keepdims=True)

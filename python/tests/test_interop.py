@@ -147,7 +147,8 @@ class DlManagedTensor(ctypes.Structure):
 
 
 class Passer:
-    """A library of C++ that borrows a buffer and lends it on; its deleter releases the interpreter's lock."""
+    """A library of C++ that borrows a buffer and lends it on; its deleter releases the
+    interpreter's lock."""
 
     def __init__(self, buffer):
         self.device, self.ended = buffer.__dlpack_device__(), 0

@@ -1,4 +1,5 @@
-"""What another process asks of this one: `fercuda reboot --pid`, which lies in the search path of programs."""
+"""What another process asks of this one: `fercuda reboot --pid`, which lies in the search path of
+programs."""
 
 import json
 import os

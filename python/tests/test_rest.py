@@ -1,4 +1,5 @@
-"""Plans, other libraries' settings, the doctor, the contract, and what of all this stands in the stubs."""
+"""Plans, other libraries' settings, the doctor, the contract, and what of all this stands in the
+stubs."""
 
 import ast
 import pathlib

@@ -1,7 +1,9 @@
-"""Triton's kernels on a session's buffers: from a folder as its cache has them, and from an object as it gives them.
+"""Triton's kernels on a session's buffers: from a folder as its cache has them, and from an object
+as it gives them.
 
-The metadata are shaped as Triton 3.6 writes them; the kernel is our own, with the parameters that Triton gives one, so
-that it runs where there is no Triton. What Triton itself has compiled is in `frameworks`.
+The metadata are shaped as Triton 3.6 writes them; the kernel is our own, with the parameters that
+Triton gives one, so that it runs where there is no Triton. What Triton itself has compiled is in
+`frameworks`.
 """
 
 import json
@@ -17,7 +19,8 @@ from fercuda_runtime import RuntimeSession, errors
 from fercuda_runtime.guest_hooks import load_triton, open_triton
 from fercuda_runtime.runtime import Scalar
 
-# y[i] = x[i] * factor for i < n by programs of 64, by way of shared memory and, where there is some, scratch memory.
+# y[i] = x[i] * factor for i < n by programs of 64, by way of shared memory and, where there is
+# some, scratch memory.
 PTX = """
 .version 8.0
 .target sm_80

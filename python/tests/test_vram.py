@@ -1,4 +1,5 @@
-"""Files of a filesystem in device memory, mapped where they are. Needs /dev/fuse and root, as what mounts it does."""
+"""Files of a filesystem in device memory, mapped where they are. Needs /dev/fuse and root, as what
+mounts it does."""
 
 import gc
 import os
@@ -35,7 +36,8 @@ class Mounted:
         return int(dict(line.split(" ", 1) for line in figures.splitlines())["exported_files"])
 
     def settles(self):
-        """Waits until nothing is exported: who lets go of the last buffer may do so behind the work with it."""
+        """Waits until nothing is exported: who lets go of the last buffer may do so behind the work
+        with it."""
         end = time.monotonic() + 60
         while self.exported():
             gc.collect()

@@ -1,7 +1,7 @@
 """What the driver answers at the edges: each code here was seen on an H200 with driver 580.159.
 
-The same table is asserted on the software device, so a program that relies on these answers sees no difference.
-Programs that leave a context unusable run in a process of their own.
+The same table is asserted on the software device, so a program that relies on these answers sees no
+difference. Programs that leave a context unusable run in a process of their own.
 """
 
 import ctypes
@@ -325,7 +325,8 @@ def first_word(pointer):
 
 
 class Held:
-    """Memory of every kind, allocated in the current context and a stream of it; the n-th holds n everywhere."""
+    """Memory of every kind, allocated in the current context and a stream of it; the n-th holds n
+    everywhere."""
 
     def __init__(self, world):
         self.pool = ok(driver.cuDeviceGetDefaultMemPool(world.device))

@@ -2,10 +2,11 @@
 
 usage: attention.py FOLDER   (FOLDER as written by `cargo run -p fercuda-ptx --example listings`)
 
-Needs a GPU, torch and cuda.bindings. Prints a table; exits 1 if a bound is broken. Judged are the root mean square
-over all draws and the median over the draws of the largest error: the largest of millions of errors varies twofold
-from draw to draw, for either kernel, so one draw of each says little about the two. The worst single draw is printed.
-Times are medians of 20 calls, ours and PyTorch's in turn.
+Needs a GPU, torch and cuda.bindings. Prints a table; exits 1 if a bound is broken. Judged are the
+root mean square over all draws and the median over the draws of the largest error: the largest of
+millions of errors varies twofold from draw to draw, for either kernel, so one draw of each says
+little about the two. The worst single draw is printed. Times are medians of 20 calls, ours and
+PyTorch's in turn.
 """
 
 import ctypes
@@ -63,7 +64,8 @@ def error(got, wanted):
 
 
 def summary(errors):
-    """Over draws: the median of the largest errors, the root mean square, and the largest of all."""
+    """Over draws: the median of the largest errors, the root mean square, and the largest of
+    all."""
     largest = sorted(e[0] for e in errors)
     return largest[len(largest) // 2], math.sqrt(sum(e[1] for e in errors) / len(errors)), largest[-1]
 

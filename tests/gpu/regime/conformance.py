@@ -1,14 +1,16 @@
-"""What of the hook's conformance list only a GPU machine can show: named cases, each a program run bare and governed.
+"""What of the hook's conformance list only a GPU machine can show: named cases, each a program run
+bare and governed.
 
     python3 conformance.py FERCUDA OUT_DIR [--only NAME,...] [--record FILE] [--device soft] [--cudart DIR,...]
 
-What a program prints has to be the same both times, line by line. Of the governed run the ledger has to say that every
-allocation was seen, that none fell back to the driver, that nothing is ungoverned and nothing left. A case that cannot
-run here says why and counts as neither. Needs a C compiler; for the runtime library's cases `libcudart.so.13` and
-`libcudart_static.a`, of a toolkit or of NVIDIA's wheels.
+What a program prints has to be the same both times, line by line. Of the governed run the ledger
+has to say that every allocation was seen, that none fell back to the driver, that nothing is
+ungoverned and nothing left. A case that cannot run here says why and counts as neither. Needs a C
+compiler; for the runtime library's cases `libcudart.so.13` and `libcudart_static.a`, of a toolkit
+or of NVIDIA's wheels.
 
---record writes what docs/conformance.md is made of. --device soft tries the cases that need no GPU. Exit status 1 if
-any case fails.
+--record writes what docs/conformance.md is made of. --device soft tries the cases that need no GPU.
+Exit status 1 if any case fails.
 """
 
 import argparse
@@ -145,8 +147,8 @@ def counted(errors):
 def judged(processes, allocations, live=0):
     """What is wrong with ledgers of a run that made at least so many allocations.
 
-    The driver's figures are of the whole device: what one of two processes takes later is nobody's in the other's
-    ledger. So of several processes it is not asked.
+    The driver's figures are of the whole device: what one of two processes takes later is nobody's
+    in the other's ledger. So of several processes it is not asked.
     """
     devices = [d for p in processes for d in p["devices"]]
     total = lambda name: sum(d[name] for d in devices)
@@ -165,7 +167,8 @@ def judged(processes, allocations, live=0):
     return problems
 
 
-# ---- the cases ------------------------------------------------------------------------------------------------------
+# ---- the cases
+# ------------------------------------------------------------------------------------------------------
 
 
 def runtime(bench, name):
@@ -213,7 +216,8 @@ def copies_between_devices(bench):
 
 @case
 def access_between_devices(bench):
-    """Kernels of one device read and write memory of another, allocated before they may and after."""
+    """Kernels of one device read and write memory of another, allocated before they may and
+    after."""
     return on_two_devices(bench, "peer_access", "pool_access")
 
 
@@ -221,8 +225,9 @@ def access_between_devices(bench):
 def calls_are_answered_as_by_the_driver(bench):
     """The suite's own programs of single calls, over NVIDIA's driver."""
     program = bench.of_the_driver(PROGRAMS / "calls.c")
-    # Those that free all they allocate, print no figures of the device, and need neither a limit nor a second one.
-    # Not wrong_frees: NVIDIA's driver 580 crashes where memory of cuMemAlloc is freed twice by cuMemFreeAsync.
+    # Those that free all they allocate, print no figures of the device, and need neither a limit
+    # nor a second one. Not wrong_frees: NVIDIA's driver 580 crashes where memory of cuMemAlloc is
+    # freed twice by cuMemFreeAsync.
     parts = "crossed_frees pitches captured_frees destroy".split()
     return [problem for part in parts for problem in bench.same([program, part])]
 
@@ -241,7 +246,8 @@ SHARED = {
 
 @case
 def memory_is_shared_between_processes(bench):
-    """By legacy handles of blocks in slabs: written here, read there, changed there, read here; and all ends."""
+    """By legacy handles of blocks in slabs: written here, read there, changed there, read here; and
+    all ends."""
     program = bench.of_the_driver(PROGRAMS / "ipc.c")
     seed = str(bench.seed)
     problems = bench.same([program, "both_ways", seed], options=["--ipc"])
@@ -302,7 +308,8 @@ def nvml_says_what_the_driver_says(bench):
             if wanted["total"] != (limit or bare["driver"]["total"]):
                 problems.append(f"{label}, {when}: {wanted['total']} in all")
         used = {when: told[when]["driver"]["used"] for when in ("made", "held", "end")}
-        # Within a limit the figures are the pool's, to the byte. Else they are the driver's, who needs some for tables.
+        # Within a limit the figures are the pool's, to the byte. Else they are the driver's, who
+        # needs some for tables.
         more, tolerance = used["held"] - used["made"], 0 if limit else 32 << 20
         if not told["bytes"] <= more <= told["bytes"] + tolerance:
             problems.append(f"{label}: {told['bytes']} bytes are held, {more} more are used")
@@ -318,7 +325,8 @@ def nvml_says_what_the_driver_says(bench):
     return problems
 
 
-# ---- the machine ----------------------------------------------------------------------------------------------------
+# ---- the machine
+# ----------------------------------------------------------------------------------------------------
 
 
 def loaded(name):

@@ -1,10 +1,11 @@
-"""Runs the frameworks on a GPU with and without `fercuda run`, and judges what the ledger and their results say.
+"""Runs the frameworks on a GPU with and without `fercuda run`, and judges what the ledger and their
+results say.
 
     python3 judge.py FERCUDA OUT_DIR [--only NAME,...] [--times N]
 
-Each case runs bare and governed in turn, every other time in the other order. Governed, nothing may be ungoverned or have fallen back to the driver, and
-what is computed must be what the bare run computed. OUT_DIR gets `regime.json` and `regime.md`. Exit status 1 if any
-case fails.
+Each case runs bare and governed in turn, every other time in the other order. Governed, nothing may
+be ungoverned or have fallen back to the driver, and what is computed must be what the bare run
+computed. OUT_DIR gets `regime.json` and `regime.md`. Exit status 1 if any case fails.
 """
 
 import argparse

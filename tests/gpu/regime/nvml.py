@@ -1,5 +1,5 @@
-"""Asks NVML and the driver how much memory there is, while it allocates; prints one JSON object. By ctypes alone, as
-Python's bindings of NVML do it. Knows nothing of feRcuda."""
+"""Asks NVML and the driver how much memory there is, while it allocates; prints one JSON object. By
+ctypes alone, as Python's bindings of NVML do it. Knows nothing of feRcuda."""
 
 import ctypes
 import json

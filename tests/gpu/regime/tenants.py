@@ -1,6 +1,7 @@
 """Programs of the frameworks, one a call: `tenants.py NAME` runs it and prints one JSON object.
 
-They know nothing of feRcuda. What they compute is printed as a digest, so that two runs can be compared.
+They know nothing of feRcuda. What they compute is printed as a digest, so that two runs can be
+compared.
 """
 
 import hashlib

@@ -1,13 +1,16 @@
-"""Times one training step of PyTorch under several allocators, in processes that take turns on one GPU.
+"""Times one training step of PyTorch under several allocators, in processes that take turns on one
+GPU.
 
     python3 turns.py FERCUDA [--groups N] [--at-once N] [--turns N] [--steps N] [--only NAME,...] [--json FILE]
 
-Two runs of one program, minutes apart, differ by more than the allocators do: the step waits for the host, and hosts
-waver. So a group is one process for each allocator, all alive at once, and each in turn makes a few steps while the
-others rest, on the same two processors. A turn's steps are compared with the steps of the same turn, a fraction of a
-second away; who is first changes with every turn. A turn's first two steps are left out (the device changes between processes), and so is each
-process's first turn, in which every allocator still grows. Figures are medians: of a turn's steps, of a group's turns, of
-the groups; and beside them the mean of all turns, as what happens seldom shows there alone.
+Two runs of one program, minutes apart, differ by more than the allocators do: the step waits for
+the host, and hosts waver. So a group is one process for each allocator, all alive at once, and each
+in turn makes a few steps while the others rest, on the same two processors. A turn's steps are
+compared with the steps of the same turn, a fraction of a second away; who is first changes with
+every turn. A turn's first two steps are left out (the device changes between processes), and so is
+each process's first turn, in which every allocator still grows. Figures are medians: of a turn's
+steps, of a group's turns, of the groups; and beside them the mean of all turns, as what happens
+seldom shows there alone.
 """
 
 import argparse
@@ -22,8 +25,8 @@ import judge
 import tenants
 
 ASYNC = judge.allocator("backend:cudaMallocAsync")
-# What each is set to, and whether `fercuda run` starts it. The first is what the others are compared with; the last says
-# what it costs to be governed where nothing is asked of us.
+# What each is set to, and whether `fercuda run` starts it. The first is what the others are
+# compared with; the last says what it costs to be governed where nothing is asked of us.
 ALLOCATORS = {
     "caching": ({}, False),
     "fercuda run": ({}, True),
@@ -115,9 +118,11 @@ def main():
     groups = []
     usable = cores()
     while len(groups) < args.groups:
-        # To start takes longer than all turns, so several groups start together; then one at a time rides.
+        # To start takes longer than all turns, so several groups start together; then one at a time
+        # rides.
         begun = range(len(groups), min(len(groups) + args.at_once, args.groups))
-        # One processor for the thread that goes forward, one for autograd's; other groups get others while there are.
+        # One processor for the thread that goes forward, one for autograd's; other groups get
+        # others while there are.
         places = [{usable[k % len(usable)] for k in (2 * n, 2 * n + 1)} for n in begun]
         waiting = [[Rider(args.fercuda, name, processors) for name in names] for processors in places]
         for rider in (rider for riders in waiting for rider in riders):

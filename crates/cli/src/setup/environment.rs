@@ -1,8 +1,8 @@
-//! Where bundles go: the active Python environment, or one of our own.
+//! Installation targets: the active Python environment, or one that `fercuda setup` owns.
 //!
 //! Invariant: a folder is ours if it has [`MARKER`], which is written before anything else is
-//! made there; one that is there without is left as it is. While somebody works in one of
-//! ours he holds the marker's lock.
+//! created there; an existing folder without it is not modified. While a process works in one
+//! of ours, it holds a lock on the marker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,64 +20,66 @@ use serde::{Deserialize, Serialize};
 
 use crate::terminal;
 
-/// The file by which a folder is known as ours.
+/// The file that marks a folder as ours.
 pub(super) const MARKER: &str = "fercuda-setup.json";
 
-/// Pythons for which the pinned wheels exist.
+/// Python versions for which the pinned wheels exist.
 const PYTHONS: [&str; 4] = ["3.11", "3.12", "3.13", "3.14"];
 
-/// What a folder of ours says of itself.
+/// Contents of the marker file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Marker {
-    /// What was begun and is not done: `venv`, bundles.
+    /// Parts that were started and are not finished: `venv`, bundles.
     pub(super) unfinished: BTreeSet<String>,
-    /// What was installed, by bundle, as pip was told.
+    /// Installed bundles, with their pip requirements.
     pub(super) bundles: BTreeMap<String, Vec<String>>,
 }
 
-/// Where it goes.
+/// An installation target.
 #[derive(Debug)]
-pub(super) enum Target {
-    /// The user's, who has activated it.
+pub(super) enum InstallTarget {
+    /// The user's environment, which is active.
     Active(PathBuf),
-    /// Ours, or to be.
+    /// Ours; it may not exist yet.
     Own(PathBuf),
 }
 
-/// What is at a place of our own.
+/// State of a target of our own.
 #[derive(Debug)]
-pub(super) enum State {
-    /// Nothing.
+pub(super) enum TargetState {
+    /// It does not exist.
     Absent,
-    /// What we made.
+    /// `fercuda setup` made it.
     Ours(Marker),
 }
 
-impl Target {
-    /// `into` if it is given, else what is active, else in a checkout its `build/setup`, else
-    /// the user's data folder.
-    pub(super) fn choose(into: Option<&Path>) -> Result<Target> {
+impl InstallTarget {
+    /// `into` if given, else the active environment, else `build/setup` in a checkout, else the
+    /// user's data folder.
+    pub(super) fn choose(into: Option<&Path>) -> Result<InstallTarget> {
         if let Some(into) = into {
-            let path = std::path::absolute(into).context("cannot tell where --into is")?;
-            return Ok(Target::Own(path));
+            let path = std::path::absolute(into).context("cannot resolve the path of --into")?;
+            return Ok(InstallTarget::Own(path));
         }
         let active = std::env::var_os("VIRTUAL_ENV").filter(|value| !value.is_empty());
         if let Some(active) = active.map(PathBuf::from) {
             if !active.join("bin/python").exists() {
                 bail!(
                     "VIRTUAL_ENV is {}, which has no bin/python\n\
-                     try: deactivate, or --into a folder that fercuda makes",
+                     try: deactivate, or --into with a folder for fercuda to create",
                     active.display()
                 );
             }
-            return Ok(Target::Active(active));
+            return Ok(InstallTarget::Active(active));
         }
         if let Some(checkout) = checkout() {
-            return Ok(Target::Own(checkout.join("build/setup")));
+            return Ok(InstallTarget::Own(checkout.join("build/setup")));
         }
         match of_user() {
-            Some(path) => Ok(Target::Own(path)),
-            None => bail!("there is no folder for data: HOME is not set\ntry: --into FOLDER"),
+            Some(path) => Ok(InstallTarget::Own(path)),
+            None => {
+                bail!("cannot find the user's data folder: HOME is not set\ntry: --into FOLDER")
+            }
         }
     }
 
@@ -91,22 +93,22 @@ impl Target {
         self.path().join("bin/python")
     }
 
-    /// What is there; what is active is not asked whose it is.
+    /// Its state; the owner of an active environment is not checked.
     ///
     /// # Errors
-    /// If it is there and not ours.
-    pub(super) fn state(&self) -> Result<State> {
+    /// If it exists and is not ours.
+    pub(super) fn state(&self) -> Result<TargetState> {
         let Self::Own(path) = self else {
-            return Ok(State::Ours(Marker::default()));
+            return Ok(TargetState::Ours(Marker::default()));
         };
         if fs::symlink_metadata(path).is_err() {
-            return Ok(State::Absent);
+            return Ok(TargetState::Absent);
         }
         let marker = path.join(MARKER);
         if !marker.is_file() || !is_trusted(path) {
             bail!(
-                "{} is there, and fercuda setup did not make it for you: it has no {MARKER}, or \
-                 others may write to it\n\
+                "{} exists, but fercuda setup did not make it: it has no {MARKER}, or other users \
+                 may write to it\n\
                  try: --into another folder; to install into an environment of your own, \
                  activate it first",
                 path.display()
@@ -114,10 +116,10 @@ impl Target {
         }
         let text = fs::read_to_string(&marker)
             .with_context(|| format!("cannot read {}", marker.display()))?;
-        Ok(State::Ours(Marker::of(&text)))
+        Ok(TargetState::Ours(Marker::of(&text)))
     }
 
-    /// Which of these packages it has, in which version. None has the one that is not there.
+    /// The installed versions of these packages. A package that is missing has no entry.
     pub(super) fn versions(&self, names: &[&str]) -> Result<BTreeMap<String, String>> {
         const ASK: &str = "\
 import json, sys
@@ -128,17 +130,17 @@ for name in sys.argv[1:]:
         version = metadata.version(name)
     except Exception:
         continue
-    # Who was interrupted may have left a folder that does not say it.
+    # An interrupted pip may have left a folder without a name or version.
     if version:
         found[name] = version
 print(json.dumps(found))";
         let python = self.python();
         if !python.exists() {
-            // Nothing that makes an environment replaces such a link.
+            // Creating a virtual environment does not replace such a link.
             if python.is_symlink() {
                 bail!(
-                    "{} leads to a Python that is not there any more\n\
-                     try: rm -r {}; then the same command again, which makes it anew",
+                    "{} is a link to a Python that no longer exists\n\
+                     try: rm -r {}; then the same command again, which creates it again",
                     python.display(),
                     self.path().display()
                 );
@@ -153,16 +155,16 @@ print(json.dumps(found))";
             .with_context(|| format!("cannot start {}", python.display()))?;
         let said = String::from_utf8_lossy(&asked.stderr);
         if !asked.status.success() {
-            // One that was half made is made again.
-            if let Ok(State::Ours(marker)) = self.state()
+            // A half-made environment is made again.
+            if let Ok(TargetState::Ours(marker)) = self.state()
                 && !marker.unfinished.is_empty()
             {
                 return Ok(BTreeMap::new());
             }
             bail!(
-                "{} does not say what it has: {}\ntry: --into another folder",
+                "{} failed to list its packages: {}\ntry: --into another folder",
                 python.display(),
-                said.lines().last().unwrap_or("it gave no reason")
+                said.lines().last().unwrap_or("no error message")
             );
         }
         serde_json::from_slice(&asked.stdout).context("its list of packages cannot be read")
@@ -170,7 +172,7 @@ print(json.dumps(found))";
 }
 
 impl Marker {
-    /// One that was cut short says that something is unfinished.
+    /// A truncated marker means that something is unfinished.
     fn of(text: &str) -> Marker {
         serde_json::from_str(text).unwrap_or_else(|_| Marker {
             unfinished: BTreeSet::from(["venv".to_owned()]),
@@ -179,8 +181,8 @@ impl Marker {
     }
 }
 
-/// The checkout of feRcuda in which we are, if we are in one. Three files can be anybody's, and
-/// programs are run from what is made there.
+/// The checkout of feRcuda that contains the current folder, if any. The owner is checked:
+/// another user could create these files, and programs are run from what is made there.
 fn checkout() -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let is_ours = |folder: &&Path| {
@@ -195,22 +197,22 @@ fn checkout() -> Option<PathBuf> {
     current.ancestors().find(is_ours).map(Path::to_owned)
 }
 
-/// A place of our own at which we work alone.
+/// A target of our own, locked by this process.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct LockedTarget {
     file: File,
     pub(super) marker: Marker,
 }
 
-impl Work {
-    /// Begins or goes on: makes the folder with its marker, unless it is there.
-    pub(super) fn begin(path: &Path) -> Result<Work> {
+impl LockedTarget {
+    /// Starts or resumes: creates the folder with its marker, unless it exists.
+    pub(super) fn begin(path: &Path) -> Result<LockedTarget> {
         let marker = path.join(MARKER);
         if let Some(parent) = path.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
             made.with_context(|| format!("cannot make {}", parent.display()))?;
         }
-        // Whoever makes it knows that nobody else has.
+        // Whichever process creates the folder knows that no other did.
         let is_new = match DirBuilder::new().mode(0o755).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
@@ -227,14 +229,14 @@ impl Work {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => bail!(
-                "another fercuda setup is at work in {}\ntry: again when it is done",
+                "another fercuda setup is running in {}\ntry: again when it has finished",
                 path.display()
             ),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot lock {}", marker.display()));
             }
         }
-        let mut work = Work {
+        let mut work = LockedTarget {
             file,
             marker: Marker::default(),
         };
@@ -242,14 +244,14 @@ impl Work {
             work.note("venv", true)?;
         } else {
             let mut text = String::new();
-            // What is no text is a marker that was cut short.
+            // A marker that is not UTF-8 was truncated.
             work.file.read_to_string(&mut text).ok();
             work.marker = Marker::of(&text);
         }
         Ok(work)
     }
 
-    /// Writes that something was begun, or is done.
+    /// Records that a part was started, or is finished.
     pub(super) fn note(&mut self, part: &str, is_unfinished: bool) -> Result<()> {
         match is_unfinished {
             true => self.marker.unfinished.insert(part.to_owned()),
@@ -265,7 +267,7 @@ impl Work {
     }
 }
 
-/// A Python that the pinned wheels exist for, by its name in `PATH`.
+/// A Python that the pinned wheels support, by its name in `PATH`.
 pub(super) fn python() -> Result<OsString> {
     let mut tried = Vec::new();
     let others = PYTHONS
@@ -313,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_that_was_cut_short_is_ours_and_unfinished() {
+    fn a_truncated_marker_is_ours_and_unfinished() {
         let whole = Marker {
             unfinished: BTreeSet::from(["hf".to_owned()]),
             bundles: BTreeMap::from([("gguf".to_owned(), vec!["gguf==1".to_owned()])]),
@@ -327,27 +329,27 @@ mod tests {
     }
 
     #[test]
-    fn one_works_in_a_folder_at_a_time_and_the_next_goes_on() {
+    fn one_process_works_in_a_folder_at_a_time_and_the_next_resumes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/venv");
-        let target = Target::Own(path.clone());
-        assert!(matches!(target.state().unwrap(), State::Absent));
-        let mut work = Work::begin(&path).unwrap();
+        let target = InstallTarget::Own(path.clone());
+        assert!(matches!(target.state().unwrap(), TargetState::Absent));
+        let mut work = LockedTarget::begin(&path).unwrap();
         let unfinished = |marker: &Marker| marker.unfinished.iter().cloned().collect::<Vec<_>>();
         assert_eq!(unfinished(&work.marker), ["venv"]);
-        let busy = Work::begin(&path).unwrap_err().to_string();
+        let busy = LockedTarget::begin(&path).unwrap_err().to_string();
         assert!(busy.contains("another fercuda setup"), "{busy}");
         work.marker.bundles.insert("hf".to_owned(), Vec::new());
         work.note("venv", false).unwrap();
         work.note("hf", true).unwrap();
         drop(work);
-        let State::Ours(marker) = target.state().unwrap() else {
+        let TargetState::Ours(marker) = target.state().unwrap() else {
             panic!("not ours");
         };
         assert_eq!(unfinished(&marker), ["hf"]);
-        let mut work = Work::begin(&path).unwrap();
+        let mut work = LockedTarget::begin(&path).unwrap();
         assert_eq!(work.marker, marker);
-        // That another one is done says nothing of the first.
+        // Finishing another bundle does not finish the first.
         work.note("gguf", true).unwrap();
         work.note("gguf", false).unwrap();
         assert_eq!(unfinished(&work.marker), ["hf"]);
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_did_not_make_is_refused_and_left() {
+    fn a_folder_that_setup_did_not_make_is_refused_and_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         for (name, is_folder) in [("folder", true), ("file", false)] {
             let path = folder.path().join(name);
@@ -365,13 +367,20 @@ mod tests {
             } else {
                 fs::write(&path, "mine").unwrap();
             }
-            let refused = Target::Own(path.clone()).state().unwrap_err().to_string();
+            let refused = InstallTarget::Own(path.clone())
+                .state()
+                .unwrap_err()
+                .to_string();
             assert!(refused.contains("\ntry: --into"), "{refused}");
-            // Nor between the look and the work.
-            assert!(Work::begin(&path).is_err());
+            // Nor if it appears between the check and the work.
+            assert!(LockedTarget::begin(&path).is_err());
             assert!(!path.join(MARKER).exists());
         }
         std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
-        assert!(Target::Own(folder.path().join("link")).state().is_err());
+        assert!(
+            InstallTarget::Own(folder.path().join("link"))
+                .state()
+                .is_err()
+        );
     }
 }
