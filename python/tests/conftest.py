@@ -1,7 +1,7 @@
 """The package on a device: the software device with all checks on, or a GPU with
 FERCUDA_DEVICE=gpu.
 
-After each test nobody in the process holds a byte, by the ledger. That the device found nothing
+After each test no tenant of the process holds a byte, by the ledger. That the device found nothing
 wrong is said at the end of the process, by its exit status (FERCUDA_SOFT_CHECK_EXIT).
 """
 

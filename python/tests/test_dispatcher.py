@@ -198,7 +198,7 @@ def test_a_sessions_end_stops_its_dispatchers_whose_buffers_stay_until_then(runt
     with pytest.raises(errors.SessionEndedError):
         dispatcher.fill(whole, 1.0)
     dispatcher.stop()
-    # What is left is the queue, in the host's memory, for who asks after tasks.
+    # Only the queue remains, in host memory, for queries about tasks.
     assert [it[1] for it in runtime.holders() if it[0] == "ends"] == [0]
 
 

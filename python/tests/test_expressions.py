@@ -90,7 +90,7 @@ def test_narrow_floats_are_rounded_where_they_are_written(session, rng):
     done = session.evaluate("x * y + x; wide = f32(x) * 3", x=buffer_of(session, x), y=buffer_of(session, y))
     wide = x.astype(np.float64)
     exact = wide * y + wide
-    # In f32 with two roundings at most, then to f16, whose least step is 2^-24.
+    # In f32 with two roundings at most, then to f16 with its smallest step of 2^-24.
     bound = 2 * U["f32"] * (2 * np.abs(wide * y) + np.abs(wide)) + U["f16"] * np.abs(exact) + 2.0**-25
     near(array_of(done["out"]), exact, bound)
     same(array_of(done["wide"]), x.astype(np.float32) * np.float32(3))

@@ -75,7 +75,7 @@ def test_what_raises_in_the_body_discards_the_capture_and_nothing_else(session, 
     for late in (capture, broken, graphs.capture("key")):
         with pytest.raises(errors.GraphError, match="try: "):
             late.launch(scale, 1, 4, [x, 2.0, 4, 0])
-    with pytest.raises(errors.GraphError, match="begun before"), capture:
+    with pytest.raises(errors.GraphError, match="has already begun"), capture:
         pass
     assert graphs.statistics().instantiated == 1
 

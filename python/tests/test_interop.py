@@ -288,7 +288,7 @@ def test_a_capsule_is_good_once(session, other):
         __dlpack__ = staticmethod(lambda **_: capsule)
 
     first = other.from_dlpack(Twice())
-    with pytest.raises(errors.LayoutError, match="good once"):
+    with pytest.raises(errors.LayoutError, match="consumed once"):
         other.from_dlpack(Twice())
     assert first.download() == buffer.download()
     first.free()
@@ -316,7 +316,7 @@ def test_the_array_interface_goes_both_ways(session, other, scale, rng):
         same(array_of(borrowed), np.ascontiguousarray(part))
     view = buffer[1:3]
     borrowed = other.from_cuda_array_interface(view)
-    # Whoever asked holds the object: neither free nor the end takes the memory away.
+    # Handing out the address makes the object keep its memory: neither free nor the end frees it.
     view.free()
     buffer.free()
     session.close()

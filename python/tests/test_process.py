@@ -37,7 +37,7 @@ def test_the_child_of_a_fork_is_told_so_and_ends_in_peace():
         array = np.from_dlpack(session.alloc((4,), "f32", regime="pinned"))
         child = os.fork()
         if child == 0:
-            told = 0
+            refused = 0
             calls = [
                 buffer.download, buffer.free, lambda: buffer[0], lambda: buffer.upload(b""), buffer.copy,
                 buffer.download_async, buffer.__dlpack__, buffer.__dlpack_device__, buffer.export_device_ptr,
@@ -49,11 +49,11 @@ def test_the_child_of_a_fork_is_told_so_and_ends_in_peace():
                 try:
                     call()
                 except errors.ForkedError as error:
-                    told += error.process == os.getppid() and "try:" in str(error)
+                    refused += error.process == os.getppid() and "try:" in str(error)
             # Collected in the child, which must not touch the device.
             del buffer, job, array, scale, session, call, calls
             gc.collect()
-            sys.exit(0 if told == 19 else 1)
+            sys.exit(0 if refused == 19 else 1)
         deadline = time.monotonic() + 30
         while True:
             done, status = os.waitpid(child, os.WNOHANG)
@@ -119,7 +119,7 @@ def test_a_deleter_is_called_once_behind_the_last_work(session, other, scale, he
     del buffer
     gc.collect()
     assert not calls
-    # Who drops the last name may wait for that work.
+    # Dropping the last reference may wait for that work.
     threading.Timer(0.1, held.let_go).start()
     del view
     gc.collect()
@@ -230,7 +230,8 @@ def test_the_last_references_go_in_two_threads(runtime, other):
             assert time.monotonic() < deadline, calls
             time.sleep(0.001)
         assert calls == [1] * 4
-        # It has the name until it has ended, for which who forgets it does not wait.
+        # The session keeps its name until it has ended; dropping the last reference does not wait
+        # for that.
         while True:
             try:
                 RuntimeSession("ends", runtime=runtime).close()

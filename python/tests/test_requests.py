@@ -25,7 +25,7 @@ def agree():
     return True
 def fail():
     raise ValueError("of a consent")
-def hears(word):
+def wait_for(word):
     sys.stdin.readline()
     try:
         print(word, len(buffer.download()), flush=True)
@@ -92,9 +92,9 @@ def test_a_yes_ends_the_sessions_and_a_closed_one_hears_nothing(place):
         """
         with runtime.serve_requests(agree) as requests:
             print(requests.is_open, flush=True)
-            hears("one")
+            wait_for("one")
         print(requests.is_open, flush=True)
-        hears("two")
+        wait_for("two")
         """,
     ) as it:
         assert it.says() == "True"
@@ -113,7 +113,7 @@ def test_a_yes_ends_the_sessions_and_a_closed_one_hears_nothing(place):
     [("lambda: False", None), ("fail", "heard ValueError('of a consent')"), ("lambda: None", None)],
 )
 def test_anything_but_a_yes_refuses(place, consent, heard):
-    with Serving(place, f"requests = runtime.serve_requests({consent}); print('up', flush=True); hears('one')") as it:
+    with Serving(place, f"requests = runtime.serve_requests({consent}); print('up', flush=True); wait_for('one')") as it:
         assert it.says() == "up"
         assert it.ask() == (1, "refused")
         if heard:
@@ -123,7 +123,7 @@ def test_anything_but_a_yes_refuses(place, consent, heard):
 
 
 def test_an_exit_that_has_begun_refuses_and_does_not_hang(place):
-    # Its last words are said when the interpreter lets nobody of ours in any more.
+    # Its last lines are printed when none of our threads may enter the interpreter any more.
     with Serving(
         place,
         """
@@ -151,7 +151,7 @@ def test_a_consent_may_close_what_asks_it(place):
             return True
         requests = runtime.serve_requests(closes)
         print("up", flush=True)
-        hears("one")
+        wait_for("one")
         """,
     ) as it:
         assert it.says() == "up"

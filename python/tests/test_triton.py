@@ -214,9 +214,9 @@ def test_what_cannot_be_loaded_says_why(session, folder):
     assert raised.value.asked == 1 << 20 and 0 < raised.value.limit < 1 << 20
     with pytest.raises(errors.DriverError, match="another"):
         load_triton(session, compiled(name="another"))
-    with pytest.raises(errors.TritonError, match="no compiled kernel"):
+    with pytest.raises(errors.TritonError, match="not a compiled Triton kernel"):
         load_triton(session, lambda: None)
-    with pytest.raises(errors.TritonError, match="but ttir"):
+    with pytest.raises(errors.TritonError, match="only ttir"):
         load_triton(session, SimpleNamespace(metadata=metadata(), asm={"ttir": ""}))
     with pytest.raises(errors.ModuleError):
         load_triton(session, SimpleNamespace(metadata=metadata(), asm={"ptx": b"\xff", "cubin": b"\xff"}))
@@ -227,7 +227,7 @@ def test_what_cannot_be_loaded_says_why(session, folder):
     with pytest.raises(errors.TritonError, match=r"scale_kernel\.(ptx|cubin).*\n.*\.triton/cache"):
         open_triton(session, folder)
     (folder / "second.json").write_text(json.dumps(metadata()))
-    with pytest.raises(errors.TritonError, match="has 2 files NAME.json.*scale_kernel.json, second.json"):
+    with pytest.raises(errors.TritonError, match="has 2 kernel files NAME.json.*scale_kernel.json, second.json"):
         open_triton(session, folder)
     with pytest.raises(errors.TritonError, match="No such file"):
         open_triton(session, folder / "third.json")

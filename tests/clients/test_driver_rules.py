@@ -303,7 +303,7 @@ def own_pool():
 
 
 def mapped(size):
-    """Memory that is mapped, and nobody's allocation: its address and its handle."""
+    """Mapped memory that belongs to no allocation: its address and its handle."""
     props = driver.CUmemAllocationProp()
     props.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     props.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE

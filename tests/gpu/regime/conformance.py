@@ -125,14 +125,14 @@ class Bench:
         environment = environment or {}
         label = label or "-".join([command[0].name, *command[1:2]])
         bare, said, bare_errors = self.run(command, environment, f"{label}-bare")
-        status, told, errors, processes = self.governed(command, environment, f"{label}-governed", options)
+        status, printed, errors, processes = self.governed(command, environment, f"{label}-governed", options)
         problems = []
         if bare != 0 or not said.endswith("end\n"):
             problems.append(f"bare, it ended with {bare}: {(said + bare_errors)[-200:].strip()}")
         if status != bare:
-            problems.append(f"governed, it ended with {status}: {(told + errors)[-200:].strip()}")
-        if said != told:
-            lines = difflib.unified_diff(said.splitlines(), told.splitlines(), "bare", "governed", n=0, lineterm="")
+            problems.append(f"governed, it ended with {status}: {(printed + errors)[-200:].strip()}")
+        if said != printed:
+            lines = difflib.unified_diff(said.splitlines(), printed.splitlines(), "bare", "governed", n=0, lineterm="")
             problems.append("says something else: " + " | ".join(list(lines)[3:11]))
         problems += judged(processes, counted(errors))
         return [f"{label} (seed {self.seed}): {p}" for p in problems]
@@ -147,8 +147,8 @@ def counted(errors):
 def judged(processes, allocations, live=0):
     """What is wrong with ledgers of a run that made at least so many allocations.
 
-    The driver's figures are of the whole device: what one of two processes takes later is nobody's
-    in the other's ledger. So of several processes it is not asked.
+    The driver's figures are of the whole device: what one of two processes takes later is not
+    accounted in the other's ledger. So of several processes it is not asked.
     """
     devices = [d for p in processes for d in p["devices"]]
     total = lambda name: sum(d[name] for d in devices)
@@ -299,22 +299,22 @@ def nvml_says_what_the_driver_says(bench):
         if status:
             problems.append(f"{label}: ended with {status}: {errors[-300:]}")
             continue
-        told = json.loads(said)
+        figures = json.loads(said)
         for when in ("made", "held", "freed"):
-            wanted, bare = told[when]["driver"], before[when]
+            wanted, bare = figures[when]["driver"], before[when]
             for version in ("nvml", "nvml_v2"):
-                if told[when][version] != wanted:
-                    problems.append(f"{label}, {when}: {version} says {told[when][version]}, the driver {wanted}")
+                if figures[when][version] != wanted:
+                    problems.append(f"{label}, {when}: {version} says {figures[when][version]}, the driver {wanted}")
             if wanted["total"] != (limit or bare["driver"]["total"]):
                 problems.append(f"{label}, {when}: {wanted['total']} in all")
-        used = {when: told[when]["driver"]["used"] for when in ("made", "held", "end")}
-        # Within a limit the figures are the pool's, to the byte. Else they are the driver's, who
+        used = {when: figures[when]["driver"]["used"] for when in ("made", "held", "end")}
+        # Within a limit the figures are the pool's, to the byte. Else they are the driver's, which
         # needs some for tables.
         more, tolerance = used["held"] - used["made"], 0 if limit else 32 << 20
-        if not told["bytes"] <= more <= told["bytes"] + tolerance:
-            problems.append(f"{label}: {told['bytes']} bytes are held, {more} more are used")
-        if limit and told["early"]["nvml"] != {"total": limit, "free": limit, "used": 0}:
-            problems.append(f"{label}, before the driver is used: {told['early']['nvml']}")
+        if not figures["bytes"] <= more <= figures["bytes"] + tolerance:
+            problems.append(f"{label}: {figures['bytes']} bytes are held, {more} more are used")
+        if limit and figures["early"]["nvml"] != {"total": limit, "free": limit, "used": 0}:
+            problems.append(f"{label}, before the driver is used: {figures['early']['nvml']}")
         # The last block is still held when the process ends: the ledger's figure is of that time.
         device = next(d for p in processes for d in p["devices"] if d["device"] == 0)
         if limit:

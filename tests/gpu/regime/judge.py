@@ -97,7 +97,7 @@ def figures(snapshots):
 
 
 def worst(ledgers):
-    """The run that held most beside what was live, or whose ledger says nothing."""
+    """The run with the largest overhead over live memory, or one without figures in its ledger."""
     ratio = lambda seen: seen["peak_physical_bytes"] / max(seen["peak_live_bytes"], 1)
     return max(ledgers, key=lambda seen: float("inf") if "unreadable" in seen else ratio(seen))
 

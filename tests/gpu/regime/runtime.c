@@ -77,7 +77,7 @@ static void must(int code, const char *what, int line)
     }
 }
 #define OK(call) must((call), #call, __LINE__)
-/* A call whose answer is what the program is about, and what stays of it. */
+/* A call with a result that the program tests, and the state that it leaves. */
 #define SAY(call) (printf("%s = %d", #call, (call)), printf(", then %d\n", cudaGetLastError()))
 
 #define MiB ((size_t)1 << 20)

@@ -6,7 +6,7 @@ GPU.
 Two runs of one program, minutes apart, differ by more than the allocators do: the step waits for
 the host, and hosts waver. So a group is one process for each allocator, all alive at once, and each
 in turn makes a few steps while the others rest, on the same two processors. A turn's steps are
-compared with the steps of the same turn, a fraction of a second away; who is first changes with
+compared with the steps of the same turn, a fraction of a second away; the order changes with
 every turn. A turn's first two steps are left out (the device changes between processes), and so is
 each process's first turn, in which every allocator still grows. Figures are medians: of a turn's
 steps, of a group's turns, of the groups; and beside them the mean of all turns, as what happens
@@ -105,7 +105,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
     parser.add_argument("--groups", type=int, default=5, help="how often all processes are started anew (5)")
-    parser.add_argument("--at-once", type=int, default=4, help="groups whose processes are alive at a time (4)")
+    parser.add_argument("--at-once", type=int, default=4, help="groups with live processes at a time (4)")
     parser.add_argument("--turns", type=int, default=30, help="turns of each process (30)")
     parser.add_argument("--steps", type=int, default=22, help=f"steps of a turn, the first {LEFT_OUT} left out (22)")
     parser.add_argument("--only", help="allocators that contain one of these, separated by commas, beside the first")

@@ -74,7 +74,7 @@ impl LibrarySearchPath {
     }
 }
 
-fn entries(folder: &Path) -> impl Iterator<DoctorItem = PathBuf> + use<> {
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder)
         .into_iter()
         .flatten()
