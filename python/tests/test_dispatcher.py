@@ -1,4 +1,4 @@
-"""A kernel that stays, and the tasks that it is given."""
+"""The dispatcher: a resident kernel and its tasks."""
 
 import asyncio
 import threading
@@ -58,7 +58,7 @@ def test_what_no_task_could_mean_is_refused_and_a_bad_task_is_its_own_error(sess
     for it in (x, y):
         it.fill_bytes(0)
     narrow, wide = session.alloc((64,), "u16"), session.alloc((64,), "f64")
-    # So few threads that a fill takes each of them more than one step.
+    # Few enough threads that a fill takes each of them more than one step.
     with session.dispatcher([x, y, narrow, wide], threads=32) as dispatcher:
         for refused, error in (
             (lambda: dispatcher.fill(stranger, 1.0), errors.ArgumentsError),
@@ -98,7 +98,7 @@ def test_what_no_task_could_mean_is_refused_and_a_bad_task_is_its_own_error(sess
             session.dispatcher(buffers)
 
 
-def test_a_full_queue_is_said_at_once_and_tickets_are_waited_for_cancelled_and_awaited(session):
+def test_a_full_queue_is_reported_at_once_and_tickets_are_waited_for_cancelled_and_awaited(session):
     x = session.alloc((LONG,), "f32")
     x.fill_bytes(0)
     with session.dispatcher([x], capacity=4, **SLOW) as dispatcher:

@@ -74,7 +74,7 @@ def test_numpy_arrays_are_copied_in_whatever_their_layout(session, rng):
 
 
 @pytest.mark.parametrize("max_version", [None, (0, 8), (1, 0), (1, 3), (2, 0)])
-def test_a_capsule_is_of_the_version_that_was_asked_for_and_gives_back_what_nobody_took(session, max_version):
+def test_a_capsule_is_of_the_version_that_was_asked_for_and_frees_an_unconsumed_tensor(session, max_version):
     buffer = session.alloc((10,), "f32")
     before = session.count_buffers()
     capsule = buffer.__dlpack__(max_version=max_version)

@@ -1,4 +1,4 @@
-"""Kernels from PTX: what they are given, and what is refused."""
+"""Kernels from PTX: arguments, and errors."""
 
 import numpy as np
 import pytest

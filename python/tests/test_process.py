@@ -1,4 +1,4 @@
-"""Forks, exits, and deleters that throw: what can go wrong between a process and its device."""
+"""Process lifecycle: forks, exits, and deleters that raise."""
 
 import gc
 import sys
@@ -30,7 +30,7 @@ def script(body, **more):
     return run_script(BEGIN + textwrap.dedent(body), **more)
 
 
-def test_the_child_of_a_fork_is_told_so_and_ends_in_peace():
+def test_the_child_of_a_fork_gets_an_error_and_exits_normally():
     script(
         """
         job = slow()
@@ -129,7 +129,7 @@ def test_a_deleter_is_called_once_behind_the_last_work(session, other, scale, he
     assert array_of(owner)[0] == 2
 
 
-def test_a_deleter_that_throws_is_heard_of_and_leaks_nothing(session, other, unraisable):
+def test_an_exception_in_a_deleter_is_reported_and_leaks_nothing(session, other, unraisable):
     owner = buffer_of(other, np.ones(1000, np.float32))
 
     def throws():

@@ -1,5 +1,4 @@
-"""What another process asks of this one: `fercuda reboot --pid`, which lies in the search path of
-programs."""
+"""Reboot requests from another process: `fercuda reboot --pid`, found in PATH."""
 
 import json
 import os
@@ -35,7 +34,7 @@ def wait_for(word):
 
 
 class Serving:
-    """A process that says what it does by lines, and goes on by lines."""
+    """A process that prints its progress in lines, and continues on input lines."""
 
     def __init__(self, place, source):
         env = {**os.environ, "XDG_RUNTIME_DIR": str(place)}
@@ -49,7 +48,7 @@ class Serving:
         )
 
     def ask(self):
-        """`fercuda reboot`: its exit status, and what it answers."""
+        """Runs `fercuda reboot`: its exit status and outcome."""
         done = subprocess.run(
             ["fercuda", "reboot", "--pid", str(self.process.pid), "--wait", "20", "--json"],
             capture_output=True,
@@ -86,7 +85,7 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_a_yes_ends_the_sessions_and_a_closed_one_hears_nothing(place):
+def test_consent_ends_the_sessions_and_a_closed_object_gets_no_requests(place):
     with Serving(
         place,
         """
@@ -112,7 +111,7 @@ def test_a_yes_ends_the_sessions_and_a_closed_one_hears_nothing(place):
     ("consent", "heard"),
     [("lambda: False", None), ("fail", "heard ValueError('of a consent')"), ("lambda: None", None)],
 )
-def test_anything_but_a_yes_refuses(place, consent, heard):
+def test_anything_but_consent_refuses(place, consent, heard):
     with Serving(place, f"requests = runtime.serve_requests({consent}); print('up', flush=True); wait_for('one')") as it:
         assert it.says() == "up"
         assert it.ask() == (1, "refused")
@@ -141,7 +140,7 @@ def test_an_exit_that_has_begun_refuses_and_does_not_hang(place):
         assert it.says() == ""
 
 
-def test_a_consent_may_close_what_asks_it(place):
+def test_a_consent_callback_may_close_its_requests(place):
     with Serving(
         place,
         """
@@ -161,7 +160,7 @@ def test_a_consent_may_close_what_asks_it(place):
         assert it.says() == "one ended 1"
 
 
-def test_one_runtime_of_a_process_is_asked(runtime):
+def test_only_one_runtime_of_a_process_takes_requests(runtime):
     other = RuntimeConfig().open()
     requests = runtime.serve_requests(lambda: True)
     with pytest.raises(errors.ServedError) as raised:

@@ -1,5 +1,4 @@
-"""Plans, other libraries' settings, the doctor, the contract, and what of all this stands in the
-stubs."""
+"""Plans, settings of other libraries, the doctor, the contract, and completeness of the stubs."""
 
 import ast
 import pathlib
@@ -162,7 +161,7 @@ def test_the_stubs_have_what_the_module_has():
             assert methods - {"__new__"} <= has, name
             hidden = {"__module__", "__doc__", "__new__", "__repr__", "__weakref__", "__dict__", "__length_hint__"}
             if "__eq__" in methods:
-                # One function of C's is all of them.
+                # A C function has no separate signature per overload.
                 hidden |= {"__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
             assert has - hidden - {"__delitem__", "__setitem__"} <= methods, name
             for it in said[name].body:

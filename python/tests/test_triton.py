@@ -1,9 +1,8 @@
-"""Triton's kernels on a session's buffers: from a folder as its cache has them, and from an object
-as it gives them.
+"""Triton kernels on a session's buffers: from a folder of its cache, and from a compiled kernel
+object.
 
-The metadata are shaped as Triton 3.6 writes them; the kernel is our own, with the parameters that
-Triton gives one, so that it runs where there is no Triton. What Triton itself has compiled is in
-`frameworks`.
+The metadata have the form of Triton 3.6; the kernel is our own, with the parameters that Triton
+adds, so that it runs without Triton. Tests of kernels compiled by Triton are in `frameworks`.
 """
 
 import json
@@ -89,7 +88,8 @@ class GPUTarget:
 
 
 def compiled(**changed):
-    """What Triton gives: a named tuple, in it a dataclass, and what JSON has no word for."""
+    """A compiled kernel as Triton returns it: a named tuple with a dataclass, and values without a
+    JSON form."""
     fields = metadata(**changed)
     if isinstance(fields["target"], dict):
         fields["target"] = GPUTarget(**fields["target"])

@@ -1,4 +1,4 @@
-"""What the driver answers at the edges: each code here was seen on an H200 with driver 580.159.
+"""Edge cases of the driver API: each code here was returned by an H200 with driver 580.159.
 
 The same table is asserted on the software device, so a program that relies on these answers sees no
 difference. Programs that leave a context unusable run in a process of their own.
@@ -46,7 +46,7 @@ def ok(result):
 
 
 class World:
-    """A context with something of everything in it."""
+    """A context with one object of each kind."""
 
     def __init__(self):
         ok(driver.cuInit(0))

@@ -1,13 +1,13 @@
-"""The builder's kernels timed beside PyTorch's, the same data, the same run, call by call.
+"""Benchmark of the builder's kernels against PyTorch's, on the same data, in one run, alternating.
 
 usage: kernels.py FOLDER [--json FILE]   (FOLDER as written by `cargo run -p fercuda-ptx --example
 listings`)
 
-Needs a GPU, torch and cuda.bindings. Results are compared with PyTorch's in f64 within bounds that
-come from the sizes; exits 1 if one is broken. Times are device times between two events around one
-call, of 50 calls, ours and PyTorch's in turn, after 5 unmeasured ones. The floor is what must move
-at the bandwidth that a copy of 1 GiB reached in this run, or the multiplications at the f32 rate of
-the multiprocessors.
+Needs a GPU, torch and cuda.bindings. Results are compared with PyTorch's in f64 within bounds
+derived from the sizes; exits 1 if one is exceeded. Times are device times between two events around
+one call, of 50 calls, ours and PyTorch's alternating, after 5 warm-up calls. The floor is the time
+to move the least data at the bandwidth of a 1 GiB copy in this run, or to compute at the f32 rate
+of the multiprocessors.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ class Kernel:
 
 
 def microseconds(*functions):
-    """Device times of each function's calls, in turn."""
+    """Device times of each function's calls, alternating."""
     times = [[] for _ in functions]
     for call in range(WARM_UP + CALLS):
         for function, kept in zip(functions, times):

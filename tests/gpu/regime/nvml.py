@@ -1,5 +1,5 @@
-"""Asks NVML and the driver how much memory there is, while it allocates; prints one JSON object. By
-ctypes alone, as Python's bindings of NVML do it. Knows nothing of feRcuda."""
+"""Queries NVML and the driver for used memory while it allocates; prints one JSON object. Uses
+ctypes only, like Python's NVML bindings. Does not use feRcuda."""
 
 import ctypes
 import json
@@ -45,7 +45,7 @@ def look(device):
         if free.value == first:
             used = total.value - free.value
             return figures | {"driver": {"total": total.value, "free": free.value, "used": used}}
-    raise SystemExit("the driver's figures do not stand still")
+    raise SystemExit("the driver's figures keep changing")
 
 
 def main():
