@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(1);
 #[command(after_help = "\
 A reboot ends the runtime's sessions, each when its work is done, returns their
 memory to the driver and starts the runtime again; the process keeps running.
-It works for your own processes whose program has called
+It works for your own processes if the program has called
 Runtime::serve_requests; the program may refuse. Runtimes of other users are
 never touched, no signal is sent, and a failed context is not reset: only the
 program itself may do that.
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// PID of the process to reboot.
     #[arg(long, value_name = "N")]
     pid: u64,
-    /// Device whose runtime to reboot [default: the only one that takes requests].
+    /// Device of the runtime to reboot [default: the only one that takes requests].
     #[arg(long, value_name = "D")]
     device: Option<u32>,
     /// Seconds to wait for the answer; a request not started by then is withdrawn.
@@ -207,7 +207,7 @@ fn is_of(error: &fercuda_ledger::Error, pid: u64) -> bool {
     name.split('-').next() == Some(&pid.to_string())
 }
 
-/// The only device of a process whose runtime takes requests; else the one with a runtime.
+/// The only device of a process with a runtime that takes requests; else the one with a runtime.
 fn select_device(process: &Snapshot) -> Result<u32> {
     let of = |takes: bool| -> Vec<u32> {
         let devices = process.devices.iter();

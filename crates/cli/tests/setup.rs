@@ -379,7 +379,7 @@ fn a_broken_environment_is_repaired_or_reported() {
     fs::remove_file(&python).unwrap();
     assert_contains(&installs(), &["-m venv"]);
     assert_eq!(fs::read_link(&python).unwrap(), was);
-    // An environment whose Python was uninstalled.
+    // The Python of the environment was uninstalled.
     fs::remove_file(&python).unwrap();
     std::os::unix::fs::symlink("/nowhere/python3", &python).unwrap();
     for words in [&["hf"][..], &[]] {

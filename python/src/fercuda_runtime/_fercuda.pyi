@@ -383,7 +383,7 @@ class VramFile:
 @final
 class GraphKey:
     """The key of a graph: strings and 64-bit integers, and a generation, such as that of the model
-    whose memory the graph uses. Equal keys mean the same graph; keys are hashable. Raises
+    that owns memory used by the graph. Equal keys mean the same graph; keys are hashable. Raises
     `ConfigError`."""
 
     def __new__(cls, *parts: str | int, generation: int = 0) -> Self: ...
@@ -449,7 +449,7 @@ class GraphStatistics:
         """Bytes that the graphs count for."""
     @property
     def retired(self) -> int:
-        """Removed graphs whose last replays are running, or not yet known to be done."""
+        """Removed graphs with last replays that are running, or not yet known to be done."""
     @property
     def replays(self) -> int:
         """Number of replays."""
@@ -743,7 +743,7 @@ class Buffer:
     def download(self) -> bytes:
         """Copies its elements to the host, as bytes in element order. Waits."""
     def download_async(self) -> Job:
-        """Like `download`, as a job whose result is the bytes."""
+        """Like `download`, as a job with the bytes as its result."""
     def copy_from(self, source: Buffer) -> None:
         """Queues a copy from a buffer of the same shape and type, of this session or another, after
         the work of both. Raises `LayoutError`, `DtypeError`."""
@@ -766,7 +766,7 @@ class Buffer:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule, whose tensor lives until the borrower releases it, whatever happens to this
+        """A capsule with a tensor that lives until the borrower releases it, whatever happens to this
         object.
 
         The borrower's `stream` waits for the session's work: a handle, 1 or None for the legacy

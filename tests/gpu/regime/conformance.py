@@ -168,7 +168,7 @@ def judged(processes, allocations, live=0):
 
 
 # ---- the cases
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def runtime(bench, name):
@@ -321,12 +321,12 @@ def nvml_says_what_the_driver_says(bench):
             pieces = sum(g["bytes"] for g in device["governed"] if g["kind"] in ("linear", "managed", "vmm", "array"))
             if device["live_bytes"] + pieces != used["end"]:
                 problems.append(f"{label}: the ledger says {device['live_bytes']} + {pieces}, NVML {used['end']}")
-        problems += [f"{label}: {p}" for p in judged(processes, 3, live=told["left"])]
+        problems += [f"{label}: {p}" for p in judged(processes, 3, live=figures["left"])]
     return problems
 
 
 # ---- the machine
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def loaded(name):

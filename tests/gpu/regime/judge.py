@@ -19,7 +19,8 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
-# XLA autotuning times candidates and takes the fastest, so two bare runs may differ. Disabled here.
+# XLA autotuning times candidates and takes the fastest, so two bare runs may differ; level 0 disables
+# it, and then they do not.
 JAX = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 
 

@@ -5,7 +5,7 @@
 
 #[expect(
     unsafe_code,
-    reason = "calls through the driver's table, whose arguments are built here"
+    reason = "calls through the driver's table with arguments that are built here"
 )]
 mod machine;
 
