@@ -270,7 +270,7 @@ pub(crate) fn pause_returns(context: &Context) -> PausedReturns {
         all.any(|it| it.is_calling && it.context == *context)
     };
     drop(CHANGED.wait_timeout_while(batches, CALL_TIMEOUT, calls));
-    Quiet(())
+    PausedReturns(())
 }
 
 impl Drop for PausedReturns {
