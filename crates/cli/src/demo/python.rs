@@ -1,7 +1,6 @@
 //! Search for the Python that has most of the packages that can be tenants.
 //!
-//! No package are located without find them. Python runs the code in its
-//! folders, so only another Python
+//! No package is imported to find out. Python runs the code in its folders, so only a Python
 //! that the user named in the environment is asked, never one of the current directory.
 
 use std::io::ErrorKind;

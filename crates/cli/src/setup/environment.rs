@@ -54,7 +54,7 @@ pub(super) enum TargetState {
 }
 
 impl InstallTarget {
-    /// `into` if given, else the active environment, else user's data folder.
+    /// `into` if given, else the active environment, else the user's data folder.
     pub(super) fn choose(into: Option<&Path>) -> Result<InstallTarget> {
         if let Some(into) = into {
             let path = std::path::absolute(into).context("cannot resolve the path of --into")?;
@@ -180,14 +180,14 @@ impl Marker {
     }
 }
 
-/// A place of our own at which any. work alone.
+/// A target of our own that this process alone works on.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct LockedTarget {
     file: File,
     pub(super) marker: Marker,
 }
 
-impl Work {
+impl LockedTarget {
     /// Begins or goes on: makes the folder with its marker, unless it exists.
     pub(super) fn begin(path: &Path) -> Result<LockedTarget> {
         let marker = path.join(MARKER);

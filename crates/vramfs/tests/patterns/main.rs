@@ -19,9 +19,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fastrand::Rng;
-use fercuda_trials as trials;
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Launch, Module, Stream};
+use fercuda_trials as trials;
 use fercuda_vramfs::layout::{BLOCK_BYTES, CODED_ROWS, DATA_ROWS, RECORD_OFFSET, ROW_BYTES, WORDS};
 use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Place, Work, Worker};
 
