@@ -81,10 +81,9 @@ const KNOWN: [(&str, usize); 0] = [];
 pub(crate) fn run(everything: bool) -> Result<()> {
     let repository = Repository::read()?;
     let mut violations = Vec::new();
-    let checks: [(&str, Check); 15] = [
+    let checks: [(&str, Check); 14] = [
         ("crate table and direction of dependencies", crate_table),
         ("every dependency explained", dependencies),
-        ("rules broken only for tests", broken_rules),
         ("licences", licences),
         ("crate roots and READMEs", crates),
         ("headers and length of source files", sources),
@@ -293,38 +292,6 @@ fn users<'a>(packages: impl Iterator<Item = &'a Value>) -> BTreeMap<&'a str, Str
         .into_iter()
         .map(|(name, by)| (name, said(by)))
         .collect()
-}
-
-/// The feature that lets a rule of reuse be broken.
-const BROKEN: &str = "broken-rules";
-
-/// Only tests may have that feature on: nothing but a dev-dependency asks for
-/// it, and of features only those of its name.
-fn broken_rules(repository: &Repository, violations: &mut Vec<String>) {
-    for package in repository.members() {
-        for how in breaks_rules(package) {
-            violations.push(format!(
-                "{}: {how} turns {BROKEN} on; try: [dev-dependencies]",
-                name_of(package)
-            ));
-        }
-    }
-}
-
-/// What of a package turns it on for more than its tests.
-fn breaks_rules(package: &Value) -> Vec<String> {
-    let is_it = |feature: &Value| {
-        let name = feature.as_str().and_then(|name| name.rsplit('/').next());
-        name == Some(BROKEN)
-    };
-    let lists_it = |list: &Value| list.as_array().into_iter().flatten().any(is_it);
-    let needs = dependencies_of(package).filter(|it| it["kind"] != "dev");
-    let needs = needs.filter(|dependency| lists_it(&dependency["features"]));
-    let needs = needs.map(|dependency| format!("the dependency {}", name_of(dependency)));
-    let features = package["features"].as_object().into_iter().flatten();
-    let features = features.filter(|(name, list)| *name != BROKEN && lists_it(list));
-    let features = features.map(|(name, _)| format!("the feature {name}"));
-    needs.chain(features).collect()
 }
 
 fn licences(repository: &Repository, violations: &mut Vec<String>) {
@@ -594,26 +561,6 @@ mod tests {
         assert!(permissive("Unlicense/MIT"));
         assert!(!permissive("MIT AND GPL-3.0"));
         assert!(!permissive("none"));
-    }
-
-    #[test]
-    fn only_dev_dependencies_may_turn_broken_rules_on() {
-        let package = |kind: Value, feature: &str| {
-            serde_json::json!({
-                "dependencies": [
-                    {"name": "pool", "kind": kind, "features": ["std", "broken-rules"]},
-                    {"name": "other", "kind": null, "features": ["std"]},
-                ],
-                "features": {"broken-rules": ["pool/broken-rules"], feature: ["a", "pool?/broken-rules"]},
-            })
-        };
-        assert!(breaks_rules(&package("dev".into(), "broken-rules")).is_empty());
-        let needs = breaks_rules(&package(Value::Null, "broken-rules"));
-        assert_eq!(needs, ["the dependency pool"]);
-        let needs = breaks_rules(&package("build".into(), "broken-rules"));
-        assert_eq!(needs, ["the dependency pool"]);
-        let features = breaks_rules(&package("dev".into(), "default"));
-        assert_eq!(features, ["the feature default"]);
     }
 
     #[test]

@@ -26,7 +26,15 @@ use crate::source::{PhysicalBytes, RegionExtent, RegionExtents, RegionMemory, Re
 use crate::vmm::VmmBacking;
 
 /// A region of a device's pool.
-pub type PoolRegion = DevicePool<RegionSource, Arc<DriverClock>, BlockNote>;
+pub type PoolRegion = DevicePool<RegionSource, Arc<DriverClock>, BlockNote, RegionRules>;
+
+/// The rules of reuse of a region's pool. Tests of the hook break one in builds with debug
+/// assertions, which no build for use has.
+#[cfg(debug_assertions)]
+pub type RegionRules = fercuda_pool::BreakableRules;
+/// The rules of reuse of a region's pool: all hold.
+#[cfg(not(debug_assertions))]
+pub type RegionRules = fercuda_pool::AllRules;
 
 /// A device and its pool, which has two regions with one budget: small blocks are placed among
 /// small ones. Without the regions, every other piece of memory would contain a small block, and
@@ -268,7 +276,7 @@ impl Governor {
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
         let budget = MemoryBudget::new(limit.unwrap_or(total_bytes));
         let region = |extent: RegionExtent| {
-            let pool = DevicePool::new(source(extent)?, self.clock.clone(), budget.clone());
+            let pool = DevicePool::with_rules(source(extent)?, self.clock.clone(), budget.clone());
             if slabs {
                 pool.set_retention(SLAB_THRIFT);
             }

@@ -22,7 +22,7 @@ pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamOr
 pub use config::{
     ByteSize, ByteSizeError, ConfigError, GovernorConfig, PoolBacking, TenantLimit, ValueError,
 };
-pub use device::{GovernedDevice, PoolRegion};
+pub use device::{GovernedDevice, PoolRegion, RegionRules};
 pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease};
 pub use governor::{
     AllocationDenied, BlockNote, CaptureKey, Governor, HostWait, StreamInfo, UNNAMED, answer,

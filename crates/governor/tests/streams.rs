@@ -13,8 +13,8 @@ use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
 use fercuda_governor::{DriverClock, StreamOrigin, VmmBacking};
 use fercuda_pool::{
-    AllocationRequest, DeviceClock, DevicePool, MemoryBudget, PoolPlace, ReuseRule, StreamId,
-    TenantId,
+    AllocationRequest, BreakableRules, DeviceClock, DevicePool, MemoryBudget, PoolPlace, ReuseRule,
+    StreamId, TenantId,
 };
 use fercuda_softgpu::control::{self, Config};
 use fercuda_softgpu::report::FindingKind;
@@ -124,7 +124,8 @@ fn run(seed: u64, broken: Option<ReuseRule>, arenas: bool) -> Seen {
     ok!(cuMemsetD8_v2(counter, 0, 4));
     let vmm = VmmBacking::new(driver(), 0).unwrap();
     // Little memory, so that it is reused constantly.
-    let pool = DevicePool::new(vmm, clock, MemoryBudget::new(16 << 20));
+    let pool: DevicePool<_, _, _, BreakableRules> =
+        DevicePool::with_rules(vmm, clock, MemoryBudget::new(16 << 20));
     if let Some(rule) = broken {
         pool.break_rule(rule);
     }

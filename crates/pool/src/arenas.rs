@@ -21,6 +21,7 @@
 use crate::blocks::{AllocLayout, BlockAllocator, BlockId, SetId, Span};
 use crate::held::{CachePadded, Lock, SharedWord};
 use crate::order::{PoolPlace, StreamId};
+use crate::rules::{AllRules, ReuseRule, ReuseRules};
 
 /// The largest block that is cut from a chunk.
 pub(crate) const LARGEST_CUT: u64 = 1 << 20;
@@ -122,15 +123,14 @@ impl<L, W: SharedWord> ThreadArena<L, W> {
 }
 
 /// The arenas of all threads; see the module.
-pub(crate) struct Arenas<L, W> {
+pub(crate) struct Arenas<L, W, R = AllRules> {
     all: Box<[CachePadded<ThreadArena<L, W>>]>,
     /// The number of chunks.
     chunks: W,
-    #[cfg(feature = "broken-rules")]
-    broken: std::sync::atomic::AtomicBool,
+    rules: R,
 }
 
-impl<L: Lock<Option<StreamArena>>, W: SharedWord> Arenas<L, W> {
+impl<L: Lock<Option<StreamArena>>, W: SharedWord, R: ReuseRules> Arenas<L, W, R> {
     pub(crate) fn new() -> Self {
         Self::of(ARENAS)
     }
@@ -147,25 +147,13 @@ impl<L: Lock<Option<StreamArena>>, W: SharedWord> Arenas<L, W> {
         Self {
             all: (0..count).map(own).collect(),
             chunks: W::default(),
-            #[cfg(feature = "broken-rules")]
-            broken: std::sync::atomic::AtomicBool::new(false),
+            rules: R::default(),
         }
     }
 
-    /// Lets blocks freed elsewhere be cut again, which breaks the rule.
-    #[cfg(feature = "broken-rules")]
-    pub(crate) fn break_rule(&self) {
-        self.broken
-            .store(true, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    /// Always true, unless a test breaks the rule.
-    fn is_lost_elsewhere(&self) -> bool {
-        #[cfg(feature = "broken-rules")]
-        let broken = self.broken.load(std::sync::atomic::Ordering::Relaxed);
-        #[cfg(not(feature = "broken-rules"))]
-        let broken = false;
-        !broken
+    /// The rules that hold.
+    pub(crate) fn rules(&self) -> &R {
+        &self.rules
     }
 
     #[inline]
@@ -274,7 +262,8 @@ impl<L: Lock<Option<StreamArena>>, W: SharedWord> Arenas<L, W> {
             let Some(arena) = there else {
                 return ReturnedChunks::new();
             };
-            let here = place == PoolPlace::Stream(arena.stream) || !self.is_lost_elsewhere();
+            let here = place == PoolPlace::Stream(arena.stream)
+                || !self.rules.is_kept(ReuseRule::ElsewhereIsLost);
             if arena.closed || !here {
                 arena.lost += 1;
             } else if arena.blocks.give(id, SetId::READY, 0).is_none() {

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use crate::blocks::{AllocLayout, BadRange, SetId, Span};
 use crate::order::{NewestFences, PoolPlace, ReuseFence, ReuseOrder};
 use crate::pool::{BlockRequest, DeviceClock, DevicePool, Error, FoundBlock, Pins, lock};
+use crate::rules::ReuseRules;
 
 /// The most other streams that one request waits for.
 const LENDERS: usize = 4;
@@ -213,7 +214,7 @@ impl<B> PoolGrowth<B> {
     }
 }
 
-impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, N, R> {
     /// Sets how much memory the pool may retain beyond its live bytes.
     pub fn set_retention(&self, retention: RetentionPolicy) {
         lock(&self.growth).retention = retention;
@@ -531,7 +532,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
     }
 
     fn empty(
-        mut order: MutexGuard<'_, ReuseOrder<C::Point>>,
+        mut order: MutexGuard<'_, ReuseOrder<C::Point, R>>,
         backing: &mut B,
         bytes: u64,
         site: Option<u64>,

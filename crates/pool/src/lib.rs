@@ -9,13 +9,13 @@ mod held;
 mod order;
 mod pool;
 mod queues;
+mod rules;
 
 pub use blocks::{AllocLayout, BadRange, BlockAllocator, BlockId, SetId, Span, UNIT_BYTES};
 pub use growth::{GrowthRefused, MemoryBacking, MemoryBudget, RetentionPolicy};
-#[cfg(feature = "broken-rules")]
-pub use order::ReuseRule;
 pub use order::{Epoch, FenceDue, PoolPlace, ReuseFence, ReuseOrder, StreamId};
 pub use pool::{
     AllocationRequest, DeviceClock, DevicePool, Error, FreedBlock, LiveBlock, OnExhausted,
     PoolUsage, TenantId, TenantUsage,
 };
+pub use rules::{AllRules, BreakableRules, ReuseRule, ReuseRules};

@@ -26,6 +26,7 @@ use rustc_hash::FxHashMap;
 
 use crate::blocks::{AllocLayout, BlockAllocator, BlockId, Fit, SetId, Span};
 use crate::queues::{FreeQueue, FreeQueues};
+use crate::rules::{AllRules, ReuseRule, ReuseRules};
 
 /// A fence is due after this many frees in one queue, or this many bytes, though no fewer than the
 /// pool's bytes over the divisor. A stream reuses its own blocks without a fence; blocks freed
@@ -101,27 +102,11 @@ pub struct FenceDue {
 /// The newest fence of each place, by its epoch.
 pub(crate) type NewestFences = FxHashMap<PoolPlace, Epoch>;
 
-/// A rule of reuse that a test can break, to show that violations are detected.
-#[cfg(feature = "broken-rules")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReuseRule {
-    /// A stream takes another's blocks only after a wait.
-    OthersWait,
-    /// A wait covers what was freed before its fence, and no more.
-    WaitsHaveAnEnd,
-    /// A fence covers what was freed before it was begun, and no more.
-    FencesHaveAnEnd,
-    /// A block freed anywhere waits for all streams.
-    AnywhereWaits,
-    /// An arena's blocks that were freed elsewhere are not cut again.
-    ElsewhereIsLost,
-}
-
 /// The reuse order; see the module. Not thread-safe: shared users lock it. Fields are in the order
 /// in which they are read.
 #[derive(Debug)]
 #[repr(C)]
-pub struct ReuseOrder<P> {
+pub struct ReuseOrder<P, R = AllRules> {
     /// The place that last took a block, and the number of frees since another did.
     taker: PoolPlace,
     freed: u32,
@@ -131,11 +116,10 @@ pub struct ReuseOrder<P> {
     /// The first epoch of new queues. The epochs of removed queues are below it, so that a fence of
     /// a removed queue is never mistaken for one of the present queue.
     first: u64,
-    #[cfg(feature = "broken-rules")]
-    broken: Option<ReuseRule>,
+    rules: R,
 }
 
-impl<P> Default for ReuseOrder<P> {
+impl<P, R: ReuseRules> Default for ReuseOrder<P, R> {
     fn default() -> Self {
         Self {
             blocks: BlockAllocator::new(),
@@ -144,28 +128,15 @@ impl<P> Default for ReuseOrder<P> {
             taker: PoolPlace::Anywhere,
             freed: 0,
             watched: false,
-            #[cfg(feature = "broken-rules")]
-            broken: None,
+            rules: R::default(),
         }
     }
 }
 
-/// Whether a rule holds: always, unless a test breaks it.
-macro_rules! holds {
-    ($order:expr, $rule:ident) => {{
-        #[cfg(feature = "broken-rules")]
-        let holds = $order.broken != Some(ReuseRule::$rule);
-        #[cfg(not(feature = "broken-rules"))]
-        let holds = true;
-        holds
-    }};
-}
-
-impl<P> ReuseOrder<P> {
-    /// Breaks a rule from here on.
-    #[cfg(feature = "broken-rules")]
-    pub fn break_rule(&mut self, rule: ReuseRule) {
-        self.broken = Some(rule);
+impl<P, R: ReuseRules> ReuseOrder<P, R> {
+    /// The rules that hold.
+    pub fn rules(&self) -> &R {
+        &self.rules
     }
 
     /// The blocks.
@@ -216,13 +187,13 @@ impl<P> ReuseOrder<P> {
             .or_else(|| {
                 queue.waited_for.iter().find_map(|(other, epoch)| {
                     let other = self.queues.get(other)?;
-                    let bounded = holds!(self, WaitsHaveAnEnd);
+                    let bounded = self.rules.is_kept(ReuseRule::WaitsHaveAnEnd);
                     let epoch = if bounded { *epoch } else { u64::MAX };
                     self.blocks.fit(other.set, layout, epoch)
                 })
             })
             .or_else(|| {
-                if holds!(self, OthersWait) {
+                if self.rules.is_kept(ReuseRule::OthersWait) {
                     return None;
                 }
                 let mut others = self.queues.iter();
@@ -234,7 +205,7 @@ impl<P> ReuseOrder<P> {
     /// returns whether a fence is due there.
     #[inline]
     pub fn give(&mut self, id: BlockId, place: PoolPlace) -> Option<(Span, Option<FenceDue>)> {
-        if place == PoolPlace::Anywhere && !holds!(self, AnywhereWaits) {
+        if place == PoolPlace::Anywhere && !self.rules.is_kept(ReuseRule::AnywhereWaits) {
             return Some((self.blocks.give(id, SetId::READY, 0)?, None));
         }
         self.freed = self.freed.saturating_add(1);
@@ -307,7 +278,7 @@ impl<P> ReuseOrder<P> {
         queue.unfenced = 0;
         queue.unfenced_bytes = 0;
         let closed = queue.open;
-        queue.open += u64::from(holds!(self, FencesHaveAnEnd));
+        queue.open += u64::from(self.rules.is_kept(ReuseRule::FencesHaveAnEnd));
         Some(Epoch(closed))
     }
 

@@ -36,6 +36,7 @@ use crate::held::{
     thread_number,
 };
 use crate::order::{Epoch, FenceDue, PoolPlace, ReuseOrder, StreamId};
+use crate::rules::{AllRules, BreakableRules, ReuseRule, ReuseRules};
 
 /// How often the pool's lock is tried before a thread sleeps, with growing pauses: some
 /// microseconds in total.
@@ -232,10 +233,10 @@ pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
 
 /// The pool; see the module. Fields are in the order in which they are read.
 #[repr(C)]
-pub struct DevicePool<B, C: DeviceClock, N = ()> {
+pub struct DevicePool<B, C: DeviceClock, N = (), R = AllRules> {
     pub(crate) held: BlockTable<N>,
-    arenas: Arenas<Mutex<Option<StreamArena>>, AtomicU64>,
-    order: CachePadded<Mutex<ReuseOrder<C::Point>>>,
+    arenas: Arenas<Mutex<Option<StreamArena>>, AtomicU64, R>,
+    order: CachePadded<Mutex<ReuseOrder<C::Point, R>>>,
     pub(crate) pinned: Mutex<Pins>,
     pub(crate) growth: Mutex<PoolGrowth<B>>,
     /// The high-water mark: ready memory above this is returned; MAX for never.
@@ -246,7 +247,9 @@ pub struct DevicePool<B, C: DeviceClock, N = ()> {
     pub(crate) on_exhausted: Mutex<Vec<(i32, OnExhausted)>>,
 }
 
-impl<B: MemoryBacking, C: DeviceClock, N: Copy> std::fmt::Debug for DevicePool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> std::fmt::Debug
+    for DevicePool<B, C, N, R>
+{
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DevicePool")
             .field("usage", &self.usage())
@@ -281,8 +284,8 @@ fn furthest<T>(len: usize, ask: impl Fn(usize) -> Option<T>) -> Option<T> {
     found
 }
 
-impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
-    pub(crate) fn order(&self) -> MutexGuard<'_, ReuseOrder<C::Point>> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, N, R> {
+    pub(crate) fn order(&self) -> MutexGuard<'_, ReuseOrder<C::Point, R>> {
         // The lock is held for less time than a thread takes to sleep and be woken, unless its
         // holder is preempted.
         for tries in 0..SPINS {
@@ -300,15 +303,6 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
             }
         }
         lock(&self.order.0)
-    }
-
-    /// Breaks a rule of reuse from here on, for tests that must detect it.
-    #[cfg(feature = "broken-rules")]
-    pub fn break_rule(&self, rule: crate::order::ReuseRule) {
-        if rule == crate::order::ReuseRule::ElsewhereIsLost {
-            self.arenas.break_rule();
-        }
-        self.order().break_rule(rule);
     }
 
     /// The pool's usage. While other threads allocate and free, its figures are of slightly
@@ -610,8 +604,23 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
 }
 
 impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
-    /// An empty pool.
+    /// An empty pool, in which all rules of reuse hold.
     pub fn new(backing: B, clock: C, budget: Arc<MemoryBudget>) -> Self {
+        Self::with_rules(backing, clock, budget)
+    }
+}
+
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N, BreakableRules> {
+    /// Breaks a rule of reuse from here on, for tests that must detect it.
+    pub fn break_rule(&self, rule: ReuseRule) {
+        self.arenas.rules().break_rule(rule);
+        self.order().rules().break_rule(rule);
+    }
+}
+
+impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, N, R> {
+    /// An empty pool whose type says which rules of reuse hold.
+    pub fn with_rules(backing: B, clock: C, budget: Arc<MemoryBudget>) -> Self {
         Self {
             held: BlockTable::new(),
             arenas: Arenas::new(),
@@ -725,7 +734,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
     #[inline]
     pub(crate) fn take_locked(
         &self,
-        order: &mut ReuseOrder<C::Point>,
+        order: &mut ReuseOrder<C::Point, R>,
         wanted: &BlockRequest,
     ) -> Option<FoundBlock> {
         let fit = order.find(wanted.place, wanted.layout)?;

@@ -1,8 +1,8 @@
 //! Fault injection for tests: breaks a reuse rule of a pool, or makes interposed
 //! functions panic.
 //!
-//! Only in test builds (feature `broken-rules`); no environment variable reaches it,
-//! only a program that calls it.
+//! Only in builds with debug assertions; no environment variable reaches it, only a program
+//! that calls it.
 
 use core::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

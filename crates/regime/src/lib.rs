@@ -9,7 +9,7 @@
 mod caller;
 mod caller_cache;
 mod diagnostics;
-#[cfg(feature = "broken-rules")]
+#[cfg(debug_assertions)]
 mod fault_injection;
 pub mod interface;
 mod interposed;

@@ -46,7 +46,7 @@ pub fn governor() -> Option<&'static Governor> {
         // Catches panics itself, as interposed functions call this first.
         None => start(),
     };
-    #[cfg(feature = "broken-rules")]
+    #[cfg(debug_assertions)]
     crate::fault_injection::panic_if_requested();
     let governor: &'static Governor = governor.as_deref()?;
     governor.ledger().is_mine().then_some(governor)
@@ -116,7 +116,7 @@ pub(crate) fn with_thread_context<R>(
             let mut slot = slot.try_borrow_mut().ok()?;
             let context = match &mut slot.0 {
                 Some(context) if context.is_mine() => {
-                    #[cfg(feature = "broken-rules")]
+                    #[cfg(debug_assertions)]
                     crate::fault_injection::panic_if_requested();
                     context
                 }
@@ -147,7 +147,7 @@ pub fn with_existing_thread_context<R>(
         let done = THREAD_CONTEXT.try_with(|slot| {
             let mut slot = slot.try_borrow_mut().ok()?;
             let context = slot.0.as_mut().filter(|context| context.is_mine())?;
-            #[cfg(feature = "broken-rules")]
+            #[cfg(debug_assertions)]
             crate::fault_injection::panic_if_requested();
             work(context)
         });

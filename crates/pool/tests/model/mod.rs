@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fercuda_pool::{
-    AllocationRequest, DeviceClock, DevicePool, Error, GrowthRefused, MemoryBacking, MemoryBudget,
-    PoolPlace, RetentionPolicy, ReuseRule, Span, StreamId, TenantId,
+    AllocationRequest, BreakableRules, DeviceClock, DevicePool, Error, GrowthRefused,
+    MemoryBacking, MemoryBudget, PoolPlace, RetentionPolicy, ReuseRule, Span, StreamId, TenantId,
 };
 
 /// The number of streams at a time, and of slots including ended streams with pending work.
@@ -538,7 +538,7 @@ impl LiveBlock {
 
 /// The program, the pool and the shadow model.
 pub(crate) struct World {
-    pool: DevicePool<Shared, Shared, u64>,
+    pool: DevicePool<Shared, Shared, u64, BreakableRules>,
     device: Shared,
     live: Vec<LiveBlock>,
     /// The start and end of each live block.
@@ -593,7 +593,7 @@ impl World {
         device.lock().top = PIECE;
         device.lock().kind = kind;
         let mut world = World {
-            pool: DevicePool::new(
+            pool: DevicePool::with_rules(
                 device.clone(),
                 device.clone(),
                 MemoryBudget::new(DEVICE_BYTES),
