@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fercuda_runtime::{BufferId, Id, Runtime, Session, Stale, Table};
+use fercuda_runtime::{BufferId, HandleId, HandleTable, Runtime, Session, StaleHandle};
 
 use crate::c_api::arenas::Arena;
 use crate::c_api::dispatchers::{Running, Ticket};
@@ -64,7 +64,7 @@ const FIRST: u16 = 0xff00;
 /// The things of one kind.
 pub(crate) struct Handles<T> {
     kind: u16,
-    table: Mutex<Option<Table<Arc<T>>>>,
+    table: Mutex<Option<HandleTable<Arc<T>>>>,
 }
 
 /// The process that has handles; 0 as long as none has.
@@ -93,7 +93,7 @@ impl<T> Handles<T> {
         }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Option<Table<Arc<T>>>>> {
+    fn lock(&self) -> Result<MutexGuard<'_, Option<HandleTable<Arc<T>>>>> {
         check_process()?;
         Ok(self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -101,7 +101,7 @@ impl<T> Handles<T> {
     /// Takes something in, which belongs to nothing.
     pub(crate) fn insert(&self, value: T) -> Result<u64> {
         let mut table = self.lock()?;
-        let table = table.get_or_insert_with(|| Table::new(FIRST + self.kind));
+        let table = table.get_or_insert_with(|| HandleTable::new(FIRST + self.kind));
         let id = table.insert(Arc::new(value)).map_err(|_| self.full())?;
         Ok(id.to_bits())
     }
@@ -120,7 +120,7 @@ impl<T> Handles<T> {
 
     /// Whether a number is one of this kind, whatever it names.
     pub(crate) fn may_have(&self, number: u64) -> bool {
-        Id::from_bits(number).is_some_and(|id| id.table() == FIRST + self.kind)
+        HandleId::from_bits(number).is_some_and(|id| id.table() == FIRST + self.kind)
     }
 
     /// What a number names, shared: it is there as long as this is.
@@ -150,16 +150,16 @@ impl<T> Handles<T> {
             return Vec::new();
         };
         let ids = table.iter().filter(|(_, value)| is_meant(value));
-        let ids: Vec<Id> = ids.map(|(id, _)| id).collect();
+        let ids: Vec<HandleId> = ids.map(|(id, _)| id).collect();
         let taken = ids.into_iter();
         taken
             .filter_map(|id| Some((id.to_bits(), table.remove(id).ok()?)))
             .collect()
     }
 
-    fn id(&self, name: &str, number: u64) -> Result<Id> {
+    fn id(&self, name: &str, number: u64) -> Result<HandleId> {
         let (what, maker) = self.words();
-        Id::from_bits(number).ok_or_else(|| {
+        HandleId::from_bits(number).ok_or_else(|| {
             let zero = format!("it is 0, which is no {what}\ntry: what {maker} gave");
             Failure::argument(name, zero)
         })
@@ -180,13 +180,13 @@ impl<T> Handles<T> {
     fn found<V>(
         &self,
         name: &str,
-        id: Id,
-        found: Option<core::result::Result<V, Stale>>,
+        id: HandleId,
+        found: Option<core::result::Result<V, StaleHandle>>,
     ) -> Result<V> {
         let (what, maker) = self.words();
         let why = match found {
             Some(Ok(value)) => return Ok(value),
-            Some(Err(Stale::Freed { ago, .. } | Stale::Replaced { ago, .. })) => {
+            Some(Err(StaleHandle::Freed { ago, .. } | StaleHandle::Replaced { ago, .. })) => {
                 format!("the {what} was closed or freed, {ago:.1?} ago or before that")
             }
             // Of no table that there is, or never given out.
@@ -205,7 +205,7 @@ impl<T> Handles<T> {
     }
 }
 
-fn kind_of(id: Id) -> Option<&'static str> {
+fn kind_of(id: HandleId) -> Option<&'static str> {
     let kind = id.table().checked_sub(FIRST)?;
     let (what, _) = KINDS.get(usize::from(kind))?;
     Some(what)

@@ -202,11 +202,11 @@ fn what_an_allocator_gives_is_looked_at() {
     refused(Box::new(|| Ok(DeviceAddr(0))), false, &["address 0"]);
     refused(Box::new(|| panic!("by chance")), false, &["by chance"]);
     refused(Box::new(thrown), false, &["panicked"]);
-    refused(Box::new(move || Ok(there)), false, &["in use", "not given"]);
-    refused(Box::new(move || Ok(over)), false, &["in use", "not given"]);
-    let odd = ["0x10000000008", "multiple of 256", "was given back"];
+    refused(Box::new(move || Ok(there)), false, &["in use", "not freed"]);
+    refused(Box::new(move || Ok(over)), false, &["in use", "not freed"]);
+    let odd = ["0x10000000008", "multiple of 256", "was freed"];
     refused(Box::new(|| Ok(ODD)), true, &odd);
-    refused(Box::new(|| Ok(LAST)), true, &["bytes behind it"]);
+    refused(Box::new(|| Ok(LAST)), true, &["end of the address space"]);
     // Nothing of that is in the way of what is right.
     let id = session.alloc(bytes(512), Regime::Callbacks).unwrap();
     session.upload(id, &[5u8; 512]).unwrap();
@@ -307,7 +307,7 @@ fn an_allocator_may_use_its_session() {
     *own.lock().unwrap() = Some(session.clone());
     session.alloc(bytes(1000), Regime::Callbacks).unwrap();
     let refused = session.alloc(bytes(1001), Regime::Callbacks).unwrap_err();
-    assert!(refused.to_string().contains("by itself"), "{refused}");
+    assert!(refused.to_string().contains("recursively"), "{refused}");
     // It was closed meanwhile, with the buffer that was there; what came too late goes too.
     let refused = session.alloc(bytes(1002), Regime::Callbacks).unwrap_err();
     assert!(matches!(refused, Error::Ended { .. }), "{refused}");

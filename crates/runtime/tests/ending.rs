@@ -20,9 +20,9 @@ use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{DeviceBuffer, SharedWords, Stream, destroy_later};
 use fercuda_runtime::jit::{Binary, Graph as Expression};
 use fercuda_runtime::{
-    Budget, BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, Error, Key, Layout,
-    RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer, TaskBuffers,
-    TaskError, TaskId, TaskJob, TaskSet, Why,
+    Budget, BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, EndReason, Error, Key,
+    Layout, RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer,
+    TaskBuffers, TaskError, TaskId, TaskJob, TaskSet,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -326,7 +326,7 @@ fn a_job_starts_no_dispatcher_while_its_session_ends() {
         matches!(
             &refused,
             DispatchError::Session(Error::Ended {
-                why: Why::Closed,
+                why: EndReason::Closed,
                 ..
             })
         ),

@@ -460,7 +460,7 @@ fn a_graph_that_no_budget_has_room_for_is_an_error_with_numbers() {
     assert!(
         error
             .to_string()
-            .contains("a graph of 3 nodes with an arena of 0 bytes counts for 3000 bytes, and the budget is 2000"),
+            .contains("a graph of 3 nodes with an arena of 0 bytes counts as 3000 bytes, but the budget is 2000"),
         "{error}"
     );
     assert!(cache.replay(&Number(1), &bench.stream).unwrap());

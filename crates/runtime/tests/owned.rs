@@ -18,8 +18,8 @@ use bench::Bench;
 use fercuda_cuda::{DeviceBuffer, Function, Image, Launch};
 use fercuda_runtime::jit::{Binary, Graph as Expression, Reduction, Unary};
 use fercuda_runtime::{
-    Argument, Budget, Dtype, Error, GraphError, GraphKey, GraphKind, Graphs, Layout, Quantization,
-    RecordOptions, Regime, Session, SessionConfig, Why,
+    Argument, Budget, Dtype, EndReason, Error, GraphError, GraphKey, GraphKind, Graphs, Layout,
+    Quantization, RecordOptions, Regime, Session, SessionConfig,
 };
 
 const KIB: u64 = 1 << 10;
@@ -129,7 +129,7 @@ fn graphs_are_replayed_in_the_sessions_order_and_end_with_it() {
         matches!(
             ended,
             Error::Ended {
-                why: Why::Closed,
+                why: EndReason::Closed,
                 ..
             }
         ),

@@ -248,7 +248,7 @@ fn what_tasks_cannot_have_is_refused() {
         .view(whole, |_| Ok((Layout::contiguous(Dtype::U32, &[8])?, 16)))
         .unwrap();
     let boot = |id| session.dispatcher(&TaskSet::standard(), &[id], small());
-    for (id, word) in [(turned, "side by side"), (shifted, "multiple of 16")] {
+    for (id, word) in [(turned, "not contiguous"), (shifted, "multiple of 16")] {
         let refused = boot(id).unwrap_err();
         assert!(matches!(refused, DispatchError::Buffer { .. }), "{refused}");
         assert!(refused.to_string().contains(word), "{refused}");

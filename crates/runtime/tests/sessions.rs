@@ -25,8 +25,8 @@ use fastrand::Rng;
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{CaptureMode, DeviceBuffer, Failure, Image, Launch, Module, Stream};
 use fercuda_runtime::{
-    Argument, BufferId, Dtype, Error, Job, Layout, Regime, Runtime, RuntimeConfig, Session,
-    SessionConfig, Status, Why,
+    Argument, BufferId, Dtype, EndReason, Error, Job, Layout, Regime, Runtime, RuntimeConfig,
+    Session, SessionConfig, Status,
 };
 use lending::Slab;
 
@@ -300,7 +300,7 @@ fn what_does_not_fit_is_refused_with_its_figures() {
     let woven = Layout::strided(Dtype::I32, &[4, 4], &[1, 1]).unwrap();
     says(
         session.alloc(woven, Regime::Pool).unwrap_err(),
-        &["[4, 4]", "one place"],
+        &["[4, 4]", "may overlap"],
     );
     let all_one = session.view(id, |it| {
         Ok((it.slice(0, 0..1, 1)?.0.broadcast(&[2, 3])?, 0))
@@ -312,7 +312,7 @@ fn what_does_not_fit_is_refused_with_its_figures() {
     );
     says(
         session.upload(all_one, &[0i32; 6]).unwrap_err(),
-        &["one place"],
+        &["may overlap"],
     );
     let flag = Layout::contiguous(Dtype::Bool, &[2]).unwrap();
     let flag = session.alloc(flag, Regime::Pool).unwrap();
@@ -846,7 +846,7 @@ fn threads_that_end_one_session_end_it_once_and_return_when_it_has_ended() {
                         matches!(
                             ended,
                             Error::Ended {
-                                why: Why::Closed,
+                                why: EndReason::Closed,
                                 ..
                             }
                         ),
@@ -885,7 +885,7 @@ fn a_reboot_ends_sessions_and_gives_all_memory_back() {
                 matches!(
                     ended,
                     Error::Ended {
-                        why: Why::Rebooted(_),
+                        why: EndReason::Rebooted(_),
                         ..
                     }
                 ),

@@ -254,7 +254,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
     );
     refused(
         with("shared", json!(1 << 20)),
-        "asks for 1048576 bytes of shared memory",
+        "needs 1048576 bytes of shared memory",
     );
     refused(with("shared", json!(-1)), "\"shared\" is -1");
     refused(with("shared", json!(null)), "no \"shared\"");
@@ -271,7 +271,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
     refused(with("profile_scratch_size", json!(64)), "profiler");
     refused(with("launch_pdl", json!("yes")), "true or false");
     refused(with("name", json!("another")), "find the kernel `another`");
-    refused(json!([1]), "no JSON object");
+    refused(json!([1]), "not a JSON object");
     for field in ["name", "target", "num_warps", "shared"] {
         let mut less = metadata();
         less.as_object_mut().unwrap().remove(field);
@@ -286,7 +286,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
     };
     let said = launched([1, 1, 1], &[Value::number(0u64); 3]);
     assert!(
-        said.contains("takes 4 arguments, and 3 were given"),
+        said.contains("takes 4 arguments, but 3 were given"),
         "{said}"
     );
     let said = launched([1, 1, 1], &[Value::number(0u64); 4]);
