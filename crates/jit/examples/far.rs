@@ -6,7 +6,7 @@
 #![expect(clippy::print_stdout, reason = "figures for people")]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
-use fercuda_jit::{Arg, Compiler, Graph, Reduction, Unary};
+use fercuda_jit::{BoundArg, Compiler, ExprGraph, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let context = Context::primary(device)?;
     let stream = Stream::new(&context)?;
     let layout = Layout::strided(Dtype::U8, &[2, 3, 5], &[FAR as i64, 7, -1])?;
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", layout)?;
     let y = graph.unary(Unary::Not, x)?;
     graph.output_as("y", y, layout)?;
@@ -38,9 +38,9 @@ fn main() -> Result<()> {
         let mut place = from.slice_mut(start..start + NEAR)?;
         place.copy_from_host(&near(side), &stream)?;
     }
-    let at = |buffer| Arg::of(buffer).first_at(FIRST as u64);
+    let at = |buffer| BoundArg::of(buffer).first_at(FIRST as u64);
     let compiler = Compiler::with_cache(&context, None)?;
-    let outputs = [at(&to), Arg::of(&sums)];
+    let outputs = [at(&to), BoundArg::of(&sums)];
     compiler.run(&graph, &stream, &[at(&from)], &outputs)?;
 
     // Backwards along a row of five, which begins 7 further on in each.

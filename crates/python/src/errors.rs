@@ -86,7 +86,7 @@ pub(crate) fn expression(py: Python<'_>, message: impl ToString) -> PyErr {
 }
 
 /// One that cannot be given to the compiler.
-pub(crate) fn graph(py: Python<'_>, error: &jit::GraphError) -> PyErr {
+pub(crate) fn graph(py: Python<'_>, error: &jit::ExprError) -> PyErr {
     expression(py, error)
 }
 

@@ -107,7 +107,7 @@ pub enum Error {
     },
     /// The session has no allocator.
     #[error(
-        "session {session:?} was opened without an allocator\n\
+        "session {session:?} has no allocator\n\
          try: another regime, or a session that was opened with one"
     )]
     NoAllocator {

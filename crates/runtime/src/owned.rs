@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use fercuda_cuda::Stream;
-use fercuda_jit::{Arg, Compiled, Compiler, Graph as Expression};
+use fercuda_jit::{BoundArg, Compiled, Compiler, ExprGraph as Expression};
 use fercuda_tensor::Layout;
 
 use crate::dispatcher::TaskQueue;
@@ -326,10 +326,10 @@ impl Evaluation {
         if bytes == 0 {
             return self.run(recording.stream());
         }
-        let inputs: Vec<Arg<'_>> = self.inputs.iter().map(bound).collect();
-        let outputs: Vec<Arg<'_>> = self.outputs.iter().map(bound).collect();
+        let inputs: Vec<BoundArg<'_>> = self.inputs.iter().map(bound).collect();
+        let outputs: Vec<BoundArg<'_>> = self.outputs.iter().map(bound).collect();
         let scratch = recording.alloc::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        let (stream, scratch) = (recording.stream(), Arg::of(&*scratch));
+        let (stream, scratch) = (recording.stream(), BoundArg::of(&*scratch));
         Ok(self.compiled.run_with(stream, &inputs, &outputs, scratch)?)
     }
 
@@ -338,12 +338,12 @@ impl Evaluation {
     /// # Errors
     /// [`Error::Expression`]; [`Error::Cuda`].
     pub fn run(&self, stream: &Stream) -> Result<()> {
-        let inputs: Vec<Arg<'_>> = self.inputs.iter().map(bound).collect();
-        let outputs: Vec<Arg<'_>> = self.outputs.iter().map(bound).collect();
+        let inputs: Vec<BoundArg<'_>> = self.inputs.iter().map(bound).collect();
+        let outputs: Vec<BoundArg<'_>> = self.outputs.iter().map(bound).collect();
         Ok(self.compiled.run(stream, &inputs, &outputs)?)
     }
 }
 
-fn bound(entry: &BufferEntry) -> Arg<'_> {
-    Arg::of(&entry.memory.buffer).first_at(entry.first)
+fn bound(entry: &BufferEntry) -> BoundArg<'_> {
+    BoundArg::of(&entry.memory.buffer).first_at(entry.first)
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use adds::ADD;
 use bench::Bench;
 use fercuda_cuda::{Image, Launch};
-use fercuda_runtime::jit::{Binary, Graph as Expression};
+use fercuda_runtime::jit::{Binary, ExprGraph as Expression};
 use fercuda_runtime::{
     Argument, Budget, DispatchOptions, Dtype, Error, GraphKey, GraphKind, Graphs, Layout,
     Quantization, RecordOptions, Regime, Resident, Session, SessionConfig, TaskSet,

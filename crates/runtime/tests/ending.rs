@@ -18,7 +18,7 @@ use std::time::Duration;
 use bench::Bench;
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{DeviceBuffer, SharedWords, Stream, destroy_later};
-use fercuda_runtime::jit::{Binary, Graph as Expression};
+use fercuda_runtime::jit::{Binary, ExprGraph as Expression};
 use fercuda_runtime::{
     Budget, BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, EndReason, Error, Key,
     Layout, RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer,

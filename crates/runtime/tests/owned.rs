@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use adds::ADD;
 use bench::Bench;
 use fercuda_cuda::{DeviceBuffer, Function, Image, Launch};
-use fercuda_runtime::jit::{Binary, Graph as Expression, Reduction, Unary};
+use fercuda_runtime::jit::{Binary, ExprGraph as Expression, Reduction, Unary};
 use fercuda_runtime::{
     Argument, Budget, Dtype, EndReason, Error, GraphError, GraphKey, GraphKind, Graphs, Layout,
     Quantization, RecordOptions, Regime, Session, SessionConfig,

@@ -268,7 +268,7 @@ fn what_cannot_be_is_refused_with_what_was_asked() {
     let said = turned.reshape(&[12]).unwrap_err().to_string();
     assert_eq!(
         said,
-        "[4, 3] with strides [1, 4] is no view as [12]\ntry: a contiguous copy first"
+        "[4, 3] with strides [1, 4] has no view as [12]\ntry: a contiguous copy first"
     );
     assert_eq!(of(&[]).unwrap().to_string(), "f32[]");
     assert_eq!(

@@ -44,7 +44,7 @@ static uint64_t allocate(void *user, uint64_t bytes, uint64_t alignment, void *s
         layout = bytes_of(8);
         GIVES(FER_ERROR_ALLOCATOR,
               fer_alloc_buffer(blocks->session, &layout, FER_REGIME_CALLBACKS, &buffer));
-        SAYS("by itself");
+        SAYS("recursively");
         buffer = a_buffer(blocks->session, 100);
         OK(fer_fill_buffer(blocks->session, buffer, 1));
         OK(fer_free_buffer(blocks->session, buffer));

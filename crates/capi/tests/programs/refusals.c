@@ -308,7 +308,7 @@ int main(int count, char **given) {
     tensor.until_step = 0;
     GIVES(FER_ERROR_PLAN, fercuda_ignite(session, &tensor, 1, &number));
     GIVES(FER_ERROR_PLAN, fercuda_ignite_plan(session, "{}", &number));
-    SAYS("no plan");
+    SAYS("not a plan");
     REFUSES("details", fer_arena_info(arena, NULL));
     REFUSES("name", fer_arena_tensor(arena, NULL, &number, NULL));
     REFUSES("name", fer_arena_tensor(arena, "another", &number, NULL));

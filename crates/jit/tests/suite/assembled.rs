@@ -1,6 +1,6 @@
 //! What is written, before NVIDIA's assembler.
 
-use fercuda_jit::{Binary, Graph, Program, Reduction, Unary};
+use fercuda_jit::{Binary, ExprGraph, Program, Reduction, Unary};
 use fercuda_ptx::build::Arch;
 use fercuda_tensor::{Dtype, Layout};
 
@@ -9,8 +9,8 @@ use crate::ptxas;
 use crate::random::expression;
 
 /// Every operation of a type, with what it is cast to.
-fn operations(dtype: Dtype, len: u64) -> Graph {
-    let mut graph = Graph::new();
+fn operations(dtype: Dtype, len: u64) -> ExprGraph {
+    let mut graph = ExprGraph::new();
     let a = graph.input("a", of(dtype, &[len])).unwrap();
     let b = graph.input("b", of(dtype, &[len])).unwrap();
     let mut made = Vec::new();
@@ -34,8 +34,8 @@ fn operations(dtype: Dtype, len: u64) -> Graph {
     graph
 }
 
-fn reductions(dtype: Dtype, layout: Layout, axis: usize) -> Graph {
-    let mut graph = Graph::new();
+fn reductions(dtype: Dtype, layout: Layout, axis: usize) -> ExprGraph {
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", layout).unwrap();
     for op in Reduction::ALL.iter().filter(|op| op.class().has(dtype)) {
         let y = graph.reduce(*op, x, &[axis], false).unwrap();
@@ -52,7 +52,7 @@ fn nvidias_assembler_takes_all_that_is_written() {
     let (Some(ptxas), mut random) = (ptxas::find(), random()) else {
         return;
     };
-    let assemble = |graph: &Graph, aligned: bool| {
+    let assemble = |graph: &ExprGraph, aligned: bool| {
         let program = Program::of(graph, Arch::SM_90, aligned).unwrap();
         ptxas.assemble(&program.ptx().unwrap(), Arch::SM_90);
     };

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
-use fercuda_jit::reference::{self, Exact};
-use fercuda_jit::{Arg, Compiler, Graph};
+use fercuda_jit::reference::{self, ExactValue};
+use fercuda_jit::{BoundArg, Compiler, ExprGraph};
 use fercuda_tensor::{Dtype, Layout};
 
 pub(crate) struct Bench {
@@ -45,7 +45,7 @@ impl Bench {
     }
 
     /// Runs it with these elements, and gives those of its outputs.
-    pub(crate) fn run(&self, graph: &Graph, inputs: &[Vec<u64>]) -> Vec<Vec<u64>> {
+    pub(crate) fn run(&self, graph: &ExprGraph, inputs: &[Vec<u64>]) -> Vec<Vec<u64>> {
         let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
         let put = |layout: &Layout, bits: &[u64]| {
             let bytes = scattered(layout, bits);
@@ -64,9 +64,9 @@ impl Bench {
                 (buffer, first(layout))
             })
             .collect();
-        fn args(buffers: &[(DeviceBuffer<u8>, u64)]) -> Vec<Arg<'_>> {
+        fn args(buffers: &[(DeviceBuffer<u8>, u64)]) -> Vec<BoundArg<'_>> {
             let args = buffers.iter();
-            args.map(|(buffer, first)| Arg::of(buffer).first_at(*first))
+            args.map(|(buffer, first)| BoundArg::of(buffer).first_at(*first))
                 .collect()
         }
         let done = self
@@ -100,7 +100,7 @@ impl Bench {
     }
 
     /// The software device has found nothing.
-    pub(crate) fn sound(&self, graph: &Graph) {
+    pub(crate) fn sound(&self, graph: &ExprGraph) {
         if self.context.device().cuda().is_software() {
             let findings = fercuda_softgpu::control::take_findings();
             if let Some(finding) = findings.first() {
@@ -116,7 +116,7 @@ impl Bench {
     }
 
     /// Every element of every output is what the reference allows.
-    pub(crate) fn check(&self, graph: &Graph, inputs: &[Vec<u64>]) {
+    pub(crate) fn check(&self, graph: &ExprGraph, inputs: &[Vec<u64>]) {
         let got = self.run(graph, inputs);
         let wanted = reference::evaluate(graph, inputs);
         for (((name, layout), got), wanted) in graph.outputs().zip(&got).zip(&wanted) {
@@ -137,7 +137,7 @@ impl Bench {
     }
 }
 
-fn shown(graph: &Graph, inputs: &[Vec<u64>]) -> String {
+fn shown(graph: &ExprGraph, inputs: &[Vec<u64>]) -> String {
     let all = graph.inputs().zip(inputs).map(|((name, layout), bits)| {
         let few = bits.iter().take(64);
         let few: Vec<_> = few
@@ -215,15 +215,18 @@ fn element(random: &mut fastrand::Rng, dtype: Dtype) -> u64 {
                 f64::NEG_INFINITY,
                 f64::NAN,
             ];
-            reference::encode(dtype, Exact::Float(special[random.usize(..special.len())]))
+            reference::encode(
+                dtype,
+                ExactValue::Float(special[random.usize(..special.len())]),
+            )
         }
         3..6 => random.u64(..) & all,
         _ if float => {
             let value = (random.f64() - 0.5) * f64::exp2(f64::from(random.i32(-6..6)));
-            reference::encode(dtype, Exact::Float(value))
+            reference::encode(dtype, ExactValue::Float(value))
         }
         6..30 => random.u64(..) & all,
-        _ => reference::encode(dtype, Exact::Int(random.i128(-9..10))),
+        _ => reference::encode(dtype, ExactValue::Int(random.i128(-9..10))),
     }
 }
 
@@ -236,7 +239,7 @@ pub(crate) fn between(
 ) -> Vec<u64> {
     let all = (0..count).map(|_| {
         let value = least + (most - least) * random.f64();
-        reference::encode(dtype, Exact::Float(value))
+        reference::encode(dtype, ExactValue::Float(value))
     });
     all.collect()
 }

@@ -1,13 +1,13 @@
 //! The forms between an expression and its code.
 
-use fercuda_jit::reference::{Exact, decode};
-use fercuda_jit::{Binary, Canonical, Graph, Id, Number, Reduction, Unary};
+use fercuda_jit::reference::{ExactValue, decode};
+use fercuda_jit::{Binary, Canonical, ExprGraph, NodeId, NumberLiteral, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, elements, of, random};
 
-fn two() -> (Graph, Id, Id) {
-    let mut graph = Graph::new();
+fn two() -> (ExprGraph, NodeId, NodeId) {
+    let mut graph = ExprGraph::new();
     let a = graph.input("a", of(Dtype::F32, &[8, 16])).unwrap();
     let b = graph.input("b", of(Dtype::F32, &[8, 16])).unwrap();
     (graph, a, b)
@@ -40,7 +40,7 @@ fn an_expression_has_one_key_however_it_is_said() {
 #[test]
 fn a_key_is_of_all_that_matters() {
     let mut keys = Vec::new();
-    let mut note = |graph: Graph| keys.push(Canonical::of(&graph).unwrap().key());
+    let mut note = |graph: ExprGraph| keys.push(Canonical::of(&graph).unwrap().key());
     for (dtype, shape, number) in [
         (Dtype::F32, [4, 6], 1.5),
         (Dtype::F16, [4, 6], 1.5),
@@ -50,7 +50,7 @@ fn a_key_is_of_all_that_matters() {
     ] {
         for op in [Binary::Mul, Binary::Sub, Binary::Div] {
             for turned in [false, true] {
-                let mut graph = Graph::new();
+                let mut graph = ExprGraph::new();
                 let layout = match turned {
                     true => of(dtype, &[shape[1], shape[0]]).permute(&[1, 0]).unwrap(),
                     false => of(dtype, &shape),
@@ -64,7 +64,7 @@ fn a_key_is_of_all_that_matters() {
         }
     }
     for axis in [0, 1] {
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(Dtype::F32, &[4, 6])).unwrap();
         let y = graph.reduce(Reduction::Max, x, &[axis], false).unwrap();
         graph.output("y", y).unwrap();
@@ -77,8 +77,8 @@ fn a_key_is_of_all_that_matters() {
 }
 
 /// The canonical form of an operation on constants.
-fn folded(dtype: Dtype, make: impl FnOnce(&mut Graph) -> Id) -> (String, Graph) {
-    let mut graph = Graph::new();
+fn folded(dtype: Dtype, make: impl FnOnce(&mut ExprGraph) -> NodeId) -> (String, ExprGraph) {
+    let mut graph = ExprGraph::new();
     let made = make(&mut graph);
     let y = graph.broadcast(made, &[3]).unwrap();
     graph.output("y", y).unwrap();
@@ -92,7 +92,7 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in Dtype::ALL {
         // Once as constants, which are folded where that can be, and once as inputs.
-        let (mut folded, mut plain) = (Graph::new(), Graph::new());
+        let (mut folded, mut plain) = (ExprGraph::new(), ExprGraph::new());
         let mut bound = Vec::new();
         let ops: Vec<Binary> = Binary::ALL
             .iter()
@@ -103,9 +103,9 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
         for (at, op) in ops.iter().enumerate() {
             let both = elements(&mut random, dtype, 2);
             let number = |bits: u64| match decode(dtype, bits) {
-                Exact::Float(value) => Number::Float(value),
-                Exact::Int(value) if dtype == Dtype::Bool => Number::Bool(value != 0),
-                Exact::Int(value) => Number::Int(value),
+                ExactValue::Float(value) => NumberLiteral::Float(value),
+                ExactValue::Int(value) if dtype == Dtype::Bool => NumberLiteral::Bool(value != 0),
+                ExactValue::Int(value) => NumberLiteral::Int(value),
             };
             let [a, b] = [both[0], both[1]].map(|bits| folded.constant(dtype, number(bits)));
             let y = folded.binary(*op, a.unwrap(), b.unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
         let (got, wanted) = (bench.run(&folded, &[]), bench.run(&plain, &bound));
         for (((_, layout), got), wanted) in folded.outputs().zip(got).zip(wanted) {
             let [x, y] = [&got, &wanted].map(|bits| decode(layout.dtype(), bits[0]));
-            let nan = |x: Exact| matches!(x, Exact::Float(x) if x.is_nan());
+            let nan = |x: ExactValue| matches!(x, ExactValue::Float(x) if x.is_nan());
             assert!(
                 got == wanted || nan(x) && nan(y),
                 "{x:?} and {y:?}\n{folded}\n{bound:?}"
@@ -129,7 +129,7 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
 
 #[test]
 fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
-    let constant = |graph: &mut Graph, value: f64| graph.constant(Dtype::F32, value).unwrap();
+    let constant = |graph: &mut ExprGraph, value: f64| graph.constant(Dtype::F32, value).unwrap();
     let (text, _) = folded(Dtype::F32, |graph| {
         let x = constant(graph, 2.0);
         graph.unary(Unary::Exp, x).unwrap()
@@ -150,8 +150,8 @@ fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
 
 #[test]
 fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
-    let kernels = |make: &dyn Fn(&mut Graph, Id) -> Id| {
-        let mut graph = Graph::new();
+    let kernels = |make: &dyn Fn(&mut ExprGraph, NodeId) -> NodeId| {
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(Dtype::F32, &[6, 8])).unwrap();
         let y = make(&mut graph, x);
         graph.output("y", y).unwrap();
@@ -193,7 +193,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
 #[test]
 fn reductions_one_upon_the_other_are_one_kernel_and_across_each_other_two() {
     let bench = Bench::shared();
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[6, 40])).unwrap();
     let y = graph.layer_norm(x, 1, None, None, 1e-5).unwrap();
     let y = graph.softmax(y, 1).unwrap();
@@ -219,7 +219,7 @@ fn reductions_one_upon_the_other_are_one_kernel_and_across_each_other_two() {
 
 #[test]
 fn what_cannot_be_said_is_refused_with_what_was_wrong() {
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let f = graph.input("f", of(Dtype::F32, &[4, 6])).unwrap();
     let i = graph.input("i", of(Dtype::I32, &[4])).unwrap();
     let d = graph.input("d", of(Dtype::F64, &[4, 6])).unwrap();
@@ -248,6 +248,6 @@ fn what_cannot_be_said_is_refused_with_what_was_wrong() {
     let overlapping = Layout::strided(Dtype::F32, &[4, 6], &[1, 1]).unwrap();
     let error = graph.output_as("y", c, overlapping).unwrap_err();
     assert!(error.to_string().contains("two elements"), "{error}");
-    let other = Graph::new();
+    let other = ExprGraph::new();
     assert!(other.dtype(c).is_err());
 }

@@ -1,6 +1,6 @@
 //! Random expressions, against the reference.
 
-use fercuda_jit::{Binary, Graph, Id, Reduction, Unary};
+use fercuda_jit::{Binary, ExprGraph, NodeId, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout, MAX_RANK};
 
 use crate::bench::{Bench, elements, of, random};
@@ -45,9 +45,9 @@ fn layout(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Layout {
 }
 
 /// A random expression, and how its inputs lie.
-pub(crate) fn expression(random: &mut fastrand::Rng) -> Graph {
-    let mut graph = Graph::new();
-    let mut nodes: Vec<Id> = Vec::new();
+pub(crate) fn expression(random: &mut fastrand::Rng) -> ExprGraph {
+    let mut graph = ExprGraph::new();
+    let mut nodes: Vec<NodeId> = Vec::new();
     let base: Vec<u64> = (0..random.usize(1..4))
         .map(|_| pick(random, &[1, 2, 3, 4, 8, 17, 32]))
         .collect();
@@ -94,10 +94,10 @@ pub(crate) fn expression(random: &mut fastrand::Rng) -> Graph {
 /// One more node; none if what was thought of cannot be.
 fn grow(
     random: &mut fastrand::Rng,
-    graph: &mut Graph,
-    nodes: &[Id],
+    graph: &mut ExprGraph,
+    nodes: &[NodeId],
     dtypes: &[Dtype],
-) -> Option<Id> {
+) -> Option<NodeId> {
     let x = pick(random, nodes);
     let y = pick(random, nodes);
     let (dtype, shape) = (graph.dtype(x).unwrap(), graph.shape(x).unwrap());
