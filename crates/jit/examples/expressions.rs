@@ -1,5 +1,5 @@
-//! What expressions cost: from saying one to its result, cold and warm, and what their
-//! kernels move beside what the memory could.
+//! Measures the cost of expressions: from building one to its result, cold and warm, and the
+//! throughput of their kernels beside the memory's.
 //!
 //! `expressions [--small]`: on whichever device `FERCUDA_DEVICE` says. Medians of several, inputs
 //! random; kernels are timed by events over many launches, on buffers that are together
@@ -18,7 +18,7 @@ use fercuda_tensor::{Dtype, Layout};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Made = std::result::Result<(), ExprError>;
 
-/// Bytes that a copy moves in a second, read and written, on an H200.
+/// Throughput of a copy on an H200, bytes read and written per second.
 const FLOOR: f64 = 4.24e12;
 /// Buffers that are together larger than an H200's L2.
 const CACHE: u64 = 256 << 20;
@@ -133,7 +133,7 @@ impl Case {
     }
 }
 
-/// One set of what a graph is bound to.
+/// Buffers for one run of a graph.
 struct Buffers {
     inputs: Vec<DeviceBuffer<u8>>,
     outputs: Vec<DeviceBuffer<u8>>,
@@ -142,7 +142,7 @@ struct Buffers {
 impl Buffers {
     fn new(graph: &ExprGraph, stream: &Stream, random: &[u8]) -> Result<Self> {
         let inputs = graph.inputs().map(|(_, layout)| {
-            // Any bits of exponents below the largest: no NaN.
+            // Random bits with exponents below the largest: no NaN.
             let bytes = layout.bytes() as usize;
             let data: Vec<u8> = random.iter().cycle().take(bytes).copied().collect();
             DeviceBuffer::from_host(&data, stream)
@@ -187,7 +187,7 @@ fn main() -> Result<()> {
     let stream = Stream::new(&context)?;
     println!("{device}, driver {:?}", device.cuda().version()?);
     let mut numbers = fastrand::Rng::new();
-    // Halves and f32 from about -2 to 2, whichever way they are read.
+    // Halves and f32 from about -2 to 2, however they are read.
     let random: Vec<u8> = (0..1 << 20)
         .map(|at| match at % 2 {
             0 => numbers.u8(..),
@@ -230,7 +230,7 @@ fn main() -> Result<()> {
                 compiled.run(&stream, &inputs, &outputs)?;
                 stream.synchronize()?;
                 let time = begun.elapsed();
-                // Where rows are not the first extent there is no such thing.
+                // If rows are not the first extent this case does not exist.
                 if compiled.origin() == wanted {
                     times.push(time);
                 }
@@ -304,7 +304,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A folder that goes when it is dropped.
+/// A folder that is deleted on drop.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -324,7 +324,7 @@ impl Drop for Folder {
     }
 }
 
-/// The first compilation and the first launch pay for the driver's own.
+/// The first compilation and the first launch include the driver's own initialisation.
 fn warm_up(context: &Context, stream: &Stream) -> Result<()> {
     let case = Case {
         name: "",
@@ -342,7 +342,7 @@ fn warm_up(context: &Context, stream: &Stream) -> Result<()> {
 const EMPTY: &str = ".version 8.0\n.target sm_75\n.address_size 64\n\
     .visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n) { ret; }\n";
 
-/// Host's time of what is known already.
+/// Host time of a cached expression.
 fn warm(context: &Context, stream: &Stream, random: &[u8]) -> Result<()> {
     let case = Case {
         name: "softmax",

@@ -1,8 +1,8 @@
-//! Elements a gibibyte apart, which offsets of 32 bits do not reach.
+//! Elements a gibibyte apart, beyond offsets of 32 bits.
 //!
-//! `far`: on whichever device `FERCUDA_DEVICE` says; it takes 2 GiB there, and of the software
-//! device with its checks 5 GB of the host, which is why it is no test. It fails if an element
-//! is not what it should be.
+//! `far`: on whichever device `FERCUDA_DEVICE` selects; it takes 2 GiB there, and on the software
+//! device with its checks 5 GB of the host, which is why it is not a test. It fails if an element
+//! is wrong.
 #![expect(clippy::print_stdout, reason = "figures for people")]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
@@ -12,9 +12,9 @@ use fercuda_tensor::{Dtype, Layout};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const FAR: usize = 1 << 30;
-/// Where the first element is.
+/// Offset of the first element.
 const FIRST: usize = 16;
-/// Bytes that are set about each of the two places.
+/// Bytes that are set around each of the two elements.
 const NEAR: usize = 40;
 
 fn main() -> Result<()> {
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     let outputs = [at(&to), BoundArg::of(&sums)];
     compiler.run(&graph, &stream, &[at(&from)], &outputs)?;
 
-    // Backwards along a row of five, which begins 7 further on in each.
+    // Backwards along a row of five, which begins 7 elements further on in each row.
     let element = |side: usize, row: usize, col: usize| near(side)[FIRST + row * 7 - col - 8];
     for (row, got) in sums.to_vec(&stream)?.into_iter().enumerate() {
         let all = [0, 1].into_iter();

@@ -119,7 +119,7 @@ pub enum ExprError {
     },
     /// Elements of an output may overlap.
     #[error(
-        "output {name:?} as {layout}: elements may overlap\ntry: a layout whose strides are not 0 and do not interleave"
+        "output {name:?} as {layout}: two elements may overlap\ntry: a layout whose strides are not 0 and do not interleave"
     )]
     Overlap {
         /// The output's name.

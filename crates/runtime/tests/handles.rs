@@ -1,4 +1,4 @@
-//! Handles against a model that remembers all that were ever given out.
+//! Handles against a model that remembers all that were ever returned.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Op {
     Insert,
-    /// Of the handles given out so far, live or not.
+    /// One of the handles returned so far, live or not.
     Remove(prop::sample::Index),
     Change(prop::sample::Index),
     /// Any number.
@@ -27,7 +27,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 proptest! {
     #[test]
-    fn a_handle_means_one_value_for_ever_or_nothing(ops in ops(), number in any::<u16>()) {
+    fn handle_names_one_value_for_ever_or_nothing(ops in ops(), number in any::<u16>()) {
         let mut table = HandleTable::new(number);
         let mut given: Vec<HandleId> = Vec::new();
         let mut live: HashMap<HandleId, usize> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What is written, before NVIDIA's assembler.
+//! Generated code, checked by NVIDIA's assembler.
 
 use fercuda_jit::{Binary, ExprGraph, Program, Reduction, Unary};
 use fercuda_ptx::build::Arch;
@@ -8,7 +8,7 @@ use crate::bench::{of, random};
 use crate::ptxas;
 use crate::random::expression;
 
-/// Every operation of a type, with what it is cast to.
+/// Every operation of a type, with casts of it.
 fn operations(dtype: Dtype, len: u64) -> ExprGraph {
     let mut graph = ExprGraph::new();
     let a = graph.input("a", of(dtype, &[len])).unwrap();
@@ -20,7 +20,7 @@ fn operations(dtype: Dtype, len: u64) -> ExprGraph {
     for op in Binary::ALL.iter().filter(|op| op.class().has(dtype)) {
         made.push(graph.binary(*op, a, b).unwrap());
     }
-    // All to one, so that there are few outputs.
+    // All combined into one, so that there are few outputs.
     let mut all = graph.constant(Dtype::Bool, true).unwrap();
     for node in made {
         let yes = graph.cast(node, Dtype::Bool).unwrap();
@@ -48,7 +48,7 @@ fn reductions(dtype: Dtype, layout: Layout, axis: usize) -> ExprGraph {
 }
 
 #[test]
-fn nvidias_assembler_takes_all_that_is_written() {
+fn nvidias_assembler_accepts_all_generated_code() {
     let (Some(ptxas), mut random) = (ptxas::find(), random()) else {
         return;
     };

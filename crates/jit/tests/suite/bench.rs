@@ -1,4 +1,4 @@
-//! A device, and expressions run on it beside the reference.
+//! A device, on which expressions run beside the reference.
 
 use std::sync::OnceLock;
 
@@ -13,11 +13,10 @@ pub(crate) struct Bench {
     pub(crate) compiler: Compiler,
 }
 
-/// Findings of the software device are the process's; so expressions run one after the
-/// other.
+/// Findings of the software device are process-wide, so expressions run one after the other.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Random numbers whose seed is printed.
+/// Random numbers with a printed seed.
 pub(crate) fn random() -> fastrand::Rng {
     let seed = match std::env::var("FERCUDA_SEED") {
         Ok(seed) => seed.parse().unwrap(),
@@ -44,7 +43,7 @@ impl Bench {
         BENCH.get_or_init(Self::new)
     }
 
-    /// Runs it with these elements, and gives those of its outputs.
+    /// Runs a graph with these elements; returns those of its outputs.
     pub(crate) fn run(&self, graph: &ExprGraph, inputs: &[Vec<u64>]) -> Vec<Vec<u64>> {
         let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
         let put = |layout: &Layout, bits: &[u64]| {
@@ -99,7 +98,7 @@ impl Bench {
         got
     }
 
-    /// The software device has found nothing.
+    /// Checks that the software device has found nothing.
     pub(crate) fn sound(&self, graph: &ExprGraph) {
         if self.context.device().cuda().is_software() {
             let findings = fercuda_softgpu::control::take_findings();
@@ -115,7 +114,7 @@ impl Bench {
         }
     }
 
-    /// Every element of every output is what the reference allows.
+    /// Checks every element of every output against the reference.
     pub(crate) fn check(&self, graph: &ExprGraph, inputs: &[Vec<u64>]) {
         let got = self.run(graph, inputs);
         let wanted = reference::evaluate(graph, inputs);
@@ -148,9 +147,9 @@ fn shown(graph: &ExprGraph, inputs: &[Vec<u64>]) -> String {
     all.collect::<Vec<_>>().join("\n")
 }
 
-/// Where the first element is, from where the memory begins.
+/// Offset of the first element in the memory.
 pub(crate) fn first(layout: &Layout) -> u64 {
-    // At a multiple of 16, so that vectors are tried.
+    // A multiple of 16, so that vector accesses are used.
     layout
         .reach_bytes()
         .start
@@ -171,7 +170,7 @@ fn places(layout: &Layout) -> Vec<usize> {
     all.into_iter().map(|place| place as usize).collect()
 }
 
-/// Memory in which these elements lie.
+/// Memory with these elements at the layout's offsets.
 pub(crate) fn scattered(layout: &Layout, bits: &[u64]) -> Vec<u8> {
     let size = layout.dtype().bytes() as usize;
     let until = first(layout) + layout.reach_bytes().end.unsigned_abs();
@@ -192,7 +191,7 @@ pub(crate) fn gathered(layout: &Layout, bytes: &[u8]) -> Vec<u64> {
     all.collect()
 }
 
-/// Elements of a type: of floats mostly of ordinary size, and some that are special.
+/// Elements of a type: floats mostly of ordinary size, and some special ones.
 pub(crate) fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
     (0..count).map(|_| element(random, dtype)).collect()
 }
@@ -230,7 +229,7 @@ fn element(random: &mut fastrand::Rng, dtype: Dtype) -> u64 {
     }
 }
 
-/// Floats between two, or integers of that size.
+/// Floats in a range, or integers of that size.
 pub(crate) fn between(
     random: &mut fastrand::Rng,
     dtype: Dtype,
@@ -244,7 +243,7 @@ pub(crate) fn between(
     all.collect()
 }
 
-/// Side by side.
+/// A contiguous layout.
 pub(crate) fn of(dtype: Dtype, shape: &[u64]) -> Layout {
     Layout::contiguous(dtype, shape).unwrap()
 }

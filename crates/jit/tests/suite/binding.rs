@@ -1,4 +1,4 @@
-//! What is bound to an expression, and what is kept of it.
+//! Bindings of an expression, and caching of its code.
 
 use std::sync::Arc;
 use std::thread;
@@ -27,7 +27,7 @@ fn soft(rows: u64, len: u64) -> ExprGraph {
 }
 
 #[test]
-fn what_maps_elements_may_overwrite_its_input() {
+fn map_may_overwrite_its_input() {
     let bench = Bench::new();
     for len in [1, 5, 64, 1027] {
         let values: Vec<f32> = (0..len).map(|n| n as f32).collect();
@@ -44,7 +44,7 @@ fn what_maps_elements_may_overwrite_its_input() {
 }
 
 #[test]
-fn an_output_on_anything_else_is_refused() {
+fn other_overlaps_of_an_output_are_refused() {
     let bench = Bench::new();
     let buffer = DeviceBuffer::<f32>::zeroed(&bench.stream, 200).unwrap();
     let all = BoundArg::of(&buffer);
@@ -55,7 +55,7 @@ fn an_output_on_anything_else_is_refused() {
     };
     // A little further on.
     refused(&doubled(100), &[all], &[all.first_at(16)]);
-    // Rows, which others of the row read.
+    // Rows, which other elements of the row read.
     refused(&soft(2, 10), &[all], &[all]);
     // Another order.
     let mut graph = ExprGraph::new();
@@ -63,7 +63,7 @@ fn an_output_on_anything_else_is_refused() {
     let y = graph.permute(x, &[1, 0]).unwrap();
     graph.output("y", y).unwrap();
     refused(&graph, &[all], &[all]);
-    // Another type in its place.
+    // Another type at the same place.
     let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[8])).unwrap();
     let y = graph.cast(x, Dtype::F16).unwrap();
@@ -76,7 +76,7 @@ fn an_output_on_anything_else_is_refused() {
     let other = DeviceBuffer::<f32>::zeroed(&bench.stream, 200).unwrap();
     let other = BoundArg::of(&other);
     refused(&graph, &[all, all], &[other, other.first_at(4)]);
-    // Side by side is well.
+    // Adjacent memory is fine.
     let right = all.first_at(400);
     bench
         .compiler
@@ -85,7 +85,7 @@ fn an_output_on_anything_else_is_refused() {
 }
 
 #[test]
-fn what_is_too_small_or_lies_unevenly_or_is_missing_is_refused() {
+fn small_misaligned_or_missing_buffers_are_refused() {
     let bench = Bench::new();
     let buffer = DeviceBuffer::<f32>::zeroed(&bench.stream, 100).unwrap();
     let other = DeviceBuffer::<f32>::zeroed(&bench.stream, 100).unwrap();
@@ -115,7 +115,7 @@ fn what_is_too_small_or_lies_unevenly_or_is_missing_is_refused() {
 }
 
 #[test]
-fn memory_that_begins_at_no_multiple_of_sixteen_will_do() {
+fn memory_without_alignment_of_sixteen_works() {
     let (bench, mut random) = (Bench::new(), random());
     let len = 1000;
     let values: Vec<f32> = (0..len + 8).map(|_| random.f32()).collect();
@@ -139,7 +139,7 @@ fn memory_that_begins_at_no_multiple_of_sixteen_will_do() {
 }
 
 #[test]
-fn memory_between_kernels_may_be_the_callers() {
+fn caller_may_provide_the_memory_between_kernels() {
     let (bench, mut random) = (Bench::new(), random());
     let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[8, 12])).unwrap();
@@ -180,7 +180,7 @@ fn compiler(bench: &Bench, folder: &std::path::Path) -> Compiler {
     Compiler::with_cache(&bench.context, Some(Cache::at_for(folder, "jit"))).unwrap()
 }
 
-/// Runs the softmax of something, whose sum is 1.
+/// Runs a softmax and checks that its sum is 1.
 fn works(bench: &Bench, compiler: &Compiler, graph: &ExprGraph) -> CodeOrigin {
     let compiled = compiler.compile(graph).unwrap();
     let x = DeviceBuffer::from_host(&[0.5f32; 60], &bench.stream).unwrap();
@@ -194,12 +194,12 @@ fn works(bench: &Bench, compiler: &Compiler, graph: &ExprGraph) -> CodeOrigin {
 }
 
 #[test]
-fn another_process_finds_what_one_has_compiled() {
+fn compiled_code_is_found_by_other_processes() {
     let (bench, folder) = (Bench::new(), tempfile::tempdir().unwrap());
     let graph = soft(3, 20);
     let first = compiler(&bench, folder.path());
     assert_eq!(works(&bench, &first, &graph), CodeOrigin::Compiled);
-    // Of other rows it is the same code.
+    // With another number of rows it is the same code.
     let more = soft(5, 20);
     assert_eq!(first.compile(&more).unwrap().origin(), CodeOrigin::Memory);
     let second = compiler(&bench, folder.path());
@@ -210,7 +210,7 @@ fn another_process_finds_what_one_has_compiled() {
 }
 
 #[test]
-fn what_was_damaged_on_disk_is_never_believed() {
+fn damaged_files_are_never_loaded() {
     let (bench, folder) = (Bench::new(), tempfile::tempdir().unwrap());
     let graph = soft(3, 20);
     works(&bench, &compiler(&bench, folder.path()), &graph);
@@ -223,8 +223,8 @@ fn what_was_damaged_on_disk_is_never_believed() {
         match round {
             0 => bytes.clear(),
             1..4 => bytes.truncate(random.usize(..bytes.len())),
-            4 => bytes = b"somebody else's".to_vec(),
-            // A file of the right form, of another text; of machine code another byte.
+            4 => bytes = b"not a cache file".to_vec(),
+            // A file of the right format with other PTX; for machine code another byte.
             5 => match std::str::from_utf8(&whole) {
                 Ok(text) => bytes = text.replace("add.rn.f32", "sub.rn.f32").into_bytes(),
                 Err(_) => bytes[whole.len() / 2] ^= 0xff,
@@ -238,7 +238,7 @@ fn what_was_damaged_on_disk_is_never_believed() {
         let again = compiler(&bench, folder.path());
         assert_eq!(works(&bench, &again, &graph), CodeOrigin::Compiled);
         assert_eq!(again.take_warnings().len(), 1);
-        // And it is whole again.
+        // And the file is intact again.
         assert!(std::fs::read(&path).unwrap() == whole);
         let last = compiler(&bench, folder.path());
         assert_eq!(works(&bench, &last, &graph), CodeOrigin::Disk);
@@ -246,7 +246,7 @@ fn what_was_damaged_on_disk_is_never_believed() {
 }
 
 #[test]
-fn threads_that_compile_the_same_at_once_all_have_it() {
+fn concurrent_compilations_of_one_expression_all_succeed() {
     let (bench, folder) = (Arc::new(Bench::new()), tempfile::tempdir().unwrap());
     for round in 0..4 {
         let graph = soft(3, 20 + round);
@@ -254,7 +254,7 @@ fn threads_that_compile_the_same_at_once_all_have_it() {
         let threads: Vec<_> = (0..4)
             .map(|n| {
                 let (bench, graph, path) = (bench.clone(), graph.clone(), path.clone());
-                // Two share a compiler, two have their own, as processes do.
+                // Two threads share a compiler, two have their own, as processes do.
                 let own = compiler(&bench, &path);
                 thread::spawn(move || {
                     let one = if n < 2 { &bench.compiler } else { &own };
@@ -273,7 +273,7 @@ fn threads_that_compile_the_same_at_once_all_have_it() {
 }
 
 #[test]
-fn nothing_to_do_is_nothing_done() {
+fn empty_expressions_launch_nothing() {
     let bench = Bench::new();
     let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[0, 5])).unwrap();

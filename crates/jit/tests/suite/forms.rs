@@ -1,4 +1,4 @@
-//! The forms between an expression and its code.
+//! Intermediate forms between an expression and its code.
 
 use fercuda_jit::reference::{ExactValue, decode};
 use fercuda_jit::{Binary, Canonical, ExprGraph, NodeId, NumberLiteral, Reduction, Unary};
@@ -14,7 +14,7 @@ fn two() -> (ExprGraph, NodeId, NodeId) {
 }
 
 #[test]
-fn an_expression_has_one_key_however_it_is_said() {
+fn equivalent_expressions_have_one_key() {
     let (mut one, a, b) = two();
     let sum = one.binary(Binary::Add, a, b).unwrap();
     let more = one.binary(Binary::Gt, sum, a).unwrap();
@@ -22,7 +22,7 @@ fn an_expression_has_one_key_however_it_is_said() {
     one.output("y", y).unwrap();
 
     let (mut other, a, b) = two();
-    // Never used, said twice, the other way round, by way of views that come to nothing.
+    // Dead code, duplicates, swapped operands, and views that cancel out.
     other.unary(Unary::Exp, a).unwrap();
     let turned = other.permute(a, &[1, 0]).unwrap();
     let back = other.permute(turned, &[1, 0]).unwrap();
@@ -38,7 +38,7 @@ fn an_expression_has_one_key_however_it_is_said() {
 }
 
 #[test]
-fn a_key_is_of_all_that_matters() {
+fn key_depends_on_all_relevant_properties() {
     let mut keys = Vec::new();
     let mut note = |graph: ExprGraph| keys.push(Canonical::of(&graph).unwrap().key());
     for (dtype, shape, number) in [
@@ -88,10 +88,10 @@ fn folded(dtype: Dtype, make: impl FnOnce(&mut ExprGraph) -> NodeId) -> (String,
 }
 
 #[test]
-fn constants_are_folded_to_the_bits_that_the_device_computes() {
+fn constants_are_folded_to_the_devices_bits() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in Dtype::ALL {
-        // Once as constants, which are folded where that can be, and once as inputs.
+        // Once as constants, which are folded where possible, and once as inputs.
         let (mut folded, mut plain) = (ExprGraph::new(), ExprGraph::new());
         let mut bound = Vec::new();
         let ops: Vec<Binary> = Binary::ALL
@@ -128,7 +128,7 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
 }
 
 #[test]
-fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
+fn exact_operations_are_folded_and_approximated_ones_are_not() {
     let constant = |graph: &mut ExprGraph, value: f64| graph.constant(Dtype::F32, value).unwrap();
     let (text, _) = folded(Dtype::F32, |graph| {
         let x = constant(graph, 2.0);
@@ -140,7 +140,7 @@ fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
         graph.binary(Binary::Add, x, y).unwrap()
     });
     assert!(text.contains(&format!("{:?}", 0.1f32 + 0.2f32)), "{text}");
-    // Zero times infinity is NaN, whose bits are the device's.
+    // Zero times infinity is NaN, with device-dependent bits.
     let (text, _) = folded(Dtype::F32, |graph| {
         let (x, y) = (constant(graph, 0.0), constant(graph, f64::INFINITY));
         graph.binary(Binary::Mul, x, y).unwrap()
@@ -149,7 +149,7 @@ fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
 }
 
 #[test]
-fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
+fn view_needs_a_copy_only_where_strides_cannot_express_it() {
     let kernels = |make: &dyn Fn(&mut ExprGraph, NodeId) -> NodeId| {
         let mut graph = ExprGraph::new();
         let x = graph.input("x", of(Dtype::F32, &[6, 8])).unwrap();
@@ -160,7 +160,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
         let compiled = bench.compiler.compile(&graph).unwrap();
         compiled.program().launches.len()
     };
-    // Turned and cut of a result: loaded so.
+    // A permuted slice of a result: loaded that way.
     assert_eq!(
         kernels(&|graph, x| {
             let y = graph.unary(Unary::Neg, x).unwrap();
@@ -169,7 +169,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
         }),
         1
     );
-    // A shape that no strides have, written out: stored so.
+    // A reshape that no strides express, as an output: stored that way.
     assert_eq!(
         kernels(&|graph, x| {
             let y = graph.permute(x, &[1, 0]).unwrap();
@@ -178,7 +178,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
         }),
         1
     );
-    // The same in the middle of things: copied first.
+    // The same as an intermediate value: copied first.
     assert_eq!(
         kernels(&|graph, x| {
             let y = graph.permute(x, &[1, 0]).unwrap();
@@ -191,7 +191,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
 }
 
 #[test]
-fn reductions_one_upon_the_other_are_one_kernel_and_across_each_other_two() {
+fn dependent_reductions_over_one_axis_are_one_kernel_and_over_two_axes_two() {
     let bench = Bench::shared();
     let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[6, 40])).unwrap();
@@ -218,7 +218,7 @@ fn reductions_one_upon_the_other_are_one_kernel_and_across_each_other_two() {
 }
 
 #[test]
-fn what_cannot_be_said_is_refused_with_what_was_wrong() {
+fn invalid_nodes_are_refused_with_the_cause() {
     let mut graph = ExprGraph::new();
     let f = graph.input("f", of(Dtype::F32, &[4, 6])).unwrap();
     let i = graph.input("i", of(Dtype::I32, &[4])).unwrap();
@@ -232,11 +232,14 @@ fn what_cannot_be_said_is_refused_with_what_was_wrong() {
         (graph.softmax(f, 2), "softmax over axis 2 of [4, 6]"),
         (graph.reduce(Reduction::Mean, i, &[0], false), "mean of i32"),
         (graph.reshape(f, &[5, 5]), "reshape: [4, 6] has 24 elements"),
-        (graph.permute(f, &[0, 0]), "permute: [0, 0] is no order"),
+        (
+            graph.permute(f, &[0, 0]),
+            "permute: [0, 0] is not a permutation",
+        ),
         (graph.broadcast(f, &[4, 7]), "broadcast"),
         (graph.slice(f, 1, 2..9, 1), "slice: elements 2 to 9"),
-        (graph.constant(Dtype::U8, 300i64), "300 is no u8"),
-        (graph.constant(Dtype::I32, 1.5), "1.5 is no i32"),
+        (graph.constant(Dtype::U8, 300i64), "u8 cannot represent 300"),
+        (graph.constant(Dtype::I32, 1.5), "i32 cannot represent 1.5"),
         (graph.input("f", of(Dtype::F32, &[1])), "two inputs \"f\""),
         (graph.layer_norm(f, 1, Some(f), None, 1e-5), "layer_norm"),
     ];

@@ -1,11 +1,11 @@
-//! Every operation of every type that takes it.
+//! Every operation on every type that accepts it.
 
 use fercuda_jit::{Binary, ExprGraph, Unary};
 use fercuda_tensor::Dtype;
 
 use crate::bench::{Bench, between, elements, of, random};
 
-/// Odd, so that some are left over.
+/// Odd, so that there is a remainder.
 const COUNT: u64 = 77;
 
 #[test]
@@ -48,7 +48,7 @@ fn every_operation_on_two_operands_is_within_its_bound() {
 }
 
 #[test]
-fn what_takes_three_operands_is_within_its_bound() {
+fn operations_on_three_operands_are_within_their_bound() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in Dtype::ALL {
         let mut graph = ExprGraph::new();
@@ -82,7 +82,7 @@ fn every_type_is_cast_to_every_other_as_the_reference_does() {
             let y = graph.cast(x, to).unwrap();
             graph.output(to.name(), y).unwrap();
             if to != Dtype::Bool && to != from {
-                // And back, which must not undo what was lost.
+                // And back, which must not undo the rounding.
                 let back = graph.cast(y, from).unwrap();
                 graph.output(&format!("{to}_back"), back).unwrap();
             }

@@ -9,7 +9,7 @@ fn pick<T: Copy>(random: &mut fastrand::Rng, from: &[T]) -> T {
     from[random.usize(..from.len())]
 }
 
-/// A layout of a shape: side by side, turned, with gaps, backwards, or one element for many.
+/// A random layout of a shape: contiguous, permuted, with gaps, reversed, or broadcast.
 fn layout(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Layout {
     match random.u32(..6) {
         0 => {
@@ -44,7 +44,7 @@ fn layout(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Layout {
     }
 }
 
-/// A random expression, and how its inputs lie.
+/// A random expression, with the layouts of its inputs.
 pub(crate) fn expression(random: &mut fastrand::Rng) -> ExprGraph {
     let mut graph = ExprGraph::new();
     let mut nodes: Vec<NodeId> = Vec::new();
@@ -56,7 +56,7 @@ pub(crate) fn expression(random: &mut fastrand::Rng) -> ExprGraph {
         pick(random, &[Dtype::F32, Dtype::F16, Dtype::I32]),
     ];
     for n in 0..random.usize(1..4) {
-        // Some have 1 where others have more, or no such dimension.
+        // Some have extent 1 where others have more, or lack a dimension.
         let shape: Vec<u64> = base
             .iter()
             .map(|len| if random.u32(..4) == 0 { 1 } else { *len })
@@ -91,7 +91,7 @@ pub(crate) fn expression(random: &mut fastrand::Rng) -> ExprGraph {
     graph
 }
 
-/// One more node; none if what was thought of cannot be.
+/// Adds a random node; `None` if it is invalid.
 fn grow(
     random: &mut fastrand::Rng,
     graph: &mut ExprGraph,

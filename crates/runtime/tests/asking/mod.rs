@@ -1,10 +1,10 @@
-//! Asking this process, as `fercuda reboot` asks another.
+//! Requests to this process, as `fercuda reboot` makes to another.
 
 use std::time::{Duration, Instant};
 
 use fercuda_ledger::{AskError, Asked, Folder, Outcome, Owner, Progress, Reader};
 
-/// This process's ledger, as others find it.
+/// This process's ledger, as other processes find it.
 fn ledger() -> Reader {
     let folder = Folder::from_env().unwrap();
     let readers = folder.ledgers().unwrap().into_iter().flatten();
@@ -16,12 +16,12 @@ fn ledger() -> Reader {
     own.next().expect("a ledger of this process")
 }
 
-/// For a reboot of device 0.
+/// Requests a reboot of device 0.
 pub(crate) fn ask() -> Result<Asked, AskError> {
     ledger().ask_to_reboot(0, Duration::from_secs(60))
 }
 
-/// What it comes to.
+/// Waits for the result.
 pub(crate) fn outcome(asked: &Asked) -> Outcome {
     let begun = Instant::now();
     loop {
