@@ -1,7 +1,6 @@
 /*
- * Tasks for a kernel that stays on the device: y = a * x + y in parts, and the sum of
- * all of it, without a launch for any. Where the ring is full the program waits for its
- * oldest task.
+ * Tasks for a resident kernel: y = a * x + y in parts, and the sum of all of it, without a
+ * launch for any. If the ring is full the program waits for its oldest task.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * Work that nobody waits for: uploads and downloads as jobs, with a time limit where they
- * are waited for. The host goes on meanwhile.
+ * Asynchronous work: uploads and downloads as jobs, waited for with a time limit. The host
+ * goes on meanwhile.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ int main(void) {
         MUST(fer_alloc_buffer(session, &layout, FER_REGIME_POOL, &parts[at]));
         MUST(fer_alloc_buffer(session, &layout, FER_REGIME_PINNED, &copies[at]));
         MUST(fer_upload_async(session, parts[at], bytes, LEN, &uploads[at]));
-        /* They were copied, so they are ours again. */
+        /* They were copied, so the program may reuse them. */
         free(bytes);
         MUST(fer_copy_buffer(session, copies[at], session, parts[at]));
         MUST(fer_download_async(session, copies[at], got[at], LEN, &downloads[at]));

@@ -1,6 +1,6 @@
 /*
  * Adds two vectors on a device: a session, three buffers, a kernel as PTX text, a launch
- * whose arguments are checked, and at the end nobody who holds memory.
+ * with checked arguments, and at the end no tenant that holds memory.
  *
  *     cc -std=c99 -Iinclude examples/c/vector_add.c -Llib -lfercuda -o vector_add
  *     FERCUDA_DEVICE=soft FERCUDA_SOFT_CHECK=1 LD_LIBRARY_PATH=lib ./vector_add
@@ -43,7 +43,7 @@ static const char PTX[] =
     "    ret;\n"
     "}\n";
 
-/* Says what failed, and ends. */
+/* Prints the error, and exits. */
 static void must(fer_status status, const char *what) {
     if (status != FER_OK) {
         fprintf(stderr, "%s: %s\n%s\n", what, fer_status_name(status), fer_last_error_message());

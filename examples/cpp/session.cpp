@@ -24,7 +24,7 @@ void must(fer_status status) {
         throw Error(status);
 }
 
-// A handle that is closed once, by whoever has it last.
+// A handle that is closed once, by its last owner.
 class Owner {
 public:
     Owner(std::uint64_t handle, fer_status (*close)(std::uint64_t)) : handle_(handle), close_(close) {}

@@ -12,13 +12,13 @@
 #include <stdint.h>
 #include "fercuda/c_api.h"
 
-// Programs that were compiled with another number do not fit this library.
+// Programs compiled with another number are incompatible with this library.
 #define FER_ABI_MAJOR 1
 
-// Programs that were compiled with a smaller number fit this library.
+// Programs compiled with this number or a smaller one are compatible with this library.
 #define FER_ABI_MINOR 3
 
-// A way in.
+// An entry point.
 enum fer_entrypoint
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -26,13 +26,13 @@ enum fer_entrypoint
  {
   // Buffers with layouts, copies between them, plans of arenas.
   FER_ENTRYPOINT_TENSOR = 1,
-  // Expressions that are fused and compiled when they are first asked for.
+  // Expressions that are fused, and compiled on first use.
   FER_ENTRYPOINT_JIT_INTENT = 2,
   // Kernels as PTX text or machine code, loaded and launched with checked arguments.
   FER_ENTRYPOINT_JIT_LAUNCH = 3,
-  // Tasks for a kernel that stays on the device.
+  // Tasks for a resident kernel.
   FER_ENTRYPOINT_RESIDENT_DAEMON = 4,
-  // The allocations of frameworks, governed before the driver sees them.
+  // Allocations of frameworks, intercepted before the driver.
   FER_ENTRYPOINT_FRAMEWORK_ALLOCATOR = 5,
 };
 #ifndef __cplusplus
@@ -43,7 +43,7 @@ typedef uint32_t fer_entrypoint;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Who comes in.
+// A client of an entry point.
 enum fer_frontend
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -57,7 +57,7 @@ enum fer_frontend
   FER_FRONTEND_PYTHON = 3,
   // Rust programs, by the crates.
   FER_FRONTEND_RUST = 4,
-  // PyTorch, whose allocations are governed where it asks the driver.
+  // PyTorch, whose driver allocations are intercepted.
   FER_FRONTEND_RUST_FERRITE_TORCH = 5,
 };
 #ifndef __cplusplus
@@ -68,7 +68,7 @@ typedef uint32_t fer_frontend;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Ways in and who comes in, with which of them are served.
+// Entry points and clients, and which of them are served.
 typedef struct fer_execution_contract {
   // FER_ABI_MAJOR of the library.
   uint32_t abi_major;
@@ -84,21 +84,21 @@ typedef struct fer_execution_contract {
 extern "C" {
 #endif // __cplusplus
 
-// What this library serves in this process, now. A program looks whether `abi_major` is
-// FER_ABI_MAJOR, and `abi_minor` at least FER_ABI_MINOR.
+// Reports what this library serves in this process, now. A program checks that `abi_major` equals
+// FER_ABI_MAJOR, and that `abi_minor` is at least FER_ABI_MINOR.
 fer_status fer_execution_contract_get(struct fer_execution_contract *contract);
 
-// A fer_entrypoint's name, as "jit_launch"; "unknown" for a number that is none. Good
+// Returns a fer_entrypoint's name, such as "jit_launch"; "unknown" for an invalid number. Valid
 // for ever.
 const char *fer_entrypoint_name(uint32_t entrypoint);
 
-// Whether a fer_entrypoint is served in this process, now: `is_served` gets 1 or 0.
+// Returns whether a fer_entrypoint is served in this process, now: `is_served` is set to 1 or 0.
 fer_status fer_entrypoint_served(uint32_t entrypoint, uint32_t *is_served);
 
-// A fer_frontend's name, as "cpp"; "unknown" for a number that is none. Good for ever.
+// Returns a fer_frontend's name, such as "cpp"; "unknown" for an invalid number. Valid for ever.
 const char *fer_frontend_name(uint32_t frontend);
 
-// By which fer_entrypoint a fer_frontend comes in first.
+// Returns the primary fer_entrypoint of a fer_frontend.
 fer_status fer_frontend_entrypoint(uint32_t frontend, uint32_t *entrypoint);
 
 #ifdef __cplusplus

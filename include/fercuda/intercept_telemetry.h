@@ -12,28 +12,28 @@
 #include <stdint.h>
 #include "fercuda/c_api.h"
 
-// What was intercepted, on all devices together.
+// Counters of intercepted calls, on all devices together.
 typedef struct fer_intercept_telemetry {
   // Allocations from the pools since the last reset, by all libraries.
   uint64_t allocations;
-  // Frees since the last reset, also of what was allocated before it.
+  // Frees since the last reset, also of memory allocated before it.
   uint64_t frees;
-  // Allocations since the last reset that were for a pool, and that the driver did
-  // instead. 0 is what a governed process has.
+  // Allocations since the last reset that should have come from a pool, but were made by the
+  // driver. 0 in a governed process.
   uint64_t fallbacks;
-  // Live blocks of the pools now, in bytes. A reset does not change it.
+  // Live blocks of the pools, in bytes. Not affected by a reset.
   uint64_t live_bytes;
-  // The most that was live since the process began, each device's added up; up to 256
-  // KiB of each thread may be missing. A reset does not change it.
+  // Peak of the live bytes since the process began, each device's added up; up to 256 KiB of
+  // each thread may be missing. Not affected by a reset.
   uint64_t peak_bytes;
-  // What the driver gave by itself and was not given back, also of the host, in bytes.
-  // A reset does not change it.
+  // Memory that the driver allocated itself and that is not freed, also of the host, in bytes.
+  // Not affected by a reset.
   uint64_t governed_bytes;
-  // What the driver takes for contexts and code, in bytes, by its figures when they
-  // were last looked at. A reset does not change it.
+  // Memory that the driver uses for contexts and code, in bytes, by its figures when they were
+  // last read. Not affected by a reset.
   uint64_t overhead_bytes;
-  // 1 if the figures changed while they were read: then each is of a moment, but not
-  // all of one.
+  // 1 if the counters changed while they were read: each is a value of some moment, but not all
+  // of the same one.
   uint64_t is_racing;
 } fer_intercept_telemetry;
 
@@ -41,15 +41,16 @@ typedef struct fer_intercept_telemetry {
 extern "C" {
 #endif // __cplusplus
 
-// What was intercepted since the last reset. Reads the whole ledger: for who watches, not
+// Reads the counters since the last reset. Scans the whole ledger: for monitoring, not for each
+// allocation.
 // for each allocation.
 fer_status fer_intercept_telemetry_get(struct fer_intercept_telemetry *telemetry);
 
-// From now on allocations, frees and fallbacks are counted from 0. What others read of
-// the ledger (`fercuda top`) goes on as before.
+// Resets allocations, frees and fallbacks to 0. Other readers of the ledger (`fercuda top`) are
+// not affected.
 fer_status fer_intercept_telemetry_reset(void);
 
-// Whether anything is intercepted in this process: `enabled` gets 1 or 0.
+// Returns whether calls are intercepted in this process: `enabled` is set to 1 or 0.
 fer_status fer_intercept_telemetry_enabled(uint32_t *enabled);
 
 #ifdef __cplusplus

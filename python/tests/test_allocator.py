@@ -110,7 +110,7 @@ def test_its_exceptions_and_invalid_results_are_reported_and_nothing_is_held(len
     assert blocks.given == {}
     blocks.instead = np.zeros(1024, np.uint8).ctypes.data & ~255
     blocks.given[blocks.instead] = 40
-    with pytest.raises(errors.AllocatorError, match="the memory was freed again"):
+    with pytest.raises(errors.AllocatorError, match="the memory was freed"):
         lent.alloc((10,), regime="callbacks")
     assert lent.held_bytes == 0 and blocks.given == {}
     blocks.instead = None
@@ -142,7 +142,7 @@ def test_it_may_use_sessions_and_its_exceptions_in_free_are_reported(runtime, se
     class Calls(Blocks):
         def allocate(self, bytes, stream):
             session.alloc((10,)).fill_bytes(1)
-            with pytest.raises(errors.AllocatorError, match="by itself"):
+            with pytest.raises(errors.AllocatorError, match="recursively"):
                 sessions["lent"].alloc((1,), regime="callbacks")
             return super().allocate(bytes, stream)
 

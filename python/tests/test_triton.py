@@ -190,7 +190,7 @@ def test_arguments_that_do_not_fit_a_kernel_of_tritons_are_refused(session, othe
             launch(session, 1, [y, freed, 2.5, 64])
         clustered = load_triton(session, compiled(num_ctas=4))
         assert clustered.cluster == (4, 1, 1)
-        with pytest.raises(errors.LaunchLimitError, match="larger than there can be") as raised:
+        with pytest.raises(errors.LaunchLimitError, match="too large") as raised:
             clustered.launch(session, 2**31, [y, y, 2.5, 64])
         assert (raised.value.asked, raised.value.limit) == (2**33, 2**32 - 1)
     assert y.download() == bytes(256) and session.count_buffers() == 1
@@ -220,7 +220,7 @@ def test_what_cannot_be_loaded_says_why(session, folder):
         load_triton(session, SimpleNamespace(metadata=metadata(), asm={"ttir": ""}))
     with pytest.raises(errors.ModuleError):
         load_triton(session, SimpleNamespace(metadata=metadata(), asm={"ptx": b"\xff", "cubin": b"\xff"}))
-    with pytest.raises(errors.TritonError, match="no JSON object"):
+    with pytest.raises(errors.TritonError, match="not a JSON object"):
         open_triton(session, folder / "scale_kernel.ptx")
     for kind in ("ptx", "cubin"):
         (folder / f"scale_kernel.{kind}").unlink()

@@ -1,44 +1,43 @@
-//! Tables of what C holds by number.
+//! Handle tables of the C interface.
 //!
-//! Invariants: a number names one thing for ever, or nothing. A table's lock is held
-//! while a number is looked up and no longer, so nothing waits behind work. What
-//! belongs to a session or runtime that is gone is in no table.
+//! Invariants: a number names one object for ever, or nothing. A table's lock is held only during a
+//! lookup, so no call waits behind work. Objects of a closed session or runtime are in no table.
 //!
 //! Elsewhere: buffers, whose numbers are the runtime's own.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fercuda_runtime::{BufferId, Id, Runtime, Session, Stale, Table};
+use fercuda_runtime::{BufferId, HandleId, HandleTable, Runtime, Session, StaleHandle};
 
-use crate::c_api::arenas::Arena;
-use crate::c_api::dispatchers::{Running, Ticket};
-use crate::c_api::graphs::{Block, Cached, Capture};
-use crate::c_api::jobs::Pending;
-use crate::c_api::launches::{Kernel, Loaded};
-use crate::c_api::requests::Serving;
-use crate::status::{Failure, Result, fer_status};
+use crate::c_api::arenas::OpenArena;
+use crate::c_api::dispatchers::{RunningDispatcher, TaskTicket};
+use crate::c_api::graphs::{CachedGraphs, OpenArguments, OpenCapture};
+use crate::c_api::jobs::PendingJob;
+use crate::c_api::launches::{LoadedModule, ModuleKernel};
+use crate::c_api::requests::RequestServing;
+use crate::status::{CallFailure, Result, fer_status};
 
-/// A session, and whose it is.
-pub(crate) struct Open {
+/// A session with its runtime's number.
+pub(crate) struct OpenSession {
     pub(crate) runtime: u64,
     pub(crate) session: Session,
 }
 
 pub(crate) static RUNTIMES: Handles<Runtime> = Handles::new(0);
-pub(crate) static SESSIONS: Handles<Open> = Handles::new(1);
-pub(crate) static JOBS: Handles<Pending> = Handles::new(2);
-pub(crate) static MODULES: Handles<Loaded> = Handles::new(3);
-pub(crate) static KERNELS: Handles<Kernel> = Handles::new(4);
-pub(crate) static ARENAS: Handles<Arena> = Handles::new(5);
-pub(crate) static DISPATCHERS: Handles<Running> = Handles::new(6);
-pub(crate) static TICKETS: Handles<Ticket> = Handles::new(7);
-pub(crate) static REQUESTS: Handles<Serving> = Handles::new(8);
-pub(crate) static GRAPHS: Handles<Cached> = Handles::new(9);
-pub(crate) static CAPTURES: Handles<Capture> = Handles::new(10);
-pub(crate) static ARGUMENTS: Handles<Block> = Handles::new(11);
+pub(crate) static SESSIONS: Handles<OpenSession> = Handles::new(1);
+pub(crate) static JOBS: Handles<PendingJob> = Handles::new(2);
+pub(crate) static MODULES: Handles<LoadedModule> = Handles::new(3);
+pub(crate) static KERNELS: Handles<ModuleKernel> = Handles::new(4);
+pub(crate) static ARENAS: Handles<OpenArena> = Handles::new(5);
+pub(crate) static DISPATCHERS: Handles<RunningDispatcher> = Handles::new(6);
+pub(crate) static TICKETS: Handles<TaskTicket> = Handles::new(7);
+pub(crate) static REQUESTS: Handles<RequestServing> = Handles::new(8);
+pub(crate) static GRAPHS: Handles<CachedGraphs> = Handles::new(9);
+pub(crate) static CAPTURES: Handles<OpenCapture> = Handles::new(10);
+pub(crate) static ARGUMENTS: Handles<OpenArguments> = Handles::new(11);
 
-/// What each is, and what gives one.
+/// Name of each kind of object, and the functions that return it.
 const KINDS: [(&str, &str); 12] = [
     ("runtime", "fer_runtime_open"),
     ("session", "fer_session_open"),
@@ -57,24 +56,24 @@ const KINDS: [(&str, &str); 12] = [
     ("block of arguments", "fer_arguments_open"),
 ];
 
-/// Numbers of tables from here on are not those of sessions' buffers, of which there
-/// would have to be so many.
+/// First table number of these tables. Sessions' buffers would need as many tables before their
+/// numbers collide.
 const FIRST: u16 = 0xff00;
 
-/// The things of one kind.
+/// The objects of one kind.
 pub(crate) struct Handles<T> {
     kind: u16,
-    table: Mutex<Option<Table<Arc<T>>>>,
+    table: Mutex<Option<HandleTable<Arc<T>>>>,
 }
 
-/// The process that has handles; 0 as long as none has.
+/// The process that uses handles; 0 as long as none does.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// The child of a fork has nothing that works, and locks that nobody gives back.
+/// Refuses the child of a fork: nothing works there, and locks may be held for ever.
 pub(crate) fn check_process() -> Result<()> {
     let process = std::process::id();
     match PROCESS.compare_exchange(0, process, Relaxed, Relaxed) {
-        Err(other) if other != process => Err(Failure::new(
+        Err(other) if other != process => Err(CallFailure::new(
             fer_status::FER_ERROR_FORKED,
             format!(
                 "this process was forked from {other}, whose handles do not work here\n\
@@ -93,37 +92,37 @@ impl<T> Handles<T> {
         }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Option<Table<Arc<T>>>>> {
+    fn lock(&self) -> Result<MutexGuard<'_, Option<HandleTable<Arc<T>>>>> {
         check_process()?;
         Ok(self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes something in, which belongs to nothing.
+    /// Inserts an object without an owner.
     pub(crate) fn insert(&self, value: T) -> Result<u64> {
         let mut table = self.lock()?;
-        let table = table.get_or_insert_with(|| Table::new(FIRST + self.kind));
+        let table = table.get_or_insert_with(|| HandleTable::new(FIRST + self.kind));
         let id = table.insert(Arc::new(value)).map_err(|_| self.full())?;
         Ok(id.to_bits())
     }
 
-    /// Takes something in that is `owner`'s. If that is gone by then, so is this.
+    /// Inserts an object that belongs to `owner`. If that is gone by then, the object is removed.
     pub(crate) fn insert_of<O>(&self, owners: &Handles<O>, owner: u64, value: T) -> Result<u64> {
         let number = self.insert(value)?;
-        // Who closes the owner takes it out first, and then what is its.
+        // Closing the owner removes it first, and then its objects.
         let Err(gone) = owners.get("the owner", owner) else {
             return Ok(number);
         };
-        // Who closed the owner may have been quicker, and then it is out.
+        // The owner was closed first; the object may be removed already.
         drop(self.remove("it", number));
-        Err(Failure::new(fer_status::FER_ERROR_ENDED, gone.message))
+        Err(CallFailure::new(fer_status::FER_ERROR_ENDED, gone.message))
     }
 
-    /// Whether a number is one of this kind, whatever it names.
+    /// Whether a number is of this kind, whatever it names.
     pub(crate) fn may_have(&self, number: u64) -> bool {
-        Id::from_bits(number).is_some_and(|id| id.table() == FIRST + self.kind)
+        HandleId::from_bits(number).is_some_and(|id| id.table() == FIRST + self.kind)
     }
 
-    /// What a number names, shared: it is there as long as this is.
+    /// Returns the object that a number names, shared: it lives as long as the reference.
     pub(crate) fn get(&self, name: &str, number: u64) -> Result<Arc<T>> {
         let id = self.id(name, number)?;
         let table = self.lock()?;
@@ -132,7 +131,7 @@ impl<T> Handles<T> {
         self.found(name, id, found)
     }
 
-    /// The same, and from now on the number names nothing.
+    /// The same, and removes it: the number is stale from now on.
     pub(crate) fn remove(&self, name: &str, number: u64) -> Result<Arc<T>> {
         let id = self.id(name, number)?;
         let mut table = self.lock()?;
@@ -141,7 +140,7 @@ impl<T> Handles<T> {
         self.found(name, id, found)
     }
 
-    /// Takes out all that are meant, with their numbers.
+    /// Removes all objects that match, with their numbers.
     pub(crate) fn take(&self, is_meant: impl Fn(&T) -> bool) -> Vec<(u64, Arc<T>)> {
         let Ok(mut table) = self.lock() else {
             return Vec::new();
@@ -150,18 +149,18 @@ impl<T> Handles<T> {
             return Vec::new();
         };
         let ids = table.iter().filter(|(_, value)| is_meant(value));
-        let ids: Vec<Id> = ids.map(|(id, _)| id).collect();
+        let ids: Vec<HandleId> = ids.map(|(id, _)| id).collect();
         let taken = ids.into_iter();
         taken
             .filter_map(|id| Some((id.to_bits(), table.remove(id).ok()?)))
             .collect()
     }
 
-    fn id(&self, name: &str, number: u64) -> Result<Id> {
+    fn id(&self, name: &str, number: u64) -> Result<HandleId> {
         let (what, maker) = self.words();
-        Id::from_bits(number).ok_or_else(|| {
-            let zero = format!("it is 0, which is no {what}\ntry: what {maker} gave");
-            Failure::argument(name, zero)
+        HandleId::from_bits(number).ok_or_else(|| {
+            let zero = format!("it is 0, which is not a {what}\ntry: a handle from {maker}");
+            CallFailure::argument(name, zero)
         })
     }
 
@@ -169,75 +168,75 @@ impl<T> Handles<T> {
         KINDS[usize::from(self.kind)]
     }
 
-    fn full(&self) -> Failure {
+    fn full(&self) -> CallFailure {
         let (what, _) = self.words();
-        Failure::new(
+        CallFailure::new(
             fer_status::FER_ERROR_LIMIT,
-            format!("there is no handle left for another {what}\ntry: to close or free some"),
+            format!("no handle is left for another {what}\ntry: to close or free some"),
         )
     }
 
     fn found<V>(
         &self,
         name: &str,
-        id: Id,
-        found: Option<core::result::Result<V, Stale>>,
+        id: HandleId,
+        found: Option<core::result::Result<V, StaleHandle>>,
     ) -> Result<V> {
         let (what, maker) = self.words();
         let why = match found {
             Some(Ok(value)) => return Ok(value),
-            Some(Err(Stale::Freed { ago, .. } | Stale::Replaced { ago, .. })) => {
+            Some(Err(StaleHandle::Freed { ago, .. } | StaleHandle::Replaced { ago, .. })) => {
                 format!("the {what} was closed or freed, {ago:.1?} ago or before that")
             }
-            // Of no table that there is, or never given out.
+            // Of no existing table, or never returned.
             _ => match kind_of(id) {
-                Some(other) if other != what => format!("it is of a {other}, and no {what}"),
+                Some(other) if other != what => format!("it is of a {other}, not of a {what}"),
                 _ => format!("it never was a {what}"),
             },
         };
-        Err(Failure::new(
+        Err(CallFailure::new(
             fer_status::FER_ERROR_STALE_HANDLE,
             format!(
-                "{name}: {:#018x} names nothing: {why}\ntry: what {maker} gave, as long as it is open",
+                "{name}: {:#018x} names nothing: {why}\ntry: a handle from {maker} that is open",
                 id.to_bits()
             ),
         ))
     }
 }
 
-fn kind_of(id: Id) -> Option<&'static str> {
+fn kind_of(id: HandleId) -> Option<&'static str> {
     let kind = id.table().checked_sub(FIRST)?;
     let (what, _) = KINDS.get(usize::from(kind))?;
     Some(what)
 }
 
-/// A buffer's number as the runtime reads it, which then says whether it names one.
+/// Converts a buffer's number into the runtime's handle, which the runtime then validates.
 pub(crate) fn buffer(name: &str, number: u64) -> Result<BufferId> {
     let id = BufferId::from_bits(number).ok_or_else(|| {
-        Failure::argument(
+        CallFailure::argument(
             name,
-            "it is 0, which is no buffer\ntry: what fer_alloc_buffer gave",
+            "it is 0, which is not a buffer\ntry: a handle from fer_alloc_buffer",
         )
     })?;
     match kind_of(id) {
-        Some(other) => Err(Failure::new(
+        Some(other) => Err(CallFailure::new(
             fer_status::FER_ERROR_STALE_HANDLE,
             format!(
-                "{name}: {number:#018x} is of a {other}, and no buffer\ntry: what fer_alloc_buffer gave"
+                "{name}: {number:#018x} is of a {other}, not of a buffer\ntry: a handle from fer_alloc_buffer"
             ),
         )),
         None => Ok(id),
     }
 }
 
-/// Closes sessions that were taken out of their table, with what is theirs: the first
-/// error of their work, though they are closed all the same.
-pub(crate) fn end(closing: &[(u64, Arc<Open>)]) -> Result<()> {
+/// Closes sessions that were removed from their table, with their objects; returns the first error
+/// of their work. They are closed all the same.
+pub(crate) fn end(closing: &[(u64, Arc<OpenSession>)]) -> Result<()> {
     let is_closing = |session: u64| closing.iter().any(|(number, _)| *number == session);
     for (_, job) in JOBS.take(|job| is_closing(job.session)) {
         job.forget();
     }
-    // Owners first: who then puts something of theirs in takes it out again.
+    // Owners first: a thread that inserts one of their objects afterwards removes it again.
     let graphs = GRAPHS.take(|graphs| is_closing(graphs.session));
     for (_, capture) in CAPTURES.take(|capture| is_closing(capture.session)) {
         capture.end();
@@ -250,7 +249,7 @@ pub(crate) fn end(closing: &[(u64, Arc<Open>)]) -> Result<()> {
     let tickets = TICKETS.take(|ticket| is_closing(ticket.session));
     let sessions: Vec<Session> = closing.iter().map(|(_, it)| it.session.clone()).collect();
     let ended = Session::close_all(&sessions);
-    // Their work is done, so nothing runs in the modules any more, and tasks have been run.
+    // Their work is done, so no kernel of the modules runs any more, and tasks have been run.
     drop((kernels, modules, arenas, tickets, dispatchers));
     drop((graphs, blocks));
     Ok(ended?)
@@ -261,9 +260,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_says_why_it_names_nothing() {
+    fn stale_number_reports_the_reason() {
         static THINGS: Handles<u32> = Handles::new(3);
-        let says = |failure: Failure, status, parts: &[&str]| {
+        let says = |failure: CallFailure, status, parts: &[&str]| {
             assert_eq!(failure.status, status, "{}", failure.message);
             for part in parts {
                 assert!(failure.message.contains(part), "{}", failure.message);
@@ -277,9 +276,9 @@ mod tests {
         let zero = THINGS.get("module", 0).unwrap_err();
         says(zero, fer_status::FER_ERROR_INVALID_ARGUMENT, &["it is 0"]);
         let other = Handles::<u8>::new(2).get("job", number).unwrap_err();
-        says(other, stale, &["of a module, and no job"]);
+        says(other, stale, &["of a module, not of a job"]);
         let other = buffer("buffer", number).unwrap_err();
-        says(other, stale, &["of a module, and no buffer"]);
+        says(other, stale, &["of a module, not of a buffer"]);
         THINGS.remove("module", number).unwrap();
         let freed = THINGS.remove("module", number).unwrap_err();
         says(freed, stale, &["closed or freed"]);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_its_owner_has_gone_is_taken_back() {
+    fn object_of_a_closed_owner_is_removed() {
         static OWNERS: Handles<()> = Handles::new(1);
         static THINGS: Handles<u32> = Handles::new(2);
         let owner = OWNERS.insert(()).unwrap();

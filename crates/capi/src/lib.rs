@@ -1,17 +1,14 @@
-//! `libfercuda.so`: the runtime for C, C++ and whatever calls C. See the README.
+//! C interface of the runtime, `libfercuda.so`, for C, C++ and other languages. See the README.
 //!
-//! Holds the shape of the interface; `cargo xtask headers` makes `include/fercuda`
-//! of it, so what is written of a public item here is what a C programmer reads.
+//! Defines the types and functions of the interface; `cargo xtask headers` generates
+//! `include/fercuda` from it, so the documentation of a public item is the documentation of the
+//! header.
 //!
-//! Invariants: nothing unwinds into C. A number or pointer of C's is looked at before
-//! it means anything.
-#![expect(
-    non_camel_case_types,
-    reason = "types are called here what they are called in C"
-)]
+//! Invariants: no panic unwinds into C. A number or pointer from C is validated before it is used.
+#![expect(non_camel_case_types, reason = "types have their C names")]
 #![expect(
     clippy::missing_safety_doc,
-    reason = "one promise for all functions, which the README and the header have: pointers are NULL or good for what is said of them"
+    reason = "one contract for all functions, stated in the README and the header: pointers are NULL or valid for their documented use"
 )]
 
 mod c_api;

@@ -1,24 +1,24 @@
-//! What C gave: pointers that are looked at before they are followed.
+//! Pointers from C, validated before they are dereferenced.
 //!
-//! Invariant: nothing here keeps a pointer beyond the call that it was given for; who
-//! does takes it from [`Room::begin`].
+//! Invariant: no pointer is kept beyond the call that it was passed to; a caller that was promised
+//! more takes it from [`OutArray::begin`].
 
 use core::ffi::{CStr, c_char};
 use core::ptr::NonNull;
 
-use crate::status::{Failure, Result};
+use crate::status::{CallFailure, Result};
 
 fn checked<T>(name: &str, pointer: *const T) -> Result<NonNull<T>> {
     let Some(pointer) = NonNull::new(pointer.cast_mut()) else {
         let to = size_of::<T>();
-        return Err(Failure::argument(
+        return Err(CallFailure::argument(
             name,
-            format!("it is NULL\ntry: the address of the {to} bytes that it is about"),
+            format!("it is NULL\ntry: a pointer to {to} bytes"),
         ));
     };
     if !pointer.is_aligned() {
         let align = align_of::<T>();
-        return Err(Failure::argument(
+        return Err(CallFailure::argument(
             name,
             format!("{pointer:?} is no multiple of {align}\ntry: a variable of its type"),
         ));
@@ -26,17 +26,17 @@ fn checked<T>(name: &str, pointer: *const T) -> Result<NonNull<T>> {
     Ok(pointer)
 }
 
-/// What a pointer leads to.
+/// Reads the value that a pointer points to.
 ///
 /// # Safety
-/// It is null, or leads to a `T` that nobody writes meanwhile.
-pub(crate) unsafe fn given<T: Copy>(name: &str, pointer: *const T) -> Result<T> {
+/// It is null, or points to a `T` that no thread writes meanwhile.
+pub(crate) unsafe fn read_pointer<T: Copy>(name: &str, pointer: *const T) -> Result<T> {
     let pointer = checked(name, pointer)?;
     // SAFETY: not null and aligned; the rest is the caller's promise.
     Ok(unsafe { pointer.read() })
 }
 
-/// Where so many of them begin; none for none, for which null will do.
+/// The beginning of an array; `None` for an empty one, for which null is valid.
 fn range<T>(name: &str, pointer: *const T, len: u64) -> Result<Option<NonNull<T>>> {
     if len == 0 {
         return Ok(None);
@@ -44,18 +44,18 @@ fn range<T>(name: &str, pointer: *const T, len: u64) -> Result<Option<NonNull<T>
     let begin = checked(name, pointer)?;
     let bytes = len.checked_mul(size_of::<T>() as u64);
     if bytes.is_none_or(|bytes| bytes > isize::MAX as u64) {
-        return Err(Failure::argument(
+        return Err(CallFailure::argument(
             name,
-            format!("{len} elements are more than memory can hold\ntry: the number that there is"),
+            format!("{len} elements exceed the address space\ntry: the real number of elements"),
         ));
     }
     Ok(Some(begin))
 }
 
-/// So many of them; null only for none.
+/// An array of `len` elements; may be null only if it is empty.
 ///
 /// # Safety
-/// It is null, or leads to `len` of them that nobody writes as long as this is used.
+/// It is null, or points to `len` elements that no thread writes as long as this is used.
 pub(crate) unsafe fn list<'a, T>(name: &str, pointer: *const T, len: u64) -> Result<&'a [T]> {
     let Some(begin) = range(name, pointer, len)? else {
         return Ok(&[]);
@@ -65,51 +65,50 @@ pub(crate) unsafe fn list<'a, T>(name: &str, pointer: *const T, len: u64) -> Res
     Ok(unsafe { core::slice::from_raw_parts(begin.as_ptr(), len as usize) })
 }
 
-/// A text that ends with a zero byte.
+/// A zero-terminated string.
 ///
 /// # Safety
-/// It is null, or leads to such a text, which nobody writes as long as this is used.
+/// It is null, or points to such a string, which no thread writes as long as this is used.
 pub(crate) unsafe fn text<'a>(name: &str, pointer: *const c_char) -> Result<&'a str> {
     let pointer = checked(name, pointer)?;
     // SAFETY: not null; the rest is the caller's promise.
     let text = unsafe { CStr::from_ptr(pointer.as_ptr()) };
     text.to_str().map_err(|error| {
-        Failure::argument(
+        CallFailure::argument(
             name,
-            format!("the text is no UTF-8 ({error})\ntry: UTF-8, ended by a zero byte"),
+            format!("the text is not UTF-8 ({error})\ntry: UTF-8, ended by a zero byte"),
         )
     })
 }
 
-/// Where a result goes.
-pub(crate) struct Place<T>(NonNull<T>);
+/// Output pointer of a result.
+pub(crate) struct OutPointer<T>(NonNull<T>);
 
-impl<T> Place<T> {
+impl<T> OutPointer<T> {
     /// # Safety
-    /// It is null, or has room for a `T` that nobody else uses as long as this is there.
+    /// It is null, or has room for a `T` that no other code uses as long as this exists.
     pub(crate) unsafe fn new(name: &str, pointer: *mut T) -> Result<Self> {
         Ok(Self(checked(name, pointer)?))
     }
 
     pub(crate) fn put(self, value: T) {
-        // SAFETY: not null and aligned; that there is room was promised to `new`. What
-        // was there is C's, and nothing that would have to be dropped.
+        // SAFETY: not null and aligned; that there is room was promised to `new`. The previous
+        // value is C's, and has no destructor.
         unsafe { self.0.write(value) }
     }
 }
 
-/// Where several results go.
-pub(crate) struct Room<T> {
+/// Output array of results.
+pub(crate) struct OutArray<T> {
     begin: Option<NonNull<T>>,
     len: usize,
 }
 
-impl<T: Copy> Room<T> {
-    /// Null only for no room.
+impl<T: Copy> OutArray<T> {
+    /// May be null only for a length of 0.
     ///
     /// # Safety
-    /// It is null, or has room for `len` of them that nobody else uses as long as this
-    /// is there.
+    /// It is null, or has room for `len` elements that no other code uses as long as this exists.
     pub(crate) unsafe fn new(name: &str, pointer: *mut T, len: u64) -> Result<Self> {
         Ok(Self {
             begin: range(name, pointer, len)?,
@@ -117,17 +116,17 @@ impl<T: Copy> Room<T> {
         })
     }
 
-    /// Where it begins, for who was promised more than the time of a call.
+    /// The beginning, for a caller that was promised more than the time of a call.
     pub(crate) fn begin(&self) -> Option<NonNull<T>> {
         self.begin
     }
 
-    /// Puts in as many as there is room for.
+    /// Writes as many values as there is room for.
     pub(crate) fn put(self, values: &[T]) {
         let Some(begin) = self.begin else { return };
         let len = values.len().min(self.len);
-        // SAFETY: not null and aligned; that there is room for `self.len` of them was
-        // promised to `new`, which also means that `values` do not lie there.
+        // SAFETY: not null and aligned; that there is room for `self.len` elements was promised to
+        // `new`, which also means that `values` does not overlap it.
         unsafe {
             begin
                 .as_ptr()
@@ -141,35 +140,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_pointer_is_reported_by_name() {
         // SAFETY: null.
-        let refused = unsafe { given::<u64>("layout", core::ptr::null()) }.unwrap_err();
+        let refused = unsafe { read_pointer::<u64>("layout", core::ptr::null()) }.unwrap_err();
         assert!(refused.message.starts_with("layout: it is NULL"));
-        // SAFETY: it is not followed.
+        // SAFETY: it is not dereferenced.
         let refused =
-            unsafe { given("layout", core::ptr::without_provenance::<u64>(5)) }.unwrap_err();
+            unsafe { read_pointer("layout", core::ptr::without_provenance::<u64>(5)) }.unwrap_err();
         assert!(refused.message.contains("multiple of 8"));
-        // SAFETY: it is not followed.
+        // SAFETY: it is not dereferenced.
         let refused = unsafe { list("shape", core::ptr::dangling::<u64>(), u64::MAX) }.unwrap_err();
         assert!(refused.message.contains("shape"));
-        // SAFETY: null, for nothing.
+        // SAFETY: null, for an empty array.
         assert!(unsafe { list::<u64>("shape", core::ptr::null(), 0) }.is_ok());
         // SAFETY: a text.
         let refused = unsafe { text("name", c"\xff".as_ptr()) }.unwrap_err();
         assert!(refused.message.contains("UTF-8"));
         // SAFETY: null.
-        assert!(unsafe { Place::<u8>::new("job", core::ptr::null_mut()) }.is_err());
+        assert!(unsafe { OutPointer::<u8>::new("job", core::ptr::null_mut()) }.is_err());
     }
 
     #[test]
-    fn as_much_is_put_as_there_is_room_for() {
+    fn output_is_cut_to_the_room() {
         let mut there = [7_u8; 4];
-        // SAFETY: not more than there is.
-        let room = unsafe { Room::new("into", there.as_mut_ptr(), 2) }.unwrap();
+        // SAFETY: the length is that of the array.
+        let room = unsafe { OutArray::new("into", there.as_mut_ptr(), 2) }.unwrap();
         room.put(&[1, 2, 3]);
         assert_eq!(there, [1, 2, 7, 7]);
-        // SAFETY: null, for nothing.
-        let none = unsafe { Room::new("into", core::ptr::null_mut(), 0) }.unwrap();
+        // SAFETY: null, for an empty array.
+        let none = unsafe { OutArray::new("into", core::ptr::null_mut(), 0) }.unwrap();
         none.put(&[1_u8]);
     }
 }

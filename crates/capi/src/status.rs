@@ -1,7 +1,7 @@
-//! Codes, messages, and the guard that every function of the interface runs behind.
+//! Status codes, messages, and the panic guard around every function of the interface.
 //!
-//! Invariants: a code's number never changes. A thread's message is its own, and
-//! stays where it is until the thread calls again.
+//! Invariants: a code's number never changes. A thread's message is its own, and stays at its
+//! address until the thread's next call.
 
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char};
@@ -12,29 +12,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fercuda_cuda_sys::types::CUresult;
 use fercuda_runtime::{DispatchError, Error, GraphError, IgnitionError, LayoutError};
 
-/// What a function answers. Numbers keep their meaning for good.
+/// Status that a function returns. Numbers keep their meaning for ever.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fer_status {
-    /// It was done.
+    /// Success.
     FER_OK = 0,
-    /// A pointer is NULL, a handle is 0, a number is none of those that there are, or a
-    /// text is no UTF-8. The message names the parameter.
+    /// A pointer is NULL, a handle is 0, a number is out of range, or a text is not UTF-8. The
+    /// message names the parameter.
     FER_ERROR_INVALID_ARGUMENT = 1,
-    /// A handle names nothing: it was closed or freed, is of another kind or session, or
-    /// was never given out.
+    /// A stale handle: it was closed or freed, is of another kind or session, or was never
+    /// returned.
     FER_ERROR_STALE_HANDLE = 2,
-    /// Layouts, buffers and bytes do not fit each other.
+    /// Layouts, buffers and lengths do not match.
     FER_ERROR_LAYOUT = 3,
-    /// The session, or its graphs, may not hold so much; or the system gives no more threads.
+    /// The limit of the session, or of its graphs, is exceeded; or no more threads can be started.
     FER_ERROR_LIMIT = 4,
-    /// The device has no memory left; the message says who holds it.
+    /// The device is out of memory; the message lists the holders.
     FER_ERROR_OUT_OF_MEMORY = 5,
     /// The session was closed, or ended by a reboot, or its context was reset.
     FER_ERROR_ENDED = 6,
     /// A session of that name is open.
     FER_ERROR_NAME_TAKEN = 7,
-    /// There is no such device, or no driver, or another one is governed already.
+    /// No such device, or no driver, or another driver is governed already.
     FER_ERROR_NO_DEVICE = 8,
     /// The driver refused.
     FER_ERROR_DRIVER = 9,
@@ -42,45 +42,44 @@ pub enum fer_status {
     FER_ERROR_MODULE = 10,
     /// A launch does not fit its kernel or the device; nothing was launched.
     FER_ERROR_LAUNCH = 11,
-    /// The device's context has failed, as after an illegal address. fer_reset helps.
+    /// The device's context has failed, as after an illegal address. Try fer_reset.
     FER_ERROR_CONTEXT_LOST = 12,
-    /// Others hold memory of the device, so that it was not reset; or have a kernel that
-    /// stays there, for which the reboot would wait.
+    /// Other tenants hold memory of the device, so that it was not reset; or a kernel is resident,
+    /// for which the reboot would wait.
     FER_ERROR_OCCUPIED = 13,
     /// The job was cancelled.
     FER_ERROR_CANCELLED = 14,
-    /// It is not done in the time that was given, and goes on.
+    /// The time limit has passed; the operation goes on.
     FER_ERROR_TIMEOUT = 15,
-    /// Host work of the caller's own said that it failed.
+    /// The caller's host work reported failure.
     FER_ERROR_HOST_WORK = 16,
     /// This process was forked from the one that opened the runtime.
     FER_ERROR_FORKED = 17,
-    /// No memory is governed in this process, so there is nothing to tell of it.
+    /// No memory is governed in this process, so there are no figures.
     FER_ERROR_NOT_GOVERNED = 18,
-    /// Tensors that cannot be planned, or a text that is no plan.
+    /// Tensors that cannot be planned, or a text that is not a plan.
     FER_ERROR_PLAN = 19,
-    /// A defect of feRcuda's own.
+    /// A defect of feRcuda.
     FER_ERROR_INTERNAL = 20,
-    /// A task does not fit: there is none of that number, a span is not within its buffer,
-    /// or it has used up its steps. Other tasks do not notice.
+    /// An invalid task: an unknown number, a span outside its buffer, or its steps are exhausted.
+    /// Other tasks are not affected.
     FER_ERROR_TASK = 21,
-    /// All slots of the task's priority are taken.
+    /// All slots of the task's priority are in use.
     FER_ERROR_FULL = 22,
-    /// A task runs for ever, and the dispatcher with it. It ends with the process.
+    /// A task runs for ever, and its dispatcher with it, until the process ends.
     FER_ERROR_DISPATCHER_LOST = 23,
-    /// The session's own allocator gave no memory, or none that can be used.
+    /// The session's allocator returned no memory, or unusable memory.
     FER_ERROR_ALLOCATOR = 24,
-    /// What others ask of the device's runtime is taken already in this process.
+    /// Another object of this process accepts the device's requests already.
     FER_ERROR_SERVED = 25,
     /// A graph was not kept: its key was invalidated while it was captured.
     FER_ERROR_GRAPH = 26,
-    /// A text says no expression that can be computed, or buffers do not fit it. The message
-    /// has line and column.
+    /// An invalid expression, or buffers that do not match it. The message has line and column.
     FER_ERROR_EXPRESSION = 27,
-    /// Not here: in a job, in host work, or where lent memory is given back, which the call
-    /// would wait for. Another thread may.
+    /// Not allowed here: in a job, in host work, or in a deleter of lent memory, which the call
+    /// would wait for. Call it from another thread.
     FER_ERROR_WITHIN = 28,
-    /// The runtime is being rebooted. When it has been, the call may be made again.
+    /// The runtime is being rebooted. Retry afterwards.
     FER_ERROR_REBOOTING = 29,
 }
 
@@ -125,16 +124,16 @@ impl fer_status {
     ];
 }
 
-/// What went wrong, as C hears of it.
+/// An error, as reported to C.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     pub(crate) status: fer_status,
     pub(crate) message: String,
 }
 
-pub(crate) type Result<T> = core::result::Result<T, Failure>;
+pub(crate) type Result<T> = core::result::Result<T, CallFailure>;
 
-impl Failure {
+impl CallFailure {
     pub(crate) fn new(status: fer_status, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -142,7 +141,7 @@ impl Failure {
         }
     }
 
-    /// Something is wrong with a parameter.
+    /// An invalid parameter.
     pub(crate) fn argument(name: &str, what: impl AsRef<str>) -> Self {
         Self::new(
             fer_status::FER_ERROR_INVALID_ARGUMENT,
@@ -151,25 +150,25 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CallFailure {
     fn from(error: Error) -> Self {
         Self::new(status_of(&error), error.to_string())
     }
 }
 
-impl From<LayoutError> for Failure {
+impl From<LayoutError> for CallFailure {
     fn from(error: LayoutError) -> Self {
         Error::from(error).into()
     }
 }
 
-impl From<IgnitionError> for Failure {
+impl From<IgnitionError> for CallFailure {
     fn from(error: IgnitionError) -> Self {
         Self::new(fer_status::FER_ERROR_PLAN, error.to_string())
     }
 }
 
-impl From<DispatchError> for Failure {
+impl From<DispatchError> for CallFailure {
     fn from(error: DispatchError) -> Self {
         Error::from(error).into()
     }
@@ -243,10 +242,10 @@ fn status_of_driver(error: &fercuda_cuda::Error) -> fer_status {
         Error::Load(_) | Error::Image(_) => fer_status::FER_ERROR_MODULE,
         Error::Arguments(_) | Error::LaunchLimit { .. } => fer_status::FER_ERROR_LAUNCH,
         Error::ContextReset => fer_status::FER_ERROR_ENDED,
-        // Also of another library's, of which only the driver knows.
+        // Also inside a callback of another library, of which only the driver knows.
         error if error.is_in_callback() => fer_status::FER_ERROR_WITHIN,
         error if error.is_sticky() => fer_status::FER_ERROR_CONTEXT_LOST,
-        // Nothing but a kernel is looked up by name.
+        // Only kernels are looked up by name.
         error if error.code() == Some(CUresult::CUDA_ERROR_NOT_FOUND) => {
             fer_status::FER_ERROR_MODULE
         }
@@ -258,24 +257,25 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a function does; keeps its message if it fails, and panics from C.
-pub(crate) fn guarded(work: impl FnOnce() -> Result<()>) -> fer_status {
+/// Runs the body of a function; records its message if it fails, and catches panics.
+pub(crate) fn catch_panics(work: impl FnOnce() -> Result<()>) -> fer_status {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return fer_status::FER_OK,
         Ok(Err(failure)) => failure,
         Err(panic) => {
-            let said = said(panic.as_ref()).to_owned();
-            // What was thrown may throw again when it is dropped.
+            let panic_message = panic_message(panic.as_ref()).to_owned();
+            // A payload's destructor may panic too.
             core::mem::forget(panic);
-            let message = format!("a defect of feRcuda: {said}\ntry: to report it, with this text");
-            Failure::new(fer_status::FER_ERROR_INTERNAL, message)
+            let message =
+                format!("a defect of feRcuda: {panic_message}\ntry: to report it, with this text");
+            CallFailure::new(fer_status::FER_ERROR_INTERNAL, message)
         }
     };
     remember(failure.message);
     failure.status
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("it panicked with something that is no text")
@@ -283,12 +283,12 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 
 fn remember(message: String) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // At a thread's end there is nobody left to ask.
+    // The thread-local is gone only when the thread ends.
     drop(LAST.try_with(|last| last.replace(text)));
 }
 
-/// The message of the calling thread's last error: what, where, with numbers, and what
-/// to try. Empty if there was none. Good until the thread's next call of a function of
+/// Returns the message of the calling thread's last error: the operation, its arguments, numbers,
+/// and what to try. Empty if there was none. Valid until the thread's next call of a function of
 /// this library.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
@@ -297,7 +297,7 @@ pub extern "C" fn fer_last_error_message() -> *const c_char {
     kept.unwrap_or(c"".as_ptr())
 }
 
-/// A code's name, as "FER_ERROR_LIMIT"; "unknown" for a number that is none. Good for
+/// Returns a code's name, such as "FER_ERROR_LIMIT"; "unknown" for an invalid number. Valid for
 /// ever.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
@@ -318,17 +318,17 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_answer() {
-        let status = guarded(|| panic!("on purpose {}", 3));
+    fn panic_becomes_a_status() {
+        let status = catch_panics(|| panic!("on purpose {}", 3));
         assert_eq!(status, fer_status::FER_ERROR_INTERNAL);
         assert!(message().contains("on purpose 3"), "{}", message());
-        let status = guarded(|| std::panic::panic_any(7));
+        let status = catch_panics(|| std::panic::panic_any(7));
         assert_eq!(status, fer_status::FER_ERROR_INTERNAL);
         assert!(message().contains("no text"));
     }
 
     #[test]
-    fn what_is_asked_in_host_work_says_so_whoevers_that_is() {
+    fn call_in_host_work_is_refused_also_in_another_librarys() {
         let refused = |code| {
             status_of_driver(&fercuda_cuda::Error::Driver(Box::new(
                 fercuda_cuda::DriverFailure {
@@ -346,8 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_a_threads_own_and_lasts_until_its_next_error() {
-        let fail = |text: &str| guarded(|| Err(Failure::argument("it", text)));
+    fn message_is_per_thread_and_lasts_until_the_next_error() {
+        let fail = |text: &str| catch_panics(|| Err(CallFailure::argument("it", text)));
         assert_eq!(fail("a\0b"), fer_status::FER_ERROR_INVALID_ARGUMENT);
         std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -355,7 +355,7 @@ mod tests {
                 fail("elsewhere");
             });
         });
-        assert_eq!(guarded(|| Ok(())), fer_status::FER_OK);
+        assert_eq!(catch_panics(|| Ok(())), fer_status::FER_OK);
         assert_eq!(message(), "it: a b");
     }
 

@@ -1,44 +1,44 @@
-//! What `intercept_telemetry.h` declares: what the doors before the driver have
-//! counted in this process.
+//! Declarations of `intercept_telemetry.h`: counters of the functions interposed before the driver
+//! in this process.
 //!
-//! Invariant: the ledger is never reset; a reset is a baseline that is kept here and
-//! taken off what is counted.
+//! Invariant: the ledger is never reset; a reset stores a baseline here, which is subtracted from
+//! the counters.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fercuda_regime::interface::{self, ProcessFigures};
 
-use crate::pointers::Place;
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::pointers::OutPointer;
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// What was intercepted, on all devices together.
+/// Counters of intercepted calls, on all devices together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct fer_intercept_telemetry {
     /// Allocations from the pools since the last reset, by all libraries.
     pub allocations: u64,
-    /// Frees since the last reset, also of what was allocated before it.
+    /// Frees since the last reset, also of memory allocated before it.
     pub frees: u64,
-    /// Allocations since the last reset that were for a pool, and that the driver did
-    /// instead. 0 is what a governed process has.
+    /// Allocations since the last reset that should have come from a pool, but were made by the
+    /// driver. 0 in a governed process.
     pub fallbacks: u64,
-    /// Live blocks of the pools now, in bytes. A reset does not change it.
+    /// Live blocks of the pools, in bytes. Not affected by a reset.
     pub live_bytes: u64,
-    /// The most that was live since the process began, each device's added up; up to 256
-    /// KiB of each thread may be missing. A reset does not change it.
+    /// Peak of the live bytes since the process began, each device's added up; up to 256 KiB of
+    /// each thread may be missing. Not affected by a reset.
     pub peak_bytes: u64,
-    /// What the driver gave by itself and was not given back, also of the host, in bytes.
-    /// A reset does not change it.
+    /// Memory that the driver allocated itself and that is not freed, also of the host, in bytes.
+    /// Not affected by a reset.
     pub governed_bytes: u64,
-    /// What the driver takes for contexts and code, in bytes, by its figures when they
-    /// were last looked at. A reset does not change it.
+    /// Memory that the driver uses for contexts and code, in bytes, by its figures when they were
+    /// last read. Not affected by a reset.
     pub overhead_bytes: u64,
-    /// 1 if the figures changed while they were read: then each is of a moment, but not
-    /// all of one.
+    /// 1 if the counters changed while they were read: each is a value of some moment, but not all
+    /// of the same one.
     pub is_racing: u64,
 }
 
-/// What was counted at the last reset.
+/// Counters at the last reset.
 static BASELINE: Mutex<ProcessFigures> = Mutex::new(ProcessFigures {
     allocs: 0,
     frees: 0,
@@ -57,25 +57,25 @@ fn baseline() -> MutexGuard<'static, ProcessFigures> {
 fn figures() -> Result<ProcessFigures> {
     let figures = interface::find().and_then(|doors| doors.figures());
     figures.ok_or_else(|| {
-        Failure::new(
+        CallFailure::new(
             fer_status::FER_ERROR_NOT_GOVERNED,
             "no memory is governed in this process\n\
              try: to open a runtime first, or `fercuda run`; and FERCUDA_DISABLE is not to be 1",
         )
     })
 }
-
-/// What was intercepted since the last reset. Reads the whole ledger: for who watches, not
+/// Reads the counters since the last reset. Scans the whole ledger: for monitoring, not for each
+/// allocation.
 /// for each allocation.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_intercept_telemetry_get(
     telemetry: *mut fer_intercept_telemetry,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("telemetry", telemetry) }?;
-        // Counts only grow, so what is read behind the baseline is not below it.
+        let place = unsafe { OutPointer::new("telemetry", telemetry) }?;
+        // Counters only grow, so values read after the baseline are not below it.
         let before = baseline();
         let now = figures()?;
         place.put(fer_intercept_telemetry {
@@ -92,25 +92,25 @@ pub unsafe extern "C" fn fer_intercept_telemetry_get(
     })
 }
 
-/// From now on allocations, frees and fallbacks are counted from 0. What others read of
-/// the ledger (`fercuda top`) goes on as before.
+/// Resets allocations, frees and fallbacks to 0. Other readers of the ledger (`fercuda top`) are
+/// not affected.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_intercept_telemetry_reset() -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let mut before = baseline();
         *before = figures()?;
         Ok(())
     })
 }
 
-/// Whether anything is intercepted in this process: `enabled` gets 1 or 0.
+/// Returns whether calls are intercepted in this process: `enabled` is set to 1 or 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_intercept_telemetry_enabled(enabled: *mut u32) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("enabled", enabled) }?;
+        let place = unsafe { OutPointer::new("enabled", enabled) }?;
         place.put(u32::from(figures().is_ok()));
         Ok(())
     })

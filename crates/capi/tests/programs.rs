@@ -1,7 +1,7 @@
-//! C and C++ programs over the library as cargo built it: compiled with the system's
-//! compiler, every warning being an error, and run on the software device with its
-//! checks, or on a GPU with `FERCUDA_DEVICE=gpu`; again with sanitizers, and under
-//! valgrind. Each program looks at its end who holds memory.
+//! C and C++ programs over the library as cargo built it: compiled with the system's compiler, with
+//! warnings as errors, and run on the software device with its checks, or on a GPU with
+//! `FERCUDA_DEVICE=gpu`; again with sanitizers, and under valgrind. Each program checks at its end
+//! that no tenant holds memory.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -24,17 +24,17 @@ const SANITIZERS: [&str; 3] = [
     "-fno-sanitize-recover=all",
     "-g",
 ];
-/// Status of a program whose kernels have done what they may not.
+/// Exit status of a program with a kernel that faulted.
 const FINDINGS: i32 = 99;
 
-/// A program, its standard, and whether it takes a seed.
+/// A program, its language standard, and whether it takes a seed.
 struct Program {
     source: &'static str,
     standard: &'static str,
     has_seed: bool,
-    /// Whether the device's checks have to find nothing. After a fault a driver does not
-    /// say that it will never call a callback that it was given, so what that holds is
-    /// not freed, and leaks are not looked for.
+    /// Whether the device's checks must find nothing. After a fault a driver does not report that
+    /// it will never call a registered callback, so the callback's data are not freed, and leaks
+    /// are not checked.
     is_sound: bool,
 }
 
@@ -93,7 +93,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// A folder of this test program's own.
+/// A temporary folder of this test program.
 fn made() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -103,7 +103,7 @@ fn made() -> &'static Path {
     })
 }
 
-/// The system's compiler, for sources that end like this.
+/// The system's compiler for a source file's extension.
 fn compiler(source: &str) -> Command {
     let (variable, usual) = match source.ends_with(".cpp") {
         true => ("CXX", "c++"),
@@ -142,7 +142,7 @@ fn compiled(program: &Program, kind: &str, options: &[&str]) -> PathBuf {
     place
 }
 
-/// `command` with a program's arguments and what it finds around it.
+/// `command` with a program's arguments and environment.
 fn ready(mut command: Command, program: &Program) -> Command {
     if program.has_seed {
         let seed = match std::env::var("FERCUDA_SEED") {
@@ -163,7 +163,7 @@ fn ready(mut command: Command, program: &Program) -> Command {
         false => command.env("ASAN_OPTIONS", "detect_leaks=0"),
     };
     command.env("UBSAN_OPTIONS", "print_stacktrace=1");
-    // Cargo's has the folder where the last `cargo build` has put one, perhaps an older.
+    // Cargo's path has the folder of the last `cargo build`, whose library may be older.
     command.env("LD_LIBRARY_PATH", library().parent().unwrap());
     command
 }
@@ -174,7 +174,7 @@ fn runs(program: &Program) {
 }
 
 #[test]
-fn a_vector_is_added_from_c() {
+fn vector_is_added_from_c() {
     runs(&VECTOR_ADD);
 }
 
@@ -189,42 +189,42 @@ fn tasks_are_run_from_c_without_launches() {
 }
 
 #[test]
-fn a_dispatcher_takes_tasks_and_ends_behind_them() {
+fn dispatcher_takes_tasks_and_ends_behind_them() {
     runs(&DISPATCHERS);
 }
 
 #[test]
-fn what_cpp_has_opened_it_closes() {
+fn cpp_closes_what_it_opens() {
     runs(&SESSION);
 }
 
 #[test]
-fn nothing_and_garbage_are_refused_with_what_to_do() {
+fn null_and_garbage_are_refused_with_advice() {
     runs(&REFUSALS);
 }
 
 #[test]
-fn what_belongs_to_something_lives_as_long_as_that() {
+fn objects_live_as_long_as_their_owners() {
     runs(&LIFETIMES);
 }
 
 #[test]
-fn memory_of_the_programs_own_allocator_comes_and_goes_in_order() {
+fn program_allocator_is_called_in_order() {
     runs(&ALLOCATORS);
 }
 
 #[test]
-fn graphs_are_captured_replayed_and_let_go() {
+fn graphs_are_captured_replayed_and_invalidated() {
     runs(&GRAPHS);
 }
 
 #[test]
-fn expressions_are_computed_from_c() {
+fn expressions_are_evaluated_from_c() {
     runs(&EXPRESSIONS);
 }
 
 #[test]
-fn a_fault_is_told_and_a_reset_helps() {
+fn fault_is_reported_and_reset_recovers() {
     runs(&FAULT);
 }
 
@@ -237,7 +237,7 @@ fn sanitizers_find_nothing() {
 }
 
 #[test]
-fn a_leak_would_be_found() {
+fn leak_would_be_found() {
     let source = made().join("leak.c");
     fs::write(
         &source,
@@ -264,24 +264,24 @@ fn under_valgrind(program: &Program) -> Option<Command> {
     let mut command = Command::new("valgrind");
     command.args(["--error-exitcode=98", "--quiet"]);
     command.arg("--leak-check=full");
-    // Without it a thread that polls may keep all others from running for as long as it
-    // likes, where there are fewer processors than threads.
+    // Without this option a polling thread may starve all others, if there are fewer processors
+    // than threads.
     command.arg("--fair-sched=try");
-    // What the process has for ever is reachable; that is no loss.
+    // Memory that the process keeps for ever is reachable, not leaked.
     command.args([
         "--show-leak-kinds=definite",
         "--errors-for-leak-kinds=definite",
     ]);
     command.arg(place);
     let mut command = ready(command, program);
-    // The shadow of the device's memory is more than valgrind lets a program have.
+    // The shadow of the device's memory exceeds what valgrind allows a program.
     command.env("FERCUDA_SOFT_CHECK", "0");
     Some(command)
 }
 
 #[test]
 fn valgrind_finds_nothing() {
-    // It takes seconds a program, and in these everything is called.
+    // It takes seconds per program; these programs call every function.
     for program in [&REFUSALS, &LIFETIMES, &DISPATCHERS, &ALLOCATORS, &GRAPHS] {
         let Some(command) = under_valgrind(program) else {
             return;
@@ -290,7 +290,7 @@ fn valgrind_finds_nothing() {
     }
 }
 
-/// A program that is asked by this one, as `fercuda reboot` asks.
+/// A program that this one sends requests to, as `fercuda reboot` does.
 struct Asked {
     child: Child,
     said: Lines<BufReader<ChildStdout>>,
@@ -304,13 +304,13 @@ impl Asked {
         Self { child, said }
     }
 
-    /// Waits until it says a word.
+    /// Waits until it prints a word.
     fn until(&mut self, word: &str) {
         let said = self.said.next();
         assert_eq!(said.unwrap().unwrap(), word);
     }
 
-    /// Lets it go on.
+    /// Lets it continue.
     fn go_on(&mut self) {
         let to = self.child.stdin.as_mut().unwrap();
         to.write_all(b"\n").unwrap();
@@ -346,7 +346,7 @@ impl Drop for Asked {
 }
 
 #[test]
-fn others_are_heard_as_long_as_the_program_lets_them() {
+fn requests_are_accepted_as_long_as_the_program_allows() {
     let plain = ready(Command::new(compiled(&REQUESTS, "plain", &[])), &REQUESTS);
     let sanitized = compiled(&REQUESTS, "sanitized", &SANITIZERS);
     let sanitized = ready(Command::new(sanitized), &REQUESTS);
@@ -367,7 +367,7 @@ fn others_are_heard_as_long_as_the_program_lets_them() {
         assert!(matches!(program.ask(), Err(RequestError::TakesNone { .. })));
         program.go_on();
         program.until("serves again");
-        // It ends that in the consent which is asked for.
+        // It ends the registration inside the consent being requested.
         assert_eq!(program.ask().unwrap(), RebootOutcome::Refused);
         program.until("ended in consent");
         assert!(matches!(program.ask(), Err(RequestError::TakesNone { .. })));
@@ -390,7 +390,7 @@ const HEADERS: [&str; 4] = [
 ];
 
 #[test]
-fn each_header_stands_alone_in_every_language() {
+fn each_header_compiles_alone_in_every_language() {
     let languages = [
         ("c99", "c"),
         ("c11", "c"),
@@ -438,7 +438,7 @@ fn declared() -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_declared_is_exported_and_refusals_call_all_of_it() {
+fn declared_functions_are_exported_and_all_called_by_refusals() {
     let declared = declared();
     assert!(declared.len() > 50, "{declared:?}");
     let text = fs::read_to_string(root().join(REFUSALS.source)).unwrap();
@@ -460,8 +460,8 @@ fn what_is_declared_is_exported_and_refusals_call_all_of_it() {
         );
         assert!(exported.contains(name), "{name} is not exported");
     }
-    // By which other libraries of ours find the pool; it is no part of the interface.
-    // Built beside the hook's tests it also has their knobs, which no build for use has.
+    // The symbol by which our other libraries find the pool; it is not part of the interface. Built
+    // together with the hook's tests it also has their test hooks, which no release build has.
     let knobs = ["fercuda_break_rule", "fercuda_fail"];
     let mut more: Vec<&str> = exported.difference(&declared).map(String::as_str).collect();
     more.retain(|name| !knobs.contains(name));

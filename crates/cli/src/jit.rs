@@ -10,8 +10,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
-use fercuda_jit::reference::{self, Exact, Near};
-use fercuda_jit::{Arg, Canonical, Compiler, Fused, Graph, Origin, Program, text};
+use fercuda_jit::reference::{self, ExactValue, Near};
+use fercuda_jit::{BoundArg, Canonical, CodeOrigin, Compiler, ExprGraph, Fused, Program, text};
 use fercuda_ptx::build::Arch;
 use fercuda_softgpu::control;
 use fercuda_tensor::{Dtype, Layout};
@@ -78,7 +78,7 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// The graph as written.
-    Graph,
+    ExprGraph,
     /// The canonical graph: equal for equivalent spellings.
     Canonical,
     /// Fused kernels, and the buffers between them.
@@ -142,7 +142,7 @@ struct OutputComparison {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     for spec in &args.inputs {
         let (name, layout) =
             input(spec).with_context(|| format!("--input {spec} cannot be used"))?;
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let report = JitReport {
         key: canonical.key().to_string(),
         code: program.code.to_string(),
-        graph: shows(Form::Graph).then(|| graph.to_string()),
+        graph: shows(Form::ExprGraph).then(|| graph.to_string()),
         canonical: shows(Form::Canonical).then(|| canonical.to_string()),
         fused: (shows(Form::Fused) || none).then(|| program.fused().to_string()),
         ptx: match shows(Form::Ptx) {
@@ -315,18 +315,20 @@ fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>> {
 
 /// Random elements of useful size: floats from -4 to 4, small integers.
 fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
-    let float = !matches!(reference::decode(dtype, 0), Exact::Int(_));
+    let float = !matches!(reference::decode(dtype, 0), ExactValue::Int(_));
     let all = (0..count).map(|_| match (float, dtype) {
-        (true, _) => Exact::Float(random.f64() * 8.0 - 4.0),
-        (_, Dtype::Bool) => Exact::Int(random.i128(0..2)),
-        (_, Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64) => Exact::Int(random.i128(0..100)),
-        _ => Exact::Int(random.i128(-50..50)),
+        (true, _) => ExactValue::Float(random.f64() * 8.0 - 4.0),
+        (_, Dtype::Bool) => ExactValue::Int(random.i128(0..2)),
+        (_, Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64) => {
+            ExactValue::Int(random.i128(0..100))
+        }
+        _ => ExactValue::Int(random.i128(-50..50)),
     });
     all.map(|value| reference::encode(dtype, value)).collect()
 }
 
 /// Runs the graph on random elements and compares the results with the reference.
-fn ran(graph: &Graph, seed: u64) -> Result<JitRun> {
+fn ran(graph: &ExprGraph, seed: u64) -> Result<JitRun> {
     // Configures the software device, if selected, before its first call.
     let mut config = control::config();
     config.checks = true;
@@ -364,10 +366,10 @@ fn ran(graph: &Graph, seed: u64) -> Result<JitRun> {
         .inputs()
         .map(|(_, layout)| layout.reach_bytes().start.unsigned_abs());
     let args = bound.iter().zip(first);
-    let args: Vec<Arg<'_>> = args
-        .map(|(buffer, first)| Arg::of(buffer).first_at(first))
+    let args: Vec<BoundArg<'_>> = args
+        .map(|(buffer, first)| BoundArg::of(buffer).first_at(first))
         .collect();
-    let outputs: Vec<Arg<'_>> = made.iter().map(Arg::of).collect();
+    let outputs: Vec<BoundArg<'_>> = made.iter().map(BoundArg::of).collect();
     compiled.run(&stream, &args, &outputs)?;
     stream.synchronize()?;
     if let Some(finding) = control::take_findings()
@@ -396,9 +398,9 @@ fn ran(graph: &Graph, seed: u64) -> Result<JitRun> {
         device: device.to_string(),
         seed,
         origin: match compiled.origin() {
-            Origin::Compiled => "compiled",
-            Origin::Disk => "found on disk",
-            Origin::Memory => "found in memory",
+            CodeOrigin::Compiled => "compiled",
+            CodeOrigin::Disk => "found on disk",
+            CodeOrigin::Memory => "found in memory",
         },
         compile_ms,
         outputs,
@@ -428,7 +430,7 @@ fn compared(
             continue;
         }
         let got = reference::decode(dtype, bits);
-        if let (Exact::Float(got), Exact::Float(wanted)) = (got, near.value) {
+        if let (ExactValue::Float(got), ExactValue::Float(wanted)) = (got, near.value) {
             let error = (got - wanted).abs();
             if error > compared.largest_error {
                 compared.largest_error = error;

@@ -1,5 +1,5 @@
-//! What expressions cost: from saying one to its result, cold and warm, and what their
-//! kernels move beside what the memory could.
+//! Measures the cost of expressions: from building one to its result, cold and warm, and the
+//! throughput of their kernels beside the memory's.
 //!
 //! `expressions [--small]`: on whichever device `FERCUDA_DEVICE` says. Medians of several, inputs
 //! random; kernels are timed by events over many launches, on buffers that are together
@@ -10,45 +10,47 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda::cache::Cache;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Event, Image, Launch, Module, Stream};
-use fercuda_jit::{Arg, Binary, Compiler, Graph, GraphError, Id, Origin, Reduction};
+use fercuda_jit::{
+    Binary, BoundArg, CodeOrigin, Compiler, ExprError, ExprGraph, NodeId, Reduction,
+};
 use fercuda_tensor::{Dtype, Layout};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-type Made = std::result::Result<(), GraphError>;
+type Made = std::result::Result<(), ExprError>;
 
-/// Bytes that a copy moves in a second, read and written, on an H200.
+/// Throughput of a copy on an H200, bytes read and written per second.
 const FLOOR: f64 = 4.24e12;
 /// Buffers that are together larger than an H200's L2.
 const CACHE: u64 = 256 << 20;
 
 struct Case {
     name: &'static str,
-    make: fn(&mut Graph, [u64; 2], Dtype) -> Made,
+    make: fn(&mut ExprGraph, [u64; 2], Dtype) -> Made,
     shape: [u64; 2],
     dtype: Dtype,
 }
 
 fn input(
-    graph: &mut Graph,
+    graph: &mut ExprGraph,
     name: &str,
     dtype: Dtype,
     shape: &[u64],
-) -> std::result::Result<Id, GraphError> {
-    let layout = Layout::contiguous(dtype, shape).map_err(|error| GraphError::Layout {
+) -> std::result::Result<NodeId, ExprError> {
+    let layout = Layout::contiguous(dtype, shape).map_err(|error| ExprError::Layout {
         op: name.to_owned(),
         error,
     })?;
     graph.input(name, layout)
 }
 
-fn add(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn add(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let a = input(graph, "a", dtype, &shape)?;
     let b = input(graph, "b", dtype, &shape)?;
     let y = graph.binary(Binary::Add, a, b)?;
     graph.output("y", y)
 }
 
-fn gelu(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn gelu(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let bias = input(graph, "bias", dtype, &shape[1..])?;
     let y = graph.binary(Binary::Add, x, bias)?;
@@ -56,7 +58,7 @@ fn gelu(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
     graph.output("y", y)
 }
 
-fn softmax(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn softmax(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let mask = input(graph, "mask", dtype, &shape[1..])?;
     let scale = graph.constant(dtype, 0.125)?;
@@ -65,7 +67,7 @@ fn softmax(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
     graph.output("y", y)
 }
 
-fn layer_norm(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn layer_norm(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let gamma = input(graph, "gamma", dtype, &shape[1..])?;
     let beta = input(graph, "beta", dtype, &shape[1..])?;
@@ -73,32 +75,32 @@ fn layer_norm(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
     graph.output("y", y)
 }
 
-fn rms_norm(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn rms_norm(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let gamma = input(graph, "gamma", dtype, &shape[1..])?;
     let y = graph.rms_norm(x, 1, Some(gamma), 1e-6)?;
     graph.output("y", y)
 }
 
-fn sum_rows(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn sum_rows(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let y = graph.reduce(Reduction::Sum, x, &[1], false)?;
     graph.output("y", y)
 }
 
-fn sum_columns(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn sum_columns(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let y = graph.reduce(Reduction::Sum, x, &[0], false)?;
     graph.output("y", y)
 }
 
-fn sum_all(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn sum_all(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let y = graph.reduce(Reduction::Sum, x, &[0, 1], false)?;
     graph.output("y", y)
 }
 
-fn transpose(graph: &mut Graph, shape: [u64; 2], dtype: Dtype) -> Made {
+fn transpose(graph: &mut ExprGraph, shape: [u64; 2], dtype: Dtype) -> Made {
     let x = input(graph, "x", dtype, &shape)?;
     let y = graph.permute(x, &[1, 0])?;
     graph.output("y", y)
@@ -124,23 +126,23 @@ const CASES: [Case; 12] = [
 ];
 
 impl Case {
-    fn graph(&self, shape: [u64; 2]) -> Result<Graph> {
-        let mut graph = Graph::new();
+    fn graph(&self, shape: [u64; 2]) -> Result<ExprGraph> {
+        let mut graph = ExprGraph::new();
         (self.make)(&mut graph, shape, self.dtype)?;
         Ok(graph)
     }
 }
 
-/// One set of what a graph is bound to.
+/// Buffers for one run of a graph.
 struct Buffers {
     inputs: Vec<DeviceBuffer<u8>>,
     outputs: Vec<DeviceBuffer<u8>>,
 }
 
 impl Buffers {
-    fn new(graph: &Graph, stream: &Stream, random: &[u8]) -> Result<Self> {
+    fn new(graph: &ExprGraph, stream: &Stream, random: &[u8]) -> Result<Self> {
         let inputs = graph.inputs().map(|(_, layout)| {
-            // Any bits of exponents below the largest: no NaN.
+            // Random bits with exponents below the largest: no NaN.
             let bytes = layout.bytes() as usize;
             let data: Vec<u8> = random.iter().cycle().take(bytes).copied().collect();
             DeviceBuffer::from_host(&data, stream)
@@ -154,9 +156,9 @@ impl Buffers {
         })
     }
 
-    fn args(&self) -> (Vec<Arg<'_>>, Vec<Arg<'_>>) {
-        let inputs = self.inputs.iter().map(Arg::of).collect();
-        (inputs, self.outputs.iter().map(Arg::of).collect())
+    fn args(&self) -> (Vec<BoundArg<'_>>, Vec<BoundArg<'_>>) {
+        let inputs = self.inputs.iter().map(BoundArg::of).collect();
+        (inputs, self.outputs.iter().map(BoundArg::of).collect())
     }
 }
 
@@ -165,7 +167,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-fn bytes(graph: &Graph) -> u64 {
+fn bytes(graph: &ExprGraph) -> u64 {
     let all = graph.inputs().chain(graph.outputs());
     all.map(|(_, layout)| layout.bytes()).sum()
 }
@@ -185,7 +187,7 @@ fn main() -> Result<()> {
     let stream = Stream::new(&context)?;
     println!("{device}, driver {:?}", device.cuda().version()?);
     let mut numbers = fastrand::Rng::new();
-    // Halves and f32 from about -2 to 2, whichever way they are read.
+    // Halves and f32 from about -2 to 2, however they are read.
     let random: Vec<u8> = (0..1 << 20)
         .map(|at| match at % 2 {
             0 => numbers.u8(..),
@@ -210,9 +212,9 @@ fn main() -> Result<()> {
             let folder = Folder::new()?;
             let more = [shape[0] / 2, shape[1]];
             for (times, shape, cached, wanted) in [
-                (&mut cold, shape, true, Origin::Compiled),
-                (&mut found, shape, true, Origin::Disk),
-                (&mut other, more, false, Origin::Memory),
+                (&mut cold, shape, true, CodeOrigin::Compiled),
+                (&mut found, shape, true, CodeOrigin::Disk),
+                (&mut other, more, false, CodeOrigin::Memory),
             ] {
                 let disk = Cache::at_for(&folder.0, "jit");
                 let compiler = Compiler::with_cache(&context, Some(disk))?;
@@ -228,7 +230,7 @@ fn main() -> Result<()> {
                 compiled.run(&stream, &inputs, &outputs)?;
                 stream.synchronize()?;
                 let time = begun.elapsed();
-                // Where rows are not the first extent there is no such thing.
+                // If rows are not the first extent this case does not exist.
                 if compiled.origin() == wanted {
                     times.push(time);
                 }
@@ -302,7 +304,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A folder that goes when it is dropped.
+/// A folder that is deleted on drop.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -322,7 +324,7 @@ impl Drop for Folder {
     }
 }
 
-/// The first compilation and the first launch pay for the driver's own.
+/// The first compilation and the first launch include the driver's own initialisation.
 fn warm_up(context: &Context, stream: &Stream) -> Result<()> {
     let case = Case {
         name: "",
@@ -340,7 +342,7 @@ fn warm_up(context: &Context, stream: &Stream) -> Result<()> {
 const EMPTY: &str = ".version 8.0\n.target sm_75\n.address_size 64\n\
     .visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n) { ret; }\n";
 
-/// Host's time of what is known already.
+/// Host time of a cached expression.
 fn warm(context: &Context, stream: &Stream, random: &[u8]) -> Result<()> {
     let case = Case {
         name: "softmax",

@@ -1,20 +1,20 @@
-//! Elements a gibibyte apart, which offsets of 32 bits do not reach.
+//! Elements a gibibyte apart, beyond offsets of 32 bits.
 //!
-//! `far`: on whichever device `FERCUDA_DEVICE` says; it takes 2 GiB there, and of the software
-//! device with its checks 5 GB of the host, which is why it is no test. It fails if an element
-//! is not what it should be.
+//! `far`: on whichever device `FERCUDA_DEVICE` selects; it takes 2 GiB there, and on the software
+//! device with its checks 5 GB of the host, which is why it is not a test. It fails if an element
+//! is wrong.
 #![expect(clippy::print_stdout, reason = "figures for people")]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
-use fercuda_jit::{Arg, Compiler, Graph, Reduction, Unary};
+use fercuda_jit::{BoundArg, Compiler, ExprGraph, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const FAR: usize = 1 << 30;
-/// Where the first element is.
+/// Offset of the first element.
 const FIRST: usize = 16;
-/// Bytes that are set about each of the two places.
+/// Bytes that are set around each of the two elements.
 const NEAR: usize = 40;
 
 fn main() -> Result<()> {
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let context = Context::primary(device)?;
     let stream = Stream::new(&context)?;
     let layout = Layout::strided(Dtype::U8, &[2, 3, 5], &[FAR as i64, 7, -1])?;
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", layout)?;
     let y = graph.unary(Unary::Not, x)?;
     graph.output_as("y", y, layout)?;
@@ -38,12 +38,12 @@ fn main() -> Result<()> {
         let mut place = from.slice_mut(start..start + NEAR)?;
         place.copy_from_host(&near(side), &stream)?;
     }
-    let at = |buffer| Arg::of(buffer).first_at(FIRST as u64);
+    let at = |buffer| BoundArg::of(buffer).first_at(FIRST as u64);
     let compiler = Compiler::with_cache(&context, None)?;
-    let outputs = [at(&to), Arg::of(&sums)];
+    let outputs = [at(&to), BoundArg::of(&sums)];
     compiler.run(&graph, &stream, &[at(&from)], &outputs)?;
 
-    // Backwards along a row of five, which begins 7 further on in each.
+    // Backwards along a row of five, which begins 7 elements further on in each row.
     let element = |side: usize, row: usize, col: usize| near(side)[FIRST + row * 7 - col - 8];
     for (row, got) in sums.to_vec(&stream)?.into_iter().enumerate() {
         let all = [0, 1].into_iter();

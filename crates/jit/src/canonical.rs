@@ -1,14 +1,14 @@
-//! What is computed, in one form however it was said.
+//! Canonical form of an expression.
 //!
-//! Softmax, norms and means are taken apart into reductions and operations on elements.
-//! Views sink to what they are views of: a [`Load`](Expr::Load) has strides, and above it
-//! nothing has. So there are arrays (inputs, reductions, and copies where a view cannot be
-//! without one) and, between them, expressions of their elements. Equal ones are one,
-//! operands that may change places have an order of their own, constants are folded where
-//! the device would compute the same bits, and what nothing asks for is gone.
+//! Softmax, norms and means are lowered to reductions and element operations. Views are pushed down
+//! to what they are views of: a [`Load`](Expr::Load) has strides, and nothing above it has. So
+//! there are arrays (inputs, reductions, and copies where a view requires one) and, between them,
+//! expressions of their elements. Equal expressions are one (common subexpression elimination),
+//! operands of commutative operations are sorted, constants are folded where the device would
+//! compute the same bits, and dead code is removed.
 //!
-//! Invariant: an expression is in terms of earlier ones, an array of expressions of earlier
-//! arrays. What is printed says all that code depends on; the key is its hash.
+//! Invariant: an expression refers to earlier ones only, an array to expressions of earlier arrays.
+//! The printed form determines the code completely; the key is its hash.
 //!
 //! Elsewhere: which arrays are computed by one kernel (`fused`).
 
@@ -19,14 +19,14 @@ use fercuda_tensor::{Dtype, Layout, LayoutError};
 
 use crate::dims::{Axes, Dims};
 use crate::fold;
-use crate::graph::{Graph, Id, Op};
-use crate::key::Key;
+use crate::graph::{ExprGraph, NodeId, NodeOp};
+use crate::key::CodeKey;
 use crate::op::{self, Binary, Reduction, Unary};
 
-/// Changed with the meaning of anything that is printed below.
+/// Changes whenever the meaning of the printed form below changes.
 const VERSION: u32 = 1;
 
-/// An expression's place in [`Canonical`].
+/// Index of an expression in [`Canonical`].
 pub(crate) type ExprId = u32;
 
 type Result<T> = std::result::Result<T, LayoutError>;
@@ -38,9 +38,9 @@ pub(crate) enum Prim {
     Binary(Binary),
     Fma,
     Select,
-    /// From one type that is computed with to another.
+    /// Conversion between two computation types.
     Convert(Dtype),
-    /// To a value that a narrow float has; still an f32.
+    /// Rounding to a narrow float's values; the result is still an f32.
     Round(Dtype),
 }
 
@@ -57,14 +57,14 @@ impl fmt::Display for Prim {
     }
 }
 
-/// What is loaded from.
+/// Operand of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) enum LoadSource {
     Input(u32),
     Array(u32),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for LoadSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Input(n) => write!(f, "input {n}"),
@@ -75,11 +75,11 @@ impl fmt::Display for Source {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Expr {
-    /// Its bits, as in [`fold`].
+    /// Bits of the constant, as in [`fold`].
     Const(u64),
-    /// An element of an array for each element, `offset` elements from its first.
+    /// Loads an element of an array for each element, `offset` elements from its first.
     Load {
-        source: Source,
+        source: LoadSource,
         layout: Layout,
         offset: i64,
     },
@@ -87,25 +87,25 @@ pub(crate) enum Expr {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ExprEntry {
     pub(crate) expr: Expr,
-    /// What it is computed in.
+    /// Computation type.
     pub(crate) dtype: Dtype,
-    /// None if it is the same everywhere and of any shape.
+    /// `None` for a constant of any shape.
     pub(crate) shape: Option<Dims>,
-    hash: Hash,
+    hash: StructuralHash,
 }
 
-/// By what it is, not by where it stands: first without extents, so that of other shapes the
-/// order is the same, and the code with it; then with them.
+/// Structural hash, independent of the position: first without extents, so that the order, and with
+/// it the code, is the same for other shapes; then with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Hash {
+struct StructuralHash {
     form: u64,
     whole: u64,
 }
 
-impl Hash {
-    fn of(form: &[u64], rest: &[u64], below: impl Iterator<Item = Hash> + Clone) -> Self {
+impl StructuralHash {
+    fn of(form: &[u64], rest: &[u64], below: impl Iterator<Item = StructuralHash> + Clone) -> Self {
         let forms: Vec<u64> = form
             .iter()
             .copied()
@@ -121,9 +121,9 @@ impl Hash {
     }
 }
 
-impl Entry {
-    /// A load that is added to what is done.
-    pub(crate) fn load(source: Source, layout: Layout) -> Self {
+impl ExprEntry {
+    /// A load, to be added.
+    pub(crate) fn load(source: LoadSource, layout: Layout) -> Self {
         Self {
             expr: Expr::Load {
                 source,
@@ -132,7 +132,7 @@ impl Entry {
             },
             dtype: op::computed(layout.dtype()),
             shape: Dims::new(layout.shape()),
-            hash: Hash::default(),
+            hash: StructuralHash::default(),
         }
     }
 
@@ -152,48 +152,48 @@ pub(crate) fn arity(op: Prim) -> usize {
     }
 }
 
-/// How an array comes to be. Its elements lie side by side.
+/// How a contiguous array is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Made {
+pub(crate) enum ArrayOrigin {
     Reduced(Reduction, Axes),
-    /// Of parts of so many elements; they are the array's last dimension.
+    /// Reduces parts of this many elements; the parts are the array's last dimension.
     Partial(Reduction, Axes, u64),
     Copied,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Array {
-    pub(crate) made: Made,
+pub(crate) struct CanonicalArray {
+    pub(crate) made: ArrayOrigin,
     pub(crate) of: ExprId,
-    /// Of the expression.
+    /// Shape of the expression.
     pub(crate) from: Dims,
-    /// Of the array.
+    /// Shape of the array.
     pub(crate) shape: Dims,
     pub(crate) dtype: Dtype,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Out {
+pub(crate) struct CanonicalOutput {
     pub(crate) layout: Layout,
     pub(crate) of: ExprId,
 }
 
-/// See the module.
+/// A canonical form. See the module.
 #[derive(Clone, Debug)]
 pub struct Canonical {
     pub(crate) inputs: Vec<Layout>,
-    pub(crate) exprs: Vec<Entry>,
-    pub(crate) arrays: Vec<Array>,
-    pub(crate) outputs: Vec<Out>,
+    pub(crate) exprs: Vec<ExprEntry>,
+    pub(crate) arrays: Vec<CanonicalArray>,
+    pub(crate) outputs: Vec<CanonicalOutput>,
 }
 
 impl Canonical {
-    /// The canonical form of a graph.
+    /// Computes the canonical form of a graph.
     ///
     /// # Errors
-    /// [`LayoutError`] if a shape on the way is larger than any memory.
-    pub fn of(graph: &Graph) -> Result<Self> {
-        let mut making = Making::default();
+    /// [`LayoutError`] if an intermediate shape is larger than any memory.
+    pub fn of(graph: &ExprGraph) -> Result<Self> {
+        let mut making = CanonicalBuilder::default();
         let mut made = Vec::with_capacity(graph.nodes.len());
         let live = live(graph);
         for (at, live) in live.into_iter().enumerate() {
@@ -206,34 +206,34 @@ impl Canonical {
         for output in &graph.outputs {
             let (node, layout) = pulled(graph, output.node, output.layout);
             let mut of = made[node.0 as usize];
-            // Storing rounds.
+            // The store rounds anyway.
             while let Expr::Apply(Prim::Round(to), [x, ..]) = making.exprs[of as usize].expr
                 && to == layout.dtype()
             {
                 of = x;
             }
-            outputs.push(Out { layout, of });
+            outputs.push(CanonicalOutput { layout, of });
         }
         let inputs = graph.inputs.iter().map(|input| input.layout).collect();
         Ok(making.compact(inputs, outputs))
     }
 
-    /// The hash of what is printed.
-    pub fn key(&self) -> Key {
-        Key::of(&self.to_string())
+    /// StructuralHash of the printed form.
+    pub fn key(&self) -> CodeKey {
+        CodeKey::of(&self.to_string())
     }
 
-    pub(crate) fn entry(&self, id: ExprId) -> &Entry {
+    pub(crate) fn entry(&self, id: ExprId) -> &ExprEntry {
         &self.exprs[id as usize]
     }
 
-    /// What `roots` are made of, themselves included, in order.
+    /// The expressions that `roots` depend on, including themselves, in order.
     pub(crate) fn reached(&self, roots: &[ExprId]) -> Vec<ExprId> {
         reached(&self.exprs, roots)
     }
 }
 
-fn reached(exprs: &[Entry], roots: &[ExprId]) -> Vec<ExprId> {
+fn reached(exprs: &[ExprEntry], roots: &[ExprId]) -> Vec<ExprId> {
     let Some(last) = roots.iter().max() else {
         return Vec::new();
     };
@@ -252,8 +252,8 @@ fn reached(exprs: &[Entry], roots: &[ExprId]) -> Vec<ExprId> {
     (0..=*last).filter(|at| is[*at as usize]).collect()
 }
 
-/// Which nodes the outputs are made of.
-fn live(graph: &Graph) -> Vec<bool> {
+/// The nodes that the outputs depend on.
+fn live(graph: &ExprGraph) -> Vec<bool> {
     let mut live = vec![false; graph.nodes.len()];
     for output in &graph.outputs {
         live[pulled(graph, output.node, output.layout).0.0 as usize] = true;
@@ -266,30 +266,30 @@ fn live(graph: &Graph) -> Vec<bool> {
     live
 }
 
-fn each_operand(op: Op, mut f: impl FnMut(Id)) {
+fn each_operand(op: NodeOp, mut f: impl FnMut(NodeId)) {
     match op {
-        Op::Input(_) | Op::Constant(_) => {}
-        Op::Unary(_, x)
-        | Op::Cast(x)
-        | Op::Reduce(_, x, _)
-        | Op::Reshape(x)
-        | Op::Permute(x, _)
-        | Op::Broadcast(x) => f(x),
-        Op::Softmax { of, .. } | Op::Slice { of, .. } => f(of),
-        Op::Binary(_, a, b) => [a, b].into_iter().for_each(f),
-        Op::Fma(a, b, c) | Op::Select(a, b, c) => [a, b, c].into_iter().for_each(f),
-        Op::Norm {
+        NodeOp::Input(_) | NodeOp::Constant(_) => {}
+        NodeOp::Unary(_, x)
+        | NodeOp::Cast(x)
+        | NodeOp::Reduce(_, x, _)
+        | NodeOp::Reshape(x)
+        | NodeOp::Permute(x, _)
+        | NodeOp::Broadcast(x) => f(x),
+        NodeOp::Softmax { of, .. } | NodeOp::Slice { of, .. } => f(of),
+        NodeOp::Binary(_, a, b) => [a, b].into_iter().for_each(f),
+        NodeOp::Fma(a, b, c) | NodeOp::Select(a, b, c) => [a, b, c].into_iter().for_each(f),
+        NodeOp::Norm {
             of, gamma, beta, ..
         } => [Some(of), gamma, beta].into_iter().flatten().for_each(f),
     }
 }
 
-/// A view that is written out is a view of what it is written to.
-fn pulled(graph: &Graph, mut node: Id, mut layout: Layout) -> (Id, Layout) {
+/// Pulls a stored view into the output's layout: the node is stored through the inverse view.
+fn pulled(graph: &ExprGraph, mut node: NodeId, mut layout: Layout) -> (NodeId, Layout) {
     loop {
         let (below, viewed) = match graph.nodes[node.0 as usize].op {
-            Op::Reshape(x) => (x, layout.reshape(&graph.nodes[x.0 as usize].shape)),
-            Op::Permute(x, order) => {
+            NodeOp::Reshape(x) => (x, layout.reshape(&graph.nodes[x.0 as usize].shape)),
+            NodeOp::Permute(x, order) => {
                 let rank = layout.shape().len();
                 let mut back = vec![0; rank];
                 for (to, from) in order[..rank].iter().enumerate() {
@@ -306,46 +306,46 @@ fn pulled(graph: &Graph, mut node: Id, mut layout: Layout) -> (Id, Layout) {
     }
 }
 
-/// A canonical form being made.
+/// Builder of a canonical form.
 #[derive(Default)]
-struct Making {
-    exprs: Vec<Entry>,
+struct CanonicalBuilder {
+    exprs: Vec<ExprEntry>,
     ids: HashMap<(Expr, Dtype), ExprId>,
-    arrays: Vec<Array>,
-    array_hashes: Vec<Hash>,
-    array_ids: HashMap<Array, u32>,
+    arrays: Vec<CanonicalArray>,
+    array_hashes: Vec<StructuralHash>,
+    array_ids: HashMap<CanonicalArray, u32>,
 }
 
-impl Making {
-    fn node(&mut self, graph: &Graph, at: usize, made: &[ExprId]) -> Result<ExprId> {
+impl CanonicalBuilder {
+    fn node(&mut self, graph: &ExprGraph, at: usize, made: &[ExprId]) -> Result<ExprId> {
         let node = graph.nodes[at];
-        let of = |id: Id| made[id.0 as usize];
-        let shape_of = |id: Id| graph.nodes[id.0 as usize].shape;
+        let of = |id: NodeId| made[id.0 as usize];
+        let shape_of = |id: NodeId| graph.nodes[id.0 as usize].shape;
         let dtype = op::computed(node.dtype);
         Ok(match node.op {
-            Op::Input(n) => {
+            NodeOp::Input(n) => {
                 let layout = graph.inputs[n as usize].layout;
-                let source = Source::Input(n);
+                let source = LoadSource::Input(n);
                 self.load(source, layout, 0)
             }
-            Op::Constant(bits) => self.constant(dtype, bits),
-            Op::Unary(op, x) => self.apply(Prim::Unary(op), &[of(x)]),
-            Op::Binary(op, a, b) => self.apply(Prim::Binary(op), &[of(a), of(b)]),
-            Op::Fma(a, b, c) => self.apply(Prim::Fma, &[of(a), of(b), of(c)]),
-            Op::Select(c, a, b) => self.apply(Prim::Select, &[of(c), of(a), of(b)]),
-            Op::Cast(x) => {
+            NodeOp::Constant(bits) => self.constant(dtype, bits),
+            NodeOp::Unary(op, x) => self.apply(Prim::Unary(op), &[of(x)]),
+            NodeOp::Binary(op, a, b) => self.apply(Prim::Binary(op), &[of(a), of(b)]),
+            NodeOp::Fma(a, b, c) => self.apply(Prim::Fma, &[of(a), of(b), of(c)]),
+            NodeOp::Select(c, a, b) => self.apply(Prim::Select, &[of(c), of(a), of(b)]),
+            NodeOp::Cast(x) => {
                 let x = self.apply(Prim::Convert(dtype), &[of(x)]);
                 match node.dtype == dtype {
                     true => x,
                     false => self.apply(Prim::Round(node.dtype), &[x]),
                 }
             }
-            Op::Reduce(op, x, axes) => self.reduce(op, of(x), shape_of(x), axes)?,
-            Op::Softmax { of: x, axis, log } => {
+            NodeOp::Reduce(op, x, axes) => self.reduce(op, of(x), shape_of(x), axes)?,
+            NodeOp::Softmax { of: x, axis, log } => {
                 let axes = Axes::default().with(axis.into());
                 self.softmax(of(x), node.shape, axes, log)?
             }
-            Op::Norm {
+            NodeOp::Norm {
                 of: x,
                 axis,
                 centred,
@@ -358,27 +358,27 @@ impl Making {
                 let [gamma, beta] = [gamma, beta].map(|vector| vector.map(of));
                 self.norm(of(x), node.shape, axes, centred, [gamma, beta], eps)?
             }
-            Op::Reshape(x) => self.viewed(of(x), &|layout| {
+            NodeOp::Reshape(x) => self.viewed(of(x), &|layout| {
                 layout.reshape(&node.shape).map(|layout| (layout, 0))
             })?,
-            Op::Permute(x, order) => {
+            NodeOp::Permute(x, order) => {
                 let order: Vec<usize> = order.map(usize::from).into();
                 self.viewed(of(x), &|layout| {
                     let order = &order[..node.shape.len()];
                     layout.permute(order).map(|layout| (layout, 0))
                 })?
             }
-            Op::Broadcast(x) => self.viewed(of(x), &|layout| {
+            NodeOp::Broadcast(x) => self.viewed(of(x), &|layout| {
                 layout.broadcast(&node.shape).map(|layout| (layout, 0))
             })?,
-            Op::Slice {
+            NodeOp::Slice {
                 of: x,
                 axis,
                 start,
                 step,
             } => {
                 let axis = usize::from(axis);
-                // The last element of the range, so that it is as long as it was asked for.
+                // The last element of the range, so that its length is the requested one.
                 let end = match node.shape[axis] {
                     0 => start,
                     len => start + (len - 1) * step + 1,
@@ -394,7 +394,7 @@ impl Making {
         }
         let hash = self.hash(expr, dtype);
         let id = self.exprs.len() as ExprId;
-        self.exprs.push(Entry {
+        self.exprs.push(ExprEntry {
             expr,
             dtype,
             shape,
@@ -404,10 +404,10 @@ impl Making {
         id
     }
 
-    fn hash(&self, expr: Expr, dtype: Dtype) -> Hash {
+    fn hash(&self, expr: Expr, dtype: Dtype) -> StructuralHash {
         let kind = u64::from(dtype as u8);
         match expr {
-            Expr::Const(bits) => Hash::of(&[kind, 1, bits], &[], [].into_iter()),
+            Expr::Const(bits) => StructuralHash::of(&[kind, 1, bits], &[], [].into_iter()),
             Expr::Load {
                 source,
                 layout,
@@ -417,20 +417,20 @@ impl Making {
                 rest.extend(layout.shape());
                 rest.extend(layout.strides().iter().map(|stride| stride.cast_unsigned()));
                 let array = match source {
-                    Source::Input(_) => None,
-                    Source::Array(n) => Some(self.array_hashes[n as usize]),
+                    LoadSource::Input(_) => None,
+                    LoadSource::Array(n) => Some(self.array_hashes[n as usize]),
                 };
                 let form = match source {
-                    Source::Input(n) => [kind, 2, n.into()],
-                    Source::Array(_) => [kind, 3, 0],
+                    LoadSource::Input(n) => [kind, 2, n.into()],
+                    LoadSource::Array(_) => [kind, 3, 0],
                 };
-                Hash::of(&form, &rest, array.into_iter())
+                StructuralHash::of(&form, &rest, array.into_iter())
             }
             Expr::Apply(op, args) => {
                 let mut form = vec![kind, 4];
                 form.extend(op.to_string().bytes().map(u64::from));
                 let args = args.iter().take(arity(op));
-                Hash::of(&form, &[], args.map(|arg| self.exprs[*arg as usize].hash))
+                StructuralHash::of(&form, &[], args.map(|arg| self.exprs[*arg as usize].hash))
             }
         }
     }
@@ -439,7 +439,7 @@ impl Making {
         self.add(Expr::Const(bits), dtype, None)
     }
 
-    /// A float of the type that is computed in.
+    /// A float constant of the computation type.
     fn float(&mut self, dtype: Dtype, value: f64) -> ExprId {
         let bits = match dtype {
             Dtype::F64 => value.to_bits(),
@@ -448,7 +448,7 @@ impl Making {
         self.constant(dtype, bits)
     }
 
-    fn load(&mut self, source: Source, layout: Layout, offset: i64) -> ExprId {
+    fn load(&mut self, source: LoadSource, layout: Layout, offset: i64) -> ExprId {
         let shape = Dims::new(layout.shape());
         let load = Expr::Load {
             source,
@@ -465,7 +465,7 @@ impl Making {
         }
     }
 
-    /// An operation on elements, or what comes to the same.
+    /// Adds an operation on elements, or a simpler equivalent.
     fn apply(&mut self, op: Prim, args: &[ExprId]) -> ExprId {
         let from = self.exprs[args[args.len() - 1] as usize].dtype;
         let consts: Option<Vec<u64>> = args.iter().map(|arg| self.is_const(*arg)).collect();
@@ -492,7 +492,7 @@ impl Making {
         all[..args.len()].copy_from_slice(args);
         let mut op = op;
         if let Prim::Binary(binary) = op {
-            // One way round for each comparison, and for what has no order an order.
+            // One direction for each comparison, and a fixed order for commutative operands.
             let turned = match binary {
                 Binary::Gt => Some(Binary::Lt),
                 Binary::Ge => Some(Binary::Le),
@@ -510,7 +510,7 @@ impl Making {
         self.add(Expr::Apply(op, all), dtype, shape)
     }
 
-    /// The operand that an operation leaves as it was.
+    /// The operand that an operation leaves unchanged, if any.
     fn same(&self, op: Prim, dtype: Dtype, args: &[ExprId]) -> Option<ExprId> {
         let inner = |id: ExprId| match self.exprs[id as usize].expr {
             Expr::Apply(op, args) => Some((op, args[0])),
@@ -534,7 +534,7 @@ impl Making {
             },
             Prim::Binary(Binary::Add) if is(right, fold::adds_nothing) => Some(args[0]),
             Prim::Binary(Binary::Add) if is(left, fold::adds_nothing) => Some(args[1]),
-            // Of floats too, as x - 0 has the sign of x.
+            // For floats too, as x - 0 has the sign of x.
             Prim::Binary(Binary::Sub) if right == Some(0) => Some(args[0]),
             Prim::Binary(Binary::Mul | Binary::Div) if is(right, fold::is_one) => Some(args[0]),
             Prim::Binary(Binary::Mul) if is(left, fold::is_one) => Some(args[1]),
@@ -552,7 +552,7 @@ impl Making {
         self.apply(Prim::Binary(op), &[a, b])
     }
 
-    /// An expression seen through a view of all that it loads.
+    /// Rewrites an expression as seen through a view of all its loads.
     fn viewed(
         &mut self,
         id: ExprId,
@@ -572,7 +572,7 @@ impl Making {
                         let elements = bytes / layout.dtype().bytes() as i64;
                         self.load(source, viewed, offset + elements)
                     }
-                    // Side by side there is every view.
+                    // A contiguous array has every view.
                     Err(_) => {
                         let (source, layout) = self.copy(old)?;
                         let (viewed, bytes) = view(&layout)?;
@@ -589,29 +589,29 @@ impl Making {
         Ok(seen[&id])
     }
 
-    fn copy(&mut self, of: ExprId) -> Result<(Source, Layout)> {
-        let Entry { dtype, shape, .. } = self.exprs[of as usize];
+    fn copy(&mut self, of: ExprId) -> Result<(LoadSource, Layout)> {
+        let ExprEntry { dtype, shape, .. } = self.exprs[of as usize];
         let shape = shape.unwrap_or_default();
-        let array = Array {
-            made: Made::Copied,
+        let array = CanonicalArray {
+            made: ArrayOrigin::Copied,
             of,
             from: shape,
             shape,
             dtype,
         };
         Ok((
-            Source::Array(self.array(array)),
+            LoadSource::Array(self.array(array)),
             Layout::contiguous(dtype, &shape)?,
         ))
     }
 
-    fn array(&mut self, array: Array) -> u32 {
+    fn array(&mut self, array: CanonicalArray) -> u32 {
         if let Some(known) = self.array_ids.get(&array) {
             return *known;
         }
         let made: Vec<u64> = format!("{:?}", array.made).bytes().map(u64::from).collect();
         let below = [self.exprs[array.of as usize].hash].into_iter();
-        let hash = Hash::of(&made, &array.from, below);
+        let hash = StructuralHash::of(&made, &array.from, below);
         let id = self.arrays.len() as u32;
         self.arrays.push(array);
         self.array_hashes.push(hash);
@@ -619,7 +619,7 @@ impl Making {
         id
     }
 
-    /// A reduction whose result is of its operand's type.
+    /// A reduction whose result has its operand's type.
     fn reduced(&mut self, op: Reduction, of: ExprId, from: Dims, axes: Axes) -> Result<ExprId> {
         let dtype = match op {
             Reduction::ArgMin | Reduction::ArgMax => Dtype::I64,
@@ -637,14 +637,14 @@ impl Making {
             }
             _ => {}
         }
-        let array = Array {
-            made: Made::Reduced(op, axes),
+        let array = CanonicalArray {
+            made: ArrayOrigin::Reduced(op, axes),
             of,
             from,
             shape,
             dtype,
         };
-        let source = Source::Array(self.array(array));
+        let source = LoadSource::Array(self.array(array));
         Ok(self.load(source, Layout::contiguous(dtype, &shape)?, 0))
     }
 
@@ -660,7 +660,7 @@ impl Making {
         match op {
             Reduction::Mean => {
                 let sum = self.reduced(Reduction::Sum, of, from, axes)?;
-                // A quotient costs the driver's compiler more than all else here.
+                // A division costs the driver's compiler more than everything else here.
                 let share = 1.0 / axes.reduced(&from) as f64;
                 let share = self.float(dtype, share);
                 Ok(self.binary(Binary::Mul, sum, share))
@@ -678,7 +678,7 @@ impl Making {
         }
     }
 
-    /// What was reduced, for each element that it was made of.
+    /// Broadcasts a reduced value back to the elements it was computed from.
     fn spread(&mut self, reduced: ExprId, to: Dims, axes: Axes) -> Result<ExprId> {
         let ones = axes.iter().fold(to, |shape, axis| shape.with(axis, 1));
         self.viewed(reduced, &|layout| {
@@ -749,8 +749,8 @@ impl Making {
         })
     }
 
-    /// What the outputs are made of, in the order in which they are come to.
-    fn compact(&self, inputs: Vec<Layout>, outputs: Vec<Out>) -> Canonical {
+    /// Keeps what the outputs depend on, in the order of a traversal from them.
+    fn compact(&self, inputs: Vec<Layout>, outputs: Vec<CanonicalOutput>) -> Canonical {
         let mut exprs: HashMap<ExprId, ExprId> = HashMap::new();
         let mut arrays: HashMap<u32, u32> = HashMap::new();
         let mut new = Canonical {
@@ -768,7 +768,7 @@ impl Making {
                 let mut entry = self.exprs[id as usize];
                 let mut wanted: Vec<ExprId> = entry.args().to_vec();
                 if let Expr::Load {
-                    source: Source::Array(n),
+                    source: LoadSource::Array(n),
                     ..
                 } = entry.expr
                 {
@@ -787,13 +787,13 @@ impl Making {
                         }
                     }
                     Expr::Load {
-                        source: Source::Array(n),
+                        source: LoadSource::Array(n),
                         ..
                     } => {
                         let old = self.arrays[*n as usize];
                         *n = *arrays.entry(*n).or_insert_with(|| {
                             let of = exprs[&old.of];
-                            new.arrays.push(Array { of, ..old });
+                            new.arrays.push(CanonicalArray { of, ..old });
                             new.arrays.len() as u32 - 1
                         });
                     }
@@ -808,7 +808,7 @@ impl Making {
     }
 }
 
-/// A hash that is the same everywhere and for ever.
+/// A hash that is stable across platforms and versions.
 fn mixed(words: &[u64]) -> u64 {
     let mut state: u64 = 0x243f_6a88_85a3_08d3 ^ words.len() as u64;
     for word in words {
@@ -853,7 +853,7 @@ impl fmt::Display for Canonical {
             writeln!(f)?;
         }
         for (at, array) in self.arrays.iter().enumerate() {
-            let Array {
+            let CanonicalArray {
                 of,
                 from,
                 shape,
@@ -861,14 +861,14 @@ impl fmt::Display for Canonical {
                 ..
             } = array;
             match array.made {
-                Made::Reduced(op, axes) => {
+                ArrayOrigin::Reduced(op, axes) => {
                     writeln!(f, "a{at} {dtype}{shape} = {op} e{of} {from} over {axes}")?;
                 }
-                Made::Partial(op, axes, part) => writeln!(
+                ArrayOrigin::Partial(op, axes, part) => writeln!(
                     f,
                     "a{at} {dtype}{shape} = {op} e{of} {from} over {axes} in parts of {part}"
                 )?,
-                Made::Copied => writeln!(f, "a{at} {dtype}{shape} = copy e{of}")?,
+                ArrayOrigin::Copied => writeln!(f, "a{at} {dtype}{shape} = copy e{of}")?,
             }
         }
         for (at, out) in self.outputs.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! Programs on a device: compiled once, kept, and run.
+//! Compiler and its caches: programs on a device, compiled once and run.
 //!
-//! A compiler is of one context. It keeps what it compiled: whole expressions by what they
-//! say, modules by their code, and machine code on disk, where another process finds it. On
-//! the software device, which has no machine code, text is kept there.
+//! A compiler belongs to one context. It caches compiled expressions by their key, modules by their
+//! code, and machine code on disk, where other processes find it. On the software device, which
+//! has no machine code, PTX is cached there.
 //!
-//! Invariant: a launch is made only after every element that its kernels reach has been
-//! found to lie in the memory that is bound, and no output to lie on anything but an input
-//! that the program may overwrite. What is on disk is loaded only if nobody else can have
-//! written it and its hash is right; else it is compiled anew, and written over.
+//! Invariant: a launch is made only after every element that its kernels reach was found to be
+//! inside the bound memory, and no output to overlap anything but an input that the program may
+//! overwrite. A file on disk is loaded only if no other user can have written it and its hash is
+//! right; else the program is compiled anew, and the file replaced.
 //!
 //! Elsewhere: the files (`fercuda_cuda::cache`), the passes (`program`).
 
@@ -23,48 +23,48 @@ use fercuda_cuda::{
 use fercuda_ptx::build::Arch;
 use fercuda_tensor::Layout;
 
-use crate::fused::Slot;
-use crate::graph::Graph;
-use crate::key::Key;
+use crate::fused::ParameterBinding;
+use crate::graph::ExprGraph;
+use crate::key::CodeKey;
 use crate::program::{LaunchPlan, Program, ProgramError};
 
-/// Expressions and modules that a compiler keeps.
-const MOST_KEPT: usize = 512;
-/// Begins machine code. What a driver links to without it, as the software device does as a
-/// library, only that driver reads: text is kept then.
+/// Maximum number of cached expressions, and of cached modules.
+const MAX_CACHED: usize = 512;
+/// Magic number of machine code. Output of a driver that links to something else, as the software
+/// device does as a library, is readable by that driver only: PTX is cached then.
 const MACHINE_CODE: &[u8] = b"\x7fELF";
-/// Bytes of programs on disk.
-const MOST_ON_DISK: u64 = 256 << 20;
-/// What a vector access is a multiple of.
+/// Maximum size of the programs on disk, in bytes.
+const MAX_DISK_BYTES: u64 = 256 << 20;
+/// Alignment of a vector access.
 const ALIGN: u64 = 16;
-/// Blocks of a map, for each multiprocessor; each goes on to more elements.
+/// Blocks of a map per multiprocessor; each loops over more elements.
 const BLOCKS: u32 = 32;
-/// The newest architecture whose PTX we write; later devices read it.
+/// The newest architecture whose PTX is generated; later devices accept it.
 const NEWEST: u32 = 90;
 
-/// Why an expression was not run.
+/// Error of compiling or running an expression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no program for it.
+    /// No program could be generated for it.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// The driver refused.
     #[error(transparent)]
     Cuda(#[from] fercuda_cuda::Error),
-    /// Not as many are bound as there are.
+    /// A wrong number of buffers is bound.
     #[error(
         "{given} {what}s are bound, the expression has {wanted}\ntry: one for each, in their order"
     )]
     Count {
         /// `input` or `output`.
         what: &'static str,
-        /// How many there are.
+        /// NumberLiteral that the expression has.
         wanted: usize,
-        /// How many were given.
+        /// NumberLiteral bound.
         given: usize,
     },
-    /// What is bound is too small for the layout.
+    /// The bound memory is too small for the layout.
     #[error(
         "{what} {name:?} as {layout} reaches bytes {from} to {until} of {bytes}\ntry: a larger buffer, or another place for its first element"
     )]
@@ -73,16 +73,16 @@ pub enum Error {
         what: &'static str,
         /// Its name.
         name: String,
-        /// How it is to lie.
+        /// Its layout.
         layout: String,
-        /// The first byte, from where the memory begins.
+        /// The first byte that it reaches, from the beginning of the memory.
         from: i64,
-        /// The one behind the last.
+        /// The byte behind the last.
         until: i64,
-        /// How many there are.
+        /// Size of the memory.
         bytes: u64,
     },
-    /// The first element lies at no multiple of its size.
+    /// The first element is misaligned.
     #[error(
         "{what} {name:?} begins at {address:#x}, which is no multiple of {align}\ntry: another place for its first element"
     )]
@@ -91,14 +91,14 @@ pub enum Error {
         what: &'static str,
         /// Its name.
         name: String,
-        /// Where it begins.
+        /// Its address.
         address: u64,
-        /// What that should be a multiple of.
+        /// The required alignment.
         align: u64,
     },
-    /// An output lies on something else.
+    /// An output overlaps other memory.
     #[error(
-        "output {output:?} lies on {what} {other:?}\ntry: memory of its own; only where each element is computed from that in its place, and nothing else, may it lie on an input, exactly"
+        "output {output:?} overlaps {what} {other:?}\ntry: separate memory; an output may share an input's memory, exactly, only if each element is computed from the element at the same place alone"
     )]
     Overlap {
         /// The output's name.
@@ -112,32 +112,33 @@ pub enum Error {
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Where compiled code came from.
+/// CodeOrigin of compiled code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Compiled now.
+pub enum CodeOrigin {
+    /// Compiled by this call.
     Compiled,
-    /// From the disk.
+    /// Loaded from disk.
     Disk,
-    /// Loaded before, by this compiler.
+    /// Cached in memory by this compiler.
     Memory,
 }
 
-/// Memory that is bound to an input or output.
+/// Memory bound to an input or output.
 #[derive(Clone, Copy, Debug)]
-pub struct Arg<'a> {
+pub struct BoundArg<'a> {
     memory: DeviceSlice<'a, u8>,
     first: u64,
 }
 
-impl<'a> Arg<'a> {
-    /// A whole buffer, whose beginning is that of the first element. That it is written,
-    /// if it is bound to an output, no reference sees: device memory is the device's.
+impl<'a> BoundArg<'a> {
+    /// Binds a whole buffer, whose beginning is the first element. If it is bound to an output, it
+    /// is written through a shared reference: device memory is not visible to Rust's aliasing
+    /// rules.
     pub fn of<T: Pod>(buffer: &'a DeviceBuffer<T>) -> Self {
         Self::slice(buffer.as_slice())
     }
 
-    /// A part of one.
+    /// Binds a part of a buffer.
     pub fn slice<T: Pod>(slice: DeviceSlice<'a, T>) -> Self {
         Self {
             memory: slice.as_bytes(),
@@ -145,8 +146,8 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// With the first element so many bytes behind the memory's beginning: for layouts
-    /// that go backwards, and parts.
+    /// Sets the offset of the first element in the memory, in bytes: for layouts with negative
+    /// strides, and for parts.
     pub fn first_at(self, bytes: u64) -> Self {
         Self {
             first: bytes,
@@ -158,20 +159,20 @@ impl<'a> Arg<'a> {
         self.memory.address().0.wrapping_add(self.first)
     }
 
-    /// As an argument of a launch; only after its reach was checked.
+    /// The argument of a launch; only after its reach was checked.
     fn value(&self) -> Result<KernelArg<'a>> {
         let first = usize::try_from(self.first).unwrap_or(usize::MAX);
         Ok(KernelArg::slice(self.memory.slice(first..)?))
     }
 }
 
-/// Keeps what was used last.
-struct Kept<K, V> {
+/// LRU cache of a fixed number of entries.
+struct LruMap<K, V> {
     entries: HashMap<K, (V, u64)>,
     now: u64,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> LruMap<K, V> {
     fn new() -> Self {
         Self {
             entries: HashMap::new(),
@@ -188,7 +189,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
 
     fn put(&mut self, key: K, value: V) {
         self.now += 1;
-        if self.entries.len() >= MOST_KEPT && !self.entries.contains_key(&key) {
+        if self.entries.len() >= MAX_CACHED && !self.entries.contains_key(&key) {
             let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
                 self.entries.remove(&oldest);
@@ -198,23 +199,23 @@ impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
     }
 }
 
-/// What compiled expressions share with their compiler.
-struct Shared {
+/// State shared by a compiler and its compiled expressions.
+struct CompilerShared {
     context: Context,
     arch: Arch,
     multiprocessors: u32,
-    /// Architecture, driver and whatever else machine code depends on.
+    /// Architecture, driver and everything else that machine code depends on.
     device: String,
     is_software: bool,
     disk: Option<Cache>,
-    modules: Mutex<Kept<Key, Module>>,
+    modules: Mutex<LruMap<CodeKey, Module>>,
     warnings: Mutex<Vec<Warning>>,
 }
 
-/// Compiles expressions for one context, and keeps them.
+/// Compiles expressions for one context, and caches them.
 pub struct Compiler {
-    shared: Arc<Shared>,
-    expressions: Mutex<Kept<Graph, Compiled>>,
+    shared: Arc<CompilerShared>,
+    expressions: Mutex<LruMap<ExprGraph, Compiled>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -222,10 +223,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Compiler {
-    /// For `context`, with the user's cache on disk ([`Cache::of_user_for`]).
+    /// Creates a compiler with the user's cache on disk ([`Cache::of_user_for`]).
     ///
     /// # Errors
-    /// [`Error::Cuda`] if the device cannot say what it is.
+    /// [`Error::Cuda`] if the device's properties cannot be read.
     pub fn new(context: &Context) -> Result<Self> {
         Self::with_cache(context, Cache::of_user_for("jit"))
     }
@@ -241,63 +242,63 @@ impl Compiler {
         let is_software = device.cuda().is_software();
         let kind = if is_software { "text" } else { "machine code" };
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CompilerShared {
                 context: context.clone(),
                 arch: Arch::new((10 * major + minor).min(NEWEST)),
                 multiprocessors: device.multiprocessors()?,
                 device: format!("{kind} for {major}.{minor} by driver {driver:?}"),
                 is_software,
                 disk,
-                modules: Mutex::new(Kept::new()),
+                modules: Mutex::new(LruMap::new()),
                 warnings: Mutex::new(Vec::new()),
             }),
-            expressions: Mutex::new(Kept::new()),
+            expressions: Mutex::new(LruMap::new()),
         })
     }
 
-    /// What was wrong with the cache on disk since this was asked last.
+    /// Takes the warnings about the cache on disk since the last call.
     pub fn take_warnings(&self) -> Vec<Warning> {
         std::mem::take(&mut *lock(&self.shared.warnings))
     }
 
-    /// The architecture whose PTX is written.
+    /// The architecture whose PTX is generated.
     pub fn arch(&self) -> Arch {
         self.shared.arch
     }
 
-    /// An expression ready to run, from memory if it is known.
+    /// Compiles an expression, or finds it in the cache.
     ///
     /// # Errors
     /// [`Error::Program`]; [`Error::Cuda`] if the driver refuses the code.
-    pub fn compile(&self, graph: &Graph) -> Result<Compiled> {
+    pub fn compile(&self, graph: &ExprGraph) -> Result<Compiled> {
         if let Some(known) = lock(&self.expressions).get(graph) {
             return Ok(known);
         }
-        // Not under the lock: of two threads that come here, one works for nothing.
+        // Outside the lock: two concurrent threads may both compile it, one in vain.
         let made = Compiled::new(&self.shared, graph, true)?;
         lock(&self.expressions).put(graph.clone(), made.clone());
         Ok(made)
     }
 
-    /// Compiles and runs.
+    /// Compiles and runs an expression.
     ///
     /// # Errors
     /// As for [`Compiler::compile`] and [`Compiled::run`].
     pub fn run(
         &self,
-        graph: &Graph,
+        graph: &ExprGraph,
         stream: &Stream,
-        inputs: &[Arg<'_>],
-        outputs: &[Arg<'_>],
+        inputs: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
     ) -> Result<()> {
         self.compile(graph)?.run(stream, inputs, outputs)
     }
 }
 
-impl Shared {
-    fn module(&self, program: &Program) -> Result<(Module, Origin)> {
+impl CompilerShared {
+    fn module(&self, program: &Program) -> Result<(Module, CodeOrigin)> {
         if let Some(known) = lock(&self.modules).get(&program.code) {
-            return Ok((known, Origin::Memory));
+            return Ok((known, CodeOrigin::Memory));
         }
         let mut key = DiskKey::new();
         key.add("version", env!("CARGO_PKG_VERSION"));
@@ -319,16 +320,16 @@ impl Shared {
             Some(Lookup::Absent) | None => None,
         };
         let (module, origin) = match loaded {
-            Some(module) => (module, Origin::Disk),
+            Some(module) => (module, CodeOrigin::Disk),
             None => {
                 let ptx = program.ptx()?;
                 let (module, code) = self.compile(&ptx)?;
                 if let Some(disk) = &self.disk {
                     let kept = disk.store(&key, &code, "", &[]);
-                    let kept = kept.and_then(|()| disk.trim(MOST_ON_DISK));
+                    let kept = kept.and_then(|()| disk.trim(MAX_DISK_BYTES));
                     lock(&self.warnings).extend(kept.err());
                 }
-                (module, Origin::Compiled)
+                (module, CodeOrigin::Compiled)
             }
         };
         lock(&self.modules).put(program.code, module.clone());
@@ -355,49 +356,49 @@ impl Shared {
         Ok((module, linked.bytes().to_vec()))
     }
 
-    /// Code from the cache.
+    /// Loads code from the cache.
     fn load(&self, code: &[u8]) -> Result<Module> {
         if self.is_software || !code.starts_with(MACHINE_CODE) {
             let text = String::from_utf8_lossy(code);
             return Ok(Module::load(&self.context, &Image::ptx(text))?);
         }
-        // SAFETY: the cache gives what has the hash that was written with it, from a file and
-        // a directory that only this user can write to; `compile` wrote it, as the driver's
-        // linker made it, under a key that names device, driver and this version.
+        // SAFETY: the cache returns content with the hash that was written with it, from a file and
+        // a directory that only this user can write to; `compile` wrote it, as generated by the
+        // driver's linker, under a key of device, driver and this version.
         #[expect(unsafe_code, reason = "machine code that this module has written")]
         let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::Image)?;
         Ok(Module::load(&self.context, &image)?)
     }
 }
 
-/// One launch, ready.
-struct Ready {
+/// A prepared launch.
+struct PreparedKernel {
     function: Function,
     launch: Launch,
     plan: LaunchPlan,
 }
 
-/// An expression on a device. Cloning gives another name for it.
+/// A compiled expression. Clones share it.
 #[derive(Clone)]
 pub struct Compiled {
-    inner: Arc<Inner>,
+    inner: Arc<CompiledInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
-    graph: Graph,
+struct CompiledInner {
+    shared: Arc<CompilerShared>,
+    graph: ExprGraph,
     program: Program,
-    launches: Vec<Ready>,
-    origin: Origin,
-    /// The same for memory that does not begin at multiples of 16 bytes.
+    launches: Vec<PreparedKernel>,
+    origin: CodeOrigin,
+    /// The variant for memory that is not aligned to 16 bytes.
     unaligned: OnceLock<Compiled>,
 }
 
 impl Compiled {
-    fn new(shared: &Arc<Shared>, graph: &Graph, aligned: bool) -> Result<Self> {
+    fn new(shared: &Arc<CompilerShared>, graph: &ExprGraph, aligned: bool) -> Result<Self> {
         let program = Program::of(graph, shared.arch, aligned)?;
         let mut launches = Vec::new();
-        let mut origin = Origin::Memory;
+        let mut origin = CodeOrigin::Memory;
         if !program.launches.is_empty() {
             let (module, from) = shared.module(&program)?;
             origin = from;
@@ -409,7 +410,7 @@ impl Compiled {
                     plan.grid
                 };
                 let [x, y] = plan.block;
-                launches.push(Ready {
+                launches.push(PreparedKernel {
                     function: module.function(&plan.name)?,
                     launch: Launch::new((grid, plan.parts), (x, y)),
                     plan: plan.clone(),
@@ -417,7 +418,7 @@ impl Compiled {
             }
         }
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(CompiledInner {
                 shared: shared.clone(),
                 graph: graph.clone(),
                 program,
@@ -428,24 +429,28 @@ impl Compiled {
         })
     }
 
-    /// What was compiled.
+    /// The compiled program.
     pub fn program(&self) -> &Program {
         &self.inner.program
     }
 
-    /// Where its code came from when it was made.
-    pub fn origin(&self) -> Origin {
+    /// CodeOrigin of its code when it was created.
+    pub fn origin(&self) -> CodeOrigin {
         self.inner.origin
     }
 
-    /// Queues it in `stream`. Buffers are bound in the order in which the graph's inputs
-    /// and outputs were named. Memory between kernels is taken from the stream's pool.
+    /// Queues the expression in `stream`. Buffers are bound in the order in which the graph's
+    /// inputs and outputs were named. Memory between kernels is allocated from the stream's pool.
     ///
     /// # Errors
-    /// [`Error::Count`], [`Error::Reach`], [`Error::Misaligned`], [`Error::Overlap`]:
-    /// nothing is queued. [`Error::Cuda`] as the driver refuses; kernels before that
-    /// have been queued.
-    pub fn run(&self, stream: &Stream, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) -> Result<()> {
+    /// [`Error::Count`], [`Error::Reach`], [`Error::Misaligned`], [`Error::Overlap`]: nothing is
+    /// queued. [`Error::Cuda`] as the driver refuses; earlier kernels are queued then.
+    pub fn run(
+        &self,
+        stream: &Stream,
+        inputs: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+    ) -> Result<()> {
         let ready = self.checked(inputs, outputs)?;
         let bytes = ready.inner.program.scratch_bytes;
         if bytes == 0 {
@@ -453,21 +458,20 @@ impl Compiled {
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let scratch = DeviceBuffer::<u8>::alloc_ordered(stream, bytes)?;
-        ready.launch(stream, inputs, outputs, Some(Arg::of(&scratch)))
+        ready.launch(stream, inputs, outputs, Some(BoundArg::of(&scratch)))
     }
 
-    /// As [`Compiled::run`], with memory between kernels of the caller's, which has
-    /// [`Program::scratch_bytes`] and lies at a multiple of 16: in a capture there is no
-    /// other.
+    /// As [`Compiled::run`], with the caller's memory between kernels, which has
+    /// [`Program::scratch_bytes`] and is aligned to 16: required in a capture.
     ///
     /// # Errors
     /// As for [`Compiled::run`].
     pub fn run_with(
         &self,
         stream: &Stream,
-        inputs: &[Arg<'_>],
-        outputs: &[Arg<'_>],
-        scratch: Arg<'_>,
+        inputs: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+        scratch: BoundArg<'_>,
     ) -> Result<()> {
         let ready = self.checked(inputs, outputs)?;
         let wanted = ready.inner.program.scratch_bytes;
@@ -506,8 +510,8 @@ impl Compiled {
         ready.launch(stream, inputs, outputs, Some(scratch))
     }
 
-    /// Checks what is bound; gives who is to run with it.
-    fn checked(&self, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) -> Result<Self> {
+    /// Checks the bindings; returns the variant to run with them.
+    fn checked(&self, inputs: &[BoundArg<'_>], outputs: &[BoundArg<'_>]) -> Result<Self> {
         let inner = &*self.inner;
         let Program {
             inputs: of_inputs,
@@ -583,18 +587,18 @@ impl Compiled {
     fn launch(
         &self,
         stream: &Stream,
-        inputs: &[Arg<'_>],
-        outputs: &[Arg<'_>],
-        scratch: Option<Arg<'_>>,
+        inputs: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+        scratch: Option<BoundArg<'_>>,
     ) -> Result<()> {
         let program = &self.inner.program;
         for ready in &self.inner.launches {
             let mut values = Vec::with_capacity(ready.plan.slots.len() + 1);
             for slot in &ready.plan.slots {
                 values.push(match slot {
-                    Slot::Input(n) => inputs[*n as usize].value()?,
-                    Slot::Output(n) => outputs[*n as usize].value()?,
-                    Slot::Temporary(n) => {
+                    ParameterBinding::Input(n) => inputs[*n as usize].value()?,
+                    ParameterBinding::Output(n) => outputs[*n as usize].value()?,
+                    ParameterBinding::Temporary(n) => {
                         let scratch = scratch.unwrap_or(outputs[0]);
                         let first = scratch.first + program.offsets[*n as usize];
                         scratch.first_at(first).value()?
@@ -605,12 +609,12 @@ impl Compiled {
                 true => KernelArg::number(ready.plan.rows),
                 false => KernelArg::number(ready.plan.rows as u32),
             });
-            // SAFETY: `emit` wrote the kernel for this plan. It reads and writes elements of
-            // its accesses alone, whose reach `checked` has found within the memory that is
-            // bound and kept by the launch, at multiples of their size, and of 16 bytes where
-            // there are vectors; temporaries lie within the scratch memory, whose size was
-            // checked or taken. Parameters are these addresses and the number of rows.
-            #[expect(unsafe_code, reason = "a kernel of our own, whose reach was checked")]
+            // SAFETY: `emit` wrote the kernel for this plan. It accesses only elements of its
+            // accesses, whose reach `checked` has found inside the memory that is bound and
+            // retained by the launch, aligned to their size, and to 16 bytes for vectors;
+            // temporaries are inside the scratch memory, whose size was checked or allocated.
+            // Parameters are these addresses and the number of rows.
+            #[expect(unsafe_code, reason = "a generated kernel, whose reach was checked")]
             unsafe {
                 ready
                     .launch
@@ -621,7 +625,7 @@ impl Compiled {
     }
 }
 
-fn range(arg: &Arg<'_>, layout: &Layout) -> (u64, u64) {
+fn range(arg: &BoundArg<'_>, layout: &Layout) -> (u64, u64) {
     let reach = layout.reach_bytes();
     let first = arg.address();
     (
@@ -634,8 +638,8 @@ fn meet((a, a_end): (u64, u64), (b, b_end): (u64, u64)) -> bool {
     a < b_end && b < a_end && a < a_end && b < b_end
 }
 
-impl Inner {
-    fn ranges(&self, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) -> Vec<(u64, u64)> {
+impl CompiledInner {
+    fn ranges(&self, inputs: &[BoundArg<'_>], outputs: &[BoundArg<'_>]) -> Vec<(u64, u64)> {
         let layouts = self.program.inputs.iter().chain(&self.program.outputs);
         let args = inputs.iter().chain(outputs);
         args.zip(layouts)
@@ -643,7 +647,7 @@ impl Inner {
             .collect()
     }
 
-    /// Inputs, then outputs, by their number.
+    /// Kind and name of an input or, behind them, an output, by its number.
     fn called(&self, at: usize) -> (&'static str, String) {
         let inputs = &self.graph.inputs;
         match inputs.get(at) {

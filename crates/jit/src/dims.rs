@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use fercuda_tensor::MAX_RANK;
 
-/// Extents, which it dereferences to.
+/// Extents of a shape; dereferences to a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Dims {
     rank: u8,
@@ -13,7 +13,7 @@ pub struct Dims {
 }
 
 impl Dims {
-    /// `None` if there are too many.
+    /// Returns `None` if there are too many.
     pub(crate) fn new(extents: &[u64]) -> Option<Self> {
         let mut dims = Self {
             rank: u8::try_from(extents.len()).ok()?,
@@ -25,12 +25,12 @@ impl Dims {
         Some(dims)
     }
 
-    /// How many elements.
+    /// NumberLiteral of elements.
     pub fn count(&self) -> u64 {
         self.iter().product()
     }
 
-    /// With another extent at `axis`.
+    /// The same with another extent at `axis`.
     pub(crate) fn with(mut self, axis: usize, extent: u64) -> Self {
         if let Some(old) = self.extents[..usize::from(self.rank)].get_mut(axis) {
             *old = extent;
@@ -68,17 +68,17 @@ impl Axes {
         Self(self.0 | 1 << axis)
     }
 
-    /// Whether `axis` is in it.
+    /// Whether the set contains `axis`.
     pub fn has(self, axis: usize) -> bool {
         self.0 >> axis & 1 == 1
     }
 
-    /// In order.
+    /// The axes in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..MAX_RANK).filter(move |axis| self.has(*axis))
     }
 
-    /// The dimensions that are not in it.
+    /// The dimensions that are not in the set.
     pub(crate) fn kept(self, of: &Dims) -> Dims {
         let mut left = Dims::default();
         for (_, extent) in of.iter().enumerate().filter(|(at, _)| !self.has(*at)) {
@@ -88,7 +88,7 @@ impl Axes {
         left
     }
 
-    /// How many elements of `of` come to one.
+    /// NumberLiteral of elements of `of` that are reduced to one.
     pub(crate) fn reduced(self, of: &Dims) -> u64 {
         self.iter().filter_map(|axis| of.get(axis)).product()
     }

@@ -1,15 +1,15 @@
-//! Arithmetic of constants on the host.
+//! Constant folding on the host.
 //!
-//! Invariant: what is folded has the bits that the device would have computed; what might
-//! not (an approximated function, a NaN, which of two zeros is smaller) is not folded.
-//! A constant is 64 bits: of f32 the low 32; of integers the value, extended as its type
-//! is; of bool 0 or 1.
+//! Invariant: a folded constant has the bits that the device would have computed; an operation
+//! whose bits may differ (an approximated function, a NaN, the minimum of two zeros) is not folded.
+//! A constant is 64 bits: for f32 the low 32; for integers the value, sign- or zero-extended; for
+//! bool 0 or 1.
 
 use fercuda_tensor::Dtype;
 
 use crate::op::{self, Binary, Unary};
 
-/// As it is printed: exactly, so that two that differ are never printed alike.
+/// Prints a constant exactly, so that different ones are never printed alike.
 pub(crate) fn show(dtype: Dtype, bits: u64) -> String {
     match dtype {
         Dtype::F64 => format!("{:?}", f64::from_bits(bits)),
@@ -20,7 +20,7 @@ pub(crate) fn show(dtype: Dtype, bits: u64) -> String {
     }
 }
 
-/// An integer's low bits, extended as its type is.
+/// An integer's low bits, sign- or zero-extended as its type.
 fn wrap(dtype: Dtype, value: i128) -> u64 {
     match dtype {
         Dtype::I8 => value as i8 as i64 as u64,
@@ -93,7 +93,7 @@ fn as_f32(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
 
-/// Of a constant of the type `dtype`.
+/// Folds a unary operation on a constant of type `dtype`.
 pub(crate) fn unary(op: Unary, dtype: Dtype, x: u64) -> Option<u64> {
     match dtype {
         Dtype::F32 => unary_f32(op, as_f32(x)),
@@ -110,7 +110,7 @@ pub(crate) fn unary(op: Unary, dtype: Dtype, x: u64) -> Option<u64> {
     }
 }
 
-/// Of two constants of the type `dtype`.
+/// Folds a binary operation on two constants of type `dtype`.
 pub(crate) fn binary(op: Binary, dtype: Dtype, a: u64, b: u64) -> Option<u64> {
     match dtype {
         Dtype::F32 => return binary_f32(op, as_f32(a), as_f32(b)),
@@ -151,7 +151,7 @@ pub(crate) fn binary(op: Binary, dtype: Dtype, a: u64, b: u64) -> Option<u64> {
     })
 }
 
-/// `a * b + c` of constants of the type `dtype`.
+/// Folds `a * b + c` of constants of type `dtype`.
 pub(crate) fn fma(dtype: Dtype, [a, b, c]: [u64; 3]) -> Option<u64> {
     match dtype {
         Dtype::F32 => f32_bits(as_f32(a).mul_add(as_f32(b), as_f32(c))),
@@ -163,7 +163,7 @@ pub(crate) fn fma(dtype: Dtype, [a, b, c]: [u64; 3]) -> Option<u64> {
     }
 }
 
-/// From one type that is computed with to another.
+/// Converts between two computation types.
 pub(crate) fn convert(from: Dtype, to: Dtype, bits: u64) -> Option<u64> {
     let float = match from {
         Dtype::F32 => f64::from(as_f32(bits)),
@@ -196,7 +196,7 @@ pub(crate) fn convert(from: Dtype, to: Dtype, bits: u64) -> Option<u64> {
     })
 }
 
-/// Whether multiplying by it changes nothing.
+/// Whether multiplying by the constant changes nothing.
 pub(crate) fn is_one(dtype: Dtype, bits: u64) -> bool {
     match dtype {
         Dtype::F32 => as_f32(bits) == 1.0,
@@ -205,7 +205,7 @@ pub(crate) fn is_one(dtype: Dtype, bits: u64) -> bool {
     }
 }
 
-/// Whether adding it changes nothing, not even the sign of a zero.
+/// Whether adding the constant changes nothing, not even the sign of a zero.
 pub(crate) fn adds_nothing(dtype: Dtype, bits: u64) -> bool {
     match dtype {
         Dtype::F32 => bits == u64::from((-0.0f32).to_bits()),

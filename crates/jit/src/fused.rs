@@ -1,47 +1,46 @@
-//! Which kernels compute it, and what each does to an element.
+//! Fusion: which kernels compute an expression, and the steps of each per element.
 //!
-//! A kernel runs over a domain: kept dimensions, whose elements are rows, and reduced ones,
-//! whose elements are a row's columns. Without reduced ones it is a map. Reductions of one
-//! domain are one kernel, if none needs another kernel between; so is what is computed of
-//! their results for each element of the domain, or for each row. What another kernel needs
-//! is a temporary.
+//! A kernel iterates over a domain: kept dimensions, whose elements are rows, and reduced ones,
+//! whose elements are a row's columns. Without reduced ones it is a map. Reductions of one domain
+//! are one kernel, if none needs another kernel between; so is what is computed from their results
+//! for each element of the domain, or for each row. Results that another kernel needs are stored
+//! to a temporary.
 //!
-//! Invariant: kernels are in an order in which each finds what it loads. Of a kernel, what is
-//! printed as code is all that its PTX depends on: the number of rows, and so the first kept
-//! extent, is not among it.
+//! Invariant: kernels are in topological order. The printed code of a kernel determines its PTX
+//! completely: the number of rows, and so the first kept extent, is not part of it.
 //!
-//! Elsewhere: how it is written down (`emit`).
+//! Elsewhere: code generation (`emit`).
 
 use std::fmt;
 
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::canonical::{Canonical, Entry, Expr, ExprId, Made, Prim, Source};
+use crate::canonical::{ArrayOrigin, Canonical, Expr, ExprEntry, ExprId, LoadSource, Prim};
 use crate::fold;
 use crate::op::Reduction;
 use crate::split::split;
 
 /// Threads of a block that maps, and of one whose rows are short.
 pub(crate) const THREADS: u32 = 256;
-/// A thread keeps so many elements of a row; of longer rows it reads them again.
+/// Maximum number of a row's elements that a thread keeps; longer rows are read again.
 const RESIDENT: u64 = 16;
-/// Reductions of one kernel: each has a place in shared memory.
+/// Maximum number of reductions of one kernel: each has a slot in shared memory.
 const MOST_REDUCED: usize = 64;
-/// Offsets below this are counted in 32 bits, with room for what is added to them.
+/// Offsets below this are computed in 32 bits, with headroom for additions.
 const NARROW: u64 = 1 << 30;
 
-/// What a kernel's parameter is bound to.
+/// Binding of a kernel's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Slot {
+pub enum ParameterBinding {
     /// An input of the expression.
     Input(u32),
-    /// An output of it.
+    /// An output of the expression.
     Output(u32),
     /// Memory between kernels.
     Temporary(u32),
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for ParameterBinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Input(n) => write!(f, "input {n}"),
@@ -51,12 +50,12 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Memory that is needed from one kernel to another.
+/// Memory that is live from one kernel to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Temporary {
-    /// What an element is.
+    /// Type of an element.
     pub dtype: Dtype,
-    /// How much.
+    /// Size.
     pub bytes: u64,
     /// The kernel that writes it.
     pub first: usize,
@@ -64,50 +63,50 @@ pub struct Temporary {
     pub last: usize,
 }
 
-/// Who computes a row together.
+/// The threads that reduce a row together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Team {
-    /// So many neighbouring lanes.
+    /// This many neighbouring lanes.
     Lanes(u32),
-    /// A block of so many threads.
+    /// A block of this many threads.
     Block(u32),
-    /// The threads of one column of a block of 32 by so many: neighbouring threads have
+    /// The threads of one column of a block of 32 by this many: neighbouring threads have
     /// neighbouring rows.
     Columns(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum KernelKind {
     Map {
-        /// Elements that a thread takes at a time.
+        /// NumberLiteral of elements that a thread processes at a time.
         width: u32,
-        /// Whether some are left over.
+        /// Whether there is a remainder.
         tail: bool,
     },
     Rows {
         team: Team,
         width: u32,
-        /// Whether threads keep the row.
+        /// Whether the threads keep the row in registers.
         resident: bool,
     },
 }
 
-/// Where the elements of an array lie for those of the domain, in elements.
+/// Mapping from the domain's elements to an array's, in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
-    /// Which parameter.
+pub(crate) struct ArrayAccess {
+    /// Index of the parameter.
     pub(crate) array: u32,
     pub(crate) offset: i64,
     pub(crate) kept: Vec<i64>,
     pub(crate) cols: Vec<i64>,
-    /// From one part of a row to the next.
+    /// Offset from one part of a row to the next.
     pub(crate) part: i64,
-    /// Whether neighbouring elements may be had at once.
+    /// Whether neighbouring elements may be accessed as a vector.
     pub(crate) vector: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum KernelStep {
     Const(u64),
     Load(u32),
     Apply(Prim, [u32; 3]),
@@ -116,46 +115,46 @@ pub(crate) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reduced {
+pub(crate) struct KernelReduction {
     pub(crate) op: Reduction,
     pub(crate) of: u32,
-    /// How many reductions lie before it, one upon the other.
+    /// Length of the longest chain of reductions that it depends on.
     pub(crate) stage: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Store {
+pub(crate) struct KernelStore {
     pub(crate) access: u32,
     pub(crate) of: u32,
-    /// Once a row.
+    /// Whether it is stored once per row.
     pub(crate) of_row: bool,
 }
 
 /// One kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Kernel {
-    pub(crate) kind: Kind,
+pub(crate) struct FusedKernel {
+    pub(crate) kind: KernelKind,
     pub(crate) kept: Vec<u64>,
     pub(crate) cols: Vec<u64>,
-    pub(crate) arrays: Vec<(Slot, Dtype)>,
-    pub(crate) accesses: Vec<Access>,
-    /// Each with the type that it is computed in.
-    pub(crate) steps: Vec<(Step, Dtype)>,
-    pub(crate) reduced: Vec<Reduced>,
-    pub(crate) stores: Vec<Store>,
-    /// Elements of a row's part, which has a block to itself.
+    pub(crate) arrays: Vec<(ParameterBinding, Dtype)>,
+    pub(crate) accesses: Vec<ArrayAccess>,
+    /// The steps, each with its computation type.
+    pub(crate) steps: Vec<(KernelStep, Dtype)>,
+    pub(crate) reduced: Vec<KernelReduction>,
+    pub(crate) stores: Vec<KernelStore>,
+    /// NumberLiteral of elements of a row's part; each part has its own block.
     pub(crate) part: Option<u64>,
     /// Whether offsets have 64 bits.
     pub(crate) wide: bool,
 }
 
-impl Kernel {
-    /// Parts of a row.
+impl FusedKernel {
+    /// NumberLiteral of parts of a row.
     pub(crate) fn parts(&self) -> u64 {
         self.part.map_or(1, |part| self.row_len().div_ceil(part))
     }
 
-    /// Rows, or elements of a map.
+    /// NumberLiteral of rows, or of elements of a map.
     pub(crate) fn rows(&self) -> u64 {
         self.kept.iter().product()
     }
@@ -165,47 +164,47 @@ impl Kernel {
     }
 }
 
-/// See the module.
+/// The fused kernels. See the module.
 #[derive(Clone, Debug)]
 pub struct Fused {
-    pub(crate) kernels: Vec<Kernel>,
+    pub(crate) kernels: Vec<FusedKernel>,
     pub(crate) temporaries: Vec<Temporary>,
 }
 
-/// What a kernel is gathered from.
-struct Group {
-    domain: Domain,
-    /// Elements of a row's part.
+/// Work collected for one kernel.
+struct KernelGroup {
+    domain: IterationDomain,
+    /// NumberLiteral of elements of a row's part.
     part: Option<u64>,
-    /// Arrays that are reduced in it.
+    /// Arrays reduced in it.
     reduced: Vec<u32>,
-    /// For each element.
-    written: Vec<Written>,
-    /// For each row.
-    of_rows: Vec<Written>,
+    /// Stored for each element.
+    written: Vec<GroupStore>,
+    /// Stored for each row.
+    of_rows: Vec<GroupStore>,
 }
 
 #[derive(Clone, Copy)]
-struct Written {
+struct GroupStore {
     of: ExprId,
-    slot: Wanted,
+    slot: StoreTarget,
     layout: Layout,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Wanted {
+enum StoreTarget {
     Output(u32),
     Array(u32),
 }
 
 /// Extents of more than one element, and which of them are reduced.
 #[derive(Clone, PartialEq)]
-struct Domain {
+struct IterationDomain {
     extents: Vec<u64>,
     reduced: Vec<bool>,
 }
 
-impl Domain {
+impl IterationDomain {
     fn map(shape: &[u64]) -> Self {
         let extents: Vec<u64> = shape.iter().copied().filter(|len| *len > 1).collect();
         let reduced = vec![false; extents.len()];
@@ -237,11 +236,10 @@ fn side_by_side(extents: &[u64]) -> Vec<i64> {
 }
 
 impl Fused {
-    /// The kernels of a canonical form. `aligned`: whether what is bound begins at multiples
-    /// of 16 bytes.
+    /// Fuses a canonical form into kernels. `aligned`: whether bound memory is aligned to 16 bytes.
     pub fn of(canonical: &Canonical, aligned: bool) -> Self {
         let canonical = &split(canonical);
-        let mut gathering = Gathering {
+        let mut gathering = FusionBuilder {
             canonical,
             groups: Vec::new(),
             group_of: vec![usize::MAX; canonical.arrays.len()],
@@ -251,11 +249,13 @@ impl Fused {
                 continue;
             }
             match array.made {
-                Made::Reduced(..) | Made::Partial(..) => gathering.reduction(at as u32),
-                Made::Copied => {
-                    let (of, slot) = (array.of, Wanted::Array(at as u32));
+                ArrayOrigin::Reduced(..) | ArrayOrigin::Partial(..) => {
+                    gathering.reduction(at as u32)
+                }
+                ArrayOrigin::Copied => {
+                    let (of, slot) = (array.of, StoreTarget::Array(at as u32));
                     if let Ok(layout) = Layout::contiguous(array.dtype, &array.shape) {
-                        let group = gathering.write(Written { of, slot, layout });
+                        let group = gathering.write(GroupStore { of, slot, layout });
                         gathering.group_of[at] = group;
                     }
                 }
@@ -263,9 +263,9 @@ impl Fused {
         }
         for (at, out) in canonical.outputs.iter().enumerate() {
             if !out.layout.is_empty() {
-                gathering.write(Written {
+                gathering.write(GroupStore {
                     of: out.of,
-                    slot: Wanted::Output(at as u32),
+                    slot: StoreTarget::Output(at as u32),
                     layout: out.layout,
                 });
             }
@@ -274,20 +274,20 @@ impl Fused {
     }
 }
 
-struct Gathering<'a> {
+struct FusionBuilder<'a> {
     canonical: &'a Canonical,
-    groups: Vec<Group>,
-    /// Which group computes each array.
+    groups: Vec<KernelGroup>,
+    /// The group that computes each array.
     group_of: Vec<usize>,
 }
 
-impl Gathering<'_> {
-    /// The loads of computed arrays below an expression.
+impl FusionBuilder<'_> {
+    /// The loads of computed arrays that an expression depends on.
     fn computed(&self, of: ExprId) -> Vec<(u32, Layout, i64)> {
         let below = self.canonical.reached(&[of]).into_iter();
         let loads = below.filter_map(|id| match self.canonical.entry(id).expr {
             Expr::Load {
-                source: Source::Array(n),
+                source: LoadSource::Array(n),
                 layout,
                 offset,
             } => Some((n, layout, offset)),
@@ -296,7 +296,8 @@ impl Gathering<'_> {
         loads.collect()
     }
 
-    /// Whether a load has, for each element or row of a group, what was reduced there.
+    /// Whether a load reads, for each element or row of a group, the reduction's result of that
+    /// row.
     fn is_own(&self, at: usize, load: (u32, Layout, i64), of_rows: bool) -> bool {
         let (array, layout, offset) = load;
         let domain = &self.groups[at].domain;
@@ -308,7 +309,7 @@ impl Gathering<'_> {
         }
         let kept = domain.kept();
         let mut wanted = side_by_side(&kept).into_iter();
-        let have = Domain::map(layout.shape());
+        let have = IterationDomain::map(layout.shape());
         if of_rows {
             return have.extents == kept && strides(&layout) == wanted.collect::<Vec<_>>();
         }
@@ -321,8 +322,8 @@ impl Gathering<'_> {
             })
     }
 
-    /// Whether an expression can be computed in a group: all that it loads is there before,
-    /// or is the group's own. And whether something is.
+    /// Whether an expression can be computed in a group: all its loads are available before, or are
+    /// the group's own results. `Some(true)` if at least one is.
     fn fits(&self, at: usize, of: ExprId, of_rows: bool) -> Option<bool> {
         let mut own = false;
         for load in self.computed(of) {
@@ -339,12 +340,12 @@ impl Gathering<'_> {
     fn reduction(&mut self, array: u32) {
         let made = self.canonical.arrays[array as usize];
         let (axes, part) = match made.made {
-            Made::Reduced(_, axes) => (axes, None),
-            Made::Partial(_, axes, part) => (axes, Some(part)),
-            Made::Copied => return,
+            ArrayOrigin::Reduced(_, axes) => (axes, None),
+            ArrayOrigin::Partial(_, axes, part) => (axes, Some(part)),
+            ArrayOrigin::Copied => return,
         };
         let long = (0..made.from.len()).filter(|at| made.from[*at] > 1);
-        let domain = Domain {
+        let domain = IterationDomain {
             extents: long.clone().map(|at| made.from[at]).collect(),
             reduced: long.map(|at| axes.has(at)).collect(),
         };
@@ -360,8 +361,8 @@ impl Gathering<'_> {
         self.group_of[array as usize] = group;
     }
 
-    fn group(&mut self, domain: Domain, part: Option<u64>) -> usize {
-        self.groups.push(Group {
+    fn group(&mut self, domain: IterationDomain, part: Option<u64>) -> usize {
+        self.groups.push(KernelGroup {
             domain,
             part,
             reduced: Vec::new(),
@@ -371,9 +372,9 @@ impl Gathering<'_> {
         self.groups.len() - 1
     }
 
-    /// Where something is written for each element of a shape.
-    fn write(&mut self, written: Written) -> usize {
-        let domain = Domain::map(written.layout.shape());
+    /// Chooses the group in which something is stored for each element of a shape.
+    fn write(&mut self, written: GroupStore) -> usize {
+        let domain = IterationDomain::map(written.layout.shape());
         let mut map = None;
         for at in (0..self.groups.len()).rev() {
             let group = &self.groups[at];
@@ -406,7 +407,7 @@ impl Gathering<'_> {
     }
 
     fn finish(self, aligned: bool) -> Fused {
-        // Arrays that a kernel other than the one that makes them loads.
+        // Arrays that are loaded by another kernel than the one that computes them.
         let count = self.canonical.arrays.len();
         let mut last: Vec<Option<usize>> = vec![None; count];
         for (at, group) in self.groups.iter().enumerate() {
@@ -423,13 +424,13 @@ impl Gathering<'_> {
             }
         }
         let mut temporaries = Vec::new();
-        let mut slots: Vec<Option<Slot>> = vec![None; count];
+        let mut slots: Vec<Option<ParameterBinding>> = vec![None; count];
         for (array, last) in last.iter().enumerate() {
             let (first, Some(last)) = (self.group_of[array], *last) else {
                 continue;
             };
             let made = self.canonical.arrays[array];
-            slots[array] = Some(Slot::Temporary(temporaries.len() as u32));
+            slots[array] = Some(ParameterBinding::Temporary(temporaries.len() as u32));
             temporaries.push(Temporary {
                 dtype: made.dtype,
                 bytes: made.shape.count() * made.dtype.bytes(),
@@ -439,12 +440,12 @@ impl Gathering<'_> {
         }
         let groups = self.groups.iter().enumerate();
         let kernels = groups.map(|(at, group)| {
-            Writing {
+            KernelWriter {
                 gathering: &self,
                 at,
                 slots: &slots,
-                kernel: Kernel {
-                    kind: Kind::Map {
+                kernel: FusedKernel {
+                    kind: KernelKind::Map {
                         width: 1,
                         tail: false,
                     },
@@ -469,16 +470,16 @@ impl Gathering<'_> {
     }
 }
 
-/// A kernel being put together.
-struct Writing<'a> {
-    gathering: &'a Gathering<'a>,
+/// Builder of a kernel.
+struct KernelWriter<'a> {
+    gathering: &'a FusionBuilder<'a>,
     at: usize,
-    slots: &'a [Option<Slot>],
-    kernel: Kernel,
+    slots: &'a [Option<ParameterBinding>],
+    kernel: FusedKernel,
 }
 
-impl Writing<'_> {
-    fn kernel(mut self, group: &Group, aligned: bool) -> Kernel {
+impl KernelWriter<'_> {
+    fn kernel(mut self, group: &KernelGroup, aligned: bool) -> FusedKernel {
         let domain = &group.domain;
         let canonical = self.gathering.canonical;
         let of_arrays: Vec<ExprId> = group
@@ -491,8 +492,8 @@ impl Writing<'_> {
         let of_elements = canonical.reached(&roots);
         let of_rows: Vec<ExprId> = group.of_rows.iter().map(|written| written.of).collect();
         let of_rows = canonical.reached(&of_rows);
-        // An expression may be one of elements and, of the same shape, one of rows; so it is
-        // known by both.
+        // An expression may be one per element and, with the same shape, one per row; so both are
+        // part of its identity.
         let mut known: Vec<[Option<u32>; 2]> = vec![[None; 2]; canonical.exprs.len()];
         let mut all: Vec<(ExprId, bool)> = of_elements.into_iter().map(|id| (id, false)).collect();
         all.extend(of_rows.into_iter().map(|id| (id, true)));
@@ -506,7 +507,7 @@ impl Writing<'_> {
         let place = |id: ExprId, rows: bool| known[id as usize][usize::from(rows)].unwrap_or(0);
         let mut stages: Vec<u32> = Vec::new();
         for (array, of) in group.reduced.iter().zip(of_arrays) {
-            let (Made::Reduced(op, _) | Made::Partial(op, ..)) =
+            let (ArrayOrigin::Reduced(op, _) | ArrayOrigin::Partial(op, ..)) =
                 canonical.arrays[*array as usize].made
             else {
                 continue;
@@ -514,7 +515,7 @@ impl Writing<'_> {
             let of = place(of, false);
             let stage = self.stage(of, &stages);
             stages.push(stage);
-            self.kernel.reduced.push(Reduced { op, of, stage });
+            self.kernel.reduced.push(KernelReduction { op, of, stage });
         }
         for (written, rows) in group
             .written
@@ -523,15 +524,15 @@ impl Writing<'_> {
             .chain(group.of_rows.iter().map(|written| (written, true)))
         {
             let slot = match written.slot {
-                Wanted::Output(n) => Some(Slot::Output(n)),
-                Wanted::Array(n) => self.slots[n as usize],
+                StoreTarget::Output(n) => Some(ParameterBinding::Output(n)),
+                StoreTarget::Array(n) => self.slots[n as usize],
             };
             let Some(slot) = slot else {
                 continue;
             };
             let access = self.access(domain, slot, written.layout, 0, rows);
             let of = place(written.of, rows);
-            self.kernel.stores.push(Store {
+            self.kernel.stores.push(KernelStore {
                 access,
                 of,
                 of_row: rows,
@@ -545,7 +546,7 @@ impl Writing<'_> {
                 let array = self.array(slot, dtype);
                 let (strides, part) = match group.part {
                     None => (side_by_side(&kept), 0),
-                    // Parts are the last dimension.
+                    // The parts are the last dimension.
                     Some(part) => {
                         let reduced = domain.extents.iter().zip(&domain.reduced);
                         let row: u64 = reduced
@@ -556,7 +557,7 @@ impl Writing<'_> {
                         (side_by_side(&all)[..kept.len()].to_vec(), 1)
                     }
                 };
-                let access = self.push_access(Access {
+                let access = self.push_access(ArrayAccess {
                     array,
                     offset: 0,
                     kept: strides,
@@ -565,8 +566,10 @@ impl Writing<'_> {
                     vector: false,
                 });
                 let of = self.kernel.steps.len() as u32;
-                self.kernel.steps.push((Step::Reduced(at as u32), dtype));
-                self.kernel.stores.push(Store {
+                self.kernel
+                    .steps
+                    .push((KernelStep::Reduced(at as u32), dtype));
+                self.kernel.stores.push(KernelStore {
                     access,
                     of,
                     of_row: true,
@@ -589,41 +592,43 @@ impl Writing<'_> {
 
     fn step(
         &mut self,
-        group: &Group,
-        entry: &Entry,
+        group: &KernelGroup,
+        entry: &ExprEntry,
         rows: bool,
         known: &[[Option<u32>; 2]],
-    ) -> Step {
+    ) -> KernelStep {
         match entry.expr {
-            Expr::Const(bits) => Step::Const(bits),
+            Expr::Const(bits) => KernelStep::Const(bits),
             Expr::Apply(op, _) => {
                 let mut args = [0; 3];
                 for (to, from) in args.iter_mut().zip(entry.args()) {
                     *to = known[*from as usize][usize::from(rows)].unwrap_or(0);
                 }
-                Step::Apply(op, args)
+                KernelStep::Apply(op, args)
             }
             Expr::Load {
                 source,
                 layout,
                 offset,
             } => {
-                if let Source::Array(n) = source
+                if let LoadSource::Array(n) = source
                     && self.gathering.is_own(self.at, (n, layout, offset), rows)
                     && let Some(at) = group.reduced.iter().position(|own| *own == n)
                 {
-                    return Step::Reduced(at as u32);
+                    return KernelStep::Reduced(at as u32);
                 }
                 let slot = match source {
-                    Source::Input(n) => Slot::Input(n),
-                    Source::Array(n) => self.slots[n as usize].unwrap_or(Slot::Temporary(n)),
+                    LoadSource::Input(n) => ParameterBinding::Input(n),
+                    LoadSource::Array(n) => {
+                        self.slots[n as usize].unwrap_or(ParameterBinding::Temporary(n))
+                    }
                 };
-                Step::Load(self.access(&group.domain, slot, layout, offset, rows))
+                KernelStep::Load(self.access(&group.domain, slot, layout, offset, rows))
             }
         }
     }
 
-    fn array(&mut self, slot: Slot, dtype: Dtype) -> u32 {
+    fn array(&mut self, slot: ParameterBinding, dtype: Dtype) -> u32 {
         let arrays = &mut self.kernel.arrays;
         let known = arrays.iter().position(|(known, _)| *known == slot);
         known.unwrap_or_else(|| {
@@ -634,8 +639,8 @@ impl Writing<'_> {
 
     fn access(
         &mut self,
-        domain: &Domain,
-        slot: Slot,
+        domain: &IterationDomain,
+        slot: ParameterBinding,
         layout: Layout,
         offset: i64,
         rows: bool,
@@ -644,7 +649,7 @@ impl Writing<'_> {
         let array = self.array(slot, layout.dtype());
         let reduced = domain.reduced.iter().filter(|is| **is).count();
         let access = match rows {
-            true => Access {
+            true => ArrayAccess {
                 array,
                 offset,
                 kept: all,
@@ -659,7 +664,7 @@ impl Writing<'_> {
                         .map(|(stride, _)| *stride)
                         .collect()
                 };
-                Access {
+                ArrayAccess {
                     array,
                     offset,
                     kept: of(false),
@@ -672,7 +677,7 @@ impl Writing<'_> {
         self.push_access(access)
     }
 
-    fn push_access(&mut self, access: Access) -> u32 {
+    fn push_access(&mut self, access: ArrayAccess) -> u32 {
         let accesses = &mut self.kernel.accesses;
         let known = accesses.iter().position(|known| *known == access);
         known.unwrap_or_else(|| {
@@ -681,7 +686,7 @@ impl Writing<'_> {
         }) as u32
     }
 
-    /// How many reductions an expression waits for, one upon the other.
+    /// Length of the longest chain of reductions that an expression depends on.
     fn stage(&self, of: u32, stages: &[u32]) -> u32 {
         let mut is = vec![false; of as usize + 1];
         is[of as usize] = true;
@@ -691,17 +696,17 @@ impl Writing<'_> {
                 continue;
             }
             match self.kernel.steps[at].0 {
-                Step::Apply(op, args) => args[..crate::canonical::arity(op)]
+                KernelStep::Apply(op, args) => args[..crate::canonical::arity(op)]
                     .iter()
                     .for_each(|arg| is[*arg as usize] = true),
-                Step::Reduced(n) => stage = stage.max(stages[n as usize] + 1),
+                KernelStep::Reduced(n) => stage = stage.max(stages[n as usize] + 1),
                 _ => {}
             }
         }
         stage
     }
 
-    /// Kept dimensions may be in any order: that of what is written is best.
+    /// Orders the kept dimensions, which is free: that of the stores is best.
     fn order(&mut self, is_map: bool) {
         let kernel = &mut self.kernel;
         let Some(store) = kernel.stores.iter().find(|store| is_map || store.of_row) else {
@@ -717,10 +722,10 @@ impl Writing<'_> {
     }
 }
 
-/// Makes one dimension of two where for every access the outer one goes on where the inner
-/// one ends.
-fn merge(kernel: &mut Kernel) {
-    let Kernel {
+/// Merges two dimensions into one if for every access the outer one continues where the inner one
+/// ends.
+fn merge(kernel: &mut FusedKernel) {
+    let FusedKernel {
         kept,
         cols,
         accesses,
@@ -754,9 +759,9 @@ fn merge(kernel: &mut Kernel) {
     }
 }
 
-/// Decides who computes what, and how much at a time.
-fn choose(kernel: &mut Kernel, is_map: bool, aligned: bool) {
-    let span = |access: &Access| {
+/// Chooses the team, and the number of elements at a time.
+fn choose(kernel: &mut FusedKernel, is_map: bool, aligned: bool) {
+    let span = |access: &ArrayAccess| {
         let kept = access.kept.iter().zip(&kernel.kept);
         let cols = access.cols.iter().zip(&kernel.cols);
         kept.chain(cols)
@@ -775,10 +780,10 @@ fn choose(kernel: &mut Kernel, is_map: bool, aligned: bool) {
             |width| aligned && (any_len && inner >= width || inner % width == 0),
         );
         let tail = !count.is_multiple_of(width.into());
-        kernel.kind = Kind::Map { width, tail };
+        kernel.kind = KernelKind::Map { width, tail };
         return;
     }
-    let of_elements = |access: &&Access| access.cols.iter().any(|stride| *stride != 0);
+    let of_elements = |access: &&ArrayAccess| access.cols.iter().any(|stride| *stride != 0);
     let is_along = |strides: &[i64]| strides.last() == Some(&1);
     let elements = kernel.accesses.iter().filter(of_elements);
     let (along_rows, across) = elements.fold((0, 0), |(along, across), access| {
@@ -792,7 +797,7 @@ fn choose(kernel: &mut Kernel, is_map: bool, aligned: bool) {
     if across > along_rows {
         let threads = (row / RESIDENT).next_power_of_two().clamp(1, 32) as u32;
         let resident = row.div_ceil(threads.into()) <= RESIDENT;
-        kernel.kind = Kind::Rows {
+        kernel.kind = KernelKind::Rows {
             team: Team::Columns(threads),
             width: 1,
             resident,
@@ -817,22 +822,21 @@ fn choose(kernel: &mut Kernel, is_map: bool, aligned: bool) {
     let threads = match team {
         Team::Lanes(threads) | Team::Block(threads) | Team::Columns(threads) => threads,
     };
-    kernel.kind = Kind::Rows {
+    kernel.kind = KernelKind::Rows {
         team,
         width,
         resident: kept_by(threads.into()) <= RESIDENT,
     };
 }
 
-/// How many neighbouring elements a thread takes: so many that those of the smallest type
-/// are 16 bytes, if no type's are more than 32. Says of each access whether it can have
-/// them at once.
+/// Chooses the vector width: the elements of the smallest type are 16 bytes, if those of no type
+/// are more than 32. Sets for each access whether it can be vectorised.
 fn width(
-    kernel: &mut Kernel,
-    inner: impl Fn(&Access) -> Option<i64>,
+    kernel: &mut FusedKernel,
+    inner: impl Fn(&ArrayAccess) -> Option<i64>,
     divides: impl Fn(u64) -> bool,
 ) -> u32 {
-    let bytes_of = |access: &Access| kernel.arrays[access.array as usize].1.bytes();
+    let bytes_of = |access: &ArrayAccess| kernel.arrays[access.array as usize].1.bytes();
     let along = kernel.accesses.iter().filter(|a| inner(a) == Some(1));
     let Some((least, most)) = along
         .map(bytes_of)
@@ -855,7 +859,7 @@ fn width(
             let unit = (width * bytes).min(16) as i64;
             let is_whole = |elements: i64| elements * bytes as i64 % unit == 0;
             let others = access.kept.iter().chain(&access.cols);
-            // The inner stride is 1, and the only one that is no multiple.
+            // The inner stride is 1, and the only one that is not a multiple.
             let uneven = others.filter(|stride| !is_whole(**stride)).count();
             width > 1 && inner(access) == Some(1) && uneven == 1 && is_whole(access.offset)
         })
@@ -876,12 +880,12 @@ impl fmt::Display for Team {
     }
 }
 
-/// What its code depends on.
-impl fmt::Display for Kernel {
+/// Prints what the kernel's code depends on.
+impl fmt::Display for FusedKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = self.kept.get(1..).unwrap_or_default();
         match self.kind {
-            Kind::Map { width, tail } => {
+            KernelKind::Map { width, tail } => {
                 write!(f, "map [n")?;
                 inner.iter().try_for_each(|len| write!(f, ", {len}"))?;
                 write!(f, "], {width} at a time")?;
@@ -889,7 +893,7 @@ impl fmt::Display for Kernel {
                     write!(f, ", and what is left")?;
                 }
             }
-            Kind::Rows {
+            KernelKind::Rows {
                 team,
                 width,
                 resident,
@@ -908,7 +912,7 @@ impl fmt::Display for Kernel {
             writeln!(f, "  p{at}: {dtype}")?;
         }
         let access = |at: u32| {
-            let Access {
+            let ArrayAccess {
                 array,
                 offset,
                 kept,
@@ -934,10 +938,10 @@ impl fmt::Display for Kernel {
         for (at, (step, dtype)) in self.steps.iter().enumerate() {
             write!(f, "  v{at} {dtype} = ")?;
             match step {
-                Step::Const(bits) => writeln!(f, "{}", fold::show(*dtype, *bits))?,
-                Step::Load(at) => writeln!(f, "load {}", access(*at))?,
-                Step::Reduced(n) => writeln!(f, "r{n}")?,
-                Step::Apply(op, args) => {
+                KernelStep::Const(bits) => writeln!(f, "{}", fold::show(*dtype, *bits))?,
+                KernelStep::Load(at) => writeln!(f, "load {}", access(*at))?,
+                KernelStep::Reduced(n) => writeln!(f, "r{n}")?,
+                KernelStep::Apply(op, args) => {
                     write!(f, "{op}")?;
                     for arg in &args[..crate::canonical::arity(*op)] {
                         write!(f, " v{arg}")?;
@@ -946,10 +950,10 @@ impl fmt::Display for Kernel {
                 }
             }
         }
-        for (at, Reduced { op, of, stage }) in self.reduced.iter().enumerate() {
+        for (at, KernelReduction { op, of, stage }) in self.reduced.iter().enumerate() {
             writeln!(f, "  r{at} = {op} v{of} in pass {stage}")?;
         }
-        for Store {
+        for KernelStore {
             access: at,
             of,
             of_row,
@@ -962,7 +966,7 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// The kernels with what they are bound to.
+/// Prints the kernels with their bindings.
 impl fmt::Display for Fused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, kernel) in self.kernels.iter().enumerate() {

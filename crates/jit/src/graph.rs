@@ -1,10 +1,9 @@
-//! An expression as its author says it: nodes, each an operation on earlier ones.
+//! Expression graph, as its author builds it: nodes, each an operation on earlier ones.
 //!
-//! Invariant: every node's type and shape are known and possible when it is made; what
-//! cannot be is an error then, and the graph is as before. Nodes are in an order in which
-//! each comes after those that it is made of.
+//! Invariant: every node's type and shape are known and valid when it is created; an invalid node
+//! is an error then, and the graph is unchanged. Nodes are in topological order.
 //!
-//! Elsewhere: what is simplified (`canonical`), what is computed together (`fused`).
+//! Elsewhere: simplification (`canonical`), fusion into kernels (`fused`).
 
 use std::fmt;
 use std::ops::Range;
@@ -12,69 +11,69 @@ use std::ops::Range;
 use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK};
 
 use crate::dims::{Axes, Dims};
-use crate::op::{self, Binary, Class, Reduction, Unary};
+use crate::op::{self, Binary, Reduction, TypeClass, Unary};
 
-/// A graph has at most so many nodes.
+/// Maximum number of nodes of a graph.
 pub const MAX_NODES: usize = 4096;
-/// A graph has at most so many inputs, and so many outputs.
+/// Maximum number of inputs of a graph, and of outputs.
 pub const MAX_ARRAYS: usize = 32;
 
-/// A node of the graph that gave it. Of another graph it means another node or none.
+/// A node of the graph that returned it. In another graph it names another node or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id(pub(crate) u32);
+pub struct NodeId(pub(crate) u32);
 
-impl fmt::Display for Id {
+impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "%{}", self.0)
     }
 }
 
-/// Why a node cannot be made.
+/// Error of adding a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum GraphError {
-    /// An operation does not take that type.
+pub enum ExprError {
+    /// An operation does not accept the type.
     #[error("{op} of {dtype}: it takes {wants}\ntry: cast it to such a type first")]
     Dtype {
         /// The operation.
         op: String,
-        /// What it was given.
+        /// The operand's type.
         dtype: Dtype,
-        /// What it takes.
-        wants: Class,
+        /// The accepted types.
+        wants: TypeClass,
     },
-    /// Operands have several types.
+    /// Operands differ in type.
     #[error("{op} of {left} and {right}: operands have one type\ntry: cast one of them")]
     Dtypes {
         /// The operation.
         op: String,
-        /// The first one's.
+        /// The first operand's type.
         left: Dtype,
-        /// Another one's.
+        /// The other operand's type.
         right: Dtype,
     },
-    /// Shapes that do not go together, or no view.
+    /// Incompatible shapes, or an invalid view.
     #[error("{op}: {error}")]
     Layout {
         /// The operation.
         op: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         error: LayoutError,
     },
-    /// There is no such axis.
-    #[error("{op} over axis {axis} of {shape}: there is none\ntry: an axis below {}", shape.len())]
+    /// An axis out of range.
+    #[error("{op} over axis {axis} of {shape}: no such axis\ntry: an axis below {}", shape.len())]
     Axis {
         /// The operation.
         op: String,
-        /// The one that was asked for.
+        /// The axis.
         axis: usize,
         /// The shape.
         shape: Dims,
     },
-    /// Of no elements there is no such thing.
+    /// A reduction over no elements that is undefined.
     #[error(
-        "{op} over {axes} of {shape}: of no elements there is none\ntry: sum or prod, which have one"
+        "{op} over {axes} of {shape}: undefined for an empty axis\ntry: sum or prod, which are defined"
     )]
     Empty {
         /// The operation.
@@ -84,30 +83,30 @@ pub enum GraphError {
         /// The shape.
         shape: Dims,
     },
-    /// A number that is none of the type's.
-    #[error("{number} is no {dtype}\ntry: another number or another type")]
-    Number {
+    /// A number that the type cannot represent.
+    #[error("{dtype} cannot represent {number}\ntry: another number or another type")]
+    NumberLiteral {
         /// The number.
         number: String,
         /// The type.
         dtype: Dtype,
     },
-    /// There is too much of it.
+    /// The expression is too large.
     #[error(
         "the expression has more than {limit} {what}\ntry: two expressions, one on the result of the other"
     )]
     TooLarge {
-        /// Of what.
+        /// The counted items.
         what: &'static str,
-        /// How many there can be.
+        /// The limit.
         limit: usize,
     },
-    /// The node is of another graph.
-    #[error("{node} is no node of this expression, which has {nodes}")]
+    /// The node belongs to another graph.
+    #[error("{node} is not a node of this expression, which has {nodes}")]
     NoNode {
         /// The node.
-        node: Id,
-        /// How many there are.
+        node: NodeId,
+        /// NumberLiteral of nodes.
         nodes: usize,
     },
     /// Two inputs, or two outputs, have one name.
@@ -118,53 +117,53 @@ pub enum GraphError {
         /// The name.
         name: String,
     },
-    /// Elements of an output lie on each other.
+    /// Elements of an output may overlap.
     #[error(
-        "output {name:?} as {layout}: two elements may lie in one place\ntry: a layout whose strides are not 0 and do not interleave"
+        "output {name:?} as {layout}: two elements may overlap\ntry: a layout whose strides are not 0 and do not interleave"
     )]
     Overlap {
         /// The output's name.
         name: String,
-        /// How it was to lie.
+        /// Its layout.
         layout: Box<Layout>,
     },
 }
 
-type Result<T> = std::result::Result<T, GraphError>;
+type Result<T> = std::result::Result<T, ExprError>;
 
-/// A number before it has a type.
+/// A number without a type yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
-    /// With a fraction.
+pub enum NumberLiteral {
+    /// A float.
     Float(f64),
-    /// Without.
+    /// An integer.
     Int(i128),
-    /// Yes or no.
+    /// A bool.
     Bool(bool),
 }
 
-impl From<f64> for Number {
+impl From<f64> for NumberLiteral {
     fn from(number: f64) -> Self {
         Self::Float(number)
     }
 }
-impl From<i64> for Number {
+impl From<i64> for NumberLiteral {
     fn from(number: i64) -> Self {
         Self::Int(number.into())
     }
 }
-impl From<u64> for Number {
+impl From<u64> for NumberLiteral {
     fn from(number: u64) -> Self {
         Self::Int(number.into())
     }
 }
-impl From<bool> for Number {
+impl From<bool> for NumberLiteral {
     fn from(number: bool) -> Self {
         Self::Bool(number)
     }
 }
 
-impl fmt::Display for Number {
+impl fmt::Display for NumberLiteral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Float(number) => write!(f, "{number}"),
@@ -174,9 +173,9 @@ impl fmt::Display for Number {
     }
 }
 
-impl Number {
-    /// Its bits as it is computed with: of a float narrower than f32 those of an f32,
-    /// which it is rounded to; of an integer 64 bits.
+impl NumberLiteral {
+    /// Bits of the number in the computation type: for a float narrower than f32 those of an f32,
+    /// to which it is rounded; for an integer 64 bits.
     fn bits(self, dtype: Dtype) -> Option<u64> {
         let fits = |bits: u32, signed: bool| {
             let number = match self {
@@ -208,39 +207,39 @@ impl Number {
     }
 }
 
-/// What a node is.
+/// Operation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Op {
+pub(crate) enum NodeOp {
     Input(u32),
-    /// Its bits, of the type that it is computed in.
+    /// Bits of the constant, of the computation type.
     Constant(u64),
-    Unary(Unary, Id),
-    Binary(Binary, Id, Id),
+    Unary(Unary, NodeId),
+    Binary(Binary, NodeId, NodeId),
     /// a * b + c
-    Fma(Id, Id, Id),
-    Select(Id, Id, Id),
-    Cast(Id),
-    Reduce(Reduction, Id, Axes),
+    Fma(NodeId, NodeId, NodeId),
+    Select(NodeId, NodeId, NodeId),
+    Cast(NodeId),
+    Reduce(Reduction, NodeId, Axes),
     Softmax {
-        of: Id,
+        of: NodeId,
         axis: u8,
         log: bool,
     },
     Norm {
-        of: Id,
+        of: NodeId,
         axis: u8,
-        /// About the mean, as layer normalisation, or about zero.
+        /// Whether it is centred about the mean, as layer normalisation, or about zero.
         centred: bool,
-        gamma: Option<Id>,
-        beta: Option<Id>,
+        gamma: Option<NodeId>,
+        beta: Option<NodeId>,
         /// Bits of an f64.
         eps: u64,
     },
-    Reshape(Id),
-    Permute(Id, [u8; MAX_RANK]),
-    Broadcast(Id),
+    Reshape(NodeId),
+    Permute(NodeId, [u8; MAX_RANK]),
+    Broadcast(NodeId),
     Slice {
-        of: Id,
+        of: NodeId,
         axis: u8,
         start: u64,
         step: u64,
@@ -248,52 +247,52 @@ pub(crate) enum Op {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Node {
-    pub(crate) op: Op,
+pub(crate) struct GraphNode {
+    pub(crate) op: NodeOp,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Dims,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Input {
+pub(crate) struct GraphInput {
     pub(crate) name: String,
     pub(crate) layout: Layout,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Output {
+pub(crate) struct GraphOutput {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    pub(crate) node: Id,
+    pub(crate) node: NodeId,
 }
 
-/// An expression. See the README for what narrow types mean in it.
+/// An expression. See the README for the semantics of narrow types.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Graph {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) inputs: Vec<Input>,
-    pub(crate) outputs: Vec<Output>,
+pub struct ExprGraph {
+    pub(crate) nodes: Vec<GraphNode>,
+    pub(crate) inputs: Vec<GraphInput>,
+    pub(crate) outputs: Vec<GraphOutput>,
 }
 
-impl Graph {
-    /// Nothing yet.
+impl ExprGraph {
+    /// An empty graph.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The type of a node.
+    /// Type of a node.
     ///
     /// # Errors
-    /// [`GraphError::NoNode`].
-    pub fn dtype(&self, node: Id) -> Result<Dtype> {
+    /// [`ExprError::NoNode`].
+    pub fn dtype(&self, node: NodeId) -> Result<Dtype> {
         Ok(self.node(node)?.dtype)
     }
 
-    /// The shape of a node.
+    /// Shape of a node.
     ///
     /// # Errors
-    /// [`GraphError::NoNode`].
-    pub fn shape(&self, node: Id) -> Result<Dims> {
+    /// [`ExprError::NoNode`].
+    pub fn shape(&self, node: NodeId) -> Result<Dims> {
         Ok(self.node(node)?.shape)
     }
 
@@ -312,91 +311,95 @@ impl Graph {
     }
 
     /// Names and nodes of the inputs.
-    pub(crate) fn input_nodes(&self) -> impl Iterator<Item = (&str, Id)> {
+    pub(crate) fn input_nodes(&self) -> impl Iterator<Item = (&str, NodeId)> {
         let nodes = (0..).zip(&self.nodes);
         nodes.filter_map(|(at, node)| match node.op {
-            Op::Input(input) => Some((&*self.inputs[input as usize].name, Id(at))),
+            NodeOp::Input(input) => Some((&*self.inputs[input as usize].name, NodeId(at))),
             _ => None,
         })
     }
 
-    fn node(&self, node: Id) -> Result<Node> {
+    fn node(&self, node: NodeId) -> Result<GraphNode> {
         let found = self.nodes.get(node.0 as usize).copied();
-        found.ok_or(GraphError::NoNode {
+        found.ok_or(ExprError::NoNode {
             node,
             nodes: self.nodes.len(),
         })
     }
 
-    fn add(&mut self, op: Op, dtype: Dtype, shape: Dims) -> Result<Id> {
+    fn add(&mut self, op: NodeOp, dtype: Dtype, shape: Dims) -> Result<NodeId> {
         if self.nodes.len() == MAX_NODES {
             return Err(too_large("nodes", MAX_NODES));
         }
-        self.nodes.push(Node { op, dtype, shape });
-        Ok(Id(self.nodes.len() as u32 - 1))
+        self.nodes.push(GraphNode { op, dtype, shape });
+        Ok(NodeId(self.nodes.len() as u32 - 1))
     }
 
-    /// What is bound to `name` when it runs; elements lie as `layout` says.
+    /// Adds an input, which is bound by `name` when the expression runs, with a layout.
     ///
     /// # Errors
-    /// [`GraphError::Name`], [`GraphError::TooLarge`].
-    pub fn input(&mut self, name: &str, layout: Layout) -> Result<Id> {
+    /// [`ExprError::Name`], [`ExprError::TooLarge`].
+    pub fn input(&mut self, name: &str, layout: Layout) -> Result<NodeId> {
         if self.inputs.len() == MAX_ARRAYS {
             return Err(too_large("inputs", MAX_ARRAYS));
         }
         if self.inputs.iter().any(|input| input.name == name) {
             let (what, name) = ("input", name.to_owned());
-            return Err(GraphError::Name { what, name });
+            return Err(ExprError::Name { what, name });
         }
         let shape = Dims::new(layout.shape()).unwrap_or_default();
-        let id = self.add(Op::Input(self.inputs.len() as u32), layout.dtype(), shape)?;
-        self.inputs.push(Input {
+        let id = self.add(
+            NodeOp::Input(self.inputs.len() as u32),
+            layout.dtype(),
+            shape,
+        )?;
+        self.inputs.push(GraphInput {
             name: name.to_owned(),
             layout,
         });
         Ok(id)
     }
 
-    /// One number, of no dimensions.
+    /// Adds a constant of no dimensions.
     ///
     /// # Errors
-    /// [`GraphError::Number`] if the type does not have it. Floats are rounded.
-    pub fn constant(&mut self, dtype: Dtype, number: impl Into<Number>) -> Result<Id> {
+    /// [`ExprError::NumberLiteral`] if the type cannot represent it. Floats are rounded.
+    pub fn constant(&mut self, dtype: Dtype, number: impl Into<NumberLiteral>) -> Result<NodeId> {
         let number = number.into();
-        let bits = number.bits(dtype).ok_or_else(|| GraphError::Number {
+        let bits = number.bits(dtype).ok_or_else(|| ExprError::NumberLiteral {
             number: number.to_string(),
             dtype,
         })?;
-        self.add(Op::Constant(bits), dtype, Dims::default())
+        self.add(NodeOp::Constant(bits), dtype, Dims::default())
     }
 
-    /// Writes `node` to what is bound to `name`, side by side.
+    /// Adds an output: writes `node` to the memory bound to `name`, contiguously.
     ///
     /// # Errors
-    /// As for [`Graph::output_as`].
-    pub fn output(&mut self, name: &str, node: Id) -> Result<()> {
-        let Node { dtype, shape, .. } = self.node(node)?;
+    /// As for [`ExprGraph::output_as`].
+    pub fn output(&mut self, name: &str, node: NodeId) -> Result<()> {
+        let GraphNode { dtype, shape, .. } = self.node(node)?;
         let layout =
             Layout::contiguous(dtype, &shape).map_err(|error| layout_error(name, error))?;
         self.output_as(name, node, layout)
     }
 
-    /// Writes `node` to what is bound to `name`, as `layout` says, which has its type and
-    /// shape.
+    /// Adds an output: writes `node` to the memory bound to `name` with a layout, which has its
+    /// type and shape.
     ///
     /// # Errors
-    /// [`GraphError::Name`], [`GraphError::TooLarge`], [`GraphError::Overlap`];
-    /// [`GraphError::Dtypes`] or [`GraphError::Layout`] of another type or shape.
-    pub fn output_as(&mut self, name: &str, node: Id, layout: Layout) -> Result<()> {
+    /// [`ExprError::Name`], [`ExprError::TooLarge`], [`ExprError::Overlap`];
+    /// [`ExprError::Dtypes`] or [`ExprError::Layout`] for another type or shape.
+    pub fn output_as(&mut self, name: &str, node: NodeId, layout: Layout) -> Result<()> {
         if self.outputs.len() == MAX_ARRAYS {
             return Err(too_large("outputs", MAX_ARRAYS));
         }
         if self.outputs.iter().any(|output| output.name == name) {
             let (what, name) = ("output", name.to_owned());
-            return Err(GraphError::Name { what, name });
+            return Err(ExprError::Name { what, name });
         }
         self.check_output(name, node, &layout)?;
-        self.outputs.push(Output {
+        self.outputs.push(GraphOutput {
             name: name.to_owned(),
             layout,
             node,
@@ -404,11 +407,10 @@ impl Graph {
         Ok(())
     }
 
-    /// Has what is written to `name` lie as `layout` says; says whether there is such an
-    /// output.
+    /// Changes the layout of output `name`; returns whether there is such an output.
     ///
     /// # Errors
-    /// As for [`Graph::output_as`].
+    /// As for [`ExprGraph::output_as`].
     pub fn lay_out(&mut self, name: &str, layout: Layout) -> Result<bool> {
         let found = self.outputs.iter().position(|output| output.name == name);
         let Some(at) = found else { return Ok(false) };
@@ -417,10 +419,10 @@ impl Graph {
         Ok(true)
     }
 
-    fn check_output(&self, name: &str, node: Id, layout: &Layout) -> Result<()> {
-        let Node { dtype, shape, .. } = self.node(node)?;
+    fn check_output(&self, name: &str, node: NodeId, layout: &Layout) -> Result<()> {
+        let GraphNode { dtype, shape, .. } = self.node(node)?;
         if layout.dtype() != dtype {
-            return Err(GraphError::Dtypes {
+            return Err(ExprError::Dtypes {
                 op: format!("output {name}"),
                 left: dtype,
                 right: layout.dtype(),
@@ -435,7 +437,7 @@ impl Graph {
             return Err(layout_error(&format!("output {name}"), error));
         }
         if layout.may_overlap() {
-            return Err(GraphError::Overlap {
+            return Err(ExprError::Overlap {
                 name: name.to_owned(),
                 layout: Box::new(*layout),
             });
@@ -443,11 +445,11 @@ impl Graph {
         Ok(())
     }
 
-    fn takes(&self, op: impl fmt::Display, class: Class, node: Id) -> Result<Node> {
+    fn takes(&self, op: impl fmt::Display, class: TypeClass, node: NodeId) -> Result<GraphNode> {
         let found = self.node(node)?;
         match class.has(found.dtype) {
             true => Ok(found),
-            false => Err(GraphError::Dtype {
+            false => Err(ExprError::Dtype {
                 op: op.to_string(),
                 dtype: found.dtype,
                 wants: class,
@@ -455,8 +457,12 @@ impl Graph {
         }
     }
 
-    /// Operands in the shape that all can be broadcast to.
-    fn together<const N: usize>(&mut self, op: &str, nodes: [Id; N]) -> Result<([Id; N], Dims)> {
+    /// Broadcasts operands to their common shape.
+    fn together<const N: usize>(
+        &mut self,
+        op: &str,
+        nodes: [NodeId; N],
+    ) -> Result<([NodeId; N], Dims)> {
         let mut shape = Dims::default();
         for node in nodes {
             let other = self.node(node)?.shape;
@@ -477,36 +483,36 @@ impl Graph {
         Ok((same, shape))
     }
 
-    /// Of each element.
+    /// Applies a unary operation to each element.
     ///
     /// # Errors
-    /// [`GraphError::Dtype`].
-    pub fn unary(&mut self, op: Unary, x: Id) -> Result<Id> {
-        let Node { dtype, shape, .. } = self.takes(op, op.class(), x)?;
+    /// [`ExprError::Dtype`].
+    pub fn unary(&mut self, op: Unary, x: NodeId) -> Result<NodeId> {
+        let GraphNode { dtype, shape, .. } = self.takes(op, op.class(), x)?;
         let dtype = match op {
             Unary::IsNan => Dtype::Bool,
             _ => dtype,
         };
-        self.add(Op::Unary(op, x), dtype, shape)
+        self.add(NodeOp::Unary(op, x), dtype, shape)
     }
 
-    /// Of each pair of elements; shapes are broadcast.
+    /// Applies a binary operation to each pair of elements; shapes are broadcast.
     ///
     /// # Errors
-    /// [`GraphError::Dtype`], [`GraphError::Dtypes`], [`GraphError::Layout`].
-    pub fn binary(&mut self, op: Binary, a: Id, b: Id) -> Result<Id> {
+    /// [`ExprError::Dtype`], [`ExprError::Dtypes`], [`ExprError::Layout`].
+    pub fn binary(&mut self, op: Binary, a: NodeId, b: NodeId) -> Result<NodeId> {
         let dtype = self.takes(op, op.class(), a)?.dtype;
         self.same(op.name(), dtype, b)?;
         let ([a, b], shape) = self.together(op.name(), [a, b])?;
         let dtype = if op.compares() { Dtype::Bool } else { dtype };
-        self.add(Op::Binary(op, a, b), dtype, shape)
+        self.add(NodeOp::Binary(op, a, b), dtype, shape)
     }
 
-    fn same(&self, op: &str, left: Dtype, b: Id) -> Result<()> {
+    fn same(&self, op: &str, left: Dtype, b: NodeId) -> Result<()> {
         let right = self.node(b)?.dtype;
         match left == right {
             true => Ok(()),
-            false => Err(GraphError::Dtypes {
+            false => Err(ExprError::Dtypes {
                 op: op.to_owned(),
                 left,
                 right,
@@ -517,43 +523,49 @@ impl Graph {
     /// `a * b + c`, of floats rounded once; shapes are broadcast.
     ///
     /// # Errors
-    /// As for [`Graph::binary`].
-    pub fn fma(&mut self, a: Id, b: Id, c: Id) -> Result<Id> {
-        let dtype = self.takes("fma", Class::Numbers, a)?.dtype;
+    /// As for [`ExprGraph::binary`].
+    pub fn fma(&mut self, a: NodeId, b: NodeId, c: NodeId) -> Result<NodeId> {
+        let dtype = self.takes("fma", TypeClass::Numbers, a)?.dtype;
         self.same("fma", dtype, b)?;
         self.same("fma", dtype, c)?;
         let ([a, b, c], shape) = self.together("fma", [a, b, c])?;
-        self.add(Op::Fma(a, b, c), dtype, shape)
+        self.add(NodeOp::Fma(a, b, c), dtype, shape)
     }
 
     /// `a` where `condition` holds, `b` elsewhere; shapes are broadcast.
     ///
     /// # Errors
-    /// As for [`Graph::binary`].
-    pub fn select(&mut self, condition: Id, a: Id, b: Id) -> Result<Id> {
-        self.takes("select", Class::Bool, condition)?;
+    /// As for [`ExprGraph::binary`].
+    pub fn select(&mut self, condition: NodeId, a: NodeId, b: NodeId) -> Result<NodeId> {
+        self.takes("select", TypeClass::Bool, condition)?;
         let dtype = self.node(a)?.dtype;
         self.same("select", dtype, b)?;
         let ([condition, a, b], shape) = self.together("select", [condition, a, b])?;
-        self.add(Op::Select(condition, a, b), dtype, shape)
+        self.add(NodeOp::Select(condition, a, b), dtype, shape)
     }
 
-    /// As another type. Floats to integers towards zero, to the nearest that there is, NaN
-    /// to 0; integers to narrower ones by their low bits; anything but 0 to true.
+    /// Converts to another type. Floats to integers round towards zero and saturate, NaN to 0;
+    /// integers to narrower ones keep their low bits; anything but 0 becomes true.
     ///
     /// # Errors
-    /// [`GraphError::NoNode`].
-    pub fn cast(&mut self, x: Id, to: Dtype) -> Result<Id> {
+    /// [`ExprError::NoNode`].
+    pub fn cast(&mut self, x: NodeId, to: Dtype) -> Result<NodeId> {
         let shape = self.node(x)?.shape;
-        self.add(Op::Cast(x), to, shape)
+        self.add(NodeOp::Cast(x), to, shape)
     }
 
-    /// Over some axes, which are left out of the result, or kept with 1 element.
+    /// Reduces over some axes, which are removed from the result, or kept with extent 1.
     ///
     /// # Errors
-    /// [`GraphError::Dtype`], [`GraphError::Axis`], [`GraphError::Empty`].
-    pub fn reduce(&mut self, op: Reduction, x: Id, over: &[usize], keep: bool) -> Result<Id> {
-        let Node { dtype, shape, .. } = self.takes(op, op.class(), x)?;
+    /// [`ExprError::Dtype`], [`ExprError::Axis`], [`ExprError::Empty`].
+    pub fn reduce(
+        &mut self,
+        op: Reduction,
+        x: NodeId,
+        over: &[usize],
+        keep: bool,
+    ) -> Result<NodeId> {
+        let GraphNode { dtype, shape, .. } = self.takes(op, op.class(), x)?;
         let mut axes = Axes::default();
         for axis in over {
             axes = axes.with(self.axis(op, shape, *axis)?);
@@ -561,10 +573,10 @@ impl Graph {
         let has_none = !matches!(op, Reduction::Sum | Reduction::Prod | Reduction::Mean);
         if axes.reduced(&shape) == 0 && axes.kept(&shape).count() > 0 && has_none {
             let op = op.to_string();
-            return Err(GraphError::Empty { op, axes, shape });
+            return Err(ExprError::Empty { op, axes, shape });
         }
         let dtype = op.result(dtype);
-        let reduced = self.add(Op::Reduce(op, x, axes), dtype, axes.kept(&shape))?;
+        let reduced = self.add(NodeOp::Reduce(op, x, axes), dtype, axes.kept(&shape))?;
         match keep {
             true => {
                 let ones = axes.iter().fold(shape, |shape, axis| shape.with(axis, 1));
@@ -577,7 +589,7 @@ impl Graph {
     fn axis(&self, op: impl fmt::Display, shape: Dims, axis: usize) -> Result<usize> {
         match axis < shape.len() {
             true => Ok(axis),
-            false => Err(GraphError::Axis {
+            false => Err(ExprError::Axis {
                 op: op.to_string(),
                 axis,
                 shape,
@@ -589,63 +601,69 @@ impl Graph {
     /// and inf give NaN.
     ///
     /// # Errors
-    /// [`GraphError::Dtype`], [`GraphError::Axis`].
-    pub fn softmax(&mut self, x: Id, axis: usize) -> Result<Id> {
+    /// [`ExprError::Dtype`], [`ExprError::Axis`].
+    pub fn softmax(&mut self, x: NodeId, axis: usize) -> Result<NodeId> {
         self.softmax_of(x, axis, false)
     }
 
     /// `x - max - ln(sum(exp(x - max)))` over an axis.
     ///
     /// # Errors
-    /// As for [`Graph::softmax`].
-    pub fn log_softmax(&mut self, x: Id, axis: usize) -> Result<Id> {
+    /// As for [`ExprGraph::softmax`].
+    pub fn log_softmax(&mut self, x: NodeId, axis: usize) -> Result<NodeId> {
         self.softmax_of(x, axis, true)
     }
 
-    fn softmax_of(&mut self, of: Id, axis: usize, log: bool) -> Result<Id> {
+    fn softmax_of(&mut self, of: NodeId, axis: usize, log: bool) -> Result<NodeId> {
         let name = if log { "log_softmax" } else { "softmax" };
-        let Node { dtype, shape, .. } = self.takes(name, Class::Floats, of)?;
+        let GraphNode { dtype, shape, .. } = self.takes(name, TypeClass::Floats, of)?;
         let axis = self.axis(name, shape, axis)? as u8;
-        self.add(Op::Softmax { of, axis, log }, dtype, shape)
+        self.add(NodeOp::Softmax { of, axis, log }, dtype, shape)
     }
 
-    /// `(x - mean) / sqrt(variance + eps) * gamma + beta` over an axis; `gamma` and `beta`
-    /// have one element for each of it.
+    /// `(x - mean) / sqrt(variance + eps) * gamma + beta` over an axis; `gamma` and `beta` have one
+    /// element for each of its.
     ///
     /// # Errors
-    /// [`GraphError::Dtype`], [`GraphError::Dtypes`], [`GraphError::Axis`],
-    /// [`GraphError::Layout`].
+    /// [`ExprError::Dtype`], [`ExprError::Dtypes`], [`ExprError::Axis`],
+    /// [`ExprError::Layout`].
     pub fn layer_norm(
         &mut self,
-        x: Id,
+        x: NodeId,
         axis: usize,
-        gamma: Option<Id>,
-        beta: Option<Id>,
+        gamma: Option<NodeId>,
+        beta: Option<NodeId>,
         eps: f64,
-    ) -> Result<Id> {
+    ) -> Result<NodeId> {
         self.norm(x, axis, true, [gamma, beta], eps)
     }
 
     /// `x / sqrt(mean(x^2) + eps) * gamma` over an axis.
     ///
     /// # Errors
-    /// As for [`Graph::layer_norm`].
-    pub fn rms_norm(&mut self, x: Id, axis: usize, gamma: Option<Id>, eps: f64) -> Result<Id> {
+    /// As for [`ExprGraph::layer_norm`].
+    pub fn rms_norm(
+        &mut self,
+        x: NodeId,
+        axis: usize,
+        gamma: Option<NodeId>,
+        eps: f64,
+    ) -> Result<NodeId> {
         self.norm(x, axis, false, [gamma, None], eps)
     }
 
     fn norm(
         &mut self,
-        of: Id,
+        of: NodeId,
         axis: usize,
         centred: bool,
-        [gamma, beta]: [Option<Id>; 2],
+        [gamma, beta]: [Option<NodeId>; 2],
         eps: f64,
-    ) -> Result<Id> {
+    ) -> Result<NodeId> {
         let name = if centred { "layer_norm" } else { "rms_norm" };
-        let Node { dtype, shape, .. } = self.takes(name, Class::Floats, of)?;
+        let GraphNode { dtype, shape, .. } = self.takes(name, TypeClass::Floats, of)?;
         let axis = self.axis(name, shape, axis)?;
-        let mut along = |vector: Option<Id>| -> Result<Option<Id>> {
+        let mut along = |vector: Option<NodeId>| -> Result<Option<NodeId>> {
             let Some(vector) = vector else {
                 return Ok(None);
             };
@@ -662,7 +680,7 @@ impl Graph {
             self.broadcast(turned, &shape).map(Some)
         };
         let (gamma, beta) = (along(gamma)?, along(beta)?);
-        let norm = Op::Norm {
+        let norm = NodeOp::Norm {
             of,
             axis: axis as u8,
             centred,
@@ -676,17 +694,17 @@ impl Graph {
     /// `x * scale + shift`, rounded once; shapes are broadcast.
     ///
     /// # Errors
-    /// As for [`Graph::fma`].
-    pub fn affine(&mut self, x: Id, scale: Id, shift: Id) -> Result<Id> {
+    /// As for [`ExprGraph::fma`].
+    pub fn affine(&mut self, x: NodeId, scale: NodeId, shift: NodeId) -> Result<NodeId> {
         self.fma(x, scale, shift)
     }
 
     /// The larger of `x` and 0.
     ///
     /// # Errors
-    /// As for [`Graph::binary`].
-    pub fn relu(&mut self, x: Id) -> Result<Id> {
-        let dtype = self.takes("relu", Class::Numbers, x)?.dtype;
+    /// As for [`ExprGraph::binary`].
+    pub fn relu(&mut self, x: NodeId) -> Result<NodeId> {
+        let dtype = self.takes("relu", TypeClass::Numbers, x)?.dtype;
         let zero = self.constant(dtype, 0i64)?;
         self.binary(Binary::Max, x, zero)
     }
@@ -694,8 +712,8 @@ impl Graph {
     /// `x / (1 + e^-x)`.
     ///
     /// # Errors
-    /// As for [`Graph::unary`].
-    pub fn silu(&mut self, x: Id) -> Result<Id> {
+    /// As for [`ExprGraph::unary`].
+    pub fn silu(&mut self, x: NodeId) -> Result<NodeId> {
         let gate = self.unary(Unary::Sigmoid, x)?;
         self.binary(Binary::Mul, x, gate)
     }
@@ -703,9 +721,9 @@ impl Graph {
     /// `x * (1 + erf(x / sqrt 2)) / 2`.
     ///
     /// # Errors
-    /// As for [`Graph::unary`].
-    pub fn gelu(&mut self, x: Id) -> Result<Id> {
-        let dtype = self.takes("gelu", Class::NotF64, x)?.dtype;
+    /// As for [`ExprGraph::unary`].
+    pub fn gelu(&mut self, x: NodeId) -> Result<NodeId> {
+        let dtype = self.takes("gelu", TypeClass::NotF64, x)?.dtype;
         let constant = |graph: &mut Self, value: f64| graph.constant(dtype, value);
         let root = constant(self, std::f64::consts::FRAC_1_SQRT_2)?;
         let scaled = self.binary(Binary::Mul, x, root)?;
@@ -715,11 +733,11 @@ impl Graph {
         self.binary(Binary::Mul, x, gate)
     }
 
-    /// The same elements in the same order in another shape.
+    /// Reshapes: the same elements in the same order in another shape.
     ///
     /// # Errors
-    /// [`GraphError::Layout`] of another number of elements, or too many dimensions.
-    pub fn reshape(&mut self, x: Id, shape: &[u64]) -> Result<Id> {
+    /// [`ExprError::Layout`] for another number of elements, or too many dimensions.
+    pub fn reshape(&mut self, x: NodeId, shape: &[u64]) -> Result<NodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("reshape", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;
@@ -727,15 +745,15 @@ impl Graph {
         let to = dims(shape)?;
         match to == node.shape {
             true => Ok(x),
-            false => self.add(Op::Reshape(x), node.dtype, to),
+            false => self.add(NodeOp::Reshape(x), node.dtype, to),
         }
     }
 
-    /// Its dimensions in another order: the first one will be `order[0]`.
+    /// Permutes the dimensions: the first one will be `order[0]`.
     ///
     /// # Errors
-    /// [`GraphError::Layout`] if that is no order of them.
-    pub fn permute(&mut self, x: Id, order: &[usize]) -> Result<Id> {
+    /// [`ExprError::Layout`] if that is not a permutation.
+    pub fn permute(&mut self, x: NodeId, order: &[usize]) -> Result<NodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("permute", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;
@@ -744,14 +762,14 @@ impl Graph {
         for (to, from) in small.iter_mut().zip(order) {
             *to = *from as u8;
         }
-        self.add(Op::Permute(x, small), node.dtype, dims(turned.shape())?)
+        self.add(NodeOp::Permute(x, small), node.dtype, dims(turned.shape())?)
     }
 
-    /// As if it had the larger shape, dimensions meeting from the last on.
+    /// Broadcasts to a larger shape; dimensions are aligned from the last on.
     ///
     /// # Errors
-    /// [`GraphError::Layout`] if it cannot be stretched to it.
-    pub fn broadcast(&mut self, x: Id, shape: &[u64]) -> Result<Id> {
+    /// [`ExprError::Layout`] if the shapes are incompatible.
+    pub fn broadcast(&mut self, x: NodeId, shape: &[u64]) -> Result<NodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("broadcast", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;
@@ -759,21 +777,27 @@ impl Graph {
         let to = dims(shape)?;
         match to == node.shape {
             true => Ok(x),
-            false => self.add(Op::Broadcast(x), node.dtype, to),
+            false => self.add(NodeOp::Broadcast(x), node.dtype, to),
         }
     }
 
-    /// Every `step`th element of a range of a dimension.
+    /// Takes every `step`th element of a range of a dimension.
     ///
     /// # Errors
-    /// [`GraphError::Layout`] of a range that is not within it.
-    pub fn slice(&mut self, x: Id, axis: usize, range: Range<u64>, step: u64) -> Result<Id> {
+    /// [`ExprError::Layout`] for a range out of bounds.
+    pub fn slice(
+        &mut self,
+        x: NodeId,
+        axis: usize,
+        range: Range<u64>,
+        step: u64,
+    ) -> Result<NodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("slice", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;
         let start = range.start;
         let (cut, _) = layout.slice(axis, range, step).map_err(error)?;
-        let op = Op::Slice {
+        let op = NodeOp::Slice {
             of: x,
             axis: axis as u8,
             start,
@@ -783,12 +807,12 @@ impl Graph {
     }
 }
 
-fn too_large(what: &'static str, limit: usize) -> GraphError {
-    GraphError::TooLarge { what, limit }
+fn too_large(what: &'static str, limit: usize) -> ExprError {
+    ExprError::TooLarge { what, limit }
 }
 
-fn layout_error(op: &str, error: LayoutError) -> GraphError {
-    GraphError::Layout {
+fn layout_error(op: &str, error: LayoutError) -> ExprError {
+    ExprError::Layout {
         op: op.to_owned(),
         error,
     }
@@ -799,7 +823,7 @@ fn dims(shape: &[u64]) -> Result<Dims> {
     Dims::new(shape).ok_or_else(|| layout_error("a shape", LayoutError::Rank { rank }))
 }
 
-/// The shape that both can be broadcast to.
+/// The common shape that both can be broadcast to.
 fn broadcast(a: Dims, b: Dims) -> Option<Dims> {
     let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
     let mut shape = long;
@@ -815,30 +839,30 @@ fn broadcast(a: Dims, b: Dims) -> Option<Dims> {
     Some(shape)
 }
 
-/// A line for each node: `%2 f16[8, 128] = mul %0 %1`.
-impl fmt::Display for Graph {
+/// Prints a line for each node: `%2 f16[8, 128] = mul %0 %1`.
+impl fmt::Display for ExprGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Node { op, dtype, shape }) in self.nodes.iter().enumerate() {
+        for (at, GraphNode { op, dtype, shape }) in self.nodes.iter().enumerate() {
             write!(f, "%{at} {dtype}{shape} = ")?;
             match op {
-                Op::Input(n) => {
-                    let Input { name, layout } = &self.inputs[*n as usize];
+                NodeOp::Input(n) => {
+                    let GraphInput { name, layout } = &self.inputs[*n as usize];
                     write!(f, "input {name}: {layout}")
                 }
-                Op::Constant(bits) => {
+                NodeOp::Constant(bits) => {
                     write!(f, "{}", crate::fold::show(op::computed(*dtype), *bits))
                 }
-                Op::Unary(op, x) => write!(f, "{op} {x}"),
-                Op::Binary(op, a, b) => write!(f, "{op} {a} {b}"),
-                Op::Fma(a, b, c) => write!(f, "fma {a} {b} {c}"),
-                Op::Select(c, a, b) => write!(f, "select {c} {a} {b}"),
-                Op::Cast(x) => write!(f, "cast {x}"),
-                Op::Reduce(op, x, axes) => write!(f, "{op} {x} over {axes}"),
-                Op::Softmax { of, axis, log } => {
+                NodeOp::Unary(op, x) => write!(f, "{op} {x}"),
+                NodeOp::Binary(op, a, b) => write!(f, "{op} {a} {b}"),
+                NodeOp::Fma(a, b, c) => write!(f, "fma {a} {b} {c}"),
+                NodeOp::Select(c, a, b) => write!(f, "select {c} {a} {b}"),
+                NodeOp::Cast(x) => write!(f, "cast {x}"),
+                NodeOp::Reduce(op, x, axes) => write!(f, "{op} {x} over {axes}"),
+                NodeOp::Softmax { of, axis, log } => {
                     let name = if *log { "log_softmax" } else { "softmax" };
                     write!(f, "{name} {of} over {axis}")
                 }
-                Op::Norm {
+                NodeOp::Norm {
                     of,
                     axis,
                     centred,
@@ -855,10 +879,10 @@ impl fmt::Display for Graph {
                     }
                     write!(f, " eps {}", f64::from_bits(*eps))
                 }
-                Op::Reshape(x) => write!(f, "reshape {x}"),
-                Op::Permute(x, order) => write!(f, "permute {x} {:?}", &order[..shape.len()]),
-                Op::Broadcast(x) => write!(f, "broadcast {x}"),
-                Op::Slice {
+                NodeOp::Reshape(x) => write!(f, "reshape {x}"),
+                NodeOp::Permute(x, order) => write!(f, "permute {x} {:?}", &order[..shape.len()]),
+                NodeOp::Broadcast(x) => write!(f, "broadcast {x}"),
+                NodeOp::Slice {
                     of,
                     axis,
                     start,
@@ -867,7 +891,7 @@ impl fmt::Display for Graph {
             }?;
             writeln!(f)?;
         }
-        for Output { name, layout, node } in &self.outputs {
+        for GraphOutput { name, layout, node } in &self.outputs {
             writeln!(f, "output {name}: {layout} = {node}")?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Expressions over buffers, compiled when they are first run. See the README.
+//! Just-in-time compiler of array expressions over device buffers. See the README.
 #![deny(unsafe_code)]
 
 mod canonical;
@@ -16,10 +16,10 @@ mod split;
 pub mod text;
 
 pub use canonical::Canonical;
-pub use compiler::{Arg, Compiled, Compiler, Error, Origin};
+pub use compiler::{BoundArg, CodeOrigin, Compiled, Compiler, Error};
 pub use dims::{Axes, Dims};
-pub use fused::{Fused, Slot, Temporary};
-pub use graph::{Graph, GraphError, Id, MAX_ARRAYS, MAX_NODES, Number};
-pub use key::Key;
-pub use op::{Binary, Class, Reduction, Unary};
+pub use fused::{Fused, ParameterBinding, Temporary};
+pub use graph::{ExprError, ExprGraph, MAX_ARRAYS, MAX_NODES, NodeId, NumberLiteral};
+pub use key::CodeKey;
+pub use op::{Binary, Reduction, TypeClass, Unary};
 pub use program::{LaunchPlan, Program, ProgramError};

@@ -1,16 +1,16 @@
-//! What can be done to elements: names, and the types that each takes.
+//! Operations on elements: names, and the types that each accepts.
 //!
-//! Invariant: what an operation does to a type is said here once; the passes and the
-//! reference go by it. Elsewhere: how it is computed (`emit`), folded (`fold`) and
-//! judged (`reference`).
+//! Invariant: this module alone defines what an operation does to a type; the passes and the
+//! reference follow it. Elsewhere: how it is computed (`emit`), folded (`fold`) and verified
+//! (`reference`).
 
 use std::fmt;
 
 use fercuda_tensor::Dtype;
 
-/// A set of types, for messages and for asking.
+/// A set of types, for type checks and their messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum TypeClass {
     /// f64 f32 f16 bf16 f8e4m3 f8e5m2.
     Floats,
     /// i8 to i64, u8 to u64.
@@ -21,16 +21,16 @@ pub enum Class {
     Signed,
     /// Integers and bool.
     Bits,
-    /// Any.
+    /// All types.
     All,
-    /// Floats but f64.
+    /// Floats except f64.
     NotF64,
     /// bool.
     Bool,
 }
 
-impl Class {
-    /// Whether `dtype` is one of them.
+impl TypeClass {
+    /// Whether the set contains `dtype`.
     pub fn has(self, dtype: Dtype) -> bool {
         let (float, bool) = (is_float(dtype), dtype == Dtype::Bool);
         match self {
@@ -46,7 +46,7 @@ impl Class {
     }
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for TypeClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Floats => "a float",
@@ -61,19 +61,19 @@ impl fmt::Display for Class {
     }
 }
 
-/// Whether it is one of the floats.
+/// Whether `dtype` is a float.
 pub(crate) fn is_float(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, F64 | F32 | F16 | Bf16 | F8E4m3 | F8E5m2)
 }
 
-/// Whether it is an integer with negative values.
+/// Whether `dtype` is a signed integer.
 pub(crate) fn is_signed(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, I8 | I16 | I32 | I64)
 }
 
-/// What it is computed in: floats narrower than f32 in f32, all others as they are.
+/// Computation type: f32 for floats narrower than f32, else the type itself.
 pub(crate) fn computed(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::F16 | Dtype::Bf16 | Dtype::F8E4m3 | Dtype::F8E5m2 => Dtype::F32,
@@ -88,17 +88,17 @@ macro_rules! ops {
         pub enum $name { $($(#[$op_doc])* $op,)* }
 
         impl $name {
-            /// All there are.
+            /// All operations.
             pub const ALL: &'static [Self] = &[$(Self::$op),*];
 
-            /// As it is written, here and on the command line.
+            /// Its name, here and on the command line.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$op => $text,)* }
             }
 
-            /// The types that it takes.
-            pub const fn class(self) -> Class {
-                match self { $(Self::$op => Class::$class,)* }
+            /// The types that it accepts.
+            pub const fn class(self) -> TypeClass {
+                match self { $(Self::$op => TypeClass::$class,)* }
             }
         }
 
@@ -113,7 +113,7 @@ macro_rules! ops {
 ops! {
     /// One operand.
     Unary {
-        /// The opposite; of the least integer itself.
+        /// Negation; of the least integer itself.
         Neg "neg" Signed,
         /// The magnitude; of the least integer itself.
         Abs "abs" Signed,
@@ -142,7 +142,7 @@ ops! {
         Trunc "trunc" Floats,
         /// To the nearest integer, ties to even.
         Round "round" Floats,
-        /// Every bit turned.
+        /// Bitwise complement.
         Not "not" Bits,
         /// Whether it is NaN.
         IsNan "isnan" Floats,
@@ -160,45 +160,45 @@ ops! {
         Mul "mul" Numbers,
         /// Quotient; of integers towards zero, by zero 0, the least by -1 itself.
         Div "div" Numbers,
-        /// What division of integers leaves, with the dividend's sign; by zero 0.
+        /// Remainder of integer division, with the dividend's sign; by zero 0.
         Rem "rem" Integers,
         /// The smaller; NaN if either is; -0 is below 0.
         Min "min" Numbers,
         /// The larger; NaN if either is; 0 is above -0.
         Max "max" Numbers,
-        /// Bit by bit.
+        /// Bitwise and.
         And "and" Bits,
-        /// Bit by bit.
+        /// Bitwise or.
         Or "or" Bits,
-        /// Bit by bit.
+        /// Bitwise exclusive or.
         Xor "xor" Bits,
-        /// Shifted up; by the width or more, or by a negative number: 0.
+        /// Shift left; by the width or more, or by a negative number: 0.
         Shl "shl" Integers,
-        /// Shifted down; by the width or more, or by a negative number: 0 or the sign.
+        /// Shift right; by the width or more, or by a negative number: 0 or the sign.
         Shr "shr" Integers,
-        /// Equal; NaN to nothing.
+        /// Equal; false if either is NaN.
         Eq "eq" All,
-        /// Not equal; NaN to everything.
+        /// Not equal; true if either is NaN.
         Ne "ne" All,
-        /// Below; false of NaN.
+        /// Less; false if either is NaN.
         Lt "lt" Numbers,
-        /// Below or equal; false of NaN.
+        /// Less or equal; false if either is NaN.
         Le "le" Numbers,
-        /// Above; false of NaN.
+        /// Greater; false if either is NaN.
         Gt "gt" Numbers,
-        /// Above or equal; false of NaN.
+        /// Greater or equal; false if either is NaN.
         Ge "ge" Numbers,
     }
 }
 
 impl Binary {
-    /// Whether it answers yes or no.
+    /// Whether the result is bool.
     pub fn compares(self) -> bool {
         use Binary::*;
         matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
     }
 
-    /// Whether the operands may change places.
+    /// Whether the operation is commutative.
     pub(crate) fn commutes(self) -> bool {
         use Binary::*;
         matches!(self, Add | Mul | Min | Max | And | Or | Xor | Eq | Ne)
@@ -206,11 +206,11 @@ impl Binary {
 }
 
 ops! {
-    /// Many elements to one.
+    /// Reductions of many elements to one.
     Reduction {
         /// Floats in f32 (f64 in f64); integers and bool in 64 bits, which wrap.
         Sum "sum" All,
-        /// The sum times the reciprocal of the number, both rounded.
+        /// The sum times the reciprocal of the number of elements, both rounded.
         Mean "mean" Floats,
         /// As the sum is computed.
         Prod "prod" Numbers,
@@ -218,15 +218,15 @@ ops! {
         Min "min" All,
         /// The largest; NaN if one is.
         Max "max" All,
-        /// Where the first smallest is; NaN is smaller than all others.
+        /// Index of the first smallest element; NaN counts as smaller than all others.
         ArgMin "argmin" Numbers,
-        /// Where the first largest is; NaN is larger than all others.
+        /// Index of the first largest element; NaN counts as larger than all others.
         ArgMax "argmax" Numbers,
     }
 }
 
 impl Reduction {
-    /// What it makes of elements of a type.
+    /// Result type of a reduction of elements of a type.
     pub fn result(self, of: Dtype) -> Dtype {
         match self {
             Self::Sum | Self::Prod if is_float(of) => of,

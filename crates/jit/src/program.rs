@@ -1,7 +1,7 @@
-//! What the passes come to: PTX, and how to launch it.
+//! Compiled program: the result of the passes, as PTX and launch plans.
 //!
-//! Invariant: the text is written when it is asked for; it depends on the kernels' code and the architecture alone, and `code`
-//! is its key; two programs with one key have one text.
+//! Invariant: the text is generated on demand; it depends on the kernels' code and the
+//! architecture alone, and `code` is its key: two programs with one key have one text.
 //!
 //! Elsewhere: compiling and running it (`compiler`).
 
@@ -10,42 +10,44 @@ use fercuda_tensor::{Layout, LayoutError};
 
 use crate::canonical::Canonical;
 use crate::emit;
-use crate::fused::{Access, Fused, Kernel, Kind, Slot, THREADS, Team, Temporary};
-use crate::graph::Graph;
-use crate::key::Key;
+use crate::fused::{
+    ArrayAccess, Fused, FusedKernel, KernelKind, ParameterBinding, THREADS, Team, Temporary,
+};
+use crate::graph::ExprGraph;
+use crate::key::CodeKey;
 
-/// Why there is no program for an expression that could be said.
+/// Error of generating the program of a valid expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// A shape on the way is larger than any memory.
+    /// An intermediate shape is larger than any memory.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The architecture lacks an instruction.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A kernel would have more blocks than a grid can.
+    /// A kernel would have more blocks than a grid can have.
     #[error(
-        "{rows} rows are more than a grid has blocks, {limit}\ntry: several expressions, each for a part"
+        "{rows} rows exceed the {limit} blocks of a grid\ntry: several expressions, each for a part"
     )]
     TooLarge {
         /// Rows of the kernel.
         rows: u64,
-        /// Most there can be.
+        /// The limit.
         limit: u64,
     },
 }
 
-/// How a kernel of a program is launched.
+/// Launch parameters of a kernel of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchPlan {
-    /// Its name.
+    /// The kernel's name.
     pub name: String,
-    /// What its address parameters are, in order; the number of rows comes behind them.
-    pub slots: Vec<Slot>,
-    /// Rows, or elements of a map: its last parameter.
+    /// Bindings of its address parameters, in order; the number of rows follows them.
+    pub slots: Vec<ParameterBinding>,
+    /// NumberLiteral of rows, or of elements of a map: its last parameter.
     pub rows: u64,
-    /// Whether that has 64 bits, or 32.
+    /// Whether that has 64 bits, else 32.
     pub wide: bool,
     /// Blocks along x.
     pub grid: u32,
@@ -53,7 +55,7 @@ pub struct LaunchPlan {
     pub parts: u32,
     /// Threads a block, along x and y.
     pub block: [u32; 2],
-    /// Whether more blocks than this are of no use, as each goes on to other elements.
+    /// Whether fewer blocks suffice, as each block loops over the elements.
     pub loops: bool,
 }
 
@@ -62,49 +64,49 @@ pub struct LaunchPlan {
 pub struct Program {
     fused: Fused,
     arch: Arch,
-    /// What the text is known by.
-    pub code: Key,
-    /// Launches in their order.
+    /// CodeKey of the text.
+    pub code: CodeKey,
+    /// Launches, in their order.
     pub launches: Vec<LaunchPlan>,
-    /// Memory between them.
+    /// Memory between kernels.
     pub temporaries: Vec<Temporary>,
-    /// Where each lies in one piece of memory, in bytes.
+    /// Offset of each temporary in one allocation, in bytes.
     pub offsets: Vec<u64>,
-    /// How large that is.
+    /// Size of that allocation.
     pub scratch_bytes: u64,
-    /// What may be bound to inputs and outputs.
+    /// Layouts of the inputs.
     pub inputs: Vec<Layout>,
-    /// As for the inputs.
+    /// Layouts of the outputs.
     pub outputs: Vec<Layout>,
-    /// For each output, whether each input may be bound to the same memory.
+    /// For each output and input, whether both may be bound to the same memory.
     pub(crate) in_place: Vec<Vec<bool>>,
 }
 
-/// Most blocks along x.
+/// Maximum number of blocks along x.
 const MAX_BLOCKS: u64 = (1 << 31) - 1;
 
 impl Program {
-    /// All passes. `aligned`: whether what is bound begins at multiples of 16 bytes.
+    /// Runs all passes. `aligned`: whether bound memory is aligned to 16 bytes.
     ///
     /// # Errors
     /// [`ProgramError`].
-    pub fn of(graph: &Graph, arch: Arch, aligned: bool) -> Result<Self, ProgramError> {
+    pub fn of(graph: &ExprGraph, arch: Arch, aligned: bool) -> Result<Self, ProgramError> {
         let canonical = Canonical::of(graph)?;
         let fused = Fused::of(&canonical, aligned);
         Self::of_fused(graph, fused, arch)
     }
 
-    /// The last pass.
+    /// Runs the last pass.
     ///
     /// # Errors
     /// As for [`Program::of`].
-    pub fn of_fused(graph: &Graph, fused: Fused, arch: Arch) -> Result<Self, ProgramError> {
+    pub fn of_fused(graph: &ExprGraph, fused: Fused, arch: Arch) -> Result<Self, ProgramError> {
         let launches: Result<Vec<LaunchPlan>, ProgramError> =
             fused.kernels.iter().enumerate().map(launch).collect();
         let inputs: Vec<Layout> = graph.inputs.iter().map(|input| input.layout).collect();
         let outputs: Vec<Layout> = graph.outputs.iter().map(|output| output.layout).collect();
         let of_output = |output: usize| {
-            let input = |input| in_place(&fused, Slot::Output(output as u32), input);
+            let input = |input| in_place(&fused, ParameterBinding::Output(output as u32), input);
             (0..inputs.len() as u32).map(input).collect()
         };
         let (offsets, scratch_bytes) = arena(&fused.temporaries);
@@ -122,7 +124,7 @@ impl Program {
         })
     }
 
-    /// The text.
+    /// Generates the PTX.
     ///
     /// # Errors
     /// [`ProgramError::Build`].
@@ -131,16 +133,17 @@ impl Program {
         Ok(fercuda_ptx::print(&module))
     }
 
-    /// The pass before it.
+    /// The result of the pass before it.
     pub fn fused(&self) -> &Fused {
         &self.fused
     }
 }
 
-/// Temporaries begin at multiples of so much.
+/// Alignment of temporaries.
 const ALIGN: u64 = 256;
 
-/// Each as low as it can lie above those that are needed at the same time and lie below it.
+/// Places each temporary as low as possible above those that are live at the same time and lie
+/// below it.
 fn arena(temporaries: &[Temporary]) -> (Vec<u64>, u64) {
     let mut placed: Vec<(u64, u64)> = Vec::new();
     for (at, one) in temporaries.iter().enumerate() {
@@ -162,27 +165,27 @@ fn arena(temporaries: &[Temporary]) -> (Vec<u64>, u64) {
     (placed.into_iter().map(|(from, _)| from).collect(), most)
 }
 
-/// What the text depends on.
-pub(crate) fn code(fused: &Fused, arch: Arch) -> Key {
+/// Hash of what the text depends on.
+pub(crate) fn code(fused: &Fused, arch: Arch) -> CodeKey {
     let mut text = format!("{} {arch}\n", env!("CARGO_PKG_VERSION"));
     for kernel in &fused.kernels {
         text += &kernel.to_string();
     }
-    Key::of(&text)
+    CodeKey::of(&text)
 }
 
-fn launch((n, kernel): (usize, &Kernel)) -> Result<LaunchPlan, ProgramError> {
+fn launch((n, kernel): (usize, &FusedKernel)) -> Result<LaunchPlan, ProgramError> {
     let rows = kernel.rows();
     let too_large = || ProgramError::TooLarge {
         rows,
         limit: MAX_BLOCKS,
     };
     let (blocks, block, loops) = match kernel.kind {
-        Kind::Map { width, .. } => {
+        KernelKind::Map { width, .. } => {
             let chunks = (rows / u64::from(width)).max(1);
             (chunks.div_ceil(THREADS.into()), [THREADS, 1], true)
         }
-        Kind::Rows { team, .. } => match team {
+        KernelKind::Rows { team, .. } => match team {
             Team::Lanes(lanes) => {
                 let of_block = u64::from(THREADS / lanes);
                 (rows.div_ceil(of_block), [THREADS, 1], false)
@@ -206,23 +209,23 @@ fn launch((n, kernel): (usize, &Kernel)) -> Result<LaunchPlan, ProgramError> {
     })
 }
 
-/// Whether an output may lie on an input: a thread reads what it writes, and nothing else,
+/// Whether an output may be bound to an input's memory: each thread reads exactly what it writes,
 /// and no kernel comes between.
-fn in_place(fused: &Fused, output: Slot, input: u32) -> bool {
+fn in_place(fused: &Fused, output: ParameterBinding, input: u32) -> bool {
     let [kernel] = fused.kernels.as_slice() else {
         return false;
     };
-    if !matches!(kernel.kind, Kind::Map { .. }) {
+    if !matches!(kernel.kind, KernelKind::Map { .. }) {
         return false;
     }
-    let slot_of = |access: &Access| kernel.arrays[access.array as usize];
-    let of = |slot: Slot| kernel.accesses.iter().filter(move |a| slot_of(a).0 == slot);
+    let slot_of = |access: &ArrayAccess| kernel.arrays[access.array as usize];
+    let of = |slot: ParameterBinding| kernel.accesses.iter().filter(move |a| slot_of(a).0 == slot);
     let mut written = of(output);
     let (Some(written), None) = (written.next(), written.next()) else {
         return false;
     };
-    of(Slot::Input(input)).all(|read| {
-        let bytes = |access: &Access| slot_of(access).1.bytes();
+    of(ParameterBinding::Input(input)).all(|read| {
+        let bytes = |access: &ArrayAccess| slot_of(access).1.bytes();
         (read.offset, &read.kept, bytes(read)) == (written.offset, &written.kept, bytes(written))
     })
 }

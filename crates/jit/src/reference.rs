@@ -1,83 +1,82 @@
-//! An expression on the host, in f64 and i128, each value with how far off the device may be.
+//! Reference evaluation on the host, in f64 and i128, with an error bound for each value.
 //!
-//! It follows the graph as it was said, node by node, and shares nothing with the passes. To
-//! a value belongs a bound of the device's error: what its operands' bounds come to, and
-//! what the operation's own rounding adds (`u` is half of a unit in the last place of 1). A
-//! bound of infinity says that nothing is known, as of a comparison of values nearer to each
-//! other than their bounds.
+//! It follows the graph node by node, and shares no code with the passes. Each value has a bound of
+//! the device's error: the propagated bounds of its operands, and the operation's own rounding (`u`
+//! is half of a unit in the last place of 1). An infinite bound means that nothing is known, as for
+//! a comparison of values closer to each other than their bounds.
 //!
-//! Invariant: a bound is derived from sizes and the errors that operations promise, never
-//! from what a device gave.
+//! Invariant: a bound is derived from sizes and from the errors that operations guarantee, never
+//! from a device's results.
 
 use fercuda_tensor::Dtype;
 
 use crate::dims::{Axes, Dims};
-use crate::graph::{Graph, Id, Node, Op};
+use crate::graph::{ExprGraph, GraphNode, NodeId, NodeOp};
 use crate::op::{self, Binary, Reduction, Unary};
 
-/// A float, or an integer; bool is 0 or 1.
+/// A float or an integer; bool is 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Exact {
+pub enum ExactValue {
     /// Of a float type.
     Float(f64),
-    /// Of another.
+    /// Of any other type.
     Int(i128),
 }
 
-/// A value and how far from it the device's may be.
+/// A value, and a bound of the device's deviation from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Near {
     /// The value.
-    pub value: Exact,
-    /// How far; infinity if nothing is known.
+    pub value: ExactValue,
+    /// The bound; infinity if nothing is known.
     pub error: f64,
 }
 
 impl Near {
     fn float(value: f64, error: f64) -> Self {
-        let value = Exact::Float(value);
+        let value = ExactValue::Float(value);
         Self { value, error }
     }
 
     fn int(value: i128) -> Self {
         Self {
-            value: Exact::Int(value),
+            value: ExactValue::Int(value),
             error: 0.0,
         }
     }
 
     fn f(self) -> f64 {
         match self.value {
-            Exact::Float(value) => value,
-            Exact::Int(value) => value as f64,
+            ExactValue::Float(value) => value,
+            ExactValue::Int(value) => value as f64,
         }
     }
 
     fn i(self) -> i128 {
         match self.value {
-            Exact::Float(value) => value as i128,
-            Exact::Int(value) => value,
+            ExactValue::Float(value) => value as i128,
+            ExactValue::Int(value) => value,
         }
     }
 
-    /// Whether an element with these bits, of type `dtype`, is near enough.
+    /// Whether an element with these bits, of type `dtype`, is within the bound.
     pub fn allows(&self, dtype: Dtype, bits: u64) -> bool {
         if self.error == f64::INFINITY {
             return true;
         }
         match (self.value, decode(dtype, bits)) {
-            (Exact::Float(wanted), Exact::Float(got)) => {
+            (ExactValue::Float(wanted), ExactValue::Float(got)) => {
                 wanted == got
                     || wanted.is_nan() && got.is_nan()
                     || (wanted - got).abs() <= self.error
             }
-            (Exact::Int(wanted), Exact::Int(got)) => wanted == got,
+            (ExactValue::Int(wanted), ExactValue::Int(got)) => wanted == got,
             _ => false,
         }
     }
 }
 
-/// Bits of exponent and of fraction.
+/// NumberLiteral of exponent bits and of fraction bits.
 fn format(dtype: Dtype) -> (u32, u32) {
     match dtype {
         Dtype::F64 => (11, 52),
@@ -93,11 +92,11 @@ fn width(dtype: Dtype) -> u32 {
     8 * dtype.bytes() as u32
 }
 
-/// What an element's bits mean.
-pub fn decode(dtype: Dtype, bits: u64) -> Exact {
+/// Decodes an element's bits.
+pub fn decode(dtype: Dtype, bits: u64) -> ExactValue {
     if !op::is_float(dtype) {
         let shift = 64 - width(dtype);
-        return Exact::Int(match dtype {
+        return ExactValue::Int(match dtype {
             Dtype::Bool => i128::from(bits & 0xff != 0),
             signed if op::is_signed(signed) => ((bits << shift).cast_signed() >> shift).into(),
             _ => ((bits << shift) >> shift).into(),
@@ -119,16 +118,16 @@ pub fn decode(dtype: Dtype, bits: u64) -> Exact {
             false => f64::NAN,
         }
     } else if dtype == Dtype::F64 {
-        return Exact::Float(f64::from_bits(bits));
+        return ExactValue::Float(f64::from_bits(bits));
     } else {
         let scale = (exponent.max(1) as i32 - bias - fraction_bits as i32).into();
         let hidden = u64::from(exponent > 0) << fraction_bits;
         (hidden | fraction) as f64 * f64::exp2(scale)
     };
-    Exact::Float(if negative { -magnitude } else { magnitude })
+    ExactValue::Float(if negative { -magnitude } else { magnitude })
 }
 
-/// The value of a float type that is nearest, ties to even. Eight-bit floats saturate.
+/// Rounds to a float type, ties to even. Eight-bit floats saturate.
 fn nearest(dtype: Dtype, value: f64) -> f64 {
     let (exponent_bits, fraction_bits) = format(dtype);
     if dtype == Dtype::F64 || value == 0.0 || value.is_nan() {
@@ -155,16 +154,16 @@ fn nearest(dtype: Dtype, value: f64) -> f64 {
     }
 }
 
-/// The bits of the nearest element.
-pub fn encode(dtype: Dtype, value: Exact) -> u64 {
+/// Encodes a value as the bits of the nearest element.
+pub fn encode(dtype: Dtype, value: ExactValue) -> u64 {
     let value = match value {
-        Exact::Int(value) if dtype == Dtype::Bool => return u64::from(value != 0),
-        Exact::Int(value) if !op::is_float(dtype) => {
+        ExactValue::Int(value) if dtype == Dtype::Bool => return u64::from(value != 0),
+        ExactValue::Int(value) if !op::is_float(dtype) => {
             return value as u64 & (u64::MAX >> (64 - width(dtype)));
         }
-        Exact::Int(value) => value as f64,
-        Exact::Float(value) if op::is_float(dtype) => value,
-        Exact::Float(value) => return encode(dtype, Exact::Int(value as i128)),
+        ExactValue::Int(value) => value as f64,
+        ExactValue::Float(value) if op::is_float(dtype) => value,
+        ExactValue::Float(value) => return encode(dtype, ExactValue::Int(value as i128)),
     };
     let (exponent_bits, fraction_bits) = format(dtype);
     if dtype == Dtype::F64 {
@@ -185,13 +184,13 @@ pub fn encode(dtype: Dtype, value: Exact) -> u64 {
     let bias = (1i32 << (exponent_bits - 1)) - 1;
     let exponent = ((rounded.to_bits() >> 52) as i32 - 1023).max(1 - bias);
     let whole = rounded / f64::exp2((exponent - fraction_bits as i32).into());
-    // The hidden bit adds one to the exponent, or is not there.
+    // The hidden bit adds one to the exponent, or is absent.
     sign | ((((exponent + bias - 1) as u64) << fraction_bits) + whole as u64)
 }
 
-/// What each output has, elements in the order of their indices; `inputs` are the bits of
-/// theirs, in the same order.
-pub fn evaluate(graph: &Graph, inputs: &[Vec<u64>]) -> Vec<Vec<Near>> {
+/// Evaluates the outputs, elements in the order of their indices; `inputs` are the bits of the
+/// inputs' elements, in the same order.
+pub fn evaluate(graph: &ExprGraph, inputs: &[Vec<u64>]) -> Vec<Vec<Near>> {
     let mut values: Vec<Vec<Near>> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let new = Evaluating {
@@ -210,11 +209,11 @@ pub fn evaluate(graph: &Graph, inputs: &[Vec<u64>]) -> Vec<Vec<Near>> {
 }
 
 struct Evaluating<'a> {
-    graph: &'a Graph,
+    graph: &'a ExprGraph,
     values: &'a [Vec<Near>],
 }
 
-/// The index of each element of a shape, in order.
+/// Iterates over the indices of a shape's elements, in order.
 fn every(shape: &Dims) -> impl Iterator<Item = Vec<u64>> {
     let shape = *shape;
     (0..shape.count()).map(move |mut at| {
@@ -233,43 +232,44 @@ fn place(shape: &Dims, index: &[u64]) -> usize {
 }
 
 impl Evaluating<'_> {
-    fn of(&self, id: Id) -> &[Near] {
+    fn of(&self, id: NodeId) -> &[Near] {
         &self.values[id.0 as usize]
     }
 
-    fn about(&self, id: Id) -> &Node {
+    fn about(&self, id: NodeId) -> &GraphNode {
         &self.graph.nodes[id.0 as usize]
     }
 
-    fn node(&self, node: &Node, inputs: &[Vec<u64>]) -> Vec<Near> {
-        let Node { op, dtype, shape } = *node;
-        let each = |id: Id, f: &dyn Fn(Near) -> Near| self.of(id).iter().map(|x| f(*x)).collect();
+    fn node(&self, node: &GraphNode, inputs: &[Vec<u64>]) -> Vec<Near> {
+        let GraphNode { op, dtype, shape } = *node;
+        let each =
+            |id: NodeId, f: &dyn Fn(Near) -> Near| self.of(id).iter().map(|x| f(*x)).collect();
         match op {
-            Op::Input(n) => inputs[n as usize]
+            NodeOp::Input(n) => inputs[n as usize]
                 .iter()
                 .map(|bits| Near {
                     value: decode(dtype, *bits),
                     error: 0.0,
                 })
                 .collect(),
-            Op::Constant(bits) => vec![Near {
+            NodeOp::Constant(bits) => vec![Near {
                 value: decode(op::computed(dtype), bits),
                 error: 0.0,
             }],
-            Op::Unary(op, x) => {
+            NodeOp::Unary(op, x) => {
                 let from = self.about(x).dtype;
                 each(x, &|x| unary(op, from, x))
             }
-            Op::Binary(op, a, b) => {
+            NodeOp::Binary(op, a, b) => {
                 let from = self.about(a).dtype;
                 let pairs = self.of(a).iter().zip(self.of(b));
                 pairs.map(|(a, b)| binary(op, from, *a, *b)).collect()
             }
-            Op::Fma(a, b, c) => {
+            NodeOp::Fma(a, b, c) => {
                 let all = self.of(a).iter().zip(self.of(b)).zip(self.of(c));
                 all.map(|((a, b), c)| fma(dtype, *a, *b, *c)).collect()
             }
-            Op::Select(c, a, b) => {
+            NodeOp::Select(c, a, b) => {
                 let all = self.of(c).iter().zip(self.of(a)).zip(self.of(b));
                 all.map(|((c, a), b)| match (c.error == 0.0, c.i() != 0) {
                     (false, _) => unknown(*a),
@@ -278,12 +278,12 @@ impl Evaluating<'_> {
                 })
                 .collect()
             }
-            Op::Cast(x) => {
+            NodeOp::Cast(x) => {
                 let from = self.about(x).dtype;
                 each(x, &|x| cast(from, dtype, x))
             }
-            Op::Reduce(op, x, axes) => {
-                let Node {
+            NodeOp::Reduce(op, x, axes) => {
+                let GraphNode {
                     dtype: from,
                     shape: whole,
                     ..
@@ -291,11 +291,11 @@ impl Evaluating<'_> {
                 let rows = rows(self.of(x), &whole, axes);
                 rows.iter().map(|row| reduce(op, from, row)).collect()
             }
-            Op::Softmax { of, axis, log } => {
+            NodeOp::Softmax { of, axis, log } => {
                 let axes = Axes::default().with(axis.into());
                 self.by_rows(of, axes, |row, _| softmax(dtype, row, log))
             }
-            Op::Norm {
+            NodeOp::Norm {
                 of,
                 axis,
                 centred,
@@ -317,8 +317,8 @@ impl Evaluating<'_> {
                 });
                 along.collect()
             }
-            Op::Reshape(x) => self.of(x).to_vec(),
-            Op::Permute(x, order) => {
+            NodeOp::Reshape(x) => self.of(x).to_vec(),
+            NodeOp::Permute(x, order) => {
                 let from = self.about(x).shape;
                 let turned = every(&shape).map(|index| {
                     let mut back = vec![0; index.len()];
@@ -329,7 +329,7 @@ impl Evaluating<'_> {
                 });
                 turned.collect()
             }
-            Op::Broadcast(x) => {
+            NodeOp::Broadcast(x) => {
                 let from = self.about(x).shape;
                 let new = shape.len() - from.len();
                 let spread = every(&shape).map(|index| {
@@ -339,7 +339,7 @@ impl Evaluating<'_> {
                 });
                 spread.collect()
             }
-            Op::Slice {
+            NodeOp::Slice {
                 of,
                 axis,
                 start,
@@ -356,8 +356,13 @@ impl Evaluating<'_> {
         }
     }
 
-    /// Row by row, put back where the rows were.
-    fn by_rows(&self, of: Id, axes: Axes, f: impl Fn(&[Near], usize) -> Vec<Near>) -> Vec<Near> {
+    /// Applies `f` to each row, and puts the results back in place.
+    fn by_rows(
+        &self,
+        of: NodeId,
+        axes: Axes,
+        f: impl Fn(&[Near], usize) -> Vec<Near>,
+    ) -> Vec<Near> {
         let shape = self.about(of).shape;
         let rows: Vec<Vec<Near>> = rows(self.of(of), &shape, axes)
             .iter()
@@ -380,7 +385,7 @@ impl Evaluating<'_> {
     }
 }
 
-/// The elements that come to one, for each that is left.
+/// The elements reduced to one, for each element of the result.
 fn rows(values: &[Near], shape: &Dims, axes: Axes) -> Vec<Vec<Near>> {
     let kept = axes.kept(shape);
     let mut rows = vec![Vec::new(); kept.count() as usize];
@@ -409,8 +414,8 @@ fn unknown(like: Near) -> Near {
     }
 }
 
-/// A result of operands' errors and of `units` roundings of half a unit. The reference's own
-/// arithmetic is f64's, so it adds one of its own.
+/// A result with its operands' errors and `units` roundings of half a unit. The reference's own
+/// arithmetic is f64's, so it adds one.
 fn result(dtype: Dtype, value: f64, from_operands: f64, units: f64) -> Near {
     let (u, least) = unit(dtype);
     if from_operands == 0.0 && units == 0.0 {
@@ -449,7 +454,7 @@ fn result(dtype: Dtype, value: f64, from_operands: f64, units: f64) -> Near {
     Near::float(value, error)
 }
 
-/// How far a function that never falls (or never rises) goes within a bound.
+/// Error of a monotone function within a bound.
 fn spread(x: Near, f: impl Fn(f64) -> f64) -> f64 {
     if x.error == 0.0 || x.error == f64::INFINITY {
         return x.error;
@@ -462,7 +467,8 @@ fn spread(x: Near, f: impl Fn(f64) -> f64) -> f64 {
     }
 }
 
-/// By the series of positive terms `e^(-x^2) 2 x / sqrt(pi) (1 + 2x^2/3 + ...)`.
+/// The error function, by the series of positive terms `e^(-x^2) 2 x / sqrt(pi) (1 + 2x^2/3 +
+/// ...)`.
 fn erf(x: f64) -> f64 {
     if x.is_nan() {
         return x;
@@ -480,7 +486,7 @@ fn erf(x: f64) -> f64 {
 }
 
 fn unary(op: Unary, from: Dtype, x: Near) -> Near {
-    if let Exact::Int(value) = x.value {
+    if let ExactValue::Int(value) = x.value {
         if x.error != 0.0 {
             return unknown(x);
         }
@@ -524,11 +530,11 @@ fn unary(op: Unary, from: Dtype, x: Near) -> Near {
     }
 }
 
-/// An integer's low bits, as its type has them.
+/// Wraps an integer to its type's width.
 fn wrap(dtype: Dtype, value: i128) -> i128 {
     match decode(dtype, value as u64) {
-        Exact::Int(value) => value,
-        Exact::Float(_) => value,
+        ExactValue::Int(value) => value,
+        ExactValue::Float(_) => value,
     }
 }
 
@@ -590,7 +596,7 @@ fn binary(op: Binary, from: Dtype, a: Near, b: Near) -> Near {
         Binary::Le => compared(x <= y),
         Binary::Gt => compared(x > y),
         Binary::Ge => compared(x >= y),
-        // Of integers alone.
+        // For integers only.
         Binary::Rem | Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => a,
     }
 }
@@ -641,23 +647,23 @@ fn fma(dtype: Dtype, a: Near, b: Near, c: Near) -> Near {
 fn cast(from: Dtype, to: Dtype, x: Near) -> Near {
     let into = op::computed(to);
     let value = match (x.value, op::is_float(to)) {
-        (Exact::Float(v), true) => {
+        (ExactValue::Float(v), true) => {
             let narrower = op::computed(from) == Dtype::F64 && into == Dtype::F32;
             match narrower {
                 true => rounded(Dtype::F32, Near::float(v, x.error)),
                 false => x,
             }
         }
-        (Exact::Int(v), true) if x.error == 0.0 => match into {
+        (ExactValue::Int(v), true) if x.error == 0.0 => match into {
             Dtype::F64 => Near::float(v as f64, 0.0),
             _ => Near::float((v as f32).into(), 0.0),
         },
-        (Exact::Int(_), true) => Near::float(0.0, f64::INFINITY),
-        (Exact::Float(v), false) => {
+        (ExactValue::Int(_), true) => Near::float(0.0, f64::INFINITY),
+        (ExactValue::Float(v), false) => {
             let whole = |v: f64| saturated(to, v);
             let far = match x.error == 0.0 {
                 true => false,
-                // Zero alone is false.
+                // Only zero is false.
                 false if to == Dtype::Bool => v.abs() <= x.error,
                 false => whole(v - x.error) != whole(v + x.error) || x.error == f64::INFINITY,
             };
@@ -666,12 +672,12 @@ fn cast(from: Dtype, to: Dtype, x: Near) -> Near {
                 false => Near::int(whole(v)),
             }
         }
-        (Exact::Int(v), false) if to == Dtype::Bool => Near {
-            value: Exact::Int((v != 0).into()),
+        (ExactValue::Int(v), false) if to == Dtype::Bool => Near {
+            value: ExactValue::Int((v != 0).into()),
             ..x
         },
-        (Exact::Int(v), false) => Near {
-            value: Exact::Int(wrap(to, v)),
+        (ExactValue::Int(v), false) => Near {
+            value: ExactValue::Int(wrap(to, v)),
             ..x
         },
     };
@@ -701,7 +707,7 @@ fn rounded(to: Dtype, x: Near) -> Near {
     Near::float(value, error)
 }
 
-/// As it is in memory.
+/// Rounds to the stored type.
 fn stored(dtype: Dtype, x: Near) -> Near {
     match op::computed(dtype) == dtype {
         true => x,
@@ -709,8 +715,8 @@ fn stored(dtype: Dtype, x: Near) -> Near {
     }
 }
 
-/// At most so many additions lie one upon the other in a sum of `n`: those of a thread,
-/// then of lanes or of a column's threads.
+/// Depth of the additions in a sum of `n`: those of a thread, then of lanes or of a column's
+/// threads.
 fn depth(n: usize) -> f64 {
     (n.saturating_sub(1) as f64).min(n as f64 / 32.0 + 48.0)
 }
@@ -721,7 +727,7 @@ fn sum(dtype: Dtype, row: &[Near]) -> Near {
     let errors: f64 = row.iter().map(|x| x.error).sum();
     let (u, least) = unit(dtype);
     if total.is_nan() || total.is_infinite() {
-        // Of what overflows on the way the order decides.
+        // If intermediate sums overflow, the result depends on the order.
         let is_given = row.iter().any(|x| !x.f().is_finite());
         let error = if errors == 0.0 && is_given {
             0.0
@@ -734,7 +740,7 @@ fn sum(dtype: Dtype, row: &[Near]) -> Near {
         Dtype::F64 => f64::MAX,
         _ => f32::MAX.into(),
     };
-    // The reference adds in a row, in f64.
+    // The reference sums sequentially, in f64.
     let own = depth(row.len()) * u + row.len() as f64 * f64::exp2(-53.0);
     let error = errors + own * (sizes + errors) * (1.0 + own) + least;
     match sizes + error >= most || error.is_nan() {
@@ -766,7 +772,7 @@ fn reduce(op: Reduction, from: Dtype, row: &[Near]) -> Near {
             let roundings = row.len() as f64 * (u + f64::exp2(-53.0));
             let error = most * (1.0 + 2.0 * roundings) - product.abs() + least;
             let known = row.is_empty() || exact && row.len() == 1 || size < 110.0;
-            // Of what overflows on the way the order decides.
+            // If intermediate results overflow, the result depends on the order.
             let any = |is: fn(f64) -> bool| row.iter().any(|x| is(x.f()));
             let is_given = any(f64::is_nan) || any(f64::is_infinite) && any(|x| x == 0.0);
             match is_given && exact {
@@ -803,7 +809,7 @@ fn reduce(op: Reduction, from: Dtype, row: &[Near]) -> Near {
             let better = |a: &Near, b: &Near| {
                 let (x, y) = (a.value, b.value);
                 match (x, y) {
-                    (Exact::Float(x), Exact::Float(y)) => {
+                    (ExactValue::Float(x), ExactValue::Float(y)) => {
                         let above = if op == Reduction::ArgMax {
                             y > x
                         } else {

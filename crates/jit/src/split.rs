@@ -1,30 +1,30 @@
-//! Long rows in parts.
+//! Splitting of long reductions into parts.
 //!
-//! A team that has a row alone has one multiprocessor's share of the memory; a long row is
-//! worth many. So its reduction is two: of each part, then of the parts. What is computed for
-//! each element of such a row is a map beside them.
+//! A team that reduces a row alone has one multiprocessor's share of the bandwidth; a long row
+//! deserves many. So its reduction becomes two: one of each part, then one of the parts. What is
+//! computed for each element of such a row becomes a separate map.
 //!
-//! Invariant: whether a reduction is split, and how, depends on its row's length and on how
-//! its elements lie, never on the number of rows; so the order of additions does not either.
+//! Invariant: whether a reduction is split, and how, depends on the row's length and on its layout,
+//! never on the number of rows; so the order of additions does not either.
 //!
 //! Elsewhere: how a kernel finds its part (`emit::rows`).
 
 use fercuda_tensor::Layout;
 
-use crate::canonical::{Array, Canonical, Entry, Expr, Made, Source};
+use crate::canonical::{ArrayOrigin, Canonical, CanonicalArray, Expr, ExprEntry, LoadSource};
 use crate::dims::{Axes, Dims};
 use crate::op::Reduction;
 
-/// A part along memory: a block of 1024 threads keeps it.
+/// Length of a part along memory: a block of 1024 threads keeps it in registers.
 pub(crate) const PART: u64 = 16384;
-/// A part across memory: 32 threads of a block's column keep it.
+/// Length of a part across memory: 32 threads of a block's column keep it in registers.
 pub(crate) const PART_ACROSS: u64 = 512;
-/// Rows this many times as long as a part are split.
+/// Minimum number of parts' lengths in a row that is split.
 const WORTH: u64 = 4;
-/// A grid has room for so many parts.
+/// Maximum number of parts in a grid.
 const MOST_PARTS: u64 = 32768;
 
-/// The same, with long reductions in two.
+/// Splits the long reductions of a canonical form in two.
 pub(crate) fn split(canonical: &Canonical) -> Canonical {
     let mut new = Canonical {
         inputs: canonical.inputs.clone(),
@@ -32,19 +32,19 @@ pub(crate) fn split(canonical: &Canonical) -> Canonical {
         arrays: Vec::new(),
         outputs: canonical.outputs.clone(),
     };
-    // Where each array is now.
+    // Maps each array to its new index.
     let mut moved: Vec<u32> = Vec::new();
     for array in &canonical.arrays {
         let mut array = *array;
         if let Some((op, partial)) = partial(canonical, &array)
             && let Ok(layout) = Layout::contiguous(partial.dtype, &partial.shape)
         {
-            let source = Source::Array(new.arrays.len() as u32);
+            let source = LoadSource::Array(new.arrays.len() as u32);
             new.arrays.push(partial);
             let of = new.exprs.len() as u32;
-            new.exprs.push(Entry::load(source, layout));
-            array = Array {
-                made: Made::Reduced(op, Axes::default().with(partial.shape.len() - 1)),
+            new.exprs.push(ExprEntry::load(source, layout));
+            array = CanonicalArray {
+                made: ArrayOrigin::Reduced(op, Axes::default().with(partial.shape.len() - 1)),
                 of,
                 from: partial.shape,
                 ..array
@@ -55,7 +55,7 @@ pub(crate) fn split(canonical: &Canonical) -> Canonical {
     }
     for entry in &mut new.exprs[..canonical.exprs.len()] {
         if let Expr::Load {
-            source: Source::Array(n),
+            source: LoadSource::Array(n),
             ..
         } = &mut entry.expr
         {
@@ -65,9 +65,9 @@ pub(crate) fn split(canonical: &Canonical) -> Canonical {
     new
 }
 
-/// The reduction of the parts of a row, if that is worth it.
-fn partial(canonical: &Canonical, array: &Array) -> Option<(Reduction, Array)> {
-    let Made::Reduced(op, axes) = array.made else {
+/// The reduction of the parts of a row, if splitting pays.
+fn partial(canonical: &Canonical, array: &CanonicalArray) -> Option<(Reduction, CanonicalArray)> {
+    let ArrayOrigin::Reduced(op, axes) = array.made else {
         return None;
     };
     if matches!(op, Reduction::ArgMin | Reduction::ArgMax) {
@@ -84,16 +84,16 @@ fn partial(canonical: &Canonical, array: &Array) -> Option<(Reduction, Array)> {
     let part = least * row.div_ceil(least).div_ceil(MOST_PARTS);
     let mut shape = array.shape.to_vec();
     shape.push(row.div_ceil(part));
-    let partial = Array {
-        made: Made::Partial(op, axes, part),
+    let partial = CanonicalArray {
+        made: ArrayOrigin::Partial(op, axes, part),
         shape: Dims::new(&shape)?,
         ..*array
     };
     Some((op, partial))
 }
 
-/// Whether neighbours in memory are of several rows, more often than of one.
-fn lies_across(canonical: &Canonical, array: &Array, axes: Axes) -> bool {
+/// Whether neighbours in memory belong to different rows more often than to one.
+fn lies_across(canonical: &Canonical, array: &CanonicalArray, axes: Axes) -> bool {
     let long = |axis: &usize| array.from[*axis] > 1;
     let last = |reduced: bool| {
         let mut of = (0..array.from.len()).filter(|axis| axes.has(*axis) == reduced);

@@ -1,55 +1,54 @@
-//! Expressions as text, and the graphs that they say. The README has the grammar.
+//! Parser of expressions as text. The README has the grammar.
 //!
-//! Statements are separated by `;`, and may be named: `t = x * 0.5; softmax(t)`. What no later
-//! one uses is an output. Operators bind as in C; functions have the names that the forms
-//! print. A number has the type of what it stands beside, else f32.
+//! Statements are separated by `;`, and may be named: `t = x * 0.5; softmax(t)`. A statement that
+//! no later one uses is an output. Operators have C's precedence; functions have the names that the
+//! printed forms use. A number literal has the type of its other operand, else f32.
 //!
-//! Invariants: an error has the place at which the text stops to make sense, and leaves the
-//! graph as it was. Whatever the text, reading it takes no more stack than brackets may be
-//! nested, and time in proportion to its length, which is bounded. Elsewhere: what the
-//! operations mean (`op`, `graph`).
+//! Invariants: an error has the position at which the text is invalid, and leaves the graph
+//! unchanged. For any text, parsing takes no more stack than the maximum nesting, and time linear
+//! in its length, which is bounded. Elsewhere: semantics of the operations (`op`, `graph`).
 
 use std::collections::HashMap;
 use std::fmt;
 
 use fercuda_tensor::Dtype;
 
-use crate::graph::{Graph, GraphError, Id};
+use crate::graph::{ExprError, ExprGraph, NodeId};
 use crate::op::{Binary, Reduction, Unary};
 
-/// A text has at most so many bytes.
+/// Maximum length of a text, in bytes.
 pub const MAX_BYTES: usize = 64 << 10;
-/// Brackets, lists and signs before a value are nested at most so deep.
+/// Maximum nesting of brackets, lists and signs before a value.
 pub const MAX_DEPTH: usize = 200;
 
-/// So many characters of a line are shown on each side of a place.
+/// Number of characters of a line that are shown on each side of a position.
 const SHOWN: usize = 60;
-/// So many names are told of those that there are.
-const TOLD: usize = 16;
+/// Maximum number of known names that an error lists.
+const MAX_LISTED: usize = 16;
 
-/// What is wrong with a text, and where. Shown with the line, and a mark below the place.
+/// A parse error and its position. Displayed with the line, and a mark below the position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.shown())]
 #[non_exhaustive]
 pub struct TextError {
-    /// Where, in bytes from the beginning.
+    /// Offset from the beginning, in bytes.
     pub at: usize,
-    /// The line, from 1 on.
+    /// Line number, from 1 on.
     pub line: usize,
-    /// The character of that line, from 1 on.
+    /// Character of that line, from 1 on.
     pub column: usize,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to try; empty if there is nothing to say.
+    /// What to try; empty if there is no suggestion.
     pub hint: String,
-    /// The line around the place, and how many characters of that are before it.
+    /// The line around the position, and the number of characters of it before the position.
     excerpt: (String, usize),
     is_only_line: bool,
 }
 
 impl TextError {
-    fn new(wrong: Wrong, text: &str) -> Self {
-        let Wrong { at, what, hint } = wrong;
+    fn new(wrong: TextProblem, text: &str) -> Self {
+        let TextProblem { at, what, hint } = wrong;
         let (before, after) = text.split_at(at);
         let begin = before.rfind('\n').map_or(0, |at| at + 1);
         let before: Vec<char> = before[begin..].chars().collect();
@@ -76,7 +75,7 @@ impl TextError {
     fn shown(&self) -> String {
         let Self { what, hint, .. } = self;
         let (excerpt, place) = &self.excerpt;
-        // A tab is as wide below itself.
+        // A tab is repeated in the line of the mark.
         let before = excerpt.chars().take(*place);
         let mark: String = before.map(|c| if c == '\t' { c } else { ' ' }).collect();
         let line = match self.is_only_line {
@@ -92,38 +91,38 @@ impl TextError {
     }
 }
 
-/// Adds what a text says to a graph, whose inputs it names, with its outputs.
+/// Parses a text into a graph, whose inputs it names, and adds its outputs.
 ///
 /// # Errors
-/// What is wrong, and where; the graph is as it was.
-pub fn parse(graph: &mut Graph, text: &str) -> std::result::Result<(), TextError> {
-    let mut said = graph.clone();
-    match read(&mut said, text) {
+/// The problem and its position; the graph is unchanged.
+pub fn parse(graph: &mut ExprGraph, text: &str) -> std::result::Result<(), TextError> {
+    let mut located = graph.clone();
+    match read(&mut located, text) {
         Ok(()) => {
-            *graph = said;
+            *graph = located;
             Ok(())
         }
         Err(wrong) => Err(TextError::new(wrong, text)),
     }
 }
 
-/// What is wrong at a byte of a text.
-struct Wrong {
+/// A problem at a byte of a text.
+struct TextProblem {
     at: usize,
     what: String,
     hint: String,
 }
 
-impl Wrong {
+impl TextProblem {
     fn new(at: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
         let (what, hint) = (what.into(), hint.into());
         Self { at, what, hint }
     }
 }
 
-type Result<T> = std::result::Result<T, Wrong>;
+type Result<T> = std::result::Result<T, TextProblem>;
 
-/// Operators from those that bind least, with what each is.
+/// Binary operators by precedence, the lowest first.
 const LEVELS: [&[(&str, Binary)]; 6] = [
     &[("|", Binary::Or)],
     &[("^", Binary::Xor)],
@@ -141,10 +140,10 @@ const LEVELS: [&[(&str, Binary)]; 6] = [
 ];
 const PRODUCTS: &[(&str, Binary)] = &[("*", Binary::Mul), ("/", Binary::Div), ("%", Binary::Rem)];
 
-/// Names that are values already.
+/// Names that are literals.
 const WORDS: [&str; 4] = ["true", "false", "inf", "nan"];
 
-/// Functions that are no operation of elements, and no reduction.
+/// Functions that are neither operations on elements nor reductions.
 const FUNCTIONS: [&str; 14] = [
     "affine",
     "broadcast",
@@ -162,34 +161,34 @@ const FUNCTIONS: [&str; 14] = [
     "softmax",
 ];
 
-/// What has been read, and where.
+/// A syntax tree node, with its position.
 #[derive(Clone, Debug)]
-struct Term {
+struct SyntaxTerm {
     at: usize,
-    kind: Kind,
+    kind: SyntaxKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum SyntaxKind {
     Number(f64, Option<i128>),
     Bool(bool),
     Name(String),
-    Negative(Box<Term>),
-    Not(Box<Term>),
-    /// The first, and what follows: where its operator is, that, and a value. One of two
-    /// would nest as deep as the text is long.
-    Chain(Box<Term>, Vec<(usize, Binary, Term)>),
-    Call(String, Vec<Term>, Vec<(String, Term)>),
-    List(Vec<Term>),
+    Negative(Box<SyntaxTerm>),
+    Not(Box<SyntaxTerm>),
+    /// The first operand, and for each following operator its position, the operator and its
+    /// operand. A binary node would nest as deep as the text is long.
+    Chain(Box<SyntaxTerm>, Vec<(usize, Binary, SyntaxTerm)>),
+    Call(String, Vec<SyntaxTerm>, Vec<(String, SyntaxTerm)>),
+    List(Vec<SyntaxTerm>),
 }
 
-struct Reader<'a> {
+struct TextReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TextReader<'a> {
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -211,7 +210,11 @@ impl<'a> Reader<'a> {
     fn expect(&mut self, token: &str) -> Result<()> {
         match self.eat(token) {
             true => Ok(()),
-            false => Err(Wrong::new(self.at, format!("`{token}` is missing"), "")),
+            false => Err(TextProblem::new(
+                self.at,
+                format!("`{token}` is missing"),
+                "",
+            )),
         }
     }
 
@@ -244,7 +247,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    fn level(&mut self, level: usize) -> Result<Term> {
+    fn level(&mut self, level: usize) -> Result<SyntaxTerm> {
         let operators = LEVELS.get(level).copied();
         let below = |reader: &mut Self| match operators {
             Some(_) => reader.level(level + 1),
@@ -259,34 +262,34 @@ impl<'a> Reader<'a> {
             return Ok(first);
         }
         let at = first.at;
-        let kind = Kind::Chain(Box::new(first), rest);
-        Ok(Term { at, kind })
+        let kind = SyntaxKind::Chain(Box::new(first), rest);
+        Ok(SyntaxTerm { at, kind })
     }
 
-    /// One step deeper into brackets, or behind a sign.
+    /// Counts one more level of brackets or signs.
     fn deeper(&mut self, at: usize) -> Result<()> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             let what = format!("it is nested more than {MAX_DEPTH} deep");
-            return Err(Wrong::new(at, what, "names for its parts"));
+            return Err(TextProblem::new(at, what, "names for its parts"));
         }
         Ok(())
     }
 
-    fn expression(&mut self) -> Result<Term> {
+    fn expression(&mut self) -> Result<SyntaxTerm> {
         self.deeper(self.at)?;
         let term = self.level(0);
         self.depth -= 1;
         term
     }
 
-    fn prefix(&mut self) -> Result<Term> {
+    fn prefix(&mut self) -> Result<SyntaxTerm> {
         self.space();
         let at = self.at;
-        let sign: fn(Box<Term>) -> Kind = if self.eat("-") {
-            Kind::Negative
+        let sign: fn(Box<SyntaxTerm>) -> SyntaxKind = if self.eat("-") {
+            SyntaxKind::Negative
         } else if self.eat("!") || self.eat("~") {
-            Kind::Not
+            SyntaxKind::Not
         } else {
             return self.primary();
         };
@@ -294,13 +297,13 @@ impl<'a> Reader<'a> {
         let inner = self.prefix()?;
         self.depth -= 1;
         let kind = sign(Box::new(inner));
-        Ok(Term { at, kind })
+        Ok(SyntaxTerm { at, kind })
     }
 
-    fn primary(&mut self) -> Result<Term> {
+    fn primary(&mut self) -> Result<SyntaxTerm> {
         self.space();
         let at = self.at;
-        let term = |kind| Ok(Term { at, kind });
+        let term = |kind| Ok(SyntaxTerm { at, kind });
         if self.eat("(") {
             let inner = self.expression()?;
             self.expect(")")?;
@@ -315,7 +318,7 @@ impl<'a> Reader<'a> {
                     break;
                 }
             }
-            return term(Kind::List(list));
+            return term(SyntaxKind::List(list));
         }
         if self
             .rest()
@@ -328,16 +331,20 @@ impl<'a> Reader<'a> {
                 Some(c) => format!("`{c}` begins nothing that has a value"),
                 None => "something is missing at the end".to_owned(),
             };
-            return Err(Wrong::new(at, what, "a name, a number, a function or `(`"));
+            return Err(TextProblem::new(
+                at,
+                what,
+                "a name, a number, a function or `(`",
+            ));
         };
         match name {
-            "true" | "false" => return term(Kind::Bool(name == "true")),
-            "inf" => return term(Kind::Number(f64::INFINITY, None)),
-            "nan" => return term(Kind::Number(f64::NAN, None)),
+            "true" | "false" => return term(SyntaxKind::Bool(name == "true")),
+            "inf" => return term(SyntaxKind::Number(f64::INFINITY, None)),
+            "nan" => return term(SyntaxKind::Number(f64::NAN, None)),
             _ => {}
         }
         if !self.eat("(") {
-            return term(Kind::Name(name.to_owned()));
+            return term(SyntaxKind::Name(name.to_owned()));
         }
         let (mut args, mut named) = (Vec::new(), Vec::new());
         while !self.eat(")") {
@@ -362,10 +369,10 @@ impl<'a> Reader<'a> {
                 break;
             }
         }
-        term(Kind::Call(name.to_owned(), args, named))
+        term(SyntaxKind::Call(name.to_owned(), args, named))
     }
 
-    fn number(&mut self, at: usize) -> Result<Term> {
+    fn number(&mut self, at: usize) -> Result<SyntaxTerm> {
         let rest = self.rest();
         let mut len = rest
             .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -384,11 +391,11 @@ impl<'a> Reader<'a> {
         self.at += len;
         let whole = text.parse::<i128>().ok();
         match text.parse() {
-            Ok(number) => Ok(Term {
+            Ok(number) => Ok(SyntaxTerm {
                 at,
-                kind: Kind::Number(number, whole),
+                kind: SyntaxKind::Number(number, whole),
             }),
-            Err(_) => Err(Wrong::new(
+            Err(_) => Err(TextProblem::new(
                 at,
                 format!("{text:?} is no number"),
                 "1, 0.5 or 1e-5",
@@ -397,24 +404,24 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a name stands for.
-struct Named {
-    id: Id,
+/// The value of a name.
+struct NamedValue {
+    id: NodeId,
     used: bool,
 }
 
 struct Lowering<'g> {
-    graph: &'g mut Graph,
-    names: HashMap<String, Named>,
+    graph: &'g mut ExprGraph,
+    names: HashMap<String, NamedValue>,
 }
 
-fn read(graph: &mut Graph, text: &str) -> Result<()> {
+fn read(graph: &mut ExprGraph, text: &str) -> Result<()> {
     if text.len() > MAX_BYTES {
         let what = format!("it has {} bytes, and may have {MAX_BYTES}", text.len());
         let hint = "two expressions, one on the result of the other";
-        return Err(Wrong::new(0, what, hint));
+        return Err(TextProblem::new(0, what, hint));
     }
-    let mut reader = Reader {
+    let mut reader = TextReader {
         text,
         at: 0,
         depth: 0,
@@ -423,7 +430,7 @@ fn read(graph: &mut Graph, text: &str) -> Result<()> {
     for (name, id) in graph.input_nodes() {
         check_name(0, name)?;
         let used = true;
-        names.insert(name.to_owned(), Named { id, used });
+        names.insert(name.to_owned(), NamedValue { id, used });
     }
     let mut lowering = Lowering { graph, names };
     let mut order = Vec::new();
@@ -453,54 +460,62 @@ fn read(graph: &mut Graph, text: &str) -> Result<()> {
         };
         if lowering.names.contains_key(&name) {
             let hint = "another name for one of them";
-            return Err(Wrong::new(at, format!("there are two {name:?}"), hint));
+            return Err(TextProblem::new(
+                at,
+                format!("there are two {name:?}"),
+                hint,
+            ));
         }
         lowering
             .names
-            .insert(name.clone(), Named { id, used: false });
+            .insert(name.clone(), NamedValue { id, used: false });
         order.push((at, name));
         if !reader.eat(";") {
             reader.space();
             if !reader.rest().is_empty() {
                 let what = "the expression ends here, and there is more";
-                return Err(Wrong::new(reader.at, what, "an operator or `;` between"));
+                return Err(TextProblem::new(
+                    reader.at,
+                    what,
+                    "an operator or `;` between",
+                ));
             }
         }
     }
     if order.is_empty() {
-        return Err(Wrong::new(0, "there is no expression", "'x * 2'"));
+        return Err(TextProblem::new(0, "there is no expression", "'x * 2'"));
     }
     for (at, name) in order {
-        if let Some(Named { id, used: false }) = lowering.names.get(&name) {
+        if let Some(NamedValue { id, used: false }) = lowering.names.get(&name) {
             let id = *id;
             lowering
                 .graph
                 .output(&name, id)
-                .map_err(|error| said(at, &error))?;
+                .map_err(|error| located(at, &error))?;
         }
     }
     Ok(())
 }
 
-/// Refuses a name that would never be read as one.
+/// Refuses a name that is a literal.
 fn check_name(at: usize, name: &str) -> Result<()> {
     if WORDS.contains(&name) {
-        let what = format!("{name:?} is a value, and no name");
-        return Err(Wrong::new(at, what, "another name"));
+        let what = format!("{name:?} is a literal, not a name");
+        return Err(TextProblem::new(at, what, "another name"));
     }
     Ok(())
 }
 
-/// An error of the graph's, at a place.
-fn said(at: usize, error: &GraphError) -> Wrong {
+/// Turns an error of the graph into one with a position.
+fn located(at: usize, error: &ExprError) -> TextProblem {
     let text = error.to_string();
     match text.split_once("\ntry: ") {
-        Some((what, hint)) => Wrong::new(at, what, hint),
-        None => Wrong::new(at, text, ""),
+        Some((what, hint)) => TextProblem::new(at, what, hint),
+        None => TextProblem::new(at, text, ""),
     }
 }
 
-/// The functions that there are; operators have signs, and casts the names of types.
+/// Lists the functions; operators have signs, and casts the names of types.
 fn functions() -> String {
     let unary = Unary::ALL.iter().map(|op| op.name());
     let reductions = Reduction::ALL.iter().map(|op| op.name());
@@ -514,11 +529,11 @@ fn find<T: fmt::Display + Copy>(all: &[T], name: &str) -> Option<T> {
 }
 
 impl Lowering<'_> {
-    /// A value; a number has the type `like`, else f32.
-    fn value(&mut self, term: &Term, like: Option<Dtype>) -> Result<Id> {
+    /// Lowers a value; a number literal has type `like`, else f32.
+    fn value(&mut self, term: &SyntaxTerm, like: Option<Dtype>) -> Result<NodeId> {
         let at = term.at;
         let made = match &term.kind {
-            Kind::Number(number, whole) => {
+            SyntaxKind::Number(number, whole) => {
                 let dtype = like.unwrap_or(Dtype::F32);
                 match whole {
                     Some(whole) if i64::try_from(*whole).is_ok() => {
@@ -530,13 +545,13 @@ impl Lowering<'_> {
                     _ => self.graph.constant(dtype, *number),
                 }
             }
-            Kind::Bool(value) => self.graph.constant(Dtype::Bool, *value),
-            Kind::Name(name) => {
+            SyntaxKind::Bool(value) => self.graph.constant(Dtype::Bool, *value),
+            SyntaxKind::Name(name) => {
                 let Some(named) = self.names.get_mut(name) else {
                     let mut known: Vec<&str> = self.names.keys().map(String::as_str).collect();
                     known.sort_unstable();
-                    let more = if known.len() > TOLD { " ..." } else { "" };
-                    known.truncate(TOLD);
+                    let more = if known.len() > MAX_LISTED { " ..." } else { "" };
+                    known.truncate(MAX_LISTED);
                     let hint = match known.is_empty() {
                         true => "an input of that name".to_owned(),
                         false => {
@@ -544,13 +559,13 @@ impl Lowering<'_> {
                             format!("an input of that name, or one of: {known}{more}")
                         }
                     };
-                    return Err(Wrong::new(at, format!("there is no {name:?}"), hint));
+                    return Err(TextProblem::new(at, format!("there is no {name:?}"), hint));
                 };
                 named.used = true;
                 return Ok(named.id);
             }
-            Kind::Negative(inner) => {
-                if let Kind::Number(number, whole) = inner.kind {
+            SyntaxKind::Negative(inner) => {
+                if let SyntaxKind::Number(number, whole) = inner.kind {
                     let dtype = like.unwrap_or(Dtype::F32);
                     match whole.and_then(|whole| i64::try_from(-whole).ok()) {
                         Some(whole) if whole != 0 => self.graph.constant(dtype, whole),
@@ -561,40 +576,40 @@ impl Lowering<'_> {
                     self.graph.unary(Unary::Neg, inner)
                 }
             }
-            Kind::Not(inner) => {
+            SyntaxKind::Not(inner) => {
                 let inner = self.value(inner, like)?;
                 self.graph.unary(Unary::Not, inner)
             }
-            Kind::Chain(first, rest) => return self.chain(first, rest, like),
-            Kind::List(_) => {
+            SyntaxKind::Chain(first, rest) => return self.chain(first, rest, like),
+            SyntaxKind::List(_) => {
                 let hint = "a list as an axis or a shape: reshape(x, [4, 8])";
-                return Err(Wrong::new(at, "a list is no value", hint));
+                return Err(TextProblem::new(at, "a list is no value", hint));
             }
-            Kind::Call(name, args, named) => return self.call(at, name, args, named, like),
+            SyntaxKind::Call(name, args, named) => return self.call(at, name, args, named, like),
         };
-        made.map_err(|error| said(at, &error))
+        made.map_err(|error| located(at, &error))
     }
 
-    /// Whether it is made of numbers alone, and so of any type.
-    fn is_plain(term: &Term) -> bool {
+    /// Whether it consists of number literals alone, and so has any type.
+    fn is_plain(term: &SyntaxTerm) -> bool {
         match &term.kind {
-            Kind::Number(..) => true,
-            Kind::Negative(inner) => Self::is_plain(inner),
-            Kind::Chain(first, rest) => {
+            SyntaxKind::Number(..) => true,
+            SyntaxKind::Negative(inner) => Self::is_plain(inner),
+            SyntaxKind::Chain(first, rest) => {
                 Self::is_plain(first) && rest.iter().all(|(.., term)| Self::is_plain(term))
             }
             _ => false,
         }
     }
 
-    /// Operators of one level, from the left. Numbers before the first value that is none
-    /// have its type, those behind it that of what is before them.
+    /// Lowers operators of one level, left-associative. Literals before the first typed operand get
+    /// its type, those behind it that of the preceding value.
     fn chain(
         &mut self,
-        first: &Term,
-        rest: &[(usize, Binary, Term)],
+        first: &SyntaxTerm,
+        rest: &[(usize, Binary, SyntaxTerm)],
         like: Option<Dtype>,
-    ) -> Result<Id> {
+    ) -> Result<NodeId> {
         let terms = || std::iter::once(first).chain(rest.iter().map(|(.., term)| term));
         let plain = terms().take_while(|term| Self::is_plain(term)).count();
         let typed = match terms().nth(plain) {
@@ -617,14 +632,18 @@ impl Lowering<'_> {
                 _ => self.value(term, like)?,
             };
             let made = self.graph.binary(*op, left, right);
-            left = made.map_err(|error| said(*at, &error))?;
+            left = made.map_err(|error| located(*at, &error))?;
         }
         Ok(left)
     }
 
-    /// Values of one type: numbers take that of the first that is none.
-    fn alike<const N: usize>(&mut self, terms: [&Term; N], like: Option<Dtype>) -> Result<[Id; N]> {
-        let mut made: [Option<Id>; N] = [None; N];
+    /// Lowers values of one type: literals get that of the first typed one.
+    fn alike<const N: usize>(
+        &mut self,
+        terms: [&SyntaxTerm; N],
+        like: Option<Dtype>,
+    ) -> Result<[NodeId; N]> {
+        let mut made: [Option<NodeId>; N] = [None; N];
         let mut dtype = like;
         let mut found = false;
         for (made, term) in made.iter_mut().zip(terms) {
@@ -644,20 +663,20 @@ impl Lowering<'_> {
                 None => self.value(term, dtype)?,
             });
         }
-        let all: Vec<Id> = all.into_iter().flatten().collect();
+        let all: Vec<NodeId> = all.into_iter().flatten().collect();
         all.try_into()
-            .map_err(|_| Wrong::new(0, "an operand is missing", ""))
+            .map_err(|_| TextProblem::new(0, "an operand is missing", ""))
     }
 
     fn call(
         &mut self,
         at: usize,
         name: &str,
-        args: &[Term],
-        named: &[(String, Term)],
+        args: &[SyntaxTerm],
+        named: &[(String, SyntaxTerm)],
         like: Option<Dtype>,
-    ) -> Result<Id> {
-        let mut options = Options {
+    ) -> Result<NodeId> {
+        let mut options = CallOptions {
             at,
             function: name,
             named: named.to_vec(),
@@ -666,22 +685,22 @@ impl Lowering<'_> {
         if let Some((key, value)) = options.named.first() {
             let what = format!("{name} has no {key:?}");
             let hint = "axis, keep, eps, start, end or step, where it has them";
-            return Err(Wrong::new(value.at, what, hint));
+            return Err(TextProblem::new(value.at, what, hint));
         }
-        made.map_err(|error| said(at, &error))
+        made.map_err(|error| located(at, &error))
     }
 
     fn function(
         &mut self,
         at: usize,
         name: &str,
-        args: &[Term],
-        options: &mut Options<'_>,
+        args: &[SyntaxTerm],
+        options: &mut CallOptions<'_>,
         like: Option<Dtype>,
-    ) -> Result<std::result::Result<Id, GraphError>> {
+    ) -> Result<std::result::Result<NodeId, ExprError>> {
         let count = |wanted: &str| {
             let what = format!("{name} of {} operands: it takes {wanted}", args.len());
-            Wrong::new(at, what, "")
+            TextProblem::new(at, what, "")
         };
         if let Ok(dtype) = name.parse::<Dtype>() {
             let [x] = args else { return Err(count("one")) };
@@ -796,7 +815,7 @@ impl Lowering<'_> {
                 self.graph.slice(x, axis, start..end, step)
             }
             _ => {
-                return Err(Wrong::new(
+                return Err(TextProblem::new(
                     at,
                     format!("there is no function {name:?}"),
                     functions(),
@@ -805,29 +824,29 @@ impl Lowering<'_> {
         })
     }
 
-    /// One axis; the last if none is said.
-    fn axis(&mut self, x: Id, options: &mut Options<'_>) -> Result<usize> {
+    /// Parses one axis; the last if absent.
+    fn axis(&mut self, x: NodeId, options: &mut CallOptions<'_>) -> Result<usize> {
         let rank = self.graph.shape(x).map_or(0, |shape| shape.len());
         match options.axes(rank)?.as_deref() {
             None => Ok(rank.saturating_sub(1)),
             Some([axis]) => Ok(*axis),
             Some(_) => {
                 let what = format!("{} goes over one axis", options.function);
-                Err(Wrong::new(options.at, what, "axis=-1"))
+                Err(TextProblem::new(options.at, what, "axis=-1"))
             }
         }
     }
 }
 
-/// What is given by name; what is left over was no option.
-struct Options<'a> {
+/// NamedValue arguments; those left over are unknown.
+struct CallOptions<'a> {
     at: usize,
     function: &'a str,
-    named: Vec<(String, Term)>,
+    named: Vec<(String, SyntaxTerm)>,
 }
 
-impl Options<'_> {
-    fn take(&mut self, name: &str) -> Option<Term> {
+impl CallOptions<'_> {
+    fn take(&mut self, name: &str) -> Option<SyntaxTerm> {
         let at = self.named.iter().position(|(key, _)| key == name)?;
         Some(self.named.remove(at).1)
     }
@@ -837,7 +856,7 @@ impl Options<'_> {
             return Ok(None);
         };
         let list = match &term.kind {
-            Kind::List(list) => list.clone(),
+            SyntaxKind::List(list) => list.clone(),
             _ => vec![term],
         };
         let mut axes = Vec::new();
@@ -848,7 +867,11 @@ impl Options<'_> {
                 Ok(axis) if axis < rank => axes.push(axis),
                 _ => {
                     let what = format!("{rank} dimensions have no such axis");
-                    return Err(Wrong::new(term.at, what, "-1, the last, or one from 0"));
+                    return Err(TextProblem::new(
+                        term.at,
+                        what,
+                        "-1, the last, or one from 0",
+                    ));
                 }
             }
         }
@@ -859,8 +882,12 @@ impl Options<'_> {
         match self.take(name) {
             None => Ok(false),
             Some(term) => match term.kind {
-                Kind::Bool(value) => Ok(value),
-                _ => Err(Wrong::new(term.at, format!("{name} is true or false"), "")),
+                SyntaxKind::Bool(value) => Ok(value),
+                _ => Err(TextProblem::new(
+                    term.at,
+                    format!("{name} is true or false"),
+                    "",
+                )),
             },
         }
     }
@@ -869,8 +896,8 @@ impl Options<'_> {
         match self.take(name) {
             None => Ok(None),
             Some(term) => match term.kind {
-                Kind::Number(number, _) => Ok(Some(number)),
-                _ => Err(Wrong::new(term.at, format!("{name} is a number"), "")),
+                SyntaxKind::Number(number, _) => Ok(Some(number)),
+                _ => Err(TextProblem::new(term.at, format!("{name} is a number"), "")),
             },
         }
     }
@@ -880,23 +907,27 @@ impl Options<'_> {
     }
 }
 
-fn signed(term: &Term) -> Result<i128> {
+fn signed(term: &SyntaxTerm) -> Result<i128> {
     match &term.kind {
-        Kind::Number(_, Some(number)) => Ok(*number),
-        Kind::Negative(inner) => signed(inner).map(|number| -number),
-        _ => Err(Wrong::new(term.at, "a whole number is needed here", "")),
+        SyntaxKind::Number(_, Some(number)) => Ok(*number),
+        SyntaxKind::Negative(inner) => signed(inner).map(|number| -number),
+        _ => Err(TextProblem::new(
+            term.at,
+            "a whole number is needed here",
+            "",
+        )),
     }
 }
 
-fn whole(term: &Term) -> Result<u64> {
+fn whole(term: &SyntaxTerm) -> Result<u64> {
     let number = signed(term)?;
-    u64::try_from(number).map_err(|_| Wrong::new(term.at, "it must not be negative", ""))
+    u64::try_from(number).map_err(|_| TextProblem::new(term.at, "it must not be negative", ""))
 }
 
-fn numbers(term: &Term) -> Result<Vec<u64>> {
+fn numbers(term: &SyntaxTerm) -> Result<Vec<u64>> {
     match &term.kind {
-        Kind::List(list) => list.iter().map(whole).collect(),
-        _ => Err(Wrong::new(term.at, "a list is needed here", "[4, 8]")),
+        SyntaxKind::List(list) => list.iter().map(whole).collect(),
+        _ => Err(TextProblem::new(term.at, "a list is needed here", "[4, 8]")),
     }
 }
 
@@ -906,10 +937,10 @@ mod tests {
 
     use super::*;
     use crate::graph::MAX_NODES;
-    use crate::reference::{self, Exact};
+    use crate::reference::{self, ExactValue};
 
-    fn inputs() -> Graph {
-        let mut graph = Graph::new();
+    fn inputs() -> ExprGraph {
+        let mut graph = ExprGraph::new();
         for (name, dtype, shape) in [
             ("x", Dtype::F32, &[2, 3][..]),
             ("v", Dtype::F32, &[3]),
@@ -921,15 +952,15 @@ mod tests {
         graph
     }
 
-    fn graph(text: &str) -> std::result::Result<Graph, TextError> {
+    fn graph(text: &str) -> std::result::Result<ExprGraph, TextError> {
         let mut graph = inputs();
         let parsed = parse(&mut graph, text);
-        // What is refused leaves nothing behind.
+        // A refused text leaves the graph unchanged.
         assert!(parsed.is_ok() || graph == inputs(), "{text}");
         parsed.map(|()| graph)
     }
 
-    /// What the first output's elements are.
+    /// The elements of the first output.
     fn values(text: &str) -> Vec<f64> {
         let graph = match graph(text) {
             Ok(graph) => graph,
@@ -943,14 +974,14 @@ mod tests {
         ];
         let outputs = reference::evaluate(&graph, &inputs);
         let value = |near: &reference::Near| match near.value {
-            Exact::Float(value) => value,
-            Exact::Int(value) => value as f64,
+            ExactValue::Float(value) => value,
+            ExactValue::Int(value) => value as f64,
         };
         outputs[0].iter().map(value).collect()
     }
 
     #[test]
-    fn operators_bind_as_in_c_and_functions_mean_what_they_say() {
+    fn operators_have_the_precedence_of_c_and_functions_their_meaning() {
         assert_eq!(values("x + v * 2"), [21.0, 42.0, 63.0, 16.0, 45.0, 66.0]);
         assert_eq!(values("(x + v) * 2"), [22.0, 44.0, 66.0, 12.0, 50.0, 72.0]);
         assert_eq!(values("10 - 4 - 3"), [3.0]);
@@ -980,7 +1011,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_later_statement_uses_is_an_output() {
+    fn unused_statements_are_outputs() {
         let graph = graph("a = x * 2; b = a + v; c = max(a, axis=1); b - 1").unwrap();
         let names: Vec<&str> = graph.outputs().map(|(name, _)| name).collect();
         assert_eq!(names, ["c", "out3"]);
@@ -1011,14 +1042,14 @@ mod tests {
             assert!(shown.starts_with(&format!("column {column}: ")), "{shown}");
             assert!(shown.contains(wanted), "{shown}");
         }
-        // In C `a < b < c` is one operator after the other, each at its place.
+        // In C `a < b < c` is one operator after the other, each at its position.
         assert_eq!(graph("x + 1 - 2 < v * i").unwrap_err().column, 15);
         assert_eq!(graph("x + v - i").unwrap_err().column, 7);
         assert_eq!(graph("nan = x").unwrap_err().column, 1);
     }
 
     #[test]
-    fn an_error_shows_the_line_and_not_the_whole_text() {
+    fn error_shows_the_line_only() {
         let wrong = graph("a = x * 2;\n\tb = a + nothing;\n\tb - 1\n").unwrap_err();
         assert_eq!((wrong.line, wrong.column), (2, 10));
         let shown = wrong.to_string();
@@ -1039,7 +1070,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_no_longer_and_no_deeper_than_it_may_be() {
+    fn length_and_nesting_are_limited() {
         for (deep, column) in [("(", 202), ("-", 201), ("[", 202), ("exp(", 805)] {
             let wrong = graph(&deep.repeat(10_000)).unwrap_err();
             assert!(wrong.what.contains("more than 200 deep"), "{deep}: {wrong}");
@@ -1070,7 +1101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_that_is_told_is_one() {
+    fn every_listed_function_exists() {
         let wrong = graph("nothing(x)").unwrap_err();
         for name in wrong.hint.split(' ') {
             let found = graph(&format!("{name}()")).unwrap_err();
@@ -1079,7 +1110,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_whatever_upsets_it() {
+    fn random_text_never_panics() {
         let seed = fastrand::u64(..);
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fercuda_cuda as cuda;
 use fercuda_runtime::jit;
 use fercuda_runtime::{
-    DispatchError, Error, GraphError, Holder, IgnitionError, StandardTask, TaskError, TritonError,
-    Why,
+    DispatchError, EndReason, Error, GraphError, Holder, IgnitionError, StandardTask, TaskError,
+    TritonError,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -86,7 +86,7 @@ pub(crate) fn expression(py: Python<'_>, message: impl ToString) -> PyErr {
 }
 
 /// The exception of an expression that the compiler does not accept.
-pub(crate) fn graph(py: Python<'_>, error: &jit::GraphError) -> PyErr {
+pub(crate) fn graph(py: Python<'_>, error: &jit::ExprError) -> PyErr {
     expression(py, error)
 }
 
@@ -180,8 +180,8 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
             made("SessionEndedError").with("session", &**session).with(
                 "epoch",
                 match why {
-                    Why::Rebooted(epoch) => Some(*epoch),
-                    Why::Closed => None,
+                    EndReason::Rebooted(epoch) => Some(*epoch),
+                    EndReason::Closed => None,
                 },
             )
         }

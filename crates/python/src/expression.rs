@@ -4,7 +4,7 @@
 //! outputs. Elsewhere: the syntax (`fercuda_jit::text`), compiling and caching
 //! (`fercuda_jit`).
 
-use fercuda_runtime::jit::{Graph, text};
+use fercuda_runtime::jit::{ExprGraph, text};
 use fercuda_runtime::{BufferId, Layout, Regime, Session};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,7 +14,7 @@ use crate::errors;
 
 /// A parsed and validated expression with its input buffers.
 pub(crate) struct Expression {
-    pub(crate) graph: Graph,
+    pub(crate) graph: ExprGraph,
     pub(crate) inputs: Vec<BufferId>,
     /// Existing buffers for outputs.
     into: Vec<Option<Py<PyBuffer>>>,
@@ -30,7 +30,7 @@ impl Expression {
         inputs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let refused = |error| errors::graph(py, &error);
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let mut bound = Vec::new();
         for (name, buffer) in named("input", inputs)? {
             let buffer = buffer.get();
@@ -75,7 +75,7 @@ impl Expression {
         self,
         py: Python<'py>,
         session: &Session,
-        work: impl FnOnce(&Graph, &[BufferId], &[BufferId]) -> fercuda_runtime::Result<()> + Send,
+        work: impl FnOnce(&ExprGraph, &[BufferId], &[BufferId]) -> fercuda_runtime::Result<()> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
         let Self {
             graph,

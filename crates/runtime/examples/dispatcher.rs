@@ -1,9 +1,9 @@
-//! How long it takes from submitting a task until its result is seen, beside launching a
-//! kernel that does the same and waiting for its stream, in turns.
+//! Measures the time from submitting a task until its result is visible, beside launching a kernel
+//! that does the same and waiting for its stream, in turns.
 //!
 //! `cargo run --release -p fercuda-runtime --example dispatcher -- [OPTION=VALUE ...]`,
-//! with `FERCUDA_DEVICE=gpu` on a GPU. Options, with what they are otherwise:
-//! `tasks=20000`, `blocks=1`, `threads=32`, `idle=0` (nanoseconds of rest), `batch=32`
+//! with `FERCUDA_DEVICE=gpu` on a GPU. Options, with their defaults:
+//! `tasks=20000`, `blocks=1`, `threads=32`, `idle=0` (nanoseconds of sleep), `batch=32`
 //! (tasks submitted at once, for the rate).
 
 #![expect(clippy::print_stdout, reason = "it is for people to read")]
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("device       {}", context.device());
     println!("options      {options:?}");
 
-    // The same by a kernel: cell[0] += value.
+    // The same as a kernel: cell[0] += value.
     let mut module = ModuleBuilder::new(Arch::SM_80);
     module.kernel("bump", |k| {
         let cell = k.param_ptr::<u32>("cell");
@@ -58,15 +58,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let launch = Launch::new(1, options.threads);
 
     let place = launched.device_address()?;
-    // Code is loaded when it is first launched, which may wait for all of the device:
-    // not beside a kernel that stays.
+    // Code is loaded on its first launch, which may wait for the whole device: not while a kernel
+    // is resident.
     // SAFETY: the kernel touches the first word, which is there until the stream has been
     // waited for.
     unsafe { launch.run(&bump, &stream, (place, 0u32))? };
     stream.synchronize()?;
 
     let mut set = TaskSet::new();
-    // SAFETY: it touches its span only.
+    // SAFETY: it accesses its span only.
     let task = unsafe {
         set.add("bump", |t| {
             let k = t.kernel();
@@ -116,7 +116,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     dispatcher.stop(LONG)?;
 
     for (name, times) in [("task", &mut by_task), ("launch, wait", &mut by_launch)] {
-        // The first find cold caches and a clock that rises.
+        // The first ones find cold caches and a rising clock frequency.
         times.drain(..times.len() / 10);
         times.sort_unstable();
         let at = |share: f64| times[(times.len() as f64 * share) as usize] as f64 / 1e3;

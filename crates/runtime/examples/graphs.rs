@@ -1,7 +1,7 @@
-//! What a replay costs beside the driver's own call, and a million of them.
+//! Measures the cost of a replay beside the driver's own call, and runs a million of them.
 //!
 //! `cargo run --release -p fercuda-runtime --example graphs -- [OPTION=VALUE ...]`, with
-//! `FERCUDA_DEVICE=gpu` on a GPU. Options, with what they are otherwise: `replays=10000`
+//! `FERCUDA_DEVICE=gpu` on a GPU. Options, with their defaults: `replays=10000`
 //! (0: none), `keys=64`, `fitting=48` (keys that the budget has room for), `stay=100`
 //! (steps with one key, about), `compare=1000` (every so many, with the eager step),
 //! `invalidate=20000`, `workers=1` (threads that replay, each a share
@@ -89,8 +89,8 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-/// Replays through the cache, and launches of the same graph by the driver's function,
-/// in turns.
+/// Measures replays through the cache, and launches of the same graph by the driver's function, in
+/// turns.
 fn costs(context: &Context, options: &Options, rounds: usize, launches: usize) -> Result<()> {
     let stream = Stream::new(context)?;
     let mut random = fastrand::Rng::with_seed(options.seed);
@@ -109,8 +109,8 @@ fn costs(context: &Context, options: &Options, rounds: usize, launches: usize) -
     let fields = model.fields;
     block.set(fields.kv_len, 1)?;
     block.push(&stream)?;
-    // As many graphs for the driver's function, made in turns with the cache's, so that
-    // both find caches alike.
+    // As many graphs for the driver's function, created in turns with the cache's, so that both
+    // find the caches in the same state.
     let mut bare = Vec::new();
     for number in 0..2 * options.keys {
         let (number, bares) = (number / 2, [1, 2].contains(&(number % 4)));
@@ -180,7 +180,7 @@ fn costs(context: &Context, options: &Options, rounds: usize, launches: usize) -
             options.keys
         );
         let figures = |values: &mut Vec<f64>| {
-            // The first find cold caches and a clock that rises.
+            // The first ones find cold caches and a rising clock frequency.
             let cold = values.len() / 10;
             values.drain(..cold);
             values.sort_by(f64::total_cmp);

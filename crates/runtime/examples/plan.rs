@@ -1,5 +1,5 @@
-//! How long plans take, and how much they waste: `cargo run --release -p
-//! fercuda-runtime --example plan [SEED]`.
+//! Measures the time and the waste of plans: `cargo run --release -p fercuda-runtime --example plan
+//! [SEED]`.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 
 use std::time::Instant;
@@ -23,8 +23,7 @@ fn need(bytes: u64, from: u32, until: u32) -> Need {
     }
 }
 
-/// Kept from a forward step to the backward one that mirrors it, with what each step
-/// needs for itself.
+/// Kept from a forward step to the backward one that mirrors it, with scratch memory of each step.
 fn training(random: &mut Rng) -> Vec<Need> {
     let steps = COUNT / 2;
     let kept = (0..steps).map(|n| need(bytes(random), n, 2 * steps - n));
@@ -60,9 +59,7 @@ fn main() -> Result<(), PlanError> {
     let named = std::env::args().nth(1).and_then(|seed| seed.parse().ok());
     let seed = named.unwrap_or_else(|| fastrand::u64(..));
     let mut random = Rng::with_seed(seed);
-    println!(
-        "{COUNT} needs, seed {seed}; waste is what the arena has above the most that is needed at one step"
-    );
+    println!("{COUNT} needs, seed {seed}; waste is the arena's excess over the peak of live bytes");
     println!("| needs | ms, median of 5 | arena, MiB | waste |");
     println!("|---|---|---|---|");
     type Make = fn(&mut Rng) -> Vec<Need>;

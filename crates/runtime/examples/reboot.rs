@@ -1,13 +1,12 @@
-//! Reboots a runtime many times in one process, and looks each time whether the driver
-//! says that as much memory is free as before. On the software device every tenth time
-//! comes after a kernel that has written where nothing is; NVIDIA's driver does not
-//! recover from that (see the README).
+//! Reboots a runtime many times in one process, and checks each time that the driver reports as
+//! much free memory as before. On the software device every tenth reboot follows a kernel that has
+//! written to an invalid address; NVIDIA's driver does not recover from that (see the README).
 //!
 //! `cargo run --release -p fercuda-runtime --example reboot -- 1000`
 #![expect(
     unsafe_code,
     clippy::print_stdout,
-    reason = "it launches a kernel that fails, resets a context, and says what came of it"
+    reason = "it launches a kernel that fails, resets a context, and prints the result"
 )]
 
 #[path = "../tests/faulty/mod.rs"]
@@ -31,7 +30,7 @@ fn main() -> Result<()> {
     }
     // SAFETY: nothing else uses the context.
     unsafe { runtime.reset() }?;
-    // By the end of the first round the driver has made what it makes for itself.
+    // After the first round the driver has allocated its own memory.
     let mut before = None;
     let (mut plain, mut resets) = (Duration::ZERO, Duration::ZERO);
     let mut reset_count = 0;
@@ -65,7 +64,7 @@ fn main() -> Result<()> {
         assert!(reboot.was_reset == is_faulty, "{reboot:?}");
         assert!(
             session.download::<u32>(id).is_err(),
-            "a handle of before names something"
+            "an earlier handle names something"
         );
         let after = runtime.memory()?;
         let before = *before.get_or_insert(after);

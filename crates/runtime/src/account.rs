@@ -1,35 +1,35 @@
-//! What a session holds of its device, and may.
+//! Accounting of the device memory that a session holds, and its limit.
 //!
-//! Invariant: what is charged together is within the limit, and is counted until its
-//! [`Charge`] is dropped.
+//! Invariant: the sum of all charges is within the limit. A charge counts until its [`SessionCharge`] is
+//! dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
-/// See the module.
+/// Counters and limit of one session. See the module.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct SessionAccount {
     session: String,
     limit_bytes: Option<u64>,
     held_bytes: AtomicU64,
     peak_bytes: AtomicU64,
-    /// Of those held, the ones that no handle leads to any more.
+    /// The part of `held_bytes` that no handle refers to any more.
     freed_bytes: AtomicU64,
 }
 
 /// Bytes that are counted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Charge {
-    account: Arc<Account>,
+pub(crate) struct SessionCharge {
+    account: Arc<SessionAccount>,
     bytes: u64,
     is_freed: AtomicBool,
 }
 
-impl Charge {
-    /// The last handle has gone. It is counted on, as somebody else may have the memory,
-    /// or the driver not yet.
+impl SessionCharge {
+    /// Records that the last handle is gone. The bytes still count, because another owner or the
+    /// driver may still have the memory.
     pub(crate) fn note_freed(&self) {
         if !self.is_freed.swap(true, Relaxed) {
             self.account.freed_bytes.fetch_add(self.bytes, Relaxed);
@@ -37,7 +37,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for SessionCharge {
     fn drop(&mut self) {
         if *self.is_freed.get_mut() {
             self.account.freed_bytes.fetch_sub(self.bytes, Relaxed);
@@ -46,7 +46,7 @@ impl Drop for Charge {
     }
 }
 
-impl Account {
+impl SessionAccount {
     pub(crate) fn new(session: &str, limit_bytes: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             session: session.to_owned(),
@@ -57,11 +57,11 @@ impl Account {
         })
     }
 
-    /// Counts bytes that are about to be taken.
+    /// Charges bytes before they are allocated.
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge> {
+    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<SessionCharge> {
         let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
         let within = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
         let held = self.held_bytes.fetch_update(Relaxed, Relaxed, within);
@@ -72,15 +72,15 @@ impl Account {
             freed_bytes: self.freed_bytes.load(Relaxed),
             asked_bytes: bytes,
         })?;
-        Ok(Charge {
+        Ok(SessionCharge {
             account: self.clone(),
             bytes,
             is_freed: AtomicBool::new(false),
         })
     }
 
-    /// What was charged has been got.
-    pub(crate) fn lift_peak(&self) {
+    /// Updates the peak after an allocation has succeeded.
+    pub(crate) fn update_peak(&self) {
         self.peak_bytes.fetch_max(self.held_bytes(), Relaxed);
     }
 

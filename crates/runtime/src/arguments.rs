@@ -1,10 +1,10 @@
-//! An argument block of a session's: what changes from replay to replay, as its buffers.
+//! Argument block of a session: values that change from replay to replay, as buffers.
 //!
-//! Invariants: the whole block and each field are buffers of the session, so whatever takes
-//! buffers takes them. A push is in the session's order. What sets a value waits for no push:
-//! that may wait for the device, and the device for a host function that sets one. The block
-//! ends with the session; graphs that were given its memory hold that. Elsewhere: fields and
-//! pushes (`graphs::block`).
+//! Invariants: the whole block and each field are buffers of the session, so every call that takes
+//! buffers takes them. A push is ordered in the session's stream. Setting a value never waits for
+//! a push: a push may wait for the device, and the device for a host function that sets a value.
+//! The block is torn down with the session; graphs that were given its memory retain that.
+//! Elsewhere: fields and pushes (`graphs::block`).
 
 use std::sync::{Arc, Mutex};
 
@@ -14,40 +14,40 @@ use fercuda_tensor::Layout;
 use crate::error::Error;
 use crate::error::Result;
 use crate::graphs::{ArgumentBlock, BlockLayout, Field, FieldType};
-use crate::machine::lock;
-use crate::owned::Ends;
+use crate::owned::TearDown;
+use crate::runtime::lock;
 use crate::session::{BufferId, Session};
 
-/// A block of arguments of a session's ([`Session::arguments`]). At first all bytes are 0.
+/// An argument block of a session ([`Session::arguments`]), initially all zeros.
 ///
 /// All calls may be made from any thread; [`Arguments::set_at`] also in a host callback.
 #[derive(Debug)]
 pub struct Arguments {
     session: Session,
-    block: Arc<Block>,
+    block: Arc<SharedBlock>,
     whole: BufferId,
 }
 
-/// What the host sets, and by what it is pushed.
+/// Host copy of the values, and the block that pushes them.
 #[derive(Debug)]
-struct Block {
+struct SharedBlock {
     layout: BlockLayout,
-    /// Held for no longer than a copy of them takes.
+    /// Held no longer than a copy of the values takes.
     host: Mutex<Vec<u8>>,
-    /// Held over a push, and locked before `host`. None when the session has ended.
+    /// Held during a push, and locked before `host`. `None` once the session has ended.
     pushed: Mutex<Option<ArgumentBlock>>,
 }
 
-impl Ends for Block {
-    fn end(&self) {
+impl TearDown for SharedBlock {
+    fn tear_down(&self) {
         let pushed = lock(&self.pushed).take();
         drop(pushed);
     }
 }
 
 impl Session {
-    /// A block with these fields, in memory of the pool; `pushes` of it may be under way, or
-    /// a few more.
+    /// Allocates a block with these fields in memory of the pool, with room for at least `pushes`
+    /// pushes in flight.
     ///
     /// # Errors
     /// [`Error::Limit`]; [`Error::Graph`]; [`Error::Cuda`]; [`Error::Ended`];
@@ -56,19 +56,19 @@ impl Session {
         let core = &self.core;
         core.with(|_| Ok(()))?;
         let made = || ArgumentBlock::new(core.stream(), layout.clone(), pushes);
-        let block = core.acting(made)?;
+        let block = core.as_tenant(made)?;
         let memory = block.memory();
         let whole = core.adopt(memory.part(0, memory.len())?)?;
         let arguments = Arguments {
             session: self.clone(),
-            block: Arc::new(Block {
+            block: Arc::new(SharedBlock {
                 layout,
                 host: Mutex::new(vec![0; memory.len()]),
                 pushed: Mutex::new(Some(block)),
             }),
             whole,
         };
-        // Under the table's lock, so that the session does not end in between.
+        // Under the table's lock, so that the session cannot end in between.
         core.with(|_| {
             let block = Arc::downgrade(&arguments.block);
             core.owned().keep_until_end(block as _);
@@ -79,13 +79,13 @@ impl Session {
 }
 
 impl Arguments {
-    /// All of it as a buffer of bytes, which ends with this.
+    /// The whole block as a buffer of bytes, which is freed with this block.
     pub fn whole(&self) -> BufferId {
         self.whole
     }
 
-    /// Another handle to a field's values: of no dimensions if it is one, else of one. It
-    /// is the caller's to free.
+    /// Returns another handle to a field's values: zero-dimensional if the field has one value,
+    /// else one-dimensional. The caller frees it.
     ///
     /// # Errors
     /// [`Error::Graph`] for a field of another layout; [`Error::Ended`].
@@ -101,7 +101,7 @@ impl Arguments {
         self.session.view(self.whole, |_| Ok((layout, offset)))
     }
 
-    /// Sets one of a field's values for the next push. Waits for nothing.
+    /// Sets one of a field's values for the next push. Never waits.
     ///
     /// # Errors
     /// As for [`Arguments::field`].
@@ -111,9 +111,8 @@ impl Arguments {
         Ok(self.block.layout.set(host, field, index, value)?)
     }
 
-    /// Queues a copy of all that was set, behind the session's work. Waits only if the
-    /// device is more pushes behind than the block was made for, or work that was given
-    /// before waits on the host.
+    /// Queues a copy of all values, behind the session's work. Waits only if more pushes are in
+    /// flight than the block was made for, or if work submitted before waits on the host.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Ended`]; [`Error::Forked`].
@@ -126,7 +125,7 @@ impl Arguments {
                 pushed.host_mut().copy_from_slice(&lock(&block.host));
                 Ok(pushed.push(stream)?)
             }
-            // The session ends, and nobody will see it.
+            // The session is being torn down, and no reader is left.
             None => Ok(()),
         })
     }
@@ -136,12 +135,12 @@ impl Drop for Arguments {
     fn drop(&mut self) {
         let core = &self.session.core;
         if core.check_process().is_err() {
-            // It is memory of the parent's, and a thread of the parent's may have the locks.
+            // The memory is the parent's, and one of the parent's threads may hold the locks.
             std::mem::forget(self.block.clone());
             return;
         }
-        core.acting(|| self.block.end());
-        // It may be freed already, or the session ended.
+        core.as_tenant(|| self.block.tear_down());
+        // The handle may be freed already, or the session ended.
         drop(self.session.free(self.whole));
     }
 }

@@ -1,9 +1,9 @@
-//! Memory that an allocator of the program's own gives.
+//! Memory from an allocator that the program provides.
 //!
-//! Invariants: what an allocator gave it is given back once, behind the last work with it,
-//! unless it lies over what is in use. No lock is held while it is called.
+//! Invariants: memory from an allocator is freed once, behind the last work with it, unless it
+//! overlaps memory in use. No lock is held while an allocator is called.
 //!
-//! Elsewhere: how memory is lent in the order of a stream (`fercuda_cuda`).
+//! Elsewhere: stream-ordered lending of memory (`fercuda_cuda`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,31 +14,34 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda::{DeviceAddr, DeviceBuffer, Stream};
 
 use crate::error::{Error, Result};
-use crate::jobs::said;
-use crate::machine::{Machine, lock};
+use crate::jobs::panic_message;
+use crate::runtime::{RuntimeInner, lock};
 
-/// Memory of an allocator begins at a multiple of this, as the driver's does.
+/// Required alignment of an allocator's memory; the driver's own alignment.
 const ALIGNMENT_BYTES: u64 = 256;
 
-/// Gives a session the memory of its buffers of [`Regime::Callbacks`](crate::Regime), and
-/// takes it back: from [`Runtime::session_with_allocator`](crate::Runtime) on, until the
-/// session has ended and its last memory was taken back.
+/// Allocator of the buffers of [`Regime::Callbacks`](crate::Regime) of a session, from
+/// [`Runtime::session_with_allocator`](crate::Runtime) on, until the session has ended and its
+/// last memory was freed.
 ///
-/// Calls come from several threads, also at the same time. In them the driver and sessions
-/// may be used, its own too; but [`Allocator::allocate`] is not asked within itself.
+/// Calls come from several threads, also concurrently. They may use the driver and sessions, the
+/// allocator's own too; but [`Allocator::allocate`] is not called recursively.
 ///
 /// # Safety
-/// Work that is queued in `stream` after [`Allocator::allocate`] has returned an address can
-/// use `bytes` from there on, and nobody else does, until [`Allocator::free`] is called with
-/// it and the work is done that `stream` had then.
-#[expect(unsafe_code, reason = "only who gives memory knows that it is there")]
+/// Work that is queued in `stream` after [`Allocator::allocate`] has returned an address has
+/// exclusive use of `bytes` from there on, until [`Allocator::free`] is called with it and the
+/// work that `stream` had then is done.
+#[expect(
+    unsafe_code,
+    reason = "only the allocator knows that its memory exists"
+)]
 pub unsafe trait Allocator: Send + Sync {
-    /// Memory of so many bytes, at least 1, at a multiple of `alignment`, a power of two.
-    /// `stream` is the session's. What is taken from the driver meanwhile is charged to the
-    /// session's tenant, until the driver has it back.
+    /// Allocates at least 1 byte, at a multiple of `alignment`, a power of two. `stream` is the
+    /// session's. Driver memory allocated meanwhile is charged to the session's tenant until the
+    /// driver has it back.
     ///
     /// # Errors
-    /// Why there is none, which [`Error::Allocator`] says; a panic does the same.
+    /// The reason, which [`Error::Allocator`] reports; a panic is reported the same way.
     fn allocate(
         &self,
         bytes: u64,
@@ -46,53 +49,52 @@ pub unsafe trait Allocator: Send + Sync {
         stream: &Stream,
     ) -> std::result::Result<DeviceAddr, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Takes memory back that [`Allocator::allocate`] gave, once: all work with it is before
-    /// what `stream` is given from now on, but the device need not have done it. With no
-    /// stream the context has failed or was reset, and nothing runs there: what the driver
-    /// gave is given back to it without one. A panic ends there.
+    /// Frees memory from [`Allocator::allocate`], once: all work with it precedes whatever is
+    /// queued in `stream` from now on, but need not be complete. Without a stream the context has
+    /// failed or was reset, and nothing runs there: memory of the driver is freed without a stream.
+    /// A panic is caught.
     fn free(&self, address: DeviceAddr, bytes: u64, stream: Option<&Stream>);
 }
 
-/// The ranges that the allocators of a machine's sessions have given, by where they begin,
-/// with where they end.
-pub(crate) type Given = Mutex<BTreeMap<u64, u64>>;
+/// The ranges that the allocators of a runtime's sessions have lent, from begin to end address.
+pub(crate) type LentRanges = Mutex<BTreeMap<u64, u64>>;
 
 /// A session's allocator.
-pub(crate) struct Lender {
+pub(crate) struct SessionAllocator {
     session: String,
-    machine: Arc<Machine>,
+    runtime: Arc<RuntimeInner>,
     allocator: Arc<dyn Allocator>,
 }
 
-impl fmt::Debug for Lender {
+impl fmt::Debug for SessionAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lender").finish_non_exhaustive()
+        f.debug_struct("SessionAllocator").finish_non_exhaustive()
     }
 }
 
 thread_local! {
-    /// The allocators that the calling thread is asking, by their addresses.
-    static ASKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The allocators that the calling thread is calling, by their addresses.
+    static CALLING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Lender {
+impl SessionAllocator {
     pub(crate) fn new(
         session: &str,
-        machine: &Arc<Machine>,
+        runtime: &Arc<RuntimeInner>,
         allocator: Arc<dyn Allocator>,
     ) -> Arc<Self> {
         Arc::new(Self {
             session: session.to_owned(),
-            machine: machine.clone(),
+            runtime: runtime.clone(),
             allocator,
         })
     }
 
-    /// Memory for so many bytes, at least 1, in the order of `stream`.
+    /// Allocates so many bytes, at least 1, ordered in `stream`.
     ///
     /// # Errors
     /// [`Error::Allocator`]; [`Error::Cuda`] while the stream is captured.
-    #[expect(unsafe_code, reason = "an allocator is one by an unsafe promise")]
+    #[expect(unsafe_code, reason = "implementing an allocator is an unsafe promise")]
     pub(crate) fn lend(self: &Arc<Self>, stream: &Stream, bytes: u64) -> Result<DeviceBuffer<u8>> {
         if stream.is_capturing() {
             let error = fercuda_cuda::Error::Capturing {
@@ -102,18 +104,18 @@ impl Lender {
             return Err(error.into());
         }
         let address = self.ask(stream, bytes)?;
-        let lender = self.clone();
-        // SAFETY: an allocator's promise, whose address was looked at; the range is within
-        // the address space, and is the buffer's alone as long as it is among those given.
+        let allocator = self.clone();
+        // SAFETY: the allocator's promise, and `ask` has validated the address; the range is within
+        // the address space, and exclusive to the buffer as long as it is among the lent ones.
         let lent = unsafe {
             DeviceBuffer::lent(stream, address, bytes as usize, move |stream| {
-                lender.end(address, bytes, stream);
+                allocator.end(address, bytes, stream);
             })
         };
         Ok(lent?)
     }
 
-    /// An address that nothing is wrong with, among those given.
+    /// Returns a validated address, which is now among the lent ones.
     fn ask(&self, stream: &Stream, bytes: u64) -> Result<DeviceAddr> {
         let refused = |why: String, advice: &'static str| Error::Allocator {
             session: self.session.clone(),
@@ -121,10 +123,10 @@ impl Lender {
             why,
             advice,
         };
-        let _asking = Asking::of(self).ok_or_else(|| {
+        let _call = AllocatorCall::of(self).ok_or_else(|| {
             refused(
-                "it was asked by itself".into(),
-                "memory of another regime, or of another session, in the allocator",
+                "it was called recursively".into(),
+                "to use memory of another regime, or of another session, in the allocator",
             )
         })?;
         let ask = || self.allocator.allocate(bytes, ALIGNMENT_BYTES, stream);
@@ -133,74 +135,74 @@ impl Lender {
             Ok(Ok(address)) => address,
             Ok(Err(why)) => return Err(refused(why.to_string(), "to free some of its memory")),
             Err(panic) => {
-                let why = format!("it panicked: {}", said(panic.as_ref()));
-                // What was thrown may throw again when it is dropped.
+                let why = format!("it panicked: {}", panic_message(panic.as_ref()));
+                // A payload's destructor may panic too.
                 std::mem::forget(panic);
                 return Err(refused(why, "to have it return an error"));
             }
         };
         if address.0 == 0 {
-            let advice = "to have it return an error where it has no memory";
-            return Err(refused("it gave address 0".into(), advice));
+            let advice = "to return an error from it when it has no memory";
+            return Err(refused("it returned address 0".into(), advice));
         }
         let end = address.0.checked_add(bytes);
-        let given = &self.machine.given;
-        if let Some((from, until)) = add(given, address.0, end.unwrap_or(u64::MAX)) {
+        let lent_ranges = &self.runtime.lent_ranges;
+        if let Some((from, until)) = add(lent_ranges, address.0, end.unwrap_or(u64::MAX)) {
             let why = format!(
-                "it gave {address}, and from {from:#x} to {until:#x} memory of it is in use; it was not given back"
+                "it returned {address}, which overlaps memory in use from {from:#x} to {until:#x}; it was not freed"
             );
-            let advice = "to have it give what it has taken back, or never gave";
+            let advice = "to return only memory that is free";
             return Err(refused(why, advice));
         }
         if end.is_none() || !address.0.is_multiple_of(ALIGNMENT_BYTES) {
             self.end(address, bytes, Some(stream));
             let why = format!(
-                "it gave {address}, which is no multiple of {ALIGNMENT_BYTES} with as many bytes behind it; it was given back"
+                "it returned {address}, which is no multiple of {ALIGNMENT_BYTES}, or too near the end of the address space; it was freed"
             );
-            return Err(refused(why, "to have it give addresses that are"));
+            return Err(refused(why, "to return aligned addresses"));
         }
         Ok(address)
     }
 
     fn end(&self, address: DeviceAddr, bytes: u64, stream: Option<&Stream>) {
-        // Before, since from then on it may be given again.
-        lock(&self.machine.given).remove(&address.0);
+        // Before the call, since from then on the allocator may return the range again.
+        lock(&self.runtime.lent_ranges).remove(&address.0);
         let free = || self.allocator.free(address, bytes, stream);
         let taken = catch_unwind(AssertUnwindSafe(free));
-        // What was thrown may throw again when it is dropped.
+        // A payload's destructor may panic too.
         std::mem::forget(taken);
     }
 }
 
-/// While this is there the calling thread asks an allocator.
-struct Asking;
+/// Guard while the calling thread calls an allocator.
+struct AllocatorCall;
 
-impl Asking {
-    /// None if it does already.
-    fn of(lender: &Lender) -> Option<Self> {
-        let this = std::ptr::from_ref(lender).addr();
-        ASKED.with_borrow_mut(|asked| {
-            let is_new = !asked.contains(&this);
-            is_new.then(|| asked.push(this))
+impl AllocatorCall {
+    /// Returns `None` for a recursive call.
+    fn of(allocator: &SessionAllocator) -> Option<Self> {
+        let this = std::ptr::from_ref(allocator).addr();
+        CALLING.with_borrow_mut(|calling| {
+            let is_new = !calling.contains(&this);
+            is_new.then(|| calling.push(this))
         })?;
         Some(Self)
     }
 }
 
-impl Drop for Asking {
+impl Drop for AllocatorCall {
     fn drop(&mut self) {
-        ASKED.with_borrow_mut(Vec::pop);
+        CALLING.with_borrow_mut(Vec::pop);
     }
 }
 
-/// Adds a range, or says which one there is that it would lie over.
-pub(crate) fn add(given: &Given, from: u64, until: u64) -> Option<(u64, u64)> {
-    let mut given = lock(given);
-    let below = given.range(..until).next_back();
+/// Adds a range, or returns the existing one that it would overlap.
+pub(crate) fn add(lent_ranges: &LentRanges, from: u64, until: u64) -> Option<(u64, u64)> {
+    let mut lent_ranges = lock(lent_ranges);
+    let below = lent_ranges.range(..until).next_back();
     let over = below.filter(|(_, end)| **end > from);
     let over = over.map(|(from, until)| (*from, *until));
     if over.is_none() {
-        given.insert(from, until);
+        lent_ranges.insert(from, until);
     }
     over
 }
@@ -210,15 +212,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_lies_over_no_other() {
-        let given = Given::default();
+    fn ranges_never_overlap() {
+        let lent_ranges = LentRanges::default();
         let mut random = fastrand::Rng::new();
         let seed = random.get_seed();
         let mut kept: Vec<(u64, u64)> = Vec::new();
         for _ in 0..2000 {
             let from = random.u64(1..300);
             let until = from + random.u64(1..20);
-            let over = add(&given, from, until);
+            let over = add(&lent_ranges, from, until);
             let is_over = |it: &&(u64, u64)| it.0 < until && from < it.1;
             match over {
                 Some(other) => assert!(kept.iter().filter(is_over).any(|it| *it == other)),
@@ -229,7 +231,7 @@ mod tests {
             }
             if kept.len() > 8 {
                 let (from, _) = kept.swap_remove(random.usize(0..kept.len()));
-                lock(&given).remove(&from);
+                lock(&lent_ranges).remove(&from);
             }
         }
     }

@@ -1,15 +1,14 @@
-//! A kernel that stays, and the queue from which it takes tasks.
+//! Dispatcher: a resident kernel, and the ring buffers from which it takes tasks.
 //!
-//! Tasks are written to slots in pinned memory that the device reads; a resident kernel
-//! takes them, runs the function of their number and writes the result to pinned memory
-//! that the host reads. Nothing is launched for a task, and the host calls no driver.
+//! Tasks are written to slots in pinned memory that the device reads; a resident kernel takes
+//! them, runs the function of their number and writes the result to pinned memory that the host
+//! reads. A task needs no launch, and no driver call.
 //!
-//! Invariants: a slot is the host's from when its last result was taken until its ticket
-//! is written (release), and the device's from when it has read that ticket (acquire)
-//! until it has written the same one to the result (release); a ticket is run by one
-//! block, once. What a bad task does is its own error. Elsewhere: functions and the
-//! kernel (`task`), functions that there are (`standard`), how it ends (`ending`),
-//! dispatchers that a session owns (`resident`).
+//! Invariants: the host owns a slot from when its last result was taken until its ticket is
+//! written (release), and the device owns it from when it has read that ticket (acquire) until it
+//! has written the same one to the result (release); a ticket is run by one block, once. A bad
+//! task only fails itself. Elsewhere: functions and the kernel (`task`), built-in functions
+//! (`standard`), shutdown (`shutdown`), dispatchers that a session owns (`resident`).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,40 +17,40 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, DeviceBuffer, Event, Function, Launch, SharedWords, Stream};
 
-use crate::machine::lock;
-use crate::session::Entry;
+use crate::runtime::lock;
+use crate::session::BufferEntry;
 
-mod ending;
+mod shutdown;
 mod standard;
 mod task;
 
-use ending::{Hold, Patience, Used, Verdict};
+use shutdown::{KernelResources, ResourceState, WatchdogTimer, WatchdogVerdict};
 use task::{
     ARGUMENTS, BEGUN, BUDGET, CANCEL, DONE, GO_ON, NUMBER, READY, RESULT_WORDS, SLOT_WORDS, SPANS,
     STATUS, STEPS, VALUE,
 };
 
-pub(crate) use task::Kernels;
+pub(crate) use task::KernelCache;
 
 pub use standard::StandardTask;
 pub use task::{TASK_SPANS, TASK_WORDS, Task, TaskId, TaskSet, TaskSpan};
 
-/// How a dispatcher is set up.
+/// Options of a dispatcher.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchOptions {
-    /// Slots of each priority, a power of two.
+    /// Slots of each priority's ring, a power of two.
     pub capacity: u32,
-    /// How many priorities there are, 1 to 8. The first has the highest.
+    /// Number of priorities, 1 to 8. The first has the highest.
     pub priorities: u32,
-    /// Blocks that take tasks. Each takes a place on the device for as long as it lives.
+    /// Blocks that take tasks. Each occupies the device for as long as the kernel lives.
     pub blocks: u32,
     /// Threads of a block, a multiple of 32, at most 1024.
     pub threads: u32,
-    /// How long a block rests, in nanoseconds, before it looks for tasks again.
+    /// How long an idle block sleeps between polls, in nanoseconds.
     pub idle_ns: u32,
-    /// Steps that a thread of a task may make, if the task does not say.
+    /// Default limit of the steps of a task's thread.
     pub steps: u32,
-    /// A task that runs longer is cancelled by who waits for it; if it does not end
+    /// A task that runs longer is cancelled by the thread that waits for it; if it does not end
     /// within as long again, the dispatcher is lost.
     pub watchdog: Duration,
 }
@@ -70,182 +69,181 @@ impl Default for DispatchOptions {
     }
 }
 
-/// Why a task was not taken, or a dispatcher not started or ended.
+/// Error of submitting a task, or of starting or stopping a dispatcher.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DispatchError {
     /// The ring of its priority is full.
     #[error(
-        "all {capacity} slots of priority {priority} are taken\ntry: to wait for an earlier task first, or a larger capacity"
+        "all {capacity} slots of priority {priority} are in use\ntry: to wait for an earlier task first, or a larger capacity"
     )]
     Full {
-        /// Of which priority.
+        /// The priority.
         priority: u32,
-        /// Its slots.
+        /// Its number of slots.
         capacity: u32,
     },
-    /// It takes no tasks any more.
+    /// The dispatcher refuses new tasks.
     #[error("the dispatcher has been stopped\ntry: another one")]
     Stopped,
-    /// It has been told to stop, and still runs what it was given.
+    /// The dispatcher was requested to stop, and still has tasks to run.
     #[error("the dispatcher still has {waiting} tasks to run\ntry: to wait longer")]
     Running {
-        /// How many.
+        /// Number of these tasks.
         waiting: u64,
     },
-    /// A buffer that tasks cannot have.
+    /// A buffer that cannot be registered.
     #[error("buffer {id} cannot be registered: {why}")]
     Buffer {
         /// Its name.
         id: String,
-        /// Why not, and what to try.
+        /// The cause, and what to try.
         why: String,
     },
-    /// A task does not end, and nothing ends it.
+    /// A task does not end, and cannot be cancelled.
     #[error(
-        "the resident kernel does not answer: a task runs for ever\ntry: loops of the task's own; this one ends with the process"
+        "the resident kernel does not respond: a task runs for ever\ntry: `for_each` and `repeat` for loops in tasks; this kernel ends with the process"
     )]
     Lost,
-    /// It is that of another process, of which this one is a fork.
+    /// This process is a forked child of the dispatcher's process.
     #[error(
-        "the dispatcher is that of process {process}, of which this is a fork\ntry: another one here"
+        "the dispatcher belongs to process {process}, from which this one was forked\ntry: to start another one here"
     )]
     Forked {
-        /// Whose it is.
+        /// The dispatcher's process.
         process: u32,
     },
-    /// Options or arguments that there cannot be.
+    /// Invalid options or arguments.
     #[error("{why}")]
     Value {
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
     /// The kernel could not be built.
     #[error(transparent)]
     Build(#[from] fercuda_ptx::build::BuildError),
-    /// The driver's.
+    /// The driver's error.
     #[error(transparent)]
     Cuda(#[from] fercuda_cuda::Error),
-    /// What the session says.
+    /// The session's error.
     #[error(transparent)]
     Session(#[from] crate::Error),
 }
 
-/// Why a task gave no result.
+/// Error of a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// Its function said so.
+    /// Its function reported failure.
     #[error("the task failed")]
     Failed,
-    /// A span was not inside its buffer or no whole elements of it, or an index not
-    /// inside its span. What was outside was not touched.
+    /// A span was not inside its buffer or not whole elements, or an index not inside its span.
+    /// Nothing outside was accessed.
     #[error(
-        "the task reached outside of what it was passed\ntry: spans within the registered buffers"
+        "the task accessed memory outside its spans or buffers\ntry: spans within the registered buffers"
     )]
     OutOfBounds,
-    /// A thread used up its steps.
+    /// A thread exhausted its steps.
     #[error("the task used up its {steps} steps\ntry: a larger budget, or smaller tasks")]
     OverBudget {
-        /// The budget.
+        /// The limit.
         steps: u32,
     },
     /// It was cancelled, by [`TaskJob::cancel`] or the watchdog.
     #[error("the task was cancelled")]
     Cancelled,
     /// There is no function of that number.
-    #[error("there is no task {number}\ntry: a number that this dispatcher's set gave")]
+    #[error("there is no task {number}\ntry: a number from this dispatcher's task set")]
     Unknown {
         /// The number.
         number: u32,
     },
-    /// The dispatcher ended before it was run.
-    #[error("the dispatcher ended before it came to this task")]
+    /// The dispatcher ended before the task was begun.
+    #[error("the dispatcher ended before it began this task")]
     Stopped,
-    /// It was not done in time; it still may be.
+    /// The wait timed out; the task goes on.
     #[error("the task was not done in time, and goes on\ntry: to wait longer, or to cancel it")]
     TimedOut,
-    /// It runs for ever, and nothing ends it.
-    #[error("the task does not end, and the dispatcher with it")]
+    /// The task runs for ever, and cannot be cancelled.
+    #[error("the task does not end, and neither does its dispatcher")]
     Lost,
-    /// It is that of another process, of which this one is a fork.
-    #[error("the task is that of process {process}, of which this is a fork")]
+    /// This process is a forked child of the task's process.
+    #[error("the task belongs to process {process}, from which this one was forked")]
     Forked {
-        /// Whose it is.
+        /// The task's process.
         process: u32,
     },
     /// The device failed.
     #[error("the device failed: {why}")]
     Device {
-        /// What it said.
+        /// The driver's error.
         why: String,
     },
 }
 
-/// What a task gave.
+/// Result of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskDone {
-    /// What it returned, or 0.
+    /// Its return value, or 0.
     pub value: u64,
     /// Steps that its first thread made.
     pub steps: u32,
 }
 
-/// Memory that tasks may touch, registered with a dispatcher.
+/// QueueMemory that tasks may access, to be registered with a dispatcher.
 #[derive(Debug, Default)]
 pub struct TaskBuffers {
-    all: Vec<Registered>,
+    all: Vec<RegisteredBuffer>,
 }
 
 #[derive(Debug)]
-enum Registered {
+enum RegisteredBuffer {
     Device(DeviceBuffer<u8>),
-    /// A session's, whose account has it as long as this is there.
+    /// A session's buffer, charged to its account as long as this exists.
     Owned {
         memory: DeviceBuffer<u8>,
-        _entry: Entry,
+        _entry: BufferEntry,
     },
     Host(Arc<SharedWords>),
 }
 
-/// One of [`TaskBuffers`].
+/// Index of a buffer in [`TaskBuffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskBuffer(pub u32);
 
 impl TaskBuffers {
-    /// None.
+    /// An empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds device memory. Until the dispatcher has ended, other work that uses it is
-    /// ordered by the host alone: it waits for tasks before such work, and for that
-    /// work before tasks.
+    /// Adds device memory. Until the dispatcher has ended, other work that uses it must be ordered
+    /// by the host: the host waits for tasks before such work, and for that work before tasks.
     pub fn device(&mut self, memory: DeviceBuffer<u8>) -> TaskBuffer {
-        self.add(Registered::Device(memory))
+        self.add(RegisteredBuffer::Device(memory))
     }
 
-    /// Adds memory of the host's.
+    /// Adds host memory.
     pub fn host(&mut self, memory: Arc<SharedWords>) -> TaskBuffer {
-        self.add(Registered::Host(memory))
+        self.add(RegisteredBuffer::Host(memory))
     }
 
-    /// Adds memory of a session's: what the entry reaches.
-    pub(crate) fn owned(&mut self, memory: DeviceBuffer<u8>, entry: Entry) -> TaskBuffer {
-        self.add(Registered::Owned {
+    /// Adds memory of a session: what the entry reaches.
+    pub(crate) fn owned(&mut self, memory: DeviceBuffer<u8>, entry: BufferEntry) -> TaskBuffer {
+        self.add(RegisteredBuffer::Owned {
             memory,
             _entry: entry,
         })
     }
 
-    fn add(&mut self, it: Registered) -> TaskBuffer {
+    fn add(&mut self, it: RegisteredBuffer) -> TaskBuffer {
         self.all.push(it);
         TaskBuffer((self.all.len() - 1) as u32)
     }
 }
 
-/// What a task is passed.
+/// Arguments of a task.
 #[derive(Clone, Debug)]
 pub struct TaskArgs {
     words: [u64; TASK_WORDS],
@@ -266,13 +264,13 @@ impl Default for TaskArgs {
 }
 
 impl TaskArgs {
-    /// Nothing.
+    /// No arguments.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One word more.
+    /// Adds a word.
     #[must_use]
     pub fn word(mut self, value: u64) -> Self {
         if let Some(word) = self.words.get_mut(self.used.0) {
@@ -282,11 +280,11 @@ impl TaskArgs {
         self
     }
 
-    /// One span more: these bytes of a registered buffer.
+    /// Adds a span: these bytes of a registered buffer.
     #[must_use]
     pub fn span(mut self, buffer: TaskBuffer, bytes: Range<u64>) -> Self {
         if let Some(span) = self.spans.get_mut(self.used.1) {
-            // An end before the beginning is no span of any buffer.
+            // An end before the beginning becomes a length that is outside any buffer.
             let len = bytes.end.checked_sub(bytes.start).unwrap_or(u64::MAX);
             *span = (buffer.0, bytes.start, len);
         }
@@ -294,7 +292,7 @@ impl TaskArgs {
         self
     }
 
-    /// Steps that each thread may make.
+    /// Limits the steps of each thread.
     #[must_use]
     pub fn steps(mut self, steps: u32) -> Self {
         self.steps = Some(steps);
@@ -302,64 +300,64 @@ impl TaskArgs {
     }
 }
 
-/// What host and device share.
+/// QueueMemory shared by host and device.
 #[derive(Clone, Debug)]
-struct Memory {
+struct QueueMemory {
     slots: Arc<SharedWords>,
     results: Arc<SharedWords>,
     control: Arc<SharedWords>,
 }
 
-/// How much there was to do.
+/// Counters of a dispatcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DispatchStats {
-    /// Tasks that were taken in.
+    /// Tasks submitted.
     pub submitted: u64,
-    /// Of those, how many are waiting or being run.
+    /// Tasks waiting or running.
     pub waiting: u64,
-    /// How many the device has answered, well or not.
+    /// Tasks that the device has completed, with or without success.
     pub done: u64,
-    /// How many were given up: the dispatcher ended before they did.
+    /// Tasks dropped: the dispatcher ended before they did.
     pub dropped: u64,
-    /// Whether it takes no more.
+    /// Whether it refuses new tasks.
     pub is_stopped: bool,
     /// Whether a task runs for ever.
     pub is_lost: bool,
 }
 
-/// A resident kernel's tasks, and what it uses.
+/// The tasks of a resident kernel, and its resources.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    memory: Memory,
+pub(crate) struct TaskQueue {
+    memory: QueueMemory,
     options: DispatchOptions,
     process: u32,
     stream: Stream,
-    rings: Vec<Mutex<Ring>>,
+    rings: Vec<Mutex<TaskRing>>,
     stopped: AtomicBool,
     lost: AtomicBool,
-    hold: Mutex<Hold>,
+    resources: Mutex<ResourceState>,
     released: Condvar,
-    /// When it began, and how many milliseconds after that somebody who does not wait
-    /// last asked what has become of the kernel.
+    /// When the dispatcher was started, and the milliseconds from then to the last query of the
+    /// kernel's state by a call that does not wait.
     began: Instant,
-    glanced_ms: AtomicU64,
+    last_query_ms: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Ring {
+struct TaskRing {
     submitted: u64,
     dropped: u64,
-    /// The ticket before the next.
+    /// The last ticket.
     last: u32,
-    /// Who has each slot.
-    taken: Vec<Option<Arc<Pending>>>,
+    /// The task in each slot.
+    taken: Vec<Option<Arc<PendingTask>>>,
 }
 
-/// A task that was submitted.
+/// A submitted task.
 #[derive(Debug)]
-struct Pending {
+struct PendingTask {
     priority: u32,
-    /// Among all rings.
+    /// Index among all rings' slots.
     slot: usize,
     ticket: u32,
     number: u32,
@@ -367,8 +365,8 @@ struct Pending {
     outcome: OnceLock<Result<TaskDone, TaskError>>,
 }
 
-impl Queue {
-    /// As [`Dispatcher::start`]; the kernel begins behind an event.
+impl TaskQueue {
+    /// As [`Dispatcher::start`]; the kernel starts behind an event.
     pub(crate) fn start(
         event: Option<&Event>,
         context: &Context,
@@ -386,7 +384,7 @@ impl Queue {
         } = options;
         let stream = Stream::new(context)?;
         let slots = (capacity * priorities) as usize;
-        let memory = Memory {
+        let memory = QueueMemory {
             slots: Arc::new(SharedWords::new(context, slots * SLOT_WORDS)?),
             results: Arc::new(SharedWords::new(context, slots * RESULT_WORDS)?),
             control: Arc::new(SharedWords::new(context, SLOT_WORDS)?),
@@ -396,10 +394,12 @@ impl Queue {
         let mut entries = Vec::new();
         for it in &buffers.all {
             let (address, bytes) = match it {
-                Registered::Device(memory) | Registered::Owned { memory, .. } => {
+                RegisteredBuffer::Device(memory) | RegisteredBuffer::Owned { memory, .. } => {
                     (memory.address(), memory.len())
                 }
-                Registered::Host(memory) => (memory.device_address()?, memory.words().len() * 4),
+                RegisteredBuffer::Host(memory) => {
+                    (memory.device_address()?, memory.words().len() * 4)
+                }
             };
             if !address.0.is_multiple_of(16) {
                 let why = "a registered buffer begins at a multiple of 16 bytes".into();
@@ -420,10 +420,10 @@ impl Queue {
             count,
         );
         memory.control.words()[0].store(GO_ON, Ordering::Release);
-        // From here on the stream may have to wait for other work, and the host does not.
+        // From here on the stream may have to wait for other work; the host does not.
         for it in &buffers.all {
-            if let Registered::Device(memory) | Registered::Owned { memory, .. } = it {
-                // The kernel has their addresses from the table alone.
+            if let RegisteredBuffer::Device(memory) | RegisteredBuffer::Owned { memory, .. } = it {
+                // The kernel gets their addresses only through the table.
                 memory.note_use(&stream)?;
             }
         }
@@ -431,18 +431,18 @@ impl Queue {
             stream.wait_for(event)?;
         }
         let stay = context.guard_resident_kernel();
-        // SAFETY: the kernel is the one built above. It touches slots and results of
-        // `slots` numbers, which are there, by strong operations; the table for buffers
-        // below `count`; and of those what is inside, for which the authors of the
-        // functions vouch. All of that is kept until it has ended, or for ever.
-        #[expect(unsafe_code, reason = "a kernel of ours is launched")]
+        // SAFETY: the kernel is the one built above. It accesses slots and results of `slots`
+        // numbers, which exist, with strong operations; the table for buffers below `count`; and
+        // the insides of those, for which the authors of the functions vouch. All of that is
+        // retained until it has exited, or for ever.
+        #[expect(unsafe_code, reason = "launches a kernel of this crate")]
         unsafe {
             Launch::new(blocks, threads).run(&function, &stream, arguments)?;
         }
         let ring = || {
-            Mutex::new(Ring {
+            Mutex::new(TaskRing {
                 taken: vec![None; capacity as usize],
-                ..Ring::default()
+                ..TaskRing::default()
             })
         };
         Ok(Arc::new(Self {
@@ -453,7 +453,7 @@ impl Queue {
             rings: (0..priorities).map(|_| ring()).collect(),
             stopped: AtomicBool::new(false),
             lost: AtomicBool::new(false),
-            hold: Mutex::new(Hold::Used(Used {
+            resources: Mutex::new(ResourceState::Held(KernelResources {
                 stay,
                 _function: function,
                 _heads: heads,
@@ -462,7 +462,7 @@ impl Queue {
             })),
             released: Condvar::new(),
             began: Instant::now(),
-            glanced_ms: AtomicU64::new(0),
+            last_query_ms: AtomicU64::new(0),
         }))
     }
 
@@ -474,9 +474,8 @@ impl Queue {
         &self.memory.results.words()[slot * RESULT_WORDS..(slot + 1) * RESULT_WORDS]
     }
 
-    /// Takes the result of a task that is done; says what is known of it. From then on
-    /// its slot may be another's.
-    fn look<'p>(&self, task: &'p Pending) -> Option<&'p Result<TaskDone, TaskError>> {
+    /// Reads the result of a task if it is done. From then on its slot may be reused.
+    fn take_result<'p>(&self, task: &'p PendingTask) -> Option<&'p Result<TaskDone, TaskError>> {
         if let Some(outcome) = task.outcome.get() {
             return Some(outcome);
         }
@@ -499,8 +498,8 @@ impl Queue {
                 number: task.number,
             }),
         };
-        // Another thread that took it first may have let the slot go since, and this one
-        // have read another's: the first has it.
+        // If another thread has taken the result first, the slot may have been reused since, and
+        // this thread may have read the next task's result: the first result wins.
         Some(task.outcome.get_or_init(|| outcome))
     }
 
@@ -526,7 +525,7 @@ impl Queue {
             return Err(DispatchError::Value { why });
         }
         let mut ring = lock(ring);
-        // Under the lock, so that who stops or gives up sees all that was submitted.
+        // Under the lock, so that a stop or a failure sees every submitted task.
         if self.lost.load(Ordering::Acquire) {
             return Err(DispatchError::Lost);
         }
@@ -535,14 +534,14 @@ impl Queue {
         }
         let at = (ring.last & (options.capacity - 1)) as usize;
         if let Some(before) = &ring.taken[at]
-            && self.look(before).is_none()
+            && self.take_result(before).is_none()
         {
             return Err(DispatchError::Full {
                 priority,
                 capacity: options.capacity,
             });
         }
-        let pending = Arc::new(Pending {
+        let pending = Arc::new(PendingTask {
             priority,
             slot: priority as usize * options.capacity as usize + at,
             ticket: ring.last.wrapping_add(1),
@@ -557,7 +556,7 @@ impl Queue {
             write(at + 1, (value >> 32) as u32);
         };
         write(NUMBER, task.0);
-        // A counter that is at its end goes no further.
+        // The step counter must be able to exceed the limit.
         write(BUDGET, pending.steps.min(u32::MAX - 1));
         write(CANCEL, 0);
         for (at, word) in arguments.words.iter().enumerate() {
@@ -579,8 +578,8 @@ impl Queue {
         })
     }
 
-    /// Says that a task is no longer wanted, unless its slot is another's already.
-    fn cancel(&self, task: &Arc<Pending>) {
+    /// Sets a task's cancel flag, unless its slot was reused.
+    fn cancel(&self, task: &Arc<PendingTask>) {
         let ring = lock(&self.rings[task.priority as usize]);
         let at = task.slot % self.options.capacity as usize;
         if ring.taken[at]
@@ -591,14 +590,14 @@ impl Queue {
         }
     }
 
-    /// What a ring has that is not done.
-    fn waiting(&self, ring: &Ring) -> Vec<Arc<Pending>> {
+    /// The tasks of a ring that are not done.
+    fn waiting(&self, ring: &TaskRing) -> Vec<Arc<PendingTask>> {
         let taken = ring.taken.iter().flatten();
-        let waiting = taken.filter(|task| self.look(task).is_none());
+        let waiting = taken.filter(|task| self.take_result(task).is_none());
         waiting.cloned().collect()
     }
 
-    fn has_begun(&self, task: &Pending) -> bool {
+    fn has_begun(&self, task: &PendingTask) -> bool {
         self.result(task.slot)[BEGUN].load(Ordering::Relaxed) == task.ticket
     }
 
@@ -607,7 +606,7 @@ impl Queue {
         if self.check_process().is_err() {
             return DispatchStats::default();
         }
-        self.glance();
+        self.query_kernel_rarely();
         let mut stats = DispatchStats {
             is_stopped: self.stopped.load(Ordering::Acquire),
             is_lost: self.lost.load(Ordering::Acquire),
@@ -624,10 +623,10 @@ impl Queue {
     }
 }
 
-/// Waits a little longer each time: at first for what comes within microseconds.
-struct Pause(u32);
+/// Back-off of a waiting thread: spin, then yield, then sleep.
+struct Backoff(u32);
 
-impl Pause {
+impl Backoff {
     fn wait(&mut self) {
         self.0 += 1;
         match self.0 {
@@ -637,55 +636,54 @@ impl Pause {
         }
     }
 
-    /// Whether it is time for a look that costs more.
+    /// Whether it is time for a more expensive check.
     fn is_long(&self) -> bool {
         self.0 >= 2000 && self.0.is_multiple_of(16)
     }
 }
 
-/// A task that was submitted. Dropping it lets the task be. The queue's own memory, some
-/// kilobytes of the host's, stays until the last one is dropped.
+/// A submitted task. Dropping it does not cancel the task. The queue's own memory, some kilobytes
+/// on the host, is freed with the last one.
 #[derive(Debug)]
 pub struct TaskJob {
-    queue: Arc<Queue>,
-    task: Arc<Pending>,
+    queue: Arc<TaskQueue>,
+    task: Arc<PendingTask>,
 }
 
 impl TaskJob {
-    /// What the task gave, if it is done. Never waits.
+    /// The task's result, if it is done. Never waits.
     pub fn poll(&self) -> Option<Result<TaskDone, TaskError>> {
         if let Err(process) = self.queue.check_process() {
             return Some(Err(TaskError::Forked { process }));
         }
-        if self.queue.look(&self.task).is_none() {
-            self.queue.glance();
+        if self.queue.take_result(&self.task).is_none() {
+            self.queue.query_kernel_rarely();
         }
-        self.queue.look(&self.task).cloned()
+        self.queue.take_result(&self.task).cloned()
     }
 
-    /// Waits until it is done, at most so long.
+    /// Waits until the task is done, up to `longest`.
     ///
     /// # Errors
-    /// What became of the task; [`TaskError::TimedOut`], after which it may be waited
-    /// for again.
+    /// The task's error; [`TaskError::TimedOut`], after which it may be waited for again.
     pub fn wait(&self, longest: Duration) -> Result<TaskDone, TaskError> {
         let queue = &*self.queue;
         queue
             .check_process()
             .map_err(|process| TaskError::Forked { process })?;
-        let mut pause = Pause(0);
-        // Asked for only where the wait is long.
+        let mut backoff = Backoff(0);
+        // Read the clock only if the wait is long.
         let mut since: Option<Instant> = None;
-        let mut patience = Patience::default();
+        let mut timer = WatchdogTimer::default();
         loop {
-            if let Some(outcome) = queue.look(&self.task) {
+            if let Some(outcome) = queue.take_result(&self.task) {
                 return outcome.clone();
             }
             if longest.is_zero() && !queue.is_over() {
                 return Err(TaskError::TimedOut);
             }
-            pause.wait();
-            if !pause.is_long() {
+            backoff.wait();
+            if !backoff.is_long() {
                 continue;
             }
             let now = Instant::now();
@@ -694,10 +692,10 @@ impl TaskJob {
                 continue;
             }
             if queue.has_begun(&self.task) {
-                match patience.look(now, queue.options.watchdog) {
-                    Verdict::Runs => {}
-                    Verdict::Late => queue.cancel(&self.task),
-                    Verdict::Lost => queue.give_up(),
+                match timer.check(now, queue.options.watchdog) {
+                    WatchdogVerdict::Runs => {}
+                    WatchdogVerdict::Late => queue.cancel(&self.task),
+                    WatchdogVerdict::Lost => queue.mark_lost(),
                 }
             }
             if now - since > longest {
@@ -706,15 +704,15 @@ impl TaskJob {
         }
     }
 
-    /// Whether the kernel has taken it. Never waits.
+    /// Whether the kernel has begun the task. Never waits.
     pub fn has_begun(&self) -> bool {
-        // Who has the slot next has taken this one's outcome.
+        // A slot is reused only after this task's outcome was taken.
         self.task.outcome.get().is_some()
             || (self.queue.check_process().is_ok() && self.queue.has_begun(&self.task))
     }
 
-    /// Asks that it end. One that was not begun is not; one that runs notices with its
-    /// steps. It is done when it says so.
+    /// Requests cancellation. A task not begun will not be; a running one notices in its steps.
+    /// Poll or wait to learn when it is done.
     pub fn cancel(&self) {
         if self.queue.check_process().is_ok() {
             self.queue.cancel(&self.task);
@@ -732,22 +730,22 @@ impl Drop for TaskJob {
 
 /// A resident kernel and its queue.
 ///
-/// While it lives, what waits for the whole device waits for it: synchronising the
-/// context, the legacy default stream, loading code, which a kernel's first launch may do.
-/// It ends before such calls. What is dropped meanwhile and would wait, such as code and
-/// memory that was not allocated in stream order, goes when no kernel stays any more.
+/// While it lives, every wait for the whole device waits for it: synchronising the context, the
+/// legacy default stream, loading code, which a kernel's first launch may do. Stop it before such
+/// calls. Resources dropped meanwhile whose destruction would wait, such as code and memory that
+/// was not allocated in stream order, are destroyed once no kernel is resident (deferred free).
 #[derive(Debug)]
 pub struct Dispatcher {
-    queue: Arc<Queue>,
+    queue: Arc<TaskQueue>,
 }
 
 impl DispatchOptions {
-    /// What a kernel is built for.
-    fn shape(&self) -> task::Shape {
+    /// The parameters that a kernel is built for.
+    fn shape(&self) -> task::KernelShape {
         (self.priorities, self.capacity, self.threads, self.idle_ns)
     }
 
-    /// The kernel that serves `set`, as PTX.
+    /// The kernel for `set`, as PTX.
     ///
     /// # Errors
     /// [`DispatchError::Value`], [`DispatchError::Build`].
@@ -760,21 +758,21 @@ impl DispatchOptions {
     fn check(&self) -> Result<(), DispatchError> {
         let value = |why: &str| Err(DispatchError::Value { why: why.into() });
         if !self.capacity.is_power_of_two() || self.capacity > 1 << 20 {
-            return value("a ring has a power of two of slots, at most 2^20");
+            return value("the capacity must be a power of two, at most 2^20");
         }
         if !(1..=8).contains(&self.priorities) || self.blocks == 0 {
-            return value("there are 1 to 8 priorities, and at least one block");
+            return value("the priorities must be 1 to 8, the blocks at least 1");
         }
         let threads = self.threads;
         if threads == 0 || threads > 1024 || !threads.is_multiple_of(32) {
-            return value("a block has 32 to 1024 threads, a multiple of 32");
+            return value("the threads of a block must be 32 to 1024, a multiple of 32");
         }
         Ok(())
     }
 }
 
 impl Dispatcher {
-    /// Builds the kernel of these functions, and launches it in a stream of its own.
+    /// Builds the kernel of these functions, and launches it in its own stream.
     ///
     /// # Errors
     /// [`DispatchError::Value`], [`DispatchError::Build`], [`DispatchError::Cuda`].
@@ -785,18 +783,17 @@ impl Dispatcher {
         options: DispatchOptions,
     ) -> Result<Self, DispatchError> {
         let function = set.function(context, &options)?;
-        let queue = Queue::start(None, context, function, buffers, options)?;
+        let queue = TaskQueue::start(None, context, function, buffers, options)?;
         Ok(Self { queue })
     }
 
-    /// Gives a task to the resident kernel, at a priority, of which 0 is the highest.
-    /// Tasks of one priority are begun in order; a lower one only when there are none
-    /// of a higher. Never waits.
+    /// Submits a task at a priority; 0 is the highest. Tasks of one priority are begun in order;
+    /// those of a lower one only when there are none of a higher. Never waits.
     ///
     /// # Errors
     /// [`DispatchError::Full`]; [`DispatchError::Stopped`]; [`DispatchError::Lost`];
-    /// [`DispatchError::Forked`]; [`DispatchError::Value`] for a priority that there is not,
-    /// or more arguments than a task has.
+    /// [`DispatchError::Forked`]; [`DispatchError::Value`] for a priority that does not exist, or
+    /// too many arguments.
     pub fn submit(
         &self,
         priority: u32,
@@ -806,30 +803,29 @@ impl Dispatcher {
         self.queue.submit(priority, task, arguments)
     }
 
-    /// How much there was to do, and is; nothing in the child of a fork.
+    /// Counters of the dispatcher; all 0 in the child of a fork.
     pub fn stats(&self) -> DispatchStats {
         self.queue.stats()
     }
 
-    /// Takes no more tasks, lets the kernel run those that it was given, and waits, at
-    /// most so long, until it has ended.
+    /// Refuses new tasks, lets the kernel run those already submitted, and waits up to `longest`
+    /// until it has exited.
     ///
     /// # Errors
     /// [`DispatchError::Running`] if it has not: it goes on as if this had been dropped;
-    /// [`DispatchError::Lost`]; [`DispatchError::Forked`]; [`DispatchError::Cuda`], the
-    /// kernel's error.
+    /// [`DispatchError::Lost`]; [`DispatchError::Forked`]; [`DispatchError::Cuda`], the kernel's
+    /// error.
     pub fn stop(self, longest: Duration) -> Result<(), DispatchError> {
         self.queue.drain(longest)
     }
 }
 
 impl Drop for Dispatcher {
-    /// Ends the kernel after the tasks that it runs; those that it has not begun are
-    /// [`TaskError::Stopped`]. Waits for that, but not in a host callback, nor longer than
-    /// twice the watchdog for a kernel whose turn has not come. In the child of a fork it
-    /// does nothing.
+    /// Shuts the kernel down after the tasks that are running; those not begun get
+    /// [`TaskError::Stopped`]. Waits for that, but not in a host callback, nor longer than twice
+    /// the watchdog for a kernel that is still queued. In the child of a fork it does nothing.
     fn drop(&mut self) {
-        // What went wrong has been told to who waits for tasks.
+        // Errors have been reported to the waiters of the tasks.
         drop(self.queue.abandon());
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, with what was asked, the numbers, and what to try.
+//! Errors, each with the operation, its arguments and limits, and what to try.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use fercuda_tensor::{Dtype, Layout, LayoutError};
 
-use crate::handles::{Full, Stale};
+use crate::handles::{HandlesExhausted, StaleHandle};
 
-/// The result of everything here that can fail.
+/// Result of this crate's fallible functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Cloning is cheap: several may wait for one job.
+/// Error of this crate. Cloning is cheap: several threads may wait for one job.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,10 +24,10 @@ pub enum Error {
     /// An expression was not compiled or run.
     #[error(transparent)]
     Expression(Arc<fercuda_jit::Error>),
-    /// A dispatcher did not end as it should.
+    /// A dispatcher did not shut down normally.
     #[error(transparent)]
     Dispatch(Arc<crate::DispatchError>),
-    /// A buffer is not what an expression's input or output is.
+    /// A buffer does not match an expression's input or output.
     #[error(
         "{what} {name:?} is {layout}, and {id} is {given}\ntry: a view of that shape, or an expression for these strides"
     )]
@@ -36,78 +36,78 @@ pub enum Error {
         what: &'static str,
         /// Its name.
         name: String,
-        /// What it is.
+        /// The layout it requires.
         layout: Box<Layout>,
         /// The buffer.
         id: String,
-        /// What that is.
+        /// The buffer's layout.
         given: Box<Layout>,
     },
-    /// A handle names nothing here.
+    /// A stale handle.
     #[error(transparent)]
-    Stale(#[from] Stale),
-    /// There is no handle left.
+    Stale(#[from] StaleHandle),
+    /// The session has no handle left.
     #[error(transparent)]
-    Full(#[from] Full),
-    /// There cannot be such a layout.
+    Full(#[from] HandlesExhausted),
+    /// An invalid layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// Another library of this process governs another driver.
     #[error(
-        "this process's pool stands before {before}, and {driver} was chosen\n\
-         try: one device for the whole process (FERCUDA_DEVICE), or the session of who came first"
+        "this process's pool governs {before}, but {driver} was selected\n\
+         try: one device for the whole process (FERCUDA_DEVICE), or a session of the library that opened the pool"
     )]
     OtherDriver {
         /// The driver that is governed.
         before: String,
-        /// The one that was chosen.
+        /// The one that was selected.
         driver: String,
     },
-    /// A session has not so much left.
+    /// An allocation would exceed the session's limit.
     #[error(
-        "session {session:?} may hold {}, holds {}{} and was asked for {}\ntry: {}free some, or a larger limit",
-        Bytes(*limit_bytes), Bytes(*held_bytes), Freed(*freed_bytes), Bytes(*asked_bytes),
-        if *freed_bytes == 0 { "" } else { "let go of graphs that have it, stop dispatchers, " }
+        "session {session:?} is limited to {}, holds {}{}, and {} were requested\ntry: {}free some, or a larger limit",
+        HumanBytes(*limit_bytes), HumanBytes(*held_bytes), FreedNote(*freed_bytes), HumanBytes(*asked_bytes),
+        if *freed_bytes == 0 { "" } else { "release graphs that have it, stop dispatchers, " }
     )]
     Limit {
         /// Its name.
         session: String,
-        /// What it may hold.
+        /// Its limit.
         limit_bytes: u64,
-        /// What it holds.
+        /// HumanBytes it holds.
         held_bytes: u64,
-        /// Of that, what was freed and is held: graphs have it, or others that were given it,
-        /// or the driver gets it when no kernel stays on the device.
+        /// The part of these that was freed and is still held: by graphs, by other owners, or in a
+        /// deferred free until no resident kernel runs on the device.
         freed_bytes: u64,
-        /// What was asked for.
+        /// HumanBytes that were requested.
         asked_bytes: u64,
     },
-    /// The device has no memory left.
-    #[error("{source}\nheld: {}", Holders(holders))]
+    /// The device is out of memory.
+    #[error("{source}\nheld: {}", HolderList(holders))]
     OutOfMemory {
-        /// What the driver was asked and answered.
+        /// The driver's call and its answer.
         source: Arc<fercuda_cuda::Error>,
-        /// Who holds what of the device.
+        /// HolderList of the device's memory.
         holders: Vec<Holder>,
     },
-    /// The session's allocator gave no memory that can be used.
+    /// The session's allocator returned no usable memory.
     #[error(
-        "session {session:?} asked its allocator for {}: {why}\ntry: {advice}",
-        Bytes(*asked_bytes)
+        "session {session:?} requested {} from its allocator: {why}\ntry: {advice}",
+        HumanBytes(*asked_bytes)
     )]
     Allocator {
         /// The session's name.
         session: String,
-        /// What it was asked for.
+        /// HumanBytes that were requested.
         asked_bytes: u64,
-        /// What it said, or what is wrong with what it gave.
+        /// The allocator's error, or why its memory is unusable.
         why: String,
         /// What to try.
         advice: &'static str,
     },
     /// The session has no allocator.
     #[error(
-        "session {session:?} has no allocator of the program's own\n\
+        "session {session:?} has no allocator\n\
          try: another regime, or a session that was opened with one"
     )]
     NoAllocator {
@@ -119,61 +119,61 @@ pub enum Error {
     Ended {
         /// Its name.
         session: String,
-        /// Why.
-        why: Why,
+        /// The reason.
+        why: EndReason,
     },
-    /// A session of this name is there.
-    #[error("there is a session {name:?} already\ntry: another name, or to close that one")]
+    /// A session of this name exists.
+    #[error("a session {name:?} exists already\ntry: another name, or to close that one")]
     Name {
         /// The name.
         name: String,
     },
-    /// This is the child of a fork of the process that made the session.
+    /// This process is a forked child of the one that opened the session.
     #[error(
-        "session {session:?} is of process {process}, from which this one was forked\n\
+        "session {session:?} belongs to process {process}, from which this one was forked\n\
          try: a new process (spawn), or to begin only after the fork"
     )]
     Forked {
         /// Its name.
         session: String,
-        /// The process that made it.
+        /// The process that opened it.
         process: u32,
     },
-    /// Values do not fit the buffer.
+    /// The length does not fit the buffer.
     #[error(
-        "{doing} {id}: {given} bytes, and {shape:?} of {dtype} are {expected}\ntry: as many values as it has elements"
+        "{doing} {id}: got {given} bytes, but {shape:?} of {dtype} takes {expected}\ntry: as many values as the buffer has elements"
     )]
     Length {
-        /// What was to be done.
+        /// The operation.
         doing: &'static str,
         /// The buffer.
         id: String,
-        /// Bytes that were given.
+        /// HumanBytes of the argument.
         given: u64,
-        /// Bytes that the elements take.
+        /// HumanBytes of the buffer.
         expected: u64,
         /// The buffer's shape.
         shape: Vec<u64>,
         /// Its type.
         dtype: Dtype,
     },
-    /// The values are of another type.
+    /// The values have another type.
     #[error(
-        "{doing} {id}: it is of {dtype}, and the values of {given}\ntry: values of {dtype}, or its bytes"
+        "{doing} {id}: the buffer is of {dtype}, the values are of {given}\ntry: values of {dtype}, or its bytes"
     )]
     Type {
-        /// What was to be done.
+        /// The operation.
         doing: &'static str,
         /// The buffer.
         id: String,
         /// Its type.
         dtype: Dtype,
-        /// The values'.
+        /// The values' type.
         given: Dtype,
     },
-    /// Two buffers have not one shape and type.
+    /// Two buffers differ in shape or type.
     #[error(
-        "cannot copy {from_shape:?} of {from} to {to_shape:?} of {to}\ntry: a view of the same shape; a cast is a kernel's work"
+        "cannot copy {from_shape:?} of {from} to {to_shape:?} of {to}\ntry: a view of the same shape; to cast, run a kernel"
     )]
     Unlike {
         /// The source's type.
@@ -194,127 +194,127 @@ pub enum Error {
         id: String,
         /// The first byte that it reaches.
         from: i64,
-        /// The one behind the last.
+        /// The byte behind the last.
         until: i64,
-        /// Bytes of the memory.
+        /// Size of the memory.
         bytes: u64,
     },
-    /// Elements would lie where their type cannot.
+    /// Elements would be misaligned.
     #[error(
         "a view of {id} begins at byte {at}, which is no multiple of the {size} bytes of {dtype}"
     )]
     Alignment {
         /// The buffer.
         id: String,
-        /// Where it would begin.
+        /// Offset of the view, in bytes.
         at: i64,
         /// The type.
         dtype: Dtype,
         /// Its size in bytes.
         size: u64,
     },
-    /// Two elements to be written lie in one place.
+    /// Two elements to be written may overlap.
     #[error(
-        "{doing}: two elements of {shape:?} with strides {strides:?} may lie in one place\ntry: a layout without"
+        "{doing}: elements of {shape:?} with strides {strides:?} may overlap\ntry: a layout without overlap"
     )]
     Overlap {
-        /// What was to be done.
+        /// The operation.
         doing: &'static str,
         /// The shape.
         shape: Vec<u64>,
         /// The strides, in elements.
         strides: Vec<i64>,
     },
-    /// A copy comes in too many pieces.
+    /// A copy has too many contiguous runs.
     #[error(
-        "the elements lie in {pieces} pieces, which is more than {most} copies\ntry: contiguous buffers; a kernel gathers what is strewn"
+        "the elements are {pieces} contiguous runs, more than the {most} copies of one call\ntry: contiguous buffers, or a kernel that gathers them"
     )]
     Strewn {
-        /// How many pieces.
+        /// Number of runs.
         pieces: u64,
-        /// How many copies one call makes at most.
+        /// Maximum number of copies of one call.
         most: u64,
     },
-    /// A byte that is neither 0 nor 1 is no bool.
+    /// A byte that is neither 0 nor 1 is not a bool.
     #[error("byte {at} is {value}, and a bool is 0 or 1")]
     NotABool {
-        /// Where it is.
+        /// Its index.
         at: usize,
-        /// What it is.
+        /// Its value.
         value: u8,
     },
-    /// The job was cancelled before the device had it.
-    #[error("job {job} was cancelled before the device had it")]
+    /// The job was cancelled before it was submitted to the device.
+    #[error("job {job} was cancelled before it was submitted to the device")]
     Cancelled {
         /// The job.
         job: u64,
     },
-    /// Work before it failed in a way from which the context does not recover.
-    #[error("job {job} did not run: job {by} before it failed\n{source}")]
+    /// An earlier job failed, and the context does not recover from that.
+    #[error("job {job} did not run: the earlier job {by} failed\n{source}")]
     NotRun {
         /// The job.
         job: u64,
-        /// The one that failed.
+        /// The job that failed.
         by: u64,
-        /// How.
+        /// Its error.
         source: Box<Error>,
     },
-    /// A job waits for one of its own session, which comes only after it.
+    /// A job waits for a later job of its own session, which would be a deadlock.
     #[error(
-        "job {job} cannot be waited for in a job of the same session\ntry: to wait outside, or a session of its own"
+        "job {job} cannot be waited for in a job of the same session: a deadlock\ntry: to wait outside, or in a job of another session"
     )]
     WithinJob {
         /// The job that is not over.
         job: u64,
     },
-    /// A job was given up: its session had ended when it came.
-    #[error("job {job} was given up: its session had ended\ntry: another session")]
+    /// A job was dropped: its session had ended when it was submitted.
+    #[error("job {job} was dropped: its session had ended\ntry: another session")]
     GivenUp {
         /// The job.
         job: u64,
     },
-    /// There is no thread for a session's jobs, or for requests.
-    #[error("no thread: {why}\ntry: fewer threads, or a larger limit of them (ulimit -u)")]
+    /// No thread could be started for a session's jobs, or for requests.
+    #[error("cannot start a thread: {why}\ntry: fewer threads, or a larger limit (ulimit -u)")]
     NoThread {
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// Nothing is governed, so there is no ledger by which a process can be asked.
+    /// Nothing is governed, so there is no ledger through which requests arrive.
     #[error(
-        "nothing is governed in this process, and so nobody can ask it\ntry: without FERCUDA_DISABLE=1"
+        "nothing is governed in this process, so it cannot receive requests\ntry: without FERCUDA_DISABLE=1"
     )]
     Ungoverned,
-    /// Another runtime of the process takes the device's requests.
+    /// Another runtime of the process accepts the device's requests.
     #[error(
-        "another runtime of this process takes requests for device {device}\n\
-         try: one that does, or to drop what its serve_requests gave first"
+        "another runtime of this process accepts requests for device {device}\n\
+         try: to use that one, or to drop its request guard first"
     )]
     Served {
         /// The device.
         device: u32,
     },
     /// The runtime is being rebooted.
-    #[error("the runtime is being rebooted\ntry: again when it has")]
+    #[error("the runtime is being rebooted\ntry: again when that is done")]
     Rebooting,
-    /// Something that would wait for the thread that asks for it.
+    /// An operation that would wait for the calling thread.
     #[error(
-        "cannot {doing} in a job, a host callback, or where lent memory is given back: that is waited for\n\
+        "cannot {doing} in a job, a host callback, or a deleter of lent memory: it would wait for itself\n\
          try: another thread"
     )]
     Within {
-        /// What was to be done.
+        /// The operation.
         doing: &'static str,
     },
-    /// The work of a job panicked on the host.
+    /// The host code of a job panicked.
     #[error("job {job} panicked: {message}")]
     Panicked {
         /// The job.
         job: u64,
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
-    /// What a job had to give was taken already.
-    #[error("what job {job} has to give was taken already\ntry: to keep it, or to ask once")]
+    /// The job's result was taken already.
+    #[error("the result of job {job} was taken already\ntry: to keep it, or to wait once")]
     Taken {
         /// The job.
         job: u64,
@@ -322,60 +322,60 @@ pub enum Error {
     /// A time limit has passed.
     #[error("{what} is not done after {waited:?}\ntry: to wait longer, or to cancel it")]
     Timeout {
-        /// What was waited for.
+        /// The operation that was waited for.
         what: String,
-        /// How long.
+        /// The time waited.
         waited: Duration,
     },
-    /// The context was reset, and the driver answers with the error of before all the same.
+    /// The context was reset, but the driver still returns the earlier error.
     #[error(
-        "device {device} was reset, and the driver still answers with the error of before:\n{source}\n\
-         try: another process; NVIDIA's driver does not recover from such an error in the one that made it"
+        "device {device} was reset, and the driver still returns the earlier error:\n{source}\n\
+         try: another process; NVIDIA's driver does not recover from it in the process that caused it"
     )]
     Lost {
         /// The device.
         device: u32,
-        /// What the driver answered.
+        /// The driver's answer.
         source: Arc<fercuda_cuda::Error>,
     },
-    /// The context has failed, and nothing works in it.
+    /// The context has failed, and every call in it fails.
     #[error("the context of device {device} has failed\ntry: a reboot that resets it")]
     Failed {
         /// The device.
         device: u32,
     },
-    /// A reboot that would wait for a kernel that stays.
+    /// A reboot would wait for a resident kernel.
     #[error(
-        "a kernel stays on device {device}, and what waits for the device would wait for it\n\
-         try: to end its dispatcher first; or another process, if that is lost"
+        "a resident kernel runs on device {device}, and a wait for the device would wait for it\n\
+         try: to stop its dispatcher first; or another process, if that is lost"
     )]
     Resident {
         /// The device.
         device: u32,
     },
-    /// A reboot that would take others' memory away.
+    /// A reset would free memory of other tenants.
     #[error(
-        "cannot reset device {device}: others hold memory there: {}\ntry: to let them end first; nothing was reset",
-        Holders(holders)
+        "cannot reset device {device}: other tenants hold memory there: {}\ntry: to end them first; nothing was reset",
+        HolderList(holders)
     )]
     Occupied {
         /// The device.
         device: u32,
-        /// Who.
+        /// The tenants.
         holders: Vec<Holder>,
     },
 }
 
-/// Why a session has ended.
+/// Reason why a session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum EndReason {
     /// It was closed.
     Closed,
-    /// The runtime was rebooted; which time that was.
+    /// The runtime was rebooted; the epoch that began.
     Rebooted(u64),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("it was closed"),
@@ -384,23 +384,23 @@ impl fmt::Display for Why {
     }
 }
 
-/// Who holds memory of a device.
+/// A tenant that holds memory of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The tenant's name.
     pub tenant: String,
     /// Live blocks of the pool, in bytes.
     pub pooled_bytes: u64,
-    /// What the driver gave by itself, also of the host, in bytes.
+    /// Memory that the driver allocated itself, also of the host, in bytes.
     pub governed_bytes: u64,
 }
 
-struct Holders<'a>(&'a [Holder]);
+struct HolderList<'a>(&'a [Holder]);
 
-impl fmt::Display for Holders<'_> {
+impl fmt::Display for HolderList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("nothing by anybody in this process");
+            return f.write_str("nothing in this process");
         }
         for (at, holder) in self.0.iter().enumerate() {
             let between = if at > 0 { ", " } else { "" };
@@ -408,20 +408,24 @@ impl fmt::Display for Holders<'_> {
                 f,
                 "{between}{} {}",
                 holder.tenant,
-                Bytes(holder.pooled_bytes)
+                HumanBytes(holder.pooled_bytes)
             )?;
             if holder.governed_bytes > 0 {
-                write!(f, " and {} of the driver's", Bytes(holder.governed_bytes))?;
+                write!(
+                    f,
+                    " and {} allocated by the driver",
+                    HumanBytes(holder.governed_bytes)
+                )?;
             }
         }
         Ok(())
     }
 }
 
-/// A number of bytes as a person reads it.
-pub(crate) struct Bytes(pub(crate) u64);
+/// A number of bytes, printed with a binary unit.
+pub(crate) struct HumanBytes(pub(crate) u64);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for HumanBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
         let mut value = self.0 as f64;
@@ -439,14 +443,14 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What was freed of what is held.
-struct Freed(u64);
+/// The part of the held bytes that was freed.
+struct FreedNote(u64);
 
-impl fmt::Display for Freed {
+impl fmt::Display for FreedNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            bytes => write!(f, " ({} of it freed, and not back yet)", Bytes(bytes)),
+            bytes => write!(f, " ({} of it freed, but still in use)", HumanBytes(bytes)),
         }
     }
 }
@@ -487,7 +491,7 @@ impl From<fercuda_jit::Error> for Error {
 }
 
 impl Error {
-    /// Whether the device's context is lost: everything in it fails until it is reset.
+    /// Whether the device's context has failed: every call in it fails until it is reset.
     pub fn is_sticky(&self) -> bool {
         match self {
             Self::Cuda(error) => error.is_sticky(),

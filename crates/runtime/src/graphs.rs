@@ -1,15 +1,15 @@
-//! Graphs that are kept and replayed: a cache that its owner, a session, holds.
+//! Cache of executable graphs, captured once and replayed by key; a session owns it.
 //!
-//! A step is captured once under a key and replayed by it. The cache owns what was
-//! instantiated; a graph owns what its work refers to, its arena too. Replays take an
-//! entry out, launch it and give it back, so that nobody waits for a launch but who
-//! wants the same graph; what is let go while it runs is retired behind an event.
+//! The cache owns the instantiated graphs; a graph owns what its work refers to, including its
+//! arena. A replay checks an entry out, launches it and checks it in, so a thread waits for another
+//! thread's launch only if both want the same graph; a graph dropped while it runs is retired
+//! behind an event.
 //!
-//! Invariants: no state is the process's; a graph that was captured before its key was
-//! invalidated is not kept; whatever is let go is destroyed behind its last launch, and
-//! no call but dropping the cache waits for that. Elsewhere: which entry goes (`shelf`),
-//! memory allocated by a capture (`arena`), what changes from replay to replay
-//! (`block`), captures and executable graphs (`fercuda_cuda`).
+//! Invariants: there is no process-wide state; a graph whose key was invalidated during its capture
+//! is not kept; a dropped graph is destroyed behind its last launch, and no call except dropping
+//! the cache waits for that. Elsewhere: eviction (`lru`), memory allocated by a capture
+//! (`arena`), values that change from replay to replay (`block`), captures and executable graphs
+//! (`fercuda_cuda`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,83 +19,82 @@ use std::time::{Duration, Instant};
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{Context, Event, Graph, GraphExec, RetiredGraph, Stream};
 
-use crate::account::Account;
+use crate::account::SessionAccount;
 
 mod arena;
 mod block;
 mod key;
+mod lru;
 mod recording;
-mod shelf;
 
-use arena::Arena;
-use shelf::{Out, Shelf};
+use arena::GraphArena;
+use lru::{CheckedOut, LruCache};
 
 pub use arena::Scratch;
 pub use block::{ArgumentBlock, BlockLayout, DecodeFields, Field, FieldType};
 pub use key::{GraphKey, GraphKind, Key, Quantization};
 pub use recording::{RecordOptions, Recorded, Recording};
 
-/// Locks what no panic can leave half done.
+/// Locks a mutex whose data no panic can leave inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a graph was not captured or not kept.
+/// Error of capturing, keeping or replaying a graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// The driver's, or what is wrong with a call of it.
+    /// The driver's error, or an invalid call of it.
     #[error(transparent)]
     Cuda(#[from] fercuda_cuda::Error),
-    /// A graph that no budget but a larger one has room for.
+    /// The graph exceeds the whole budget.
     #[error(
-        "a graph of {nodes} nodes with an arena of {arena_bytes} bytes counts for {bytes} bytes, and the budget is {budget_bytes}\n\
-         try: a larger budget, or memory of the session's in place of the arena's"
+        "a graph of {nodes} nodes with an arena of {arena_bytes} bytes counts as {bytes} bytes, but the budget is {budget_bytes}\n\
+         try: a larger budget, or memory of the session in place of the arena's"
     )]
     TooLarge {
-        /// What it counts for.
+        /// Size that it counts as.
         bytes: u64,
-        /// What of that is memory allocated by the capture.
+        /// The part allocated by the capture.
         arena_bytes: u64,
-        /// Its pieces of work.
+        /// Number of graph nodes.
         nodes: usize,
-        /// What the cache may have.
+        /// Budget of the cache.
         budget_bytes: u64,
     },
-    /// The key was invalidated while the graph was captured, which may refer to what
-    /// is no longer meant.
+    /// The key was invalidated during the capture, so the graph may refer to outdated memory.
     #[error(
-        "the key was invalidated while its graph was captured\ntry: to capture it again, with the memory that is meant now"
+        "the key was invalidated while its graph was captured\ntry: to capture it again, with the current memory"
     )]
     Invalidated,
-    /// An allocation that no address could reach.
-    #[error("{len} values of {each} bytes are more than an address can reach")]
+    /// The size of an allocation overflows.
+    #[error("{len} values of {each} bytes exceed the address space")]
     Size {
-        /// How many.
+        /// Number of values.
         len: usize,
         /// The size of each.
         each: usize,
     },
-    /// The session that owns the cache may not hold so much.
+    /// The allocation exceeds the limit of the session that owns the cache.
     #[error(transparent)]
     Limit(Box<crate::Error>),
     /// The session that owned the cache has ended.
     #[error("the session of these graphs has ended\ntry: another session's")]
     Ended,
-    /// A field of another layout, or outside of it.
+    /// A field of another layout, or an index out of bounds.
     #[error("an argument block has no such value: {why}\ntry: a field of the block's own layout")]
     Field {
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
 }
 
-/// What a cache may have.
+/// Budget of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The most that the entries may count for together.
+    /// Maximum sum of the entries' sizes.
     pub bytes: u64,
-    /// What a graph itself counts for, for each of its nodes; drivers do not say it.
+    /// Size that a graph itself counts as, per node; drivers do not report it.
     pub node_bytes: u64,
 }
 
@@ -109,72 +108,72 @@ impl Default for Budget {
     }
 }
 
-/// What a cache has and has done.
+/// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GraphStats {
-    /// Graphs that can be replayed.
+    /// Cached graphs.
     pub entries: usize,
-    /// What they count for.
+    /// Sum of their sizes.
     pub bytes: u64,
-    /// Graphs let go whose last launches run, or have not been asked after.
+    /// Dropped graphs whose last launches are running, or not yet polled.
     pub retired: usize,
     /// Replays.
     pub replays: u64,
-    /// Replays that found nothing.
+    /// Replays that found no graph.
     pub absent: u64,
     /// Graphs instantiated.
     pub instantiated: u64,
     /// Graphs updated in place.
     pub updated: u64,
-    /// Entries let go for want of room.
+    /// Entries evicted.
     pub evicted: u64,
 }
 
-/// A graph that is kept.
-// What a replay looks at lies first.
+/// A cached graph.
+// The field that a replay reads comes first.
 #[derive(Debug)]
 #[repr(C)]
-struct Entry {
+struct CachedGraph {
     exec: GraphExec,
     upload: Duration,
 }
 
-struct State<K> {
-    /// What is being captured, by number; and whether its key has been invalidated.
+struct CacheState<K> {
+    /// Captures in progress: number, key, and whether the key was invalidated.
     recordings: Vec<(u64, K, bool)>,
     next_recording: u64,
     retired: Vec<RetiredGraph>,
-    /// Where entries lie that hold what an update has replaced.
+    /// Slots of entries that retain resources which an update has replaced.
     updated: Vec<u32>,
-    /// Replays until what is let go is asked after.
+    /// Replays until dropped graphs are polled.
     until_reap: u32,
-    /// Its session has ended: nothing is kept any more.
+    /// The session has ended: nothing is cached any more.
     ended: bool,
     stats: GraphStats,
 }
 
-/// Replays between two looks at what has been let go, as long as there is any.
+/// Number of replays between two polls of dropped graphs, as long as there are any.
 const REAP_EVERY: u32 = 64;
 
-/// Graphs by keys, within a budget; the least recently used go first.
+/// LRU cache of graphs, within a budget.
 ///
-/// All calls may be made from any thread; each graph is launched by one at a time.
-/// A capture is one thread's, from beginning to end.
-// What each replay looks at lies together.
+/// All calls may be made from any thread; each graph is launched by one thread at a time. A
+/// capture belongs to one thread, from beginning to end.
+// Fields that each replay reads are together.
 #[repr(C, align(64))]
 pub struct GraphCache<K: Key> {
-    /// Something has been let go, or replaced by an update, and is to be asked after.
+    /// Whether dropped graphs, or resources replaced by an update, have to be polled.
     is_reaping: AtomicBool,
-    shelf: Shelf<K, Entry>,
+    lru: LruCache<K, CachedGraph>,
     context: Context,
-    /// What its arenas are charged to.
-    account: Option<Arc<Account>>,
-    /// Arenas' memory is taken and given back in its order. It is never captured.
+    /// SessionAccount that its arenas are charged to.
+    account: Option<Arc<SessionAccount>>,
+    /// Stream in whose order arenas' memory is allocated and freed. It is never captured.
     home: Stream,
     node_bytes: u64,
-    /// Held whenever a key comes to the shelf or leaves it.
-    state: Mutex<State<K>>,
+    /// Held whenever a key is inserted or removed.
+    state: Mutex<CacheState<K>>,
 }
 
 impl<K: Key> fmt::Debug for GraphCache<K> {
@@ -186,19 +185,19 @@ impl<K: Key> fmt::Debug for GraphCache<K> {
 }
 
 impl<K: Key> GraphCache<K> {
-    /// A cache with nothing in it, for streams of `context`.
+    /// Creates an empty cache, for streams of `context`.
     ///
     /// # Errors
-    /// Those of making a stream.
+    /// Those of creating a stream.
     pub fn new(context: &Context, budget: Budget) -> Result<Self, GraphError> {
         Ok(Self {
             is_reaping: AtomicBool::new(false),
-            shelf: Shelf::new(budget.bytes),
+            lru: LruCache::new(budget.bytes),
             context: context.clone(),
             account: None,
             home: Stream::new(context)?,
             node_bytes: budget.node_bytes,
-            state: Mutex::new(State {
+            state: Mutex::new(CacheState {
                 recordings: Vec::new(),
                 next_recording: 0,
                 retired: Vec::new(),
@@ -210,19 +209,19 @@ impl<K: Key> GraphCache<K> {
         })
     }
 
-    /// The same of a session, whose limit is its arenas' too.
+    /// The same for a session, whose limit includes the arenas.
     pub(crate) fn of_account(
         context: &Context,
         budget: Budget,
-        account: &Arc<Account>,
+        account: &Arc<SessionAccount>,
     ) -> Result<Self, GraphError> {
         let mut cache = Self::new(context, budget)?;
         cache.account = Some(account.clone());
         Ok(cache)
     }
 
-    /// Its session ends: nothing is kept from now on, and what there is goes, behind its
-    /// last replay.
+    /// Teardown with the session: nothing is cached from now on, and all graphs are destroyed,
+    /// behind their last replay.
     pub(crate) fn end(&self) {
         lock(&self.state).ended = true;
         self.invalidate_all();
@@ -230,22 +229,22 @@ impl<K: Key> GraphCache<K> {
         drop(retired);
     }
 
-    /// Its context.
+    /// The cache's context.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// An arena for a capture.
-    fn arena(&self, first_bytes: u64) -> Arena {
-        Arena::new(&self.home, self.account.clone(), first_bytes)
+    /// Creates an arena for a capture.
+    fn arena(&self, first_bytes: u64) -> GraphArena {
+        GraphArena::new(&self.home, self.account.clone(), first_bytes)
     }
 
-    /// What a graph of so many nodes counts for, without its arena.
+    /// Size that a graph counts as, without its arena.
     fn graph_bytes(&self, nodes: usize) -> u64 {
         self.node_bytes.saturating_mul(nodes as u64)
     }
 
-    /// Begins to capture `stream`, which settles first; [`Recording::finish`] keeps the
+    /// Begins to capture `stream`, after waiting for its earlier work; [`Recording::finish`] keeps the
     /// graph under `key`.
     ///
     /// # Errors
@@ -273,8 +272,8 @@ impl<K: Key> GraphCache<K> {
         })
     }
 
-    /// Captures what `body` gives to the stream and keeps it under `key`. If `body`
-    /// fails or panics, what was captured is discarded, and the stream is usable.
+    /// Captures the work that `body` submits to the stream, and keeps the graph under `key`. If
+    /// `body` fails or panics, the capture is discarded, and the stream is usable.
     ///
     /// # Errors
     /// Those of `body`, [`GraphCache::begin`] and [`Recording::finish`].
@@ -291,7 +290,7 @@ impl<K: Key> GraphCache<K> {
         Ok((value, recorded))
     }
 
-    /// Queues all work of the graph under `key` in `stream`; says whether there is one.
+    /// Replays the graph under `key` in `stream`; returns whether there is one.
     ///
     /// # Errors
     /// Those of [`GraphExec::launch`].
@@ -301,12 +300,12 @@ impl<K: Key> GraphCache<K> {
             return Ok(false);
         };
         let launched = out.value().exec.launch(stream);
-        self.give_back(out);
+        self.check_in(out);
         launched?;
         Ok(true)
     }
 
-    /// As [`GraphCache::replay`], and says how long it took. Two events more are queued.
+    /// As [`GraphCache::replay`], with its duration. Queues two additional events.
     ///
     /// # Errors
     /// As [`GraphCache::replay`].
@@ -325,7 +324,7 @@ impl<K: Key> GraphCache<K> {
             events[1].record(stream)?;
             Ok::<_, fercuda_cuda::Error>((began, launch))
         })();
-        self.give_back(out);
+        self.check_in(out);
         let (began, launch) = times?;
         Ok(Some(Timing {
             events,
@@ -337,52 +336,52 @@ impl<K: Key> GraphCache<K> {
 
     /// Whether there is a graph under `key`.
     pub fn contains(&self, key: &K) -> bool {
-        self.shelf.contains(key)
+        self.lru.contains(key)
     }
 
-    /// Lets go of the graph under `key`, and of the one that is being captured for it;
-    /// says whether there was one to replay.
+    /// Drops the graph under `key`, and a capture in progress for it; returns whether there was a
+    /// graph.
     pub fn invalidate(&self, key: &K) -> bool {
-        self.let_go(|other| other == key) > 0
+        self.remove_if(|other| other == key) > 0
     }
 
-    /// Lets go of all graphs; says how many there were.
+    /// Drops all graphs; returns their number.
     pub fn invalidate_all(&self) -> usize {
-        self.let_go(|_| true)
+        self.remove_if(|_| true)
     }
 
-    /// Lets go of all graphs of a generation; says how many there were.
+    /// Drops all graphs of a generation; returns their number.
     pub fn invalidate_generation(&self, generation: u64) -> usize {
-        self.let_go(|key| key.generation() == generation)
+        self.remove_if(|key| key.generation() == generation)
     }
 
-    /// Changes what the entries may count for; what no longer fits goes.
+    /// Changes the budget, and evicts what does not fit any more.
     pub fn set_budget_bytes(&self, bytes: u64) {
-        let gone = {
+        let removed = {
             let mut state = lock(&self.state);
-            let before = self.shelf.len();
-            let gone = self.shelf.set_budget(bytes);
-            state.stats.evicted += (before - self.shelf.len()) as u64;
-            gone
+            let before = self.lru.len();
+            let removed = self.lru.set_budget(bytes);
+            state.stats.evicted += (before - self.lru.len()) as u64;
+            removed
         };
-        self.retire(gone);
+        self.retire(removed);
         self.reap();
     }
 
-    /// What it has and has done.
+    /// Counters of the cache.
     pub fn stats(&self) -> GraphStats {
         let state = lock(&self.state);
         GraphStats {
-            entries: self.shelf.len(),
-            bytes: self.shelf.bytes(),
+            entries: self.lru.len(),
+            bytes: self.lru.bytes(),
             retired: state.retired.len(),
-            replays: self.shelf.uses(),
+            replays: self.lru.uses(),
             ..state.stats
         }
     }
 
-    /// Destroys what has been let go and is done. Other calls do so too: captures,
-    /// invalidations, and each 64th replay as long as there is anything.
+    /// Destroys dropped graphs whose launches are done. Captures, invalidations, and each 64th
+    /// replay do so too, as long as there are any.
     pub fn reap(&self) {
         let (retired, updated) = {
             let mut state = lock(&self.state);
@@ -399,43 +398,43 @@ impl<K: Key> GraphCache<K> {
         self.put_back(rest);
         drop(done);
         for number in updated {
-            // One that is out just now is for later. One that has been let go took with
-            // it what it held, and what lies there instead holds nothing or is asked twice.
-            let forgotten = self.shelf.take_at(number).map(|mut out| {
+            // An entry that is checked out is polled later. A dropped one took its resources with
+            // it; another entry in its slot retains none, or is polled once too often.
+            let forgotten = self.lru.check_out_at(number).map(|mut out| {
                 let forgotten = out.value().exec.take_finished();
                 let all_gone = !out.value().exec.has_superseded();
-                out.give_back();
-                // What goes now may be the user's, and ask for the same graph.
+                out.check_in();
+                // This may drop user values, whose destructors may use the same graph.
                 drop(forgotten);
                 all_gone
             });
             let all_gone = forgotten.unwrap_or(false);
-            if !all_gone && self.shelf.has(number) {
+            if !all_gone && self.lru.has(number) {
                 self.note_updated(&mut lock(&self.state), number);
             }
         }
-        self.retire(self.shelf.gone());
+        self.retire(self.lru.take_removed());
     }
 
-    /// Takes the entry under `key` out for a replay, waiting while another thread has it.
+    /// Checks the entry under `key` out for a replay, and waits while another thread has it.
     #[inline]
-    fn take(&self, key: &K) -> Option<Out<'_, K, Entry>> {
-        let mut out = match self.shelf.take_at_home(key) {
+    fn take(&self, key: &K) -> Option<CheckedOut<'_, K, CachedGraph>> {
+        let mut out = match self.lru.check_out_at_home(key) {
             Some(out) => out,
-            None => self.take_slowly(key)?,
+            None => self.take_slow_path(key)?,
         };
         out.note_use();
         Some(out)
     }
 
     #[cold]
-    fn take_slowly(&self, key: &K) -> Option<Out<'_, K, Entry>> {
-        if let Some(out) = self.shelf.take_near(key) {
+    fn take_slow_path(&self, key: &K) -> Option<CheckedOut<'_, K, CachedGraph>> {
+        if let Some(out) = self.lru.check_out_near(key) {
             return Some(out);
         }
-        // It may have been looked for in the place of another that was let go meanwhile.
-        self.retire(self.shelf.gone());
-        let out = self.shelf.take(key);
+        // Another thread may have tried this key's slot while looking for its own.
+        self.retire(self.lru.take_removed());
+        let out = self.lru.check_out(key);
         if out.is_none() {
             lock(&self.state).stats.absent += 1;
         }
@@ -443,8 +442,8 @@ impl<K: Key> GraphCache<K> {
     }
 
     #[inline]
-    fn give_back(&self, out: Out<'_, K, Entry>) {
-        let was_called = out.give_back();
+    fn check_in(&self, out: CheckedOut<'_, K, CachedGraph>) {
+        let was_called = out.check_in();
         if was_called || self.is_reaping.load(Ordering::Relaxed) {
             self.after_return();
         }
@@ -452,7 +451,7 @@ impl<K: Key> GraphCache<K> {
 
     #[cold]
     fn after_return(&self) {
-        self.retire(self.shelf.gone());
+        self.retire(self.lru.take_removed());
         let mut state = lock(&self.state);
         state.until_reap = state.until_reap.saturating_sub(1);
         let reap = state.until_reap == 0;
@@ -462,21 +461,21 @@ impl<K: Key> GraphCache<K> {
         }
     }
 
-    fn let_go(&self, which: impl Fn(&K) -> bool) -> usize {
-        let (count, gone) = {
+    fn remove_if(&self, which: impl Fn(&K) -> bool) -> usize {
+        let (count, removed) = {
             let mut state = lock(&self.state);
             for (_, key, invalidated) in &mut state.recordings {
                 *invalidated |= which(key);
             }
-            self.shelf.let_go(which)
+            self.lru.remove_if(which)
         };
-        self.retire(gone);
+        self.retire(removed);
         self.reap();
         count
     }
 
-    /// Ends the use of entries that are on no shelf.
-    fn retire(&self, entries: Vec<Entry>) {
+    /// Retires entries that were removed from the cache.
+    fn retire(&self, entries: Vec<CachedGraph>) {
         let retired: Vec<_> = entries
             .into_iter()
             .map(|entry| entry.exec.retire())
@@ -484,7 +483,7 @@ impl<K: Key> GraphCache<K> {
         self.put_back(retired);
     }
 
-    /// Lets those wait that may not be done.
+    /// Keeps retired graphs that may still be running.
     fn put_back(&self, retired: Vec<RetiredGraph>) {
         if retired.is_empty() {
             return;
@@ -496,17 +495,17 @@ impl<K: Key> GraphCache<K> {
             return;
         }
         drop(state);
-        // Nobody comes later to see whether they are done.
+        // After teardown no later call polls them: wait here.
         drop(retired);
     }
 
-    /// A recording that ends, whatever becomes of it.
+    /// Forgets a recording that ends, with or without success.
     fn forget(&self, number: u64) {
         let mut state = lock(&self.state);
         state.recordings.retain(|(other, ..)| *other != number);
     }
 
-    /// Keeps what was recorded.
+    /// Caches a recorded graph.
     fn keep(
         &self,
         recording: &Recording<'_, K>,
@@ -514,43 +513,46 @@ impl<K: Key> GraphCache<K> {
         mut recorded: Recorded,
     ) -> Result<Recorded, GraphError> {
         let mut out = self.take_for(recording.number, &recorded)?;
-        let there = out.as_mut().map(Out::value);
-        let made = make(there, graph, recording.stream(), &mut recorded);
-        let (kept, gone) = match made {
+        let there = out.as_mut().map(CheckedOut::value);
+        let made = instantiate_or_update(there, graph, recording.stream(), &mut recorded);
+        let (kept, removed) = match made {
             Ok(new) => self.put(recording.number, out, new, &recorded),
-            // What was there is no longer what it was, and not on the device.
+            // The failed update has changed the entry, and it is not on the device.
             Err(error) if recorded.updated => {
                 let _state = lock(&self.state);
-                (Err(error.into()), out.map(Out::end).into_iter().collect())
+                (
+                    Err(error.into()),
+                    out.map(CheckedOut::end).into_iter().collect(),
+                )
             }
             Err(error) => {
                 drop(out);
                 (Err(error.into()), Vec::new())
             }
         };
-        self.retire(gone);
+        self.retire(removed);
         self.reap();
         kept.map(|()| recorded)
     }
 
-    /// What a recording takes the place of, if it may be kept, waiting while another
-    /// thread has that.
+    /// Checks out the entry that a recording replaces, if it may be kept; waits while another
+    /// thread has it.
     fn take_for(
         &self,
         number: u64,
         recorded: &Recorded,
-    ) -> Result<Option<Out<'_, K, Entry>>, GraphError> {
+    ) -> Result<Option<CheckedOut<'_, K, CachedGraph>>, GraphError> {
         let key = lock(&self.state).key_of(number)?;
         self.has_room(recorded)?;
-        let out = self.shelf.take(&key);
-        // It may have been invalidated while another had what was there, which is then
-        // somebody else's, and newer.
+        let out = self.lru.check_out(&key);
+        // The key may have been invalidated during that wait; the entry then belongs to a newer
+        // recording.
         lock(&self.state).key_of(number)?;
         Ok(out)
     }
 
     fn has_room(&self, recorded: &Recorded) -> Result<(), GraphError> {
-        let budget_bytes = self.shelf.budget_bytes();
+        let budget_bytes = self.lru.budget_bytes();
         if recorded.bytes <= budget_bytes {
             return Ok(());
         }
@@ -562,15 +564,15 @@ impl<K: Key> GraphCache<K> {
         })
     }
 
-    /// Puts an entry on the shelf under the recording's key: a new one, or that which is
-    /// out and was updated. What is let go comes back.
+    /// Puts an entry into the cache under the recording's key: a new one, or the updated one that
+    /// is checked out. Returns the evicted entries.
     fn put(
         &self,
         number: u64,
-        out: Option<Out<'_, K, Entry>>,
-        new: Option<Entry>,
+        out: Option<CheckedOut<'_, K, CachedGraph>>,
+        new: Option<CachedGraph>,
         recorded: &Recorded,
-    ) -> (Result<(), GraphError>, Vec<Entry>) {
+    ) -> (Result<(), GraphError>, Vec<CachedGraph>) {
         let mut state = lock(&self.state);
         match recorded.updated {
             true => state.stats.updated += 1,
@@ -581,15 +583,15 @@ impl<K: Key> GraphCache<K> {
         let key = match allowed.and_then(|key| self.has_room(recorded).map(|()| key)) {
             Ok(key) => key,
             Err(error) => {
-                let updated = out.filter(|_| recorded.updated).map(Out::end);
+                let updated = out.filter(|_| recorded.updated).map(CheckedOut::end);
                 return (Err(error), new.into_iter().chain(updated).collect());
             }
         };
-        let before = self.shelf.len();
-        let mut gone = Vec::new();
+        let before = self.lru.len();
+        let mut removed = Vec::new();
         let (kept, place) = match (out, new) {
             (Some(mut out), new) => {
-                gone.extend(new.map(|new| std::mem::replace(out.value(), new)));
+                removed.extend(new.map(|new| std::mem::replace(out.value(), new)));
                 let place = out.number();
                 (out.keep_as(recorded.bytes), place)
             }
@@ -598,28 +600,28 @@ impl<K: Key> GraphCache<K> {
         };
         let (place, added) = match kept {
             Ok(more) => {
-                gone.extend(more);
+                removed.extend(more);
                 (place, 0)
             }
-            // Nothing was there, or it has been evicted.
+            // There was no entry, or it has been evicted.
             Err(entry) => {
-                // Another thread may have captured the same and been faster.
-                let (count, more) = self.shelf.let_go(|other| *other == key);
-                gone.extend(more);
-                let (place, more) = self.shelf.insert(key, entry, recorded.bytes);
-                gone.extend(more);
+                // Another thread may have captured the same key first.
+                let (count, more) = self.lru.remove_if(|other| *other == key);
+                removed.extend(more);
+                let (place, more) = self.lru.insert(key, entry, recorded.bytes);
+                removed.extend(more);
                 (place, 1 - count)
             }
         };
-        state.stats.evicted += (before + added - self.shelf.len()) as u64;
+        state.stats.evicted += (before + added - self.lru.len()) as u64;
         if recorded.updated {
             self.note_updated(&mut state, place);
         }
-        (Ok(()), gone)
+        (Ok(()), removed)
     }
 
-    /// What lies there holds what an update has replaced.
-    fn note_updated(&self, state: &mut State<K>, place: u32) {
+    /// Records that the entry in a slot retains resources which an update has replaced.
+    fn note_updated(&self, state: &mut CacheState<K>, place: u32) {
         if !state.updated.contains(&place) {
             state.updated.push(place);
         }
@@ -629,26 +631,26 @@ impl<K: Key> GraphCache<K> {
 
 impl<K: Key> Drop for GraphCache<K> {
     fn drop(&mut self) {
-        // All are marked before the first is waited for.
-        let (_, entries) = self.shelf.let_go(|_| true);
+        // Record all events before waiting for the first.
+        let (_, entries) = self.lru.remove_if(|_| true);
         self.retire(entries);
-        self.retire(self.shelf.gone());
+        self.retire(self.lru.take_removed());
         let retired = std::mem::take(&mut lock(&self.state).retired);
         drop(retired);
     }
 }
 
-/// Makes an entry of a graph, or updates the one that is there if that can be.
+/// Instantiates a graph, or updates the existing entry if possible.
 ///
 /// # Errors
-/// The driver's. What is there stays as it is, but for one that `recorded` says is
-/// updated and could not be sent to the device.
-fn make(
-    there: Option<&mut Entry>,
+/// The driver's. The existing entry is unchanged, except one that `recorded` marks as updated and
+/// that could not be uploaded to the device.
+fn instantiate_or_update(
+    there: Option<&mut CachedGraph>,
     graph: &Graph,
     stream: &Stream,
     recorded: &mut Recorded,
-) -> Result<Option<Entry>, fercuda_cuda::Error> {
+) -> Result<Option<CachedGraph>, fercuda_cuda::Error> {
     let mut new = None;
     let began = Instant::now();
     let updated = there.and_then(|there| match there.exec.update(graph) {
@@ -661,7 +663,7 @@ fn make(
             recorded.updated = true;
             there
         }
-        None => new.insert(Entry {
+        None => new.insert(CachedGraph {
             exec: graph.instantiate()?,
             upload: Duration::ZERO,
         }),
@@ -674,8 +676,8 @@ fn make(
     Ok(new)
 }
 
-impl<K: Key> State<K> {
-    /// The key of what is being recorded.
+impl<K: Key> CacheState<K> {
+    /// The key of a recording.
     ///
     /// # Errors
     /// [`GraphError::Invalidated`].
@@ -688,12 +690,12 @@ impl<K: Key> State<K> {
     }
 }
 
-/// Whether an update was refused for what the graph is, so that it can be instantiated.
+/// Whether an update was refused because of the graph's topology, so that it can be instantiated.
 fn is_of_another_shape(error: &fercuda_cuda::Error) -> bool {
     error.code() == Some(CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
 }
 
-/// A replay that is timed, and may still run.
+/// A timed replay, which may still be running.
 #[derive(Debug)]
 pub struct Timing {
     events: [Event; 2],
@@ -702,16 +704,16 @@ pub struct Timing {
     launch: Duration,
 }
 
-/// How long a replay took.
+/// Durations of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    /// The host, to send the graph to the device; once, when it was captured.
+pub struct ReplayTimes {
+    /// Host time to upload the graph to the device; once, when it was captured.
     pub upload: Duration,
-    /// The host, to launch it.
+    /// Host time of the launch.
     pub launch: Duration,
-    /// The device, from the launch's turn in its stream to its end.
+    /// Device time, from the start of the launch in its stream to its end.
     pub device: Duration,
-    /// The host, from before the launch until it was seen to be done.
+    /// Host time from before the launch until completion was observed.
     pub completion: Duration,
 }
 
@@ -720,9 +722,9 @@ impl Timing {
     ///
     /// # Errors
     /// The first error of the stream's work.
-    pub fn wait(self) -> Result<Times, GraphError> {
+    pub fn wait(self) -> Result<ReplayTimes, GraphError> {
         self.events[1].synchronize()?;
-        Ok(Times {
+        Ok(ReplayTimes {
             upload: self.upload,
             launch: self.launch,
             device: self.events[1].since(&self.events[0])?,
@@ -743,9 +745,10 @@ mod tests {
         }
     }
 
-    /// Who waits to replace what was invalidated meanwhile leaves alone what came after.
+    /// A recording that waits to replace an entry, and is invalidated meanwhile, keeps a newer
+    /// entry.
     #[test]
-    fn a_recording_that_is_out_of_date_replaces_nothing() {
+    fn outdated_recording_replaces_nothing() {
         let device = Cuda::from_env().unwrap().device(0).unwrap();
         let context = Context::primary(device).unwrap();
         let streams = [(); 2].map(|()| Stream::new(&context).unwrap());
@@ -758,20 +761,20 @@ mod tests {
             recording
         };
         record(&mut old, &streams[0], 1).finish().unwrap();
-        let out = cache.shelf.take(&7).unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let out = cache.lru.check_out(&7).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let finished = scope.spawn(|| {
                 let recording = record(&mut old, &streams[0], 2);
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
                 recording.finish()
             });
-            told.recv().unwrap();
-            // It waits for what is out, or has yet to look.
+            receiver.recv().unwrap();
+            // It is waiting for the entry that is checked out, or will.
             std::thread::sleep(Duration::from_millis(50));
             assert!(cache.invalidate(&7));
             record(&mut new, &streams[1], 3).finish().unwrap();
-            cache.give_back(out);
+            cache.check_in(out);
             let refused = finished.join().unwrap().unwrap_err();
             assert!(matches!(refused, GraphError::Invalidated), "{refused}");
         });

@@ -1,14 +1,14 @@
-//! A set of tensors in one arena, planned before any memory is taken.
+//! Ignition plan: the layout of a set of tensors in one arena, fixed before memory is allocated.
 //!
-//! Who knows which tensors a program needs, and from which of its steps to which,
-//! says so once; the arena's size and every tensor's place in it are known then, can be
-//! kept in a file, and are the same the next time.
+//! A program declares once which tensors it needs, and during which of its steps. That determines
+//! the arena's size and every tensor's offset in it; the plan can be saved to a file, and is the
+//! same the next time.
 //!
-//! Invariant: in an [`IgnitionPlan`] no two tensors that are needed at one step have a
-//! byte in common, and each lies within the arena, at a multiple of
-//! [`ALIGN_BYTES`]; also in one that was read from a file, whatever stood there.
+//! Invariant: in an [`IgnitionPlan`] two tensors that are live at one step never overlap, and each
+//! is within the arena, aligned to [`ALIGN_BYTES`]; also in one that was read from a file, whatever
+//! its content.
 //!
-//! Elsewhere: where things lie best ([`crate::Plan`]).
+//! Elsewhere: choosing the offsets ([`crate::Plan`]).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,30 +17,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{Need, Plan, PlanError};
 
-/// Tensors begin at multiples of so much, as allocations do.
+/// Alignment of tensors, the same as of allocations.
 pub const ALIGN_BYTES: u64 = 256;
-/// A file that says more tensors is refused before they are looked at.
-const MOST: usize = 1 << 20;
-/// What is written; another version is refused.
+/// Maximum number of tensors in a file; checked before they are read.
+const MAX_TENSORS: usize = 1 << 20;
+/// Version of the file format; another version is refused.
 const VERSION: u32 = 1;
 
-/// A tensor, and the steps that need it.
+/// A tensor, and the steps at which it is live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// What it is found by; each has another.
+    /// Its name, unique in the plan.
     pub name: String,
-    /// What an element is.
+    /// Type of an element.
     pub dtype: Dtype,
-    /// How many elements along each dimension; they lie side by side.
+    /// Number of elements along each dimension; the tensor is contiguous.
     pub shape: Vec<u64>,
     /// The first step that needs it.
     pub from: u32,
-    /// The first one after it that does not.
+    /// The first later step that does not need it.
     pub until: u32,
 }
 
 impl TensorSpec {
-    /// How its elements lie.
+    /// Layout of its elements.
     ///
     /// # Errors
     /// As [`Layout::contiguous`].
@@ -49,7 +49,7 @@ impl TensorSpec {
     }
 }
 
-/// A plan that there cannot be, or that is none.
+/// An invalid tensor, or an invalid plan file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IgnitionError {
@@ -59,63 +59,65 @@ pub enum IgnitionError {
         /// The name.
         name: String,
     },
-    /// A tensor that there cannot be.
+    /// A tensor without a valid layout.
     #[error("tensor {name:?}: {error}")]
     Tensor {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The cause.
         error: LayoutError,
     },
-    /// A tensor that is needed at no step.
+    /// A tensor that is live at no step.
     #[error(
-        "tensor {name:?} is needed from step {from} until {until}, which is none\ntry: a step after the first"
+        "tensor {name:?} is needed from step {from} until {until}, which is an empty range\ntry: an end after the first step"
     )]
     Steps {
         /// Its name.
         name: String,
         /// Its first step.
         from: u32,
-        /// The one behind its last.
+        /// The step behind its last.
         until: u32,
     },
     /// Tensors that cannot be planned.
     #[error("tensor {name:?}: {error}")]
     Plan {
-        /// The name of the first that is wrong.
+        /// The name of the first tensor that cannot be planned.
         name: String,
-        /// What is wrong.
+        /// The cause.
         error: PlanError,
     },
-    /// A file that is no plan.
-    #[error("this is no plan: {why}\ntry: to plan anew, and save that")]
+    /// A file that is not a plan.
+    #[error("this is not a plan: {why}\ntry: to create the plan anew, and save that")]
     Format {
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
     /// A file of another version.
-    #[error("this plan is of version {version}, and {VERSION} is read here\ntry: to plan anew")]
+    #[error(
+        "this plan has version {version}; this library reads version {VERSION}\ntry: to create the plan anew"
+    )]
     Version {
-        /// Which one.
+        /// The file's version.
         version: u32,
     },
-    /// A file in which a tensor lies where it cannot.
+    /// A file in which a tensor's offset is invalid.
     #[error(
-        "tensor {name:?} lies at {begin_bytes} of {arena_bytes} bytes: {why}\ntry: to plan anew"
+        "tensor {name:?} is at offset {begin_bytes} of {arena_bytes} bytes: {why}\ntry: to create the plan anew"
     )]
     Place {
         /// Its name.
         name: String,
-        /// Where.
+        /// Its offset.
         begin_bytes: u64,
-        /// The arena.
+        /// Size of the arena.
         arena_bytes: u64,
-        /// What is wrong there.
+        /// The cause.
         why: String,
     },
 }
 
-/// Where each tensor lies.
+/// Offset of each tensor in one arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnitionPlan {
     tensors: Vec<(TensorSpec, u64)>,
@@ -124,7 +126,7 @@ pub struct IgnitionPlan {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Saved {
+struct SavedPlan {
     version: u32,
     arena_bytes: u64,
     tensors: Vec<SavedTensor>,
@@ -163,17 +165,17 @@ impl IgnitionPlan {
         })
     }
 
-    /// The tensors, each with where it begins in the arena.
+    /// The tensors, each with its offset in the arena.
     pub fn tensors(&self) -> impl Iterator<Item = (&TensorSpec, u64)> {
         self.tensors.iter().map(|(tensor, begin)| (tensor, *begin))
     }
 
-    /// What the arena takes.
+    /// Size of the arena.
     pub fn arena_bytes(&self) -> u64 {
         self.arena_bytes
     }
 
-    /// As text, for a file.
+    /// Serialises the plan as JSON, for a file.
     pub fn to_json(&self) -> String {
         let tensor = |(tensor, begin_bytes): &(TensorSpec, u64)| SavedTensor {
             name: tensor.name.clone(),
@@ -183,7 +185,7 @@ impl IgnitionPlan {
             until: tensor.until,
             begin_bytes: *begin_bytes,
         };
-        let saved = Saved {
+        let saved = SavedPlan {
             version: VERSION,
             arena_bytes: self.arena_bytes,
             tensors: self.tensors.iter().map(tensor).collect(),
@@ -194,20 +196,21 @@ impl IgnitionPlan {
         }
     }
 
-    /// What [`IgnitionPlan::to_json`] wrote. All of it is checked.
+    /// Parses and validates the output of [`IgnitionPlan::to_json`].
     ///
     /// # Errors
     /// Any of [`IgnitionError`]'s.
     pub fn from_json(text: &str) -> Result<Self, IgnitionError> {
         let format = |why: String| IgnitionError::Format { why };
-        let saved: Saved = serde_json::from_str(text).map_err(|error| format(error.to_string()))?;
+        let saved: SavedPlan =
+            serde_json::from_str(text).map_err(|error| format(error.to_string()))?;
         if saved.version != VERSION {
             let version = saved.version;
             return Err(IgnitionError::Version { version });
         }
-        if saved.tensors.len() > MOST {
+        if saved.tensors.len() > MAX_TENSORS {
             return Err(format(format!(
-                "{} tensors are more than {MOST}",
+                "{} tensors are more than {MAX_TENSORS}",
                 saved.tensors.len()
             )));
         }
@@ -224,7 +227,7 @@ impl IgnitionPlan {
         Ok(plan)
     }
 
-    /// Whether each tensor lies where it may.
+    /// Validates each tensor's offset: bounds, alignment, overlap.
     fn check(&self, needs: &[Need]) -> Result<(), IgnitionError> {
         let refused = |at: usize, why: String| IgnitionError::Place {
             name: self.tensors[at].0.name.clone(),
@@ -232,7 +235,7 @@ impl IgnitionPlan {
             arena_bytes: self.arena_bytes,
             why,
         };
-        // What begins and ends at each step; what ends does so first.
+        // Begin and end of lifetimes in the order of steps; at one step ends come first.
         let mut changes: Vec<(u32, bool, usize)> = Vec::new();
         for (at, need) in needs.iter().enumerate() {
             let begin = self.tensors[at].1;
@@ -256,12 +259,15 @@ impl IgnitionPlan {
                 continue;
             }
             let end = begin + needs[at].bytes;
-            // The last one that begins below its end is the only one that may reach in.
+            // Only the last tensor that begins below this one's end can overlap it.
             if let Some((other_begin, other)) = there.range(..end).next_back()
                 && other_begin + needs[*other].bytes > begin
             {
                 let other = &self.tensors[*other].0.name;
-                return Err(refused(at, format!("{other:?} is there at the same step")));
+                return Err(refused(
+                    at,
+                    format!("it overlaps {other:?}, which is live at the same step"),
+                ));
             }
             there.insert(begin, at);
         }
@@ -279,7 +285,7 @@ fn spec(saved: SavedTensor) -> Result<TensorSpec, UnknownDtype> {
     })
 }
 
-/// What tensors need.
+/// Memory needs of the tensors.
 fn needs(tensors: &[TensorSpec]) -> Result<Vec<Need>, IgnitionError> {
     let mut names = HashSet::new();
     let mut needs = Vec::with_capacity(tensors.len());

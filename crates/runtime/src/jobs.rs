@@ -1,13 +1,13 @@
-//! Work that its giver does not wait for.
+//! Asynchronous jobs of a session.
 //!
-//! A session that was given a job has a clerk: one thread, which takes jobs in their
-//! order, lets each queue its work in the session's stream, and hears from the device
-//! when that is done. No more than a window of them are on the device; the others wait
-//! on the host, and can be cancelled there.
+//! The first job of a session starts its submission thread, which takes jobs in order, lets each
+//! queue its work in the session's stream, and is notified by the device when that is done. At
+//! most a window of them is in flight on the device; the others wait on the host, and can be
+//! cancelled there.
 //!
-//! Invariants: jobs end in the order in which they were given, each once, whatever
-//! becomes of the device. What fails in a way from which the context does not recover
-//! is the failure of the first job that was not done; those behind it say so.
+//! Invariants: jobs complete in the order of their submission, each once, whatever happens to the
+//! device. A failure from which the context does not recover is the failure of the first
+//! incomplete job; the later ones report that they did not run.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -25,67 +25,67 @@ use std::time::{Duration, Instant};
 use fercuda_cuda::Stream;
 
 use crate::error::{Error, Result};
-use crate::machine::lock;
-use crate::session::Core;
+use crate::runtime::lock;
+use crate::session::SessionCore;
 
-/// So many jobs of a session are on the device at most.
+/// Maximum number of jobs of a session in flight on the device.
 const WINDOW: usize = 64;
-/// How often a clerk looks whether the device has failed, while it waits for it.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval at which a submission thread checks for failure of the device while it waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// So many clerks there were.
-static CLERKS: AtomicU64 = AtomicU64::new(1);
+/// Number of the next submission thread.
+static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The number of the clerk that the calling thread is; 0 if it is none.
-    static HERE: Cell<u64> = const { Cell::new(0) };
+    /// Number of the submission thread that the calling thread is; 0 if it is none.
+    static CURRENT_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether the calling thread is a session's clerk.
-pub(crate) fn is_clerk() -> bool {
-    HERE.with(Cell::get) != 0
+/// Whether the calling thread is a session's submission thread.
+pub(crate) fn is_submission_thread() -> bool {
+    CURRENT_THREAD.with(Cell::get) != 0
 }
 
-/// How far a job is.
+/// JobState of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It waits on the host.
+    /// Waiting on the host.
     Waiting,
-    /// The device has it.
+    /// Submitted to the device.
     Running,
-    /// It is done, and went well.
+    /// Complete, successfully.
     Done,
-    /// It failed, or did not run because one before it has.
+    /// Failed, or not run because an earlier one failed.
     Failed,
-    /// It was cancelled.
+    /// Cancelled.
     Cancelled,
 }
 
-/// A job, and what it will have: to be waited for, polled, awaited or forgotten.
+/// A job and its future result: wait for it, poll it, await it, or drop it.
 #[derive(Debug)]
 pub struct Job<T> {
     number: u64,
-    /// The number of its clerk.
-    clerk: u64,
-    shared: Arc<Shared<T>>,
+    /// Number of its submission thread.
+    submission: u64,
+    shared: Arc<JobShared<T>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct JobShared<T> {
+    state: Mutex<JobState<T>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct JobState<T> {
     status: Status,
-    /// What it has come to, until that is taken.
+    /// The result, until it is taken.
     outcome: Option<Result<T>>,
     waker: Option<Waker>,
 }
 
-impl<T> Shared<T> {
-    /// Ends it, unless it is over.
+impl<T> JobShared<T> {
+    /// Completes the job, unless it is over.
     fn end(&self, outcome: Result<T>) {
         self.end_if(|status| !is_over(status), outcome);
     }
@@ -120,21 +120,21 @@ fn is_over(status: Status) -> bool {
 }
 
 impl<T> Job<T> {
-    /// Its number in its session, from 1 on.
+    /// The job's number in its session, from 1 on.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// How far it is. Never waits.
+    /// JobState of the job. Never waits.
     pub fn status(&self) -> Status {
         lock(&self.shared.state).status
     }
 
-    /// Waits for it.
+    /// Waits for the job, and takes its result.
     ///
     /// # Errors
-    /// What it failed with; [`Error::Cancelled`]; [`Error::Taken`];
-    /// [`Error::WithinJob`] in a job of the same session, which would wait for ever.
+    /// The job's error; [`Error::Cancelled`]; [`Error::Taken`]; [`Error::WithinJob`] in a job of
+    /// the same session, which would be a deadlock.
     pub fn wait(&self) -> Result<T> {
         self.check_place()?;
         let mut state = lock(&self.shared.state);
@@ -146,10 +146,10 @@ impl<T> Job<T> {
         self.shared.take(self.number)
     }
 
-    /// Waits for it, for so long at most.
+    /// Waits for the job, up to `limit`.
     ///
     /// # Errors
-    /// [`Error::Timeout`], and it goes on; else as for [`Job::wait`].
+    /// [`Error::Timeout`], and the job goes on; else as for [`Job::wait`].
     pub fn wait_for(&self, limit: Duration) -> Result<T> {
         self.check_place()?;
         let begun = Instant::now();
@@ -169,19 +169,19 @@ impl<T> Job<T> {
         self.shared.take(self.number)
     }
 
-    /// A job that is not over cannot be waited for by the thread that has to do it.
+    /// Refuses to wait on the thread that has to run the job.
     fn check_place(&self) -> Result<()> {
-        let waits = is_over(self.status()) || HERE.with(Cell::get) != self.clerk;
+        let waits = is_over(self.status()) || CURRENT_THREAD.with(Cell::get) != self.submission;
         match waits {
             true => Ok(()),
             false => Err(Error::WithinJob { job: self.number }),
         }
     }
 
-    /// Cancels it, unless the device has it; whether it was cancelled.
+    /// Cancels the job unless it was submitted to the device; returns whether it is cancelled.
     pub fn cancel(&self) -> bool {
         let job = self.number;
-        // The clerk finds that it is over.
+        // The submission thread skips a job that is over.
         let was = |status| status == Status::Waiting;
         self.shared.end_if(was, Err(Error::Cancelled { job }));
         self.status() == Status::Cancelled
@@ -202,19 +202,19 @@ impl<T> Future for Job<T> {
     }
 }
 
-/// A job as the clerk sees it.
-trait Task: Send {
+/// A job as the submission thread sees it.
+trait QueuedJob: Send {
     fn number(&self) -> u64;
-    /// From now on the device has it; false if it is over already.
+    /// Marks the job as submitted; returns false if it is over already.
     fn begin(&mut self) -> bool;
-    /// Has it queue its work.
+    /// Queues the job's work.
     fn queue(&mut self, stream: &Stream) -> Result<()>;
-    /// Its work is done, or has failed.
+    /// Completes the job: its work is done, or has failed.
     fn end(&mut self, done: Result<()>);
 }
 
-/// A job that is given up ends all the same.
-impl<W, R, F, G> Drop for Work<W, R, F, G> {
+/// A dropped job completes too.
+impl<W, R, F, G> Drop for JobWork<W, R, F, G> {
     fn drop(&mut self) {
         let job = self.number;
         self.shared.end(Err(Error::GivenUp { job }));
@@ -222,17 +222,17 @@ impl<W, R, F, G> Drop for Work<W, R, F, G> {
     }
 }
 
-struct Work<W, R, F, G> {
+struct JobWork<W, R, F, G> {
     number: u64,
     work: Option<F>,
     between: Option<W>,
     finish: Option<G>,
-    shared: Arc<Shared<R>>,
-    /// Its clerk's count.
+    shared: Arc<JobShared<R>>,
+    /// Counter of open jobs of its submission thread.
     open: Arc<AtomicUsize>,
 }
 
-impl<W, R, F, G> Task for Work<W, R, F, G>
+impl<W, R, F, G> QueuedJob for JobWork<W, R, F, G>
 where
     W: Send,
     R: Send,
@@ -255,16 +255,18 @@ where
         let Some(work) = self.work.take() else {
             return Ok(());
         };
-        self.between = Some(unpanicked(self.number, || work(stream))?);
+        self.between = Some(catch_job_panic(self.number, || work(stream))?);
         Ok(())
     }
 
     fn end(&mut self, done: Result<()>) {
         let (between, finish) = (self.between.take(), self.finish.take());
         let outcome = match (done, between, finish) {
-            (Ok(()), Some(between), Some(finish)) => unpanicked(self.number, || finish(between)),
-            // What it holds may say that it failed as well.
-            (Err(error), between, _) => unpanicked(self.number, || {
+            (Ok(()), Some(between), Some(finish)) => {
+                catch_job_panic(self.number, || finish(between))
+            }
+            // A destructor of the intermediate value may panic as well.
+            (Err(error), between, _) => catch_job_panic(self.number, || {
                 drop(between);
                 Err(error)
             }),
@@ -274,62 +276,62 @@ where
     }
 }
 
-/// A panic of the giver's is a failure of the job.
-fn unpanicked<R>(job: u64, work: impl FnOnce() -> Result<R>) -> Result<R> {
+/// Turns a panic of user code into a failure of the job.
+fn catch_job_panic<R>(job: u64, work: impl FnOnce() -> Result<R>) -> Result<R> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let message = said(panic.as_ref());
+        let message = panic_message(panic.as_ref());
         Err(Error::Panicked { job, message })
     })
 }
 
-pub(crate) fn said(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "something that is no text".to_owned())
 }
 
-enum Message {
-    Task(Box<dyn Task>),
-    /// The device has done the first of those that it has.
+enum SubmissionMessage {
+    Job(Box<dyn QueuedJob>),
+    /// The device has completed the first notifying job in flight.
     Done,
-    /// There will be no more.
+    /// No more jobs will come.
     End,
 }
 
-/// A session's clerk.
+/// Handle of a session's submission thread.
 #[derive(Debug)]
-pub(crate) struct Clerk {
+pub(crate) struct SubmissionThread {
     number: u64,
-    sender: Sender<Message>,
+    sender: Sender<SubmissionMessage>,
     /// Jobs that wait on the host.
     backlog: Arc<AtomicUsize>,
-    /// Jobs that are not over.
+    /// Jobs that are not complete.
     open: Arc<AtomicUsize>,
     next: AtomicU64,
     thread: Mutex<Option<JoinHandle<Result<()>>>>,
 }
 
-impl Clerk {
-    pub(crate) fn begin(session: &Arc<Core>) -> Result<Arc<Self>> {
+impl SubmissionThread {
+    pub(crate) fn begin(session: &Arc<SessionCore>) -> Result<Arc<Self>> {
         let (sender, receiver) = channel();
         let backlog = Arc::new(AtomicUsize::new(0));
-        let number = CLERKS.fetch_add(1, AcqRel);
-        let mut desk = Desk {
+        let number = NEXT_THREAD.fetch_add(1, AcqRel);
+        let mut state = SubmissionLoop {
             stream: session.stream().clone(),
             sender: sender.clone(),
             receiver,
             backlog: backlog.clone(),
             waiting: VecDeque::new(),
             running: VecDeque::new(),
-            looked: Instant::now(),
+            last_poll: Instant::now(),
             failed: Ok(()),
             lost: None,
             is_ending: false,
         };
         let named = std::thread::Builder::new().name("fercuda jobs".to_owned());
         let thread = named.spawn(move || {
-            HERE.with(|here| here.set(number));
-            desk.work()
+            CURRENT_THREAD.with(|here| here.set(number));
+            state.work()
         });
         let thread = thread.map_err(|error| Error::NoThread {
             why: error.to_string(),
@@ -344,9 +346,9 @@ impl Clerk {
         }))
     }
 
-    /// Whether the calling thread is this clerk.
+    /// Whether the calling thread is this submission thread.
     pub(crate) fn is_here(&self) -> bool {
-        HERE.with(Cell::get) == self.number
+        CURRENT_THREAD.with(Cell::get) == self.number
     }
 
     /// Whether no job waits on the host.
@@ -354,7 +356,7 @@ impl Clerk {
         self.backlog.load(Acquire) == 0
     }
 
-    /// Whether every job is over, and says so.
+    /// Whether every job is complete, and its result published.
     pub(crate) fn has_ended_all(&self) -> bool {
         self.open.load(Acquire) == 0
     }
@@ -365,8 +367,8 @@ impl Clerk {
         finish: impl FnOnce(W) -> Result<R> + Send + 'static,
     ) -> Result<Job<R>> {
         let number = self.next.fetch_add(1, AcqRel);
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+        let shared = Arc::new(JobShared {
+            state: Mutex::new(JobState {
                 status: Status::Waiting,
                 outcome: None,
                 waker: None,
@@ -374,7 +376,7 @@ impl Clerk {
             changed: Condvar::new(),
         });
         self.open.fetch_add(1, AcqRel);
-        let task = Box::new(Work {
+        let task = Box::new(JobWork {
             number,
             work: Some(work),
             between: None,
@@ -383,21 +385,21 @@ impl Clerk {
             open: self.open.clone(),
         });
         self.backlog.fetch_add(1, AcqRel);
-        if self.sender.send(Message::Task(task)).is_err() {
-            // With the message the task has gone, and so has ended.
+        if self.sender.send(SubmissionMessage::Job(task)).is_err() {
+            // The message was dropped, and the job with it, which has completed it.
             self.backlog.fetch_sub(1, AcqRel);
         }
         Ok(Job {
             number,
-            clerk: self.number,
+            submission: self.number,
             shared,
         })
     }
 
-    /// Waits for all jobs; the first error of any of them. Not for a job.
+    /// Waits for all jobs; returns the first error of any. Must not be called by a job.
     pub(crate) fn finish(&self) -> Result<()> {
-        // Nobody listens: then it has ended.
-        drop(self.sender.send(Message::End));
+        // The send fails only if the thread has exited.
+        drop(self.sender.send(SubmissionMessage::End));
         let thread = lock(&self.thread).take();
         thread.map_or(Ok(()), |thread| {
             thread.join().unwrap_or(Err(Error::GivenUp { job: 0 }))
@@ -405,49 +407,49 @@ impl Clerk {
     }
 }
 
-impl Drop for Clerk {
-    /// Its thread ends behind its jobs.
+impl Drop for SubmissionThread {
+    /// The thread exits behind its jobs.
     fn drop(&mut self) {
-        drop(self.sender.send(Message::End));
+        drop(self.sender.send(SubmissionMessage::End));
     }
 }
 
-/// What is on the device, in its order.
-struct Running {
-    task: Box<dyn Task>,
-    /// It failed on the host, which is said when those before it are done.
+/// A job in flight on the device, in the device's order.
+struct InFlightJob {
+    task: Box<dyn QueuedJob>,
+    /// Its failure on the host, reported once the earlier jobs are done.
     failed: Option<Error>,
-    /// Whether the device will say when that is. If not, it has failed.
-    is_told: bool,
+    /// Whether the device will notify of its completion. If not, queueing the notification failed.
+    is_notified: bool,
 }
 
-/// What a clerk has before it.
-struct Desk {
+/// JobState of the submission thread.
+struct SubmissionLoop {
     stream: Stream,
-    sender: Sender<Message>,
-    receiver: Receiver<Message>,
+    sender: Sender<SubmissionMessage>,
+    receiver: Receiver<SubmissionMessage>,
     backlog: Arc<AtomicUsize>,
-    waiting: VecDeque<Box<dyn Task>>,
-    running: VecDeque<Running>,
-    /// When it was last seen that the device has not failed.
-    looked: Instant,
+    waiting: VecDeque<Box<dyn QueuedJob>>,
+    running: VecDeque<InFlightJob>,
+    /// When the device was last seen not to have failed.
+    last_poll: Instant,
     /// The first failure of any job.
     failed: Result<()>,
-    /// The job with which the context failed, and how: no other runs any more.
+    /// The job with which the context failed, and its error: no later job runs.
     lost: Option<(u64, Error)>,
-    /// Whether there will be no more jobs.
+    /// Whether no more jobs will come.
     is_ending: bool,
 }
 
-/// Runs what is the givers' in part: a panic of it ends there.
-fn contained(work: impl FnOnce()) {
+/// Runs code that contains user code, and catches its panic.
+fn contain_panic(work: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-        // What a panic carries may panic when it is dropped.
+        // A payload's destructor may panic too.
         std::mem::forget(panic);
     }
 }
 
-impl Desk {
+impl SubmissionLoop {
     fn work(&mut self) -> Result<()> {
         loop {
             while self.running.len() < WINDOW
@@ -461,57 +463,57 @@ impl Desk {
                 return std::mem::replace(&mut self.failed, Ok(()));
             }
             let message = match self.running.is_empty() {
-                // A sender is here, so somebody may always write.
+                // `self` has a sender, so the channel never disconnects.
                 true => self.receiver.recv().map_err(RecvTimeoutError::from),
-                false => self.receiver.recv_timeout(LOOK),
+                false => self.receiver.recv_timeout(POLL_INTERVAL),
             };
             match message {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Disconnected) => self.is_ending = true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if !self.running.is_empty() && self.looked.elapsed() >= LOOK {
-                self.look();
+            if !self.running.is_empty() && self.last_poll.elapsed() >= POLL_INTERVAL {
+                self.poll_device();
             }
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: SubmissionMessage) {
         match message {
-            Message::Task(task) => self.waiting.push_back(task),
-            Message::Done => {
-                // With it is done what was before it, of which the device does not tell.
-                self.end_untold();
-                if let Some(Running { task, failed, .. }) = self.running.pop_front() {
+            SubmissionMessage::Job(task) => self.waiting.push_back(task),
+            SubmissionMessage::Done => {
+                // The earlier jobs that cannot notify are complete as well.
+                self.end_unnotified();
+                if let Some(InFlightJob { task, failed, .. }) = self.running.pop_front() {
                     self.end(task, failed.map_or(Ok(()), Err));
                 }
             }
-            Message::End => self.is_ending = true,
+            SubmissionMessage::End => self.is_ending = true,
         }
     }
 
-    /// Ends the first ones of which the device does not tell, as it has done them.
-    fn end_untold(&mut self) {
-        while self.running.front().is_some_and(|first| !first.is_told)
+    /// Completes the jobs at the front that cannot notify, as the device has done them.
+    fn end_unnotified(&mut self) {
+        while self.running.front().is_some_and(|first| !first.is_notified)
             && let Some(first) = self.running.pop_front()
         {
             self.end(first.task, first.failed.map_or(Ok(()), Err));
         }
     }
 
-    fn end(&mut self, mut task: Box<dyn Task>, outcome: Result<()>) {
+    fn end(&mut self, mut task: Box<dyn QueuedJob>, outcome: Result<()>) {
         if let (Err(error), Ok(())) = (&outcome, &self.failed) {
             self.failed = Err(error.clone());
         }
-        contained(move || {
+        contain_panic(move || {
             task.end(outcome);
             drop(task);
         });
     }
 
-    fn start(&mut self, mut task: Box<dyn Task>) {
+    fn start(&mut self, mut task: Box<dyn QueuedJob>) {
         if !task.begin() {
-            contained(move || drop(task));
+            contain_panic(move || drop(task));
             return;
         }
         if self.lost.is_some() {
@@ -519,23 +521,23 @@ impl Desk {
         }
         let failed = task.queue(&self.stream).err();
         let sender = self.sender.clone();
-        // Nobody listens any more when the session has ended.
-        let tells = self
+        // The receiver is gone once the session has ended.
+        let notification = self
             .stream
-            .host_callback(move || drop(sender.send(Message::Done)));
-        let is_told = tells.is_ok();
-        self.running.push_back(Running {
+            .host_callback(move || drop(sender.send(SubmissionMessage::Done)));
+        let is_notified = notification.is_ok();
+        self.running.push_back(InFlightJob {
             task,
-            failed: failed.or(tells.err().map(Error::from)),
-            is_told,
+            failed: failed.or(notification.err().map(Error::from)),
+            is_notified,
         });
-        if !is_told {
-            // Whose failure it is, if the context has failed, says the order.
-            self.look();
+        if !is_notified {
+            // If the context has failed, the order decides which job is blamed.
+            self.poll_device();
         }
     }
 
-    fn end_not_run(&mut self, task: Box<dyn Task>) {
+    fn end_not_run(&mut self, task: Box<dyn QueuedJob>) {
         let job = task.number();
         if let Some((by, source)) = self.lost.clone() {
             let source = Box::new(source);
@@ -543,26 +545,26 @@ impl Desk {
         }
     }
 
-    /// Looks whether the device has failed, and will say nothing more of what it has; and
-    /// whether it has done that of which it does not tell. A failure on the host is that
-    /// job's alone, whatever it is of.
-    fn look(&mut self) {
-        self.looked = Instant::now();
+    /// Polls the device: whether it has failed, and will notify of nothing in flight any more; and
+    /// whether it has done the jobs that cannot notify. A failure on the host belongs to that job
+    /// alone, whatever its cause.
+    fn poll_device(&mut self) {
+        self.last_poll = Instant::now();
         let failed = match self.stream.is_idle() {
             Ok(false) => return,
-            // What is captured had nothing to do when that began, and does nothing.
+            // A captured stream was idle when the capture began, and executes nothing.
             Ok(true) | Err(fercuda_cuda::Error::Capturing { .. }) => None,
-            // It was not asked.
+            // The driver refused the query.
             Err(error) if error.is_refusal() => return,
             Err(error) => Some(Error::from(error)),
         };
-        // What the device has said until then it has done.
-        let said: Vec<Message> = self.receiver.try_iter().collect();
-        said.into_iter().for_each(|it| self.take(it));
+        // Notifications that have arrived by now are of completed jobs.
+        let notifications: Vec<SubmissionMessage> = self.receiver.try_iter().collect();
+        notifications.into_iter().for_each(|it| self.take(it));
         let Some(error) = failed else {
-            return self.end_untold();
+            return self.end_unnotified();
         };
-        for Running { task, failed, .. } in std::mem::take(&mut self.running) {
+        for InFlightJob { task, failed, .. } in std::mem::take(&mut self.running) {
             match &self.lost {
                 Some(_) => self.end_not_run(task),
                 None => {

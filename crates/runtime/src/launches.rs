@@ -1,7 +1,7 @@
-//! Launches on a session's buffers, which are named by their handles.
+//! Kernel launches on a session's buffers, which are named by their handles.
 //!
-//! Invariant: handles are looked up once, before anything is launched; what a launch holds
-//! stays as long as the launch does.
+//! Invariant: handles are resolved once, before anything is launched. What a launch retains lives
+//! as long as the launch does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::error::Result;
 use crate::jobs::Job;
 use crate::session::{Argument, Session};
 
-/// An argument that was looked up.
-enum Held {
+/// A resolved argument.
+enum ResolvedArgument {
     Memory(DeviceBuffer<u8>),
     Number(KernelArg<'static>),
     Structure(Arc<[u8]>),
 }
 
-impl Held {
+impl ResolvedArgument {
     fn value(&self) -> KernelArg<'_> {
         match self {
             Self::Memory(memory) => KernelArg::buffer(memory),
@@ -29,11 +29,11 @@ impl Held {
     }
 }
 
-/// A launch with all that it needs, for a capture or for later.
+/// A launch with resolved arguments, to be captured or run later.
 pub struct PreparedLaunch {
     function: Function,
     launch: Launch,
-    arguments: Vec<Held>,
+    arguments: Vec<ResolvedArgument>,
 }
 
 impl fmt::Debug for PreparedLaunch {
@@ -43,69 +43,71 @@ impl fmt::Debug for PreparedLaunch {
 }
 
 impl PreparedLaunch {
-    /// Launches it, or has it captured; as often as one likes.
+    /// Launches the kernel, or has it captured. May be called repeatedly.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda): what the driver refuses.
+    /// [`Error::Cuda`](crate::Error::Cuda): the driver refuses the launch.
     ///
     /// # Safety
-    /// As for [`Launch::run`]; of a capture, each time that the graph is launched.
-    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
+    /// As for [`Launch::run`]; for a capture, each time that the graph is launched.
+    #[expect(unsafe_code, reason = "only the caller knows what a kernel accesses")]
     pub unsafe fn run(&self, stream: &Stream) -> Result<()> {
-        let values: Vec<KernelArg<'_>> = self.arguments.iter().map(Held::value).collect();
+        let values: Vec<KernelArg<'_>> = self.arguments.iter().map(ResolvedArgument::value).collect();
         // SAFETY: the promise of this function's caller.
         Ok(unsafe { self.launch.run(&self.function, stream, values.as_slice()) }?)
     }
 }
 
 impl Session {
-    /// Launches a kernel behind the session's work. Each handle is looked up once; if one
-    /// names nothing, nothing is launched.
+    /// Launches a kernel behind the session's work. Each handle is resolved once; if one is stale,
+    /// nothing is launched.
     ///
     /// # Errors
-    /// [`Error::Stale`](crate::Error::Stale); [`Error::Ended`](crate::Error::Ended); [`Error::Cuda`](crate::Error::Cuda) if the arguments do not fit the
-    /// kernel, or the driver refuses.
+    /// [`Error::Stale`](crate::Error::Stale); [`Error::Ended`](crate::Error::Ended);
+    /// [`Error::Cuda`](crate::Error::Cuda) if the arguments do not fit the kernel, or the driver
+    /// refuses.
     ///
     /// # Safety
     /// As for [`Launch::run`].
-    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
+    #[expect(unsafe_code, reason = "only the caller knows what a kernel accesses")]
     pub unsafe fn launch(
         &self,
         function: &Function,
         launch: Launch,
         arguments: &[Argument],
     ) -> Result<()> {
-        let it = self.prepare_launch(function, launch, arguments)?;
+        let prepared = self.prepare_launch(function, launch, arguments)?;
         // SAFETY: the promise of this function's caller.
         self.core
-            .in_order(move |stream: &Stream| unsafe { it.run(stream) })
+            .in_order(move |stream: &Stream| unsafe { prepared.run(stream) })
     }
 
-    /// The same as a job, which is done when the kernel is.
+    /// Launches a kernel as a job, which is done when the kernel is.
     ///
     /// # Errors
-    /// As for [`Session::launch`]; what the driver refuses, and what the kernel fails with,
-    /// is the job's.
+    /// As for [`Session::launch`]; the driver's refusal and the kernel's failure are reported by
+    /// the job.
     ///
     /// # Safety
     /// As for [`Launch::run`].
-    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
+    #[expect(unsafe_code, reason = "only the caller knows what a kernel accesses")]
     pub unsafe fn launch_async(
         &self,
         function: &Function,
         launch: Launch,
         arguments: &[Argument],
     ) -> Result<Job<()>> {
-        let it = self.prepare_launch(function, launch, arguments)?;
+        let prepared = self.prepare_launch(function, launch, arguments)?;
         // SAFETY: the promise of this function's caller.
-        self.submit(move |stream: &Stream| unsafe { it.run(stream) })
+        self.submit(move |stream: &Stream| unsafe { prepared.run(stream) })
     }
 
-    /// Looks the arguments of a launch up and holds them; nothing is launched, and what does not
-    /// fit the kernel is told when it is.
+    /// Resolves a launch's arguments and retains them. Nothing is launched; arguments that do not
+    /// fit the kernel are reported by the launch.
     ///
     /// # Errors
-    /// [`Error::Stale`](crate::Error::Stale); [`Error::Ended`](crate::Error::Ended); [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Stale`](crate::Error::Stale); [`Error::Ended`](crate::Error::Ended);
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn prepare_launch(
         &self,
         function: &Function,
@@ -114,9 +116,9 @@ impl Session {
     ) -> Result<PreparedLaunch> {
         let hold = |argument: &Argument| {
             Ok(match argument {
-                Argument::Buffer(id) => Held::Memory(self.memory(*id)?),
-                Argument::Number(number) => Held::Number(*number),
-                Argument::Structure(bytes) => Held::Structure(bytes.clone()),
+                Argument::Buffer(id) => ResolvedArgument::Memory(self.memory(*id)?),
+                Argument::Number(number) => ResolvedArgument::Number(*number),
+                Argument::Structure(bytes) => ResolvedArgument::Structure(bytes.clone()),
             })
         };
         Ok(PreparedLaunch {

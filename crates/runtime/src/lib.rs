@@ -1,9 +1,10 @@
-//! What a user of the library holds in the hand. See the README.
+//! Safe runtime for user programs: sessions, buffers, jobs and graphs. See the README.
 #![deny(unsafe_code)]
 
 mod account;
 mod arguments;
 mod callbacks;
+mod contiguous_runs;
 mod dispatcher;
 mod error;
 mod graphs;
@@ -11,15 +12,14 @@ mod handles;
 mod ignition;
 mod jobs;
 mod launches;
-mod machine;
 mod owned;
-mod pieces;
 mod plan;
+mod reentrancy;
 mod requests;
 mod resident;
+mod runtime;
 mod session;
 mod triton;
-mod within;
 
 pub use arguments::Arguments;
 pub use callbacks::Allocator;
@@ -28,22 +28,22 @@ pub use dispatcher::{
     TASK_WORDS, Task, TaskArgs, TaskBuffer, TaskBuffers, TaskDone, TaskError, TaskId, TaskJob,
     TaskSet, TaskSpan,
 };
-pub use error::{Error, Holder, Result, Why};
+pub use error::{EndReason, Error, Holder, Result};
 pub use fercuda_jit as jit;
 pub use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK, UnknownDtype};
 pub use graphs::{
     ArgumentBlock, BlockLayout, Budget, DecodeFields, Field, FieldType, GraphCache, GraphError,
     GraphKey, GraphKind, GraphStats, Key, Quantization, RecordOptions, Recorded, Recording,
-    Scratch, Times, Timing,
+    ReplayTimes, Scratch, Timing,
 };
-pub use handles::{Full, Id, Stale, Table};
+pub use handles::{HandleId, HandleTable, HandlesExhausted, StaleHandle};
 pub use ignition::{ALIGN_BYTES, IgnitionError, IgnitionPlan, TensorSpec};
 pub use jobs::{Job, Status};
 pub use launches::PreparedLaunch;
-pub use machine::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
 pub use owned::{Evaluation, Graphs};
 pub use plan::{Need, Plan, PlanError};
 pub use requests::Requests;
 pub use resident::Resident;
+pub use runtime::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
 pub use session::{Argument, BufferId, Element, Exported, Regime, Session, SessionConfig};
 pub use triton::{TritonError, TritonKernel, TritonMetadata};

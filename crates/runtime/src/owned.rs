@@ -1,103 +1,104 @@
-//! What a session owns beside its buffers: graphs by keys, compiled expressions, and
+//! Resources that a session owns besides its buffers: graph caches, compiled expressions and
 //! dispatchers.
 //!
-//! Invariants: a session captures streams of its own for that, never the one in which
-//! its work is ordered, so no work of another thread gets into a graph. Graphs end with
-//! the session, also those that somebody still has a name of. Elsewhere: the cache
-//! itself (`graphs`), the compiler (`fercuda_jit`), how a dispatcher is made (`resident`).
+//! Invariants: captures use separate streams of the session, never the one that orders its work,
+//! so no work of another thread gets into a graph. Graphs are destroyed with the session, even if
+//! handles to them remain. Elsewhere: the cache itself (`graphs`), the compiler (`fercuda_jit`),
+//! starting a dispatcher (`resident`).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use fercuda_cuda::Stream;
-use fercuda_jit::{Arg, Compiled, Compiler, Graph as Expression};
+use fercuda_jit::{BoundArg, Compiled, Compiler, ExprGraph as Expression};
 use fercuda_tensor::Layout;
 
-use crate::dispatcher::Queue;
+use crate::dispatcher::TaskQueue;
 use crate::error::{Error, Result};
 use crate::graphs::{
     Budget, GraphCache, GraphStats, Key, RecordOptions, Recorded, Recording, Timing,
 };
-use crate::machine::lock;
-use crate::session::{BufferId, Entry, Regime, Session};
+use crate::runtime::lock;
+use crate::session::{BufferEntry, BufferId, Regime, Session};
 
-/// What a session ends when it ends.
+/// Resources that are torn down with their session.
 #[derive(Default)]
-pub(crate) struct Owned {
-    ends: Mutex<Vec<Weak<dyn Ends>>>,
+pub(crate) struct SessionResources {
+    resources: Mutex<Vec<Weak<dyn TearDown>>>,
     compiler: Mutex<Option<Arc<Compiler>>>,
-    dispatchers: Mutex<Vec<Weak<Queue>>>,
+    dispatchers: Mutex<Vec<Weak<TaskQueue>>>,
 }
 
-/// What ends with the session, also where somebody still has a name of it.
-pub(crate) trait Ends: Send + Sync {
-    fn end(&self);
+/// A resource that is torn down with its session, even if handles to it remain.
+pub(crate) trait TearDown: Send + Sync {
+    fn tear_down(&self);
 }
 
-impl<K: Key + Send + Sync> Ends for GraphCache<K> {
-    fn end(&self) {
+impl<K: Key + Send + Sync> TearDown for GraphCache<K> {
+    fn tear_down(&self) {
         GraphCache::end(self);
     }
 }
 
-impl fmt::Debug for Owned {
+impl fmt::Debug for SessionResources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owned").finish_non_exhaustive()
+        f.debug_struct("SessionResources").finish_non_exhaustive()
     }
 }
 
-impl Owned {
-    pub(crate) fn keep_until_end(&self, it: Weak<dyn Ends>) {
-        let mut all = lock(&self.ends);
+impl SessionResources {
+    pub(crate) fn keep_until_end(&self, it: Weak<dyn TearDown>) {
+        let mut all = lock(&self.resources);
         all.retain(|it| it.strong_count() > 0);
         all.push(it);
     }
 
-    pub(crate) fn keep(&self, dispatcher: &Arc<Queue>) {
+    pub(crate) fn keep(&self, dispatcher: &Arc<TaskQueue>) {
         let mut all = lock(&self.dispatchers);
         all.retain(|it| it.strong_count() > 0);
         all.push(Arc::downgrade(dispatcher));
     }
 
-    /// Tells dispatchers to run what they were given, and end.
-    pub(crate) fn tell(&self) {
+    /// Requests the dispatchers to drain: to run the submitted tasks, and exit.
+    pub(crate) fn request_drain(&self) {
         for dispatcher in lock(&self.dispatchers).iter().filter_map(Weak::upgrade) {
-            dispatcher.tell_to_drain();
+            dispatcher.request_drain();
         }
     }
 
-    /// Those that there are, for who ends the session.
-    pub(crate) fn take_dispatchers(&self) -> Vec<Arc<Queue>> {
+    /// Takes the live dispatchers, for the session's teardown.
+    pub(crate) fn take_dispatchers(&self) -> Vec<Arc<TaskQueue>> {
         let all = std::mem::take(&mut *lock(&self.dispatchers));
         all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    pub(crate) fn end(&self) {
-        let ends = std::mem::take(&mut *lock(&self.ends));
-        let ends: Vec<Arc<dyn Ends>> = ends.iter().filter_map(Weak::upgrade).collect();
-        ends.iter().for_each(|it| it.end());
+    pub(crate) fn tear_down(&self) {
+        let resources = std::mem::take(&mut *lock(&self.resources));
+        let resources: Vec<Arc<dyn TearDown>> =
+            resources.iter().filter_map(Weak::upgrade).collect();
+        resources.iter().for_each(|it| it.tear_down());
         let compiler = lock(&self.compiler).take();
         drop(compiler);
     }
 }
 
-/// Graphs of a session, by keys, which are replayed in its order. They end with the
-/// session; dropping this ends them before, behind their last replay.
+/// Graph cache of a session; its graphs are replayed in the session's order. The graphs are
+/// destroyed with the session, or before, when this is dropped, behind their last replay.
 ///
 /// All calls may be made from any thread.
 #[derive(Debug)]
 pub struct Graphs<K: Key> {
     session: Session,
     cache: Arc<GraphCache<K>>,
-    /// Streams that are captured, and idle.
+    /// Idle streams for captures.
     spare: Mutex<Vec<Stream>>,
 }
 
 impl<K: Key + Send + Sync + 'static> Graphs<K> {
-    /// Captures what `body` gives to the recording's stream and keeps it under `key`. In
-    /// `body` the session is the tenant; its memory, by [`Session::memory`], and kernels,
-    /// by [`fercuda_cuda::Launch`], are used as in any stream. If `body` fails or panics,
-    /// what was captured is discarded, and what was under the key stays.
+    /// Captures the work that `body` submits to the recording's stream, and keeps the graph under
+    /// `key`. In `body` the session is the tenant; its memory, by [`Session::memory`], and kernels,
+    /// by [`fercuda_cuda::Launch`], are used as in any stream. If `body` fails or panics, the
+    /// capture is discarded, and an earlier graph under the key is kept.
     ///
     /// # Errors
     /// Those of `body`; [`Error::Graph`]; [`Error::Ended`]; [`Error::Forked`].
@@ -109,7 +110,7 @@ impl<K: Key + Send + Sync + 'static> Graphs<K> {
     ) -> Result<(R, Recorded)> {
         let core = &self.session.core;
         core.with(|_| Ok(()))?;
-        core.acting(|| {
+        core.as_tenant(|| {
             let spare = lock(&self.spare).pop();
             let stream = match spare {
                 Some(stream) => stream,
@@ -121,8 +122,7 @@ impl<K: Key + Send + Sync + 'static> Graphs<K> {
         })
     }
 
-    /// Queues all work of the graph under `key` behind the session's; says whether there
-    /// is one.
+    /// Replays the graph under `key` behind the session's work; returns whether there is one.
     ///
     /// # Errors
     /// [`Error::Graph`]; [`Error::Ended`]; [`Error::Forked`].
@@ -130,13 +130,13 @@ impl<K: Key + Send + Sync + 'static> Graphs<K> {
         let core = &self.session.core;
         core.with(|_| Ok(()))?;
         if core.is_idle() {
-            return core.acting(|| Ok(self.cache.replay(key, core.stream())?));
+            return core.as_tenant(|| Ok(self.cache.replay(key, core.stream())?));
         }
         let (cache, key) = (self.cache.clone(), key.clone());
         core.in_order(move |stream| Ok(cache.replay(&key, stream)?))
     }
 
-    /// As [`Graphs::replay`], and says how long it took; `None` if there is no graph.
+    /// As [`Graphs::replay`], with its duration; `None` if there is no graph.
     ///
     /// # Errors
     /// As there.
@@ -147,18 +147,18 @@ impl<K: Key + Send + Sync + 'static> Graphs<K> {
         core.in_order(move |stream| Ok(cache.replay_timed(&key, stream)?))
     }
 
-    /// Lets go of the graph under `key`, and of one that is being captured for it; says
-    /// whether there was one to replay.
+    /// Drops the graph under `key`, and a capture in progress for it; returns whether there was a
+    /// graph.
     pub fn invalidate(&self, key: &K) -> bool {
         self.cache.invalidate(key)
     }
 
-    /// Lets go of all graphs; says how many there were.
+    /// Drops all graphs; returns their number.
     pub fn invalidate_all(&self) -> usize {
         self.cache.invalidate_all()
     }
 
-    /// Lets go of all graphs of a generation; says how many there were.
+    /// Drops all graphs of a generation; returns their number.
     pub fn invalidate_generation(&self, generation: u64) -> usize {
         self.cache.invalidate_generation(generation)
     }
@@ -168,23 +168,24 @@ impl<K: Key + Send + Sync + 'static> Graphs<K> {
         self.cache.contains(key)
     }
 
-    /// What there is and has been done.
+    /// Counters of the cache.
     pub fn stats(&self) -> GraphStats {
         self.cache.stats()
     }
 }
 
 impl Session {
-    /// A cache of graphs, which is the session's: what its captures allocate is within
-    /// the session's limit, beside the budget.
+    /// Creates a graph cache of the session: captured allocations count within the session's limit,
+    /// besides the budget.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Ended`]; [`Error::Forked`].
     pub fn graphs<K: Key + Send + Sync + 'static>(&self, budget: Budget) -> Result<Graphs<K>> {
         let core = &self.core;
-        let cache = core.acting(|| GraphCache::of_account(core.context(), budget, core.account()));
+        let cache =
+            core.as_tenant(|| GraphCache::of_account(core.context(), budget, core.account()));
         let cache = Arc::new(cache?);
-        // Under the table's lock, so that the session does not end in between.
+        // Under the table's lock, so that the session cannot end in between.
         core.with(|_| {
             core.owned().keep_until_end(Arc::downgrade(&cache) as _);
             Ok(())
@@ -196,8 +197,8 @@ impl Session {
         })
     }
 
-    /// An expression ready to run, from memory or the disk if it is known: for captures,
-    /// and to look at. [`Session::evaluate`] does it by itself.
+    /// Compiles an expression, or finds it in memory or on disk: for captures, and for inspection.
+    /// [`Session::evaluate`] does this itself.
     ///
     /// # Errors
     /// [`Error::Expression`]; [`Error::Ended`]; [`Error::Forked`].
@@ -212,19 +213,19 @@ impl Session {
                     .clone(),
             })
         })?;
-        Ok(core.acting(|| compiler.compile(expression))?)
+        Ok(core.as_tenant(|| compiler.compile(expression))?)
     }
 
-    /// Computes an expression over buffers, bound in the order in which its inputs were
-    /// named, behind the session's work; into new buffers of the pool, one for each output
-    /// in the order of their names.
+    /// Evaluates an expression over buffers, bound in the order in which its inputs were named,
+    /// behind the session's work; into new buffers of the pool, one for each output in the order of
+    /// their names.
     ///
     /// # Errors
-    /// [`Error::Operand`] if a buffer has not the input's type, shape and strides;
+    /// [`Error::Operand`] if a buffer does not have the input's type, shape and strides;
     /// [`Error::Expression`]; [`Error::Stale`]; [`Error::Limit`]; [`Error::OutOfMemory`];
     /// [`Error::Ended`]; [`Error::Forked`].
     pub fn evaluate(&self, expression: &Expression, inputs: &[BufferId]) -> Result<Vec<BufferId>> {
-        // What is wrong with the inputs is said before there is memory for outputs.
+        // Invalid inputs are reported before outputs are allocated.
         self.operands("input", expression.inputs(), inputs)?;
         let layouts: Vec<Layout> = expression.outputs().map(|(_, layout)| *layout).collect();
         let mut outputs = Vec::with_capacity(layouts.len());
@@ -235,15 +236,15 @@ impl Session {
         let done = made.and_then(|()| self.evaluate_into(expression, inputs, &outputs));
         if done.is_err() {
             for output in outputs.drain(..) {
-                // That the session has ended meanwhile is what is told.
+                // If the session has ended meanwhile, that is the error reported.
                 drop(self.free(output));
             }
         }
         done.map(|()| outputs)
     }
 
-    /// The same into buffers that there are, which may be inputs only where each element
-    /// is computed from that in its place.
+    /// Evaluates an expression into existing buffers. An output may be an input only if each
+    /// element is computed from the element at the same place.
     ///
     /// # Errors
     /// As for [`Session::evaluate`].
@@ -257,10 +258,10 @@ impl Session {
         self.core.in_order(move |stream| ready.run(stream))
     }
 
-    /// The same without running it: for captures.
+    /// Prepares an evaluation without running it: for captures.
     ///
     /// # Errors
-    /// As for [`Session::evaluate`], but for those of running it.
+    /// As for [`Session::evaluate`], except those of running it.
     pub fn prepare(
         &self,
         expression: &Expression,
@@ -274,13 +275,13 @@ impl Session {
         })
     }
 
-    /// The buffers of an expression's inputs or outputs.
+    /// Resolves the buffers of an expression's inputs or outputs.
     fn operands<'e>(
         &self,
         what: &'static str,
         named: impl ExactSizeIterator<Item = (&'e str, &'e Layout)>,
         ids: &[BufferId],
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<BufferEntry>> {
         if named.len() != ids.len() {
             let (wanted, given) = (named.len(), ids.len());
             return Err(fercuda_jit::Error::Count {
@@ -307,17 +308,16 @@ impl Session {
     }
 }
 
-/// An expression that is compiled, and its buffers, which it holds
-/// ([`Session::prepare`]).
+/// A compiled expression with its buffers, which it retains ([`Session::prepare`]).
 #[derive(Debug)]
 pub struct Evaluation {
     compiled: Compiled,
-    inputs: Vec<Entry>,
-    outputs: Vec<Entry>,
+    inputs: Vec<BufferEntry>,
+    outputs: Vec<BufferEntry>,
 }
 
 impl Evaluation {
-    /// Captures it; memory between its kernels is the graph's.
+    /// Captures the evaluation; memory between its kernels belongs to the graph.
     ///
     /// # Errors
     /// [`Error::Graph`]; those of [`Evaluation::run`].
@@ -326,24 +326,24 @@ impl Evaluation {
         if bytes == 0 {
             return self.run(recording.stream());
         }
-        let inputs: Vec<Arg<'_>> = self.inputs.iter().map(bound).collect();
-        let outputs: Vec<Arg<'_>> = self.outputs.iter().map(bound).collect();
+        let inputs: Vec<BoundArg<'_>> = self.inputs.iter().map(bound).collect();
+        let outputs: Vec<BoundArg<'_>> = self.outputs.iter().map(bound).collect();
         let scratch = recording.alloc::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        let (stream, scratch) = (recording.stream(), Arg::of(&*scratch));
+        let (stream, scratch) = (recording.stream(), BoundArg::of(&*scratch));
         Ok(self.compiled.run_with(stream, &inputs, &outputs, scratch)?)
     }
 
-    /// Queues it in a stream of the session's context.
+    /// Queues the evaluation in a stream of the session's context.
     ///
     /// # Errors
     /// [`Error::Expression`]; [`Error::Cuda`].
     pub fn run(&self, stream: &Stream) -> Result<()> {
-        let inputs: Vec<Arg<'_>> = self.inputs.iter().map(bound).collect();
-        let outputs: Vec<Arg<'_>> = self.outputs.iter().map(bound).collect();
+        let inputs: Vec<BoundArg<'_>> = self.inputs.iter().map(bound).collect();
+        let outputs: Vec<BoundArg<'_>> = self.outputs.iter().map(bound).collect();
         Ok(self.compiled.run(stream, &inputs, &outputs)?)
     }
 }
 
-fn bound(entry: &Entry) -> Arg<'_> {
-    Arg::of(&entry.memory.buffer).first_at(entry.first)
+fn bound(entry: &BufferEntry) -> BoundArg<'_> {
+    BoundArg::of(&entry.memory.buffer).first_at(entry.first)
 }

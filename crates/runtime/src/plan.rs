@@ -1,87 +1,88 @@
-//! One arena for memory whose lifetimes are known before.
+//! Static memory planner: offsets in one arena for memory whose lifetimes are known in advance.
 //!
-//! What is never needed at one step may lie in one place. To find the smallest arena
-//! is hard in the theory's sense, so several ways are gone and the best result is
-//! kept: in the order of the steps, each need in the smallest hole that there is
-//! then; and the largest first, each in the smallest hole between those that it
-//! meets (greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep
-//! Neural Net Inference", 2020), also the largest by size times steps. As long as
-//! there is something to gain, what lies highest is then placed first, and all anew.
-//! Of a few needs every plan is looked at that could be smaller.
+//! Needs that are never live at one step may share memory. Finding the smallest arena is NP-hard,
+//! so several heuristics run and the best result is kept: best fit in the order of the steps; and
+//! largest first, each in the smallest gap between those whose lifetimes overlap its own (greedy
+//! by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020),
+//! also largest by size times steps. As long as there is something to gain, the need that ends
+//! highest is moved to the front and all are placed again. For a few needs the search is
+//! exhaustive.
 //!
-//! Invariant: two needs that meet at a step have no byte in common.
+//! Invariant: two needs whose lifetimes overlap never overlap in memory.
 //!
-//! How long it takes is bounded by what it looks at ([`MOST_LOOKS`]), not by a clock:
-//! so the same needs have the same plan everywhere.
+//! The effort is bounded by the comparisons made ([`MAX_COMPARISONS`]), not by a clock, so the same
+//! needs have the same plan everywhere.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// At most so many needs are looked at as neighbours of another, in all ways together;
-/// the first way looks at holes, of which there are fewer.
-const MOST_LOOKS: u64 = 6_000_000;
-/// Rounds in which what lies highest is placed first.
+/// Maximum number of comparisons of needs in all heuristics together; the first heuristic visits
+/// holes, of which there are fewer.
+const MAX_COMPARISONS: u64 = 6_000_000;
+/// Rounds in which the highest need is placed first.
 const ROUNDS: usize = 64;
-/// So many needs have the smallest arena that there is.
-const FEW: usize = 8;
-/// Parts of the time in which needs are looked for.
-const PARTS: usize = 256;
-/// No arena is larger, nor any alignment.
+/// Up to this many needs are searched exhaustively.
+const EXHAUSTIVE_MAX: usize = 8;
+/// Number of buckets of the time line.
+const BUCKETS: usize = 256;
+/// Maximum size of an arena, and of an alignment.
 const LARGEST: u64 = 1 << 56;
 
-/// Memory that is needed for some steps.
+/// Memory that is live for a range of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Need {
-    /// How much; 0 lies anywhere.
+    /// Size; 0 is placed anywhere.
     pub bytes: u64,
-    /// A power of two that it begins at a multiple of.
+    /// Alignment, a power of two.
     pub align_bytes: u64,
     /// The first step that needs it.
     pub from: u32,
-    /// The first one after it that does not.
+    /// The first later step that does not need it.
     pub until: u32,
 }
 
 impl Need {
     #[inline]
-    fn meets(&self, other: &Self) -> bool {
+    fn is_live_with(&self, other: &Self) -> bool {
         self.from < other.until && other.from < self.until
     }
 }
 
-/// A need that there cannot be.
+/// An invalid need.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Its alignment is no power of two, or beyond 2^56.
-    #[error("need {need}: an alignment of {align_bytes} bytes\ntry: a power of two, as 256")]
+    /// The alignment is not a power of two, or is beyond 2^56.
+    #[error(
+        "need {need}: invalid alignment of {align_bytes} bytes\ntry: a power of two, such as 256"
+    )]
     Align {
-        /// Which one.
+        /// Index of the need.
         need: usize,
-        /// What was asked for.
+        /// The alignment.
         align_bytes: u64,
     },
-    /// It ends before it begins.
+    /// The lifetime ends before it begins.
     #[error("need {need}: steps {from} to {until}\ntry: a last step that is not before the first")]
     Steps {
-        /// Which one.
+        /// Index of the need.
         need: usize,
         /// Its first step.
         from: u32,
-        /// The one behind its last.
+        /// The step behind its last.
         until: u32,
     },
-    /// All together, with their alignments, are beyond 2^56 bytes.
-    #[error("need {need}: with {bytes} bytes more there are more than 2^56")]
+    /// The sum of all sizes, with their alignments, is beyond 2^56 bytes.
+    #[error("need {need}: its {bytes} bytes bring the sum above 2^56")]
     TooLarge {
-        /// The one with which they are.
+        /// Index of the need that exceeds it.
         need: usize,
-        /// Its bytes.
+        /// Its size.
         bytes: u64,
     },
 }
 
-/// Where needs lie in an arena.
+/// Offsets of needs in an arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     begins: Vec<u64>,
@@ -90,10 +91,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan for these needs.
+    /// Plans an arena for these needs.
     ///
     /// # Errors
-    /// [`PlanError`], of the first need that is wrong.
+    /// [`PlanError`], for the first invalid need.
     pub fn of(needs: &[Need]) -> Result<Self, PlanError> {
         let mut all: u64 = 0;
         for (need, it) in needs.iter().enumerate() {
@@ -115,27 +116,26 @@ impl Plan {
             let sum = sum.filter(|sum| *sum <= LARGEST);
             all = sum.ok_or(PlanError::TooLarge { need, bytes })?;
         }
-        Ok(Search::new(needs).run())
+        Ok(PlanSearch::new(needs).run())
     }
 
-    /// Where each need begins, from the arena's beginning, which has to be a multiple
-    /// of every alignment.
+    /// Offset of each need in the arena, whose own address must be a multiple of every alignment.
     pub fn begins(&self) -> &[u64] {
         &self.begins
     }
 
-    /// What the arena takes.
+    /// Size of the arena.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What is needed at one step at the most: no arena is smaller.
+    /// Peak of the bytes live at one step: a lower bound for any arena.
     pub fn floor_bytes(&self) -> u64 {
         self.floor_bytes
     }
 }
 
-/// The most that is needed at one step.
+/// Peak of the bytes live at one step.
 fn floor(needs: &[Need]) -> u64 {
     let mut changes: Vec<(u32, i64)> = needs
         .iter()
@@ -147,7 +147,7 @@ fn floor(needs: &[Need]) -> u64 {
             ]
         })
         .collect();
-    // What ends at a step is not needed there.
+    // A need that ends at a step is not live there.
     changes.sort_unstable();
     let mut live = 0;
     let lives = changes.into_iter().map(|(_, bytes)| {
@@ -161,22 +161,22 @@ fn aligned(at: u64, need: &Need) -> u64 {
     (at + (need.align_bytes - 1)) & !(need.align_bytes - 1)
 }
 
-struct Search<'n> {
+struct PlanSearch<'n> {
     needs: &'n [Need],
-    /// Needs that take something at some step.
+    /// Needs that take memory at some step.
     some: Vec<usize>,
     floor_bytes: u64,
-    looks: u64,
+    comparisons: u64,
 }
 
-impl<'n> Search<'n> {
+impl<'n> PlanSearch<'n> {
     fn new(needs: &'n [Need]) -> Self {
         let is_some = |at: &usize| needs[*at].bytes > 0 && needs[*at].from < needs[*at].until;
         Self {
             needs,
             some: (0..needs.len()).filter(is_some).collect(),
             floor_bytes: floor(needs),
-            looks: 0,
+            comparisons: 0,
         }
     }
 
@@ -193,18 +193,18 @@ impl<'n> Search<'n> {
         orders[0].sort_by_key(by_bytes);
         orders[1].sort_by_key(by_area);
         for order in orders {
-            let _none_is_left_to_look = self.improve(order, &mut best);
+            let _out_of_comparisons = self.improve(order, &mut best);
         }
-        if self.some.len() <= FEW {
+        if self.some.len() <= EXHAUSTIVE_MAX {
             let mut begins = vec![0; needs.len()];
             self.smallest(&mut begins, &mut Vec::new(), 0, &mut best);
         }
         best
     }
 
-    /// All plans in which each need lies as low as those let it that begin below it: one
-    /// of the smallest is among them. They are gone through in the order of their
-    /// beginnings.
+    /// Exhaustive search over the plans in which each need is as low as the overlapping needs below
+    /// it allow: one of the optimal plans is among them. They are enumerated in the order of
+    /// offsets.
     fn smallest(&self, begins: &mut [u64], placed: &mut Vec<usize>, end: u64, best: &mut Plan) {
         if end >= best.bytes || best.bytes == self.floor_bytes {
             return;
@@ -221,7 +221,7 @@ impl<'n> Search<'n> {
             let need = &self.needs[*at];
             let mut meeting: Vec<(u64, u64)> = placed
                 .iter()
-                .filter(|other| self.needs[**other].meets(need))
+                .filter(|other| self.needs[**other].is_live_with(need))
                 .map(|other| (begins[*other], begins[*other] + self.needs[*other].bytes))
                 .collect();
             meeting.sort_unstable();
@@ -252,8 +252,8 @@ impl<'n> Search<'n> {
         }
     }
 
-    /// Places in an order, and in orders in which what lay highest comes first. None
-    /// when it may look no more.
+    /// Places the needs in an order, then in orders with the highest need moved to the front.
+    /// Returns `None` when the comparisons are used up.
     fn improve(&mut self, mut order: Vec<usize>, best: &mut Plan) -> Option<()> {
         for _ in 0..ROUNDS {
             if best.bytes == self.floor_bytes {
@@ -274,12 +274,12 @@ impl<'n> Search<'n> {
         Some(())
     }
 
-    /// In the order of the steps, each in the smallest hole that there is then.
+    /// Best fit in the order of the steps.
     fn in_order(&self) -> Vec<u64> {
         let mut begins = vec![0; self.needs.len()];
         let mut order = self.some.clone();
         order.sort_by_key(|at| (self.needs[*at].from, Reverse(self.needs[*at].bytes)));
-        // Holes below the end of all, by their beginnings; none touches another.
+        // Holes below the end, by their beginnings; none touches another.
         let mut holes: BTreeMap<u64, u64> = BTreeMap::new();
         let mut end: u64 = 0;
         let mut ending: BinaryHeap<Reverse<(u32, usize)>> = BinaryHeap::new();
@@ -336,22 +336,22 @@ impl<'n> Search<'n> {
         begins
     }
 
-    /// Each in the smallest hole between those placed before that it meets, or above
-    /// them. None when it may look no more.
+    /// Places each need in the smallest gap between the overlapping ones placed before it, or above
+    /// them. Returns `None` when the comparisons are used up.
     fn placed(&mut self, order: &[usize]) -> Option<Vec<u64>> {
         let mut begins = vec![0; self.needs.len()];
-        let mut parts = Parts::new(self.needs, order);
+        let mut buckets = StepBuckets::new(self.needs, order);
         let mut meeting: Vec<(u64, u64)> = Vec::new();
         for at in order {
             let need = &self.needs[*at];
             meeting.clear();
-            self.looks += parts.for_each_meeting(self.needs, *at, |other| {
+            self.comparisons += buckets.for_each_meeting(self.needs, *at, |other| {
                 meeting.push((begins[other], begins[other] + self.needs[other].bytes));
             });
-            if self.looks > MOST_LOOKS {
+            if self.comparisons > MAX_COMPARISONS {
                 return None;
             }
-            // Runs of them are in order already, which the sort makes use of.
+            // The input consists of sorted runs, which the sort exploits.
             meeting.sort();
             let (mut reached, mut best) = (0, None);
             for (from, to) in &meeting {
@@ -363,34 +363,34 @@ impl<'n> Search<'n> {
                 reached = reached.max(*to);
             }
             begins[*at] = best.map_or_else(|| aligned(reached, need), |(_, begin)| begin);
-            parts.add(*at);
+            buckets.add(*at);
         }
         Some(begins)
     }
 }
 
-/// Needs by when they are needed.
-struct Parts {
-    /// The parts of each need, the first and the last.
+/// Index of needs by buckets of steps.
+struct StepBuckets {
+    /// The first and the last bucket of each need.
     of: Vec<(u16, u16)>,
     all: Vec<Vec<u32>>,
 }
 
-impl Parts {
+impl StepBuckets {
     fn new(needs: &[Need], order: &[usize]) -> Self {
         let mut steps: Vec<u32> = order.iter().map(|at| needs[*at].from).collect();
         steps.sort_unstable();
-        // A part begins with one of these steps; there are as many needs in each.
-        let each = steps.len().div_ceil(PARTS).max(1);
+        // A bucket begins with one of these steps; each has as many needs.
+        let each = steps.len().div_ceil(BUCKETS).max(1);
         let firsts: Vec<u32> = steps.into_iter().step_by(each).collect();
-        let part = |step: u32| {
+        let bucket = |step: u32| {
             firsts
                 .partition_point(|first| *first <= step)
                 .saturating_sub(1) as u16
         };
         let mut of = vec![(0, 0); needs.len()];
         for at in order {
-            of[*at] = (part(needs[*at].from), part(needs[*at].until - 1));
+            of[*at] = (bucket(needs[*at].from), bucket(needs[*at].until - 1));
         }
         Self {
             of,
@@ -400,26 +400,27 @@ impl Parts {
 
     fn add(&mut self, at: usize) {
         let (first, last) = self.of[at];
-        for part in first..=last {
-            self.all[usize::from(part)].push(at as u32);
+        for bucket in first..=last {
+            self.all[usize::from(bucket)].push(at as u32);
         }
     }
 
-    /// Those added that a need meets, each once; and how many were looked at.
+    /// Visits the added needs whose lifetimes overlap that of `at`, each once; returns the number
+    /// of comparisons.
     fn for_each_meeting(&self, needs: &[Need], at: usize, mut f: impl FnMut(usize)) -> u64 {
         let (first, last) = self.of[at];
-        let mut looks = 0;
-        for part in first..=last {
-            let there = &self.all[usize::from(part)];
-            looks += there.len() as u64;
+        let mut comparisons = 0;
+        for bucket in first..=last {
+            let there = &self.all[usize::from(bucket)];
+            comparisons += there.len() as u64;
             for other in there {
                 let other = *other as usize;
-                // In the first part that they have in common.
-                if part == first.max(self.of[other].0) && needs[at].meets(&needs[other]) {
+                // Count each pair in the first bucket that both are in.
+                if bucket == first.max(self.of[other].0) && needs[at].is_live_with(&needs[other]) {
                     f(other);
                 }
             }
         }
-        looks
+        comparisons
     }
 }

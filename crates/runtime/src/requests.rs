@@ -1,9 +1,9 @@
-//! What others ask of the process: `fercuda reboot`, through its ledger.
+//! Control requests from other processes: `fercuda reboot`, through the process's ledger.
 //!
-//! Invariant: nobody's sessions end unless the program has said that it may be asked, is asked,
-//! and agrees. Only [`Runtime::reboot`] is done, never a reset: a context that has failed
-//! stays so, and the answer says it.
-//! Elsewhere: how a request gets here and who may make one (`fercuda-ledger`).
+//! Invariant: a request ends sessions only if the program has enabled requests and consents. Only
+//! [`Runtime::reboot`] is done, never a reset: a context that has failed stays failed, and the
+//! answer reports it. Elsewhere: how a request arrives and which users may make one
+//! (`fercuda-ledger`).
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -15,23 +15,24 @@ use std::time::Duration;
 use fercuda_regime::interface::{Interface, RebootFailure, RebootOutcome};
 
 use crate::error::{Error, Result};
-use crate::machine::{Runtime, lock};
-use crate::within::is_within;
+use crate::reentrancy::blocks_teardown;
+use crate::runtime::{Runtime, lock};
 
-/// How often it is looked whether something is asked: a few loads.
-const LOOK: Duration = Duration::from_millis(50);
+/// Polling interval for requests; a poll is a few loads.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// As long as this is there, a runtime can be asked. Dropping it waits for what is being done,
-/// but where a reboot waits for the thread, as in a session's job: there it only takes no more.
+/// Guard while a runtime accepts control requests. Dropping it waits for the request in progress,
+/// unless that request's reboot may be waiting for the thread, as in a session's job: there it
+/// only stops accepting.
 pub struct Requests {
-    stop: Arc<Stop>,
+    stop: Arc<StopSignal>,
     thread: Option<JoinHandle<()>>,
-    /// The child of a fork has no such thread to wait for.
+    /// Process that started the thread: the child of a fork has no such thread to join.
     process: u32,
 }
 
 #[derive(Default)]
-struct Stop {
+struct StopSignal {
     is_wanted: Mutex<bool>,
     changed: Condvar,
 }
@@ -43,31 +44,32 @@ impl fmt::Debug for Requests {
 }
 
 impl Runtime {
-    /// Lets this user's other processes ask for a reboot (`fercuda reboot --pid`), until what
-    /// comes back is dropped, which also keeps the runtime open. A thread looks for requests;
-    /// for each it calls `consent`, and does [`Runtime::reboot`] if that says yes. Sessions end
-    /// then, so whoever has some is to expect [`Error::Ended`]. A panic of `consent` is a no.
+    /// Accepts reboot requests from this user's other processes (`fercuda reboot --pid`) until the
+    /// returned guard is dropped; the guard also keeps the runtime open. A thread polls for
+    /// requests; for each it calls `consent`, and does [`Runtime::reboot`] if that returns true.
+    /// The reboot ends sessions, so their users must expect [`Error::Ended`]. A panic of `consent`
+    /// counts as false.
     ///
-    /// Of several runtimes for a device one is asked.
+    /// Of several runtimes for a device, one receives a request.
     ///
     /// # Errors
-    /// [`Error::Ungoverned`]; [`Error::Served`] if another one of the process takes the device's
-    /// requests; [`Error::NoThread`].
+    /// [`Error::Ungoverned`]; [`Error::Served`] if another runtime of the process accepts the
+    /// device's requests; [`Error::NoThread`].
     pub fn serve_requests(
         &self,
         consent: impl FnMut() -> bool + Send + 'static,
     ) -> Result<Requests> {
         let device = self.device().ordinal();
-        let doors = self.doors().ok_or(Error::Ungoverned)?;
-        if !doors.accept_requests(device) {
+        let interposer = self.interposer().ok_or(Error::Ungoverned)?;
+        if !interposer.accept_requests(device) {
             return Err(Error::Served { device });
         }
-        let served = Served { doors, device };
-        let stop = Arc::new(Stop::default());
+        let registration = RequestRegistration { interposer, device };
+        let stop = Arc::new(StopSignal::default());
         let (runtime, stopped) = (self.clone(), Arc::clone(&stop));
         let thread = std::thread::Builder::new()
             .name("fercuda-requests".to_owned())
-            .spawn(move || serve(&runtime, &served, &stopped, consent))
+            .spawn(move || serve(&runtime, &registration, &stopped, consent))
             .map_err(|error| Error::NoThread {
                 why: error.to_string(),
             })?;
@@ -87,43 +89,49 @@ impl Drop for Requests {
         *lock(&self.stop.is_wanted) = true;
         self.stop.changed.notify_all();
         if let Some(thread) = self.thread.take()
-            // Dropped by the consent that is asked: it ends when that returns. In a job it ends
-            // when that, and the reboot that waits for it, is over.
+            // The consent callback may drop the guard: the thread exits when the callback returns.
+            // A job may drop it: the thread exits once the job, and the reboot that waits for it,
+            // is over.
             && thread.thread().id() != std::thread::current().id()
-            && !is_within()
+            && !blocks_teardown()
         {
-            // Nothing in it unwinds.
+            // The thread function never unwinds.
             thread.join().ok();
         }
     }
 }
 
-/// That a device's requests are taken, said in the ledger until it is dropped.
-struct Served {
-    doors: &'static Interface,
+/// Registration in the ledger that a device's requests are accepted, until dropped.
+struct RequestRegistration {
+    interposer: &'static Interface,
     device: u32,
 }
 
-impl Drop for Served {
+impl Drop for RequestRegistration {
     fn drop(&mut self) {
-        self.doors.stop_accepting_requests(self.device);
+        self.interposer.stop_accepting_requests(self.device);
     }
 }
 
-impl Stop {
-    /// Whether it is time to end, after [`LOOK`] at most.
-    fn comes(&self) -> bool {
+impl StopSignal {
+    /// Waits up to [`POLL_INTERVAL`]; returns whether the thread must stop.
+    fn wait_for_stop(&self) -> bool {
         let wanted = lock(&self.is_wanted);
         let waited = self
             .changed
-            .wait_timeout_while(wanted, LOOK, |wanted| !*wanted);
+            .wait_timeout_while(wanted, POLL_INTERVAL, |wanted| !*wanted);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-fn serve(runtime: &Runtime, served: &Served, stop: &Stop, mut consent: impl FnMut() -> bool) {
-    while !stop.comes() {
-        let asked: Option<NonZeroU64> = served.doors.take_request(served.device);
+fn serve(
+    runtime: &Runtime,
+    registration: &RequestRegistration,
+    stop: &StopSignal,
+    mut consent: impl FnMut() -> bool,
+) {
+    while !stop.wait_for_stop() {
+        let asked: Option<NonZeroU64> = registration.interposer.take_request(registration.device);
         let Some(number) = asked else { continue };
         let agrees = catch_unwind(AssertUnwindSafe(&mut consent)).unwrap_or(false);
         let outcome = if agrees {
@@ -132,7 +140,9 @@ fn serve(runtime: &Runtime, served: &Served, stop: &Stop, mut consent: impl FnMu
         } else {
             RebootOutcome::Refused
         };
-        served.doors.answer_request(served.device, number, outcome);
+        registration
+            .interposer
+            .answer_request(registration.device, number, outcome);
     }
 }
 

@@ -1,8 +1,8 @@
-//! A dispatcher that a session owns, over buffers of the session's.
+//! Dispatcher that a session owns, over buffers of the session.
 //!
-//! Invariants: a buffer that tasks may touch stays, and is charged to the session, until
-//! the kernel has ended, whatever becomes of its handle. When the session ends its
-//! dispatchers do first: they run what they were given, and take no more.
+//! Invariants: a buffer that tasks may access stays allocated, and charged to the session, until
+//! the kernel has exited, whatever happens to its handle. When a session is torn down, its
+//! dispatchers are first: they run the tasks already submitted, and refuse new ones.
 //!
 //! Elsewhere: the queue and the kernel (`dispatcher`).
 
@@ -10,24 +10,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dispatcher::{
-    DispatchError, DispatchOptions, DispatchStats, Queue, TaskArgs, TaskBuffers, TaskId, TaskJob,
-    TaskSet,
+    DispatchError, DispatchOptions, DispatchStats, TaskArgs, TaskBuffers, TaskId, TaskJob,
+    TaskQueue, TaskSet,
 };
 use crate::session::{BufferId, Session};
 
-/// What a registered buffer's address is a multiple of.
+/// Alignment of a registered buffer's address.
 const ALIGN_BYTES: u64 = 16;
 
-/// A dispatcher of a session's ([`Session::dispatcher`]). Dropping it ends it after the
-/// tasks that run, as for [`Dispatcher`](crate::Dispatcher); those that it has not begun are
-/// [`TaskError::Stopped`](crate::TaskError::Stopped); but where the session is being ended
-/// they are run.
+/// A dispatcher of a session ([`Session::dispatcher`]). Dropping it ends it after the tasks that
+/// are running, as for [`Dispatcher`](crate::Dispatcher); those not begun get
+/// [`TaskError::Stopped`](crate::TaskError::Stopped), except that they are run while the session
+/// is being torn down.
 ///
 /// All calls may be made from any thread.
 #[derive(Debug)]
 pub struct Resident {
     session: Session,
-    queue: Arc<Queue>,
+    queue: Arc<TaskQueue>,
 }
 
 impl Resident {
@@ -44,29 +44,29 @@ impl Resident {
         self.queue.submit(priority, task, arguments)
     }
 
-    /// How much there was to do, and is.
+    /// Counters of the queue.
     pub fn stats(&self) -> DispatchStats {
         self.queue.stats()
     }
 
-    /// Takes no more tasks, lets the kernel run those that it was given, and waits until
-    /// it has ended, at most so long. Its buffers are free then. May be asked again.
+    /// Refuses new tasks, lets the kernel run those already submitted, and waits up to `longest`
+    /// for it to exit. Its buffers are released then. May be called again.
     ///
     /// # Errors
     /// [`DispatchError::Running`] if it has not ended yet; [`DispatchError::Lost`];
     /// [`DispatchError::Forked`]; [`DispatchError::Cuda`], the kernel's error, each time.
     pub fn stop(&self, longest: Duration) -> Result<(), DispatchError> {
         let core = &self.session.core;
-        core.acting(|| self.queue.drain(longest))
+        core.as_tenant(|| self.queue.drain(longest))
     }
 
-    /// Does what dropping it does, for who shares it: nothing in the child of a fork. May be
-    /// asked again.
+    /// Does what dropping does, for an owner that shares the dispatcher: nothing in the child of a
+    /// fork. May be called again.
     ///
     /// # Errors
     /// As for [`Resident::stop`].
     pub fn abandon(&self) -> Result<(), DispatchError> {
-        self.session.core.acting(|| self.queue.abandon())
+        self.session.core.as_tenant(|| self.queue.abandon())
     }
 }
 
@@ -74,37 +74,36 @@ impl Drop for Resident {
     fn drop(&mut self) {
         let is_here = self.queue.check_process().is_ok();
         if is_here && !self.session.core.is_open() {
-            // It runs what it was given. Who ends the session may never have heard of it, if that
-            // began while it was started.
-            self.queue.tell_to_drain();
-            return self.queue.leave();
+            // It runs the tasks already submitted. The teardown may have missed this dispatcher if
+            // the session's teardown began while it was started.
+            self.queue.request_drain();
+            return self.queue.release_later();
         }
-        // What went wrong has been told to who waits for tasks.
+        // Errors have been reported to the waiters of the tasks.
         drop(self.abandon());
     }
 }
 
 impl Session {
-    /// A dispatcher for these tasks over these buffers, which [`TaskArgs::span`] names by
-    /// their place in `buffers`. The kernel begins behind the session's work; work of the
-    /// session's that comes later and uses the buffers is ordered by the host alone: it
-    /// waits for tasks before such work, and for that work before tasks.
+    /// Starts a dispatcher for these tasks over these buffers; [`TaskArgs::span`] names a buffer by
+    /// its index in `buffers`. The kernel starts behind the session's work. Later work of the
+    /// session that uses the buffers must be ordered by the host: the host waits for tasks before
+    /// such work, and for that work before tasks.
     ///
-    /// While it runs, what waits for the whole device waits for it, as for each
+    /// While it runs, any wait for the whole device also waits for it, as for each
     /// [`Dispatcher`](crate::Dispatcher).
     ///
     /// # Errors
-    /// [`DispatchError::Buffer`] for one whose elements do not lie side by side from a
-    /// multiple of 16 bytes on; [`DispatchError::Value`]; [`DispatchError::Build`];
-    /// [`DispatchError::Cuda`]; [`DispatchError::Session`], also in a job that is done while
-    /// the session ends.
+    /// [`DispatchError::Buffer`] for one that is not contiguous, or not aligned to 16 bytes;
+    /// [`DispatchError::Value`]; [`DispatchError::Build`]; [`DispatchError::Cuda`];
+    /// [`DispatchError::Session`], also in a job that runs during the session's teardown.
     pub fn dispatcher(
         &self,
         set: &TaskSet,
         buffers: &[BufferId],
         options: DispatchOptions,
     ) -> Result<Resident, DispatchError> {
-        // A session that ends has stopped its dispatchers when its last jobs are done.
+        // A session in teardown has stopped its dispatchers before its last jobs are done.
         self.core.while_open(|_| ())?;
         let mut registered = TaskBuffers::new();
         for id in buffers {
@@ -115,7 +114,7 @@ impl Session {
             };
             if !entry.layout.is_contiguous() {
                 let layout = &entry.layout;
-                return Err(refused(format!("{layout} does not lie side by side")));
+                return Err(refused(format!("{layout} is not contiguous")));
             }
             let (first, bytes) = (entry.first as usize, entry.layout.bytes() as usize);
             let memory = entry.memory.buffer.part::<u8>(first, bytes)?;
@@ -128,16 +127,16 @@ impl Session {
             registered.owned(memory, entry);
         }
         let core = &self.core;
-        // Not the session's: it may serve others.
+        // The function is not the session's: other sessions may share it.
         let function = core.task_kernel(set, &options)?;
         let (behind, context) = (self.record()?, core.context());
-        let started =
-            core.acting(|| Queue::start(Some(&behind), context, function, registered, options));
+        let started = core
+            .as_tenant(|| TaskQueue::start(Some(&behind), context, function, registered, options));
         let resident = Resident {
             session: self.clone(),
             queue: started?,
         };
-        // Who ends the session has not looked yet for what there is to stop.
+        // The session's teardown has not collected its dispatchers yet.
         core.while_open(|owned| owned.keep(&resident.queue))?;
         Ok(resident)
     }
@@ -172,7 +171,7 @@ mod tests {
         let own = kernel(&one, &more, &options);
         assert_ne!(first.raw(), own.raw());
         assert_eq!(own.raw(), kernel(&other, &more, &options).raw());
-        // What a set was loaded with is its own.
+        // A set that was loaded before keeps its own function.
         let before = standard();
         before.load(one.core.context(), &options).unwrap();
         assert_ne!(first.raw(), kernel(&one, &before, &options).raw());

@@ -1,11 +1,11 @@
-//! Sessions: who owns buffers, and in which order they are worked with.
+//! Sessions: owners of buffers, each with a stream that orders their work.
 //!
-//! Invariants: a buffer's handle means one buffer for ever, or nothing. What a session
-//! holds of a device is within its limit. A handle's end ends the name at once, and
-//! the memory behind the last work that was queued with it.
+//! Invariants: a buffer's handle names one buffer for ever, or nothing. The memory that a session
+//! holds is within its limit. Freeing a handle invalidates it at once, and frees the memory behind
+//! the last work that was queued with it.
 //!
-//! Elsewhere: work that the caller does not wait for (`jobs`), handles (`handles`), the limit
-//! (`account`), graphs, expressions and dispatchers (`owned`), how a session ends (`ending`).
+//! Elsewhere: asynchronous jobs (`jobs`), handles (`handles`), the limit (`account`), graphs,
+//! expressions and dispatchers (`owned`), teardown (`teardown`).
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
@@ -17,51 +17,51 @@ use fercuda_cuda::{
 };
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::account::{Account, Charge};
-use crate::callbacks::{Allocator, Lender};
+use crate::account::{SessionAccount, SessionCharge};
+use crate::callbacks::{Allocator, SessionAllocator};
+use crate::contiguous_runs::ContiguousRuns;
 use crate::dispatcher::{DispatchError, DispatchOptions, TaskSet};
-use crate::error::{Error, Result, Why};
-use crate::handles::{Id, Table};
-use crate::jobs::{Clerk, Job};
-use crate::machine::{Machine, lock};
-use crate::owned::Owned;
-use crate::pieces::Pieces;
+use crate::error::{EndReason, Error, Result};
+use crate::handles::{HandleId, HandleTable};
+use crate::jobs::{Job, SubmissionThread};
+use crate::owned::SessionResources;
+use crate::runtime::{RuntimeInner, lock};
 
-mod ending;
+mod teardown;
 
-use ending::LastName;
-pub(crate) use ending::end_all;
+use teardown::LastHandle;
+pub(crate) use teardown::tear_down_all;
 
-/// The device's pool gives blocks in multiples of so many bytes.
+/// Block granularity of the device's pool.
 const BLOCK_BYTES: u64 = 512;
-/// One call makes at most so many copies.
-const MOST_COPIES: u64 = 1 << 16;
+/// Maximum number of copies of one call.
+const MAX_COPIES: u64 = 1 << 16;
 
-/// A buffer's name.
-pub type BufferId = Id;
+/// Handle of a buffer.
+pub type BufferId = HandleId;
 
-/// What a session may do.
+/// Options of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// What it may hold of the device, in bytes; none for no limit.
+    /// Limit of the device memory that it may hold, in bytes; `None` for no limit.
     pub limit_bytes: Option<u64>,
 }
 
-/// What a buffer's memory is.
+/// Kind of a buffer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Regime {
     /// A block of the process's pool.
     Pool,
-    /// Physical memory of its own that the driver gave and mapped: whole pieces, which can
-    /// be handed to other processes.
+    /// Physical memory that the driver allocated and mapped for this buffer: whole allocation
+    /// granules, which can be shared with other processes.
     Driver,
     /// Managed memory: one address for the host and all devices.
     Managed,
-    /// Page-locked memory of the host.
+    /// Page-locked host memory.
     Pinned,
-    /// Somebody else's.
+    /// Imported memory of another owner.
     Foreign,
-    /// What an [`Allocator`] of the program's own gives.
+    /// SessionMemory from the program's [`Allocator`].
     Callbacks,
 }
 
@@ -78,9 +78,9 @@ impl fmt::Display for Regime {
     }
 }
 
-/// Values that a buffer can hold.
+/// Type of values in a buffer.
 pub trait Element: Pod {
-    /// Their type.
+    /// The element type.
     const DTYPE: Dtype;
 }
 
@@ -98,18 +98,23 @@ elements!(
     u8 => U8, u16 => U16, u32 => U32, u64 => U64
 );
 
-/// Memory that one or several handles lead to.
+/// SessionMemory that one or several handles refer to.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct SessionMemory {
     pub(crate) buffer: DeviceBuffer<u8>,
     bytes: u64,
     regime: Regime,
-    charge: Arc<Charge>,
+    charge: Arc<SessionCharge>,
 }
 
-impl Memory {
-    /// It is charged until the driver has it back, whoever holds it beside its handles.
-    fn new(buffer: DeviceBuffer<u8>, bytes: u64, regime: Regime, charge: Charge) -> Arc<Self> {
+impl SessionMemory {
+    /// The memory is charged until the driver has it back, even if it outlives its handles.
+    fn new(
+        buffer: DeviceBuffer<u8>,
+        bytes: u64,
+        regime: Regime,
+        charge: SessionCharge,
+    ) -> Arc<Self> {
         let charge = Arc::new(charge);
         buffer.keep_until_returned(charge.clone());
         Arc::new(Self {
@@ -121,34 +126,34 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for SessionMemory {
     fn drop(&mut self) {
         self.charge.note_freed();
     }
 }
 
-/// What a handle means.
+/// What a handle refers to.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) memory: Arc<Memory>,
+pub(crate) struct BufferEntry {
+    pub(crate) memory: Arc<SessionMemory>,
     pub(crate) layout: Layout,
-    /// Where its first element lies in the memory.
+    /// Offset of the first element in the memory, in bytes.
     pub(crate) first: u64,
     exported: bool,
 }
 
-/// A buffer's address, as it was asked for.
+/// A buffer's exported address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exported {
-    /// Where its first element lies.
+    /// Address of the first element.
     pub address: DeviceAddr,
-    /// Where its elements lie from there on.
+    /// Layout of the elements.
     pub layout: Layout,
-    /// What its memory is.
+    /// Kind of the memory.
     pub regime: Regime,
 }
 
-/// What a kernel is given.
+/// Argument of a kernel.
 #[derive(Clone, Debug)]
 pub enum Argument {
     /// The address of a buffer's first element.
@@ -177,66 +182,65 @@ macro_rules! numbers {
 
 numbers!(f64 f32 i8 i16 i32 i64 u8 u16 u32 u64);
 
-/// A session. Cloning gives another name for it; it ends when it is closed, or with the
-/// last name.
+/// A session. Clones share it; it ends when it is closed, or when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Session {
-    pub(crate) core: Arc<Core>,
-    _name: Arc<LastName>,
+    pub(crate) core: Arc<SessionCore>,
+    _last_handle: Arc<LastHandle>,
 }
 
-/// What a session is.
+/// State of a session, shared by its clones.
 #[derive(Debug)]
-pub(crate) struct Core {
-    machine: Arc<Machine>,
+pub(crate) struct SessionCore {
+    runtime: Arc<RuntimeInner>,
     name: String,
     tenant: Option<u32>,
     process: u32,
-    account: Arc<Account>,
+    account: Arc<SessionAccount>,
     context: Context,
     stream: Stream,
-    table: Mutex<Names>,
+    phase: Mutex<SessionPhase>,
     has_ended: Condvar,
-    clerk: Mutex<Option<Arc<Clerk>>>,
-    owned: Owned,
-    lender: Option<Arc<Lender>>,
+    submission: Mutex<Option<Arc<SubmissionThread>>>,
+    owned: SessionResources,
+    allocator: Option<Arc<SessionAllocator>>,
 }
 
 #[derive(Debug)]
-enum Names {
-    Open(Table<Entry>),
-    /// Its jobs are being done; they alone see what there is.
-    Ending(Table<Entry>, Why),
-    /// What it had is being given back.
-    Leaving(Why),
-    Ended(Why),
+enum SessionPhase {
+    Open(HandleTable<BufferEntry>),
+    /// Its jobs are running to completion; only they still have access.
+    Draining(HandleTable<BufferEntry>, EndReason),
+    /// Its resources are being released.
+    Releasing(EndReason),
+    Ended(EndReason),
 }
 
-impl Core {
+impl SessionCore {
     pub(crate) fn open(
-        machine: &Arc<Machine>,
+        runtime: &Arc<RuntimeInner>,
         number: u16,
         name: &str,
         config: SessionConfig,
         allocator: Option<Arc<dyn Allocator>>,
     ) -> Result<Arc<Self>> {
-        let tenant = machine.tenant(name);
-        let _acting = machine.act_as(tenant);
-        machine.tell_limit(tenant, config.limit_bytes.unwrap_or(0));
-        let context = machine.context();
+        let tenant = runtime.tenant(name);
+        let _tenant = runtime.act_as(tenant);
+        runtime.tell_limit(tenant, config.limit_bytes.unwrap_or(0));
+        let context = runtime.context();
         Ok(Arc::new(Self {
             name: name.to_owned(),
             tenant,
             process: std::process::id(),
-            account: Account::new(name, config.limit_bytes),
+            account: SessionAccount::new(name, config.limit_bytes),
             stream: Stream::new(&context)?,
             context,
-            table: Mutex::new(Names::Open(Table::new(number))),
+            phase: Mutex::new(SessionPhase::Open(HandleTable::new(number))),
             has_ended: Condvar::new(),
-            clerk: Mutex::new(None),
-            owned: Owned::default(),
-            lender: allocator.map(|it| Lender::new(name, machine, it)),
-            machine: machine.clone(),
+            submission: Mutex::new(None),
+            owned: SessionResources::default(),
+            allocator: allocator.map(|it| SessionAllocator::new(name, runtime, it)),
+            runtime: runtime.clone(),
         }))
     }
 
@@ -248,91 +252,96 @@ impl Core {
         &self.stream
     }
 
-    /// The kernel for a dispatcher; that of the standard tasks is the runtime's.
+    /// The kernel for a dispatcher; that of the standard tasks is shared by the runtime's sessions.
     pub(crate) fn task_kernel(
         &self,
         set: &TaskSet,
         options: &DispatchOptions,
     ) -> std::result::Result<Function, DispatchError> {
-        set.function_of(&self.machine.standard, self.context(), options)
+        set.function_of(&self.runtime.standard_kernels, self.context(), options)
     }
 
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }
 
-    pub(crate) fn account(&self) -> &Arc<Account> {
+    pub(crate) fn account(&self) -> &Arc<SessionAccount> {
         &self.account
     }
 
-    pub(crate) fn owned(&self) -> &Owned {
+    pub(crate) fn owned(&self) -> &SessionResources {
         &self.owned
     }
 
-    /// Whether there is nothing left of it.
+    /// Whether the teardown is complete.
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(*lock(&self.table), Names::Ended(_))
+        matches!(*lock(&self.phase), SessionPhase::Ended(_))
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        matches!(*lock(&self.table), Names::Open(_))
+        matches!(*lock(&self.phase), SessionPhase::Open(_))
     }
 
-    /// Runs work in whose calls the session is the tenant.
-    pub(crate) fn acting<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _acting = self.machine.act_as(self.tenant);
+    /// Runs work with the session as the calling thread's tenant.
+    pub(crate) fn as_tenant<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _tenant = self.runtime.act_as(self.tenant);
         work()
     }
 
-    /// With the table of what there is.
+    /// Calls `work` with the handle table.
     ///
     /// # Errors
     /// [`Error::Ended`].
-    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Table<Entry>) -> Result<R>) -> Result<R> {
+    pub(crate) fn with<R>(
+        &self,
+        work: impl FnOnce(&mut HandleTable<BufferEntry>) -> Result<R>,
+    ) -> Result<R> {
         self.check_process()?;
-        match &mut *lock(&self.table) {
-            Names::Open(table) => work(table),
-            Names::Ending(table, _) if self.is_clerk() => work(table),
-            Names::Ending(_, why) | Names::Leaving(why) | Names::Ended(why) => {
-                Err(self.ended(*why))
-            }
+        match &mut *lock(&self.phase) {
+            SessionPhase::Open(table) => work(table),
+            SessionPhase::Draining(table, _) if self.is_submission_thread() => work(table),
+            SessionPhase::Draining(_, why)
+            | SessionPhase::Releasing(why)
+            | SessionPhase::Ended(why) => Err(self.ended(*why)),
         }
     }
 
-    /// With what it owns, unless it is being ended: then it is not there for its jobs either.
-    /// It is not ended in between.
-    pub(crate) fn while_open<R>(&self, work: impl FnOnce(&Owned) -> R) -> Result<R> {
+    /// Calls `work` with the owned resources, unless the session is in teardown, even for its jobs.
+    /// The teardown cannot begin during the call.
+    pub(crate) fn while_open<R>(&self, work: impl FnOnce(&SessionResources) -> R) -> Result<R> {
         self.check_process()?;
-        match &*lock(&self.table) {
-            Names::Open(_) => Ok(work(&self.owned)),
-            Names::Ending(_, why) | Names::Leaving(why) | Names::Ended(why) => {
-                Err(self.ended(*why))
-            }
+        match &*lock(&self.phase) {
+            SessionPhase::Open(_) => Ok(work(&self.owned)),
+            SessionPhase::Draining(_, why)
+            | SessionPhase::Releasing(why)
+            | SessionPhase::Ended(why) => Err(self.ended(*why)),
         }
     }
 
-    fn ended(&self, why: Why) -> Error {
+    fn ended(&self, why: EndReason) -> Error {
         let session = self.name.clone();
         Error::Ended { session, why }
     }
 
-    /// Whether the calling thread is the session's clerk.
-    fn is_clerk(&self) -> bool {
-        lock(&self.clerk).as_ref().is_some_and(|it| it.is_here())
+    /// Whether the calling thread is the session's submission thread.
+    fn is_submission_thread(&self) -> bool {
+        lock(&self.submission)
+            .as_ref()
+            .is_some_and(|it| it.is_here())
     }
 
-    /// Whether what is queued now is behind all that was given before.
+    /// Whether work queued now comes behind everything submitted before.
     pub(crate) fn is_idle(&self) -> bool {
-        let clerk = lock(&self.clerk);
-        clerk
+        let submission = lock(&self.submission);
+        submission
             .as_ref()
             .is_none_or(|it| it.is_here() || it.has_no_backlog())
     }
 
-    /// Whether all jobs that were given before are over; a job does not wait for itself.
+    /// Whether all jobs submitted before are complete; a job does not wait for itself.
     fn has_ended_all(&self) -> bool {
-        let clerk = lock(&self.clerk);
-        clerk
+        let submission = lock(&self.submission);
+        submission
             .as_ref()
             .is_none_or(|it| it.is_here() || it.has_ended_all())
     }
@@ -347,12 +356,12 @@ impl Core {
         Ok(())
     }
 
-    pub(crate) fn entry(&self, id: BufferId) -> Result<Entry> {
+    pub(crate) fn entry(&self, id: BufferId) -> Result<BufferEntry> {
         self.with(|table| Ok(table.get(id)?.clone()))
     }
 
-    /// What was freed may wait for nothing but that somebody comes by, as after a host callback.
-    fn charge(&self, bytes: u64) -> Result<Charge> {
+    // Deferred frees may only wait for a thread to run them, as after a host callback.
+    fn charge(&self, bytes: u64) -> Result<SessionCharge> {
         match self.account.charge(bytes) {
             Err(Error::Limit {
                 freed_bytes: 1.., ..
@@ -364,27 +373,28 @@ impl Core {
         }
     }
 
-    /// Memory of the pool that a part of the session has, as a buffer of bytes.
+    /// Turns memory of the pool, owned by a part of the session, into a buffer of bytes.
     pub(crate) fn adopt(&self, buffer: DeviceBuffer<u8>) -> Result<BufferId> {
         let bytes = buffer.len() as u64;
         let charge = self.charge(bytes.next_multiple_of(BLOCK_BYTES))?;
         let layout = Layout::contiguous(Dtype::U8, &[bytes])?;
-        self.insert(Entry {
-            memory: Memory::new(buffer, bytes, Regime::Pool, charge),
+        self.insert(BufferEntry {
+            memory: SessionMemory::new(buffer, bytes, Regime::Pool, charge),
             layout,
             first: 0,
             exported: false,
         })
     }
 
-    fn insert(&self, entry: Entry) -> Result<BufferId> {
-        // What finds no place goes outside the lock: who has lent it may call this session.
+    fn insert(&self, entry: BufferEntry) -> Result<BufferId> {
+        // If the insert fails, the entry is dropped outside the lock: a deleter may call this
+        // session.
         let _kept = entry.memory.clone();
         self.with(|table| Ok(table.insert(entry)?))
     }
 
-    /// Memory of a kind.
-    fn memory(&self, bytes: u64, regime: Regime) -> Result<Arc<Memory>> {
+    /// Allocates memory of a kind.
+    fn memory(&self, bytes: u64, regime: Regime) -> Result<Arc<SessionMemory>> {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let charged = match regime {
             Regime::Pool | Regime::Managed => bytes.next_multiple_of(BLOCK_BYTES),
@@ -394,28 +404,28 @@ impl Core {
         };
         let charge = self.charge(charged)?;
         let refused = |error| self.refused(error);
-        let buffer = self.acting(|| match regime {
+        let buffer = self.as_tenant(|| match regime {
             Regime::Pool => DeviceBuffer::alloc_ordered(&self.stream, len).map_err(refused),
             Regime::Managed => DeviceBuffer::managed(&self.context, len).map_err(refused),
             Regime::Pinned => PinnedBuffer::new(&self.context, len)
                 .and_then(PinnedBuffer::into_device)
                 .map_err(refused),
-            Regime::Callbacks => self.lent(bytes),
-            // What is imported is made elsewhere.
+            Regime::Callbacks => self.allocate_from_program(bytes),
+            // Foreign memory must be imported, not allocated.
             Regime::Driver | Regime::Foreign => mapped(&self.context, len).map_err(refused),
         })?;
-        self.account.lift_peak();
-        Ok(Memory::new(buffer, bytes, regime, charge))
+        self.account.update_peak();
+        Ok(SessionMemory::new(buffer, bytes, regime, charge))
     }
 
-    /// Memory of the program's own allocator.
-    fn lent(&self, bytes: u64) -> Result<DeviceBuffer<u8>> {
-        let lender = self.lender.as_ref().ok_or_else(|| Error::NoAllocator {
+    /// Allocates memory from the program's allocator.
+    fn allocate_from_program(&self, bytes: u64) -> Result<DeviceBuffer<u8>> {
+        let allocator = self.allocator.as_ref().ok_or_else(|| Error::NoAllocator {
             session: self.name.clone(),
         })?;
         match bytes {
             0 => Ok(DeviceBuffer::alloc(&self.context, 0)?),
-            bytes => lender.lend(&self.stream, bytes),
+            bytes => allocator.lend(&self.stream, bytes),
         }
     }
 
@@ -423,43 +433,42 @@ impl Core {
         match error {
             fercuda_cuda::Error::OutOfMemory(_) => Error::OutOfMemory {
                 source: Arc::new(error),
-                holders: self.machine.holders(),
+                holders: self.runtime.holders(),
             },
             error => error.into(),
         }
     }
 
-    /// Runs work in the session's order: at once, or if other work waits on the host,
-    /// behind that.
+    /// Runs work in the session's order: at once, or behind other work that waits on the host.
     pub(crate) fn in_order<R: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Stream) -> Result<R> + Send + 'static,
     ) -> Result<R> {
         if self.is_idle() {
-            return self.acting(|| work(&self.stream));
+            return self.as_tenant(|| work(&self.stream));
         }
-        // What it fails with is told here, and not once more when the session ends.
+        // The work's failure is returned here, and not reported again by the teardown.
         self.submit(|stream| Ok(work(stream)), Ok)?.wait()?
     }
 
-    /// Gives work to the clerk.
+    /// Submits work to the submission thread.
     pub(crate) fn submit<W: Send + 'static, R: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Stream) -> Result<W> + Send + 'static,
         finish: impl FnOnce(W) -> Result<R> + Send + 'static,
     ) -> Result<Job<R>> {
         self.with(|_| Ok(()))?;
-        let clerk = {
-            let mut clerk = lock(&self.clerk);
-            match &*clerk {
-                Some(clerk) => clerk.clone(),
-                None => clerk.insert(Clerk::begin(self)?).clone(),
+        let submission = {
+            let mut submission = lock(&self.submission);
+            match &*submission {
+                Some(submission) => submission.clone(),
+                None => submission.insert(SubmissionThread::begin(self)?).clone(),
             }
         };
         let core = Arc::downgrade(self);
-        clerk.submit(
+        submission.submit(
             move |stream| match core.upgrade() {
-                Some(core) => core.acting(|| work(stream)),
+                Some(core) => core.as_tenant(|| work(stream)),
                 None => work(stream),
             },
             finish,
@@ -467,15 +476,15 @@ impl Core {
     }
 }
 
-/// What physical memory for so many bytes has: whole pieces.
+/// Size of a physical allocation for this many bytes: whole granules.
 fn whole(context: &Context, bytes: usize) -> fercuda_cuda::Result<usize> {
-    let piece = PhysicalMemory::granularity_bytes(context)?;
+    let granule = PhysicalMemory::granularity_bytes(context)?;
     Ok(bytes
-        .checked_next_multiple_of(piece)
-        .unwrap_or(usize::MAX / piece * piece))
+        .checked_next_multiple_of(granule)
+        .unwrap_or(usize::MAX / granule * granule))
 }
 
-/// Physical memory of its own.
+/// Allocates and maps physical memory.
 fn mapped(context: &Context, bytes: usize) -> fercuda_cuda::Result<DeviceBuffer<u8>> {
     if bytes == 0 {
         return DeviceBuffer::alloc(context, 0);
@@ -487,60 +496,61 @@ fn mapped(context: &Context, bytes: usize) -> fercuda_cuda::Result<DeviceBuffer<
 }
 
 impl Session {
-    pub(crate) fn of(core: Arc<Core>) -> Self {
-        let _name = Arc::new(LastName(core.clone()));
-        Self { core, _name }
+    pub(crate) fn of(core: Arc<SessionCore>) -> Self {
+        let _last_handle = Arc::new(LastHandle(core.clone()));
+        Self { core, _last_handle }
     }
 
-    /// Its name, which is its tenant's.
+    /// The session's name, which is also its tenant's.
     pub fn name(&self) -> &str {
         &self.core.name
     }
 
-    /// The stream in which its work is ordered. Work that is put there directly is not
+    /// The stream that orders the session's work. Work that is queued there directly is not ordered
     /// behind jobs that still wait on the host.
     pub fn stream(&self) -> &Stream {
         &self.core.stream
     }
 
-    /// What it holds of the device, in bytes; blocks are of 512. What was freed is among it
-    /// as long as somebody has it ([`Session::free`]).
+    /// Device memory that it holds, in bytes; blocks are multiples of 512. Freed memory counts as
+    /// long as it has another owner ([`Session::free`]).
     pub fn held_bytes(&self) -> u64 {
         self.core.account.held_bytes()
     }
 
-    /// The most that it has held.
+    /// Peak of the held bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.core.account.peak_bytes()
     }
 
-    /// What it may hold.
+    /// Limit of the held bytes.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.core.account.limit_bytes()
     }
 
-    /// The handles that it has, in no order that means anything.
+    /// The session's handles, in unspecified order.
     ///
     /// # Errors
     /// [`Error::Ended`].
     pub fn buffers(&self) -> Result<Vec<BufferId>> {
-        let ids = |table: &mut Table<Entry>| Ok(table.iter().map(|(id, _)| id).collect());
+        let ids =
+            |table: &mut HandleTable<BufferEntry>| Ok(table.iter().map(|(id, _)| id).collect());
         self.core.with(ids)
     }
 
-    /// Ends it, having waited for its work, and gives everything back. Its other names
-    /// answer [`Error::Ended`] from now on. Where a session may be waiting for the thread, it
-    /// does not wait, and a thread of its own ends the session: in a job, in a host callback,
-    /// and where lent memory is given back.
+    /// Waits for the session's work, and releases all resources. Other clones return
+    /// [`Error::Ended`] from now on. If a session's teardown may be waiting for the calling thread
+    /// (in a job, in a host callback, and in a deleter of lent memory), this does not wait: a
+    /// separate thread tears the session down.
     ///
     /// # Errors
-    /// The first error of its work; it has ended all the same.
+    /// The first error of its work; the session has ended all the same.
     pub fn close(&self) -> Result<()> {
         Self::close_all(std::slice::from_ref(self))
     }
 
-    /// Closes sessions together, the last one first, as [`Session::close`] does. Kernels that
-    /// stay end before any of the sessions does, since what another has may wait for the whole
+    /// Closes sessions together, the last one first, as [`Session::close`] does. Resident kernels
+    /// exit before any of the sessions ends, since another session's work may wait for the whole
     /// device.
     ///
     /// # Errors
@@ -548,16 +558,18 @@ impl Session {
     /// none has; [`Error::NoThread`].
     pub fn close_all(sessions: &[Self]) -> Result<()> {
         sessions.iter().try_for_each(|it| it.core.check_process())?;
-        let cores: Vec<Arc<Core>> = sessions.iter().map(|it| it.core.clone()).collect();
-        end_all(&cores, Why::Closed).into_iter().collect()
+        let cores: Vec<Arc<SessionCore>> = sessions.iter().map(|it| it.core.clone()).collect();
+        tear_down_all(&cores, EndReason::Closed)
+            .into_iter()
+            .collect()
     }
 
     // ---- buffers ------------------------------------------------------------
 
-    /// A buffer for the elements of a layout; what is in it at first is unspecified.
+    /// Allocates a buffer for the elements of a layout, initially uninitialised.
     ///
     /// # Errors
-    /// [`Error::Limit`]; [`Error::OutOfMemory`], with who holds what;
+    /// [`Error::Limit`]; [`Error::OutOfMemory`], with the holders;
     /// [`Error::Overlap`]; [`Error::Allocator`]; [`Error::NoAllocator`]; [`Error::Ended`];
     /// [`Error::Forked`].
     pub fn alloc(&self, layout: Layout, regime: Regime) -> Result<BufferId> {
@@ -566,10 +578,10 @@ impl Session {
         if layout.may_overlap() {
             return Err(overlap("allocate", &layout));
         }
-        // Reach of a layout fits into 63 bits.
+        // The reach of a layout fits in 63 bits.
         let bytes = (reach.end - reach.start) as u64;
         let memory = self.core.memory(bytes, regime)?;
-        self.core.insert(Entry {
+        self.core.insert(BufferEntry {
             memory,
             layout,
             first: reach.start.unsigned_abs(),
@@ -577,7 +589,7 @@ impl Session {
         })
     }
 
-    /// A buffer of that shape with these values, of the pool. Waits for the copy.
+    /// Allocates a buffer of the pool with this shape and these values. Waits for the copy.
     ///
     /// # Errors
     /// As for [`Session::alloc`] and [`Session::upload`].
@@ -591,21 +603,21 @@ impl Session {
         done.map(|()| id)
     }
 
-    /// Ends a handle at once, and its memory behind the last work that was queued with
-    /// it, unless another handle leads there. Memory of the pool and of an allocator is not
-    /// waited for; of the other kinds the work that uses it is, and the driver gets those
-    /// back when no kernel stays on the device ([`Session::dispatcher`]). The session is
-    /// charged until then, and for what graphs or others have of it, until they let it go.
+    /// Invalidates a handle at once, and frees its memory behind the last work that was queued with
+    /// it, unless another handle refers to it. Freeing memory of the pool and of an allocator does
+    /// not wait; for the other kinds it waits for the work that uses them, and is deferred while a
+    /// resident kernel runs on the device ([`Session::dispatcher`]). The session is charged until
+    /// then, and for memory of graphs or other owners until they release it.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].
     pub fn free(&self, id: BufferId) -> Result<()> {
         let entry = self.core.with(|table| Ok(table.remove(id)?))?;
-        self.core.acting(|| drop(entry));
+        self.core.as_tenant(|| drop(entry));
         Ok(())
     }
 
-    /// Where a buffer's elements lie.
+    /// Layout of a buffer.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].
@@ -613,7 +625,7 @@ impl Session {
         Ok(self.core.entry(id)?.layout)
     }
 
-    /// What a buffer's memory is.
+    /// Kind of a buffer's memory.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].
@@ -621,7 +633,7 @@ impl Session {
         Ok(self.core.entry(id)?.memory.regime)
     }
 
-    /// Whether its address was given out.
+    /// Whether the buffer's address was exported.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].
@@ -629,13 +641,13 @@ impl Session {
         Ok(self.core.entry(id)?.exported)
     }
 
-    /// Another handle to the same memory. `view` makes its layout of the buffer's, and
-    /// says where its first element lies from the buffer's first one, in bytes. The
-    /// memory lives until the last handle to it is gone.
+    /// Creates another handle to the same memory. `view` computes its layout from the buffer's, and
+    /// the offset of its first element from the buffer's first one, in bytes. The memory lives
+    /// until the last handle to it is gone.
     ///
     /// # Errors
-    /// [`Error::Reach`] and [`Error::Alignment`] if it does not lie within;
-    /// [`Error::Layout`] from `view`; [`Error::Stale`]; [`Error::Ended`].
+    /// [`Error::Reach`] and [`Error::Alignment`] if the view is not inside the memory or is
+    /// misaligned; [`Error::Layout`] from `view`; [`Error::Stale`]; [`Error::Ended`].
     pub fn view(
         &self,
         id: BufferId,
@@ -645,7 +657,7 @@ impl Session {
         let (layout, from) = view(&whole.layout)?;
         let begin = i64::try_from(whole.first).ok();
         let begin = begin.and_then(|first| first.checked_add(from));
-        // What has no elements lies anywhere.
+        // A view without elements fits anywhere.
         let begin = if layout.is_empty() { Some(0) } else { begin };
         let reach = layout.reach_bytes();
         let reach =
@@ -676,16 +688,16 @@ impl Session {
                 size,
             });
         }
-        self.core.insert(Entry {
+        self.core.insert(BufferEntry {
             layout,
             first: begin.unsigned_abs(),
             ..whole
         })
     }
 
-    /// A buffer's address, for other libraries; the buffer remembers that it was asked
-    /// for. Until it is freed the address is good; what orders their work with the
-    /// session's stream is theirs to see to.
+    /// Exports a buffer's address, for other libraries, and marks the buffer as exported. The
+    /// address is valid until the buffer is freed; ordering other libraries' work with the
+    /// session's stream is up to the caller.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].
@@ -702,17 +714,17 @@ impl Session {
         })
     }
 
-    /// Somebody else's memory as a buffer of this session. `end` is called once, when the
-    /// last handle is gone and no work that was queued with it runs any more, in
-    /// whatever thread; a panic of it ends there.
+    /// Imports memory of another owner as a buffer of this session. `end` is called once, in any
+    /// thread, when the last handle is gone and all work that was queued with the memory is done; a
+    /// panic of it is caught.
     ///
     /// # Errors
     /// [`Error::Cuda`] for an address of 0; [`Error::Ended`]. `end` is called then.
     ///
     /// # Safety
-    /// From `address` less what the layout reaches before its first element, to what it
-    /// reaches behind it, the session's device can use the memory until `end` is called.
-    #[expect(unsafe_code, reason = "only who lends memory knows that it is there")]
+    /// From `address` minus the layout's reach before its first element, to its reach behind it,
+    /// the session's device can use the memory until `end` is called.
+    #[expect(unsafe_code, reason = "only the caller knows that the memory exists")]
     pub unsafe fn import(
         &self,
         address: DeviceAddr,
@@ -727,8 +739,8 @@ impl Session {
         // SAFETY: the caller's promise.
         let buffer = unsafe { DeviceBuffer::foreign(&self.core.context, begin, len, end) }?;
         let charge = self.core.account.charge(0)?;
-        let memory = Memory::new(buffer, bytes, Regime::Foreign, charge);
-        self.core.insert(Entry {
+        let memory = SessionMemory::new(buffer, bytes, Regime::Foreign, charge);
+        self.core.insert(BufferEntry {
             memory,
             layout,
             first: before,
@@ -748,31 +760,33 @@ impl Session {
         self.upload_bytes(id, bytemuck::cast_slice(values))
     }
 
-    /// The same with the elements' bytes, of whatever type.
+    /// As [`Session::upload`], with the elements' bytes, of whatever type.
     ///
     /// # Errors
     /// As for [`Session::upload`]; [`Error::NotABool`].
     pub fn upload_bytes(&self, id: BufferId, bytes: &[u8]) -> Result<()> {
         let entry = self.target("upload to", id, bytes)?;
         if self.core.is_idle() {
-            return self.core.acting(|| put(&entry, bytes, &self.core.stream));
+            return self
+                .core
+                .as_tenant(|| put(&entry, bytes, &self.core.stream));
         }
         self.upload_job(entry, bytes.to_vec())?.wait().map(drop)
     }
 
-    /// Queues the same: the values are the job's, which gives them back.
+    /// As [`Session::upload_bytes`], as a job, which owns the values and returns them.
     ///
     /// # Errors
-    /// As for [`Session::upload`], but for those of the work, which are the job's.
+    /// As for [`Session::upload`]; errors of the work are reported by the job.
     pub fn upload_async(&self, id: BufferId, bytes: Vec<u8>) -> Result<Job<Vec<u8>>> {
         let entry = self.target("upload to", id, &bytes)?;
         self.upload_job(entry, bytes)
     }
 
-    fn upload_job(&self, entry: Entry, bytes: Vec<u8>) -> Result<Job<Vec<u8>>> {
+    fn upload_job(&self, entry: BufferEntry, bytes: Vec<u8>) -> Result<Job<Vec<u8>>> {
         let work = move |stream: &Stream| {
             if entry.layout.is_contiguous() {
-                let mut part = piece(&entry, 0, bytes.len() as u64)?;
+                let mut part = granule(&entry, 0, bytes.len() as u64)?;
                 let transfer = part.as_slice_mut().upload(bytes, stream)?;
                 return Ok((Some(transfer), Vec::new()));
             }
@@ -785,7 +799,8 @@ impl Session {
         })
     }
 
-    /// A buffer's values, in the order of its elements. Waits for the session's work.
+    /// Copies a buffer's values to the host, in the order of its elements. Waits for the session's
+    /// work.
     ///
     /// # Errors
     /// [`Error::Type`]; [`Error::Strewn`]; [`Error::Stale`]; [`Error::Cuda`] with the
@@ -798,7 +813,7 @@ impl Session {
         Ok(values)
     }
 
-    /// The same as bytes, of whatever type.
+    /// As [`Session::download`], as bytes, of whatever type.
     ///
     /// # Errors
     /// As for [`Session::download`].
@@ -808,16 +823,16 @@ impl Session {
         self.core.in_order(move |stream| get(&entry, stream))
     }
 
-    /// Queues the same; the job has the bytes.
+    /// As [`Session::download_bytes`], as a job, which returns the bytes.
     ///
     /// # Errors
-    /// As for [`Session::download`], but for those of the work, which are the job's.
+    /// As for [`Session::download`]; errors of the work are reported by the job.
     pub fn download_async(&self, id: BufferId) -> Result<Job<Vec<u8>>> {
         let entry = self.core.entry(id)?;
         copies(&entry.layout, &entry.layout)?;
         let work = move |stream: &Stream| {
             if entry.layout.is_contiguous() {
-                let part = piece(&entry, 0, entry.layout.bytes())?;
+                let part = granule(&entry, 0, entry.layout.bytes())?;
                 let host = vec![0; part.len()];
                 let transfer = part.as_slice().download(host, stream)?;
                 return Ok((Some(transfer), Vec::new()));
@@ -830,16 +845,16 @@ impl Session {
         })
     }
 
-    /// Queues a copy of a buffer of `from`, which may be this session or one of another
-    /// device, behind the work of both, and the next work of both behind it. The device
-    /// is not waited for; jobs that wait on the host are.
+    /// Queues a copy of a buffer of `from`, which may be this session or one of another device. It
+    /// is ordered behind the work of both sessions, and before later work of both. Does not wait
+    /// for the device, but for jobs that wait on the host.
     ///
     /// # Errors
     /// [`Error::Unlike`]; [`Error::Overlap`]; [`Error::Strewn`]; [`Error::Stale`];
     /// [`Error::Ended`]; [`Error::Cuda`].
     pub fn copy(&self, to: BufferId, from: &Session, source: BufferId) -> Result<()> {
         let (target, source) = (self.core.entry(to)?, from.core.entry(source)?);
-        let like = |entry: &Entry| (entry.layout.dtype(), entry.layout.shape().to_vec());
+        let like = |entry: &BufferEntry| (entry.layout.dtype(), entry.layout.shape().to_vec());
         if like(&target) != like(&source) {
             let ((to, to_shape), (from, from_shape)) = (like(&target), like(&source));
             return Err(Error::Unlike {
@@ -852,65 +867,69 @@ impl Session {
         if target.layout.may_overlap() {
             return Err(overlap("copy", &target.layout));
         }
-        let pieces = copies(&target.layout, &source.layout)?;
+        let runs = copies(&target.layout, &source.layout)?;
         if Arc::ptr_eq(&target.memory, &source.memory) {
-            return self.copy_within(&target, &source, &pieces);
+            return self.copy_within(&target, &source, &runs);
         }
         let other = from.core.clone();
         if Arc::ptr_eq(&other, &self.core) {
             return self
                 .core
-                .in_order(move |stream| copy_pieces(&target, &source, &pieces, stream));
+                .in_order(move |stream| copy_runs(&target, &source, &runs, stream));
         }
-        // Behind what the other session was given before, also if that waits on the host.
+        // Behind earlier work of the other session, also if that waits on the host.
         let given = other.in_order(|stream| Ok(stream.record()?))?;
         self.core.in_order(move |stream| {
             stream.wait_for(&given)?;
-            copy_pieces(&target, &source, &pieces, stream)?;
-            // And its next work behind the copy.
+            copy_runs(&target, &source, &runs, stream)?;
+            // Later work of the other session comes behind the copy.
             Ok(other.stream.wait_for(&stream.record()?)?)
         })
     }
 
-    /// A copy between two parts of one memory, by way of memory between them, as they may
-    /// overlap.
-    fn copy_within(&self, target: &Entry, source: &Entry, pieces: &Pieces) -> Result<()> {
+    /// Copies between two parts of one memory, through a temporary buffer, as they may overlap.
+    fn copy_within(
+        &self,
+        target: &BufferEntry,
+        source: &BufferEntry,
+        runs: &ContiguousRuns,
+    ) -> Result<()> {
         let between = self.core.memory(source.layout.bytes(), Regime::Pool)?;
-        let (target, source, pieces) = (target.clone(), source.clone(), pieces.clone());
+        let (target, source, runs) = (target.clone(), source.clone(), runs.clone());
         self.core.in_order(move |stream| {
-            let starts = (0..).map(|number| (number * pieces.bytes) as usize);
-            let len = pieces.bytes as usize;
-            for ((_, from), at) in pieces.begins().zip(starts.clone()) {
+            let starts = (0..).map(|number| (number * runs.bytes) as usize);
+            let len = runs.bytes as usize;
+            for ((_, from), at) in runs.begins().zip(starts.clone()) {
                 let mut into = between.buffer.part::<u8>(at, len)?;
-                into.copy_from(piece(&source, from, pieces.bytes)?.as_slice(), stream)?;
+                into.copy_from(granule(&source, from, runs.bytes)?.as_slice(), stream)?;
             }
-            for ((to, _), at) in pieces.begins().zip(starts) {
+            for ((to, _), at) in runs.begins().zip(starts) {
                 let part = between.buffer.part::<u8>(at, len)?;
-                let mut into = piece(&target, to, pieces.bytes)?;
+                let mut into = granule(&target, to, runs.bytes)?;
                 into.copy_from(part.as_slice(), stream)?;
             }
             Ok(())
         })
     }
 
-    /// Queues that all bytes of a buffer become `byte`.
+    /// Queues a fill of all bytes of a buffer with `byte`.
     ///
     /// # Errors
     /// [`Error::Strewn`]; [`Error::Stale`]; [`Error::Ended`]; [`Error::Cuda`].
     pub fn fill_bytes(&self, id: BufferId, byte: u8) -> Result<()> {
         let entry = self.core.entry(id)?;
-        let pieces = copies(&entry.layout, &entry.layout)?;
+        let runs = copies(&entry.layout, &entry.layout)?;
         self.core.in_order(move |stream| {
-            for (at, _) in pieces.begins() {
-                piece(&entry, at, pieces.bytes)?.fill_bytes(byte, stream)?;
+            for (at, _) in runs.begins() {
+                granule(&entry, at, runs.bytes)?.fill_bytes(byte, stream)?;
             }
             Ok(())
         })
     }
 
-    /// A buffer's memory from its first element on, for work of the caller's own in the
-    /// session's stream or another. It lives until that and the last handle are gone; as
-    /// with all parts of one memory, what two are given to at once can garble values.
+    /// A buffer's memory from its first element on, for the caller's own work in the session's
+    /// stream or another. It lives until the returned buffer and the last handle are gone. As with
+    /// all parts of one memory, concurrent work on two of them is a data race.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].
@@ -918,8 +937,8 @@ impl Session {
         part(&self.core.entry(id)?)
     }
 
-    /// Loads a module into the session's context; what the driver takes for it is the
-    /// session's tenant's.
+    /// Loads a module into the session's context, with the session as tenant of the driver's
+    /// memory.
     ///
     /// # Errors
     /// [`Error::Cuda`], with the compiler's log; [`Error::Ended`]; [`Error::Forked`].
@@ -927,15 +946,15 @@ impl Session {
         self.core.check_process()?;
         self.core.with(|_| Ok(()))?;
         let load = || Module::load(&self.core.context, image);
-        Ok(self.core.acting(load)?)
+        Ok(self.core.as_tenant(load)?)
     }
 
-    /// Gives work to the session: `work` is called with the stream, in the order in which
-    /// work was given, and queues what it likes there. The job is done when all of that
-    /// is, and has then what `work` has returned.
+    /// Submits work to the session as a job: `work` is called with the stream, in the order of
+    /// submission, and queues work there. The job is done when all of that is, and returns the
+    /// result of `work`.
     ///
     /// # Errors
-    /// [`Error::Ended`]; [`Error::Forked`]. Those of the work are the job's.
+    /// [`Error::Ended`]; [`Error::Forked`]. Errors of the work are reported by the job.
     pub fn submit<R: Send + 'static>(
         &self,
         work: impl FnOnce(&Stream) -> Result<R> + Send + 'static,
@@ -943,8 +962,8 @@ impl Session {
         self.core.submit(work, Ok)
     }
 
-    /// An event behind all work that the session was given, for other streams to wait
-    /// for. Waits only while jobs wait on the host, which are in no stream yet.
+    /// Records an event behind all submitted work of the session, for other streams to wait for.
+    /// Waits only while jobs wait on the host, which are in no stream yet.
     ///
     /// # Errors
     /// [`Error::Ended`]; [`Error::Forked`]; [`Error::Cuda`].
@@ -954,7 +973,7 @@ impl Session {
         self.core.in_order(|stream| Ok(stream.record()?))
     }
 
-    /// Lets what the session is given from now on wait for an event.
+    /// Orders the session's later work behind an event.
     ///
     /// # Errors
     /// As for [`Session::record`].
@@ -965,14 +984,14 @@ impl Session {
         self.core.in_order(queue)
     }
 
-    /// Waits for all work that the session was given; its jobs are over then, and say so.
+    /// Waits for all submitted work of the session; its jobs are complete on return.
     ///
     /// # Errors
     /// The first error of that work.
     pub fn synchronize(&self) -> Result<()> {
         self.core.with(|_| Ok(()))?;
         if !self.core.has_ended_all() {
-            // Jobs end in their order.
+            // Jobs complete in order.
             self.core.submit(|_| Ok(()), Ok)?.wait()?;
         }
         Ok(self.core.stream.synchronize()?)
@@ -991,8 +1010,8 @@ impl Session {
         Ok(())
     }
 
-    /// A buffer that such bytes can be written to.
-    fn target(&self, doing: &'static str, id: BufferId, bytes: &[u8]) -> Result<Entry> {
+    /// Looks up a buffer that these bytes can be written to.
+    fn target(&self, doing: &'static str, id: BufferId, bytes: &[u8]) -> Result<BufferEntry> {
         let entry = self.core.entry(id)?;
         let layout = &entry.layout;
         if layout.bytes() != bytes.len() as u64 {
@@ -1027,60 +1046,65 @@ fn overlap(doing: &'static str, layout: &Layout) -> Error {
     }
 }
 
-/// The copies by which elements come from one layout to the other.
-fn copies(left: &Layout, right: &Layout) -> Result<Pieces> {
-    let pieces = Pieces::of(*left, *right);
-    if pieces.count() > MOST_COPIES {
+/// The contiguous runs to copy between two layouts.
+fn copies(left: &Layout, right: &Layout) -> Result<ContiguousRuns> {
+    let runs = ContiguousRuns::of(*left, *right);
+    if runs.count() > MAX_COPIES {
         return Err(Error::Strewn {
-            pieces: pieces.count(),
-            most: MOST_COPIES,
+            pieces: runs.count(),
+            most: MAX_COPIES,
         });
     }
-    Ok(pieces)
+    Ok(runs)
 }
 
 /// A buffer's memory from its first element on.
-fn part(entry: &Entry) -> Result<DeviceBuffer<u8>> {
+fn part(entry: &BufferEntry) -> Result<DeviceBuffer<u8>> {
     let (first, rest) = (entry.first, entry.memory.bytes - entry.first);
     Ok(entry.memory.buffer.part(first as usize, rest as usize)?)
 }
 
-fn copy_pieces(target: &Entry, source: &Entry, pieces: &Pieces, stream: &Stream) -> Result<()> {
-    for (to, from) in pieces.begins() {
-        let part = piece(source, from, pieces.bytes)?;
-        piece(target, to, pieces.bytes)?.copy_from(part.as_slice(), stream)?;
+fn copy_runs(
+    target: &BufferEntry,
+    source: &BufferEntry,
+    runs: &ContiguousRuns,
+    stream: &Stream,
+) -> Result<()> {
+    for (to, from) in runs.begins() {
+        let part = granule(source, from, runs.bytes)?;
+        granule(target, to, runs.bytes)?.copy_from(part.as_slice(), stream)?;
     }
     Ok(())
 }
 
-/// A piece of a buffer's memory, which lies within it as its layout does.
-fn piece(entry: &Entry, at: i64, bytes: u64) -> Result<DeviceBuffer<u8>> {
+/// The part of a buffer's memory at an offset from its first element.
+fn granule(entry: &BufferEntry, at: i64, bytes: u64) -> Result<DeviceBuffer<u8>> {
     let begin = entry.first.wrapping_add_signed(at) as usize;
     Ok(entry.memory.buffer.part(begin, bytes as usize)?)
 }
 
-/// The host's elements, side by side.
+/// The contiguous layout of the elements on the host.
 fn beside(layout: &Layout) -> Result<Layout> {
     Ok(Layout::contiguous(layout.dtype(), layout.shape())?)
 }
 
-fn put(entry: &Entry, bytes: &[u8], stream: &Stream) -> Result<()> {
-    let pieces = Pieces::of(entry.layout, beside(&entry.layout)?);
-    for (to, from) in pieces.begins() {
+fn put(entry: &BufferEntry, bytes: &[u8], stream: &Stream) -> Result<()> {
+    let runs = ContiguousRuns::of(entry.layout, beside(&entry.layout)?);
+    for (to, from) in runs.begins() {
         let from = from as usize;
-        let mut part = piece(entry, to, pieces.bytes)?;
-        part.copy_from_host(&bytes[from..from + pieces.bytes as usize], stream)?;
+        let mut part = granule(entry, to, runs.bytes)?;
+        part.copy_from_host(&bytes[from..from + runs.bytes as usize], stream)?;
     }
     Ok(())
 }
 
-fn get(entry: &Entry, stream: &Stream) -> Result<Vec<u8>> {
-    let pieces = Pieces::of(entry.layout, beside(&entry.layout)?);
+fn get(entry: &BufferEntry, stream: &Stream) -> Result<Vec<u8>> {
+    let runs = ContiguousRuns::of(entry.layout, beside(&entry.layout)?);
     let mut bytes = vec![0; entry.layout.bytes() as usize];
-    for (from, to) in pieces.begins() {
+    for (from, to) in runs.begins() {
         let to = to as usize;
-        let part = piece(entry, from, pieces.bytes)?;
-        part.copy_to_host(&mut bytes[to..to + pieces.bytes as usize], stream)?;
+        let part = granule(entry, from, runs.bytes)?;
+        part.copy_to_host(&mut bytes[to..to + runs.bytes as usize], stream)?;
     }
     Ok(bytes)
 }

@@ -1,13 +1,13 @@
-//! Kernels that Triton has compiled, without Python.
+//! Kernels compiled by Triton, loaded and launched without Python.
 //!
-//! Triton's cache has a folder for each kernel: its machine code, its PTX, and a JSON object
-//! that says how it is launched. From that object come the threads, the shared memory, the
-//! clusters and the scratch memory; from the code come the sizes of the parameters. Triton
-//! leaves out parameters that were constant when it compiled, and adds one for each kind of
-//! scratch memory that it knows, whether the kernel needs it or not.
+//! Triton's cache has a folder for each kernel: its machine code, its PTX, and a JSON object with
+//! its launch parameters. That object gives the threads, the shared memory, the clusters and the
+//! scratch memory; the code gives the sizes of the parameters. Triton omits parameters that were
+//! constant when it compiled, and adds one for each kind of scratch memory that it knows, whether
+//! the kernel needs it or not.
 //!
-//! Invariant: what is launched was compiled for such a device, has the shared memory that it
-//! asks for, and gets as many arguments as it has parameters, each of its size.
+//! Invariant: a launched kernel was compiled for the device, has the shared memory that it
+//! requires, and gets as many arguments as it has parameters, each of the right size.
 //!
 //! Elsewhere: launching (`fercuda_cuda::Launch`), the order of a session's work (`session`).
 
@@ -23,101 +23,101 @@ use crate::session::{Argument, BufferId, Regime, Session};
 
 /// Threads of a warp.
 const WARP: u32 = 32;
-/// What memory from the pool is aligned to.
+/// Alignment of memory from the pool.
 const SCRATCH_ALIGN: u64 = 256;
 
-/// Why a kernel of Triton's is not loaded or not launched.
+/// Error of loading or launching a Triton kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TritonError {
     /// A file cannot be read.
     #[error("{}: {reason}\ntry: the .json in a folder of Triton's cache (TRITON_CACHE_DIR or ~/.triton/cache), with its .cubin beside it", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
-    /// The metadata are no JSON object.
-    #[error("the metadata are no JSON object: {reason}")]
+    /// The metadata are not a JSON object.
+    #[error("the metadata are not a JSON object: {reason}")]
     Json {
-        /// Where it stops to be one.
+        /// The parser's error.
         reason: String,
     },
-    /// The metadata lack something.
+    /// The metadata lack a field.
     #[error(
         "the metadata have no {field:?}\ntry: the file NAME.json, not __grp__NAME.json; Triton 3.0 and later write it"
     )]
     Missing {
-        /// What they lack.
+        /// The field.
         field: &'static str,
     },
-    /// Something in them is not what it should be.
-    #[error("the metadata's {field:?} is {value}, which should be {wants}")]
+    /// A field has an invalid value.
+    #[error("the metadata's {field:?} is {value}; expected {wants}")]
     Field {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it should be.
+        /// What is expected.
         wants: &'static str,
     },
-    /// The kernel needs something that is not given here.
+    /// The kernel needs a feature that is not supported here.
     #[error("{kernel} needs {what}\ntry: {advice}")]
     Unsupported {
         /// Its name.
         kernel: String,
-        /// What it needs.
+        /// The feature.
         what: &'static str,
-        /// What to do.
+        /// What to try.
         advice: &'static str,
     },
-    /// It was compiled for other devices.
+    /// The kernel was compiled for other devices.
     #[error(
-        "{kernel} was compiled for sm_{compiled}, and {device} is sm_{own}\ntry: compile it there, or load its PTX, which later devices read"
+        "{kernel} was compiled for sm_{compiled}, and {device} is sm_{own}\ntry: compile it there, or load its PTX, which later devices support"
     )]
     Arch {
         /// Its name.
         kernel: String,
-        /// What it was compiled for.
+        /// The architecture that it was compiled for.
         compiled: u32,
         /// The device.
         device: String,
-        /// What that is.
+        /// The device's architecture.
         own: u32,
     },
-    /// The device has not so much shared memory for a block.
+    /// The kernel needs more shared memory than a block can have.
     #[error(
-        "{kernel} asks for {asked} bytes of shared memory, and a block of {device} may have {limit}\ntry: fewer stages or smaller tiles when it is compiled"
+        "{kernel} needs {asked} bytes of shared memory, but a block of {device} can have {limit}\ntry: fewer stages or smaller tiles when it is compiled"
     )]
     Shared {
         /// Its name.
         kernel: String,
-        /// What it asks for.
+        /// Bytes it needs.
         asked: u64,
         /// The device.
         device: String,
-        /// What there is.
+        /// The device's limit.
         limit: u64,
     },
-    /// Another number of arguments than it has parameters.
+    /// The number of arguments differs from that of the parameters.
     #[error(
-        "{kernel} takes {wanted} arguments, and {given} were given\ntry: those of its signature that were no constants when it was compiled; its scratch memory comes by itself"
+        "{kernel} takes {wanted} arguments, but {given} were given\ntry: those of its signature that were not constant when it was compiled; scratch memory is added automatically"
     )]
     Arguments {
         /// Its name.
         kernel: String,
-        /// Without scratch memory.
+        /// Its parameters, without scratch memory.
         wanted: usize,
-        /// As many as there were.
+        /// The number of arguments.
         given: usize,
     },
-    /// More blocks than a grid has.
-    #[error("{kernel}: a grid of {grid:?} for clusters of {cluster:?} is larger than there can be")]
+    /// A grid beyond the limits.
+    #[error("{kernel}: a grid of {grid:?} for clusters of {cluster:?} is too large")]
     Grid {
         /// Its name.
         kernel: String,
-        /// As given.
+        /// The grid.
         grid: [u32; 3],
         /// Its clusters.
         cluster: [u32; 3],
@@ -132,12 +132,12 @@ pub enum TritonError {
 
 type Result<T> = std::result::Result<T, TritonError>;
 
-/// How a kernel is launched, as Triton wrote it down.
+/// Launch parameters of a kernel, from Triton's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TritonMetadata {
     /// The kernel's name in its code.
     pub name: String,
-    /// What it was compiled for: 90 for `sm_90`.
+    /// Architecture: 90 for `sm_90`.
     pub arch: u32,
     /// Warps of a block.
     pub warps: u32,
@@ -145,21 +145,21 @@ pub struct TritonMetadata {
     pub shared_bytes: u32,
     /// Blocks of a cluster, along each axis.
     pub cluster: [u32; 3],
-    /// Whether blocks wait for each other.
+    /// Whether the launch is cooperative: blocks wait for each other.
     pub cooperative: bool,
-    /// Whether it may begin before the kernel ahead of it has ended. It does so only if it has
-    /// no scratch memory, which may be that kernel's until then.
+    /// Whether the kernel may start before the previous one has ended. It does so only without
+    /// scratch memory, which may be the previous kernel's until then.
     pub overlaps_previous: bool,
-    /// Scratch memory of a block, in bytes; none if the kernel has no parameter for it.
+    /// Scratch memory of a block, in bytes; `None` if the kernel has no parameter for it.
     pub scratch_bytes: Option<u64>,
     /// Whether it has a parameter for the profiler's memory.
     pub has_profile: bool,
 }
 
-/// Reads fields of an object, each with an error that names it.
-struct Fields<'a>(&'a Map<String, Json>);
+/// Reads fields of a JSON object; each error names the field.
+struct MetadataFields<'a>(&'a Map<String, Json>);
 
-impl Fields<'_> {
+impl MetadataFields<'_> {
     fn get(&self, field: &'static str) -> Option<&Json> {
         self.0.get(field).filter(|value| !value.is_null())
     }
@@ -220,12 +220,12 @@ fn unsupported(kernel: &str, what: &'static str, advice: &'static str) -> Triton
 }
 
 impl TritonMetadata {
-    /// Reads the object in `NAME.json`.
+    /// Parses the object in `NAME.json`.
     ///
     /// # Errors
     /// [`TritonError::Json`], [`TritonError::Missing`], [`TritonError::Field`];
-    /// [`TritonError::Unsupported`] of tensor descriptors, the profiler and other makers'
-    /// devices.
+    /// [`TritonError::Unsupported`] for tensor descriptors, the profiler and devices of other
+    /// vendors.
     pub fn parse(text: &str) -> Result<Self> {
         let json: Json = serde_json::from_str(text).map_err(|error| TritonError::Json {
             reason: error.to_string(),
@@ -233,14 +233,14 @@ impl TritonMetadata {
         let object = json.as_object().ok_or_else(|| TritonError::Json {
             reason: "it is another value".to_owned(),
         })?;
-        let fields = Fields(object);
+        let fields = MetadataFields(object);
         let missing = |field| move || TritonError::Missing { field };
         let name = fields.text("name")?.to_owned();
         let target = fields.get("target").ok_or_else(missing("target"))?;
         let of_target = target
             .as_object()
-            .map(Fields)
-            .ok_or_else(|| Fields::wrong(target, "target", "an object"))?;
+            .map(MetadataFields)
+            .ok_or_else(|| MetadataFields::wrong(target, "target", "an object"))?;
         if of_target.text("backend")? != "cuda" {
             let advice = "compile it for cuda";
             return Err(unsupported(&name, "a device that is not NVIDIA's", advice));
@@ -250,7 +250,7 @@ impl TritonMetadata {
         let warps = fields.small("num_warps", 32, "1 to 32")?;
         let warps = warps.ok_or_else(missing("num_warps"))?;
         if warps == 0 {
-            return Err(Fields::wrong(&0.into(), "num_warps", "1 to 32"));
+            return Err(MetadataFields::wrong(&0.into(), "num_warps", "1 to 32"));
         }
         let shared = fields.small("shared", u32::MAX, "a number of bytes")?;
         let is_empty = |value: &Json| value.as_array().is_some_and(Vec::is_empty);
@@ -271,7 +271,7 @@ impl TritonMetadata {
         }
         let align = fields.number("global_scratch_align")?.unwrap_or(1);
         if align > SCRATCH_ALIGN {
-            return Err(Fields::wrong(
+            return Err(MetadataFields::wrong(
                 &align.into(),
                 "global_scratch_align",
                 "256 at most",
@@ -290,7 +290,7 @@ impl TritonMetadata {
         })
     }
 
-    /// The launch of so many blocks.
+    /// The launch of a grid of this many blocks.
     fn laid(&self, blocks: [u32; 3]) -> Launch {
         let [x, y, z] = blocks;
         let mut launch = Launch::new((x, y, z), WARP * self.warps);
@@ -302,29 +302,29 @@ impl TritonMetadata {
         if self.cooperative {
             launch = launch.cooperative();
         }
-        // Scratch memory is given back behind each launch, and the next in the stream may get
-        // the same: in order, if it begins when that one has ended.
+        // Scratch memory is freed behind each launch, and the next launch in the stream may get the
+        // same memory: it must start after that one has ended.
         if self.overlaps_previous && self.scratch_bytes.unwrap_or(0) == 0 {
             launch = launch.overlaps_previous();
         }
         launch
     }
 
-    /// Parameters that are Triton's own, behind those of the signature.
+    /// Number of Triton's own parameters, which follow those of the signature.
     fn hidden(&self) -> usize {
         usize::from(self.scratch_bytes.is_some()) + usize::from(self.has_profile)
     }
 }
 
-/// `cluster_dims` says it; where there is none, `num_ctas` blocks along x.
-fn cluster(fields: &Fields<'_>) -> Result<[u32; 3]> {
+/// Reads `cluster_dims`, or without it `num_ctas` blocks along x.
+fn cluster(fields: &MetadataFields<'_>) -> Result<[u32; 3]> {
     const MOST: u32 = 16;
     let wants = "1 to 16";
     let blocks = fields.small("num_ctas", MOST, wants)?.unwrap_or(1);
     let Some(value) = fields.get("cluster_dims") else {
         return Ok([blocks.max(1), 1, 1]);
     };
-    let wrong = || Fields::wrong(value, "cluster_dims", "three numbers from 1 to 16");
+    let wrong = || MetadataFields::wrong(value, "cluster_dims", "three numbers from 1 to 16");
     let list: Option<Vec<u32>> = value.as_array().and_then(|list| {
         let numbers = list
             .iter()
@@ -335,14 +335,14 @@ fn cluster(fields: &Fields<'_>) -> Result<[u32; 3]> {
         .and_then(|list| list.try_into().ok())
         .ok_or_else(wrong)?;
     match cluster.iter().all(|blocks| (1..=MOST).contains(blocks)) {
-        // Later versions keep the field, and say the number in `num_ctas`.
+        // Later versions keep the field, and give the number in `num_ctas`.
         true if cluster == [1, 1, 1] => Ok([blocks.max(1), 1, 1]),
         true => Ok(cluster),
         false => Err(wrong()),
     }
 }
 
-/// A kernel of Triton's, loaded.
+/// A loaded Triton kernel.
 #[derive(Clone, Debug)]
 pub struct TritonKernel {
     metadata: TritonMetadata,
@@ -350,30 +350,29 @@ pub struct TritonKernel {
 }
 
 impl TritonKernel {
-    /// Loads the kernel whose metadata are in the file `NAME.json`, with its code from
-    /// `NAME.cubin` beside it; on the software device, which has no machine code, from
-    /// `NAME.ptx`.
+    /// Loads the kernel whose metadata are in the file `NAME.json`, with its code from `NAME.cubin`
+    /// beside it; on the software device, which has no machine code, from `NAME.ptx`.
     ///
     /// # Errors
     /// As for [`TritonMetadata::parse`] and [`TritonKernel::load`]; [`TritonError::File`].
     ///
     /// # Safety
-    /// The code is as Triton's compiler made it, and nobody has changed it since.
-    #[expect(unsafe_code, reason = "machine code is believed")]
+    /// The code is unmodified output of Triton's compiler.
+    #[expect(unsafe_code, reason = "machine code cannot be checked")]
     pub unsafe fn open(context: &Context, json: &Path) -> Result<Self> {
         // SAFETY: the caller's promise.
         let (metadata, image) = unsafe { read(context, json) }?;
         Self::load(context, metadata, &image)
     }
 
-    /// The same for a session, which is the tenant of what the driver takes for it.
+    /// As [`TritonKernel::open`], with the session as tenant of the driver's memory.
     ///
     /// # Errors
     /// As for [`TritonKernel::open`]; [`TritonError::Session`].
     ///
     /// # Safety
     /// As for [`TritonKernel::open`].
-    #[expect(unsafe_code, reason = "machine code is believed")]
+    #[expect(unsafe_code, reason = "machine code cannot be checked")]
     pub unsafe fn open_in(session: &Session, json: &Path) -> Result<Self> {
         // SAFETY: the caller's promise.
         let (metadata, image) = unsafe { read(session.stream().context(), json) }?;
@@ -390,7 +389,7 @@ impl TritonKernel {
         Self::made(context, metadata, image, load)
     }
 
-    /// The same for a session, which is the tenant of what the driver takes for it.
+    /// As [`TritonKernel::load`], with the session as tenant of the driver's memory.
     ///
     /// # Errors
     /// As for [`TritonKernel::load`]; [`TritonError::Session`].
@@ -408,7 +407,7 @@ impl TritonKernel {
         let device = context.device();
         let (major, minor) = device.compute_capability()?;
         let own = 10 * major + minor;
-        // Machine code is for one generation; PTX for all later ones.
+        // Machine code runs on one generation; PTX on all later ones.
         let fits = match image.is_ptx() {
             true => metadata.arch <= own,
             false => metadata.arch / 10 == major && metadata.arch <= own,
@@ -435,34 +434,34 @@ impl TritonKernel {
         Ok(Self { metadata, function })
     }
 
-    /// What Triton says of it.
+    /// The kernel's metadata.
     pub fn metadata(&self) -> &TritonMetadata {
         &self.metadata
     }
 
-    /// The kernel.
+    /// The kernel's function.
     pub fn function(&self) -> &Function {
         &self.function
     }
 
-    /// Sizes of its arguments in bytes, without Triton's own; none if the driver is too old
-    /// to say.
+    /// Sizes of the arguments in bytes, without Triton's own; `None` if the driver is too old to
+    /// report them.
     pub fn argument_bytes(&self) -> Option<&[usize]> {
         let all = self.function.parameter_bytes()?;
         all.get(..all.len().checked_sub(self.metadata.hidden())?)
     }
 
-    /// Queues it in `stream`: `grid` programs, as its author counts them. Scratch memory is
-    /// taken from the stream's pool.
+    /// Queues the kernel in `stream`: `grid` programs, in the units of its source. Scratch memory
+    /// is allocated from the stream's pool.
     ///
     /// # Errors
-    /// [`TritonError::Arguments`], [`TritonError::Grid`]; [`TritonError::Cuda`], also of
-    /// arguments of other sizes. Nothing is queued then.
+    /// [`TritonError::Arguments`], [`TritonError::Grid`]; [`TritonError::Cuda`], also for arguments
+    /// of other sizes. Nothing is queued then.
     ///
     /// # Safety
-    /// As for [`Launch::run`]: with these arguments the kernel touches only memory that it
-    /// is given, and its parameters mean what the arguments are.
-    #[expect(unsafe_code, reason = "what the kernel touches only the caller knows")]
+    /// As for [`Launch::run`]: with these arguments the kernel accesses only memory that it is
+    /// given, and the arguments match the meaning of its parameters.
+    #[expect(unsafe_code, reason = "only the caller knows what the kernel accesses")]
     pub unsafe fn launch(
         &self,
         stream: &Stream,
@@ -487,8 +486,9 @@ impl TritonKernel {
         if self.metadata.has_profile {
             all.push(KernelArg::number(0u64));
         }
-        // SAFETY: the caller's promise for its arguments; scratch memory has what the
-        // metadata say for each block, and the rest are null where nothing is needed.
+        // SAFETY: the caller's promise for its arguments; scratch memory has the size that the
+        // metadata require for each block, and the other hidden arguments are null, as nothing is
+        // needed.
         unsafe {
             self.metadata
                 .laid(blocks)
@@ -497,16 +497,16 @@ impl TritonKernel {
         Ok(())
     }
 
-    /// Launches it behind a session's work, with its buffers. Scratch memory is the
-    /// session's, within its limit, and given back behind the kernel.
+    /// Launches the kernel behind a session's work, with its buffers. Scratch memory counts as the
+    /// session's, within its limit, and is freed behind the kernel.
     ///
     /// # Errors
-    /// As for [`TritonKernel::launch`]; [`TritonError::Session`], also of arguments of
-    /// other sizes. Nothing is queued then.
+    /// As for [`TritonKernel::launch`]; [`TritonError::Session`], also for arguments of other
+    /// sizes. Nothing is queued then.
     ///
     /// # Safety
     /// As for [`TritonKernel::launch`].
-    #[expect(unsafe_code, reason = "what the kernel touches only the caller knows")]
+    #[expect(unsafe_code, reason = "only the caller knows what the kernel accesses")]
     pub unsafe fn launch_in(
         &self,
         session: &Session,
@@ -522,15 +522,15 @@ impl TritonKernel {
         Ok(unsafe { session.launch(&self.function, self.metadata.laid(blocks), &all) }?)
     }
 
-    /// The same as a job, which is done when the kernel is.
+    /// As [`TritonKernel::launch_in`], as a job, which is done when the kernel is.
     ///
     /// # Errors
-    /// As for [`TritonKernel::launch_in`]; what the driver refuses, and what the kernel
-    /// fails with, is the job's.
+    /// As for [`TritonKernel::launch_in`]; the driver's refusal and the kernel's failure are
+    /// reported by the job.
     ///
     /// # Safety
     /// As for [`TritonKernel::launch`].
-    #[expect(unsafe_code, reason = "what the kernel touches only the caller knows")]
+    #[expect(unsafe_code, reason = "only the caller knows what the kernel accesses")]
     pub unsafe fn launch_in_async(
         &self,
         session: &Session,
@@ -557,8 +557,7 @@ impl TritonKernel {
         }
     }
 
-    /// Blocks along each axis, which are programs times those of a cluster; none of a grid
-    /// that has none.
+    /// Blocks along each axis: programs times the blocks of a cluster; `None` for an empty grid.
     fn blocks(&self, grid: [u32; 3]) -> Result<Option<[u32; 3]>> {
         if grid.contains(&0) {
             return Ok(None);
@@ -585,19 +584,19 @@ impl TritonKernel {
         let all = blocks.iter().try_fold(of_block, |bytes, blocks| {
             bytes.checked_mul(u64::from(*blocks))
         });
-        // An address is of 64 bits, a length of 63.
+        // An address has 64 bits, a length 63.
         let all = all.filter(|bytes| i64::try_from(*bytes).is_ok());
         all.ok_or_else(|| self.too_large(grid))
     }
 
-    /// The session's arguments with Triton's own behind them, and the memory of those.
+    /// The session's arguments followed by Triton's own, with the scratch memory of these.
     fn all_in<'s>(
         &self,
         session: &'s Session,
         grid: [u32; 3],
         blocks: [u32; 3],
         arguments: &[Argument],
-    ) -> Result<(Vec<Argument>, Option<Taken<'s>>)> {
+    ) -> Result<(Vec<Argument>, Option<ScratchBuffer<'s>>)> {
         let mut all = arguments.to_vec();
         let mut taken = None;
         if self.metadata.scratch_bytes.is_some() {
@@ -608,7 +607,7 @@ impl TritonKernel {
                 let layout = Layout::contiguous(Dtype::U8, &[bytes]).map_err(Error::from)?;
                 let id = session.alloc(layout, Regime::Pool)?;
                 all.push(id.into());
-                taken = Some(Taken { session, id });
+                taken = Some(ScratchBuffer { session, id });
             }
         }
         if self.metadata.has_profile {
@@ -618,24 +617,24 @@ impl TritonKernel {
     }
 }
 
-/// A buffer that is freed, behind what was queued with it.
-struct Taken<'s> {
+/// A buffer that is freed when dropped, behind the work queued with it.
+struct ScratchBuffer<'s> {
     session: &'s Session,
     id: BufferId,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ScratchBuffer<'_> {
     fn drop(&mut self) {
-        // The session may have ended meanwhile, and it with it.
+        // The session, and with it the buffer, may be gone.
         drop(self.session.free(self.id));
     }
 }
 
-/// Metadata, and the code that the context's device runs.
+/// Reads the metadata, and the code for the context's device.
 ///
 /// # Safety
 /// As for [`TritonKernel::open`].
-#[expect(unsafe_code, reason = "machine code is believed")]
+#[expect(unsafe_code, reason = "machine code cannot be checked")]
 unsafe fn read(context: &Context, json: &Path) -> Result<(TritonMetadata, Image<'static>)> {
     let read = |path: &Path| {
         std::fs::read(path).map_err(|error| TritonError::File {
@@ -660,7 +659,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_with_scratch_memory_begins_when_the_one_before_has_ended() {
+    fn kernel_with_scratch_memory_waits_for_the_previous_one() {
         let parsed = |scratch: &str| {
             let text = format!(
                 r#"{{"name": "k", "target": {{"backend": "cuda", "arch": 90}}, "num_warps": 4,

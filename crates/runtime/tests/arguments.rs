@@ -1,4 +1,4 @@
-//! Argument blocks of a session's: what is set, pushed and let go of beside work that waits.
+//! Argument blocks of a session: setting, pushing and dropping them beside work that waits.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -16,7 +16,7 @@ use bench::Bench;
 use fercuda_runtime::{Arguments, BlockLayout, Dtype, Error, Field, GraphError, Regime, Session};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Pushes that may be under way.
+/// Pushes that may be in flight.
 const PUSHES: usize = 4;
 
 fn block(session: &Session) -> (Arguments, Field<u32>) {
@@ -25,7 +25,7 @@ fn block(session: &Session) -> (Arguments, Field<u32>) {
     (session.arguments(layout, PUSHES).unwrap(), token)
 }
 
-/// Lets the session's stream wait until what comes back says so, or is dropped.
+/// Blocks the session's stream until the returned sender sends, or is dropped.
 fn held_back(session: &Session) -> std::sync::mpsc::Sender<()> {
     let (go_on, wait) = channel::<()>();
     let hold = move || {
@@ -36,7 +36,7 @@ fn held_back(session: &Session) -> std::sync::mpsc::Sender<()> {
 }
 
 #[test]
-fn a_host_function_sets_what_the_next_push_takes_while_one_waits_for_it() {
+fn host_function_sets_values_while_a_push_waits_for_it() {
     let bench = Bench::new();
     let session = bench.session("ahead");
     let (arguments, token) = block(&session);
@@ -47,8 +47,8 @@ fn a_host_function_sets_what_the_next_push_takes_while_one_waits_for_it() {
     session
         .stream()
         .host_callback(move || {
-            // By then the host is in one of the pushes that wait for this function, or is
-            // there while it sets.
+            // By then the host waits in one of the pushes for this function, or gets there while it
+            // sets values.
             let begins = Instant::now();
             while pushes.load(SeqCst) == 0 && begins.elapsed() < LONG {
                 std::thread::yield_now();
@@ -67,7 +67,7 @@ fn a_host_function_sets_what_the_next_push_takes_while_one_waits_for_it() {
         })
     };
     let Ok(done) = set.recv_timeout(LONG) else {
-        // To end them would be to wait as well.
+        // Joining them would block as well.
         std::mem::forget((session, arguments));
         panic!("the function waits for a push, and the push for the function");
     };
@@ -81,7 +81,7 @@ fn a_host_function_sets_what_the_next_push_takes_while_one_waits_for_it() {
 }
 
 #[test]
-fn a_block_is_the_pools_and_nobody_waits_to_let_go_of_it() {
+fn block_is_pool_memory_and_its_drop_never_waits() {
     let bench = Bench::new();
     let session = bench.session("pooled");
     let (arguments, token) = block(&session);
@@ -94,7 +94,7 @@ fn a_block_is_the_pools_and_nobody_waits_to_let_go_of_it() {
     };
     assert_eq!(of_pool("pooled"), session.held_bytes());
     arguments.set_at(token, 0, 3).unwrap();
-    // What is pushed behind work that does not end is let go of before that ends.
+    // Values pushed behind unfinished work are released before that work ends.
     let go_on = held_back(&session);
     arguments.push().unwrap();
     let has_ended = Arc::new(AtomicBool::new(false));
@@ -104,7 +104,7 @@ fn a_block_is_the_pools_and_nobody_waits_to_let_go_of_it() {
         drop(arguments);
         is_gone.send(ended.load(SeqCst)).unwrap();
     });
-    // Who waits all the same does so for as long as the other work has.
+    // A thread that waits all the same does so for as long as the other work takes.
     let waited = gone.recv_timeout(Duration::from_secs(20)).unwrap_or(true);
     has_ended.store(true, SeqCst);
     go_on.send(()).unwrap();
@@ -114,7 +114,7 @@ fn a_block_is_the_pools_and_nobody_waits_to_let_go_of_it() {
 }
 
 #[test]
-fn a_field_is_a_buffer_of_its_own_type() {
+fn field_is_a_buffer_of_its_type() {
     let bench = Bench::new();
     let session = bench.session("typed");
     let mut layout = BlockLayout::new();
@@ -148,7 +148,7 @@ fn a_field_is_a_buffer_of_its_own_type() {
 }
 
 #[test]
-fn the_child_of_a_fork_lets_go_of_a_block_that_a_push_of_the_parents_has() {
+fn forked_child_drops_a_block_that_a_push_of_the_parent_holds() {
     let bench = Bench::new();
     let session = bench.session("forked");
     let (arguments, _) = block(&session);
@@ -163,8 +163,8 @@ fn the_child_of_a_fork_lets_go_of_a_block_that_a_push_of_the_parents_has() {
             }
         });
         begins.wait();
-        // A ring has a quarter more than the pushes; then one waits. If it does not yet, this
-        // shows nothing, and fails nothing.
+        // The ring has a quarter more slots than pushes; then one waits. If it does not yet, this
+        // test shows nothing, and passes.
         while pushed.load(SeqCst) < PUSHES as u32 {
             std::thread::yield_now();
         }
@@ -172,7 +172,7 @@ fn the_child_of_a_fork_lets_go_of_a_block_that_a_push_of_the_parents_has() {
         // SAFETY: the child calls nothing but this library and `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: nobody of this process has it any more, which ends at once.
+            // SAFETY: no other code of this process uses it any more, which exits at once.
             drop(unsafe { std::ptr::read(&arguments) });
             // SAFETY: as above.
             unsafe { libc::_exit(0) };

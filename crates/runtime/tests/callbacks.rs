@@ -1,4 +1,4 @@
-//! Memory that an allocator of the program's own gives to a session.
+//! Memory from an allocator of the program, in a session.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -25,15 +25,15 @@ use lending::Slab;
 
 type Given = Result<DeviceAddr, Box<dyn StdError + Send + Sync>>;
 
-/// An allocator of two functions, which counts what it has taken back.
+/// An allocator of two functions, which counts its frees.
 struct Calls<A, F> {
     allocate: A,
     free: F,
     frees: AtomicU64,
 }
 
-// SAFETY: those of this file give memory of the device's that they hold, or what the
-// session refuses before anything uses it.
+// SAFETY: those of this file return memory of the device that they hold, or addresses that the
+// session refuses before any use.
 unsafe impl<A, F> Allocator for Calls<A, F>
 where
     A: Fn(u64, &Stream) -> Given + Send + Sync,
@@ -70,10 +70,10 @@ fn bytes(len: u64) -> Layout {
     Layout::contiguous(Dtype::U8, &[len]).unwrap()
 }
 
-/// What the driver gave, by its address, held until it is taken back.
+/// Memory from the driver, by its address, until it is freed.
 type Held = Arc<Mutex<HashMap<u64, DeviceBuffer<u8>>>>;
 
-/// An allocator that asks the driver each time.
+/// An allocator that calls the driver each time.
 fn direct(held: &Held) -> Arc<dyn Allocator> {
     let (from, to) = (held.clone(), held.clone());
     calls(
@@ -91,7 +91,7 @@ fn direct(held: &Held) -> Arc<dyn Allocator> {
 }
 
 #[test]
-fn memory_of_the_programs_own_is_counted_once_and_goes_back_once() {
+fn memory_of_a_program_allocator_is_counted_and_freed_once() {
     let bench = Bench::new();
     let held = Held::default();
     let config = SessionConfig {
@@ -107,7 +107,7 @@ fn memory_of_the_programs_own_is_counted_once_and_goes_back_once() {
         (session.held_bytes(), held.lock().unwrap().len()),
         (3000, 1)
     );
-    // The pool's block, for whom it was asked; and that alone.
+    // The pool's block, charged to the session that called; and nothing else.
     let of_ledger = bench.runtime.holders();
     let of_ledger = of_ledger.iter().find(|it| it.tenant == "own").unwrap();
     assert_eq!(
@@ -118,7 +118,7 @@ fn memory_of_the_programs_own_is_counted_once_and_goes_back_once() {
     assert!(matches!(refused, Error::Limit { .. }), "{refused}");
     let none = session.alloc(bytes(0), Regime::Callbacks).unwrap();
     assert_eq!(session.regime(none).unwrap(), Regime::Callbacks);
-    assert_eq!(held.lock().unwrap().len(), 1, "it was not to be asked");
+    assert_eq!(held.lock().unwrap().len(), 1, "it must not be called");
     let value: Vec<u8> = (0..3000).map(|at| at as u8).collect();
     session.upload(id, &value).unwrap();
     let view = session
@@ -132,7 +132,7 @@ fn memory_of_the_programs_own_is_counted_once_and_goes_back_once() {
     );
     session.free(view).unwrap();
     assert_eq!((session.held_bytes(), held.lock().unwrap().len()), (0, 0));
-    // What is left goes with the session, in the order in which sessions end.
+    // The rest is freed with the session, in the order of teardown.
     for _ in 0..3 {
         session.alloc(bytes(1000), Regime::Callbacks).unwrap();
     }
@@ -145,10 +145,10 @@ fn memory_of_the_programs_own_is_counted_once_and_goes_back_once() {
     none.close().unwrap();
 }
 
-/// What an allocator does once in place of what is right.
+/// What an allocator does once instead of the right thing.
 type Wrong = Box<dyn Fn() -> Given + Send>;
 
-/// Addresses of nothing.
+/// Addresses of no memory.
 const ODD: DeviceAddr = DeviceAddr(1 << 40 | 8);
 const LAST: DeviceAddr = DeviceAddr(u64::MAX - 255);
 
@@ -164,7 +164,7 @@ impl Drop for Grenade {
 }
 
 #[test]
-fn what_an_allocator_gives_is_looked_at() {
+fn addresses_from_an_allocator_are_validated() {
     let bench = Bench::new();
     let slab = Slab::new(&bench.runtime.context(), 4096);
     let next = Arc::new(Mutex::new(None::<Wrong>));
@@ -202,12 +202,12 @@ fn what_an_allocator_gives_is_looked_at() {
     refused(Box::new(|| Ok(DeviceAddr(0))), false, &["address 0"]);
     refused(Box::new(|| panic!("by chance")), false, &["by chance"]);
     refused(Box::new(thrown), false, &["panicked"]);
-    refused(Box::new(move || Ok(there)), false, &["in use", "not given"]);
-    refused(Box::new(move || Ok(over)), false, &["in use", "not given"]);
-    let odd = ["0x10000000008", "multiple of 256", "was given back"];
+    refused(Box::new(move || Ok(there)), false, &["in use", "not freed"]);
+    refused(Box::new(move || Ok(over)), false, &["in use", "not freed"]);
+    let odd = ["0x10000000008", "multiple of 256", "was freed"];
     refused(Box::new(|| Ok(ODD)), true, &odd);
-    refused(Box::new(|| Ok(LAST)), true, &["bytes behind it"]);
-    // Nothing of that is in the way of what is right.
+    refused(Box::new(|| Ok(LAST)), true, &["end of the address space"]);
+    // None of that prevents a correct allocation.
     let id = session.alloc(bytes(512), Regime::Callbacks).unwrap();
     session.upload(id, &[5u8; 512]).unwrap();
     assert_eq!(session.download::<u8>(id).unwrap(), [5; 512]);
@@ -216,17 +216,17 @@ fn what_an_allocator_gives_is_looked_at() {
     assert_eq!(allocator.frees.load(SeqCst), frees + 2);
 }
 
-/// Queues that the stream has something to do until it is let go on.
+/// Blocks the stream until the returned sender sends.
 fn held(stream: &Stream) -> Sender<()> {
     let (go_on, waits) = channel();
-    let until_told = move || waits.recv_timeout(Duration::from_secs(60)).is_ok();
-    let held = move || assert!(until_told(), "it was waited for");
+    let until_released = move || waits.recv_timeout(Duration::from_secs(60)).is_ok();
+    let held = move || assert!(until_released(), "it was waited for");
     stream.host_callback(held).unwrap();
     go_on
 }
 
 #[test]
-fn memory_is_given_again_behind_the_work_of_all_streams_and_nobody_waits() {
+fn memory_is_reused_behind_the_work_of_all_streams_without_waiting() {
     let bench = Bench::new();
     let slab = Slab::new(&bench.runtime.context(), 1024);
     let session = open(&bench.runtime, "order", slab.clone());
@@ -236,17 +236,17 @@ fn memory_is_given_again_behind_the_work_of_all_streams_and_nobody_waits() {
     let go_on = held(&other);
     memory.fill_bytes(7, &other).unwrap();
     session.free(first).unwrap();
-    assert_eq!(slab.given(), 1, "it is still somebody's");
+    assert_eq!(slab.given(), 1, "it still has an owner");
     drop(memory);
     assert_eq!(slab.given(), 0);
-    // The same memory, which is to be 1 in the end.
+    // The same memory, which must be 1 in the end.
     let second = session.alloc(bytes(1024), Regime::Callbacks).unwrap();
     session.fill_bytes(second, 1).unwrap();
-    // All of that came back before the other stream has done anything.
+    // All of that was freed before the other stream has done anything.
     go_on.send(()).unwrap();
     assert_eq!(session.download::<u8>(second).unwrap(), [1; 1024]);
     other.synchronize().unwrap();
-    // And another stream, which comes to memory whose last work is in the session's.
+    // And another stream, which gets memory last used in the session's stream.
     let go_on = held(session.stream());
     session.fill_bytes(second, 2).unwrap();
     session.free(second).unwrap();
@@ -284,7 +284,7 @@ fn an_allocator_may_use_its_session() {
                         assert_eq!(session.download::<u8>(id)?, [1, 2, 3, 4]);
                         session.free(id)?;
                     }
-                    // Its own, for ever.
+                    // Its own, which would recurse for ever.
                     1001 => {
                         let error = session.alloc(self::bytes(1001), Regime::Callbacks);
                         return Err(error.unwrap_err().into());
@@ -307,8 +307,8 @@ fn an_allocator_may_use_its_session() {
     *own.lock().unwrap() = Some(session.clone());
     session.alloc(bytes(1000), Regime::Callbacks).unwrap();
     let refused = session.alloc(bytes(1001), Regime::Callbacks).unwrap_err();
-    assert!(refused.to_string().contains("by itself"), "{refused}");
-    // It was closed meanwhile, with the buffer that was there; what came too late goes too.
+    assert!(refused.to_string().contains("recursively"), "{refused}");
+    // It was closed meanwhile, with its buffer; memory that came too late is freed too.
     let refused = session.alloc(bytes(1002), Regime::Callbacks).unwrap_err();
     assert!(matches!(refused, Error::Ended { .. }), "{refused}");
     assert_eq!((slab.given(), session.held_bytes()), (0, 0));
@@ -325,7 +325,7 @@ fn an_allocator_may_use_its_session() {
 }
 
 #[test]
-fn memory_that_somebody_has_outlives_its_session_and_then_goes_back() {
+fn memory_with_another_owner_outlives_its_session_and_is_freed_later() {
     let bench = Bench::new();
     let held = Held::default();
     let lent = || held.lock().unwrap().len();
@@ -357,7 +357,7 @@ fn memory_that_somebody_has_outlives_its_session_and_then_goes_back() {
     session.upload(left, &[1u8; 64]).unwrap();
     let begun = bench.runtime.reboot().unwrap();
     assert_eq!(begun.sessions, 1);
-    assert_eq!(lent(), 1, "it is still somebody's");
+    assert_eq!(lent(), 1, "it still has an owner");
     drop(memory);
     assert_eq!((lent(), session.held_bytes()), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! How long memory is charged to its session: until the driver has it back, whoever has it
+//! How long memory is charged to its session: until the driver has it back, whatever owns it
 //! meanwhile.
 #![expect(
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use adds::ADD;
 use bench::Bench;
 use fercuda_cuda::{Image, Launch};
-use fercuda_runtime::jit::{Binary, Graph as Expression};
+use fercuda_runtime::jit::{Binary, ExprGraph as Expression};
 use fercuda_runtime::{
     Argument, Budget, DispatchOptions, Dtype, Error, GraphKey, GraphKind, Graphs, Layout,
     Quantization, RecordOptions, Regime, Resident, Session, SessionConfig, TaskSet,
@@ -26,7 +26,7 @@ fn bytes(len: u64) -> Layout {
     Layout::contiguous(Dtype::U8, &[len]).unwrap()
 }
 
-/// A kernel that stays.
+/// A resident kernel.
 fn resident(session: &Session) -> Resident {
     let words = session.buffer(&[64], &[0u32; 64]).unwrap();
     let options = DispatchOptions {
@@ -49,8 +49,8 @@ fn key(generation: u64) -> GraphKey {
     }
 }
 
-/// Waits for what a graph that was let go has: it goes with the calls that come after the
-/// device has done its work.
+/// Waits until the memory of a dropped graph is freed: by a call that comes after the device has
+/// done its work.
 fn until(graphs: &Graphs<GraphKey>, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
@@ -61,7 +61,7 @@ fn until(graphs: &Graphs<GraphKey>, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_limit_holds_for_what_goes_back_when_no_kernel_stays() {
+fn limit_includes_deferred_frees() {
     let bench = Bench::new();
     let beside = bench.session("beside");
     for regime in [Regime::Managed, Regime::Driver] {
@@ -104,7 +104,7 @@ fn a_limit_holds_for_what_goes_back_when_no_kernel_stays() {
 }
 
 #[test]
-fn what_was_freed_in_a_host_callback_is_within_the_limit_again() {
+fn memory_freed_in_a_host_callback_is_available_again() {
     let bench = Bench::new();
     let config = SessionConfig {
         limit_bytes: Some(8 * MIB),
@@ -123,7 +123,7 @@ fn what_was_freed_in_a_host_callback_is_within_the_limit_again() {
 }
 
 #[test]
-fn who_finds_no_memory_is_told_what_goes_back_when_no_kernel_stays() {
+fn out_of_memory_error_reports_deferred_frees() {
     let bench = Bench::new();
     let session = bench.session("short");
     let resident = resident(&session);
@@ -146,7 +146,7 @@ fn who_finds_no_memory_is_told_what_goes_back_when_no_kernel_stays() {
 }
 
 #[test]
-fn what_a_graph_has_is_charged_until_the_graph_goes() {
+fn memory_of_a_graph_is_charged_until_the_graph_is_dropped() {
     let bench = Bench::new();
     let config = SessionConfig {
         limit_bytes: Some(5 * MIB),
@@ -163,7 +163,7 @@ fn what_a_graph_has_is_charged_until_the_graph_goes() {
         let part = session.memory(id)?;
         let recorded = graphs.record(key(generation), RecordOptions::default(), |recording| {
             match generation {
-                // By a name of the buffer, and by memory that the caller has.
+                // By a handle of the buffer, and by memory that the caller holds.
                 // SAFETY: the kernel writes one value, which is there.
                 0 => unsafe { launch.run(recording.stream()) }?,
                 // SAFETY: as above.
@@ -184,10 +184,7 @@ fn what_a_graph_has_is_charged_until_the_graph_goes() {
         matches!(refused, Error::Limit { freed_bytes, .. } if freed_bytes == 4 * MIB),
         "{refused}"
     );
-    assert!(
-        refused.to_string().contains("let go of graphs"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("release graphs"), "{refused}");
     assert!(graphs.replay(&key(0)).unwrap() && graphs.replay(&key(1)).unwrap());
     session.synchronize().unwrap();
     assert!(graphs.invalidate(&key(0)));
@@ -197,7 +194,7 @@ fn what_a_graph_has_is_charged_until_the_graph_goes() {
 }
 
 #[test]
-fn what_an_expression_in_a_graph_has_is_charged_until_the_graph_goes() {
+fn memory_of_an_expression_in_a_graph_is_charged_until_the_graph_is_dropped() {
     let bench = Bench::new();
     let session = bench.session("expressed");
     let graphs: Graphs<GraphKey> = session.graphs(Budget::default()).unwrap();

@@ -19,8 +19,8 @@ use fercuda_runtime::{
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// One test at a time has the device: a kernel that stays is in the way of what waits
-/// for all of it. At its end nothing has been found.
+/// Gives one test at a time the device: a resident kernel blocks every wait for the whole device.
+/// At the end the device's checks must have found nothing.
 struct Bench {
     context: Context,
     _alone: MutexGuard<'static, ()>,
@@ -47,7 +47,7 @@ impl Drop for Bench {
     }
 }
 
-/// The functions of these tests, and memory of the host's for them.
+/// The functions of these tests, with host memory for them.
 struct Served {
     dispatcher: Dispatcher,
     tasks: Tasks,
@@ -57,9 +57,9 @@ struct Served {
 
 #[derive(Clone, Copy)]
 struct Tasks {
-    /// c[i] = a[i] + b[i]; returns how many.
+    /// c[i] = a[i] + b[i]; returns their number.
     add: TaskId,
-    /// a[word 0] += word 1, by one thread; returns what it was.
+    /// a[word 0] += word 1, by one thread; returns the old value.
     bump: TaskId,
     /// Waits until a[0] is not 0, then does as `bump` on a[1..].
     gate: TaskId,
@@ -72,10 +72,10 @@ struct Tasks {
 }
 
 #[test]
-fn a_body_that_asks_for_the_kernel_that_it_is_written_for_is_told() {
+fn body_that_builds_its_own_kernel_gets_an_error() {
     let mine: Rc<OnceCell<TaskSet>> = Rc::default();
-    let told = Rc::new(Cell::new(0));
-    let (asks, tells) = (Rc::downgrade(&mine), told.clone());
+    let refusals = Rc::new(Cell::new(0));
+    let (asks, tells) = (Rc::downgrade(&mine), refusals.clone());
     let mut set = TaskSet::new();
     let body = move |_: &Task<'_>| {
         let set = asks.upgrade().unwrap();
@@ -89,19 +89,19 @@ fn a_body_that_asks_for_the_kernel_that_it_is_written_for_is_told() {
     // SAFETY: it touches nothing.
     unsafe { set.add("asks", body) };
     assert!(mine.set(set).is_ok());
-    // And who has asked is not in the way of the next.
+    // And the next build is not affected.
     for _ in 0..2 {
         DispatchOptions::default()
             .listing(mine.get().unwrap())
             .unwrap();
     }
-    assert_eq!(told.get(), 2);
+    assert_eq!(refusals.get(), 2);
 }
 
 fn set() -> (TaskSet, Tasks) {
     let mut set = TaskSet::new();
-    // SAFETY: all of them touch their spans only; `wild` has a loop of its own, which
-    // one test ends.
+    // SAFETY: all of them access their spans only; `wild` has a loop of its own, which one test
+    // ends.
     let tasks = unsafe {
         Tasks {
             add: set.add("sum", |t| {
@@ -193,7 +193,7 @@ impl Served {
         &self.words.words()[at]
     }
 
-    /// A good task is served.
+    /// Checks that a good task still runs.
     fn is_well(&self) {
         let last = self.words.words().len() - 1;
         let before = self.word(last).load(Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl Served {
 }
 
 #[test]
-fn tasks_are_run_and_say_what_they_return() {
+fn tasks_run_and_return_values() {
     let bench = Bench::new();
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
@@ -242,7 +242,7 @@ fn tasks_are_run_and_say_what_they_return() {
 }
 
 #[test]
-fn device_memory_is_the_tasks_while_the_kernel_stays() {
+fn device_memory_is_shared_with_tasks_in_host_order() {
     let bench = Bench::new();
     let (set, tasks) = set();
     let stream = Stream::new(&bench.context).unwrap();
@@ -260,7 +260,7 @@ fn device_memory_is_the_tasks_while_the_kernel_stays() {
         .span(buffer, 0..256)
         .span(buffer, 256..512);
     for turn in 0..3 {
-        // Written and read by another stream, which the host alone orders.
+        // Written and read by another stream, ordered by the host alone.
         let values: Vec<u8> = values.iter().map(|value| value ^ turn).collect();
         written.copy_from_host(&values, &stream).unwrap();
         let job = dispatcher.submit(1, tasks.add, &arguments).unwrap();
@@ -275,7 +275,7 @@ fn device_memory_is_the_tasks_while_the_kernel_stays() {
 }
 
 #[test]
-fn a_bad_task_is_its_own_error_and_the_next_is_served() {
+fn bad_task_fails_alone_and_the_next_one_runs() {
     let bench = Bench::new();
     let served = serve(&bench, 64, small());
     let tasks = served.tasks;
@@ -386,14 +386,14 @@ fn a_bad_task_is_its_own_error_and_the_next_is_served() {
 }
 
 #[test]
-fn a_full_ring_says_so_and_a_higher_priority_comes_first() {
+fn full_ring_is_an_error_and_higher_priorities_run_first() {
     let bench = Bench::new();
     let served = serve(&bench, 64, small());
     let gate = served.submit(served.tasks.gate, served.of(0..1));
     let log = || served.of(8..64);
     served.word(8).store(1, Ordering::Relaxed);
     let mut jobs = Vec::new();
-    // The gate has a slot of the high one until it is open.
+    // The gate occupies a slot of the high priority until it is open.
     for (priority, room) in [(1, 8), (0, 7)] {
         for number in 0..room {
             let arguments = log().word(u64::from(priority * 100 + number));
@@ -422,7 +422,7 @@ fn a_full_ring_says_so_and_a_higher_priority_comes_first() {
         .collect();
     let wanted: Vec<u32> = (0..7).chain(100..108).collect();
     assert_eq!(noted, wanted);
-    // What was done makes room, whoever waited for it.
+    // A completed task frees its slot, whichever thread waited for it.
     for _ in 0..20 {
         served.is_well();
     }
@@ -430,7 +430,7 @@ fn a_full_ring_says_so_and_a_higher_priority_comes_first() {
 }
 
 #[test]
-fn stopping_lets_what_was_submitted_run_and_dropping_does_not() {
+fn stop_runs_submitted_tasks_and_drop_does_not() {
     let bench = Bench::new();
     for drains in [true, false] {
         let served = serve(&bench, 64, small());
@@ -444,7 +444,7 @@ fn stopping_lets_what_was_submitted_run_and_dropping_does_not() {
         }
         let (words, context) = (served.words.clone(), bench.context.clone());
         let opener = std::thread::spawn(move || {
-            // That is known right behind the order to end.
+            // That is known right behind the stop command.
             while context.resident_kernels_stop_by().is_none() {
                 std::thread::yield_now();
             }
@@ -472,7 +472,7 @@ fn stopping_lets_what_was_submitted_run_and_dropping_does_not() {
 }
 
 #[test]
-fn a_cancelled_task_ends_whether_it_runs_or_not() {
+fn cancelled_task_ends_whether_it_runs_or_not() {
     let bench = Bench::new();
     let served = serve(&bench, 64, small());
     let gate = served.submit(served.tasks.gate, served.of(0..1));
@@ -490,7 +490,7 @@ fn a_cancelled_task_ends_whether_it_runs_or_not() {
     wanted.wait(LONG).unwrap();
     let noted = [8, 9].map(|at| served.word(at).load(Ordering::Relaxed));
     assert_eq!(noted, [2, 2]);
-    // A job that is done is cancelled no more, nor who has its slot now.
+    // A completed job is not cancelled any more, nor is the next task in its slot.
     gate.cancel();
     for _ in 0..8 {
         gate.cancel();
@@ -500,10 +500,10 @@ fn a_cancelled_task_ends_whether_it_runs_or_not() {
 }
 
 #[test]
-fn the_watchdog_ends_what_runs_too_long_and_tells_what_nothing_ends() {
+fn watchdog_cancels_late_tasks_and_reports_lost_ones() {
     let bench = Bench::new();
     let options = DispatchOptions {
-        // Long enough for a loaded machine to let the kernel look whether it is still wanted.
+        // Long enough for a loaded machine to let the kernel check for cancellation.
         watchdog: Duration::from_secs(1),
         steps: u32::MAX,
         ..small()
@@ -524,13 +524,13 @@ fn the_watchdog_ends_what_runs_too_long_and_tells_what_nothing_ends() {
     assert!(matches!(refused, Err(DispatchError::Lost)));
     let stopped = served.dispatcher.stop(LONG);
     assert!(matches!(stopped, Err(DispatchError::Lost)), "{stopped:?}");
-    // This once, it can be ended, so that it is in nobody's way.
+    // For once it can be ended, so that it blocks no other test.
     served.words.words()[0].store(1, Ordering::Release);
     bench.context.synchronize().unwrap();
 }
 
 #[test]
-fn a_task_that_comes_while_the_dispatcher_is_given_up_is_told_so() {
+fn task_submitted_while_the_dispatcher_is_lost_gets_an_error() {
     let bench = Bench::new();
     let options = DispatchOptions {
         watchdog: Duration::from_millis(3),
@@ -594,7 +594,7 @@ fn several_blocks_and_threads_run_each_task_once() {
                             Err(error) => panic!("{error}"),
                         }
                     };
-                    // Some are never asked after.
+                    // The results of some are never read.
                     if number % 3 != 0 {
                         jobs.push(job);
                     }
@@ -614,7 +614,7 @@ fn several_blocks_and_threads_run_each_task_once() {
 }
 
 #[test]
-fn the_kernel_reads_back_and_nvidias_assembler_takes_it() {
+fn kernel_parses_and_nvidias_assembler_accepts_it() {
     for options in [small(), DispatchOptions::default()] {
         let text = options.listing(&set().0).unwrap();
         let module = fercuda_ptx::parse(&text).unwrap();
@@ -626,7 +626,7 @@ fn the_kernel_reads_back_and_nvidias_assembler_takes_it() {
 }
 
 #[test]
-fn options_that_there_cannot_be_are_errors() {
+fn invalid_options_are_errors() {
     let bench = Bench::new();
     let (set, _) = set();
     let wrong: [fn(&mut DispatchOptions); 7] = [

@@ -1,5 +1,5 @@
-//! How dispatchers, sessions and runtimes end beside each other: on the software device, or
-//! a GPU with `FERCUDA_DEVICE=gpu`. What would wait for ever fails here instead.
+//! Concurrent shutdown of dispatchers, sessions and runtimes: on the software device, or a GPU with
+//! `FERCUDA_DEVICE=gpu`. A deadlock becomes a failure here.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -18,17 +18,17 @@ use std::time::Duration;
 use bench::Bench;
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{DeviceBuffer, SharedWords, Stream, destroy_later};
-use fercuda_runtime::jit::{Binary, Graph as Expression};
+use fercuda_runtime::jit::{Binary, ExprGraph as Expression};
 use fercuda_runtime::{
-    Budget, BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, Error, Key, Layout,
-    RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer, TaskBuffers,
-    TaskError, TaskId, TaskJob, TaskSet, Why,
+    Budget, BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, EndReason, Error, Key,
+    Layout, RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer,
+    TaskBuffers, TaskError, TaskId, TaskJob, TaskSet,
 };
 
 const LONG: Duration = Duration::from_secs(30);
 const LEN: u64 = 1024;
 
-/// Does it, and fails if that takes too long.
+/// Runs work, and fails if that takes too long.
 fn soon<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (give, take) = channel();
     let thread = std::thread::spawn(move || give.send(work()).unwrap());
@@ -55,20 +55,20 @@ fn words(session: &Session) -> BufferId {
     session.buffer(&[LEN], &[0u32; LEN as usize]).unwrap()
 }
 
-/// A dispatcher over one buffer, whose tasks are the standard ones and one that waits until
-/// the buffer's first word is not 0, which it never is.
+/// A dispatcher over one buffer, with the standard tasks and one that waits until the buffer's
+/// first word is not 0, which it never is.
 fn serve(session: &Session, id: BufferId, options: DispatchOptions) -> (Resident, TaskId) {
     SET.with(|(set, gate)| (session.dispatcher(set, &[id], options).unwrap(), *gate))
 }
 
-/// Before something is waited for, or stays.
+/// Loads the kernel before a wait or a resident kernel.
 fn load(bench: &Bench, options: &DispatchOptions) {
     SET.with(|(set, _)| set.load(&bench.runtime.context(), options))
         .unwrap();
 }
 
 thread_local! {
-    /// A test's own, whose kernel is loaded once: loading code waits for what the device has to do.
+    /// The test's own set, loaded once: loading code waits for the device.
     static SET: (TaskSet, TaskId) = gate::gated();
 }
 
@@ -83,7 +83,7 @@ fn fill(resident: &Resident) -> TaskJob {
         .unwrap()
 }
 
-/// The gate, when it has begun: until it is cancelled, or has used up its steps.
+/// The gate, once begun: it runs until it is cancelled, or has exhausted its steps.
 fn shut(resident: &Resident, gate: TaskId) -> TaskJob {
     let arguments = span(0..1).steps(u32::MAX);
     let shut = resident.submit(0, gate, &arguments).unwrap();
@@ -94,14 +94,13 @@ fn shut(resident: &Resident, gate: TaskId) -> TaskJob {
 }
 
 #[test]
-fn a_dispatcher_ends_while_another_stays() {
+fn dispatcher_ends_while_another_is_resident() {
     let bench = Bench::new();
     let session = bench.session("two");
     let (one, _) = serve(&session, words(&session), small());
     let (other, _) = serve(&session, words(&session), small());
     let ticket = fill(&one);
-    // What it used waits for the whole device: code, and page-locked memory with the
-    // last ticket.
+    // Its resources wait for the whole device: code, and page-locked memory with the last ticket.
     soon(move || {
         one.stop(Duration::from_secs(20)).unwrap();
         drop(one);
@@ -112,7 +111,7 @@ fn a_dispatcher_ends_while_another_stays() {
     let freed = session.clone();
     soon(move || freed.free(managed)).unwrap();
     assert_eq!(fill(&other).wait(LONG).unwrap().value, LEN - 1);
-    // And again with both to end.
+    // And again with both ending.
     let (third, _) = serve(&session, words(&session), small());
     let jobs = [fill(&other), fill(&third), fill(&other)];
     let closed = session.clone();
@@ -127,7 +126,7 @@ fn a_dispatcher_ends_while_another_stays() {
     drop((other, third));
 }
 
-/// A session that has what is freed when the whole device is idle.
+/// Gives a session resources that are freed when the whole device is idle.
 fn one_of_each(session: &Session) {
     for regime in [Regime::Managed, Regime::Driver, Regime::Pinned] {
         session.alloc(layout(), regime).unwrap();
@@ -141,7 +140,7 @@ fn one_of_each(session: &Session) {
 }
 
 #[test]
-fn sessions_end_together_whoever_has_a_kernel_that_stays() {
+fn sessions_end_together_with_resident_kernels_in_either() {
     enum How {
         Reboot,
         CloseAll,
@@ -171,7 +170,7 @@ fn sessions_end_together_whoever_has_a_kernel_that_stays() {
 }
 
 #[test]
-fn a_reboot_does_not_wait_for_a_kernel_that_is_no_sessions() {
+fn reboot_does_not_wait_for_a_kernel_outside_sessions() {
     let bench = Bench::new();
     let set = TaskSet::standard();
     let buffers = TaskBuffers::new();
@@ -191,7 +190,7 @@ fn a_reboot_does_not_wait_for_a_kernel_that_is_no_sessions() {
 }
 
 #[test]
-fn a_host_callback_that_drops_a_dispatcher_leaves_the_kernel_what_it_uses() {
+fn dispatcher_dropped_in_a_host_callback_keeps_its_resources() {
     let bench = Bench::new();
     let session = bench.session("callback");
     let id = words(&session);
@@ -222,7 +221,7 @@ fn a_host_callback_that_drops_a_dispatcher_leaves_the_kernel_what_it_uses() {
 }
 
 #[test]
-fn a_watchdog_may_be_as_long_as_there_is() {
+fn watchdog_may_have_the_maximum_duration() {
     let bench = Bench::new();
     let options = DispatchOptions {
         watchdog: Duration::MAX,
@@ -239,7 +238,7 @@ fn a_watchdog_may_be_as_long_as_there_is() {
                 false => drop(resident),
             })
         };
-        // As long as who waits looks what runs.
+        // The waiting thread checks the running task meanwhile.
         assert_eq!(
             shut.wait(Duration::from_millis(300)),
             Err(TaskError::TimedOut)
@@ -252,16 +251,16 @@ fn a_watchdog_may_be_as_long_as_there_is() {
 }
 
 #[test]
-fn a_session_has_ended_also_if_something_panics_meanwhile() {
+fn session_ends_also_if_user_code_panics() {
     let bench = Bench::new();
     let session = bench.session("panics");
     words(&session);
     let (ended, runtime) = (session.clone(), bench.runtime.clone());
     let panicked = soon(move || {
         // For the next thread that waits through `fercuda-cuda`: this one, in `close`.
-        destroy_later(|| panic!("somebody's code"));
+        destroy_later(|| panic!("user code"));
         let panicked = catch_unwind(AssertUnwindSafe(|| ended.close())).is_err();
-        // The thread is not taken for one that still gives something back.
+        // The thread does not count as one in teardown any more.
         panicked && runtime.reboot().is_ok()
     });
     assert!(panicked);
@@ -271,7 +270,7 @@ fn a_session_has_ended_also_if_something_panics_meanwhile() {
 }
 
 #[test]
-fn a_kernel_whose_turn_has_not_come_is_not_lost() {
+fn queued_kernel_is_not_lost() {
     let bench = Bench::new();
     let session = bench.session("queued");
     let id = words(&session);
@@ -293,14 +292,14 @@ fn a_kernel_whose_turn_has_not_come_is_not_lost() {
     assert_eq!(session.held_bytes(), LEN * 4);
     go_on.send(()).unwrap();
     assert_eq!(behind.wait(LONG), Err(TaskError::Stopped));
-    // It is let go of by whoever comes next.
+    // A later allocation or wait releases it.
     session.synchronize().unwrap();
     assert_eq!(session.held_bytes(), 0);
     soon(move || session.close()).unwrap();
 }
 
 #[test]
-fn a_job_starts_no_dispatcher_while_its_session_ends() {
+fn job_cannot_start_a_dispatcher_during_teardown() {
     let bench = Bench::new();
     let session = bench.session("ending");
     let id = words(&session);
@@ -326,7 +325,7 @@ fn a_job_starts_no_dispatcher_while_its_session_ends() {
         matches!(
             &refused,
             DispatchError::Session(Error::Ended {
-                why: Why::Closed,
+                why: EndReason::Closed,
                 ..
             })
         ),
@@ -336,7 +335,7 @@ fn a_job_starts_no_dispatcher_while_its_session_ends() {
 }
 
 #[test]
-fn who_hears_that_memory_is_given_back_may_end_its_session() {
+fn deleter_of_lent_memory_may_end_its_session() {
     let bench = Bench::new();
     let lender = bench.session("lender");
     let stream = Stream::new(lender.stream().context()).unwrap();
@@ -344,13 +343,13 @@ fn who_hears_that_memory_is_given_back_may_end_its_session() {
     for others in [0, 2] {
         let session = bench.session("borrower");
         let heard = Arc::new(AtomicBool::new(false));
-        let (within, hears) = (session.clone(), heard.clone());
+        let (within, called) = (session.clone(), heard.clone());
         let runtime = bench.runtime.clone();
         let end = move || {
             let refused = runtime.reboot().unwrap_err();
             assert!(matches!(refused, Error::Within { .. }), "{refused}");
             within.close().unwrap();
-            hears.store(true, Ordering::Release);
+            called.store(true, Ordering::Release);
         };
         // SAFETY: `lent` outlives the session.
         let id = unsafe { session.import(lent.address(), layout(), end) }.unwrap();
@@ -374,7 +373,7 @@ fn who_hears_that_memory_is_given_back_may_end_its_session() {
 }
 
 #[test]
-fn a_reboot_is_refused_where_it_would_wait_for_itself() {
+fn reboot_is_refused_where_it_would_wait_for_itself() {
     let bench = Bench::new();
     let session = bench.session("reboots");
     let lent = words(&session);
@@ -416,7 +415,7 @@ fn a_reboot_is_refused_where_it_would_wait_for_itself() {
 }
 
 #[test]
-fn a_session_that_a_job_closes_has_ended_when_its_jobs_have() {
+fn session_closed_by_a_job_ends_after_its_jobs() {
     let bench = Bench::new();
     for own in [true, false] {
         let (session, other) = (bench.session("closed"), bench.session("closes"));
@@ -459,7 +458,7 @@ fn a_session_that_a_job_closes_has_ended_when_its_jobs_have() {
 }
 
 #[test]
-fn an_order_to_end_is_not_taken_back_by_one_to_drain() {
+fn drain_does_not_weaken_a_stop_command() {
     let bench = Bench::new();
     let session = bench.session("orders");
     let (resident, gate) = serve(&session, words(&session), small());
@@ -473,7 +472,7 @@ fn an_order_to_end_is_not_taken_back_by_one_to_drain() {
     while !resident.stats().is_stopped {
         std::thread::yield_now();
     }
-    // The order comes right behind that.
+    // The stop command comes right behind that.
     std::thread::sleep(Duration::from_millis(20));
     let later = resident.stop(Duration::from_millis(1));
     assert!(
@@ -489,27 +488,27 @@ fn an_order_to_end_is_not_taken_back_by_one_to_drain() {
 }
 
 #[test]
-fn who_only_looks_learns_that_the_kernel_has_ended() {
+fn polling_detects_that_the_kernel_has_exited() {
     let bench = Bench::new();
     let session = bench.session("looks");
     let mut set = TaskSet::new();
-    // SAFETY: it touches nothing; that its threads end by themselves ends the kernel, which
-    // is the test.
+    // SAFETY: it accesses nothing; its threads exit by themselves, which ends the kernel and is the
+    // subject of the test.
     let leave = unsafe { set.add("leave", |t| t.kernel().ret()) };
     let id = words(&session);
     let resident = session.dispatcher(&set, &[id], small()).unwrap();
     let jobs = [(); 2].map(|()| resident.submit(0, leave, &TaskArgs::new()).unwrap());
     let began = std::time::Instant::now();
     while jobs[1].poll().is_none() {
-        assert!(began.elapsed() < LONG, "nobody says so");
+        assert!(began.elapsed() < LONG, "the exit is not detected");
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(jobs[0].poll(), Some(Err(TaskError::Stopped)));
     assert_eq!(jobs[1].poll(), Some(Err(TaskError::Stopped)));
-    // And by figures alone.
+    // And by the counters alone.
     let late = resident.submit(0, leave, &TaskArgs::new()).unwrap();
     while resident.stats().dropped < 3 {
-        assert!(began.elapsed() < LONG, "nobody counts it");
+        assert!(began.elapsed() < LONG, "the task is not counted as dropped");
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(late.poll(), Some(Err(TaskError::Stopped)));
@@ -517,13 +516,13 @@ fn who_only_looks_learns_that_the_kernel_has_ended() {
     session.close().unwrap();
 }
 
-/// Does it in a host function of another library's, of which nobody but the driver knows.
+/// Runs code in a host function of another library, known to the driver alone.
 fn in_host_function(stream: &Stream, body: impl FnOnce() + Send + 'static) {
     type Body = Box<dyn FnOnce() + Send>;
     unsafe extern "C" fn run(body: *mut std::ffi::c_void) {
         // SAFETY: the box that was leaked below, once.
         let body = unsafe { Box::from_raw(body.cast::<Body>()) };
-        // What panics in there has said so, and does not reach the driver.
+        // A panic in there was printed, and must not reach the driver.
         drop(catch_unwind(AssertUnwindSafe(*body)));
     }
     let body: *mut Body = Box::into_raw(Box::new(Box::new(body)));
@@ -541,7 +540,7 @@ fn in_callback(stream: &Stream, is_foreign: bool, body: impl FnOnce() + Send + '
 }
 
 #[test]
-fn a_session_whose_last_name_goes_in_a_host_callback_ends_behind_its_jobs() {
+fn session_dropped_in_a_host_callback_ends_behind_its_jobs() {
     let bench = Bench::new();
     for is_foreign in [false, true] {
         let session = bench.session("callback");
@@ -557,14 +556,14 @@ fn a_session_whose_last_name_goes_in_a_host_callback_ends_behind_its_jobs() {
         go_on.send(()).unwrap();
         let done = soon(move || jobs.map(|job| job.wait().unwrap()));
         assert_eq!(done, [1, 2, 3]);
-        // Which waits until it has ended.
+        // This waits until it has ended.
         let runtime = bench.runtime.clone();
         soon(move || runtime.reboot()).unwrap();
     }
 }
 
 #[test]
-fn a_host_callback_may_close_the_session_that_waits_for_it() {
+fn host_callback_may_close_the_session_that_waits_for_it() {
     let bench = Bench::new();
     for is_foreign in [false, true] {
         let session = bench.session("callback");
@@ -593,7 +592,7 @@ fn a_host_callback_may_close_the_session_that_waits_for_it() {
 }
 
 #[test]
-fn a_host_function_that_stops_a_dispatcher_is_told_that_it_cannot_wait() {
+fn host_function_that_stops_a_dispatcher_gets_an_error() {
     let bench = Bench::new();
     for is_foreign in [false, true] {
         let session = bench.session("callback");
@@ -617,7 +616,7 @@ fn a_host_function_that_stops_a_dispatcher_is_told_that_it_cannot_wait() {
 }
 
 #[test]
-fn who_ends_a_session_that_another_thread_ends_waits_for_its_dispatchers() {
+fn concurrent_close_waits_for_the_dispatchers() {
     let bench = Bench::new();
     for reboots in [false, true] {
         let session = bench.session("twice");
@@ -630,7 +629,7 @@ fn who_ends_a_session_that_another_thread_ends_waits_for_its_dispatchers() {
         while !resident.stats().is_stopped {
             std::thread::yield_now();
         }
-        // So that the first has gone to wait for the kernel.
+        // So that the first thread waits for the kernel by then.
         std::thread::sleep(Duration::from_millis(20));
         let is_over = Arc::new(AtomicBool::new(false));
         let second = {
@@ -654,7 +653,7 @@ fn who_ends_a_session_that_another_thread_ends_waits_for_its_dispatchers() {
 }
 
 #[test]
-fn a_job_that_closes_another_session_does_not_wait_for_it() {
+fn job_that_closes_another_session_does_not_wait_for_it() {
     let bench = Bench::new();
     for has_dispatcher in [false, true] {
         let (session, other) = (bench.session("closed"), bench.session("closes"));
@@ -665,7 +664,7 @@ fn a_job_that_closes_another_session_does_not_wait_for_it() {
             waits.recv_timeout(LONG * 2).ok();
         };
         session.stream().host_callback(held_back).unwrap();
-        // Its turn comes behind that.
+        // It runs behind that.
         let resident = has_dispatcher.then(|| serve(&session, id, small()).0);
         let closes = session.clone();
         let first = other.submit(move |_| closes.close()).unwrap();
@@ -679,7 +678,7 @@ fn a_job_that_closes_another_session_does_not_wait_for_it() {
 }
 
 #[test]
-fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
+fn reboot_waits_for_the_jobs_of_a_session_without_handles() {
     let bench = Bench::new();
     let (session, other) = (bench.session("nameless"), bench.session("drops"));
     words(&session);
@@ -688,7 +687,7 @@ fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
         begins.recv_timeout(LONG).ok();
     };
     session.stream().host_callback(held_back).unwrap();
-    // More than the device is given at once: the last one waits on the host.
+    // More than the window: the last one waits on the host.
     for _ in 0..100 {
         session.submit(|_| Ok(())).unwrap();
     }
@@ -718,7 +717,7 @@ fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
             std::thread::yield_now();
         }
     });
-    // Time for who does not wait.
+    // Time for a thread that wrongly does not wait.
     let early = said.recv_timeout(Duration::from_millis(200));
     go_on.send(()).unwrap();
     assert!(early.is_err(), "a job still waits");
@@ -727,7 +726,7 @@ fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
     last.unwrap().wait().unwrap();
 }
 
-/// A dispatcher that is no session's, which a host callback drops.
+/// A dispatcher outside sessions, dropped by a host callback.
 fn drop_in_callback(bench: &Bench, options: DispatchOptions, keeps_busy: bool) {
     let context = bench.runtime.context();
     let (set, gate) = gate::gated();
@@ -749,16 +748,16 @@ fn drop_in_callback(bench: &Bench, options: DispatchOptions, keeps_busy: bool) {
     };
     stream.host_callback(callback).unwrap();
     is_dropped.recv_timeout(LONG).unwrap();
-    // Not dropped here, since that waits, and lets go of what has ended.
+    // Not dropped here, since that waits, and releases ended kernels.
     std::mem::forget(stream);
 }
 
 #[test]
-fn a_reboot_lets_kernels_end_that_were_told_to() {
+fn reboot_waits_for_kernels_that_were_requested_to_stop() {
     let bench = Bench::new();
     for keeps_busy in [false, true] {
         let options = DispatchOptions {
-            // Long enough for a loaded machine to let the kernel look whether it is still wanted.
+            // Long enough for a loaded machine to let the kernel check for cancellation.
             watchdog: Duration::from_secs(1),
             ..small()
         };
@@ -769,7 +768,7 @@ fn a_reboot_lets_kernels_end_that_were_told_to() {
 }
 
 #[test]
-fn nobody_who_allocates_waits_for_another_that_lets_go() {
+fn allocation_does_not_wait_for_another_threads_release() {
     let bench = Bench::new();
     let lender = bench.session("lender");
     let stream = Stream::new(lender.stream().context()).unwrap();
@@ -792,7 +791,7 @@ fn nobody_who_allocates_waits_for_another_that_lets_go() {
     let within = resident.clone();
     let abandons = move || say.send(within.abandon()).unwrap();
     session.stream().host_callback(abandons).unwrap();
-    // From now on whoever allocates looks what has become of it.
+    // From now on an allocation polls its state.
     said.recv_timeout(LONG).unwrap().unwrap();
     let stops = {
         let resident = resident.clone();
@@ -809,7 +808,7 @@ fn nobody_who_allocates_waits_for_another_that_lets_go() {
 }
 
 #[test]
-fn who_ends_a_session_waits_for_another_that_lets_go() {
+fn close_waits_for_another_threads_release() {
     let bench = Bench::new();
     let lender = bench.session("lender");
     let stream = Stream::new(lender.stream().context()).unwrap();
@@ -837,7 +836,7 @@ fn who_ends_a_session_waits_for_another_that_lets_go() {
         closed.close().unwrap();
         say.send(is_back.load(Ordering::Acquire)).unwrap();
     });
-    // Time for who does not wait.
+    // Time for a thread that wrongly does not wait.
     let early = said.recv_timeout(Duration::from_millis(200));
     go_on.send(()).unwrap();
     let was_back = early.or_else(|_| said.recv_timeout(LONG)).unwrap();
@@ -849,9 +848,9 @@ fn who_ends_a_session_waits_for_another_that_lets_go() {
 }
 
 #[test]
-fn a_reboot_waits_for_a_kernel_that_was_told_to_end_and_for_no_other() {
+fn reboot_waits_for_a_stopping_kernel_and_for_no_other() {
     let bench = Bench::new();
-    // Something is left for later, which has nothing to do with it.
+    // A deferred free exists, which is unrelated.
     let asked = Arc::new(AtomicUsize::new(0));
     let is_over = Arc::new(AtomicBool::new(false));
     let (counts, ends) = (asked.clone(), is_over.clone());
@@ -863,14 +862,14 @@ fn a_reboot_waits_for_a_kernel_that_was_told_to_end_and_for_no_other() {
     let runtime = bench.runtime.clone();
     let refused = soon(move || runtime.reboot()).unwrap_err();
     assert!(matches!(refused, Error::Resident { .. }), "{refused}");
-    // Who waits asks every millisecond.
+    // A waiting thread polls every millisecond.
     assert!(asked.load(Ordering::Relaxed) < 100, "it was waited for");
     is_over.store(true, Ordering::Release);
     stay.note_stop_requested(LONG * 2);
     let (say, said) = channel();
     let runtime = bench.runtime.clone();
     let reboots = std::thread::spawn(move || say.send(runtime.reboot()).unwrap());
-    // Time for who does not wait.
+    // Time for a thread that wrongly does not wait.
     let early = said.recv_timeout(Duration::from_millis(200));
     assert!(early.is_err(), "{early:?}");
     drop(stay);
@@ -886,14 +885,14 @@ fn a_reboot_waits_for_a_kernel_that_was_told_to_end_and_for_no_other() {
 }
 
 #[test]
-fn each_dispatcher_is_waited_for_also_if_somebodys_code_panics_meanwhile() {
+fn each_dispatcher_is_waited_for_also_if_user_code_panics() {
     let bench = Bench::new();
     let session = bench.session("panics");
     let (idle, _) = serve(&session, words(&session), small());
     let (busy, gate) = serve(&session, words(&session), small());
     let shut = shut(&busy, gate);
     let me = std::thread::current().id();
-    // Whoever else waits next has to do with it: who ends the first dispatcher.
+    // The next thread that waits runs it: the one that ends the first dispatcher.
     destroy_later(move || std::thread::current().id() != me && panic!("on purpose"));
     let (say, said) = channel();
     let closed = session.clone();
@@ -901,7 +900,7 @@ fn each_dispatcher_is_waited_for_also_if_somebodys_code_panics_meanwhile() {
         let closed = catch_unwind(AssertUnwindSafe(|| closed.close()));
         say.send(closed.is_err()).unwrap();
     });
-    // Time for who does not wait.
+    // Time for a thread that wrongly does not wait.
     let early = said.recv_timeout(Duration::from_millis(200));
     shut.cancel();
     assert!(early.is_err(), "it has ended, and a kernel runs");
@@ -911,7 +910,7 @@ fn each_dispatcher_is_waited_for_also_if_somebodys_code_panics_meanwhile() {
 }
 
 #[test]
-fn an_arena_that_grows_may_let_go_of_what_was_its() {
+fn growing_arena_may_run_deferred_frees_of_its_own_memory() {
     let bench = Bench::new();
     let session = bench.session("grows");
     #[derive(Clone, PartialEq, Eq, Hash)]
@@ -925,7 +924,7 @@ fn an_arena_that_grows_may_let_go_of_what_was_its() {
     soon(move || {
         let recorded = graphs.record(Only, RecordOptions::default(), |recording| {
             let mut scratch = Some(recording.alloc::<u8>(64)?);
-            // For who allocates next: the arena itself.
+            // For the next thread that allocates: the arena itself.
             destroy_later(move || {
                 drop(scratch.take());
                 true
@@ -939,7 +938,7 @@ fn an_arena_that_grows_may_let_go_of_what_was_its() {
 }
 
 #[test]
-fn the_child_of_a_fork_leaves_a_dispatcher_its_parent() {
+fn forked_child_leaves_the_dispatcher_to_its_parent() {
     let bench = Bench::new();
     let context = bench.runtime.context();
     let (set, gate) = gate::gated();
@@ -955,14 +954,14 @@ fn the_child_of_a_fork_leaves_a_dispatcher_its_parent() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let fill = dispatcher.submit(0, StandardTask::Fill.id(), &span(1..2));
-        let is_told = matches!(fill, Err(DispatchError::Forked { .. }))
+        let is_refused = matches!(fill, Err(DispatchError::Forked { .. }))
             && matches!(busy.poll(), Some(Err(TaskError::Forked { .. })))
             && matches!(busy.wait(LONG), Err(TaskError::Forked { .. }))
             && dispatcher.stats().submitted == 0;
         busy.cancel();
         drop((busy, dispatcher));
-        // SAFETY: it ends at once.
-        unsafe { libc::_exit(i32::from(!is_told)) };
+        // SAFETY: it exits at once.
+        unsafe { libc::_exit(i32::from(!is_refused)) };
     }
     let begun = std::time::Instant::now();
     let mut status = 0;
@@ -971,7 +970,7 @@ fn the_child_of_a_fork_leaves_a_dispatcher_its_parent() {
         assert!(begun.elapsed() < LONG, "the child hangs");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(status, 0, "the child was not told");
+    assert_eq!(status, 0, "the child got no error");
     assert_eq!(busy.poll(), None, "its task was cancelled");
     busy.cancel();
     assert_eq!(busy.wait(LONG), Err(TaskError::Cancelled));
@@ -981,7 +980,7 @@ fn the_child_of_a_fork_leaves_a_dispatcher_its_parent() {
 }
 
 #[test]
-fn a_dispatcher_that_is_dropped_while_its_session_ends_runs_what_it_was_given() {
+fn dispatcher_dropped_during_teardown_runs_its_tasks() {
     let bench = Bench::new();
     let session = bench.session("both");
     let (resident, gate) = serve(&session, words(&session), small());
@@ -1001,13 +1000,13 @@ fn a_dispatcher_that_is_dropped_while_its_session_ends_runs_what_it_was_given() 
 }
 
 #[test]
-fn a_dispatcher_that_is_started_while_its_session_ends_is_told_to_end() {
+fn dispatcher_started_during_teardown_is_requested_to_stop() {
     let bench = Bench::new();
-    // Who starts one asks many times what can be destroyed by now: at each of them once.
+    // Starting one runs deferred frees many times: at each of them once.
     for turn in 0..12 {
         let session = bench.session("ends");
         let id = words(&session);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let (go_on, waits) = channel::<()>();
         let is_over = Arc::new(AtomicBool::new(false));
         let starts = {
@@ -1029,19 +1028,19 @@ fn a_dispatcher_that_is_started_while_its_session_ends_is_told_to_end() {
                 });
                 let set = TaskSet::standard();
                 let started = session.dispatcher(&set, &[id], small()).map(drop);
-                // Nobody listens if it was its turn.
+                // The receiver is gone if this was the last one.
                 tell.send(()).ok();
                 started
             })
         };
-        told.recv_timeout(LONG).unwrap();
+        receiver.recv_timeout(LONG).unwrap();
         let closed = session.clone();
         soon(move || closed.close()).unwrap();
         go_on.send(()).ok();
         // Whether it had begun by then or not.
         drop(soon(move || starts.join()).unwrap());
         is_over.store(true, Ordering::Release);
-        // No kernel stays.
+        // No kernel is resident.
         let runtime = bench.runtime.clone();
         soon(move || runtime.reboot()).unwrap();
     }

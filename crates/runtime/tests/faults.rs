@@ -1,5 +1,5 @@
-//! A context that fails, and is reset: a process of its own, since NVIDIA's driver does
-//! not recover from that.
+//! A context that fails, and is reset: in a separate process, since NVIDIA's driver does not
+//! recover from that.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -23,7 +23,7 @@ use fercuda_runtime::{
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Two good jobs, one that fails, and one behind it; with what they come to.
+/// Two good jobs, one that fails, and one behind it; with their results.
 fn fail_between_others(session: &Session) {
     let (go_on, wait) = channel();
     let held_back = session.submit(move |_| {
@@ -52,14 +52,14 @@ fn fail_between_others(session: &Session) {
     assert_eq!((bad.number(), behind.number()), (3, 4));
 }
 
-/// Asks the driver each time, and knows of each that came back whether it was in order.
+/// Calls the driver each time, and records for each free whether it had a stream.
 #[derive(Clone, Default)]
 struct Direct {
     held: Arc<Mutex<HashMap<u64, DeviceBuffer<u8>>>>,
     back: Arc<Mutex<Vec<bool>>>,
 }
 
-// SAFETY: memory of the driver's that is held until it comes back.
+// SAFETY: memory of the driver that is held until it is freed.
 unsafe impl Allocator for Direct {
     fn allocate(
         &self,
@@ -79,10 +79,10 @@ unsafe impl Allocator for Direct {
     }
 }
 
-/// Opens a session when it goes, which the session that had it is not to be in the way of.
+/// Opens a session when dropped, which must not deadlock with the session that had it.
 struct OpensAnother(Runtime);
 
-// SAFETY: it gives nothing.
+// SAFETY: it returns no memory.
 unsafe impl Allocator for OpensAnother {
     fn allocate(
         &self,
@@ -112,8 +112,8 @@ impl Drop for UntilReset {
     }
 }
 
-/// Kernels that stay end with a context that fails, also one that was lost: who stops them
-/// is told each time, and after the reset none stays, whoever still has a name of one.
+/// Resident kernels end with a failed context, also a lost one: stopping them returns the error
+/// each time, and after the reset none is resident, even if handles remain.
 fn kernels_end_with_their_context(runtime: &Runtime) {
     let options = DispatchOptions {
         threads: 64,
@@ -145,7 +145,7 @@ fn kernels_end_with_their_context(runtime: &Runtime) {
     });
     let refused = take.recv_timeout(LONG).expect("it waits for itself");
     assert!(matches!(refused, Err(Error::Cuda(_))), "{refused:?}");
-    // Who has threads of his own keeps them from the context while it is reset, and no longer.
+    // A caller with threads keeps these from the context while it is reset, and no longer.
     let quiet = |context: &Context| {
         assert_eq!(runtime.sessions(), [""; 0]);
         assert!(context.bind().is_ok(), "it was reset before");
@@ -173,7 +173,7 @@ fn new(runtime: &Runtime, name: &str) -> Session {
 }
 
 #[test]
-fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
+fn fault_is_the_failure_of_its_job_and_reset_recovers() {
     let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
     let session = |name: &str| new(&runtime, name);
     runtime.reboot().unwrap();
@@ -196,7 +196,7 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         let event = session.stream().record().unwrap();
         let module = Module::load(&runtime.context(), &Image::ptx(FAULTY)).unwrap();
         let function = module.function("beyond").unwrap();
-        // A graph that has been launched in its stream before needs no look at it any more.
+        // A graph that has been launched in its stream before needs no further check of it.
         let own = Stream::new(&runtime.context()).unwrap();
         let capture = own.begin_capture(CaptureMode::Relaxed).unwrap();
         managed.fill_bytes(1, &own).unwrap();
@@ -211,7 +211,7 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         assert_eq!(*lent.back.lock().unwrap(), [false], "in order of what");
         // SAFETY: nothing else uses the context.
         let reset = unsafe { runtime.reset() };
-        // What is left of before goes without a call, and is refused.
+        // Objects of the old context are freed without a driver call, and refused.
         assert!(session.stream().synchronize().is_err());
         drop(session);
         if !runtime.device().cuda().is_software() {
@@ -223,7 +223,7 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
             return;
         }
         assert!(reset.unwrap().was_reset);
-        // Nor does it come to the driver by what is new.
+        // Nor do they reach the driver through new objects.
         let new = self::new(&runtime, "new");
         let is_refused = |it: fercuda_cuda::Result<()>| {
             matches!(

@@ -1,4 +1,4 @@
-//! Graphs that are kept and replayed, on a device: the software device, or a GPU with
+//! Graphs that are cached and replayed, on a device: the software device, or a GPU with
 //! `FERCUDA_DEVICE=gpu`.
 #![expect(
     clippy::unwrap_used,
@@ -25,8 +25,8 @@ use fercuda_runtime::{
     ArgumentBlock, BlockLayout, Budget, GraphCache, GraphError, Key, RecordOptions, Recording,
 };
 
-/// One test at a time has the device, so that its figures are the test's own; at its end
-/// nothing has been found, and all memory is back.
+/// Gives one test at a time the device, so that its figures are the test's own; at its end the
+/// checks have found nothing, and all memory is freed.
 struct Bench {
     context: Context,
     stream: Stream,
@@ -117,7 +117,7 @@ impl Bench {
         unsafe { Launch::new(1, 1).run(note, &self.stream, (log, value)) }.unwrap();
     }
 
-    /// Keeps a graph that adds `values`, each by a kernel.
+    /// Records a graph that adds `values`, each by a kernel.
     fn record_adds(
         &self,
         cache: &GraphCache<Number>,
@@ -154,7 +154,7 @@ impl Drop for Bench {
     }
 }
 
-/// A key of a test's own: its tens are the generation.
+/// A key of these tests: its tens are the generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Number(u32);
 
@@ -170,28 +170,31 @@ const SMALL: RecordOptions = RecordOptions {
     arena_bytes: 256,
 };
 
-/// Lets `stream` wait, and says afterwards whether somebody let it go on.
+/// Blocks `stream`, and reports afterwards whether it was released.
 struct Held {
     go_on: Sender<()>,
-    was_told: Receiver<bool>,
+    was_released: Receiver<bool>,
 }
 
 impl Held {
     fn hold(stream: &Stream) -> Self {
         let (go_on, wait) = channel();
-        let (tell, was_told) = channel();
+        let (report, was_released) = channel();
         stream
             .host_callback(move || {
-                let told = wait.recv_timeout(Duration::from_secs(20));
-                tell.send(told.is_ok()).unwrap();
+                let released = wait.recv_timeout(Duration::from_secs(20));
+                report.send(released.is_ok()).unwrap();
             })
             .unwrap();
-        Self { go_on, was_told }
+        Self {
+            go_on,
+            was_released,
+        }
     }
 
     fn release(self) -> bool {
         self.go_on.send(()).ok();
-        self.was_told.recv().unwrap()
+        self.was_released.recv().unwrap()
     }
 }
 
@@ -201,7 +204,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A generator whose seed is told if the test fails.
+/// A random generator that prints its seed if the test fails.
 struct Random {
     rng: fastrand::Rng,
     seed: u64,
@@ -227,7 +230,7 @@ impl Drop for Random {
 }
 
 #[test]
-fn a_graph_is_captured_once_and_replayed_by_its_key() {
+fn graph_is_captured_once_and_replayed_by_its_key() {
     let bench = Bench::new();
     let cache = bench.cache(10 * NODE_BYTES);
     let out = bench.zeroed(1);
@@ -246,7 +249,7 @@ fn a_graph_is_captured_once_and_replayed_by_its_key() {
 }
 
 #[test]
-fn a_capture_that_fails_or_panics_leaves_the_stream_usable_and_what_was_there() {
+fn failed_capture_leaves_the_stream_usable_and_the_earlier_graph() {
     let bench = Bench::new();
     let cache = bench.cache(10 * NODE_BYTES);
     let out = bench.zeroed(1);
@@ -261,7 +264,7 @@ fn a_capture_that_fails_or_panics_leaves_the_stream_usable_and_what_was_there() 
             .record(key, &bench.stream, SMALL, failing)
             .unwrap_err();
         assert!(matches!(error, GraphError::Field { .. }), "{error}");
-        let told = catch_unwind(AssertUnwindSafe(|| {
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
             cache.record(key, &bench.stream, SMALL, |recording| {
                 failing(recording).unwrap_err();
                 panic!("the body's");
@@ -269,8 +272,8 @@ fn a_capture_that_fails_or_panics_leaves_the_stream_usable_and_what_was_there() 
                 Ok::<(), GraphError>(())
             })
         }));
-        let told = told.unwrap_err();
-        assert_eq!(told.downcast_ref::<&str>(), Some(&"the body's"));
+        let payload = panicked.unwrap_err();
+        assert_eq!(payload.downcast_ref::<&str>(), Some(&"the body's"));
         drop(cache.begin(key, &bench.stream, SMALL).unwrap());
     }
     assert!(!bench.stream.is_capturing());
@@ -281,16 +284,17 @@ fn a_capture_that_fails_or_panics_leaves_the_stream_usable_and_what_was_there() 
 }
 
 #[test]
-fn an_equal_shape_is_updated_in_place_and_another_is_instantiated() {
+fn equal_topology_is_updated_in_place_and_another_is_instantiated() {
     let bench = Bench::new();
     let cache = bench.cache(10 * NODE_BYTES);
     let (out, other) = (bench.zeroed(1), bench.zeroed(1));
     bench.record_adds(&cache, Number(1), &out, &[1]);
     cache.replay(&Number(1), &bench.stream).unwrap();
-    // A launch of what is replaced is still to come.
+    // A launch of the replaced graph is still pending.
     let before = Held::hold(&bench.stream);
     cache.replay(&Number(1), &bench.stream).unwrap();
-    // The graph is sent to the device behind its launches, in this stream, which waits for that when it goes.
+    // The upload is ordered behind the graph's launches, in this stream, which waits for that on
+    // drop.
     let side = Stream::new(&bench.context).unwrap();
     let released = std::thread::scope(|threads| {
         let (bench, cache, other, side) = (&bench, &cache, &other, &side);
@@ -326,7 +330,7 @@ fn an_equal_shape_is_updated_in_place_and_another_is_instantiated() {
 }
 
 #[test]
-fn what_an_update_replaced_goes_without_another_call_for_it() {
+fn resources_replaced_by_an_update_are_freed_by_later_calls() {
     let bench = Bench::new();
     let cache = bench.cache(10 * NODE_BYTES);
     let out = bench.zeroed(1);
@@ -353,7 +357,7 @@ fn what_an_update_replaced_goes_without_another_call_for_it() {
 }
 
 #[test]
-fn what_is_let_go_while_it_runs_is_kept_until_it_has_and_no_longer() {
+fn graph_dropped_while_running_lives_until_it_is_done_and_no_longer() {
     let bench = Bench::new();
     let cache = bench.cache(2 * NODE_BYTES + (1 << 20));
     let out = bench.zeroed(1);
@@ -393,7 +397,7 @@ fn what_is_let_go_while_it_runs_is_kept_until_it_has_and_no_longer() {
         assert!(!cache.replay(&Number(11), &bench.stream).unwrap());
         cache.reap();
         assert_eq!((cache.stats().retired, Arc::strong_count(&token)), (1, 2));
-        // What was freed too early would be somebody else's now.
+        // Memory that was freed too early would have been reused by now.
         let side = Stream::new(&bench.context).unwrap();
         let others: Vec<_> = (0..8)
             .map(|_| {
@@ -408,14 +412,14 @@ fn what_is_let_go_while_it_runs_is_kept_until_it_has_and_no_longer() {
             cache.stats().retired == 0
         });
         assert_eq!(Arc::strong_count(&token), 1);
-        assert!(after.release(), "letting go waited for later work");
+        assert!(after.release(), "dropping waited for later work");
         drop(others);
         assert_eq!(out.to_vec(&bench.stream).unwrap(), [5 + way as u32]);
     }
 }
 
 #[test]
-fn a_cache_that_is_dropped_waits_for_its_replays_and_for_no_more() {
+fn dropped_cache_waits_for_its_replays_only() {
     let bench = Bench::new();
     let cache = bench.cache(10 * NODE_BYTES);
     let out = bench.zeroed(1);
@@ -447,7 +451,7 @@ fn a_cache_that_is_dropped_waits_for_its_replays_and_for_no_more() {
 }
 
 #[test]
-fn a_graph_that_no_budget_has_room_for_is_an_error_with_numbers() {
+fn graph_above_the_budget_is_an_error_with_numbers() {
     let bench = Bench::new();
     let cache = bench.cache(2 * NODE_BYTES);
     let out = bench.zeroed(1);
@@ -460,7 +464,7 @@ fn a_graph_that_no_budget_has_room_for_is_an_error_with_numbers() {
     assert!(
         error
             .to_string()
-            .contains("a graph of 3 nodes with an arena of 0 bytes counts for 3000 bytes, and the budget is 2000"),
+            .contains("a graph of 3 nodes with an arena of 0 bytes counts as 3000 bytes, but the budget is 2000"),
         "{error}"
     );
     assert!(cache.replay(&Number(1), &bench.stream).unwrap());
@@ -468,7 +472,7 @@ fn a_graph_that_no_budget_has_room_for_is_an_error_with_numbers() {
 }
 
 #[test]
-fn what_was_captured_before_its_key_was_invalidated_is_not_kept() {
+fn graph_captured_before_its_key_was_invalidated_is_not_kept() {
     let bench = Bench::new();
     let cache = bench.cache(10 * NODE_BYTES);
     let out = bench.zeroed(1);
@@ -493,7 +497,7 @@ fn what_was_captured_before_its_key_was_invalidated_is_not_kept() {
     assert!(cache.contains(&Number(25)));
 }
 
-/// The plainest cache: a list, the least recently used first.
+/// A naive cache: a list, the least recently used first.
 #[derive(Default)]
 struct Model {
     entries: Vec<(Number, u64)>,
@@ -525,7 +529,7 @@ impl Model {
 }
 
 #[test]
-fn a_cache_keeps_and_lets_go_as_the_plainest_one_would() {
+fn cache_matches_a_naive_one() {
     const KEYS: u32 = 24;
     let bench = Bench::new();
     let mut random = Random::fresh();
@@ -612,7 +616,7 @@ fn a_cache_keeps_and_lets_go_as_the_plainest_one_would() {
 }
 
 #[test]
-fn an_arena_gives_what_was_dropped_again_and_never_what_is_in_use() {
+fn arena_reuses_dropped_memory_and_never_memory_in_use() {
     let bench = Bench::new();
     let mut random = Random::fresh();
     let random = &mut random.rng;
@@ -649,13 +653,13 @@ fn an_arena_gives_what_was_dropped_again_and_never_what_is_in_use() {
         bench.add(&out, 1, recording.stream());
         let recorded = recording.finish().unwrap();
         assert_eq!(recorded.arena_peak_bytes, most);
-        // Never more than a few times what is needed at once, of 200 that were allocated.
+        // Never more than a few times the live bytes, of 200 that were allocated.
         assert!(
             recorded.arena_bytes <= (4 * most).max(200_000),
             "{recorded:?}"
         );
     }
-    // With room for all from the beginning, one chunk.
+    // With an arena of that size from the beginning, one chunk.
     let options = RecordOptions {
         arena_bytes: 3000,
         ..SMALL
@@ -669,14 +673,14 @@ fn an_arena_gives_what_was_dropped_again_and_never_what_is_in_use() {
 }
 
 #[test]
-fn an_arena_is_the_graphs_also_where_work_knows_an_address_only() {
+fn arena_belongs_to_the_graph_even_if_work_has_only_an_address() {
     let bench = Bench::new();
     let cache = bench.cache(1 << 30);
     let recording = cache.begin(Number(1), &bench.stream, SMALL).unwrap();
     let scratch = recording.alloc::<u32>(1 << 16).unwrap();
     let add = &bench.kernels["add"];
     let arguments = (scratch.address(), 1_u32);
-    // SAFETY: the first value of `scratch` is the graph's as long as it is launched.
+    // SAFETY: the first value of `scratch` belongs to the graph as long as it is launched.
     unsafe { Launch::new(1, 1).run(add, recording.stream(), arguments) }.unwrap();
     drop(scratch);
     recording.finish().unwrap();
@@ -686,7 +690,7 @@ fn an_arena_is_the_graphs_also_where_work_knows_an_address_only() {
         buffer
     };
     let others: Vec<_> = (0..8).map(|_| fresh()).collect();
-    // What is there at first is anything, and the kernel adds to it.
+    // The initial content is undefined, and the kernel adds to it.
     cache.replay(&Number(1), &bench.stream).unwrap();
     for other in &others {
         assert_eq!(
@@ -704,7 +708,7 @@ fn an_arena_is_the_graphs_also_where_work_knows_an_address_only() {
 }
 
 #[test]
-fn what_is_dropped_after_a_fork_is_not_given_again() {
+fn memory_dropped_after_another_stream_joined_is_not_reused() {
     let bench = Bench::new();
     let cache = bench.cache(1 << 30);
     let side = Stream::new(&bench.context).unwrap();
@@ -724,7 +728,7 @@ fn what_is_dropped_after_a_fork_is_not_given_again() {
 }
 
 #[test]
-fn what_a_capture_allocated_stays_where_it_is_and_can_outlive_its_entry() {
+fn captured_memory_keeps_its_address_and_can_outlive_its_entry() {
     let bench = Bench::new();
     let cache = bench.cache(1 << 30);
     let (result, _) = cache
@@ -758,12 +762,12 @@ fn what_a_capture_allocated_stays_where_it_is_and_can_outlive_its_entry() {
 }
 
 #[test]
-fn a_push_is_what_the_replay_behind_it_reads_however_far_the_host_is_ahead() {
+fn replay_reads_the_push_before_it_however_far_the_host_is_ahead() {
     const STEPS: usize = 500;
     let bench = Bench::new();
     let cache = bench.cache(1 << 30);
     let log = bench.zeroed(STEPS * 2 + 2);
-    // The first word is how many there are, itself too.
+    // The first word is the number of words, including itself.
     bench.add(&log, 1, &bench.stream);
     let mut layout = BlockLayout::new();
     let fields = layout.decode();
@@ -814,7 +818,7 @@ fn a_push_is_what_the_replay_behind_it_reads_however_far_the_host_is_ahead() {
 }
 
 #[test]
-fn a_field_of_another_layout_is_refused() {
+fn field_of_another_layout_is_refused() {
     let bench = Bench::new();
     let (mut layout, mut other) = (BlockLayout::new(), BlockLayout::new());
     let token = layout.field::<u32>("token");
@@ -840,13 +844,13 @@ fn a_field_of_another_layout_is_refused() {
 }
 
 #[test]
-fn two_threads_replay_record_and_invalidate_side_by_side() {
+fn two_threads_replay_record_and_invalidate_concurrently() {
     const KEYS: u32 = 4;
     let bench = Bench::new();
     let mut random = Random::fresh();
     let seeds = [random.rng.u64(..), random.rng.u64(..)];
     let cache = bench.cache(5 * NODE_BYTES);
-    // A value for each thread and key, so that what the device adds is nobody's race.
+    // A value for each thread and key, so that the additions on the device do not race.
     let outs: Vec<Vec<_>> = (0..2)
         .map(|_| (0..KEYS).map(|_| bench.zeroed(1)).collect())
         .collect();
@@ -866,7 +870,7 @@ fn two_threads_replay_record_and_invalidate_side_by_side() {
                         0 => {
                             cache.invalidate(&key);
                         }
-                        // Each wants the entry that the other has.
+                        // Each wants the entry that the other has checked out.
                         1 | 2 => {
                             cache.replay(&Number(99), &stream).unwrap();
                             stream.synchronize().unwrap();
@@ -891,7 +895,7 @@ fn two_threads_replay_record_and_invalidate_side_by_side() {
 }
 
 #[test]
-fn a_timed_replay_says_how_long_host_and_device_took() {
+fn timed_replay_reports_host_and_device_time() {
     let bench = Bench::new();
     let cache = bench.cache(1 << 30);
     let out = bench.zeroed(1);
@@ -913,7 +917,7 @@ fn a_timed_replay_says_how_long_host_and_device_took() {
 }
 
 #[test]
-fn host_slots_and_callbacks_are_the_graphs() {
+fn graph_retains_host_slots_and_callbacks() {
     let bench = Bench::new();
     let cache = bench.cache(1 << 30);
     let slot = HostSlot::<u32>::new(&bench.context, 1).unwrap();
@@ -953,15 +957,15 @@ fn host_slots_and_callbacks_are_the_graphs() {
 }
 
 #[test]
-fn replays_of_many_keys_are_the_eager_steps_beside_evictions_and_a_pool_in_use() {
+fn replays_of_many_keys_equal_eager_steps_despite_evictions_and_pool_use() {
     let bench = Bench::new();
     let random = Random::fresh();
     let options = Options {
         seed: random.seed,
         replays: 400,
         keys: 16,
-        // A worker's eight keys do not fit: one is put out also when the other has ended
-        // before it began.
+        // A worker's eight keys do not fit: one is evicted also if the other worker has ended
+        // before this one began.
         fitting: 4,
         stay: 5,
         compare: 20,
@@ -979,10 +983,10 @@ fn replays_of_many_keys_are_the_eager_steps_beside_evictions_and_a_pool_in_use()
     assert_eq!((report.replays, report.compared), (400, 20));
     assert_eq!(report.around[0].pool_bytes, report.around[1].pool_bytes);
     let made = report.stats.instantiated + report.stats.updated;
-    // The first one found out how large a graph is; what was invalidated is not kept.
+    // The first one measured the size of a graph; invalidated ones are not kept.
     assert!(made <= report.captures + 1, "{report:?}");
     assert!(report.graph_bytes > 0 && report.took > Duration::ZERO);
-    // With checks, what is freed stays reserved for a while.
+    // With checks, freed memory stays reserved for a while.
     let [early, late] = [report.early, report.late].map(|held| held.device_bytes);
     assert!(late < early + (256 << 20) && report.late.host_bytes > 0);
     assert!(
@@ -992,7 +996,7 @@ fn replays_of_many_keys_are_the_eager_steps_beside_evictions_and_a_pool_in_use()
 }
 
 #[test]
-fn a_cache_goes_from_thread_to_thread() {
+fn cache_is_send_and_sync() {
     fn is<T: Send + Sync>() {}
     is::<GraphCache<Number>>();
     fn may_go<T: Send>() {}

@@ -1,14 +1,14 @@
-//! Handles against a model that remembers all that were ever given out.
+//! Handles against a model that remembers all that were ever returned.
 
 use std::collections::HashMap;
 
-use fercuda_runtime::{Id, Stale, Table};
+use fercuda_runtime::{HandleId, HandleTable, StaleHandle};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
     Insert,
-    /// Of the handles given out so far, live or not.
+    /// One of the handles returned so far, live or not.
     Remove(prop::sample::Index),
     Change(prop::sample::Index),
     /// Any number.
@@ -27,16 +27,16 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 proptest! {
     #[test]
-    fn a_handle_means_one_value_for_ever_or_nothing(ops in ops(), number in any::<u16>()) {
-        let mut table = Table::new(number);
-        let mut given: Vec<Id> = Vec::new();
-        let mut live: HashMap<Id, usize> = HashMap::new();
+    fn handle_names_one_value_for_ever_or_nothing(ops in ops(), number in any::<u16>()) {
+        let mut table = HandleTable::new(number);
+        let mut given: Vec<HandleId> = Vec::new();
+        let mut live: HashMap<HandleId, usize> = HashMap::new();
         for (n, op) in ops.iter().enumerate() {
             match op {
                 Op::Insert => {
                     let id = table.insert(n).unwrap();
                     prop_assert!(!given.contains(&id));
-                    prop_assert_eq!(Id::from_bits(id.to_bits()), Some(id));
+                    prop_assert_eq!(HandleId::from_bits(id.to_bits()), Some(id));
                     given.push(id);
                     live.insert(id, n);
                 }
@@ -49,7 +49,7 @@ proptest! {
                     prop_assert_eq!(table.get_mut(id).ok().map(|value| { *value += 1; *value }), live.get_mut(&id).map(|value| { *value += 1; *value }));
                 }
                 Op::Guess(bits) => {
-                    let Some(id) = Id::from_bits(*bits) else { continue };
+                    let Some(id) = HandleId::from_bits(*bits) else { continue };
                     prop_assert_eq!(table.get(id).ok(), live.get(&id));
                 }
                 Op::Remove(_) | Op::Change(_) => {}
@@ -57,11 +57,11 @@ proptest! {
             for id in &given {
                 match (table.get(*id), live.get(id)) {
                     (Ok(value), Some(expected)) => prop_assert_eq!(value, expected),
-                    (Err(Stale::Freed { .. } | Stale::Replaced { .. }), None) => {}
+                    (Err(StaleHandle::Freed { .. } | StaleHandle::Replaced { .. }), None) => {}
                     (got, expected) => prop_assert!(false, "{}: {:?}, not {:?}", id, got, expected),
                 }
-                let elsewhere = Table::<usize>::new(number.wrapping_add(1));
-                let is_foreign = matches!(elsewhere.get(*id), Err(Stale::Foreign { .. }));
+                let elsewhere = HandleTable::<usize>::new(number.wrapping_add(1));
+                let is_foreign = matches!(elsewhere.get(*id), Err(StaleHandle::Foreign { .. }));
                 prop_assert!(is_foreign);
             }
             prop_assert_eq!((table.len(), table.is_empty()), (live.len(), live.is_empty()));

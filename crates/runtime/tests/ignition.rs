@@ -1,4 +1,4 @@
-//! Plans of tensors: what is saved is what is read, and nothing else is believed.
+//! Plans of tensors: a saved plan reads back equal, and nothing in a file is trusted.
 
 use fercuda_runtime::{Dtype, IgnitionError, IgnitionPlan, TensorSpec};
 use proptest::prelude::*;
@@ -24,8 +24,8 @@ fn tensors() -> impl Strategy<Value = Vec<TensorSpec>> {
     })
 }
 
-/// Whether two tensors that meet have a byte in common, or one leaves the arena; looked
-/// for pair by pair.
+/// Whether two tensors with overlapping lifetimes overlap, or one leaves the arena; checked pair by
+/// pair.
 fn is_wrong(plan: &[(TensorSpec, u64)], arena_bytes: u64) -> bool {
     let end = |(tensor, begin): &(TensorSpec, u64)| {
         begin.saturating_add(tensor.layout().map_or(0, |layout| layout.bytes()))
@@ -57,7 +57,7 @@ fn read(plan: &[(TensorSpec, u64)], arena_bytes: u64) -> Result<IgnitionPlan, Ig
 
 proptest! {
     #[test]
-    fn what_is_saved_is_what_is_read(tensors in tensors()) {
+    fn saved_plan_reads_back_equal(tensors in tensors()) {
         let plan = IgnitionPlan::new(tensors.clone());
         prop_assert!(plan.is_ok(), "{:?}", plan);
         let Ok(plan) = plan else { return Ok(()) };
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn a_place_that_is_wrong_is_not_believed(tensors in tensors(), at in any::<prop::sample::Index>(), to in 0_u64..40, by in 0_u64..2, less in 0_u64..600) {
+    fn invalid_offset_is_refused(tensors in tensors(), at in any::<prop::sample::Index>(), to in 0_u64..40, by in 0_u64..2, less in 0_u64..600) {
         let Ok(plan) = IgnitionPlan::new(tensors) else { return Ok(()) };
         let mut lies: Vec<(TensorSpec, u64)> = plan.tensors().map(|(tensor, begin)| (tensor.clone(), begin)).collect();
         prop_assume!(!lies.is_empty());
@@ -80,13 +80,13 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in ".{0,200}", cut in 0_usize..2000, byte in any::<u8>(), tensors in tensors()) {
+    fn no_text_makes_parsing_panic(text in ".{0,200}", cut in 0_usize..2000, byte in any::<u8>(), tensors in tensors()) {
         prop_assert!(IgnitionPlan::from_json(&text).is_err());
         let Ok(plan) = IgnitionPlan::new(tensors) else { return Ok(()) };
         let mut bytes = plan.to_json().into_bytes();
         let at = cut % bytes.len();
         bytes[at] = byte;
-        // Whatever it is now, it is read or refused; and what is read holds.
+        // Whatever it is now, it is parsed or refused; and a parsed plan holds.
         let read = IgnitionPlan::from_json(&String::from_utf8_lossy(&bytes));
         if let Ok(read) = read {
             let lies: Vec<(TensorSpec, u64)> = read.tensors().map(|(tensor, begin)| (tensor.clone(), begin)).collect();
@@ -96,7 +96,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_says_which_tensor() {
+fn errors_name_the_tensor() {
     let tensor = |name: &str, shape: &[u64], from: u32| TensorSpec {
         name: name.to_owned(),
         dtype: Dtype::F32,

@@ -1,4 +1,4 @@
-//! A dispatcher that is lost: a process of its own, since its kernel stays in the way.
+//! A dispatcher that is lost: in a separate process, since its kernel stays resident.
 #![expect(unsafe_code, reason = "its task runs for ever")]
 
 mod wild;
@@ -12,7 +12,7 @@ use fercuda_runtime::{
 };
 
 #[test]
-fn a_lost_dispatcher_is_told_of_and_nobody_waits_for_it() {
+fn lost_dispatcher_is_reported_and_never_waited_for() {
     let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
     let open = |name| runtime.session(name, SessionConfig::default()).unwrap();
     let (session, other) = (open("lost"), open("other"));
@@ -37,13 +37,13 @@ fn a_lost_dispatcher_is_told_of_and_nobody_waits_for_it() {
         assert!(is_lost(&rebooted), "{rebooted}");
         assert_eq!(job.wait(Duration::ZERO), Err(TaskError::Lost));
         assert!(session.buffers().is_err() && other.buffers().is_err());
-        // Nor later, when nobody has its name any more.
+        // Nor later, without any handle.
         drop((resident, job, session, other));
         let again = runtime.reboot().unwrap_err();
         assert!(matches!(again, Error::Resident { device: 0 }), "{again}");
         give.send(runtime).unwrap();
     });
     let runtime = take.recv_timeout(Duration::from_secs(60)).unwrap();
-    // As the process's end would, without what waits for the device on the way there.
+    // Exits without the driver's teardown, which waits for the device.
     std::mem::forget(runtime);
 }

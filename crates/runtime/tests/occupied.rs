@@ -1,5 +1,5 @@
-//! A context that has failed while others hold memory of the device: a process of its
-//! own, since that one stays as it is.
+//! A context that has failed while another tenant holds memory of the device: in a separate
+//! process, since the context stays failed.
 #![expect(
     unsafe_code,
     reason = "a test reports by panicking, and this one launches a kernel that fails"
@@ -12,9 +12,9 @@ use fercuda_cuda::DeviceBuffer;
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 
 #[test]
-fn a_reset_that_would_take_memory_of_others_says_who_they_are() {
+fn reset_is_refused_with_the_other_tenants_names() {
     let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
-    // Through the doors, but of no session: the tenant is this program.
+    // Through the interposed functions, but outside sessions: the tenant is this program.
     let others = DeviceBuffer::<u8>::alloc(&runtime.context(), 5000).unwrap();
     let session = runtime.session("faulty", SessionConfig::default()).unwrap();
     session.buffer(&[1000], &[1u8; 1000]).unwrap();

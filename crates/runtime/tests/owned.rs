@@ -1,4 +1,4 @@
-//! What sessions own beside buffers: graphs, and expressions over buffers.
+//! Resources of sessions besides buffers: graphs, and expressions over buffers.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use adds::ADD;
 use bench::Bench;
 use fercuda_cuda::{DeviceBuffer, Function, Image, Launch};
-use fercuda_runtime::jit::{Binary, Graph as Expression, Reduction, Unary};
+use fercuda_runtime::jit::{Binary, ExprGraph as Expression, Reduction, Unary};
 use fercuda_runtime::{
-    Argument, Budget, Dtype, Error, GraphError, GraphKey, GraphKind, Graphs, Layout, Quantization,
-    RecordOptions, Regime, Session, SessionConfig, Why,
+    Argument, Budget, Dtype, EndReason, Error, GraphError, GraphKey, GraphKind, Graphs, Layout,
+    Quantization, RecordOptions, Regime, Session, SessionConfig,
 };
 
 const KIB: u64 = 1 << 10;
@@ -44,7 +44,7 @@ fn graphs(session: &Session) -> Graphs<GraphKey> {
     session.graphs(Budget::default()).unwrap()
 }
 
-/// Keeps a graph that adds each of `values`, by way of memory of its own.
+/// Records a graph that adds each of `values`, through scratch memory.
 fn record(
     graphs: &Graphs<GraphKey>,
     key: GraphKey,
@@ -71,7 +71,7 @@ fn record(
 }
 
 #[test]
-fn graphs_are_replayed_in_the_sessions_order_and_end_with_it() {
+fn graphs_are_replayed_in_session_order_and_end_with_it() {
     let bench = Bench::new();
     let session = bench.session("replays");
     let add = add_of(&session);
@@ -90,7 +90,7 @@ fn graphs_are_replayed_in_the_sessions_order_and_end_with_it() {
         );
         assert_eq!(recorded.unwrap().nodes, 5);
     }
-    // What they hold is the session's, by its own count and by the ledger's.
+    // Their memory is charged to the session, by its own counter and by the ledger's.
     assert_eq!(session.held_bytes() - before, 4 * 64 * KIB);
     let tenant = bench.runtime.holders();
     assert_eq!(tenant[0].tenant, "replays");
@@ -129,7 +129,7 @@ fn graphs_are_replayed_in_the_sessions_order_and_end_with_it() {
         matches!(
             ended,
             Error::Ended {
-                why: Why::Closed,
+                why: EndReason::Closed,
                 ..
             }
         ),
@@ -141,7 +141,7 @@ fn graphs_are_replayed_in_the_sessions_order_and_end_with_it() {
 }
 
 #[test]
-fn a_graph_that_is_captured_while_its_session_ends_is_not_kept() {
+fn graph_captured_during_teardown_is_not_kept() {
     let bench = Bench::new();
     let session = bench.session("ends");
     let graphs = graphs(&session);
@@ -159,7 +159,7 @@ fn a_graph_that_is_captured_while_its_session_ends_is_not_kept() {
 }
 
 #[test]
-fn work_of_other_threads_gets_into_no_graph() {
+fn work_of_other_threads_is_not_captured() {
     let bench = Bench::new();
     let session = bench.session("apart");
     let add = add_of(&session);
@@ -193,7 +193,7 @@ fn work_of_other_threads_gets_into_no_graph() {
 }
 
 #[test]
-fn what_a_capture_allocates_is_within_the_sessions_limit() {
+fn memory_of_a_capture_is_within_the_sessions_limit() {
     let bench = Bench::new();
     let config = SessionConfig {
         limit_bytes: Some(1 << 20),
@@ -217,12 +217,12 @@ fn what_a_capture_allocates_is_within_the_sessions_limit() {
         "{refused}"
     );
     let (scratch, _) = take(512 << 10).unwrap();
-    // Charged for as long as anybody has it.
+    // Charged as long as it has any owner.
     assert_eq!(graphs.invalidate_all(), 1);
     session.synchronize().unwrap();
     assert_eq!(session.held_bytes(), 512 * KIB);
     drop(scratch);
-    // What was let go is looked after by the next calls.
+    // Dropped graphs are polled by the next calls.
     let begun = Instant::now();
     while graphs.stats().retired > 0 && begun.elapsed() < Duration::from_secs(10) {
         assert_eq!(graphs.invalidate_all(), 0);
@@ -249,7 +249,7 @@ fn expression(rows: u64, columns: u64) -> Expression {
 }
 
 #[test]
-fn expressions_are_computed_over_buffers_in_the_sessions_order() {
+fn expressions_are_evaluated_in_session_order() {
     const ROWS: usize = 7;
     const COLUMNS: usize = 33;
     let bench = Bench::new();
@@ -266,7 +266,7 @@ fn expressions_are_computed_over_buffers_in_the_sessions_order() {
         let turned = session
             .view(right, |layout| Ok((layout.permute(&[1, 0])?, 0)))
             .unwrap();
-        // Behind what still waits on the host.
+        // Behind work that still waits on the host.
         let (go_on, wait) = channel();
         let held_back = session.submit(move |_| {
             wait.recv().ok();
@@ -309,7 +309,7 @@ fn expressions_are_computed_over_buffers_in_the_sessions_order() {
 }
 
 #[test]
-fn expressions_over_what_they_are_not_for_are_refused() {
+fn expressions_over_wrong_buffers_are_refused() {
     let bench = Bench::new();
     let config = SessionConfig {
         limit_bytes: Some(4 * KIB),
@@ -352,7 +352,7 @@ fn expressions_over_what_they_are_not_for_are_refused() {
     let refused = session.evaluate(&graph, &[a, turned]).unwrap_err();
     assert!(matches!(refused, Error::Limit { .. }), "{refused}");
     session.free(most).unwrap();
-    // Nothing that was refused has left anything.
+    // Refused calls have left nothing.
     assert_eq!(session.held_bytes(), held);
     session.free(a).unwrap();
     let refused = session.evaluate(&graph, &[a, turned]).unwrap_err();

@@ -1,5 +1,4 @@
-//! Plans against an exact solver, where that is possible, and against what holds of
-//! every plan.
+//! Plans against an exact solver, where that is feasible, and against invariants of every plan.
 
 use fercuda_runtime::{Need, Plan, PlanError};
 use proptest::prelude::*;
@@ -14,7 +13,7 @@ fn needs(most: usize, bytes: u64, steps: u32) -> impl Strategy<Value = Vec<Need>
     prop::collection::vec(need, 0..most)
 }
 
-/// What holds of every plan.
+/// Invariants of every plan.
 fn holds(needs: &[Need], plan: &Plan) {
     assert_eq!(plan.begins().len(), needs.len());
     let end = |at: usize| plan.begins()[at] + needs[at].bytes;
@@ -42,8 +41,8 @@ fn holds(needs: &[Need], plan: &Plan) {
     assert!(plan.bytes() >= plan.floor_bytes());
 }
 
-/// The smallest arena that there is. In some order of the needs, which is that of their
-/// places in a smallest one, each lies as low as those before it let it.
+/// The optimal arena. In some order of the needs, that of their offsets in an optimal plan, each is
+/// as low as the ones before it allow.
 fn smallest(needs: &[Need]) -> u64 {
     fn go(needs: &[Need], placed: &mut Vec<(usize, u64)>, end: u64, best: &mut u64) {
         if end >= *best {
@@ -88,19 +87,19 @@ fn smallest(needs: &[Need]) -> u64 {
 
 proptest! {
     #[test]
-    fn nothing_that_meets_has_a_byte_in_common(needs in needs(60, 1000, 40)) {
+    fn live_needs_never_overlap(needs in needs(60, 1000, 40)) {
         holds(&needs, &Plan::of(&needs).unwrap());
     }
 
     #[test]
-    fn of_a_few_needs_the_plan_is_the_smallest(needs in prop_oneof![needs(8, 12, 8), needs(8, 1000, 5)]) {
+    fn plan_of_a_few_needs_is_optimal(needs in prop_oneof![needs(8, 12, 8), needs(8, 1000, 5)]) {
         let plan = Plan::of(&needs).unwrap();
         holds(&needs, &plan);
         prop_assert_eq!(plan.bytes(), smallest(&needs), "{:?} {:?}", needs, plan);
     }
 
     #[test]
-    fn what_lives_all_the_time_or_never_together_has_no_waste(sizes in prop::collection::vec(1_u64..1000, 1..50), steps in 1_u32..9) {
+    fn permanent_or_disjoint_needs_have_no_waste(sizes in prop::collection::vec(1_u64..1000, 1..50), steps in 1_u32..9) {
         let need = |(at, bytes): (u32, &u64), together: bool| Need {
             bytes: *bytes,
             align_bytes: 1,
@@ -118,7 +117,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_needs_are_refused() {
     let need = Need {
         bytes: 100,
         align_bytes: 256,

@@ -1,4 +1,4 @@
-//! What a replay does beside the driver's own launch, counted.
+//! Allocations of a replay besides the driver's launch.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,7 +14,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: all is the system's allocator's, which is asked with what came in.
+// SAFETY: forwards to the system's allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 #[test]
-fn a_replay_allocates_no_more_than_the_drivers_launch_of_the_graph() {
+fn replay_allocates_no_more_than_the_drivers_launch() {
     let device = Cuda::from_env().unwrap().device(0).unwrap();
     let context = Context::primary(device).unwrap();
     let stream = Stream::new(&context).unwrap();
@@ -61,8 +61,8 @@ fn a_replay_allocates_no_more_than_the_drivers_launch_of_the_graph() {
         .collect();
 
     let fewest = |launch: &mut dyn FnMut(u32)| {
-        // The software device allocates in this thread; how often, depends on how full
-        // its queues are.
+        // The software device allocates in this thread; how often depends on the fill of its
+        // queues.
         let rounds = (0..30).map(|_| {
             let before = ALLOCATIONS.get();
             (0..20).for_each(&mut *launch);

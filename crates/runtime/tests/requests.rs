@@ -1,5 +1,5 @@
-//! What others ask of a process with a runtime in it, through its ledger: here the process asks
-//! itself, as `fercuda reboot` asks another.
+//! Control requests to a process with a runtime, through its ledger: the process sends them to
+//! itself, as `fercuda reboot` does to another.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod asking;
@@ -13,7 +13,7 @@ use asking::{ask, outcome};
 use fercuda_ledger::{RebootOutcome, RequestError};
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 
-/// A device has one who takes its requests, and tests run beside one another.
+/// Serialises tests: one runtime accepts a device's requests, and tests run concurrently.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -24,7 +24,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn one_that_serves_requests_reboots_when_asked_and_once() {
+fn accepted_request_reboots_once() {
     let _alone = alone();
     let runtime = runtime();
     let consents = Arc::new(AtomicU32::new(0));
@@ -49,7 +49,7 @@ fn one_that_serves_requests_reboots_when_asked_and_once() {
         "{ended}"
     );
     assert_eq!(runtime.sessions(), [""; 0]);
-    // Looked at some times more.
+    // Polled some more times.
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!((consents.load(Relaxed), runtime.epoch()), (1, 1));
     let again = outcome(&ask().unwrap());
@@ -66,7 +66,7 @@ fn one_that_serves_requests_reboots_when_asked_and_once() {
 }
 
 #[test]
-fn one_that_does_not_agree_keeps_its_sessions() {
+fn refused_request_keeps_the_sessions() {
     let _alone = alone();
     let runtime = runtime();
     let session = runtime.session("kept", SessionConfig::default()).unwrap();
@@ -74,7 +74,7 @@ fn one_that_does_not_agree_keeps_its_sessions() {
     let refusals: [fn() -> bool; 2] = [|| false, || panic!("as a test wants it")];
     for refusal in refusals {
         let requests = runtime.serve_requests(refusal).unwrap();
-        // Twice, as a panic is not to end the one who looks.
+        // Twice, as a panic must not end the polling thread.
         for _ in 0..2 {
             assert_eq!(outcome(&ask().unwrap()), RebootOutcome::Refused);
         }
@@ -85,7 +85,7 @@ fn one_that_does_not_agree_keeps_its_sessions() {
 }
 
 #[test]
-fn one_that_does_not_serve_them_cannot_be_asked() {
+fn requests_fail_unless_they_are_enabled() {
     let _alone = alone();
     let runtime = runtime();
     assert!(matches!(
@@ -98,7 +98,7 @@ fn one_that_does_not_serve_them_cannot_be_asked() {
     assert!(matches!(refused, Error::Served { device: 0 }), "{refused}");
     drop(requests);
     assert!(matches!(ask(), Err(RequestError::TakesNone { .. })));
-    // Now another one may.
+    // Another runtime may accept requests now.
     let requests = other.serve_requests(|| true).unwrap();
     let RebootOutcome::Rebooted { .. } = outcome(&ask().unwrap()) else {
         panic!("not rebooted");
@@ -112,7 +112,7 @@ fn one_that_does_not_serve_them_cannot_be_asked() {
 }
 
 #[test]
-fn a_job_that_a_reboot_waits_for_may_end_that_requests_are_taken() {
+fn job_that_a_reboot_waits_for_may_drop_the_request_guard() {
     let _alone = alone();
     let runtime = runtime();
     let (is_asked, asked) = channel();
@@ -122,7 +122,7 @@ fn a_job_that_a_reboot_waits_for_may_end_that_requests_are_taken() {
     let (is_over, over) = channel();
     let job = session.submit(move |_| {
         asked.recv_timeout(Duration::from_secs(60)).unwrap();
-        // The reboot is to wait for this job by now; one that does not yet waits later.
+        // The reboot should wait for this job by now; one that does not yet will wait later.
         std::thread::sleep(Duration::from_millis(200));
         drop(requests);
         is_over.send(()).unwrap();
@@ -131,7 +131,7 @@ fn a_job_that_a_reboot_waits_for_may_end_that_requests_are_taken() {
     drop(job.unwrap());
     let request = ask().unwrap();
     if over.recv_timeout(Duration::from_secs(60)).is_err() {
-        // To end them would be to wait as well.
+        // Joining them would block as well.
         std::mem::forget((session, runtime));
         panic!("the job waits for the reboot, and the reboot for the job");
     }
@@ -141,7 +141,7 @@ fn a_job_that_a_reboot_waits_for_may_end_that_requests_are_taken() {
         "{rebooted:?}"
     );
     assert_eq!(runtime.epoch(), 1);
-    // No more is taken, as soon as that one is answered.
+    // No more are accepted, as soon as that one is answered.
     let begun = Instant::now();
     while !matches!(ask(), Err(RequestError::TakesNone { .. })) {
         assert!(

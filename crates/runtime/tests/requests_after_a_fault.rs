@@ -1,5 +1,5 @@
-//! What a process answers whose context has failed: a process of its own, since NVIDIA's driver
-//! does not recover from that.
+//! Answer of a process with a failed context: in a separate process, since NVIDIA's driver does not
+//! recover from that.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -14,7 +14,7 @@ use fercuda_ledger::{RebootFailure, RebootOutcome};
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 
 #[test]
-fn a_context_that_has_failed_is_said_and_not_reset() {
+fn failed_context_is_reported_and_not_reset() {
     let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
     let requests = runtime.serve_requests(|| true).unwrap();
     let session = runtime
@@ -24,7 +24,7 @@ fn a_context_that_has_failed_is_said_and_not_reset() {
     let failed = RebootOutcome::Failed(RebootFailure::Context);
     assert_eq!(outcome(&ask().unwrap()), failed);
     assert_eq!(outcome(&ask().unwrap()), failed, "it was reset");
-    // The program itself may.
+    // The program itself may reset it.
     drop(session);
     // SAFETY: nothing else of this process is in the context.
     let reset = unsafe { runtime.reset() };

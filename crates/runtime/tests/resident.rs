@@ -1,5 +1,5 @@
-//! Dispatchers that sessions own, and the tasks that there are: on the software device, or
-//! a GPU with `FERCUDA_DEVICE=gpu`.
+//! Dispatchers of sessions, and the standard tasks: on the software device, or a GPU with
+//! `FERCUDA_DEVICE=gpu`.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -28,7 +28,7 @@ fn small() -> DispatchOptions {
     }
 }
 
-/// These bytes of a buffer, by its place.
+/// Adds a span: these words of a buffer, by its index.
 fn span(it: TaskArgs, place: u32, words: std::ops::Range<u64>) -> TaskArgs {
     it.span(TaskBuffer(place), words.start * 4..words.end * 4)
 }
@@ -50,7 +50,7 @@ fn serve(session: &Session) -> (Resident, [BufferId; 2]) {
 }
 
 #[test]
-fn the_standard_tasks_do_as_a_host_does() {
+fn standard_tasks_match_the_host() {
     let bench = Bench::new();
     let session = bench.session("standard");
     let (resident, ids) = serve(&session);
@@ -58,7 +58,7 @@ fn the_standard_tasks_do_as_a_host_does() {
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..12 {
-        // Within what all finite sums and products are finite in.
+        // Small enough that all sums and products are finite.
         let mut number = || (random.f32() - 0.5) * f32::from(random.u8(..));
         let mut host = [(); 2].map(|()| (0..LEN).map(|_| number()).collect::<Vec<f32>>());
         let a = number();
@@ -98,7 +98,7 @@ fn the_standard_tasks_do_as_a_host_does() {
         }
         is(&host);
 
-        // The sum lies among what is summed.
+        // The sum is among its own values.
         let into = at + random.u64(0..len + 1);
         let sum = |task: StandardTask| {
             let it = span(TaskArgs::new(), 1, into..into + 1);
@@ -107,7 +107,7 @@ fn the_standard_tasks_do_as_a_host_does() {
         let exact: f64 = host[1][range(at)].iter().map(|v| f64::from(*v)).sum();
         let size: f64 = host[1][range(at)].iter().map(|v| f64::from(v.abs())).sum();
         let got = f32::from_bits(sum(StandardTask::SumF32).value as u32);
-        // Each value goes through at most `len` roundings of half a unit.
+        // Each value passes at most `len` roundings of half a unit.
         let bound = len as f64 * f64::from(f32::EPSILON) / 2.0 * size * 1.001;
         assert!((f64::from(got) - exact).abs() <= bound, "{got} {exact}");
         host[1][into as usize] = got;
@@ -136,7 +136,7 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 #[test]
-fn a_standard_task_that_does_not_fit_fails_and_writes_nothing() {
+fn standard_task_with_bad_spans_fails_and_writes_nothing() {
     use StandardTask::{AxpyF32, Copy, Fill, SumF32, SumU32};
     let bench = Bench::new();
     let session = bench.session("bad");
@@ -178,7 +178,7 @@ fn a_standard_task_that_does_not_fit_fails_and_writes_nothing() {
             assert_eq!(session.download::<u32>(id).unwrap(), before, "{what}");
         }
     }
-    // A sum that was not finished is not written.
+    // An unfinished sum is not written.
     let sum = two(0..1, 1, 0..LEN).steps(3);
     assert_eq!(
         run(&resident, SumU32, &sum),
@@ -202,7 +202,7 @@ fn a_standard_task_that_does_not_fit_fails_and_writes_nothing() {
 }
 
 #[test]
-fn standard_tasks_have_the_numbers_that_they_say() {
+fn standard_tasks_have_their_documented_numbers() {
     let set = TaskSet::standard();
     for it in StandardTask::ALL {
         assert_eq!(set.name(it.id()), Some(it.name()));
@@ -211,7 +211,7 @@ fn standard_tasks_have_the_numbers_that_they_say() {
 }
 
 #[test]
-fn a_buffer_is_the_tasks_until_the_kernel_has_ended() {
+fn buffer_is_retained_until_the_kernel_has_exited() {
     let bench = Bench::new();
     let session = bench.session("kept");
     let words = session.buffer(&[LEN], &vec![1u32; LEN as usize]).unwrap();
@@ -232,7 +232,7 @@ fn a_buffer_is_the_tasks_until_the_kernel_has_ended() {
 }
 
 #[test]
-fn what_tasks_cannot_have_is_refused() {
+fn unsuitable_buffers_are_refused() {
     let bench = Bench::new();
     let session = bench.session("refused");
     let whole = session.buffer(&[8, 8], &[0u32; 64]).unwrap();
@@ -248,12 +248,12 @@ fn what_tasks_cannot_have_is_refused() {
         .view(whole, |_| Ok((Layout::contiguous(Dtype::U32, &[8])?, 16)))
         .unwrap();
     let boot = |id| session.dispatcher(&TaskSet::standard(), &[id], small());
-    for (id, word) in [(turned, "side by side"), (shifted, "multiple of 16")] {
+    for (id, word) in [(turned, "not contiguous"), (shifted, "multiple of 16")] {
         let refused = boot(id).unwrap_err();
         assert!(matches!(refused, DispatchError::Buffer { .. }), "{refused}");
         assert!(refused.to_string().contains(word), "{refused}");
     }
-    // A part is a part: what is behind it is no part of the span.
+    // A view is a range: bytes behind it are outside the span.
     let resident = boot(part).unwrap();
     let fill = |words| {
         run(
@@ -279,14 +279,14 @@ fn what_tasks_cannot_have_is_refused() {
 }
 
 #[test]
-fn a_session_ends_behind_what_its_dispatcher_was_given() {
+fn session_ends_behind_the_tasks_of_its_dispatcher() {
     let bench = Bench::new();
     for reboots in [false, true] {
         let session = bench.session("ending");
         let words = session.buffer(&[LEN], &vec![0u32; LEN as usize]).unwrap();
         let (set, gate) = gate::gated();
         let resident = session.dispatcher(&set, &[words], small()).unwrap();
-        // It stays shut: so many looks are what it takes.
+        // It stays closed: it runs for this many polls.
         let gate_of = |steps| span(TaskArgs::new(), 0, 0..1).steps(steps);
         let shut = resident.submit(0, gate, &gate_of(1000)).unwrap();
         let fill = span(TaskArgs::new(), 0, 1..100);
@@ -324,7 +324,7 @@ fn a_session_ends_behind_what_its_dispatcher_was_given() {
 }
 
 #[test]
-fn a_session_that_ends_does_not_wait_for_ever_for_a_task() {
+fn session_does_not_wait_for_ever_for_a_task() {
     let bench = Bench::new();
     let session = bench.session("watched");
     let words = session
@@ -336,7 +336,7 @@ fn a_session_that_ends_does_not_wait_for_ever_for_a_task() {
     session.fill_bytes(words, 0).unwrap();
     let (set, gate) = gate::gated();
     let options = DispatchOptions {
-        // Long enough for a loaded machine to let the kernel look whether it is still wanted.
+        // Long enough for a loaded machine to let the kernel check for cancellation.
         watchdog: Duration::from_secs(1),
         steps: u32::MAX,
         ..small()

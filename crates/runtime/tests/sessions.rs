@@ -1,6 +1,6 @@
-//! Sessions, buffers, jobs and reboots on a device: the software device with two of
-//! them, or GPUs with `FERCUDA_DEVICE=gpu`. One test at a time; at its end no session
-//! holds anything, the ledger says so, and the device's checks have found nothing.
+//! Sessions, buffers, jobs and reboots on a device: the software device with two ordinals, or GPUs
+//! with `FERCUDA_DEVICE=gpu`. One test at a time; at its end no session holds anything, by the
+//! ledger, and the device's checks have found nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -25,8 +25,8 @@ use fastrand::Rng;
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{CaptureMode, DeviceBuffer, DriverFailure, Image, Launch, Module, Stream};
 use fercuda_runtime::{
-    Argument, BufferId, Dtype, Error, Job, Layout, Regime, Runtime, RuntimeConfig, Session,
-    SessionConfig, Status, Why,
+    Argument, BufferId, Dtype, EndReason, Error, Job, Layout, Regime, Runtime, RuntimeConfig,
+    Session, SessionConfig, Status,
 };
 use lending::Slab;
 
@@ -54,7 +54,7 @@ fn bytes_for(layout: &Layout, random: &mut Rng) -> Vec<u8> {
     (0..layout.bytes()).map(|_| random.u8(0..=most)).collect()
 }
 
-/// A layout of some shape, in which the order of elements may be any.
+/// A random layout, with its elements in any order.
 fn layout(random: &mut Rng) -> Layout {
     let dtype = Dtype::ALL[random.usize(0..Dtype::ALL.len())];
     let shape: Vec<u64> = (0..random.usize(0..4)).map(|_| random.u64(0..6)).collect();
@@ -90,8 +90,7 @@ fn values_come_back_from_every_regime() {
     assert_eq!(session.held_bytes(), 0);
 }
 
-/// What a handle means in the plainest way: places in a memory, of which several may lead
-/// to one.
+/// Naive model of a handle: offsets in a memory, which several handles may share.
 struct Model {
     memory: Arc<Mutex<Vec<u8>>>,
     layout: Layout,
@@ -99,7 +98,7 @@ struct Model {
 }
 
 impl Model {
-    /// Where each element lies.
+    /// Offset of each element.
     fn places(&self) -> Vec<usize> {
         let size = self.layout.dtype().bytes() as i64;
         let mut places = vec![self.first];
@@ -128,7 +127,7 @@ impl Model {
     }
 }
 
-/// A view of a layout, and where it begins.
+/// A view of a layout, and its offset.
 fn view_of(layout: &Layout, random: &mut Rng) -> (Layout, i64) {
     let rank = layout.shape().len();
     if rank == 0 {
@@ -143,10 +142,10 @@ fn view_of(layout: &Layout, random: &mut Rng) -> (Layout, i64) {
         .unwrap()
 }
 
-/// Random programs of two sessions, against the model: every handle has what the model
-/// has, ended handles are refused, and nothing is held in the end.
+/// Random programs of two sessions, against the model: every handle has the model's values, freed
+/// handles are refused, and nothing is held in the end.
 #[test]
-fn random_programs_are_as_the_model() {
+fn random_programs_match_the_model() {
     let bench = Bench::new();
     let mut random = random();
     for round in 0..6 {
@@ -249,7 +248,7 @@ fn random_programs_are_as_the_model() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_its_figures() {
+fn mismatches_are_refused_with_numbers() {
     let bench = Bench::new();
     let limit_bytes = Some(4096);
     let session = bench
@@ -265,7 +264,7 @@ fn what_does_not_fit_is_refused_with_its_figures() {
         }
     };
     let piece = Layout::contiguous(Dtype::U8, &[1]).unwrap();
-    // Physical memory comes in whole pieces, which count.
+    // Physical memory comes in whole granules, which count.
     assert!(matches!(
         session.alloc(piece, Regime::Driver),
         Err(Error::Limit { .. })
@@ -300,7 +299,7 @@ fn what_does_not_fit_is_refused_with_its_figures() {
     let woven = Layout::strided(Dtype::I32, &[4, 4], &[1, 1]).unwrap();
     says(
         session.alloc(woven, Regime::Pool).unwrap_err(),
-        &["[4, 4]", "one place"],
+        &["[4, 4]", "may overlap"],
     );
     let all_one = session.view(id, |it| {
         Ok((it.slice(0, 0..1, 1)?.0.broadcast(&[2, 3])?, 0))
@@ -312,7 +311,7 @@ fn what_does_not_fit_is_refused_with_its_figures() {
     );
     says(
         session.upload(all_one, &[0i32; 6]).unwrap_err(),
-        &["one place"],
+        &["may overlap"],
     );
     let flag = Layout::contiguous(Dtype::Bool, &[2]).unwrap();
     let flag = session.alloc(flag, Regime::Pool).unwrap();
@@ -336,12 +335,12 @@ fn what_does_not_fit_is_refused_with_its_figures() {
         session.alloc(one, Regime::Pool).unwrap_err(),
         &["small", "closed", "try:"],
     );
-    // Its name is free again.
+    // Its name is available again.
     bench.session("small").close().unwrap();
 }
 
 #[test]
-fn memory_that_there_is_not_is_an_error_with_who_holds_what() {
+fn out_of_memory_error_lists_the_holders() {
     let bench = Bench::new();
     let session = bench.session("greedy");
     let one = session.alloc(
@@ -358,7 +357,7 @@ fn memory_that_there_is_not_is_an_error_with_who_holds_what() {
 }
 
 #[test]
-fn a_session_is_a_tenant_by_its_name() {
+fn session_is_a_tenant_under_its_name() {
     let bench = Bench::new();
     let (a, b) = (bench.session("tenant a"), bench.session("tenant b"));
     let layout = Layout::contiguous(Dtype::U8, &[3 << 20]).unwrap();
@@ -374,7 +373,7 @@ fn a_session_is_a_tenant_by_its_name() {
     let of_b = held("tenant b").unwrap();
     assert_eq!(of_b.pooled_bytes, 0);
     assert!(of_b.governed_bytes >= 9 << 20, "{of_b:?}");
-    // Of a job too.
+    // In a job too.
     let made = a.submit(|stream| Ok(DeviceBuffer::<u8>::alloc_ordered(stream, 1 << 20)?));
     let made = made.unwrap().wait().unwrap();
     assert_eq!(held("tenant a").unwrap().pooled_bytes, 4 << 20);
@@ -387,7 +386,7 @@ fn a_session_is_a_tenant_by_its_name() {
 }
 
 #[test]
-fn lent_memory_is_given_back_once_behind_its_last_use() {
+fn imported_memory_is_released_once_behind_its_last_use() {
     let bench = Bench::new();
     let session = bench.session("borrower");
     let stream = Stream::new(&bench.runtime.context()).unwrap();
@@ -462,7 +461,7 @@ fn kernels_are_launched_with_handles() {
     let id = session.buffer(&[8], &[1.0f32; 8]).unwrap();
     let half = session.view(id, |it| Ok(it.slice(0, 4..8, 1)?)).unwrap();
     let launch = |arguments: &[Argument]| {
-        // SAFETY: the kernel changes as many values as it is told to, which are there.
+        // SAFETY: the kernel changes `count` values, which exist.
         unsafe { session.launch(&scale, Launch::new(1, 32), arguments) }
     };
     launch(&[half.into(), 3.0f32.into(), 4u32.into()]).unwrap();
@@ -475,7 +474,7 @@ fn kernels_are_launched_with_handles() {
     let stale = launch(&[half.into(), 3.0f32.into(), 4u32.into()]).unwrap_err();
     assert!(matches!(stale, Error::Stale(_)), "{stale}");
     session.free(id).unwrap();
-    // It lives as long as somebody has it.
+    // It lives as long as it has an owner.
     let values = memory.to_vec(session.stream()).unwrap();
     assert_eq!(values[..4], 3.0f32.to_le_bytes());
     drop(memory);
@@ -483,7 +482,7 @@ fn kernels_are_launched_with_handles() {
     session.close().unwrap();
 }
 
-/// A job that waits until it is let go on the host.
+/// A job that waits on the host until it is released.
 fn held_back(session: &Session) -> std::sync::mpsc::Sender<()> {
     let (go_on, wait) = channel();
     let job = session.submit(move |_| {
@@ -495,7 +494,7 @@ fn held_back(session: &Session) -> std::sync::mpsc::Sender<()> {
 }
 
 #[test]
-fn jobs_end_in_their_order_and_can_be_cancelled_before_the_device_has_them() {
+fn jobs_complete_in_order_and_can_be_cancelled_before_submission() {
     let bench = Bench::new();
     let session = bench.session("jobs");
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -513,7 +512,7 @@ fn jobs_end_in_their_order_and_can_be_cancelled_before_the_device_has_them() {
     assert!(matches!(late, Error::Timeout { .. }), "{late}");
     assert!(jobs[7].cancel());
     assert!(jobs[7].cancel(), "it stays cancelled");
-    // What is done at once is behind them: it waits for whoever waits.
+    // A synchronous call comes behind them: it waits for the waiting jobs.
     let waits = {
         let session = session.clone();
         std::thread::spawn(move || {
@@ -540,26 +539,26 @@ fn jobs_end_in_their_order_and_can_be_cancelled_before_the_device_has_them() {
     let panics = session.submit(|_| -> Result<(), Error> { panic!("on purpose") });
     let panicked = panics.unwrap().wait().unwrap_err();
     assert!(panicked.to_string().contains("on purpose"), "{panicked}");
-    // Nothing but that has failed.
+    // Nothing else has failed.
     let ended = session.close().unwrap_err();
     assert!(matches!(ended, Error::Panicked { .. }), "{ended}");
     assert!(session.submit(|_| Ok(())).is_err());
 }
 
 #[test]
-fn a_job_that_fails_behind_a_busy_device_keeps_none_behind_it_from_running() {
+fn job_that_fails_on_the_host_does_not_stop_later_jobs() {
     let bench = Bench::new();
     let session = bench.session("busy");
     let (go_on, waits) = channel::<()>();
     let busy = session.submit(move |stream| {
-        let until_told = move || {
+        let until_released = move || {
             waits.recv_timeout(Duration::from_secs(60)).ok();
         };
-        Ok(stream.host_callback(until_told)?)
+        Ok(stream.host_callback(until_released)?)
     });
     let bad = session.submit(|_| -> Result<(), Error> { Err(Error::Rebooting) });
     let (busy, bad) = (busy.unwrap(), bad.unwrap());
-    // Long enough for its clerk to look how the device is.
+    // Long enough for the submission thread to poll the device.
     let late = bad.wait_for(Duration::from_millis(100)).unwrap_err();
     assert!(matches!(late, Error::Timeout { .. }), "{late}");
     go_on.send(()).unwrap();
@@ -571,33 +570,33 @@ fn a_job_that_fails_behind_a_busy_device_keeps_none_behind_it_from_running() {
 }
 
 #[test]
-fn a_job_of_which_the_device_cannot_tell_takes_no_other_with_it() {
+fn job_without_notification_does_not_fail_others() {
     let bench = Bench::new();
     let session = bench.session("captured");
-    // As the session's jobs have done when that begins.
+    // The session's jobs were done when that began.
     let capture = session.stream().begin_capture(CaptureMode::Relaxed);
-    let untold = [(); 2].map(|()| session.submit(|_| Ok(())).unwrap());
-    // Also for who ends the capture only then.
-    for job in untold {
+    let unnotified = [(); 2].map(|()| session.submit(|_| Ok(())).unwrap());
+    // Also for jobs waited for after the capture has ended.
+    for job in unnotified {
         let refused = job.wait_for(LONG).unwrap_err();
         assert!(matches!(refused, Error::Cuda(_)), "{refused}");
     }
     drop(capture.unwrap());
-    let told = [3, 4].map(|it| session.submit(move |_| Ok(it)).unwrap());
-    assert_eq!(told.map(|job| job.wait_for(LONG).unwrap()), [3, 4]);
+    let notified = [3, 4].map(|it| session.submit(move |_| Ok(it)).unwrap());
+    assert_eq!(notified.map(|job| job.wait_for(LONG).unwrap()), [3, 4]);
     session.close().unwrap_err();
 }
 
 #[test]
-fn a_job_that_fails_with_another_devices_context_takes_no_other_with_it() {
+fn job_that_fails_with_another_devices_context_does_not_fail_others() {
     let bench = Bench::new();
     let session = bench.session("healthy");
     let (go_on, waits) = channel::<()>();
     let busy = session.submit(move |stream| {
-        let until_told = move || {
+        let until_released = move || {
             waits.recv_timeout(Duration::from_secs(60)).ok();
         };
-        Ok(stream.host_callback(until_told)?)
+        Ok(stream.host_callback(until_released)?)
     });
     let bad = session.submit(|_| -> Result<(), Error> {
         Err(Error::from(fercuda_cuda::Error::Driver(Box::new(
@@ -625,7 +624,7 @@ fn a_job_that_fails_with_another_devices_context_takes_no_other_with_it() {
 }
 
 #[test]
-fn who_has_synchronized_finds_every_job_over() {
+fn every_job_is_over_after_synchronize() {
     let bench = Bench::new();
     let session = bench.session("jobs");
     for round in 0..100 {
@@ -638,7 +637,7 @@ fn who_has_synchronized_finds_every_job_over() {
                 session.submit(work).unwrap()
             })
             .collect();
-        // From then on the device is all that there is to wait for.
+        // From then on only the device has to be waited for.
         while jobs[49].status() == Status::Waiting {
             std::thread::yield_now();
         }
@@ -649,7 +648,7 @@ fn who_has_synchronized_finds_every_job_over() {
 }
 
 #[test]
-fn a_job_may_use_its_session_and_is_not_waited_for_by_another_of_it() {
+fn job_may_use_its_session_but_not_wait_for_its_other_jobs() {
     let bench = Bench::new();
     let session = bench.session("within");
     let id = session.buffer(&[4], &[0u8; 4]).unwrap();
@@ -670,7 +669,7 @@ fn a_job_may_use_its_session_and_is_not_waited_for_by_another_of_it() {
     give.send(session.submit(|_| Ok(())).unwrap()).unwrap();
     let refused = waits.wait().unwrap_err();
     assert!(matches!(refused, Error::WithinJob { job: 3 }), "{refused}");
-    // Ended by a job of its own: those behind it are done all the same.
+    // Ended by one of its jobs: the later ones are done all the same.
     let closes = session.clone();
     let last = session.submit(move |_| closes.close()).unwrap();
     last.wait().unwrap();
@@ -679,7 +678,7 @@ fn a_job_may_use_its_session_and_is_not_waited_for_by_another_of_it() {
     assert_eq!(session.held_bytes(), 0);
 }
 
-/// Something that panics when it is dropped.
+/// Panics when it is dropped.
 struct Grenade;
 
 impl Drop for Grenade {
@@ -691,7 +690,7 @@ impl Drop for Grenade {
 }
 
 #[test]
-fn what_a_job_leaves_behind_may_panic() {
+fn destructors_of_a_jobs_values_may_panic() {
     let bench = Bench::new();
     let session = bench.session("grenades");
     for _ in 0..3 {
@@ -702,7 +701,7 @@ fn what_a_job_leaves_behind_may_panic() {
             Ok(())
         });
         assert!(cancelled.unwrap().cancel());
-        // What it has is forgotten with it.
+        // Its values are forgotten with it.
         drop(session.submit(|_| Ok(Grenade)).unwrap());
         go_on.send(()).unwrap();
         let after = session.submit(|_| Ok(5)).unwrap();
@@ -712,7 +711,7 @@ fn what_a_job_leaves_behind_may_panic() {
 }
 
 #[test]
-fn jobs_that_come_while_a_session_ends_are_done_or_refused() {
+fn jobs_submitted_during_teardown_are_done_or_refused() {
     let bench = Bench::new();
     for _ in 0..50 {
         let session = bench.session("closing");
@@ -744,9 +743,9 @@ fn jobs_that_come_while_a_session_ends_are_done_or_refused() {
 }
 
 #[test]
-fn what_a_call_has_failed_with_is_not_told_again_at_the_sessions_end() {
+fn error_of_a_call_is_not_reported_again_by_close() {
     let bench = Bench::new();
-    let session = bench.session("told once");
+    let session = bench.session("reported once");
     let scale = session.load(&Image::ptx(SCALE)).unwrap();
     let scale = scale.function("scale").unwrap();
     let go_on = held_back(&session);
@@ -788,7 +787,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn a_job_is_a_future() {
+fn job_is_a_future() {
     let bench = Bench::new();
     let session = bench.session("future");
     let id = session.buffer(&[4], &[1u16, 2, 3, 4]).unwrap();
@@ -809,7 +808,7 @@ fn a_job_is_a_future() {
 }
 
 #[test]
-fn threads_that_end_one_session_end_it_once_and_return_when_it_has_ended() {
+fn concurrent_closes_end_a_session_once_and_return_when_it_has_ended() {
     let bench = Bench::new();
     let lender = bench.session("lender");
     let stream = Stream::new(lender.stream().context()).unwrap();
@@ -825,7 +824,7 @@ fn threads_that_end_one_session_end_it_once_and_return_when_it_has_ended() {
         let id = unsafe {
             session.import(lent.address(), layout, move || {
                 std::thread::sleep(Duration::from_millis(5));
-                // Who hears of the end is not to wait for it.
+                // The deleter must not wait for the end.
                 within.close().unwrap();
                 heard.fetch_add(1, Ordering::SeqCst);
             })
@@ -846,7 +845,7 @@ fn threads_that_end_one_session_end_it_once_and_return_when_it_has_ended() {
                         matches!(
                             ended,
                             Error::Ended {
-                                why: Why::Closed,
+                                why: EndReason::Closed,
                                 ..
                             }
                         ),
@@ -860,7 +859,7 @@ fn threads_that_end_one_session_end_it_once_and_return_when_it_has_ended() {
 }
 
 #[test]
-fn a_reboot_ends_sessions_and_gives_all_memory_back() {
+fn reboot_ends_sessions_and_returns_all_memory() {
     let bench = Bench::new();
     let mut before = None;
     let mut epoch = bench.runtime.epoch();
@@ -876,7 +875,7 @@ fn a_reboot_ends_sessions_and_gives_all_memory_back() {
         assert!(reboot.returned_bytes >= 2 * 8 * 300_000, "{reboot:?}");
         epoch += 1;
         assert_eq!(bench.runtime.epoch(), epoch);
-        // By the end of the first round the driver has made what it makes for itself.
+        // After the first round the driver has allocated its own memory.
         let after = bench.runtime.memory().unwrap();
         assert_eq!(*before.get_or_insert(after), after);
         for (session, id) in sessions.iter().zip(ids) {
@@ -885,7 +884,7 @@ fn a_reboot_ends_sessions_and_gives_all_memory_back() {
                 matches!(
                     ended,
                     Error::Ended {
-                        why: Why::Rebooted(_),
+                        why: EndReason::Rebooted(_),
                         ..
                     }
                 ),
@@ -896,7 +895,7 @@ fn a_reboot_ends_sessions_and_gives_all_memory_back() {
 }
 
 #[test]
-fn memory_behind_the_devices_work_is_given_back_when_that_is_done() {
+fn memory_behind_device_work_is_freed_when_that_is_done() {
     const MIB: u64 = 1 << 20;
     let bench = Bench::new();
     bench.runtime.trim();
@@ -907,8 +906,8 @@ fn memory_behind_the_devices_work_is_given_back_when_that_is_done() {
     session.stream().host_callback(slow).unwrap();
     session.free(id).unwrap();
     assert_eq!(bench.runtime.trim(), 8 * MIB);
-    // Nor is there anything to wait for where nothing waits. Who waits does so for a second each time; who does not
-    // may be kept from running as long, and not each time.
+    // Nor does anything wait where nothing is pending. A wrong wait takes a second each time; a
+    // correct call may be descheduled as long, but not each time.
     let is_waited_for = |_| {
         let begun = Instant::now();
         assert_eq!(bench.runtime.trim(), 0);
@@ -939,7 +938,7 @@ fn buffers_are_copied_between_devices() {
 }
 
 #[test]
-fn the_child_of_a_fork_is_told_so() {
+fn forked_child_gets_an_error() {
     let bench = Bench::new();
     let session = bench.session("forked");
     let id = session.buffer(&[2], &[1u8, 2]).unwrap();
@@ -948,15 +947,15 @@ fn the_child_of_a_fork_is_told_so() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_told = |error: Error| matches!(error, Error::Forked { .. });
-        let told = [
+        let refusals = [
             session.download_bytes(id).map(drop),
             session.free(id),
             session.submit(|_| Ok(())).map(drop),
             session.close(),
             session.synchronize(),
         ];
-        let all = told.into_iter().all(|it| it.is_err_and(is_told));
-        // SAFETY: it ends at once.
+        let all = refusals.into_iter().all(|it| it.is_err_and(is_told));
+        // SAFETY: it exits at once.
         unsafe { libc::_exit(i32::from(!all)) };
     }
     let begun = Instant::now();

@@ -1,7 +1,7 @@
-//! Kernels as Triton writes them to its cache, on whichever device there is.
+//! Triton kernels, as in Triton's cache, on whichever device there is.
 //!
-//! The metadata are shaped as Triton 3.6 writes them; the kernel is our own PTX with the
-//! parameters that Triton gives one, so that it runs where there is no Triton.
+//! The metadata have the form of Triton 3.6; the kernel is this test's own PTX with the parameters
+//! that Triton generates, so that it runs without Triton.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,
@@ -19,8 +19,8 @@ use fercuda_runtime::{
 };
 use serde_json::{Value as Json, json};
 
-/// `y[i] = x[i] * factor` by blocks of 64, by way of dynamic shared memory and, where there
-/// is some, scratch memory.
+/// `y[i] = x[i] * factor` by blocks of 64, through dynamic shared memory and, if there is any,
+/// scratch memory.
 fn ptx(with_scratch: bool) -> String {
     let mut module = ModuleBuilder::new(Arch::SM_80);
     module.kernel("scale_kernel", |k| {
@@ -110,28 +110,28 @@ impl Bench {
 }
 
 #[test]
-fn a_kernel_is_launched_as_its_metadata_say() {
+fn kernel_is_launched_by_its_metadata() {
     let bench = Bench::new();
     let kernel = bench.load(&metadata(), &ptx(false)).unwrap();
     assert_eq!(kernel.argument_bytes(), Some(&[8, 8, 4, 4][..]));
     for count in [1, 64, 1000] {
         bench.scaled(&kernel, count);
     }
-    // No programs are nothing to do.
+    // An empty grid launches nothing.
     let none = [KernelArg::number(0u64); 4];
     // SAFETY: nothing is launched.
     unsafe { kernel.launch(&bench.stream, [0, 1, 1], &none) }.unwrap();
 }
 
 #[test]
-fn scratch_memory_comes_by_itself_for_each_block() {
+fn scratch_memory_is_allocated_for_each_block() {
     let bench = Bench::new();
     let kernel = bench.load(&with("global_scratch_size", json!(256)), &ptx(true));
     bench.scaled(&kernel.unwrap(), 1000);
 }
 
 #[test]
-fn a_folder_of_the_cache_is_read() {
+fn folder_of_the_cache_is_read() {
     let (bench, folder) = (Bench::new(), tempfile::tempdir().unwrap());
     let path = |kind: &str| -> PathBuf { folder.path().join(format!("scale_kernel.{kind}")) };
     fs::write(path("json"), metadata().to_string()).unwrap();
@@ -142,7 +142,7 @@ fn a_folder_of_the_cache_is_read() {
         said.contains("scale_kernel.") && said.contains(".triton/cache"),
         "{said}"
     );
-    // A driver takes text too, whatever the file is called.
+    // A driver accepts PTX too, whatever the file's extension.
     for kind in ["ptx", "cubin"] {
         fs::write(path(kind), ptx(false)).unwrap();
     }
@@ -152,7 +152,7 @@ fn a_folder_of_the_cache_is_read() {
 }
 
 #[test]
-fn a_session_launches_it_in_its_order_and_pays_for_scratch_memory() {
+fn session_launch_is_ordered_and_charged_for_scratch_memory() {
     const COUNT: u64 = 1000;
     // Blocks of 512 bytes: two buffers, and scratch memory for sixteen blocks of it.
     const BUFFERS: u64 = 2 * 4096;
@@ -233,7 +233,7 @@ fn a_session_launches_it_in_its_order_and_pays_for_scratch_memory() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_numbers() {
+fn mismatches_are_refused_with_numbers() {
     let bench = Bench::new();
     let refused = |metadata: Json, wanted: &str| {
         let error = bench.load(&metadata, &ptx(false)).unwrap_err().to_string();
@@ -254,7 +254,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
     );
     refused(
         with("shared", json!(1 << 20)),
-        "asks for 1048576 bytes of shared memory",
+        "needs 1048576 bytes of shared memory",
     );
     refused(with("shared", json!(-1)), "\"shared\" is -1");
     refused(with("shared", json!(null)), "no \"shared\"");
@@ -271,7 +271,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
     refused(with("profile_scratch_size", json!(64)), "profiler");
     refused(with("launch_pdl", json!("yes")), "true or false");
     refused(with("name", json!("another")), "find the kernel `another`");
-    refused(json!([1]), "no JSON object");
+    refused(json!([1]), "not a JSON object");
     for field in ["name", "target", "num_warps", "shared"] {
         let mut less = metadata();
         less.as_object_mut().unwrap().remove(field);
@@ -286,7 +286,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
     };
     let said = launched([1, 1, 1], &[KernelArg::number(0u64); 3]);
     assert!(
-        said.contains("takes 4 arguments, and 3 were given"),
+        said.contains("takes 4 arguments, but 3 were given"),
         "{said}"
     );
     let said = launched([1, 1, 1], &[KernelArg::number(0u64); 4]);
@@ -294,14 +294,14 @@ fn what_does_not_fit_is_refused_with_numbers() {
 }
 
 #[test]
-fn clusters_and_older_versions_are_understood() {
+fn clusters_and_older_versions_are_supported() {
     let parsed = |json: Json| TritonMetadata::parse(&json.to_string()).unwrap();
     assert_eq!(parsed(with("num_ctas", json!(4))).cluster, [4, 1, 1]);
     assert_eq!(
         parsed(with("cluster_dims", json!([2, 2, 1]))).cluster,
         [2, 2, 1]
     );
-    // Before there was scratch memory there were no parameters for it.
+    // Before scratch memory existed there were no parameters for it.
     let mut old = metadata();
     for field in [
         "global_scratch_size",

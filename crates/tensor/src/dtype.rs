@@ -1,4 +1,4 @@
-//! What an element is.
+//! Element types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ pub enum Dtype {
     Bool,
 }
 
-/// A name that no type has.
+/// An unknown type name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no dtype {0:?}\ntry: one of f64 f32 f16 bf16 f8e4m3 f8e5m2 i8 i16 i32 i64 u8 u16 u32 u64 bool"
@@ -47,7 +47,7 @@ pub enum Dtype {
 pub struct UnknownDtype(pub String);
 
 impl Dtype {
-    /// All there are.
+    /// All types.
     pub const ALL: [Self; 15] = [
         Self::F64,
         Self::F32,
@@ -66,7 +66,7 @@ impl Dtype {
         Self::Bool,
     ];
 
-    /// What an element takes, and what its address is a multiple of.
+    /// Size of an element, which is also its alignment.
     #[inline]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -77,7 +77,7 @@ impl Dtype {
         }
     }
 
-    /// As it is written, here and on the command line.
+    /// Its name, here and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F64 => "f64",
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_as_it_is_written_and_tells_its_size() {
+    fn name_round_trips_and_ends_in_the_size() {
         for dtype in Dtype::ALL {
             let name = dtype.name();
             assert_eq!(name.parse(), Ok(dtype));

@@ -1,21 +1,20 @@
-//! Where the elements of a tensor lie.
+//! Strided layout of a tensor.
 //!
-//! A layout says it from the first element on: which type, how many along each
-//! dimension, and how many elements lie from one to the next there, forward or
-//! back, or none where one is all of them. It owns no memory and knows no address;
-//! who has memory asks how far a layout reaches.
+//! A layout is relative to its first element: element type, extents, and strides in elements, which
+//! may be negative, or 0 where one element is repeated. It owns no memory and has no address; the
+//! owner of memory checks how far a layout reaches.
 //!
-//! Invariant: every offset that a layout has fits into 63 bits, in bytes. So nothing
-//! here or of who checks the reach can overflow.
+//! Invariant: every offset of a layout fits in 63 bits, in bytes. So neither this code nor a check
+//! of the reach can overflow.
 
 use std::ops::Range;
 
 use crate::dtype::Dtype;
 
-/// A layout has at most so many dimensions.
+/// Maximum number of dimensions.
 pub const MAX_RANK: usize = 8;
 
-/// See the module.
+/// A strided layout. See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     dtype: Dtype,
@@ -24,17 +23,17 @@ pub struct Layout {
     strides: [i64; MAX_RANK],
 }
 
-/// A layout that there cannot be, or not without a copy.
+/// An invalid layout, or one that needs a copy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// It has too many dimensions.
-    #[error("{rank} dimensions are more than the {MAX_RANK} there can be\ntry: reshape it")]
+    /// Too many dimensions.
+    #[error("{rank} dimensions exceed the maximum of {MAX_RANK}\ntry: reshape it")]
     Rank {
-        /// How many.
+        /// Number of dimensions.
         rank: usize,
     },
-    /// It has not as many strides as dimensions.
+    /// The number of strides differs from that of the dimensions.
     #[error(
         "{shape} dimensions have {strides} strides\ntry: one stride, in elements, for each dimension"
     )]
@@ -44,7 +43,7 @@ pub enum LayoutError {
         /// Strides.
         strides: usize,
     },
-    /// Its elements do not fit into 63 bits of address.
+    /// The elements' offsets do not fit in 63 bits.
     #[error("{shape:?} of {dtype} reaches farther than any memory")]
     TooLarge {
         /// The type.
@@ -52,15 +51,15 @@ pub enum LayoutError {
         /// The shape.
         shape: Vec<u64>,
     },
-    /// There is no such dimension.
-    #[error("dimension {dimension} of {rank}: there is none\ntry: one below {rank}")]
+    /// A dimension out of range.
+    #[error("dimension {dimension} of {rank}: no such dimension\ntry: one below {rank}")]
     NoDimension {
-        /// The one that was asked for.
+        /// The dimension.
         dimension: usize,
-        /// How many there are.
+        /// Number of dimensions.
         rank: usize,
     },
-    /// A range that is not within a dimension.
+    /// A range that is not inside a dimension.
     #[error(
         "elements {from} to {until} of dimension {dimension}, which has {len}\ntry: a range within 0 to {len}"
     )]
@@ -69,62 +68,63 @@ pub enum LayoutError {
         dimension: usize,
         /// The first element.
         from: u64,
-        /// The one behind the last.
+        /// The element behind the last.
         until: u64,
-        /// How many there are.
+        /// Length of the dimension.
         len: u64,
     },
-    /// Elements so far apart are none.
+    /// A step of 0.
     #[error("a step of 0 elements in dimension {dimension}\ntry: 1 or more")]
     Step {
         /// The dimension.
         dimension: usize,
     },
-    /// An order that is none of the dimensions.
+    /// Not a permutation of the dimensions.
     #[error(
-        "{order:?} is no order of {rank} dimensions\ntry: each of 0 to {rank} once, without {rank}"
+        "{order:?} is not a permutation of {rank} dimensions\ntry: each of 0 to {rank} once, without {rank}"
     )]
     Order {
-        /// What was asked for.
+        /// The order.
         order: Vec<usize>,
-        /// How many there are.
+        /// Number of dimensions.
         rank: usize,
     },
-    /// A shape of another number of elements.
-    #[error("{from:?} has {elements} elements, and {to:?} has another number")]
+    /// A shape with another number of elements.
+    #[error("{from:?} has {elements} elements, {to:?} another number")]
     Elements {
         /// The shape.
         from: Vec<u64>,
-        /// Its elements.
+        /// Its number of elements.
         elements: u64,
-        /// The shape that was asked for.
+        /// The requested shape.
         to: Vec<u64>,
     },
-    /// In its order its elements lie too unevenly for that shape.
-    #[error("{from:?} with strides {strides:?} is no view as {to:?}\ntry: a contiguous copy first")]
+    /// The shape is impossible without a copy, because of the strides.
+    #[error(
+        "{from:?} with strides {strides:?} has no view as {to:?}\ntry: a contiguous copy first"
+    )]
     NotAView {
         /// The shape.
         from: Vec<u64>,
         /// The strides.
         strides: Vec<i64>,
-        /// The shape that was asked for.
+        /// The requested shape.
         to: Vec<u64>,
     },
-    /// A shape that this one cannot be stretched to.
+    /// Incompatible shapes of a broadcast.
     #[error(
-        "{from:?} cannot be broadcast to {to:?}\ntry: 1 or the same where dimensions meet, counted from the last"
+        "{from:?} cannot be broadcast to {to:?}\ntry: equal extents or 1, with dimensions aligned from the last"
     )]
     Broadcast {
         /// The shape.
         from: Vec<u64>,
-        /// The shape that was asked for.
+        /// The requested shape.
         to: Vec<u64>,
     },
 }
 
 impl Layout {
-    /// Elements side by side, those of the last dimension first. No dimensions: one
-    /// element.
+    /// A contiguous layout in row-major order. No dimensions: one element.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::TooLarge`].
@@ -138,14 +138,14 @@ impl Layout {
         let mut next: i64 = 1;
         for (at, len) in shape.iter().enumerate().rev() {
             strides[at] = next;
-            // Of no elements the strides still are those of a shape.
+            // Without elements the strides are still those of the shape.
             let len = i64::try_from((*len).max(1)).map_err(|_| too_large())?;
             next = next.checked_mul(len).ok_or_else(too_large)?;
         }
         Self::strided(dtype, shape, &strides[..rank])
     }
 
-    /// Elements `strides` apart, in elements.
+    /// A layout with these strides, in elements.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Strides`], [`LayoutError::TooLarge`].
@@ -174,7 +174,7 @@ impl Layout {
         }
     }
 
-    /// Whether all that is computed of it fits.
+    /// Whether all derived numbers fit.
     fn is_sound(&self) -> bool {
         const LARGEST: u128 = i64::MAX as u128;
         let bytes = u128::from(self.dtype.bytes());
@@ -182,7 +182,7 @@ impl Layout {
         let mut spread: u128 = 1;
         for (len, stride) in self.shape().iter().zip(self.strides()) {
             let len = u128::from(*len);
-            // Counted as if none were 0, since views may have fewer.
+            // An extent of 0 counts as 1, since views may have fewer.
             elements = elements.saturating_mul(len.max(1));
             let stride = u128::from(stride.unsigned_abs());
             spread = spread.saturating_add(stride.saturating_mul(len.max(1)));
@@ -190,37 +190,37 @@ impl Layout {
         elements.saturating_mul(bytes) <= LARGEST && spread.saturating_mul(bytes) <= LARGEST
     }
 
-    /// What an element is.
+    /// Type of an element.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// How many elements along each dimension.
+    /// Extents of the dimensions.
     pub fn shape(&self) -> &[u64] {
         &self.shape[..usize::from(self.rank)]
     }
 
-    /// How many elements lie from one to the next along each dimension.
+    /// Strides of the dimensions, in elements.
     pub fn strides(&self) -> &[i64] {
         &self.strides[..usize::from(self.rank)]
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub fn len(&self) -> u64 {
         self.shape().iter().product()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.shape().contains(&0)
     }
 
-    /// What the elements take, each for itself.
+    /// Size of the elements, without gaps.
     pub fn bytes(&self) -> u64 {
         self.len() * self.dtype.bytes()
     }
 
-    /// Which bytes it reaches, from the beginning of the first element. Empty if there
+    /// The range of bytes that the layout reaches, relative to the first element. Empty if there
     /// are no elements.
     pub fn reach_bytes(&self) -> Range<i64> {
         if self.is_empty() {
@@ -238,7 +238,7 @@ impl Layout {
         reach
     }
 
-    /// Whether its elements lie side by side in their order.
+    /// Whether the elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         let mut next: i64 = 1;
         for (len, stride) in self.shape().iter().zip(self.strides()).rev() {
@@ -250,8 +250,8 @@ impl Layout {
         true
     }
 
-    /// Whether two elements may lie in one place. It also says so of some layouts in
-    /// which none do, as of two dimensions that are wound into each other.
+    /// Whether two elements may overlap. Conservative: also true for some layouts without overlap,
+    /// such as two interleaved dimensions.
     pub fn may_overlap(&self) -> bool {
         if self.is_empty() {
             return false;
@@ -269,8 +269,8 @@ impl Layout {
         })
     }
 
-    /// Every `step`th element of a range of a dimension, and where its first element
-    /// lies from the first one of this, in bytes.
+    /// Takes every `step`th element of a range of a dimension; also returns the offset of its first
+    /// element from the first one of this, in bytes.
     ///
     /// # Errors
     /// [`LayoutError::NoDimension`], [`LayoutError::Range`], [`LayoutError::Step`].
@@ -298,7 +298,7 @@ impl Layout {
         let step = step.ok_or(LayoutError::Step { dimension })?;
         let mut sliced = *self;
         sliced.shape[dimension] = (end - start).div_ceil(step as u64);
-        // Of one element or none the next one may lie anywhere.
+        // With at most one element the stride is arbitrary.
         if sliced.shape[dimension] > 1 {
             sliced.strides[dimension] *= step;
         }
@@ -306,7 +306,7 @@ impl Layout {
         Ok((sliced, first))
     }
 
-    /// Its dimensions in another order: the first one will be `order[0]`.
+    /// Permutes the dimensions: the first one will be `order[0]`.
     ///
     /// # Errors
     /// [`LayoutError::Order`].
@@ -328,7 +328,7 @@ impl Layout {
         Ok(permuted)
     }
 
-    /// The same elements in the same order in another shape, without a copy.
+    /// Reshapes: the same elements in the same order in another shape, without a copy.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Elements`], [`LayoutError::NotAView`],
@@ -354,14 +354,14 @@ impl Layout {
         Self::strided(self.dtype, shape, &strides[..rank])
     }
 
-    /// Strides of a shape of as many elements, if it has any. Dimensions that lie
-    /// evenly are one run, which is cut into those of the shape, from the last on.
+    /// Strides of a shape with as many elements, if possible. Dimensions that are evenly spaced
+    /// form one run, which is split into those of the shape, from the last on.
     fn split(&self, shape: &[u64]) -> Option<[i64; MAX_RANK]> {
         let mut strides = [0; MAX_RANK];
         let own = self.shape().iter().zip(self.strides());
         let mut own = own.rev().filter(|(len, _)| **len > 1).peekable();
-        // Elements of the run that are in no dimension yet, and how far the next
-        // dimension's lie apart.
+        // Elements of the run that are not assigned to a dimension yet, and the stride of the next
+        // dimension.
         let (mut left, mut stride) = (1, 1);
         for (at, len) in shape.iter().enumerate().rev() {
             if left == 1
@@ -389,8 +389,8 @@ impl Layout {
         (left == 1).then_some(strides)
     }
 
-    /// As if it had the larger shape, one element being many where a dimension is new
-    /// or has 1. Dimensions meet from the last on.
+    /// Broadcasts to a larger shape, repeating elements along dimensions that are new or have
+    /// extent 1. Dimensions are aligned from the last on.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Broadcast`], [`LayoutError::TooLarge`].
@@ -422,7 +422,7 @@ fn checked_rank(rank: usize) -> Result<usize, LayoutError> {
     }
 }
 
-/// `f32[24, 1024]`, and the strides where they are not those of the shape.
+/// Prints `f32[24, 1024]`, and the strides if they are not those of the shape.
 impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{:?}", self.dtype, self.shape())?;

@@ -1,4 +1,4 @@
-//! Tensors that are planned into one buffer before any memory is taken.
+//! Arenas: tensors planned into one buffer before memory is allocated.
 
 use core::ffi::c_char;
 use std::collections::HashMap;
@@ -7,22 +7,21 @@ use fercuda_runtime::{BufferId, Dtype, Error, IgnitionPlan, Layout, Regime, Sess
 
 use super::types::{self, fer_arena, fer_arena_details, fer_buffer, fer_session, fer_tensor_spec};
 use crate::handles::{ARENAS, SESSIONS};
-use crate::pointers::{Place, Room, list, text};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::pointers::{OutArray, OutPointer, list, text};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// An arena as C holds it.
-pub(crate) struct Arena {
+/// An arena of the C interface.
+pub(crate) struct OpenArena {
     pub(crate) session: u64,
     whole: BufferId,
-    /// Each tensor's buffer, and where it begins in the arena.
+    /// Each tensor's buffer, and its offset in the arena.
     tensors: HashMap<String, (BufferId, u64)>,
     plan: IgnitionPlan,
 }
 
-/// Plans `count` tensors into one arena, takes it as one block of the pool, and makes a
-/// buffer for each tensor there. Tensors that are needed at one step have no byte in
-/// common; others may, so the program's steps are to be as the tensors say. All of it is
-/// freed by fer_arena_free, or with its session.
+/// Plans `count` tensors into one arena, allocates it as one block of the pool, and creates a
+/// buffer for each tensor in it. Tensors that are live at one step do not overlap; others may, so
+/// the program's steps must match the tensors'. Freed by fer_arena_free, or with its session.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fercuda_ignite(
@@ -31,12 +30,12 @@ pub unsafe extern "C" fn fercuda_ignite(
     count: u64,
     arena: *mut fer_arena,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (tensors, place) = unsafe {
             (
                 list("tensors", tensors, count)?,
-                Place::new("arena", arena)?,
+                OutPointer::new("arena", arena)?,
             )
         };
         let specs = tensors.iter().enumerate().map(|(at, tensor)| {
@@ -48,7 +47,7 @@ pub unsafe extern "C" fn fercuda_ignite(
     })
 }
 
-/// The same by a plan that fer_arena_plan has written. All of it is checked.
+/// The same with a plan from fer_arena_plan. All of it is validated.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fercuda_ignite_plan(
@@ -56,9 +55,9 @@ pub unsafe extern "C" fn fercuda_ignite_plan(
     plan: *const c_char,
     arena: *mut fer_arena,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (plan, place) = unsafe { (text("plan", plan)?, Place::new("arena", arena)?) };
+        let (plan, place) = unsafe { (text("plan", plan)?, OutPointer::new("arena", arena)?) };
         ignite(session, IgnitionPlan::from_json(plan)?, place)
     })
 }
@@ -78,10 +77,10 @@ unsafe fn spec(at: usize, tensor: &fer_tensor_spec) -> Result<TensorSpec> {
     })
 }
 
-fn ignite(session: fer_session, plan: IgnitionPlan, place: Place<fer_arena>) -> Result<()> {
+fn ignite(session: fer_session, plan: IgnitionPlan, place: OutPointer<fer_arena>) -> Result<()> {
     let open = SESSIONS.get("session", session)?;
     let bytes = Layout::contiguous(Dtype::U8, &[plan.arena_bytes()])?;
-    let mut arena = Arena {
+    let mut arena = OpenArena {
         session,
         whole: open.session.alloc(bytes, Regime::Pool)?,
         tensors: HashMap::new(),
@@ -96,8 +95,8 @@ fn ignite(session: fer_session, plan: IgnitionPlan, place: Place<fer_arena>) -> 
     Ok(())
 }
 
-impl Arena {
-    /// A buffer for each tensor.
+impl OpenArena {
+    /// Creates a buffer for each tensor.
     fn make(&mut self, session: &Session) -> Result<()> {
         for (tensor, begin) in self.plan.tensors() {
             let layout = tensor.layout()?;
@@ -112,7 +111,7 @@ impl Arena {
         let tensors = self.tensors.values().map(|(id, _)| *id);
         for id in tensors.chain([self.whole]) {
             match session.free(id) {
-                // What the caller has freed, or the session's end, is freed.
+                // The caller has freed it, or the session's end has.
                 Ok(()) | Err(Error::Stale(_) | Error::Ended { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -121,16 +120,16 @@ impl Arena {
     }
 }
 
-/// What an arena is.
+/// Returns properties of an arena.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_arena_info(
     arena: fer_arena,
     details: *mut fer_arena_details,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("details", details) }?;
+        let place = unsafe { OutPointer::new("details", details) }?;
         let arena = ARENAS.get("arena", arena)?;
         place.put(fer_arena_details {
             buffer: arena.whole.to_bits(),
@@ -141,8 +140,8 @@ pub unsafe extern "C" fn fer_arena_info(
     })
 }
 
-/// A tensor of an arena by its name: its buffer, and where it begins in the arena, in
-/// bytes; `offset_bytes` may be NULL.
+/// Looks up a tensor of an arena by its name: its buffer, and its offset in the arena, in bytes;
+/// `offset_bytes` may be NULL.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_arena_tensor(
@@ -151,21 +150,25 @@ pub unsafe extern "C" fn fer_arena_tensor(
     buffer: *mut fer_buffer,
     offset_bytes: *mut u64,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (name, place, offset) = unsafe {
             let offset = match offset_bytes.is_null() {
                 true => None,
-                false => Some(Place::new("offset_bytes", offset_bytes)?),
+                false => Some(OutPointer::new("offset_bytes", offset_bytes)?),
             };
-            (text("name", name)?, Place::new("buffer", buffer)?, offset)
+            (
+                text("name", name)?,
+                OutPointer::new("buffer", buffer)?,
+                offset,
+            )
         };
         let arena = ARENAS.get("arena", arena)?;
         let Some((id, begin)) = arena.tensors.get(name) else {
-            return Err(Failure::argument(
+            return Err(CallFailure::argument(
                 "name",
                 format!(
-                    "there is no tensor {name:?} among {}\ntry: a name that it was planned with",
+                    "there is no tensor {name:?} among {}\ntry: a name of the plan",
                     arena.tensors.len()
                 ),
             ));
@@ -178,9 +181,9 @@ pub unsafe extern "C" fn fer_arena_tensor(
     })
 }
 
-/// An arena's plan as text, for a file and fercuda_ignite_plan. `text` has room for
-/// `room` bytes, and may be NULL for none; the text is cut to fit, and ends with a zero
-/// byte wherever there is room for one. `needed` gets how many bytes it has with that.
+/// Writes an arena's plan as text, for a file and fercuda_ignite_plan. `text` has room for `room`
+/// bytes, and may be NULL for none; the text is truncated to fit, and zero-terminated if there is
+/// any room. `needed` is set to its length including the zero byte.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_arena_plan(
@@ -189,12 +192,12 @@ pub unsafe extern "C" fn fer_arena_plan(
     room: u64,
     needed: *mut u64,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (into, place) = unsafe {
             (
-                Room::new("text", text.cast::<u8>(), room)?,
-                Place::new("needed", needed)?,
+                OutArray::new("text", text.cast::<u8>(), room)?,
+                OutPointer::new("needed", needed)?,
             )
         };
         let mut plan = ARENAS.get("arena", arena)?.plan.to_json().into_bytes();
@@ -208,16 +211,16 @@ pub unsafe extern "C" fn fer_arena_plan(
     })
 }
 
-/// Frees an arena with the buffers of its tensors at once, and its memory behind the last
-/// work that was queued with them. Never waits.
+/// Invalidates an arena and the buffers of its tensors at once, and frees its memory behind the
+/// last work that was queued with them. Never waits.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_arena_free(arena: fer_arena) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let arena = ARENAS.remove("arena", arena)?;
         match SESSIONS.get("session", arena.session) {
             Ok(open) => arena.free(&open.session),
-            // It has just been closed, and the arena with it.
+            // The session was just closed, and the arena with it.
             Err(_) => Ok(()),
         }
     })

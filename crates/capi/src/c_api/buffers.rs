@@ -1,4 +1,4 @@
-//! Buffers: layouts, memory, views, copies, and addresses that come and go.
+//! Buffers: layouts, memory, views, copies, export and import of addresses.
 
 use core::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::types::{
     self, fer_buffer, fer_buffer_details, fer_layout, fer_session, number_of_regime,
 };
 use crate::handles::{SESSIONS, buffer as known};
-use crate::pointers::{Place, given, list};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::pointers::{OutPointer, list, read_pointer};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// What gives something back: called once with the `context` that came with it, in
-/// whatever thread. It calls nothing of this library that waits, and does not unwind.
+/// Releases something: called once with its `context`, from any thread. It calls no function of
+/// this library that waits, and does not unwind.
 pub type fer_deleter = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-/// A layout of elements side by side, those of the last dimension first. `shape` has
-/// `rank` numbers, and may be NULL for none. `dtype` is a fer_dtype.
+/// Fills in a contiguous layout in row-major order. `shape` has `rank` numbers, and may be NULL for
+/// none. `dtype` is a fer_dtype.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_layout_contiguous(
@@ -28,14 +28,14 @@ pub unsafe extern "C" fn fer_layout_contiguous(
     shape: *const u64,
     layout: *mut fer_layout,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let dtype = types::dtype("dtype", dtype)?;
         let rank = types::rank("rank", rank)?;
         // SAFETY: the caller's promise.
         let (shape, place) = unsafe {
             (
                 list("shape", shape, rank as u64)?,
-                Place::new("layout", layout)?,
+                OutPointer::new("layout", layout)?,
             )
         };
         place.put(fer_layout::of(&Layout::contiguous(dtype, shape)?));
@@ -43,27 +43,27 @@ pub unsafe extern "C" fn fer_layout_contiguous(
     })
 }
 
-/// What an element of a fer_dtype takes, in bytes.
+/// Returns the size of an element of a fer_dtype, in bytes.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_dtype_bytes(dtype: u32, bytes: *mut u64) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("bytes", bytes) }?;
+        let place = unsafe { OutPointer::new("bytes", bytes) }?;
         place.put(types::dtype("dtype", dtype)?.bytes());
         Ok(())
     })
 }
 
-/// A fer_dtype's name, as "bf16"; "unknown" for a number that is none. Good for ever.
+/// Returns a fer_dtype's name, such as "bf16"; "unknown" for an invalid number. Valid for ever.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_dtype_name(dtype: u32) -> *const c_char {
     types::dtype_name(dtype).as_ptr()
 }
 
-/// A buffer for the elements of a layout, of memory of a fer_regime; what is in it at
-/// first is unspecified. Freed by fer_free_buffer, or with its session.
+/// Allocates a buffer for the elements of a layout, in memory of a fer_regime, initially
+/// uninitialised. Freed by fer_free_buffer, or with its session.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_alloc_buffer(
@@ -72,14 +72,19 @@ pub unsafe extern "C" fn fer_alloc_buffer(
     regime: u32,
     buffer: *mut fer_buffer,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (layout, place) = unsafe { (given("layout", layout)?, Place::new("buffer", buffer)?) };
+        let (layout, place) = unsafe {
+            (
+                read_pointer("layout", layout)?,
+                OutPointer::new("buffer", buffer)?,
+            )
+        };
         let regime = types::regime("regime", regime)?;
         let open = SESSIONS.get("session", session)?;
         let made = open.session.alloc(layout.read()?, regime);
         let buffer = made.map_err(|error| match error {
-            Error::NoAllocator { .. } => Failure::argument(
+            Error::NoAllocator { .. } => CallFailure::argument(
                 "regime",
                 "the session has no allocator\ntry: fer_session_open_with_allocator",
             ),
@@ -90,11 +95,11 @@ pub unsafe extern "C" fn fer_alloc_buffer(
     })
 }
 
-/// Ends a buffer's handle at once, and its memory behind the last work that was queued
-/// with it, unless a view of it is still there. Waits for that work, but for memory of the
-/// pool and of an allocator; that of FER_REGIME_DRIVER and FER_REGIME_MANAGED goes back when no
-/// dispatcher runs on the device. The session is charged until then, and for what graphs have
-/// of it, until they let it go.
+/// Invalidates a buffer's handle at once, and frees its memory behind the last work that was queued
+/// with it, unless a view of it remains. Waits for that work, except for memory of the pool and of
+/// an allocator; memory of FER_REGIME_DRIVER and FER_REGIME_MANAGED is freed when no dispatcher
+/// runs on the device. The session is charged until then, and for memory of graphs until they
+/// release it.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_free_buffer(session: fer_session, buffer: fer_buffer) -> fer_status {
@@ -106,14 +111,14 @@ fn with(
     buffer: fer_buffer,
     work: impl FnOnce(&Session, BufferId) -> Result<()>,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let open = SESSIONS.get("session", session)?;
         work(&open.session, known("buffer", buffer)?)
     })
 }
 
-/// Another buffer in the same memory, whose first element lies `offset_bytes` from the
-/// first one of `buffer`. The memory lives until the last buffer in it is freed.
+/// Creates another buffer in the same memory, whose first element is `offset_bytes` from that of
+/// `buffer`. The memory lives until the last buffer in it is freed.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_view_buffer(
@@ -125,7 +130,12 @@ pub unsafe extern "C" fn fer_view_buffer(
 ) -> fer_status {
     with(session, buffer, |session, id| {
         // SAFETY: the caller's promise.
-        let (layout, place) = unsafe { (given("layout", layout)?, Place::new("view", view)?) };
+        let (layout, place) = unsafe {
+            (
+                read_pointer("layout", layout)?,
+                OutPointer::new("view", view)?,
+            )
+        };
         let layout = layout.read()?;
         let view = session.view(id, |_| Ok((layout, offset_bytes)))?;
         place.put(view.to_bits());
@@ -133,7 +143,7 @@ pub unsafe extern "C" fn fer_view_buffer(
     })
 }
 
-/// What a buffer is.
+/// Returns properties of a buffer.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_buffer_info(
@@ -143,7 +153,7 @@ pub unsafe extern "C" fn fer_buffer_info(
 ) -> fer_status {
     with(session, buffer, |session, id| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("details", details) }?;
+        let place = unsafe { OutPointer::new("details", details) }?;
         let layout = session.layout(id)?;
         place.put(fer_buffer_details {
             layout: fer_layout::of(&layout),
@@ -155,8 +165,8 @@ pub unsafe extern "C" fn fer_buffer_info(
     })
 }
 
-/// Copies a buffer's elements from the host, in their order: `len_bytes` is what
-/// fer_buffer_info says. Waits for the copy.
+/// Copies a buffer's elements from the host, in their order: `len_bytes` is the `bytes` of
+/// fer_buffer_info. Waits for the copy.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_upload_bytes(
@@ -172,8 +182,8 @@ pub unsafe extern "C" fn fer_upload_bytes(
     })
 }
 
-/// Copies a buffer's elements to the host, in their order: `len_bytes` is what
-/// fer_buffer_info says. Waits for the session's work.
+/// Copies a buffer's elements to the host, in their order: `len_bytes` is the `bytes` of
+/// fer_buffer_info. Waits for the session's work.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_download_bytes(
@@ -184,23 +194,23 @@ pub unsafe extern "C" fn fer_download_bytes(
 ) -> fer_status {
     with(session, buffer, |session, id| {
         // SAFETY: the caller's promise.
-        let room = unsafe { crate::pointers::Room::new("into", into.cast::<u8>(), len_bytes) }?;
+        let room = unsafe { crate::pointers::OutArray::new("into", into.cast::<u8>(), len_bytes) }?;
         check_len(session, id, len_bytes)?;
         room.put(&session.download_bytes(id)?);
         Ok(())
     })
 }
 
-/// Whether so many bytes are a buffer's.
+/// Checks a length against a buffer's.
 pub(crate) fn check_len(session: &Session, id: BufferId, len_bytes: u64) -> Result<()> {
     let layout = session.layout(id)?;
     if layout.bytes() == len_bytes {
         return Ok(());
     }
-    Err(Failure::new(
+    Err(CallFailure::new(
         fer_status::FER_ERROR_LAYOUT,
         format!(
-            "download {id} to {len_bytes} bytes: {:?} of {} are {}\ntry: room for as many, as fer_buffer_info says",
+            "download {id} to {len_bytes} bytes: {:?} of {} takes {}\ntry: room for the `bytes` of fer_buffer_info",
             layout.shape(),
             layout.dtype(),
             layout.bytes()
@@ -208,9 +218,8 @@ pub(crate) fn check_len(session: &Session, id: BufferId, len_bytes: u64) -> Resu
     ))
 }
 
-/// Queues a copy of `source`, a buffer of the session `from`, which may be the same one
-/// or one of another device. Both have one type and shape. Neither session is waited
-/// for.
+/// Queues a copy of `source`, a buffer of the session `from`, which may be the same one or one of
+/// another device. Both have the same type and shape. Does not wait for either session.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_copy_buffer(
@@ -226,7 +235,7 @@ pub extern "C" fn fer_copy_buffer(
     })
 }
 
-/// Queues that each byte of a buffer's elements becomes `byte`.
+/// Queues a fill of each byte of a buffer's elements with `byte`.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_fill_buffer(
@@ -239,8 +248,8 @@ pub extern "C" fn fer_fill_buffer(
     })
 }
 
-/// A buffer's address, for other libraries: that of its first element. It is good until
-/// the buffer is freed; what orders their work with the session's stream is theirs.
+/// Exports a buffer's address, that of its first element, for other libraries. It is valid until
+/// the buffer is freed; ordering their work with the session's stream is up to the caller.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_export_buffer_device_ptr(
@@ -250,31 +259,31 @@ pub unsafe extern "C" fn fer_export_buffer_device_ptr(
 ) -> fer_status {
     with(session, buffer, |session, id| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("address", address) }?;
+        let place = unsafe { OutPointer::new("address", address) }?;
         place.put(session.export(id)?.address.0);
         Ok(())
     })
 }
 
-/// Where it is between coming and going.
+/// State of an import that has not returned yet.
 const ARRIVING: u8 = 0;
 const HERE: u8 = 1;
 const GONE: u8 = 2;
 
-/// What is to be called once, when something of the program's is used no more.
-pub(crate) struct Deleter {
+/// A deleter to be called once, when an object of the program is not used any more.
+pub(crate) struct OnceDeleter {
     state: AtomicU8,
     deleter: fer_deleter,
     context: *mut c_void,
 }
 
-// SAFETY: `context` is only handed to `deleter`, which may be called in whatever
-// thread, as its type says.
-unsafe impl Send for Deleter {}
+// SAFETY: `context` is passed only to `deleter`, which may be called from any thread, by its
+// contract.
+unsafe impl Send for OnceDeleter {}
 // SAFETY: as above; the state is atomic.
-unsafe impl Sync for Deleter {}
+unsafe impl Sync for OnceDeleter {}
 
-impl Deleter {
+impl OnceDeleter {
     pub(crate) fn new(deleter: fer_deleter, context: *mut c_void) -> Self {
         Self {
             state: AtomicU8::new(ARRIVING),
@@ -285,36 +294,36 @@ impl Deleter {
 
     fn call(&self) {
         if let Some(deleter) = self.deleter {
-            // SAFETY: what came with it, called once: only who makes the state
-            // GONE from HERE, or HERE from GONE, comes here.
+            // SAFETY: the deleter with its context, called once: only the thread that changes the
+            // state to GONE from HERE, or finds GONE instead of ARRIVING, gets here.
             unsafe { deleter(self.context) }
         }
     }
 
-    /// It is used no more.
+    /// Marks the object as not used any more.
     pub(crate) fn end(&self) {
-        // As long as it is arriving the caller is not done, and calls by itself.
+        // While the import has not returned, the importing thread makes the call.
         if self.state.swap(GONE, AcqRel) == HERE {
             self.call();
         }
     }
 
-    /// The caller is told that it is there.
+    /// Marks the import as successful.
     pub(crate) fn arrive(&self) {
         let arrived = self.state.compare_exchange(ARRIVING, HERE, AcqRel, Acquire);
         if arrived.is_err() {
-            // It went before that: another thread has closed the session.
+            // The object is gone already: another thread has closed the session.
             self.call();
         }
     }
 }
 
-/// Somebody else's memory as a buffer of the session; `address` is where its first
-/// element lies. `deleter` is called with `context` once, when the last buffer there is
-/// freed and no work that was queued with it runs any more; NULL for none. If this fails
-/// it is not called, and the memory is the caller's as before.
+/// Imports memory of another owner as a buffer of the session; `address` is that of its first
+/// element. `deleter` is called with `context` once, when the last buffer in the memory is freed
+/// and all work that was queued with it is done; NULL for none. If this fails it is not called, and
+/// the memory still belongs to the caller.
 ///
-/// The device can use all that the layout reaches until then.
+/// The device must be able to use everything that the layout reaches until then.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_import_device_ptr(
@@ -325,17 +334,22 @@ pub unsafe extern "C" fn fer_import_device_ptr(
     context: *mut c_void,
     buffer: *mut fer_buffer,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (layout, place) = unsafe { (given("layout", layout)?, Place::new("buffer", buffer)?) };
+        let (layout, place) = unsafe {
+            (
+                read_pointer("layout", layout)?,
+                OutPointer::new("buffer", buffer)?,
+            )
+        };
         if address == 0 {
-            return Err(Failure::argument(
+            return Err(CallFailure::argument(
                 "address",
-                "it is 0, where no memory is\ntry: an address of the device",
+                "it is 0, which is not an address\ntry: an address of the device",
             ));
         }
         let open = SESSIONS.get("session", session)?;
-        let deleter = Arc::new(Deleter::new(deleter, context));
+        let deleter = Arc::new(OnceDeleter::new(deleter, context));
         let end = deleter.clone();
         // SAFETY: the caller's promise.
         let id = unsafe {

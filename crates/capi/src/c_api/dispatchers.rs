@@ -1,8 +1,7 @@
-//! Tasks for a kernel that stays on the device.
+//! Tasks for a resident kernel.
 //!
-//! Invariants: a ticket is of one dispatcher, and goes with it. A task that does not fit
-//! is an error of its own, which its ticket says; only what no task could mean is refused
-//! when it is submitted.
+//! Invariants: a ticket belongs to one dispatcher, and is freed with it. An invalid task fails by
+//! itself, which its ticket reports; only arguments without any meaning are refused on submission.
 
 use std::time::Duration;
 
@@ -16,37 +15,37 @@ use super::types::{
     fer_dispatcher_options, fer_job_state, fer_session, fer_task, fer_task_result, fer_ticket,
 };
 use crate::handles::{DISPATCHERS, SESSIONS, TICKETS, buffer as known};
-use crate::pointers::{Place, given, list};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::pointers::{OutPointer, list, read_pointer};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// A dispatcher as C holds it.
-pub(crate) struct Running {
+/// A dispatcher of the C interface.
+pub(crate) struct RunningDispatcher {
     pub(crate) session: u64,
     resident: Resident,
-    /// What was registered: its number, and its bytes.
+    /// The registered buffers: handle, and size.
     buffers: Vec<(BufferId, u64)>,
     options: DispatchOptions,
 }
 
-/// A task that was submitted, as C holds it.
-pub(crate) struct Ticket {
+/// A submitted task of the C interface.
+pub(crate) struct TaskTicket {
     pub(crate) dispatcher: u64,
     pub(crate) session: u64,
     job: TaskJob,
     task: fer_task,
-    /// Bytes of the buffer of each of its spans.
+    /// Size of the buffer of each of its spans, in bytes.
     sizes: Vec<u64>,
 }
 
-/// Fills in what fer_persistent_dispatcher_boot takes for NULL.
+/// Fills in the defaults, which fer_persistent_dispatcher_boot uses for NULL.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_dispatcher_defaults(
     options: *mut fer_dispatcher_options,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("options", options) }?;
+        let place = unsafe { OutPointer::new("options", options) }?;
         let it = DispatchOptions::default();
         place.put(fer_dispatcher_options {
             capacity: it.capacity,
@@ -61,21 +60,21 @@ pub unsafe extern "C" fn fer_dispatcher_defaults(
     })
 }
 
-/// Starts a kernel that stays on the session's device and takes tasks (fer_task_number)
-/// from rings in the host's memory, so that nothing is launched for a task. Tasks may
-/// touch the `count` buffers, which stay as long as the dispatcher may use them, also if
-/// their handles are freed; their elements lie side by side, from a multiple of 16 bytes
-/// on. `options` may be NULL, for those of fer_dispatcher_defaults.
+/// Starts a resident kernel on the session's device, which takes tasks (fer_task_number) from ring
+/// buffers in host memory, so that a task needs no launch. Tasks may access the `count` buffers,
+/// which stay allocated as long as the dispatcher may use them, even if their handles are freed;
+/// they are contiguous and aligned to 16 bytes. `options` may be NULL, for those of
+/// fer_dispatcher_defaults.
 ///
-/// The kernel begins behind the session's work. From then on the program orders tasks and
-/// other work with those buffers: it waits for the ones before it gives the others. While
-/// the kernel runs, what waits for the whole device waits for it: loading modules, a
-/// kernel's first launch, the first boot with other `capacity`, `priorities`, `threads` or
-/// `idle_ns` since a reboot. Stop it before. What is freed meanwhile and is not
-/// of the pool, and modules that are unloaded, go when no dispatcher runs any more.
+/// The kernel starts behind the session's work. From then on the program must order tasks and other
+/// work with those buffers: it waits for the ones before it submits the others. While the kernel
+/// runs, every wait for the whole device waits for it: loading modules, a kernel's first launch,
+/// the first boot with other `capacity`, `priorities`, `threads` or `idle_ns` since a reboot. Stop
+/// it before. Memory that is freed meanwhile and is not of the pool, and modules that are unloaded,
+/// are released when no dispatcher runs any more (deferred free).
 ///
-/// It ends by fer_dispatcher_stop, fer_dispatcher_free, or with its session, closed or
-/// rebooted, which lets it run what it was given.
+/// It is ended by fer_dispatcher_stop, fer_dispatcher_free, or with its session, closed or
+/// rebooted, which lets it run the submitted tasks.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_persistent_dispatcher_boot(
@@ -85,18 +84,18 @@ pub unsafe extern "C" fn fer_persistent_dispatcher_boot(
     count: u64,
     dispatcher: *mut fer_dispatcher,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (options, numbers, place) = unsafe {
             let options = match options.is_null() {
                 true => DispatchOptions::default(),
-                false => read_options(&given("options", options)?)?,
+                false => read_options(&read_pointer("options", options)?)?,
             };
             let numbers = list("buffers", buffers, count)?;
-            (options, numbers, Place::new("dispatcher", dispatcher)?)
+            (options, numbers, OutPointer::new("dispatcher", dispatcher)?)
         };
         let open = SESSIONS.get("session", session)?;
-        // They grow with what is read: how many there are is only what the caller says.
+        // They grow with the elements read: the caller's count is not trusted.
         let (mut ids, mut registered) = (Vec::new(), Vec::new());
         for (at, number) in numbers.iter().enumerate() {
             let id = known(&format!("buffers[{at}]"), *number)?;
@@ -106,12 +105,12 @@ pub unsafe extern "C" fn fer_persistent_dispatcher_boot(
         let booted = open.session.dispatcher(&TaskSet::standard(), &ids, options);
         let resident = booted.map_err(|error| match error {
             DispatchError::Value { why } => {
-                let what = format!("{why}\ntry: what fer_dispatcher_defaults fills in");
-                Failure::argument("options", what)
+                let what = format!("{why}\ntry: the values of fer_dispatcher_defaults");
+                CallFailure::argument("options", what)
             }
             error => error.into(),
         })?;
-        let running = Running {
+        let running = RunningDispatcher {
             session,
             resident,
             buffers: registered,
@@ -129,7 +128,7 @@ fn read_options(it: &fer_dispatcher_options) -> Result<DispatchOptions> {
             _ => ("options.watchdog_ns", "time"),
         };
         let what = format!("0 leaves no task any {unit}\ntry: fer_dispatcher_defaults");
-        return Err(Failure::argument(name, what));
+        return Err(CallFailure::argument(name, what));
     }
     Ok(DispatchOptions {
         capacity: it.capacity,
@@ -142,11 +141,11 @@ fn read_options(it: &fer_dispatcher_options) -> Result<DispatchOptions> {
     })
 }
 
-/// Gives a task to a dispatcher. Never waits: if the ring of its priority is full it is
-/// FER_ERROR_FULL, at once. What is wrong with a task is told by its ticket, and no other
-/// task notices; but a span of a buffer that was not registered, more spans than there
-/// are, and a priority that there is not are refused here. `ticket` may be NULL if nobody
-/// will ask after the task; else it is freed by fer_ticket_free, or with its dispatcher.
+/// Submits a task to a dispatcher. Never waits: if the ring of its priority is full it returns
+/// FER_ERROR_FULL at once. An invalid task is reported by its ticket, and does not affect other
+/// tasks; but a span of a buffer that was not registered, too many spans, and an invalid priority
+/// are refused here. `ticket` may be NULL if its result is not needed; else it is freed by
+/// fer_ticket_free, or with its dispatcher.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_dispatcher_submit(
@@ -154,29 +153,29 @@ pub unsafe extern "C" fn fer_dispatcher_submit(
     task: *const fer_task,
     ticket: *mut fer_ticket,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (task, place) = unsafe {
             let place = match ticket.is_null() {
                 true => None,
-                false => Some(Place::new("ticket", ticket)?),
+                false => Some(OutPointer::new("ticket", ticket)?),
             };
-            (given("task", task)?, place)
+            (read_pointer("task", task)?, place)
         };
         let running = DISPATCHERS.get("dispatcher", dispatcher)?;
         let (arguments, sizes) = running.read(&task)?;
-        // None is 0, and so is none that there is.
+        // 0 is no task, and wraps to an unknown number.
         let id = TaskId(task.task.wrapping_sub(1));
         let submitted = running.resident.submit(task.priority, id, &arguments);
         let job = submitted.map_err(|error| match error {
-            DispatchError::Value { why } => Failure::argument(
+            DispatchError::Value { why } => CallFailure::argument(
                 "task->priority",
-                format!("{why}\ntry: one below that, of which 0 is the highest"),
+                format!("{why}\ntry: a smaller number; 0 is the highest priority"),
             ),
             error => error.into(),
         })?;
         let Some(place) = place else { return Ok(()) };
-        let ticket = Ticket {
+        let ticket = TaskTicket {
             dispatcher,
             session: running.session,
             job,
@@ -188,13 +187,13 @@ pub unsafe extern "C" fn fer_dispatcher_submit(
     })
 }
 
-impl Running {
-    /// What a task is passed, and the bytes of the buffers of its spans.
+impl RunningDispatcher {
+    /// Converts a task's arguments; also returns the sizes of its spans' buffers.
     fn read(&self, task: &fer_task) -> Result<(TaskArgs, Vec<u64>)> {
         let spans = task.spans.get(..task.span_count as usize).ok_or_else(|| {
             let given = task.span_count;
-            let what = format!("{given} are more than a task has\ntry: at most {FER_TASK_SPANS}");
-            Failure::argument("task->span_count", what)
+            let what = format!("{given} are too many\ntry: at most {FER_TASK_SPANS}");
+            CallFailure::argument("task->span_count", what)
         })?;
         let mut arguments = task
             .words
@@ -213,10 +212,10 @@ impl Running {
                     "{id} is none of the {} buffers that the dispatcher was booted with\ntry: one of those",
                     self.buffers.len()
                 );
-                return Err(Failure::argument(&name, what));
+                return Err(CallFailure::argument(&name, what));
             };
             sizes.push(self.buffers[place].1);
-            // An end that is no number is beyond every buffer; that is the task's error.
+            // An end that overflows is beyond every buffer; the task reports that.
             let end = span.offset_bytes.checked_add(span.bytes);
             let bytes = match end {
                 Some(end) => span.offset_bytes..end,
@@ -228,8 +227,8 @@ impl Running {
     }
 }
 
-impl Ticket {
-    fn failure(&self, error: &TaskError) -> Failure {
+impl TaskTicket {
+    fn failure(&self, error: &TaskError) -> CallFailure {
         let status = match error {
             TaskError::Cancelled => fer_status::FER_ERROR_CANCELLED,
             TaskError::Stopped => fer_status::FER_ERROR_ENDED,
@@ -243,8 +242,8 @@ impl Ticket {
             let (number, most) = (self.task.task, StandardTask::ALL.len());
             let what = format!("there is no task {number}\ntry: 1 to {most} (fer_task_number)");
             return match error {
-                TaskError::Unknown { .. } => Failure::new(status, what),
-                error => Failure::new(status, format!("task {number}: {error}")),
+                TaskError::Unknown { .. } => CallFailure::new(status, what),
+                error => CallFailure::new(status, format!("task {number}: {error}")),
             };
         };
         let why = match error {
@@ -252,7 +251,7 @@ impl Ticket {
             TaskError::OutOfBounds => self.what_is_outside(task),
             error => error.to_string(),
         };
-        Failure::new(status, format!("task {}: {why}", task.name()))
+        CallFailure::new(status, format!("task {}: {why}", task.name()))
     }
 
     fn task(&self) -> Option<StandardTask> {
@@ -260,7 +259,7 @@ impl Ticket {
         all.find(|it| it.id() == TaskId(self.task.task.wrapping_sub(1)))
     }
 
-    /// Which span it was, in words.
+    /// Describes which span was invalid.
     fn what_is_outside(&self, task: StandardTask) -> String {
         let spans = self.task.spans.iter().zip(&self.sizes);
         for (at, (span, size)) in spans.enumerate() {
@@ -268,12 +267,12 @@ impl Ticket {
             let end = from.checked_add(bytes);
             if end.is_none_or(|end| end > *size) {
                 return format!(
-                    "span {at}: {bytes} bytes from {from} on are not within a buffer of {size}\ntry: spans within it"
+                    "span {at}: {bytes} bytes from {from} on are outside its buffer of {size}\ntry: a span inside it"
                 );
             }
             if (from | bytes) % 4 != 0 {
                 return format!(
-                    "span {at}: {bytes} bytes from {from} on are no whole elements\ntry: multiples of 4"
+                    "span {at}: {bytes} bytes from {from} on are not whole elements\ntry: multiples of 4"
                 );
             }
         }
@@ -299,24 +298,24 @@ fn limit(timeout_ns: u64) -> Duration {
     }
 }
 
-/// How far a task is: `state` gets a fer_job_state. Never waits.
+/// Returns a task's state: `state` is set to a fer_job_state. Never waits.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_ticket_status(ticket: fer_ticket, state: *mut u32) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("state", state) }?;
+        let place = unsafe { OutPointer::new("state", state) }?;
         place.put(TICKETS.get("ticket", ticket)?.state() as u32);
         Ok(())
     })
 }
 
-/// Waits for a task, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: until it is
-/// over). Answers with what it came to, the same however often it is asked; or with
-/// FER_ERROR_TIMEOUT, and it goes on. `result` may be NULL.
+/// Waits for a task, up to `timeout_ns` nanoseconds (FER_WAIT_FOREVER: until it is over). Returns
+/// its result, the same for each call; or FER_ERROR_TIMEOUT, and the task goes on. `result` may be
+/// NULL.
 ///
-/// Short waits are the rule, so the first fraction of a millisecond is spent looking. Who
-/// waits also watches: see `watchdog_ns`.
+/// Short waits are the rule, so the first fraction of a millisecond is spent spinning. A waiting
+/// thread also runs the watchdog: see `watchdog_ns`.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_ticket_wait(
@@ -324,11 +323,11 @@ pub unsafe extern "C" fn fer_ticket_wait(
     timeout_ns: u64,
     result: *mut fer_task_result,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let place = match result.is_null() {
             true => None,
             // SAFETY: the caller's promise.
-            false => Some(unsafe { Place::new("result", result) }?),
+            false => Some(unsafe { OutPointer::new("result", result) }?),
         };
         let ticket = TICKETS.get("ticket", ticket)?;
         let TaskDone { value, steps } = ticket
@@ -343,37 +342,37 @@ pub unsafe extern "C" fn fer_ticket_wait(
     })
 }
 
-/// Asks that a task end: one that was not begun is not, one that runs ends in the middle.
-/// Its ticket says what became of it.
+/// Requests a task's cancellation: one that was not begun will not be, a running one ends in the
+/// middle. Its ticket reports the outcome.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_ticket_cancel(ticket: fer_ticket) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         TICKETS.get("ticket", ticket)?.job.cancel();
         Ok(())
     })
 }
 
-/// Ends a ticket. The task goes on.
+/// Frees a ticket. The task goes on.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_ticket_free(ticket: fer_ticket) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         TICKETS.remove("ticket", ticket)?;
         Ok(())
     })
 }
 
-/// How much a dispatcher had to do, and has. Never waits.
+/// Returns counters of a dispatcher. Never waits.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_dispatcher_info(
     dispatcher: fer_dispatcher,
     details: *mut fer_dispatcher_details,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("details", details) }?;
+        let place = unsafe { OutPointer::new("details", details) }?;
         let running = DISPATCHERS.get("dispatcher", dispatcher)?;
         let stats = running.resident.stats();
         place.put(fer_dispatcher_details {
@@ -391,28 +390,28 @@ pub unsafe extern "C" fn fer_dispatcher_info(
     })
 }
 
-/// Takes no more tasks, lets the kernel run those that it was given, and waits until it
-/// has ended, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: as long as it
-/// takes). FER_ERROR_TIMEOUT if it has not: it goes on, and this may be asked again. Its
-/// buffers are let go of then; its tickets stay.
+/// Refuses new tasks, lets the kernel run the submitted ones, and waits until it has exited, up to
+/// `timeout_ns` nanoseconds (FER_WAIT_FOREVER: as long as it takes). FER_ERROR_TIMEOUT if it has
+/// not: it goes on, and this may be called again. Its buffers are released then; its tickets
+/// remain.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_dispatcher_stop(dispatcher: fer_dispatcher, timeout_ns: u64) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let running = DISPATCHERS.get("dispatcher", dispatcher)?;
         Ok(running.resident.stop(limit(timeout_ns))?)
     })
 }
 
-/// Ends a dispatcher, its handle and its tickets. If it was not stopped before, the kernel
-/// ends after the task that it runs, and the others are given up.
+/// Ends a dispatcher, its handle and its tickets. If it was not stopped before, the kernel exits
+/// after the running task, and the others are dropped.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_dispatcher_free(dispatcher: fer_dispatcher) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let running = DISPATCHERS.remove("dispatcher", dispatcher)?;
         let tickets = TICKETS.take(|ticket| ticket.dispatcher == dispatcher);
-        // Also if another thread is just submitting: it hears that it has ended.
+        // Also if another thread is just submitting: that gets an error.
         running.resident.abandon()?;
         drop(tickets);
         Ok(())

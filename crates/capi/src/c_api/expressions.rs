@@ -1,35 +1,35 @@
 //! Expressions over a session's buffers, as text.
 //!
-//! Invariant: what is wrong with a text, or with what it is given, is said before there is
-//! memory for what comes of it. Elsewhere: the text (`fercuda_jit::text`), what is compiled
-//! and kept (`fercuda_jit`).
+//! Invariant: an invalid text or argument is reported before outputs are allocated. Elsewhere: the
+//! parser (`fercuda_jit::text`), the compiler and its caches (`fercuda_jit`).
 
 use core::ffi::c_char;
 
-use fercuda_runtime::jit::{Graph, text as texts};
+use fercuda_runtime::jit::{ExprGraph, text as texts};
 use fercuda_runtime::{BufferId, Regime, Session};
 
 use super::types::{fer_named_buffer, fer_session};
 use crate::handles::{CAPTURES, SESSIONS, buffer as known};
-use crate::pointers::{Room, list, text};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::pointers::{OutArray, list, text};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// Computes expressions over buffers, behind the session's work: `t = a + 0.5; y = softmax(t)`.
-/// What is said at once is fused, and compiled when it is first seen; that is kept, also for
-/// the next process. Returns before the device has done it. crates/jit/README.md has the
-/// grammar, every function and what each promises of its roundings.
+/// Evaluates expressions over buffers, behind the session's work: `t = a + 0.5; y = softmax(t)`.
+/// The expressions of one call are fused, and compiled on first use; the code is cached, also for
+/// other processes. Returns before the device is done. crates/jit/README.md has the grammar, and
+/// every function with its rounding.
 ///
-/// `inputs` says which buffers the names in the text are. `outputs` names each output of the
-/// text, which are the statements that no later one uses: with a buffer of the session's it is
-/// computed into that, with 0 into a new one of the pool, whose handle is put in its place.
-/// An output may be an input where each element is computed from that in its place. Buffers
-/// may be views; shapes are broadcast, and types never mixed: `f16(x)` casts.
+/// `inputs` binds the names in the text to buffers. `outputs` names each output of the text, which
+/// are the statements that no later one uses: with a buffer of the session it is computed into
+/// that, with 0 into a new one of the pool, whose handle replaces the 0. An output may be an input
+/// if each element is computed from the element at the same place. Buffers may be views; shapes are
+/// broadcast, and types are never converted implicitly: `f16(x)` casts.
 ///
-/// In the session's place there may be a fer_capture. Then nothing is computed, and it is a
-/// part of what is captured; an output that lies where it must not is told when that is finished.
+/// Instead of the session a fer_capture may be passed. Then nothing is computed, and the evaluation
+/// becomes a part of the capture; an invalid overlap of an output is reported when that is
+/// finished.
 ///
-/// FER_ERROR_EXPRESSION, with line and column, if the text says nothing that can be computed,
-/// or other outputs than those that are named.
+/// FER_ERROR_EXPRESSION, with line and column, if the text is invalid, or its outputs differ from
+/// those named.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_evaluate(
@@ -40,14 +40,14 @@ pub unsafe extern "C" fn fer_evaluate(
     outputs: *mut fer_named_buffer,
     output_count: u64,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise; outputs are copied before there is room to write them.
         let (expression, inputs, wanted, room) = unsafe {
             (
                 text("expression", expression)?,
                 list("inputs", inputs, input_count)?,
                 list("outputs", outputs.cast_const(), output_count)?.to_vec(),
-                Room::new("outputs", outputs, output_count)?,
+                OutArray::new("outputs", outputs, output_count)?,
             )
         };
         let capture = match CAPTURES.may_have(session) {
@@ -56,12 +56,12 @@ pub unsafe extern "C" fn fer_evaluate(
         };
         let of = capture.as_ref().map_or(session, |capture| capture.session);
         let open = SESSIONS.get("session", of)?;
-        // SAFETY: that names are texts is a part of the caller's promise.
+        // SAFETY: that names are texts is part of the caller's promise.
         let (mut graph, bound) = unsafe { bind(&open.session, inputs) }?;
         texts::parse(&mut graph, expression).map_err(|error| refused(error.to_string()))?;
         // SAFETY: as above.
         let places = unsafe { places(&open.session, &mut graph, &wanted) }?;
-        let mut made = Made::of(&open.session);
+        let mut made = UnkeptBuffers::of(&open.session);
         let mut done = wanted.clone();
         let layouts: Vec<_> = graph.outputs().map(|(_, layout)| *layout).collect();
         let mut ids = Vec::with_capacity(places.len());
@@ -83,16 +83,19 @@ pub unsafe extern "C" fn fer_evaluate(
     })
 }
 
-fn refused(what: String) -> Failure {
-    Failure::new(fer_status::FER_ERROR_EXPRESSION, what)
+fn refused(what: String) -> CallFailure {
+    CallFailure::new(fer_status::FER_ERROR_EXPRESSION, what)
 }
 
-/// A graph with these inputs.
+/// Creates a graph with these inputs.
 ///
 /// # Safety
-/// Names are null or texts, which nobody writes meanwhile.
-unsafe fn bind(session: &Session, inputs: &[fer_named_buffer]) -> Result<(Graph, Vec<BufferId>)> {
-    let mut graph = Graph::new();
+/// Names are null or texts, which no thread writes meanwhile.
+unsafe fn bind(
+    session: &Session,
+    inputs: &[fer_named_buffer],
+) -> Result<(ExprGraph, Vec<BufferId>)> {
+    let mut graph = ExprGraph::new();
     let mut bound = Vec::with_capacity(inputs.len());
     for (at, it) in inputs.iter().enumerate() {
         // SAFETY: the promise of this function's caller.
@@ -105,13 +108,13 @@ unsafe fn bind(session: &Session, inputs: &[fer_named_buffer]) -> Result<(Graph,
     Ok((graph, bound))
 }
 
-/// For each output of the graph which one of those wanted it is, and its buffer if there is one.
+/// For each output of the graph, its index among those wanted, and its buffer if there is one.
 ///
 /// # Safety
 /// As for [`bind`].
 unsafe fn places(
     session: &Session,
-    graph: &mut Graph,
+    graph: &mut ExprGraph,
     wanted: &[fer_named_buffer],
 ) -> Result<Vec<(usize, Option<BufferId>)>> {
     let mut named: Vec<(&str, Option<BufferId>)> = Vec::with_capacity(wanted.len());
@@ -146,7 +149,7 @@ unsafe fn places(
         let at = named.iter().position(|(other, _)| *other == name);
         let at = at.ok_or_else(|| {
             refused(format!(
-                "nobody wants the output {name:?}\ntry: it among the outputs, or a text without it"
+                "the output {name:?} is not among those named\ntry: to name it, or a text without it"
             ))
         })?;
         Ok((at, named[at].1))
@@ -154,13 +157,13 @@ unsafe fn places(
     graph.outputs().map(place).collect()
 }
 
-/// Buffers that go again unless they are kept.
-struct Made<'s> {
+/// Buffers that are freed on drop unless they are kept.
+struct UnkeptBuffers<'s> {
     session: &'s Session,
     ids: Vec<BufferId>,
 }
 
-impl<'s> Made<'s> {
+impl<'s> UnkeptBuffers<'s> {
     fn of(session: &'s Session) -> Self {
         let ids = Vec::new();
         Self { session, ids }
@@ -176,10 +179,10 @@ impl<'s> Made<'s> {
     }
 }
 
-impl Drop for Made<'_> {
+impl Drop for UnkeptBuffers<'_> {
     fn drop(&mut self) {
         for id in self.ids.drain(..) {
-            // That the session has ended meanwhile is what is told.
+            // If the session has ended meanwhile, that is the error reported.
             drop(self.session.free(id));
         }
     }

@@ -1,11 +1,11 @@
-//! A session's graphs: what is said once under a key, and replayed; and blocks of arguments,
-//! which change from replay to replay.
+//! A session's graphs, captured once under a key and replayed; and argument blocks, whose values
+//! change from replay to replay.
 //!
-//! Invariants: what a capture is given is looked up and held at once, and captured all
-//! together when it is finished; so captures belong to no thread, and work of others gets
-//! into none. A capture whose key was invalidated since it began keeps no graph.
+//! Invariants: the work of a capture is resolved and retained at once, and captured all together
+//! when it is finished; so captures belong to no thread, and other threads' work gets into none. A
+//! capture whose key was invalidated since it began keeps no graph.
 //!
-//! Elsewhere: what a launch takes (`launches`).
+//! Elsewhere: arguments of a launch (`launches`).
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,30 +22,30 @@ use super::types::{
     fer_graph_times, fer_graphs, fer_graphs_details, fer_session,
 };
 use crate::handles::{ARGUMENTS, CAPTURES, GRAPHS, SESSIONS};
-use crate::pointers::{Place, given, list};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::pointers::{OutPointer, list, read_pointer};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// Bytes of an argument's word.
+/// Size of a word of an argument block.
 const WORD_BYTES: u64 = 4;
-/// A block has at most so many bytes: what changes from step to step is small.
+/// Maximum size of a block: values that change from step to step are small.
 const MOST_BLOCK_BYTES: u64 = 1 << 20;
-/// At most so many pushes of it are under way.
+/// Maximum number of pushes in flight.
 const MOST_PUSHES: u64 = 1 << 16;
 
-/// A key as the cache has it.
+/// A key, as the cache uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Words {
+struct GraphKeyWords {
     generation: u64,
     words: [u64; FER_KEY_WORDS],
 }
 
-impl Key for Words {
+impl Key for GraphKeyWords {
     fn generation(&self) -> u64 {
         self.generation
     }
 }
 
-impl From<fer_graph_key> for Words {
+impl From<fer_graph_key> for GraphKeyWords {
     fn from(it: fer_graph_key) -> Self {
         Self {
             generation: it.generation,
@@ -54,45 +54,45 @@ impl From<fer_graph_key> for Words {
     }
 }
 
-/// Graphs as C holds them.
-pub(crate) struct Cached {
+/// A graph cache of the C interface.
+pub(crate) struct CachedGraphs {
     pub(crate) session: u64,
-    graphs: Graphs<Words>,
-    /// Captures that have begun, and perhaps ended.
-    begun: Mutex<Vec<Weak<Capture>>>,
+    graphs: Graphs<GraphKeyWords>,
+    /// Captures that have begun, some of which may have ended.
+    begun: Mutex<Vec<Weak<OpenCapture>>>,
 }
 
-/// A capture as C holds it.
-pub(crate) struct Capture {
+/// A capture of the C interface.
+pub(crate) struct OpenCapture {
     pub(crate) session: u64,
     pub(crate) graphs: u64,
-    cached: Arc<Cached>,
-    key: Words,
-    /// What the graph is to do; none once it has ended.
-    steps: Mutex<Option<Vec<Step>>>,
+    cached: Arc<CachedGraphs>,
+    key: GraphKeyWords,
+    /// Work of the graph; `None` once the capture has ended.
+    steps: Mutex<Option<Vec<CaptureStep>>>,
     is_invalidated: AtomicBool,
 }
 
-/// A part of what a graph is to do.
-pub(crate) enum Step {
+/// A piece of work of a graph.
+pub(crate) enum CaptureStep {
     Launch(PreparedLaunch),
     Evaluation(Evaluation),
 }
 
-impl From<PreparedLaunch> for Step {
+impl From<PreparedLaunch> for CaptureStep {
     fn from(launch: PreparedLaunch) -> Self {
         Self::Launch(launch)
     }
 }
 
-impl From<Evaluation> for Step {
+impl From<Evaluation> for CaptureStep {
     fn from(evaluation: Evaluation) -> Self {
         Self::Evaluation(evaluation)
     }
 }
 
-/// A block of arguments as C holds it.
-pub(crate) struct Block {
+/// An argument block of the C interface.
+pub(crate) struct OpenArguments {
     pub(crate) session: u64,
     block: Arguments,
     words: Field<u32>,
@@ -102,7 +102,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a session's graphs may count for, if the program does not say.
+/// Budget of a cache; the default for 0.
 fn budget(bytes: u64) -> Budget {
     match bytes {
         0 => Budget::default(),
@@ -113,9 +113,9 @@ fn budget(bytes: u64) -> Budget {
     }
 }
 
-/// A cache of graphs of the session. Together they count for at most `budget_bytes`, 8 KiB for
-/// each node; 0 is 1 GiB. The least recently used go first. Freed by fer_graphs_free, or with
-/// the session.
+/// Opens a graph cache of the session. The graphs count for at most `budget_bytes` together, 8 KiB
+/// for each node; 0 means 1 GiB. The least recently used are evicted first. Freed by
+/// fer_graphs_free, or with the session.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_graphs_open(
@@ -123,11 +123,11 @@ pub unsafe extern "C" fn fer_graphs_open(
     budget_bytes: u64,
     graphs: *mut fer_graphs,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("graphs", graphs) }?;
+        let place = unsafe { OutPointer::new("graphs", graphs) }?;
         let open = SESSIONS.get("session", session)?;
-        let cached = Cached {
+        let cached = CachedGraphs {
             session,
             graphs: open.session.graphs(budget(budget_bytes))?,
             begun: Mutex::default(),
@@ -137,11 +137,11 @@ pub unsafe extern "C" fn fer_graphs_open(
     })
 }
 
-/// Ends graphs, behind their last replay, their captures, and their handle.
+/// Frees a graph cache: its graphs, behind their last replay, its captures, and its handle.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_graphs_free(graphs: fer_graphs) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let cached = GRAPHS.remove("graphs", graphs)?;
         for (_, capture) in CAPTURES.take(|capture| capture.graphs == graphs) {
             capture.end();
@@ -151,16 +151,16 @@ pub extern "C" fn fer_graphs_free(graphs: fer_graphs) -> fer_status {
     })
 }
 
-impl Cached {
-    fn begin(&self, capture: &Arc<Capture>) {
+impl CachedGraphs {
+    fn begin(&self, capture: &Arc<OpenCapture>) {
         let mut begun = lock(&self.begun);
         begun.retain(|it| it.strong_count() > 0);
         begun.push(Arc::downgrade(capture));
     }
 
-    /// To be done before the cache is told: what begins to be captured in between is found
-    /// there.
-    fn invalidate(&self, which: impl Fn(&Words) -> bool) {
+    /// Invalidates captures. Call this before the cache is invalidated: a capture that begins in
+    /// between is found there.
+    fn invalidate(&self, which: impl Fn(&GraphKeyWords) -> bool) {
         for capture in lock(&self.begun).iter().filter_map(Weak::upgrade) {
             if which(&capture.key) {
                 capture.is_invalidated.store(true, Relaxed);
@@ -169,16 +169,16 @@ impl Cached {
     }
 }
 
-fn just_ended() -> Failure {
-    Failure::new(
+fn just_ended() -> CallFailure {
+    CallFailure::new(
         fer_status::FER_ERROR_STALE_HANDLE,
         "the capture has just ended\ntry: another one",
     )
 }
 
-impl Capture {
-    /// Adds work.
-    pub(crate) fn add(&self, ready: impl Into<Step>) -> Result<()> {
+impl OpenCapture {
+    /// Adds work to the capture.
+    pub(crate) fn add(&self, ready: impl Into<CaptureStep>) -> Result<()> {
         match &mut *lock(&self.steps) {
             Some(steps) => {
                 steps.push(ready.into());
@@ -188,16 +188,16 @@ impl Capture {
         }
     }
 
-    /// From now on it takes no work; what it was given.
-    pub(crate) fn end(&self) -> Option<Vec<Step>> {
+    /// Ends the capture; returns its work.
+    pub(crate) fn end(&self) -> Option<Vec<CaptureStep>> {
         lock(&self.steps).take()
     }
 }
 
-/// Begins to capture what is to be kept under a key. fer_ptxlaunch_submit and fer_evaluate, given
-/// the capture in the session's place, make launches part of it; nothing is launched. It ends by
-/// fer_capture_finish or fer_capture_discard, or with its graphs. Other work goes on
-/// meanwhile, and is no part of it; nor does it matter which threads call.
+/// Begins to capture a graph under a key. fer_ptxlaunch_submit and fer_evaluate, given the capture
+/// instead of the session, add launches to it; nothing is launched. It is ended by
+/// fer_capture_finish or fer_capture_discard, or with its graphs. Other work goes on meanwhile, and
+/// is not captured; the calls may come from any thread.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_capture_begin(
@@ -205,11 +205,16 @@ pub unsafe extern "C" fn fer_capture_begin(
     key: *const fer_graph_key,
     capture: *mut fer_capture,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (key, place) = unsafe { (given("key", key)?, Place::new("capture", capture)?) };
+        let (key, place) = unsafe {
+            (
+                read_pointer("key", key)?,
+                OutPointer::new("capture", capture)?,
+            )
+        };
         let cached = GRAPHS.get("graphs", graphs)?;
-        let capture = Capture {
+        let capture = OpenCapture {
             session: cached.session,
             graphs,
             cached: cached.clone(),
@@ -224,39 +229,39 @@ pub unsafe extern "C" fn fer_capture_begin(
     })
 }
 
-/// Ends a capture and keeps its graph under its key, in place of what was there, sent to the
-/// device. The graph holds the buffers and kernels that it uses, also if their handles end.
+/// Ends a capture, uploads its graph to the device and keeps it under its key, replacing an earlier
+/// one. The graph retains the buffers and kernels that it uses, even if their handles are freed.
 /// `record` may be NULL.
 ///
-/// If this fails the capture has ended all the same, and what was under the key stays:
-/// FER_ERROR_GRAPH if the key was invalidated since it began, FER_ERROR_LIMIT if no budget but a
-/// larger one has room.
+/// If this fails the capture has ended all the same, and an earlier graph is kept: FER_ERROR_GRAPH
+/// if the key was invalidated since it began, FER_ERROR_LIMIT if the graph exceeds the whole
+/// budget.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_capture_finish(
     capture: fer_capture,
     record: *mut fer_graph_record,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let place = match record.is_null() {
             true => None,
             // SAFETY: the caller's promise.
-            false => Some(unsafe { Place::new("record", record) }?),
+            false => Some(unsafe { OutPointer::new("record", record) }?),
         };
         let capture = CAPTURES.remove("capture", capture)?;
         let steps = capture.end().ok_or_else(just_ended)?;
         let options = RecordOptions::default();
         let recorded = capture.cached.graphs.record(capture.key, options, |it| {
-            // What is invalidated from here on the cache sees.
+            // Later invalidations are seen by the cache.
             if capture.is_invalidated.load(Relaxed) {
                 return Err(GraphError::Invalidated.into());
             }
             for step in &steps {
                 match step {
-                    // SAFETY: that the kernel touches what it may, whenever the graph is
-                    // replayed, is the promise of who has added it.
-                    Step::Launch(launch) => unsafe { launch.run(it.stream()) }?,
-                    Step::Evaluation(evaluation) => evaluation.record(it)?,
+                    // SAFETY: that the kernel accesses only what it may, whenever the graph is
+                    // replayed, was promised when the launch was added.
+                    CaptureStep::Launch(launch) => unsafe { launch.run(it.stream()) }?,
+                    CaptureStep::Evaluation(evaluation) => evaluation.record(it)?,
                 }
             }
             Ok(())
@@ -280,18 +285,18 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Ends a capture without a graph.
+/// Ends a capture without keeping a graph.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_capture_discard(capture: fer_capture) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         drop(CAPTURES.remove("capture", capture)?.end());
         Ok(())
     })
 }
 
-/// Queues all work of the graph under a key behind the session's: `was_there` gets 1 if
-/// there is one, else 0, and nothing is queued.
+/// Replays the graph under a key behind the session's work: `was_there` is set to 1 if there is
+/// one, else 0, and nothing is queued.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_graph_replay(
@@ -299,16 +304,21 @@ pub unsafe extern "C" fn fer_graph_replay(
     key: *const fer_graph_key,
     was_there: *mut u32,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (key, place) = unsafe { (given("key", key)?, Place::new("was_there", was_there)?) };
+        let (key, place) = unsafe {
+            (
+                read_pointer("key", key)?,
+                OutPointer::new("was_there", was_there)?,
+            )
+        };
         let cached = GRAPHS.get("graphs", graphs)?;
         place.put(u32::from(cached.graphs.replay(&key.into())?));
         Ok(())
     })
 }
 
-/// The same, waits until it is done, and says how long it took.
+/// As fer_graph_replay, waits until it is done, and returns its durations.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_graph_replay_timed(
@@ -317,13 +327,13 @@ pub unsafe extern "C" fn fer_graph_replay_timed(
     times: *mut fer_graph_times,
     was_there: *mut u32,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (key, place, found) = unsafe {
             (
-                given("key", key)?,
-                Place::new("times", times)?,
-                Place::new("was_there", was_there)?,
+                read_pointer("key", key)?,
+                OutPointer::new("times", times)?,
+                OutPointer::new("was_there", was_there)?,
             )
         };
         let cached = GRAPHS.get("graphs", graphs)?;
@@ -343,8 +353,8 @@ pub unsafe extern "C" fn fer_graph_replay_timed(
     })
 }
 
-/// Lets go of the graph under a key, behind its last replay, and of those that are being
-/// captured for it. `count` gets how many there were to replay, and may be NULL.
+/// Drops the graph under a key, behind its last replay, and captures in progress for it. `count` is
+/// set to the number of graphs dropped, and may be NULL.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_graph_invalidate(
@@ -355,8 +365,8 @@ pub unsafe extern "C" fn fer_graph_invalidate(
     // SAFETY: the caller's promise.
     unsafe {
         invalidated(graphs, count, || {
-            let key = Words::from(given("key", key)?);
-            Ok(move |cached: &Cached| {
+            let key = GraphKeyWords::from(read_pointer("key", key)?);
+            Ok(move |cached: &CachedGraphs| {
                 cached.invalidate(|it| *it == key);
                 u64::from(cached.graphs.invalidate(&key))
             })
@@ -364,7 +374,7 @@ pub unsafe extern "C" fn fer_graph_invalidate(
     }
 }
 
-/// The same of all graphs whose keys are of a generation.
+/// The same for all graphs of a generation.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_graphs_invalidate_generation(
@@ -375,7 +385,7 @@ pub unsafe extern "C" fn fer_graphs_invalidate_generation(
     // SAFETY: the caller's promise.
     unsafe {
         invalidated(graphs, count, || {
-            Ok(move |cached: &Cached| {
+            Ok(move |cached: &CachedGraphs| {
                 cached.invalidate(|it| it.generation == generation);
                 cached.graphs.invalidate_generation(generation) as u64
             })
@@ -383,7 +393,7 @@ pub unsafe extern "C" fn fer_graphs_invalidate_generation(
     }
 }
 
-/// The same of all graphs.
+/// The same for all graphs.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_graphs_invalidate_all(
@@ -393,7 +403,7 @@ pub unsafe extern "C" fn fer_graphs_invalidate_all(
     // SAFETY: the caller's promise.
     unsafe {
         invalidated(graphs, count, || {
-            Ok(|cached: &Cached| {
+            Ok(|cached: &CachedGraphs| {
                 cached.invalidate(|_| true);
                 cached.graphs.invalidate_all() as u64
             })
@@ -403,16 +413,16 @@ pub unsafe extern "C" fn fer_graphs_invalidate_all(
 
 /// # Safety
 /// `count` is null or has room.
-unsafe fn invalidated<W: FnOnce(&Cached) -> u64>(
+unsafe fn invalidated<W: FnOnce(&CachedGraphs) -> u64>(
     graphs: fer_graphs,
     count: *mut u64,
     work: impl FnOnce() -> Result<W>,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let place = match count.is_null() {
             true => None,
             // SAFETY: the caller's promise.
-            false => Some(unsafe { Place::new("count", count) }?),
+            false => Some(unsafe { OutPointer::new("count", count) }?),
         };
         let work = work()?;
         let count = work(&*GRAPHS.get("graphs", graphs)?);
@@ -423,16 +433,16 @@ unsafe fn invalidated<W: FnOnce(&Cached) -> u64>(
     })
 }
 
-/// What graphs there are, and what has been done. Never waits.
+/// Returns counters of a graph cache. Never waits.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_graphs_info(
     graphs: fer_graphs,
     details: *mut fer_graphs_details,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("details", details) }?;
+        let place = unsafe { OutPointer::new("details", details) }?;
         let stats = GRAPHS.get("graphs", graphs)?.graphs.stats();
         place.put(fer_graphs_details {
             entries: stats.entries as u64,
@@ -448,10 +458,10 @@ pub unsafe extern "C" fn fer_graphs_info(
     })
 }
 
-/// Device memory of `bytes` for what changes from replay to replay, such as a token and its
-/// position: a multiple of 4, at most 1 MiB, at first all 0. `buffer` gets a buffer of it, for
-/// kernels and views, which ends with the block. `pushes` of it may be under way, 1 to 65536.
-/// Freed by fer_arguments_free, or with the session.
+/// Allocates an argument block: `bytes` of device memory for values that change from replay to
+/// replay, such as a token and its position; a multiple of 4, at most 1 MiB, initially all zeros.
+/// `buffer` is set to a buffer of it, for kernels and views, which is freed with the block. Up to
+/// `pushes` of it may be in flight, 1 to 65536. Freed by fer_arguments_free, or with the session.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_arguments_open(
@@ -461,28 +471,28 @@ pub unsafe extern "C" fn fer_arguments_open(
     arguments: *mut fer_arguments,
     buffer: *mut fer_buffer,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (place, of_buffer) = unsafe {
             (
-                Place::new("arguments", arguments)?,
-                Place::new("buffer", buffer)?,
+                OutPointer::new("arguments", arguments)?,
+                OutPointer::new("buffer", buffer)?,
             )
         };
         let open = SESSIONS.get("session", session)?;
         if !bytes.is_multiple_of(WORD_BYTES) || !(WORD_BYTES..=MOST_BLOCK_BYTES).contains(&bytes) {
             let what = format!("{bytes}\ntry: a multiple of 4, 4 to {MOST_BLOCK_BYTES}");
-            return Err(Failure::argument("bytes", what));
+            return Err(CallFailure::argument("bytes", what));
         }
         if !(1..=MOST_PUSHES).contains(&pushes) {
             let what = format!("{pushes}\ntry: 1 to {MOST_PUSHES}");
-            return Err(Failure::argument("pushes", what));
+            return Err(CallFailure::argument("pushes", what));
         }
         let mut layout = BlockLayout::new();
         let words = layout.array("words", (bytes / WORD_BYTES) as usize);
         let block = open.session.arguments(layout, pushes as usize)?;
         let whole = block.whole();
-        let block = Block {
+        let block = OpenArguments {
             session,
             block,
             words,
@@ -493,8 +503,8 @@ pub unsafe extern "C" fn fer_arguments_open(
     })
 }
 
-/// Sets a part of a block for the next push: `len_bytes` from `offset_bytes` on, both
-/// multiples of 4. A push that another thread makes meanwhile may have a part of them.
+/// Sets a part of a block for the next push: `len_bytes` from `offset_bytes` on, both multiples of
+/// 4. A concurrent push of another thread may copy a part of them.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_arguments_set(
@@ -503,7 +513,7 @@ pub unsafe extern "C" fn fer_arguments_set(
     bytes: *const c_void,
     len_bytes: u64,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let bytes = unsafe { list("bytes", bytes.cast::<u8>(), len_bytes) }?;
         let block = ARGUMENTS.get("arguments", arguments)?;
@@ -511,10 +521,10 @@ pub unsafe extern "C" fn fer_arguments_set(
         let all = block.words.len() as u64 * WORD_BYTES;
         let are_words = (offset_bytes | len_bytes).is_multiple_of(WORD_BYTES);
         if !are_words || end.is_none_or(|end| end > all) {
-            return Err(Failure::new(
+            return Err(CallFailure::new(
                 fer_status::FER_ERROR_LAYOUT,
                 format!(
-                    "{len_bytes} bytes from {offset_bytes} on are no words of a block of {all}\ntry: multiples of 4 within it"
+                    "{len_bytes} bytes from {offset_bytes} on are not words of a block of {all}\ntry: multiples of 4 inside it"
                 ),
             ));
         }
@@ -528,20 +538,20 @@ pub unsafe extern "C" fn fer_arguments_set(
     })
 }
 
-/// Queues a copy of all that was set, behind the session's work: replays after it see it, and
-/// those before it do not. Waits only if the device is more pushes behind than the block was
-/// made for, or if jobs wait on the host.
+/// Queues a copy of the block's values, behind the session's work: replays after it see them,
+/// earlier ones do not. Waits only if more pushes are in flight than the block was made for, or if
+/// jobs wait on the host.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_arguments_push(arguments: fer_arguments) -> fer_status {
-    guarded(|| Ok(ARGUMENTS.get("arguments", arguments)?.block.push()?))
+    catch_panics(|| Ok(ARGUMENTS.get("arguments", arguments)?.block.push()?))
 }
 
-/// Ends a block and its buffer, behind the session's work. Graphs that use it keep its memory.
+/// Frees a block and its buffer, behind the session's work. Graphs that use it retain its memory.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_arguments_free(arguments: fer_arguments) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         drop(ARGUMENTS.remove("arguments", arguments)?);
         Ok(())
     })

@@ -1,8 +1,8 @@
-//! Work that nobody waits for yet.
+//! Asynchronous jobs.
 //!
-//! Invariants: what a job came to is the same however often and by how many threads it
-//! is asked. A download's target is written under the job's lock, while one of the
-//! caller's threads waits for it, and never once the job is forgotten.
+//! Invariants: a job's result is the same for every thread and every call. A download's target is
+//! written under the job's lock, while a thread of the caller waits for it, and never once the job
+//! is freed.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
@@ -14,47 +14,46 @@ use fercuda_runtime::{Error, Job, Status};
 
 use super::buffers::check_len;
 use super::types::{FER_WAIT_FOREVER, fer_buffer, fer_job, fer_job_state, fer_session};
-use crate::handles::{JOBS, Open, SESSIONS, buffer as known};
-use crate::pointers::{Place, Room, list};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::handles::{JOBS, OpenSession, SESSIONS, buffer as known};
+use crate::pointers::{OutArray, OutPointer, list};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// Host work: called once with the `context` that came with it and the session's
-/// stream, a CUstream, in which it may queue what it likes with the driver's functions;
-/// it calls none of this library and does not unwind. What is not 0 is a failure, and
-/// the job's.
+/// Host work: called once with its `context` and the session's stream, a CUstream, in which it may
+/// queue work with the driver's functions; it calls no function of this library and does not
+/// unwind. A result other than 0 is a failure, reported by the job.
 pub type fer_host_work =
     Option<unsafe extern "C" fn(context: *mut c_void, stream: *mut c_void) -> c_int>;
 
-/// A job as C holds it.
-pub(crate) struct Pending {
+/// A job of the C interface.
+pub(crate) struct PendingJob {
     pub(crate) session: u64,
     job: Job<Vec<u8>>,
-    /// What host work answered.
+    /// Return value of the host work.
     answer: Arc<AtomicI32>,
-    state: Mutex<State>,
+    state: Mutex<JobOutcome>,
     changed: Condvar,
 }
 
-struct State {
-    into: Option<Target>,
-    /// What it came to, once somebody has waited for it.
+struct JobOutcome {
+    into: Option<DownloadTarget>,
+    /// The result, once a thread has waited for it.
     outcome: Option<Result<()>>,
 }
 
-/// Where a download goes.
-struct Target(NonNull<u8>);
+/// Target of a download.
+struct DownloadTarget(NonNull<u8>);
 
-// SAFETY: it is followed under the job's lock, in a thread of the caller's, who has
-// promised that it is there until the job is forgotten.
-unsafe impl Send for Target {}
+// SAFETY: it is dereferenced under the job's lock, in a thread of the caller, who has promised that
+// it is valid until the job is freed.
+unsafe impl Send for DownloadTarget {}
 
-impl Pending {
+impl PendingJob {
     fn of(session: u64, job: Job<Vec<u8>>) -> Self {
         Self {
             session,
             job,
             answer: Arc::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(JobOutcome {
                 into: None,
                 outcome: None,
             }),
@@ -62,11 +61,11 @@ impl Pending {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JobOutcome> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on nothing is written to where it was to go.
+    /// Stops writing to the target.
     pub(crate) fn forget(&self) {
         self.lock().into = None;
     }
@@ -82,7 +81,7 @@ impl Pending {
         let mut state = self.lock();
         match ended {
             Err(error @ Error::Timeout { .. }) => return Err(error.into()),
-            // Another thread has it, and is about to say so.
+            // Another thread has taken the result, and is about to publish it.
             Err(Error::Taken { .. }) => {}
             ended => {
                 state.outcome = Some(self.outcome(ended, &mut state.into));
@@ -101,24 +100,24 @@ impl Pending {
     fn outcome(
         &self,
         ended: fercuda_runtime::Result<Vec<u8>>,
-        into: &mut Option<Target>,
+        into: &mut Option<DownloadTarget>,
     ) -> Result<()> {
         let bytes = ended?;
         match self.answer.load(Relaxed) {
             0 => {}
             answer => {
-                return Err(Failure::new(
+                return Err(CallFailure::new(
                     fer_status::FER_ERROR_HOST_WORK,
                     format!(
-                        "job {} failed: its work on the host answered {answer}\ntry: what that means there",
+                        "job {} failed: its host work returned {answer}\ntry: to look up that value in the host work",
                         self.job.number()
                     ),
                 ));
             }
         }
-        if let Some(Target(begin)) = into.take() {
-            // SAFETY: there is room for the buffer's bytes, which were counted when the
-            // job was made, until it is forgotten, which needs the lock that is held.
+        if let Some(DownloadTarget(begin)) = into.take() {
+            // SAFETY: there is room for the buffer's bytes, which were counted when the job was
+            // created, until it is freed, which needs the lock that is held.
             unsafe {
                 begin
                     .as_ptr()
@@ -142,8 +141,8 @@ impl Pending {
 /// Submits work to a session.
 fn submit(
     session: fer_session,
-    place: Place<fer_job>,
-    work: impl FnOnce(&Open) -> Result<Pending>,
+    place: OutPointer<fer_job>,
+    work: impl FnOnce(&OpenSession) -> Result<PendingJob>,
 ) -> Result<()> {
     let open = SESSIONS.get("session", session)?;
     let pending = work(&open)?;
@@ -151,8 +150,8 @@ fn submit(
     Ok(())
 }
 
-/// Queues what fer_upload_bytes does. The bytes are copied, and the caller's again when
-/// this returns. The job is freed by fer_job_free, or with its session.
+/// As fer_upload_bytes, as a job. The bytes are copied before this returns. The job is freed by
+/// fer_job_free, or with its session.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_upload_async(
@@ -162,25 +161,25 @@ pub unsafe extern "C" fn fer_upload_async(
     len_bytes: u64,
     job: *mut fer_job,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (bytes, place) = unsafe {
             (
                 list("bytes", bytes.cast::<u8>(), len_bytes)?,
-                Place::new("job", job)?,
+                OutPointer::new("job", job)?,
             )
         };
         let id = known("buffer", buffer)?;
         submit(session, place, |open| {
             let job = open.session.upload_async(id, bytes.to_vec())?;
-            Ok(Pending::of(session, job))
+            Ok(PendingJob::of(session, job))
         })
     })
 }
 
-/// Queues what fer_download_bytes does. The bytes are written to `into` while
-/// fer_job_wait waits for the job with success, and at no other time; so `into` is there
-/// until that or fer_job_free has returned.
+/// As fer_download_bytes, as a job. The bytes are written to `into` during a successful
+/// fer_job_wait for the job, and at no other time; so `into` must be valid until that or
+/// fer_job_free has returned.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_download_async(
@@ -190,43 +189,43 @@ pub unsafe extern "C" fn fer_download_async(
     len_bytes: u64,
     job: *mut fer_job,
 ) -> fer_status {
-    guarded(|| {
-        // SAFETY: the caller's promise. What the room begins with is kept with the job,
-        // as long as the caller has promised that it is there.
+    catch_panics(|| {
+        // SAFETY: the caller's promise. The room's beginning is kept with the job, for as long as
+        // the caller has promised that it is valid.
         let (room, place) = unsafe {
             (
-                Room::new("into", into.cast::<u8>(), len_bytes)?,
-                Place::new("job", job)?,
+                OutArray::new("into", into.cast::<u8>(), len_bytes)?,
+                OutPointer::new("job", job)?,
             )
         };
         let id = known("buffer", buffer)?;
         submit(session, place, |open| {
             check_len(&open.session, id, len_bytes)?;
-            let pending = Pending::of(session, open.session.download_async(id)?);
-            pending.lock().into = room.begin().map(Target);
+            let pending = PendingJob::of(session, open.session.download_async(id)?);
+            pending.lock().into = room.begin().map(DownloadTarget);
             Ok(pending)
         })
     })
 }
 
-/// A job that is done when all that the session was given before it is: to wait for
-/// launches and copies with a time limit.
+/// Submits a job that is done when all earlier work of the session is: to wait for launches and
+/// copies with a time limit.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_submit_fence(session: fer_session, job: *mut fer_job) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("job", job) }?;
+        let place = unsafe { OutPointer::new("job", job) }?;
         submit(session, place, |open| {
             let job = open.session.submit(|_| Ok(Vec::new()))?;
-            Ok(Pending::of(session, job))
+            Ok(PendingJob::of(session, job))
         })
     })
 }
 
-/// Gives host work to the session: `work` is called in a thread of the library's, in the
-/// order of what the session was given, and the job is done when all that it has queued
-/// is. `context` is there until then.
+/// Submits host work to the session: `work` is called in a thread of the library, in the order of
+/// the session's work, and the job is done when everything that it has queued is. `context` must
+/// live until then.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_submit_host_work(
@@ -235,70 +234,69 @@ pub unsafe extern "C" fn fer_submit_host_work(
     context: *mut c_void,
     job: *mut fer_job,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("job", job) }?;
+        let place = unsafe { OutPointer::new("job", job) }?;
         let Some(work) = work else {
-            return Err(Failure::argument("work", "it is NULL\ntry: a function"));
+            return Err(CallFailure::argument("work", "it is NULL\ntry: a function"));
         };
-        let context = Context(context);
+        let context = HostWorkContext(context);
         submit(session, place, |open| {
             let answer = Arc::new(AtomicI32::new(0));
             let into = answer.clone();
             let job = open.session.submit(move |stream| {
                 let context = context;
-                // SAFETY: the caller's function, with what came with it, once; the
-                // stream is there meanwhile.
+                // SAFETY: the caller's function with its context, once; the stream is alive during
+                // the call.
                 let answer = unsafe { work(context.0, stream.raw().0.cast()) };
                 into.store(answer, Relaxed);
                 Ok(Vec::new())
             })?;
-            Ok(Pending {
+            Ok(PendingJob {
                 answer,
-                ..Pending::of(session, job)
+                ..PendingJob::of(session, job)
             })
         })
     })
 }
 
-/// What comes with host work.
-struct Context(*mut c_void);
+/// Context of host work.
+struct HostWorkContext(*mut c_void);
 
-// SAFETY: it is only handed to the work that it came with, which is called in a thread
-// of the library's, as its type says.
-unsafe impl Send for Context {}
+// SAFETY: it is passed only to its host work, which is called in a thread of the library, by its
+// contract.
+unsafe impl Send for HostWorkContext {}
 
-/// How far a job is: `state` gets a fer_job_state. Never waits.
+/// Returns a job's state: `state` is set to a fer_job_state. Never waits.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_job_status(job: fer_job, state: *mut u32) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("state", state) }?;
+        let place = unsafe { OutPointer::new("state", state) }?;
         place.put(JOBS.get("job", job)?.status() as u32);
         Ok(())
     })
 }
 
-/// Waits for a job, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: until it is
-/// over). Answers with what it came to, the same however often it is asked; or with
-/// FER_ERROR_TIMEOUT, and it goes on.
+/// Waits for a job, up to `timeout_ns` nanoseconds (FER_WAIT_FOREVER: until it is over). Returns
+/// its result, the same for each call; or FER_ERROR_TIMEOUT, and the job goes on.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_job_wait(job: fer_job, timeout_ns: u64) -> fer_status {
-    guarded(|| JOBS.get("job", job)?.wait(timeout_ns))
+    catch_panics(|| JOBS.get("job", job)?.wait(timeout_ns))
 }
 
-/// Cancels a job, unless the device has it. `was_cancelled` gets 1 if it is cancelled,
-/// else 0; it may be NULL.
+/// Cancels a job unless it was submitted to the device. `was_cancelled` is set to 1 if it is
+/// cancelled, else 0; it may be NULL.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_job_cancel(job: fer_job, was_cancelled: *mut u32) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let place = match was_cancelled.is_null() {
             true => None,
             // SAFETY: the caller's promise.
-            false => Some(unsafe { Place::new("was_cancelled", was_cancelled) }?),
+            false => Some(unsafe { OutPointer::new("was_cancelled", was_cancelled) }?),
         };
         let was_cancelled = JOBS.get("job", job)?.job.cancel();
         if let Some(place) = place {
@@ -308,11 +306,11 @@ pub unsafe extern "C" fn fer_job_cancel(job: fer_job, was_cancelled: *mut u32) -
     })
 }
 
-/// Ends a job's handle. The work goes on; what it downloads goes nowhere.
+/// Frees a job's handle. The work goes on; the data of a download are dropped.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_job_free(job: fer_job) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         JOBS.remove("job", job)?.forget();
         Ok(())
     })

@@ -9,31 +9,29 @@ use fercuda_runtime::Argument;
 
 use super::types::{fer_argument, fer_kernel, fer_launch, fer_module, fer_session};
 use crate::handles::{CAPTURES, KERNELS, MODULES, SESSIONS, buffer as known};
-use crate::pointers::{Place, given, list, text};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::pointers::{OutPointer, list, read_pointer, text};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// A structure that is an argument has at most so many bytes, which no kernel's
-/// parameters exceed.
+/// Maximum size of a structure argument, which is also that of a kernel's parameters.
 const MOST_BYTES: u32 = 32764;
 
-/// A module as C holds it.
-pub(crate) struct Loaded {
+/// A module of the C interface.
+pub(crate) struct LoadedModule {
     pub(crate) session: u64,
     module: Module,
-    /// Kernels that were asked for.
+    /// Kernels that were looked up.
     kernels: Mutex<HashMap<String, u64>>,
 }
 
-/// A kernel as C holds it.
-pub(crate) struct Kernel {
+/// A kernel of the C interface.
+pub(crate) struct ModuleKernel {
     pub(crate) session: u64,
     module: u64,
     function: Function,
 }
 
-/// Loads PTX text, which ends with a zero byte, into the session's device. A mistake in
-/// it is FER_ERROR_MODULE, and the message has the compiler's log. Unloaded by
-/// fer_module_unload, or with its session.
+/// Loads PTX, a zero-terminated text, onto the session's device. Invalid PTX is FER_ERROR_MODULE,
+/// and the message has the compiler's log. Unloaded by fer_module_unload, or with its session.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_module_load_ptx(
@@ -41,16 +39,15 @@ pub unsafe extern "C" fn fer_module_load_ptx(
     ptx: *const c_char,
     module: *mut fer_module,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (ptx, place) = unsafe { (text("ptx", ptx)?, Place::new("module", module)?) };
+        let (ptx, place) = unsafe { (text("ptx", ptx)?, OutPointer::new("module", module)?) };
         load(session, &Image::ptx(ptx), place)
     })
 }
 
-/// Loads machine code (a cubin), a fatbin, or PTX text without a zero byte. Lengths in
-/// it are checked, and no more: NVIDIA's driver believes machine code, so it has to come
-/// from who is trusted.
+/// Loads machine code (a cubin), a fatbin, or PTX without a zero byte. Only the lengths in it are
+/// validated: NVIDIA's driver trusts machine code, so it must come from a trusted source.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_module_load_image(
@@ -59,24 +56,24 @@ pub unsafe extern "C" fn fer_module_load_image(
     len_bytes: u64,
     module: *mut fer_module,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (bytes, place) = unsafe {
             (
                 list("image", image.cast::<u8>(), len_bytes)?,
-                Place::new("module", module)?,
+                OutPointer::new("module", module)?,
             )
         };
-        // SAFETY: that machine code is as its compiler made it is the caller's promise.
+        // SAFETY: that machine code is unmodified compiler output is the caller's promise.
         let image = unsafe { Image::binary(bytes) }
-            .map_err(|error| Failure::new(fer_status::FER_ERROR_MODULE, error.to_string()))?;
+            .map_err(|error| CallFailure::new(fer_status::FER_ERROR_MODULE, error.to_string()))?;
         load(session, &image, place)
     })
 }
 
-fn load(session: fer_session, image: &Image<'_>, place: Place<fer_module>) -> Result<()> {
+fn load(session: fer_session, image: &Image<'_>, place: OutPointer<fer_module>) -> Result<()> {
     let open = SESSIONS.get("session", session)?;
-    let loaded = Loaded {
+    let loaded = LoadedModule {
         session,
         module: open.session.load(image)?,
         kernels: Mutex::default(),
@@ -85,21 +82,21 @@ fn load(session: fer_session, image: &Image<'_>, place: Place<fer_module>) -> Re
     Ok(())
 }
 
-/// Ends a module's handle and those of its kernels at once, and its code behind the last
-/// launch of it, for which this waits; while a dispatcher runs on the device it does not, and
-/// the code goes when none does. Graphs that launch it keep it.
+/// Invalidates a module's handle and those of its kernels at once, and unloads its code behind its
+/// last launch, for which this waits; while a dispatcher runs on the device it does not wait, and
+/// the code is unloaded when none does. Graphs that launch it keep it loaded.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_module_unload(module: fer_module) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         MODULES.remove("module", module)?;
         drop(KERNELS.take(|kernel| kernel.module == module));
         Ok(())
     })
 }
 
-/// A module's kernel by its name, mangled if it has C++'s linkage; the same handle each
-/// time. It ends with its module.
+/// Looks up a module's kernel by its name, mangled if it has C++ linkage; returns the same handle
+/// each time. It is closed with its module.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_module_kernel(
@@ -107,9 +104,9 @@ pub unsafe extern "C" fn fer_module_kernel(
     name: *const c_char,
     kernel: *mut fer_kernel,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (name, place) = unsafe { (text("name", name)?, Place::new("kernel", kernel)?) };
+        let (name, place) = unsafe { (text("name", name)?, OutPointer::new("kernel", kernel)?) };
         let loaded = MODULES.get("module", module)?;
         let mut kernels = loaded
             .kernels
@@ -120,7 +117,7 @@ pub unsafe extern "C" fn fer_module_kernel(
             return Ok(());
         }
         let function = loaded.module.function(name).map_err(from_cuda)?;
-        let kernel = Kernel {
+        let kernel = ModuleKernel {
             session: loaded.session,
             module,
             function,
@@ -132,17 +129,17 @@ pub unsafe extern "C" fn fer_module_kernel(
     })
 }
 
-fn from_cuda(error: fercuda_cuda::Error) -> Failure {
+fn from_cuda(error: fercuda_cuda::Error) -> CallFailure {
     fercuda_runtime::Error::from(error).into()
 }
 
-/// Launches a kernel behind the session's work, with `count` arguments; `arguments` may
-/// be NULL for none. They are compared with what the kernel declares, and buffers have
-/// to be of the session; if anything does not fit nothing is launched. Never waits for
-/// the kernel: what fails in it is heard of by what comes after it.
+/// Launches a kernel behind the session's work, with `count` arguments; `arguments` may be NULL for
+/// none. They are compared with the kernel's declaration, and buffers must belong to the session;
+/// if anything does not match nothing is launched. Never waits for the kernel: its failure is
+/// reported by a later call.
 ///
-/// In the session's place there may be a fer_capture. Then nothing is launched, and the launch
-/// is a part of what it captures; what does not fit the kernel is told when that is finished.
+/// Instead of the session a fer_capture may be passed. Then nothing is launched, and the launch
+/// becomes a part of the capture; a mismatch with the kernel is reported when that is finished.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_ptxlaunch_submit(
@@ -152,11 +149,11 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
     arguments: *const fer_argument,
     count: u64,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (launch, arguments) = unsafe {
             (
-                given("launch", launch)?,
+                read_pointer("launch", launch)?,
                 list("arguments", arguments, count)?,
             )
         };
@@ -167,15 +164,14 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
         let of = capture.as_ref().map_or(session, |capture| capture.session);
         let (open, kernel) = (SESSIONS.get("session", of)?, KERNELS.get("kernel", kernel)?);
         let arguments = arguments.iter().enumerate().map(|(at, argument)| {
-            // SAFETY: what a structure's argument leads to is part of the caller's
-            // promise.
+            // SAFETY: that a structure argument's pointer is valid is part of the caller's promise.
             unsafe { read(at, argument) }
         });
         let arguments: Vec<Argument> = arguments.collect::<Result<_>>()?;
         let [grid, block] = [("grid", launch.grid), ("block", launch.block)].map(|(name, it)| {
             if it.contains(&0) {
                 let what = format!("launch.{name}: {it:?} has a 0\ntry: 1 where there is one");
-                return Err(Failure::new(fer_status::FER_ERROR_LAUNCH, what));
+                return Err(CallFailure::new(fer_status::FER_ERROR_LAUNCH, what));
             }
             Ok((it[0], it[1], it[2]))
         });
@@ -190,13 +186,13 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
                 .prepare_launch(&kernel.function, shape, &arguments)?;
             return capture.add(ready);
         }
-        // SAFETY: that the kernel touches what it may is the caller's promise.
+        // SAFETY: that the kernel accesses only what it may is the caller's promise.
         Ok(unsafe { open.session.launch(&kernel.function, shape, &arguments) }?)
     })
 }
 
 /// # Safety
-/// A structure leads to as many bytes as it says.
+/// A structure argument points to as many bytes as it has.
 unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
     let name = |field: &str| format!("arguments[{at}].{field}");
     let value = argument.value;
@@ -204,9 +200,9 @@ unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
         1 => {
             if !matches!(argument.bytes, 0 | 8) {
                 let what = format!("{} for a buffer\ntry: 8", argument.bytes);
-                return Err(Failure::argument(&name("bytes"), what));
+                return Err(CallFailure::argument(&name("bytes"), what));
             }
-            // SAFETY: any bits are a number.
+            // SAFETY: every bit pattern is a number.
             let buffer = unsafe { value.buffer };
             Ok(known(&name("value.buffer"), buffer)?.into())
         }
@@ -219,7 +215,7 @@ unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
                 2 => Ok(u16::from_ne_bytes([a, b]).into()),
                 4 => Ok(u32::from_ne_bytes([a, b, c, d]).into()),
                 8 => Ok(u64::from_ne_bytes(bytes).into()),
-                other => Err(Failure::argument(
+                other => Err(CallFailure::argument(
                     &name("bytes"),
                     format!("{other} for a number\ntry: 1, 2, 4 or 8, or a structure"),
                 )),
@@ -228,18 +224,18 @@ unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
         3 => {
             if argument.bytes == 0 || argument.bytes > MOST_BYTES {
                 let what = format!("{} for a structure\ntry: 1 to {MOST_BYTES}", argument.bytes);
-                return Err(Failure::argument(&name("bytes"), what));
+                return Err(CallFailure::argument(&name("bytes"), what));
             }
             let field = name("value.structure");
-            // SAFETY: any bits are an address; that it leads to so many bytes is the
+            // SAFETY: every bit pattern is an address; that it points to this many bytes is the
             // caller's promise.
             let bytes =
                 unsafe { list(&field, value.structure.cast::<u8>(), argument.bytes.into()) }?;
             Ok(Argument::Structure(Arc::from(bytes)))
         }
-        other => Err(Failure::argument(
+        other => Err(CallFailure::argument(
             &name("kind"),
-            format!("{other} is no fer_argument_kind\ntry: 1 to 3"),
+            format!("{other} is not a fer_argument_kind\ntry: 1 to 3"),
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! What `c_api.h` declares.
+//! Declarations of `c_api.h`.
 
 pub(crate) mod allocators;
 pub(crate) mod arenas;

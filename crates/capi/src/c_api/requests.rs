@@ -1,7 +1,6 @@
-//! What others ask of the process: `fercuda reboot --pid`.
+//! Control requests of other processes: `fercuda reboot --pid`.
 //!
-//! Invariants: consent is asked for without a lock of a table. A runtime that is closed is
-//! asked no more.
+//! Invariants: consent is requested without a table's lock. A closed runtime receives no requests.
 
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,25 +10,25 @@ use fercuda_runtime::Requests;
 
 use super::types::{fer_requests, fer_runtime};
 use crate::handles::{REQUESTS, RUNTIMES};
-use crate::pointers::Place;
-use crate::status::{Failure, fer_status, guarded};
+use crate::pointers::OutPointer;
+use crate::status::{CallFailure, catch_panics, fer_status};
 
-/// Whether the runtime may be rebooted now: not 0 for yes. Called with the `context` that
-/// came with it in a thread of the library's, one call at a time. It may call functions of
-/// this library, and does not unwind.
+/// Returns whether the runtime may be rebooted now: not 0 for yes. Called with its `context` in a
+/// thread of the library, one call at a time. It may call functions of this library, and does not
+/// unwind.
 pub type fer_consent = Option<unsafe extern "C" fn(context: *mut c_void) -> c_int>;
 
-/// Whom C lets be asked, as C holds it. Dropped, it waits for what is being done; where that
-/// cannot be, as a reboot waits for the thread, for the consent alone.
-pub(crate) struct Serving {
+/// Registration of a runtime that accepts requests. Dropping it waits for the request in progress;
+/// if the reboot may be waiting for the thread, for the consent only.
+pub(crate) struct RequestServing {
     pub(crate) runtime: u64,
     requests: Option<Requests>,
-    asking: Arc<Asking>,
-    /// In the child of a fork nobody asks.
+    asking: Arc<ConsentCalls>,
+    /// The child of a fork has no thread that serves requests.
     process: u32,
 }
 
-impl Drop for Serving {
+impl Drop for RequestServing {
     fn drop(&mut self) {
         drop(self.requests.take());
         if self.process == std::process::id() {
@@ -38,22 +37,22 @@ impl Drop for Serving {
     }
 }
 
-/// Who calls a consent now. C's context goes when no call comes and none is under way, also
-/// where the thread that makes them is not waited for.
+/// Synchronises calls of a consent with its end. C's context may be freed when no call is in
+/// progress and none will come, also if the thread that makes them is not joined.
 #[derive(Default)]
-struct Asking {
-    state: Mutex<State>,
+struct ConsentCalls {
+    state: Mutex<ConsentState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ConsentState {
     has_ended: bool,
     asks: Option<ThreadId>,
 }
 
-impl Asking {
-    /// What the consent says; no when it must not be called any more.
+impl ConsentCalls {
+    /// Calls the consent; false once it must not be called any more.
     fn ask(&self, consent: impl FnOnce() -> bool) -> bool {
         let lock = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -69,7 +68,7 @@ impl Asking {
         agrees
     }
 
-    /// No call comes from here on, and none is under way but the caller's own.
+    /// Ends the calls: none is in progress, except the caller's own, and none will come.
     fn end(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.has_ended = true;
@@ -81,22 +80,22 @@ impl Asking {
     }
 }
 
-/// What comes with a consent.
-struct Context(*mut c_void);
+/// Context of a consent.
+struct ConsentContext(*mut c_void);
 
-// SAFETY: it is only handed to the consent that it came with, which is called in a thread
-// of the library's, as its type says.
-unsafe impl Send for Context {}
+// SAFETY: it is passed only to its consent, which is called in a thread of the library, by its
+// contract.
+unsafe impl Send for ConsentContext {}
 
-/// Lets this user's other processes ask for a reboot (`fercuda reboot --pid`): for each that
-/// asks `consent` is called, and fer_reboot is done if it says yes. Sessions of the device
-/// answer FER_ERROR_ENDED from then on, so whoever has some is to expect that. What it came to,
-/// also a no, is told to who has asked; a context that has failed is never reset by this.
+/// Accepts reboot requests of this user's other processes (`fercuda reboot --pid`): for each,
+/// `consent` is called, and fer_reboot is done if it returns yes. Sessions of the device return
+/// FER_ERROR_ENDED from then on, so their users must expect that. The result, also a refusal, is
+/// reported to the requester; a context that has failed is never reset by this.
 ///
-/// Ended by fer_requests_end, or with its runtime; `context` is there until that has
-/// returned, and `consent` too, if that was called in it. FER_ERROR_SERVED if the device's
-/// requests are taken in this process, FER_ERROR_NOT_GOVERNED if there is no ledger by which it
-/// could be asked.
+/// Ended by fer_requests_end, or with its runtime; `context` must live until that has returned,
+/// and, if that was called in `consent`, until `consent` has returned too. FER_ERROR_SERVED if the
+/// device's requests are accepted in this process already, FER_ERROR_NOT_GOVERNED if there is no
+/// ledger through which they arrive.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_runtime_serve_requests(
@@ -105,23 +104,26 @@ pub unsafe extern "C" fn fer_runtime_serve_requests(
     context: *mut c_void,
     requests: *mut fer_requests,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("requests", requests) }?;
+        let place = unsafe { OutPointer::new("requests", requests) }?;
         let Some(consent) = consent else {
-            return Err(Failure::argument("consent", "it is NULL\ntry: a function"));
+            return Err(CallFailure::argument(
+                "consent",
+                "it is NULL\ntry: a function",
+            ));
         };
-        let context = Context(context);
-        let asking = Arc::new(Asking::default());
+        let context = ConsentContext(context);
+        let asking = Arc::new(ConsentCalls::default());
         let asks = asking.clone();
         let asked = move || {
             let context = &context;
-            // SAFETY: the caller's function, with what came with it, which is there until
-            // `Asking::end` has returned.
+            // SAFETY: the caller's function with its context, which lives until `ConsentCalls::end` has
+            // returned.
             asks.ask(|| unsafe { consent(context.0) != 0 })
         };
         let of = RUNTIMES.get("runtime", runtime)?;
-        let serving = Serving {
+        let serving = RequestServing {
             runtime,
             requests: Some(of.serve_requests(asked)?),
             asking,
@@ -132,13 +134,13 @@ pub unsafe extern "C" fn fer_runtime_serve_requests(
     })
 }
 
-/// From now on nobody can ask. Waits for a consent that is being asked for, unless this is
-/// called in it; and for a reboot that is being done, unless that waits for the calling thread,
-/// as in a job or an allocator's `free`. So a consent does not wait for a thread that calls this.
+/// Stops accepting requests. Waits for a consent in progress, unless it is called in it; and for a
+/// reboot in progress, unless that waits for the calling thread, as in a job or an allocator's
+/// `free`. So a consent must not wait for a thread that calls this.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_requests_end(requests: fer_requests) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         drop(REQUESTS.remove("requests", requests)?);
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! Runtimes, sessions, reboots, and who holds what.
+//! Runtimes, sessions, reboots, and holders of memory.
 
 use core::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::types::{
     FER_NAME_BYTES, fer_holder, fer_memory_details, fer_reboot_details, fer_runtime, fer_session,
     fer_session_details,
 };
-use crate::handles::{Open, REQUESTS, RUNTIMES, SESSIONS, check_process, end};
-use crate::pointers::{Place, Room, text};
-use crate::status::{Failure, Result, fer_status, guarded};
+use crate::handles::{OpenSession, REQUESTS, RUNTIMES, SESSIONS, check_process, end};
+use crate::pointers::{OutArray, OutPointer, text};
+use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
-/// Opens a device's runtime: `device` is a fer_device, `ordinal` the device's number
-/// there. The first runtime of a process puts the pool before the driver, unless the
-/// hook has done so. Closed by fer_runtime_close.
+/// Opens a device's runtime: `device` is a fer_device, `ordinal` the device's number there. The
+/// first runtime of a process interposes the pool before the driver, unless the hook has done so.
+/// Closed by fer_runtime_close.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_runtime_open(
@@ -24,20 +24,20 @@ pub unsafe extern "C" fn fer_runtime_open(
     ordinal: u32,
     runtime: *mut fer_runtime,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("runtime", runtime) }?;
+        let place = unsafe { OutPointer::new("runtime", runtime) }?;
         let select = match device {
             0 => None,
             1 => Some(Select::Auto),
             2 => Some(Select::Hardware),
             3 => Some(Select::Software),
             _ => {
-                let what = format!("{device} is no fer_device\ntry: 0 to 3");
-                return Err(Failure::argument("device", what));
+                let what = format!("{device} is not a fer_device\ntry: 0 to 3");
+                return Err(CallFailure::argument("device", what));
             }
         };
-        // Before the driver, which does not work in a child either, says less.
+        // Before the driver, which fails in a forked child too, with a worse message.
         check_process()?;
         let device = ordinal;
         let opened = Runtime::open(RuntimeConfig { select, device })?;
@@ -46,29 +46,29 @@ pub unsafe extern "C" fn fer_runtime_open(
     })
 }
 
-/// Closes a runtime and all its sessions, as fer_session_close does; before that nobody can
-/// ask it any more, as by fer_requests_end. Answers with the first error of the sessions' work;
-/// all are closed nevertheless.
+/// Closes a runtime and all its sessions, as fer_session_close does; before that it stops accepting
+/// requests, as by fer_requests_end. Returns the first error of the sessions' work; all are closed
+/// nevertheless.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_runtime_close(runtime: fer_runtime) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         RUNTIMES.remove("runtime", runtime)?;
         drop(REQUESTS.take(|serving| serving.runtime == runtime));
         end(&SESSIONS.take(|open| open.runtime == runtime))
     })
 }
 
-/// What the driver says of the device's memory.
+/// Returns the driver's figures of the device's memory.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_memory_info(
     runtime: fer_runtime,
     details: *mut fer_memory_details,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("details", details) }?;
+        let place = unsafe { OutPointer::new("details", details) }?;
         let memory = RUNTIMES.get("runtime", runtime)?.memory()?;
         place.put(fer_memory_details {
             free_bytes: memory.free_bytes,
@@ -78,24 +78,24 @@ pub unsafe extern "C" fn fer_memory_info(
     })
 }
 
-/// Bytes of the device's memory that this process has freed and that are not free yet, as the
-/// driver would wait for a dispatcher's kernel that runs: those of FER_REGIME_DRIVER and
-/// FER_REGIME_MANAGED, and what a capture is in the way of. They are free when a thread
-/// allocates or waits while there is neither; until then their sessions are charged for them.
+/// Returns the bytes in deferred frees: this process has freed them, but the driver would wait for
+/// a dispatcher's running kernel: memory of FER_REGIME_DRIVER and FER_REGIME_MANAGED, and memory
+/// that a capture keeps from being freed. They are freed when a thread allocates or waits while
+/// there is neither; until then their sessions are charged for them.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_parked_bytes(runtime: fer_runtime, bytes: *mut u64) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("bytes", bytes) }?;
+        let place = unsafe { OutPointer::new("bytes", bytes) }?;
         place.put(RUNTIMES.get("runtime", runtime)?.memory()?.parked_bytes);
         Ok(())
     })
 }
 
-/// Who holds memory of the device in this process, most first. `holders` has room for
-/// `room` of them, and may be NULL for none; `count` gets how many there are, which may
-/// be more.
+/// Lists the holders of the device's memory in this process, the largest first. `holders` has room
+/// for `room` of them, and may be NULL for none; `count` is set to their number, which may be
+/// larger.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_holders(
@@ -104,12 +104,12 @@ pub unsafe extern "C" fn fer_holders(
     room: u64,
     count: *mut u64,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let (into, count) = unsafe {
             (
-                Room::new("holders", holders, room)?,
-                Place::new("count", count)?,
+                OutArray::new("holders", holders, room)?,
+                OutPointer::new("count", count)?,
             )
         };
         let all = RUNTIMES.get("runtime", runtime)?.holders();
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn fer_holders(
     })
 }
 
-/// A name, cut between characters, with a zero byte.
+/// A name, truncated between characters, zero-terminated.
 fn fit(name: &str) -> [c_char; FER_NAME_BYTES] {
     let mut len = name.len().min(FER_NAME_BYTES - 1);
     while !name.is_char_boundary(len) {
@@ -140,11 +140,11 @@ fn fit(name: &str) -> [c_char; FER_NAME_BYTES] {
     fitted
 }
 
-/// Ends all sessions of the runtime's device that it has opened, the last one first, gives
-/// all memory back to the driver, and begins anew. Sessions and buffers of before answer
-/// FER_ERROR_ENDED; their handles are still to be closed. `details` may be NULL.
-/// FER_ERROR_CONTEXT_LOST if the context has failed: then fer_reset helps.
-/// FER_ERROR_DISPATCHER_LOST, or FER_ERROR_OCCUPIED, if a kernel stays that does not end.
+/// Ends all sessions that the runtime has opened on its device, the last one first, returns all
+/// memory to the driver, and begins a new epoch. Earlier sessions and buffers return
+/// FER_ERROR_ENDED; their handles still have to be closed. `details` may be NULL.
+/// FER_ERROR_CONTEXT_LOST if the context has failed: then try fer_reset. FER_ERROR_DISPATCHER_LOST,
+/// or FER_ERROR_OCCUPIED, if a resident kernel does not exit.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_reboot(
@@ -152,14 +152,14 @@ pub unsafe extern "C" fn fer_reboot(
     details: *mut fer_reboot_details,
 ) -> fer_status {
     // SAFETY: the caller's promise.
-    unsafe { begin_anew(runtime, details, |runtime| Ok(runtime.reboot()?)) }
+    unsafe { reboot_or_reset(runtime, details, |runtime| Ok(runtime.reboot()?)) }
 }
 
-/// The same; and if the context has failed, as after an illegal address, it is reset,
-/// unless others hold memory of the device (FER_ERROR_OCCUPIED). What other libraries of
-/// this process have made in the device's primary context, such as streams and modules,
-/// goes with it and must not be used any more. No other thread is in a call for a session of
-/// the device, or makes one, before this has returned.
+/// As fer_reboot; and if the context has failed, as after an illegal address, it is reset, unless
+/// other tenants hold memory of the device (FER_ERROR_OCCUPIED). Objects of other libraries of this
+/// process in the device's primary context, such as streams and modules, are destroyed with it and
+/// must not be used any more. No other thread may be in a call for a session of the device, or
+/// enter one, before this has returned.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_reset(
@@ -168,8 +168,8 @@ pub unsafe extern "C" fn fer_reset(
 ) -> fer_status {
     // SAFETY: the caller's promises.
     unsafe {
-        begin_anew(runtime, details, |runtime| {
-            // SAFETY: nothing of others is used any more, as the caller promises.
+        reboot_or_reset(runtime, details, |runtime| {
+            // SAFETY: no object of others is used any more, as the caller promises.
             Ok(runtime.reset()?)
         })
     }
@@ -177,16 +177,16 @@ pub unsafe extern "C" fn fer_reset(
 
 /// # Safety
 /// `details` is null or has room.
-unsafe fn begin_anew(
+unsafe fn reboot_or_reset(
     runtime: fer_runtime,
     details: *mut fer_reboot_details,
     work: impl FnOnce(&Runtime) -> Result<Reboot>,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let place = match details.is_null() {
             true => None,
             // SAFETY: the caller's promise.
-            false => Some(unsafe { Place::new("details", details) }?),
+            false => Some(unsafe { OutPointer::new("details", details) }?),
         };
         let runtime = RUNTIMES.get("runtime", runtime)?;
         let reboot = work(&runtime)?;
@@ -203,8 +203,8 @@ unsafe fn begin_anew(
     })
 }
 
-/// Opens a session, which is a tenant of the device's pool by its name. It may hold
-/// `limit_bytes` of the device, or with 0 what there is. Closed by fer_session_close.
+/// Opens a session, which is a tenant of the device's pool under its name. It may hold up to
+/// `limit_bytes` of the device; 0 for no limit. Closed by fer_session_close.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_session_open(
@@ -213,15 +213,15 @@ pub unsafe extern "C" fn fer_session_open(
     limit_bytes: u64,
     session: *mut fer_session,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let (name, place) = unsafe { (text("name", name)?, Place::new("session", session)?) };
+        let (name, place) = unsafe { (text("name", name)?, OutPointer::new("session", session)?) };
         place.put(open_session(runtime, name, limit_bytes, None)?);
         Ok(())
     })
 }
 
-/// A session of a runtime that is open.
+/// Opens a session of an open runtime.
 pub(super) fn open_session(
     runtime: fer_runtime,
     name: &str,
@@ -236,45 +236,45 @@ pub(super) fn open_session(
         Some(allocator) => of.session_with_allocator(name, config, allocator)?,
         None => of.session(name, config)?,
     };
-    let open = Open {
+    let open = OpenSession {
         runtime,
         session: opened.clone(),
     };
     match SESSIONS.insert_of(&RUNTIMES, runtime, open) {
         Ok(number) => Ok(number),
         Err(gone) => {
-            // Its name is free again.
+            // This makes its name available again.
             opened.close()?;
             Err(gone)
         }
     }
 }
 
-/// Closes a session: waits for its work, and gives back all that it has. Its buffers,
-/// jobs, modules, kernels and arenas go with it. Answers with the first error of its work;
-/// it is closed nevertheless. Of two threads that close it one does, and the other is
-/// told FER_ERROR_STALE_HANDLE, perhaps before the first is done. Where it may be waited for
-/// itself, in a host function or in an allocator's `free` or a deleter, it does not wait: the
+/// Closes a session: waits for its work, and releases all its resources. Its buffers, jobs,
+/// modules, kernels and arenas are closed with it. Returns the first error of its work; it is
+/// closed nevertheless. Of two threads that close it one does, and the other gets
+/// FER_ERROR_STALE_HANDLE, perhaps before the first is done. Where the teardown may wait for the
+/// caller, in a host function or in an allocator's `free` or a deleter, this does not wait: the
 /// session ends behind its work all the same.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_session_close(session: fer_session) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let open = SESSIONS.remove("session", session)?;
         end(&[(session, open)])
     })
 }
 
-/// What a session holds, and may.
+/// Returns what a session holds, and its limit.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_session_info(
     session: fer_session,
     details: *mut fer_session_details,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("details", details) }?;
+        let place = unsafe { OutPointer::new("details", details) }?;
         let open = SESSIONS.get("session", session)?;
         let it = &open.session;
         place.put(fer_session_details {
@@ -287,18 +287,18 @@ pub unsafe extern "C" fn fer_session_info(
     })
 }
 
-/// Waits for all work that the session was given. Answers with its first error.
+/// Waits for all work of the session. Returns its first error.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_stream_sync(session: fer_session) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         let open = SESSIONS.get("session", session)?;
         Ok(open.session.synchronize()?)
     })
 }
 
-/// The session's stream, a CUstream, for work of other libraries. It is good until the
-/// session is closed. Work put there directly is not behind jobs that still wait on the
+/// Returns the session's stream, a CUstream, for work of other libraries. It is valid until the
+/// session is closed. Work queued there directly is not ordered behind jobs that still wait on the
 /// host.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
@@ -306,9 +306,9 @@ pub unsafe extern "C" fn fer_session_stream(
     session: fer_session,
     stream: *mut *mut c_void,
 ) -> fer_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { Place::new("stream", stream) }?;
+        let place = unsafe { OutPointer::new("stream", stream) }?;
         let open = SESSIONS.get("session", session)?;
         open.session.buffers()?;
         place.put(open.session.stream().raw().0.cast());

@@ -1,59 +1,59 @@
 //! Numbers and structures of the interface.
 //!
-//! Invariant: a structure that C fills has only integers, floats, addresses and unions
-//! of them, so that no bits of it are wrong; what they mean is looked at.
+//! Invariant: a structure that C fills has only integers, floats, addresses and unions of them, so
+//! that every bit pattern is valid; their values are validated.
 
 use core::ffi::CStr;
 
 use fercuda_runtime::{Dtype, Layout, Regime};
 
-use crate::status::{Failure, Result};
+use crate::status::{CallFailure, Result};
 
-/// Dimensions of a layout, at most.
+/// Maximum number of dimensions of a layout.
 pub const FER_MAX_RANK: usize = 8;
-/// Bytes of a holder's name, with the zero byte.
+/// Size of a holder's name, including the zero byte.
 pub const FER_NAME_BYTES: usize = 64;
-/// Words of a task.
+/// Number of words of a task.
 pub const FER_TASK_WORDS: usize = 4;
-/// Spans of a task, at most.
+/// Maximum number of spans of a task.
 pub const FER_TASK_SPANS: usize = 3;
-/// Words of a graph's key, beside its generation.
+/// Number of words of a graph's key, besides its generation.
 pub const FER_KEY_WORDS: usize = 7;
-/// As a timeout: for ever.
+/// As a timeout: no limit.
 pub const FER_WAIT_FOREVER: u64 = u64::MAX;
 
 /// A device with its pool.
 pub type fer_runtime = u64;
-/// Who owns buffers, and the order in which they are worked with.
+/// Owner of buffers, with an order of work.
 pub type fer_session = u64;
-/// Memory with a layout; of one session.
+/// Memory with a layout, of one session.
 pub type fer_buffer = u64;
-/// Work that nobody waits for yet.
+/// Asynchronous work.
 pub type fer_job = u64;
-/// Code that was loaded.
+/// Loaded code.
 pub type fer_module = u64;
 /// A kernel of a module.
 pub type fer_kernel = u64;
-/// Tensors that were planned into one buffer.
+/// Tensors planned into one buffer.
 pub type fer_arena = u64;
-/// A kernel that stays on the device and takes tasks.
+/// A resident kernel that takes tasks.
 pub type fer_dispatcher = u64;
-/// A task that was submitted.
+/// A submitted task.
 pub type fer_ticket = u64;
-/// That a runtime may be asked by others.
+/// Registration of a runtime that accepts control requests.
 pub type fer_requests = u64;
-/// Graphs of a session, by keys.
+/// Graph cache of a session.
 pub type fer_graphs = u64;
-/// What a graph is to do, while that is said.
+/// A graph while it is captured.
 pub type fer_capture = u64;
-/// Device memory for what changes from replay to replay.
+/// Argument block: device memory for values that change from replay to replay.
 pub type fer_arguments = u64;
 
-/// Which device.
+/// Choice of a device.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fer_device {
-    /// What the variable FERCUDA_DEVICE asks for (soft, gpu or auto).
+    /// The choice of the variable FERCUDA_DEVICE (soft, gpu or auto).
     FER_DEVICE_FROM_ENVIRONMENT = 0,
     /// A GPU if there is one, else the software device.
     FER_DEVICE_AUTO = 1,
@@ -63,7 +63,7 @@ pub enum fer_device {
     FER_DEVICE_SOFTWARE = 3,
 }
 
-/// What an element is.
+/// Type of an element.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fer_dtype {
@@ -99,41 +99,41 @@ pub enum fer_dtype {
     FER_DTYPE_BOOL = 15,
 }
 
-/// What a buffer's memory is.
+/// Kind of a buffer's memory.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fer_regime {
     /// A block of the process's pool.
     FER_REGIME_POOL = 1,
-    /// Physical memory of its own that the driver gave and mapped.
+    /// Physical memory that the driver allocated and mapped for this buffer.
     FER_REGIME_DRIVER = 2,
     /// One address for the host and all devices.
     FER_REGIME_MANAGED = 3,
-    /// Page-locked memory of the host.
+    /// Page-locked host memory.
     FER_REGIME_PINNED = 4,
-    /// Somebody else's (fer_import_device_ptr). Not to be asked for.
+    /// Imported memory of another owner (fer_import_device_ptr). Cannot be allocated.
     FER_REGIME_FOREIGN = 5,
-    /// What the session's own allocator gives (fer_session_open_with_allocator).
+    /// Memory from the session's allocator (fer_session_open_with_allocator).
     FER_REGIME_CALLBACKS = 6,
 }
 
-/// How far a job is.
+/// State of a job.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fer_job_state {
-    /// It waits on the host, and can be cancelled.
+    /// Waiting on the host; can be cancelled.
     FER_JOB_WAITING = 1,
-    /// The device has it.
+    /// Submitted to the device.
     FER_JOB_RUNNING = 2,
-    /// It is done, and went well.
+    /// Complete, successfully.
     FER_JOB_DONE = 3,
-    /// It failed; fer_job_wait says how.
+    /// Failed; fer_job_wait returns the error.
     FER_JOB_FAILED = 4,
-    /// It was cancelled.
+    /// Cancelled.
     FER_JOB_CANCELLED = 5,
 }
 
-/// What kind of argument.
+/// Kind of an argument.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fer_argument_kind {
@@ -141,116 +141,116 @@ pub enum fer_argument_kind {
     FER_ARGUMENT_BUFFER = 1,
     /// A number of 1, 2, 4 or 8 bytes: the member of value that has its type.
     FER_ARGUMENT_NUMBER = 2,
-    /// A structure: value.structure leads to its bytes, which are copied.
+    /// A structure: value.structure points to its bytes, which are copied.
     FER_ARGUMENT_STRUCTURE = 3,
 }
 
-/// What a task does. Its spans are whole elements of 4 bytes; words that are not named are
-/// not read. A task that fails writes nothing, unless it was cancelled or has used up its
-/// steps: then it has written a part.
+/// Operation of a task. Its spans are whole elements of 4 bytes; words that are not named are not
+/// read. A task that fails writes nothing, unless it was cancelled or has exhausted its steps: then
+/// it has written a part.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fer_task_number {
-    /// to[i] = pattern: spans[0] is `to`, the low half of words[0] the pattern, a uint32_t.
-    /// Gives back how many it has written.
+    /// to[i] = pattern: spans[0] is `to`, the low half of words[0] the pattern, a uint32_t. Returns
+    /// the number of elements written.
     FER_TASK_FILL = 1,
-    /// to[i] = from[i]: spans[0] is `to`, spans[1] `from`, of one length. They have nothing
-    /// in common, or are one. Gives back how many it has written.
+    /// to[i] = from[i]: spans[0] is `to`, spans[1] `from`, of equal length. They are disjoint or
+    /// identical. Returns the number of elements written.
     FER_TASK_COPY = 2,
-    /// y[i] = a * x[i] + y[i], rounded once: spans[0] is `y`, spans[1] `x`, floats, of one
-    /// length; the low half of words[0] has the bits of `a`. They have nothing in common,
-    /// or are one. Gives back how many it has written.
+    /// y[i] = a * x[i] + y[i], rounded once: spans[0] is `y`, spans[1] `x`, floats, of equal
+    /// length; the low half of words[0] has the bits of `a`. They are disjoint or identical.
+    /// Returns the number of elements written.
     FER_TASK_AXPY_F32 = 3,
-    /// sum[0] = values[0] + values[1] + ..., modulo 2^32: spans[0] is `sum`, one uint32_t,
-    /// spans[1] `values`, where it may lie. Gives back the sum.
+    /// sum[0] = values[0] + values[1] + ..., modulo 2^32: spans[0] is `sum`, one uint32_t, spans[1]
+    /// `values`, which may contain `sum`. Returns the sum.
     FER_TASK_SUM_U32 = 4,
-    /// The same of floats. Each thread adds every so many-th value, as many as a block has
-    /// threads, and what they have is added in pairs: the sum depends on the values and
-    /// that number alone. Gives back the sum's bits.
+    /// The same for floats. The threads of the block add the values in a stride of the block's
+    /// size, then reduce their partial sums in pairs: the sum depends on the values and the block's
+    /// size alone. Returns the sum's bits.
     FER_TASK_SUM_F32 = 5,
 }
 
-/// Where elements lie, from the first one on. fer_layout_contiguous fills one.
+/// Layout of elements, relative to the first one. fer_layout_contiguous fills one in.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct fer_layout {
-    /// What they are: a fer_dtype.
+    /// Type of an element: a fer_dtype.
     pub dtype: u32,
-    /// Dimensions, 0 (one element) to FER_MAX_RANK.
+    /// Number of dimensions, 0 (one element) to FER_MAX_RANK.
     pub rank: u32,
-    /// How many elements along each dimension.
+    /// Number of elements along each dimension.
     pub shape: [u64; FER_MAX_RANK],
-    /// How many elements lie from one to the next there; may be negative or 0.
+    /// Stride of each dimension, in elements; may be negative or 0.
     pub strides: [i64; FER_MAX_RANK],
 }
 
-/// What there is to say of a buffer.
+/// Properties of a buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_buffer_details {
-    /// Where its elements lie.
+    /// Layout of its elements.
     pub layout: fer_layout,
-    /// What uploads and downloads of it take, in bytes.
+    /// Size of its elements for uploads and downloads, in bytes.
     pub bytes: u64,
-    /// What its memory is: a fer_regime.
+    /// Kind of its memory: a fer_regime.
     pub regime: u32,
-    /// 1 if its address was given out, else 0.
+    /// 1 if its address was exported, else 0.
     pub is_exported: u32,
 }
 
-/// What there is to say of a session.
+/// Properties of a session.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_session_details {
-    /// What it holds of the device, in bytes; blocks are of 512.
+    /// Device memory that it holds, in bytes; blocks are multiples of 512.
     pub held_bytes: u64,
-    /// The most that it has held.
+    /// Peak of the held bytes.
     pub peak_bytes: u64,
-    /// What it may hold; 0 for no limit.
+    /// Limit of the held bytes; 0 for no limit.
     pub limit_bytes: u64,
-    /// How many buffers it has.
+    /// Number of buffers.
     pub buffers: u64,
 }
 
-/// What the driver says of a device's memory.
+/// The driver's figures of a device's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_memory_details {
     /// Free bytes.
     pub free_bytes: u64,
-    /// All bytes.
+    /// Total bytes.
     pub total_bytes: u64,
 }
 
-/// Who holds memory of a device in this process.
+/// A tenant of this process that holds memory of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_holder {
-    /// The tenant's name, cut to fit, ended by a zero byte: a session's, or a library's.
+    /// The tenant's name, truncated to fit, zero-terminated: a session's, or a library's.
     pub name: [core::ffi::c_char; FER_NAME_BYTES],
     /// Live blocks of the pool, in bytes.
     pub pooled_bytes: u64,
-    /// What the driver gave by itself, also of the host, in bytes.
+    /// Memory that the driver allocated itself, also of the host, in bytes.
     pub governed_bytes: u64,
 }
 
-/// What a reboot came to.
+/// Result of a reboot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_reboot_details {
-    /// How often the device's memory has begun anew.
+    /// Epoch of the device's memory: the number of reboots.
     pub epoch: u64,
     /// Sessions that were ended.
     pub sessions: u64,
-    /// Bytes that went back to the driver.
+    /// Bytes that were returned to the driver.
     pub returned_bytes: u64,
     /// 1 if the context had failed and was reset, else 0.
     pub was_reset: u32,
-    /// How many others hold memory of the device still.
+    /// Number of other tenants that still hold memory of the device.
     pub others: u32,
 }
 
-/// The shape of a launch. What is 0 in `grid` and `block` is refused.
+/// Shape of a launch. 0 in `grid` or `block` is refused.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_launch {
@@ -288,210 +288,210 @@ pub union fer_argument_value {
     pub structure: *const core::ffi::c_void,
 }
 
-/// What a kernel is given. It is compared with what the kernel declares, where the
-/// driver says that (CUDA 12.4 and later).
+/// Argument of a kernel. It is compared with the kernel's declaration, if the driver reports that
+/// (CUDA 12.4 and later).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fer_argument {
     /// A fer_argument_kind.
     pub kind: u32,
-    /// Bytes of a number (1, 2, 4, 8) or a structure (1 to 32764); 8 or 0 for a buffer.
+    /// Size of a number (1, 2, 4, 8) or a structure (1 to 32764); 8 or 0 for a buffer.
     pub bytes: u32,
-    /// What it is.
+    /// The value.
     pub value: fer_argument_value,
 }
 
-/// A buffer of an expression's, and its name in the text.
+/// A buffer of an expression, and its name in the text.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_named_buffer {
-    /// Its name, which ends with a zero byte.
+    /// The name, zero-terminated.
     pub name: *const core::ffi::c_char,
-    /// The buffer; of an output 0 for a new one, whose handle is put here.
+    /// The buffer; for an output 0 for a new one, whose handle replaces the 0.
     pub buffer: fer_buffer,
 }
 
-/// A tensor, and the steps of a program that need it.
+/// A tensor, and the steps of a program at which it is live.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_tensor_spec {
-    /// What it is found by; each has another.
+    /// Its name, unique in the plan.
     pub name: *const core::ffi::c_char,
-    /// What an element is: a fer_dtype.
+    /// Type of an element: a fer_dtype.
     pub dtype: u32,
-    /// Dimensions.
+    /// Number of dimensions.
     pub rank: u32,
-    /// How many elements along each dimension; they lie side by side.
+    /// Number of elements along each dimension; the tensor is contiguous.
     pub shape: [u64; FER_MAX_RANK],
     /// The first step that needs it.
     pub from_step: u32,
-    /// The first one after it that does not.
+    /// The first later step that does not need it.
     pub until_step: u32,
 }
 
-/// What there is to say of an arena.
+/// Properties of an arena.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_arena_details {
-    /// All of it, as bytes.
+    /// The whole arena, as a buffer of bytes.
     pub buffer: fer_buffer,
-    /// How many those are.
+    /// Size of the arena.
     pub bytes: u64,
-    /// How many tensors lie there.
+    /// Number of tensors.
     pub tensors: u64,
 }
 
-/// How a dispatcher is set up. fer_dispatcher_defaults fills it in.
+/// Options of a dispatcher. fer_dispatcher_defaults fills them in.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_dispatcher_options {
-    /// Tasks that each priority has room for, a power of two.
+    /// Slots of each priority's ring, a power of two.
     pub capacity: u32,
-    /// How many priorities there are, 1 to 8.
+    /// Number of priorities, 1 to 8.
     pub priorities: u32,
-    /// Blocks that take tasks; each takes a place on the device.
+    /// Blocks that take tasks; each occupies the device.
     pub blocks: u32,
     /// Threads of a block, a multiple of 32, at most 1024.
     pub threads: u32,
-    /// How long a block rests before it looks for tasks again.
+    /// How long an idle block sleeps between polls.
     pub idle_ns: u32,
-    /// Steps that each thread of a task may make, unless the task says; one for each
-    /// element that it is about.
+    /// Maximum number of steps of each thread of a task, unless the task sets it; a step per
+    /// element.
     pub steps: u32,
-    /// A task that runs longer is cancelled by who waits; if it does not end in as long
-    /// again, the dispatcher is lost.
+    /// A task that runs longer is cancelled by the thread that waits for it; if it does not end
+    /// within as long again, the dispatcher is lost.
     pub watchdog_ns: u64,
 }
 
-/// A part of a buffer.
+/// A range of a buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_task_span {
-    /// One that the dispatcher was booted with.
+    /// A buffer that the dispatcher was booted with.
     pub buffer: fer_buffer,
-    /// Where it begins, from the buffer's first element on.
+    /// Offset from the buffer's first element.
     pub offset_bytes: u64,
-    /// How much it is.
+    /// Length.
     pub bytes: u64,
 }
 
-/// What a dispatcher is to do.
+/// A task for a dispatcher.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_task {
     /// A fer_task_number.
     pub task: u32,
-    /// 0 is the highest. A lower one is begun only when there are none of a higher.
+    /// 0 is the highest. A task of a lower one is begun only when there are none of a higher.
     pub priority: u32,
-    /// Steps that each thread may make; 0 for the dispatcher's.
+    /// Maximum number of steps of each thread; 0 for the dispatcher's.
     pub steps: u32,
-    /// How many of the spans there are.
+    /// Number of spans in use.
     pub span_count: u32,
-    /// Numbers, of which each task says what they are.
+    /// Numbers, whose meaning depends on the task.
     pub words: [u64; FER_TASK_WORDS],
-    /// What it may touch.
+    /// Memory that it accesses.
     pub spans: [fer_task_span; FER_TASK_SPANS],
 }
 
-/// What a task gave.
+/// Result of a task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_task_result {
-    /// What each fer_task_number says.
+    /// Return value; see fer_task_number.
     pub value: u64,
-    /// Steps that its first thread made.
+    /// Steps of its first thread.
     pub steps: u64,
 }
 
-/// What there is to say of a dispatcher.
+/// Counters of a dispatcher.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_dispatcher_details {
-    /// Tasks that it was given.
+    /// Tasks submitted.
     pub submitted: u64,
-    /// Of those, how many wait or are run.
+    /// Tasks waiting or running.
     pub depth: u64,
-    /// How many have been run, well or not.
+    /// Tasks completed, with or without success.
     pub done: u64,
-    /// How many were given up: it ended before they did.
+    /// Tasks dropped: the dispatcher ended before they did.
     pub lost: u64,
-    /// Buffers that it was booted with.
+    /// Number of buffers that it was booted with.
     pub buffers: u64,
-    /// Tasks that each priority has room for.
+    /// Slots of each priority's ring.
     pub capacity: u32,
-    /// How many priorities there are.
+    /// Number of priorities.
     pub priorities: u32,
-    /// 1 if it takes no more tasks, else 0.
+    /// 1 if it refuses new tasks, else 0.
     pub is_stopped: u32,
     /// 1 if a task runs for ever, else 0.
     pub is_lost: u32,
 }
 
-/// What a graph is kept under.
+/// Key of a graph.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_graph_key {
-    /// Of the model whose memory the graph uses: another number each time that moves.
+    /// Generation of the model whose memory the graph uses: it changes each time that memory moves.
     pub generation: u64,
-    /// What else tells graphs apart, as the program likes.
+    /// Other properties that distinguish graphs, defined by the program.
     pub words: [u64; FER_KEY_WORDS],
 }
 
-/// What has become of a capture.
+/// Result of a capture.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_graph_record {
-    /// Pieces of work.
+    /// Number of graph nodes.
     pub nodes: u64,
-    /// What the graph counts for in the budget.
+    /// Size that the graph counts as in the budget.
     pub bytes: u64,
-    /// 1 if a graph that was there has been updated, 0 if one was made anew.
+    /// 1 if an existing graph was updated, 0 if a new one was instantiated.
     pub is_updated: u64,
-    /// How long the host took to capture.
+    /// Host time of the capture.
     pub capture_ns: u64,
-    /// How long the host took to update or instantiate it.
+    /// Host time of the update or instantiation.
     pub instantiate_ns: u64,
-    /// How long the host took to send it to the device.
+    /// Host time of the upload to the device.
     pub upload_ns: u64,
 }
 
-/// How long a replay took.
+/// Durations of a replay.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_graph_times {
-    /// The host, to send the graph to the device; once, when it was captured.
+    /// Host time to upload the graph to the device; once, when it was captured.
     pub upload_ns: u64,
-    /// The host, to launch it.
+    /// Host time of the launch.
     pub launch_ns: u64,
-    /// The device, from the launch's turn to its end.
+    /// Device time, from the start of the launch in its stream to its end.
     pub device_ns: u64,
-    /// The host, from before the launch until it was seen to be done.
+    /// Host time from before the launch until completion was observed.
     pub completion_ns: u64,
 }
 
-/// What graphs there are, and what has been done.
+/// Counters of a graph cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_graphs_details {
-    /// Graphs that can be replayed.
+    /// Cached graphs.
     pub entries: u64,
-    /// What they count for in the budget.
+    /// Sum of their sizes in the budget.
     pub bytes: u64,
-    /// Graphs let go whose last replays run, or have not been asked after.
+    /// Dropped graphs whose last replays are running, or not yet polled.
     pub retired: u64,
     /// Replays.
     pub replays: u64,
-    /// Replays that found nothing.
+    /// Replays that found no graph.
     pub absent: u64,
-    /// Graphs made.
+    /// Graphs instantiated.
     pub instantiated: u64,
     /// Graphs updated in place.
     pub updated: u64,
-    /// Graphs let go for want of room.
+    /// Graphs evicted.
     pub evicted: u64,
 }
 
-/// Types by their numbers, which C knows them by.
+/// Types, by their numbers in C.
 const DTYPES: [(fer_dtype, Dtype); 15] = {
     use fer_dtype::*;
     [
@@ -516,9 +516,9 @@ const DTYPES: [(fer_dtype, Dtype); 15] = {
 pub(crate) fn dtype(name: &str, number: u32) -> Result<Dtype> {
     let mut all = DTYPES.iter();
     let found = all.find(|(code, _)| *code as u32 == number);
-    found
-        .map(|(_, dtype)| *dtype)
-        .ok_or_else(|| Failure::argument(name, format!("{number} is no fer_dtype\ntry: 1 to 15")))
+    found.map(|(_, dtype)| *dtype).ok_or_else(|| {
+        CallFailure::argument(name, format!("{number} is not a fer_dtype\ntry: 1 to 15"))
+    })
 }
 
 pub(crate) fn dtype_name(number: u32) -> &'static CStr {
@@ -533,7 +533,7 @@ pub(crate) fn dtype_name(number: u32) -> &'static CStr {
 
 fn number_of(dtype: Dtype) -> u32 {
     let mut all = DTYPES.iter();
-    // All that there are, which a test holds to.
+    // The table is complete, which a test verifies.
     all.find(|(_, it)| *it == dtype)
         .map_or(0, |(code, _)| *code as u32)
 }
@@ -545,13 +545,13 @@ pub(crate) fn regime(name: &str, number: u32) -> Result<Regime> {
         3 => Ok(Regime::Managed),
         4 => Ok(Regime::Pinned),
         6 => Ok(Regime::Callbacks),
-        5 => Err(Failure::argument(
+        5 => Err(CallFailure::argument(
             name,
-            "nobody allocates somebody else's memory\ntry: fer_import_device_ptr",
+            "foreign memory must be imported, not allocated\ntry: fer_import_device_ptr",
         )),
-        _ => Err(Failure::argument(
+        _ => Err(CallFailure::argument(
             name,
-            format!("{number} is no fer_regime\ntry: 1 to 4, or 6 with an allocator"),
+            format!("{number} is not a fer_regime\ntry: 1 to 4, or 6 with an allocator"),
         )),
     }
 }
@@ -571,9 +571,9 @@ pub(crate) fn number_of_regime(regime: Regime) -> u32 {
 pub(crate) fn rank(name: &str, rank: u32) -> Result<usize> {
     match rank as usize {
         rank if rank <= FER_MAX_RANK => Ok(rank),
-        _ => Err(Failure::argument(
+        _ => Err(CallFailure::argument(
             name,
-            format!("{rank} dimensions are more than the {FER_MAX_RANK} there can be\ntry: fewer"),
+            format!("{rank} dimensions exceed the maximum of {FER_MAX_RANK}\ntry: fewer"),
         )),
     }
 }
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_comes_back_as_it_was() {
+    fn layout_round_trips() {
         let layout = Layout::strided(Dtype::I16, &[2, 0, 5], &[-7, 1, 0]).unwrap();
         assert_eq!(fer_layout::of(&layout).read().unwrap(), layout);
         let deep = fer_layout {
@@ -631,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn regimes_are_told_apart() {
+    fn regimes_have_distinct_numbers() {
         for it in [
             Regime::Pool,
             Regime::Driver,

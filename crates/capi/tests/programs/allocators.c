@@ -1,6 +1,6 @@
 /*
- * Buffers in memory that the program's own allocator gives: it is asked and given back once,
- * in the order of the session's stream; what it does wrong is told; and it may call us.
+ * Buffers in memory from the program's allocator: it is allocated and freed once, in the order
+ * of the session's stream; errors of the allocator are reported; and it may call the library.
  */
 #include "check.h"
 
@@ -8,15 +8,15 @@
 
 enum { BLOCK = 4096, BLOCKS = 64 };
 
-/* Blocks of one piece of memory, given again as soon as they are back. */
+/* Blocks of one allocation, reused as soon as they are freed. */
 struct blocks {
     pthread_mutex_t lock;
     uint64_t begin;
     unsigned char is_given[BLOCKS];
     int asked, freed, unordered, ended;
-    /* What it does in place of what is right. */
+    /* What it does instead of the right thing. */
     uint64_t wrong;
-    /* Its session, once it is to call us. */
+    /* Its session, once it may call the library. */
     fer_session session;
     int closes;
     fer_status said;
@@ -44,7 +44,7 @@ static uint64_t allocate(void *user, uint64_t bytes, uint64_t alignment, void *s
         layout = bytes_of(8);
         GIVES(FER_ERROR_ALLOCATOR,
               fer_alloc_buffer(blocks->session, &layout, FER_REGIME_CALLBACKS, &buffer));
-        SAYS("by itself");
+        SAYS("recursively");
         buffer = a_buffer(blocks->session, 100);
         OK(fer_fill_buffer(blocks->session, buffer, 1));
         OK(fer_free_buffer(blocks->session, buffer));
@@ -74,7 +74,7 @@ static void give_back(void *user, uint64_t address, uint64_t bytes, void *stream
 
 static void ended(void *user) { __atomic_add_fetch(&((struct blocks *)user)->ended, 1, __ATOMIC_SEQ_CST); }
 
-/* Memory for them, of a session of its own. */
+/* Memory for them, from a separate session. */
 static fer_session begin(fer_runtime runtime, struct blocks *blocks, fer_allocator *allocator) {
     fer_session lender = a_session(runtime, "lender");
     memset(blocks, 0, sizeof *blocks);
@@ -122,7 +122,7 @@ static void memory_is_the_programs_own(fer_runtime runtime) {
     CHECK(blocks.asked == 1 && blocks.freed == 0);
     OK(fer_download_bytes(session, view, got, 1000));
     CHECK(memcmp(got, sent + 500, 1000) == 0);
-    /* Over the limit it is not asked. */
+    /* Over the limit it is not called. */
     OK(fer_alloc_buffer(session, &large, FER_REGIME_CALLBACKS, &buffer));
     GIVES(FER_ERROR_LIMIT, fer_alloc_buffer(session, &large, FER_REGIME_CALLBACKS, &other));
     CHECK(blocks.asked == 2 && other == 77);
@@ -183,7 +183,7 @@ static void it_may_call_us(fer_runtime runtime) {
     blocks.closes = 1;
     blocks.said = FER_ERROR_INTERNAL;
     OK(fer_free_buffer(session, buffers[1]));
-    /* The others went with the session, whose number named nothing when they asked. */
+    /* The others were freed with the session; its number was stale in their calls. */
     CHECK(blocks.freed == 3 && blocks.unordered == 0);
     CHECK(blocks.said == FER_OK);
     CHECK(blocks.ended == 1);

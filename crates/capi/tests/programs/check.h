@@ -1,4 +1,4 @@
-/* What the programs here have in common. */
+/* Helpers shared by these programs. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -18,7 +18,7 @@
         }                                                                                      \
     } while (0)
 
-/* That a call answers with a code. */
+/* Checks the status of a call. */
 #define GIVES(code, call)                                                                      \
     do {                                                                                       \
         fer_status check_given = (call);                                                             \
@@ -31,7 +31,7 @@
 
 #define OK(call) GIVES(FER_OK, call)
 
-/* That the last error has a word. */
+/* Checks that the last error message contains a word. */
 #define SAYS(word) CHECK(strstr(fer_last_error_message(), (word)) != NULL)
 
 static inline fer_runtime a_runtime(void) {
@@ -59,7 +59,7 @@ static inline fer_buffer a_buffer(fer_session session, uint64_t len_bytes) {
     return buffer;
 }
 
-/* That nobody holds memory, by those who do and by the ledger; and closes the runtime. */
+/* Checks that no tenant holds memory, by the holders and by the ledger; closes the runtime. */
 static inline void at_its_end(fer_runtime runtime) {
     fer_intercept_telemetry telemetry;
     fer_holder holder;

@@ -1,7 +1,7 @@
 /*
- * The dispatcher: tasks good and bad, a full ring, buffers that are freed meanwhile, and
- * ends of all kinds: stopped, freed, with its session, a reboot, its runtime, in two
- * threads. At the end nobody holds memory. The first argument is a seed.
+ * The dispatcher: good and bad tasks, a full ring, buffers that are freed meanwhile, and every
+ * way to end it: stopped, freed, with its session, a reboot, its runtime, in two threads. At
+ * the end no tenant holds memory. The first argument is a seed.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -10,7 +10,7 @@
 
 #define LEN 4096u
 #define LONG (60 * SECOND)
-/* What keeps the kernel for a while. */
+/* Length of a task that takes a while. */
 #define SLOW_LEN (1u << 19)
 
 static fer_buffer words(fer_session session, uint64_t len) {
@@ -30,7 +30,7 @@ static fer_task a_task(uint32_t number, uint64_t word) {
     return task;
 }
 
-/* One span more: these words of a buffer. */
+/* Adds a span: these words of a buffer. */
 static void span(fer_task *task, fer_buffer buffer, uint64_t from, uint64_t len) {
     fer_task_span *span = &task->spans[task->span_count++];
     span->buffer = buffer;
@@ -165,13 +165,13 @@ static void a_bad_task_is_its_own_error(fer_runtime runtime) {
     }
     CHECK(info(dispatcher).done == 18 && info(dispatcher).depth == 0);
     OK(fer_dispatcher_free(dispatcher));
-    /* Its tickets went with it. */
+    /* Its tickets were freed with it. */
     GIVES(FER_ERROR_STALE_HANDLE, fer_ticket_wait(ticket, 0, NULL));
     SAYS("ticket");
     OK(fer_session_close(session));
 }
 
-/* A task that takes some time, and what is behind it. */
+/* A task that takes some time, and tasks behind it. */
 struct busy {
     fer_session session;
     fer_buffer buffers[2];
@@ -202,7 +202,7 @@ static void a_full_ring_says_so_at_once(fer_runtime runtime) {
     SAYS("all 2 slots of priority 0");
     CHECK(ticket == 77);
     CHECK(info(it.dispatcher).submitted == 2 && info(it.dispatcher).capacity == 2);
-    /* Another priority has room of its own. */
+    /* Another priority has its own ring. */
     fill.priority = 1;
     low = submitted(it.dispatcher, &fill);
     OK(fer_ticket_status(low, &state));
@@ -233,7 +233,7 @@ static void stopping_runs_what_was_submitted_and_freeing_does_not(fer_runtime ru
     GIVES(FER_ERROR_STALE_HANDLE, fer_dispatcher_free(it.dispatcher));
     OK(fer_session_close(it.session));
 
-    /* Freed while the first runs, which who is not run for a while misses: then a longer one. */
+    /* Freed while the first task runs; a descheduled thread misses that: then a longer one. */
     for (len = SLOW_LEN;; len *= 2) {
         CHECK(len <= 16 * SLOW_LEN);
         it = a_busy_one(runtime, len);
@@ -244,7 +244,7 @@ static void stopping_runs_what_was_submitted_and_freeing_does_not(fer_runtime ru
         GIVES(FER_ERROR_STALE_HANDLE, fer_ticket_status(it.behind, &state));
         OK(fer_download_bytes(it.session, it.buffers[1], got, sizeof got));
         OK(fer_session_close(it.session));
-        /* What was behind it was given up. */
+        /* The tasks behind it were dropped. */
         if (was == FER_JOB_RUNNING && got[0] == 0)
             break;
     }
@@ -304,7 +304,7 @@ static void what_owns_a_dispatcher_ends_it_behind_its_tasks(void) {
     fer_task fill = fill_of(it.buffers[1], 0, 1, 3);
     OK(fer_reboot(runtime, &reboot));
     CHECK(reboot.sessions == 1 && reboot.others == 0);
-    /* What is known of it can be asked until its session's handle is closed. */
+    /* Its counters can be read until its session's handle is closed. */
     GIVES(FER_ERROR_ENDED, fer_dispatcher_submit(it.dispatcher, &fill, NULL));
     OK(fer_ticket_wait(it.slow, 0, NULL));
     OK(fer_ticket_wait(it.behind, 0, NULL));

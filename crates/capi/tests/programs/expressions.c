@@ -1,6 +1,6 @@
 /*
- * Expressions as text: what they compute, into which buffers, in a graph, and what is wrong
- * with them; and what is refused where it would wait for itself. The argument is a seed.
+ * Expressions as text: their results, output buffers, in a graph, and errors; and calls that are
+ * refused where they would deadlock. The argument is a seed.
  */
 #include "check.h"
 
@@ -16,7 +16,7 @@ static fer_buffer floats(fer_session session, uint64_t rows, uint64_t columns, c
     return buffer;
 }
 
-/* Without a library of mathematics. */
+/* Without the mathematics library. */
 static double size_of(double value) { return value < 0 ? -value : value; }
 
 static fer_named_buffer named(const char *name, fer_buffer buffer) {
@@ -38,7 +38,7 @@ static void expressions_are_computed(fer_session session) {
     inputs[0] = named("a", floats(session, ROWS, COLUMNS, a));
     inputs[1] = named("b", floats(session, 1, COLUMNS, b));
     into = floats(session, ROWS, COLUMNS, a);
-    /* One into a new buffer, the other into one that there is; in whatever order. */
+    /* One into a new buffer, the other into an existing one; in any order. */
     outputs[0] = named("top", 0);
     outputs[1] = named("y", into);
     OK(fer_evaluate(session, "t = a * b; y = t + 0.5; top = max(t, axis=-1)", inputs, 2, outputs, 2));
@@ -65,7 +65,7 @@ static void expressions_are_computed(fer_session session) {
     OK(fer_download_bytes(session, inputs[0].buffer, got, sizeof got));
     for (column = 0; column < ROWS * COLUMNS; column++)
         CHECK(got[column] == 2 * a[column]);
-    /* What is wrong is said, and makes nothing. */
+    /* Errors are reported, and allocate nothing. */
     OK(fer_session_info(session, &before));
     outputs[0] = named("y", 0);
     GIVES(FER_ERROR_EXPRESSION, fer_evaluate(session, "x = a;\ny = a + c", inputs, 2, outputs, 1));
@@ -75,7 +75,7 @@ static void expressions_are_computed(fer_session session) {
     SAYS("there is no output \"y\"");
     SAYS("one of: z");
     GIVES(FER_ERROR_EXPRESSION, fer_evaluate(session, "y = a; z = b", inputs, 2, outputs, 1));
-    SAYS("nobody wants the output \"z\"");
+    SAYS("the output \"z\" is not among those named");
     outputs[1] = named("y", 0);
     GIVES(FER_ERROR_EXPRESSION, fer_evaluate(session, "y = a; z = b", inputs, 2, outputs, 2));
     SAYS("named twice");
@@ -121,7 +121,7 @@ static void a_graph_has_expressions(fer_session session) {
     OK(fer_download_bytes(session, input.buffer, got, sizeof got));
     for (at = 0; at < COLUMNS; at++)
         CHECK(got[at] == values[at]);
-    /* Into a buffer that the capture has made: of the values before the last doubling. */
+    /* Into a buffer that the capture has allocated: the values before the last doubling. */
     OK(fer_download_bytes(session, shares.buffer, got, sizeof got));
     for (at = 0; at < COLUMNS; at++) {
         CHECK(got[at] > 0 && (at == 0 || got[at] > got[at - 1]));
@@ -130,7 +130,7 @@ static void a_graph_has_expressions(fer_session session) {
     CHECK(size_of(all - 1) < COLUMNS * 8.0 / (1 << 23));
 }
 
-/* ---- where it would wait for itself ---- */
+/* ---- where it would deadlock ---- */
 
 struct within {
     uint64_t address;

@@ -1,6 +1,6 @@
 /*
- * A kernel that writes where nothing is: whoever comes after it hears of it, a reboot says
- * that it does not help, and a reset does.
+ * A kernel that writes to an invalid address: later calls report it, a reboot reports that the
+ * context has failed, and a reset recovers.
  */
 #include "check.h"
 
@@ -9,7 +9,7 @@ static const char BEYOND[] =
     ".visible .entry beyond()\n{\n    .reg .b64 %d<2>;\n    .reg .b32 %r<2>;\n"
     "    mov.u64 %d1, 64;\n    mov.u32 %r1, 1;\n    st.global.u32 [%d1], %r1;\n    ret;\n}\n";
 
-/* An allocator that asks another session, and knows what it has heard. */
+/* An allocator that calls another session, and records the results. */
 struct asks {
     fer_session session;
     fer_buffer buffer;
@@ -73,7 +73,7 @@ int main(void) {
     OK(fer_reset(runtime, &details));
     CHECK(details.was_reset == 1);
     GIVES(FER_ERROR_ENDED, fer_fill_buffer(session, buffer, 1));
-    /* Its work has failed long ago, and it is closed. */
+    /* Its work has failed before, and it is closed. */
     OK(fer_session_close(session));
     OK(fer_session_close(lending));
     OK(fer_session_close(asks.session));

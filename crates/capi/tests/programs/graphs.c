@@ -1,13 +1,13 @@
 /*
  * Graphs: captured once under a key, replayed in the session's order with arguments that
- * change, let go in every way, and held to what the same launches do without them. The first
+ * change, dropped in every way, and compared with the same launches without them. The first
  * argument is a seed.
  */
 #include "check.h"
 
 #include <pthread.h>
 
-/* values[0] = values[0] * factor + block[1]: what was there tells the order. */
+/* values[0] = values[0] * factor + block[1]: the old value shows the order. */
 static const char STEP[] =
     ".version 8.0\n.target sm_80\n.address_size 64\n"
     ".visible .entry step(.param .u64 values, .param .u32 factor, .param .u64 block)\n{\n"
@@ -118,7 +118,7 @@ static void replays_are_as_launches(fer_runtime runtime) {
             CHECK(value(&it) == expected);
     }
     CHECK(value(&it) == expected);
-    /* What is captured again takes its place. */
+    /* Another capture replaces it. */
     record = capture(&it, key_of(1, 0), 9, 3);
     CHECK(record.nodes == 3);
     push(&it, 1);
@@ -173,7 +173,7 @@ static void what_is_invalidated_goes(fer_runtime runtime) {
     CHECK(count == 0);
     OK(fer_graphs_invalidate_generation(it.graphs, 1, &count));
     CHECK(count == 2 && replay(&it, key_of(0, 4)) && !replay(&it, key_of(1, 3)));
-    /* What is being captured for a key that goes is not kept. */
+    /* A capture for an invalidated key is not kept. */
     key = key_of(0, 4);
     OK(fer_capture_begin(it.graphs, &key, &open));
     OK(launch(&it, open, 2));
@@ -183,7 +183,7 @@ static void what_is_invalidated_goes(fer_runtime runtime) {
     CHECK(!replay(&it, key));
     OK(fer_graphs_invalidate_all(it.graphs, &count));
     CHECK(count == 2 && !replay(&it, key_of(0, 0)));
-    /* What is discarded is not there, nor what ends with its graphs. */
+    /* A discarded capture is absent, as is one that ends with its graphs. */
     OK(fer_capture_begin(it.graphs, &key, &open));
     OK(launch(&it, open, 2));
     OK(fer_capture_discard(open));

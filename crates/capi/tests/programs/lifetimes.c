@@ -1,7 +1,6 @@
 /*
- * What lives how long: buffers, views, foreign memory, jobs, sessions that two threads
- * close, arenas, reboots, forks; and at the end nobody holds memory. The first argument
- * is a seed.
+ * Lifetimes: buffers, views, foreign memory, jobs, sessions that two threads close, arenas,
+ * reboots, forks; and at the end no tenant holds memory. The first argument is a seed.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -42,7 +41,7 @@ static void values_come_back_from_every_regime(fer_runtime runtime) {
         OK(fer_export_buffer_device_ptr(session, buffer, &address));
         OK(fer_buffer_info(session, buffer, &details));
         CHECK(address != 0 && details.is_exported);
-        /* The same turned by a quarter. */
+        /* The same transposed. */
         back = layout;
         back.shape[0] = 100, back.shape[1] = 30;
         back.strides[0] = 1, back.strides[1] = 100;
@@ -109,7 +108,7 @@ static void foreign_memory_is_given_back_once(fer_runtime runtime) {
     int calls = 0;
     OK(fer_alloc_buffer(lender, &layout, FER_REGIME_POOL, &lent));
     OK(fer_export_buffer_device_ptr(lender, lent, &address));
-    /* What fails calls nobody. */
+    /* A failed import calls no deleter. */
     GIVES(FER_ERROR_INVALID_ARGUMENT,
           fer_import_device_ptr(session, address, &layout, once, &calls, NULL));
     GIVES(FER_ERROR_STALE_HANDLE,
@@ -127,7 +126,7 @@ static void foreign_memory_is_given_back_once(fer_runtime runtime) {
     OK(fer_stream_sync(session));
     CHECK(__atomic_load_n(&calls, __ATOMIC_SEQ_CST) == 0);
     OK(fer_free_buffer(session, view));
-    /* Another, which goes with the session; and one that nobody asks for. */
+    /* Another, which is freed with the session; and one without a deleter. */
     OK(fer_import_device_ptr(session, address, &layout, once, &calls, &borrowed));
     OK(fer_import_device_ptr(session, address, &layout, NULL, NULL, &borrowed));
     OK(fer_session_close(session));
@@ -244,7 +243,7 @@ static void jobs_wait_end_and_are_cancelled(fer_runtime runtime) {
 
 static void *closes(void *session) { return (void *)(intptr_t)fer_session_close(*(fer_session *)session); }
 
-/* Works until the session is gone, whatever is told. */
+/* Works until the session is gone, whatever the calls return. */
 static void *works(void *given) {
     fer_session session = *(fer_session *)given;
     fer_layout layout = bytes_of(3000);
@@ -422,7 +421,7 @@ static void an_arena_is_planned_saved_and_freed(fer_runtime runtime) {
         OK(fer_arena_tensor(arenas[1], NAMES[at], &of_other, &at_other));
         CHECK(offsets[at] == at_other && buffers[at] != of_other);
     }
-    /* At each step what is needed there keeps its values. */
+    /* At each step the live tensors keep their values. */
     for (at = 0; at < 4; at++) {
         uint64_t len = 3 * tensors[at].shape[1];
         fill(sent[at], len);
@@ -495,7 +494,7 @@ static void the_contract_says_what_is_served(void) {
     CHECK(contract.entrypoints >> FER_ENTRYPOINT_JIT_LAUNCH & 1);
     CHECK(contract.entrypoints >> FER_ENTRYPOINT_RESIDENT_DAEMON & 1);
     CHECK(contract.frontends >> FER_FRONTEND_C & 1);
-    /* Only the hook does, which is not here. */
+    /* Only the hook does, which is absent. */
     CHECK(!(contract.entrypoints >> FER_ENTRYPOINT_FRAMEWORK_ALLOCATOR & 1));
     OK(fer_frontend_entrypoint(FER_FRONTEND_RUST_FERRITE_TORCH, &entrypoint));
     CHECK(entrypoint == FER_ENTRYPOINT_FRAMEWORK_ALLOCATOR);
@@ -518,7 +517,7 @@ static void the_child_of_a_fork_is_told_so(fer_runtime runtime) {
         GIVES(FER_ERROR_FORKED, fer_runtime_close(runtime));
         SAYS("forked");
         CHECK(write(ends[1], "y", 1) == 1);
-        /* Who looks for leaks at an end would find the threads that are not here. */
+        /* A leak check at exit would report the threads that do not exist here. */
         kill(getpid(), SIGKILL);
     }
     CHECK(waitpid(child, &status, 0) == child);

@@ -1,14 +1,13 @@
 /*
- * Everything that there is, called with nothing, with numbers that name nothing, and with
- * handles of another kind: each is refused with a code and a sentence, and nothing else
- * happens. The first argument is a seed.
+ * Every function, called with null pointers, with stale numbers, and with handles of another
+ * kind: each call is refused with a code and a message, and nothing else happens. The first argument is a seed.
  */
 #include "check.h"
 
 #define INVALID FER_ERROR_INVALID_ARGUMENT
 #define STALE FER_ERROR_STALE_HANDLE
 
-/* Refused, with the name of the parameter and what to do. */
+/* Checks a refusal that names the parameter and has advice. */
 #define REFUSES(parameter, call)                                                               \
     do {                                                                                       \
         GIVES(INVALID, call);                                                                  \
@@ -25,7 +24,7 @@ static uint64_t any_number(void) {
     return seed;
 }
 
-/* Each function that takes handles, with these; no pointer is NULL. */
+/* Calls each function that takes handles with these; no pointer is NULL. */
 static void all_with(fer_status code, fer_runtime runtime, fer_session session, fer_buffer buffer,
                      fer_job job, fer_module module, fer_kernel kernel, fer_arena arena,
                      fer_dispatcher dispatcher, fer_ticket ticket) {
@@ -54,7 +53,7 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
 
     GIVES(code, fer_graphs_open(session, 0, &number));
     GIVES(code, fer_arguments_open(session, 8, 1, &number, &number));
-    /* There is none of these, so any number will do. */
+    /* None of these exists, so any number is stale. */
     GIVES(code, fer_graphs_free(ticket));
     GIVES(code, fer_capture_begin(ticket, &key, &number));
     GIVES(code, fer_capture_finish(ticket, NULL));
@@ -171,7 +170,7 @@ int main(int count, char **given) {
     CHECK(count == 2);
     seed = strtoull(given[1], NULL, 10) | 1;
 
-    /* Before there is anything. */
+    /* Before any handle exists. */
     CHECK(strcmp(fer_last_error_message(), "") == 0);
     all_with(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     GIVES(INVALID, fer_submit_host_work(0, never, NULL, &number));
@@ -220,11 +219,11 @@ int main(int count, char **given) {
     OK(fer_dispatcher_submit(dispatcher, &task, &ticket));
     GIVES(FER_ERROR_TASK, fer_ticket_wait(ticket, FER_WAIT_FOREVER, NULL));
     SAYS("0 of its 1 spans");
-    /* What is loaded below would wait for its kernel, on a GPU. */
+    /* Loading below would wait for its kernel, on a GPU. */
     OK(fer_dispatcher_stop(dispatcher, FER_WAIT_FOREVER));
     GIVES(FER_ERROR_ENDED, fer_dispatcher_submit(dispatcher, &task, &number));
 
-    /* Each pointer that has to be there. */
+    /* Each required pointer. */
     REFUSES("details", fer_memory_info(runtime, NULL));
     REFUSES("bytes", fer_parked_bytes(runtime, NULL));
     REFUSES("holders", fer_holders(runtime, NULL, 1, &number));
@@ -308,7 +307,7 @@ int main(int count, char **given) {
     tensor.until_step = 0;
     GIVES(FER_ERROR_PLAN, fercuda_ignite(session, &tensor, 1, &number));
     GIVES(FER_ERROR_PLAN, fercuda_ignite_plan(session, "{}", &number));
-    SAYS("no plan");
+    SAYS("not a plan");
     REFUSES("details", fer_arena_info(arena, NULL));
     REFUSES("name", fer_arena_tensor(arena, NULL, &number, NULL));
     REFUSES("name", fer_arena_tensor(arena, "another", &number, NULL));
@@ -354,7 +353,7 @@ int main(int count, char **given) {
     REFUSES("layout.rank", fer_import_device_ptr(session, 4096, &layout, NULL, NULL, &number));
     layout = bytes_of(64);
 
-    /* What does not fit. */
+    /* Mismatches. */
     GIVES(FER_ERROR_LAYOUT, fer_upload_bytes(session, buffer, &layout, 63));
     SAYS("63");
     GIVES(FER_ERROR_LAYOUT, fer_download_bytes(session, buffer, &layout, 65));
@@ -410,7 +409,7 @@ int main(int count, char **given) {
     GIVES(FER_ERROR_LAYOUT, fer_arguments_set(arguments, 4, &number, 8));
     GIVES(FER_ERROR_LAYOUT, fer_arguments_set(arguments, UINT64_MAX - 3, &number, 4));
     OK(fer_arguments_free(arguments));
-    /* What does not fit its kernel is told when it is captured. */
+    /* A mismatch with the kernel is reported by the capture. */
     argument.bytes = 4;
     argument.kind = FER_ARGUMENT_NUMBER;
     OK(fer_ptxlaunch_submit(capture, kernel, &launch, &argument, 1));
@@ -418,7 +417,7 @@ int main(int count, char **given) {
     GIVES(STALE, fer_ptxlaunch_submit(capture, kernel, &launch, &argument, 1));
     OK(fer_graphs_free(graphs));
 
-    /* Handles of another kind or session; numbers that were never given out. */
+    /* Handles of another kind or session; numbers that were never returned. */
     all_with(STALE, session, runtime, job, buffer, kernel, module, buffer, ticket, dispatcher);
     GIVES(STALE, fer_free_buffer(session, arena));
     SAYS("of a arena");
@@ -429,7 +428,7 @@ int main(int count, char **given) {
     argument.kind = FER_ARGUMENT_BUFFER;
     argument.bytes = 8;
     for (round = 0; round < 200; round++) {
-        /* None is right but with a chance of one in many thousand millions. */
+        /* A random number is valid with a chance of one in many thousand millions. */
         uint64_t any = any_number();
         all_with(STALE, any, any, any, any, any, any, any, any, any);
         GIVES(STALE, fer_fill_buffer(session, any, 1));
@@ -437,7 +436,7 @@ int main(int count, char **given) {
         GIVES(STALE, fer_ptxlaunch_submit(session, kernel, &launch, &argument, 1));
     }
 
-    /* What was good before, once it is closed. */
+    /* Handles that were valid before, once closed. */
     OK(fer_session_close(other));
     OK(fer_session_close(session));
     GIVES(STALE, fer_session_close(session));

@@ -1,6 +1,6 @@
 /*
- * Others may ask for a reboot as long as the program lets them: the first time it says no,
- * the second time yes. Its lines tell the one who asks how far it is.
+ * Accepts reboot requests of other processes: the first is refused, the second accepted. Its
+ * output lines report the progress to the requester.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -18,7 +18,7 @@ static int consent(void *context) {
     return asked > consents->no;
 }
 
-/* Ends what it is asked by. */
+/* Ends the registration that it is called by. */
 static int ends(void *context) {
     struct consents *consents = context;
     OK(fer_requests_end(consents->requests));
@@ -26,7 +26,7 @@ static int ends(void *context) {
     return 0;
 }
 
-/* Says something to the one who asks; and waits until it says something. */
+/* Prints a word for the requester; and waits for one from it. */
 static void say(const char *word) {
     CHECK(puts(word) >= 0 && fflush(stdout) == 0);
 }
@@ -38,7 +38,7 @@ static void rest(void) {
     nanosleep(&pause, NULL);
 }
 
-/* An allocator of one piece of memory, which ends requests when that is given back. */
+/* An allocator of one block, which ends the registration when that is freed. */
 struct ending {
     uint64_t address;
     fer_requests requests;
@@ -55,11 +55,11 @@ static void give_back(void *user, uint64_t address, uint64_t bytes, void *stream
     struct ending *ending = user;
     CHECK(address == ending->address && bytes == 1000 && stream != NULL);
     OK(fer_requests_end(ending->requests));
-    /* From here on what came with the consent may be freed. */
+    /* From here on the consent's context may be freed. */
     __atomic_store_n(&ending->is_gone, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Takes its time, and has what came with it all of that. */
+/* Takes its time, and uses its context throughout. */
 static int slow(void *context) {
     struct ending *ending = context;
     int rests;
@@ -71,7 +71,7 @@ static int slow(void *context) {
     return 0;
 }
 
-/* Where memory is given back a reboot is not waited for, but a consent that is asked for is. */
+/* In an allocator's free a reboot is not waited for, but a consent in progress is. */
 static void ends_where_memory_is_given_back(fer_runtime runtime) {
     struct ending ending = {0, 0, 0, 0};
     fer_session lender = a_session(runtime, "lender"), session = 0;
@@ -122,7 +122,7 @@ int main(void) {
     say("serves again");
     while (__atomic_load_n(&consents.asked, __ATOMIC_SEQ_CST) == 2)
         rest();
-    /* Until that has returned another is refused. */
+    /* Until that has returned another registration is refused. */
     while ((status = fer_runtime_serve_requests(runtime, consent, &consents, &requests)) ==
            FER_ERROR_SERVED)
         rest();
@@ -131,7 +131,7 @@ int main(void) {
     say("ended in consent");
     wait_for_it();
     ends_where_memory_is_given_back(runtime);
-    /* What still may be asked ends with its runtime. */
+    /* A registration ends with its runtime. */
     OK(fer_runtime_serve_requests(runtime, consent, &consents, &requests));
     at_its_end(runtime);
     GIVES(FER_ERROR_STALE_HANDLE, fer_requests_end(requests));

@@ -1,11 +1,11 @@
-//! Elementary functions of f64, made of its arithmetic.
+//! Elementary functions of f64, computed with its arithmetic.
 //!
-//! Series whose rest is below a tenth of a unit in the last place, by Horner's rule, fused;
-//! no tables, no branches. The errors that `op` promises are those of these.
+//! Series truncated below a tenth of a unit in the last place, by Horner's rule with fused
+//! multiply-adds; no tables, no branches. The error bounds that `op` states are of these.
 
 use fercuda_ptx::build::Reg;
 
-/// By Horner's rule, lowest coefficient first.
+/// Evaluates by Horner's rule; lowest coefficient first.
 fn polynomial<'k>(
     x: Reg<'k, f64>,
     coefficients: impl DoubleEndedIterator<Item = f64>,
@@ -16,7 +16,7 @@ fn polynomial<'k>(
     rest.fold(last, |sum, c| sum.mul_add(x, k.value(c)))
 }
 
-/// `2^n e^r` with `|r| <= ln 2 / 2`: the exponential's own series, to its 13th power.
+/// `2^n e^r` with `|r| <= ln 2 / 2`: the exponential's Taylor series, to its 13th power.
 pub(super) fn exp<'k>(x: Reg<'k, f64>) -> Reg<'k, f64> {
     // ln 2 in two parts: the first ends in 21 zero bits, so that its product with a whole
     // number of 11 bits is exact.
@@ -36,7 +36,7 @@ pub(super) fn exp<'k>(x: Reg<'k, f64>) -> Reg<'k, f64> {
         term
     });
     let y = polynomial(r, series.collect::<Vec<_>>().into_iter());
-    // In two steps, as 2^n alone may be no number.
+    // In two steps, as 2^n alone may overflow or underflow.
     let n = n.to::<i64>();
     let half = n >> 1;
     let power = |n: Reg<'k, i64>| ((n + 1023) << 52).bitcast::<f64>();

@@ -1,14 +1,14 @@
-//! Values from memory and to memory, one at a time or several side by side.
+//! Loads and stores of values, scalar or vectorised.
 //!
-//! Invariant: a narrow float is an f32 in a register; it is rounded where it is stored, and
-//! where an expression says so, in the same way. Eight-bit floats come and go in pairs, as
-//! the instructions take them, and saturate.
+//! Invariant: a narrow float is an f32 in a register; it is rounded on store, and where the
+//! expression rounds, in the same way. Eight-bit floats are converted in pairs, as the instructions
+//! require, and saturate.
 
 use fercuda_ptx::build::{Bf16, Bf16x2, Element, F16, F16x2, Global, Kernel, Ptr, Reg, Scalar};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Word};
 use fercuda_tensor::Dtype;
 
-use super::value::Value;
+use super::value::DynValue;
 
 fn at<'k, T: Element>(address: Reg<'k, u64>, bytes: i64) -> Ptr<'k, Global, T> {
     Ptr::from_address(address).offset(bytes / i64::from(T::BYTES))
@@ -21,8 +21,8 @@ fn fp8(dtype: Dtype) -> ScalarType {
     }
 }
 
-/// Two eight-bit floats, the first in the low byte. NVIDIA's assembler takes registers
-/// of 16 bits for them that are of no type, and none of integers.
+/// Packs two eight-bit floats, the first in the low byte. For them NVIDIA's assembler accepts
+/// untyped registers of 16 bits, and no integer ones.
 fn fp8_pair<'k>(dtype: Dtype, low: Reg<'k, f32>, high: Reg<'k, f32>) -> Reg<'k, u16> {
     let mods = [
         Mod::Word(Word::Rn),
@@ -47,42 +47,42 @@ fn of_fp8_pair<'k>(dtype: Dtype, pair: Reg<'k, u16>) -> [Reg<'k, f32>; 2] {
     [low.to(), high.to()]
 }
 
-/// The nearest value that a narrow float has, ties to even, as an f32.
-pub(super) fn rounded<'k>(to: Dtype, x: Value<'k>) -> Value<'k> {
-    let Value::F32(x) = x else {
+/// Rounds to the nearest value of a narrow float, ties to even; the result is an f32.
+pub(super) fn rounded<'k>(to: Dtype, x: DynValue<'k>) -> DynValue<'k> {
+    let DynValue::F32(x) = x else {
         return x;
     };
-    Value::F32(match to {
+    DynValue::F32(match to {
         Dtype::F16 => x.to::<F16>().to(),
         Dtype::Bf16 => x.to::<Bf16>().widen(),
         _ => of_fp8_pair(to, fp8_pair(to, x, x))[0],
     })
 }
 
-/// One element, `bytes` behind an address.
-pub(super) fn load<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64) -> Value<'k> {
+/// Loads one element, `bytes` behind an address.
+pub(super) fn load<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64) -> DynValue<'k> {
     match dtype {
-        Dtype::F64 => Value::F64(at::<f64>(address, bytes).load()),
-        Dtype::F32 => Value::F32(at::<f32>(address, bytes).load()),
-        Dtype::F16 => Value::F32(at::<F16>(address, bytes).load().to()),
-        Dtype::Bf16 => Value::F32(at::<Bf16>(address, bytes).load().widen()),
+        Dtype::F64 => DynValue::F64(at::<f64>(address, bytes).load()),
+        Dtype::F32 => DynValue::F32(at::<f32>(address, bytes).load()),
+        Dtype::F16 => DynValue::F32(at::<F16>(address, bytes).load().to()),
+        Dtype::Bf16 => DynValue::F32(at::<Bf16>(address, bytes).load().widen()),
         Dtype::F8E4m3 | Dtype::F8E5m2 => {
             let byte = at::<u8>(address, bytes).load();
-            Value::F32(of_fp8_pair(dtype, byte.to())[0])
+            DynValue::F32(of_fp8_pair(dtype, byte.to())[0])
         }
-        Dtype::I8 => Value::I32(at::<i8>(address, bytes).load()),
-        Dtype::I16 => Value::I32(at::<i16>(address, bytes).load().to()),
-        Dtype::I32 => Value::I32(at::<i32>(address, bytes).load()),
-        Dtype::I64 => Value::I64(at::<i64>(address, bytes).load()),
-        Dtype::U8 => Value::U32(at::<u8>(address, bytes).load()),
-        Dtype::U16 => Value::U32(at::<u16>(address, bytes).load().to()),
-        Dtype::U32 => Value::U32(at::<u32>(address, bytes).load()),
-        Dtype::U64 => Value::U64(at::<u64>(address, bytes).load()),
-        Dtype::Bool => Value::Bool(at::<u8>(address, bytes).load().differs(0)),
+        Dtype::I8 => DynValue::I32(at::<i8>(address, bytes).load()),
+        Dtype::I16 => DynValue::I32(at::<i16>(address, bytes).load().to()),
+        Dtype::I32 => DynValue::I32(at::<i32>(address, bytes).load()),
+        Dtype::I64 => DynValue::I64(at::<i64>(address, bytes).load()),
+        Dtype::U8 => DynValue::U32(at::<u8>(address, bytes).load()),
+        Dtype::U16 => DynValue::U32(at::<u16>(address, bytes).load().to()),
+        Dtype::U32 => DynValue::U32(at::<u32>(address, bytes).load()),
+        Dtype::U64 => DynValue::U64(at::<u64>(address, bytes).load()),
+        Dtype::Bool => DynValue::Bool(at::<u8>(address, bytes).load().differs(0)),
     }
 }
 
-/// Elements of 4 bytes, four at once, then two.
+/// Loads elements of 4 bytes, four at once, then two.
 fn loads_4<'k, T: Element>(
     address: Reg<'k, u64>,
     bytes: i64,
@@ -101,7 +101,7 @@ fn loads_4<'k, T: Element>(
     values
 }
 
-/// Elements of 8 bytes, two at once.
+/// Loads elements of 8 bytes, two at once.
 fn loads_8<'k, T: Element>(
     address: Reg<'k, u64>,
     bytes: i64,
@@ -119,20 +119,20 @@ fn loads_8<'k, T: Element>(
     values
 }
 
-/// `count` elements side by side, at a multiple of what they take, or of 16 bytes.
+/// Loads `count` contiguous elements, aligned to their total size or to 16 bytes.
 pub(super) fn load_vector<'k>(
     dtype: Dtype,
     address: Reg<'k, u64>,
     bytes: i64,
     count: u32,
-) -> Vec<Value<'k>> {
+) -> Vec<DynValue<'k>> {
     match dtype {
-        Dtype::F64 => all(loads_8::<f64>(address, bytes, count), Value::F64),
-        Dtype::I64 => all(loads_8::<i64>(address, bytes, count), Value::I64),
-        Dtype::U64 => all(loads_8::<u64>(address, bytes, count), Value::U64),
-        Dtype::F32 => all(loads_4::<f32>(address, bytes, count), Value::F32),
-        Dtype::I32 => all(loads_4::<i32>(address, bytes, count), Value::I32),
-        Dtype::U32 => all(loads_4::<u32>(address, bytes, count), Value::U32),
+        Dtype::F64 => all(loads_8::<f64>(address, bytes, count), DynValue::F64),
+        Dtype::I64 => all(loads_8::<i64>(address, bytes, count), DynValue::I64),
+        Dtype::U64 => all(loads_8::<u64>(address, bytes, count), DynValue::U64),
+        Dtype::F32 => all(loads_4::<f32>(address, bytes, count), DynValue::F32),
+        Dtype::I32 => all(loads_4::<i32>(address, bytes, count), DynValue::I32),
+        Dtype::U32 => all(loads_4::<u32>(address, bytes, count), DynValue::U32),
         narrow => {
             let size = narrow.bytes() as u32;
             if size * count == 2 {
@@ -150,16 +150,16 @@ pub(super) fn load_vector<'k>(
 
 fn all<'k, T>(
     registers: Vec<Reg<'k, T>>,
-    value: impl Fn(Reg<'k, T>) -> Value<'k>,
-) -> Vec<Value<'k>> {
+    value: impl Fn(Reg<'k, T>) -> DynValue<'k>,
+) -> Vec<DynValue<'k>> {
     registers.into_iter().map(value).collect()
 }
 
-/// The first `count` elements in a word.
-fn of_word<'k>(dtype: Dtype, word: Reg<'k, u32>, count: u32) -> Vec<Value<'k>> {
+/// Unpacks the first `count` elements of a word.
+fn of_word<'k>(dtype: Dtype, word: Reg<'k, u32>, count: u32) -> Vec<DynValue<'k>> {
     let signed = |size: u32, n: u32| {
         let up = (word << (32 - size * (n + 1))).bitcast::<i32>();
-        Value::I32(up >> (32 - size))
+        DynValue::I32(up >> (32 - size))
     };
     let unsigned = |size: u32, n: u32| match size * (n + 1) {
         32 => word >> (32 - size),
@@ -169,52 +169,52 @@ fn of_word<'k>(dtype: Dtype, word: Reg<'k, u32>, count: u32) -> Vec<Value<'k>> {
     match dtype {
         Dtype::F16 => {
             let (low, high) = word.bitcast::<F16x2>().unpack();
-            vec![Value::F32(low.to()), Value::F32(high.to())]
+            vec![DynValue::F32(low.to()), DynValue::F32(high.to())]
         }
         Dtype::Bf16 => {
             let low = (word << 16).bitcast::<f32>();
             let high = (word & 0xffff_0000).bitcast::<f32>();
-            vec![Value::F32(low), Value::F32(high)]
+            vec![DynValue::F32(low), DynValue::F32(high)]
         }
         Dtype::F8E4m3 | Dtype::F8E5m2 => {
             let mut values = of_fp8_pair(dtype, word.to()).to_vec();
             if count > 2 {
                 values.extend(of_fp8_pair(dtype, (word >> 16).to()));
             }
-            values.into_iter().map(Value::F32).collect()
+            values.into_iter().map(DynValue::F32).collect()
         }
         Dtype::I16 => (0..count).map(|n| signed(16, n)).collect(),
         Dtype::I8 => (0..count).map(|n| signed(8, n)).collect(),
-        Dtype::U16 => (0..count).map(|n| Value::U32(unsigned(16, n))).collect(),
+        Dtype::U16 => (0..count).map(|n| DynValue::U32(unsigned(16, n))).collect(),
         Dtype::Bool => (0..count)
-            .map(|n| Value::Bool(unsigned(8, n).differs(0)))
+            .map(|n| DynValue::Bool(unsigned(8, n).differs(0)))
             .collect(),
-        _ => (0..count).map(|n| Value::U32(unsigned(8, n))).collect(),
+        _ => (0..count).map(|n| DynValue::U32(unsigned(8, n))).collect(),
     }
 }
 
-/// A whole number's low bits, as they are stored.
-fn bits(value: Value<'_>) -> Option<Reg<'_, u32>> {
+/// An integer's low bits, as they are stored.
+fn bits(value: DynValue<'_>) -> Option<Reg<'_, u32>> {
     match value {
-        Value::I32(x) => Some(x.bitcast()),
-        Value::U32(x) => Some(x),
-        Value::Bool(x) => Some(x.select(x.kernel().value(1u32), 0u32)),
+        DynValue::I32(x) => Some(x.bitcast()),
+        DynValue::U32(x) => Some(x),
+        DynValue::Bool(x) => Some(x.select(x.kernel().value(1u32), 0u32)),
         _ => None,
     }
 }
 
-/// Writes one element, `bytes` behind an address.
-pub(super) fn store<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64, value: Value<'k>) {
+/// Stores one element, `bytes` behind an address.
+pub(super) fn store<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64, value: DynValue<'k>) {
     match (dtype, value) {
-        (_, Value::F64(x)) => at::<f64>(address, bytes).store(x),
-        (_, Value::I64(x)) => at::<i64>(address, bytes).store(x),
-        (_, Value::U64(x)) => at::<u64>(address, bytes).store(x),
-        (Dtype::F16, Value::F32(x)) => at::<F16>(address, bytes).store(x.to::<F16>()),
-        (Dtype::Bf16, Value::F32(x)) => at::<Bf16>(address, bytes).store(x.to::<Bf16>()),
-        (Dtype::F8E4m3 | Dtype::F8E5m2, Value::F32(x)) => {
+        (_, DynValue::F64(x)) => at::<f64>(address, bytes).store(x),
+        (_, DynValue::I64(x)) => at::<i64>(address, bytes).store(x),
+        (_, DynValue::U64(x)) => at::<u64>(address, bytes).store(x),
+        (Dtype::F16, DynValue::F32(x)) => at::<F16>(address, bytes).store(x.to::<F16>()),
+        (Dtype::Bf16, DynValue::F32(x)) => at::<Bf16>(address, bytes).store(x.to::<Bf16>()),
+        (Dtype::F8E4m3 | Dtype::F8E5m2, DynValue::F32(x)) => {
             at::<u8>(address, bytes).store(fp8_pair(dtype, x, x).to::<u32>());
         }
-        (_, Value::F32(x)) => at::<f32>(address, bytes).store(x),
+        (_, DynValue::F32(x)) => at::<f32>(address, bytes).store(x),
         (_, value) => {
             let Some(x) = bits(value) else {
                 return;
@@ -228,18 +228,18 @@ pub(super) fn store<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64, value: 
     }
 }
 
-/// Writes elements side by side, where [`load_vector`] would read them.
+/// Stores contiguous elements, the inverse of [`load_vector`].
 pub(super) fn store_vector<'k>(
     k: &'k Kernel,
     dtype: Dtype,
     address: Reg<'k, u64>,
     bytes: i64,
-    values: &[Value<'k>],
+    values: &[DynValue<'k>],
 ) {
     macro_rules! typed {
         ($stores:ident, $t:ty, $variant:ident) => {{
             let all = values.iter().filter_map(|value| match value {
-                Value::$variant(x) => Some(*x),
+                DynValue::$variant(x) => Some(*x),
                 _ => None,
             });
             $stores::<$t>(address, bytes, &all.collect::<Vec<_>>());
@@ -301,7 +301,7 @@ fn stores_8<'k, T: Element>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k,
     }
 }
 
-/// Two halves from two f32, in one instruction.
+/// Packs two halves from two f32, in one instruction.
 fn halves<'k, T: Scalar>(ty: ScalarType, low: Reg<'k, f32>, high: Reg<'k, f32>) -> Reg<'k, u32> {
     let mods = [
         Mod::Word(Word::Rn),
@@ -312,9 +312,9 @@ fn halves<'k, T: Scalar>(ty: ScalarType, low: Reg<'k, f32>, high: Reg<'k, f32>) 
     low.kernel().raw::<T>(Op::Cvt, &mods, &sources).bitcast()
 }
 
-fn to_word<'k>(k: &'k Kernel, dtype: Dtype, values: &[Value<'k>]) -> Reg<'k, u32> {
+fn to_word<'k>(k: &'k Kernel, dtype: Dtype, values: &[DynValue<'k>]) -> Reg<'k, u32> {
     let float = |n: usize| match values.get(n) {
-        Some(Value::F32(x)) => *x,
+        Some(DynValue::F32(x)) => *x,
         _ => k.value(0.0f32),
     };
     let size = 8 * dtype.bytes() as u32;

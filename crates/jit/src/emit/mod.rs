@@ -1,11 +1,11 @@
-//! Kernels as PTX, written with `fercuda_ptx::build`.
+//! Code generation: kernels as PTX, written with `fercuda_ptx::build`.
 //!
-//! A map is a loop over the grid: each thread takes some neighbouring elements, then those a
-//! whole grid further on. Rows are in `rows`.
+//! A map is a grid-stride loop: each thread takes some neighbouring elements, then those a whole
+//! grid further on. Reductions of rows are in `rows`.
 //!
-//! Invariant: a kernel touches only what its accesses reach from the addresses that it is
-//! given, in elements of its domain; who launches it has checked that they are there.
-//! Parameters are the addresses in order, then the number of rows.
+//! Invariant: a kernel accesses only what its accesses reach from the addresses that it is given,
+//! in elements of its domain; the launcher has checked that this memory exists. Parameters are the
+//! addresses in order, then the number of rows.
 
 mod math64;
 mod memory;
@@ -20,19 +20,19 @@ use fercuda_ptx::build::{
 use fercuda_tensor::Dtype;
 
 use crate::canonical::{Prim, arity};
-use crate::fused::{Access, Kernel, Kind, Step, THREADS};
-use value::Value;
+use crate::fused::{ArrayAccess, FusedKernel, KernelKind, KernelStep, THREADS};
+use value::DynValue;
 
-/// The name of the `n`th kernel of a program.
+/// Name of the `n`th kernel of a program.
 pub(crate) fn name(n: usize) -> String {
     format!("k{n}")
 }
 
-/// A module with these kernels.
+/// Generates a module with these kernels.
 ///
 /// # Errors
 /// [`BuildError::NeedsArch`] for an architecture that lacks an instruction.
-pub(crate) fn module(kernels: &[Kernel], arch: Arch) -> Result<Module, BuildError> {
+pub(crate) fn module(kernels: &[FusedKernel], arch: Arch) -> Result<Module, BuildError> {
     let mut module = ModuleBuilder::new(arch);
     if arch.number() < FP8 {
         for (n, kernel) in kernels.iter().enumerate() {
@@ -49,10 +49,10 @@ pub(crate) fn module(kernels: &[Kernel], arch: Arch) -> Result<Module, BuildErro
     for (n, kernel) in kernels.iter().enumerate() {
         let name = name(n);
         module.kernel(&name, |k| match (kernel.kind, kernel.wide) {
-            (Kind::Map { width, tail }, false) => map::<u32>(k, kernel, width, tail),
-            (Kind::Map { width, tail }, true) => map::<u64>(k, kernel, width, tail),
-            (Kind::Rows { .. }, false) => rows::rows::<u32>(k, kernel, &name),
-            (Kind::Rows { .. }, true) => rows::rows::<u64>(k, kernel, &name),
+            (KernelKind::Map { width, tail }, false) => map::<u32>(k, kernel, width, tail),
+            (KernelKind::Map { width, tail }, true) => map::<u64>(k, kernel, width, tail),
+            (KernelKind::Rows { .. }, false) => rows::rows::<u32>(k, kernel, &name),
+            (KernelKind::Rows { .. }, true) => rows::rows::<u64>(k, kernel, &name),
         });
     }
     module.finish()
@@ -61,26 +61,27 @@ pub(crate) fn module(kernels: &[Kernel], arch: Arch) -> Result<Module, BuildErro
 /// The first architecture that converts eight-bit floats.
 const FP8: u32 = 89;
 
-fn has_fp8(kernel: &Kernel) -> bool {
+fn has_fp8(kernel: &FusedKernel) -> bool {
     let is = |dtype: Dtype| matches!(dtype, Dtype::F8E4m3 | Dtype::F8E5m2);
-    let rounds = |step: &Step| matches!(step, Step::Apply(Prim::Round(to), _) if is(*to));
+    let rounds =
+        |step: &KernelStep| matches!(step, KernelStep::Apply(Prim::Round(to), _) if is(*to));
     kernel.arrays.iter().any(|(_, dtype)| is(*dtype))
         || kernel.steps.iter().any(|(step, _)| rounds(step))
 }
 
-/// What counts rows and columns, and what offsets are computed in: both wrap, so that a
-/// negative stride needs no care.
-trait Index: Int + Divide + 'static {
+/// Type of row and column counters and of offsets. Arithmetic wraps, so negative strides need no
+/// special case.
+trait IndexType: Int + Divide + 'static {
     fn of(k: &Builder, number: u64) -> Reg<'_, Self>;
     fn from_u32(x: Reg<'_, u32>) -> Reg<'_, Self>;
-    /// The address of an element of so many bytes.
+    /// The address of an element of `bytes` bytes.
     fn place<'k>(base: Reg<'k, u64>, bytes: u64, offset: Reg<'k, Self>) -> Reg<'k, u64>;
-    fn value(x: Reg<'_, Self>) -> Value<'_>;
-    /// The largest there is.
+    fn value(x: Reg<'_, Self>) -> DynValue<'_>;
+    /// The largest value.
     const MOST: u64;
 }
 
-impl Index for u32 {
+impl IndexType for u32 {
     fn of(k: &Builder, number: u64) -> Reg<'_, u32> {
         k.value(number as u32)
     }
@@ -104,13 +105,13 @@ impl Index for u32 {
                 .address(),
         }
     }
-    fn value(x: Reg<'_, u32>) -> Value<'_> {
-        Value::U32(x)
+    fn value(x: Reg<'_, u32>) -> DynValue<'_> {
+        DynValue::U32(x)
     }
     const MOST: u64 = u32::MAX as u64;
 }
 
-impl Index for u64 {
+impl IndexType for u64 {
     fn of(k: &Builder, number: u64) -> Reg<'_, u64> {
         k.value(number)
     }
@@ -120,15 +121,15 @@ impl Index for u64 {
     fn place<'k>(base: Reg<'k, u64>, bytes: u64, offset: Reg<'k, u64>) -> Reg<'k, u64> {
         offset.mul_add(bytes, base)
     }
-    fn value(x: Reg<'_, u64>) -> Value<'_> {
-        Value::U64(x)
+    fn value(x: Reg<'_, u64>) -> DynValue<'_> {
+        DynValue::U64(x)
     }
     const MOST: u64 = u64::MAX;
 }
 
-/// Indices of the dimensions of a number that counts through them, the outermost first. The
-/// first extent is not asked for.
-fn indices<'k, I: Index>(count: Reg<'k, I>, extents: &[u64]) -> Vec<Reg<'k, I>> {
+/// Decomposes a linear index into indices of the dimensions, the outermost first. The first extent
+/// is not used.
+fn indices<'k, I: IndexType>(count: Reg<'k, I>, extents: &[u64]) -> Vec<Reg<'k, I>> {
     let k = count.kernel();
     let mut rest = count;
     let mut indices = Vec::new();
@@ -145,8 +146,8 @@ fn indices<'k, I: Index>(count: Reg<'k, I>, extents: &[u64]) -> Vec<Reg<'k, I>> 
     indices
 }
 
-/// Where an element lies that has these indices, in elements.
-fn offset<'k, I: Index>(
+/// Offset of the element with these indices, in elements.
+fn offset<'k, I: IndexType>(
     k: &'k Builder,
     start: i64,
     indices: &[Reg<'k, I>],
@@ -171,18 +172,21 @@ fn offset<'k, I: Index>(
     }
 }
 
-/// The parameters: addresses, and how many rows.
-fn parameters<'k, I: Index>(k: &'k Builder, kernel: &Kernel) -> (Vec<Reg<'k, u64>>, Reg<'k, I>) {
+/// The kernel's parameters: addresses, and the number of rows.
+fn parameters<'k, I: IndexType>(
+    k: &'k Builder,
+    kernel: &FusedKernel,
+) -> (Vec<Reg<'k, u64>>, Reg<'k, I>) {
     let addresses = (0..kernel.arrays.len())
         .map(|n| k.param_ptr::<u8>(&format!("p{n}")).address())
         .collect();
     (addresses, k.param::<I>("n"))
 }
 
-/// Values of an operation for some neighbouring elements, or one that all of them have.
-fn applied<'k>(kernel: &Kernel, at: usize, args: &[&[Value<'k>]]) -> Vec<Value<'k>> {
+/// Results of an operation for some neighbouring elements, or one result that all share.
+fn applied<'k>(kernel: &FusedKernel, at: usize, args: &[&[DynValue<'k>]]) -> Vec<DynValue<'k>> {
     let (step, dtype) = kernel.steps[at];
-    let Step::Apply(op, of) = step else {
+    let KernelStep::Apply(op, of) = step else {
         return Vec::new();
     };
     let from = kernel.steps[of[arity(op) - 1] as usize].1;
@@ -195,21 +199,21 @@ fn applied<'k>(kernel: &Kernel, at: usize, args: &[&[Value<'k>]]) -> Vec<Value<'
         .collect()
 }
 
-/// The `n`th of some neighbouring elements' values.
-fn of_each<'k>(values: &[Value<'k>], width: u32) -> Vec<Value<'k>> {
+/// The values of the `n`th of some neighbouring elements.
+fn of_each<'k>(values: &[DynValue<'k>], width: u32) -> Vec<DynValue<'k>> {
     (0..width as usize)
         .map(|n| values[n.min(values.len() - 1)])
         .collect()
 }
 
 fn load_at<'k>(
-    kernel: &Kernel,
-    access: &Access,
+    kernel: &FusedKernel,
+    access: &ArrayAccess,
     address: Reg<'k, u64>,
     bytes: i64,
     stride: i64,
     width: u32,
-) -> Vec<Value<'k>> {
+) -> Vec<DynValue<'k>> {
     let dtype = kernel.arrays[access.array as usize].1;
     if stride == 0 || width == 1 {
         return vec![memory::load(dtype, address, bytes)];
@@ -225,12 +229,12 @@ fn load_at<'k>(
 
 fn store_at<'k>(
     k: &'k Builder,
-    kernel: &Kernel,
-    access: &Access,
+    kernel: &FusedKernel,
+    access: &ArrayAccess,
     address: Reg<'k, u64>,
     bytes: i64,
     stride: i64,
-    values: &[Value<'k>],
+    values: &[DynValue<'k>],
 ) {
     let dtype = kernel.arrays[access.array as usize].1;
     if access.vector && values.len() > 1 {
@@ -242,7 +246,7 @@ fn store_at<'k>(
     }
 }
 
-fn map<I: Index>(k: &Builder, kernel: &Kernel, width: u32, tail: bool) {
+fn map<I: IndexType>(k: &Builder, kernel: &FusedKernel, width: u32, tail: bool) {
     k.max_threads(THREADS);
     let (addresses, n) = parameters::<I>(k, kernel);
     let block = I::from_u32(k.ctaid_x());
@@ -253,28 +257,28 @@ fn map<I: Index>(k: &Builder, kernel: &Kernel, width: u32, tail: bool) {
     let chunks = if shift == 0 { n } else { n >> shift };
     let body = |first: Reg<'_, I>, width: u32| {
         let indices = indices(first, &kernel.kept);
-        let place = |access: &Access| {
+        let place = |access: &ArrayAccess| {
             let offset = offset(k, access.offset, &indices, &access.kept);
             let bytes = kernel.arrays[access.array as usize].1.bytes();
             I::place(addresses[access.array as usize], bytes, offset)
         };
-        let inner = |access: &Access| access.kept.last().copied().unwrap_or(0);
-        let mut values: Vec<Vec<Value<'_>>> = Vec::new();
+        let inner = |access: &ArrayAccess| access.kept.last().copied().unwrap_or(0);
+        let mut values: Vec<Vec<DynValue<'_>>> = Vec::new();
         for (at, (step, dtype)) in kernel.steps.iter().enumerate() {
             let new = match step {
-                Step::Const(bits) => vec![Value::constant(k, *dtype, *bits)],
-                Step::Load(access) => {
+                KernelStep::Const(bits) => vec![DynValue::constant(k, *dtype, *bits)],
+                KernelStep::Load(access) => {
                     let access = &kernel.accesses[*access as usize];
                     load_at(kernel, access, place(access), 0, inner(access), width)
                 }
-                Step::Apply(op, args) => {
+                KernelStep::Apply(op, args) => {
                     let args = &args[..arity(*op)];
-                    let args: Vec<&[Value<'_>]> =
+                    let args: Vec<&[DynValue<'_>]> =
                         args.iter().map(|arg| &*values[*arg as usize]).collect();
                     applied(kernel, at, &args)
                 }
-                // A map has none.
-                Step::Reduced(_) => Vec::new(),
+                // A map has no reductions.
+                KernelStep::Reduced(_) => Vec::new(),
             };
             values.push(new);
         }

@@ -1,41 +1,41 @@
 //! Kernels that reduce rows.
 //!
-//! A team of threads has a row: neighbouring lanes, a block, or a column of a block. The
-//! row is gone through once for each pass of reductions, and once more to write; a short row
-//! is kept in registers meanwhile. A thread adds up what it has in order; then lanes are
-//! added in pairs, and warps. So a result depends on the length of the row alone.
+//! A team of threads reduces a row: neighbouring lanes, a block, or a column of a block. The row is
+//! read once for each pass of reductions, and once more to write; a short row is kept in registers
+//! meanwhile. A thread accumulates its elements in order; then lanes are combined in pairs, and
+//! warps. So a result depends on the length of the row alone.
 //!
-//! Invariant: every thread comes to every shuffle and barrier. Who has no row computes the
-//! last one, and writes nothing; what lies beyond a row's end is its last elements again,
-//! and counts for nothing.
+//! Invariant: every thread reaches every shuffle and barrier. A thread without a row computes the
+//! last one, and writes nothing; positions beyond a row's end repeat its last elements, and do not
+//! contribute.
 
 use std::cell::RefCell;
 
 use fercuda_ptx::build::{Element, Kernel as Builder, Pred, Ptr, Reg, Shared, Var};
 use fercuda_tensor::Dtype;
 
-use super::value::{self, Value};
-use super::{Index, applied, indices, load_at, of_each, offset, parameters, store_at};
+use super::value::{self, DynValue};
+use super::{IndexType, applied, indices, load_at, of_each, offset, parameters, store_at};
 use crate::canonical::arity;
-use crate::fused::{Access, Kernel, Kind, Step, THREADS, Team};
+use crate::fused::{ArrayAccess, FusedKernel, KernelKind, KernelStep, THREADS, Team};
 use crate::op::{Binary, Reduction};
 
-/// What has been reduced so far; where it was, of a reduction that asks.
+/// A partial result; with the index, for arg-reductions.
 #[derive(Clone, Copy)]
 struct Partial<'k> {
-    value: Value<'k>,
-    place: Option<Value<'k>>,
+    value: DynValue<'k>,
+    place: Option<DynValue<'k>>,
 }
 
-/// A [`Partial`] that a loop changes.
-struct Running<'k> {
-    value: Variable<'k>,
-    place: Option<Variable<'k>>,
+/// A [`Partial`] that is updated in a loop.
+struct RunningPartial<'k> {
+    value: ValueVariable<'k>,
+    place: Option<ValueVariable<'k>>,
 }
 
-/// A [`Value`] that can be set again.
+/// A mutable [`DynValue`].
 #[derive(Clone, Copy)]
-enum Variable<'k> {
+enum ValueVariable<'k> {
     F64(Var<'k, f64>),
     F32(Var<'k, f32>),
     I32(Var<'k, i32>),
@@ -44,46 +44,46 @@ enum Variable<'k> {
     U64(Var<'k, u64>),
 }
 
-impl<'k> Variable<'k> {
-    fn new(k: &'k Builder, name: &str, value: Value<'k>) -> Self {
+impl<'k> ValueVariable<'k> {
+    fn new(k: &'k Builder, name: &str, value: DynValue<'k>) -> Self {
         match value {
-            Value::F64(x) => Self::F64(k.var(name, x)),
-            Value::F32(x) => Self::F32(k.var(name, x)),
-            Value::I32(x) => Self::I32(k.var(name, x)),
-            Value::U32(x) => Self::U32(k.var(name, x)),
-            Value::I64(x) => Self::I64(k.var(name, x)),
-            Value::U64(x) => Self::U64(k.var(name, x)),
-            // Nothing reduces predicates.
-            Value::Bool(x) => Self::U32(k.var(name, x.select(k.value(1u32), 0u32))),
+            DynValue::F64(x) => Self::F64(k.var(name, x)),
+            DynValue::F32(x) => Self::F32(k.var(name, x)),
+            DynValue::I32(x) => Self::I32(k.var(name, x)),
+            DynValue::U32(x) => Self::U32(k.var(name, x)),
+            DynValue::I64(x) => Self::I64(k.var(name, x)),
+            DynValue::U64(x) => Self::U64(k.var(name, x)),
+            // No reduction is over predicates.
+            DynValue::Bool(x) => Self::U32(k.var(name, x.select(k.value(1u32), 0u32))),
         }
     }
 
-    fn get(self) -> Value<'k> {
+    fn get(self) -> DynValue<'k> {
         match self {
-            Self::F64(x) => Value::F64(*x),
-            Self::F32(x) => Value::F32(*x),
-            Self::I32(x) => Value::I32(*x),
-            Self::U32(x) => Value::U32(*x),
-            Self::I64(x) => Value::I64(*x),
-            Self::U64(x) => Value::U64(*x),
+            Self::F64(x) => DynValue::F64(*x),
+            Self::F32(x) => DynValue::F32(*x),
+            Self::I32(x) => DynValue::I32(*x),
+            Self::U32(x) => DynValue::U32(*x),
+            Self::I64(x) => DynValue::I64(*x),
+            Self::U64(x) => DynValue::U64(*x),
         }
     }
 
-    fn set(self, value: Value<'k>) {
+    fn set(self, value: DynValue<'k>) {
         match (self, value) {
-            (Self::F64(to), Value::F64(x)) => to.set(x),
-            (Self::F32(to), Value::F32(x)) => to.set(x),
-            (Self::I32(to), Value::I32(x)) => to.set(x),
-            (Self::U32(to), Value::U32(x)) => to.set(x),
-            (Self::I64(to), Value::I64(x)) => to.set(x),
-            (Self::U64(to), Value::U64(x)) => to.set(x),
+            (Self::F64(to), DynValue::F64(x)) => to.set(x),
+            (Self::F32(to), DynValue::F32(x)) => to.set(x),
+            (Self::I32(to), DynValue::I32(x)) => to.set(x),
+            (Self::U32(to), DynValue::U32(x)) => to.set(x),
+            (Self::I64(to), DynValue::I64(x)) => to.set(x),
+            (Self::U64(to), DynValue::U64(x)) => to.set(x),
             _ => {}
         }
     }
 }
 
-/// What a reduction of nothing is.
-fn identity<'k>(k: &'k Builder, op: Reduction, dtype: Dtype) -> Value<'k> {
+/// Identity element of a reduction.
+fn identity<'k>(k: &'k Builder, op: Reduction, dtype: Dtype) -> DynValue<'k> {
     let larger = matches!(op, Reduction::Max | Reduction::ArgMax);
     let bits = 8 * dtype.bytes() as u32;
     let constant = match (op, dtype) {
@@ -102,10 +102,10 @@ fn identity<'k>(k: &'k Builder, op: Reduction, dtype: Dtype) -> Value<'k> {
         _ if larger => 0,
         _ => ((1u128 << bits) - 1) as u64,
     };
-    Value::constant(k, dtype, constant)
+    DynValue::constant(k, dtype, constant)
 }
 
-/// What two have together; which is first does not matter.
+/// Combines two partial results; commutative.
 fn joined<'k>(op: Reduction, dtype: Dtype, a: Partial<'k>, b: Partial<'k>) -> Partial<'k> {
     let only = |value| Partial { value, place: None };
     match (op, a.place, b.place) {
@@ -133,7 +133,7 @@ fn joined<'k>(op: Reduction, dtype: Dtype, a: Partial<'k>, b: Partial<'k>) -> Pa
     }
 }
 
-/// Some in pairs, then those.
+/// Combines partial results as a balanced tree.
 fn tree<'k>(op: Reduction, dtype: Dtype, mut all: Vec<Partial<'k>>) -> Partial<'k> {
     while all.len() > 1 {
         let pairs = all.chunks(2).map(|pair| match pair {
@@ -146,56 +146,56 @@ fn tree<'k>(op: Reduction, dtype: Dtype, mut all: Vec<Partial<'k>>) -> Partial<'
     all[0]
 }
 
-struct Rows<'a, 'k, I> {
+struct RowEmitter<'a, 'k, I> {
     k: &'k Builder,
-    kernel: &'a Kernel,
+    kernel: &'a FusedKernel,
     team: Team,
     width: u32,
-    /// This thread's place in its team.
+    /// This thread's index in its team.
     member: Reg<'k, u32>,
     /// Threads of a team.
     threads: u64,
-    /// Whether the row is one; none if it always is.
+    /// Whether the row exists; `None` if it always does.
     valid: Option<Pred<'k>>,
-    /// Where the row begins, for each access.
+    /// Address of the row's beginning, for each access.
     starts: Vec<Reg<'k, u64>>,
-    /// Whether a step differs along the row.
+    /// Whether a step varies along the row.
     varies: Vec<bool>,
-    /// Values of steps that do not.
-    fixed: Vec<Option<Value<'k>>>,
-    results: Vec<Option<Value<'k>>>,
+    /// Values of steps that do not vary.
+    fixed: Vec<Option<DynValue<'k>>>,
+    results: Vec<Option<DynValue<'k>>>,
     scratch: Option<[Ptr<'k, Shared, u64>; 2]>,
-    /// The kernel's, in which variables' names are its own.
+    /// The kernel's name, the prefix of its variables.
     name: &'a str,
     /// This thread's first chunk, and its first column.
     own_chunk: Reg<'k, I>,
     first: Reg<'k, I>,
-    /// Where this block's part of the row begins, in chunks; none if it has all.
+    /// Where this block's part of the row begins, in chunks; `None` if it has the whole row.
     part: Option<Reg<'k, I>>,
-    /// Where that lies, for each access that has been asked for.
+    /// The address of that, for each access used so far.
     own: RefCell<Vec<Option<Reg<'k, u64>>>>,
 }
 
-/// A part of a row that a thread takes at a time.
-struct Chunk<'k, I> {
-    /// Its columns' offsets for each access that has been asked for, from the row's start:
-    /// a register and bytes behind it.
+/// The elements of a row that a thread processes at a time.
+struct RowChunk<'k, I> {
+    /// Offsets of its columns from the row's start, for each access used so far: a register and
+    /// bytes behind it.
     places: Vec<Option<(Reg<'k, u64>, i64)>>,
-    values: Vec<Option<Vec<Value<'k>>>>,
-    at: At<'k, I>,
-    /// Whether it is within the row; none if it always is.
+    values: Vec<Option<Vec<DynValue<'k>>>>,
+    at: ChunkPosition<'k, I>,
+    /// Whether it is inside the row; `None` if it always is.
     valid: Option<Pred<'k>>,
 }
 
-enum At<'k, I> {
-    /// So many columns behind this thread's first.
+enum ChunkPosition<'k, I> {
+    /// This many columns behind this thread's first.
     Behind(u64),
     /// A column.
     Column(Reg<'k, I>),
 }
 
-pub(super) fn rows<I: Index>(k: &Builder, kernel: &Kernel, name: &str) {
-    let Kind::Rows {
+pub(super) fn rows<I: IndexType>(k: &Builder, kernel: &FusedKernel, name: &str) {
+    let KernelKind::Rows {
         team,
         width,
         resident,
@@ -251,7 +251,7 @@ pub(super) fn rows<I: Index>(k: &Builder, kernel: &Kernel, name: &str) {
     } else {
         first
     };
-    let mut rows = Rows {
+    let mut rows = RowEmitter {
         k,
         kernel,
         team,
@@ -273,25 +273,27 @@ pub(super) fn rows<I: Index>(k: &Builder, kernel: &Kernel, name: &str) {
     rows.run(resident);
 }
 
-fn varies(kernel: &Kernel) -> Vec<bool> {
+fn varies(kernel: &FusedKernel) -> Vec<bool> {
     let mut varies = Vec::new();
     for (step, _) in &kernel.steps {
         varies.push(match step {
-            Step::Const(_) | Step::Reduced(_) => false,
-            Step::Load(access) => {
+            KernelStep::Const(_) | KernelStep::Reduced(_) => false,
+            KernelStep::Load(access) => {
                 let cols = &kernel.accesses[*access as usize].cols;
                 cols.iter().any(|stride| *stride != 0)
             }
-            Step::Apply(op, args) => args[..arity(*op)].iter().any(|arg| varies[*arg as usize]),
+            KernelStep::Apply(op, args) => {
+                args[..arity(*op)].iter().any(|arg| varies[*arg as usize])
+            }
         });
     }
     varies
 }
 
-impl<'k, I: Index> Rows<'_, 'k, I> {
+impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
     fn run(&mut self, resident: bool) {
         let chunks = self.kernel.row_len() / u64::from(self.width);
-        let mut kept: Vec<Chunk<'k, I>> = match resident {
+        let mut kept: Vec<RowChunk<'k, I>> = match resident {
             true => (0..self.own_chunks(chunks).div_ceil(self.threads))
                 .map(|slot| self.chunk(slot, chunks))
                 .collect(),
@@ -314,8 +316,8 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
                 let dtype = self.kernel.steps[reduced.of as usize].1;
                 let whole = self.combine(reduced.op, dtype, partial);
                 self.results[at] = Some(match whole.place {
-                    Some(Value::U32(place)) => Value::I64(place.to()),
-                    Some(Value::U64(place)) => Value::I64(place.bitcast()),
+                    Some(DynValue::U32(place)) => DynValue::I64(place.to()),
+                    Some(DynValue::U64(place)) => DynValue::I64(place.bitcast()),
                     _ => whole.value,
                 });
             }
@@ -326,7 +328,7 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
             for store in &of_elements {
                 self.fix(store.of);
             }
-            let write = |rows: &Self, chunk: &mut Chunk<'k, I>| {
+            let write = |rows: &Self, chunk: &mut RowChunk<'k, I>| {
                 let ready: Vec<_> = of_elements
                     .iter()
                     .map(|store| {
@@ -381,12 +383,13 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         });
     }
 
-    /// Computes what of a step does not vary along the row, here, where the whole row has it.
+    /// Computes the parts of a step that do not vary along the row, at a point where the team has
+    /// it.
     fn fix(&mut self, root: u32) {
         let mut is = vec![false; root as usize + 1];
         is[root as usize] = true;
         for at in (0..is.len()).rev() {
-            if let (true, Step::Apply(op, args)) = (is[at], self.kernel.steps[at].0) {
+            if let (true, KernelStep::Apply(op, args)) = (is[at], self.kernel.steps[at].0) {
                 let args = &args[..arity(op)];
                 args.iter().for_each(|arg| is[*arg as usize] = true);
             }
@@ -397,50 +400,50 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
             }
             let (step, dtype) = self.kernel.steps[at];
             self.fixed[at] = match step {
-                Step::Const(bits) => Some(Value::constant(self.k, dtype, bits)),
-                Step::Reduced(n) => self.results[n as usize],
-                Step::Load(access) => {
+                KernelStep::Const(bits) => Some(DynValue::constant(self.k, dtype, bits)),
+                KernelStep::Reduced(n) => self.results[n as usize],
+                KernelStep::Load(access) => {
                     let start = self.starts[access as usize];
                     let access = &self.kernel.accesses[access as usize];
                     load_at(self.kernel, access, start, 0, 0, 1).pop()
                 }
-                Step::Apply(op, args) => {
+                KernelStep::Apply(op, args) => {
                     let args = args[..arity(op)].iter();
-                    let args: Vec<Vec<Value<'k>>> = args
+                    let args: Vec<Vec<DynValue<'k>>> = args
                         .map(|arg| self.fixed[*arg as usize].into_iter().collect())
                         .collect();
-                    let args: Vec<&[Value<'k>]> = args.iter().map(|arg| &**arg).collect();
+                    let args: Vec<&[DynValue<'k>]> = args.iter().map(|arg| &**arg).collect();
                     applied(self.kernel, at, &args).pop()
                 }
             };
         }
     }
 
-    /// Chunks of what a block has at most.
+    /// Maximum number of chunks of a block.
     fn own_chunks(&self, chunks: u64) -> u64 {
         let part = self.kernel.part.unwrap_or(u64::MAX);
         chunks.min(part / u64::from(self.width))
     }
 
     /// The `slot`th chunk that this thread keeps.
-    fn chunk(&self, slot: u64, chunks: u64) -> Chunk<'k, I> {
+    fn chunk(&self, slot: u64, chunks: u64) -> RowChunk<'k, I> {
         let k = self.k;
         let own = self.own_chunks(chunks);
         if (slot + 1) * self.threads <= own && chunks.is_multiple_of(own) {
-            let at = At::Behind(slot * self.threads * u64::from(self.width));
+            let at = ChunkPosition::Behind(slot * self.threads * u64::from(self.width));
             return self.chunk_at(at, None);
         }
-        // Of a part there are as many as threads can have, so its end is no other bound.
+        // A part has as many chunks as its threads can keep, so its end is the same bound.
         let own = self.own_chunk + I::of(k, slot * self.threads);
         let valid = own.lt(I::of(k, chunks));
         let last = own.min(I::of(k, chunks - 1));
         let shift = self.width.trailing_zeros();
         let column = if shift == 0 { last } else { last << shift };
-        self.chunk_at(At::Column(column), Some(valid))
+        self.chunk_at(ChunkPosition::Column(column), Some(valid))
     }
 
-    fn chunk_at(&self, at: At<'k, I>, valid: Option<Pred<'k>>) -> Chunk<'k, I> {
-        Chunk {
+    fn chunk_at(&self, at: ChunkPosition<'k, I>, valid: Option<Pred<'k>>) -> RowChunk<'k, I> {
+        RowChunk {
             places: vec![None; self.kernel.accesses.len()],
             values: vec![None; self.kernel.steps.len()],
             at,
@@ -448,8 +451,8 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         }
     }
 
-    /// Goes through the row in a loop.
-    fn each_chunk(&self, name: &str, chunks: u64, body: impl FnOnce(&mut Chunk<'k, I>)) {
+    /// Iterates over the row in a loop.
+    fn each_chunk(&self, name: &str, chunks: u64, body: impl FnOnce(&mut RowChunk<'k, I>)) {
         let k = self.k;
         let own = self.own_chunks(chunks);
         let (chunks, step) = (I::of(k, chunks), I::of(k, self.threads));
@@ -460,26 +463,26 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         let shift = self.width.trailing_zeros();
         k.for_range(name, self.own_chunk, end, step, |chunk| {
             let column = if shift == 0 { chunk } else { chunk << shift };
-            body(&mut self.chunk_at(At::Column(column), None));
+            body(&mut self.chunk_at(ChunkPosition::Column(column), None));
         });
     }
 
-    /// Where a chunk lies in an access.
-    fn place(&self, chunk: &mut Chunk<'k, I>, access: u32) -> (Reg<'k, u64>, i64) {
+    /// Position of a chunk in an access.
+    fn place(&self, chunk: &mut RowChunk<'k, I>, access: u32) -> (Reg<'k, u64>, i64) {
         if let Some(known) = chunk.places[access as usize] {
             return known;
         }
         let start = self.starts[access as usize];
-        let Access { array, cols, .. } = &self.kernel.accesses[access as usize];
+        let ArrayAccess { array, cols, .. } = &self.kernel.accesses[access as usize];
         let size = self.kernel.arrays[*array as usize].1.bytes();
         let along = |column: Reg<'k, I>| {
-            // The outermost extent is known too, and not needed.
+            // The outermost extent is known too, but not needed.
             let indices = indices(column, &self.kernel.cols);
             I::place(start, size, offset(self.k, 0, &indices, cols))
         };
         let place = match chunk.at {
-            At::Column(column) => (along(column), 0),
-            At::Behind(columns) => {
+            ChunkPosition::Column(column) => (along(column), 0),
+            ChunkPosition::Behind(columns) => {
                 let bytes = cols.last().map(|stride| stride * size as i64);
                 let bytes = bytes.and_then(|bytes| bytes.checked_mul(columns.cast_signed()));
                 match bytes {
@@ -497,12 +500,12 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         place
     }
 
-    /// The values of a step for the elements of a chunk, or one that all of them have.
-    fn values(&self, chunk: &mut Chunk<'k, I>, root: u32) -> Vec<Value<'k>> {
+    /// Values of a step for the elements of a chunk, or one value that all share.
+    fn values(&self, chunk: &mut RowChunk<'k, I>, root: u32) -> Vec<DynValue<'k>> {
         let mut is = vec![false; root as usize + 1];
         is[root as usize] = true;
         for at in (0..is.len()).rev().filter(|at| self.varies[*at]) {
-            if let (true, None, Step::Apply(op, args)) =
+            if let (true, None, KernelStep::Apply(op, args)) =
                 (is[at], &chunk.values[at], self.kernel.steps[at].0)
             {
                 let args = &args[..arity(op)];
@@ -518,15 +521,15 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
                 continue;
             }
             let new = match self.kernel.steps[at].0 {
-                Step::Load(n) => {
+                KernelStep::Load(n) => {
                     let (address, bytes) = self.place(chunk, n);
                     let access = &self.kernel.accesses[n as usize];
                     let stride = access.cols.last().copied().unwrap_or(0);
                     load_at(self.kernel, access, address, bytes, stride, self.width)
                 }
-                Step::Apply(op, args) => {
+                KernelStep::Apply(op, args) => {
                     let args = args[..arity(op)].iter();
-                    let args: Vec<&[Value<'k>]> = args
+                    let args: Vec<&[DynValue<'k>]> = args
                         .map(|arg| chunk.values[*arg as usize].as_deref().unwrap_or_default())
                         .collect();
                     applied(self.kernel, at, &args)
@@ -538,15 +541,15 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         chunk.values[root as usize].clone().unwrap_or_default()
     }
 
-    /// What a chunk comes to.
-    fn partial(&self, chunk: &mut Chunk<'k, I>, reduced: usize) -> Partial<'k> {
+    /// Reduces a chunk.
+    fn partial(&self, chunk: &mut RowChunk<'k, I>, reduced: usize) -> Partial<'k> {
         let reduced = self.kernel.reduced[reduced];
         let dtype = self.kernel.steps[reduced.of as usize].1;
         let values = of_each(&self.values(chunk, reduced.of), self.width);
         let asks = matches!(reduced.op, Reduction::ArgMin | Reduction::ArgMax);
         let first = asks.then(|| match chunk.at {
-            At::Column(column) => column,
-            At::Behind(columns) => self.first + I::of(self.k, columns),
+            ChunkPosition::Column(column) => column,
+            ChunkPosition::Behind(columns) => self.first + I::of(self.k, columns),
         });
         let parts = values.into_iter().enumerate().map(|(n, value)| Partial {
             value,
@@ -568,14 +571,14 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         }
     }
 
-    fn reduce_kept(&self, wanted: &[usize], kept: &mut [Chunk<'k, I>]) -> Vec<Partial<'k>> {
+    fn reduce_kept(&self, wanted: &[usize], kept: &mut [RowChunk<'k, I>]) -> Vec<Partial<'k>> {
         let mut sums: Vec<Option<Partial<'k>>> = vec![None; wanted.len()];
         for chunk in kept {
             for (sum, at) in sums.iter_mut().zip(wanted) {
                 let reduced = self.kernel.reduced[*at];
                 let dtype = self.kernel.steps[reduced.of as usize].1;
                 let mut part = self.partial(chunk, *at);
-                // Of others the same again changes nothing.
+                // For the other reductions a repeated element changes nothing.
                 if let (Reduction::Sum | Reduction::Prod, Some(valid)) = (reduced.op, chunk.valid) {
                     part.value = part.value.or(valid, self.nothing(*at).value);
                 }
@@ -591,22 +594,22 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
     }
 
     fn reduce_loop(&self, wanted: &[usize], stage: u32, chunks: u64) -> Vec<Partial<'k>> {
-        let running: Vec<Running<'k>> = wanted
+        let running: Vec<RunningPartial<'k>> = wanted
             .iter()
             .map(|at| {
                 let nothing = self.nothing(*at);
                 let name = |what: &str| format!("{what}_{at}");
-                Running {
-                    value: Variable::new(self.k, &name("so_far"), nothing.value),
+                RunningPartial {
+                    value: ValueVariable::new(self.k, &name("so_far"), nothing.value),
                     place: nothing
                         .place
-                        .map(|place| Variable::new(self.k, &name("place"), place)),
+                        .map(|place| ValueVariable::new(self.k, &name("place"), place)),
                 }
             })
             .collect();
-        let now = |running: &Running<'k>| Partial {
+        let now = |running: &RunningPartial<'k>| Partial {
             value: running.value.get(),
-            place: running.place.map(Variable::get),
+            place: running.place.map(ValueVariable::get),
         };
         self.each_chunk(&format!("pass_{stage}"), chunks, |chunk| {
             for (running, at) in running.iter().zip(wanted) {
@@ -623,7 +626,7 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         running.iter().map(now).collect()
     }
 
-    /// What the team has together; every thread of it gets that.
+    /// Combines the team's partial results; every thread of it gets the result.
     fn combine(&mut self, op: Reduction, dtype: Dtype, own: Partial<'k>) -> Partial<'k> {
         match self.team {
             Team::Lanes(lanes) => self.across(op, dtype, own, lanes),
@@ -675,7 +678,7 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         }
     }
 
-    /// Over neighbouring lanes, of which there are a power of two.
+    /// Combines over neighbouring lanes, a power of two.
     fn across(&self, op: Reduction, dtype: Dtype, own: Partial<'k>, lanes: u32) -> Partial<'k> {
         let mut sum = own;
         let mut apart = lanes / 2;
@@ -690,7 +693,7 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         sum
     }
 
-    /// Puts what some threads have where the block can read it.
+    /// Publishes some threads' values in shared memory.
     fn exchange(
         &mut self,
         op: Reduction,
@@ -702,7 +705,7 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
         let k = self.k;
         let asks = |op| matches!(op, Reduction::ArgMin | Reduction::ArgMax);
         match self.scratch {
-            // Somebody may still be reading what was there.
+            // Another thread may still be reading the previous values.
             Some(_) => k.barrier(),
             None => {
                 let any = self.kernel.reduced.iter().any(|reduced| asks(reduced.op));
@@ -738,30 +741,30 @@ impl<'k, I: Index> Rows<'_, 'k, I> {
     }
 }
 
-fn put<'k>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, value: Value<'k>) {
+fn put<'k>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, value: DynValue<'k>) {
     fn of<'k, T: Element>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>) -> Ptr<'k, Shared, T> {
         to.index(at).cast()
     }
     match value {
-        Value::F64(x) => of::<f64>(to, at).store(x),
-        Value::F32(x) => of::<f32>(to, at).store(x),
-        Value::I32(x) => of::<i32>(to, at).store(x),
-        Value::U32(x) => of::<u32>(to, at).store(x),
-        Value::I64(x) => of::<i64>(to, at).store(x),
-        Value::U64(x) => of::<u64>(to, at).store(x),
-        Value::Bool(_) => {}
+        DynValue::F64(x) => of::<f64>(to, at).store(x),
+        DynValue::F32(x) => of::<f32>(to, at).store(x),
+        DynValue::I32(x) => of::<i32>(to, at).store(x),
+        DynValue::U32(x) => of::<u32>(to, at).store(x),
+        DynValue::I64(x) => of::<i64>(to, at).store(x),
+        DynValue::U64(x) => of::<u64>(to, at).store(x),
+        DynValue::Bool(_) => {}
     }
 }
 
-fn get<'k>(from: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, like: Value<'k>) -> Value<'k> {
+fn get<'k>(from: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, like: DynValue<'k>) -> DynValue<'k> {
     let here = from.index(at);
     match like {
-        Value::F64(_) => Value::F64(here.cast::<f64>().load()),
-        Value::F32(_) => Value::F32(here.cast::<f32>().load()),
-        Value::I32(_) => Value::I32(here.cast::<i32>().load()),
-        Value::U32(_) => Value::U32(here.cast::<u32>().load()),
-        Value::I64(_) => Value::I64(here.cast::<i64>().load()),
-        Value::U64(_) => Value::U64(here.cast::<u64>().load()),
-        Value::Bool(x) => Value::Bool(x),
+        DynValue::F64(_) => DynValue::F64(here.cast::<f64>().load()),
+        DynValue::F32(_) => DynValue::F32(here.cast::<f32>().load()),
+        DynValue::I32(_) => DynValue::I32(here.cast::<i32>().load()),
+        DynValue::U32(_) => DynValue::U32(here.cast::<u32>().load()),
+        DynValue::I64(_) => DynValue::I64(here.cast::<i64>().load()),
+        DynValue::U64(_) => DynValue::U64(here.cast::<u64>().load()),
+        DynValue::Bool(x) => DynValue::Bool(x),
     }
 }

@@ -1,9 +1,9 @@
-//! Registers whose type is known at run time, and what can be done to them.
+//! Dynamically typed registers, and operations on them.
 //!
-//! Invariant: an integer narrower than 32 bits lies in a 32-bit register, extended as its
-//! type is; a bool is a predicate. What the fold of a constant gives, this computes.
+//! Invariant: an integer narrower than 32 bits is in a 32-bit register, sign- or zero-extended as
+//! its type; a bool is a predicate. The results equal those of constant folding.
 //!
-//! Elsewhere: how values come from memory and go there (`memory`).
+//! Elsewhere: loads and stores (`memory`).
 
 use fercuda_ptx::build::{Int, Kernel, Num, Pred, Reg, Scalar};
 use fercuda_tensor::Dtype;
@@ -13,9 +13,9 @@ use super::memory;
 use crate::canonical::Prim;
 use crate::op::{Binary, Unary};
 
-/// A register of a type that is computed with.
+/// A register of a computation type.
 #[derive(Clone, Copy)]
-pub(super) enum Value<'k> {
+pub(super) enum DynValue<'k> {
     F64(Reg<'k, f64>),
     F32(Reg<'k, f32>),
     I32(Reg<'k, i32>),
@@ -25,9 +25,9 @@ pub(super) enum Value<'k> {
     Bool(Pred<'k>),
 }
 
-use Value::{Bool, F32, F64, I32, I64, U32, U64};
+use DynValue::{Bool, F32, F64, I32, I64, U32, U64};
 
-/// Does the same to two registers of one type of number; `$other` where they are not.
+/// Applies an expression to two registers of one numeric type; `$other` if they are not.
 macro_rules! pairs {
     ($a:expr, $b:expr, |$x:ident, $y:ident| $wrap:tt $body:expr, $other:expr) => {
         match ($a, $b) {
@@ -44,7 +44,7 @@ macro_rules! pairs {
     (@bool $variant:ident $body:expr) => { Bool($body) };
 }
 
-impl<'k> Value<'k> {
+impl<'k> DynValue<'k> {
     /// A constant, as in `fold`.
     pub(super) fn constant(k: &'k Kernel, dtype: Dtype, bits: u64) -> Self {
         let signed = bits.cast_signed();
@@ -87,7 +87,7 @@ impl<'k> Value<'k> {
         compare(Binary::Eq, self, other)
     }
 
-    /// Whether it is NaN; nothing but a float can be.
+    /// Whether it is NaN; `None` for types other than floats.
     pub(super) fn nan(self) -> Option<Pred<'k>> {
         match self {
             F64(x) => Some(x.is_nan()),
@@ -118,8 +118,8 @@ impl<'k> Value<'k> {
     }
 }
 
-/// Keeps the low bits of an integer of less than 32, extended as its type is.
-fn wrapped<'k>(dtype: Dtype, value: Value<'k>) -> Value<'k> {
+/// Keeps the low bits of an integer of less than 32, sign- or zero-extended as its type.
+fn wrapped<'k>(dtype: Dtype, value: DynValue<'k>) -> DynValue<'k> {
     match (dtype, value) {
         (Dtype::I8, I32(x)) => I32((x << 24) >> 24),
         (Dtype::I16, I32(x)) => I32((x << 16) >> 16),
@@ -129,8 +129,13 @@ fn wrapped<'k>(dtype: Dtype, value: Value<'k>) -> Value<'k> {
     }
 }
 
-/// An operation on elements; `from` is what its last operand is, `dtype` what it gives.
-pub(super) fn apply<'k>(op: Prim, from: Dtype, dtype: Dtype, args: &[Value<'k>]) -> Value<'k> {
+/// Applies an operation; `from` is the type of its last operand, `dtype` that of its result.
+pub(super) fn apply<'k>(
+    op: Prim,
+    from: Dtype,
+    dtype: Dtype,
+    args: &[DynValue<'k>],
+) -> DynValue<'k> {
     let x = args[0];
     match (op, args) {
         (Prim::Unary(op), _) => wrapped(dtype, unary(op, x)),
@@ -149,7 +154,7 @@ pub(super) fn apply<'k>(op: Prim, from: Dtype, dtype: Dtype, args: &[Value<'k>])
     }
 }
 
-fn unary<'k>(op: Unary, x: Value<'k>) -> Value<'k> {
+fn unary<'k>(op: Unary, x: DynValue<'k>) -> DynValue<'k> {
     match (op, x) {
         (Unary::Neg, F64(x)) => F64(-x),
         (Unary::Neg, F32(x)) => F32(-x),
@@ -189,12 +194,12 @@ fn unary<'k>(op: Unary, x: Value<'k>) -> Value<'k> {
         (Unary::Not, Bool(x)) => Bool(!x),
         (Unary::IsNan, F64(x)) => Bool(x.is_nan()),
         (Unary::IsNan, F32(x)) => Bool(x.is_nan()),
-        // No other type comes here: the graph refuses it.
+        // Other types cannot occur: the graph refuses them.
         (_, x) => x,
     }
 }
 
-fn compare<'k>(op: Binary, a: Value<'k>, b: Value<'k>) -> Pred<'k> {
+fn compare<'k>(op: Binary, a: DynValue<'k>, b: DynValue<'k>) -> Pred<'k> {
     let k = a.kernel();
     if let (Bool(a), Bool(b)) = (a, b) {
         return match op {
@@ -225,7 +230,12 @@ fn never(k: &Kernel) -> Pred<'_> {
     k.value(0u32).equals(1)
 }
 
-pub(super) fn binary<'k>(op: Binary, dtype: Dtype, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+pub(super) fn binary<'k>(
+    op: Binary,
+    dtype: Dtype,
+    a: DynValue<'k>,
+    b: DynValue<'k>,
+) -> DynValue<'k> {
     match op {
         Binary::Add => pairs!(a, b, |a, b| same a + b, a),
         Binary::Sub => pairs!(a, b, |a, b| same a - b, a),
@@ -285,7 +295,7 @@ pub(super) fn binary<'k>(op: Binary, dtype: Dtype, a: Value<'k>, b: Value<'k>) -
 }
 
 /// The larger or smaller; NaN if either is.
-pub(super) fn extreme<'k>(larger: bool, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+pub(super) fn extreme<'k>(larger: bool, a: DynValue<'k>, b: DynValue<'k>) -> DynValue<'k> {
     match (a, b) {
         (F32(a), F32(b)) => F32(if larger { a.max_nan(b) } else { a.min_nan(b) }),
         (F64(x), F64(y)) => {
@@ -299,35 +309,34 @@ pub(super) fn extreme<'k>(larger: bool, a: Value<'k>, b: Value<'k>) -> Value<'k>
     }
 }
 
-/// An integer type whose quotients need care.
-trait Whole: Int + fercuda_ptx::build::Divide {
+/// An integer type whose division needs guards.
+trait DivisionType: Int + fercuda_ptx::build::Divide {
     fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, Self>;
 }
 
-impl Whole for i32 {
+impl DivisionType for i32 {
     fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, i32> {
         k.value(value)
     }
 }
-impl Whole for i64 {
+impl DivisionType for i64 {
     fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, i64> {
         k.value(i64::from(value))
     }
 }
-impl Whole for u32 {
+impl DivisionType for u32 {
     fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, u32> {
         k.value(value.cast_unsigned())
     }
 }
-impl Whole for u64 {
+impl DivisionType for u64 {
     fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, u64> {
         k.value(i64::from(value).cast_unsigned())
     }
 }
 
-/// PTX says nothing of a division by zero, nor of the least number by -1; so neither is
-/// ever made.
-fn quotient<'k, T: Whole>(a: Reg<'k, T>, b: Reg<'k, T>) -> Reg<'k, T> {
+/// PTX leaves division by zero undefined, and the least number by -1; so neither is ever executed.
+fn quotient<'k, T: DivisionType>(a: Reg<'k, T>, b: Reg<'k, T>) -> Reg<'k, T> {
     let k = a.kernel();
     let (zero, one) = (T::of(k, 0), T::of(k, 1));
     let none = b.equals(zero);
@@ -341,7 +350,7 @@ fn quotient<'k, T: Whole>(a: Reg<'k, T>, b: Reg<'k, T>) -> Reg<'k, T> {
     none.select(zero, quotient)
 }
 
-fn remainder<'k, T: Whole>(a: Reg<'k, T>, b: Reg<'k, T>) -> Reg<'k, T> {
+fn remainder<'k, T: DivisionType>(a: Reg<'k, T>, b: Reg<'k, T>) -> Reg<'k, T> {
     let k = a.kernel();
     let (zero, one) = (T::of(k, 0), T::of(k, 1));
     let mut none = b.equals(zero);
@@ -351,14 +360,14 @@ fn remainder<'k, T: Whole>(a: Reg<'k, T>, b: Reg<'k, T>) -> Reg<'k, T> {
     a % none.select(one, b)
 }
 
-/// From one type that is computed with to another.
-fn convert<'k>(from: Dtype, to: Dtype, x: Value<'k>) -> Value<'k> {
+/// Converts between two computation types.
+fn convert<'k>(from: Dtype, to: Dtype, x: DynValue<'k>) -> DynValue<'k> {
     if from == to {
         return x;
     }
     let k = x.kernel();
     if to == Dtype::Bool {
-        let zero = Value::constant(k, from, 0);
+        let zero = DynValue::constant(k, from, 0);
         return Bool(compare(Binary::Ne, x, zero));
     }
     let x = match x {
@@ -376,7 +385,7 @@ fn convert<'k>(from: Dtype, to: Dtype, x: Value<'k>) -> Value<'k> {
     }
 }
 
-fn to_f64<'k>(x: Value<'k>) -> Reg<'k, f64> {
+fn to_f64<'k>(x: DynValue<'k>) -> Reg<'k, f64> {
     match x {
         F64(x) => x,
         F32(x) => x.to(),
@@ -388,7 +397,7 @@ fn to_f64<'k>(x: Value<'k>) -> Reg<'k, f64> {
     }
 }
 
-fn to_f32<'k>(x: Value<'k>) -> Reg<'k, f32> {
+fn to_f32<'k>(x: DynValue<'k>) -> Reg<'k, f32> {
     match x {
         F64(x) => x.to(),
         F32(x) => x,
@@ -400,8 +409,8 @@ fn to_f32<'k>(x: Value<'k>) -> Reg<'k, f32> {
     }
 }
 
-/// The register that integers of a type are in; low bits are kept.
-fn to_integer<'k>(to: Dtype, x: Value<'k>) -> Value<'k> {
+/// Converts to the register of an integer type; keeps the low bits.
+fn to_integer<'k>(to: Dtype, x: DynValue<'k>) -> DynValue<'k> {
     match (to, x) {
         (Dtype::I64, I32(x)) => I64(x.to()),
         (Dtype::I64, U32(x)) => I64(x.to()),
@@ -426,8 +435,8 @@ fn to_integer<'k>(to: Dtype, x: Value<'k>) -> Value<'k> {
     }
 }
 
-/// Towards zero, to the nearest that there is, NaN to 0.
-fn from_f32<'k>(to: Dtype, x: Reg<'k, f32>) -> Value<'k> {
+/// Rounds towards zero and saturates; NaN to 0.
+fn from_f32<'k>(to: Dtype, x: Reg<'k, f32>) -> DynValue<'k> {
     let k = x.kernel();
     let within = |least: f32, most: f32| x.max_nan(least).min_nan(most);
     match to {
@@ -437,16 +446,16 @@ fn from_f32<'k>(to: Dtype, x: Reg<'k, f32>) -> Value<'k> {
         Dtype::U8 => U32(within(0.0, 255.0).to()),
         Dtype::U16 => U32(within(0.0, 65535.0).to()),
         Dtype::U32 => U32(x.to()),
-        // Of 64 bits a GPU gives NaN another number.
+        // For 64 bits a GPU converts NaN to another number.
         Dtype::I64 => I64(x.is_nan().select(k.value(0i64), x.to::<i64>())),
         _ => U64(x.is_nan().select(k.value(0u64), x.to::<u64>())),
     }
 }
 
-fn from_f64<'k>(to: Dtype, x: Reg<'k, f64>) -> Value<'k> {
+fn from_f64<'k>(to: Dtype, x: Reg<'k, f64>) -> DynValue<'k> {
     let k = x.kernel();
     let nan = x.is_nan();
-    // A number, as `max` and `min` prefer; which, does not matter.
+    // `max` and `min` drop a NaN; the number that results does not matter.
     let within = |least: f64, most: f64| x.max(least).min(most);
     fn number<'k, T: Scalar + Num>(nan: Pred<'k>, zero: Reg<'k, T>, x: Reg<'k, T>) -> Reg<'k, T> {
         nan.select(zero, x)

@@ -1,6 +1,6 @@
-//! What is written, before NVIDIA's assembler.
+//! Generated code, checked by NVIDIA's assembler.
 
-use fercuda_jit::{Binary, Graph, Program, Reduction, Unary};
+use fercuda_jit::{Binary, ExprGraph, Program, Reduction, Unary};
 use fercuda_ptx::build::Arch;
 use fercuda_tensor::{Dtype, Layout};
 
@@ -8,9 +8,9 @@ use crate::bench::{of, random};
 use crate::ptxas;
 use crate::random::expression;
 
-/// Every operation of a type, with what it is cast to.
-fn operations(dtype: Dtype, len: u64) -> Graph {
-    let mut graph = Graph::new();
+/// Every operation of a type, with casts of it.
+fn operations(dtype: Dtype, len: u64) -> ExprGraph {
+    let mut graph = ExprGraph::new();
     let a = graph.input("a", of(dtype, &[len])).unwrap();
     let b = graph.input("b", of(dtype, &[len])).unwrap();
     let mut made = Vec::new();
@@ -20,7 +20,7 @@ fn operations(dtype: Dtype, len: u64) -> Graph {
     for op in Binary::ALL.iter().filter(|op| op.class().has(dtype)) {
         made.push(graph.binary(*op, a, b).unwrap());
     }
-    // All to one, so that there are few outputs.
+    // All combined into one, so that there are few outputs.
     let mut all = graph.constant(Dtype::Bool, true).unwrap();
     for node in made {
         let yes = graph.cast(node, Dtype::Bool).unwrap();
@@ -34,8 +34,8 @@ fn operations(dtype: Dtype, len: u64) -> Graph {
     graph
 }
 
-fn reductions(dtype: Dtype, layout: Layout, axis: usize) -> Graph {
-    let mut graph = Graph::new();
+fn reductions(dtype: Dtype, layout: Layout, axis: usize) -> ExprGraph {
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", layout).unwrap();
     for op in Reduction::ALL.iter().filter(|op| op.class().has(dtype)) {
         let y = graph.reduce(*op, x, &[axis], false).unwrap();
@@ -48,11 +48,11 @@ fn reductions(dtype: Dtype, layout: Layout, axis: usize) -> Graph {
 }
 
 #[test]
-fn nvidias_assembler_takes_all_that_is_written() {
+fn nvidias_assembler_accepts_all_generated_code() {
     let (Some(ptxas), mut random) = (ptxas::find(), random()) else {
         return;
     };
-    let assemble = |graph: &Graph, aligned: bool| {
+    let assemble = |graph: &ExprGraph, aligned: bool| {
         let program = Program::of(graph, Arch::SM_90, aligned).unwrap();
         ptxas.assemble(&program.ptx().unwrap(), Arch::SM_90);
     };

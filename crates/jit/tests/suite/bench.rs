@@ -1,10 +1,10 @@
-//! A device, and expressions run on it beside the reference.
+//! A device, on which expressions run beside the reference.
 
 use std::sync::OnceLock;
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
-use fercuda_jit::reference::{self, Exact};
-use fercuda_jit::{Arg, Compiler, Graph};
+use fercuda_jit::reference::{self, ExactValue};
+use fercuda_jit::{BoundArg, Compiler, ExprGraph};
 use fercuda_tensor::{Dtype, Layout};
 
 pub(crate) struct Bench {
@@ -13,11 +13,10 @@ pub(crate) struct Bench {
     pub(crate) compiler: Compiler,
 }
 
-/// Findings of the software device are the process's; so expressions run one after the
-/// other.
+/// Findings of the software device are process-wide, so expressions run one after the other.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Random numbers whose seed is printed.
+/// Random numbers with a printed seed.
 pub(crate) fn random() -> fastrand::Rng {
     fercuda_trials::rng()
 }
@@ -39,8 +38,8 @@ impl Bench {
         BENCH.get_or_init(Self::new)
     }
 
-    /// Runs it with these elements, and gives those of its outputs.
-    pub(crate) fn run(&self, graph: &Graph, inputs: &[Vec<u64>]) -> Vec<Vec<u64>> {
+    /// Runs a graph with these elements; returns those of its outputs.
+    pub(crate) fn run(&self, graph: &ExprGraph, inputs: &[Vec<u64>]) -> Vec<Vec<u64>> {
         let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
         let put = |layout: &Layout, bits: &[u64]| {
             let bytes = scattered(layout, bits);
@@ -59,9 +58,9 @@ impl Bench {
                 (buffer, first(layout))
             })
             .collect();
-        fn args(buffers: &[(DeviceBuffer<u8>, u64)]) -> Vec<Arg<'_>> {
+        fn args(buffers: &[(DeviceBuffer<u8>, u64)]) -> Vec<BoundArg<'_>> {
             let args = buffers.iter();
-            args.map(|(buffer, first)| Arg::of(buffer).first_at(*first))
+            args.map(|(buffer, first)| BoundArg::of(buffer).first_at(*first))
                 .collect()
         }
         let done = self
@@ -94,8 +93,8 @@ impl Bench {
         got
     }
 
-    /// The software device has found nothing.
-    pub(crate) fn sound(&self, graph: &Graph) {
+    /// Checks that the software device has found nothing.
+    pub(crate) fn sound(&self, graph: &ExprGraph) {
         if self.context.device().cuda().is_software() {
             let findings = fercuda_softgpu::control::take_findings();
             if let Some(finding) = findings.first() {
@@ -110,8 +109,8 @@ impl Bench {
         }
     }
 
-    /// Every element of every output is what the reference allows.
-    pub(crate) fn check(&self, graph: &Graph, inputs: &[Vec<u64>]) {
+    /// Checks every element of every output against the reference.
+    pub(crate) fn check(&self, graph: &ExprGraph, inputs: &[Vec<u64>]) {
         let got = self.run(graph, inputs);
         let wanted = reference::evaluate(graph, inputs);
         for (((name, layout), got), wanted) in graph.outputs().zip(&got).zip(&wanted) {
@@ -132,7 +131,7 @@ impl Bench {
     }
 }
 
-fn shown(graph: &Graph, inputs: &[Vec<u64>]) -> String {
+fn shown(graph: &ExprGraph, inputs: &[Vec<u64>]) -> String {
     let all = graph.inputs().zip(inputs).map(|((name, layout), bits)| {
         let few = bits.iter().take(64);
         let few: Vec<_> = few
@@ -143,9 +142,9 @@ fn shown(graph: &Graph, inputs: &[Vec<u64>]) -> String {
     all.collect::<Vec<_>>().join("\n")
 }
 
-/// Where the first element is, from where the memory begins.
+/// Offset of the first element in the memory.
 pub(crate) fn first(layout: &Layout) -> u64 {
-    // At a multiple of 16, so that vectors are tried.
+    // A multiple of 16, so that vector accesses are used.
     layout
         .reach_bytes()
         .start
@@ -166,7 +165,7 @@ fn places(layout: &Layout) -> Vec<usize> {
     all.into_iter().map(|place| place as usize).collect()
 }
 
-/// Memory in which these elements lie.
+/// Memory with these elements at the layout's offsets.
 pub(crate) fn scattered(layout: &Layout, bits: &[u64]) -> Vec<u8> {
     let size = layout.dtype().bytes() as usize;
     let until = first(layout) + layout.reach_bytes().end.unsigned_abs();
@@ -187,7 +186,7 @@ pub(crate) fn gathered(layout: &Layout, bytes: &[u8]) -> Vec<u64> {
     all.collect()
 }
 
-/// Elements of a type: of floats mostly of ordinary size, and some that are special.
+/// Elements of a type: floats mostly of ordinary size, and some special ones.
 pub(crate) fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
     (0..count).map(|_| element(random, dtype)).collect()
 }
@@ -210,19 +209,22 @@ fn element(random: &mut fastrand::Rng, dtype: Dtype) -> u64 {
                 f64::NEG_INFINITY,
                 f64::NAN,
             ];
-            reference::encode(dtype, Exact::Float(special[random.usize(..special.len())]))
+            reference::encode(
+                dtype,
+                ExactValue::Float(special[random.usize(..special.len())]),
+            )
         }
         3..6 => random.u64(..) & all,
         _ if float => {
             let value = (random.f64() - 0.5) * f64::exp2(f64::from(random.i32(-6..6)));
-            reference::encode(dtype, Exact::Float(value))
+            reference::encode(dtype, ExactValue::Float(value))
         }
         6..30 => random.u64(..) & all,
-        _ => reference::encode(dtype, Exact::Int(random.i128(-9..10))),
+        _ => reference::encode(dtype, ExactValue::Int(random.i128(-9..10))),
     }
 }
 
-/// Floats between two, or integers of that size.
+/// Floats in a range, or integers of that size.
 pub(crate) fn between(
     random: &mut fastrand::Rng,
     dtype: Dtype,
@@ -231,12 +233,12 @@ pub(crate) fn between(
 ) -> Vec<u64> {
     let all = (0..count).map(|_| {
         let value = least + (most - least) * random.f64();
-        reference::encode(dtype, Exact::Float(value))
+        reference::encode(dtype, ExactValue::Float(value))
     });
     all.collect()
 }
 
-/// Side by side.
+/// A contiguous layout.
 pub(crate) fn of(dtype: Dtype, shape: &[u64]) -> Layout {
     Layout::contiguous(dtype, shape).unwrap()
 }

@@ -1,25 +1,25 @@
-//! What is bound to an expression, and what is kept of it.
+//! Bindings of an expression, and caching of its code.
 
 use std::sync::Arc;
 use std::thread;
 
 use fercuda_cuda::DeviceBuffer;
 use fercuda_cuda::cache::Cache;
-use fercuda_jit::{Arg, Binary, Compiler, Error, Graph, Origin, Reduction, Unary};
+use fercuda_jit::{Binary, BoundArg, CodeOrigin, Compiler, Error, ExprGraph, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, between, of, random};
 
-fn doubled(len: u64) -> Graph {
-    let mut graph = Graph::new();
+fn doubled(len: u64) -> ExprGraph {
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[len])).unwrap();
     let y = graph.binary(Binary::Add, x, x).unwrap();
     graph.output("y", y).unwrap();
     graph
 }
 
-fn soft(rows: u64, len: u64) -> Graph {
-    let mut graph = Graph::new();
+fn soft(rows: u64, len: u64) -> ExprGraph {
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[rows, len])).unwrap();
     let y = graph.softmax(x, 1).unwrap();
     graph.output("y", y).unwrap();
@@ -27,12 +27,12 @@ fn soft(rows: u64, len: u64) -> Graph {
 }
 
 #[test]
-fn what_maps_elements_may_overwrite_its_input() {
+fn map_may_overwrite_its_input() {
     let bench = Bench::new();
     for len in [1, 5, 64, 1027] {
         let values: Vec<f32> = (0..len).map(|n| n as f32).collect();
         let buffer = DeviceBuffer::from_host(&values, &bench.stream).unwrap();
-        let (graph, both) = (doubled(len), Arg::of(&buffer));
+        let (graph, both) = (doubled(len), BoundArg::of(&buffer));
         bench
             .compiler
             .run(&graph, &bench.stream, &[both], &[both])
@@ -44,27 +44,27 @@ fn what_maps_elements_may_overwrite_its_input() {
 }
 
 #[test]
-fn an_output_on_anything_else_is_refused() {
+fn other_overlaps_of_an_output_are_refused() {
     let bench = Bench::new();
     let buffer = DeviceBuffer::<f32>::zeroed(&bench.stream, 200).unwrap();
-    let all = Arg::of(&buffer);
-    let refused = |graph: &Graph, inputs: &[Arg<'_>], outputs: &[Arg<'_>]| {
+    let all = BoundArg::of(&buffer);
+    let refused = |graph: &ExprGraph, inputs: &[BoundArg<'_>], outputs: &[BoundArg<'_>]| {
         let error = bench.compiler.run(graph, &bench.stream, inputs, outputs);
         let error = error.unwrap_err();
         assert!(matches!(error, Error::Overlap { .. }), "{error}");
     };
     // A little further on.
     refused(&doubled(100), &[all], &[all.first_at(16)]);
-    // Rows, which others of the row read.
+    // Rows, which other elements of the row read.
     refused(&soft(2, 10), &[all], &[all]);
     // Another order.
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[10, 10])).unwrap();
     let y = graph.permute(x, &[1, 0]).unwrap();
     graph.output("y", y).unwrap();
     refused(&graph, &[all], &[all]);
-    // Another type in its place.
-    let mut graph = Graph::new();
+    // Another type at the same place.
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[8])).unwrap();
     let y = graph.cast(x, Dtype::F16).unwrap();
     graph.output("y", y).unwrap();
@@ -74,9 +74,9 @@ fn an_output_on_anything_else_is_refused() {
     let x = graph.input("z", of(Dtype::F32, &[8])).unwrap();
     graph.output("w", x).unwrap();
     let other = DeviceBuffer::<f32>::zeroed(&bench.stream, 200).unwrap();
-    let other = Arg::of(&other);
+    let other = BoundArg::of(&other);
     refused(&graph, &[all, all], &[other, other.first_at(4)]);
-    // Side by side is well.
+    // Adjacent memory is fine.
     let right = all.first_at(400);
     bench
         .compiler
@@ -85,12 +85,12 @@ fn an_output_on_anything_else_is_refused() {
 }
 
 #[test]
-fn what_is_too_small_or_lies_unevenly_or_is_missing_is_refused() {
+fn small_misaligned_or_missing_buffers_are_refused() {
     let bench = Bench::new();
     let buffer = DeviceBuffer::<f32>::zeroed(&bench.stream, 100).unwrap();
     let other = DeviceBuffer::<f32>::zeroed(&bench.stream, 100).unwrap();
-    let (x, y) = (Arg::of(&buffer), Arg::of(&other));
-    let run = |graph: &Graph, inputs: &[Arg<'_>], outputs: &[Arg<'_>]| {
+    let (x, y) = (BoundArg::of(&buffer), BoundArg::of(&other));
+    let run = |graph: &ExprGraph, inputs: &[BoundArg<'_>], outputs: &[BoundArg<'_>]| {
         bench.compiler.run(graph, &bench.stream, inputs, outputs)
     };
     run(&doubled(100), &[x], &[y]).unwrap();
@@ -105,7 +105,7 @@ fn what_is_too_small_or_lies_unevenly_or_is_missing_is_refused() {
     assert!(matches!(error, Error::Misaligned { .. }), "{error}");
     let error = run(&doubled(10), &[x, x], &[y]).unwrap_err();
     assert!(matches!(error, Error::Count { .. }), "{error}");
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let backwards = Layout::strided(Dtype::F32, &[10], &[-1]).unwrap();
     let node = graph.input("x", backwards).unwrap();
     graph.output("y", node).unwrap();
@@ -115,7 +115,7 @@ fn what_is_too_small_or_lies_unevenly_or_is_missing_is_refused() {
 }
 
 #[test]
-fn memory_that_begins_at_no_multiple_of_sixteen_will_do() {
+fn memory_without_alignment_of_sixteen_works() {
     let (bench, mut random) = (Bench::new(), random());
     let len = 1000;
     let values: Vec<f32> = (0..len + 8).map(|_| random.f32()).collect();
@@ -123,8 +123,8 @@ fn memory_that_begins_at_no_multiple_of_sixteen_will_do() {
     for (from, to) in [(0, 1), (1, 0), (3, 3)] {
         let out = DeviceBuffer::from_host(&vec![7f32; len + 8], &bench.stream).unwrap();
         let graph = doubled(len as u64);
-        let x = Arg::of(&buffer).first_at(4 * from as u64);
-        let y = Arg::of(&out).first_at(4 * to as u64);
+        let x = BoundArg::of(&buffer).first_at(4 * from as u64);
+        let y = BoundArg::of(&out).first_at(4 * to as u64);
         bench
             .compiler
             .run(&graph, &bench.stream, &[x], &[y])
@@ -139,9 +139,9 @@ fn memory_that_begins_at_no_multiple_of_sixteen_will_do() {
 }
 
 #[test]
-fn memory_between_kernels_may_be_the_callers() {
+fn caller_may_provide_the_memory_between_kernels() {
     let (bench, mut random) = (Bench::new(), random());
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[8, 12])).unwrap();
     let y = graph.softmax(x, 0).unwrap();
     let y = graph.reduce(Reduction::Sum, y, &[1], false).unwrap();
@@ -157,17 +157,22 @@ fn memory_between_kernels_may_be_the_callers() {
     let x = DeviceBuffer::from_host(&values, &bench.stream).unwrap();
     let [one, other] = [(); 2].map(|()| DeviceBuffer::<f32>::zeroed(&bench.stream, 8).unwrap());
     let scratch = DeviceBuffer::<u8>::alloc(&bench.context, wanted).unwrap();
-    let (stream, x) = (&bench.stream, [Arg::of(&x)]);
-    compiled.run(stream, &x, &[Arg::of(&one)]).unwrap();
+    let (stream, x) = (&bench.stream, [BoundArg::of(&x)]);
+    compiled.run(stream, &x, &[BoundArg::of(&one)]).unwrap();
     compiled
-        .run_with(stream, &x, &[Arg::of(&other)], Arg::of(&scratch))
+        .run_with(stream, &x, &[BoundArg::of(&other)], BoundArg::of(&scratch))
         .unwrap();
     assert_eq!(one.to_vec(stream).unwrap(), other.to_vec(stream).unwrap());
     bench.sound(&graph);
-    let small = Arg::of(&scratch).first_at(16);
-    let error = compiled.run_with(stream, &x, &[Arg::of(&other)], small);
+    let small = BoundArg::of(&scratch).first_at(16);
+    let error = compiled.run_with(stream, &x, &[BoundArg::of(&other)], small);
     assert!(matches!(error, Err(Error::Reach { .. })));
-    let error = compiled.run_with(stream, &x, &[Arg::of(&scratch)], Arg::of(&scratch));
+    let error = compiled.run_with(
+        stream,
+        &x,
+        &[BoundArg::of(&scratch)],
+        BoundArg::of(&scratch),
+    );
     assert!(matches!(error, Err(Error::Overlap { .. })));
 }
 
@@ -175,13 +180,13 @@ fn compiler(bench: &Bench, folder: &std::path::Path) -> Compiler {
     Compiler::with_cache(&bench.context, Some(Cache::at_for(folder, "jit"))).unwrap()
 }
 
-/// Runs the softmax of something, whose sum is 1.
-fn works(bench: &Bench, compiler: &Compiler, graph: &Graph) -> Origin {
+/// Runs a softmax and checks that its sum is 1.
+fn works(bench: &Bench, compiler: &Compiler, graph: &ExprGraph) -> CodeOrigin {
     let compiled = compiler.compile(graph).unwrap();
     let x = DeviceBuffer::from_host(&[0.5f32; 60], &bench.stream).unwrap();
     let y = DeviceBuffer::<f32>::zeroed(&bench.stream, 60).unwrap();
     compiled
-        .run(&bench.stream, &[Arg::of(&x)], &[Arg::of(&y)])
+        .run(&bench.stream, &[BoundArg::of(&x)], &[BoundArg::of(&y)])
         .unwrap();
     let y = y.to_vec(&bench.stream).unwrap();
     assert!(y.iter().all(|y| (y * 20.0 - 1.0).abs() < 1e-5), "{y:?}");
@@ -189,23 +194,23 @@ fn works(bench: &Bench, compiler: &Compiler, graph: &Graph) -> Origin {
 }
 
 #[test]
-fn another_process_finds_what_one_has_compiled() {
+fn compiled_code_is_found_by_other_processes() {
     let (bench, folder) = (Bench::new(), tempfile::tempdir().unwrap());
     let graph = soft(3, 20);
     let first = compiler(&bench, folder.path());
-    assert_eq!(works(&bench, &first, &graph), Origin::Compiled);
-    // Of other rows it is the same code.
+    assert_eq!(works(&bench, &first, &graph), CodeOrigin::Compiled);
+    // With another number of rows it is the same code.
     let more = soft(5, 20);
-    assert_eq!(first.compile(&more).unwrap().origin(), Origin::Memory);
+    assert_eq!(first.compile(&more).unwrap().origin(), CodeOrigin::Memory);
     let second = compiler(&bench, folder.path());
-    assert_eq!(works(&bench, &second, &graph), Origin::Disk);
+    assert_eq!(works(&bench, &second, &graph), CodeOrigin::Disk);
     assert_eq!(second.take_warnings(), []);
     let none = Compiler::with_cache(&bench.context, None).unwrap();
-    assert_eq!(works(&bench, &none, &graph), Origin::Compiled);
+    assert_eq!(works(&bench, &none, &graph), CodeOrigin::Compiled);
 }
 
 #[test]
-fn what_was_damaged_on_disk_is_never_believed() {
+fn damaged_files_are_never_loaded() {
     let (bench, folder) = (Bench::new(), tempfile::tempdir().unwrap());
     let graph = soft(3, 20);
     works(&bench, &compiler(&bench, folder.path()), &graph);
@@ -218,8 +223,8 @@ fn what_was_damaged_on_disk_is_never_believed() {
         match round {
             0 => bytes.clear(),
             1..4 => bytes.truncate(random.usize(..bytes.len())),
-            4 => bytes = b"somebody else's".to_vec(),
-            // A file of the right form, of another text; of machine code another byte.
+            4 => bytes = b"not a cache file".to_vec(),
+            // A file of the right format with other PTX; for machine code another byte.
             5 => match std::str::from_utf8(&whole) {
                 Ok(text) => bytes = text.replace("add.rn.f32", "sub.rn.f32").into_bytes(),
                 Err(_) => bytes[whole.len() / 2] ^= 0xff,
@@ -231,17 +236,17 @@ fn what_was_damaged_on_disk_is_never_believed() {
         }
         std::fs::write(&path, &bytes).unwrap();
         let again = compiler(&bench, folder.path());
-        assert_eq!(works(&bench, &again, &graph), Origin::Compiled);
+        assert_eq!(works(&bench, &again, &graph), CodeOrigin::Compiled);
         assert_eq!(again.take_warnings().len(), 1);
-        // And it is whole again.
+        // And the file is intact again.
         assert!(std::fs::read(&path).unwrap() == whole);
         let last = compiler(&bench, folder.path());
-        assert_eq!(works(&bench, &last, &graph), Origin::Disk);
+        assert_eq!(works(&bench, &last, &graph), CodeOrigin::Disk);
     }
 }
 
 #[test]
-fn threads_that_compile_the_same_at_once_all_have_it() {
+fn concurrent_compilations_of_one_expression_all_succeed() {
     let (bench, folder) = (Arc::new(Bench::new()), tempfile::tempdir().unwrap());
     for round in 0..4 {
         let graph = soft(3, 20 + round);
@@ -249,7 +254,7 @@ fn threads_that_compile_the_same_at_once_all_have_it() {
         let threads: Vec<_> = (0..4)
             .map(|n| {
                 let (bench, graph, path) = (bench.clone(), graph.clone(), path.clone());
-                // Two share a compiler, two have their own, as processes do.
+                // Two threads share a compiler, two have their own, as processes do.
                 let own = compiler(&bench, &path);
                 thread::spawn(move || {
                     let one = if n < 2 { &bench.compiler } else { &own };
@@ -264,13 +269,13 @@ fn threads_that_compile_the_same_at_once_all_have_it() {
     }
     let last = compiler(&bench, folder.path());
     let origin = last.compile(&soft(3, 20)).unwrap().origin();
-    assert_eq!(origin, Origin::Disk);
+    assert_eq!(origin, CodeOrigin::Disk);
 }
 
 #[test]
-fn nothing_to_do_is_nothing_done() {
+fn empty_expressions_launch_nothing() {
     let bench = Bench::new();
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[0, 5])).unwrap();
     let y = graph.unary(Unary::Neg, x).unwrap();
     graph.output("y", y).unwrap();
@@ -278,6 +283,10 @@ fn nothing_to_do_is_nothing_done() {
     assert!(compiled.program().launches.is_empty());
     let empty = DeviceBuffer::<f32>::alloc(&bench.context, 0).unwrap();
     compiled
-        .run(&bench.stream, &[Arg::of(&empty)], &[Arg::of(&empty)])
+        .run(
+            &bench.stream,
+            &[BoundArg::of(&empty)],
+            &[BoundArg::of(&empty)],
+        )
         .unwrap();
 }

@@ -1,20 +1,20 @@
-//! The forms between an expression and its code.
+//! Intermediate forms between an expression and its code.
 
-use fercuda_jit::reference::{Exact, decode};
-use fercuda_jit::{Binary, Canonical, Graph, Id, Number, Reduction, Unary};
+use fercuda_jit::reference::{ExactValue, decode};
+use fercuda_jit::{Binary, Canonical, ExprGraph, NodeId, NumberLiteral, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, elements, of, random};
 
-fn two() -> (Graph, Id, Id) {
-    let mut graph = Graph::new();
+fn two() -> (ExprGraph, NodeId, NodeId) {
+    let mut graph = ExprGraph::new();
     let a = graph.input("a", of(Dtype::F32, &[8, 16])).unwrap();
     let b = graph.input("b", of(Dtype::F32, &[8, 16])).unwrap();
     (graph, a, b)
 }
 
 #[test]
-fn an_expression_has_one_key_however_it_is_said() {
+fn equivalent_expressions_have_one_key() {
     let (mut one, a, b) = two();
     let sum = one.binary(Binary::Add, a, b).unwrap();
     let more = one.binary(Binary::Gt, sum, a).unwrap();
@@ -22,7 +22,7 @@ fn an_expression_has_one_key_however_it_is_said() {
     one.output("y", y).unwrap();
 
     let (mut other, a, b) = two();
-    // Never used, said twice, the other way round, by way of views that come to nothing.
+    // Dead code, duplicates, swapped operands, and views that cancel out.
     other.unary(Unary::Exp, a).unwrap();
     let turned = other.permute(a, &[1, 0]).unwrap();
     let back = other.permute(turned, &[1, 0]).unwrap();
@@ -38,9 +38,9 @@ fn an_expression_has_one_key_however_it_is_said() {
 }
 
 #[test]
-fn a_key_is_of_all_that_matters() {
+fn key_depends_on_all_relevant_properties() {
     let mut keys = Vec::new();
-    let mut note = |graph: Graph| keys.push(Canonical::of(&graph).unwrap().key());
+    let mut note = |graph: ExprGraph| keys.push(Canonical::of(&graph).unwrap().key());
     for (dtype, shape, number) in [
         (Dtype::F32, [4, 6], 1.5),
         (Dtype::F16, [4, 6], 1.5),
@@ -50,7 +50,7 @@ fn a_key_is_of_all_that_matters() {
     ] {
         for op in [Binary::Mul, Binary::Sub, Binary::Div] {
             for turned in [false, true] {
-                let mut graph = Graph::new();
+                let mut graph = ExprGraph::new();
                 let layout = match turned {
                     true => of(dtype, &[shape[1], shape[0]]).permute(&[1, 0]).unwrap(),
                     false => of(dtype, &shape),
@@ -64,7 +64,7 @@ fn a_key_is_of_all_that_matters() {
         }
     }
     for axis in [0, 1] {
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(Dtype::F32, &[4, 6])).unwrap();
         let y = graph.reduce(Reduction::Max, x, &[axis], false).unwrap();
         graph.output("y", y).unwrap();
@@ -77,8 +77,8 @@ fn a_key_is_of_all_that_matters() {
 }
 
 /// The canonical form of an operation on constants.
-fn folded(dtype: Dtype, make: impl FnOnce(&mut Graph) -> Id) -> (String, Graph) {
-    let mut graph = Graph::new();
+fn folded(dtype: Dtype, make: impl FnOnce(&mut ExprGraph) -> NodeId) -> (String, ExprGraph) {
+    let mut graph = ExprGraph::new();
     let made = make(&mut graph);
     let y = graph.broadcast(made, &[3]).unwrap();
     graph.output("y", y).unwrap();
@@ -88,11 +88,11 @@ fn folded(dtype: Dtype, make: impl FnOnce(&mut Graph) -> Id) -> (String, Graph) 
 }
 
 #[test]
-fn constants_are_folded_to_the_bits_that_the_device_computes() {
+fn constants_are_folded_to_the_devices_bits() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in Dtype::ALL {
-        // Once as constants, which are folded where that can be, and once as inputs.
-        let (mut folded, mut plain) = (Graph::new(), Graph::new());
+        // Once as constants, which are folded where possible, and once as inputs.
+        let (mut folded, mut plain) = (ExprGraph::new(), ExprGraph::new());
         let mut bound = Vec::new();
         let ops: Vec<Binary> = Binary::ALL
             .iter()
@@ -103,9 +103,9 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
         for (at, op) in ops.iter().enumerate() {
             let both = elements(&mut random, dtype, 2);
             let number = |bits: u64| match decode(dtype, bits) {
-                Exact::Float(value) => Number::Float(value),
-                Exact::Int(value) if dtype == Dtype::Bool => Number::Bool(value != 0),
-                Exact::Int(value) => Number::Int(value),
+                ExactValue::Float(value) => NumberLiteral::Float(value),
+                ExactValue::Int(value) if dtype == Dtype::Bool => NumberLiteral::Bool(value != 0),
+                ExactValue::Int(value) => NumberLiteral::Int(value),
             };
             let [a, b] = [both[0], both[1]].map(|bits| folded.constant(dtype, number(bits)));
             let y = folded.binary(*op, a.unwrap(), b.unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
         let (got, wanted) = (bench.run(&folded, &[]), bench.run(&plain, &bound));
         for (((_, layout), got), wanted) in folded.outputs().zip(got).zip(wanted) {
             let [x, y] = [&got, &wanted].map(|bits| decode(layout.dtype(), bits[0]));
-            let nan = |x: Exact| matches!(x, Exact::Float(x) if x.is_nan());
+            let nan = |x: ExactValue| matches!(x, ExactValue::Float(x) if x.is_nan());
             assert!(
                 got == wanted || nan(x) && nan(y),
                 "{x:?} and {y:?}\n{folded}\n{bound:?}"
@@ -128,8 +128,8 @@ fn constants_are_folded_to_the_bits_that_the_device_computes() {
 }
 
 #[test]
-fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
-    let constant = |graph: &mut Graph, value: f64| graph.constant(Dtype::F32, value).unwrap();
+fn exact_operations_are_folded_and_approximated_ones_are_not() {
+    let constant = |graph: &mut ExprGraph, value: f64| graph.constant(Dtype::F32, value).unwrap();
     let (text, _) = folded(Dtype::F32, |graph| {
         let x = constant(graph, 2.0);
         graph.unary(Unary::Exp, x).unwrap()
@@ -140,7 +140,7 @@ fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
         graph.binary(Binary::Add, x, y).unwrap()
     });
     assert!(text.contains(&format!("{:?}", 0.1f32 + 0.2f32)), "{text}");
-    // Zero times infinity is NaN, whose bits are the device's.
+    // Zero times infinity is NaN, with device-dependent bits.
     let (text, _) = folded(Dtype::F32, |graph| {
         let (x, y) = (constant(graph, 0.0), constant(graph, f64::INFINITY));
         graph.binary(Binary::Mul, x, y).unwrap()
@@ -149,9 +149,9 @@ fn what_the_device_approximates_is_not_folded_and_what_it_computes_is() {
 }
 
 #[test]
-fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
-    let kernels = |make: &dyn Fn(&mut Graph, Id) -> Id| {
-        let mut graph = Graph::new();
+fn view_needs_a_copy_only_where_strides_cannot_express_it() {
+    let kernels = |make: &dyn Fn(&mut ExprGraph, NodeId) -> NodeId| {
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(Dtype::F32, &[6, 8])).unwrap();
         let y = make(&mut graph, x);
         graph.output("y", y).unwrap();
@@ -160,7 +160,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
         let compiled = bench.compiler.compile(&graph).unwrap();
         compiled.program().launches.len()
     };
-    // Turned and cut of a result: loaded so.
+    // A permuted slice of a result: loaded that way.
     assert_eq!(
         kernels(&|graph, x| {
             let y = graph.unary(Unary::Neg, x).unwrap();
@@ -169,7 +169,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
         }),
         1
     );
-    // A shape that no strides have, written out: stored so.
+    // A reshape that no strides express, as an output: stored that way.
     assert_eq!(
         kernels(&|graph, x| {
             let y = graph.permute(x, &[1, 0]).unwrap();
@@ -178,7 +178,7 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
         }),
         1
     );
-    // The same in the middle of things: copied first.
+    // The same as an intermediate value: copied first.
     assert_eq!(
         kernels(&|graph, x| {
             let y = graph.permute(x, &[1, 0]).unwrap();
@@ -191,9 +191,9 @@ fn a_view_costs_a_copy_only_where_there_is_no_other_way() {
 }
 
 #[test]
-fn reductions_one_upon_the_other_are_one_kernel_and_across_each_other_two() {
+fn dependent_reductions_over_one_axis_are_one_kernel_and_over_two_axes_two() {
     let bench = Bench::shared();
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[6, 40])).unwrap();
     let y = graph.layer_norm(x, 1, None, None, 1e-5).unwrap();
     let y = graph.softmax(y, 1).unwrap();
@@ -218,8 +218,8 @@ fn reductions_one_upon_the_other_are_one_kernel_and_across_each_other_two() {
 }
 
 #[test]
-fn what_cannot_be_said_is_refused_with_what_was_wrong() {
-    let mut graph = Graph::new();
+fn invalid_nodes_are_refused_with_the_cause() {
+    let mut graph = ExprGraph::new();
     let f = graph.input("f", of(Dtype::F32, &[4, 6])).unwrap();
     let i = graph.input("i", of(Dtype::I32, &[4])).unwrap();
     let d = graph.input("d", of(Dtype::F64, &[4, 6])).unwrap();
@@ -232,11 +232,14 @@ fn what_cannot_be_said_is_refused_with_what_was_wrong() {
         (graph.softmax(f, 2), "softmax over axis 2 of [4, 6]"),
         (graph.reduce(Reduction::Mean, i, &[0], false), "mean of i32"),
         (graph.reshape(f, &[5, 5]), "reshape: [4, 6] has 24 elements"),
-        (graph.permute(f, &[0, 0]), "permute: [0, 0] is no order"),
+        (
+            graph.permute(f, &[0, 0]),
+            "permute: [0, 0] is not a permutation",
+        ),
         (graph.broadcast(f, &[4, 7]), "broadcast"),
         (graph.slice(f, 1, 2..9, 1), "slice: elements 2 to 9"),
-        (graph.constant(Dtype::U8, 300i64), "300 is no u8"),
-        (graph.constant(Dtype::I32, 1.5), "1.5 is no i32"),
+        (graph.constant(Dtype::U8, 300i64), "u8 cannot represent 300"),
+        (graph.constant(Dtype::I32, 1.5), "i32 cannot represent 1.5"),
         (graph.input("f", of(Dtype::F32, &[1])), "two inputs \"f\""),
         (graph.layer_norm(f, 1, Some(f), None, 1e-5), "layer_norm"),
     ];
@@ -248,6 +251,6 @@ fn what_cannot_be_said_is_refused_with_what_was_wrong() {
     let overlapping = Layout::strided(Dtype::F32, &[4, 6], &[1, 1]).unwrap();
     let error = graph.output_as("y", c, overlapping).unwrap_err();
     assert!(error.to_string().contains("two elements"), "{error}");
-    let other = Graph::new();
+    let other = ExprGraph::new();
     assert!(other.dtype(c).is_err());
 }

@@ -1,8 +1,8 @@
 //! Expressions on whichever device there is, against the reference.
 //!
-//! Data are random; each test prints its seed, and `FERCUDA_SEED` repeats it. On the
-//! software device its checks must find nothing. Bounds are the reference's, worked out from
-//! sizes and from the errors that operations promise.
+//! Data are random; each test prints its seed, and `FERCUDA_SEED` repeats it. On the software
+//! device its checks must find nothing. Bounds are the reference's, derived from sizes and from the
+//! errors that operations guarantee.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,

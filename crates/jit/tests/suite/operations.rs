@@ -1,18 +1,18 @@
-//! Every operation of every type that takes it.
+//! Every operation on every type that accepts it.
 
-use fercuda_jit::{Binary, Graph, Unary};
+use fercuda_jit::{Binary, ExprGraph, Unary};
 use fercuda_tensor::Dtype;
 
 use crate::bench::{Bench, between, elements, of, random};
 
-/// Odd, so that some are left over.
+/// Odd, so that there is a remainder.
 const COUNT: u64 = 77;
 
 #[test]
 fn every_operation_on_one_operand_is_within_its_bound() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in Dtype::ALL {
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(dtype, &[COUNT])).unwrap();
         for op in Unary::ALL.iter().filter(|op| op.class().has(dtype)) {
             let y = graph.unary(*op, x).unwrap();
@@ -28,7 +28,7 @@ fn every_operation_on_one_operand_is_within_its_bound() {
 fn every_operation_on_two_operands_is_within_its_bound() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in Dtype::ALL {
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let a = graph.input("a", of(dtype, &[COUNT])).unwrap();
         let b = graph.input("b", of(dtype, &[COUNT])).unwrap();
         for op in Binary::ALL.iter().filter(|op| op.class().has(dtype)) {
@@ -48,10 +48,10 @@ fn every_operation_on_two_operands_is_within_its_bound() {
 }
 
 #[test]
-fn what_takes_three_operands_is_within_its_bound() {
+fn operations_on_three_operands_are_within_their_bound() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in Dtype::ALL {
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let a = graph.input("a", of(dtype, &[COUNT])).unwrap();
         let b = graph.input("b", of(dtype, &[COUNT])).unwrap();
         let c = graph.input("c", of(Dtype::Bool, &[COUNT])).unwrap();
@@ -76,13 +76,13 @@ fn what_takes_three_operands_is_within_its_bound() {
 fn every_type_is_cast_to_every_other_as_the_reference_does() {
     let (bench, mut random) = (Bench::shared(), random());
     for from in Dtype::ALL {
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(from, &[COUNT])).unwrap();
         for to in Dtype::ALL {
             let y = graph.cast(x, to).unwrap();
             graph.output(to.name(), y).unwrap();
             if to != Dtype::Bool && to != from {
-                // And back, which must not undo what was lost.
+                // And back, which must not undo the rounding.
                 let back = graph.cast(y, from).unwrap();
                 graph.output(&format!("{to}_back"), back).unwrap();
             }
@@ -109,7 +109,7 @@ fn functions_are_within_their_bound_over_all_their_range() {
             if !op.class().has(dtype) {
                 continue;
             }
-            let mut graph = Graph::new();
+            let mut graph = ExprGraph::new();
             let x = graph.input("x", of(dtype, &[1024])).unwrap();
             let y = graph.unary(op, x).unwrap();
             graph.output("y", y).unwrap();
@@ -122,7 +122,7 @@ fn functions_are_within_their_bound_over_all_their_range() {
 fn activations_are_within_their_bound() {
     let (bench, mut random) = (Bench::shared(), random());
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(dtype, &[300])).unwrap();
         let (gelu, silu) = (graph.gelu(x).unwrap(), graph.silu(x).unwrap());
         graph.output("gelu", gelu).unwrap();

@@ -1,6 +1,6 @@
 //! Random expressions, against the reference.
 
-use fercuda_jit::{Binary, Graph, Id, Reduction, Unary};
+use fercuda_jit::{Binary, ExprGraph, NodeId, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout, MAX_RANK};
 
 use crate::bench::{Bench, elements, of, random};
@@ -9,7 +9,7 @@ fn pick<T: Copy>(random: &mut fastrand::Rng, from: &[T]) -> T {
     from[random.usize(..from.len())]
 }
 
-/// A layout of a shape: side by side, turned, with gaps, backwards, or one element for many.
+/// A random layout of a shape: contiguous, permuted, with gaps, reversed, or broadcast.
 fn layout(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Layout {
     match random.u32(..6) {
         0 => {
@@ -44,10 +44,10 @@ fn layout(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Layout {
     }
 }
 
-/// A random expression, and how its inputs lie.
-pub(crate) fn expression(random: &mut fastrand::Rng) -> Graph {
-    let mut graph = Graph::new();
-    let mut nodes: Vec<Id> = Vec::new();
+/// A random expression, with the layouts of its inputs.
+pub(crate) fn expression(random: &mut fastrand::Rng) -> ExprGraph {
+    let mut graph = ExprGraph::new();
+    let mut nodes: Vec<NodeId> = Vec::new();
     let base: Vec<u64> = (0..random.usize(1..4))
         .map(|_| pick(random, &[1, 2, 3, 4, 8, 17, 32]))
         .collect();
@@ -56,7 +56,7 @@ pub(crate) fn expression(random: &mut fastrand::Rng) -> Graph {
         pick(random, &[Dtype::F32, Dtype::F16, Dtype::I32]),
     ];
     for n in 0..random.usize(1..4) {
-        // Some have 1 where others have more, or no such dimension.
+        // Some have extent 1 where others have more, or lack a dimension.
         let shape: Vec<u64> = base
             .iter()
             .map(|len| if random.u32(..4) == 0 { 1 } else { *len })
@@ -91,13 +91,13 @@ pub(crate) fn expression(random: &mut fastrand::Rng) -> Graph {
     graph
 }
 
-/// One more node; none if what was thought of cannot be.
+/// Adds a random node; `None` if it is invalid.
 fn grow(
     random: &mut fastrand::Rng,
-    graph: &mut Graph,
-    nodes: &[Id],
+    graph: &mut ExprGraph,
+    nodes: &[NodeId],
     dtypes: &[Dtype],
-) -> Option<Id> {
+) -> Option<NodeId> {
     let x = pick(random, nodes);
     let y = pick(random, nodes);
     let (dtype, shape) = (graph.dtype(x).unwrap(), graph.shape(x).unwrap());

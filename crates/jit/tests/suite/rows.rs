@@ -1,11 +1,11 @@
-//! Reductions, softmax and norms, over rows of every way to compute them.
+//! Reductions, softmax and norms, over rows of every algorithm.
 
-use fercuda_jit::{Binary, Graph, Reduction};
+use fercuda_jit::{Binary, ExprGraph, Reduction};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, between, elements, of, random};
 
-/// Rows shorter than a team, about as long, odd, kept and read again, and in parts.
+/// Rows shorter than a team, about as long, odd, kept, read again, and in parts.
 const SHAPES: [[u64; 2]; 18] = [
     [1, 1],
     [3, 1],
@@ -42,7 +42,7 @@ fn every_reduction_of_every_type_is_within_its_bound() {
     for dtype in Dtype::ALL {
         for axes in [&[1][..], &[0], &[0, 1]] {
             let shape = [6, 19];
-            let mut graph = Graph::new();
+            let mut graph = ExprGraph::new();
             let x = graph.input("x", of(dtype, &shape)).unwrap();
             for op in Reduction::ALL.iter().filter(|op| op.class().has(dtype)) {
                 let y = graph.reduce(*op, x, axes, false).unwrap();
@@ -69,7 +69,7 @@ fn rows_of_all_lengths_are_reduced_within_their_bound() {
         let dtype = dtype[random.usize(..dtype.len())];
         // Along rows, and across them.
         for (axis, shape) in [(1, shape), (0, [shape[1], shape[0]])] {
-            let mut graph = Graph::new();
+            let mut graph = ExprGraph::new();
             let x = graph.input("x", of(dtype, &shape)).unwrap();
             for op in [Reduction::Sum, Reduction::Max, Reduction::ArgMin] {
                 let y = graph.reduce(op, x, &[axis], true).unwrap();
@@ -92,7 +92,7 @@ fn softmax_and_norms_are_within_their_bound() {
         } else {
             [shape[1], shape[0]]
         };
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", of(dtype, &shape)).unwrap();
         let gamma = graph.input("gamma", of(dtype, &[shape[axis]])).unwrap();
         let beta = graph.input("beta", of(dtype, &[shape[axis]])).unwrap();
@@ -115,7 +115,7 @@ fn softmax_and_norms_are_within_their_bound() {
             between(&mut random, dtype, shape[axis], (-1.0, 1.0)),
         ];
         bench.check(&graph, &inputs);
-        // What is NaN and infinite goes where it should.
+        // NaN and infinity propagate as specified.
         bench.check(
             &graph,
             &[
@@ -128,9 +128,9 @@ fn softmax_and_norms_are_within_their_bound() {
 }
 
 #[test]
-fn a_row_of_nothing_but_minus_infinity_has_no_softmax() {
+fn softmax_of_only_minus_infinity_is_nan() {
     let bench = Bench::shared();
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[2, 4])).unwrap();
     let y = graph.softmax(x, 1).unwrap();
     graph.output("y", y).unwrap();
@@ -147,10 +147,10 @@ fn a_row_of_nothing_but_minus_infinity_has_no_softmax() {
 }
 
 #[test]
-fn what_surrounds_a_reduction_is_one_kernel_with_it() {
+fn elementwise_neighbours_are_fused_with_a_reduction() {
     let (bench, mut random) = (Bench::shared(), random());
     let shape = [5, 300];
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F16, &shape)).unwrap();
     let mask = graph.input("mask", of(Dtype::F16, &[300])).unwrap();
     let scale = graph.constant(Dtype::F16, 0.125).unwrap();
@@ -176,7 +176,7 @@ fn what_surrounds_a_reduction_is_one_kernel_with_it() {
 }
 
 #[test]
-fn results_do_not_depend_on_how_many_rows_there_are() {
+fn results_do_not_depend_on_the_number_of_rows() {
     let (bench, mut random) = (Bench::shared(), random());
     for len in [37, 640, 20000, 66000] {
         let row = between(&mut random, Dtype::F32, len, (-1.0, 1.0));
@@ -186,7 +186,7 @@ fn results_do_not_depend_on_how_many_rows_there_are() {
             if rows * len > 200_000 {
                 continue;
             }
-            let mut graph = Graph::new();
+            let mut graph = ExprGraph::new();
             let x = graph.input("x", of(Dtype::F32, &[rows, len])).unwrap();
             let y = graph.reduce(Reduction::Sum, x, &[1], false).unwrap();
             graph.output("y", y).unwrap();
@@ -195,15 +195,15 @@ fn results_do_not_depend_on_how_many_rows_there_are() {
             codes.push(bench.compiler.compile(&graph).unwrap().program().code);
         }
         assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
-        // And the same code does it.
+        // And the code is the same.
         assert!(codes.iter().all(|code| *code == codes[0]), "{codes:?}");
     }
 }
 
 #[test]
-fn of_no_elements_a_sum_is_zero_and_a_product_one() {
+fn empty_sum_is_zero_and_empty_product_one() {
     let bench = Bench::shared();
-    let mut graph = Graph::new();
+    let mut graph = ExprGraph::new();
     let x = graph.input("x", of(Dtype::F32, &[3, 0])).unwrap();
     for op in [Reduction::Sum, Reduction::Prod, Reduction::Mean] {
         let y = graph.reduce(op, x, &[1], false).unwrap();
@@ -231,11 +231,11 @@ fn of_no_elements_a_sum_is_zero_and_a_product_one() {
 }
 
 #[test]
-fn rows_that_do_not_lie_side_by_side_are_reduced() {
+fn strided_rows_are_reduced() {
     let (bench, mut random) = (Bench::shared(), random());
     for strides in [[200, 2], [-40, 1], [1, 9], [64, -1], [3, 40]] {
         let layout = Layout::strided(Dtype::F32, &[8, 33], &strides).unwrap();
-        let mut graph = Graph::new();
+        let mut graph = ExprGraph::new();
         let x = graph.input("x", layout).unwrap();
         let y = graph.softmax(x, 1).unwrap();
         graph.output("y", y).unwrap();

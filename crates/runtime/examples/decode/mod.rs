@@ -1,6 +1,6 @@
-//! A step like that of decoding with a language model, from small kernels: what it
-//! computes means nothing, but each kernel reads what those before it wrote, a cache
-//! that grows, and arguments that change from step to step.
+//! A step with the structure of decoding with a language model, from small kernels: its results
+//! mean nothing, but each kernel reads the results of earlier ones, a cache that grows, and
+//! arguments that change from step to step.
 //!
 //! Every sum has a fixed order, so that two runs of a step have the same bits.
 
@@ -16,19 +16,19 @@ use fercuda_runtime::{ArgumentBlock, BlockLayout, DecodeFields, Key, Recording, 
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Positions that the cache has room for.
+/// Capacity of the cache, in positions.
 pub(crate) const POSITIONS: u32 = 64;
 /// Kernels of a layer, besides the first and the last of a step.
 const LAYER: usize = 6;
 
-/// How large a step is.
+/// Size of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Kernels of a step, at least 8.
     pub kernels: usize,
     /// Values of a row: threads of a block, a multiple of 32.
     pub width: u32,
-    /// The most rows that a step has.
+    /// Maximum number of rows of a step.
     pub rows: u32,
 }
 
@@ -147,7 +147,7 @@ fn build() -> Result<String> {
     Ok(fercuda_ptx::print(&module.finish()?))
 }
 
-/// Memory of a step: of the graph's arena, or its own.
+/// Memory of a step: from the graph's arena, or its own.
 enum Memory {
     Arena(Scratch<f32>),
     Own(DeviceBuffer<f32>),
@@ -162,10 +162,10 @@ impl Memory {
     }
 }
 
-/// Where a step leaves its results.
+/// Results of a step.
 pub(crate) struct Output {
     pub values: DeviceBuffer<f32>,
-    /// How often it was done.
+    /// Number of times it was done.
     pub steps: DeviceBuffer<u32>,
 }
 
@@ -215,8 +215,8 @@ impl Model {
         })
     }
 
-    /// Queues a step of `rows` rows that looks back at most `context` positions: into
-    /// the arena of `recording`, or with memory of its own.
+    /// Queues a step of `rows` rows that looks back at most `context` positions: into the arena of
+    /// `recording`, or with memory of its own.
     pub(crate) fn step<K: Key>(
         &self,
         stream: &Stream,
@@ -232,7 +232,7 @@ impl Model {
         let alloc = || -> Result<Memory> {
             Ok(match recording {
                 Some(recording) => Memory::Arena(recording.alloc(len)?),
-                // Into a graph that is nobody's cache's.
+                // Into a graph outside any cache.
                 None if stream.is_capturing() => {
                     Memory::Own(DeviceBuffer::alloc(stream.context(), len)?)
                 }
@@ -243,9 +243,9 @@ impl Model {
         let arguments = block.memory();
         let mut x = alloc()?;
         let mut count = 2;
-        // SAFETY: each kernel reads and writes at most `rows` rows of `width` values of
-        // what it is given, and in the cache rows below `POSITIONS`, since position and
-        // length are; all of that is there. All is in one stream. So below.
+        // SAFETY: each kernel accesses at most `rows` rows of `width` values of its arguments, and
+        // in the cache rows below `POSITIONS`, since position and length are; all of that exists.
+        // All is in one stream. The same below.
         unsafe { launch.run(&its.embed, stream, (arguments, &self.table, x.slice()))? };
         let in_layer = cache.len() / self.weights.len();
         for (layer, weights) in self.weights.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Many replays over many keys, with evictions, invalidations and a pool in use beside
-//! them; each so often a replay is compared with the same step done eagerly.
+//! Many replays over many keys, concurrent with evictions, invalidations and pool use; a sample of
+//! the replays is compared with the same step done eagerly.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,28 +18,28 @@ pub(crate) struct Options {
     pub seed: u64,
     pub replays: u64,
     pub keys: u32,
-    /// Keys that the budget has room for, about.
+    /// Approximate number of keys that fit the budget.
     pub fitting: u32,
-    /// Steps in which the key stays the same, about.
+    /// Approximate number of steps with one key.
     pub stay: u64,
-    /// Every so many replays one is compared with the eager step.
+    /// Interval in replays of the comparisons with the eager step.
     pub compare: u64,
-    /// Every so many replays a generation of keys is invalidated.
+    /// Interval in replays of the invalidations of a generation.
     pub invalidate: u64,
-    /// Threads that replay, each in a stream of its own the keys that are its share.
+    /// Threads that replay, each a share of the keys in its own stream.
     pub workers: u32,
-    /// Threads that allocate and free beside.
+    /// Threads that allocate and free concurrently.
     pub churners: u32,
-    /// After so long no more replays begin.
+    /// Time after which no more replays begin.
     pub longest: Duration,
     pub shape: Shape,
 }
 
-/// Where memory stands.
+/// Memory in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
     pub device_bytes: u64,
-    /// What the device's pool has, when it has given back what it can.
+    /// Bytes of the device's pool, after a trim.
     pub pool_bytes: u64,
     pub host_bytes: u64,
 }
@@ -54,11 +54,11 @@ pub(crate) struct Report {
     pub took: Duration,
     /// When a tenth of the replays were done, with all streams idle.
     pub early: Held,
-    /// When all were.
+    /// When all replays were done.
     pub late: Held,
-    /// Before anything was made, and after all was dropped.
+    /// Before anything was created, and after everything was dropped.
     pub around: [Held; 2],
-    /// Of one graph.
+    /// Size of one graph.
     pub graph_bytes: u64,
 }
 
@@ -76,7 +76,7 @@ fn key(number: u32, options: &Options) -> GraphKey {
 }
 
 fn held(context: &Context) -> Result<Held> {
-    // What was dropped where it could not go goes now, in the order of its stream.
+    // Runs deferred frees, in the order of their streams.
     context.synchronize()?;
     destroy_deferred();
     context.synchronize()?;
@@ -90,14 +90,14 @@ fn held(context: &Context) -> Result<Held> {
         .unwrap_or(0);
     Ok(Held {
         device_bytes: total - free,
-        // Not what the driver counts as used: that has been seen at 32 KiB with nothing
-        // reserved, which no allocation can be in.
+        // Not the driver's used bytes: these were seen at 32 KiB with nothing reserved, where no
+        // allocation can be.
         pool_bytes: pool.reserved_bytes()?,
         host_bytes: host_pages * 4096,
     })
 }
 
-/// Allocates, writes, reads and frees in a stream of its own until `stop`.
+/// Allocates, writes, reads and frees in its own stream until `stop`.
 fn churn(context: &Context, seed: u64, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let stream = Stream::new(context)?;
@@ -124,7 +124,7 @@ fn churn(context: &Context, seed: u64, stop: &AtomicBool, done: &AtomicU64) -> R
 /// # Errors
 /// Those of the device; a result that differs from the eager one.
 pub(crate) fn run(context: &Context, options: &Options) -> Result<Report> {
-    // As a pool does that does not give everything back whenever a stream is waited for.
+    // As a pool does that keeps memory when a stream is synchronised.
     MemoryPool::of_device(context)?.set_release_threshold(u64::MAX)?;
     let before = held(context)?;
     let stop = AtomicBool::new(false);
@@ -155,7 +155,7 @@ fn replay_all(context: &Context, options: &Options) -> Result<Report> {
     let cache = GraphCache::new(context, Budget::default())?;
     let capturing = RwLock::new(());
     cache.set_budget_bytes(u64::MAX);
-    // The largest of them says what the rest may take.
+    // The largest of them determines the budget of the others.
     let each = {
         let mut work = Work::new(&cache, options, 0, &capturing)?;
         work.set(0)?;
@@ -199,7 +199,7 @@ fn replay_all(context: &Context, options: &Options) -> Result<Report> {
     })
 }
 
-/// What a worker has done.
+/// Result of a worker.
 #[derive(Default)]
 struct Done {
     replays: u64,
@@ -208,22 +208,22 @@ struct Done {
     early: Option<Held>,
 }
 
-/// A worker: a model, its steps' keys, and where they leave their results.
+/// A worker: a model, its steps' keys, and their results.
 struct Work<'o> {
     options: &'o Options,
     cache: &'o GraphCache<GraphKey>,
-    /// Shared by who captures: meanwhile nobody may wait for the context.
+    /// Read-locked by captures: meanwhile no thread may wait for the context.
     capturing: &'o RwLock<()>,
     random: fastrand::Rng,
     worker: u32,
-    /// Its keys are those from here on.
+    /// The first of its keys.
     first: u32,
     stream: Stream,
     model: Model,
     block: ArgumentBlock,
     outputs: Vec<Output>,
     captures: u64,
-    /// What arenas need, by rows.
+    /// Peak of the arenas, by rows.
     arena_bytes: Vec<u64>,
 }
 
@@ -277,7 +277,7 @@ impl<'o> Work<'o> {
         model.step(stream, it, &self.block, &model.cache, size, out)?;
         match recording.finish() {
             Ok(recorded) => *arena_bytes = recorded.arena_peak_bytes,
-            // By another worker; it is captured again.
+            // Invalidated by another worker; it is captured again.
             Err(GraphError::Invalidated) => {}
             Err(error) => return Err(error.into()),
         }
@@ -296,7 +296,7 @@ impl<'o> Work<'o> {
 
     fn replay(&mut self, number: u32) -> Result<()> {
         let key = self.key(number);
-        // Another worker may invalidate what was just captured, but not time after time.
+        // Another worker may invalidate the captured graph, but not time after time.
         for _ in 0..20 {
             if self.cache.replay(&key, &self.stream)? {
                 return Ok(());
@@ -358,7 +358,7 @@ impl<'o> Work<'o> {
                 self.cache.invalidate_generation(generation);
             }
             if self.worker == 0 && done.replays == replays.div_ceil(10) {
-                let _nobody_captures = self.capturing.write();
+                let _no_capture = self.capturing.write();
                 done.early = Some(held(self.cache.context())?);
             }
         }

@@ -1,40 +1,39 @@
-//! Tasks that there are without writing any: what a C program has.
+//! Built-in tasks, for programs that define none, such as C programs.
 //!
-//! Invariant: each touches memory by its spans only, and repeats by the task's loops
-//! only, so whoever submits one vouches for nothing. What fails writes nothing, but for
-//! one that is cancelled or uses up its steps: that leaves what it has done by then.
+//! Invariant: a task accesses memory through its spans only, and loops with the task's loops only,
+//! so submitting one needs no safety promise. A task that fails writes nothing, except one that
+//! is cancelled or exhausts its steps: it keeps what it has written by then.
 //!
-//! Elsewhere: writing others (`task`).
+//! Elsewhere: defining tasks (`task`).
 
 use fercuda_ptx::build::{Arg, Bits32, Element, Num};
 
 use super::task::{Task, TaskId, TaskSet};
 
-/// A task of [`TaskSet::standard`]. Spans are whole elements of four bytes, as many as
-/// is said; words that are not named are not read. All give back how many elements they
-/// have written or read, but for sums.
+/// A task of [`TaskSet::standard`]. A span is whole elements of four bytes, as many as stated;
+/// words that are not named are not read. Each task returns the number of elements that it has
+/// written or read, except the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StandardTask {
-    /// `to[i] = pattern`: span 0 is `to`, as `u32`, the low half of word 0 the pattern.
+    /// `to[i] = pattern`: span 0 is `to`, as `u32`; the low half of word 0 is the pattern.
     Fill,
-    /// `to[i] = from[i]`: span 0 is `to`, span 1 `from`, as `u32`, of one length. They
-    /// have nothing in common, or are one.
+    /// `to[i] = from[i]`: span 0 is `to`, span 1 `from`, as `u32`, of equal length. They are
+    /// disjoint or identical.
     Copy,
-    /// `y[i] = a * x[i] + y[i]`, rounded once: span 0 is `y`, span 1 `x`, as `f32`, of one
-    /// length; the low half of word 0 has the bits of `a`. They have nothing in common,
-    /// or are one.
+    /// `y[i] = a * x[i] + y[i]`, rounded once: span 0 is `y`, span 1 `x`, as `f32`, of equal
+    /// length; the low half of word 0 has the bits of `a`. They are disjoint or identical.
     AxpyF32,
-    /// `sum[0] = values[0] + values[1] + ...` modulo 2^32: span 0 is `sum`, one `u32`,
-    /// span 1 `values`, where it may lie. Gives back the sum.
+    /// `sum[0] = values[0] + values[1] + ...` modulo 2^32: span 0 is `sum`, one `u32`, span 1
+    /// `values`, which may contain `sum`. Returns the sum.
     SumU32,
-    /// The same of `f32`: each thread adds every so many-th value, as many as threads
-    /// there are in a block, and what they have is added in pairs; so the sum depends on
-    /// the values and that number alone. Gives back the sum's bits.
+    /// The same for `f32`: the threads of the block add the values in a stride of the block's size,
+    /// then reduce their partial sums in pairs; so the sum depends on the values and the block's
+    /// size alone. Returns the sum's bits.
     SumF32,
 }
 
 impl StandardTask {
-    /// All of them, in the order of their numbers.
+    /// All tasks, in the order of their numbers.
     pub const ALL: [Self; 5] = [
         Self::Fill,
         Self::Copy,
@@ -43,13 +42,13 @@ impl StandardTask {
         Self::SumF32,
     ];
 
-    /// Its number in [`TaskSet::standard`].
+    /// The task's number in [`TaskSet::standard`].
     #[must_use]
     pub const fn id(self) -> TaskId {
         TaskId(self as u32)
     }
 
-    /// What it is called.
+    /// The task's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,7 +60,7 @@ impl StandardTask {
         }
     }
 
-    /// How many spans it reads.
+    /// Number of spans that the task reads.
     #[must_use]
     pub const fn spans(self) -> usize {
         match self {
@@ -70,14 +69,12 @@ impl StandardTask {
         }
     }
 
-    /// What it asks of its spans, beside being inside their buffers.
+    /// Requirement on the spans, besides being inside their buffers.
     #[must_use]
     pub const fn asks(self) -> &'static str {
         match self {
             Self::Fill => "words of four bytes",
-            Self::Copy | Self::AxpyF32 => {
-                "two spans of one length, which have nothing in common or are one"
-            }
+            Self::Copy | Self::AxpyF32 => "two spans of equal length, disjoint or identical",
             Self::SumU32 | Self::SumF32 => "one element for the sum",
         }
     }
@@ -94,15 +91,14 @@ impl StandardTask {
 }
 
 impl TaskSet {
-    /// The tasks of [`StandardTask`], with the numbers that they have there. Others may
-    /// be added.
+    /// The tasks of [`StandardTask`], under their numbers. Others may be added.
     #[must_use]
     pub fn standard() -> Self {
         let mut set = Self::new();
         for it in StandardTask::ALL {
-            // SAFETY: the functions below touch their spans and shared memory of their
-            // own, repeat by `for_each`, and have barriers only behind that.
-            #[expect(unsafe_code, reason = "device functions of ours")]
+            // SAFETY: the functions below access their spans and their own shared memory, loop with
+            // `for_each`, and have barriers only after that.
+            #[expect(unsafe_code, reason = "device functions of this module")]
             let id = unsafe { set.add(it.name(), move |task| it.write(task)) };
             debug_assert_eq!(id, it.id());
         }
@@ -146,8 +142,8 @@ where
     task.for_each(values.len(), |i| own.set(*own + values.load(i)));
     let scratch = k.shared::<T>(scratch, 32);
     let all = k.block_reduce(scratch, *own, T::default(), |a, b| a + b);
-    // Behind what all threads have read, so it may lie there; and none if one has ended
-    // before it was through.
+    // All threads have read their values by now, so `into` may lie among them. No thread stores if
+    // one has stopped early.
     k.if_(task.is_well() & k.tid_x().equals(0u32), || {
         let zero = k.value(0u32);
         into.store(zero, all);

@@ -1,13 +1,12 @@
-//! Device functions that a resident kernel runs: how they are written, and the kernel.
+//! Task functions that a resident kernel runs: how they are written, and the kernel itself.
 //!
-//! A task's body is written once, for all threads of a block, and becomes part of the
-//! kernel, behind a comparison of its number. It is given words and spans: parts of
-//! registered buffers, of which nothing beyond the end is read or written. Its loops
-//! count steps.
+//! A task's body is written once, for all threads of a block, and becomes part of the kernel,
+//! behind a comparison of its number. Its arguments are words and spans: ranges of registered
+//! buffers, with every access bounds-checked. Its loops count steps.
 //!
-//! Invariant: whatever a task's arguments are, a body that touches memory by spans and
-//! repeats by the task's loops ends within its budget, faults nowhere, and says what
-//! was wrong. Elsewhere: the queue's other side (`dispatcher`).
+//! Invariant: whatever a task's arguments are, a body that accesses memory by spans and loops with
+//! the task's loops ends within its budget, never faults, and reports what was wrong. Elsewhere:
+//! the host side of the queue (`dispatcher`).
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -19,45 +18,45 @@ use fercuda_ptx::build::{
 };
 
 use super::{DispatchError, DispatchOptions};
-use crate::machine::lock;
+use crate::runtime::lock;
 
 /// Words of a slot, which the host writes.
 pub(super) const SLOT_WORDS: usize = 32;
-/// The ticket of what is in the slot, written last.
+/// Ticket of the task in the slot, written last.
 pub(super) const READY: usize = 0;
 pub(super) const NUMBER: usize = 1;
-/// Steps that each thread may make.
+/// Maximum number of steps of each thread.
 pub(super) const BUDGET: usize = 2;
-/// Not 0: the task is no longer wanted.
+/// Not 0: the task is cancelled.
 pub(super) const CANCEL: usize = 3;
 /// Arguments, two words each, the low one first.
 pub(super) const ARGUMENTS: usize = 4;
-/// Spans, six words each: buffer, nothing, first byte, bytes.
+/// Spans, six words each: buffer, padding, first byte, bytes.
 pub(super) const SPANS: usize = 12;
-/// Arguments of a task.
+/// Argument words of a task.
 pub const TASK_WORDS: usize = 4;
 /// Spans of a task.
 pub const TASK_SPANS: usize = 3;
 
 /// Words of a result, which the device writes.
 pub(super) const RESULT_WORDS: usize = 8;
-/// The ticket of what is done, written last.
+/// Ticket of the completed task, written last.
 pub(super) const DONE: usize = 0;
 pub(super) const STATUS: usize = 1;
 /// Two words.
 pub(super) const VALUE: usize = 2;
 /// Steps of the first thread.
 pub(super) const STEPS: usize = 4;
-/// The ticket of what is run.
+/// Ticket of the running task.
 pub(super) const BEGUN: usize = 5;
 
-/// What the host tells all blocks, a stricter order by a larger number: go on, end when
-/// there is nothing to do, end now.
+/// Command of the host to all blocks, a stricter one by a larger number: go on, exit when the rings
+/// are empty, exit now.
 pub(super) const GO_ON: u32 = 0;
 pub(super) const DRAIN: u32 = 1;
 pub(super) const END: u32 = 2;
 
-/// How a task ended; the largest that any of its threads says.
+/// Result of a task: the largest value that any of its threads reports.
 pub(super) const GOOD: u32 = 0;
 pub(super) const FAILED: u32 = 1;
 pub(super) const OUTSIDE: u32 = 2;
@@ -65,38 +64,38 @@ pub(super) const OVER_BUDGET: u32 = 3;
 pub(super) const CANCELLED: u32 = 4;
 pub(super) const UNKNOWN: u32 = 5;
 
-/// A running task looks every so many steps whether it is still wanted.
+/// Interval in steps at which a running task checks for cancellation.
 const LOOK_STEPS: u32 = 256;
 
-type Body = Box<dyn for<'k> Fn(&Task<'k>)>;
+type TaskBody = Box<dyn for<'k> Fn(&Task<'k>)>;
 
-/// Device functions by numbers.
+/// Task functions, by their numbers.
 #[derive(Default)]
 pub struct TaskSet {
-    tasks: Vec<(String, Body)>,
-    /// Whether they are those of [`TaskSet::standard`], and no others.
+    tasks: Vec<(String, TaskBody)>,
+    /// Whether they are exactly those of [`TaskSet::standard`].
     pub(super) is_standard: bool,
-    /// Whether a kernel of them is being written, by their bodies.
+    /// Whether their bodies are writing a kernel right now.
     is_written: Cell<bool>,
-    /// Kernels of all of them, on the device. See [`TaskSet::load`].
-    loaded: Kernels,
+    /// Their loaded kernels. See [`TaskSet::load`].
+    loaded: KernelCache,
 }
 
-/// Kernels of one set on the device: for each context and each shape one, loaded once.
+/// LoadedKernel kernels of one set: one for each context and shape, loaded once.
 #[derive(Default)]
-pub(crate) struct Kernels(Mutex<Vec<Loaded>>);
+pub(crate) struct KernelCache(Mutex<Vec<LoadedKernel>>);
 
-/// A kernel, and what it was built for.
-struct Loaded {
+/// A loaded kernel, with its context and shape.
+struct LoadedKernel {
     context: Context,
-    shape: Shape,
+    shape: KernelShape,
     function: Function,
 }
 
-/// Rings and their slots, threads of a block, and how long one rests.
-pub(crate) type Shape = (u32, u32, u32, u32);
+/// Rings, slots of a ring, threads of a block, and idle time in nanoseconds.
+pub(crate) type KernelShape = (u32, u32, u32, u32);
 
-impl std::fmt::Debug for Kernels {
+impl std::fmt::Debug for KernelCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
             .entries(lock(&self.0).iter().map(|it| it.shape))
@@ -104,7 +103,7 @@ impl std::fmt::Debug for Kernels {
     }
 }
 
-impl Kernels {
+impl KernelCache {
     fn find(&self, context: &Context, options: &DispatchOptions) -> Option<Function> {
         let (all, shape) = (lock(&self.0), options.shape());
         let mut all = all.iter();
@@ -121,26 +120,26 @@ impl Kernels {
         if let Some(function) = self.find(context, options) {
             return Ok(function);
         }
-        // In no lock: bodies are the program's, and loading code waits for the device.
+        // Outside the lock: bodies are user code, and loading code waits for the device.
         let text = options.listing(set)?;
         let function = Module::load(context, &Image::ptx(&text))?.function(ENTRY)?;
-        let first = Loaded {
+        let first = LoadedKernel {
             context: context.clone(),
             shape: options.shape(),
             function: function.clone(),
         };
-        let reset = |it: &Loaded| matches!(it.context.bind(), Err(Error::ContextReset));
+        let reset = |it: &LoadedKernel| matches!(it.context.bind(), Err(Error::ContextReset));
         let mut all = lock(&self.0);
-        // Another thread may have been faster: both are good.
+        // Another thread may have loaded it first: both work.
         all.push(first);
-        let gone: Vec<Loaded>;
+        let gone: Vec<LoadedKernel>;
         (gone, *all) = std::mem::take(&mut *all).into_iter().partition(reset);
         drop(all);
         drop(gone);
         Ok(function)
     }
 
-    /// Lets go of them: each is unloaded when no dispatcher uses it.
+    /// Drops the kernels: each is unloaded when no dispatcher uses it.
     pub(crate) fn clear(&self) {
         let all = std::mem::take(&mut *lock(&self.0));
         drop(all);
@@ -155,12 +154,12 @@ impl std::fmt::Debug for TaskSet {
     }
 }
 
-/// A device function of a [`TaskSet`].
+/// Number of a function in a [`TaskSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskId(pub u32);
 
 impl TaskSet {
-    /// None.
+    /// An empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -169,28 +168,27 @@ impl TaskSet {
     /// Adds a function. All threads of a block run `body` together.
     ///
     /// # Safety
-    /// The body touches memory by [`TaskSpan`]s and shared memory of its own only, repeats
-    /// by the task's loops only, has no barrier in them, and does not return, trap or
-    /// let threads end by themselves. What it does beside is for who adds it to
-    /// vouch for: a fault of one task ends the kernel, and with it the context.
+    /// The body accesses memory by [`TaskSpan`]s and its own shared memory only, loops with the
+    /// task's loops only, has no barrier in them, and does not return, trap or let threads exit by
+    /// themselves. The caller is responsible for anything else that it does: a fault of one task
+    /// ends the kernel, and with it the context.
     #[expect(
         unsafe_code,
-        reason = "what a device function does is its author's word"
+        reason = "only the author knows what a device function does"
     )]
     pub unsafe fn add(&mut self, name: &str, body: impl for<'k> Fn(&Task<'k>) + 'static) -> TaskId {
-        // What is loaded lacks it.
+        // The loaded kernels lack it.
         self.loaded.clear();
         self.is_standard = false;
         self.tasks.push((name.to_owned(), Box::new(body)));
         TaskId((self.tasks.len() - 1) as u32)
     }
 
-    /// Builds the kernel that serves these functions and brings it to the device, where it
-    /// stays as long as the set does: for each context and each shape of rings and blocks
-    /// one. A dispatcher does so itself; the standard tasks' a session's dispatcher leaves
-    /// there for the next one of the runtime's, until a reboot. Whoever wants to start one
-    /// while another kernel stays does it before, since loading code waits for the device,
-    /// and so for that kernel.
+    /// Builds the kernel that runs these functions and loads it to the device, where it stays as
+    /// long as the set: one for each context and each shape of rings and blocks. A dispatcher does
+    /// so itself; a session's dispatcher keeps that of the standard tasks for the next one of the
+    /// runtime's, until a reboot. To start a dispatcher while another kernel is resident, call this
+    /// before: loading code waits for the device, and so for that kernel.
     ///
     /// # Errors
     /// [`DispatchError::Value`], [`DispatchError::Build`], [`DispatchError::Cuda`].
@@ -198,7 +196,7 @@ impl TaskSet {
         self.function(context, options).map(drop)
     }
 
-    /// The kernel, loaded if it is not.
+    /// Returns the kernel, and loads it first if needed.
     pub(crate) fn function(
         &self,
         context: &Context,
@@ -207,10 +205,10 @@ impl TaskSet {
         self.loaded.find_or_load(self, context, options)
     }
 
-    /// The same, of standard tasks from those that `kept` has, where it stays.
+    /// The same; for the standard tasks the kernel is in `kept`, and stays there.
     pub(crate) fn function_of(
         &self,
-        kept: &Kernels,
+        kept: &KernelCache,
         context: &Context,
         options: &DispatchOptions,
     ) -> Result<Function, DispatchError> {
@@ -222,36 +220,36 @@ impl TaskSet {
         }
     }
 
-    /// Has the bodies write the kernel.
+    /// Runs the bodies to write the kernel.
     ///
     /// # Errors
-    /// In a body of the set's, which would write itself without end.
+    /// In a body of the set itself, which would recurse without end.
     pub(super) fn write(
         &self,
         kernel: impl FnOnce(&Self) -> Result<String, BuildError>,
     ) -> Result<String, DispatchError> {
-        struct Written<'s>(&'s Cell<bool>);
-        impl Drop for Written<'_> {
+        struct WritingGuard<'s>(&'s Cell<bool>);
+        impl Drop for WritingGuard<'_> {
             fn drop(&mut self) {
                 self.0.set(false);
             }
         }
         if self.is_written.replace(true) {
-            let why = "a task's body asks for the kernel that it is written for".into();
+            let why = "a task's body builds the kernel that it is part of".into();
             return Err(DispatchError::Value { why });
         }
-        let _written = Written(&self.is_written);
+        let _guard = WritingGuard(&self.is_written);
         Ok(kernel(self)?)
     }
 
-    /// What a function is called.
+    /// Name of a function.
     pub fn name(&self, task: TaskId) -> Option<&str> {
         let (name, _) = self.tasks.get(task.0 as usize)?;
         Some(name)
     }
 }
 
-/// A task while its body is written.
+/// A task, for its body to write.
 pub struct Task<'k> {
     kernel: &'k Kernel,
     payload: Ptr<'k, Shared, u32>,
@@ -263,12 +261,12 @@ pub struct Task<'k> {
     leader: Pred<'k>,
     budget: Reg<'k, u32>,
     steps: Var<'k, u32>,
-    /// Not 0: this thread goes no further.
+    /// Not 0: this thread's loops end.
     halted: Var<'k, u32>,
 }
 
 impl<'k> Task<'k> {
-    /// The kernel, for arithmetic.
+    /// The kernel builder, for arithmetic.
     pub fn kernel(&self) -> &'k Kernel {
         self.kernel
     }
@@ -279,15 +277,15 @@ impl<'k> Task<'k> {
         low | (high << 32)
     }
 
-    /// An argument, below [`TASK_WORDS`]; the first beyond.
+    /// Argument word `index`, below [`TASK_WORDS`]; the first one beyond.
     #[must_use]
     pub fn word(&self, index: usize) -> Reg<'k, u64> {
         self.wide(ARGUMENTS + 2 * if index < TASK_WORDS { index } else { 0 })
     }
 
-    /// A span of elements, below [`TASK_SPANS`]; the first beyond. If what was passed is
-    /// not inside its buffer, not aligned, no whole elements, or 2^32 of them or more, it is
-    /// empty, and the task ends as
+    /// Span `index` of elements, below [`TASK_SPANS`]; the first one beyond. If the argument is not
+    /// inside its buffer, misaligned, no whole number of elements, or 2^32 of them or more, the
+    /// span is empty, and the task ends as
     /// [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
     #[must_use]
     pub fn span<T: Element>(&self, index: usize) -> TaskSpan<'_, 'k, T> {
@@ -299,11 +297,11 @@ impl<'k> Task<'k> {
         let entry = self.table.index(buffer << 1);
         let base = entry.load_if(known, 0u64);
         let size = entry.offset(1).load_if(known, 0u64);
-        // A part of an element at the end would be left out without a word.
+        // Without this, a partial element at the end would be ignored silently.
         let aligned = ((offset | bytes) & u64::from(T::BYTES - 1)).equals(0u64);
         let begins = offset.le(size);
         let ends = bytes.le(size - offset);
-        // More elements than there are indices would be left out as well.
+        // Without this, elements beyond the largest index would be ignored as well.
         let few = bytes.lt(u64::from(T::BYTES) << 32);
         let good = (known & aligned & begins & ends & few).named("inside");
         let len = k.var("span_len", 0u64);
@@ -323,37 +321,37 @@ impl<'k> Task<'k> {
         }
     }
 
-    /// Ends this thread's loops and the task with `status`, or what is worse.
+    /// Ends this thread's loops, and the task with `status` or a worse one.
     fn end_with(&self, status: u32) {
         let _before = self.status.atomic_max(status);
         self.halted.set(1u32);
     }
 
-    /// Ends the task as [`TaskError::Failed`](crate::TaskError::Failed), after the step
-    /// that this thread makes.
+    /// Ends the task as [`TaskError::Failed`](crate::TaskError::Failed), after this thread's
+    /// current step.
     pub fn fail(&self) {
         self.end_with(FAILED);
     }
 
-    /// The same if `wrong` holds.
+    /// Calls [`Task::fail`] if `wrong` holds.
     pub fn fail_if(&self, wrong: Pred<'k>) {
         self.kernel.if_(wrong, || self.fail());
     }
 
-    /// Whether no thread has ended the task so far; behind a barrier, which this is, all
-    /// threads have the same answer.
+    /// Whether no thread has ended the task so far. This is a barrier: all threads get the same
+    /// answer.
     #[must_use]
     pub fn is_well(&self) -> Pred<'k> {
         self.kernel.barrier();
         self.status.load_volatile().equals(GOOD)
     }
 
-    /// What the task returns: the first thread's.
+    /// Sets the task's return value: that of the first thread.
     pub fn returns(&self, value: impl Arg<'k, u64>) {
         self.kernel.if_(self.leader, || self.value.store(value));
     }
 
-    /// Counts a step and looks, from time to time, whether the task is still wanted.
+    /// Counts a step, and periodically checks for cancellation.
     fn step(&self) {
         let k = self.kernel;
         self.steps.set(*self.steps + 1);
@@ -369,7 +367,7 @@ impl<'k> Task<'k> {
         self.for_each_from(self.kernel.tid_x(), count, body);
     }
 
-    /// The same for every so many-th number from `first` on, as many as threads there are.
+    /// The same from `first` on, in strides of the block's size.
     fn for_each_from(
         &self,
         first: Reg<'k, u32>,
@@ -384,7 +382,7 @@ impl<'k> Task<'k> {
             self.step();
             body(*item);
             let next = *item + k.ntid_x();
-            // Beyond the largest number none is below `count`.
+            // On overflow no further number is below `count`.
             items.break_if(next.lt(*item));
             item.set(next);
         });
@@ -400,9 +398,8 @@ impl<'k> Task<'k> {
     }
 }
 
-/// Elements of a registered buffer. What is read beyond the end is 0, what is written
-/// there is not; either ends the task as
-/// [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
+/// Elements of a registered buffer. Reads beyond the end return 0, writes there are dropped; either
+/// ends the task as [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
 pub struct TaskSpan<'t, 'k, T> {
     task: &'t Task<'k>,
     begin: Ptr<'k, Global, T>,
@@ -410,13 +407,13 @@ pub struct TaskSpan<'t, 'k, T> {
 }
 
 impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k, T> {
-    /// How many there are, at most 2^32 - 1.
+    /// Number of elements, at most 2^32 - 1.
     #[must_use]
     pub fn len(&self) -> Reg<'k, u32> {
         self.len.to::<u32>()
     }
 
-    /// Whether both have bytes in common, without being in one place.
+    /// Whether the two overlap without being identical.
     #[must_use]
     pub fn is_shifted_over<U: Element>(&self, other: &TaskSpan<'_, 'k, U>) -> Pred<'k> {
         let ends =
@@ -441,7 +438,7 @@ impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k,
         self.begin.index(index).load_if(inside, T::default())
     }
 
-    /// The element at `index` as it is now, for what others change meanwhile.
+    /// The current value of the element at `index`, for memory that others change concurrently.
     #[must_use]
     pub fn load_volatile(&self, index: Reg<'k, u32>) -> Reg<'k, T> {
         let kernel = self.task.kernel;
@@ -463,8 +460,8 @@ impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k,
 /// The kernel's name.
 pub(super) const ENTRY: &str = "fercuda_dispatcher";
 
-/// The kernel, as text: it serves `rings` rings of `capacity` slots, the first ring
-/// first, and rests for `idle_ns` when there is nothing to do.
+/// Prints the kernel as PTX: it serves `rings` rings of `capacity` slots, the first ring first, and
+/// sleeps for `idle_ns` when the rings are empty.
 pub(super) fn kernel(
     set: &TaskSet,
     (rings, capacity): (u32, u32),
@@ -480,7 +477,7 @@ pub(super) fn kernel(
         let heads = k.param_ptr::<u32>("heads");
         let table = k.param_ptr::<u64>("table");
         let buffers = k.param::<u32>("buffers");
-        // Slot and one, or 0 to end; ticket; status.
+        // Slot index plus one, or 0 to exit; ticket; status.
         let command = k.shared::<u32>("command", 3);
         let payload = k.shared::<u32>("payload", SLOT_WORDS as u32);
         let value = k.shared::<u64>("value", 1);
@@ -491,7 +488,7 @@ pub(super) fn kernel(
             k.if_(leader, || {
                 let (found, ticket) = (k.var("found", 0u32), k.var("ticket", 0u32));
                 k.loop_("poll", |poll| {
-                    // Looked at first: what was submitted before it is seen below.
+                    // Read first: tasks that were submitted before the command are seen below.
                     let order = control.load_acquire_system().named("order");
                     poll.break_if(order.equals(END));
                     for ring in 0..rings {

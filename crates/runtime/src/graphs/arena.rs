@@ -1,15 +1,14 @@
-//! Memory that is allocated while a graph is captured, and is the graph's.
+//! GraphArena of device memory that is allocated while a graph is captured, and owned by the graph.
 //!
-//! An arena is a few chunks of device memory, taken in the order of a stream that is
-//! never captured. What is allocated lies at multiples of [`ALIGN_BYTES`], in the
-//! smallest hole that fits, else in a new chunk. What is dropped during the capture
-//! leaves a hole: captured work that comes later in the stream may have it, since it
-//! runs later in every replay too.
+//! An arena is a few chunks of device memory, allocated and freed in the order of a stream that is
+//! never captured. Allocations are multiples of [`ALIGN_BYTES`], best fit, else in a new chunk.
+//! Memory dropped during the capture leaves a hole: captured work that comes later in the stream
+//! may reuse it, since it runs later in every replay too.
 //!
-//! Invariant: two of an arena's allocations that live at one time have no byte in
-//! common; and every one lies where it does for as long as anybody has it, since it
-//! holds its chunk. Elsewhere: when a chunk goes (`fercuda_cuda`: behind its last
-//! use), plans for needs that are known before ([`crate::Plan`]).
+//! Invariant: allocations of an arena that are live at the same time never overlap; each keeps its
+//! address as long as it has an owner, since it retains its chunk. Elsewhere: when a chunk is
+//! freed (`fercuda_cuda`: behind its last use), plans for needs known in advance
+//! ([`crate::Plan`]).
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -19,24 +18,23 @@ use bytemuck::Pod;
 use fercuda_cuda::{Capture, DeviceBuffer, DeviceSliceMut, Stream};
 
 use super::{GraphError, lock};
-use crate::account::{Account, Charge};
+use crate::account::{SessionAccount, SessionCharge};
 
-/// Allocations begin at multiples of so much.
+/// Alignment of allocations.
 const ALIGN_BYTES: u64 = 256;
-/// No chunk is smaller, but one whose size was asked for.
+/// Minimum size of a chunk, except one whose size was requested.
 const SMALLEST_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Device memory of a graph's arena. Dropped before the capture ends, its place is
-/// for what is allocated after it; kept, it is a buffer as any other, whose values
-/// are those of the last replay.
+/// Device memory of a graph's arena. Dropped before the capture ends, its space is reused by later
+/// allocations; kept, it is an ordinary buffer with the values of the last replay.
 #[derive(Debug)]
 pub struct Scratch<T> {
     buffer: DeviceBuffer<T>,
-    arena: Arc<Mutex<Arena>>,
+    arena: Arc<Mutex<GraphArena>>,
     chunk: usize,
     offset_bytes: u64,
     bytes: u64,
-    _charge: Option<Arc<Charge>>,
+    _charge: Option<Arc<SessionCharge>>,
 }
 
 impl<T> Deref for Scratch<T> {
@@ -48,7 +46,7 @@ impl<T> Deref for Scratch<T> {
 }
 
 impl<T: Pod> Scratch<T> {
-    /// The whole of it, for writing.
+    /// The whole buffer, for writing.
     pub fn as_slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
         self.buffer.as_slice_mut()
     }
@@ -60,20 +58,20 @@ impl<T> Drop for Scratch<T> {
     }
 }
 
-/// A chunk while the capture runs.
+/// A chunk during the capture.
 #[derive(Debug)]
-struct Chunk {
+struct ArenaChunk {
     memory: DeviceBuffer<u8>,
-    /// Held by whoever holds the memory.
-    charge: Option<Arc<Charge>>,
-    /// Holes by their beginnings; none touches another.
+    /// Shared with every owner of the memory.
+    charge: Option<Arc<SessionCharge>>,
+    /// Holes, from begin to end; none touches another.
     holes: BTreeMap<u64, u64>,
-    /// From here on nothing has been handed out yet.
+    /// Nothing from this offset on has been allocated yet.
     fresh: u64,
 }
 
-impl Chunk {
-    fn new(memory: DeviceBuffer<u8>, charge: Option<Arc<Charge>>) -> Self {
+impl ArenaChunk {
+    fn new(memory: DeviceBuffer<u8>, charge: Option<Arc<SessionCharge>>) -> Self {
         let all = memory.len() as u64;
         Self {
             memory,
@@ -89,13 +87,13 @@ impl Chunk {
         holes.filter(|(size, _)| *size >= bytes).min()
     }
 
-    /// The same of what nobody has had.
+    /// The same for memory that has never been allocated.
     fn never_used(&self, bytes: u64) -> Option<(u64, u64)> {
         let size = self.memory.len() as u64 - self.fresh;
         (size >= bytes).then_some((size, self.fresh))
     }
 
-    /// Takes `bytes` from `begin` on, which are in one hole.
+    /// Allocates `bytes` from `begin` on, which are in one hole.
     fn take(&mut self, begin: u64, bytes: u64) {
         let end = begin + bytes;
         if let Some((from, to)) = self
@@ -127,21 +125,25 @@ impl Chunk {
 }
 
 #[derive(Debug)]
-pub(super) struct Arena {
-    /// In whose order chunks are taken and given back.
+pub(super) struct GraphArena {
+    /// Stream in whose order chunks are allocated and freed.
     home: Stream,
-    account: Option<Arc<Account>>,
-    /// What the first chunk is to have.
+    account: Option<Arc<SessionAccount>>,
+    /// Size of the first chunk.
     first_bytes: u64,
-    /// None any more once the capture is over.
-    chunks: Vec<Chunk>,
+    /// Empty once the capture is over.
+    chunks: Vec<ArenaChunk>,
     bytes: u64,
     used_bytes: u64,
     peak_bytes: u64,
 }
 
-impl Arena {
-    pub(super) fn new(home: &Stream, account: Option<Arc<Account>>, first_bytes: u64) -> Self {
+impl GraphArena {
+    pub(super) fn new(
+        home: &Stream,
+        account: Option<Arc<SessionAccount>>,
+        first_bytes: u64,
+    ) -> Self {
         Self {
             home: home.clone(),
             account,
@@ -153,18 +155,18 @@ impl Arena {
         }
     }
 
-    /// What its chunks take.
+    /// Total size of the chunks.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The most that was allocated at one time: with an arena of so many bytes from
-    /// the beginning there is one chunk, unless holes are too small.
+    /// Peak of the allocated bytes: an arena that begins with this size has one chunk, unless holes
+    /// are too small.
     pub(super) fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
 
-    /// Hands out no more.
+    /// Releases the chunks; nothing is allocated any more.
     pub(super) fn close(&mut self) {
         self.chunks.clear();
     }
@@ -178,21 +180,21 @@ impl Arena {
         }
     }
 
-    /// Where `bytes` are free.
+    /// Finds a place for `bytes`.
     fn find(&self, bytes: u64, capture: &Capture) -> Option<(usize, u64)> {
-        // What was dropped has been used in the captured stream alone only as long as
-        // no other took part; work of another may not be behind that.
+        // Dropped memory was used in the captured stream alone only as long as no other stream has
+        // joined; work of another stream may not be ordered behind that use.
         let place = match capture.has_forked() {
-            false => Chunk::hole,
-            true => Chunk::never_used,
+            false => ArenaChunk::hole,
+            true => ArenaChunk::never_used,
         };
         let chunks = (0..).zip(&self.chunks);
-        let fitting = |(at, chunk): (usize, &Chunk)| place(chunk, bytes).map(|it| (it, at));
+        let fitting = |(at, chunk): (usize, &ArenaChunk)| place(chunk, bytes).map(|it| (it, at));
         let ((_, begin), chunk) = chunks.filter_map(fitting).min()?;
         Some((chunk, begin))
     }
 
-    /// What a chunk is to have in which `bytes` find a place.
+    /// Size of the next chunk, which must fit `bytes`.
     fn next_bytes(&self, bytes: u64) -> u64 {
         let grown = match self.bytes {
             0 if self.first_bytes > 0 => self.first_bytes,
@@ -202,9 +204,9 @@ impl Arena {
     }
 }
 
-/// One more chunk, which `capture`'s graph holds. Not in the arena's lock: who asks for
-/// memory destroys what was left for later, which may be the user's, and of this arena.
-fn grow(arena: &Mutex<Arena>, bytes: u64, capture: &Capture) -> Result<(), GraphError> {
+/// Adds a chunk, which `capture`'s graph retains. Called without the arena's lock: an allocation
+/// runs deferred frees, which may run user code, and drop memory of this arena.
+fn grow(arena: &Mutex<GraphArena>, bytes: u64, capture: &Capture) -> Result<(), GraphError> {
     let (bytes, home, account) = {
         let arena = lock(arena);
         let bytes = arena.next_bytes(bytes);
@@ -216,23 +218,23 @@ fn grow(arena: &Mutex<Arena>, bytes: u64, capture: &Capture) -> Result<(), Graph
     let charge = charge.map_err(|error| GraphError::Limit(Box::new(error)))?;
     let charge = charge.map(Arc::new);
     let memory = DeviceBuffer::<u8>::alloc_ordered(&home, size)?;
-    account.iter().for_each(|it| it.lift_peak());
-    // A graph is not behind work of `home`; and it is the graph's also where
-    // captured work knows nothing but an address.
+    account.iter().for_each(|it| it.update_peak());
+    // A graph's launch is not ordered behind work of `home`. The graph retains the chunk also
+    // where captured work knows nothing but an address.
     home.synchronize()?;
     capture.keep((memory.part::<u8>(0, size)?, charge.clone()));
     let mut arena = lock(arena);
     arena.bytes += bytes;
-    arena.chunks.push(Chunk::new(memory, charge));
+    arena.chunks.push(ArenaChunk::new(memory, charge));
     Ok(())
 }
 
-/// Memory for `len` values.
+/// Allocates `len` values.
 ///
 /// # Errors
 /// [`GraphError::Size`]; those of the driver.
 pub(super) fn allocate<T: Pod>(
-    arena: &Arc<Mutex<Arena>>,
+    arena: &Arc<Mutex<GraphArena>>,
     capture: &Capture,
     len: usize,
 ) -> Result<Scratch<T>, GraphError> {

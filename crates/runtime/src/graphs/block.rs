@@ -1,12 +1,12 @@
-//! An argument block: what changes from replay to replay, in device memory.
+//! Argument block: values that change from replay to replay, in device memory.
 //!
-//! A kernel's arguments are captured with it. What is to change without another
-//! capture is read from memory instead: a block has fields at fixed offsets, the host
-//! sets them and pushes the block, a copy in the stream's order.
+//! A kernel's arguments are captured with it. A value that changes without another capture is
+//! read from memory instead: a block has fields at fixed offsets, the host sets them and pushes
+//! the block, a copy in the stream's order.
 //!
-//! Invariant: a push copies what was set before it, whatever is set after it: it goes
-//! through a ring of pinned slots (`fercuda_cuda::Staging`), none of which is written
-//! while a copy may read it.
+//! Invariant: a push copies the values set before it, whatever is set after it: it goes through a
+//! ring of pinned slots (`fercuda_cuda::Staging`), none of which is written while a copy may read
+//! it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,11 +21,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that a field may have.
+/// Type of a field.
 pub trait FieldType: sealed::Sealed + Pod + fmt::Debug {
-    /// What it is called.
+    /// The type's name.
     const NAME: &'static str;
-    /// What a buffer of such values has.
+    /// Element type of a buffer of such values.
     const DTYPE: Dtype;
 }
 
@@ -41,7 +41,7 @@ macro_rules! field_types {
 
 field_types! { u32 U32, i32 I32, u64 U64, i64 I64, f32 F32, f64 F64 }
 
-/// One field of a layout, or several of a type side by side.
+/// One field of a layout, or an array of one type.
 #[derive(Debug)]
 pub struct Field<T> {
     offset_bytes: usize,
@@ -58,51 +58,51 @@ impl<T> Clone for Field<T> {
 impl<T> Copy for Field<T> {}
 
 impl<T> Field<T> {
-    /// Where it begins in the block: what a kernel is given that takes the whole.
+    /// Offset in the block, for a kernel that is given the whole block.
     pub fn offset_bytes(&self) -> usize {
         self.offset_bytes
     }
 
-    /// How many values it has.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether it has no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Declared {
+struct FieldDeclaration {
     name: String,
     type_name: &'static str,
     offset_bytes: usize,
     len: usize,
 }
 
-/// The fields of a block, in the order in which they are declared; each lies at a
-/// multiple of its type's size, as in a structure of C.
+/// The fields of a block, in the order in which they are declared; each is aligned to its type's
+/// size, as in a C structure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockLayout {
-    fields: Vec<Declared>,
+    fields: Vec<FieldDeclaration>,
     bytes: usize,
 }
 
-/// The fields that every step of decoding one sequence has.
+/// The fields of a step that decodes one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeFields {
-    /// The token to go on from.
+    /// The last token.
     pub token: Field<u32>,
     /// Its position.
     pub position: Field<u32>,
-    /// Positions that are in the cache, this one too.
+    /// Number of positions in the cache, including this one.
     pub kv_len: Field<u32>,
 }
 
 impl BlockLayout {
-    /// No fields.
+    /// An empty layout.
     pub fn new() -> Self {
         Self::default()
     }
@@ -112,11 +112,11 @@ impl BlockLayout {
         self.array(name, 1)
     }
 
-    /// Adds `len` values side by side.
+    /// Adds an array of `len` values.
     pub fn array<T: FieldType>(&mut self, name: &str, len: usize) -> Field<T> {
         let offset_bytes = self.bytes.next_multiple_of(size_of::<T>());
         self.bytes = offset_bytes + len * size_of::<T>();
-        self.fields.push(Declared {
+        self.fields.push(FieldDeclaration {
             name: name.to_owned(),
             type_name: T::NAME,
             offset_bytes,
@@ -138,12 +138,12 @@ impl BlockLayout {
         }
     }
 
-    /// What a block takes.
+    /// Size of a block.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Sets one of a field's values among a block's bytes.
+    /// Sets one of a field's values in a block's bytes.
     pub(crate) fn set<T: FieldType>(
         &self,
         host: &mut [u8],
@@ -158,13 +158,13 @@ impl BlockLayout {
         Ok(())
     }
 
-    /// Refuses a field of another layout, and a value that it has not.
+    /// Refuses a field of another layout, and an index out of bounds.
     pub(crate) fn check<T: FieldType>(
         &self,
         field: Field<T>,
         index: usize,
     ) -> Result<(), GraphError> {
-        let is_it = |it: &&Declared| {
+        let is_it = |it: &&FieldDeclaration| {
             (it.type_name, it.offset_bytes, it.len) == (T::NAME, field.offset_bytes, field.len)
         };
         let wrong = |why: String| Err(GraphError::Field { why });
@@ -175,19 +175,19 @@ impl BlockLayout {
                 T::NAME,
                 field.offset_bytes
             )),
-            Some(it) if index >= it.len => {
-                wrong(format!("{} has {} values, and no {index}", it.name, it.len))
-            }
+            Some(it) if index >= it.len => wrong(format!(
+                "{} has {} values; index {index} is out of bounds",
+                it.name, it.len
+            )),
             Some(_) => Ok(()),
         }
     }
 }
 
-/// A block of arguments in device memory, and what the host has set of it. At first
-/// all bytes are 0.
+/// An argument block in device memory, and its values on the host, initially all zeros.
 ///
-/// Kernels are given the block, or fields of it; a graph that captures them holds it.
-/// Replays that are to see a push come after it in the order of its stream.
+/// Kernels are given the block, or fields of it; a graph that captures them retains it. A replay
+/// that must see a push is launched after it in the order of its stream.
 #[derive(Debug)]
 pub struct ArgumentBlock {
     layout: BlockLayout,
@@ -197,15 +197,15 @@ pub struct ArgumentBlock {
 }
 
 impl ArgumentBlock {
-    /// A block with `layout`, allocated and zeroed in the order of `stream`; `pushes` of it
-    /// may be under way, or a few more.
+    /// Allocates and zeroes a block in the order of `stream`, with room for at least `pushes`
+    /// pushes in flight.
     ///
     /// # Errors
     /// Those of the driver, for instance if there is no memory;
     /// [`fercuda_cuda::Error::Value`] for a per-thread stream.
     pub fn new(stream: &Stream, layout: BlockLayout, pushes: usize) -> Result<Self, GraphError> {
         let bytes = layout.bytes().max(1);
-        // Of the ring, a quarter is marked at a time.
+        // The ring is recycled a quarter at a time.
         let slots = pushes.saturating_add(pushes.div_ceil(3)).max(4);
         let mut memory = DeviceBuffer::alloc_ordered(stream, bytes)?;
         memory.fill_bytes(0, stream)?;
@@ -222,12 +222,12 @@ impl ArgumentBlock {
         &self.layout
     }
 
-    /// All of it in device memory, for kernels that know the offsets.
+    /// The whole block in device memory, for kernels that know the offsets.
     pub fn memory(&self) -> &DeviceBuffer<u8> {
         &self.memory
     }
 
-    /// A field in device memory, for kernels that know nothing of the rest.
+    /// A field in device memory, for kernels that take just that.
     ///
     /// # Errors
     /// [`GraphError::Field`] for one of another layout.
@@ -249,7 +249,7 @@ impl ArgumentBlock {
     /// Sets one of a field's values for the next push.
     ///
     /// # Errors
-    /// [`GraphError::Field`] for one of another layout, or a value that it has not.
+    /// [`GraphError::Field`] for one of another layout, or an index out of bounds.
     pub fn set_at<T: FieldType>(
         &mut self,
         field: Field<T>,
@@ -259,13 +259,13 @@ impl ArgumentBlock {
         self.layout.set(&mut self.host, field, index, value)
     }
 
-    /// What was set, for who keeps that elsewhere.
+    /// The host's values, for a caller that keeps them elsewhere.
     pub(crate) fn host_mut(&mut self) -> &mut [u8] {
         &mut self.host
     }
 
-    /// Queues a copy of all that was set. Waits only if the device is more pushes
-    /// behind than the block was made for.
+    /// Queues a copy of all values. Waits only if more pushes are in flight than the block was made
+    /// for.
     ///
     /// # Errors
     /// Those of the driver; [`fercuda_cuda::Error::Capturing`] while the stream is

@@ -1,34 +1,33 @@
-//! What a graph is kept under.
+//! Keys of the graph cache.
 
 use std::hash::Hash;
 
 use fercuda_tensor::Dtype;
 
-/// What tells graphs apart. [`GraphKey`] is one; a program may have its own.
+/// Key of a cached graph. [`GraphKey`] is one; a program may define its own.
 ///
-/// Equality and hash are looked at in every replay, so a key is best a few numbers.
+/// Every replay hashes and compares a key, so a key is best a few numbers.
 pub trait Key: Eq + Hash + Clone {
-    /// The generation of the model whose memory the graph refers to, by which
-    /// [`GraphCache::invalidate_generation`](crate::GraphCache::invalidate_generation)
-    /// finds it.
+    /// Generation of the model whose memory the graph refers to;
+    /// [`GraphCache::invalidate_generation`](crate::GraphCache::invalidate_generation) selects by
+    /// it.
     fn generation(&self) -> u64;
 }
 
-/// The key of a language model's step.
+/// Key of one step of a language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GraphKey {
-    /// Which load of which model: another number each time its weights or caches
-    /// move.
+    /// Number of the model's load: it changes each time the weights or caches move.
     pub generation: u64,
-    /// What the step does.
+    /// Kind of the step.
     pub kind: GraphKind,
-    /// Sequences, or tokens, that it has room for.
+    /// Capacity in sequences, or in tokens.
     pub batch: u32,
-    /// Positions that it has room for.
+    /// Capacity in positions.
     pub context: u32,
-    /// What it computes in.
+    /// Type of the arithmetic.
     pub dtype: Dtype,
-    /// How its weights are stored.
+    /// Storage format of the weights.
     pub quantization: Quantization,
 }
 
@@ -38,18 +37,17 @@ impl Key for GraphKey {
     }
 }
 
-/// What a step of a language model does.
+/// Kind of a language model's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GraphKind {
     /// One more token for each sequence.
     Decode,
-    /// A piece of a prompt.
+    /// A chunk of a prompt.
     Prefill,
-    /// Something of the model's own, by its number.
+    /// A kind that the model defines, by its number.
     Other(u32),
 }
 
-/// How weights are stored, by a number of the model's own; 0 is as they are computed
-/// with.
+/// Storage format of weights, as a number that the model defines; 0 means not quantized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Quantization(pub u32);

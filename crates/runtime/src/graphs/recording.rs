@@ -1,4 +1,4 @@
-//! A graph while it is captured for a cache.
+//! A capture whose graph is recorded into a cache.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use bytemuck::Pod;
 use fercuda_cuda::{Capture, CaptureMode, Stream};
 
-use super::arena::{self, Arena, Scratch};
+use super::arena::{self, GraphArena, Scratch};
 use super::{GraphCache, GraphError, Key, lock};
 
-/// How a graph is captured.
+/// Options of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordOptions {
-    /// What the capture forbids elsewhere; nothing, unless asked for, since libraries
-    /// load code and memory of their own when they are first called.
+    /// What the capture forbids on other threads and streams. Default: nothing, since libraries
+    /// load code and allocate memory when they are first called.
     pub mode: CaptureMode,
-    /// What the arena's first chunk is to have. 0 lets it grow from small; best is what
-    /// [`Recorded::arena_peak_bytes`] said of an earlier capture of the same.
+    /// Size of the arena's first chunk. 0 lets it grow from small; best is the
+    /// [`Recorded::arena_peak_bytes`] of an earlier capture of the same work.
     pub arena_bytes: u64,
 }
 
@@ -30,39 +30,39 @@ impl Default for RecordOptions {
     }
 }
 
-/// What has become of a capture.
+/// Result of a capture.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// Pieces of work.
+    /// Number of graph nodes.
     pub nodes: usize,
-    /// What the arena takes.
+    /// Size of the arena.
     pub arena_bytes: u64,
-    /// The most that was allocated from it at one time.
+    /// Peak of the bytes allocated from it.
     pub arena_peak_bytes: u64,
-    /// What the entry counts for: the arena, and the graph itself by its nodes.
+    /// Size that the entry counts as: the arena, and the graph itself by its nodes.
     pub bytes: u64,
-    /// Whether a graph that was there has been updated, rather than one made anew.
+    /// Whether an existing graph was updated, rather than instantiated anew.
     pub updated: bool,
-    /// How long the host took to capture.
+    /// Host time of the capture.
     pub capture: Duration,
-    /// How long the host took to update or instantiate it.
+    /// Host time of the update or instantiation.
     pub instantiate: Duration,
-    /// How long the host took to send it to the device.
+    /// Host time of the upload to the device.
     pub upload: Duration,
 }
 
-/// A capture whose graph is for a cache. [`Recording::finish`] keeps it; dropped, it is
-/// discarded, and its stream is usable again either way.
+/// A capture whose graph goes into a cache. [`Recording::finish`] keeps it, dropping discards it;
+/// either way its stream is usable again.
 #[must_use = "dropping a recording discards it"]
 pub struct Recording<'c, K: Key> {
     cache: &'c GraphCache<K>,
-    /// By which the cache knows it while it runs.
+    /// Key by which the cache knows the recording while it runs.
     pub(super) number: u64,
-    /// `None` only once it has ended.
+    /// `None` only after it has ended.
     capture: Option<Capture>,
     stream: Stream,
-    arena: Arc<Mutex<Arena>>,
+    arena: Arc<Mutex<GraphArena>>,
     began: Instant,
 }
 
@@ -91,9 +91,9 @@ impl<'c, K: Key> Recording<'c, K> {
         })
     }
 
-    /// The stream that is captured: work given to it becomes the graph's. Others take
-    /// part from when they wait for an event recorded in it, and must be waited for
-    /// before the capture ends.
+    /// The captured stream: work submitted to it becomes part of the graph. Another stream joins
+    /// when it waits for an event recorded in this one, and must be joined back before the capture
+    /// ends.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -106,10 +106,10 @@ impl<'c, K: Key> Recording<'c, K> {
         }
     }
 
-    /// Memory for `len` values in the graph's arena, at the same place in every replay.
-    /// What is in it at first is unspecified. Whoever uses it in another stream than
-    /// the captured one does so behind an event that was recorded after this, and joins
-    /// the captured one before it is dropped.
+    /// Allocates `len` values in the graph's arena, at the same address in every replay and
+    /// initially uninitialised. To use them in another stream than the captured one, order that
+    /// behind an event recorded after this call, and join the captured stream before the memory is
+    /// dropped.
     ///
     /// # Errors
     /// Those of the driver, for instance if there is no memory; [`GraphError::Size`].
@@ -117,19 +117,19 @@ impl<'c, K: Key> Recording<'c, K> {
         arena::allocate(&self.arena, self.capture(), len)
     }
 
-    /// Lets the entry hold something until the last replay is done: what the work
-    /// refers to that is not seen here, such as the workspace of a library. Buffers,
-    /// modules and host slots that were passed are held anyway.
+    /// Retains a value until the last replay is done: what the work refers to beyond this API, such
+    /// as the workspace of a library. Buffers, modules and host slots that were passed are retained
+    /// anyway.
     pub fn keep(&self, thing: impl Send + Sync + 'static) {
         self.capture().keep(thing);
     }
 
-    /// Ends the capture and keeps the graph under its key, in place of what was there,
-    /// sent to the device. What no longer fits the budget goes.
+    /// Ends the capture, uploads the graph to the device and keeps it under its key, replacing an
+    /// earlier one. Entries over the budget are evicted.
     ///
     /// # Errors
-    /// [`GraphError::TooLarge`]; [`GraphError::Invalidated`]; those of the driver, for
-    /// instance if the capture was lost. What was under the key stays then.
+    /// [`GraphError::TooLarge`]; [`GraphError::Invalidated`]; those of the driver, for instance if
+    /// the capture was lost. An earlier graph under the key is kept then.
     pub fn finish(mut self) -> Result<Recorded, GraphError> {
         let Some(capture) = self.capture.take() else {
             unreachable!("only its end takes it")

@@ -1,4 +1,4 @@
-//! A kernel whose launches can be counted by what they leave.
+//! A kernel that counts its launches in memory.
 
 /// `values[0] += value`, by one thread.
 pub(crate) const ADD: &str = "

@@ -1,4 +1,4 @@
-//! Asking this process, as `fercuda reboot` asks another.
+//! Requests to this process, as `fercuda reboot` makes to another.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use fercuda_ledger::{
     Folder, LedgerReader, OwnerState, PendingRequest, Progress, RebootOutcome, RequestError,
 };
 
-/// This process's ledger, as others find it.
+/// This process's ledger, as other processes find it.
 fn ledger() -> LedgerReader {
     let folder = Folder::from_env().unwrap();
     let readers = folder.ledgers().unwrap().into_iter().flatten();
@@ -18,12 +18,12 @@ fn ledger() -> LedgerReader {
     own.next().expect("a ledger of this process")
 }
 
-/// For a reboot of device 0.
+/// Requests a reboot of device 0.
 pub(crate) fn ask() -> Result<PendingRequest, RequestError> {
     ledger().request_reboot(0, Duration::from_secs(60))
 }
 
-/// What it comes to.
+/// Waits for the result.
 pub(crate) fn outcome(asked: &PendingRequest) -> RebootOutcome {
     let begun = Instant::now();
     loop {

@@ -1,11 +1,11 @@
-//! A device for one test at a time; at its end no session holds anything, the ledger says
-//! so, and the device's checks have found nothing.
+//! A device for one test at a time; at its end no session holds anything, by the ledger, and the
+//! device's checks have found nothing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fercuda_runtime::{Runtime, RuntimeConfig, Session, SessionConfig};
 
-/// A runtime that one test has for itself.
+/// A runtime that one test has exclusively.
 pub(crate) struct Bench {
     pub(crate) runtime: Runtime,
     _alone: MutexGuard<'static, ()>,
@@ -16,7 +16,7 @@ impl Bench {
         Self::on(0).unwrap()
     }
 
-    /// None if there is no such device.
+    /// `None` if there is no such device.
     pub(crate) fn on(device: u32) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

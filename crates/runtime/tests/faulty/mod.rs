@@ -1,9 +1,9 @@
-//! A kernel that writes where nothing is.
+//! A kernel that writes to an invalid address.
 
 use fercuda_cuda::{Image, Launch, Module};
 use fercuda_runtime::{Job, Result, Session};
 
-/// It is called `beyond` and takes nothing.
+/// It is called `beyond` and takes no arguments.
 pub(crate) const FAULTY: &str = "
 .version 8.0
 .target sm_80
@@ -19,13 +19,12 @@ pub(crate) const FAULTY: &str = "
 }
 ";
 
-/// A job that launches it.
+/// Submits a job that launches it.
 pub(crate) fn fail(session: &Session) -> Result<Job<()>> {
     session.submit(|stream| {
         let module = Module::load(stream.context(), &Image::ptx(FAULTY))?;
         let beyond = module.function("beyond")?;
-        // SAFETY: that it writes where it should not is the point; what fails is the
-        // context.
+        // SAFETY: that it writes to an invalid address is intended; the context fails.
         unsafe { Launch::new(1, 1).run(&beyond, stream, ()) }?;
         Ok(())
     })

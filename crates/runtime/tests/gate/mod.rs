@@ -1,11 +1,11 @@
-//! A task that ends when it is told to.
+//! A task that ends on request.
 
 use fercuda_runtime::{TaskId, TaskSet};
 
 /// The standard tasks, and one that waits until the first word of its first span is not 0.
 pub(crate) fn gated() -> (TaskSet, TaskId) {
     let mut set = TaskSet::standard();
-    // SAFETY: it touches its span only.
+    // SAFETY: it accesses its span only.
     let gate = unsafe {
         set.add("gate", |t| {
             let k = t.kernel();

@@ -1,5 +1,5 @@
-//! An allocator that gives memory again as soon as it has it back: if the order of the
-//! session's stream were not kept, the device's checks would see it.
+//! An allocator that reuses memory as soon as it is freed: if the order of the session's stream
+//! were violated, the device's checks would detect it.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda::{Context, DeviceAddr, DeviceBuffer, Stream};
 use fercuda_runtime::Allocator;
 
-/// One piece of memory, for one session.
+/// One allocation, for one session.
 pub(crate) struct Slab {
     memory: DeviceBuffer<u8>,
-    /// What is given, by where it begins, with its length.
+    /// Allocated blocks, from begin to length.
     given: Mutex<BTreeMap<u64, u64>>,
-    /// What came back that was not given, or not so long: a panic would end in the runtime.
+    /// Frees that match no block: a panic would be caught in the runtime.
     wrong: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -26,15 +26,15 @@ impl Slab {
         })
     }
 
-    /// How many blocks are given; of those that came back each was, once, and so long.
+    /// Number of allocated blocks; checks that each free matched a block, once, with its length.
     pub(crate) fn given(&self) -> usize {
         assert_eq!(*self.wrong.lock().unwrap(), []);
         self.given.lock().unwrap().len()
     }
 }
 
-// SAFETY: blocks are parts of memory that this owns and nobody else uses, none over
-// another; given again to the same session, whose stream has them back in its order.
+// SAFETY: blocks are disjoint parts of memory that this owns exclusively; they are reused by the
+// same session, in the order of its stream.
 unsafe impl Allocator for Slab {
     fn allocate(
         &self,

@@ -1,12 +1,12 @@
-//! A task that nothing ends but the context's failure, or the process's end.
+//! A task that ends only with the context's failure, or with the process.
 
 use fercuda_runtime::{TaskId, TaskSet};
 
-/// The standard tasks, and one that goes around the set's loops, which count steps: it waits until the first word
-/// of its first span is not 0.
+/// The standard tasks, and one that bypasses the set's loops, which count steps: it waits until the
+/// first word of its first span is not 0.
 pub(crate) fn wild() -> (TaskSet, TaskId) {
     let mut set = TaskSet::standard();
-    // SAFETY: it touches its span only; that it may never end is what tests of it are about.
+    // SAFETY: it accesses its span only; that it may never end is the subject of its tests.
     let wild = unsafe {
         set.add("wild", |t| {
             let k = t.kernel();

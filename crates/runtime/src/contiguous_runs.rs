@@ -1,21 +1,20 @@
-//! How elements that lie in one order in memory come to lie in another: in pieces that
-//! lie side by side in both.
+//! Contiguous runs: how a copy between two layouts splits into runs that are contiguous in both.
 
 use fercuda_tensor::Layout;
 
-/// The pieces of two layouts of one shape and type: how long each is, and where it
-/// begins in either, all in bytes and from the first element.
+/// The contiguous runs of two layouts of one shape and type: their length, and where each begins
+/// in either layout, in bytes from the first element.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pieces {
+pub(crate) struct ContiguousRuns {
     pub(crate) bytes: u64,
     left: Layout,
     right: Layout,
-    /// So many of the first dimensions are walked through.
+    /// Number of leading dimensions that are iterated; the rest are one run.
     outer: usize,
 }
 
-impl Pieces {
-    /// Of layouts that have one shape and type.
+impl ContiguousRuns {
+    /// Computes the runs of two layouts that have one shape and type.
     pub(crate) fn of(left: Layout, right: Layout) -> Self {
         debug_assert_eq!(left.shape(), right.shape());
         let mut outer = left.shape().len();
@@ -39,7 +38,7 @@ impl Pieces {
         }
     }
 
-    /// How many there are.
+    /// Number of runs.
     pub(crate) fn count(&self) -> u64 {
         if self.left.is_empty() {
             return 0;
@@ -47,7 +46,7 @@ impl Pieces {
         self.left.shape()[..self.outer].iter().product()
     }
 
-    /// Where each begins.
+    /// Offsets in bytes at which each run begins, in either layout.
     pub(crate) fn begins(&self) -> impl Iterator<Item = (i64, i64)> {
         let shape = &self.left.shape()[..self.outer];
         let size = self.left.dtype().bytes() as i64;
@@ -71,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Where each element lies, in bytes.
+    /// Offset of each element, in bytes.
     fn places(layout: &Layout) -> Vec<i64> {
         let size = layout.dtype().bytes() as i64;
         let mut places = vec![0];
@@ -108,11 +107,10 @@ mod tests {
                 }
             };
             let (left, right) = (random(&shape), random(&shape));
-            let pieces = Pieces::of(left, right);
+            let runs = ContiguousRuns::of(left, right);
             let size = 4;
-            let each =
-                |begin: i64| (0..pieces.bytes as i64 / size).map(move |at| begin + at * size);
-            let walked: Vec<(i64, i64)> = pieces
+            let each = |begin: i64| (0..runs.bytes as i64 / size).map(move |at| begin + at * size);
+            let walked: Vec<(i64, i64)> = runs
                 .begins()
                 .flat_map(|(a, b)| each(a).zip(each(b)))
                 .collect();
