@@ -52,7 +52,8 @@ impl PreparedLaunch {
     /// As for [`Launch::run`]; for a capture, each time that the graph is launched.
     #[expect(unsafe_code, reason = "only the caller knows what a kernel accesses")]
     pub unsafe fn run(&self, stream: &Stream) -> Result<()> {
-        let values: Vec<KernelArg<'_>> = self.arguments.iter().map(ResolvedArgument::value).collect();
+        let values: Vec<KernelArg<'_>> =
+            self.arguments.iter().map(ResolvedArgument::value).collect();
         // SAFETY: the promise of this function's caller.
         Ok(unsafe { self.launch.run(&self.function, stream, values.as_slice()) }?)
     }

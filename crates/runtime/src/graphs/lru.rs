@@ -262,7 +262,11 @@ impl<K: Eq + Hash + Clone, V> LruCache<K, V> {
     }
 
     /// Returns an empty slot, near the key's home if there is one.
-    fn vacant(&self, index: &mut KeyIndex<K, V>, key: &K) -> (u32, ContendedGuard<'_, SlotContent<K, V>>) {
+    fn vacant(
+        &self,
+        index: &mut KeyIndex<K, V>,
+        key: &K,
+    ) -> (u32, ContendedGuard<'_, SlotContent<K, V>>) {
         let row = |long| (0..long).map(|_| CacheSlot::default()).collect();
         let homes = self.rows[0].get_or_init(|| row(HOMES));
         // A lookup of another key may hold a slot's lock right now, here and below.
