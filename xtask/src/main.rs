@@ -24,6 +24,7 @@ mod python;
 mod record;
 mod setup;
 mod shell;
+mod soak;
 mod suites;
 mod test;
 mod tidy;
@@ -98,6 +99,9 @@ enum Chore {
     /// Run pjdfstest, fsx and stress-ng's class filesystem on mounts in device
     /// memory; install what is missing of them into build/.
     Suites(Box<suites::Args>),
+    /// Run every kind of randomised work by its full amount, in rounds, and record the
+    /// seeds that fail.
+    Soak(soak::Args),
     /// Run the benchmarks, optimised.
     Bench {
         /// Only benches whose name contains this.
@@ -116,6 +120,7 @@ fn main() -> ExitCode {
         Chore::Gpu { out, no_profile } => bundle::run(&out, !no_profile),
         Chore::Conformance { dry_run } => conformance::run(dry_run),
         Chore::Suites(args) => suites::run(&args),
+        Chore::Soak(args) => soak::run(&args),
         Chore::Bench { filter } => bench::run(filter.as_deref()),
     };
     match done {

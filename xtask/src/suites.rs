@@ -19,6 +19,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
+use fercuda_trials::{Budget, Work};
 use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use serde_json::json;
 
@@ -37,6 +38,20 @@ const STRESSORS_WITH_SIZE: [&str; 3] = ["hdd", "iomix", "fallocate"];
 /// Operations of one fsx process: it keeps all its mappings, which the kernel walks at each
 /// truncation.
 const FSX_OPERATIONS_PER_MOUNT: u64 = 25_000;
+/// Operations of fsx for each cache mode.
+const FSX_WORK: Work = Work {
+    name: "fsx",
+    least: 50_000,
+    ci_seconds: 0,
+    soak: 1_000_000,
+};
+/// Seconds of each of stress-ng's stressors.
+const STRESSOR_SECONDS: Work = Work {
+    name: "stress-ng",
+    least: 1,
+    ci_seconds: 0,
+    soak: 3,
+};
 /// Weights of fsx's operations: all that it supports on Linux. `sendfile` takes two milliseconds on
 /// any filesystem.
 const FSX_CONFIG: &str = "\
@@ -82,18 +97,20 @@ pub(crate) struct Args {
     /// software device, where rs has separate, fewer operations, else rs].
     #[arg(long)]
     ecc: Option<String>,
-    /// Operations of fsx for each cache mode, 25000 on each mount.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    operations: u64,
+    /// Operations of fsx for each cache mode, 25000 on each mount [default: 50000; a
+    /// million with FERCUDA_BUDGET=soak].
+    #[arg(long, value_name = "N")]
+    operations: Option<u64>,
     /// Operations of fsx with --ecc rs on the software device and its checks.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     coded_operations: u64,
     /// Number of these mounts at a time for each cache mode.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     at_once: u64,
-    /// Seconds for each of stress-ng's stressors.
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    seconds: u64,
+    /// Seconds for each of stress-ng's stressors [default: 1; 3 with
+    /// FERCUDA_BUDGET=soak].
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
     /// Rounds over all mounts for speed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -178,7 +195,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     if wanted(FilesystemSuite::Fsx) {
-        let mut left = args.operations;
+        if args.bin_dir.is_none() && args.seed.is_none() {
+            let root = shell::root().join("xtask");
+            let fresh = all.seed;
+            for failure in fercuda_trials::recorded(&root.to_string_lossy(), FSX_WORK) {
+                println!("recorded failure {}", failure.name);
+                all.seed = failure.seed;
+                let both = ["none", "keep"];
+                let both = both.map(|cache| (ecc.as_str(), cache, FSX_OPERATIONS_PER_MOUNT));
+                all.fsx(&both)?;
+            }
+            all.seed = fresh;
+        }
+        let planned = || Budget::begin(FSX_WORK).planned_steps();
+        let mut left = args.operations.unwrap_or_else(planned);
         while left > 0 {
             let mut runs = Vec::new();
             for _ in 0..args.at_once {
@@ -196,7 +226,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     if wanted(FilesystemSuite::StressNg) {
-        all.stress_ng(&ecc, Duration::from_secs(args.seconds))?;
+        let planned = || Budget::begin(STRESSOR_SECONDS).planned_steps();
+        let seconds = args.seconds.unwrap_or_else(planned);
+        all.stress_ng(&ecc, Duration::from_secs(seconds))?;
     }
     if wanted(FilesystemSuite::User) {
         all.user(&args.device)?;

@@ -1,0 +1,204 @@
+//! Long simulations: every kind of randomised work by its full amount, in rounds.
+//!
+//! Each round runs all kinds with `FERCUDA_BUDGET=soak` and fresh seeds. A kind that fails leaves
+//! its seed in `tests/regressions` of its crate, where each later run of its test finds it.
+//!
+//! Invariant: at least one round is done, however short the time; a failure does not end the
+//! round, and makes the chore fail.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{cargo, setup, shell, test};
+
+/// How a kind of work is run.
+struct Kind {
+    /// The name of its `Work`, and of its folder of recorded failures.
+    work: &'static str,
+    /// The folder of the crate that keeps them.
+    home: &'static str,
+    /// What cargo runs.
+    arguments: &'static [&'static str],
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        work: "pool-simulator",
+        home: "crates/pool",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-pool",
+            "--test",
+            "simulation",
+        ],
+    },
+    Kind {
+        work: "vramfs-files",
+        home: "crates/vramfs",
+        arguments: &["test", "-p", "fercuda-vramfs", "--lib", "file::tests"],
+    },
+    Kind {
+        work: "vramfs-calls",
+        home: "crates/vramfs",
+        arguments: &["test", "-p", "fercuda-vramfs", "--lib", "fuse::tests"],
+    },
+    Kind {
+        work: "vram-entries",
+        home: "crates/cli",
+        arguments: &["test", "-p", "fercuda-cli", "--test", "vram", "names::"],
+    },
+    Kind {
+        work: "fsx",
+        home: "xtask",
+        arguments: &["xtask", "suites", "fsx", "stress-ng"],
+    },
+];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Hours to go on for; a round that has begun is ended.
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    hours: f64,
+    /// Only kinds of work in whose names this is.
+    filter: Option<String>,
+}
+
+/// Runs rounds until the time is up.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let time = Duration::try_from_secs_f64(args.hours * 3600.0)
+        .with_context(|| format!("--hours {} is no time", args.hours))?;
+    let filter = args.filter.as_deref().unwrap_or_default();
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|it| it.work.contains(filter)).collect();
+    if kinds.is_empty() {
+        let names: Vec<&str> = KINDS.iter().map(|it| it.work).collect();
+        bail!(
+            "no kind of work is called {filter:?}\ntry: {}",
+            names.join(", ")
+        );
+    }
+    let venv = setup::run(false)?;
+    let begun = Instant::now();
+    let mut failures = Vec::new();
+    for round in 1.. {
+        for kind in &kinds {
+            let minutes = begun.elapsed().as_secs() / 60;
+            shell::step(&format!("round {round}, {minutes} min: {}", kind.work));
+            let mut command = cargo::command(kind.arguments[0]);
+            command.args(&kind.arguments[1..]);
+            if kind.arguments[0] == "test" {
+                command.args(["--", "--show-output"]);
+            }
+            test::environment(&mut command, &venv);
+            command.env("FERCUDA_BUDGET", "soak");
+            let mut lines = Vec::new();
+            let succeeded = shell::watch(command, |line| {
+                println!("{line}");
+                lines.push(line.to_owned());
+            })?;
+            if !succeeded {
+                let file = record(kind, &lines)?;
+                failures.push(format!("round {round}, {}: {file}", kind.work));
+            }
+        }
+        if begun.elapsed() >= time {
+            break;
+        }
+    }
+    match failures.as_slice() {
+        [] => Ok(()),
+        failures => bail!(
+            "{} kinds of work failed:\n{}\ntry: give each file a name that says what failed, \
+             mend it, and commit both",
+            failures.len(),
+            failures.join("\n")
+        ),
+    }
+}
+
+/// Writes the seed that failed, and what was printed, to where later runs find it.
+fn record(kind: &Kind, lines: &[String]) -> Result<String> {
+    let Some(seed) = failed_seed(lines) else {
+        return Ok("no seed was printed; nothing is recorded".to_owned());
+    };
+    let place = PathBuf::from(kind.home)
+        .join("tests/regressions")
+        .join(kind.work);
+    let file = place.join(format!("{seed}.txt"));
+    let failed = |line: &&String| {
+        ["panicked", "FAILED", "FERCUDA_SEED"]
+            .iter()
+            .any(|it| line.contains(it))
+    };
+    let shown: Vec<&str> = lines
+        .iter()
+        .filter(failed)
+        .take(20)
+        .map(String::as_str)
+        .collect();
+    let full = shell::root().join(&file);
+    fs::create_dir_all(shell::root().join(&place))
+        .and_then(|()| fs::write(&full, format!("{seed}\n{}\n", shown.join("\n"))))
+        .with_context(|| format!("cannot write {}", full.display()))?;
+    Ok(file.display().to_string())
+}
+
+/// The seed beside a failure's message, else the last that was printed.
+fn failed_seed(lines: &[String]) -> Option<u64> {
+    let of_line = |line: &String| {
+        let rest = ["FERCUDA_SEED=", "seed "]
+            .iter()
+            .find_map(|it| line.split_once(it))?
+            .1;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        rest[..digits].parse().ok()
+    };
+    let beside = lines
+        .iter()
+        .filter(|line| line.contains("FERCUDA_SEED=") && line.contains(": "));
+    let beside = beside.filter_map(of_line).next_back();
+    beside.or_else(|| lines.iter().rev().find_map(of_line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn seed_of_a_failure_is_the_one_in_its_message() {
+        let text = "FERCUDA_SEED=1\nFERCUDA_SEED=2: operation 7: too early\nFERCUDA_SEED=3\n";
+        assert_eq!(failed_seed(&lines(text)), Some(2));
+        assert_eq!(failed_seed(&lines("FERCUDA_SEED=5\npanicked\n")), Some(5));
+        assert_eq!(failed_seed(&lines("fsx: FAILED, seed 12\n")), Some(12));
+        assert_eq!(failed_seed(&lines("no number\n")), None);
+    }
+
+    #[test]
+    fn each_kind_is_a_work_of_its_crate() {
+        for kind in KINDS {
+            let source = match kind.home {
+                "xtask" => "xtask/src/suites.rs",
+                "crates/cli" => "crates/cli/tests/vram/names.rs",
+                "crates/pool" => "crates/pool/tests/simulation.rs",
+                _ if kind.work == "vramfs-files" => "crates/vramfs/src/file/tests.rs",
+                _ => "crates/vramfs/src/fuse/tests.rs",
+            };
+            let text = fs::read_to_string(shell::root().join(source)).unwrap();
+            assert!(
+                text.contains(&format!("name: \"{}\"", kind.work)),
+                "{}",
+                kind.work
+            );
+        }
+    }
+}
