@@ -591,7 +591,7 @@ esac
         );
         assert_eq!(log("python-install.log"), "no wheel for this Python\n");
         assert!(log("table.txt").contains("could not be installed"));
-        // Who wants none of its steps has nothing installed.
+        // Without any of its steps nothing is installed.
         let (said, _, _) = ran(folder, "^test-");
         assert_eq!(said, "0 run, 0 failed");
     }

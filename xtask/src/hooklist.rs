@@ -229,7 +229,7 @@ const ROWS: &[Row] = &[
     ),
     row(
         "calls",
-        "who asks through a library, on a fiber's stack, a thread's and a handler's",
+        "the caller behind a library, on a fiber's stack, a thread's and a handler's",
         &["calls::a_caller_on_a_small_stack_is_attributed_without_reading_beyond_it"],
     ),
     row(
@@ -434,7 +434,7 @@ const ROWS: &[Row] = &[
     .on_gpu(&["access_between_devices"]),
     row(
         "sharing",
-        "no IPC handle of somebody else's memory",
+        "no IPC handle of foreign memory",
         &[
             "calls::a_block_has_no_handle_to_foreign_memory",
             "ipc::only_memory_reported_as_ipc_capable_can_be_shared",
@@ -452,7 +452,7 @@ const ROWS: &[Row] = &[
     .on_gpu(&["memory_is_shared_between_processes"]),
     row(
         "sharing",
-        "IPC with who has no hook: an error, and its own memory as ever",
+        "IPC with a process without the hook: an error, and its own memory as ever",
         &["ipc::a_process_without_the_hook_gets_an_error_and_can_share_its_own_memory"],
     )
     .on_gpu(&["who_has_no_hook_opens_no_block"]),

@@ -90,7 +90,7 @@ pub(crate) fn hook(driver: &Path) -> Result<Hook> {
     train(&counting, driver, &folder.join("training"), &counts)?;
     if fs::read_dir(&counts)?.next().is_none() {
         return Ok(Hook::Without(
-            "rustc was not told to count: flags in cargo's configuration for this target come before ours\n\
+            "rustc does not instrument the code: flags in cargo's configuration for this target come before ours\n\
              try: the same flags in RUSTFLAGS"
                 .to_owned(),
         ));

@@ -69,8 +69,8 @@ const LICENCES: [&str; 12] = [
     "Zlib",
 ];
 
-/// Crates with another licence that asks for something only of who changes them: chores
-/// use them, and nothing of them is in what we build.
+/// Crates with another licence, which obliges only those that change them: chores use them, and
+/// nothing of them is in what we build.
 const OF_CHORES: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 
 /// Violations that were there when their check was made, by check: none may be added, and the
@@ -239,7 +239,7 @@ fn crate_table(repository: &Repository, violations: &mut Vec<String>) {
 }
 
 /// docs/dependencies.md has a row for each crate we asked for, and no other;
-/// each says who uses it.
+/// each names its users.
 fn dependencies(repository: &Repository, violations: &mut Vec<String>) {
     let text = repository.text("docs/dependencies.md");
     let said_by_row = rows(text).map(|(name, rest)| {
@@ -268,7 +268,7 @@ fn dependencies(repository: &Repository, violations: &mut Vec<String>) {
     }
 }
 
-/// Who uses each crate that is not ours: `cli, hook; pool (tests)`.
+/// The users of each crate that is not ours: `cli, hook; pool (tests)`.
 fn users<'a>(packages: impl Iterator<Item = &'a Value>) -> BTreeMap<&'a str, String> {
     let mut users: BTreeMap<&str, [BTreeSet<&str>; 2]> = BTreeMap::new();
     for package in packages {
@@ -523,7 +523,7 @@ fn variables(text: &str) -> impl Iterator<Item = &str> {
             &rest[..end]
         })
         .filter(|name| name.len() > PREFIX.len() && !name.ends_with('_'))
-        // What a test says to a process of its own is nobody else's concern.
+        // A test's message to a process of its own is no setting.
         .filter(|name| !name.contains("_TEST_"))
 }
 
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_crate_is_said_with_tests_apart() {
+    fn users_of_a_crate_are_listed_with_tests_apart() {
         let package = |name: &str, kind: Value| {
             serde_json::json!({
                 "name": name,

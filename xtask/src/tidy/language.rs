@@ -246,17 +246,17 @@ mod tests {
     fn words_that_are_not_used_come_from_the_glossary() {
         let text = "# Glossary\n\n| word | x |\n|---|---|\n| pool | y |\n\
                     \n## Words that are not used\n\n| word | say instead |\n|---|---|\n\
-                    | told, untold | notified |\n| hears | receives |\n\n## Else\n| a | b |\n";
+                    | alpha, beta | letter |\n| gamma | ray |\n\n## Else\n| a | b |\n";
         let found = forbidden(text);
         let words: Vec<_> = found.keys().copied().collect();
-        assert_eq!(words, ["hears", "told", "untold"]);
-        assert_eq!(found["untold"], "notified");
+        assert_eq!(words, ["alpha", "beta", "gamma"]);
+        assert_eq!(found["beta"], "letter");
     }
 
     #[test]
     fn words_are_whole() {
-        let words: Vec<_> = words_of("Who's who: whole, `is_told()`.").collect();
-        assert_eq!(words, ["Who", "s", "who", "whole", "is_told"]);
+        let words: Vec<_> = words_of("It's so: sole, `is_so()`.").collect();
+        assert_eq!(words, ["It", "s", "so", "sole", "is_so"]);
     }
 
     #[test]

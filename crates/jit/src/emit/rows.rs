@@ -700,7 +700,7 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
         own: Partial<'k>,
         len: u32,
         to: Reg<'k, u32>,
-        who: Pred<'k>,
+        writer: Pred<'k>,
     ) {
         let k = self.k;
         let asks = |op| matches!(op, Reduction::ArgMin | Reduction::ArgMax);
@@ -721,7 +721,7 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
         let Some([values, places]) = self.scratch else {
             return;
         };
-        k.if_(who.named("tells"), || {
+        k.if_(writer.named("writes"), || {
             put(values, to, own.value);
             if let (true, Some(place)) = (asks(op), own.place) {
                 put(places, to, place);
