@@ -386,9 +386,10 @@ impl TensorLoan {
 }
 
 unsafe extern "C" fn end_plain(managed: *mut DlManagedTensor) {
-    // SAFETY: `capsule` made it and the box around it, and a deleter is called once.
     let end = || {
-        drop(unsafe { Box::from_raw((*managed).manager.cast::<CapsuleOwner<DlManagedTensor>>()) })
+        type Owner = CapsuleOwner<DlManagedTensor>;
+        // SAFETY: `capsule` made it and the box around it, and a deleter is called once.
+        drop(unsafe { Box::from_raw((*managed).manager.cast::<Owner>()) });
     };
     drop(catch_unwind(AssertUnwindSafe(end)));
 }

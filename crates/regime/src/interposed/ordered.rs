@@ -105,10 +105,10 @@ macro_rules! alloc {
             frame: *const usize,
         ) -> CUresult {
             let stream_handle = (stream, $per_thread);
+            let pool = PoolChoice::Current;
             // SAFETY: the entry gave the frame of the call that is under way;
             // the rest is the program's.
-            let done =
-                unsafe { allocate_pooled(into, bytes, PoolChoice::Current, stream_handle, frame) };
+            let done = unsafe { allocate_pooled(into, bytes, pool, stream_handle, frame) };
             done.unwrap_or_else(|| {
                 // SAFETY: as above; the driver writes `into`.
                 unsafe {
