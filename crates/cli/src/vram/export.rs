@@ -39,7 +39,6 @@ pub(crate) struct ExportArgs {
 }
 
 /// Formats a device UUID as NVIDIA's tools do.
-
 fn uuid(bytes: [u8; 16]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [
