@@ -1,7 +1,7 @@
 //! Space that is freed, and memory that cannot be allocated.
 
 use super::*;
-use crate::tools::Resize;
+use crate::tools::ResizeError;
 
 #[test]
 fn truncation_or_punching_from_within_a_hole_frees_pages() {
@@ -63,7 +63,10 @@ fn a_failed_resize_changes_nothing_and_can_be_retried() {
     memory.refuses_accesses.store(true, Relaxed);
     for blocks in [5, 8] {
         let refused = store.resize(blocks);
-        assert!(matches!(refused, Err(Resize::Memory(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ResizeError::Medium(_))),
+            "{refused:?}"
+        );
         assert_eq!(state(), (4, 4, 4, 4 * 32 - 1, 4 * 32));
     }
     // A run without memory is never allocated, or this test's memory would panic.
