@@ -1,4 +1,4 @@
-//! Tells the program which target it was built for.
+//! Passes the target triple of the build to the program.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,19 +1,21 @@
-"""Times a session's allocations beside PyTorch's caching allocator and CuPy's pool, in one process and in turns; then
-what it costs to lend a tensor by DLPack.
+"""Measures the latency of a session's allocations, compared with PyTorch's caching allocator and
+CuPy's pool in one process, alternating; then the cost of lending a tensor by DLPack.
 
     python3 pairs.py [--seconds S] [--seed N] [--json FILE]
 
-A pair is one allocation of bytes and its free, by the reference that is dropped: `session.alloc`, `torch.empty`,
-`cupy.empty`, and NumPy's, of the host's memory, for what a call of Python's takes. Sizes lie between 512 B and 64 MiB,
-evenly by their logarithm, and are drawn before the clock is read. "alone": nothing else is allocated; "among others":
-each pair frees one of 64 live blocks and takes another. In a turn everybody has the same sizes, and who is first
-changes with every turn; the first turn, in which pools grow, is left out. The clock's own time is in every figure, and
-stands in a row. Nothing is run on the device meanwhile.
+A pair is one allocation and its free, by dropping the reference: `session.alloc`, `torch.empty`,
+`cupy.empty`, and NumPy's allocation of host memory, as the cost of a Python call. Sizes are between
+512 B and 64 MiB, log-uniform, and are drawn before the clock is read. "alone": nothing else is
+allocated; "among others": each pair frees one of 64 live blocks and allocates another. In a round
+every contestant has the same sizes, and the order rotates with every round; the first round, in
+which pools grow, is discarded. Every figure includes the clock's own time, which has a row of its
+own. Nothing else runs on the device meanwhile.
 
-Lending: a tensor of 4 KiB is borrowed and given back; "round trip" is there and back again, both given back; "to itself", what the session's two halves of that take.
+Lending: a tensor of 4 KiB is borrowed and returned; "round trip" is there and back again, both
+returned; "to itself" is the cost of both of the session's halves.
 
-FERCUDA_DEVICE says which device; on the software device others than NumPy have nothing to take part with. What is
-not run is named, with why.
+FERCUDA_DEVICE selects the device; on the software device only NumPy can be compared. Libraries that
+are skipped are listed with the reason.
 """
 
 import argparse
@@ -38,7 +40,7 @@ clock = time.perf_counter_ns
 
 
 def sizes(rng, count):
-    """Evenly by their logarithm, in multiples of 512."""
+    """Log-uniform, in multiples of 512."""
     steps = MOST_BYTES // LEAST_BYTES
     return [LEAST_BYTES * round(steps ** rng.random()) for _ in range(count)]
 
@@ -54,7 +56,7 @@ def alone(empty, sizes, _):
 
 def among_others(empty, sizes, places):
     live = [None] * LIVE
-    # They come from the same distribution as what follows.
+    # From the same distribution as the sizes that follow.
     for at in range(LIVE):
         live[at] = empty(sizes[at])
     times = []
@@ -77,7 +79,8 @@ def spread(times):
 
 
 def in_turns(contestants, turn, seconds):
-    """Each contestant's times, over turns until `seconds` are over; without the first, and with one at least."""
+    """Each contestant's times, in rounds until `seconds` have passed; at least one round, besides
+    the discarded first."""
     times = {name: [] for name in contestants}
     names = list(contestants)
     end, count = time.monotonic() + seconds, 0
@@ -96,7 +99,7 @@ def in_turns(contestants, turn, seconds):
 
 
 class Frameworks:
-    """Those that are here and have this device; why the others are not."""
+    """Installed libraries that have this device; why the others are skipped."""
 
     def __init__(self, runtime):
         self.found, self.not_run, self.versions = {}, {}, {}
@@ -105,10 +108,10 @@ class Frameworks:
         for name in ("torch", "cupy", "jax"):
             try:
                 if runtime.is_software:
-                    raise RuntimeError("it has no such device as the software device")
+                    raise RuntimeError("it cannot use the software device")
                 module = importlib.import_module(name)
                 self.versions[name] = module.__version__
-                # A first use says whether it has the device.
+                # The first use shows whether it has the device.
                 if name == "torch":
                     module.empty(1, device="cuda")
                 elif name == "cupy":
@@ -116,7 +119,7 @@ class Frameworks:
                 elif module.default_backend() != "gpu":
                     raise RuntimeError(f"its backend is {module.default_backend()}")
                 self.found[name] = module
-            except Exception as error:  # Whatever a library raises where something is missing.
+            except Exception as error:  # Libraries raise different exceptions where something is missing.
                 self.not_run[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
 
 
@@ -148,7 +151,7 @@ def pairs(session, frameworks, rng, seconds):
 
 
 def lending(session, frameworks, seconds):
-    """What is borrowed from whom by a name."""
+    """Times of borrowing, by lender and borrower."""
     buffer = session.alloc((1024,), "f32")
     pinned = session.alloc((1024,), "f32", regime="pinned")
     array = np.zeros(1024, np.float32)
@@ -192,7 +195,7 @@ def lending(session, frameworks, seconds):
 
 
 def table(title, columns):
-    """One row a contestant; a median and a 99th percentile in microseconds for each column."""
+    """One row per contestant; median and 99th percentile in microseconds for each column."""
     names = list(next(iter(columns.values())))
     lines = [f"{title:<34}" + "".join(f"{name + ': median':>22}{'99 %':>10}" for name in columns)]
     for name in names:
@@ -205,9 +208,9 @@ def table(title, columns):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30, help="how long all turns take (30)")
-    parser.add_argument("--seed", type=int, help="repeats the sizes of a run")
-    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
+    parser.add_argument("--seconds", type=float, default=30, help="total duration of all rounds (30)")
+    parser.add_argument("--seed", type=int, help="seed of the sizes, to repeat a run")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file")
     args = parser.parse_args()
     seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
     rng = random.Random(seed)

@@ -1,7 +1,8 @@
-"""The package on a device: the software device with all checks on, or a GPU with FERCUDA_DEVICE=gpu.
+"""The package on a device: the software device with all checks on, or a GPU with
+FERCUDA_DEVICE=gpu.
 
-After each test nobody in the process holds a byte, by the ledger. That the device found nothing wrong is said at the
-end of the process, by its exit status (FERCUDA_SOFT_CHECK_EXIT).
+After each test no tenant of the process holds a byte, by the ledger. Findings of
+the device's checks are reported at exit by the exit status (FERCUDA_SOFT_CHECK_EXIT).
 """
 
 import gc
@@ -18,7 +19,7 @@ import pytest
 from fercuda_runtime import RuntimeConfig, RuntimeSession
 from fercuda_runtime.runtime import telemetry
 
-# values[i] *= factor for i < n, not before `wait_ns` are over, which no compiler takes out.
+# values[i] *= factor for i < n, after a wait of `wait_ns` that no compiler removes.
 SCALE = """
 .version 8.0
 .target sm_80
@@ -56,10 +57,10 @@ DONE:
 }
 """
 
-# Long enough for the host to come before the device, mostly: nothing may fail where it does not.
+# Usually long enough for the host to be ahead of the device; no test may fail where it is not.
 SLOW_NS = 100_000_000
 
-# Ends when the word is not 0, or after so long.
+# Ends when the word is not 0, or at a time limit.
 HOLD = """
 .version 8.0
 .target sm_80
@@ -98,7 +99,7 @@ def nothing_is_left():
     end = time.monotonic() + 60
     while True:
         gc.collect()
-        # Frameworks keep memory of their own; only with one is anybody else here.
+        # Frameworks keep their own memory; without one there are no other tenants.
         has_guests = any(name in sys.modules for name in ("torch", "cupy", "jax"))
         left = [it for it in telemetry(runtime).holders if it.tenant in OURS or not has_guests]
         if not left:
@@ -138,9 +139,9 @@ def scale(session):
 
 
 class Held:
-    """Keeps a session's stream from going on until the test says so."""
+    """Blocks a session's stream until the test releases it."""
 
-    # What was not let go by then was kept from it.
+    # Work that was not released by then was blocked.
     LONGEST_NS = 60_000_000_000
 
     def __init__(self, session):
@@ -208,7 +209,7 @@ def same(left, right):
 
 
 def run_script(source, *, env=None, timeout=60):
-    """Runs Python in a process of its own; what it printed, its exit status being 0."""
+    """Runs Python in its own process; returns its output if it exits with 0."""
     done = subprocess.run(
         [sys.executable, "-c", "SCALE = '''" + SCALE + "'''\n" + textwrap.dedent(source)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Memory that an object of the program's gives to a session."""
+"""User-supplied allocators of sessions."""
 
 import threading
 
@@ -12,7 +12,7 @@ BLOCK = 1 << 12
 
 
 class Blocks:
-    """Parts of a buffer of another session's, given again as soon as they are back."""
+    """An allocator over a buffer of another session; freed blocks are reused at once."""
 
     def __init__(self, lender, count=16):
         self.buffer = lender.alloc((BLOCK * count,), "u8")
@@ -47,7 +47,7 @@ class Blocks:
 def blocks(session):
     blocks = Blocks(session)
     yield blocks
-    # Its address was given out, so its memory stays as long as the object.
+    # Its address was handed out, so its memory stays as long as the object.
     del blocks.buffer
 
 
@@ -68,7 +68,7 @@ def test_memory_comes_from_the_object_and_goes_back_once_in_the_sessions_order(l
     same(array_of(view), values[500:])
     del view
     assert (blocks.given, lent.held_bytes, blocks.unordered) == ({}, 0, 0)
-    # The same memory again, behind what was queued with it.
+    # The same memory again, after the work queued on it.
     for fill in range(10):
         buffer = lent.alloc((BLOCK,), "u8", regime="callbacks")
         assert buffer.export_device_ptr() == blocks.begin
@@ -76,7 +76,7 @@ def test_memory_comes_from_the_object_and_goes_back_once_in_the_sessions_order(l
         same(array_of(buffer), np.full(BLOCK, fill, np.uint8))
         del buffer
     assert blocks.streams == {lent.stream_handle}
-    # The session's end gives back what is left, in whatever thread ends it.
+    # The session's end frees what is left, in any thread.
     left = [lent.alloc((10,), regime="callbacks") for _ in range(3)]
     closes = threading.Thread(target=lent.close)
     closes.start()
@@ -85,7 +85,7 @@ def test_memory_comes_from_the_object_and_goes_back_once_in_the_sessions_order(l
     del left
 
 
-def test_what_it_raises_or_gives_wrongly_is_told_and_nothing_is_held(lent, blocks):
+def test_its_exceptions_and_invalid_results_are_reported_and_nothing_is_held(lent, blocks):
     blocks.raises = ZeroDivisionError("no room on purpose")
     with pytest.raises(errors.AllocatorError, match="ZeroDivisionError: no room on purpose") as raised:
         lent.alloc((10,), regime="callbacks")
@@ -101,7 +101,7 @@ def test_what_it_raises_or_gives_wrongly_is_told_and_nothing_is_held(lent, block
         blocks.instead = instead
         with pytest.raises(errors.AllocatorError, match=what):
             lent.alloc((10,), regime="callbacks")
-    # What is given back is as this one has it.
+    # Memory is freed with the address as this allocator returned it.
     blocks.instead = blocks.begin + BLOCK + 8
     blocks.given[blocks.instead] = 40
     with pytest.raises(errors.AllocatorError, match="no multiple of 256") as raised:
@@ -110,11 +110,11 @@ def test_what_it_raises_or_gives_wrongly_is_told_and_nothing_is_held(lent, block
     assert blocks.given == {}
     blocks.instead = np.zeros(1024, np.uint8).ctypes.data & ~255
     blocks.given[blocks.instead] = 40
-    with pytest.raises(errors.AllocatorError, match="it was given back"):
+    with pytest.raises(errors.AllocatorError, match="the memory was freed again"):
         lent.alloc((10,), regime="callbacks")
     assert lent.held_bytes == 0 and blocks.given == {}
     blocks.instead = None
-    # Over the limit it is not asked.
+    # Over the limit it is not called.
     asked = len(blocks.free_ones)
     with pytest.raises(errors.LimitError):
         lent.alloc((1 << 17,), "u8", regime="callbacks")
@@ -122,7 +122,7 @@ def test_what_it_raises_or_gives_wrongly_is_told_and_nothing_is_held(lent, block
     lent.alloc((10,), regime="callbacks").free()
 
 
-def test_what_is_no_allocator_and_a_session_without_one_are_refused(runtime, session):
+def test_an_invalid_allocator_and_a_session_without_one_are_refused(runtime, session):
     class Half:
         def allocate(self, bytes, stream):
             return 0
@@ -135,7 +135,7 @@ def test_what_is_no_allocator_and_a_session_without_one_are_refused(runtime, ses
     assert session.held_bytes == 0
 
 
-def test_it_may_use_sessions_and_what_it_raises_in_free_is_heard_of(runtime, session, blocks, monkeypatch):
+def test_it_may_use_sessions_and_its_exceptions_in_free_are_reported(runtime, session, blocks, monkeypatch):
     heard, sessions = [], {}
     monkeypatch.setattr("sys.unraisablehook", lambda it: heard.append(it.exc_value))
 

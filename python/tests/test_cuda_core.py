@@ -1,4 +1,5 @@
-"""cuda.core and this package over one driver's library: memory goes both ways, in the streams' order."""
+"""cuda.core and this package over one driver's library: memory goes both ways, in the streams'
+order."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""A kernel that stays, and the tasks that it is given."""
+"""The dispatcher: a resident kernel and its tasks."""
 
 import asyncio
 import threading
@@ -12,8 +12,8 @@ from fercuda_runtime import RuntimeSession, errors
 
 U32 = 2.0**-24
 
-# So many elements by so few threads take a task longer, on the software device, than a busy machine keeps the host
-# from looking; and no watchdog takes that for ever.
+# So many elements by so few threads take a task longer, on the software device, than a busy machine
+# keeps the host from looking; and no watchdog takes that for ever.
 LONG = 1 << 19
 SLOW = {"threads": 32, "steps": 1 << 30, "watchdog_s": 60.0}
 
@@ -30,7 +30,8 @@ def test_tasks_do_what_they_say_to_buffers_and_views(session, rng):
         exact = product + y[100:900]
         total = dispatcher.sum(sums["f32"], bx)
         assert isinstance(total.wait(), float)
-        # Each thread adds eight, and 128 are added in pairs; no order has more additions than there are.
+        # Each thread adds eight, and 128 are added in pairs; no order has more additions than there
+        # are.
         assert abs(total.wait() - x.sum(dtype=np.float64)) <= 999 * U32 * np.abs(x).sum(dtype=np.float64)
         assert dispatcher.sum(sums["i32"], bi).wait() == int(i.sum(dtype=np.int32))
         assert dispatcher.sum(sums["u32"], bu).wait() == int(u.sum(dtype=np.uint32))
@@ -57,7 +58,7 @@ def test_what_no_task_could_mean_is_refused_and_a_bad_task_is_its_own_error(sess
     for it in (x, y):
         it.fill_bytes(0)
     narrow, wide = session.alloc((64,), "u16"), session.alloc((64,), "f64")
-    # So few threads that a fill takes each of them more than one step.
+    # Few enough threads that a fill takes each of them more than one step.
     with session.dispatcher([x, y, narrow, wide], threads=32) as dispatcher:
         for refused, error in (
             (lambda: dispatcher.fill(stranger, 1.0), errors.ArgumentsError),
@@ -97,7 +98,7 @@ def test_what_no_task_could_mean_is_refused_and_a_bad_task_is_its_own_error(sess
             session.dispatcher(buffers)
 
 
-def test_a_full_queue_is_said_at_once_and_tickets_are_waited_for_cancelled_and_awaited(session):
+def test_a_full_queue_is_reported_at_once_and_tickets_are_waited_for_cancelled_and_awaited(session):
     x = session.alloc((LONG,), "f32")
     x.fill_bytes(0)
     with session.dispatcher([x], capacity=4, **SLOW) as dispatcher:
@@ -197,7 +198,7 @@ def test_a_sessions_end_stops_its_dispatchers_whose_buffers_stay_until_then(runt
     with pytest.raises(errors.SessionEndedError):
         dispatcher.fill(whole, 1.0)
     dispatcher.stop()
-    # What is left is the queue, in the host's memory, for who asks after tasks.
+    # Only the queue remains, in host memory, for queries about tasks.
     assert [it[1] for it in runtime.holders() if it[0] == "ends"] == [0]
 
 

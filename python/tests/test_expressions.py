@@ -1,4 +1,5 @@
-"""Expressions over buffers: against NumPy in f64, within bounds that follow from sizes and roundings."""
+"""Expressions over buffers: against NumPy in f64, within bounds that follow from sizes and
+roundings."""
 
 import numpy as np
 import pytest
@@ -60,8 +61,8 @@ def test_reductions_are_within_what_their_lengths_allow(session, rng):
         wide = x.astype(np.float64)
         near(array_of(done["s"]), wide.sum(1), additions(n) * U["f32"] * np.abs(wide).sum(1))
         same(array_of(done["m"]), x.max(1, keepdims=True))
-        # Of e^(x - max): the difference's rounding, and 4 ulp, of two u each; the sum's additions; the reciprocal's ulp and
-        # the product's rounding.
+        # Of e^(x - max): the difference's rounding, and 4 ulp, of two u each; the sum's additions;
+        # the reciprocal's ulp and the product's rounding.
         below = wide - wide.max(1, keepdims=True)
         exact = np.exp(below)
         exact /= exact.sum(1, keepdims=True)
@@ -89,7 +90,7 @@ def test_narrow_floats_are_rounded_where_they_are_written(session, rng):
     done = session.evaluate("x * y + x; wide = f32(x) * 3", x=buffer_of(session, x), y=buffer_of(session, y))
     wide = x.astype(np.float64)
     exact = wide * y + wide
-    # In f32 with two roundings at most, then to f16, whose least step is 2^-24.
+    # In f32 with two roundings at most, then to f16 with its smallest step of 2^-24.
     bound = 2 * U["f32"] * (2 * np.abs(wide * y) + np.abs(wide)) + U["f16"] * np.abs(exact) + 2.0**-25
     near(array_of(done["out"]), exact, bound)
     same(array_of(done["wide"]), x.astype(np.float32) * np.float32(3))

@@ -1,4 +1,4 @@
-"""Graphs by keys: captured once, replayed; and blocks of arguments that change between replays."""
+"""The graph cache: capture, replay, eviction; and argument blocks."""
 
 import threading
 
@@ -30,13 +30,13 @@ def test_a_replay_does_what_was_captured_with_what_was_pushed_before_it(session,
         capture.launch(scale, 1, 128, [y, 0.5, 100, 0])
         capture.evaluate("z = y + w", into={"z": y}, y=y, w=block.field("weights"))
     assert capture.record.nodes == 3 and not capture.record.updated
-    # Nothing is done but by a replay.
+    # Only a replay does the work.
     same(array_of(x), values)
     for _ in range(20):
         step, weights = int(rng.integers(-(2**31), 2**31)), rng.standard_normal(100).astype(np.float32)
         block.set(step=step, weights=weights.tolist())
         block.push()
-        # The host is ahead: what it sets now is the next push's.
+        # The host is ahead: values set now belong to the next push.
         block.set(step=0, weights=[0.0] * 100)
         assert graphs.replay("step")
         values = values + np.int32(step)
@@ -55,7 +55,7 @@ def test_what_raises_in_the_body_discards_the_capture_and_nothing_else(session, 
         capture.launch(scale, 1, 4, [x, 2.0, 4, 0])
     with pytest.raises(ZeroDivisionError), graphs.capture("key") as broken:
         broken.launch(scale, 1, 4, [x, 100.0, 4, 0])
-        # This is the session's, and no part of the graph.
+        # This is work of the session, not part of the graph.
         session.launch(scale, 1, 4, [x, 3.0, 4, 0])
         1 / 0
     assert broken.record is None and "discarded" in repr(broken)
@@ -66,7 +66,7 @@ def test_what_raises_in_the_body_discards_the_capture_and_nothing_else(session, 
     ):
         with pytest.raises((errors.ArgumentsError, errors.ExpressionError)), graphs.capture("key") as broken:
             wrong(broken)
-    # At its end: the driver is asked only then.
+    # At its end: the driver is called only then.
     with pytest.raises(errors.LaunchLimitError), graphs.capture("key") as broken:
         broken.launch(scale, 1, 4096, [x, 2.0, 4, 0])
     same(array_of(x), np.full(4, 3, np.float32))
@@ -75,7 +75,7 @@ def test_what_raises_in_the_body_discards_the_capture_and_nothing_else(session, 
     for late in (capture, broken, graphs.capture("key")):
         with pytest.raises(errors.GraphError, match="try: "):
             late.launch(scale, 1, 4, [x, 2.0, 4, 0])
-    with pytest.raises(errors.GraphError, match="begun before"), capture:
+    with pytest.raises(errors.GraphError, match="has already begun"), capture:
         pass
     assert graphs.statistics().instantiated == 1
 
@@ -322,7 +322,7 @@ def test_a_block_has_its_fields_where_c_has_them(session, rng):
         with pytest.raises(error):
             block.set(**values)
     block.push()
-    # What does not fit has set nothing.
+    # Values that do not fit have set nothing.
     assert block.buffer.download() == expected.tobytes()[:44]
     for fields, error in (
         ({"a": "f16"}, errors.DtypeError),

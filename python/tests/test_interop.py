@@ -74,7 +74,7 @@ def test_numpy_arrays_are_copied_in_whatever_their_layout(session, rng):
 
 
 @pytest.mark.parametrize("max_version", [None, (0, 8), (1, 0), (1, 3), (2, 0)])
-def test_a_capsule_is_of_the_version_that_was_asked_for_and_gives_back_what_nobody_took(session, max_version):
+def test_a_capsule_is_of_the_version_that_was_asked_for_and_frees_an_unconsumed_tensor(session, max_version):
     buffer = session.alloc((10,), "f32")
     before = session.count_buffers()
     capsule = buffer.__dlpack__(max_version=max_version)
@@ -147,7 +147,8 @@ class DlManagedTensor(ctypes.Structure):
 
 
 class Passer:
-    """A library of C++ that borrows a buffer and lends it on; its deleter releases the interpreter's lock."""
+    """A library of C++ that borrows a buffer and lends it on; its deleter releases the
+    interpreter's lock."""
 
     def __init__(self, buffer):
         self.device, self.ended = buffer.__dlpack_device__(), 0
@@ -287,7 +288,7 @@ def test_a_capsule_is_good_once(session, other):
         __dlpack__ = staticmethod(lambda **_: capsule)
 
     first = other.from_dlpack(Twice())
-    with pytest.raises(errors.LayoutError, match="good once"):
+    with pytest.raises(errors.LayoutError, match="consumed once"):
         other.from_dlpack(Twice())
     assert first.download() == buffer.download()
     first.free()
@@ -315,7 +316,7 @@ def test_the_array_interface_goes_both_ways(session, other, scale, rng):
         same(array_of(borrowed), np.ascontiguousarray(part))
     view = buffer[1:3]
     borrowed = other.from_cuda_array_interface(view)
-    # Whoever asked holds the object: neither free nor the end takes the memory away.
+    # Handing out the address makes the object keep its memory: neither free nor the end frees it.
     view.free()
     buffer.free()
     session.close()

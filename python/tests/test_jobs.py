@@ -145,7 +145,7 @@ def test_a_loop_that_is_gone_harms_no_job(session, scale, busy):
         for job in jobs:
             asyncio.ensure_future(waits(job))
         await asyncio.sleep(0)
-        # Ends here, without the tasks being told: they are neither done nor cancelled.
+        # The loop ends here without notifying the tasks: they are neither done nor cancelled.
         loop.stop()
 
     async def waits(job):

@@ -1,4 +1,4 @@
-"""Kernels from PTX: what they are given, and what is refused."""
+"""Kernels from PTX: arguments, and errors."""
 
 import numpy as np
 import pytest
@@ -107,7 +107,7 @@ def test_a_fault_is_an_exception_and_a_reset_recovers():
         except errors.DeviceFaultError:
             pass
         else:
-            raise SystemExit("a failed context was not reset, and nobody says so")
+            raise SystemExit("a failed context was not reset, and no error was raised")
         del lent
         try:
             assert reboot(runtime, reset_failed=True).was_reset

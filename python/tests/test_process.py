@@ -1,4 +1,4 @@
-"""Forks, exits, and deleters that throw: what can go wrong between a process and its device."""
+"""Process lifecycle: forks, exits, and deleters that raise."""
 
 import gc
 import sys
@@ -30,14 +30,14 @@ def script(body, **more):
     return run_script(BEGIN + textwrap.dedent(body), **more)
 
 
-def test_the_child_of_a_fork_is_told_so_and_ends_in_peace():
+def test_the_child_of_a_fork_gets_an_error_and_exits_normally():
     script(
         """
         job = slow()
         array = np.from_dlpack(session.alloc((4,), "f32", regime="pinned"))
         child = os.fork()
         if child == 0:
-            told = 0
+            refused = 0
             calls = [
                 buffer.download, buffer.free, lambda: buffer[0], lambda: buffer.upload(b""), buffer.copy,
                 buffer.download_async, buffer.__dlpack__, buffer.__dlpack_device__, buffer.export_device_ptr,
@@ -49,11 +49,11 @@ def test_the_child_of_a_fork_is_told_so_and_ends_in_peace():
                 try:
                     call()
                 except errors.ForkedError as error:
-                    told += error.process == os.getppid() and "try:" in str(error)
+                    refused += error.process == os.getppid() and "try:" in str(error)
             # Collected in the child, which must not touch the device.
             del buffer, job, array, scale, session, call, calls
             gc.collect()
-            sys.exit(0 if told == 19 else 1)
+            sys.exit(0 if refused == 19 else 1)
         deadline = time.monotonic() + 30
         while True:
             done, status = os.waitpid(child, os.WNOHANG)
@@ -119,7 +119,7 @@ def test_a_deleter_is_called_once_behind_the_last_work(session, other, scale, he
     del buffer
     gc.collect()
     assert not calls
-    # Who drops the last name may wait for that work.
+    # Dropping the last reference may wait for that work.
     threading.Timer(0.1, held.let_go).start()
     del view
     gc.collect()
@@ -129,7 +129,7 @@ def test_a_deleter_is_called_once_behind_the_last_work(session, other, scale, he
     assert array_of(owner)[0] == 2
 
 
-def test_a_deleter_that_throws_is_heard_of_and_leaks_nothing(session, other, unraisable):
+def test_an_exception_in_a_deleter_is_reported_and_leaks_nothing(session, other, unraisable):
     owner = buffer_of(other, np.ones(1000, np.float32))
 
     def throws():
@@ -230,7 +230,8 @@ def test_the_last_references_go_in_two_threads(runtime, other):
             assert time.monotonic() < deadline, calls
             time.sleep(0.001)
         assert calls == [1] * 4
-        # It has the name until it has ended, for which who forgets it does not wait.
+        # The session keeps its name until it has ended; dropping the last reference does not wait
+        # for that.
         while True:
             try:
                 RuntimeSession("ends", runtime=runtime).close()

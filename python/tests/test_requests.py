@@ -1,4 +1,4 @@
-"""What another process asks of this one: `fercuda reboot --pid`, which lies in the search path of programs."""
+"""Reboot requests from another process: `fercuda reboot --pid`, found in PATH."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def agree():
     return True
 def fail():
     raise ValueError("of a consent")
-def hears(word):
+def wait_for(word):
     sys.stdin.readline()
     try:
         print(word, len(buffer.download()), flush=True)
@@ -34,7 +34,7 @@ def hears(word):
 
 
 class Serving:
-    """A process that says what it does by lines, and goes on by lines."""
+    """A process that prints its progress in lines, and continues on input lines."""
 
     def __init__(self, place, source):
         env = {**os.environ, "XDG_RUNTIME_DIR": str(place)}
@@ -48,7 +48,7 @@ class Serving:
         )
 
     def ask(self):
-        """`fercuda reboot`: its exit status, and what it answers."""
+        """Runs `fercuda reboot`: its exit status and outcome."""
         done = subprocess.run(
             ["fercuda", "reboot", "--pid", str(self.process.pid), "--wait", "20", "--json"],
             capture_output=True,
@@ -85,15 +85,15 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_a_yes_ends_the_sessions_and_a_closed_one_hears_nothing(place):
+def test_consent_ends_the_sessions_and_a_closed_object_gets_no_requests(place):
     with Serving(
         place,
         """
         with runtime.serve_requests(agree) as requests:
             print(requests.is_open, flush=True)
-            hears("one")
+            wait_for("one")
         print(requests.is_open, flush=True)
-        hears("two")
+        wait_for("two")
         """,
     ) as it:
         assert it.says() == "True"
@@ -111,8 +111,8 @@ def test_a_yes_ends_the_sessions_and_a_closed_one_hears_nothing(place):
     ("consent", "heard"),
     [("lambda: False", None), ("fail", "heard ValueError('of a consent')"), ("lambda: None", None)],
 )
-def test_anything_but_a_yes_refuses(place, consent, heard):
-    with Serving(place, f"requests = runtime.serve_requests({consent}); print('up', flush=True); hears('one')") as it:
+def test_anything_but_consent_refuses(place, consent, heard):
+    with Serving(place, f"requests = runtime.serve_requests({consent}); print('up', flush=True); wait_for('one')") as it:
         assert it.says() == "up"
         assert it.ask() == (1, "refused")
         if heard:
@@ -122,7 +122,7 @@ def test_anything_but_a_yes_refuses(place, consent, heard):
 
 
 def test_an_exit_that_has_begun_refuses_and_does_not_hang(place):
-    # Its last words are said when the interpreter lets nobody of ours in any more.
+    # Its last lines are printed when none of our threads may enter the interpreter any more.
     with Serving(
         place,
         """
@@ -140,7 +140,7 @@ def test_an_exit_that_has_begun_refuses_and_does_not_hang(place):
         assert it.says() == ""
 
 
-def test_a_consent_may_close_what_asks_it(place):
+def test_a_consent_callback_may_close_its_requests(place):
     with Serving(
         place,
         """
@@ -150,7 +150,7 @@ def test_a_consent_may_close_what_asks_it(place):
             return True
         requests = runtime.serve_requests(closes)
         print("up", flush=True)
-        hears("one")
+        wait_for("one")
         """,
     ) as it:
         assert it.says() == "up"
@@ -160,7 +160,7 @@ def test_a_consent_may_close_what_asks_it(place):
         assert it.says() == "one ended 1"
 
 
-def test_one_runtime_of_a_process_is_asked(runtime):
+def test_only_one_runtime_of_a_process_takes_requests(runtime):
     other = RuntimeConfig().open()
     requests = runtime.serve_requests(lambda: True)
     with pytest.raises(errors.ServedError) as raised:

@@ -1,4 +1,4 @@
-"""Plans, other libraries' settings, the doctor, the contract, and what of all this stands in the stubs."""
+"""Plans, settings of other libraries, the doctor, the contract, and completeness of the stubs."""
 
 import ast
 import pathlib
@@ -98,7 +98,7 @@ for name in list(os.environ):
 """
 
 
-def test_frameworks_are_told_before_they_are_imported():
+def test_frameworks_are_configured_before_they_are_imported():
     run_script(
         FAKES
         + """
@@ -118,7 +118,7 @@ assert not guest_hooks.is_hooked()
 
 
 @pytest.mark.parametrize("name", ["torch", "jax", "cupy"])
-def test_a_framework_that_is_imported_cannot_be_told_any_more(name):
+def test_an_imported_framework_cannot_be_configured_any_more(name):
     run_script(
         FAKES
         + f"""
@@ -129,7 +129,7 @@ try:
 except errors.ImportedError as error:
     assert error.framework == "{name}" and "try:" in str(error)
 else:
-    raise SystemExit("nobody said so")
+    raise SystemExit("no error was raised")
 assert (dict(os.environ), list(sys.meta_path)) == before
 """
     )
@@ -161,7 +161,7 @@ def test_the_stubs_have_what_the_module_has():
             assert methods - {"__new__"} <= has, name
             hidden = {"__module__", "__doc__", "__new__", "__repr__", "__weakref__", "__dict__", "__length_hint__"}
             if "__eq__" in methods:
-                # One function of C's is all of them.
+                # A C function has no separate signature per overload.
                 hidden |= {"__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
             assert has - hidden - {"__delitem__", "__setitem__"} <= methods, name
             for it in said[name].body:
@@ -179,7 +179,7 @@ def test_importing_opens_no_device():
         except errors.ConfigError as error:
             assert "FERCUDA_DEVICE" in str(error)
         else:
-            raise SystemExit("nobody said so")
+            raise SystemExit("no error was raised")
         """,
         env={"FERCUDA_DEVICE": "nonsense"},
     )

@@ -1,7 +1,8 @@
-"""Triton's kernels on a session's buffers: from a folder as its cache has them, and from an object as it gives them.
+"""Triton kernels on a session's buffers: from a folder of its cache, and from a compiled kernel
+object.
 
-The metadata are shaped as Triton 3.6 writes them; the kernel is our own, with the parameters that Triton gives one, so
-that it runs where there is no Triton. What Triton itself has compiled is in `frameworks`.
+The metadata have the form of Triton 3.6; the kernel is our own, with the parameters that Triton
+adds, so that it runs without Triton. Tests of kernels compiled by Triton are in `frameworks`.
 """
 
 import json
@@ -17,7 +18,8 @@ from fercuda_runtime import RuntimeSession, errors
 from fercuda_runtime.guest_hooks import load_triton, open_triton
 from fercuda_runtime.runtime import Scalar
 
-# y[i] = x[i] * factor for i < n by programs of 64, by way of shared memory and, where there is some, scratch memory.
+# y[i] = x[i] * factor for i < n by programs of 64, by way of shared memory and, where there is
+# some, scratch memory.
 PTX = """
 .version 8.0
 .target sm_80
@@ -86,7 +88,8 @@ class GPUTarget:
 
 
 def compiled(**changed):
-    """What Triton gives: a named tuple, in it a dataclass, and what JSON has no word for."""
+    """A compiled kernel as Triton returns it: a named tuple with a dataclass, and values without a
+    JSON form."""
     fields = metadata(**changed)
     if isinstance(fields["target"], dict):
         fields["target"] = GPUTarget(**fields["target"])
@@ -211,9 +214,9 @@ def test_what_cannot_be_loaded_says_why(session, folder):
     assert raised.value.asked == 1 << 20 and 0 < raised.value.limit < 1 << 20
     with pytest.raises(errors.DriverError, match="another"):
         load_triton(session, compiled(name="another"))
-    with pytest.raises(errors.TritonError, match="no compiled kernel"):
+    with pytest.raises(errors.TritonError, match="not a compiled Triton kernel"):
         load_triton(session, lambda: None)
-    with pytest.raises(errors.TritonError, match="but ttir"):
+    with pytest.raises(errors.TritonError, match="only ttir"):
         load_triton(session, SimpleNamespace(metadata=metadata(), asm={"ttir": ""}))
     with pytest.raises(errors.ModuleError):
         load_triton(session, SimpleNamespace(metadata=metadata(), asm={"ptx": b"\xff", "cubin": b"\xff"}))
@@ -224,7 +227,7 @@ def test_what_cannot_be_loaded_says_why(session, folder):
     with pytest.raises(errors.TritonError, match=r"scale_kernel\.(ptx|cubin).*\n.*\.triton/cache"):
         open_triton(session, folder)
     (folder / "second.json").write_text(json.dumps(metadata()))
-    with pytest.raises(errors.TritonError, match="has 2 files NAME.json.*scale_kernel.json, second.json"):
+    with pytest.raises(errors.TritonError, match="has 2 kernel files NAME.json.*scale_kernel.json, second.json"):
         open_triton(session, folder)
     with pytest.raises(errors.TritonError, match="No such file"):
         open_triton(session, folder / "third.json")

@@ -1,4 +1,5 @@
-"""Files of a filesystem in device memory, mapped where they are. Needs /dev/fuse and root, as what mounts it does."""
+"""Files of a filesystem in device memory, mapped where they are. Needs /dev/fuse and root, as what
+mounts it does."""
 
 import gc
 import os
@@ -35,7 +36,8 @@ class Mounted:
         return int(dict(line.split(" ", 1) for line in figures.splitlines())["exported_files"])
 
     def settles(self):
-        """Waits until nothing is exported: who lets go of the last buffer may do so behind the work with it."""
+        """Waits until nothing is exported: the last buffer may be released only after the work on
+        it."""
         end = time.monotonic() + 60
         while self.exported():
             gc.collect()
@@ -82,7 +84,7 @@ def test_a_file_is_read_where_it_is(session, mounted, rng):
         with pytest.raises(errors.VramError, match="another process"):
             session.map_vram(path, writable=True)
         assert mounted.exported() == 1
-    # Whoever has a buffer has the file.
+    # A buffer keeps the file mapped.
     assert file.is_closed
     assert mounted.exported() == 1
     assert (values_of(rows) == values).all()
@@ -128,7 +130,7 @@ def test_what_cannot_be_mapped_is_an_error_that_says_why(session, mounted, tmp_p
         file.rows()
 
 
-def test_a_file_is_given_back_by_who_forgets_it(mounted):
+def test_a_forgotten_file_is_given_back(mounted):
     (mounted.at / "file").write_bytes(bytes(CHUNK))
     with RuntimeSession("lends") as session:
         file = session.map_vram(mounted.at / "file")

@@ -1,4 +1,4 @@
-"""A program that `mypy --strict` finds nothing wrong with, and lines that it must find wrong."""
+"""A program that `mypy --strict` accepts, with lines that it must reject."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 class Pool:
-    """What is an allocator by its methods."""
+    """An allocator by structural typing."""
 
     def allocate(self, bytes: int, stream: int) -> int:
         return bytes + stream

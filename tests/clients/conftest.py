@@ -1,7 +1,8 @@
-"""Foreign clients of the CUDA driver: programs that know nothing of feRcuda.
+"""Foreign clients of the CUDA driver: programs that do not use feRcuda.
 
-They run over whatever `libcuda.so.1` the loader finds: the drop-in software device in CI, NVIDIA's driver on a
-GPU machine. A test here may ask for nothing that the documented driver API does not promise.
+They run over whatever `libcuda.so.1` the loader finds: the drop-in software device in CI, NVIDIA's
+driver on a GPU machine. A test here may ask for nothing that the documented driver API does not
+promise.
 """
 
 import os

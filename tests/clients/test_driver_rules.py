@@ -1,7 +1,7 @@
-"""What the driver answers at the edges: each code here was seen on an H200 with driver 580.159.
+"""Edge cases of the driver API: each code here was returned by an H200 with driver 580.159.
 
-The same table is asserted on the software device, so a program that relies on these answers sees no difference.
-Programs that leave a context unusable run in a process of their own.
+The same table is asserted on the software device, so a program that relies on these answers sees no
+difference. Programs that leave a context unusable run in a process of their own.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def ok(result):
 
 
 class World:
-    """A context with something of everything in it."""
+    """A context with one object of each kind."""
 
     def __init__(self):
         ok(driver.cuInit(0))
@@ -303,7 +303,7 @@ def own_pool():
 
 
 def mapped(size):
-    """Memory that is mapped, and nobody's allocation: its address and its handle."""
+    """Mapped memory that belongs to no allocation: its address and its handle."""
     props = driver.CUmemAllocationProp()
     props.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     props.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -325,7 +325,8 @@ def first_word(pointer):
 
 
 class Held:
-    """Memory of every kind, allocated in the current context and a stream of it; the n-th holds n everywhere."""
+    """Memory of every kind, allocated in the current context and a stream of it; the n-th holds n
+    everywhere."""
 
     def __init__(self, world):
         self.pool = ok(driver.cuDeviceGetDefaultMemPool(world.device))

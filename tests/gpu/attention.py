@@ -1,11 +1,13 @@
-"""Our attention against PyTorch's, both against f64: ours may err at most twice as much.
+"""Accuracy and speed of our attention and PyTorch's, against f64: our error may be at most twice
+theirs.
 
 usage: attention.py FOLDER   (FOLDER as written by `cargo run -p fercuda-ptx --example listings`)
 
-Needs a GPU, torch and cuda.bindings. Prints a table; exits 1 if a bound is broken. Judged are the root mean square
-over all draws and the median over the draws of the largest error: the largest of millions of errors varies twofold
-from draw to draw, for either kernel, so one draw of each says little about the two. The worst single draw is printed.
-Times are medians of 20 calls, ours and PyTorch's in turn.
+Needs a GPU, torch and cuda.bindings. Prints a table; exits 1 if a bound is exceeded. Two figures
+are compared: the root mean square over all draws, and the median over the draws of the largest
+error. The largest of millions of errors varies twofold between draws, for either kernel, so a
+single draw says little. The worst single draw is printed. Times are medians of 20 calls, ours and
+PyTorch's alternating.
 """
 
 import ctypes
@@ -17,7 +19,7 @@ import torch
 from cuda.bindings import driver
 
 QUERIES, THREADS, DRAWS = 64, 128, 7
-# Head dimension: keys of a tile.
+# Head dimension: keys per tile.
 KERNELS = {32: 64, 64: 64, 128: 32}
 
 
@@ -63,7 +65,8 @@ def error(got, wanted):
 
 
 def summary(errors):
-    """Over draws: the median of the largest errors, the root mean square, and the largest of all."""
+    """Over draws: the median of the largest errors, the root mean square, and the largest of
+    all."""
     largest = sorted(e[0] for e in errors)
     return largest[len(largest) // 2], math.sqrt(sum(e[1] for e in errors) / len(errors)), largest[-1]
 

@@ -1,11 +1,13 @@
-"""The builder's kernels timed beside PyTorch's, the same data, the same run, call by call.
+"""Benchmark of the builder's kernels against PyTorch's, on the same data, in one run, alternating.
 
-usage: kernels.py FOLDER [--json FILE]   (FOLDER as written by `cargo run -p fercuda-ptx --example listings`)
+usage: kernels.py FOLDER [--json FILE]   (FOLDER as written by `cargo run -p fercuda-ptx --example
+listings`)
 
-Needs a GPU, torch and cuda.bindings. Results are compared with PyTorch's in f64 within bounds that come from the
-sizes; exits 1 if one is broken. Times are device times between two events around one call, of 50 calls, ours and
-PyTorch's in turn, after 5 unmeasured ones. The floor is what must move at the bandwidth that a copy of 1 GiB reached
-in this run, or the multiplications at the f32 rate of the multiprocessors.
+Needs a GPU, torch and cuda.bindings. Results are compared with PyTorch's in f64 within bounds
+derived from the sizes; exits 1 if one is exceeded. Times are device times between two events around
+one call, of 50 calls, ours and PyTorch's alternating, after 5 warm-up calls. The floor is the time
+to move the least data at the bandwidth of a 1 GiB copy in this run, or to compute at the f32 rate
+of the multiprocessors.
 """
 
 import ctypes
@@ -44,7 +46,7 @@ class Kernel:
 
 
 def microseconds(*functions):
-    """Device times of each function's calls, in turn."""
+    """Device times of each function's calls, alternating."""
     times = [[] for _ in functions]
     for call in range(WARM_UP + CALLS):
         for function, kept in zip(functions, times):
@@ -77,7 +79,8 @@ def f32_operations_a_second():
 
 
 class Case:
-    """One kernel: our call, PyTorch's, the result with its bounds, and the least it must move or compute."""
+    """One kernel: our call, PyTorch's, the result with its bounds, and the least it must move or
+    compute."""
 
     def __init__(self, name, ours, torchs, out, wanted, moved_bytes=0, operations=0):
         self.name, self.ours, self.torchs, self.out, self.wanted = name, ours, torchs, out, wanted
@@ -98,7 +101,8 @@ def cases(kernels):
     out = torch.empty_like(x)
 
     def softmax():
-        # Each term an exponential, a row of them added in any order, a quotient; rounding x - max costs its size.
+        # Each term an exponential, a row of them added in any order, a quotient; rounding x - max
+        # costs its size.
         wanted = torch.softmax(x.double(), 1)
         return wanted, wanted * 2 * (cols + 80) * U
 

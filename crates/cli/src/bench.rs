@@ -1,9 +1,8 @@
-//! `fercuda bench alloc`: what an allocation costs, ours beside the driver's,
-//! measured in one run.
+//! `fercuda bench alloc`: latency of allocations by our pool and by the driver, measured in one
+//! run.
 //!
-//! Invariant: what stands beside each other was measured on the same device in
-//! the same process. A figure is no verdict: the exit status does not depend on
-//! it.
+//! Invariant: rows that are compared were measured on the same device in the same process. The
+//! exit status does not depend on the measured values.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -15,34 +14,37 @@ use fastrand::Rng;
 use fercuda_pool::{AllocLayout, BlockAllocator, SetId, Span, UNIT_BYTES};
 use serde::Serialize;
 
-use crate::memory::{Allocator, Latencies, Machine, Ordered, Plain, Pooled, latency};
+use crate::memory::{
+    Allocator, AsyncAllocator, DeviceUnderTest, Latencies, PoolAllocator, SyncAllocator, latency,
+};
 use crate::out::say;
 use crate::run::DeviceKind;
 use crate::terminal::{Paint, clipped};
 
-/// Measures what we do to be fast, beside what it replaces.
+/// Measures the pool's performance against the allocators it replaces.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
-    Alloc(Alloc),
+enum BenchCommand {
+    Alloc(AllocArgs),
 }
 
-/// What a pair of allocation and free costs, and a growth.
+/// Measures the latency of an allocation and its free, and of pool growth.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Sizes are random up to 1 MiB, half of them holes where holes are counted. Pairs
-of less than a microsecond are timed 64 at a time, so that reading the clock
-does not count: their tails are those of means. The driver's are timed singly.
-One run each; repeat it before you quote it, and quote the ratio.
+Sizes are random, up to 1 MiB. For \"core\" rows, half of the blocks are holes.
+Pairs that take less than a microsecond are timed in batches of 64, to amortise
+the clock read: their percentiles are of batch means. The driver's calls are
+timed one by one. This is one run: repeat it before you quote it, and quote the
+ratio.
 
-The targets are for an H200 and this project's own; - where there is none. Rows
-of the driver's calls go to whatever the loader finds: under `fercuda run` they
-go through the hook, which is how its cost is measured.
+The targets are this project's own, for an H200; - means no target. The driver's
+calls go to whatever library the loader finds: under `fercuda run` they go
+through the hook, so that its overhead is measured.
 
 Exit status: 0 when measured, 1 when the device failed.
 
@@ -51,14 +53,14 @@ Examples:
   fercuda bench alloc --device soft
   fercuda run -- fercuda bench alloc --device gpu     # through the hook
   fercuda bench alloc --json | python3 -m json.tool")]
-struct Alloc {
-    /// Which device; as FERCUDA_DEVICE says, or auto, without this.
+struct AllocArgs {
+    /// Device to measure [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
-    /// How many threads allocate at once in the rows that say so.
+    /// Threads that allocate at once in the multi-threaded rows.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Samples of each row; fewer are quicker and say less.
+    /// Samples per row; fewer are faster and less precise.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     samples: u32,
     /// Print one JSON object instead of a table.
@@ -67,29 +69,29 @@ struct Alloc {
 }
 
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct BenchOutcome {
     device: String,
     driver: String,
     samples: u32,
     threads: u16,
-    rows: Vec<Row>,
+    rows: Vec<BenchRow>,
 }
 
 /// One measurement.
 #[derive(Debug, Serialize)]
-struct Row {
+struct BenchRow {
     what: String,
     p50_ns: Option<f64>,
     p99_ns: Option<f64>,
     p999_ns: Option<f64>,
-    /// Of all threads together.
+    /// Throughput of all threads together.
     pairs_per_second: Option<f64>,
     target: &'static str,
 }
 
-impl Row {
-    fn of(what: impl Into<String>, mut latencies: Latencies, target: &'static str) -> Row {
-        Row {
+impl BenchRow {
+    fn of(what: impl Into<String>, mut latencies: Latencies, target: &'static str) -> BenchRow {
+        BenchRow {
             what: what.into(),
             p50_ns: latencies.at(0.5),
             p99_ns: latencies.at(0.99),
@@ -100,9 +102,9 @@ impl Row {
     }
 }
 
-/// Pairs in a sample of what takes less than a microsecond.
+/// Pairs per sample where a pair takes less than a microsecond.
 const BATCH: usize = 64;
-/// Sizes of growth.
+/// Sizes of pool growth.
 const GROWTHS: [(u64, &str); 3] = [
     (2 << 20, "2 MiB"),
     (32 << 20, "32 MiB"),
@@ -110,10 +112,10 @@ const GROWTHS: [(u64, &str); 3] = [
 ];
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let What::Alloc(args) = &args.what;
+    let BenchCommand::Alloc(args) = &args.what;
     let threads = usize::from(args.threads);
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
-    let machine = Machine::open(kind.into(), threads)?;
+    let machine = DeviceUnderTest::open(kind.into(), threads)?;
     let samples = args.samples as usize;
     let mut rows = Vec::new();
     for (holes, what, target) in [
@@ -124,19 +126,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ),
         (64 << 10, "core: take and give, 64k holes", "as with 4k"),
     ] {
-        rows.push(Row::of(what, core(holes, samples)?, target));
+        rows.push(BenchRow::of(what, core(holes, samples)?, target));
     }
     {
-        let pool = Pooled::new(&machine)?;
+        let pool = PoolAllocator::new(&machine)?;
         let warm = pairs(&pool, 0, BATCH, samples.min(50))?;
         drop(warm);
-        rows.push(Row::of(
+        rows.push(BenchRow::of(
             "pool: pair in a stream",
             pairs(&pool, 0, BATCH, samples)?,
             "200 ns",
         ));
         let plain = timed(BATCH, samples, |bytes| pool.plain_pair(bytes))?;
-        rows.push(Row::of("pool: pair in no stream", plain, "1 us"));
+        rows.push(BenchRow::of("pool: pair in no stream", plain, "1 us"));
         rows.push(together(
             &machine,
             &pool,
@@ -146,9 +148,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )?);
     }
     {
-        let ordered = Ordered::new(&machine)?;
+        let ordered = AsyncAllocator::new(&machine)?;
         let what = "cuMemAllocAsync + cuMemFreeAsync";
-        rows.push(Row::of(
+        rows.push(BenchRow::of(
             what,
             pairs(&ordered, 0, 1, samples)?,
             "200 ns under the hook",
@@ -156,21 +158,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         rows.push(together(&machine, &ordered, threads, "-", 1)?);
     }
     {
-        let plain = Plain::new(&machine);
+        let plain = SyncAllocator::new(&machine);
         let few = samples.min(1000);
-        rows.push(Row::of(
+        rows.push(BenchRow::of(
             "cuMemAlloc + cuMemFree",
             pairs(&plain, 0, 1, few)?,
             "1 us under the hook",
         ));
     }
     for (bytes, size) in GROWTHS {
-        rows.push(Row::of(
+        rows.push(BenchRow::of(
             format!("pool: growth by {size}, and back"),
-            growth(&Pooled::new(&machine)?, bytes, samples.min(50))?,
+            growth(&PoolAllocator::new(&machine)?, bytes, samples.min(50))?,
             "-",
         ));
-        let plain = Plain::new(&machine);
+        let plain = SyncAllocator::new(&machine);
         let mut latencies = Latencies::default();
         for _ in 0..samples.min(50) {
             let begun = Instant::now();
@@ -182,13 +184,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 .map_err(|error| failed(&plain, &error))?;
             latencies.push(begun.elapsed());
         }
-        rows.push(Row::of(
+        rows.push(BenchRow::of(
             format!("cuMemAlloc + cuMemFree of {size}"),
             latencies,
             "-",
         ));
     }
-    let outcome = Outcome {
+    let outcome = BenchOutcome {
         device: machine.name.clone(),
         driver: machine.origin.clone(),
         samples: args.samples,
@@ -203,7 +205,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(outcome: &Outcome) {
+fn print(outcome: &BenchOutcome) {
     let paint = Paint::stdout();
     say!(
         "{}",
@@ -238,20 +240,20 @@ fn random_bytes(random: &mut Rng) -> u64 {
     random.u64(1..=4096) * UNIT_BYTES
 }
 
-/// Draws the sizes of a batch, which is no part of what is measured.
+/// Draws the sizes of a batch, outside of the timed section.
 fn draw(sizes: &mut [u64], random: &mut Rng) {
     sizes.fill_with(|| random_bytes(random));
 }
 
 fn failed(allocator: &dyn Allocator, error: &str) -> anyhow::Error {
     anyhow!(
-        "{} failed while it was measured: {error}\n\
-         try: with nothing else on the device; for the software device FERCUDA_SOFT_MEMORY=16GiB",
+        "{} failed during the measurement: {error}\n\
+         try: close other programs on the device; on the software device, set FERCUDA_SOFT_MEMORY=16GiB",
         allocator.name()
     )
 }
 
-/// So many samples of `batch` pairs each, of random sizes in bytes.
+/// Takes `samples` samples of `batch` pairs each, with random sizes in bytes.
 fn timed(
     batch: usize,
     samples: usize,
@@ -284,7 +286,7 @@ fn pairs(
     .map_err(|error| failed(allocator, &error.to_string()))
 }
 
-/// The bookkeeping alone, among so many holes.
+/// The block allocator alone, with `holes` holes in its free lists.
 fn core(holes: usize, samples: usize) -> Result<Latencies> {
     let mut random = Rng::with_seed(1);
     let mut blocks = BlockAllocator::new();
@@ -297,7 +299,7 @@ fn core(holes: usize, samples: usize) -> Result<Latencies> {
         let want = AllocLayout::new(bytes, 512);
         blocks
             .take(SetId::READY, want, 0)
-            .ok_or_else(|| "no block is left".to_owned())
+            .ok_or_else(|| "no free block is large enough".to_owned())
     };
     let mut every_other = Vec::new();
     for number in 0..2 * holes {
@@ -318,14 +320,14 @@ fn core(holes: usize, samples: usize) -> Result<Latencies> {
     })
 }
 
-/// All threads at once, each in a stream of its own.
+/// All threads at once, each in its own stream.
 fn together(
-    machine: &Machine,
+    machine: &DeviceUnderTest,
     allocator: &dyn Allocator,
     threads: usize,
     target: &'static str,
     batch: usize,
-) -> Result<Row> {
+) -> Result<BenchRow> {
     const LASTING: Duration = Duration::from_millis(300);
     let start = Barrier::new(threads);
     let work = |stream: usize| -> Result<(Latencies, usize, Duration)> {
@@ -367,13 +369,13 @@ fn together(
         rate += count as f64 / took.as_secs_f64();
     }
     let what = format!("{}: {threads} threads", allocator.name());
-    let mut row = Row::of(what, latencies, target);
+    let mut row = BenchRow::of(what, latencies, target);
     row.pairs_per_second = Some(rate);
     Ok(row)
 }
 
-/// Memory that is not there yet, and goes back to the driver after.
-fn growth(pool: &Pooled<'_>, bytes: u64, samples: usize) -> Result<Latencies> {
+/// Growth of the pool by memory that is then returned to the driver.
+fn growth(pool: &PoolAllocator<'_>, bytes: u64, samples: usize) -> Result<Latencies> {
     let mut latencies = Latencies::default();
     for _ in 0..samples {
         let begun = Instant::now();

@@ -1,8 +1,8 @@
-//! `fercuda jit`: one expression, its forms on the way to code, and its run beside a
+//! `fercuda jit`: compiles one expression, shows its intermediate forms, and runs it against a
 //! reference.
 //!
-//! Invariant: nothing of a device is touched unless `--run` asks for it. Elsewhere: the text,
-//! the forms and the reference (`fercuda-jit`).
+//! Invariant: no device is used without `--run`. Elsewhere: parsing, the forms and the
+//! reference (`fercuda-jit`).
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -20,12 +20,13 @@ use serde::Serialize;
 use crate::out::{self, say};
 use crate::terminal::Paint;
 
-/// Compiles an expression over buffers, shows its forms, and runs it.
+/// Compiles an expression over buffers, shows its IR and PTX, and runs it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Expressions:
   x * 0.125 + m    + - * / % < <= > >= == != & | ^ << >> ! and brackets as in C;
-                   shapes are broadcast; a number has its neighbour's type
+                   shapes are broadcast; a number takes the type of the other
+                   operand
   f16(x)           casts have the names of types: f64 f32 f16 bf16 f8e4m3 f8e5m2
                    i8 i16 i32 i64 u8 u16 u32 u64 bool
   neg abs recip sqrt rsqrt exp ln tanh sigmoid erf floor ceil trunc round not
@@ -37,13 +38,13 @@ Expressions:
   layer_norm(x, gamma, beta, eps=1e-5)    rms_norm(x, gamma, eps=1e-6)
   reshape(x, [4, 8]) permute(x, [1, 0]) broadcast(x, [2, 8])
   slice(x, axis=0, start=0, end=8, step=2)
-  t = x * 2; softmax(t)                   names; what none uses is an output
+  t = x * 2; softmax(t)                   statements; an unused name is an output
 
-Inputs: NAME:TYPE[SHAPE], and where they do not lie side by side strides in
-elements: m:f32[8,128]@[1,8]
+Inputs: NAME:TYPE[SHAPE]; if not contiguous, with strides in elements:
+m:f32[8,128]@[1,8]
 
-Exit status: 0 all is well, 1 the device and the reference differ, 2 it could
-not be compiled or run.
+Exit status: 0 success, 1 the device and the reference differ, 2 the expression
+could not be compiled or run.
 
 Examples:
   fercuda jit --show all 'softmax(x * 0.125 + m)' --input 'x:f16[8,128]' \\
@@ -51,45 +52,45 @@ Examples:
   fercuda jit --run 'layer_norm(x, g, b)' --input 'x:bf16[64,1024]' \\
       --input 'g:bf16[1024]' --input 'b:bf16[1024]'")]
 pub(crate) struct Args {
-    /// The expression; see below.
+    /// Expression to compile; see below.
     expression: String,
-    /// An input; see below.
+    /// Input as NAME:TYPE[SHAPE] (may be repeated); see below.
     #[arg(long = "input", short = 'i', value_name = "SPEC")]
     inputs: Vec<String>,
-    /// Which forms to show (may be repeated).
+    /// Show these forms (may be repeated).
     #[arg(long, value_name = "FORM", value_enum)]
     show: Vec<Form>,
-    /// Run it on random elements, and compare with the reference.
+    /// Run it on random elements and compare with the reference.
     #[arg(long)]
     run: bool,
-    /// Of the random elements.
+    /// Seed of the random elements [default: a random one].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Architecture to write PTX for, where it is not run.
+    /// Architecture to compile PTX for, without --run.
     #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
     arch: String,
-    /// Print one JSON object instead of words.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
 
-/// A form of the expression.
+/// An intermediate form of the expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// As it was said.
+    /// The graph as written.
     Graph,
-    /// Taken apart, in one form however it was said.
+    /// The canonical graph: equal for equivalent spellings.
     Canonical,
-    /// Kernels, and the memory between them.
+    /// Fused kernels, and the buffers between them.
     Fused,
-    /// Their text.
+    /// The PTX of the kernels.
     Ptx,
-    /// All of them.
+    /// All of these forms.
     All,
 }
 
 #[derive(Serialize)]
-struct Report {
+struct JitReport {
     key: String,
     code: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,14 +101,14 @@ struct Report {
     fused: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ptx: Option<String>,
-    launches: Vec<Launched>,
+    launches: Vec<LaunchedKernel>,
     scratch_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    run: Option<Ran>,
+    run: Option<JitRun>,
 }
 
 #[derive(Serialize)]
-struct Launched {
+struct LaunchedKernel {
     kernel: String,
     blocks: u32,
     threads: [u32; 2],
@@ -115,26 +116,26 @@ struct Launched {
 }
 
 #[derive(Serialize)]
-struct Ran {
+struct JitRun {
     device: String,
     seed: u64,
-    /// Where the code came from.
+    /// Where the code came from: compiler, disk cache or memory cache.
     origin: &'static str,
     compile_ms: f64,
-    outputs: Vec<Compared>,
+    outputs: Vec<OutputComparison>,
 }
 
 #[derive(Serialize)]
-struct Compared {
+struct OutputComparison {
     name: String,
     layout: String,
     elements: u64,
-    /// Elements of which the reference can say nothing, as next to a jump.
+    /// Elements that the reference cannot judge, such as next to a discontinuity.
     unknown: u64,
-    /// Beyond their bound.
+    /// Elements outside their error bound.
     wrong: u64,
     largest_error: f64,
-    /// The bound where the error is largest beside it.
+    /// The error bound at the element with the largest error relative to it.
     bound_there: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_wrong: Option<String>,
@@ -151,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     text::parse(&mut graph, &args.expression)?;
     let number = args.arch.trim_start_matches("sm_").parse();
     let number: u32 =
-        number.map_err(|_| anyhow!("{:?} is no architecture\ntry: sm_90", args.arch))?;
+        number.map_err(|_| anyhow!("{:?} is not an architecture\ntry: sm_90", args.arch))?;
     let canonical = Canonical::of(&graph)?;
     let program = Program::of_fused(&graph, Fused::of(&canonical, true), Arch::new(number))?;
     let ran = match args.run {
@@ -160,13 +161,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let shows = |form: Form| args.show.contains(&form) || args.show.contains(&Form::All);
     let none = args.show.is_empty() && !args.run;
-    let launches = program.launches.iter().map(|plan| Launched {
+    let launches = program.launches.iter().map(|plan| LaunchedKernel {
         kernel: plan.name.clone(),
         blocks: plan.grid,
         threads: plan.block,
         rows: plan.rows,
     });
-    let report = Report {
+    let report = JitReport {
         key: canonical.key().to_string(),
         code: program.code.to_string(),
         graph: shows(Form::Graph).then(|| graph.to_string()),
@@ -193,7 +194,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-fn print(report: &Report, paint: Paint) {
+fn print(report: &JitReport, paint: Paint) {
     let forms = [
         ("graph", &report.graph),
         ("canonical", &report.canonical),
@@ -208,7 +209,7 @@ fn print(report: &Report, paint: Paint) {
         }
     }
     say!("expression {}, code {}", report.key, report.code);
-    for Launched {
+    for LaunchedKernel {
         kernel,
         blocks,
         threads: [x, y],
@@ -223,13 +224,16 @@ fn print(report: &Report, paint: Paint) {
         say!("{kernel}: {blocks} blocks of {threads} threads, n = {rows}");
     }
     if report.scratch_bytes > 0 {
-        say!("{} bytes between kernels", report.scratch_bytes);
+        say!(
+            "{} bytes of scratch memory between kernels",
+            report.scratch_bytes
+        );
     }
     let Some(ran) = &report.run else {
         return;
     };
     say!("");
-    let Ran {
+    let JitRun {
         device,
         seed,
         origin,
@@ -238,7 +242,7 @@ fn print(report: &Report, paint: Paint) {
     } = ran;
     say!("ran on {device}, --seed {seed}; {origin} in {compile_ms:.2} ms");
     for output in outputs {
-        let Compared {
+        let OutputComparison {
             name,
             layout,
             elements,
@@ -254,13 +258,13 @@ fn print(report: &Report, paint: Paint) {
         };
         let mut line = format!("{verdict} {name}: {layout}, {elements} elements");
         if *wrong > 0 {
-            line += &format!(", {wrong} beyond their bound");
+            line += &format!(", {wrong} outside their error bound");
         }
         if *largest_error > 0.0 {
-            line += &format!(", largest error {largest_error:.2e} where {bound_there:.2e} may be");
+            line += &format!(", largest error {largest_error:.2e} (bound there {bound_there:.2e})");
         }
         if *unknown > 0 {
-            line += &format!(", {unknown} not judged");
+            line += &format!(", {unknown} not comparable");
         }
         say!("{line}");
         if let Some(first) = first_wrong {
@@ -272,12 +276,12 @@ fn print(report: &Report, paint: Paint) {
 /// `x:f16[8,128]` or `x:f16[8,128]@[1,8]`.
 fn input(spec: &str) -> Result<(String, Layout)> {
     let shape =
-        || anyhow!("it does not say what it is\ntry: x:f16[8,128], or x:f16[] for one element");
+        || anyhow!("it has no type and shape\ntry: x:f16[8,128], or x:f16[] for one element");
     let (name, rest) = spec.split_once(':').ok_or_else(shape)?;
     let is = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     if !begins || !name.chars().all(is) {
-        bail!("{name:?} is no name\ntry: letters, digits and _, a letter first");
+        bail!("{name:?} is not a valid name\ntry: letters, digits and _, starting with a letter");
     }
     let (dtype, rest) = rest.split_once('[').ok_or_else(shape)?;
     let dtype: Dtype = dtype.trim().parse()?;
@@ -304,12 +308,12 @@ fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>> {
     parts
         .map(|part| {
             let number = part.parse();
-            number.map_err(|_| anyhow!("{part:?} is no whole number\ntry: x:f16[8,128]"))
+            number.map_err(|_| anyhow!("{part:?} is not an integer\ntry: x:f16[8,128]"))
         })
         .collect()
 }
 
-/// Elements that say something: floats from -4 to 4, small integers.
+/// Random elements of useful size: floats from -4 to 4, small integers.
 fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
     let float = !matches!(reference::decode(dtype, 0), Exact::Int(_));
     let all = (0..count).map(|_| match (float, dtype) {
@@ -321,15 +325,15 @@ fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
     all.map(|value| reference::encode(dtype, value)).collect()
 }
 
-/// Runs it on random elements, and says how near the results are.
-fn ran(graph: &Graph, seed: u64) -> Result<Ran> {
-    // For the software device, if it is the one; before it is first called.
+/// Runs the graph on random elements and compares the results with the reference.
+fn ran(graph: &Graph, seed: u64) -> Result<JitRun> {
+    // Configures the software device, if selected, before its first call.
     let mut config = control::config();
     config.checks = true;
     config.print_findings = false;
     config.exit_code = None;
     if !control::configure(config) {
-        bail!("the software device was in use before the run began");
+        bail!("the software device was already in use before the run started");
     }
     let cuda = Cuda::from_env()?;
     let device = cuda.device(0)?;
@@ -388,13 +392,13 @@ fn ran(graph: &Graph, seed: u64) -> Result<Ran> {
         });
         outputs.push(compared(name, layout, got, wanted));
     }
-    Ok(Ran {
+    Ok(JitRun {
         device: device.to_string(),
         seed,
         origin: match compiled.origin() {
             Origin::Compiled => "compiled",
             Origin::Disk => "found on disk",
-            Origin::Memory => "nothing to compile",
+            Origin::Memory => "found in memory",
         },
         compile_ms,
         outputs,
@@ -406,9 +410,9 @@ fn compared(
     layout: &Layout,
     got: impl Iterator<Item = u64>,
     wanted: &[Near],
-) -> Compared {
+) -> OutputComparison {
     let dtype = layout.dtype();
-    let mut compared = Compared {
+    let mut compared = OutputComparison {
         name: name.to_owned(),
         layout: layout.to_string(),
         elements: layout.len(),
@@ -442,7 +446,7 @@ fn compared(
     compared
 }
 
-/// Memory in which elements lie as a layout says.
+/// Memory in which the elements lie as the layout prescribes.
 fn scattered(layout: &Layout, bits: &[u64]) -> Vec<u8> {
     let size = layout.dtype().bytes();
     let reach = layout.reach_bytes();

@@ -1,9 +1,8 @@
-//! The user's ledgers as text: who holds how much device memory.
+//! Text tables of the user's ledgers: device memory by process, tenant, stream and thread.
 //!
-//! Invariant: no line is wider than 80 columns, whatever names are; rows that
-//! are left out are counted.
-//! Elsewhere: reading ledgers (`fercuda-ledger`), drawing them as they change
-//! (`top`).
+//! Invariant: no line is wider than 80 columns, whatever the names are; omitted rows are
+//! counted.
+//! Elsewhere: reading ledgers (`fercuda-ledger`), the live display (`top`).
 
 use fercuda_governor::UNNAMED;
 use fercuda_ledger::{
@@ -13,7 +12,7 @@ use fercuda_ledger::{
 
 use crate::terminal::{bytes, clipped, count};
 
-/// Snapshots of the ledgers that `keep` wants, and why others cannot be read.
+/// Snapshots of the ledgers that `keep` selects, and why others cannot be read.
 pub(crate) fn gather(
     folder: &Folder,
     keep: impl Fn(&LedgerSnapshot) -> bool,
@@ -30,8 +29,7 @@ pub(crate) fn gather(
     Ok((snapshots, unreadable))
 }
 
-/// A process's name in at most `width` characters: its program, and that it is
-/// gone if it is.
+/// A process's program name in at most `width` characters, marked if the process has ended.
 pub(crate) fn name(process: &LedgerSnapshot, width: usize) -> String {
     let mark = match process.owner {
         OwnerState::Gone => " (gone)",
@@ -40,7 +38,7 @@ pub(crate) fn name(process: &LedgerSnapshot, width: usize) -> String {
     clipped(&process.program, width.saturating_sub(mark.len())) + mark
 }
 
-/// A row for each device of each process, those with the highest peak first.
+/// One row per device of each process, highest peak first.
 pub(crate) fn devices(processes: &[LedgerSnapshot], limit: usize) -> Vec<String> {
     let mut rows: Vec<(&LedgerSnapshot, &DeviceSnapshot)> = processes
         .iter()
@@ -67,7 +65,7 @@ pub(crate) fn devices(processes: &[LedgerSnapshot], limit: usize) -> Vec<String>
     table(head, rows.iter().map(line).collect(), limit, "device")
 }
 
-/// A row for each tenant of each process at each device, largest peak first.
+/// One row per tenant of each process and device, highest peak first.
 pub(crate) fn tenants(processes: &[LedgerSnapshot], limit: usize) -> Vec<String> {
     let mut rows: Vec<(&LedgerSnapshot, &str, &TenantAccount)> = processes
         .iter()
@@ -101,7 +99,7 @@ pub(crate) fn tenants(processes: &[LedgerSnapshot], limit: usize) -> Vec<String>
     table(head, rows.iter().map(line).collect(), limit, "tenant")
 }
 
-/// A stream by its number: the driver's, or one of default streams.
+/// A stream's label: the driver's number, or the number of a default stream.
 pub(crate) fn stream(number: Option<u64>) -> String {
     match number {
         None => "none".to_owned(),
@@ -112,7 +110,7 @@ pub(crate) fn stream(number: Option<u64>) -> String {
     }
 }
 
-/// A thread by its number.
+/// A thread's label: its number.
 pub(crate) fn thread(thread: &ThreadSnapshot) -> String {
     let mark = if thread.ended { " (ended)" } else { "" };
     match thread.thread {
@@ -121,7 +119,7 @@ pub(crate) fn thread(thread: &ThreadSnapshot) -> String {
     }
 }
 
-/// A row for each stream of each process, those with most first.
+/// One row per stream of each process, most live memory first.
 pub(crate) fn streams(processes: &[LedgerSnapshot]) -> Vec<String> {
     let rows = processes.iter().flat_map(|process| {
         let streams = process.streams.iter();
@@ -135,7 +133,7 @@ pub(crate) fn streams(processes: &[LedgerSnapshot]) -> Vec<String> {
     holders("STREAM", rows.collect())
 }
 
-/// A row for each thread of each process, those with most first.
+/// One row per thread of each process, most live memory first.
 pub(crate) fn threads(processes: &[LedgerSnapshot]) -> Vec<String> {
     let rows = processes.iter().flat_map(|process| {
         let threads = process.threads.iter();
@@ -152,8 +150,8 @@ pub(crate) fn threads(processes: &[LedgerSnapshot]) -> Vec<String> {
     holders("THREAD", rows.collect())
 }
 
-/// A table of what holds memory in a process: its name, its device if it is of
-/// one, what is live and how often it allocated.
+/// A table of streams or threads: name, process, device if it has one, live bytes and number of
+/// allocations.
 fn holders(noun: &str, mut rows: Vec<(&LedgerSnapshot, String, String, u64, u64)>) -> Vec<String> {
     rows.sort_by_key(|(_, _, _, live_bytes, _)| std::cmp::Reverse(*live_bytes));
     let head = format!(
@@ -181,7 +179,7 @@ fn holders(noun: &str, mut rows: Vec<(&LedgerSnapshot, String, String, u64, u64)
 
 fn table(head: String, mut lines: Vec<String>, limit: usize, noun: &str) -> Vec<String> {
     if lines.len() > limit {
-        // The line that counts the others takes the place of one.
+        // The line that counts the omitted rows replaces one row.
         let more = lines.len() - limit.saturating_sub(1);
         lines.truncate(limit.saturating_sub(1));
         lines.push(format!("and {}", count(more, &format!("smaller {noun}"))));
@@ -190,7 +188,7 @@ fn table(head: String, mut lines: Vec<String>, limit: usize, noun: &str) -> Vec<
     lines
 }
 
-/// Governed bytes by kind, at all devices: `context 512.0 MiB, vmm 3.0 GiB`.
+/// Governed bytes by kind, summed over devices: `context 512.0 MiB, vmm 3.0 GiB`.
 pub(crate) fn kinds(processes: &[LedgerSnapshot]) -> Option<String> {
     let mut sums = std::collections::BTreeMap::new();
     for device in processes.iter().flat_map(|process| &process.devices) {
@@ -206,7 +204,7 @@ pub(crate) fn kinds(processes: &[LedgerSnapshot]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// How often each kind of event was, at all devices.
+/// Event counts by kind, summed over devices.
 pub(crate) fn events(processes: &[LedgerSnapshot]) -> Option<String> {
     let count = |kind: EventKind| -> u64 {
         let devices = processes.iter().flat_map(|process| &process.devices);
@@ -216,40 +214,43 @@ pub(crate) fn events(processes: &[LedgerSnapshot]) -> Option<String> {
     };
     let parts: Vec<String> = EventKind::ALL
         .into_iter()
-        // The pool's own clock concerns nobody else.
+        // Clock events are internal to the pool.
         .filter(|kind| *kind != EventKind::Epoch && count(*kind) > 0)
         .map(|kind| format!("{} {}", kind.name().replace('_', " "), count(kind)))
         .collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// What happened, in one line.
+/// One event as a line of text.
 pub(crate) fn event(event: &EventSnapshot) -> String {
-    let who = clipped(&event.tenant, 24);
+    let tenant = clipped(&event.tenant, 24);
     let (size, detail) = (bytes(event.bytes), bytes(event.detail));
     match event.kind {
         EventKind::Growth => format!("the pool grew by {size} to {detail}"),
         EventKind::Trim => format!("the pool gave back {size}, it has {detail}"),
         EventKind::OutOfMemory => {
-            format!("out of memory: {who} asked for {size}, largest block {detail}")
+            format!("out of memory: {tenant} asked for {size}, largest block {detail}")
         }
-        EventKind::Fallback => format!("fallback: {who} got {size} from the driver"),
-        EventKind::ForeignFree => format!("{who} freed {:#x}, not ours", event.address),
-        EventKind::Refused => format!("refused: {who} asked for {size}, the limit is {detail}"),
+        EventKind::Fallback => format!("fallback: {tenant} got {size} from the driver"),
+        EventKind::ForeignFree => format!(
+            "{tenant} freed {:#x}, which the pool did not allocate",
+            event.address
+        ),
+        EventKind::Refused => format!("refused: {tenant} asked for {size}, the limit is {detail}"),
         EventKind::TenantLimit => {
-            format!("refused: {who} asked for {size}, its own limit is {detail}")
+            format!("refused: {tenant} asked for {size}, its own limit is {detail}")
         }
         other => other.name().replace('_', " "),
     }
 }
 
-/// Used by what nothing accounts for, at all devices.
+/// Used device memory that no account explains, summed over devices.
 pub(crate) fn ungoverned_bytes(processes: &[LedgerSnapshot]) -> u64 {
     let devices = processes.iter().flat_map(|process| &process.devices);
     devices.fold(0, |sum, device| sum.saturating_add(device.ungoverned_bytes))
 }
 
-/// Allocations that the driver served in the pool's stead.
+/// Allocations that the driver served because the pool could not.
 pub(crate) fn fallbacks(processes: &[LedgerSnapshot]) -> u64 {
     let devices = processes.iter().flat_map(|process| &process.devices);
     devices
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_and_threads_are_named_and_those_with_most_come_first() {
+    fn streams_and_threads_are_labelled_and_sorted_by_live_memory() {
         let ledger = Ledger::in_memory();
         let (device, torch) = (LedgerDevice::new(3), ledger.tenant("torch"));
         let (mut one, mut other) = (ledger.local(1), ledger.local(2));

@@ -1,13 +1,15 @@
-//! The program `fercuda`: what a person types.
+//! Command line of the program `fercuda`: subcommands, error output, exit status.
 //!
-//! Holds the words of the command line and the exit status; each command is a
-//! module of its own.
+//! Each subcommand is a module.
 //!
-//! Invariant: results go to stdout, errors to stderr; 0 means that all is well,
-//! 1 that something was found or failed, 2 that the question could not be asked;
-//! what a command's help says of others is its own.
+//! Invariant: results go to stdout, errors to stderr; 0 means success, 1 that something was
+//! found or failed, 2 that the command could not be run; a command's help lists any further
+//! exit statuses.
 #![deny(unsafe_code)]
-#![expect(clippy::print_stderr, reason = "a program that talks to a person")]
+#![expect(
+    clippy::print_stderr,
+    reason = "a command-line program reports on stderr"
+)]
 
 mod bench;
 mod check;
@@ -49,17 +51,17 @@ The device: FERCUDA_DEVICE=auto takes a GPU if there is one, else the software
 device; =soft and =gpu insist. All variables: docs/environment.md.
 
 Start with:
-  fercuda demo          a short tour, every result checked
-  fercuda doctor        what this machine has, and how to get what it lacks
-  fercuda setup         install what is optional: compilers, Python packages
-  fercuda check --help  find what is wrong with a kernel, without a GPU
-  fercuda run --help    run a program with its device memory governed
-  fercuda top           who holds how much device memory now
-  fercuda reboot --help ask a process to give its runtime's memory back
-  fercuda replay --help what a trace costs with each allocator
-  fercuda bench alloc   what an allocation costs, beside the driver's
-  fercuda jit --help    an expression, its forms down to PTX, and its run
-  fercuda vram --help   files in device memory, mounted like any others")]
+  fercuda demo          run a short tour of kernels and check every result
+  fercuda doctor        show drivers, GPUs, compilers and libraries found here
+  fercuda setup         install optional parts: compilers, Python packages
+  fercuda check --help  check a kernel for undefined behaviour, without a GPU
+  fercuda run --help    run a program with its device memory in one pool
+  fercuda top           monitor device memory by process, as it changes
+  fercuda reboot --help reset another process's runtime and free its memory
+  fercuda replay --help replay an allocation trace on each allocator
+  fercuda bench alloc   measure the latency of allocations
+  fercuda jit --help    compile an expression to PTX, show it and run it
+  fercuda vram --help   mount a filesystem in device memory")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -93,39 +95,39 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Vram(args) => vram::run(&args),
         Command::Check(args) => {
-            // A check that could not be made is not a finding.
+            // A check that could not be run is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
         Command::Setup(args) => {
-            // 1 is what could not be installed.
+            // 1: a package could not be installed.
             return setup::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
         Command::Reboot(args) => {
-            // 1 is what the process answered.
+            // 1: the process refused or failed.
             return reboot::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
         Command::Jit(args) => {
-            // 1 is a difference that was found.
+            // 1: a result differs from the reference.
             return jit::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
         Command::Run(args) => {
-            // 1 is the program's to say.
+            // 1 is an exit status of the program.
             return run::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
     };
     done.unwrap_or_else(|error| report(&error, 1))
 }
 
-/// Prints what went wrong, its causes and what to try, each on lines of its own.
+/// Prints an error, its causes and what to try, each on a line of its own.
 fn report(error: &anyhow::Error, status: u8) -> ExitCode {
     let paint = Paint::stderr();
     let mut lines: Vec<String> = Vec::new();
     for cause in error.chain() {
         for line in cause.to_string().lines() {
-            // It may name what others have named.
+            // The text may contain names that come from other processes.
             let parts: Vec<String> = line.split('\t').map(terminal::plain_text).collect();
             let line = parts.join("\t");
-            // Who passes a cause on may have said it, too.
+            // An error may already contain the text of its cause.
             let is_said = |said: &String| {
                 said.strip_suffix(&*line)
                     .is_some_and(|before| before.is_empty() || before.ends_with(": "))
@@ -135,7 +137,7 @@ fn report(error: &anyhow::Error, status: u8) -> ExitCode {
             }
         }
     }
-    // What to try comes last, whichever cause knew it.
+    // Hints (`try: `) come last, whichever cause they belong to.
     let (hints, what): (Vec<String>, Vec<String>) = lines
         .into_iter()
         .partition(|line| line.starts_with("try: "));
@@ -160,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// Commands with all that are below them.
+    /// A command and all its subcommands.
     fn commands(of: &clap::Command) -> Vec<&clap::Command> {
         let below = of.get_subcommands().flat_map(commands);
         std::iter::once(of).chain(below).collect()

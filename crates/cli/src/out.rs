@@ -1,13 +1,13 @@
-//! Writing to standard output and standard error, whose readers may leave before the end.
+//! Writing to standard output and standard error, either of which may be closed early.
 
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
 
-/// What a shell reports of a program that a closed pipe ended.
+/// The exit status that a shell reports for a program ended by SIGPIPE.
 const PIPE_CLOSED: i32 = 141;
 
-/// Writes `text` to standard error. That nobody reads it any more changes nothing of what was done, so it is no failure, where
-/// `eprintln!` panics.
+/// Writes `text` to standard error. A closed stderr is ignored, since it changes nothing of the
+/// work done; `eprintln!` would panic.
 pub(crate) fn write_note(text: fmt::Arguments<'_>) {
     std::io::stderr().write_fmt(text).unwrap_or_default();
 }
@@ -20,8 +20,8 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// Writes `text`. Ends the program if that cannot be done: silently if nobody
-/// reads any more, as in `fercuda demo | head -1`.
+/// Writes `text`. Exits if that fails: silently if the reader has closed the pipe, as in
+/// `fercuda demo | head -1`.
 pub(crate) fn write(text: fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else {

@@ -1,8 +1,8 @@
-//! `fercuda reboot`: asks another process to reboot its runtime.
+//! `fercuda reboot`: requests that another process reboot its runtime.
 //!
-//! Invariant: the process does it or nothing happens; it is sent no signal, and of its file
-//! only the words of a request are written. Who may be asked, and how, is `fercuda-ledger`'s.
-
+//! Invariant: the process itself does the reboot, or nothing happens; it gets no signal, and
+//! only the request words of its ledger file are written. Permissions and protocol are
+//! `fercuda-ledger`'s.
 use std::ffi::c_int;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,27 +22,28 @@ use crate::out::say;
 use crate::run::child::is_ignored;
 use crate::terminal::{bytes, clipped, count, duration};
 
-/// How often it is looked for an answer.
-const LOOK: Duration = Duration::from_millis(20);
-/// How long a process may take to let go of what it took as it was withdrawn.
+/// Interval between polls for the answer.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a process may take to release a request that it took while it was withdrawn.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Asks a governed process to reboot its runtime of feRcuda's.
+/// Reboots the runtime of another process: frees its device memory.
 #[derive(clap::Args)]
 #[command(after_help = "\
-A reboot ends the runtime's sessions, each when its work is done, gives their
-memory back to the driver and begins anew; the process goes on. Asked can be a
-process of your own, in which the program has called Runtime::serve_requests;
-it may refuse. Nobody else's runtime is touched, no signal is sent, and a
-context that has failed is not reset: only the program itself may do that.
+A reboot ends the runtime's sessions, each when its work is done, returns their
+memory to the driver and starts the runtime again; the process keeps running.
+It works for your own processes if the program has called
+Runtime::serve_requests; the program may refuse. Runtimes of other users are
+never touched, no signal is sent, and a failed context is not reset: only the
+program itself may do that.
 
-A process that is only hooked (fercuda run) has no runtime to reboot: the
-memory of its libraries is theirs. End it instead.
+A process that is only hooked (fercuda run) has no runtime to reboot: its
+libraries own their memory. End the process instead.
 
-Ctrl-C, or another signal to end, withdraws the request before it ends this.
+Ctrl-C, or another signal that ends fercuda, withdraws the request first.
 
 Exit status: 0 if it was rebooted; 1 if it refused, failed, ended or did not
-answer in time; 2 if it could not be asked.
+answer in time; 2 if the request could not be sent.
 
 Examples:
   fercuda top --once
@@ -50,13 +51,13 @@ Examples:
   fercuda reboot --pid 4711 --device 1 --wait 120
   fercuda reboot --pid 4711 --json | python3 -m json.tool")]
 pub(crate) struct Args {
-    /// The process, by its number.
+    /// PID of the process to reboot.
     #[arg(long, value_name = "N")]
     pid: u64,
-    /// The device whose runtime is meant [default: the one that can be asked].
+    /// Device of the runtime to reboot [default: the only one that takes requests].
     #[arg(long, value_name = "D")]
     device: Option<u32>,
-    /// How long to wait for the answer; what was not begun by then is withdrawn.
+    /// Seconds to wait for the answer; a request not started by then is withdrawn.
     #[arg(long, value_name = "SECONDS", default_value = "30",
           value_parser = clap::value_parser!(u64).range(1..=86400))]
     wait: u64,
@@ -65,34 +66,34 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What came of it, when the process was asked.
+/// Result of a request that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum End {
+enum RebootResult {
     Rebooted,
     Refused,
     ContextFailed,
     DeviceLost,
     Failed,
-    /// Taken, and not over in time.
+    /// Started, and not finished in time.
     Running,
-    /// Not taken in time, and withdrawn.
+    /// Not started in time, and withdrawn.
     NotTaken,
-    /// Withdrawn before it was taken, as a signal came.
+    /// Withdrawn before it was started, because a signal arrived.
     Interrupted,
-    /// Somebody else's request took its place before it was taken.
+    /// Another process's request replaced it before it was started.
     Overtaken,
-    /// Somebody else's request was taken since, and whether this one was before is not known.
+    /// Another process's request was started since; whether this one ran before is unknown.
     Unknown,
     ProcessEnded,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct RebootReport<'a> {
     pid: u64,
     program: &'a str,
     device: u32,
-    outcome: End,
+    outcome: RebootResult,
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,15 +108,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (reader, process) = find(&folder, args.pid)?;
     let device = match args.device {
         Some(device) => device,
-        None => the_device(&process)?,
+        None => select_device(&process)?,
     };
-    // Before it is asked, so that none leaves the request where it is.
+    // Installed before the request is sent, so that no signal leaves it behind.
     let signal = listen()?;
     let begun = Instant::now();
     let wait = Duration::from_secs(args.wait);
     let asked = reader.request_reboot(device, wait)?;
     let (outcome, came) = wait_for(&reader, &asked, (begun, wait), &signal)?;
-    let mut report = Report {
+    let mut report = RebootReport {
         pid: args.pid,
         program: &process.program,
         device,
@@ -137,21 +138,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.json {
         say!("{}", serde_json::to_string(&report)?);
-    } else if outcome == End::Rebooted {
-        tell(&report);
+    } else if outcome == RebootResult::Rebooted {
+        print_rebooted(&report);
     } else {
-        crate::report(&anyhow::anyhow!("{}", failed(&report)), 1);
+        crate::report(&anyhow::anyhow!("{}", describe_failure(&report)), 1);
     }
     let number = signal.load(Ordering::Relaxed);
-    if number != 0 && outcome != End::Rebooted {
-        // Whoever waits for this process is to see what ended it.
+    if number != 0 && outcome != RebootResult::Rebooted {
+        // The parent process sees which signal ended this one.
         signal_hook::low_level::emulate_default_handler(number as c_int)?;
     }
-    Ok(ExitCode::from(u8::from(outcome != End::Rebooted)))
+    Ok(ExitCode::from(u8::from(outcome != RebootResult::Rebooted)))
 }
 
-/// The last signal that asks to end, 0 until one comes. What was ignored at the start stays so,
-/// as under `nohup`.
+/// The last termination signal, 0 until one arrives. Signals ignored at the start stay
+/// ignored, as under `nohup`.
 fn listen() -> Result<Arc<AtomicUsize>> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
@@ -164,14 +165,14 @@ fn listen() -> Result<Arc<AtomicUsize>> {
     Ok(signal)
 }
 
-/// The ledger of a process: of several one of the process that has the number here, and by which
-/// it can be asked.
+/// The ledger of a process. Of several with this PID (in other PID namespaces), the one of the
+/// process that has the PID in this namespace, and through which requests can be sent.
 fn find(folder: &Folder, pid: u64) -> Result<(LedgerReader, LedgerSnapshot)> {
     let mut found: Vec<(LedgerReader, LedgerSnapshot, bool)> = Vec::new();
     for reader in folder.ledgers()? {
         let reader = match reader {
             Ok(reader) => reader,
-            // What cannot be opened is told by its name.
+            // A ledger that cannot be opened is reported by its file name.
             Err(error) if is_of(&error, pid) => return Err(error.into()),
             Err(_) => continue,
         };
@@ -197,7 +198,7 @@ fn find(folder: &Folder, pid: u64) -> Result<(LedgerReader, LedgerSnapshot)> {
     }
 }
 
-/// Whether an error is of a file that a process's ledger would have: `PID-START-NUMBER.ledger`.
+/// Whether an error is about a ledger file of this process: `PID-START-NUMBER.ledger`.
 fn is_of(error: &fercuda_ledger::Error, pid: u64) -> bool {
     use fercuda_ledger::Error::{Format, NotPrivate, System};
     let (NotPrivate { path, .. } | System { path, .. } | Format { path, .. }) = error else {
@@ -207,8 +208,8 @@ fn is_of(error: &fercuda_ledger::Error, pid: u64) -> bool {
     name.split('-').next() == Some(&pid.to_string())
 }
 
-/// The only device of a process whose runtime can be asked; else the one that has a runtime.
-fn the_device(process: &LedgerSnapshot) -> Result<u32> {
+/// The only device of a process with a runtime that takes requests; else the one with a runtime.
+fn select_device(process: &LedgerSnapshot) -> Result<u32> {
     let of = |takes: bool| -> Vec<u32> {
         let devices = process.devices.iter();
         let those = devices.filter(|it| it.runtimes > 0 && (it.takes_requests || !takes));
@@ -229,21 +230,21 @@ fn the_device(process: &LedgerSnapshot) -> Result<u32> {
     }
 }
 
-/// Waits for an answer; when the time is up, or a signal comes, the request is withdrawn.
+/// Waits for an answer; on timeout or a signal, withdraws the request.
 fn wait_for(
     reader: &LedgerReader,
     asked: &PendingRequest,
     (begun, wait): (Instant, Duration),
     signal: &AtomicUsize,
-) -> Result<(End, Option<RebootOutcome>)> {
+) -> Result<(RebootResult, Option<RebootOutcome>)> {
     let mut withdrawn_at: Option<Instant> = None;
-    let mut not_taken = End::NotTaken;
+    let mut not_taken = RebootResult::NotTaken;
     loop {
         let is_interrupted = signal.load(Ordering::Relaxed) != 0;
         let progress = match withdrawn_at {
             None if is_interrupted || begun.elapsed() >= wait => {
                 if is_interrupted {
-                    not_taken = End::Interrupted;
+                    not_taken = RebootResult::Interrupted;
                 }
                 withdrawn_at = Some(Instant::now());
                 asked.withdraw()?
@@ -252,37 +253,37 @@ fn wait_for(
         };
         let is_last = withdrawn_at.is_some_and(|at| at.elapsed() >= GRACE);
         match progress {
-            Progress::Over(outcome) => return Ok((end_of(outcome), Some(outcome))),
+            Progress::Over(outcome) => return Ok((result_of(outcome), Some(outcome))),
             Progress::Withdrawn => return Ok((not_taken, None)),
             Progress::Overtaken if withdrawn_at.is_some() => return Ok((not_taken, None)),
-            Progress::Overtaken => return Ok((End::Overtaken, None)),
-            Progress::Unknown => return Ok((End::Unknown, None)),
-            Progress::Taken if is_last => return Ok((End::Running, None)),
+            Progress::Overtaken => return Ok((RebootResult::Overtaken, None)),
+            Progress::Unknown => return Ok((RebootResult::Unknown, None)),
+            Progress::Taken if is_last => return Ok((RebootResult::Running, None)),
             Progress::Waiting if is_last => return Ok((not_taken, None)),
             Progress::Taken | Progress::Waiting => {}
         }
         if reader.owner()? == OwnerState::Gone {
-            // It may have answered as its last act.
+            // The process may have answered just before it ended.
             return Ok(match asked.progress()? {
-                Progress::Over(outcome) => (end_of(outcome), Some(outcome)),
-                _ => (End::ProcessEnded, None),
+                Progress::Over(outcome) => (result_of(outcome), Some(outcome)),
+                _ => (RebootResult::ProcessEnded, None),
             });
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
 }
 
-fn end_of(outcome: RebootOutcome) -> End {
+fn result_of(outcome: RebootOutcome) -> RebootResult {
     match outcome {
-        RebootOutcome::Rebooted { .. } => End::Rebooted,
-        RebootOutcome::Refused => End::Refused,
-        RebootOutcome::Failed(RebootFailure::Context) => End::ContextFailed,
-        RebootOutcome::Failed(RebootFailure::Lost) => End::DeviceLost,
-        RebootOutcome::Failed(RebootFailure::Other) => End::Failed,
+        RebootOutcome::Rebooted { .. } => RebootResult::Rebooted,
+        RebootOutcome::Refused => RebootResult::Refused,
+        RebootOutcome::Failed(RebootFailure::Context) => RebootResult::ContextFailed,
+        RebootOutcome::Failed(RebootFailure::Lost) => RebootResult::DeviceLost,
+        RebootOutcome::Failed(RebootFailure::Other) => RebootResult::Failed,
     }
 }
 
-fn tell(report: &Report<'_>) {
+fn print_rebooted(report: &RebootReport<'_>) {
     say!(
         "rebooted device {} of {} ({}) in {}",
         report.device,
@@ -299,57 +300,57 @@ fn tell(report: &Report<'_>) {
     );
 }
 
-/// What is said of an outcome that is none of a reboot's.
-fn failed(report: &Report<'_>) -> String {
-    let who = format!("{} ({})", clipped(report.program, 30), report.pid);
+/// Text for every result other than success.
+fn describe_failure(report: &RebootReport<'_>) -> String {
+    let process = format!("{} ({})", clipped(report.program, 30), report.pid);
     let (device, pid) = (report.device, report.pid);
     let after = duration(report.seconds);
     match report.outcome {
-        End::Rebooted => format!("{who} was rebooted"),
-        End::Refused => format!(
-            "{who} does not agree to reboot now;\nnothing was ended\n\
-             try: again later; that program decides (what it gave to serve_requests)"
+        RebootResult::Rebooted => format!("{process} was rebooted"),
+        RebootResult::Refused => format!(
+            "{process} refused to reboot now;\nno session was ended\n\
+             try: again later; the program decides (its callback for serve_requests)"
         ),
-        End::ContextFailed => format!(
-            "the context of device {device} in {who} has failed:\n\
+        RebootResult::ContextFailed => format!(
+            "the context of device {device} in {process} has describe_failure:\n\
              sessions have ended, and only the program itself may reset it\n\
-             try: to end it, or Runtime::reset in it"
+             try: end the process, or call Runtime::reset in it"
         ),
-        End::DeviceLost => format!(
-            "device {device} is lost to {who}:\nits driver does not recover in that process\n\
-             try: to end it and start it again"
+        RebootResult::DeviceLost => format!(
+            "device {device} is lost to {process}:\nthe driver cannot recover in that process\n\
+             try: end the process and start it again"
         ),
-        End::Failed => format!(
-            "{who} tried and could not reboot device {device}\n\
-             try: what that program says, or fercuda top {pid}"
+        RebootResult::Failed => format!(
+            "{process} failed to reboot device {device}\n\
+             try: the output of that program, or fercuda top {pid}"
         ),
-        End::Running => format!(
-            "{who} is at it, and not done after {after}:\n\
-             sessions end when their work has, and it goes on by itself\n\
+        RebootResult::Running => format!(
+            "{process} is rebooting, and not finished after {after}:\n\
+             sessions end when their work is done; the reboot continues\n\
              try: fercuda top {pid}, or a longer --wait"
         ),
-        End::NotTaken => format!(
-            "{who} did not take the request in {after};\n\
-             it is withdrawn, and nothing was done\n\
-             try: a longer --wait, and whether the process is stopped"
+        RebootResult::NotTaken => format!(
+            "{process} did not start the request within {after};\n\
+             it is withdrawn, and nothing was changed\n\
+             try: a longer --wait; check that the process is not stopped"
         ),
-        End::Interrupted => format!(
-            "interrupted before {who}\n\
-             took the request: it is withdrawn, and nothing was done\n\
-             try: again, and whether the process is stopped"
+        RebootResult::Interrupted => format!(
+            "interrupted before {process}\n\
+             started the request: it is withdrawn, and nothing was changed\n\
+             try: again; check that the process is not stopped"
         ),
-        End::Overtaken => format!(
-            "somebody else asked {who} at the same time,\n\
-             in place of this request, which was not taken\n\
-             try: fercuda top {pid}, whether it was rebooted; else again"
+        RebootResult::Overtaken => format!(
+            "another process sent {process} a request at the same time,\n\
+             which replaced this one; this one was not started\n\
+             try: fercuda top {pid}, to see whether it was rebooted; else again"
         ),
-        End::Unknown => format!(
-            "somebody else has asked {who} since,\n\
-             and was heard: whether this request was before is not known\n\
-             try: fercuda top {pid}, which says what it holds now"
+        RebootResult::Unknown => format!(
+            "another process has sent {process} a request since,\n\
+             which was started: whether this one ran before is unknown\n\
+             try: fercuda top {pid}, which shows what it holds now"
         ),
-        End::ProcessEnded => format!(
-            "{who} ended while it was asked\ntry: fercuda top {pid}, which has its last figures"
+        RebootResult::ProcessEnded => format!(
+            "{process} ended before it answered\ntry: fercuda top {pid}, which has its last counters"
         ),
     }
 }

@@ -1,7 +1,7 @@
-//! What goes to a person: colours where they help, tables that fit.
+//! Terminal output: colours, units, wrapping.
 //!
-//! Invariant: without a terminal, or with NO_COLOR set, no escape sequence is
-//! ever written; nothing but words carries meaning, colour only repeats it.
+//! Invariant: without a terminal, or with NO_COLOR set, no escape sequence is ever written; no
+//! information is in colour alone.
 
 use std::io::IsTerminal as _;
 
@@ -60,7 +60,7 @@ impl Paint {
     }
 }
 
-/// A duration with three digits and a unit a person can compare.
+/// A duration with three significant digits and a unit that fits.
 pub(crate) fn duration(seconds: f64) -> String {
     let (value, unit) = if seconds < 1e-3 {
         (seconds * 1e6, "us")
@@ -100,7 +100,7 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{s}")
 }
 
-/// `text` in at most `width` characters; what is left out ends in `~`.
+/// `text` in at most `width` characters; `~` marks a cut.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -128,12 +128,12 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A path on one line and without what a terminal would obey: such characters are escaped.
+/// A path on one line, with control characters escaped.
 pub(crate) fn plain(path: &std::path::Path) -> String {
     plain_text(&path.to_string_lossy())
 }
 
-/// As [`plain`], of any text.
+/// Like [`plain`], for any text.
 pub(crate) fn plain_text(text: &str) -> String {
     let mut plain = String::new();
     for c in text.chars() {
@@ -145,7 +145,7 @@ pub(crate) fn plain_text(text: &str) -> String {
     plain
 }
 
-/// A path as short as it can be said: from here, or from home.
+/// A path in its shortest form: relative to the current folder or to the home folder.
 pub(crate) fn path(path: &str) -> String {
     if let Ok(here) = std::env::current_dir()
         && let Ok(rest) = std::path::Path::new(path).strip_prefix(&here)
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_name_finds_its_neighbour_and_a_strange_one_none() {
+    fn a_misspelt_name_finds_the_closest_one_and_an_unrelated_name_none() {
         let known = ["saxpy", "vector_add", "softmax"];
         assert_eq!(closest("saxby", known), Some("saxpy"));
         assert_eq!(closest("vectoradd", known), Some("vector_add"));

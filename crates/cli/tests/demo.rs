@@ -1,9 +1,7 @@
-//! The end of `fercuda demo`: several libraries in one process, and what makes
-//! it fail.
+//! `fercuda demo` with several libraries in one process: passing runs and failures.
 //!
-//! Runs over the libraries that cargo built for this test, on the software
-//! device. A Python with cuda.core is needed for one test (`cargo xtask test`
-//! brings it), a C compiler for another.
+//! Runs over the libraries that cargo built for this test, on the software device. One test
+//! needs a Python with cuda.core (`cargo xtask test` brings it), another a C compiler.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::fs;
@@ -73,7 +71,7 @@ impl Demo {
     }
 }
 
-/// The Python that has the test wheels: an environment's folder.
+/// The environment of the Python with the test wheels.
 fn environment() -> PathBuf {
     let named = std::env::var_os("FERCUDA_PYTHON").map(PathBuf::from);
     let environment = named.and_then(|python| Some(python.parent()?.parent()?.to_owned()));
@@ -93,7 +91,7 @@ fn assert_contains(text: &str, parts: &[&str]) {
     }
 }
 
-/// The last line's two figures, if it is the proof.
+/// The two figures in the last line, which shows that they are equal.
 #[track_caller]
 fn proof(out: &str) -> (u64, u64) {
     let line = out.lines().last().unwrap();
@@ -105,13 +103,13 @@ fn proof(out: &str) -> (u64, u64) {
 }
 
 #[test]
-fn without_python_two_libraries_of_ours_are_tenants_and_the_proof_is_the_last_line() {
+fn without_python_our_two_libraries_are_tenants_and_the_last_line_reconciles() {
     let ended = Demo::new().run();
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
     assert_contains(
         &ended.out,
         &[
-            "One pool for 2 tenants in a process of ours",
+            "One pool for 2 tenants in a process of our own",
             "fercuda      fercuda         2 steps of the tour right",
             "our runtime  fercuda_guest   ",
             "No Python here has cuda.core",
@@ -120,7 +118,7 @@ fn without_python_two_libraries_of_ours_are_tenants_and_the_proof_is_the_last_li
     );
     let (ledger, driver) = proof(&ended.out);
     assert_eq!(ledger, driver);
-    // What both keep, at least.
+    // At least what both keep.
     assert!(ledger > 4 * 500_009, "{ledger}");
     let widest = ended.out.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(80), "{}", ended.out);
@@ -147,12 +145,12 @@ fn with_python_cuda_core_our_runtime_and_ctypes_are_tenants() {
     demo.command.args(["--json", "--seed", "7"]);
     let ended = demo.run();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let told: Value = serde_json::from_str(&ended.out).unwrap();
-    let together = &told["together"];
-    assert_eq!(told["passed"], true);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    let together = &report["together"];
+    assert_eq!(report["passed"], true);
     assert_eq!(together["parts"].as_array().unwrap().len(), 3);
     assert_eq!(together["accounted_bytes"], together["driver_used_bytes"]);
-    // The ledger itself is there, to be added up by whoever likes.
+    // The ledger itself is in the report, so its sums can be checked.
     let device = &together["holding"]["devices"][0];
     let governed = device["governed"].as_array().unwrap().iter();
     let governed: u64 = governed.map(|part| part["bytes"].as_u64().unwrap()).sum();
@@ -162,7 +160,7 @@ fn with_python_cuda_core_our_runtime_and_ctypes_are_tenants() {
 }
 
 #[test]
-fn a_program_without_its_libraries_names_what_it_misses_and_where_it_looked() {
+fn a_program_without_its_libraries_names_what_is_missing_and_where_it_looked() {
     // As `cargo install` leaves it.
     let demo = Demo::new();
     let bin = demo.path("bin");
@@ -178,7 +176,7 @@ fn a_program_without_its_libraries_names_what_it_misses_and_where_it_looked() {
             .output()
             .unwrap()
     };
-    // In this order it learns what is missing.
+    // In this order it reports what is missing.
     for (name, place) in [
         ("libfercuda_hook.so", "bin"),
         ("libfercuda_guest.so", "lib/fercuda"),
@@ -194,12 +192,12 @@ fn a_program_without_its_libraries_names_what_it_misses_and_where_it_looked() {
             String::from_utf8(stderr).unwrap(),
         );
         assert_eq!(status.code(), Some(1), "{err}");
-        assert_contains(&out, &["All results are within their bounds."]);
+        assert_contains(&out, &["All results are within their error bounds."]);
         let bin = bin.canonicalize().unwrap();
         assert_contains(
             &err,
             &[
-                &format!("cannot find {name}, which belongs beside fercuda"),
+                &format!("cannot find {name}, which is installed beside fercuda"),
                 &format!("not at {}", bin.join(name).display()),
                 &format!("not at {}", bin.join("../lib/fercuda").join(name).display()),
                 "try: cargo xtask dist",
@@ -213,13 +211,16 @@ fn a_program_without_its_libraries_names_what_it_misses_and_where_it_looked() {
 }
 
 #[test]
-fn memory_that_is_taken_behind_the_hooks_back_fails_the_demo() {
+fn memory_allocated_behind_the_hook_fails_the_demo() {
     for (mib, said) in [
-        ("16", "16.0 MiB are charged as code, which takes none here"),
+        (
+            "16",
+            "16.0 MiB are charged as code, which uses none on this device",
+        ),
         // More than code could take on any device.
         (
             "512",
-            "ungoverned: 256.0 MiB are used and nobody accounts for them",
+            "ungoverned: 256.0 MiB are used and not accounted for",
         ),
     ] {
         let mut demo = Demo::new();
@@ -233,7 +234,7 @@ fn memory_that_is_taken_behind_the_hooks_back_fails_the_demo() {
             .arg(source)
             .arg("-ldl");
         assert!(compile.status().unwrap().success());
-        // The driver by another name.
+        // The driver under another name.
         symlink(built("libcuda.so"), demo.path("innocent.so")).unwrap();
         let innocent = demo.path("innocent.so");
         demo.command
@@ -247,7 +248,7 @@ fn memory_that_is_taken_behind_the_hooks_back_fails_the_demo() {
 }
 
 #[test]
-fn a_process_that_fails_or_says_nonsense_fails_the_demo_with_its_words() {
+fn a_process_that_fails_or_prints_garbage_fails_the_demo_with_its_output() {
     for (script, said) in [
         (
             "echo 'a dreadful complaint' >&2; exit 3",
@@ -257,7 +258,7 @@ fn a_process_that_fails_or_says_nonsense_fails_the_demo_with_its_words() {
                 "it ended too early",
             ][..],
         ),
-        ("echo what; read line", &["it said \"what\""]),
+        ("echo what; read line", &["unexpected message \"what\""]),
         (
             "echo '\"holding\"'; read line; echo '\"done\"'",
             &["it left 0 ledgers for the device, not 1"],
@@ -270,8 +271,8 @@ fn a_process_that_fails_or_says_nonsense_fails_the_demo_with_its_words() {
             "{{\"executable\": \"{}\", \"version\": \"3.99\", \"has\": [\"cuda.core\"]}}",
             python.display()
         );
-        // Asked what it has it answers; as the process with the tenants it is
-        // told which run it is part of.
+        // Without FERCUDA_RUN it lists its packages; the process with the tenants is
+        // started with FERCUDA_RUN set.
         let text = format!(
             "#!/bin/sh\nif [ -z \"$FERCUDA_RUN\" ]; then echo '{answer}'; exit; fi\n{script}\n"
         );

@@ -44,7 +44,7 @@ fn every_form_is_shown_and_the_ptx_is_ptx() {
 }
 
 #[test]
-fn what_is_run_is_what_the_reference_says() {
+fn a_run_agrees_with_the_reference() {
     let done = jit(&[
         "--run",
         "--json",
@@ -70,19 +70,19 @@ fn what_is_run_is_what_the_reference_says() {
 }
 
 #[test]
-fn a_wrong_text_is_pointed_at_and_wrong_inputs_are_told() {
+fn a_syntax_error_shows_its_column_and_invalid_inputs_are_named() {
     for (args, wanted) in [
         (
             &["x * (y + 1)", "-i", "x:f32[4]"][..],
             "column 6: there is no \"y\"\n  x * (y + 1)\n       ^",
         ),
         (&["x", "-i", "x:f33[4]"], "there is no dtype \"f33\""),
-        (&["x", "-i", "x[4]"], "it does not say what it is"),
-        (&["x", "-i", "x:f32[4,q]"], "\"q\" is no whole number"),
+        (&["x", "-i", "x[4]"], "it has no type and shape"),
+        (&["x", "-i", "x:f32[4,q]"], "\"q\" is not an integer"),
         (&["x", "-i", "x:f32[4]", "-i", "x:f32[4]"], "two inputs"),
         (
             &["x + 1", "-i", "x:f32[4]", "--arch", "sm_x"],
-            "no architecture",
+            "not an architecture",
         ),
         (
             &[

@@ -1,5 +1,5 @@
-//! `fercuda replay` and `fercuda bench alloc` on the software device: what they
-//! count is held to the trace, what they time only to its shape.
+//! `fercuda replay` and `fercuda bench alloc` on the software device: counts are compared with
+//! the trace, timings are only checked for plausibility.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::process::Command;
@@ -26,7 +26,7 @@ fn replay(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
     replay_only(rows, &[&["--device", "soft"], words].concat())
 }
 
-/// With no option but these.
+/// With only these options.
 fn replay_only(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.csv");
@@ -35,7 +35,7 @@ fn replay_only(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn the_variable_chooses_the_device_where_no_option_does() {
+fn the_variable_selects_the_device_without_an_option() {
     let unknown = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
         let output = command.args(words).env("FERCUDA_DEVICE", "tpu").output();
@@ -92,7 +92,7 @@ fn a_trace_is_replayed_on_each_allocator_and_counted() {
 }
 
 #[test]
-fn a_trace_becomes_a_snapshot_that_python_and_replay_read() {
+fn a_trace_becomes_a_snapshot_that_python_and_replay_can_read() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("memory.pickle");
     let out = out.to_str().unwrap();
@@ -102,7 +102,7 @@ fn a_trace_becomes_a_snapshot_that_python_and_replay_read() {
         said.ends_with("1 block live in 1 segment, 8.0 MiB in all; 5 events\n"),
         "{said}"
     );
-    // What PyTorch's viewer looks for, added up by Python.
+    // What PyTorch's viewer reads, summed by Python.
     let script = "import json, pickle, sys\n\
         it = pickle.load(open(sys.argv[1], 'rb'))\n\
         trace, = it['device_traces']\n\
@@ -120,7 +120,7 @@ fn a_trace_becomes_a_snapshot_that_python_and_replay_read() {
         .output()
         .unwrap();
     let err = String::from_utf8(loaded.stderr).unwrap();
-    let told: Value = serde_json::from_slice(&loaded.stdout).expect(&err);
+    let read_back: Value = serde_json::from_slice(&loaded.stdout).expect(&err);
     let (a, b) = ((4096, 16 << 20), (8192, 16 << 20));
     let expected = serde_json::json!([
         [[12288, 0, 8 << 20]],
@@ -134,9 +134,9 @@ fn a_trace_becomes_a_snapshot_that_python_and_replay_read() {
             ["free_completed", b.0, b.1, 10],
         ]
     ]);
-    assert_eq!(told, expected);
+    assert_eq!(read_back, expected);
 
-    // It is a trace as well, and the same.
+    // The snapshot is a valid trace, with the same operations.
     let (code, out, err) = fercuda(&["replay", out, "--device", "soft", "--json"]);
     assert_eq!(code, Some(0), "{err}");
     let again: Value = serde_json::from_str(&out).unwrap();
@@ -157,7 +157,7 @@ fn a_trace_becomes_a_snapshot_that_python_and_replay_read() {
 }
 
 #[test]
-fn what_a_device_has_no_room_for_fails_everywhere_and_the_rest_goes_on() {
+fn an_allocation_too_large_for_the_device_fails_everywhere_and_the_rest_continues() {
     let rows =
         "1,0,allocate,0x1000,2147483648,0x0\n1,0,free,0x1000,2147483648,0x0\n".to_owned() + SMALL;
     let (code, out, err) = replay(&rows, &["--json"]);
@@ -176,7 +176,7 @@ fn a_trace_that_cannot_be_read_is_refused_with_the_line() {
     let (code, out, err) = replay("1,0,allocate,0x1000,much,0x0\n", &[]);
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert!(
-        err.contains("line 2") && err.contains("\"much\" is no size"),
+        err.contains("line 2") && err.contains("\"much\" is not a size"),
         "{err}"
     );
     let (code, _, err) = fercuda(&["replay", "/no/such/trace"]);
@@ -188,7 +188,7 @@ fn a_trace_that_cannot_be_read_is_refused_with_the_line() {
 }
 
 #[test]
-fn the_benchmark_has_all_rows_beside_each_other() {
+fn the_benchmark_has_all_rows() {
     let words = [
         "bench",
         "alloc",

@@ -1,8 +1,8 @@
-//! The real binary, asked good and bad questions.
+//! The real binary, with valid and invalid command lines.
 //!
-//! Every test runs `fercuda` as a user would, without a terminal, on the
-//! software device; kernels are PTX in this file, so only the tests that
-//! compile CUDA C++ need NVRTC (`cargo xtask test` brings it).
+//! Every test runs `fercuda` as a user would, without a terminal, on the software device;
+//! kernels are PTX in this file, so only the tests that compile CUDA C++ need NVRTC (`cargo
+//! xtask test` brings it).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -100,14 +100,14 @@ fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// `fercuda check` of a text, with these words behind.
+/// `fercuda check` of a PTX text, with these options.
 fn check(text: &str, words: &str) -> Run {
     let folder = tempfile::tempdir().expect("a folder of our own");
     let file = written(folder.path(), "kernel.ptx", text);
     finish(&mut check_of(&file, words))
 }
 
-/// The same of CUDA C++ in a file of this name, compiled anew.
+/// The same for CUDA C++ in a file of this name, compiled without a cache entry.
 fn check_source(name: &str, text: &str, words: &str) -> Run {
     let folder = tempfile::tempdir().expect("a folder of our own");
     let file = written(folder.path(), name, text);
@@ -154,7 +154,7 @@ fn an_access_past_the_end_is_reported_with_line_thread_and_allocation() {
 }
 
 #[test]
-fn reading_what_nobody_wrote_is_a_finding() {
+fn reading_uninitialised_memory_is_a_finding() {
     let words = "--grid 1 --block 128 \
                  --arg f32:2 --arg buf:f32[100] --arg out:f32[100]=1 --arg u32:100";
     let run = check(SAXPY, words);
@@ -216,7 +216,7 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
 
     let typed = check(SAXPY, &given.replace("f32:2", "f32:two"));
     assert_eq!(typed.status, 2);
-    assert_contains(&typed.err, &["\"two\" is no f32", "try: f32:2.5"]);
+    assert_contains(&typed.err, &["\"two\" is not a valid f32", "try: f32:2.5"]);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_launch_outside_the_limits_is_refused_with_the_limit() {
         ("--grid 1 --block 2048", ["2048", "1024"]),
         ("--grid 1 --block 64,32", ["2048", "1024"]),
         ("--grid 1,70000 --block 32", ["70000", "65535"]),
-        ("--grid 0 --block 32", ["0", "at least 1"]),
+        ("--grid 0 --block 32", ["0", "minimum is 1"]),
     ] {
         let run = check(SAXPY, &format!("{geometry} {SAXPY_ARGS}"));
         assert_eq!(run.status, 2, "{geometry:?}: {}{}", run.out, run.err);
@@ -250,7 +250,7 @@ fn a_buffer_that_does_not_fit_the_device_is_refused_with_both_sizes() {
 }
 
 #[test]
-fn a_kernel_that_never_ends_is_ended_and_reported() {
+fn a_kernel_that_never_ends_is_stopped_and_reported() {
     let run = check(ENDLESS, "--grid 1 --block 32 --timeout 300ms");
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(&run.out, &["300 ms", "endless"]);
@@ -296,7 +296,7 @@ fn buffers_come_from_files_and_go_to_files() {
 }
 
 #[test]
-fn a_file_that_is_no_source_is_refused() {
+fn a_file_that_is_not_source_code_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let fatbin = written(folder.path(), "kernel.fatbin", "\u{1}\u{2}");
     let run = finish(&mut check_of(&fatbin, "--grid 1 --block 1"));
@@ -336,7 +336,7 @@ fn cuda_source_that_does_not_compile_shows_the_compilers_first_error() {
 }
 
 #[test]
-fn an_assertion_that_fails_and_what_was_printed_before_are_shown() {
+fn a_failed_assertion_and_earlier_output_are_shown() {
     let source = r#"
 extern "C" __global__ void positive(const float* x) {
     if (threadIdx.x == 0) printf("first %.1f\n", x[0]);
@@ -360,7 +360,7 @@ extern "C" __global__ void positive(const float* x) {
 fn a_cache_that_cannot_be_written_does_not_stop_a_check() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(folder.path(), "shift.cu", CUDA_BUG);
-    // A file where the cache's folder should be: not even root can write there.
+    // A file where the cache's folder should be: even root cannot write there.
     let blocked = written(folder.path(), "cache", "");
     let words = "--grid 1 --block 63 --arg out:f32[64]=iota --arg s32:64";
     let run = finish(
@@ -414,7 +414,7 @@ fn usage_errors_exit_with_2_and_help_shows_examples() {
 }
 
 #[test]
-fn doctor_answers_in_words_and_in_json_and_never_fails() {
+fn doctor_prints_text_and_json_and_never_fails() {
     let words = finish(
         fercuda()
             .arg("doctor")
@@ -453,7 +453,7 @@ fn the_tour_passes_fits_80_columns_and_repeats_with_its_seed() {
 }
 
 #[test]
-fn an_unknown_device_is_an_error_that_says_what_to_try() {
+fn an_unknown_device_is_an_error_with_a_hint() {
     let run = finish(fercuda().env("FERCUDA_DEVICE", "tpu").arg("demo"));
     assert_eq!(run.status, 1);
     assert_contains(&run.err, &["tpu", "try: soft, gpu or auto"]);
@@ -463,11 +463,11 @@ fn an_unknown_device_is_an_error_that_says_what_to_try() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_program_silently() {
+fn a_closed_pipe_ends_the_program_silently() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fercuda"))
         .args(["doctor"])
         .env("FERCUDA_DEVICE", "soft")
-        // With checks on the device says at the end how many findings it had.
+        // With checks on, the device reports its number of findings at exit.
         .env("FERCUDA_SOFT_CHECK", "0")
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

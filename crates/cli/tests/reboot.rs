@@ -1,7 +1,7 @@
-//! `fercuda reboot` as a user meets it: processes with a runtime that obeys, that does not,
-//! with none, that end meanwhile, and that cannot be asked.
+//! `fercuda reboot` as a user runs it: against processes with a runtime that agrees, that
+//! refuses, with no runtime, that end meanwhile, and that cannot be reached.
 //!
-//! A process with a runtime is this program again, told so by a variable, on the software
+//! A process with a runtime is this program again, selected by a variable, on the software
 //! device; one that is only hooked is compiled here.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
@@ -18,8 +18,8 @@ use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
-/// Not a test by itself: with the variable it is a process with a runtime, which says what
-/// becomes of it when it is told to end.
+/// Not a test by itself: with the variable it is a process with a runtime, which prints its
+/// state when its stdin ends.
 #[test]
 fn process_with_a_runtime() {
     let Ok(kind) = std::env::var("FERCUDA_TEST_RUNTIME") else {
@@ -53,7 +53,7 @@ fn process_with_a_runtime() {
     println!("\nit has {held}, epoch {}", runtime.epoch());
 }
 
-/// A folder for ledgers, and what else a test makes.
+/// A folder for ledgers, and other files of a test.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -135,7 +135,7 @@ impl Place {
         ledgers.find(is_own).unwrap()
     }
 
-    /// The same, as JSON, and how it ended.
+    /// The same, with the JSON output and the exit status.
     fn asked(&self, words: &[&str]) -> (Option<i32>, Value) {
         let ended = self.reboot(&[words, &["--json"]].concat());
         assert_eq!(ended.err, "");
@@ -160,14 +160,14 @@ impl Process {
         it
     }
 
-    /// What follows these words in what it says next.
+    /// The text after these words in its further output.
     fn says(&mut self, words: &str) -> String {
         let mut lines = self.lines.by_ref().map(Result::unwrap);
         let line = lines.find(|line| line.starts_with(words));
         line.unwrap()[words.len()..].trim().to_owned()
     }
 
-    /// Has it end, and say what it has.
+    /// Ends it, and returns what it reports to hold.
     fn end(mut self) -> String {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let has = self.says("it has ");
@@ -194,7 +194,7 @@ impl Drop for Process {
     }
 }
 
-/// Where the row of device 0 has a field.
+/// Offset of a field in the row of device 0.
 fn at(name: &str) -> u64 {
     let mut fields = FIELDS.iter().filter(|it| it.record == "DeviceRow");
     let field = fields.find(|it| it.name == name).unwrap();
@@ -227,13 +227,13 @@ fn assert_contains(text: &str, parts: &[&str]) {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
     for line in text.lines() {
-        // A path may be of any length.
+        // A path may have any length.
         assert!(line.contains('/') || line.chars().count() <= 80, "{line}");
     }
 }
 
 #[test]
-fn a_runtime_that_obeys_is_rebooted_and_its_process_goes_on() {
+fn a_runtime_that_agrees_is_rebooted_and_its_process_continues() {
     let place = Place::new();
     let process = place.runtime("obeys");
     let ended = place.reboot(&["--pid", &process.pid]);
@@ -263,7 +263,7 @@ fn a_runtime_that_obeys_is_rebooted_and_its_process_goes_on() {
 }
 
 #[test]
-fn a_runtime_that_does_not_take_requests_or_refuses_keeps_what_it_has() {
+fn a_runtime_that_does_not_take_requests_or_refuses_keeps_its_memory() {
     let place = Place::new();
     let silent = place.runtime("silent");
     let ended = place.reboot(&["--pid", &silent.pid]);
@@ -275,10 +275,7 @@ fn a_runtime_that_does_not_take_requests_or_refuses_keeps_what_it_has() {
     let refuses = place.runtime("refuses");
     let ended = place.reboot(&["--pid", &refuses.pid]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
-    assert_contains(
-        &ended.err,
-        &["does not agree to reboot now", "try: again later"],
-    );
+    assert_contains(&ended.err, &["refused to reboot now", "try: again later"]);
     let (code, json) = place.asked(&["--pid", &refuses.pid]);
     assert_eq!((code, &json["outcome"]), (Some(1), &Value::from("refused")));
     assert_eq!(json.get("epoch"), None);
@@ -293,7 +290,7 @@ fn a_runtime_that_does_not_take_requests_or_refuses_keeps_what_it_has() {
 }
 
 #[test]
-fn a_process_that_does_not_answer_in_time_is_told_from_one_that_is_at_it() {
+fn a_process_that_does_not_answer_is_distinguished_from_one_that_is_rebooting() {
     let place = Place::new();
     let stopped = place.runtime("obeys");
     stopped.signal("STOP");
@@ -303,16 +300,16 @@ fn a_process_that_does_not_answer_in_time_is_told_from_one_that_is_at_it() {
         (Some(1), &Value::from("not_taken"))
     );
     stopped.signal("CONT");
-    // What was withdrawn does not come later.
+    // A withdrawn request is not executed later.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(stopped.end(), "1048576 bytes, epoch 0");
     let lingers = place.runtime("lingers");
-    // It looks 20 times a second, if it gets to run.
+    // It polls 20 times a second, if it is scheduled.
     let ended = place.reboot(&["--pid", &lingers.pid, "--wait", "5"]);
     assert_eq!(ended.code, Some(1));
     assert_contains(
         &ended.err,
-        &["is at it, and not done after ", "try: fercuda top"],
+        &["is rebooting, and not finished after ", "try: fercuda top"],
     );
     let busy = place.reboot(&["--pid", &lingers.pid, "--wait", "1"]);
     assert_eq!(busy.code, Some(2));
@@ -326,14 +323,14 @@ fn a_process_that_does_not_answer_in_time_is_told_from_one_that_is_at_it() {
 }
 
 #[test]
-fn a_signal_that_ends_who_asks_withdraws_the_request_first() {
+fn a_signal_to_the_requester_withdraws_the_request_first() {
     let place = Place::new();
     for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         let process = place.runtime("obeys");
         process.signal("STOP");
         let ledger = place.ledger(&process.pid);
-        // It hears what is sent whatever the tests' own process ignores; and not what is ignored
-        // at its start, as under nohup.
+        // The signals must arrive even if the test process ignores them; signals ignored at
+        // the start stay ignored, as under nohup.
         let mut asker = place.command("env");
         asker.arg("--default-signal=INT,TERM,QUIT");
         asker.arg(match name {
@@ -362,14 +359,14 @@ fn a_signal_that_ends_who_asks_withdraws_the_request_first() {
         let said: Value = serde_json::from_str(&said).unwrap();
         assert_eq!(said["outcome"], "interrupted");
         process.signal("CONT");
-        // It looks 20 times a second.
+        // It polls 20 times a second.
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(process.end(), "1048576 bytes, epoch 0", "{name}");
     }
 }
 
 #[test]
-fn what_was_begun_is_not_said_to_be_undone_when_somebody_else_was_heard_since() {
+fn a_started_reboot_is_reported_as_unknown_when_another_request_ran_since() {
     let place = Place::new();
     const TAKEN: u64 = 1;
     let process = place.runtime("lingers");
@@ -380,7 +377,7 @@ fn what_was_begun_is_not_said_to_be_undone_when_somebody_else_was_heard_since() 
         .stdout(Stdio::piped());
     let asker = asker.spawn().unwrap();
     wait_until(|| word(&ledger, "answer") & 0xff_ffff == TAKEN);
-    // As when this one is over and the next is taken, all between two looks.
+    // As if this request finished and the next was started between two polls.
     let next = 9 << 24 | TAKEN;
     set_word(&ledger, "request", 0);
     set_word(&ledger, "answer", next);
@@ -391,14 +388,14 @@ fn what_was_begun_is_not_said_to_be_undone_when_somebody_else_was_heard_since() 
 }
 
 #[test]
-fn a_number_is_that_of_the_process_here_and_not_of_one_in_another_container() {
+fn a_pid_means_the_process_in_this_namespace() {
     let place = Place::new();
     let process = place.runtime("silent");
     let ledger = place.ledger(&process.pid);
-    // Somebody in another namespace has the number too, lives, and can be asked.
+    // A live process in another PID namespace has the same PID and takes requests.
     let name = ledger.file_name().unwrap().to_string_lossy();
-    let (whose, _) = name.rsplit_once('-').unwrap();
-    let other = ledger.with_file_name(format!("{whose}-9.ledger"));
+    let (pid_and_start, _) = name.rsplit_once('-').unwrap();
+    let other = ledger.with_file_name(format!("{pid_and_start}-9.ledger"));
     fs::copy(&ledger, &other).unwrap();
     let file = fs::File::options().write(true).open(&other).unwrap();
     let namespace = FIELDS.iter().find(|it| it.name == "pid_namespace").unwrap();
@@ -460,7 +457,7 @@ fn a_process_that_is_only_hooked_has_no_runtime_to_reboot() {
 }
 
 #[test]
-fn a_process_that_is_gone_or_unknown_or_whose_ledger_is_open_to_others_is_not_asked() {
+fn a_dead_unknown_or_unprotected_process_gets_no_request() {
     let place = Place::new();
     let mut dead = place.runtime("obeys");
     dead.child.kill().unwrap();

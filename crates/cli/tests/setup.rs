@@ -1,8 +1,8 @@
-//! `fercuda setup` as a user meets it: what is printed is what is done, what is not ours is
-//! left, and what was interrupted goes on.
+//! `fercuda setup` as a user runs it: printed commands are the ones that run, folders of others
+//! stay unchanged, and an interrupted installation resumes.
 //!
-//! Packages are wheels that the test makes, in a folder that pip takes for the index; no
-//! network is used. Needed is python3 with venv and pip, as for all tests.
+//! Packages are wheels that the test makes, in a folder that pip uses as its index; no network
+//! is used. It needs python3 with venv and pip, as all tests do.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// What the bundle `hf` pins.
+/// The pins of the bundle `hf`.
 const HF: [(&str, &str); 4] = [
     ("transformers", "5.23.0"),
     ("safetensors", "0.8.0"),
@@ -43,7 +43,7 @@ impl Place {
         self.folder.path().canonicalize().unwrap().join(name)
     }
 
-    /// Puts a wheel with an empty module into the index.
+    /// Adds a wheel with an empty module to the index.
     fn wheel(&self, name: &str, version: &str) {
         const MAKE: &str = "
 import sys, zipfile
@@ -137,7 +137,7 @@ fn assert_contains(text: &str, parts: &[&str]) {
     }
 }
 
-/// The version of a package that an environment has.
+/// The installed version of a package.
 fn version(environment: &Path, package: &str) -> Option<String> {
     let ask = "import sys\nfrom importlib.metadata import version\nprint(version(sys.argv[1]))";
     let mut python = Command::new(environment.join("bin/python"));
@@ -146,14 +146,14 @@ fn version(environment: &Path, package: &str) -> Option<String> {
     output.status.success().then(|| said.trim().to_owned())
 }
 
-/// The one folder of modules that an environment has.
+/// The environment's only folder of modules.
 fn python_folder(environment: &Path) -> PathBuf {
     let mut folders = fs::read_dir(environment.join("lib")).unwrap();
     folders.next().unwrap().unwrap().path()
 }
 
 #[test]
-fn a_bundle_is_installed_into_a_folder_of_its_own_and_the_list_says_so() {
+fn a_bundle_is_installed_into_its_own_folder_and_listed() {
     let place = Place::new();
     place.hf_wheels();
     let before = json(&ended(&mut place.setup_into("own", &["--json"])));
@@ -161,9 +161,9 @@ fn a_bundle_is_installed_into_a_folder_of_its_own_and_the_list_says_so() {
     assert!(!place.path("own").exists());
     let first = ended(&mut place.setup_into("own", &["hf"]));
     assert_eq!(first.code, Some(0), "{}{}", first.out, first.err);
-    // The commands come before anything else.
+    // The commands come before any other output.
     let lines: Vec<&str> = first.out.lines().collect();
-    assert_contains(lines[0], &["# into ", "own, which is made"]);
+    assert_contains(lines[0], &["# into ", "own, which is created"]);
     assert_contains(lines[1], &["python3 -I -m venv ", "/own"]);
     assert_contains(
         lines[2],
@@ -199,7 +199,7 @@ fn a_bundle_is_installed_into_a_folder_of_its_own_and_the_list_says_so() {
         "{}",
         listed.out
     );
-    // What is there is not installed again, even if the index is gone.
+    // Installed packages are not installed again, even if the index is gone.
     fs::remove_dir_all(place.path("wheels")).unwrap();
     let again = json(&ended(&mut place.setup_into("own", &["hf", "--json"])));
     assert_eq!(
@@ -209,7 +209,7 @@ fn a_bundle_is_installed_into_a_folder_of_its_own_and_the_list_says_so() {
 }
 
 #[test]
-fn what_is_printed_only_does_the_same_when_it_is_copied_into_a_shell() {
+fn printed_commands_do_the_same_in_a_shell() {
     let place = Place::new();
     place.hf_wheels();
     let printed = ended(&mut place.setup_into("copied", &["hf", "gguf", "--print-only"]));
@@ -230,9 +230,9 @@ fn what_is_printed_only_does_the_same_when_it_is_copied_into_a_shell() {
             Some(expected)
         );
     }
-    // Of gguf the index has nothing; pip was asked for it with its hash.
+    // The index has no gguf; pip was asked for it with its hash.
     assert_contains(&ended_shell.err, &["gguf==0.19.0"]);
-    // Who made it by hand has a folder that is not ours.
+    // A folder created by hand is not ours.
     let refused = ended(&mut place.setup_into("copied", &["hf"]));
     assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
     assert_contains(
@@ -252,7 +252,7 @@ fn what_is_printed_only_does_the_same_when_it_is_copied_into_a_shell() {
 }
 
 #[test]
-fn a_folder_that_is_not_ours_is_left_as_it_is() {
+fn a_folder_that_is_not_ours_is_unchanged() {
     let place = Place::new();
     let folder = place.path("mine");
     fs::create_dir(&folder).unwrap();
@@ -270,7 +270,7 @@ fn a_folder_that_is_not_ours_is_left_as_it_is() {
 }
 
 #[test]
-fn a_wheel_of_another_hash_is_refused_and_the_rest_can_go_on() {
+fn a_wheel_with_a_wrong_hash_is_refused_and_the_rest_can_continue() {
     let place = Place::new();
     place.hf_wheels();
     for package in [
@@ -288,7 +288,7 @@ fn a_wheel_of_another_hash_is_refused_and_the_rest_can_go_on() {
         &[
             "could not install gguf",
             "Expected sha256",
-            "try: the index that NVIDIA and PyPI",
+            "try: the index of NVIDIA or PyPI",
         ],
     );
     assert_eq!(version(&place.path("own"), "gguf"), None);
@@ -299,19 +299,19 @@ fn a_wheel_of_another_hash_is_refused_and_the_rest_can_go_on() {
     let listed = ended(&mut place.setup_into("own", &["--list"]));
     assert_contains(
         &listed.out,
-        &["gguf was interrupted; the same command again goes on"],
+        &["gguf was interrupted; the same command again resumes it"],
     );
     let other = json(&ended(&mut place.setup_into("own", &["hf", "--json"])));
     assert_eq!(other["done"], true);
-    // That is no news of the other.
+    // That does not change the state of the other bundle.
     let again = ended(&mut place.setup_into("own", &["gguf"]));
-    assert_contains(&again.out, &["where gguf was interrupted; it goes on"]);
+    assert_contains(&again.out, &["resuming gguf, which was interrupted"]);
 }
 
 #[test]
-fn what_was_interrupted_goes_on() {
+fn an_interrupted_installation_resumes() {
     let place = Place::new();
-    // A python3 that is killed while it makes the environment.
+    // A python3 that is killed while it creates the environment.
     let bin = place.path("bin");
     fs::create_dir(&bin).unwrap();
     let script =
@@ -330,28 +330,28 @@ fn what_was_interrupted_goes_on() {
         place.marker("own")["unfinished"],
         serde_json::json!(["venv"])
     );
-    // No package is to be had.
+    // No package is available.
     let none = ended(&mut place.setup_into("own", &["hf"]));
     assert_eq!(none.code, Some(1));
-    assert_contains(&none.out, &["where venv was interrupted; it goes on"]);
+    assert_contains(&none.out, &["resuming venv, which was interrupted"]);
     assert_contains(
         &none.err,
         &[
             "No matching distribution",
-            "try: whether pip reaches its index",
+            "try: check that pip reaches its index",
         ],
     );
     assert_eq!(place.marker("own")["unfinished"], serde_json::json!(["hf"]));
     place.hf_wheels();
     let at_last = ended(&mut place.setup_into("own", &["hf"]));
     assert_eq!(at_last.code, Some(0), "{}", at_last.err);
-    assert_contains(&at_last.out, &["where hf was interrupted; it goes on"]);
+    assert_contains(&at_last.out, &["resuming hf, which was interrupted"]);
     assert!(!at_last.out.contains("-m venv"));
     assert_eq!(place.marker("own")["unfinished"], serde_json::json!([]));
 }
 
 #[test]
-fn what_is_broken_is_mended_or_said() {
+fn a_broken_environment_is_repaired_or_reported() {
     let place = Place::new();
     place.hf_wheels();
     let installs = || {
@@ -360,7 +360,7 @@ fn what_is_broken_is_mended_or_said() {
         done.out
     };
     installs();
-    // As a pip leaves it that was killed while it wrote a package's folder.
+    // As after pip is killed while it writes a package's folder.
     let packages = python_folder(&place.path("own")).join("site-packages");
     fs::remove_file(packages.join("safetensors-0.8.0.dist-info/METADATA")).unwrap();
     let broken = json(&ended(
@@ -373,24 +373,24 @@ fn what_is_broken_is_mended_or_said() {
         version(&place.path("own"), "safetensors").as_deref(),
         Some("0.8.0")
     );
-    // Without Python it is made again, as it is where it was.
+    // Without its Python the environment is created again in place.
     let python = place.path("own/bin/python");
     let was = fs::read_link(&python).unwrap();
     fs::remove_file(&python).unwrap();
     assert_contains(&installs(), &["-m venv"]);
     assert_eq!(fs::read_link(&python).unwrap(), was);
-    // One whose Python has left the machine.
+    // The Python of the environment was uninstalled.
     fs::remove_file(&python).unwrap();
     std::os::unix::fs::symlink("/nowhere/python3", &python).unwrap();
     for words in [&["hf"][..], &[]] {
         let refused = ended(&mut place.setup_into("own", words));
         assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
-        assert_contains(&refused.err, &["is not there any more", "try: rm -r "]);
+        assert_contains(&refused.err, &["no longer exists", "try: rm -r "]);
     }
 }
 
 #[test]
-fn what_lies_in_the_current_folder_is_not_run() {
+fn modules_in_the_current_folder_are_not_run() {
     let place = Place::new();
     place.hf_wheels();
     for module in ["venv", "pip", "json", "ensurepip"] {
@@ -410,7 +410,7 @@ fn what_lies_in_the_current_folder_is_not_run() {
 }
 
 #[test]
-fn pips_settings_do_not_say_where_to() {
+fn pip_settings_do_not_change_the_target() {
     let place = Place::new();
     place.hf_wheels();
     let of = |name: &str| place.path(name).to_str().unwrap().to_owned();
@@ -441,7 +441,7 @@ fn pips_settings_do_not_say_where_to() {
 }
 
 #[test]
-fn jax_is_not_there_without_cuda() {
+fn jax_without_cuda_is_not_installed() {
     let place = Place::new();
     place.hf_wheels();
     place.wheel("jax", "0.10.2");
@@ -465,7 +465,7 @@ fn jax_is_not_there_without_cuda() {
 }
 
 #[test]
-fn no_name_of_a_folder_is_a_command() {
+fn a_folder_name_is_never_run_as_a_command() {
     let place = Place::new();
     let name = "own\ntouch \"$RAN\"\n\x1b[2J";
     let printed = ended(&mut place.setup_into(name, &["hf", "--print-only"]));
@@ -473,9 +473,9 @@ fn no_name_of_a_folder_is_a_command() {
     let first = printed.out.lines().next().unwrap();
     assert_contains(
         first,
-        &["# into ", "own\\ntouch ", "\\u{1b}[2J, which is made"],
+        &["# into ", "own\\ntouch ", "\\u{1b}[2J, which is created"],
     );
-    // The commands' first words are in no folder that the shell looks into.
+    // The programs of the commands are in no folder of PATH.
     let path = "/bin:/usr/bin";
     let mut shell = place.command("/bin/sh");
     shell.args(["-c", &printed.out.replace("python3", "none")]);
@@ -484,7 +484,7 @@ fn no_name_of_a_folder_is_a_command() {
 }
 
 #[test]
-fn it_goes_where_the_user_is_and_says_what_is_missing() {
+fn it_finds_the_users_target_and_reports_what_is_missing() {
     let place = Place::new();
     let target = |command: &mut Command| json(&ended(command))["target"].clone();
     let list = || place.setup(&["--json"]);

@@ -6,7 +6,7 @@
 #![expect(clippy::print_stdout, reason = "this program is the test harness")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use fercuda_cuda::{
     CaptureMode, Context, Cuda, DeviceBuffer, Event, Image, IpcEventHandle, IpcMemoryHandle,
     Launch, Module, SharedWords, Stream,
 };
+use libtest_mimic::{Arguments, Trial};
 
 #[path = "process/refused.rs"]
 mod refused;
@@ -102,30 +103,23 @@ fn main() -> ExitCode {
         run();
         return ExitCode::SUCCESS;
     }
-    // `cargo test FILTER` passes the filter on; flags of the usual harness
-    // have no meaning here.
-    let filter = arguments
-        .get(1)
-        .filter(|argument| !argument.starts_with('-'));
-    let chosen = SCENARIOS
-        .iter()
-        .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter.as_str())));
-    let mut failed = 0;
-    for (name, _) in chosen {
-        let status = this_program(name)
-            .status()
-            .expect("this program can be run");
-        println!(
-            "test {name} ... {}",
-            if status.success() { "ok" } else { "FAILED" }
-        );
-        failed += u32::from(!status.success());
-    }
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    let trials = SCENARIOS.iter().map(|(name, _)| {
+        Trial::test(*name, || {
+            let output = this_program(name).output()?;
+            match output.status.success() {
+                true => Ok(()),
+                false => Err(failure(&output).into()),
+            }
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+/// The exit status and the output of a scenario that failed.
+fn failure(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    format!("{}\n{stdout}{stderr}", output.status)
 }
 
 fn this_program(scenario: &str) -> Command {

@@ -16,6 +16,7 @@ use fercuda_ledger::{
     Error, EventKind, Folder, Gauge, Ledger, LedgerDevice, LedgerEvent, LedgerReader,
     LedgerSnapshot, OwnerState, Share,
 };
+use libtest_mimic::{Arguments, Trial};
 
 type Scenario = (&'static str, fn());
 type Role = (&'static str, fn(&Path));
@@ -83,25 +84,18 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    // `cargo test FILTER` passes the filter on; flags of the usual harness
-    // have no meaning here.
-    let filter = arguments.get(1).filter(|text| !text.starts_with('-'));
-    let chosen: Vec<&Scenario> = SCENARIOS
-        .iter()
-        .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter.as_str())))
-        .collect();
-    println!("running {} tests", chosen.len());
-    let mut failed = 0;
-    for (name, _) in &chosen {
-        let status = this_program(&["--scenario", name]).status().unwrap();
-        let verdict = if status.success() { "ok" } else { "FAILED" };
-        println!("test {name} ... {verdict}");
-        failed += usize::from(!status.success());
-    }
-    let verdict = if failed == 0 { "ok" } else { "FAILED" };
-    let passed = chosen.len() - failed;
-    println!("test result: {verdict}. {passed} passed; {failed} failed; 0 ignored");
-    ExitCode::from(u8::from(failed != 0))
+    let trials = SCENARIOS.iter().map(|(name, _)| {
+        Trial::test(*name, || {
+            let output = this_program(&["--scenario", name]).output()?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+            match output.status.success() {
+                true => Ok(()),
+                false => Err(format!("{}\n{stdout}{stderr}", output.status).into()),
+            }
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
 
 fn this_program(arguments: &[&str]) -> Command {

@@ -1,14 +1,14 @@
-//! Whether this process may still use the device through us, and whether it may still
-//! use Python.
+//! Lifetime checks: whether this process may still use the device, and whether a thread may
+//! still enter Python.
 //!
-//! Invariants: after a fork the child drops nothing and calls nothing; after Python's
-//! `atexit` no thread of ours takes the interpreter, and what is left is the process's
-//! to give back. What is dropped while both live is dropped without the interpreter's
-//! lock, since an end may wait for the device, and the device for Python.
+//! Invariants: after a fork the child drops nothing and calls nothing; after Python's `atexit`
+//! none of our threads takes the interpreter's lock (GIL), and remaining resources are freed by
+//! the end of the process. Otherwise resources are dropped without the GIL, since a teardown may
+//! wait for the device, and the device for a Python callback.
 //!
-//! Libraries in C call deleters from where they have released that lock themselves, beneath a
-//! call of ours; what keeps count of our own calls does not know. So whoever comes from
-//! there asks the interpreter ([`Locked`]).
+//! C libraries may call deleters after they have released the GIL themselves, inside one of our
+//! calls; PyO3's count of its own calls does not notice that. So code reached from there asks
+//! the interpreter ([`GilGuard`]).
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -23,17 +23,17 @@ use pyo3::prelude::*;
 
 use crate::errors;
 
-/// So long an exit waits for Python code that threads of ours have called.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the interpreter's exit waits for Python code called by our threads.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The process that loaded the module.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
-/// How many threads of ours are in Python, or wait to be.
-static INSIDE: Mutex<usize> = Mutex::new(0);
-static LEFT: Condvar = Condvar::new();
+/// Number of our threads that are in Python, or wait to enter it.
+static THREADS_IN_PYTHON: Mutex<usize> = Mutex::new(0);
+static THREAD_LEFT_PYTHON: Condvar = Condvar::new();
 
-/// Locks what no panic can leave half done.
+/// Locks data that a panic cannot leave inconsistent.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -50,7 +50,7 @@ fn is_live() -> bool {
     is_owner() && !ENDING.load(Relaxed)
 }
 
-/// To be asked before anything of the device is used.
+/// Checked before each use of the device.
 ///
 /// # Errors
 /// `ForkedError` in the child of a fork.
@@ -61,26 +61,26 @@ pub(crate) fn check_process(py: Python<'_>) -> PyResult<()> {
     }
 }
 
-/// For `atexit`: from now on nothing of ours goes into Python.
+/// For `atexit`: from now on none of our threads enters Python.
 pub(crate) fn end(py: Python<'_>) {
     py.detach(|| {
-        let inside = lock(&INSIDE);
+        let inside = lock(&THREADS_IN_PYTHON);
         ENDING.store(true, Relaxed);
-        // Who does not come back by then is left behind.
-        drop(LEFT.wait_timeout_while(inside, PATIENCE, |inside| *inside > 0));
+        // Threads that have not left Python by then are abandoned.
+        drop(THREAD_LEFT_PYTHON.wait_timeout_while(inside, EXIT_TIMEOUT, |inside| *inside > 0));
     });
 }
 
-/// The interpreter's lock, truly: also where a library has released it beneath us.
-struct Locked<'py> {
+/// The GIL, verified: also where a library has released it inside our call.
+struct GilGuard<'py> {
     state: PyGILState_STATE,
     _python: Python<'py>,
 }
 
-impl<'py> Locked<'py> {
+impl<'py> GilGuard<'py> {
     fn new(python: Python<'py>) -> Self {
-        // SAFETY: there is an interpreter, and it is not ending for us: `python` says so. Whether this
-        // thread has the lock at the moment is what is asked.
+        // SAFETY: there is an interpreter, and it is not finalising: `python` proves it. The
+        // call itself determines whether this thread holds the GIL.
         let state = unsafe { PyGILState_Ensure() };
         Self {
             state,
@@ -88,29 +88,29 @@ impl<'py> Locked<'py> {
         }
     }
 
-    /// Whether the thread had it already.
+    /// Whether the thread already held the GIL.
     fn was_held(&self) -> bool {
         matches!(self.state, PyGILState_STATE::PyGILState_LOCKED)
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for GilGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: of this thread, and released in the opposite order.
+        // SAFETY: acquired by this thread, and released in the opposite order.
         unsafe { PyGILState_Release(self.state) };
     }
 }
 
-/// While it lives the interpreter does not end, but for [`PATIENCE`].
-struct Inside(());
+/// While it lives the interpreter does not exit, for at most [`EXIT_TIMEOUT`].
+struct InterpreterGuard(());
 
-impl Inside {
-    /// None if there is no Python for this thread.
+impl InterpreterGuard {
+    /// `None` if this thread may no longer enter Python.
     fn enter() -> Option<Self> {
         if !is_owner() {
             return None;
         }
-        let mut inside = lock(&INSIDE);
+        let mut inside = lock(&THREADS_IN_PYTHON);
         if ENDING.load(Relaxed) {
             return None;
         }
@@ -119,48 +119,49 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for InterpreterGuard {
     fn drop(&mut self) {
-        *lock(&INSIDE) -= 1;
-        LEFT.notify_all();
+        *lock(&THREADS_IN_PYTHON) -= 1;
+        THREAD_LEFT_PYTHON.notify_all();
     }
 }
 
-/// Calls Python from a thread of ours; not at all if there is no Python for it.
+/// Calls Python from one of our threads; does nothing if it may no longer enter Python.
 pub(crate) fn with_python(work: impl FnOnce(Python<'_>)) {
-    let Some(_inside) = Inside::enter() else {
+    let Some(_inside) = InterpreterGuard::enter() else {
         return;
     };
     Python::try_attach(|py| {
-        let _locked = Locked::new(py);
+        let _locked = GilGuard::new(py);
         work(py);
     });
 }
 
-/// An object of Python's that a thread of ours holds.
-pub(crate) struct Keeper(Option<Py<PyAny>>);
+/// A Python object owned by one of our threads.
+pub(crate) struct SharedPyObject(Option<Py<PyAny>>);
 
-impl Keeper {
+impl SharedPyObject {
     pub(crate) fn new(kept: Py<PyAny>) -> Self {
         Self(Some(kept))
     }
 
-    /// It, until this is dropped.
+    /// The object, until this is dropped.
     pub(crate) fn get(&self) -> Option<&Py<PyAny>> {
         self.0.as_ref()
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SharedPyObject {
     fn drop(&mut self) {
-        // Without an interpreter nobody can be told, and nothing is.
+        // Without an interpreter the object is leaked.
         if let Some(kept) = self.0.take() {
             with_python(move |_| drop(kept));
         }
     }
 }
 
-/// Ends what needs no interpreter, in a thread that has none; unless the process is ending, or another.
+/// Drops a value that needs no interpreter, in a thread that has none; leaks it if the process is
+/// exiting or is a fork.
 pub(crate) fn end_without_python<T: Send>(value: T) {
     let value = ManuallyDrop::new(value);
     if is_live() {
@@ -168,23 +169,23 @@ pub(crate) fn end_without_python<T: Send>(value: T) {
     }
 }
 
-/// What a Python object holds of the device.
-pub(crate) struct Kept<T: Send>(ManuallyDrop<T>);
+/// A device resource owned by a Python object; dropped without the GIL.
+pub(crate) struct DetachedDrop<T: Send>(ManuallyDrop<T>);
 
-impl<T: Send> Kept<T> {
+impl<T: Send> DetachedDrop<T> {
     pub(crate) fn new(value: T) -> Self {
         Self(ManuallyDrop::new(value))
     }
 
-    /// It, whose end is the caller's care from now on.
+    /// The value; the caller is now responsible for dropping it.
     pub(crate) fn into_inner(self) -> T {
         let mut kept = ManuallyDrop::new(self);
-        // SAFETY: `self` is not dropped, and nothing uses it any more.
+        // SAFETY: `self` is not dropped, and nothing uses it afterwards.
         unsafe { ManuallyDrop::take(&mut kept.0) }
     }
 }
 
-impl<T: Send> Deref for Kept<T> {
+impl<T: Send> Deref for DetachedDrop<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -192,28 +193,28 @@ impl<T: Send> Deref for Kept<T> {
     }
 }
 
-impl<T: Send> Drop for Kept<T> {
+impl<T: Send> Drop for DetachedDrop<T> {
     fn drop(&mut self) {
         let kept = &mut self.0;
-        // SAFETY: nothing uses it after this, and it is done at most once. Without an
-        // interpreter, which is ending then, it is not done at all.
+        // SAFETY: nothing uses it after this, and it is dropped at most once. Without an
+        // interpreter, which is finalising then, it is leaked.
         let mut end = || unsafe { ManuallyDrop::drop(kept) };
-        // SAFETY: it may be asked at any time, of the calling thread.
+        // SAFETY: may be called at any time; it concerns the calling thread.
         if unsafe { PyGILState_GetThisThreadState() }.is_null() {
-            // Python does not know this thread, which so has nothing to let go of.
+            // Python does not know this thread, so it holds no GIL to release.
             if is_live() {
                 end();
             }
             return;
         }
-        let Some(inside) = Inside::enter() else {
+        let Some(inside) = InterpreterGuard::enter() else {
             return;
         };
         Python::try_attach(|py| {
-            let had_lock = Locked::new(py).was_held();
-            // For what the device does no exit waits.
+            let had_lock = GilGuard::new(py).was_held();
+            // The interpreter's exit does not wait for the device.
             drop(inside);
-            // Who has released the lock cannot release it again.
+            // The GIL cannot be released twice.
             if had_lock { py.detach(end) } else { end() }
         });
     }

@@ -1,9 +1,8 @@
-//! An allocator of the program's own, from which a session has memory: an object of Python's.
+//! User-supplied allocator of a session, implemented by a Python object.
 //!
-//! Invariants: what it raises when it is asked is the cause of what `alloc` raises, and what it
-//! raises when memory goes back is told to `sys.unraisablehook`. From the interpreter's exit on
-//! it is not called. Elsewhere: what is looked at of what it gives, and in which order memory
-//! goes back (`fercuda_runtime`).
+//! Invariants: an exception in `allocate` is the cause of the exception of `alloc`, and one in
+//! `free` goes to `sys.unraisablehook`. It is not called after the interpreter has begun to
+//! exit. Elsewhere: validation of its results, and the order of frees (`fercuda_runtime`).
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -12,25 +11,25 @@ use fercuda_cuda::{DeviceAddr, Stream};
 use fercuda_runtime::Allocator;
 use pyo3::prelude::*;
 
-use crate::alive::{self, Keeper};
+use crate::alive::{self, SharedPyObject};
 use crate::stream::check_address;
 
 thread_local! {
-    /// What the allocator that the thread has asked last has raised, until that is told.
+    /// The last exception of an allocator called by this thread, until it is taken.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// What was raised in the calling thread, once.
+/// Takes the exception raised in the calling thread.
 pub(crate) fn take_raised() -> Option<PyErr> {
     RAISED.take()
 }
 
 /// An object with `allocate(bytes, stream)` and `free(address, bytes, stream)`.
-pub(crate) struct Lender(Keeper);
+pub(crate) struct PythonAllocator(SharedPyObject);
 
-impl Lender {
+impl PythonAllocator {
     pub(crate) fn new(allocator: Py<PyAny>) -> Self {
-        Self(Keeper::new(allocator))
+        Self(SharedPyObject::new(allocator))
     }
 
     fn call<R>(
@@ -42,14 +41,14 @@ impl Lender {
     }
 }
 
-/// A stream as Python has it.
+/// A stream as a Python integer.
 fn handle(stream: &Stream) -> usize {
     stream.raw().0.addr()
 }
 
-// SAFETY: that there is memory where the object says, which nobody else uses until it is given
-// back in the order of the stream, is what who passes it vouches for, as the stubs say.
-unsafe impl Allocator for Lender {
+// SAFETY: the caller that passes the object guarantees, as the stubs say, that there is memory
+// where it says, and that nothing else uses it until it is freed in stream order.
+unsafe impl Allocator for PythonAllocator {
     fn allocate(
         &self,
         bytes: u64,
@@ -71,13 +70,14 @@ unsafe impl Allocator for Lender {
                 })
             });
         });
-        let address = given.ok_or("the interpreter ends, and it is not called any more")??;
-        // 0 is told by who looks at what allocators give.
+        let address =
+            given.ok_or("the interpreter is exiting, so the allocator is no longer called")??;
+        // A null address is reported by the code that validates allocators' results.
         if address != 0
             && let Err(error) = check_address(stream.context(), address)
         {
             self.free(DeviceAddr(address), bytes, Some(stream));
-            return Err(format!("{error}; it was given back").into());
+            return Err(format!("{error}; the memory was freed again").into());
         }
         Ok(DeviceAddr(address))
     }
@@ -85,12 +85,12 @@ unsafe impl Allocator for Lender {
     fn free(&self, address: DeviceAddr, bytes: u64, stream: Option<&Stream>) {
         alive::with_python(|py| {
             let back = (address.0, bytes, stream.map(handle));
-            let told = self.call(py, |allocator| {
+            let freed = self.call(py, |allocator| {
                 allocator.call_method1("free", back)?;
                 Ok(())
             });
-            if let Some(Err(error)) = told {
-                // Nobody waits for it: as of a `__del__`.
+            if let Some(Err(error)) = freed {
+                // There is no caller to raise in, as in a `__del__`.
                 error.write_unraisable(py, self.0.get().map(|it| it.bind(py)));
             }
         });

@@ -1,18 +1,18 @@
-//! Argument blocks: named fields in device memory, which change from replay to replay.
+//! Argument blocks: named fields in device memory with values that change between graph replays.
 //!
-//! Invariant: of values that are set together all fit their fields, or none is set.
+//! Invariant: values that are set together all fit their fields, or none is set.
 //! Elsewhere: the block and its pushes (`fercuda_runtime`).
 
 use fercuda_runtime::{Arguments, BlockLayout, Dtype, Field, Result, Session};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::alive::Kept;
+use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
 use crate::errors;
 use crate::host;
 
-/// A field has at most so many values: what changes from step to step is small.
+/// Most values per field: what changes between replays is small.
 const MOST_VALUES: usize = 1 << 16;
 
 /// A block of arguments. See the stubs.
@@ -23,21 +23,21 @@ const MOST_VALUES: usize = 1 << 16;
     module = "fercuda_runtime._fercuda"
 )]
 pub(crate) struct PyArgumentBlock {
-    session: Kept<Session>,
-    block: Kept<Arguments>,
-    fields: Vec<(String, Typed)>,
+    session: DetachedDrop<Session>,
+    block: DetachedDrop<Arguments>,
+    fields: Vec<(String, TypedField)>,
     bytes: usize,
 }
 
-/// Sets a field's values, which fit.
-type Set = Box<dyn FnOnce(&Arguments) -> Result<()> + Send>;
+/// Sets a field to values that were validated.
+type FieldSetter = Box<dyn FnOnce(&Arguments) -> Result<()> + Send>;
 
 macro_rules! typed {
     ($($dtype:ident $type:ident),*) => {
         #[derive(Clone, Copy)]
-        enum Typed { $($dtype(Field<$type>)),* }
+        enum TypedField { $($dtype(Field<$type>)),* }
 
-        impl Typed {
+        impl TypedField {
             fn declare(layout: &mut BlockLayout, name: &str, dtype: Dtype, len: usize) -> Option<Self> {
                 match dtype {
                     $(Dtype::$dtype => Some(Self::$dtype(layout.array(name, len))),)*
@@ -61,7 +61,7 @@ macro_rules! typed {
                 match self { $(Self::$dtype(field) => block.field(field)),* }
             }
 
-            fn read(self, value: &Bound<'_, PyAny>) -> PyResult<Set> {
+            fn read(self, value: &Bound<'_, PyAny>) -> PyResult<FieldSetter> {
                 match self {
                     $(Self::$dtype(field) => {
                         let values: Vec<$type> = match self.len() {
@@ -82,13 +82,13 @@ macro_rules! typed {
 
 typed!(U32 u32, I32 i32, U64 u64, I64 i64, F32 f32, F64 f64);
 
-impl Typed {
+impl TypedField {
     fn check(self, value: &Bound<'_, PyAny>, given: usize) -> PyResult<()> {
         if given == self.len() {
             return Ok(());
         }
         let what = format!(
-            "{given} values for a field of {}\ntry: all of them",
+            "{given} values for a field of {}\ntry: as many values as the field has",
             self.len()
         );
         Err(errors::layout(value.py(), what))
@@ -105,7 +105,7 @@ impl PyArgumentBlock {
         let refused = |what: String| Err(errors::plain(py, "ConfigError", what));
         if !(1..=MOST_VALUES).contains(&pushes) {
             return refused(format!(
-                "{pushes} pushes under way\ntry: 1 to {MOST_VALUES}"
+                "pushes={pushes} is out of range\ntry: 1 to {MOST_VALUES}"
             ));
         }
         let mut layout = BlockLayout::new();
@@ -121,12 +121,13 @@ impl PyArgumentBlock {
             };
             if !(1..=MOST_VALUES).contains(&len) {
                 return refused(format!(
-                    "field {name:?} of {len} values\ntry: 1 to {MOST_VALUES}"
+                    "field {name:?} has {len} values\ntry: 1 to {MOST_VALUES}"
                 ));
             }
-            let Some(field) = Typed::declare(&mut layout, &name, dtype, len) else {
-                let what =
-                    format!("field {name:?} of {dtype}\ntry: u32, i32, u64, i64, f32 or f64");
+            let Some(field) = TypedField::declare(&mut layout, &name, dtype, len) else {
+                let what = format!(
+                    "field {name:?} has the unsupported type {dtype}\ntry: u32, i32, u64, i64, f32 or f64"
+                );
                 return Err(errors::dtype(py, what));
             };
             declared.push((name, field));
@@ -134,14 +135,14 @@ impl PyArgumentBlock {
         let bytes = layout.bytes();
         let block = errors::run(py, || session.arguments(layout, pushes))?;
         Ok(Self {
-            session: Kept::new(session.clone()),
-            block: Kept::new(block),
+            session: DetachedDrop::new(session.clone()),
+            block: DetachedDrop::new(block),
             fields: declared,
             bytes,
         })
     }
 
-    fn find(&self, py: Python<'_>, name: &str) -> PyResult<Typed> {
+    fn find(&self, py: Python<'_>, name: &str) -> PyResult<TypedField> {
         let found = self.fields.iter().find(|(it, _)| it == name);
         found.map(|(_, field)| *field).ok_or_else(|| {
             let all: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).collect();

@@ -1,8 +1,8 @@
-//! Buffers: a handle of a session each, with where its elements lie.
+//! Buffers: a session's handle with a memory layout.
 //!
-//! Invariants: a Python object has a handle of its own, which ends with it or before.
-//! Whose address was given out keeps its memory until the object is gone, also when the
-//! handle was freed or the session closed: who asked holds the object.
+//! Invariants: each Python object has its own handle, which ends with it or before. Once its
+//! address was handed out, the object keeps the memory until it is gone, even if the handle was
+//! freed or the session closed.
 
 use std::sync::Mutex;
 
@@ -12,53 +12,59 @@ use pyo3::exceptions::{PyAttributeError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
 
-use crate::alive::{Kept, lock};
-use crate::dlpack::{Lent, Loan, Place};
+use crate::alive::{DetachedDrop, lock};
+use crate::dlpack::{LentMemory, TensorDevice, TensorLoan};
 use crate::errors;
 use crate::host;
 use crate::job::PyJob;
 use crate::stream;
 
-/// A handle that ends with this.
-pub(crate) struct Handle {
+/// A handle that is freed on drop.
+pub(crate) struct BufferHandle {
     pub(crate) session: Session,
     pub(crate) id: BufferId,
 }
 
-impl Drop for Handle {
+impl Drop for BufferHandle {
     fn drop(&mut self) {
-        // It may be freed already, or the session ended.
+        // It may be freed already, or the session has ended.
         drop(self.session.free(self.id));
     }
 }
 
-/// Elements of a session. See the stubs.
+/// Elements on a device. See the stubs.
 #[pyclass(frozen, weakref, name = "Buffer", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyBuffer {
-    handle: Kept<Handle>,
+    handle: DetachedDrop<BufferHandle>,
     layout: Layout,
     regime: Regime,
-    place: Place,
-    /// Holds the memory since its address was given out.
-    exported: Mutex<Option<Kept<DeviceBuffer<u8>>>>,
+    place: TensorDevice,
+    /// Keeps the memory once its address was handed out.
+    exported: Mutex<Option<DetachedDrop<DeviceBuffer<u8>>>>,
 }
 
 impl PyBuffer {
-    /// Of a handle that nobody else has.
-    pub(crate) fn new(session: &Session, id: BufferId, place: Option<Place>) -> Result<Self> {
-        let handle = Handle {
+    /// Takes ownership of a handle.
+    pub(crate) fn new(
+        session: &Session,
+        id: BufferId,
+        place: Option<TensorDevice>,
+    ) -> Result<Self> {
+        let handle = BufferHandle {
             session: session.clone(),
             id,
         };
         let (layout, regime) = (session.layout(id)?, session.regime(id)?);
         Ok(Self {
-            handle: Kept::new(handle),
+            handle: DetachedDrop::new(handle),
             layout,
             regime,
             place: place.unwrap_or(match regime {
-                Regime::Pinned => Place::CudaHost,
-                Regime::Managed => Place::CudaManaged,
-                Regime::Pool | Regime::Driver | Regime::Foreign | Regime::Callbacks => Place::Cuda,
+                Regime::Pinned => TensorDevice::CudaHost,
+                Regime::Managed => TensorDevice::CudaManaged,
+                Regime::Pool | Regime::Driver | Regime::Foreign | Regime::Callbacks => {
+                    TensorDevice::Cuda
+                }
             }),
             exported: Mutex::new(None),
         })
@@ -91,22 +97,22 @@ impl PyBuffer {
         self.session().stream().context().device().ordinal()
     }
 
-    /// Its address, and its memory held from now on.
+    /// Its address; its memory is kept from now on.
     fn export(&self, py: Python<'_>) -> PyResult<u64> {
         errors::run(py, || {
             let exported = self.session().export(self.id())?;
             let memory = self.session().memory(self.id())?;
-            let before = lock(&self.exported).replace(Kept::new(memory));
+            let before = lock(&self.exported).replace(DetachedDrop::new(memory));
             drop(before);
             Ok(exported.address.0)
         })
     }
 
-    fn loan(&self, py: Python<'_>, place: Place, is_copy: bool) -> PyResult<Loan> {
+    fn loan(&self, py: Python<'_>, place: TensorDevice, is_copy: bool) -> PyResult<TensorLoan> {
         errors::run(py, || {
             let address = self.session().export(self.id())?.address.0;
-            Ok(Loan {
-                memory: Lent::Device(self.session().memory(self.id())?),
+            Ok(TensorLoan {
+                memory: LentMemory::Device(self.session().memory(self.id())?),
                 address: if self.layout.is_empty() { 0 } else { address },
                 layout: self.layout,
                 place,
@@ -120,22 +126,22 @@ impl PyBuffer {
         })
     }
 
-    /// Its elements in memory of the host's own.
-    fn loan_of_host(&self, py: Python<'_>) -> PyResult<Loan> {
+    /// Its elements, copied to host memory.
+    fn loan_of_host(&self, py: Python<'_>) -> PyResult<TensorLoan> {
         errors::run(py, || {
             let bytes = self.session().download_bytes(self.id())?;
-            Ok(Loan {
+            Ok(TensorLoan {
                 address: bytes.as_ptr().expose_provenance() as u64,
-                memory: Lent::Host { _bytes: bytes },
+                memory: LentMemory::Host { _bytes: bytes },
                 layout: Layout::contiguous(self.layout.dtype(), self.layout.shape())?,
-                place: Place::Cpu,
+                place: TensorDevice::Cpu,
                 device: 0,
                 is_copy: true,
             })
         })
     }
 
-    /// A copy with its elements side by side, of the same kind of memory.
+    /// A contiguous copy in the same kind of memory.
     pub(crate) fn copied(&self, py: Python<'_>) -> PyResult<Self> {
         errors::run(py, || {
             let layout = Layout::contiguous(self.layout.dtype(), self.layout.shape())?;
@@ -151,13 +157,13 @@ impl PyBuffer {
     }
 }
 
-/// The index of a Python object along a dimension of `len`.
+/// Resolves a Python index along a dimension of `len`.
 fn place_of(index: isize, dimension: usize, len: u64) -> PyResult<i64> {
     let from = if index < 0 { len as i64 } else { 0 };
     let at = from + index as i64;
     if at < 0 || at as u64 >= len {
         return Err(PyIndexError::new_err(format!(
-            "index {index} of dimension {dimension}, which has {len}\ntry: one from {} to {}",
+            "index {index} is out of range for dimension {dimension} of length {len}\ntry: {} to {}",
             -(len as i64),
             len as i64 - 1
         )));
@@ -165,8 +171,8 @@ fn place_of(index: isize, dimension: usize, len: u64) -> PyResult<i64> {
     Ok(at)
 }
 
-/// What an index of integers, slices and an ellipsis leaves of a layout, and where it
-/// begins, in bytes.
+/// Applies an index of integers, slices and an ellipsis to a layout; returns the new layout and
+/// its offset in bytes.
 fn indexed(layout: &Layout, key: &Bound<'_, PyAny>) -> PyResult<(Layout, i64)> {
     let py = key.py();
     let keys: Vec<Bound<'_, PyAny>> = match key.cast::<PyTuple>() {
@@ -178,7 +184,7 @@ fn indexed(layout: &Layout, key: &Bound<'_, PyAny>) -> PyResult<(Layout, i64)> {
     let given = keys.iter().filter(|key| !dots(key)).count();
     if given > rank || keys.len() > given + 1 {
         return Err(PyIndexError::new_err(format!(
-            "{given} indices, {} ellipses and {rank} dimensions\ntry: one index a dimension at most, and one ellipsis",
+            "{given} indices and {} ellipses for {rank} dimensions\ntry: at most one index per dimension, and one ellipsis",
             keys.len() - given
         )));
     }
@@ -223,7 +229,7 @@ fn indexed(layout: &Layout, key: &Bound<'_, PyAny>) -> PyResult<(Layout, i64)> {
     Ok((cut, first * layout.dtype().bytes() as i64))
 }
 
-/// A shape in which one dimension may be -1: as many as are left.
+/// Resolves a shape in which one length may be -1, from the number of elements.
 fn resolved(py: Python<'_>, shape: &[i64], elements: u64) -> PyResult<Vec<u64>> {
     let open = shape.iter().filter(|len| **len == -1).count();
     let known: u64 = shape
@@ -239,7 +245,7 @@ fn resolved(py: Python<'_>, shape: &[i64], elements: u64) -> PyResult<Vec<u64>> 
         return Err(errors::layout(
             py,
             format!(
-                "{shape:?} is no shape of {elements} elements\ntry: lengths, one of which may be -1"
+                "{shape:?} is not a shape of {elements} elements\ntry: lengths, one of which may be -1"
             ),
         ));
     }
@@ -255,7 +261,7 @@ fn resolved(py: Python<'_>, shape: &[i64], elements: u64) -> PyResult<Vec<u64>> 
         .collect())
 }
 
-/// Arguments that are numbers, or one list of them.
+/// Arguments that are numbers, or one list of numbers.
 fn numbers(given: &Bound<'_, PyTuple>) -> PyResult<Vec<i64>> {
     if given.len() == 1
         && let Ok(list) = given.get_item(0)?.extract::<Vec<i64>>()
@@ -349,7 +355,7 @@ impl PyBuffer {
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
         errors::run(py, || match self.session().layout(self.id()) {
             Ok(_) => self.session().free(self.id()),
-            // Freed before, or its session has ended: what was to be done is.
+            // Already freed, or its session has ended: nothing is left to do.
             Err(_) => Ok(()),
         })
     }
@@ -360,7 +366,7 @@ impl PyBuffer {
         match self.layout.shape().first() {
             Some(len) => Ok(*len as usize),
             None => Err(pyo3::exceptions::PyTypeError::new_err(
-                "a buffer of no dimensions has no len()",
+                "a buffer without dimensions has no len()",
             )),
         }
     }
@@ -464,7 +470,7 @@ impl PyBuffer {
         errors::run(py, || self.session().fill_bytes(self.id(), byte))
     }
 
-    // ---- others -------------------------------------------------------------
+    // ---- interoperability ---------------------------------------------------
 
     fn export_device_ptr(&self, py: Python<'_>) -> PyResult<u64> {
         self.export(py)
@@ -494,14 +500,14 @@ impl PyBuffer {
         let wanted = match dl_device {
             None => own,
             Some((code, number)) => {
-                let place = Place::of_code(code).filter(|place| {
+                let place = TensorDevice::of_code(code).filter(|place| {
                     *place == own && (!place.is_of_device() || number == i64::from(self.device()))
-                        || *place == Place::Cpu
+                        || *place == TensorDevice::Cpu
                 });
                 place.ok_or_else(|| {
                     pyo3::exceptions::PyBufferError::new_err(format!(
-                        "a buffer of {} memory on device {} cannot be given to device ({code}, {number})\n\
-                         try: its own, {:?}, or the host's, (1, 0)",
+                        "a buffer in {} memory on device {} cannot be lent to DLPack device ({code}, {number})\n\
+                         try: its own device, {:?}, or the host, (1, 0)",
                         self.regime,
                         self.device(),
                         (own.code(), self.device())
@@ -509,10 +515,10 @@ impl PyBuffer {
                 })?
             }
         };
-        if wanted == Place::Cpu && (!own.is_of_host() || copy == Some(true)) {
+        if wanted == TensorDevice::Cpu && (!own.is_of_host() || copy == Some(true)) {
             if copy == Some(false) {
                 return Err(pyo3::exceptions::PyBufferError::new_err(format!(
-                    "the host cannot read {} memory as it is\ntry: copy=None, or a buffer of pinned or managed memory",
+                    "the host cannot read {} memory without a copy\ntry: copy=None, or a buffer in pinned or managed memory",
                     self.regime
                 )));
             }
@@ -529,7 +535,7 @@ impl PyBuffer {
                 return Err(errors::plain(
                     py,
                     "ConfigError",
-                    "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the thread's own",
+                    "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the per-thread default stream",
                 ));
             }
             Some(number) if number < 0 => {
@@ -537,11 +543,11 @@ impl PyBuffer {
                     py,
                     "ConfigError",
                     format!(
-                        "{number} is no stream\ntry: -1 for no ordering, 1, 2, or a stream's handle"
+                        "{number} is not a stream\ntry: -1 for no ordering, 1, 2, or a stream's handle"
                     ),
                 ));
             }
-            // The host reads it, and is in no stream.
+            // The host reads the memory, so no stream is involved.
             None if wanted.is_of_host() => errors::run(py, || self.session().synchronize())?,
             number => {
                 let number = number.map_or(stream::LEGACY, i64::unsigned_abs);
@@ -556,9 +562,9 @@ impl PyBuffer {
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let Some(typestr) = host::typestr(self.layout.dtype()) else {
-            // Who asks whether there is the interface is told that there is none.
+            // AttributeError means that there is no such interface.
             return Err(PyAttributeError::new_err(format!(
-                "{} has no name in __cuda_array_interface__\ntry: DLPack, or a view as u8 or u16",
+                "{} has no type code in __cuda_array_interface__\ntry: DLPack, or a view as u8 or u16",
                 self.layout.dtype()
             )));
         };
@@ -575,7 +581,7 @@ impl PyBuffer {
             let strides = self.layout.strides().iter().map(|stride| stride * size);
             interface.set_item("strides", PyTuple::new(py, strides.collect::<Vec<i64>>())?)?;
         }
-        // What waits on the host is in the stream behind this.
+        // Jobs that wait on the host are queued on the stream after this.
         errors::run(py, || self.session().record())?;
         let stream = self.session().stream().raw();
         interface.set_item("stream", stream.0.expose_provenance())?;
@@ -594,7 +600,7 @@ impl PyBuffer {
     }
 }
 
-/// The type whose elements are of so many bytes and of one of NumPy's kinds.
+/// The type with this element size and one of NumPy's kinds.
 pub(crate) fn of_kind(kind: char, bytes: u64) -> Option<Dtype> {
     Some(match (kind, bytes) {
         ('f', 8) => Dtype::F64,

@@ -1,9 +1,9 @@
-//! A kernel that stays, and the tasks that it is given.
+//! Resident-kernel dispatcher, and its tasks.
 //!
-//! Invariants: what a task may touch is named by a buffer, or a view, that lies within a
-//! registered one, or the task is refused when it is submitted. A wait lasts, between two
-//! looks for signals, longer than the watchdog needs, since who waits is who watches.
-//! Elsewhere: the queue and the kernel (`fercuda_runtime`).
+//! Invariants: every buffer of a task lies within a registered buffer, or the task is refused
+//! when it is submitted. Between two checks for signals a wait lasts longer than the watchdog
+//! needs, since the waiting thread is the watchdog. Elsewhere: the queue and the kernel
+//! (`fercuda_runtime`).
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use fercuda_runtime::{
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::alive::{self, Kept};
+use crate::alive::{self, DetachedDrop};
 use crate::buffer::PyBuffer;
 use crate::errors;
 
-/// Between two looks for signals at least.
-const LOOK: Duration = Duration::from_millis(200);
+/// Minimum time between two checks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A resident kernel. See the stubs.
 #[pyclass(
@@ -29,27 +29,27 @@ const LOOK: Duration = Duration::from_millis(200);
     module = "fercuda_runtime._fercuda"
 )]
 pub(crate) struct PyDispatcher {
-    session: Kept<Session>,
-    resident: Kept<Resident>,
-    /// Where each registered buffer lies: its first byte, and the one behind its last.
+    session: DetachedDrop<Session>,
+    resident: DetachedDrop<Resident>,
+    /// Address range of each registered buffer: first byte, and one past the last.
     registered: Vec<(u64, u64)>,
     watchdog: Duration,
 }
 
-/// What the rest of a time limit is, in steps between which signals are heard.
-struct Patience {
+/// Remaining time limit, divided into steps; signals are handled between steps.
+struct WaitSteps {
     begun: Instant,
     limit: Option<Duration>,
     step: Duration,
 }
 
-impl Patience {
+impl WaitSteps {
     fn new(py: Python<'_>, timeout: Option<f64>, watchdog: Duration) -> PyResult<Self> {
         Ok(Self {
             begun: Instant::now(),
             limit: errors::time_limit(py, timeout)?,
-            // A task is cancelled after one watchdog's time, and given up after two.
-            step: LOOK + watchdog.saturating_mul(3),
+            // A task is cancelled after one watchdog period, and considered lost after two.
+            step: SIGNAL_INTERVAL + watchdog.saturating_mul(3),
         })
     }
 
@@ -63,7 +63,7 @@ impl Patience {
     }
 }
 
-pub(crate) struct Options {
+pub(crate) struct DispatcherOptions {
     pub(crate) capacity: u32,
     pub(crate) priorities: u32,
     pub(crate) blocks: u32,
@@ -78,12 +78,11 @@ impl PyDispatcher {
         py: Python<'_>,
         session: &Session,
         buffers: &[Bound<'_, PyBuffer>],
-        options: &Options,
+        options: &DispatcherOptions,
     ) -> PyResult<Self> {
         let watchdog = errors::time_limit(py, Some(options.watchdog_s))?.unwrap_or_default();
         if watchdog.is_zero() || options.steps == 0 {
-            let what =
-                "a watchdog or steps of 0 leave no task anything\ntry: what they are by default";
+            let what = "watchdog_s and steps must not be 0\ntry: their defaults";
             return Err(errors::plain(py, "ConfigError", what));
         }
         let options = DispatchOptions {
@@ -106,20 +105,20 @@ impl PyDispatcher {
             Ok((session.dispatcher(&set, &ids, options)?, registered))
         })?;
         Ok(Self {
-            session: Kept::new(session.clone()),
-            resident: Kept::new(booted.0),
+            session: DetachedDrop::new(session.clone()),
+            resident: DetachedDrop::new(booted.0),
             registered: booted.1,
             watchdog,
         })
     }
 
-    /// Where in which registered buffer a buffer's elements lie.
+    /// The registered buffer that contains a buffer's elements, and their range in it.
     fn span(&self, py: Python<'_>, buffer: &PyBuffer) -> PyResult<(TaskBuffer, u64, u64)> {
         let layout = buffer.layout();
         let refused = |why: String| Err(errors::plain(py, "ArgumentsError", why));
         if !layout.is_contiguous() || !layout.bytes().is_multiple_of(4) {
             return refused(format!(
-                "{layout}, and a task takes words of four bytes that lie side by side\ntry: a buffer of such"
+                "{layout}: a task needs contiguous four-byte words\ntry: a contiguous buffer or a copy"
             ));
         }
         let first = errors::run(py, || Ok(self.session.memory(buffer.id())?.address().0))?;
@@ -127,7 +126,7 @@ impl PyDispatcher {
         let within = |(from, until): &(u64, u64)| *from <= first && end <= *until;
         let Some(at) = self.registered.iter().position(within) else {
             return refused(format!(
-                "{} is within none of the {} buffers that the dispatcher was given\ntry: one of those, or a view of it",
+                "{} is not within any of the dispatcher's {} buffers\ntry: one of those, or a view of it",
                 buffer.id(),
                 self.registered.len()
             ));
@@ -142,7 +141,7 @@ impl PyDispatcher {
         task: StandardTask,
         spans: &[&PyBuffer],
         word: u32,
-        given: Given,
+        given: TaskOptions,
     ) -> PyResult<PyTicket> {
         alive::check_process(py)?;
         let mut arguments = TaskArgs::new().word(word.into());
@@ -156,7 +155,7 @@ impl PyDispatcher {
         let submit = || self.resident.submit(given.priority, task.id(), &arguments);
         let job = errors::dispatch(py, submit)?;
         Ok(PyTicket {
-            job: Kept::new(job),
+            job: DetachedDrop::new(job),
             task,
             gives: spans.first().map_or(Dtype::U32, |it| it.layout().dtype()),
             watchdog: self.watchdog,
@@ -164,9 +163,9 @@ impl PyDispatcher {
     }
 }
 
-/// What may be said of any task.
+/// Options that any task may have.
 #[derive(Clone, Copy)]
-struct Given {
+struct TaskOptions {
     priority: u32,
     steps: Option<u32>,
 }
@@ -183,7 +182,7 @@ fn bits(dtype: Dtype, value: &Bound<'_, PyAny>) -> PyResult<u32> {
 
 fn unlike(py: Python<'_>, dtype: Dtype, wanted: &str) -> PyErr {
     let what =
-        format!("elements of {dtype}, and the task takes {wanted}\ntry: a view of that type");
+        format!("elements of {dtype}, but the task takes {wanted}\ntry: a view of that type");
     errors::dtype(py, what)
 }
 
@@ -198,7 +197,7 @@ impl PyDispatcher {
         steps: Option<u32>,
     ) -> PyResult<PyTicket> {
         let word = bits(to.layout().dtype(), value)?;
-        let given = Given { priority, steps };
+        let given = TaskOptions { priority, steps };
         self.submit(value.py(), StandardTask::Fill, &[to], word, given)
     }
 
@@ -215,7 +214,7 @@ impl PyDispatcher {
         if dtype != other {
             return Err(unlike(py, other, dtype.name()));
         }
-        let given = Given { priority, steps };
+        let given = TaskOptions { priority, steps };
         self.submit(py, StandardTask::Copy, &[to, source], 0, given)
     }
 
@@ -235,7 +234,7 @@ impl PyDispatcher {
                 return Err(unlike(py, dtype, "f32"));
             }
         }
-        let given = Given { priority, steps };
+        let given = TaskOptions { priority, steps };
         self.submit(py, StandardTask::AxpyF32, &[y, x], a.to_bits(), given)
     }
 
@@ -251,14 +250,14 @@ impl PyDispatcher {
         let (dtype, other) = (into.layout().dtype(), values.layout().dtype());
         let task = match dtype {
             Dtype::F32 => StandardTask::SumF32,
-            // Modulo 2^32 they are one.
+            // Modulo 2^32, signed and unsigned sums are the same.
             Dtype::U32 | Dtype::I32 => StandardTask::SumU32,
             other => return Err(unlike(py, other, "u32, i32 or f32")),
         };
         if dtype != other {
             return Err(unlike(py, other, dtype.name()));
         }
-        let given = Given { priority, steps };
+        let given = TaskOptions { priority, steps };
         self.submit(py, task, &[into, values], 0, given)
     }
 
@@ -276,10 +275,10 @@ impl PyDispatcher {
 
     #[pyo3(signature = (timeout=None))]
     fn stop(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let patience = Patience::new(py, timeout, self.watchdog)?;
+        let patience = WaitSteps::new(py, timeout, self.watchdog)?;
         loop {
             let (step, is_last) = patience.step();
-            // What is not over is no error of the call's.
+            // A failed task is not an error of this call.
             let stopped = errors::dispatch(py, || match self.resident.stop(step) {
                 Err(DispatchError::Running { .. }) if !is_last => Ok(false),
                 stopped => stopped.map(|()| true),
@@ -313,7 +312,7 @@ impl PyDispatcher {
     }
 }
 
-/// What a dispatcher had to do. See the stubs.
+/// Counters of a dispatcher. See the stubs.
 #[pyclass(
     frozen,
     get_all,
@@ -339,12 +338,12 @@ impl PyDispatchStatistics {
     }
 }
 
-/// A task that was submitted. See the stubs.
+/// A submitted task. See the stubs.
 #[pyclass(frozen, weakref, name = "Ticket", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyTicket {
-    job: Kept<TaskJob>,
+    job: DetachedDrop<TaskJob>,
     task: StandardTask,
-    /// What a sum is.
+    /// The type of a sum's result.
     gives: Dtype,
     watchdog: Duration,
 }
@@ -386,7 +385,7 @@ impl PyTicket {
 
     #[pyo3(signature = (timeout=None))]
     fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let patience = Patience::new(py, timeout, self.watchdog)?;
+        let patience = WaitSteps::new(py, timeout, self.watchdog)?;
         loop {
             let (step, is_last) = patience.step();
             match errors::run(py, || Ok(self.job.wait(step)))? {

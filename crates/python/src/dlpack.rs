@@ -1,10 +1,10 @@
-//! Tensors that other libraries lend us and we lend them, by the DLPack interface of C.
+//! DLPack exchange of tensors with other libraries, in both directions, by its C interface.
 //!
-//! Invariants: what is lent lives until the borrower's last word, whatever becomes of
-//! the buffer and its session, and until all is done that the device had been given by
-//! then, however long it refuses to say so. A lender's deleter is called once: when nothing
-//! queued with its memory runs any more, or at once if the tensor is refused. Of a capsule
-//! that nobody took the memory is given back with the capsule.
+//! Invariants: lent memory lives until the borrower's deleter call, whatever happens to the
+//! buffer and its session, and until all work that the device had by then is done, however long
+//! the driver refuses to report that. A lender's deleter is called once: when no queued work
+//! uses its memory any more, or at once if the tensor is rejected. The memory of an unconsumed
+//! capsule is freed with the capsule.
 //!
 //! Elsewhere: which kinds of memory go where (`buffer`, `session`).
 
@@ -20,10 +20,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyErr, ffi};
 
-use crate::alive::{self, Kept};
+use crate::alive::{self, DetachedDrop};
 use crate::errors;
 
-/// What this speaks; of the first of the two another is refused.
+/// The supported version; tensors of another major version are rejected.
 pub(crate) const VERSION: (u32, u32) = (1, 0);
 
 const PLAIN: &CStr = c"dltensor";
@@ -34,19 +34,19 @@ const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
-/// Where a tensor's memory is.
+/// The kind of memory of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum TensorDevice {
     Cpu,
     Cuda,
     CudaHost,
     CudaManaged,
 }
 
-impl Place {
+impl TensorDevice {
     const ALL: [Self; 4] = [Self::Cpu, Self::Cuda, Self::CudaHost, Self::CudaManaged];
 
-    /// DLPack's number of it.
+    /// DLPack's device type.
     pub(crate) fn code(self) -> c_int {
         match self {
             Self::Cpu => 1,
@@ -60,19 +60,19 @@ impl Place {
         Self::ALL.into_iter().find(|place| place.code() == code)
     }
 
-    /// Whether the host reads it as it is.
+    /// Whether the host can read it directly.
     pub(crate) fn is_of_host(self) -> bool {
         self != Self::Cuda
     }
 
-    /// Whether the device has a number.
+    /// Whether it belongs to a numbered device.
     pub(crate) fn is_of_device(self) -> bool {
         matches!(self, Self::Cuda | Self::CudaManaged)
     }
 }
 
 #[repr(C)]
-struct Tensor {
+struct DlTensor {
     data: *mut c_void,
     device_type: c_int,
     device_id: c_int,
@@ -86,23 +86,23 @@ struct Tensor {
 }
 
 #[repr(C)]
-struct Managed {
-    tensor: Tensor,
+struct DlManagedTensor {
+    tensor: DlTensor,
     manager: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
 #[repr(C)]
-struct ManagedVersioned {
+struct DlManagedTensorVersioned {
     major: u32,
     minor: u32,
     manager: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensorVersioned)>,
     flags: u64,
-    tensor: Tensor,
+    tensor: DlTensor,
 }
 
-/// (DLPack's code, bits) of each type.
+/// (DLPack's type code, bits) of each type.
 fn type_code(dtype: Dtype) -> (u8, u8) {
     let code = match dtype {
         Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => 0,
@@ -121,69 +121,69 @@ fn of_type_code(code: u8, bits: u8) -> Option<Dtype> {
     all.find(|dtype| type_code(*dtype) == (code, bits))
 }
 
-/// Memory that is lent.
-pub(crate) enum Lent {
+/// Memory lent to a borrower.
+pub(crate) enum LentMemory {
     Device(DeviceBuffer<u8>),
     Host { _bytes: Vec<u8> },
 }
 
-/// What a borrower has until it says that it is done.
-struct Owned(Lent);
+/// A borrower's share of the memory until its deleter call.
+struct LentMemoryOwner(LentMemory);
 
-impl Drop for Owned {
+impl Drop for LentMemoryOwner {
     fn drop(&mut self) {
-        let nothing = Lent::Host { _bytes: Vec::new() };
-        if let Lent::Device(memory) = std::mem::replace(&mut self.0, nothing) {
-            Batch::add(memory);
+        let nothing = LentMemory::Host { _bytes: Vec::new() };
+        if let LentMemory::Device(memory) = std::mem::replace(&mut self.0, nothing) {
+            ReturnBatch::add(memory);
         }
     }
 }
 
-/// Device memory of one context that borrowers are done with, though in which of their
-/// streams they have used it nobody says, and those may be gone. So it goes when all is done
-/// that the device was given before; a thread of ours waits for that, not the one in which a
-/// tensor happens to be collected: that one may be who is to stop a kernel.
-struct Batch {
+/// Device memory of one context that borrowers have returned. It is unknown in which of their
+/// streams they have used it, and those streams may be gone. So it is freed once all work that
+/// the device had before is done. One of our threads waits for that, not the thread that happens
+/// to collect a tensor, which may be the one that must stop a kernel.
+struct ReturnBatch {
     context: Context,
-    all: Vec<Returned>,
-    /// Its thread is in a call for the context.
+    all: Vec<ReturnedMemory>,
+    /// Its thread is in a driver call for the context.
     is_calling: bool,
 }
 
-struct Returned {
-    /// First, as dropping the memory may count it in its turn.
+struct ReturnedMemory {
+    /// First, as dropping the memory may count it again.
     _parked: Option<DeferredFrees>,
     _memory: DeviceBuffer<u8>,
 }
 
-/// Those that have a thread.
+/// The batches that have a thread.
 #[derive(Default)]
-struct Batches {
-    all: Vec<Batch>,
-    /// So many want no thread to begin a call.
+struct ReturnBatches {
+    all: Vec<ReturnBatch>,
+    /// Number of guards that prevent threads from starting a driver call.
     held: usize,
 }
 
-/// Between two attempts to wait for a context in which somebody captures.
-const PAUSE: Duration = Duration::from_millis(10);
-/// A thread stays so long for what comes next.
-const LINGER: Duration = Duration::from_secs(1);
-/// So long is waited for the calls of one, in a context that has failed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Interval between attempts to synchronise a context in which a capture runs.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// How long an idle thread waits for more memory.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for a running driver call, in a context that has failed.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-static BATCHES: Mutex<Batches> = Mutex::new(Batches {
+static BATCHES: Mutex<ReturnBatches> = Mutex::new(ReturnBatches {
     all: Vec::new(),
     held: 0,
 });
-/// What there is, who calls, or how many hold them has changed.
+/// Notified when memory, a driver call or a guard is added or removed.
 static CHANGED: Condvar = Condvar::new();
 
-impl Batch {
+impl ReturnBatch {
     fn add(memory: DeviceBuffer<u8>) {
         let context = memory.context().clone();
-        // Else the program has let go of nothing.
+        // Otherwise other owners remain, and nothing is freed.
         let is_free = memory.is_last();
-        let returned = Returned {
+        let returned = ReturnedMemory {
             _parked: is_free.then(|| context.count_deferred_free(memory.len() as u64)),
             _memory: memory,
         };
@@ -201,22 +201,25 @@ impl Batch {
         drop(batches);
         let thread = std::thread::Builder::new().name("fercuda-lent".into());
         let of = context.clone();
-        if thread.spawn(move || Self::look_after(&of, LINGER)).is_err() {
-            Self::look_after(&context, Duration::ZERO);
+        if thread
+            .spawn(move || Self::drain(&of, IDLE_TIMEOUT))
+            .is_err()
+        {
+            Self::drain(&context, Duration::ZERO);
         }
     }
 
-    /// Until nothing has come for so long.
-    fn look_after(context: &Context, linger: Duration) {
+    /// Frees returned memory until none has arrived for `linger`.
+    fn drain(context: &Context, linger: Duration) {
         while let Some(mut all) = Self::next(context, linger) {
-            // If the context has failed nothing runs there.
+            // If the context has failed, nothing runs there.
             let is_refused = context
                 .try_synchronize()
                 .is_err_and(|error| error.is_refusal());
             if !is_refused {
                 for it in all.drain(..) {
                     let end = || alive::end_without_python(it);
-                    // What was thrown may throw again when it is dropped.
+                    // Dropping the panic payload could panic again.
                     std::mem::forget(catch_unwind(AssertUnwindSafe(end)));
                 }
             }
@@ -228,13 +231,13 @@ impl Batch {
             drop(batches);
             CHANGED.notify_all();
             if is_refused {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(RETRY_INTERVAL);
             }
         }
     }
 
-    /// What there is to be given back, for which the calling thread may call the driver.
-    fn next(context: &Context, linger: Duration) -> Option<Vec<Returned>> {
+    /// Memory to be freed; the calling thread may call the driver for it.
+    fn next(context: &Context, linger: Duration) -> Option<Vec<ReturnedMemory>> {
         let began = Instant::now();
         let mut batches = alive::lock(&BATCHES);
         loop {
@@ -250,57 +253,57 @@ impl Batch {
                 batches.all.swap_remove(at);
                 return None;
             }
-            let changed = CHANGED.wait_timeout(batches, left.max(PAUSE));
+            let changed = CHANGED.wait_timeout(batches, left.max(RETRY_INTERVAL));
             batches = changed.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-/// As long as this is there, what borrowers return stays, and no thread of ours calls the
-/// driver for it.
-pub(crate) struct Quiet(());
+/// While this guard lives, returned memory is kept, and none of our threads calls the driver for
+/// it.
+pub(crate) struct PausedReturns(());
 
-/// Waits until none calls for a context, but not for ever.
-pub(crate) fn keep_quiet(context: &Context) -> Quiet {
+/// Waits until no thread calls the driver for a context, up to a time limit.
+pub(crate) fn pause_returns(context: &Context) -> PausedReturns {
     let mut batches = alive::lock(&BATCHES);
     batches.held += 1;
-    let calls = |batches: &mut Batches| {
+    let calls = |batches: &mut ReturnBatches| {
         let mut all = batches.all.iter();
         all.any(|it| it.is_calling && it.context == *context)
     };
-    drop(CHANGED.wait_timeout_while(batches, PATIENCE, calls));
-    Quiet(())
+    drop(CHANGED.wait_timeout_while(batches, CALL_TIMEOUT, calls));
+    PausedReturns(())
 }
 
-impl Drop for Quiet {
+impl Drop for PausedReturns {
     fn drop(&mut self) {
         alive::lock(&BATCHES).held -= 1;
         CHANGED.notify_all();
     }
 }
 
-/// A tensor that is to be lent.
-pub(crate) struct Loan {
-    pub(crate) memory: Lent,
-    /// Of its first element.
+/// A tensor to be lent.
+pub(crate) struct TensorLoan {
+    pub(crate) memory: LentMemory,
+    /// Address of its first element.
     pub(crate) address: u64,
     pub(crate) layout: Layout,
-    pub(crate) place: Place,
+    pub(crate) place: TensorDevice,
     pub(crate) device: u32,
     pub(crate) is_copy: bool,
 }
 
-/// What a capsule's tensor is made of.
-struct Owner<M> {
+/// The contents of a capsule.
+struct CapsuleOwner<M> {
     managed: M,
     extents: [[i64; MAX_RANK]; 2],
-    _memory: Kept<Owned>,
+    _memory: DetachedDrop<LentMemoryOwner>,
 }
 
-impl Loan {
-    fn tensor(&self) -> Tensor {
+impl TensorLoan {
+    fn tensor(&self) -> DlTensor {
         let (code, bits) = type_code(self.layout.dtype());
-        Tensor {
+        DlTensor {
             data: ptr::with_exposed_provenance_mut(self.address as usize),
             device_type: self.place.code(),
             device_id: self.device as c_int,
@@ -324,17 +327,17 @@ impl Loan {
         extents
     }
 
-    /// A capsule with it, which whoever takes it renames.
+    /// A capsule with the tensor; the consumer renames it.
     ///
     /// # Errors
     /// Python's, of making a capsule.
     pub(crate) fn capsule(self, py: Python<'_>, is_versioned: bool) -> PyResult<Py<PyAny>> {
         let (tensor, extents) = (self.tensor(), self.extents());
         let flags = if self.is_copy { IS_COPIED } else { 0 };
-        let memory = Kept::new(Owned(self.memory));
+        let memory = DetachedDrop::new(LentMemoryOwner(self.memory));
         let (raw, name): (*mut c_void, _) = if is_versioned {
-            let owner = Box::leak(Box::new(Owner {
-                managed: ManagedVersioned {
+            let owner = Box::leak(Box::new(CapsuleOwner {
+                managed: DlManagedTensorVersioned {
                     major: VERSION.0,
                     minor: VERSION.1,
                     manager: ptr::null_mut(),
@@ -347,14 +350,14 @@ impl Loan {
             }));
             owner.managed.tensor.shape = owner.extents[0].as_mut_ptr();
             owner.managed.tensor.strides = owner.extents[1].as_mut_ptr();
-            let owner: *mut Owner<ManagedVersioned> = owner;
-            // SAFETY: the box that was just made.
+            let owner: *mut CapsuleOwner<DlManagedTensorVersioned> = owner;
+            // SAFETY: the box was just made.
             unsafe { (*owner).managed.manager = owner.cast() };
             // SAFETY: as above.
             (unsafe { &raw mut (*owner).managed }.cast(), VERSIONED)
         } else {
-            let owner = Box::leak(Box::new(Owner {
-                managed: Managed {
+            let owner = Box::leak(Box::new(CapsuleOwner {
+                managed: DlManagedTensor {
                     tensor,
                     manager: ptr::null_mut(),
                     deleter: Some(end_plain),
@@ -364,45 +367,53 @@ impl Loan {
             }));
             owner.managed.tensor.shape = owner.extents[0].as_mut_ptr();
             owner.managed.tensor.strides = owner.extents[1].as_mut_ptr();
-            let owner: *mut Owner<Managed> = owner;
-            // SAFETY: the box that was just made.
+            let owner: *mut CapsuleOwner<DlManagedTensor> = owner;
+            // SAFETY: the box was just made.
             unsafe { (*owner).managed.manager = owner.cast() };
             // SAFETY: as above.
             (unsafe { &raw mut (*owner).managed }.cast(), PLAIN)
         };
-        // SAFETY: not null, and the name is static; the destructor knows both.
+        // SAFETY: not null, and the name is static; the destructor handles both names.
         let capsule = unsafe { ffi::PyCapsule_New(raw, name.as_ptr(), Some(end_capsule)) };
         if capsule.is_null() {
-            // SAFETY: nobody else has heard of it.
+            // SAFETY: nothing else has the pointer yet.
             unsafe { delete(raw, is_versioned) };
             return Err(PyErr::fetch(py));
         }
-        // SAFETY: a new reference, which is ours.
+        // SAFETY: a new reference, which we own.
         Ok(unsafe { Bound::from_owned_ptr(py, capsule) }.unbind())
     }
 }
 
-unsafe extern "C" fn end_plain(managed: *mut Managed) {
+unsafe extern "C" fn end_plain(managed: *mut DlManagedTensor) {
     // SAFETY: `capsule` made it and the box around it, and a deleter is called once.
-    let end = || drop(unsafe { Box::from_raw((*managed).manager.cast::<Owner<Managed>>()) });
-    drop(catch_unwind(AssertUnwindSafe(end)));
-}
-
-unsafe extern "C" fn end_versioned(managed: *mut ManagedVersioned) {
     let end = || {
-        // SAFETY: `capsule` made it and the box around it, and a deleter is called once.
-        drop(unsafe { Box::from_raw((*managed).manager.cast::<Owner<ManagedVersioned>>()) });
+        drop(unsafe { Box::from_raw((*managed).manager.cast::<CapsuleOwner<DlManagedTensor>>()) })
     };
     drop(catch_unwind(AssertUnwindSafe(end)));
 }
 
-/// Calls the deleter of a tensor, which need not have one.
+unsafe extern "C" fn end_versioned(managed: *mut DlManagedTensorVersioned) {
+    let end = || {
+        // SAFETY: `capsule` made it and the box around it, and a deleter is called once.
+        drop(unsafe {
+            Box::from_raw(
+                (*managed)
+                    .manager
+                    .cast::<CapsuleOwner<DlManagedTensorVersioned>>(),
+            )
+        });
+    };
+    drop(catch_unwind(AssertUnwindSafe(end)));
+}
+
+/// Calls a tensor's deleter, if it has one.
 ///
 /// # Safety
 /// `raw` is such a tensor, and not used after this.
 unsafe fn delete(raw: *mut c_void, is_versioned: bool) {
     if is_versioned {
-        let managed = raw.cast::<ManagedVersioned>();
+        let managed = raw.cast::<DlManagedTensorVersioned>();
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(deleter) = (*managed).deleter {
@@ -410,7 +421,7 @@ unsafe fn delete(raw: *mut c_void, is_versioned: bool) {
             }
         }
     } else {
-        let managed = raw.cast::<Managed>();
+        let managed = raw.cast::<DlManagedTensor>();
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(deleter) = (*managed).deleter {
@@ -420,10 +431,10 @@ unsafe fn delete(raw: *mut c_void, is_versioned: bool) {
     }
 }
 
-/// The destructor of our capsules.
+/// Destructor of our capsules.
 unsafe extern "C" fn end_capsule(capsule: *mut ffi::PyObject) {
     for (name, is_versioned) in [(PLAIN, false), (VERSIONED, true)] {
-        // SAFETY: Python gives the capsule; under this name nobody took the tensor.
+        // SAFETY: Python passes the capsule; under this name the tensor was not consumed.
         unsafe {
             if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
                 let raw = ffi::PyCapsule_GetPointer(capsule, name.as_ptr());
@@ -433,39 +444,39 @@ unsafe extern "C" fn end_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A tensor that somebody lends us, until this is dropped, in whatever thread.
-pub(crate) struct Borrowed {
+/// A borrowed tensor, returned when this is dropped, in any thread.
+pub(crate) struct BorrowedTensor {
     raw: *mut c_void,
     is_versioned: bool,
     pub(crate) address: u64,
     pub(crate) layout: Layout,
-    pub(crate) place: Place,
+    pub(crate) place: TensorDevice,
     pub(crate) device: u32,
     pub(crate) is_read_only: bool,
 }
 
-// SAFETY: DLPack lets a deleter be called in any thread; of the rest nothing is a
-// thread's.
-unsafe impl Send for Borrowed {}
-// SAFETY: shared, it is only read.
-unsafe impl Sync for Borrowed {}
+// SAFETY: DLPack allows a deleter to be called in any thread; the rest is not tied to a
+// thread.
+unsafe impl Send for BorrowedTensor {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for BorrowedTensor {}
 
-impl Drop for Borrowed {
+impl Drop for BorrowedTensor {
     fn drop(&mut self) {
-        let (raw, is_versioned) = (Raw(self.raw), self.is_versioned);
-        // A lender's deleter may be one of Python's objects.
+        let (raw, is_versioned) = (DlPointer(self.raw), self.is_versioned);
+        // The deleter may be a Python object.
         alive::with_python(move |_| {
             let raw = raw;
-            // SAFETY: it was taken from its capsule, and this is its one end.
+            // SAFETY: it was consumed from its capsule, and this is its only deleter call.
             unsafe { delete(raw.0, is_versioned) };
         });
     }
 }
 
-struct Raw(*mut c_void);
+struct DlPointer(*mut c_void);
 
-impl Borrowed {
-    /// Its elements' bytes, side by side, of a tensor that the host can read.
+impl BorrowedTensor {
+    /// The bytes of a host-readable tensor's elements, in order.
     pub(crate) fn gather(&self) -> Vec<u8> {
         let size = self.layout.dtype().bytes() as usize;
         let count = self.layout.len();
@@ -476,13 +487,13 @@ impl Borrowed {
             if count == 0 {
                 return bytes;
             }
-            // SAFETY: the lender's promise: so many elements lie there.
+            // SAFETY: the lender guarantees that so many elements are there.
             return unsafe { std::slice::from_raw_parts(base, size * count as usize) }.to_vec();
         }
         for _ in 0..count {
             let offset = at.iter().zip(self.layout.strides());
             let offset: i64 = offset.map(|(at, stride)| *at as i64 * stride).sum();
-            // SAFETY: the lender's promise: an element lies there.
+            // SAFETY: the lender guarantees that an element is there.
             let element = unsafe {
                 std::slice::from_raw_parts(base.offset(offset as isize * size as isize), size)
             };
@@ -499,34 +510,33 @@ impl Borrowed {
     }
 }
 
-/// Asks an object for its tensor. `stream` is what its memory is to be ready in, if it
-/// is a device's.
+/// Imports an object's tensor. `stream` is the stream in which device memory must be ready.
 ///
 /// # Errors
-/// `DtypeError` if it has none, or one of a type that we have not; `LayoutError` for
-/// a layout that there cannot be; what the object raises.
-pub(crate) fn borrow(object: &Bound<'_, PyAny>, stream: usize) -> PyResult<Borrowed> {
+/// `DtypeError` if it has none, or one of an unknown type; `LayoutError` for an invalid layout;
+/// exceptions of the object.
+pub(crate) fn borrow(object: &Bound<'_, PyAny>, stream: usize) -> PyResult<BorrowedTensor> {
     let py = object.py();
     let asked = object.getattr("__dlpack_device__");
     let asked = asked.map_err(|_| {
         let class = object.get_type();
         errors::dtype(
             py,
-            format!("{class} has no __dlpack_device__\ntry: an array that speaks DLPack, or upload of its bytes"),
+            format!("{class} has no __dlpack_device__\ntry: an array that supports DLPack, or upload() of its bytes"),
         )
     })?;
-    // A number or an enumerator of one.
+    // An integer, or an enumerator with an integer value.
     let (code, device): (Bound<'_, PyAny>, i64) = asked.call0()?.extract()?;
     let code: c_int = code
         .call_method0("__int__")
         .or_else(|_| code.getattr("value"))?
         .extract()?;
-    let Some(place) = Place::of_code(code) else {
+    let Some(place) = TensorDevice::of_code(code) else {
         return Err(errors::layout(
             py,
             format!(
-                "memory of DLPack's device type {code} is not the host's (1), CUDA's (2, 13) or pinned (3)\n\
-                 try: a copy of it on one of these"
+                "DLPack device type {code} is not host (1), CUDA (2, 13) or pinned (3) memory\n\
+                 try: a copy in one of these"
             ),
         ));
     };
@@ -537,7 +547,7 @@ pub(crate) fn borrow(object: &Bound<'_, PyAny>, stream: usize) -> PyResult<Borro
     let ask = object.getattr("__dlpack__")?;
     keywords.set_item("max_version", VERSION)?;
     let capsule = match ask.call((), Some(&keywords)) {
-        // Who speaks an older version knows no versions.
+        // Objects with an older DLPack do not know `max_version`.
         Err(error) if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => {
             keywords.del_item("max_version")?;
             ask.call((), Some(&keywords))?
@@ -547,8 +557,8 @@ pub(crate) fn borrow(object: &Bound<'_, PyAny>, stream: usize) -> PyResult<Borro
     take(&capsule, device)
 }
 
-/// Takes the tensor out of a capsule.
-fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<Borrowed> {
+/// Consumes the tensor in a capsule.
+fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<BorrowedTensor> {
     let py = capsule.py();
     let names = [
         (PLAIN, PLAIN_USED, false),
@@ -559,17 +569,17 @@ fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<Borrowed> {
         if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) } == 0 {
             continue;
         }
-        // SAFETY: as above; it is not null, since it is valid.
+        // SAFETY: as above; it is not null, since the capsule is valid.
         let raw = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()) };
         let flags = if is_versioned {
-            // SAFETY: what the name says.
-            let managed = unsafe { &*raw.cast::<ManagedVersioned>() };
+            // SAFETY: the name identifies the type.
+            let managed = unsafe { &*raw.cast::<DlManagedTensorVersioned>() };
             if managed.major != VERSION.0 {
-                // Not taken: the capsule's destructor gives it back.
+                // Not consumed: the capsule's destructor returns it.
                 return Err(errors::layout(
                     py,
                     format!(
-                        "a tensor of DLPack {}.{}, and {}.{} is spoken here\ntry: a version of its library of the same first number",
+                        "the tensor has DLPack version {}.{}, but {}.{} is supported\ntry: a version of its library with the same major DLPack version",
                         managed.major, managed.minor, VERSION.0, VERSION.1
                     ),
                 ));
@@ -578,20 +588,20 @@ fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<Borrowed> {
         } else {
             0
         };
-        // SAFETY: as above, and it was not taken before.
+        // SAFETY: as above, and it was not consumed before.
         let tensor = unsafe {
             match is_versioned {
-                true => &(*raw.cast::<ManagedVersioned>()).tensor,
-                false => &(*raw.cast::<Managed>()).tensor,
+                true => &(*raw.cast::<DlManagedTensorVersioned>()).tensor,
+                false => &(*raw.cast::<DlManagedTensor>()).tensor,
             }
         };
         let (layout, place) = read(py, tensor)?;
         let address = tensor.data.expose_provenance() as u64 + tensor.byte_offset;
-        // SAFETY: as above; who renames it owns the tensor.
+        // SAFETY: as above; renaming the capsule transfers the tensor.
         if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } != 0 {
             return Err(PyErr::fetch(py));
         }
-        return Ok(Borrowed {
+        return Ok(BorrowedTensor {
             raw,
             is_versioned,
             address,
@@ -603,44 +613,44 @@ fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<Borrowed> {
     }
     Err(errors::layout(
         py,
-        "__dlpack__ gave no capsule with a tensor, or one that was taken\ntry: to ask again; each is good once",
+        "__dlpack__ returned no capsule, or a consumed one\ntry: call __dlpack__ again; each capsule can be consumed once",
     ))
 }
 
-fn read(py: Python<'_>, tensor: &Tensor) -> PyResult<(Layout, Place)> {
+fn read(py: Python<'_>, tensor: &DlTensor) -> PyResult<(Layout, TensorDevice)> {
     let (code, bits, lanes) = (tensor.code, tensor.bits, tensor.lanes);
     let dtype = of_type_code(code, bits).filter(|_| lanes == 1);
     let dtype = dtype.ok_or_else(|| {
         errors::dtype(
             py,
-            format!("no dtype here is DLPack's {bits} bits of code {code} in {lanes} lanes\ntry: a cast to one that is"),
+            format!("unsupported DLPack type: code {code}, {bits} bits, {lanes} lanes\ntry: a cast to a supported dtype"),
         )
     })?;
     let rank = usize::try_from(tensor.rank).unwrap_or(usize::MAX);
     if rank > MAX_RANK {
         return Err(errors::layout(
             py,
-            format!("{rank} dimensions are more than the {MAX_RANK} there can be\ntry: reshape it"),
+            format!("{rank} dimensions; the maximum is {MAX_RANK}\ntry: reshape it"),
         ));
     }
     let extents = |from: *const i64| match rank {
         0 => &[][..],
-        // SAFETY: DLPack's promise: as many as there are dimensions.
+        // SAFETY: DLPack guarantees as many entries as there are dimensions.
         rank => unsafe { std::slice::from_raw_parts(from, rank) },
     };
     let shape: Result<Vec<u64>, _> = extents(tensor.shape)
         .iter()
         .map(|len| u64::try_from(*len))
         .collect();
-    let shape = shape.map_err(|_| errors::layout(py, "a dimension of a negative length"))?;
+    let shape = shape.map_err(|_| errors::layout(py, "a dimension has a negative length"))?;
     let layout = match tensor.strides.is_null() {
         true => Layout::contiguous(dtype, &shape),
         false => Layout::strided(dtype, &shape, extents(tensor.strides)),
     };
     let layout = layout.map_err(|error| errors::layout(py, error))?;
-    let place = Place::of_code(tensor.device_type);
+    let place = TensorDevice::of_code(tensor.device_type);
     Ok((
         layout,
-        place.ok_or_else(|| errors::layout(py, "memory of an unknown kind"))?,
+        place.ok_or_else(|| errors::layout(py, "unknown kind of memory"))?,
     ))
 }

@@ -1,5 +1,5 @@
-//! What went wrong, as Python's exceptions: the classes are `fercuda_runtime.errors`',
-//! the figures their attributes.
+//! Conversion of errors to Python exceptions: the classes are `fercuda_runtime.errors`', their
+//! attributes the numbers.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use pyo3::prelude::*;
 
 use crate::{alive, allocator};
 
-/// An exception that is being made.
-struct Made<'py> {
+/// Builder of an exception.
+struct ExceptionBuilder<'py> {
     class: &'static str,
     message: String,
     figures: Vec<(&'static str, Bound<'py, PyAny>)>,
     py: Python<'py>,
 }
 
-impl<'py> Made<'py> {
+impl<'py> ExceptionBuilder<'py> {
     fn new(py: Python<'py>, class: &'static str, message: impl ToString) -> Self {
         Self {
             class,
@@ -52,9 +52,9 @@ impl<'py> Made<'py> {
     }
 }
 
-/// An exception of a class with nothing but a message.
+/// An exception of a class that only has a message.
 pub(crate) fn plain(py: Python<'_>, class: &'static str, message: impl ToString) -> PyErr {
-    Made::new(py, class, message).raise()
+    ExceptionBuilder::new(py, class, message).raise()
 }
 
 pub(crate) fn layout(py: Python<'_>, message: impl ToString) -> PyErr {
@@ -68,31 +68,31 @@ pub(crate) fn dtype(py: Python<'_>, message: impl ToString) -> PyErr {
 pub(crate) fn forked(py: Python<'_>, process: u32) -> PyErr {
     let here = std::process::id();
     let message = format!(
-        "process {here} was forked from {process}, which has the device\n\
-         try: multiprocessing's \"spawn\", or to import fercuda_runtime only after the fork"
+        "process {here} was forked from {process}, which uses the device\n\
+         try: multiprocessing's \"spawn\", or import fercuda_runtime only after the fork"
     );
-    let made = Made::new(py, "ForkedError", message);
+    let made = ExceptionBuilder::new(py, "ForkedError", message);
     made.with("process", process).raise()
 }
 
-/// A plan that there cannot be.
+/// The exception of an invalid plan.
 pub(crate) fn plan(py: Python<'_>, error: &IgnitionError) -> PyErr {
     plain(py, "PlanError", error)
 }
 
-/// An expression that is wrong, but not at a place of its text.
+/// The exception of an invalid expression, without a position in its text.
 pub(crate) fn expression(py: Python<'_>, message: impl ToString) -> PyErr {
-    Made::new(py, "ExpressionError", message).raise()
+    ExceptionBuilder::new(py, "ExpressionError", message).raise()
 }
 
-/// One that cannot be given to the compiler.
+/// The exception of an expression that the compiler does not accept.
 pub(crate) fn graph(py: Python<'_>, error: &jit::GraphError) -> PyErr {
     expression(py, error)
 }
 
-/// One whose text is wrong.
+/// The exception of a syntax error.
 pub(crate) fn text(py: Python<'_>, error: &jit::text::TextError) -> PyErr {
-    let made = Made::new(py, "ExpressionError", error);
+    let made = ExceptionBuilder::new(py, "ExpressionError", error);
     made.with("line", error.line)
         .with("column", error.column)
         .raise()
@@ -101,7 +101,7 @@ pub(crate) fn text(py: Python<'_>, error: &jit::text::TextError) -> PyErr {
 /// A time limit in seconds.
 ///
 /// # Errors
-/// `ConfigError` for one that is none.
+/// `ConfigError` for an invalid one.
 pub(crate) fn time_limit(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let limit = |seconds| {
         Duration::try_from_secs_f64(seconds).map_err(|error| {
@@ -112,10 +112,10 @@ pub(crate) fn time_limit(py: Python<'_>, seconds: Option<f64>) -> PyResult<Optio
     seconds.map(limit).transpose()
 }
 
-/// Runs work of a dispatcher's without the interpreter's lock.
+/// Runs a dispatcher's work without the GIL.
 ///
 /// # Errors
-/// `ForkedError`; that of the work.
+/// `ForkedError`; the error of the work.
 pub(crate) fn dispatch<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, DispatchError> + Send,
@@ -124,10 +124,10 @@ pub(crate) fn dispatch<R: Send>(
     py.detach(work).map_err(|error| of_dispatch(py, &error))
 }
 
-/// Runs work without the interpreter's lock.
+/// Runs work without the GIL.
 ///
 /// # Errors
-/// `ForkedError`; that of the work.
+/// `ForkedError`; the error of the work.
 pub(crate) fn run<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> fercuda_runtime::Result<R> + Send,
@@ -136,16 +136,16 @@ pub(crate) fn run<R: Send>(
     py.detach(work).map_err(|error| raise(py, &error))
 }
 
-type Held = (String, u64, u64);
+type HolderRow = (String, u64, u64);
 
-pub(crate) fn held(holders: &[Holder]) -> Vec<Held> {
+pub(crate) fn held(holders: &[Holder]) -> Vec<HolderRow> {
     let one = |it: &Holder| (it.tenant.clone(), it.pooled_bytes, it.governed_bytes);
     holders.iter().map(one).collect()
 }
 
 /// The exception of an error of the runtime.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    let made = |class| Made::new(py, class, error);
+    let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         Error::Cuda(error) => return of_cuda(py, error),
         Error::Stale(_) => made("StaleHandleError"),
@@ -235,7 +235,10 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     made.raise()
 }
 
-fn figures_of_memory<'py>(made: Made<'py>, error: &cuda::Error) -> Made<'py> {
+fn figures_of_memory<'py>(
+    made: ExceptionBuilder<'py>,
+    error: &cuda::Error,
+) -> ExceptionBuilder<'py> {
     let cuda::Error::OutOfMemory(figures) = error else {
         return made;
     };
@@ -246,18 +249,17 @@ fn figures_of_memory<'py>(made: Made<'py>, error: &cuda::Error) -> Made<'py> {
         .with("parked_bytes", figures.deferred_free_bytes)
 }
 
-/// The exception of an error of the driver's, or of the layer above it.
+/// The exception of an error of the driver, or of the layer above it.
 pub(crate) fn of_cuda(py: Python<'_>, error: &cuda::Error) -> PyErr {
-    let made = |class| Made::new(py, class, error);
+    let made = |class| ExceptionBuilder::new(py, class, error);
     let code = error.code().map(|code| code.0);
     let name = error.code().and_then(|code| code.name());
     let answered = |class| made(class).with("code", code).with("code_name", name);
     let made = match error {
         _ if error.is_sticky() => answered("DeviceFaultError"),
         cuda::Error::NoDriver(_) | cuda::Error::NoDevice { .. } => made("NoDeviceError"),
-        cuda::Error::OutOfMemory(_) => {
-            figures_of_memory(made("OutOfMemoryError"), error).with("holders", Vec::<Held>::new())
-        }
+        cuda::Error::OutOfMemory(_) => figures_of_memory(made("OutOfMemoryError"), error)
+            .with("holders", Vec::<HolderRow>::new()),
         cuda::Error::Load(load) => answered("ModuleError").with("log", &*load.log),
         cuda::Error::Image(_) => made("ModuleError"),
         cuda::Error::Arguments(given) => made("ArgumentsError")
@@ -272,9 +274,9 @@ pub(crate) fn of_cuda(py: Python<'_>, error: &cuda::Error) -> PyErr {
     made.raise()
 }
 
-/// The exception of a graph that is not captured, kept or replayed.
+/// The exception of a graph that failed to be captured, kept or replayed.
 fn of_graph(py: Python<'_>, error: &GraphError) -> PyErr {
-    let made = |class| Made::new(py, class, error);
+    let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         GraphError::Cuda(error) => return of_cuda(py, error),
         GraphError::Limit(error) => return raise(py, error),
@@ -293,9 +295,9 @@ fn of_graph(py: Python<'_>, error: &GraphError) -> PyErr {
     made.raise()
 }
 
-/// The exception of a dispatcher that does not start, take a task or end.
+/// The exception of a dispatcher that failed to start, accept a task or stop.
 fn of_dispatch(py: Python<'_>, error: &DispatchError) -> PyErr {
-    let made = |class| Made::new(py, class, error);
+    let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         DispatchError::Cuda(error) => return of_cuda(py, error),
         DispatchError::Session(error) => return raise(py, error),
@@ -314,7 +316,7 @@ fn of_dispatch(py: Python<'_>, error: &DispatchError) -> PyErr {
     made.raise()
 }
 
-/// The exception of a task that gave no result.
+/// The exception of a failed task.
 pub(crate) fn task(
     py: Python<'_>,
     task: StandardTask,
@@ -326,7 +328,7 @@ pub(crate) fn task(
         TaskError::Failed => format!("task {name}: its spans do not fit\ntry: {}", task.asks()),
         error => format!("task {name}: {error}"),
     };
-    let made = |class| Made::new(py, class, &message);
+    let made = |class| ExceptionBuilder::new(py, class, &message);
     let made = match error {
         TaskError::Cancelled => made("TaskCancelledError"),
         TaskError::Stopped => made("DispatcherStoppedError"),
@@ -338,9 +340,9 @@ pub(crate) fn task(
     made.with("task", name).raise()
 }
 
-/// The exception of a kernel of Triton's that is not loaded or not launched.
+/// The exception of a Triton kernel that failed to load or launch.
 pub(crate) fn of_triton(py: Python<'_>, error: &TritonError) -> PyErr {
-    let made = |class| Made::new(py, class, error);
+    let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         TritonError::Cuda(error) => return of_cuda(py, error),
         TritonError::Session(error) => return raise(py, error),

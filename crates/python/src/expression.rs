@@ -1,8 +1,8 @@
 //! Expressions over a session's buffers, as text.
 //!
-//! Invariant: what is wrong with a text, or with what it is given, is said before there is
-//! memory for what comes of it. Elsewhere: the text (`fercuda_jit::text`), what is compiled
-//! and kept (`fercuda_jit`).
+//! Invariant: errors in the text or in its inputs are raised before memory is allocated for the
+//! outputs. Elsewhere: the syntax (`fercuda_jit::text`), compiling and caching
+//! (`fercuda_jit`).
 
 use fercuda_runtime::jit::{Graph, text};
 use fercuda_runtime::{BufferId, Layout, Regime, Session};
@@ -12,17 +12,17 @@ use pyo3::types::PyDict;
 use crate::buffer::PyBuffer;
 use crate::errors;
 
-/// A text with what it is said of, read and checked.
+/// A parsed and validated expression with its input buffers.
 pub(crate) struct Expression {
     pub(crate) graph: Graph,
     pub(crate) inputs: Vec<BufferId>,
-    /// What there is already for each output.
+    /// Existing buffers for outputs.
     into: Vec<Option<Py<PyBuffer>>>,
 }
 
 impl Expression {
     /// # Errors
-    /// `ExpressionError`; `ArgumentsError` for what is no buffer.
+    /// `ExpressionError`; `ArgumentsError` for a value that is not a buffer.
     pub(crate) fn read(
         py: Python<'_>,
         text: &str,
@@ -69,8 +69,8 @@ impl Expression {
         })
     }
 
-    /// Gives a buffer for each output to `work`, in their order, new ones where there are
-    /// none; and all by their names.
+    /// Calls `work` with a buffer for each output, in order, new ones where none is given; returns
+    /// all of them by name.
     pub(crate) fn evaluate<'py>(
         self,
         py: Python<'py>,
@@ -88,7 +88,7 @@ impl Expression {
             .collect();
         let made = errors::run(py, || {
             for id in &inputs {
-                // Before there is memory for anything.
+                // Before any memory is allocated.
                 session.layout(*id)?;
             }
             let (mut made, mut outputs) = (Vec::new(), Vec::new());
@@ -119,7 +119,7 @@ fn made_for(session: &Session, layout: Layout) -> fercuda_runtime::Result<PyBuff
     PyBuffer::new(session, session.alloc(layout, Regime::Pool)?, None)
 }
 
-/// Buffers by their names.
+/// Buffers by name.
 fn named<'py>(
     what: &str,
     given: Option<&Bound<'py, PyDict>>,

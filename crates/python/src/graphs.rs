@@ -1,12 +1,11 @@
-//! Graphs of a session's, by keys, and captures of them.
+//! A session's graph cache, and captures.
 //!
-//! A capture belongs to the thread in which it began, and a `with` may end in another one. So
-//! what its body gives is looked up and held at once, and captured all together when it ends.
+//! A CUDA capture belongs to the thread in which it began, but a `with` may end in another one.
+//! So calls in its body are validated and held at once, and captured together at its end.
 //!
-//! Invariants: while a body runs nothing is captured, so whatever it raises, and whatever
-//! other threads do, there is nothing to be undone. A key that was invalidated since the body
-//! began keeps no graph. Elsewhere: the cache (`fercuda_runtime`), what a launch takes
-//! (`kernels`).
+//! Invariants: nothing is captured while a body runs, so whatever it raises, and whatever other
+//! threads do, nothing has to be undone. A key that was invalidated since the body began keeps
+//! no graph. Elsewhere: the cache (`fercuda_runtime`), launch arguments (`kernels`).
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -19,12 +18,12 @@ use fercuda_runtime::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::alive::{self, Kept, lock};
+use crate::alive::{self, DetachedDrop, lock};
 use crate::errors;
 use crate::expression::Expression;
 use crate::kernels::PyFunction;
 
-/// What a graph is kept under. See the stubs.
+/// The key of a graph. See the stubs.
 #[pyclass(
     frozen,
     eq,
@@ -35,11 +34,11 @@ use crate::kernels::PyFunction;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PyGraphKey {
     generation: u64,
-    parts: Arc<[Part]>,
+    parts: Arc<[KeyPart]>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
-enum Part {
+enum KeyPart {
     Number(i128),
     Text(Box<str>),
 }
@@ -55,8 +54,8 @@ impl fmt::Debug for PyGraphKey {
         f.write_str("GraphKey(")?;
         for part in &*self.parts {
             match part {
-                Part::Number(number) => write!(f, "{number}, ")?,
-                Part::Text(text) => write!(f, "{text:?}, ")?,
+                KeyPart::Number(number) => write!(f, "{number}, ")?,
+                KeyPart::Text(text) => write!(f, "{text:?}, ")?,
             }
         }
         write!(f, "generation={})", self.generation)
@@ -67,16 +66,16 @@ impl PyGraphKey {
     fn of(generation: u64, parts: &Bound<'_, PyTuple>) -> PyResult<Self> {
         let part = |part: Bound<'_, PyAny>| {
             if let Ok(text) = part.extract::<String>() {
-                return Ok(Part::Text(text.into()));
+                return Ok(KeyPart::Text(text.into()));
             }
             if let Ok(number) = part.extract::<i64>() {
-                return Ok(Part::Number(number.into()));
+                return Ok(KeyPart::Number(number.into()));
             }
             if let Ok(number) = part.extract::<u64>() {
-                return Ok(Part::Number(number.into()));
+                return Ok(KeyPart::Number(number.into()));
             }
             let what = format!(
-                "{} is no part of a key\ntry: str, or int of 64 bits",
+                "{} cannot be part of a key\ntry: str, or int of 64 bits",
                 part.repr()?
             );
             Err(errors::plain(part.py(), "ConfigError", what))
@@ -87,7 +86,7 @@ impl PyGraphKey {
         })
     }
 
-    /// A key as it is, or of its parts.
+    /// A key as it is, or built from its parts.
     fn read(given: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(key) = given.cast::<Self>() {
             return Ok(key.get().clone());
@@ -114,12 +113,12 @@ impl PyGraphKey {
 
     #[getter]
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let part = |part: &Part| match part {
-            Part::Number(number) => match i64::try_from(*number) {
+        let part = |part: &KeyPart| match part {
+            KeyPart::Number(number) => match i64::try_from(*number) {
                 Ok(number) => Ok(number.into_pyobject(py)?.into_any()),
                 Err(_) => Ok((*number as u64).into_pyobject(py)?.into_any()),
             },
-            Part::Text(text) => Ok(text.into_pyobject(py)?.into_any()),
+            KeyPart::Text(text) => Ok(text.into_pyobject(py)?.into_any()),
         };
         let parts = self.parts.iter().map(part).collect::<PyResult<Vec<_>>>()?;
         PyTuple::new(py, parts)
@@ -130,7 +129,7 @@ impl PyGraphKey {
     }
 }
 
-/// What has become of a capture. See the stubs.
+/// Result of a capture. See the stubs.
 #[pyclass(
     frozen,
     get_all,
@@ -171,7 +170,7 @@ impl PyGraphRecord {
     }
 }
 
-/// How long a replay took. See the stubs.
+/// Timing of a replay. See the stubs.
 #[pyclass(
     frozen,
     get_all,
@@ -199,7 +198,7 @@ impl PyGraphTimes {
     }
 }
 
-/// What a cache has and has done. See the stubs.
+/// Counters of a cache. See the stubs.
 #[pyclass(
     frozen,
     get_all,
@@ -230,14 +229,14 @@ impl PyGraphStatistics {
 /// A cache of graphs. See the stubs.
 #[pyclass(frozen, weakref, name = "Graphs", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyGraphs {
-    session: Kept<Session>,
-    graphs: Kept<Graphs<PyGraphKey>>,
-    bodies: Mutex<Bodies>,
+    session: DetachedDrop<Session>,
+    graphs: DetachedDrop<Graphs<PyGraphKey>>,
+    bodies: Mutex<OpenCaptures>,
 }
 
-/// Captures whose bodies run: by number, with the key, and whether that was invalidated.
+/// Captures with a running body: number, key, and whether the key was invalidated.
 #[derive(Default)]
-struct Bodies {
+struct OpenCaptures {
     last: u64,
     all: Vec<(u64, PyGraphKey, bool)>,
 }
@@ -245,8 +244,8 @@ struct Bodies {
 impl PyGraphs {
     pub(crate) fn new(session: &Session, budget: Budget) -> Result<Self> {
         Ok(Self {
-            graphs: Kept::new(session.graphs(budget)?),
-            session: Kept::new(session.clone()),
+            graphs: DetachedDrop::new(session.graphs(budget)?),
+            session: DetachedDrop::new(session.clone()),
             bodies: Mutex::default(),
         })
     }
@@ -259,7 +258,7 @@ impl PyGraphs {
         number
     }
 
-    /// Whether the key of a body that runs was invalidated meanwhile.
+    /// Whether the key of a running body was invalidated meanwhile.
     fn is_invalidated(&self, number: u64) -> bool {
         let bodies = lock(&self.bodies);
         bodies
@@ -272,8 +271,8 @@ impl PyGraphs {
         lock(&self.bodies).all.retain(|(it, ..)| *it != number);
     }
 
-    /// To be said before the cache is told: what begins to be captured in between is
-    /// found there.
+    /// Must be called before the cache is invalidated: a capture that begins in between is found
+    /// there.
     fn mark(&self, which: impl Fn(&PyGraphKey) -> bool) {
         for (_, key, gone) in &mut lock(&self.bodies).all {
             *gone |= which(key);
@@ -288,7 +287,7 @@ impl PyGraphs {
         Ok(PyCapture {
             graphs: slf.clone().unbind(),
             key: PyGraphKey::read(key)?,
-            phase: Mutex::new(Phase::Fresh),
+            phase: Mutex::new(CapturePhase::Fresh),
         })
     }
 
@@ -365,16 +364,16 @@ impl PyGraphs {
     }
 }
 
-/// Work that is to be captured, with all it needs.
-enum Step {
+/// Work to be captured, with its arguments.
+enum CapturedWork {
     Launch(PreparedLaunch),
     Evaluate(Evaluation),
 }
 
-enum Phase {
+enum CapturePhase {
     Fresh,
     /// The body runs, under this number.
-    Open(u64, Vec<Kept<Step>>),
+    Open(u64, Vec<DetachedDrop<CapturedWork>>),
     Over(Option<PyGraphRecord>),
 }
 
@@ -383,25 +382,25 @@ enum Phase {
 pub(crate) struct PyCapture {
     graphs: Py<PyGraphs>,
     key: PyGraphKey,
-    phase: Mutex<Phase>,
+    phase: Mutex<CapturePhase>,
 }
 
 impl PyCapture {
     fn check_open(&self, py: Python<'_>) -> PyResult<()> {
         let phase = lock(&self.phase);
         let what = match &*phase {
-            Phase::Open(..) => return Ok(()),
-            Phase::Fresh => "has not begun\ntry: `with graphs.capture(key) as capture:`",
-            Phase::Over(_) => "is over\ntry: another one",
+            CapturePhase::Open(..) => return Ok(()),
+            CapturePhase::Fresh => "has not begun\ntry: `with graphs.capture(key) as capture:`",
+            CapturePhase::Over(_) => "is over\ntry: a new capture",
         };
         let what = format!("the capture of {:?} {what}", self.key);
         Err(errors::plain(py, "GraphError", what))
     }
 
-    fn add(&self, py: Python<'_>, step: Step) -> PyResult<()> {
+    fn add(&self, py: Python<'_>, step: CapturedWork) -> PyResult<()> {
         self.check_open(py)?;
-        let step = Kept::new(step);
-        if let Phase::Open(_, steps) = &mut *lock(&self.phase) {
+        let step = DetachedDrop::new(step);
+        if let CapturePhase::Open(_, steps) = &mut *lock(&self.phase) {
             steps.push(step);
         }
         Ok(())
@@ -415,23 +414,23 @@ impl PyCapture {
         alive::check_process(py)?;
         {
             let mut phase = lock(&it.phase);
-            if !matches!(&*phase, Phase::Fresh) {
+            if !matches!(&*phase, CapturePhase::Fresh) {
                 drop(phase);
                 let what = format!(
-                    "the capture of {:?} was begun before\ntry: another one",
+                    "the capture of {:?} has already begun\ntry: a new capture",
                     it.key
                 );
                 return Err(errors::plain(py, "GraphError", what));
             }
-            *phase = Phase::Open(it.graphs.get().begin(&it.key), Vec::new());
+            *phase = CapturePhase::Open(it.graphs.get().begin(&it.key), Vec::new());
         }
         Ok(slf)
     }
 
     #[pyo3(signature = (*error))]
     fn __exit__(&self, py: Python<'_>, error: &Bound<'_, PyTuple>) -> PyResult<()> {
-        let phase = std::mem::replace(&mut *lock(&self.phase), Phase::Over(None));
-        let Phase::Open(number, steps) = phase else {
+        let phase = std::mem::replace(&mut *lock(&self.phase), CapturePhase::Over(None));
+        let CapturePhase::Open(number, steps) = phase else {
             return Ok(());
         };
         let graphs = self.graphs.get();
@@ -447,16 +446,18 @@ impl PyCapture {
                             return Err(GraphError::Invalidated.into());
                         }
                         steps.iter().try_for_each(|step| match &**step {
-                            // SAFETY: as for `Call::launch`.
-                            Step::Launch(launch) => unsafe { launch.run(recording.stream()) },
-                            Step::Evaluate(evaluation) => evaluation.record(recording),
+                            // SAFETY: as for `KernelCall::launch`.
+                            CapturedWork::Launch(launch) => unsafe {
+                                launch.run(recording.stream())
+                            },
+                            CapturedWork::Evaluate(evaluation) => evaluation.record(recording),
                         })
                     });
                 Ok(Some(recorded?.1.into()))
             }),
         };
         graphs.forget(number);
-        *lock(&self.phase) = Phase::Over(recorded?);
+        *lock(&self.phase) = CapturePhase::Over(recorded?);
         Ok(())
     }
 
@@ -474,7 +475,7 @@ impl PyCapture {
         let session = &*self.graphs.get().session;
         let call = function.call(session, grid, block, arguments, shared_bytes)?;
         let captured = errors::run(py, || call.capture(session))?;
-        self.add(py, Step::Launch(captured))
+        self.add(py, CapturedWork::Launch(captured))
     }
 
     #[pyo3(signature = (text, /, *, into=None, **inputs))]
@@ -495,7 +496,7 @@ impl PyCapture {
             Ok(())
         })?;
         if let Some(ready) = ready {
-            self.add(py, Step::Evaluate(ready))?;
+            self.add(py, CapturedWork::Evaluate(ready))?;
         }
         Ok(outputs)
     }
@@ -508,17 +509,17 @@ impl PyCapture {
     #[getter]
     fn record(&self) -> Option<PyGraphRecord> {
         match &*lock(&self.phase) {
-            Phase::Over(record) => record.clone(),
-            Phase::Fresh | Phase::Open(..) => None,
+            CapturePhase::Over(record) => record.clone(),
+            CapturePhase::Fresh | CapturePhase::Open(..) => None,
         }
     }
 
     fn __repr__(&self) -> String {
         let phase = match &*lock(&self.phase) {
-            Phase::Fresh => "not begun",
-            Phase::Open(..) => "open",
-            Phase::Over(Some(_)) => "kept",
-            Phase::Over(None) => "discarded",
+            CapturePhase::Fresh => "not begun",
+            CapturePhase::Open(..) => "open",
+            CapturePhase::Over(Some(_)) => "kept",
+            CapturePhase::Over(None) => "discarded",
         };
         format!("<Capture of {:?}: {phase}>", self.key)
     }
@@ -526,8 +527,8 @@ impl PyCapture {
 
 impl Drop for PyCapture {
     fn drop(&mut self) {
-        // A body that was left without its end, as that of a generator may be.
-        if let Phase::Open(number, _) = &*lock(&self.phase) {
+        // An abandoned body, such as that of a generator.
+        if let CapturePhase::Open(number, _) = &*lock(&self.phase) {
             self.graphs.get().forget(*number);
         }
     }

@@ -1,4 +1,4 @@
-//! Values of the host's: names of types, and the bytes of Python's buffers.
+//! Host values: names of types, and the bytes of Python buffers.
 
 use fercuda_runtime::{Dtype, Layout};
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyMemoryView};
 use crate::buffer::of_kind;
 use crate::errors;
 
-/// Other libraries' names of types.
+/// Type names of other libraries.
 const NAMES: [(&str, Dtype); 15] = [
     ("float64", Dtype::F64),
     ("float32", Dtype::F32),
@@ -26,7 +26,7 @@ const NAMES: [(&str, Dtype); 15] = [
     ("bool", Dtype::Bool),
 ];
 
-/// The type that a name, or an object with one, means.
+/// The type of a name, or of an object with a name.
 ///
 /// # Errors
 /// `DtypeError`.
@@ -37,7 +37,7 @@ pub(crate) fn dtype_of(given: &Bound<'_, PyAny>) -> PyResult<Dtype> {
             let named = given.getattr("name").or_else(|_| given.getattr("__name__"));
             match named.and_then(|name| name.extract::<String>()) {
                 Ok(name) => name,
-                // As torch writes its own: torch.float32.
+                // As PyTorch prints its types: torch.float32.
                 Err(_) => given.str()?.to_string(),
             }
         }
@@ -52,7 +52,7 @@ pub(crate) fn dtype_of(given: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     }
 }
 
-/// The name of a type in `__array_interface__` and its kin.
+/// The type code in `__array_interface__` and related protocols.
 pub(crate) fn typestr(dtype: Dtype) -> Option<&'static str> {
     Some(match dtype {
         Dtype::F64 => "<f8",
@@ -71,7 +71,7 @@ pub(crate) fn typestr(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
-/// The kind of element that a format of Python's module `struct` means.
+/// The kind of element of a format of Python's module `struct`.
 fn kind_of(format: &[u8]) -> Option<char> {
     let code = match format {
         [code] | [b'@' | b'=' | b'<', code] => *code,
@@ -86,13 +86,12 @@ fn kind_of(format: &[u8]) -> Option<char> {
     })
 }
 
-/// A copy of the bytes of an object that has Python's buffer interface, in the order
-/// of its elements, for a buffer of such a layout. Bytes without a type (`bytes`) may be
-/// of any.
+/// Copies the bytes of an object with Python's buffer interface, in element order, for a buffer
+/// of this layout. Untyped bytes (`bytes`) fit any type.
 ///
 /// # Errors
-/// `DtypeError` if it has no buffer, or elements of another type; `LayoutError` for
-/// another shape.
+/// `DtypeError` if it has no buffer, or elements of another type; `LayoutError` for another
+/// shape.
 pub(crate) fn bytes_for(data: &Bound<'_, PyAny>, layout: &Layout) -> PyResult<Vec<u8>> {
     let py = data.py();
     let memory = PyMemoryView::from(data).map_err(|_| {
@@ -100,8 +99,8 @@ pub(crate) fn bytes_for(data: &Bound<'_, PyAny>, layout: &Layout) -> PyResult<Ve
         errors::dtype(
             py,
             format!(
-                "{class} has no bytes to be read\n\
-                 try: bytes, array.array, or an array of NumPy's"
+                "{class} does not support the buffer interface\n\
+                 try: bytes, array.array, or a NumPy array"
             ),
         )
     })?;
@@ -110,7 +109,7 @@ pub(crate) fn bytes_for(data: &Bound<'_, PyAny>, layout: &Layout) -> PyResult<Ve
     let shape: Vec<u64> = memory.getattr("shape")?.extract()?;
     let is_raw = size == 1 && matches!(&*format, "B" | "c" | "b") && shape.len() == 1;
     let given = kind_of(format.as_bytes()).and_then(|kind| of_kind(kind, size));
-    // What NumPy has no type for is lent as integers of its size.
+    // Types that NumPy does not have are passed as integers of the same size.
     let stands_for = |given: Dtype| {
         given == layout.dtype()
             || typestr(layout.dtype()).is_none()

@@ -1,8 +1,8 @@
-//! Work that nobody waits for, as Python sees it.
+//! Asynchronous jobs, as Python objects.
 //!
-//! Invariant: a job's outcome is taken once, by whoever hears first that it is over, and
-//! kept for all who ask. Who waits sleeps on a condition, without the interpreter's
-//! lock; an event loop is told by a callback. Nothing polls.
+//! Invariant: a job's outcome is taken once, by the thread that is first notified of its
+//! completion, and kept for all callers. Waiting threads sleep on a condition variable, without
+//! the GIL; an event loop is notified by a callback. Nothing polls.
 
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -16,20 +16,20 @@ use pyo3::types::PyBytes;
 use crate::alive::{self, lock};
 use crate::errors;
 
-/// What a job has in the end.
-pub(crate) enum Outcome {
+/// The result of a job.
+pub(crate) enum JobOutcome {
     Nothing,
     Bytes(Vec<u8>),
 }
 
-enum Work {
-    /// Its bytes are the host's side of an upload.
+enum SessionJob {
+    /// An upload; its bytes are the host's copy of the data.
     Sends(Job<Vec<u8>>),
     Fetches(Job<Vec<u8>>),
     Runs(Job<()>),
 }
 
-impl Work {
+impl SessionJob {
     fn status(&self) -> Status {
         match self {
             Self::Sends(job) | Self::Fetches(job) => job.status(),
@@ -44,52 +44,52 @@ impl Work {
         }
     }
 
-    fn wait(&self) -> Result<Outcome> {
+    fn wait(&self) -> Result<JobOutcome> {
         match self {
-            Self::Sends(job) => job.wait().map(|_| Outcome::Nothing),
-            Self::Fetches(job) => job.wait().map(Outcome::Bytes),
-            Self::Runs(job) => job.wait().map(|()| Outcome::Nothing),
+            Self::Sends(job) => job.wait().map(|_| JobOutcome::Nothing),
+            Self::Fetches(job) => job.wait().map(JobOutcome::Bytes),
+            Self::Runs(job) => job.wait().map(|()| JobOutcome::Nothing),
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<JobOutcome>> {
         match self {
-            Self::Sends(job) => Pin::new(job).poll(context).map_ok(|_| Outcome::Nothing),
-            Self::Fetches(job) => Pin::new(job).poll(context).map_ok(Outcome::Bytes),
-            Self::Runs(job) => Pin::new(job).poll(context).map_ok(|()| Outcome::Nothing),
+            Self::Sends(job) => Pin::new(job).poll(context).map_ok(|_| JobOutcome::Nothing),
+            Self::Fetches(job) => Pin::new(job).poll(context).map_ok(JobOutcome::Bytes),
+            Self::Runs(job) => Pin::new(job).poll(context).map_ok(|()| JobOutcome::Nothing),
         }
     }
 }
 
 #[derive(Default)]
-struct Shared {
-    work: OnceLock<Work>,
-    state: Mutex<State>,
+struct AwaitedJob {
+    work: OnceLock<SessionJob>,
+    state: Mutex<JobOutcomeSlot>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    outcome: Option<Result<Outcome>>,
+struct JobOutcomeSlot {
+    outcome: Option<Result<JobOutcome>>,
     callbacks: Vec<Py<PyAny>>,
 }
 
-impl Shared {
-    /// Takes the outcome if there is one and it was not taken.
-    fn settle(&self) {
-        let over = |work: &&Work| !matches!(work.status(), Status::Waiting | Status::Running);
+impl AwaitedJob {
+    /// Takes the outcome if the job has finished and it was not taken.
+    fn take_outcome(&self) {
+        let over = |work: &&SessionJob| !matches!(work.status(), Status::Waiting | Status::Running);
         if let Some(work) = self.work.get().filter(over) {
             let mut state = lock(&self.state);
             if state.outcome.is_none() {
                 state.outcome = Some(work.wait());
             }
             drop(state);
-            self.tell();
+            self.notify();
         }
     }
 
-    /// Tells all who wait that it is over.
-    fn tell(&self) {
+    /// Notifies waiting threads and callbacks of completion.
+    fn notify(&self) {
         self.changed.notify_all();
         let callbacks = std::mem::take(&mut lock(&self.state).callbacks);
         if callbacks.is_empty() {
@@ -114,7 +114,7 @@ impl Shared {
                 Some(limit) => limit.saturating_sub(waited),
             };
             if left.is_zero() {
-                let number = self.work.get().map_or(0, Work::number);
+                let number = self.work.get().map_or(0, SessionJob::number);
                 return Err(Error::Timeout {
                     what: format!("job {number}"),
                     waited,
@@ -127,44 +127,44 @@ impl Shared {
     }
 }
 
-impl Wake for Shared {
+impl Wake for AwaitedJob {
     fn wake(self: Arc<Self>) {
-        self.settle();
+        self.take_outcome();
     }
 }
 
-/// Work of a session, in the order in which it was given. See the stubs.
+/// Work of a session, in submission order. See the stubs.
 #[pyclass(frozen, name = "Job", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyJob {
-    shared: Arc<Shared>,
+    shared: Arc<AwaitedJob>,
 }
 
 impl PyJob {
     pub(crate) fn sends(job: Job<Vec<u8>>) -> Self {
-        Self::new(Work::Sends(job))
+        Self::new(SessionJob::Sends(job))
     }
 
     pub(crate) fn fetches(job: Job<Vec<u8>>) -> Self {
-        Self::new(Work::Fetches(job))
+        Self::new(SessionJob::Fetches(job))
     }
 
     pub(crate) fn runs(job: Job<()>) -> Self {
-        Self::new(Work::Runs(job))
+        Self::new(SessionJob::Runs(job))
     }
 
-    fn new(mut work: Work) -> Self {
-        let shared = Arc::new(Shared::default());
+    fn new(mut work: SessionJob) -> Self {
+        let shared = Arc::new(AwaitedJob::default());
         let waker = Waker::from(shared.clone());
         if let Poll::Ready(outcome) = work.poll(&mut Context::from_waker(&waker)) {
             lock(&shared.state).outcome = Some(outcome);
         }
-        // Nobody else has set it. What woke us meanwhile found nothing to take.
+        // Nothing else has set it. A wake-up in the meantime found nothing to take.
         drop(shared.work.set(work));
-        shared.settle();
+        shared.take_outcome();
         Self { shared }
     }
 
-    fn work(&self) -> &Work {
+    fn work(&self) -> &SessionJob {
         match self.shared.work.get() {
             Some(work) => work,
             None => unreachable!("`new` has set it"),
@@ -202,7 +202,7 @@ impl PyJob {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let limit = errors::time_limit(py, timeout)?;
         let begun = Instant::now();
-        // Signals, such as Ctrl-C's, are heard between the naps of a long wait.
+        // Signals, such as Ctrl-C, are handled between the steps of a long wait.
         loop {
             let nap = Duration::from_millis(200);
             let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
@@ -218,8 +218,8 @@ impl PyJob {
             }
         }
         match &lock(&self.shared.state).outcome {
-            Some(Ok(Outcome::Bytes(bytes))) => Ok(Some(PyBytes::new(py, bytes))),
-            Some(Ok(Outcome::Nothing)) | None => Ok(None),
+            Some(Ok(JobOutcome::Bytes(bytes))) => Ok(Some(PyBytes::new(py, bytes))),
+            Some(Ok(JobOutcome::Nothing)) | None => Ok(None),
             Some(Err(error)) => Err(errors::raise(py, error)),
         }
     }
@@ -227,8 +227,8 @@ impl PyJob {
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         errors::run(py, || {
             Ok(match self.work() {
-                Work::Sends(job) | Work::Fetches(job) => job.cancel(),
-                Work::Runs(job) => job.cancel(),
+                SessionJob::Sends(job) | SessionJob::Fetches(job) => job.cancel(),
+                SessionJob::Runs(job) => job.cancel(),
             })
         })
     }
@@ -238,7 +238,7 @@ impl PyJob {
         lock(&self.shared.state).callbacks.push(callback);
         py.detach(|| {
             if lock(&self.shared.state).outcome.is_some() {
-                self.shared.tell();
+                self.shared.notify();
             }
         });
         Ok(())

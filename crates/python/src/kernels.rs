@@ -1,8 +1,7 @@
-//! Kernels, and what they are given.
+//! Kernels and their arguments.
 //!
-//! Invariant: an argument has the size that the kernel declares, or nothing is
-//! launched: a number of Python's takes it from there, and one that does not fit is
-//! refused.
+//! Invariant: every argument has the size that the kernel declares, or nothing is launched: a
+//! Python number is converted to that size, and one that does not fit is rejected.
 
 use fercuda_cuda::{Dim, Function, KernelArg, Launch, Module};
 use fercuda_runtime::{Argument, Dtype, Job, PreparedLaunch, Result, Session};
@@ -10,7 +9,7 @@ use half::{bf16, f16};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
-use crate::alive::Kept;
+use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
 use crate::errors;
 use crate::host;
@@ -18,13 +17,13 @@ use crate::host;
 /// Code on a device. See the stubs.
 #[pyclass(frozen, name = "Module", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyModule {
-    module: Kept<Module>,
+    module: DetachedDrop<Module>,
 }
 
 impl PyModule {
     pub(crate) fn new(module: Module) -> Self {
         Self {
-            module: Kept::new(module),
+            module: DetachedDrop::new(module),
         }
     }
 }
@@ -34,7 +33,7 @@ impl PyModule {
     fn function(&self, py: Python<'_>, name: &str) -> PyResult<PyFunction> {
         let function = errors::run(py, || Ok(self.module.function(name)?))?;
         Ok(PyFunction {
-            function: Kept::new(function),
+            function: DetachedDrop::new(function),
         })
     }
 }
@@ -42,23 +41,23 @@ impl PyModule {
 /// A kernel. See the stubs.
 #[pyclass(frozen, name = "Function", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyFunction {
-    function: Kept<Function>,
+    function: DetachedDrop<Function>,
 }
 
-/// A launch with all it needs.
-pub(crate) struct Call {
+/// A launch with all its arguments.
+pub(crate) struct KernelCall {
     function: Function,
     launch: Launch,
     arguments: Vec<Argument>,
 }
 
-impl Call {
+impl KernelCall {
     pub(crate) fn launch(self, session: &Session) -> Result<()> {
-        // SAFETY: what a kernel touches is for who launches it to know, as the stubs say.
+        // SAFETY: the caller vouches for the kernel's accesses, as the stubs say.
         unsafe { session.launch(&self.function, self.launch, &self.arguments) }
     }
 
-    /// The same with its arguments looked up and held, for a capture.
+    /// Like `launch`, with validated and held arguments, for a capture.
     pub(crate) fn capture(self, session: &Session) -> Result<PreparedLaunch> {
         session.prepare_launch(&self.function, self.launch, &self.arguments)
     }
@@ -78,7 +77,7 @@ pub(crate) fn dim(extents: &Bound<'_, PyAny>) -> PyResult<Dim> {
     Ok((at(0), at(1), at(2)).into())
 }
 
-/// A number whose type is said.
+/// A typed number.
 #[pyclass(frozen, name = "Scalar", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyScalar {
     dtype: Dtype,
@@ -126,7 +125,7 @@ fn typed(dtype: Dtype, value: &Bound<'_, PyAny>) -> PyResult<KernelArg<'static>>
         Dtype::F8E4m3 | Dtype::F8E5m2 => {
             return Err(errors::dtype(
                 value.py(),
-                format!("a number of {dtype} is no argument\ntry: its bits as u8"),
+                format!("a number of {dtype} cannot be an argument\ntry: its bits as u8"),
             ));
         }
     })
@@ -140,13 +139,13 @@ impl PyFunction {
         block: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
         shared_bytes: u32,
-    ) -> PyResult<Call> {
-        let parameters = Parameters {
+    ) -> PyResult<KernelCall> {
+        let parameters = KernelParameters {
             name: self.function.name(),
             sizes: self.function.parameter_bytes(),
         };
         let arguments = parameters.read(grid.py(), session, arguments)?;
-        Ok(Call {
+        Ok(KernelCall {
             function: (*self.function).clone(),
             launch: Launch::new(dim(grid)?, dim(block)?).shared_bytes(shared_bytes),
             arguments,
@@ -154,19 +153,19 @@ impl PyFunction {
     }
 }
 
-/// The parameters that a kernel's caller gives arguments for.
-pub(crate) struct Parameters<'k> {
+/// The parameters for which a caller passes arguments.
+pub(crate) struct KernelParameters<'k> {
     /// The kernel's name.
     pub(crate) name: &'k str,
-    /// Bytes of each, if the driver says.
+    /// Size of each in bytes, if the driver reports it.
     pub(crate) sizes: Option<&'k [usize]>,
 }
 
-impl Parameters<'_> {
-    /// Arguments for them, buffers being the session's.
+impl KernelParameters<'_> {
+    /// Converts arguments; buffers must be the session's.
     ///
     /// # Errors
-    /// `ArgumentsError`, also of another number of them.
+    /// `ArgumentsError`, also for a wrong number of them.
     pub(crate) fn read(
         &self,
         py: Python<'_>,
@@ -185,7 +184,7 @@ impl Parameters<'_> {
                 py,
                 "ArgumentsError",
                 format!(
-                    "`{}` has {} parameters, and was given {} arguments\ntry: one for each, of {sizes:?} bytes",
+                    "`{}` has {} parameters, but was given {} arguments\ntry: one for each, of {sizes:?} bytes",
                     self.name,
                     sizes.len(),
                     given.len()
@@ -201,7 +200,7 @@ impl Parameters<'_> {
                     py,
                     "ArgumentsError",
                     format!(
-                        "argument {at} of `{}` has {bytes} bytes, and the parameter {size}\n\
+                        "argument {at} of `{}` has {bytes} bytes, but the parameter has {size}\n\
                          try: a Scalar of the parameter's type",
                         self.name
                     ),
@@ -212,7 +211,7 @@ impl Parameters<'_> {
         Ok(made)
     }
 
-    /// An argument, and its size in bytes.
+    /// Converts one argument; returns it and its size in bytes.
     fn one(
         &self,
         session: &Session,
@@ -232,7 +231,7 @@ impl Parameters<'_> {
         if let Ok(buffer) = given.cast::<PyBuffer>() {
             if buffer.get().session().name() != session.name() {
                 return refused(format!(
-                    "a buffer of session {:?}, and {:?} launches\ntry: a copy of it, or to lend it by DLPack",
+                    "a buffer of session {:?}, but {:?} launches\ntry: a copy of it, or import it by DLPack",
                     buffer.get().session().name(),
                     session.name()
                 ));
@@ -251,7 +250,8 @@ impl Parameters<'_> {
         }
         let Some(size) = size else {
             return refused(
-                "this driver does not say how large it is\ntry: Scalar(dtype, value)".to_owned(),
+                "this driver does not report the parameter's size\ntry: Scalar(dtype, value)"
+                    .to_owned(),
             );
         };
         let dtype = if given.is_instance_of::<PyFloat>() {
@@ -260,7 +260,7 @@ impl Parameters<'_> {
                 8 => Dtype::F64,
                 _ => {
                     return refused(format!(
-                        "a float, and the parameter has {size} bytes\ntry: Scalar(\"f16\", value), or another value"
+                        "a float, but the parameter has {size} bytes\ntry: Scalar(\"f16\", value), or another value"
                     ));
                 }
             }
@@ -275,12 +275,12 @@ impl Parameters<'_> {
                 (4, false) => Dtype::U32,
                 (8, true) => Dtype::I64,
                 (8, false) => Dtype::U64,
-                _ => return refused(format!("an int, and the parameter has {size} bytes")),
+                _ => return refused(format!("an int, but the parameter has {size} bytes")),
             }
         } else {
             let class = given.get_type();
             return refused(format!(
-                "{class} is no argument\ntry: a Buffer, an int, a float or a Scalar"
+                "{class} cannot be an argument\ntry: a Buffer, an int, a float or a Scalar"
             ));
         };
         match typed(dtype, given) {

@@ -1,12 +1,12 @@
-//! The runtime as a module of Python's, `fercuda_runtime._fercuda`.
+//! Python bindings of the runtime: the extension module `fercuda_runtime._fercuda`.
 //!
-//! Here are classes that hold a device's things and call the runtime; what needs no
-//! device is Python, in `python/src`. The file's name says whose it is, because other
-//! libraries of ours find the doors of a process by that.
+//! Here are classes that own device resources and call the runtime; what needs no device is
+//! Python, in `python/src`. The library's file name identifies it as ours: by that, other
+//! libraries of ours find the interface of the process.
 //!
-//! Invariants: nothing waits under the interpreter's lock (`errors::run`); nothing of
-//! the device's outlives its process's right to it (`alive`); errors are exceptions with
-//! figures (`errors`). Elsewhere: docstrings and types (`python/src`, the stubs).
+//! Invariants: nothing waits while holding the GIL (`errors::run`); no device resource is used
+//! after its process may no longer use it (`alive`); errors are exceptions with numeric
+//! attributes (`errors`). Elsewhere: docstrings and types (`python/src`, the stubs).
 
 mod alive;
 mod allocator;

@@ -1,4 +1,4 @@
-//! Plans of arenas.
+//! Memory plans of arenas.
 
 use fercuda_runtime::{IgnitionPlan, TensorSpec};
 use pyo3::prelude::*;
@@ -6,12 +6,12 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::host;
 
-/// (name, dtype, shape, first step, step behind the last)
-type Spec = (String, String, Vec<u64>, u32, u32);
-/// (name, dtype, shape, first step, step behind the last, where it begins in bytes)
-type Placed = (String, String, Vec<u64>, u32, u32, u64);
+/// (name, dtype, shape, first step, end step)
+type TensorRow = (String, String, Vec<u64>, u32, u32);
+/// (name, dtype, shape, first step, end step, offset in bytes)
+type PlacedTensorRow = (String, String, Vec<u64>, u32, u32, u64);
 
-/// Tensors and where each lies in one arena. See the stubs.
+/// Tensors with their offsets in one arena. See the stubs.
 #[pyclass(frozen, name = "Plan", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyPlan {
     plan: IgnitionPlan,
@@ -20,8 +20,8 @@ pub(crate) struct PyPlan {
 #[pymethods]
 impl PyPlan {
     #[new]
-    fn new(py: Python<'_>, tensors: Vec<Spec>) -> PyResult<Self> {
-        let spec = |(name, dtype, shape, from, until): Spec| -> PyResult<TensorSpec> {
+    fn new(py: Python<'_>, tensors: Vec<TensorRow>) -> PyResult<Self> {
+        let spec = |(name, dtype, shape, from, until): TensorRow| -> PyResult<TensorSpec> {
             let dtype = host::dtype_of(dtype.into_pyobject(py)?.as_any())?;
             Ok(TensorSpec {
                 name,
@@ -56,7 +56,7 @@ impl PyPlan {
     }
 
     #[getter]
-    fn tensors(&self) -> Vec<Placed> {
+    fn tensors(&self) -> Vec<PlacedTensorRow> {
         let placed = |(tensor, begin): (&TensorSpec, u64)| {
             (
                 tensor.name.clone(),

@@ -1,4 +1,4 @@
-//! What this process finds on its machine.
+//! Detection of drivers, devices and compilers.
 
 use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Cuda, Device, Result, Select};
@@ -8,17 +8,17 @@ use pyo3::prelude::*;
 use crate::errors;
 
 /// (ordinal, name, compute capability, memory in bytes, multiprocessors)
-type Shown = (u32, String, (u32, u32), u64, u32);
-/// (which, version, where, why not, devices)
-type Driver = (
+type ProbedDevice = (u32, String, (u32, u32), u64, u32);
+/// (name, version, path, error, devices)
+type ProbedDriver = (
     &'static str,
     Option<String>,
     Option<String>,
     Option<String>,
-    Vec<Shown>,
+    Vec<ProbedDevice>,
 );
 
-fn device(device: &Device) -> Result<Shown> {
+fn device(device: &Device) -> Result<ProbedDevice> {
     Ok((
         device.ordinal(),
         device.name()?,
@@ -28,9 +28,9 @@ fn device(device: &Device) -> Result<Shown> {
     ))
 }
 
-/// Each driver, opened.
+/// Opens each driver.
 #[pyfunction]
-pub(crate) fn drivers(py: Python<'_>) -> PyResult<Vec<Driver>> {
+pub(crate) fn drivers(py: Python<'_>) -> PyResult<Vec<ProbedDriver>> {
     errors::run(py, || {
         let both = [("gpu", Select::Hardware), ("soft", Select::Software)];
         Ok(both
@@ -53,7 +53,7 @@ pub(crate) fn drivers(py: Python<'_>) -> PyResult<Vec<Driver>> {
     })
 }
 
-/// The compiler of CUDA C++: version and where, or why not.
+/// The CUDA C++ compiler: version and path, or why there is none.
 #[pyfunction]
 pub(crate) fn nvrtc(py: Python<'_>) -> PyResult<(Option<String>, Option<String>, Option<String>)> {
     errors::run(py, || {
@@ -68,8 +68,8 @@ pub(crate) fn nvrtc(py: Python<'_>) -> PyResult<(Option<String>, Option<String>,
     })
 }
 
-/// Whether another library's doors stand before the driver of this process: the hook's,
-/// under `fercuda run`.
+/// Whether another library intercepts the driver of this process: the hook, under
+/// `fercuda run`.
 #[pyfunction]
 pub(crate) fn is_hooked(py: Python<'_>) -> PyResult<bool> {
     errors::run(py, || {
@@ -77,7 +77,7 @@ pub(crate) fn is_hooked(py: Python<'_>) -> PyResult<bool> {
     })
 }
 
-/// The version of the table by which libraries of one process share its pool.
+/// Version of the interface through which libraries of one process share its pool.
 #[pyfunction]
 pub(crate) fn interface_version() -> u32 {
     interface::VERSION

@@ -1,8 +1,8 @@
-//! What other processes ask of this one, and the program's answer.
+//! Reboot requests from other processes, and the program's consent.
 //!
-//! Invariant: a consent that raises, that is no more to be asked as the interpreter ends,
-//! or that says anything but yes, is a no. Elsewhere: who may ask, and how
-//! (`fercuda_runtime`).
+//! Invariant: a consent callback that raises, that can no longer be called because the
+//! interpreter exits, or that returns anything but true, refuses. Elsewhere: permissions and
+//! protocol (`fercuda_runtime`).
 
 use std::sync::Mutex;
 
@@ -10,10 +10,10 @@ use fercuda_runtime::{Requests, Result, Runtime};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::alive::{self, Keeper, Kept, lock};
+use crate::alive::{self, DetachedDrop, SharedPyObject, lock};
 use crate::errors;
 
-/// As long as it is open a runtime can be asked. See the stubs.
+/// While it is open, a runtime accepts requests. See the stubs.
 #[pyclass(
     frozen,
     weakref,
@@ -21,26 +21,26 @@ use crate::errors;
     module = "fercuda_runtime._fercuda"
 )]
 pub(crate) struct PyRequests {
-    open: Mutex<Option<Kept<Requests>>>,
+    open: Mutex<Option<DetachedDrop<Requests>>>,
 }
 
 impl PyRequests {
-    pub(crate) fn new(runtime: &Runtime, consent: Keeper) -> Result<Self> {
+    pub(crate) fn new(runtime: &Runtime, consent: SharedPyObject) -> Result<Self> {
         let requests = runtime.serve_requests(move || asked(&consent))?;
         Ok(Self {
-            open: Mutex::new(Some(Kept::new(requests))),
+            open: Mutex::new(Some(DetachedDrop::new(requests))),
         })
     }
 }
 
-fn asked(consent: &Keeper) -> bool {
+fn asked(consent: &SharedPyObject) -> bool {
     let mut agrees = false;
     alive::with_python(|py| {
         let Some(consent) = consent.get() else { return };
         let said = consent.bind(py).call0();
         match said.and_then(|said| said.is_truthy()) {
             Ok(said) => agrees = said,
-            // Nobody waits for it: as of a `__del__`.
+            // There is no caller to raise in, as in a `__del__`.
             Err(error) => error.write_unraisable(py, Some(consent.bind(py))),
         }
     });

@@ -1,7 +1,7 @@
-//! A device, and sessions there.
+//! Devices and sessions.
 //!
-//! Invariant: whatever may wait for the device, or for who waits for it, is done without
-//! the interpreter's lock.
+//! Invariant: whatever may wait for the device, or for a lock that a waiting thread holds, runs
+//! without the GIL.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use fercuda_runtime::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::alive::{self, Keeper, Kept};
-use crate::allocator::Lender;
+use crate::alive::{self, DetachedDrop, SharedPyObject};
+use crate::allocator::PythonAllocator;
 use crate::arguments::PyArgumentBlock;
 use crate::buffer::{PyBuffer, of_kind};
-use crate::dispatcher::{Options, PyDispatcher};
-use crate::dlpack::{self, Borrowed, Place};
+use crate::dispatcher::{DispatcherOptions, PyDispatcher};
+use crate::dlpack::{self, BorrowedTensor, TensorDevice};
 use crate::errors;
 use crate::expression::Expression;
 use crate::graphs::PyGraphs;
@@ -32,7 +32,7 @@ use crate::vram::PyVramFile;
 /// A device and its pool. See the stubs.
 #[pyclass(frozen, weakref, name = "Runtime", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyRuntime {
-    runtime: Kept<Runtime>,
+    runtime: DetachedDrop<Runtime>,
 }
 
 fn select(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Select>> {
@@ -54,7 +54,7 @@ fn select(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Select>> {
 }
 
 /// (epoch, sessions ended, bytes returned, was reset, others)
-type Rebooted = (u64, usize, u64, bool, Vec<(String, u64, u64)>);
+type RebootRow = (u64, usize, u64, bool, Vec<(String, u64, u64)>);
 
 #[pymethods]
 impl PyRuntime {
@@ -64,7 +64,7 @@ impl PyRuntime {
         let select = self::select(py, select)?;
         let runtime = errors::run(py, || Runtime::open(RuntimeConfig { select, device }))?;
         Ok(Self {
-            runtime: Kept::new(runtime),
+            runtime: DetachedDrop::new(runtime),
         })
     }
 
@@ -115,11 +115,11 @@ impl PyRuntime {
     }
 
     #[pyo3(signature = (*, reset_failed=false))]
-    fn reboot(&self, py: Python<'_>, reset_failed: bool) -> PyResult<Rebooted> {
+    fn reboot(&self, py: Python<'_>, reset_failed: bool) -> PyResult<RebootRow> {
         let done = errors::run(py, || match reset_failed {
             false => self.runtime.reboot(),
-            // SAFETY: who says `reset_failed` promises it: the stubs say what.
-            true => unsafe { self.runtime.reset_with(dlpack::keep_quiet) },
+            // SAFETY: the caller that passes `reset_failed` guarantees what the stubs require.
+            true => unsafe { self.runtime.reset_with(dlpack::pause_returns) },
         })?;
         Ok((
             done.epoch,
@@ -131,7 +131,7 @@ impl PyRuntime {
     }
 
     fn serve_requests(&self, py: Python<'_>, consent: Py<PyAny>) -> PyResult<PyRequests> {
-        let consent = Keeper::new(consent);
+        let consent = SharedPyObject::new(consent);
         errors::run(py, || PyRequests::new(&self.runtime, consent))
     }
 
@@ -149,7 +149,7 @@ impl PyRuntime {
     module = "fercuda_runtime._fercuda"
 )]
 pub(crate) struct PySession {
-    session: Kept<Session>,
+    session: DetachedDrop<Session>,
 }
 
 fn regime(py: Python<'_>, name: &str) -> PyResult<Regime> {
@@ -171,20 +171,20 @@ fn regime(py: Python<'_>, name: &str) -> PyResult<Regime> {
     })
 }
 
-/// An object that can be a session's allocator.
-fn lender(allocator: &Bound<'_, PyAny>) -> PyResult<Arc<Lender>> {
+/// Checks that an object can be a session's allocator.
+fn lender(allocator: &Bound<'_, PyAny>) -> PyResult<Arc<PythonAllocator>> {
     for name in ["allocate", "free"] {
         let method = allocator.getattr_opt(name)?;
         if !method.is_some_and(|method| method.is_callable()) {
             let class = allocator.get_type();
             let what = format!(
-                "{class} has no method {name:?}, and is no allocator\n\
+                "{class} is not an allocator: it has no method {name:?}\n\
                  try: an object with allocate(bytes, stream) and free(address, bytes, stream)"
             );
             return Err(errors::plain(allocator.py(), "ConfigError", what));
         }
     }
-    Ok(Arc::new(Lender::new(allocator.clone().unbind())))
+    Ok(Arc::new(PythonAllocator::new(allocator.clone().unbind())))
 }
 
 impl PySession {
@@ -192,13 +192,13 @@ impl PySession {
         &self.session
     }
 
-    /// Memory of somebody else's as a buffer, which keeps `lender` until its end.
+    /// Foreign memory as a buffer, which keeps `lender` alive until its end.
     fn lent(
         &self,
         py: Python<'_>,
         address: u64,
         layout: Layout,
-        place: Place,
+        place: TensorDevice,
         lender: impl Send + Sync + 'static,
     ) -> PyResult<PyBuffer> {
         errors::run(py, || {
@@ -208,8 +208,8 @@ impl PySession {
                 return PyBuffer::new(session, session.alloc(layout, Regime::Pool)?, None);
             }
             stream::check_address(session.stream().context(), address)?;
-            // SAFETY: the driver has memory there; that it reaches as far as the layout
-            // does, and stays until `lender` is dropped, is what the lender said.
+            // SAFETY: the driver has memory there; the lender guarantees that it covers the layout
+            // and stays valid until `lender` is dropped.
             let id = unsafe { session.import(DeviceAddr(address), layout, move || drop(lender)) }?;
             PyBuffer::new(session, id, Some(place))
         })
@@ -239,7 +239,7 @@ impl PySession {
             None => runtime.session(name, config),
         })?;
         Ok(Self {
-            session: Kept::new(session),
+            session: DetachedDrop::new(session),
         })
     }
 
@@ -338,12 +338,12 @@ impl PySession {
                 errors::plain(
                     py,
                     "ModuleError",
-                    "a module is PTX as str, or a CUBIN or fat binary as bytes",
+                    "a module must be PTX as str, or a CUBIN or fat binary as bytes",
                 )
             })?;
             errors::run(py, || {
-                // SAFETY: that bytes are machine code for this device is who gives them
-                // to say, as the stubs do.
+                // SAFETY: the caller guarantees that bytes are machine code for this device, as the
+                // stubs say.
                 let image = unsafe { Image::binary(bytes) }.map_err(CudaError::from)?;
                 self.session.load(&image)
             })?
@@ -434,7 +434,7 @@ impl PySession {
         steps: u32,
         watchdog_s: f64,
     ) -> PyResult<PyDispatcher> {
-        let options = Options {
+        let options = DispatcherOptions {
             capacity,
             priorities,
             blocks,
@@ -446,7 +446,7 @@ impl PySession {
         PyDispatcher::new(py, &self.session, &buffers, &options)
     }
 
-    // ---- others -------------------------------------------------------------
+    // ---- interoperability ---------------------------------------------------
 
     fn follow_stream(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
         errors::run(py, || stream::lead(&self.session, stream))
@@ -466,18 +466,18 @@ impl PySession {
             return Err(errors::layout(
                 py,
                 format!(
-                    "a tensor of device {}, and session {:?} is of device {}\ntry: a copy there, or a session of its device",
+                    "the tensor is on device {}, but session {:?} is on device {}\ntry: a copy there, or a session on its device",
                     borrowed.device,
                     self.session.name(),
                     self.ordinal()
                 ),
             ));
         }
-        if borrowed.place == Place::Cpu {
+        if borrowed.place == TensorDevice::Cpu {
             if copy == Some(false) {
                 return Err(errors::layout(
                     py,
-                    "the device cannot use the host's memory as it is\ntry: copy=None",
+                    "the device cannot use host memory without a copy\ntry: copy=None",
                 ));
             }
             return self.uploaded(py, borrowed);
@@ -485,7 +485,7 @@ impl PySession {
         if borrowed.is_read_only && copy != Some(true) {
             return Err(errors::layout(
                 py,
-                "the tensor may only be read, and a buffer may be written\ntry: copy=True",
+                "the tensor is read-only, but a buffer is writable\ntry: copy=True",
             ));
         }
         let (address, layout, place) = (borrowed.address, borrowed.layout, borrowed.place);
@@ -504,21 +504,21 @@ impl PySession {
             let class = array.get_type();
             errors::dtype(
                 py,
-                format!("{class} has no __cuda_array_interface__\ntry: from_dlpack, or upload of its bytes"),
+                format!("{class} has no __cuda_array_interface__\ntry: from_dlpack, or upload() of its bytes"),
             )
         })?;
-        let shown = Shown::read(asked.cast::<PyDict>()?)?;
+        let shown = ArrayInterface::read(asked.cast::<PyDict>()?)?;
         if shown.is_read_only && copy != Some(true) {
             return Err(errors::layout(
                 py,
-                "the array may only be read, and a buffer may be written\ntry: copy=True",
+                "the array is read-only, but a buffer is writable\ntry: copy=True",
             ));
         }
         if let Some(stream) = shown.stream {
             self.follow_stream(py, stream)?;
         }
-        let lender = Keeper::new(array.clone().unbind());
-        let buffer = self.lent(py, shown.address, shown.layout, Place::Cuda, lender)?;
+        let lender = SharedPyObject::new(array.clone().unbind());
+        let buffer = self.lent(py, shown.address, shown.layout, TensorDevice::Cuda, lender)?;
         match copy {
             Some(true) => buffer.copied(py),
             _ => Ok(buffer),
@@ -540,10 +540,10 @@ impl PySession {
             None => Layout::contiguous(dtype, &shape),
             Some(strides) => Layout::strided(dtype, &shape, &strides),
         };
-        // From here on it is called, whatever becomes of this.
-        let lender = deleter.map(|it| Deleter(Some(it)));
+        // From here on the deleter is called, whatever happens.
+        let lender = deleter.map(|it| DeleterOnDrop(Some(it)));
         let layout = layout.map_err(|error| errors::layout(py, error))?;
-        self.lent(py, address, layout, Place::Cuda, lender)
+        self.lent(py, address, layout, TensorDevice::Cuda, lender)
     }
 
     #[pyo3(signature = (path, *, writable=false))]
@@ -562,8 +562,8 @@ impl PySession {
 }
 
 impl PySession {
-    /// A copy of a tensor of the host's.
-    fn uploaded(&self, py: Python<'_>, borrowed: Borrowed) -> PyResult<PyBuffer> {
+    /// A copy of a host tensor.
+    fn uploaded(&self, py: Python<'_>, borrowed: BorrowedTensor) -> PyResult<PyBuffer> {
         let borrowed = Arc::new(borrowed);
         let bytes = borrowed.gather();
         let layout = borrowed.layout;
@@ -578,30 +578,30 @@ impl PySession {
     }
 }
 
-/// What is called when memory is not used any more.
-struct Deleter(Option<Py<PyAny>>);
+/// Calls a deleter when the memory is no longer used.
+struct DeleterOnDrop(Option<Py<PyAny>>);
 
-impl Drop for Deleter {
+impl Drop for DeleterOnDrop {
     fn drop(&mut self) {
         let Some(deleter) = self.0.take() else { return };
         alive::with_python(move |py| {
             if let Err(error) = deleter.call0(py) {
-                // Nobody waits for it: as of a `__del__`.
+                // There is no caller to raise in, as in a `__del__`.
                 error.write_unraisable(py, Some(deleter.bind(py)));
             }
         });
     }
 }
 
-/// What an array says of itself by `__cuda_array_interface__`.
-struct Shown {
+/// The contents of `__cuda_array_interface__`.
+struct ArrayInterface {
     address: u64,
     layout: Layout,
     is_read_only: bool,
     stream: Option<u64>,
 }
 
-impl Shown {
+impl ArrayInterface {
     fn read(shown: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = shown.py();
         let get = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
@@ -609,13 +609,13 @@ impl Shown {
         };
         let need = |name: &str| {
             get(name)?.ok_or_else(|| {
-                errors::layout(py, format!("__cuda_array_interface__ says no {name:?}"))
+                errors::layout(py, format!("__cuda_array_interface__ has no {name:?}"))
             })
         };
         if get("mask")?.is_some() {
             return Err(errors::layout(
                 py,
-                "a masked array is no buffer\ntry: its data without the mask",
+                "masked arrays are not supported\ntry: its data without the mask",
             ));
         }
         let typestr: String = need("typestr")?.extract()?;
@@ -623,7 +623,7 @@ impl Shown {
             errors::dtype(
                 py,
                 format!(
-                    "no dtype here is {typestr:?}\ntry: a cast to one that is, in little endian"
+                    "unsupported type {typestr:?}\ntry: a cast to a supported dtype, in little endian"
                 ),
             )
         })?;
@@ -638,7 +638,7 @@ impl Shown {
                     return Err(errors::layout(
                         py,
                         format!(
-                            "strides of {strides:?} bytes are no multiples of the {size} of {dtype}"
+                            "strides of {strides:?} bytes are not multiples of the {size} bytes of {dtype}"
                         ),
                     ));
                 }
@@ -654,7 +654,7 @@ impl Shown {
                     return Err(errors::plain(
                         py,
                         "ConfigError",
-                        "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the thread's own",
+                        "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the per-thread default stream",
                     ));
                 }
                 Some(stream)

@@ -1,6 +1,6 @@
-//! Streams of other libraries, which are numbers here.
+//! Streams of other libraries, as integers.
 //!
-//! Invariant: a number is given to the driver only, which knows which are streams.
+//! Invariant: a number is only passed to the driver, which validates it.
 
 use std::ptr;
 
@@ -9,7 +9,7 @@ use fercuda_cuda::sys::types::{CUresult, CUstream, c_int};
 use fercuda_cuda::{Context, Error as CudaError, Event};
 use fercuda_runtime::{Error, Result, Session};
 
-/// The legacy default stream, as all interfaces number it.
+/// The legacy default stream's number in all interfaces.
 pub(crate) const LEGACY: u64 = 1;
 
 fn handle(number: u64) -> CUstream {
@@ -26,8 +26,8 @@ fn answer(
         Ok(code) => Err(CudaError::Value {
             operation: doing,
             reason: format!(
-                "the driver answered {} of the stream {number:#x}\n\
-                 try: 1 or 2 for its default streams, or the handle of one that is there",
+                "the driver returned {} for stream {number:#x}\n\
+                 try: 1 or 2 for a default stream, or the handle of an existing one",
                 code.name().unwrap_or("an error")
             ),
         }
@@ -36,20 +36,20 @@ fn answer(
     }
 }
 
-/// Lets a stream wait for what the session was given so far. The host does not wait,
-/// unless jobs wait there.
+/// Makes a stream wait for the session's work so far. The host does not wait, unless jobs wait
+/// there.
 ///
 /// # Errors
 /// [`Error::Cuda`] if the driver knows no such stream; those of [`Session::record`].
 pub(crate) fn follow(session: &Session, stream: u64) -> Result<()> {
     let event = session.record()?;
     let driver = session.stream().context().bind()?;
-    // SAFETY: the event is alive; the driver knows which streams there are.
+    // SAFETY: the event is alive; the driver validates the stream.
     let given = unsafe { driver.cuStreamWaitEvent(handle(stream), event.raw(), 0) };
-    answer("let a stream wait for a session", stream, given)
+    answer("make a stream wait for a session", stream, given)
 }
 
-/// Lets the session wait for what is in a stream.
+/// Makes the session wait for the work in a stream.
 ///
 /// # Errors
 /// As for [`follow`].
@@ -59,17 +59,17 @@ pub(crate) fn lead(session: &Session, stream: u64) -> Result<()> {
     let driver = context.bind()?;
     // SAFETY: as for `follow`.
     let given = unsafe { driver.cuEventRecord(event.raw(), handle(stream)) };
-    answer("let a session wait for a stream", stream, given)?;
+    answer("make a session wait for a stream", stream, given)?;
     session.wait_for(event)
 }
 
 /// # Errors
-/// [`Error::Cuda`] for an address that is in no memory which the driver knows.
+/// [`Error::Cuda`] for an address in no memory known to the driver.
 pub(crate) fn check_address(context: &Context, address: u64) -> Result<()> {
     let driver = context.bind()?;
     let mut ordinal: c_int = -1;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-    // SAFETY: `ordinal` outlives the call, and is what the attribute is.
+    // SAFETY: `ordinal` outlives the call, and has the attribute's type.
     let given =
         unsafe { driver.cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, address) };
     match given {
@@ -77,8 +77,8 @@ pub(crate) fn check_address(context: &Context, address: u64) -> Result<()> {
         _ => Err(Error::from(CudaError::Value {
             operation: "import memory",
             reason: format!(
-                "{address:#x} is in no memory of {}\n\
-                 try: memory that this process's driver gave; what is the host's is uploaded",
+                "{address:#x} is not in memory of {}\n\
+                 try: memory from this process's driver, or upload() for host memory",
                 context.device()
             ),
         })),

@@ -1,8 +1,8 @@
-//! Kernels of Triton's, from its cache or from an object of its own.
+//! Triton kernels, loaded from Triton's cache or from a compiled kernel object.
 //!
-//! Invariant: what is launched fits the device, and has as many arguments as its
-//! signature has parameters left, each of its size. Elsewhere: which file of a folder, and
-//! what an object of Triton's has (`guest_hooks`, in Python).
+//! Invariant: a launch fits the device, and has one argument of the right size for each
+//! remaining parameter of the signature. Elsewhere: finding a folder's file, and reading a
+//! kernel object (`guest_hooks`, in Python).
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use fercuda_cuda::{Error as CudaError, Image};
 use fercuda_runtime::{Argument, TritonError, TritonKernel, TritonMetadata};
 use pyo3::prelude::*;
 
-use crate::alive::{self, Kept};
+use crate::alive::{self, DetachedDrop};
 use crate::errors;
 use crate::job::PyJob;
-use crate::kernels::{self, Parameters};
+use crate::kernels::{self, KernelParameters};
 use crate::session::PySession;
 
-/// A kernel of Triton's. See the stubs.
+/// A Triton kernel. See the stubs.
 #[pyclass(frozen, name = "TritonKernel", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyTritonKernel {
-    kernel: Kept<TritonKernel>,
+    kernel: DetachedDrop<TritonKernel>,
 }
 
-/// As `errors::run`, of work with Triton's kernels.
+/// Like `errors::run`, for work with Triton kernels.
 fn run<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, TritonError> + Send,
@@ -36,13 +36,13 @@ fn run<R: Send>(
 impl PyTritonKernel {
     #[staticmethod]
     fn open(py: Python<'_>, session: &PySession, path: PathBuf) -> PyResult<Self> {
-        // SAFETY: that the files are as Triton wrote them is who names them to say, as the
-        // stubs do.
+        // SAFETY: the caller guarantees that Triton wrote the files, and that they are
+        // unmodified, as the stubs say.
         let kernel = run(py, || unsafe {
             TritonKernel::open_in(session.session(), &path)
         })?;
         Ok(Self {
-            kernel: Kept::new(kernel),
+            kernel: DetachedDrop::new(kernel),
         })
     }
 
@@ -56,7 +56,11 @@ impl PyTritonKernel {
         let code: Vec<u8> = match code.extract::<String>() {
             Ok(text) => text.into_bytes(),
             Err(_) => code.extract().map_err(|_| {
-                errors::plain(py, "ModuleError", "code is PTX as str, or a CUBIN as bytes")
+                errors::plain(
+                    py,
+                    "ModuleError",
+                    "code must be PTX as str, or a CUBIN as bytes",
+                )
             })?,
         };
         let kernel = run(py, || {
@@ -66,7 +70,7 @@ impl PyTritonKernel {
             TritonKernel::load_in(session.session(), metadata, &image)
         })?;
         Ok(Self {
-            kernel: Kept::new(kernel),
+            kernel: DetachedDrop::new(kernel),
         })
     }
 
@@ -113,7 +117,7 @@ impl PyTritonKernel {
         arguments: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (blocks, arguments) = self.given(session, grid, arguments)?;
-        // SAFETY: what a kernel touches is for who launches it to know, as the stubs say.
+        // SAFETY: the caller vouches for the kernel's accesses, as the stubs say.
         let launch = || unsafe { self.kernel.launch_in(session.session(), blocks, &arguments) };
         run(grid.py(), launch)
     }
@@ -147,7 +151,7 @@ impl PyTritonKernel {
         grid: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<([u32; 3], Vec<Argument>)> {
-        let parameters = Parameters {
+        let parameters = KernelParameters {
             name: &self.kernel.metadata().name,
             sizes: self.kernel.argument_bytes(),
         };

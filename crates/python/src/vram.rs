@@ -1,7 +1,7 @@
-//! Files of a filesystem in device memory, mapped where they are (`fercuda_vramfs::import`).
+//! Files of a VRAM filesystem, mapped in place (`fercuda_vramfs::import`).
 //!
-//! Invariant: a file stays borrowed as long as anything of it is a buffer or a tensor of somebody's, and all work with those is
-//! done; whoever lets go of the last gives it back.
+//! Invariant: a file stays borrowed while any part of it is a buffer or a borrower's tensor, and
+//! until all work on those is done; the last owner returns it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -14,12 +14,12 @@ use fercuda_vramfs::layout::DATA_BYTES;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::alive::{self, Kept, lock};
+use crate::alive::{self, DetachedDrop, lock};
 use crate::buffer::PyBuffer;
-use crate::dlpack::Place;
+use crate::dlpack::TensorDevice;
 use crate::errors;
 
-/// A file that is mapped. See the stubs.
+/// A mapped file. See the stubs.
 #[pyclass(
     frozen,
     weakref,
@@ -27,15 +27,15 @@ use crate::errors;
     module = "fercuda_runtime._fercuda"
 )]
 pub(crate) struct PyVramFile {
-    session: Kept<Session>,
+    session: DetachedDrop<Session>,
     path: PathBuf,
     size: u64,
     writes: bool,
     segments: Vec<(u64, u64, u64)>,
     chunks: Option<Vec<u64>>,
     stride_bytes: Option<u64>,
-    /// Until it is closed.
-    import: Mutex<Option<Kept<Arc<Import>>>>,
+    /// `None` once it is closed.
+    import: Mutex<Option<DetachedDrop<Arc<Import>>>>,
 }
 
 fn raise(py: Python<'_>, error: &Error) -> PyErr {
@@ -57,7 +57,7 @@ impl PyVramFile {
         let import = py.detach(|| Import::open(&path, &context, writes));
         let import = import.map_err(|error| raise(py, &error))?;
         Ok(Self {
-            session: Kept::new(session.clone()),
+            session: DetachedDrop::new(session.clone()),
             size: import.size(),
             writes,
             segments: import
@@ -68,7 +68,7 @@ impl PyVramFile {
             chunks: import.chunks(),
             stride_bytes: import.stride_bytes(),
             path,
-            import: Mutex::new(Some(Kept::new(Arc::new(import)))),
+            import: Mutex::new(Some(DetachedDrop::new(Arc::new(import)))),
         })
     }
 
@@ -77,7 +77,7 @@ impl PyVramFile {
         let open = import.as_ref().map(|it| Arc::clone(it));
         open.ok_or_else(|| {
             let message = format!(
-                "{} was closed\ntry: to map it again, or to use it within its `with`",
+                "{} was closed\ntry: map it again, or use it within its `with`",
                 self.path.display()
             );
             errors::plain(py, "VramError", message)
@@ -91,9 +91,10 @@ impl PyVramFile {
             if layout.is_empty() {
                 return PyBuffer::new(session, session.alloc(layout, Regime::Pool)?, None);
             }
-            // SAFETY: the layout's bytes are the file's, which are mapped until the last of `import` is dropped.
+            // SAFETY: the layout's bytes are the file's, which are mapped until the last of
+            // `import` is dropped.
             let id = unsafe { session.import(DeviceAddr(address), layout, move || drop(import)) }?;
-            PyBuffer::new(session, id, Some(Place::Cuda))
+            PyBuffer::new(session, id, Some(TensorDevice::Cuda))
         })
     }
 }
@@ -143,8 +144,8 @@ impl PyVramFile {
             |it: &&(u64, u64, u64)| it.0 <= offset && end.is_some_and(|end| end <= it.0 + it.1);
         let Some((first, _, at)) = self.segments.iter().find(holds) else {
             let message = format!(
-                "{nbytes} bytes from byte {offset} of {} on do not lie side by side in the device's memory\n\
-                 try: rows(), or a buffer of each of its segments",
+                "{nbytes} bytes at offset {offset} of {} are not contiguous in device memory\n\
+                 try: rows(), or a buffer for each of its segments",
                 self.path.display()
             );
             return Err(errors::layout(py, message));
@@ -159,8 +160,8 @@ impl PyVramFile {
             .filter(|_| self.size.is_multiple_of(chunk));
         let Some(stride) = stride else {
             let message = format!(
-                "{} is not one array of rows of {chunk} bytes: it has holes, other bytes between, or no multiple of them\n\
-                 try: its segments, or a copy of it that was written from the beginning on, at once",
+                "{} is not an array of rows of {chunk} bytes: it has holes, is fragmented, or has no whole number of rows\n\
+                 try: its segments, or a copy of the file that was written sequentially in one go",
                 self.path.display()
             );
             return Err(errors::layout(py, message));
@@ -178,7 +179,7 @@ impl PyVramFile {
             return Ok(());
         };
         let import = import.into_inner();
-        // Who has a buffer of it still gives it back when that goes.
+        // A buffer that remains returns the file when it is dropped.
         let closed = py.detach(|| Arc::into_inner(import).map_or(Ok(()), Import::close));
         closed.map_err(|error| raise(py, &error))
     }

@@ -7,9 +7,10 @@
         buffer.fill_bytes(0)
         values = buffer.download()
 
-Modules: `scripting_api` (sessions, ignition), `runtime` (buffers, jobs, telemetry), `guest_hooks` (other
-libraries as good tenants), `platform` (what this machine has), `execution_contract` (what this package keeps to),
-`errors`. Everything is usable from several threads; calls that wait let the others run.
+Modules: `scripting_api` (sessions, ignition), `runtime` (buffers, jobs, telemetry), `guest_hooks`
+(settings that make other libraries share the pool), `platform` (what this machine has),
+`execution_contract` (versioned guarantees of this package), `errors`. Everything is thread-safe;
+calls that wait release the GIL.
 """
 
 import atexit as _atexit
@@ -19,7 +20,7 @@ from ._fercuda import __version__, end as _end
 from .runtime import Buffer, Job, Runtime, Session
 from .scripting_api import RuntimeConfig, RuntimeSession
 
-# From then on no thread of ours goes into Python.
+# From then on none of our threads calls into Python.
 _atexit.register(_end)
 
 __all__ = [

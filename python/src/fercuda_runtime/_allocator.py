@@ -1,19 +1,23 @@
-"""What a session's allocator of the program's own is."""
+"""Protocol of a user-supplied allocator for a session."""
 
 from typing import Protocol
 
 
 class Allocator(Protocol):
-    """Device memory that the program has anyhow, such as another library's pool, in the order of a session's stream.
+    """Device memory managed by the program, such as another library's pool, in stream order of a
+    session.
 
-    Who passes one vouches for its memory: from `allocate` until `free`, and until the device has done what the stream has
-    then, nobody else uses it. It is called in whatever thread, and may use sessions; but while it is asked it is not
-    asked again. After the interpreter's exit has begun it is not called.
+    The caller guarantees that from `allocate` until `free`, and until the device has finished the
+    work that was in the stream by then, nothing else uses the memory. It is called from any thread,
+    and may use sessions; calls are not nested. It is not called after the interpreter has begun to
+    exit.
     """
 
     def allocate(self, bytes: int, stream: int, /) -> int:
-        """The address of `bytes` bytes, at least 1, a multiple of 256, for what is queued in `stream` from now on: a
-        CUstream as a number. What it raises is the cause of the `AllocatorError` that `Session.alloc` raises."""
+        """Returns the address of `bytes` bytes (at least 1), a multiple of 256, for work queued in
+        `stream` from now on; `stream` is a CUstream as an integer. An exception becomes the cause
+        of the `AllocatorError` of `Session.alloc`."""
     def free(self, address: int, bytes: int, stream: int | None, /) -> object:
-        """Takes memory back, once. The device may still use it: it is free behind what `stream` has now. None if the
-        context has failed, so that nothing runs any more. What it raises `sys.unraisablehook` hears of."""
+        """Frees memory, once, in stream order: the device may still use it until the current work
+        in `stream` is done. `stream` is None if the context has failed, so that nothing runs any
+        more. An exception goes to `sys.unraisablehook`."""

@@ -1,4 +1,5 @@
-"""Jobs and tasks in an event loop: a job's thread tells the loop once; for a task, which nobody tells of, a thread waits."""
+"""Awaiting jobs and tasks: a job's thread notifies the event loop once; a task has no callback, so
+a thread waits."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from ._fercuda import Job, Ticket
 
 
 def outcome(job: Job) -> Generator[object, None, bytes | None]:
-    """What `await job` does: waits in the running loop; a cancelled task cancels the job if it can be."""
+    """Implements `await job`: waits in the running loop; cancelling the asyncio task cancels the
+    job if possible."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
@@ -17,8 +19,8 @@ def outcome(job: Job) -> Generator[object, None, bytes | None]:
         if not future.done():
             future.set_result(None)
 
-    def told() -> None:
-        # In the job's thread. A loop that was closed meanwhile has nobody waiting.
+    def notify_loop() -> None:
+        # Runs in the job's thread. If the loop was closed meanwhile, nothing waits in it.
         if not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(settle)
@@ -26,7 +28,7 @@ def outcome(job: Job) -> Generator[object, None, bytes | None]:
                 if not loop.is_closed():
                     raise
 
-    job.add_done_callback(told)
+    job.add_done_callback(notify_loop)
     try:
         yield from future
     except asyncio.CancelledError:
@@ -36,7 +38,8 @@ def outcome(job: Job) -> Generator[object, None, bytes | None]:
 
 
 def task(ticket: Ticket) -> Generator[object, None, int | float]:
-    """What `await ticket` does: a thread of the loop's waits; a cancelled task of the loop cancels the ticket's."""
+    """Implements `await ticket`: waits in a thread of the loop; cancelling the asyncio task cancels
+    the ticket's task."""
     loop = asyncio.get_running_loop()
     try:
         return (yield from loop.run_in_executor(None, ticket.wait))

@@ -1,6 +1,6 @@
-"""The compiled part. Use it by `fercuda_runtime.runtime` and `fercuda_runtime.scripting_api`.
+"""The compiled part. Use it through `fercuda_runtime.runtime` and `fercuda_runtime.scripting_api`.
 
-Every call raises `ForkedError` in the child of a fork. Whatever waits lets other threads run.
+Every call raises `ForkedError` in the child of a fork. Calls that wait release the GIL.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -35,23 +35,23 @@ class _CudaArray(TypedDict):
     version: int
 
 def drivers() -> list[tuple[str, str | None, str | None, str | None, list[_Shown]]]:
-    """Each driver: name, version, where it is, what is wrong, its devices."""
+    """Each driver: name, version, path, error, devices."""
 
 def nvrtc() -> tuple[str | None, str | None, str | None]:
-    """CUDA C++'s compiler: version, file, why there is none."""
+    """The CUDA C++ compiler: version, path, or why there is none."""
 
 def is_hooked() -> bool:
-    """Whether another library's doors stand before this process's driver."""
+    """Whether another library, such as the hook, intercepts this process's driver calls."""
 
 def interface_version() -> int:
-    """The version of the table by which libraries of one process share its pool."""
+    """Version of the interface through which libraries in one process share its pool."""
 
 def end() -> None:
-    """For `atexit`: from then on no thread of ours goes into Python."""
+    """For `atexit`: from then on none of our threads calls into Python."""
 
 @final
 class Runtime:
-    """A device, and the process's pool there.
+    """A device, and the process's memory pool there.
 
     `device`: its ordinal. `select`: "auto", "gpu", "soft", or None for what FERCUDA_DEVICE says.
     Raises `NoDeviceError`, `ConfigError`, `DriverError`.
@@ -63,70 +63,76 @@ class Runtime:
         """Its ordinal."""
     @property
     def device_name(self) -> str:
-        """As the driver calls it."""
+        """Its name, from the driver."""
     @property
     def is_software(self) -> bool:
         """Whether it is the software device."""
     @property
     def is_governed(self) -> bool:
-        """Whether there is a pool and a ledger: not with FERCUDA_DISABLE=1."""
+        """Whether there are a pool and a ledger; false with FERCUDA_DISABLE=1."""
     @property
     def epoch(self) -> int:
-        """How often this runtime was rebooted."""
+        """Number of reboots of this runtime so far."""
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes, as the driver says."""
+        """Free and total bytes, from the driver."""
     def parked_bytes(self) -> int:
-        """Bytes that were freed and are not free yet. Of the regimes "driver" and "managed" they go when a thread allocates
-        or waits while no dispatcher's kernel runs, nor a capture that is in the way; of any regime, what another library
-        was lent goes by itself when all is done that the device had been given before it was returned, which a
-        dispatcher's kernel is part of."""
+        """Bytes that were freed by the program but not by the driver yet (deferred frees). Memory
+        of the regimes "driver" and "managed" is freed when a thread allocates or waits while no
+        dispatcher's kernel runs and no conflicting capture is open. Memory of any regime that was
+        lent to another library is freed once the device has finished all work that it had when the
+        memory was returned, including a dispatcher's kernel."""
     def holders(self) -> list[tuple[str, int, int]]:
-        """Who holds memory of the device in this process: tenant, pooled bytes, bytes the driver gave directly."""
+        """Device memory by tenant in this process: tenant, bytes from the pool, bytes directly from
+        the driver."""
     def sessions(self) -> list[str]:
         """The names of open sessions."""
     def trim(self) -> int:
-        """Gives back to the driver what the pool has and nobody uses; how many bytes."""
+        """Returns unused memory of the pool to the driver; the number of bytes."""
     def reboot(self, *, reset_failed: bool = False) -> tuple[int, int, int, bool, list[tuple[str, int, int]]]:
-        """Ends all sessions and gives their memory back: epoch, sessions ended, bytes returned, whether the context was
-        reset, who else holds memory. Buffers of before raise `SessionEndedError`.
+        """Ends all sessions and returns their memory to the driver. Returns: epoch, sessions ended,
+        bytes returned, whether the context was reset, other tenants that hold memory. Buffers from
+        before raise `SessionEndedError`.
 
-        `reset_failed`: a context that has failed is reset. Say it only if nothing else of this process, such as a
-        framework's streams or modules, is used on the device afterwards.
+        `reset_failed`: also reset a failed context. Pass it only if nothing else in this process,
+        such as a framework's streams or modules, uses the device afterwards.
 
-        Raises `DeviceFaultError` if the context has failed and `reset_failed` is false; `OccupiedError` while others
-        hold memory there. The sessions have ended then.
+        Raises `DeviceFaultError` if the context has failed and `reset_failed` is false;
+        `OccupiedError` while other tenants hold memory there. The sessions have ended even then.
         """
     def serve_requests(self, consent: Callable[[], bool]) -> Requests:
-        """Lets this user's other processes ask for a reboot (`fercuda reboot --pid`) until what comes back is closed, or
-        collected. For each request a thread calls `consent` and, if that says yes, does `reboot`: sessions end then, and
-        whoever has some is to expect `SessionEndedError`. A no, or an exception, which `sys.unraisablehook` hears of,
-        refuses. After the interpreter's exit has begun nobody agrees to anything.
+        """Accepts reboot requests from this user's other processes (`fercuda reboot --pid`) until
+        the result is closed or collected. For each request a thread calls `consent`; if it returns
+        true, the runtime reboots: sessions end, and their users get `SessionEndedError`. A false
+        result refuses the request; so does an exception, which goes to `sys.unraisablehook`. All
+        requests are refused once the interpreter has begun to exit.
 
-        Raises `ServedError` if another runtime of the process is asked for the device; `ConfigError` if nothing is
-        governed here.
+        Raises `ServedError` if another runtime in this process already accepts requests for the
+        device; `ConfigError` if nothing is governed here.
         """
 
 @final
 class Requests:
-    """As long as it is open, other processes of this user may ask a runtime to reboot. See `Runtime.serve_requests`."""
+    """While it is open, other processes of this user may request a reboot. See
+    `Runtime.serve_requests`."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed."""
+        """Whether it has not been closed."""
     def close(self) -> None:
-        """Nobody can ask from then on. Waits for what is being done, unless it is called by the consent."""
+        """Stops accepting requests. Waits for one in progress, unless called from `consent`."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
 class Session:
-    """The owner of buffers, modules and jobs on a device, in one stream's order.
+    """The owner of buffers, modules and jobs on a device, ordered in one stream.
 
-    `name`: its tenant's in the ledger. `limit_bytes`: the most it may hold of the device. `allocator`: where its buffers
-    of the regime "callbacks" come from; it is kept until the session, and all memory that it gave, is gone, so it should
-    not refer to the session.
-    Raises `SessionNameError`; `ConfigError` for what is no allocator.
+    `name`: the name of its tenant in the ledger. `limit_bytes`: the most device memory it may hold.
+    `allocator`: the source of buffers of the regime "callbacks"; it is kept alive until the session
+    and all memory from it are gone, so it should not refer to the session.
+
+    Raises `SessionNameError`; `ConfigError` for an invalid allocator.
     """
 
     def __new__(
@@ -143,27 +149,27 @@ class Session:
         """Whether its device is the software device."""
     @property
     def limit_bytes(self) -> int | None:
-        """What it may hold of the device; None for no limit."""
+        """The most device memory it may hold; None for no limit."""
     @property
     def held_bytes(self) -> int:
-        """What it holds of the device: blocks of 512 bytes. What was freed is among it as long as a graph, another library
-        or a dispatcher's kernel has it."""
+        """Device memory it holds, in blocks of 512 bytes. Includes freed memory that a graph,
+        another library or a dispatcher's kernel still uses."""
     @property
     def peak_bytes(self) -> int:
-        """The most that it has held."""
+        """The peak of `held_bytes`."""
     @property
     def is_open(self) -> bool:
         """Whether it has not ended."""
     @property
     def stream_handle(self) -> int:
-        """Its stream, as CUDA's own handle, for libraries that are to order their work with it."""
+        """Its stream as a CUDA handle, for libraries that order their work with it."""
     def count_buffers(self) -> int:
-        """How many handles it has. Raises `SessionEndedError`."""
+        """The number of its live handles. Raises `SessionEndedError`."""
     def close(self) -> None:
-        """Ends it, having waited for its work, and gives everything back. Raises the first error of its work, having
-        ended all the same."""
+        """Waits for its work, ends it and frees all its memory. Raises the first error of its work;
+        it has ended even then."""
     def synchronize(self) -> None:
-        """Waits for all its work; its jobs are done then. Raises the first error of that."""
+        """Waits for all its work, including jobs. Raises the first error of that work."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -175,17 +181,18 @@ class Session:
         *,
         regime: Literal["pool", "driver", "managed", "pinned", "callbacks"] = "pool",
     ) -> Buffer:
-        """A buffer of `shape` (lengths) whose elements lie side by side; what is in it is unspecified.
+        """Allocates a buffer of `shape` with contiguous elements; its contents are unspecified.
 
-        `dtype`: "f32" (the default), "bf16" ..., or a type of NumPy's or PyTorch's. `regime`: "pool", the process's
-        pool; "driver", memory of its own; "managed", which host and device both reach; "pinned", page-locked memory
-        of the host; "callbacks", what the session's allocator gives.
+        `dtype`: "f32" (the default), "bf16" ..., or a type of NumPy's or PyTorch's. `regime`:
+        "pool", the process's pool; "driver", a separate driver allocation; "managed", accessible
+        from host and device; "pinned", page-locked host memory; "callbacks", from the session's
+        allocator.
 
-        Raises `LimitError`, `OutOfMemoryError`, `LayoutError`, `DtypeError`, `SessionEndedError`; `AllocatorError`, and
-        `ConfigError` if the session has no allocator.
+        Raises `LimitError`, `OutOfMemoryError`, `LayoutError`, `DtypeError`, `SessionEndedError`;
+        `AllocatorError`, and `ConfigError` if the session has no allocator.
         """
     def load(self, image: str | bytes) -> Module:
-        """Code: PTX as text, or a CUBIN or fat binary, which must be one for this device, as bytes.
+        """Loads code: PTX as text, or a CUBIN or fat binary for this device as bytes.
 
         Raises `ModuleError`, with the compiler's log.
         """
@@ -198,13 +205,15 @@ class Session:
         *,
         shared_bytes: int = 0,
     ) -> None:
-        """Queues a kernel behind the session's work: `grid` blocks of `block` threads, one to three extents each.
+        """Queues a kernel after the session's work: `grid` blocks of `block` threads, one to three
+        extents each.
 
-        An argument is a buffer of this session, a `Scalar`, a number of NumPy's, or an int or float, which takes the
-        size that the kernel declares. What the kernel touches nobody checks but the software device: it must stay
-        within the buffers that it is given. Returns before the kernel has run.
+        An argument is a buffer of this session, a `Scalar`, a NumPy number, or an int or float,
+        which is converted to the size that the kernel declares. Only the software device checks the
+        kernel's accesses: it must stay within its buffers. Returns before the kernel has run.
 
-        Raises `ArgumentsError`, `LaunchLimitError`, `StaleHandleError`, `DeviceFaultError` of earlier work.
+        Raises `ArgumentsError`, `LaunchLimitError`, `StaleHandleError`, `DeviceFaultError` of
+        earlier work.
         """
     def launch_async(
         self,
@@ -215,38 +224,41 @@ class Session:
         *,
         shared_bytes: int = 0,
     ) -> Job:
-        """The same as a job, which is done when the kernel is; its buffers live until then."""
+        """Like `launch`, as a job that is done when the kernel is; its buffers live until then."""
     def evaluate(
         self, text: str, /, *, into: Mapping[str, Buffer] | None = None, **inputs: Buffer
     ) -> dict[str, Buffer]:
-        """Computes expressions over buffers of this session, behind its work: each output by its name. Returns before
-        they are computed, unless jobs wait on the host; what is seen for the first time waits for a compiler.
+        """Computes expressions over buffers of this session, after its earlier work; returns each
+        output by name. Returns before they are computed, unless jobs wait on the host; an
+        expression seen for the first time is compiled first.
 
             session.evaluate("t = a * b + c; y = relu(t); top = max(t, axis=-1)", a=a, b=b, c=c)["y"]
 
-        What no later statement uses is an output: by its name, else "out", "out1" ... by the statement's number. The
-        package's README has the functions. An input is a buffer of any strides and dtype, by the name that it has in
-        the text ("into" is none); what the text does not name is not read. Shapes are broadcast as NumPy's are. Dtypes
-        are never mixed: `f32(x)` casts; a number has the dtype of what it stands beside, else f32; sums of integers and
-        bool are 64 bits wide. Of f16, bf16 and eight-bit floats values are computed in f32 and rounded where they are
-        written or cast.
+        A name that no later statement uses is an output; an unnamed statement's output is "out",
+        "out1" ... by its number. The package's README lists the functions. An input is a buffer of
+        any strides and dtype, under its name in the text ("into" is reserved); inputs that the text
+        does not name are ignored. Shapes are broadcast as in NumPy. Dtypes are never mixed:
+        `f32(x)` casts; a number takes the dtype of the other operand, else f32; sums of integers
+        and bool are 64 bits wide. f16, bf16 and eight-bit floats are computed in f32 and rounded
+        where they are written or cast.
 
-        An output is a new buffer of the pool, its elements side by side, or the one that `into` has under its name, of
-        its dtype and shape, in any strides. That may be an input if each element is computed from the one in its place
-        alone, and must have nothing in common with the others.
+        An output is a new contiguous buffer of the pool, or the buffer under its name in `into`, of
+        its dtype and shape, with any strides. That buffer may be an input if each element depends
+        only on the element at the same index; it must not overlap the others.
 
-        Raises `ExpressionError`, with the place where it is the text; `ArgumentsError` for what is no buffer;
-        `StaleHandleError`, also for one of another session; `LimitError`, `OutOfMemoryError`, `SessionEndedError`.
-        Nothing is computed then.
+        Raises `ExpressionError`, with the position if the text is wrong; `ArgumentsError` for a
+        value that is not a buffer; `StaleHandleError`, also for a buffer of another session;
+        `LimitError`, `OutOfMemoryError`, `SessionEndedError`. Nothing is computed then.
         """
     def graphs(self, *, budget_bytes: int | None = None, node_bytes: int | None = None) -> Graphs:
-        """A cache of graphs of this session's. `budget_bytes`: what all may count for, 1 GiB if not said; `node_bytes`:
-        what each piece of work of a graph counts for, 8 KiB if not said, since drivers do not say it. It ends with the
-        session, or with its last reference."""
+        """Creates a cache of this session's graphs. `budget_bytes`: the most that all graphs may
+        count for (default 1 GiB); `node_bytes`: what each node of a graph counts for (default 8
+        KiB), since drivers do not report it. The cache ends with the session, or with its last
+        reference."""
     def argument_block(self, *, pushes: int = 8, **fields: _Dtype | tuple[_Dtype, int]) -> ArgumentBlock:
-        """Named fields in device memory, all 0 at first, in the order in which they are given, each at a multiple of its
-        size, as in a structure of C: `argument_block(token="u32", weights=("f32", 4))`. Of u32, i32, u64, i64, f32 or
-        f64. So many `pushes` may be under way before one waits.
+        """Allocates named fields in device memory, initially 0, in the given order, each aligned to
+        its size, as in a C struct: `argument_block(token="u32", weights=("f32", 4))`. Types: u32,
+        i32, u64, i64, f32, f64. `pushes`: how many pushes may be in flight before one waits.
 
         Raises `DtypeError`, `ConfigError`, `LimitError`, `OutOfMemoryError`, `SessionEndedError`.
         """
@@ -262,37 +274,43 @@ class Session:
         steps: int = 1 << 20,
         watchdog_s: float = 2.0,
     ) -> Dispatcher:
-        """A kernel that stays on the device and takes small tasks without a launch, over these buffers of the session's,
-        whose elements lie side by side from a multiple of 16 bytes on. They stay until it has ended, freed or not.
+        """Starts a resident kernel that runs small tasks without launches, over these buffers of
+        the session, which must be contiguous and aligned to 16 bytes. Their memory is kept until
+        the kernel has ended, even if they are freed.
 
-        `capacity`: places of each of the `priorities` (1 to 8), a power of two. `blocks` take tasks, each of `threads`
-        (a multiple of 32, at most 1024), and rest for `idle_ns` nanoseconds when there are none. `steps`: what each
-        thread of a task may make. `watchdog_s`: a task that runs longer, in seconds, is cancelled by who waits.
+        `capacity`: queue slots for each of the `priorities` (1 to 8), a power of two. `blocks` run
+        tasks, each with `threads` threads (a multiple of 32, at most 1024), and sleep for `idle_ns`
+        nanoseconds when there are none. `steps`: the most loop iterations per thread of a task.
+        `watchdog_s`: a task that runs longer, in seconds, is cancelled by the thread that waits for
+        it.
 
-        It begins behind the session's work; from then on the program orders tasks and other work with the buffers: it
-        waits for the ones before it gives the others. While it runs, what waits for the whole device waits for it:
-        loading code, as an expression that is seen for the first time or a kernel's first launch may, and as the first
-        dispatcher with another `capacity`, `priorities`, `threads` or `idle_ns` since a reboot does. Memory of the
-        regimes "driver" and "managed" that is freed meanwhile goes back when it has ended, and is held until then.
+        It starts after the session's work; from then on the program must order tasks with other
+        work on the buffers: wait for one before submitting the other. While it runs, operations
+        that synchronise the whole device wait for it: loading code (an expression seen for the
+        first time, or a kernel's first launch, may do so), and creating the first dispatcher with
+        another `capacity`, `priorities`, `threads` or `idle_ns` since a reboot. Memory of the
+        regimes "driver" and "managed" that is freed meanwhile is held until the kernel has ended.
 
         Raises `LayoutError`, `ConfigError`, `StaleHandleError`, `SessionEndedError`, `DriverError`.
         """
     def follow_stream(self, stream: int) -> None:
-        """Lets what the session is given from now on wait for what is in another library's stream: 1, 2 (the default
-        ones) or a handle. A number that is no stream's the software device refuses with `DriverError`; NVIDIA's
-        library takes it for an address, and the process may end."""
+        """Makes later work of the session wait for the current work in another library's stream: 1
+        or 2 (the default streams) or a handle. For an invalid handle the software device raises
+        `DriverError`; NVIDIA's library uses it as an address, which may crash the process."""
     def lead_stream(self, stream: int) -> None:
-        """Lets another library's stream wait for what the session was given so far, with a number as in
+        """Makes another library's stream wait for the session's work so far; `stream` as in
         `follow_stream`."""
     def from_dlpack(self, tensor: _Lends, *, copy: bool | None = None) -> Buffer:
-        """A tensor of another library as a buffer: the same memory, ordered behind the lender's work, and given back
-        to it when the buffer and all work with it are gone. What is in the host's memory is copied.
+        """Imports another library's tensor as a buffer without a copy: ordered after the lender's
+        work, and returned to it when the buffer and all work on it are gone. A tensor in host
+        memory is copied.
 
-        `copy`: True for memory of the session's own, False to have an error instead of a copy.
+        `copy`: True to copy into memory of the session, False to raise an error instead of copying.
         Raises `LayoutError`, `DtypeError`.
         """
     def from_cuda_array_interface(self, array: Any, *, copy: bool | None = None) -> Buffer:
-        """The same by `__cuda_array_interface__` (version 3, or older). The array is kept alive."""
+        """Like `from_dlpack`, through `__cuda_array_interface__` (version 3 or older). The array is
+        kept alive."""
     def import_memory(
         self,
         address: int,
@@ -302,57 +320,61 @@ class Session:
         strides: Sequence[int] | None = None,
         deleter: Callable[[], object] | None = None,
     ) -> Buffer:
-        """Memory of somebody else's at `address`, the first element's, which the device can use. `strides` count
-        elements. `deleter` is called once, in any thread, when the buffer and all work with it are gone, or at once if
-        this raises; what it raises goes to `sys.unraisablehook`.
+        """Imports foreign memory that the device can use; `address` is that of the first element.
+        `strides` count elements. `deleter` is called once, in any thread, when the buffer and all
+        work on it are gone, or at once if this raises; its exceptions go to `sys.unraisablehook`.
 
-        The memory must reach as far as the shape does, and stay until then. Raises `LayoutError`, `DtypeError`,
-        `DriverError` for an address that the driver does not know.
+        The memory must cover the shape, and stay valid until then. Raises `LayoutError`,
+        `DtypeError`, `DriverError` for an address that the driver does not know.
         """
     def map_vram(self, path: str | PathLike[str], *, writable: bool = False) -> VramFile:
-        """A file of a filesystem in this device's memory (`fercuda vram mount`), where it is, without a copy. All of it is
-        looked at before, and what is wrong is corrected.
+        """Maps a file of a filesystem in this device's memory (`fercuda vram mount`) in place,
+        without a copy. All of it is verified first, and errors are corrected.
 
-        Until it is closed, and no buffer of it is left, calls that change the file fail with `EBUSY`; if it is mapped to
-        be written, all that read it too. Raises `VramError`.
+        Until it is closed and no buffer of it is left, calls that change the file fail with
+        `EBUSY`; if it is mapped writable, calls that read it fail too. Raises `VramError`.
         """
 
 @final
 class VramFile:
-    """A file in device memory, mapped for a session: `Session.map_vram`. Closed at the end of a `with`.
+    """A file in device memory, mapped for a session by `Session.map_vram`. Closed at the end of a
+    `with`.
 
-    The file's bytes are in chunks of 128 KiB, which need not lie side by side: with the error-correcting code between
-    them are its 9 KiB. What is written to a file that is not writable is found and undone as an error.
+    The file is stored in chunks of 128 KiB, which need not be adjacent: the 9 KiB of
+    error-correcting code of each chunk lie between them. Data written to a file that is not
+    writable is detected and undone as an error.
     """
 
     @property
     def size(self) -> int:
-        """Bytes of the file, holes among them."""
+        """Size of the file in bytes, including holes."""
     @property
     def is_writable(self) -> bool:
         """Whether it may be written to."""
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether it has been closed."""
     @property
     def segments(self) -> list[tuple[int, int, int]]:
-        """(offset in the file, bytes, address) of all that is in memory, in its order. What lies between is zeros."""
+        """(offset in the file, bytes, address) of each range in memory, in file order. The rest is
+        zeros."""
     @property
     def chunks(self) -> list[int] | None:
-        """The address of each chunk, 0 of one that is a hole, so that byte i is at chunks[i >> 17] + (i & 131071). None
-        if one is in several pieces or has a hole beside data: `segments` has what is there."""
+        """The address of each chunk, 0 for a hole, so that byte i is at chunks[i >> 17] + (i &
+        131071). None if a chunk is fragmented or is partly a hole: use `segments` then."""
     @property
     def stride_bytes(self) -> int | None:
-        """Bytes from one chunk to the next, if that is the same for all and nothing is missing."""
+        """Bytes from one chunk to the next, if constant and no chunk is missing; else None."""
     def buffer(self, offset: int = 0, nbytes: int | None = None) -> Buffer:
-        """Bytes ("u8") from `offset` on, to the end without `nbytes`. Raises `LayoutError` if they do not lie side by
-        side; `VramError` if it is closed."""
+        """A buffer ("u8") of the bytes from `offset` on, by default to the end. Raises
+        `LayoutError` if they are not contiguous; `VramError` if the file is closed."""
     def rows(self) -> Buffer:
-        """All of the file as an array (chunks, 131072) of bytes ("u8"), whose rows need not lie side by side. Raises
-        `LayoutError` if that is not so: `stride_bytes`, and a whole number of chunks."""
+        """The whole file as a strided array (chunks, 131072) of bytes ("u8"). Raises `LayoutError`
+        unless it has `stride_bytes` and a whole number of chunks."""
     def close(self) -> None:
-        """Gives it back, when no buffer of it is left: now, and the file has what was written to it, or with the last.
-        Waits for all work on the device. Raises `VramError` if what was written could not be kept."""
+        """Returns the file to the filesystem as soon as no buffer of it is left; only then does the
+        file have the new data. Waits for all work on the device. Raises `VramError` if written data
+        could not be kept."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -360,8 +382,9 @@ class VramFile:
 
 @final
 class GraphKey:
-    """What a graph is kept under: strings and integers of 64 bits, and a generation, as of the model whose memory the
-    graph refers to. Equal keys mean one graph; they are hashable. Raises `ConfigError`."""
+    """The key of a graph: strings and 64-bit integers, and a generation, such as that of the model
+    that owns memory used by the graph. Equal keys mean the same graph; keys are hashable. Raises
+    `ConfigError`."""
 
     def __new__(cls, *parts: str | int, generation: int = 0) -> Self: ...
     @property
@@ -375,113 +398,118 @@ class GraphKey:
 
 @final
 class GraphRecord:
-    """What has become of a capture."""
+    """Result of a capture."""
 
     @property
     def nodes(self) -> int:
-        """Pieces of work."""
+        """Number of nodes in the graph."""
     @property
     def bytes(self) -> int:
-        """What it counts for in its cache."""
+        """Bytes that it counts for in its cache."""
     @property
     def updated(self) -> bool:
-        """Whether the graph that was under the key was updated, rather than one made anew."""
+        """Whether the existing graph under the key was updated, instead of instantiating a new
+        one."""
     @property
     def capture_s(self) -> float:
-        """Seconds of the host to capture it."""
+        """Host time of the capture, in seconds."""
     @property
     def instantiate_s(self) -> float:
-        """Seconds of the host to make or update it."""
+        """Host time to instantiate or update the graph, in seconds."""
     @property
     def upload_s(self) -> float:
-        """Seconds of the host to send it to the device."""
+        """Host time to upload the graph to the device, in seconds."""
 
 @final
 class GraphTimes:
-    """How long a replay took, in seconds."""
+    """Timing of a replay, in seconds."""
 
     @property
     def upload_s(self) -> float:
-        """The host, to send the graph to the device; once, when it was captured."""
+        """Host time to upload the graph to the device; once, at the capture."""
     @property
     def launch_s(self) -> float:
-        """The host, to launch it."""
+        """Host time of the launch."""
     @property
     def device_s(self) -> float:
-        """The device, from the launch's turn in the session's order to its end."""
+        """Device time, from the start of the graph in the session's order to its end."""
     @property
     def completion_s(self) -> float:
-        """The host, from before the launch until it was seen to be done."""
+        """Host time from before the launch until its completion was observed."""
 
 @final
 class GraphStatistics:
-    """What a cache has, and has done since it was made."""
+    """Counters of a graph cache."""
 
     @property
     def entries(self) -> int:
-        """Graphs that can be replayed."""
+        """Graphs in the cache."""
     @property
     def bytes(self) -> int:
-        """What they count for."""
+        """Bytes that the graphs count for."""
     @property
     def retired(self) -> int:
-        """Graphs let go whose last replays run, or have not been asked after."""
+        """Removed graphs with last replays that are running, or not yet known to be done."""
     @property
     def replays(self) -> int:
-        """Replays."""
+        """Number of replays."""
     @property
     def absent(self) -> int:
-        """Replays that found nothing."""
+        """Replays without a graph (cache misses)."""
     @property
     def instantiated(self) -> int:
-        """Graphs made."""
+        """Graphs instantiated."""
     @property
     def updated(self) -> int:
         """Graphs updated in place."""
     @property
     def evicted(self) -> int:
-        """Graphs let go for want of room."""
+        """Graphs evicted to stay within the budget."""
 
 @final
 class Graphs:
-    """Graphs of a session, by keys: a step is captured once, and replayed by one call.
+    """A cache of a session's graphs: work is captured once, and replayed by one call.
 
         if not graphs.replay(key):
             with graphs.capture(key) as capture:
                 capture.launch(kernel, 4, 256, [buffer, block.field("token")])
             graphs.replay(key)
 
-    A key is a `GraphKey`; a string, an integer or a tuple of those stands for one of generation 0. What all count for is
-    within the budget: the least recently used go first. All calls raise `SessionEndedError` after the session's end.
+    A key is a `GraphKey`; a string, an integer or a tuple of those means one of generation 0. Least
+    recently used graphs are evicted to stay within the budget. All calls raise `SessionEndedError`
+    after the session's end.
     """
 
     def capture(self, key: _GraphKey) -> Capture:
-        """A graph for `key`, from the calls that are made on it in the body of a `with`. Raises `ConfigError` for what
-        is no key."""
+        """Captures a graph for `key` from the calls made on the result inside a `with`. Raises
+        `ConfigError` for an invalid key."""
     def replay(self, key: _GraphKey) -> bool:
-        """Queues all work of the graph behind the session's; False if there is none. Does not wait for the device."""
+        """Queues the graph's work after the session's; False if there is no graph. Does not wait
+        for the device."""
     def replay_timed(self, key: _GraphKey) -> GraphTimes | None:
-        """The same, waits until it is done, and says how long it took. None if there is none."""
+        """Like `replay`, but waits for completion and returns the timing. None if there is no
+        graph."""
     def __contains__(self, key: _GraphKey, /) -> bool: ...
     def __len__(self) -> int: ...
     def invalidate(self, key: _GraphKey) -> bool:
-        """Lets go of the graph under `key`, behind its last replay, and of one that is being captured for it; whether
-        there was one to replay."""
+        """Removes the graph under `key`, after its last replay, and one that is being captured for
+        it; returns whether there was one to replay."""
     def invalidate_generation(self, generation: int) -> int:
-        """The same of all graphs of a generation; how many there were."""
+        """Like `invalidate`, for all graphs of a generation; returns how many there were."""
     def invalidate_all(self) -> int:
-        """The same of all graphs; how many there were."""
+        """Like `invalidate`, for all graphs; returns how many there were."""
     def statistics(self) -> GraphStatistics:
-        """What it has and has done."""
+        """Counters since the cache was created."""
 
 @final
 class Capture:
-    """The body of a capture. What it is given is checked at once, and captured all together at the end of the `with`, for
-    `Graphs.replay` to do; what the session itself is given meanwhile is done as ever, and is no part of the graph. If the
-    body raises, it is discarded, and what was under the key stays.
+    """The body of a capture. Calls on it are checked at once and captured together at the end of
+    the `with`, for `Graphs.replay`; calls on the session itself run as usual, and are not part of
+    the graph. If the body raises, the capture is discarded, and the graph under the key is kept.
 
-    Buffers that it is given live as long as the graph does, freed or not. The end of the `with` raises
-    `GraphBudgetError`, `GraphInvalidatedError`, `LaunchLimitError`, `LimitError`, `OutOfMemoryError`.
+    Buffers in the graph live as long as the graph, even if they are freed. The end of the `with`
+    raises `GraphBudgetError`, `GraphInvalidatedError`, `LaunchLimitError`, `LimitError`,
+    `OutOfMemoryError`.
     """
 
     def __enter__(self) -> Self: ...
@@ -497,82 +525,89 @@ class Capture:
         *,
         shared_bytes: int = 0,
     ) -> None:
-        """A kernel, as `Session.launch` takes it. Numbers are the graph's; what is to change from replay to replay is in
-        a buffer, as an `ArgumentBlock`'s. Raises `ArgumentsError`, `StaleHandleError`; `GraphError` outside of the
-        `with`."""
+        """Adds a kernel, as in `Session.launch`. Numbers are fixed in the graph; values that change
+        between replays belong in a buffer, such as one of an `ArgumentBlock`. Raises
+        `ArgumentsError`, `StaleHandleError`; `GraphError` outside of the `with`."""
     def evaluate(
         self, text: str, /, *, into: Mapping[str, Buffer] | None = None, **inputs: Buffer
     ) -> dict[str, Buffer]:
-        """Expressions, as `Session.evaluate` takes them. They are compiled at once, and computed by each replay; before
-        the first what is in new buffers is unspecified. Raises as there; `GraphError` outside of the `with`."""
+        """Adds expressions, as in `Session.evaluate`. They are compiled at once, and computed by
+        each replay; until the first replay the contents of new buffers are unspecified. Raises as
+        `Session.evaluate`; `GraphError` outside of the `with`."""
     @property
     def key(self) -> GraphKey:
         """Its key."""
     @property
     def record(self) -> GraphRecord | None:
-        """What has become of it; None as long as it is not kept."""
+        """Result of the capture; None until it succeeds."""
 
 @final
 class ArgumentBlock:
-    """What changes from replay to replay: named fields in device memory, which are set on the host and pushed together.
-    All calls raise `SessionEndedError` after the session's end."""
+    """Named fields in device memory for values that change between replays: set on the host, pushed
+    together. All calls raise `SessionEndedError` after the session's end."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all fields and what lies between them."""
+        """Size of all fields including padding."""
     @property
     def fields(self) -> dict[str, tuple[str, int, int]]:
-        """By name: dtype, how many values, and where it begins in the block, in bytes."""
+        """By name: dtype, number of values, and offset in the block in bytes."""
     def field(self, name: str) -> Buffer:
-        """A field as a buffer, to be given to kernels and expressions: of shape (), or (n,) if it has several values.
-        Raises `ConfigError`."""
+        """A field as a buffer, for kernels and expressions: of shape (), or (n,) if it has several
+        values. Raises `ConfigError`."""
     @property
     def buffer(self) -> Buffer:
-        """All of it as bytes, for kernels that know the offsets."""
+        """The whole block as bytes, for kernels that know the offsets."""
     def set(self, **values: SupportsIndex | SupportsFloat | Sequence[int] | Sequence[float]) -> None:
-        """Sets fields for the next push: a number, or as many as the field has. If one does not fit, none is set.
+        """Sets fields for the next push: a number, or as many as the field has. If one does not
+        fit, none is set.
 
-        Raises `ConfigError` for a field that there is not, `LayoutError` for another number of values, `OverflowError`,
-        `TypeError`.
+        Raises `ConfigError` for an unknown field, `LayoutError` for a wrong number of values,
+        `OverflowError`, `TypeError`.
         """
     def push(self) -> None:
-        """Queues a copy of all that was set, behind the session's work: what is given to the session later, as a replay,
-        sees it, whatever is set afterwards. Waits only if more pushes are under way than the block was made for, or
-        jobs wait on the host."""
+        """Queues a copy of all fields to the device, after the session's work: later work, such as
+        a replay, sees these values even if fields are set again. Waits only if more pushes are in
+        flight than the block was created for, or if jobs wait on the host."""
 
 @final
 class Dispatcher:
-    """A kernel that stays, and the queue of its tasks. At the end of a `with` it is stopped; if its body raises, only the
-    task that runs is awaited. The session's end stops it too.
+    """A resident kernel and its task queue. The end of a `with` stops it; if the body raises, only
+    the running task is awaited. The session's end stops it too.
 
-    What a task is given are the dispatcher's buffers or contiguous views of them. `priority`: 0 is the highest; a lower one
-    waits as long as there is a higher. `steps`: what each thread may make, if not what the dispatcher was made with.
-    Nothing waits: all raise `DispatcherFullError`, `DispatcherStoppedError`, `ArgumentsError` for a buffer that is not the
-    dispatcher's, `DtypeError`, `ConfigError` for a priority that there is not. What is wrong with a task beyond that is
-    told by its ticket, and no other task notices.
+    Buffers of tasks are the dispatcher's buffers or contiguous views of them. `priority`: 0 is the
+    highest; lower ones wait while there is a higher one. `steps`: loop iterations per thread of
+    this task, if not the dispatcher's default. Submitting never waits, and raises
+    `DispatcherFullError`, `DispatcherStoppedError`, `ArgumentsError` for a buffer that is not the
+    dispatcher's, `DtypeError`, `ConfigError` for an invalid priority. Any other error of a task is
+    reported by its ticket, and does not affect other tasks.
     """
 
     def fill(
         self, to: Buffer, value: SupportsIndex | SupportsFloat, *, priority: int = 0, steps: int | None = None
     ) -> Ticket:
-        """`to[i] = value`, of u32, i32 or f32. Its ticket has the number of elements."""
+        """`to[i] = value`, for u32, i32 or f32. The ticket's result is the number of elements."""
     def copy(self, to: Buffer, source: Buffer, *, priority: int = 0, steps: int | None = None) -> Ticket:
-        """`to[i] = source[i]`, as many, of any one dtype whose bytes are a multiple of four in all. They have nothing in
-        common, or are one. Its ticket has the number of words of four bytes."""
+        """`to[i] = source[i]`, of equal length, of any one dtype if the total size is a multiple of
+        four bytes. The buffers must be disjoint or identical. The ticket's result is the number of
+        four-byte words."""
     def axpy(self, y: Buffer, a: float, x: Buffer, *, priority: int = 0, steps: int | None = None) -> Ticket:
-        """`y[i] = a * x[i] + y[i]`, as many, of f32, rounded once. They have nothing in common, or are one. Its ticket has
-        the number of elements."""
+        """`y[i] = a * x[i] + y[i]`, of equal length, in f32, rounded once. The buffers must be
+        disjoint or identical. The ticket's result is the number of elements."""
     def sum(self, into: Buffer, values: Buffer, *, priority: int = 0, steps: int | None = None) -> Ticket:
-        """`into[0] = values[0] + values[1] + ...`, of u32 or i32, modulo 2^32, or f32, in an order that the number of threads
-        says: each adds every so many-th, and these are added in pairs. `into` is one element. Its ticket has the sum."""
+        """`into[0] = values[0] + values[1] + ...`, in u32 or i32, modulo 2^32, or f32, in an order
+        that depends on the number of threads: strided partial sums, which are then added in pairs.
+        `into` is one element. The ticket's result is the sum."""
     def statistics(self) -> DispatchStatistics:
-        """How much there was to do, and is."""
+        """Counters of the queue."""
     def stop(self, timeout: float | None = None) -> None:
-        """Takes no more tasks, runs those that it has, and waits until the kernel has ended, `timeout` seconds at most. Its
-        buffers are free then. May be called again. Raises `DispatcherRunningError`, and it goes on;
-        `DispatcherLostError`, `DeviceFaultError`."""
+        """Accepts no more tasks, runs the queued ones, and waits until the kernel has ended, at
+        most `timeout` seconds. Its buffers are free then. May be called again. Raises
+        `DispatcherRunningError` on timeout, and the kernel goes on; `DispatcherLostError`,
+        `DeviceFaultError`."""
     def abandon(self) -> None:
-        """The same, but tasks that were not begun are given up: their tickets raise `DispatcherStoppedError`."""
+        """Like `stop`, but drops tasks that have not started: their tickets raise
+        `DispatcherStoppedError`."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -580,87 +615,89 @@ class Dispatcher:
 
 @final
 class DispatchStatistics:
-    """What a dispatcher had to do, and has."""
+    """Counters of a dispatcher."""
 
     @property
     def submitted(self) -> int:
-        """Tasks that were taken in."""
+        """Tasks accepted."""
     @property
     def waiting(self) -> int:
-        """Of those, how many wait or run."""
+        """Tasks waiting or running."""
     @property
     def done(self) -> int:
-        """How many the device has answered, well or not."""
+        """Tasks completed by the device, successfully or not."""
     @property
     def dropped(self) -> int:
-        """How many were given up."""
+        """Tasks dropped."""
     @property
     def is_stopped(self) -> bool:
-        """Whether it takes no more."""
+        """Whether it accepts no more tasks."""
     @property
     def is_lost(self) -> bool:
-        """Whether a task runs for ever."""
+        """Whether a task runs forever."""
 
 @final
 class Ticket:
-    """A task of a dispatcher. Wait for it, `await` it, or forget it."""
+    """A submitted task. Wait for it, `await` it, or ignore it."""
 
     @property
     def task(self) -> Literal["fill", "copy", "axpy_f32", "sum_u32", "sum_f32"]:
-        """What it does."""
+        """Its operation."""
     @property
     def status(self) -> Literal["waiting", "running", "done", "failed", "cancelled"]:
-        """How far it is. Never waits."""
+        """Its state. Never waits."""
     def done(self) -> bool:
-        """Whether it is over. Never waits."""
+        """Whether it has finished. Never waits."""
     def wait(self, timeout: float | None = None) -> int | float:
-        """What it has: a sum, else how many elements. `timeout` in seconds. Who waits also watches: a task that runs longer
-        than the dispatcher's watchdog allows is cancelled.
+        """Its result: a sum, else the number of elements. `timeout` in seconds. The waiting thread
+        is also the watchdog: it cancels a task that runs longer than the dispatcher's `watchdog_s`.
 
-        Raises `JobTimeoutError`, and it goes on; `TaskCancelledError`, `TaskError`, `DispatcherStoppedError`,
-        `DispatcherLostError`, `DeviceFaultError`.
+        Raises `JobTimeoutError` on timeout, and the task goes on; `TaskCancelledError`,
+        `TaskError`, `DispatcherStoppedError`, `DispatcherLostError`, `DeviceFaultError`.
         """
     def cancel(self) -> None:
-        """Asks that it end: one that was not begun is not, one that runs ends in the middle. `wait` says what became of
-        it."""
+        """Requests cancellation: a task that has not started is skipped, a running one stops early.
+        `wait` gives the result."""
     def __await__(self) -> Generator[Any, None, int | float]: ...
 
 @final
 class Buffer:
-    """Elements on a device, of one session: a handle of its own, which ends with `free`, at the end of a `with`, or
-    with this object. Work that was queued with it goes on; its memory is given back behind that.
+    """Elements on a device, owned by one session: a handle that ends with `free`, at the end of a
+    `with`, or with this object. Work already queued on it goes on; its memory is freed after that
+    work.
 
-    Indexing with integers, slices and an ellipsis, `reshape`, `transpose` and `view` give other buffers of the same
-    memory. All raise `StaleHandleError` after `free`, `SessionEndedError` after the session's end.
+    Indexing with integers, slices and an ellipsis, `reshape`, `transpose` and `view` return views
+    of the same memory. All raise `StaleHandleError` after `free`, `SessionEndedError` after the
+    session's end.
     """
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many elements along each dimension."""
+        """Number of elements along each dimension."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """How many elements lie from one to the next along each dimension."""
+        """Distance between neighbours along each dimension, in elements."""
     @property
     def dtype(self) -> str:
-        """What an element is, such as "f32"."""
+        """Type of its elements, such as "f32"."""
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """Number of dimensions."""
     @property
     def size(self) -> int:
-        """How many elements."""
+        """Number of elements."""
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Size of all elements in bytes."""
     @property
     def is_contiguous(self) -> bool:
-        """Whether its elements lie side by side, in their order."""
+        """Whether its elements are contiguous, in row-major order."""
     @property
     def regime(self) -> str:
-        """What its memory is: "pool", "driver", "managed", "pinned", "callbacks" or "foreign"."""
+        """Kind of its memory: "pool", "driver", "managed", "pinned", "callbacks" or "foreign"."""
     @property
     def device(self) -> int:
         """Its device's ordinal."""
@@ -672,12 +709,12 @@ class Buffer:
         """Its session's name."""
     @property
     def is_exported(self) -> bool:
-        """Whether its address was given out."""
+        """Whether its address has been handed out."""
     @property
     def is_freed(self) -> bool:
         """Whether it was freed, or its session has ended."""
     def free(self) -> None:
-        """Ends its handle. Never waits."""
+        """Ends its handle; the memory is freed after work already queued. Never waits."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -686,39 +723,41 @@ class Buffer:
     def __getitem__(self, key: _Index | tuple[_Index, ...], /) -> Buffer:
         """A view. Raises `IndexError`."""
     def reshape(self, *shape: int | Sequence[int]) -> Buffer:
-        """The same elements in another shape, one length of which may be -1. Raises `LayoutError` if that needs a
+        """A view with another shape; one length may be -1. Raises `LayoutError` if that needs a
         copy."""
     def transpose(self, *order: int | Sequence[int]) -> Buffer:
-        """Its dimensions in another order; reversed without one. Raises `LayoutError`."""
+        """A view with permuted dimensions; reversed by default. Raises `LayoutError`."""
     @property
     def T(self) -> Buffer:
-        """Its dimensions reversed."""
+        """A view with its dimensions reversed."""
     def broadcast_to(self, *shape: int | Sequence[int]) -> Buffer:
-        """As if it had the larger shape; it can only be read then. Raises `LayoutError`."""
+        """A read-only view with the larger shape. Raises `LayoutError`."""
     def view(self, dtype: _Dtype, shape: Sequence[int], offset_bytes: int = 0) -> Buffer:
-        """Its memory as elements of `dtype` side by side, from `offset_bytes` behind its first element on. Raises
-        `LayoutError` if that reaches outside, or is not aligned."""
+        """A view of its memory as contiguous elements of `dtype`, from `offset_bytes` after its
+        first element. Raises `LayoutError` if that is out of range or misaligned."""
     def upload(self, data: HostBytes) -> None:
-        """Copies values of the host's into it and waits: an array of its shape and type, or bytes in the order of its
-        elements. Raises `LayoutError`, `DtypeError`, `ValuesError`."""
+        """Copies host data into it and waits: an array of its shape and type, or raw bytes in
+        element order. Raises `LayoutError`, `DtypeError`, `ValuesError`."""
     def upload_async(self, data: HostBytes) -> Job:
-        """The same as a job. `data` is copied first, and may change or go at once."""
+        """Like `upload`, as a job. `data` is copied first, and may change or be freed at once."""
     def download(self) -> bytes:
-        """Its values' bytes, in the order of its elements. Waits."""
+        """Copies its elements to the host, as bytes in element order. Waits."""
     def download_async(self) -> Job:
-        """The same as a job, which has the bytes."""
+        """Like `download`, as a job with the bytes as its result."""
     def copy_from(self, source: Buffer) -> None:
-        """Queues a copy of a buffer of the same shape and type, of this session or another, behind the work of both.
-        Raises `LayoutError`, `DtypeError`."""
+        """Queues a copy from a buffer of the same shape and type, of this session or another, after
+        the work of both. Raises `LayoutError`, `DtypeError`."""
     def copy(self) -> Buffer:
-        """A copy in memory of its own, elements side by side. Does not wait."""
+        """A contiguous copy in its own memory. Does not wait."""
     def fill_bytes(self, byte: int) -> None:
-        """Queues that each of its bytes becomes `byte`, 0 to 255."""
+        """Queues a fill of all its bytes with `byte`, 0 to 255."""
     def export_device_ptr(self) -> int:
-        """The address of its first element, for other libraries. Its memory stays as long as this object does, freed or
-        not; ordering their work with the session's (`Session.lead_stream`, `follow_stream`) is the caller's."""
+        """The address of its first element, for other libraries. Its memory stays valid as long as
+        this object lives, even if it is freed; the caller orders other work with the session's
+        (`Session.lead_stream`, `follow_stream`)."""
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's (device type, ordinal): 2 for pool and driver, 13 for managed, 3 for pinned memory."""
+        """DLPack's (device type, ordinal): 2 for pool and driver, 13 for managed, 3 for pinned
+        memory."""
     def __dlpack__(
         self,
         *,
@@ -727,37 +766,42 @@ class Buffer:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule, whose tensor lives until the borrower's last word, whatever becomes of this.
+        """A capsule with a tensor that lives until the borrower releases it, whatever happens to this
+        object.
 
-        `stream`, of the borrower, waits for the session's work: a handle, 1 or None for the legacy default stream, 2
-        for the thread's; -1 for no ordering. Memory that the host reads is waited for if there is none.
-        `dl_device=(1, 0)` gives the host's memory. Raises `BufferError` for what cannot be done without a copy.
+        The borrower's `stream` waits for the session's work: a handle, 1 or None for the legacy
+        default stream, 2 for the per-thread default stream; -1 for no ordering. Without a stream,
+        host-readable memory is waited for. `dl_device=(1, 0)` asks for host memory. Raises
+        `BufferError` if a copy would be needed.
         """
     @property
     def __cuda_array_interface__(self) -> _CudaArray:
-        """Version 3, with the session's stream. Its memory stays as long as this object does."""
+        """Version 3, with the session's stream. Its memory stays valid as long as this object
+        lives."""
 
 @final
 class Job:
-    """Work of a session, done in the order in which it was given. `await` it, wait for it, or forget it."""
+    """Work of a session, run in submission order. `await` it, wait for it, or ignore it."""
 
     @property
     def number(self) -> int:
-        """Its number in its session, from 1 on."""
+        """Its number in its session, counted from 1."""
     @property
     def status(self) -> Literal["waiting", "running", "done", "failed", "cancelled"]:
-        """"waiting" on the host, where it can be cancelled; "running" when the device has it."""
+        """"waiting" on the host, where it can be cancelled; "running" once it is queued on the
+        device."""
     def done(self) -> bool:
-        """Whether it is over. Never waits."""
+        """Whether it has finished. Never waits."""
     def wait(self, timeout: float | None = None) -> bytes | None:
-        """What it has: a download's bytes, else None. `timeout` in seconds.
+        """Its result: a download's bytes, else None. `timeout` in seconds.
 
-        Raises `JobTimeoutError`, and it goes on; `JobCancelledError`, `JobNotRunError`, or what it failed with.
+        Raises `JobTimeoutError` on timeout, and the job goes on; `JobCancelledError`,
+        `JobNotRunError`, or its own error.
         """
     def cancel(self) -> bool:
-        """Cancels it, unless the device has it; whether it was cancelled."""
+        """Cancels it, unless it is queued on the device; returns whether it was cancelled."""
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Has `callback` called once, in any thread, when it is over; at once if it is."""
+        """Calls `callback` once, in any thread, when it has finished; at once if it already has."""
     def __await__(self) -> Generator[Any, None, bytes | None]: ...
 
 @final
@@ -765,7 +809,7 @@ class Module:
     """Code on a device."""
 
     def function(self, name: str) -> Function:
-        """A kernel of it. Raises `DriverError`."""
+        """A kernel in it. Raises `DriverError`."""
 
 @final
 class Function:
@@ -776,14 +820,14 @@ class Function:
         """Its name."""
     @property
     def parameter_bytes(self) -> list[int] | None:
-        """The size of each parameter; None if the driver does not say."""
+        """Size of each parameter in bytes; None if the driver does not report it."""
     @property
     def max_threads_per_block(self) -> int:
-        """How many threads a block may have."""
+        """Maximum number of threads per block."""
 
 @final
 class Scalar:
-    """A number of a type, as a kernel's argument. Raises `DtypeError`, `OverflowError`."""
+    """A typed number, as a kernel argument. Raises `DtypeError`, `OverflowError`."""
 
     def __new__(cls, dtype: _Dtype, value: SupportsIndex | SupportsFloat) -> Self: ...
     @property
@@ -796,10 +840,10 @@ class TritonKernel:
 
     @staticmethod
     def open(session: Session, path: str) -> TritonKernel:
-        """That of NAME.json, with its code beside it. See `open_triton`."""
+        """Loads NAME.json, with its code beside it. See `open_triton`."""
     @staticmethod
     def load(session: Session, metadata: str, code: str | bytes) -> TritonKernel:
-        """That of the text of NAME.json, and PTX as text or a CUBIN as bytes. See `load_triton`."""
+        """Loads the text of NAME.json, and PTX as text or a CUBIN as bytes. See `load_triton`."""
     @property
     def name(self) -> str:
         """Its name in its code."""
@@ -808,46 +852,50 @@ class TritonKernel:
         """The compute capability it was compiled for: 90 for sm_90."""
     @property
     def warps(self) -> int:
-        """Warps of a program: 32 threads each."""
+        """Warps per program, of 32 threads each."""
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a program."""
+        """Dynamic shared memory per program."""
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory of a block, which a launch takes from the session and gives back behind the kernel."""
+        """Scratch memory per block, which a launch allocates from the session and frees after the
+        kernel."""
     @property
     def cluster(self) -> tuple[int, int, int]:
-        """Blocks of a cluster along each axis; so many each program of a grid is."""
+        """Blocks per cluster along each axis: each program of a grid is one cluster."""
     @property
     def argument_bytes(self) -> list[int] | None:
-        """The size of each argument, Triton's own left out; None if the driver does not say."""
+        """Size of each argument in bytes, without Triton's own; None if the driver does not report
+        it."""
     def launch(self, session: Session, grid: _Extents, arguments: Iterable[_Argument] | None = None) -> None:
-        """Queues it behind the session's work: `grid` programs, one to three extents, as its author counts them; a
-        grid with none does nothing. Returns before it has run.
+        """Queues it after the session's work: `grid` programs, one to three extents, as in Triton;
+        an empty grid does nothing. Returns before it has run.
 
-        Arguments are as `Session.launch` takes them, one for each parameter of its signature that was no constant when
-        it was compiled. What Triton took for granted then, as that a pointer or a number is a multiple of 16, must hold
-        for them, and the kernel must stay within the buffers: nobody checks that but the software device.
+        Arguments are as in `Session.launch`, one for each parameter of its signature that was not a
+        constant when it was compiled. Triton's assumptions from then, such as that a pointer or a
+        number is a multiple of 16, must hold for them, and the kernel must stay within the buffers:
+        only the software device checks that.
 
-        Raises `ArgumentsError`, `LaunchLimitError`, `StaleHandleError`; `LimitError` or `OutOfMemoryError` where there
-        is no scratch memory; `DeviceFaultError` of earlier work. Nothing is queued then.
+        Raises `ArgumentsError`, `LaunchLimitError`, `StaleHandleError`; `LimitError` or
+        `OutOfMemoryError` if scratch memory cannot be allocated; `DeviceFaultError` of earlier
+        work. Nothing is queued then.
         """
     def launch_async(self, session: Session, grid: _Extents, arguments: Iterable[_Argument] | None = None) -> Job:
-        """The same as a job, which is done when the kernel is; its buffers live until then."""
+        """Like `launch`, as a job that is done when the kernel is; its buffers live until then."""
 
 @final
 class Plan:
-    """Tensors (name, dtype, shape, first step, step behind the last) in one arena. See `IgnitionPlan`."""
+    """Tensors (name, dtype, shape, first step, end step) in one arena. See `IgnitionPlan`."""
 
     def __new__(cls, tensors: Sequence[tuple[str, str, Sequence[int], int, int]]) -> Self: ...
     @staticmethod
     def from_json(text: str) -> Plan:
-        """What `to_json` gave. Raises `PlanError`."""
+        """Parses the output of `to_json`. Raises `PlanError`."""
     def to_json(self) -> str:
-        """As text."""
+        """The plan as JSON text."""
     @property
     def arena_bytes(self) -> int:
-        """What the arena takes."""
+        """Size of the arena in bytes."""
     @property
     def tensors(self) -> list[tuple[str, str, list[int], int, int, int]]:
-        """Each tensor's row, and where it begins in bytes."""
+        """Each tensor's row, with its offset in bytes."""

@@ -1,36 +1,38 @@
-"""What can go wrong. Every exception's text says what, with numbers, and what to try; the numbers are attributes."""
+"""Exceptions. Each message says what failed, with numbers, and what to try; the numbers are also
+attributes."""
 
 from __future__ import annotations
 
 Held = tuple[str, int, int]
-"""A tenant's name, bytes of the pool that it holds, bytes that the driver gave it directly."""
+"""Tenant name, bytes from the pool, bytes directly from the driver."""
 
 
 class FercudaError(Exception):
-    """What all others are."""
+    """Base class of all exceptions here."""
 
 
 class ConfigError(FercudaError, ValueError):
-    """A setting or an argument that has no meaning."""
+    """An invalid setting or argument."""
 
 
 class StaleHandleError(FercudaError):
-    """A buffer that was freed, or that is another session's."""
+    """A buffer that was freed, or that belongs to another session."""
 
 
 class LimitError(FercudaError, MemoryError):
-    """A session would hold more than it may. Nothing was allocated."""
+    """A session would exceed its limit. Nothing was allocated."""
 
     session: str
     limit_bytes: int
     held_bytes: int
     freed_bytes: int
-    """Of those held, the ones that were freed: graphs or others have them, or they go back when no dispatcher runs."""
+    """The part of `held_bytes` that was freed: still used by graphs or borrowers, or deferred while
+    a dispatcher runs."""
     asked_bytes: int
 
 
 class AllocatorError(FercudaError, MemoryError):
-    """A session's own allocator gave no memory, or none that can be used. What it has raised is the cause."""
+    """A session's allocator returned no usable memory. Its exception, if any, is the cause."""
 
     session: str
     asked_bytes: int
@@ -43,35 +45,36 @@ class OutOfMemoryError(FercudaError, MemoryError):
     free_bytes: int | None
     total_bytes: int | None
     parked_bytes: int
-    """Freed and not free yet: they are when no dispatcher runs on the device."""
+    """Deferred frees: freed by the program, but not by the driver until no dispatcher runs on the
+    device."""
     holders: list[Held]
 
 
 class SessionEndedError(FercudaError):
-    """The session was closed, or the runtime rebooted (`epoch`: which time)."""
+    """The session was closed, or the runtime rebooted (`epoch`: which reboot)."""
 
     session: str
     epoch: int | None
 
 
 class SessionNameError(FercudaError, ValueError):
-    """A session of this name is open."""
+    """A session of this name is already open."""
 
     session: str
 
 
 class VramError(FercudaError, OSError):
-    """A file in device memory cannot be mapped, or what was written to it could not be kept."""
+    """A file in device memory cannot be mapped, or data written to it could not be kept."""
 
 
 class ForkedError(FercudaError, RuntimeError):
-    """This process is a fork of the one (`process`) that has the device."""
+    """This process is a fork of the process (`process`) that uses the device."""
 
     process: int
 
 
 class LayoutError(FercudaError, ValueError):
-    """A shape, strides or a range that there cannot be, or that do not fit.
+    """An invalid shape, strides or range, or one that does not fit.
 
     `given_bytes` and `expected_bytes` where values have the wrong length.
     """
@@ -81,110 +84,112 @@ class LayoutError(FercudaError, ValueError):
 
 
 class ValuesError(FercudaError, ValueError):
-    """A byte that is no bool: `value`, the one at `at`."""
+    """A byte that is not a valid bool: `value`, at index `at`."""
 
     at: int
     value: int
 
 
 class DtypeError(FercudaError, TypeError):
-    """Elements of another type, or of one that is not known here."""
+    """Elements of another type, or of an unknown one."""
 
     dtype: str
     given: str
 
 
 class PlanError(FercudaError, ValueError):
-    """Tensors that cannot be planned, or a file that is no plan."""
+    """Tensors that cannot be planned, or a file that is not a plan."""
 
 
 class JobError(FercudaError):
-    """A job that failed on the host, or was given up with its session."""
+    """A job that failed on the host, or was dropped with its session."""
 
     job: int
 
 
 class JobCancelledError(JobError):
-    """A job that was cancelled before the device had it."""
+    """A job that was cancelled before it was queued on the device."""
 
 
 class JobNotRunError(JobError):
-    """A job behind one (`by`) that failed for good; the cause says how."""
+    """A job queued after one (`by`) that failed permanently; the cause is that failure."""
 
     by: int
 
 
 class JobTimeoutError(FercudaError, TimeoutError):
-    """A job is not done after `waited_s` seconds. It goes on."""
+    """A job has not finished after `waited_s` seconds. It goes on."""
 
     waited_s: float
 
 
 class DriverError(FercudaError):
-    """The driver refused a call, or has it not. `code` is CUDA's."""
+    """The driver refused a call, or does not have it. `code` is CUDA's."""
 
     code: int | None
     code_name: str | None
 
 
 class NoDeviceError(DriverError):
-    """There is no driver, or no such device."""
+    """There is no driver, or no device with this ordinal."""
 
 
 class ModuleError(DriverError):
-    """The driver refused code; `log` is what its compiler wrote."""
+    """The driver refused code; `log` is its compiler's output."""
 
     log: str
 
 
 class DeviceFaultError(DriverError):
-    """The device's context has failed, as by an illegal address: all in it fails until it is reset."""
+    """The device's context has failed, for example after an illegal address: every call fails until
+    it is reset."""
 
     device: int
 
 
 class OccupiedError(FercudaError):
-    """A reset would take memory away from others (`holders`)."""
+    """A reset would destroy memory of other tenants (`holders`)."""
 
     device: int
     holders: list[Held]
 
 
 class ServedError(FercudaError):
-    """Another runtime of this process takes the requests for `device`."""
+    """Another runtime in this process already accepts requests for `device`."""
 
     device: int
 
 
 class ArgumentsError(FercudaError, TypeError):
-    """Arguments that do not fit a kernel's parameters. Nothing was launched."""
+    """Arguments that do not match a kernel's parameters. Nothing was launched."""
 
     expected: list[int]
     given: list[int]
 
 
 class LaunchLimitError(FercudaError, ValueError):
-    """A launch outside a limit. Nothing was launched."""
+    """A launch exceeds a limit. Nothing was launched."""
 
     asked: int
     limit: int
 
 
 class ExpressionError(FercudaError, ValueError):
-    """An expression that cannot be: a text that makes no sense from `line` and `column` on (both from 1; None where it is
-    not the text that is wrong), types or shapes that do not go together, an output that lies on what is still read.
-    Nothing was computed."""
+    """An invalid expression: a syntax error at `line` and `column` (both from 1; None if the text
+    is not at fault), incompatible types or shapes, or an output that overlaps an input that is
+    still read. Nothing was computed."""
 
     line: int | None = None
     column: int | None = None
 
 
 class GraphError(FercudaError):
-    """A graph that is not captured or replayed. What was under its key stays."""
+    """A graph that could not be captured or replayed. The graph under its key is kept."""
 
 
 class GraphBudgetError(GraphError):
-    """A graph that counts for more (`bytes`, for `nodes` pieces of work) than its cache may have. It is not kept."""
+    """A graph counts for more (`bytes`, with `nodes` nodes) than its cache's budget. It is not
+    kept."""
 
     bytes: int
     budget_bytes: int
@@ -192,54 +197,56 @@ class GraphBudgetError(GraphError):
 
 
 class GraphInvalidatedError(GraphError):
-    """The key was invalidated while its graph was captured. It is not kept."""
+    """The key was invalidated while its graph was being captured. It is not kept."""
 
 
 class DispatcherError(FercudaError):
-    """A dispatcher that does not start, take a task or end as it should."""
+    """A dispatcher that failed to start, accept a task or stop."""
 
 
 class DispatcherFullError(DispatcherError):
-    """All `capacity` places of a priority are taken. The task was not taken; wait for an earlier one."""
+    """All `capacity` slots of a priority are taken. The task was not accepted; wait for an earlier
+    one."""
 
     priority: int
     capacity: int
 
 
 class DispatcherStoppedError(DispatcherError):
-    """It takes no tasks any more, or ended before it came to this one."""
+    """It accepts no more tasks, or stopped before it reached this one."""
 
 
 class DispatcherRunningError(DispatcherError, TimeoutError):
-    """It has not ended in time: `waiting` tasks are not done. It goes on, and may be asked to stop again."""
+    """It has not stopped in time: `waiting` tasks are unfinished. It goes on; `stop` may be called
+    again."""
 
     waiting: int
 
 
 class DispatcherLostError(DispatcherError):
-    """A task runs for ever, and nothing but the process's end stops it. Its buffers stay."""
+    """A task runs forever, and only the end of the process stops it. Its buffers stay allocated."""
 
 
 class TaskError(FercudaError):
-    """A task (`task`, by its name) that failed by itself: its buffers do not go together, or its steps are used up."""
+    """A task (`task`: its name) failed: its buffers do not match, or it exceeded its steps."""
 
     task: str
 
 
 class TaskCancelledError(TaskError):
-    """A task that was cancelled, by its ticket or the watchdog. What it wrote until then is written."""
+    """A task was cancelled, by its ticket or the watchdog. What it wrote before is kept."""
 
 
 class TritonError(FercudaError, ValueError):
-    """A kernel of Triton's that is not loaded: files that are not there, metadata that lack something or ask for what
-    is not done here, another device than it was compiled for."""
+    """A Triton kernel that could not be loaded: missing files, metadata that are incomplete or need
+    unsupported features, or another device than it was compiled for."""
 
 
 class ImportedError(FercudaError, RuntimeError):
-    """A framework was imported before it could be told (`framework`)."""
+    """A framework (`framework`) was imported before it could be configured."""
 
     framework: str
 
 
 class ContractError(FercudaError, LookupError):
-    """Something that this package does not keep to."""
+    """Something that this package does not guarantee."""

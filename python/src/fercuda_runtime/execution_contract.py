@@ -1,6 +1,6 @@
-"""What this package keeps to, by name and version: for programs that ask before they rely on it.
+"""Versioned guarantees of this package, by name: for programs that check before they rely on one.
 
-A version is raised when something that worked no longer does; what is new does not raise it.
+A version is raised when something that worked no longer does; additions do not raise it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Entrypoint", "Interface", "require", "supported"]
 
 
 class Entrypoint(str, Enum):
-    """Ways into the runtime, and the names that stand for them."""
+    """Entry points of the runtime, by name."""
 
     TENSOR = "tensor"
     """Buffers of a session: `Session.alloc`, views, copies."""
@@ -29,17 +29,18 @@ class Entrypoint(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Something with a version."""
+    """A name with a version."""
 
     name: str
     version: tuple[int, ...]
 
 
 def supported() -> dict[str, Interface]:
-    """All that this package keeps to, by name.
+    """All guarantees, by name.
 
-    "dlpack" and "cuda_array_interface" are those protocols; "process_pool" is the table by which libraries of one
-    process share its pool; "ignition_plan" the format of saved plans; the others are `Entrypoint`s.
+    "dlpack" and "cuda_array_interface" are those protocols; "process_pool" is the interface through
+    which libraries in one process share its pool; "ignition_plan" the format of saved plans; the
+    others are `Entrypoint`s.
     """
     versions = {
         **{str(entry.value): (1,) for entry in Entrypoint},
@@ -52,11 +53,12 @@ def supported() -> dict[str, Interface]:
 
 
 def require(name: str, version: tuple[int, ...]) -> Interface:
-    """That interface, if its version is of the same first number and no older. Raises `ContractError`."""
+    """The interface of this name, if its version is compatible: same major number, no older. Raises
+    `ContractError`."""
     known = supported()
     found = known.get(name)
     if found is None:
-        raise ContractError(f"nothing here is called {name!r}\ntry: one of {', '.join(sorted(known))}")
+        raise ContractError(f"there is no interface {name!r}\ntry: one of {', '.join(sorted(known))}")
     if found.version[:1] != version[:1] or found.version < version:
-        raise ContractError(f"{name} is of version {found.version} here, and {version} was asked for")
+        raise ContractError(f"{name} has version {found.version}, but {version} is required")
     return found

@@ -1,10 +1,12 @@
-"""Other libraries of this process as good tenants of its pool: told before they are imported (`activate`). And
-Triton's kernels on a session's buffers, without Triton's launcher (`open_triton`, `load_triton`).
+"""Configuration of other libraries in this process so that they share its pool, before they are
+imported (`activate`). And Triton's kernels on a session's buffers, without Triton's launcher
+(`open_triton`, `load_triton`).
 
-A framework's own allocator takes memory and keeps it, out of the others' reach. What `fercuda run` sets for a program
-`activate` sets from inside it. What the user has set stays. That memory is governed at all is not up to this: it is
-in a program that `fercuda run` has started (`is_hooked`); elsewhere the settings have the frameworks share the
-driver's own pool.
+A framework's caching allocator keeps memory out of reach of other libraries. `activate` makes the
+settings that `fercuda run` makes for a program, from inside the program. Variables that the user
+has set are kept. Whether memory is governed does not depend on this module: it is in a program that
+`fercuda run` has started (`is_hooked`); elsewhere the settings make frameworks share the driver's
+default pool.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ __all__ = [
     "open_triton",
 ]
 
-# Names that mean the same, as old and new versions read different ones, and their value.
+# Names with the same meaning (old and new versions read different ones), and their value.
 _Setting = tuple[tuple[str, ...], str]
 _TORCH: _Setting = (("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), "backend:cudaMallocAsync")
 _JAX: tuple[_Setting, ...] = (
@@ -47,8 +49,8 @@ _JAX: tuple[_Setting, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What was done. `set`: variables, each with its value; `kept`: those that the user had; `on_import`: modules that
-    are told when they are imported.
+    """Changes made by `activate`. `set`: variables that were set, with their values; `kept`: those
+    that the user had set; `on_import`: modules that are configured when they are imported.
     """
 
     set: dict[str, str]
@@ -57,23 +59,27 @@ class Activation:
 
 
 def is_hooked() -> bool:
-    """Whether the hook stands before this process's driver, so that all its libraries are tenants of one pool."""
+    """Whether the hook intercepts this process's driver calls, so that all its libraries share one
+    pool."""
     return _fercuda.is_hooked()
 
 
 def activate(*, torch: bool = False, jax: bool = False, cupy: bool = False) -> Activation:
-    """Has the named frameworks allocate as good tenants: PyTorch and JAX by variables of this process, CuPy by its
-    stream-ordered allocator as soon as it is imported.
+    """Configures the named frameworks to allocate from the shared pool: PyTorch and JAX by
+    environment variables of this process, CuPy by setting its stream-ordered allocator when it is
+    imported.
 
-    Call it before their import. Raises `ImportedError` if one of them is imported, and changes nothing then;
-    `ConfigError` if none is named.
+    Call it before their import. Raises `ImportedError` if one of them is already imported, and
+    changes nothing then; `ConfigError` if no framework is named.
     """
     if not (torch or jax or cupy):
         raise ConfigError("no framework is named\ntry: activate(torch=True, jax=True, cupy=True)")
     wanted = {"torch": torch, "jax": jax, "jaxlib": jax, "cupy": cupy}
     for name, is_wanted in wanted.items():
         if is_wanted and name in sys.modules:
-            error = ImportedError(f"{name} is imported, and reads its settings only then\ntry: activate before its import")
+            error = ImportedError(
+                f"{name} is already imported, and reads its settings only at import\ntry: activate() before its import"
+            )
             error.framework = name
             raise error
     done = Activation({}, {}, ("cupy",) if cupy else ())
@@ -94,7 +100,8 @@ def _use_async_pool(cupy: ModuleType) -> None:
 
 
 class _CupyFinder(importlib.abc.MetaPathFinder):
-    """Finds CuPy as the others would, once, and has it told when it has been executed."""
+    """Finds CuPy through the other finders, once, and configures it after its module has been
+    executed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -121,32 +128,32 @@ class _CupyLoader(importlib.abc.Loader):
 
 
 class Compiled(Protocol):
-    """What Triton gives for a kernel that it has compiled: `KERNEL.warmup(...)`, or `KERNEL[grid](...)`."""
+    """A kernel compiled by Triton: the result of `KERNEL.warmup(...)` or `KERNEL[grid](...)`."""
 
     @property
     def metadata(self) -> Any:
-        """How it is launched: a record or mapping of what NAME.json has."""
+        """Its launch metadata: a record or mapping with the contents of NAME.json."""
     @property
     def asm(self) -> Mapping[str, Any]:
         """Its code: text under "ptx", bytes under "cubin"."""
 
 
 def open_triton(session: Session, path: str | os.PathLike[str]) -> TritonKernel:
-    """The kernel in a folder of Triton's cache (TRITON_CACHE_DIR, or ~/.triton/cache), or that of one NAME.json there.
-    Its code is NAME.cubin beside it, on the software device NAME.ptx. Nobody may have changed either: machine code is
-    believed. Triton itself is not needed.
+    """Loads the kernel in a folder of Triton's cache (TRITON_CACHE_DIR, or ~/.triton/cache), or the
+    one of a NAME.json there. Its code is NAME.cubin beside it, on the software device NAME.ptx. The
+    files must be unmodified: machine code is not verified. Triton itself is not needed.
 
-    Raises `TritonError`; `LaunchLimitError` for more shared memory (`asked` bytes) than a block may have (`limit`);
-    `ModuleError`, `SessionEndedError`.
+    Raises `TritonError`; `LaunchLimitError` for more shared memory (`asked` bytes) than a block may
+    have (`limit`); `ModuleError`, `SessionEndedError`.
     """
     path = pathlib.Path(path).expanduser()
     if path.is_dir():
-        # Beside it lies a list of the folder's files.
+        # Triton also writes a list of the folder's files.
         found = sorted(it for it in path.glob("*.json") if not it.name.startswith("__grp__"))
         if len(found) != 1:
             names = ", ".join(it.name for it in found) or "none"
             raise TritonError(
-                f"{path} has {len(found)} files NAME.json of a kernel ({names}), not one\n"
+                f"{path} has {len(found)} kernel files NAME.json ({names}), expected one\n"
                 "try: one of them, or a folder of Triton's cache (TRITON_CACHE_DIR or ~/.triton/cache)"
             )
         path = found[0]
@@ -154,28 +161,28 @@ def open_triton(session: Session, path: str | os.PathLike[str]) -> TritonKernel:
 
 
 def load_triton(session: Session, kernel: Compiled) -> TritonKernel:
-    """The same from a kernel that Triton has compiled in this process. What its launcher would do is not done: no
-    tensor descriptors, no hooks.
+    """Loads a kernel that Triton has compiled in this process. Triton's launcher is not used: there
+    are no tensor descriptors and no launch hooks.
 
     Raises as `open_triton`.
     """
     kind = "ptx" if session.is_software else "cubin"
-    advice = "try: what KERNEL.warmup(...) or KERNEL[grid](...) gave"
+    advice = "try: the result of KERNEL.warmup(...) or KERNEL[grid](...)"
     try:
         metadata, asm = kernel.metadata, kernel.asm
     except AttributeError as error:
-        raise TritonError(f"{type(kernel)} is no compiled kernel of Triton's: {error}\n{advice}") from None
+        raise TritonError(f"{type(kernel)} is not a compiled Triton kernel: {error}\n{advice}") from None
     record = _record(metadata)
     if "target" in record:
         record["target"] = _record(record["target"])
     if kind not in asm:
-        raise TritonError(f"the kernel has no {kind!r}, but {', '.join(sorted(asm)) or 'nothing'}\n{advice}")
-    # What JSON has no word for is nothing that a launch depends on, or is refused there.
+        raise TritonError(f"the kernel has no {kind!r}, only {', '.join(sorted(asm)) or 'nothing'}\n{advice}")
+    # Values without a JSON form do not affect a launch, or are rejected by the parser.
     return TritonKernel.load(session, json.dumps(record, default=repr), asm[kind])
 
 
 def _record(value: Any) -> dict[str, Any]:
-    """The fields of one of Triton's records: a named tuple, a dataclass, or a mapping."""
+    """The fields of a Triton record: a named tuple, a dataclass, or a mapping."""
     if hasattr(value, "_asdict"):
         return dict(value._asdict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -183,5 +190,5 @@ def _record(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TritonError(
-        f"the metadata are, or have for a target, {type(value)}\ntry: a named tuple, a dataclass or a mapping of NAME.json"
+        f"the metadata, or its target, is a {type(value)}\ntry: a named tuple, a dataclass or a mapping of NAME.json"
     )

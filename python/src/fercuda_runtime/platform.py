@@ -1,5 +1,5 @@
-"""What this machine and this Python have, and how to get what they lack. Nothing is changed, nothing is raised for
-what is missing.
+"""Report of what this machine and this Python have, and how to get what is missing. Changes
+nothing, and never raises for something missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import _fercuda
 __all__ = ["Device", "Driver", "Library", "Report", "doctor"]
 
 _LIBRARIES = ("numpy", "cuda-core", "cuda-bindings", "torch", "jax", "cupy", "triton")
-# Distributions of one library under other names.
+# Alternative distribution names of a library.
 _OTHER_NAMES = {"cupy": ("cupy-cuda13x", "cupy-cuda12x")}
 _MODULES = {"cuda-core": "cuda.core", "cuda-bindings": "cuda.bindings"}
 
@@ -32,7 +32,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A driver: "gpu", NVIDIA's, or "soft", ours. `why`: what is wrong, if something is."""
+    """A driver: "gpu", NVIDIA's, or "soft", the software device. `why`: the error, if it does not
+    work."""
 
     name: str
     version: str | None
@@ -43,7 +44,8 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library; no `version` means that it is not here. `is_imported`: in this process, now."""
+    """A library; `version` is None if it is not installed. `is_imported`: imported in this
+    process."""
 
     name: str
     version: str | None
@@ -52,7 +54,8 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything. `nvrtc`: its version; `nvrtc_why`: why there is none. `variables`: those of ours that are set."""
+    """The whole report. `nvrtc`: its version; `nvrtc_why`: why there is none. `variables`:
+    FERCUDA_* variables that are set."""
 
     version: str
     python: str
@@ -90,7 +93,7 @@ def _version(name: str) -> str | None:
 
 
 def doctor() -> Report:
-    """Looks at drivers, compilers and libraries. Opens both drivers; imports nothing.
+    """Examines drivers, compilers and libraries. Opens both drivers; imports nothing.
 
     Raises `ForkedError` only.
     """

@@ -1,4 +1,4 @@
-"""Devices, sessions, buffers and jobs, and what they come to in figures.
+"""Devices, sessions, buffers and jobs, and their telemetry.
 
 Shapes are tuples of lengths, strides count elements, sizes end in `_bytes`, times in `_s`.
 """
@@ -61,9 +61,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds memory of a device in this process.
+    """A tenant's memory on a device in this process.
 
-    `pooled_bytes`: live blocks of the pool; `governed_bytes`: what the driver gave directly, also of the host.
+    `pooled_bytes`: live blocks of the pool; `governed_bytes`: memory directly from the driver,
+    including host memory.
     """
 
     tenant: str
@@ -73,7 +74,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Figures of one moment; of several threads' work they may be of slightly different ones."""
+    """A snapshot of counters; while other threads work, they may be of slightly different
+    moments."""
 
     device: int
     device_name: str
@@ -86,14 +88,14 @@ class Telemetry:
     sessions: tuple[str, ...]
 
     def held_bytes(self, tenant: str) -> int:
-        """What `tenant`, as a session's name, holds in all."""
+        """All memory of `tenant`, such as a session's name."""
         held = (it.pooled_bytes + it.governed_bytes for it in self.holders if it.tenant == tenant)
         return sum(held)
 
 
 @dataclass(frozen=True, slots=True)
 class Rebooted:
-    """What a reboot came to. `others`: who still holds memory of the device."""
+    """Result of a reboot. `others`: tenants that still hold memory of the device."""
 
     epoch: int
     sessions: int
@@ -103,7 +105,8 @@ class Rebooted:
 
 
 def telemetry(runtime: Runtime) -> Telemetry:
-    """Who holds what of `runtime`'s device in this process, by the ledger, and what the driver says is free.
+    """Memory of `runtime`'s device by tenant in this process, from the ledger, and free memory
+    according to the driver.
 
     Raises `ForkedError`, `DriverError`.
     """
@@ -122,6 +125,6 @@ def telemetry(runtime: Runtime) -> Telemetry:
 
 
 def reboot(runtime: Runtime, *, reset_failed: bool = False) -> Rebooted:
-    """As `Runtime.reboot`, with names for what it came to."""
+    """Like `Runtime.reboot`, with a named result."""
     epoch, sessions, returned_bytes, was_reset, others = runtime.reboot(reset_failed=reset_failed)
     return Rebooted(epoch, sessions, returned_bytes, was_reset, tuple(Holder(*it) for it in others))

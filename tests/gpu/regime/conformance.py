@@ -1,14 +1,16 @@
-"""What of the hook's conformance list only a GPU machine can show: named cases, each a program run bare and governed.
+"""Conformance cases of the hook that need a GPU machine: named cases, each a program that is run
+bare and governed.
 
     python3 conformance.py FERCUDA OUT_DIR [--only NAME,...] [--record FILE] [--device soft] [--cudart DIR,...]
 
-What a program prints has to be the same both times, line by line. Of the governed run the ledger has to say that every
-allocation was seen, that none fell back to the driver, that nothing is ungoverned and nothing left. A case that cannot
-run here says why and counts as neither. Needs a C compiler; for the runtime library's cases `libcudart.so.13` and
-`libcudart_static.a`, of a toolkit or of NVIDIA's wheels.
+Both runs must print the same, line by line. The ledger of the governed run must show that every
+allocation was counted, that none fell back to the driver, that nothing is ungoverned and nothing
+left. A case that cannot run here is listed as skipped, with the reason. Needs a C compiler; for the
+cases of the runtime library `libcudart.so.13` and `libcudart_static.a`, of a toolkit or of NVIDIA's
+wheels.
 
---record writes what docs/conformance.md is made of. --device soft tries the cases that need no GPU. Exit status 1 if
-any case fails.
+--record writes the data of docs/conformance.md. --device soft runs the cases that need no GPU. Exit
+status 1 if any case fails.
 """
 
 import argparse
@@ -38,7 +40,7 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    """The case could not even be judged."""
+    """The case could not be evaluated."""
 
 
 def case(function):
@@ -47,7 +49,7 @@ def case(function):
 
 
 class Bench:
-    """Where things are, and what was found out about the machine."""
+    """Paths, and properties of the machine."""
 
     def __init__(self, args):
         self.fercuda = str(pathlib.Path(args.fercuda).resolve())
@@ -73,7 +75,7 @@ class Bench:
         return own | more
 
     def compiled(self, source, *libraries):
-        """A program, and what it is linked to."""
+        """Compiles a program and links it."""
         if not self.compiler:
             raise Skipped("no C compiler")
         program = self.out / ("-".join([source.stem, *(pathlib.Path(n).stem for n in libraries[:1])]).replace(".", "-"))
@@ -106,7 +108,7 @@ class Bench:
         return done.returncode, done.stdout, errors.read_text(errors="replace")
 
     def governed(self, command, environment, label, options=()):
-        """A run under the hook, and the ledgers that it left."""
+        """Runs a command under the hook; returns also its ledgers."""
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o700)
             file = pathlib.Path(folder, "ledgers.json")
@@ -119,34 +121,34 @@ class Bench:
         return *ran, processes
 
     def same(self, command, environment=None, label=None, options=()):
-        """The problems of a program that is run both ways."""
+        """Failures of a program that is run bare and governed."""
         environment = environment or {}
         label = label or "-".join([command[0].name, *command[1:2]])
         bare, said, bare_errors = self.run(command, environment, f"{label}-bare")
-        status, told, errors, processes = self.governed(command, environment, f"{label}-governed", options)
+        status, printed, errors, processes = self.governed(command, environment, f"{label}-governed", options)
         problems = []
         if bare != 0 or not said.endswith("end\n"):
             problems.append(f"bare, it ended with {bare}: {(said + bare_errors)[-200:].strip()}")
         if status != bare:
-            problems.append(f"governed, it ended with {status}: {(told + errors)[-200:].strip()}")
-        if said != told:
-            lines = difflib.unified_diff(said.splitlines(), told.splitlines(), "bare", "governed", n=0, lineterm="")
+            problems.append(f"governed, it ended with {status}: {(printed + errors)[-200:].strip()}")
+        if said != printed:
+            lines = difflib.unified_diff(said.splitlines(), printed.splitlines(), "bare", "governed", n=0, lineterm="")
             problems.append("says something else: " + " | ".join(list(lines)[3:11]))
         problems += judged(processes, counted(errors))
         return [f"{label} (seed {self.seed}): {p}" for p in problems]
 
 
 def counted(errors):
-    """The program's own count of allocations, if it says one."""
+    """The program's own count of allocations, if it prints one."""
     lines = [line for line in errors.splitlines() if line.startswith("allocations ")]
     return int(lines[-1].split()[1]) if lines else 1
 
 
 def judged(processes, allocations, live=0):
-    """What is wrong with ledgers of a run that made at least so many allocations.
+    """Failures in the ledgers of a run that made at least `allocations` allocations.
 
-    The driver's figures are of the whole device: what one of two processes takes later is nobody's in the other's
-    ledger. So of several processes it is not asked.
+    The driver's figures are of the whole device: what one of two processes takes later is not
+    accounted in the other's ledger. So of several processes it is not asked.
     """
     devices = [d for p in processes for d in p["devices"]]
     total = lambda name: sum(d[name] for d in devices)
@@ -165,7 +167,8 @@ def judged(processes, allocations, live=0):
     return problems
 
 
-# ---- the cases ------------------------------------------------------------------------------------------------------
+# ---- the cases
+# --------------------------------------------------------------------------------------------------
 
 
 def runtime(bench, name):
@@ -213,7 +216,8 @@ def copies_between_devices(bench):
 
 @case
 def access_between_devices(bench):
-    """Kernels of one device read and write memory of another, allocated before they may and after."""
+    """Kernels of one device read and write memory of another, allocated before they may and
+    after."""
     return on_two_devices(bench, "peer_access", "pool_access")
 
 
@@ -221,8 +225,9 @@ def access_between_devices(bench):
 def calls_are_answered_as_by_the_driver(bench):
     """The suite's own programs of single calls, over NVIDIA's driver."""
     program = bench.of_the_driver(PROGRAMS / "calls.c")
-    # Those that free all they allocate, print no figures of the device, and need neither a limit nor a second one.
-    # Not wrong_frees: NVIDIA's driver 580 crashes where memory of cuMemAlloc is freed twice by cuMemFreeAsync.
+    # Those that free all they allocate, print no figures of the device, and need neither a limit
+    # nor a second one. Not wrong_frees: NVIDIA's driver 580 crashes where memory of cuMemAlloc is
+    # freed twice by cuMemFreeAsync.
     parts = "crossed_frees pitches captured_frees destroy".split()
     return [problem for part in parts for problem in bench.same([program, part])]
 
@@ -241,7 +246,8 @@ SHARED = {
 
 @case
 def memory_is_shared_between_processes(bench):
-    """By legacy handles of blocks in slabs: written here, read there, changed there, read here; and all ends."""
+    """By legacy handles of blocks in slabs: written here, read there, changed there, read here; and
+    all ends."""
     program = bench.of_the_driver(PROGRAMS / "ipc.c")
     seed = str(bench.seed)
     problems = bench.same([program, "both_ways", seed], options=["--ipc"])
@@ -258,7 +264,7 @@ def memory_is_shared_between_processes(bench):
 
 @case
 def who_has_no_hook_opens_no_block(bench):
-    """The driver itself answers a handle of ours with an error; and its own handles go through."""
+    """The driver rejects a handle of ours with an error; its own handles are passed through."""
     program = bench.of_the_driver(PROGRAMS / "ipc.c")
     status, said, errors, _ = bench.governed([program, "without_hook", str(bench.seed)], {}, "ipc-without_hook", ["--ipc"])
     wanted = ["refused 1", "exported 0, open 0", "wrong 0"]
@@ -277,7 +283,7 @@ def descriptors_of_address_ranges(bench):
 
 @case
 def nvml_says_what_the_driver_says(bench):
-    """Its figures of memory are cuMemGetInfo's, with a limit and without, and the ledger's."""
+    """NVML's memory figures equal cuMemGetInfo's, with and without a limit, and the ledger's."""
     if bench.kind == "soft":
         raise Skipped("there is no NVML")
     command = [sys.executable, str(HERE / "nvml.py")]
@@ -293,36 +299,38 @@ def nvml_says_what_the_driver_says(bench):
         if status:
             problems.append(f"{label}: ended with {status}: {errors[-300:]}")
             continue
-        told = json.loads(said)
+        figures = json.loads(said)
         for when in ("made", "held", "freed"):
-            wanted, bare = told[when]["driver"], before[when]
+            wanted, bare = figures[when]["driver"], before[when]
             for version in ("nvml", "nvml_v2"):
-                if told[when][version] != wanted:
-                    problems.append(f"{label}, {when}: {version} says {told[when][version]}, the driver {wanted}")
+                if figures[when][version] != wanted:
+                    problems.append(f"{label}, {when}: {version} says {figures[when][version]}, the driver {wanted}")
             if wanted["total"] != (limit or bare["driver"]["total"]):
                 problems.append(f"{label}, {when}: {wanted['total']} in all")
-        used = {when: told[when]["driver"]["used"] for when in ("made", "held", "end")}
-        # Within a limit the figures are the pool's, to the byte. Else they are the driver's, who needs some for tables.
+        used = {when: figures[when]["driver"]["used"] for when in ("made", "held", "end")}
+        # Within a limit the figures are the pool's, to the byte. Else they are the driver's, which
+        # needs some for tables.
         more, tolerance = used["held"] - used["made"], 0 if limit else 32 << 20
-        if not told["bytes"] <= more <= told["bytes"] + tolerance:
-            problems.append(f"{label}: {told['bytes']} bytes are held, {more} more are used")
-        if limit and told["early"]["nvml"] != {"total": limit, "free": limit, "used": 0}:
-            problems.append(f"{label}, before the driver is used: {told['early']['nvml']}")
+        if not figures["bytes"] <= more <= figures["bytes"] + tolerance:
+            problems.append(f"{label}: {figures['bytes']} bytes are held, {more} more are used")
+        if limit and figures["early"]["nvml"] != {"total": limit, "free": limit, "used": 0}:
+            problems.append(f"{label}, before the driver is used: {figures['early']['nvml']}")
         # The last block is still held when the process ends: the ledger's figure is of that time.
         device = next(d for p in processes for d in p["devices"] if d["device"] == 0)
         if limit:
             pieces = sum(g["bytes"] for g in device["governed"] if g["kind"] in ("linear", "managed", "vmm", "array"))
             if device["live_bytes"] + pieces != used["end"]:
                 problems.append(f"{label}: the ledger says {device['live_bytes']} + {pieces}, NVML {used['end']}")
-        problems += [f"{label}: {p}" for p in judged(processes, 3, live=told["left"])]
+        problems += [f"{label}: {p}" for p in judged(processes, 3, live=figures["left"])]
     return problems
 
 
-# ---- the machine ----------------------------------------------------------------------------------------------------
+# ---- the machine
+# --------------------------------------------------------------------------------------------------
 
 
 def loaded(name):
-    """The file that the loader takes for a library."""
+    """The file that the loader finds for a library."""
     try:
         ctypes.CDLL(name)
     except OSError as error:
@@ -334,7 +342,7 @@ def loaded(name):
 
 
 def cudart_folders(named):
-    """Where the runtime library may be: where it was said, in toolkits, in NVIDIA's wheels."""
+    """Folders of the runtime library: those given, toolkits, NVIDIA's wheels."""
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-13*"))]
     compiler = shutil.which("nvcc")
     if compiler:
@@ -363,7 +371,7 @@ def devices_of(bench):
 
 
 def driver_version(bench):
-    """The driver's own version, or else the one of the interface that it offers."""
+    """The driver's version, or else the CUDA version that it supports."""
     try:
         nvml, text = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.create_string_buffer(100)
         if not nvml.nvmlInit_v2() and not nvml.nvmlSystemGetDriverVersion(text, 100):
@@ -376,7 +384,7 @@ def driver_version(bench):
 
 
 def commit():
-    """Of the code that is judged: as the bundle says, or the checkout."""
+    """The commit under test: from the bundle, or from the checkout."""
     written = ROOT.parent / "commit"
     if written.exists():
         return written.read_text().strip()
@@ -387,12 +395,12 @@ def commit():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
+    parser.add_argument("fercuda", help="path of fercuda, with its libraries beside it")
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--only", help="cases that contain one of these, separated by commas")
-    parser.add_argument("--record", type=pathlib.Path, help="where docs/conformance-gpu.json is to be written")
+    parser.add_argument("--only", help="run only cases with one of these (comma-separated) in their name")
+    parser.add_argument("--record", type=pathlib.Path, help="write docs/conformance-gpu.json to this path")
     parser.add_argument("--device", choices=["gpu", "soft"], default="gpu")
-    parser.add_argument("--cudart", help="folders of the runtime library, separated by commas")
+    parser.add_argument("--cudart", help="folders of the runtime library (comma-separated)")
     args = parser.parse_args()
     if args.record and (args.only or args.device == "soft"):
         parser.error("a record is of all cases, on a GPU")

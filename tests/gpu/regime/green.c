@@ -5,7 +5,7 @@
 #define MiB (1ull << 20)
 enum { WORDS = 200000, BYTES = WORDS * 4, PARTS = 2 };
 
-/* What it holds is the driver's affair. */
+/* What it contains is up to the driver. */
 typedef struct { int type; unsigned char rest[140]; } resource;
 
 int cuDeviceGetDevResource(int, resource *, int);
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&primary, 0));
     OK(cuCtxSetCurrent(primary));
-    /* A library's kernels are no context's. */
+    /* A library's kernels belong to no context. */
     OK(cuLibraryLoadData(&module, PTX, 0, 0, 0, 0, 0, 0));
     OK(cuLibraryGetKernel(&fill_kernel, module, "fill"));
     OK(cuLibraryGetKernel(&differ_kernel, module, "differ"));
@@ -81,8 +81,8 @@ int main(int argc, char **argv)
             fill(stream[n], p, WORDS, value);
             OK(cuLaunchHostFunc(stream[n], delay, 0));
             differ(stream[n], p, WORDS, value, counter);
-            /* Freed before that kernel has begun, and wanted again in another part, in no stream and in the same. */
-            /* Of memory in a stream's order cuMemFree takes it that its use is over. */
+            /* Freed before that kernel has begun, and allocated again in another part, in no stream and in the same. */
+            /* For stream-ordered memory, cuMemFree assumes that its use is over. */
             if (ordered && !in_order) OK(cuStreamSynchronize(stream[n]));
             OK(in_order ? cuMemFreeAsync(p, stream[n]) : cuMemFree_v2(p));
             ALLOCATED(cuMemAllocAsync(&q, BYTES, late));
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
             printf("the destroyed part's memory holds %u\n", word);
             SAY(cuMemFree_v2(kept[n]));
         }
-        /* What is allocated now waits for nothing of theirs. */
+        /* An allocation made now does not wait for their work. */
         for (int round = 0; round < 20; ++round) {
             ALLOCATED(cuMemAlloc_v2(&last, (1 + random_bits(&state) % 32) * MiB));
             fill(plain, last, WORDS, round);

@@ -1,10 +1,11 @@
-"""Runs the frameworks on a GPU with and without `fercuda run`, and judges what the ledger and their results say.
+"""Framework tests on a GPU with and without `fercuda run`, checked by the ledger and by comparing
+results.
 
     python3 judge.py FERCUDA OUT_DIR [--only NAME,...] [--times N]
 
-Each case runs bare and governed in turn, every other time in the other order. Governed, nothing may be ungoverned or have fallen back to the driver, and
-what is computed must be what the bare run computed. OUT_DIR gets `regime.json` and `regime.md`. Exit status 1 if any
-case fails.
+Each case runs bare and governed, alternating in order. In the governed run, no memory may be
+ungoverned or served by the driver as a fallback, and the results must equal the bare run's. OUT_DIR
+gets `regime.json` and `regime.md`. Exit status 1 if any case fails.
 """
 
 import argparse
@@ -18,16 +19,17 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
-# XLA times candidates and takes the fastest: two bare runs may differ. Without that they do not.
+# XLA autotuning times candidates and takes the fastest, so two bare runs may differ; level 0 disables
+# it, and then they do not.
 JAX = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 
 
 def allocator(setting):
-    """PyTorch's setting of that, by both of its names."""
+    """PyTorch's allocator setting, under both of its names."""
     return dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), setting)
 
 
-# A user's own setting wins over what `fercuda run` sets, so these are each framework's named mode.
+# A user's setting takes precedence over `fercuda run`'s, so these select each framework's mode.
 CASES = {
     "torch, as fercuda run sets it": ("torch_train", {}, 5),
     "torch, default caching": ("torch_train", allocator("backend:native"), 1),
@@ -44,9 +46,9 @@ CASES = {
     "torch, jax, cupy and triton in one process": ("all_four", JAX, 1),
     "torch and jax, each wanting 62 % of the card": ("both_hungry", {}, 1),
 }
-# The bare run of this one fails for want of memory: that is what it shows.
+# The bare run of this case runs out of memory, as intended.
 MUST_FAIL_BARE = {"torch and jax, each wanting 62 % of the card"}
-# Figures of a run, not what it computed.
+# Measurements of a run, not its results.
 FIGURES = ("step_ms", "pair_us", "torch_peak_allocated", "torch_peak_reserved", "torch_figures")
 
 
@@ -68,7 +70,7 @@ def run(command, environment, out, label):
 
 
 def figures(snapshots):
-    """What the ledgers of one run say, of the first device."""
+    """Figures of the first device in the ledgers of one run."""
     devices = [d for s in snapshots for d in s["devices"] if d["device"] == 0]
     events = {}
     for d in devices:
@@ -96,7 +98,7 @@ def figures(snapshots):
 
 
 def worst(ledgers):
-    """The run that held most beside what was live, or whose ledger says nothing."""
+    """The run with the largest overhead over live memory, or one without figures in its ledger."""
     ratio = lambda seen: seen["peak_physical_bytes"] / max(seen["peak_live_bytes"], 1)
     return max(ledgers, key=lambda seen: float("inf") if "unreadable" in seen else ratio(seen))
 
@@ -111,7 +113,7 @@ def judge(name, fercuda, out, times):
     bare, governed, ledgers = [], [], []
     command = [sys.executable, str(HERE / "tenants.py"), program]
     for n in range(times or usual):
-        # The step's rival is PyTorch's own caching allocator, which it has if nothing is set.
+        # The baseline is PyTorch's caching allocator, which is the default.
         if n % 2 == 0:
             bare.append(run(command, environment, out, f"{label}-bare-{n}"))
         with tempfile.NamedTemporaryFile(suffix=".json", delete=False) as file:
@@ -180,10 +182,10 @@ def table(cases):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
+    parser.add_argument("fercuda", help="path of fercuda, with its libraries beside it")
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--only", help="cases that contain one of these, separated by commas")
-    parser.add_argument("--times", type=int, help="how often each case runs; else 1, and 5 where steps are compared")
+    parser.add_argument("--only", help="run only cases with one of these (comma-separated) in their name")
+    parser.add_argument("--times", type=int, help="runs of each case (1, or 5 where step times are compared)")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     wanted = [n for n in CASES if not args.only or any(part in n for part in args.only.split(","))]

@@ -1,5 +1,5 @@
-"""Asks NVML and the driver how much memory there is, while it allocates; prints one JSON object. By ctypes alone, as
-Python's bindings of NVML do it. Knows nothing of feRcuda."""
+"""Queries NVML and the driver for used memory while it allocates; prints one JSON object. Uses
+ctypes only, like Python's NVML bindings. Does not use feRcuda."""
 
 import ctypes
 import json
@@ -45,7 +45,7 @@ def look(device):
         if free.value == first:
             used = total.value - free.value
             return figures | {"driver": {"total": total.value, "free": free.value, "used": used}}
-    raise SystemExit("the driver's figures do not stand still")
+    raise SystemExit("the driver's figures keep changing")
 
 
 def main():
@@ -56,7 +56,7 @@ def main():
     handles = [ctypes.c_void_p() for _ in range(devices.value)]
     for index, handle in enumerate(handles):
         ok(nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)))
-    told = {"early": by_nvml(handles[0])}
+    figures = {"early": by_nvml(handles[0])}
     ok(driver.cuInit(0))
     ok(driver.cuDeviceGetUuid_v2(uuid, 0))
     wanted = uuid.raw.hex()
@@ -69,21 +69,21 @@ def main():
         raise SystemExit("NVML does not know the driver's first device")
     ok(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
     ok(driver.cuCtxSetCurrent(context))
-    told["made"] = look(device)
+    figures["made"] = look(device)
     addresses = [ctypes.c_ulonglong() for _ in SIZES]
     for address, size in zip(addresses, SIZES):
         ok(driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)))
-    told["held"] = look(device)
-    told["bytes"] = sum(-(-size // 256) * 256 for size in SIZES)
+    figures["held"] = look(device)
+    figures["bytes"] = sum(-(-size // 256) * 256 for size in SIZES)
     for address in addresses:
         ok(driver.cuMemFree_v2(address))
     ok(driver.cuCtxSynchronize())
-    told["freed"] = look(device)
+    figures["freed"] = look(device)
     left = ctypes.c_ulonglong()
     ok(driver.cuMemAlloc_v2(ctypes.byref(left), ctypes.c_size_t(LEFT)))
-    told["end"] = look(device)
-    told["left"] = LEFT
-    print(json.dumps(told), flush=True)
+    figures["end"] = look(device)
+    figures["left"] = LEFT
+    print(json.dumps(figures), flush=True)
 
 
 main()

@@ -77,7 +77,7 @@ static void must(int code, const char *what, int line)
     }
 }
 #define OK(call) must((call), #call, __LINE__)
-/* A call whose answer is what the program is about, and what stays of it. */
+/* A call with a result that the program tests, and the state that it leaves. */
 #define SAY(call) (printf("%s = %d", #call, (call)), printf(", then %d\n", cudaGetLastError()))
 
 #define MiB ((size_t)1 << 20)
@@ -94,7 +94,7 @@ static uint64_t random_bits(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* late: waits so many ns, then counts the words that are not value. */
+/* late: waits for the given ns, then counts the words that differ from value. */
 static const char *const PTX =
     ".version 8.0\n.target sm_80\n.address_size 64\n"
     ".visible .entry late(.param .u64 p, .param .u32 n, .param .u32 value, .param .u64 ns, .param .u64 count)\n{\n"
@@ -240,11 +240,11 @@ static void streams(uint64_t seed)
         OK(cudaEventRecord(start, a));
         OK(cudaMemsetAsync(p, byte, 4 * WORDS, a));
         late(kernel, a, p, WORDS, byte * 0x01010101u, 2000000, count);
-        /* Freed while the kernel waits, and wanted again in the other stream. */
+        /* Freed while the kernel waits, and allocated again in the other stream. */
         if (random_bits(&state) % 2) {
             OK(cudaFreeAsync(p, a));
         } else {
-            /* Of memory in a stream's order cudaFree takes it that its use is over. */
+            /* For stream-ordered memory, cudaFree assumes that its use is over. */
             if (from != 0) OK(cudaStreamSynchronize(a));
             OK(cudaFree(p));
         }
@@ -356,7 +356,7 @@ static void reset(uint64_t seed)
         ALLOCATED(cudaMalloc(&p, MiB));
         ALLOCATED(cudaMallocAsync(&ordered, MiB, 0));
         printf("holds %u %u\n", holds(p, MiB, &state), holds(ordered, MiB, &state));
-        /* What is in a stream's order is its pool's, which is no context's, and stays. */
+        /* Stream-ordered memory belongs to its pool, which belongs to no context, and stays. */
         unsigned before, after;
         OK(cudaMemcpy(&before, ordered, sizeof before, TO_HOST));
         SAY(cudaDeviceReset());
@@ -369,7 +369,7 @@ static void reset(uint64_t seed)
     printf("nothing is lost: %d\n", free[2] + 64 * MiB >= free[0]);
 }
 
-/* Which device is current, and what stays of the question. */
+/* Which device is current, and the state that the query leaves. */
 static void device(const char *when)
 {
     int is = -7, code = cudaGetDevice(&is);

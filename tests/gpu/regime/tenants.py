@@ -1,6 +1,6 @@
-"""Programs of the frameworks, one a call: `tenants.py NAME` runs it and prints one JSON object.
+"""Framework workloads, one per call: `tenants.py NAME` runs one and prints one JSON object.
 
-They know nothing of feRcuda. What they compute is printed as a digest, so that two runs can be compared.
+They do not use feRcuda. Results are printed as a digest, so that two runs can be compared.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def torch_step(torch, graphs=False):
 
 
 def timed(torch, step):
-    """A step's result, and its time in seconds with nothing before it still at work."""
+    """A step's result, and its time in seconds on an idle device."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
     result = step()
@@ -96,7 +96,7 @@ def torch_graphs():
 
 
 def torch_pairs():
-    """What one empty and its release cost."""
+    """Latency of `torch.empty` and its release."""
     import torch
 
     for _ in range(1000):
@@ -195,7 +195,7 @@ def all_four():
     out["triton"] = triton_work()
     import cupy as cp
 
-    # One buffer through three of them.
+    # One buffer shared by three of them.
     shared = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
     there = cp.from_dlpack(shared) * 2
     import jax
@@ -207,7 +207,7 @@ def all_four():
 
 
 def both_hungry(share=0.62):
-    """PyTorch and JAX that each want most of the card, one after the other giving back."""
+    """PyTorch and JAX each use most of the device, one after the other."""
     import jax.numpy as jnp
     import torch
 

@@ -1,13 +1,15 @@
-"""Times one training step of PyTorch under several allocators, in processes that take turns on one GPU.
+"""Benchmark of one PyTorch training step under several allocators, in processes that alternate on
+one GPU.
 
     python3 turns.py FERCUDA [--groups N] [--at-once N] [--turns N] [--steps N] [--only NAME,...] [--json FILE]
 
-Two runs of one program, minutes apart, differ by more than the allocators do: the step waits for the host, and hosts
-waver. So a group is one process for each allocator, all alive at once, and each in turn makes a few steps while the
-others rest, on the same two processors. A turn's steps are compared with the steps of the same turn, a fraction of a
-second away; who is first changes with every turn. A turn's first two steps are left out (the device changes between processes), and so is each
-process's first turn, in which every allocator still grows. Figures are medians: of a turn's steps, of a group's turns, of
-the groups; and beside them the mean of all turns, as what happens seldom shows there alone.
+Two runs of one program, minutes apart, differ by more than the allocators do: the step is bound by
+the host, and host speed varies. So a group is one process per allocator, all alive at once, and
+each in turn makes a few steps while the others are idle, on the same two processors. The steps of a
+turn are compared with steps a fraction of a second away; the order changes with every turn. The
+first two steps of a turn are discarded (the device switches between processes), and so is each
+process's first turn, in which every allocator still grows. Figures are medians: of a turn's steps,
+of a group's turns, of the groups; and the mean of all turns, since rare events show only there.
 """
 
 import argparse
@@ -22,8 +24,8 @@ import judge
 import tenants
 
 ASYNC = judge.allocator("backend:cudaMallocAsync")
-# What each is set to, and whether `fercuda run` starts it. The first is what the others are compared with; the last says
-# what it costs to be governed where nothing is asked of us.
+# Settings of each, and whether `fercuda run` starts it. The first is the baseline for the others;
+# the last shows the overhead of being governed without using the pool.
 ALLOCATORS = {
     "caching": ({}, False),
     "fercuda run": ({}, True),
@@ -34,7 +36,7 @@ LEFT_OUT = 2
 
 
 def worker():
-    """Makes as many steps as each line of its input says, and answers with their milliseconds."""
+    """Runs as many steps as each input line says, and prints their times in milliseconds."""
     import torch
 
     _, step = tenants.torch_step(torch)
@@ -44,7 +46,7 @@ def worker():
 
 
 class Rider:
-    """A process that makes steps when it is asked to."""
+    """A process that runs steps on request."""
 
     def __init__(self, fercuda, name, processors):
         environment, governed = ALLOCATORS[name]
@@ -75,7 +77,7 @@ class Rider:
 
 
 def cores():
-    """One processor of each core that we may use."""
+    """One logical processor of each available core."""
     seen = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         siblings = pathlib.Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -84,7 +86,7 @@ def cores():
 
 
 def ride(riders, turns, steps):
-    """Milliseconds of each allocator of a group by turn, without the first."""
+    """Times in milliseconds of each allocator of a group, by turn, without the first."""
     for turn in range(turns + 1):
         first = turn % len(riders)
         for rider in riders[first:] + riders[:first]:
@@ -100,13 +102,13 @@ def ratio(turns, name, to):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
-    parser.add_argument("--groups", type=int, default=5, help="how often all processes are started anew (5)")
-    parser.add_argument("--at-once", type=int, default=4, help="groups whose processes are alive at a time (4)")
-    parser.add_argument("--turns", type=int, default=30, help="turns of each process (30)")
-    parser.add_argument("--steps", type=int, default=22, help=f"steps of a turn, the first {LEFT_OUT} left out (22)")
-    parser.add_argument("--only", help="allocators that contain one of these, separated by commas, beside the first")
-    parser.add_argument("--json", type=pathlib.Path, help="a file for every turn's milliseconds")
+    parser.add_argument("fercuda", help="path of fercuda, with its libraries beside it")
+    parser.add_argument("--groups", type=int, default=5, help="how many groups of processes to run (5)")
+    parser.add_argument("--at-once", type=int, default=4, help="groups that are alive at once (4)")
+    parser.add_argument("--turns", type=int, default=30, help="turns per process (30)")
+    parser.add_argument("--steps", type=int, default=22, help=f"steps per turn, the first {LEFT_OUT} discarded (22)")
+    parser.add_argument("--only", help="besides the baseline, run only allocators with one of these (comma-separated) in their name")
+    parser.add_argument("--json", type=pathlib.Path, help="write every turn's times to this file")
     args = parser.parse_args()
     if min(args.groups, args.at_once, args.turns) < 1 or args.steps <= LEFT_OUT:
         parser.error(f"at least one group at once and one turn of more than {LEFT_OUT} steps")
@@ -115,9 +117,11 @@ def main():
     groups = []
     usable = cores()
     while len(groups) < args.groups:
-        # To start takes longer than all turns, so several groups start together; then one at a time rides.
+        # To start takes longer than all turns, so several groups start together; then one at a time
+        # rides.
         begun = range(len(groups), min(len(groups) + args.at_once, args.groups))
-        # One processor for the thread that goes forward, one for autograd's; other groups get others while there are.
+        # One processor for the thread that goes forward, one for autograd's; other groups get
+        # others while there are.
         places = [{usable[k % len(usable)] for k in (2 * n, 2 * n + 1)} for n in begun]
         waiting = [[Rider(args.fercuda, name, processors) for name in names] for processors in places]
         for rider in (rider for riders in waiting for rider in riders):

@@ -1,7 +1,7 @@
-//! The launch itself: the software device with checks, one kernel, its report.
+//! Launch of the checked kernel on the software device, and its results.
 //!
-//! Invariant: the device is set up before its first call and used for this one
-//! launch, so every finding belongs to it.
+//! Invariant: the device is configured before its first call and used for this one launch, so
+//! every finding belongs to it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,40 +15,40 @@ use fercuda_cuda::{
 use fercuda_softgpu::control;
 use fercuda_softgpu::report::{Fault, Finding};
 
-use super::params::Kernel;
-use super::spec::{Buffer, Spec};
+use super::params::KernelSignature;
+use super::spec::{ArgSpec, BufferSpec};
 
-/// What to launch.
-pub(crate) struct Request<'a> {
+/// The launch to run.
+pub(crate) struct CheckRequest<'a> {
     pub ptx: &'a str,
-    pub kernel: &'a Kernel,
+    pub kernel: &'a KernelSignature,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
     pub timeout: Duration,
-    pub specs: &'a [Spec],
+    pub specs: &'a [ArgSpec],
 }
 
-/// What came of it.
+/// Results of the launch.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CheckOutcome {
     pub findings: Vec<Finding>,
     /// Why the kernel ended early.
     pub fault: Option<Fault>,
-    /// What the kernel printed.
+    /// The kernel's `printf` output.
     pub printed: String,
-    /// What is in the buffers with an output, in order; empty after a fault.
+    /// Final contents of the output buffers, in order; empty after a fault.
     pub outputs: Vec<Vec<u8>>,
-    /// Where each buffer lies: argument, first address, bytes.
+    /// Location of each buffer: argument, first address, bytes.
     pub places: Vec<(usize, u64, usize)>,
 }
 
-impl Outcome {
+impl CheckOutcome {
     pub(crate) fn found(&self) -> bool {
         self.fault.is_some() || !self.findings.is_empty()
     }
 
-    /// The report, with buffers called by the argument they are.
+    /// The report, with buffers named by their argument.
     pub(crate) fn named(&self, report: &str) -> String {
         let mut text = report.to_owned();
         for (argument, start, bytes) in &self.places {
@@ -62,9 +62,9 @@ impl Outcome {
 /// Runs the kernel once.
 ///
 /// # Errors
-/// Whatever keeps it from running: limits, memory, files. What the kernel does
-/// wrong is part of the [`Outcome`].
-pub(crate) fn run(request: &Request<'_>) -> Result<Outcome> {
+/// Whatever prevents the launch: limits, memory, files. Errors of the kernel itself are part of
+/// the [`CheckOutcome`].
+pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     let mut config = control::config();
     config.checks = true;
     config.late_copies = true;
@@ -72,7 +72,7 @@ pub(crate) fn run(request: &Request<'_>) -> Result<Outcome> {
     config.exit_code = None;
     config.watchdog = Some(request.timeout);
     if !control::configure(config) {
-        bail!("the software device was in use before the check began");
+        bail!("the software device was already in use before the check started");
     }
     let printed = Arc::new(Mutex::new(String::new()));
     let sink = printed.clone();
@@ -90,7 +90,7 @@ pub(crate) fn run(request: &Request<'_>) -> Result<Outcome> {
 
     let mut buffers = Vec::new();
     for (at, spec) in request.specs.iter().enumerate() {
-        if let Spec::Buffer(buffer) = spec {
+        if let ArgSpec::Buffer(buffer) = spec {
             let made = device_buffer(buffer, &context, &stream);
             buffers.push(made.with_context(|| format!("argument {} is {spec}", at + 1))?);
         }
@@ -102,9 +102,9 @@ pub(crate) fn run(request: &Request<'_>) -> Result<Outcome> {
     let [block_x, block_y, block_z] = request.block;
     let launch = Launch::new((grid_x, grid_y, grid_z), (block_x, block_y, block_z))
         .shared_bytes(request.shared_bytes);
-    // SAFETY: this is the software device, by `Select::Software` above. There a
-    // kernel reaches nothing but its address space: any other access is a
-    // fault or a finding, which is what this program is for.
+    // SAFETY: this is the software device, by `Select::Software` above. There a kernel
+    // can reach only its own address space: any other access is a fault or a finding,
+    // which is what this program reports.
     #[expect(unsafe_code, reason = "the launch is the subject of this module")]
     let launched = unsafe { launch.run(&function, &stream, arguments.as_slice()) };
     launched?;
@@ -122,17 +122,17 @@ pub(crate) fn run(request: &Request<'_>) -> Result<Outcome> {
     let mut places = Vec::new();
     let specs = request.specs.iter().enumerate();
     let with_buffers = specs.filter_map(|(at, spec)| match spec {
-        Spec::Buffer(buffer) => Some((at + 1, buffer)),
+        ArgSpec::Buffer(buffer) => Some((at + 1, buffer)),
         _ => None,
     });
     for ((argument, buffer), memory) in with_buffers.zip(&buffers) {
         places.push((argument, memory.address().0, buffer.size()));
-        // After a fault the context answers nothing else, as on a GPU.
+        // After a fault the context serves no further calls, as on a GPU.
         if fault.is_none() && buffer.output.is_some() {
             outputs.push(memory.to_vec(&stream)?);
         }
     }
-    Ok(Outcome {
+    Ok(CheckOutcome {
         findings,
         fault,
         printed,
@@ -141,8 +141,12 @@ pub(crate) fn run(request: &Request<'_>) -> Result<Outcome> {
     })
 }
 
-fn device_buffer(buffer: &Buffer, context: &Context, stream: &Stream) -> Result<DeviceBuffer<u8>> {
-    // Room first: a buffer that does not fit is not worth filling.
+fn device_buffer(
+    buffer: &BufferSpec,
+    context: &Context,
+    stream: &Stream,
+) -> Result<DeviceBuffer<u8>> {
+    // Allocate first: a buffer that does not fit need not be filled.
     let mut memory = DeviceBuffer::alloc(context, buffer.size())?;
     if let Some(bytes) = buffer.bytes()? {
         memory.copy_from_host(&bytes, stream)?;
@@ -150,24 +154,24 @@ fn device_buffer(buffer: &Buffer, context: &Context, stream: &Stream) -> Result<
     Ok(memory)
 }
 
-/// Arguments as the launch takes them.
-fn values<'b>(specs: &'b [Spec], buffers: &'b [DeviceBuffer<u8>]) -> Result<Vec<KernelArg<'b>>> {
+/// The arguments in the form of the launch.
+fn values<'b>(specs: &'b [ArgSpec], buffers: &'b [DeviceBuffer<u8>]) -> Result<Vec<KernelArg<'b>>> {
     let mut buffers = buffers.iter();
     let mut values = Vec::new();
     for spec in specs {
         values.push(match spec {
-            Spec::Buffer(_) => KernelArg::buffer(buffers.next().context("a buffer for each")?),
-            Spec::Scalar { bytes, .. } | Spec::Bytes(bytes) => KernelArg::bytes(bytes),
+            ArgSpec::Buffer(_) => KernelArg::buffer(buffers.next().context("a buffer for each")?),
+            ArgSpec::Scalar { bytes, .. } | ArgSpec::Bytes(bytes) => KernelArg::bytes(bytes),
         });
     }
     Ok(values)
 }
 
-/// Most blocks and threads along each dimension, the same on every device.
+/// Maximum blocks and threads along each dimension, the same on every device.
 const MOST_BLOCKS: [u32; 3] = [(1 << 31) - 1, 65_535, 65_535];
 const MOST_THREADS: [u32; 3] = [1024, 1024, 64];
 
-fn within_limits(request: &Request<'_>, device: &Device, static_shared: u32) -> Result<()> {
+fn within_limits(request: &CheckRequest<'_>, device: &Device, static_shared: u32) -> Result<()> {
     let name = &request.kernel.name;
     for (what, asked, most) in [
         ("--grid", request.grid, MOST_BLOCKS),
@@ -175,13 +179,13 @@ fn within_limits(request: &Request<'_>, device: &Device, static_shared: u32) -> 
     ] {
         for (axis, (asked, most)) in ["x", "y", "z"].iter().zip(asked.into_iter().zip(most)) {
             if asked == 0 {
-                bail!("{what} is 0 along {axis}; it is at least 1\ntry: {what} 1");
+                bail!("{what} is 0 along {axis}; the minimum is 1\ntry: {what} 1");
             }
-            // A block that is too large altogether is said below, with its size.
+            // A block with too many threads in total is reported below, with its size.
             if asked > most && what == "--grid" {
                 bail!(
-                    "{what} is {asked} along {axis}, at most {most} can be had\n\
-                     try: more along x, which takes {}",
+                    "{what} is {asked} along {axis}; the maximum is {most}\n\
+                     try: a larger grid along x, which allows {}",
                     MOST_BLOCKS[0]
                 );
             }
@@ -201,13 +205,13 @@ fn within_limits(request: &Request<'_>, device: &Device, static_shared: u32) -> 
             "a block has at most".to_owned()
         };
         bail!(
-            "--block asks for {threads} threads, {why} {most}\n\
+            "--block has {threads} threads, but {why} {most}\n\
              try: --block {most}, and --grid larger by the same factor"
         );
     }
     if request.block[2] > MOST_THREADS[2] {
         bail!(
-            "--block is {} along z, at most {} can be had\ntry: the threads along x or y",
+            "--block is {} along z; the maximum is {}\ntry: more threads along x or y",
             request.block[2],
             MOST_THREADS[2]
         );
@@ -215,7 +219,7 @@ fn within_limits(request: &Request<'_>, device: &Device, static_shared: u32) -> 
     let most = device.max_shared_bytes()?.saturating_sub(static_shared);
     if request.shared_bytes > most {
         bail!(
-            "--shared asks for {} bytes, at most {most} can be had beside the {static_shared} \
+            "--shared is {} bytes; the maximum is {most}, beside the {static_shared} bytes \
              that `{name}` declares\ntry: --shared {most}",
             request.shared_bytes
         );
@@ -226,7 +230,7 @@ fn within_limits(request: &Request<'_>, device: &Device, static_shared: u32) -> 
 /// CUDA C++ to PTX with line information, by NVRTC.
 ///
 /// # Errors
-/// No NVRTC, with where it was looked for; or the compiler's own message.
+/// NVRTC was not found (the error lists the paths tried), or the compiler's own message.
 pub(crate) fn compile(
     source: &str,
     file: &Path,
@@ -240,8 +244,8 @@ pub(crate) fn compile(
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     let beside = beside.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-    // A program that names directories is not cached, so this one is named
-    // only where it may be needed.
+    // A program that names include directories is not cached, so this one is named only
+    // where it may be needed.
     let beside = source.contains("#include").then_some(&beside);
     for folder in include.iter().chain(beside) {
         program = program.include(folder);
@@ -253,8 +257,6 @@ pub(crate) fn compile(
     for warning in compiled.cache_warnings() {
         eprintln!("warning: {warning}");
     }
-    let ptx = compiled
-        .ptx()
-        .context("NVRTC gave something else than PTX")?;
+    let ptx = compiled.ptx().context("NVRTC did not return PTX")?;
     Ok(ptx.to_owned())
 }

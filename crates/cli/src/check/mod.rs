@@ -1,9 +1,8 @@
-//! `fercuda check`: one launch of one kernel on the software device, all
-//! checks on.
+//! `fercuda check`: one launch of one kernel on the software device, with all checks on.
 //!
-//! Invariant: no GPU is ever touched; everything that can be refused before a
-//! kernel runs is refused with status 2. Elsewhere: what `--arg` may say
-//! (`spec`), whether it fits the kernel (`params`), the launch (`launch`).
+//! Invariant: no GPU is ever used; every error that is detected before the kernel runs exits
+//! with status 2. Elsewhere: the syntax of `--arg` (`spec`), matching it against the kernel
+//! (`params`), the launch (`launch`).
 
 mod launch;
 mod params;
@@ -14,15 +13,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_softgpu::report::{FindingActor, Fault, Finding, ExecutionPoint};
+use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
 use crate::out::{self, say};
 use crate::terminal::{self, Paint};
-use launch::Outcome;
-use spec::{Output, Spec};
+use launch::CheckOutcome;
+use spec::{ArgSpec, BufferOutput};
 
-/// Runs a kernel on the software device and reports undefined behaviour.
+/// Checks a kernel for undefined behaviour on the software device.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Arguments, one --arg for each parameter of the kernel, in order:
@@ -31,11 +30,11 @@ Arguments, one --arg for each parameter of the kernel, in order:
   buf:f32[1024]=iota              device memory: iota, zeros, ones, a number,
   buf:f32[64*64]=random:SEED      random:SEED, or @FILE (bytes; .txt: numbers)
   buf:f32[1024]                   uninitialised: reading it is a finding
-  out:f32[1024]=zeros             the same, and printed afterwards
+  out:f32[1024]=zeros             like buf, and printed after the launch
   out:f32[1024]=zeros@y.bin       or written to a file
 
-Found: out of bounds, misaligned, uninitialised read, use after free, races in
-shared and global memory, barrier divergence, missing cp.async wait, and faults.
+Detected: out of bounds, misaligned, uninitialised read, use after free, races
+in shared and global memory, barrier divergence, missing cp.async wait, faults.
 
 Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run.
 
@@ -48,31 +47,31 @@ Examples:
 pub(crate) struct Args {
     /// CUDA C++ (.cu, compiled with NVRTC) or PTX (.ptx).
     file: PathBuf,
-    /// Name of the kernel; may be left out if there is only one.
+    /// Kernel to check; optional if the file has only one.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// Blocks: X, X,Y or X,Y,Z.
+    /// Grid size in blocks: X, X,Y or X,Y,Z.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
     grid: [u32; 3],
-    /// Threads of a block: X, X,Y or X,Y,Z.
+    /// Block size in threads: X, X,Y or X,Y,Z.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
     block: [u32; 3],
-    /// Dynamic shared memory of a block.
+    /// Dynamic shared memory per block.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     shared: u32,
-    /// An argument; see below.
+    /// Kernel argument (once for each parameter); see below.
     #[arg(long = "arg", value_name = "SPEC", allow_hyphen_values = true)]
     args: Vec<String>,
     /// Architecture to compile CUDA C++ for.
     #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
     arch: String,
-    /// Folder to look for headers in (may be repeated).
+    /// Include directory for CUDA C++ (may be repeated).
     #[arg(long, short = 'I', value_name = "DIR")]
     include: Vec<PathBuf>,
-    /// End a kernel that runs longer: 500ms, 10s, 2m.
+    /// Stop a kernel that runs longer: 500ms, 10s, 2m.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     timeout: Duration,
-    /// Print one JSON object instead of words.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -107,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut specs = Vec::new();
     for text in &args.args {
         specs.push(
-            text.parse::<Spec>()
+            text.parse::<ArgSpec>()
                 .with_context(|| format!("--arg {text} cannot be used"))?,
         );
     }
@@ -116,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .with_context(|| format!("{} is not valid PTX", args.file.display()))?;
     let kernel = params::find(&module, args.kernel.as_deref())?;
     kernel.accept(&specs)?;
-    let request = launch::Request {
+    let request = launch::CheckRequest {
         ptx: &ptx,
         kernel: &kernel,
         grid: args.grid,
@@ -127,13 +126,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let outcome = launch::run(&request)?;
     if args.json {
-        let report = Report::new(&kernel.name, args, &specs, &outcome);
+        let report = CheckReport::new(&kernel.name, args, &specs, &outcome);
         say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&kernel.name, args, &specs, &outcome, Paint::stdout());
     }
     for (spec, bytes) in outputs(&specs, &outcome) {
-        if let Some(Output::File(path)) = &spec.output {
+        if let Some(BufferOutput::File(path)) = &spec.output {
             spec.write(path, bytes)?;
         }
     }
@@ -144,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// The PTX of the file, compiled if need be.
+/// The PTX of the file, compiled if necessary.
 fn ptx_of(args: &Args) -> Result<String> {
     let file = &args.file;
     let extension = file
@@ -154,7 +153,7 @@ fn ptx_of(args: &Args) -> Result<String> {
     if !matches!(extension, "cu" | "ptx") {
         bail!(
             "{} is neither CUDA C++ (.cu) nor PTX (.ptx)\n\
-             try: nvcc -ptx to get PTX; machine code runs on a GPU only",
+             try: nvcc -ptx to get PTX; machine code only runs on a GPU",
             file.display()
         );
     }
@@ -166,13 +165,13 @@ fn ptx_of(args: &Args) -> Result<String> {
     launch::compile(&text, file, &args.arch, &args.include)
 }
 
-/// Buffers to show or write, with what the kernel left in them.
+/// The output buffers, with their final contents.
 fn outputs<'a>(
-    specs: &'a [Spec],
-    outcome: &'a Outcome,
-) -> impl Iterator<Item = (&'a spec::Buffer, &'a [u8])> {
+    specs: &'a [ArgSpec],
+    outcome: &'a CheckOutcome,
+) -> impl Iterator<Item = (&'a spec::BufferSpec, &'a [u8])> {
     let wanted = specs.iter().filter_map(|spec| match spec {
-        Spec::Buffer(buffer) if buffer.output.is_some() => Some(buffer),
+        ArgSpec::Buffer(buffer) if buffer.output.is_some() => Some(buffer),
         _ => None,
     });
     wanted.zip(outcome.outputs.iter().map(Vec::as_slice))
@@ -181,7 +180,7 @@ fn outputs<'a>(
 /// Elements of an `out:` buffer that are printed.
 const SHOWN: usize = 16;
 
-fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Paint) {
+fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, paint: Paint) {
     out::write(format_args!("{}", outcome.printed));
     if !outcome.printed.is_empty() && !outcome.printed.ends_with('\n') {
         say!("");
@@ -210,16 +209,19 @@ fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Pa
             paint.bad("found:"),
             terminal::count(found, "finding")
         ),
-        (0, Some(_)) => say!("{} {launch}: it did not end well", paint.bad("fault:")),
+        (0, Some(_)) => say!(
+            "{} {launch}: the kernel faulted or timed out",
+            paint.bad("fault:")
+        ),
         (found, Some(_)) => say!(
-            "{} {launch}: it did not end well, after {}",
+            "{} {launch}: the kernel faulted or timed out, after {}",
             paint.bad("fault:"),
             terminal::count(found, "finding")
         ),
     }
     for (buffer, bytes) in outputs(specs, outcome) {
         match &buffer.output {
-            Some(Output::File(path)) => {
+            Some(BufferOutput::File(path)) => {
                 say!(
                     "out:{}[{}] -> {}",
                     buffer.element,
@@ -246,7 +248,7 @@ fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Pa
     }
 }
 
-/// The first line of a report in the colour of what is wrong.
+/// A report with its first line in the colour of errors.
 fn emphasised(report: &str, paint: Paint) -> String {
     match report.split_once('\n') {
         Some((first, rest)) => format!("{}\n{rest}", paint.bad(first)),
@@ -254,9 +256,9 @@ fn emphasised(report: &str, paint: Paint) -> String {
     }
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct CheckReport<'a> {
     file: String,
     kernel: &'a str,
     grid: [u32; 3],
@@ -264,7 +266,7 @@ struct Report<'a> {
     passed: bool,
     findings: Vec<FindingItem>,
     fault: Option<FaultItem>,
-    /// What the kernel printed.
+    /// The kernel's `printf` output.
     printf: &'a str,
     outputs: Vec<OutputItem>,
 }
@@ -277,7 +279,7 @@ struct FindingItem {
     block: Option<[u32; 3]>,
     thread: Option<[u32; 3]>,
     count: u64,
-    /// The report as a person reads it.
+    /// The report as text.
     text: String,
 }
 
@@ -304,7 +306,7 @@ fn source(place: &ExecutionPoint) -> Option<String> {
 }
 
 impl FindingItem {
-    fn new(finding: &Finding, outcome: &Outcome) -> FindingItem {
+    fn new(finding: &Finding, outcome: &CheckOutcome) -> FindingItem {
         let place = match &finding.actor {
             FindingActor::Thread(place, _) => Some(&**place),
             FindingActor::Operation(_) => None,
@@ -322,7 +324,7 @@ impl FindingItem {
 }
 
 impl FaultItem {
-    fn new(fault: &Fault, outcome: &Outcome) -> FaultItem {
+    fn new(fault: &Fault, outcome: &CheckOutcome) -> FaultItem {
         let place = fault.place.as_ref();
         FaultItem {
             ptx_line: place.map(|place| place.ptx_line),
@@ -334,9 +336,14 @@ impl FaultItem {
     }
 }
 
-impl<'a> Report<'a> {
-    fn new(kernel: &'a str, args: &Args, specs: &[Spec], outcome: &'a Outcome) -> Report<'a> {
-        Report {
+impl<'a> CheckReport<'a> {
+    fn new(
+        kernel: &'a str,
+        args: &Args,
+        specs: &[ArgSpec],
+        outcome: &'a CheckOutcome,
+    ) -> CheckReport<'a> {
+        CheckReport {
             file: args.file.display().to_string(),
             kernel,
             grid: args.grid,

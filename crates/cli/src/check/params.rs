@@ -1,7 +1,7 @@
-//! A kernel's parameters as its PTX declares them, and whether `--arg`s fit.
+//! Kernel parameters as declared in PTX, and validation of `--arg`s against them.
 //!
-//! Invariant: arguments that pass [`Kernel::accept`] are as many, as large and
-//! of the same nature (integer, float, address) as the parameters.
+//! Invariant: arguments that pass [`KernelSignature::accept`] match the parameters in number,
+//! size and kind (integer, float, address).
 
 use std::fmt;
 
@@ -9,41 +9,41 @@ use anyhow::{Result, bail};
 use fercuda_ptx::ast::{Directive, Function, Item, Module, Var};
 use fercuda_ptx::words::ScalarType;
 
-use crate::check::spec::{Element, Spec};
+use crate::check::spec::{ArgSpec, ElementType};
 use crate::terminal;
 
-/// A kernel that a module defines.
+/// A kernel that the module defines.
 #[derive(Debug)]
-pub(crate) struct Kernel {
+pub(crate) struct KernelSignature {
     pub name: String,
-    pub params: Vec<Param>,
-    /// Threads a block may have, where the kernel declares it.
+    pub params: Vec<KernelParam>,
+    /// Most threads per block, if the kernel declares it.
     pub most_threads: Option<u64>,
 }
 
 /// One parameter.
 #[derive(Debug)]
-pub(crate) struct Param {
+pub(crate) struct KernelParam {
     /// As the PTX spells it: `.u64`, `.b8[24]`.
     pub declared: String,
     pub size: u64,
-    nature: Nature,
+    nature: ParamKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nature {
+enum ParamKind {
     Integer,
     Float,
     /// `.bN` and arrays: any bits.
     Bits,
 }
 
-/// The kernel called `name`.
+/// Finds the kernel called `name`.
 ///
 /// # Errors
-/// Lists the kernels there are, the nearest name first.
-pub(crate) fn find(module: &Module, name: Option<&str>) -> Result<Kernel> {
-    let kernels: Vec<Kernel> = module
+/// Lists the module's kernels, the closest name first.
+pub(crate) fn find(module: &Module, name: Option<&str>) -> Result<KernelSignature> {
+    let kernels: Vec<KernelSignature> = module
         .items
         .iter()
         .filter_map(|item| match item {
@@ -93,7 +93,7 @@ pub(crate) fn find(module: &Module, name: Option<&str>) -> Result<Kernel> {
     bail!("no kernel {name:?}; the module defines{}\n{hint}", list())
 }
 
-fn kernel(module: &Module, function: &Function) -> Kernel {
+fn kernel(module: &Module, function: &Function) -> KernelSignature {
     let product = |wanted: &str| {
         function
             .directives
@@ -105,48 +105,48 @@ fn kernel(module: &Module, function: &Function) -> Kernel {
                 _ => None,
             })
     };
-    Kernel {
+    KernelSignature {
         name: module.symbols.name(function.name).to_owned(),
         params: function.params.iter().map(param).collect(),
         most_threads: product("maxntid").or_else(|| product("reqntid")),
     }
 }
 
-fn param(var: &Var) -> Param {
+fn param(var: &Var) -> KernelParam {
     let (size, nature) = scalar(var.ty);
     let count: u64 = var.dims.iter().map(|dim| dim.unwrap_or(1)).product();
     let mut declared = format!(".{}", var.ty.text());
     if !var.dims.is_empty() {
         declared.push_str(&format!("[{count}]"));
     }
-    Param {
+    KernelParam {
         declared,
         size: size * count,
         nature: if var.dims.is_empty() {
             nature
         } else {
-            Nature::Bits
+            ParamKind::Bits
         },
     }
 }
 
-fn scalar(ty: ScalarType) -> (u64, Nature) {
+fn scalar(ty: ScalarType) -> (u64, ParamKind) {
     match ty {
-        ScalarType::U8 | ScalarType::S8 => (1, Nature::Integer),
-        ScalarType::U16 | ScalarType::S16 => (2, Nature::Integer),
-        ScalarType::U32 | ScalarType::S32 => (4, Nature::Integer),
-        ScalarType::U64 | ScalarType::S64 => (8, Nature::Integer),
-        ScalarType::F32 => (4, Nature::Float),
-        ScalarType::F64 => (8, Nature::Float),
-        ScalarType::B8 | ScalarType::E4m3 | ScalarType::E5m2 => (1, Nature::Bits),
-        ScalarType::B16 | ScalarType::F16 | ScalarType::Bf16 => (2, Nature::Bits),
-        ScalarType::B64 => (8, Nature::Bits),
-        ScalarType::B128 => (16, Nature::Bits),
-        _ => (4, Nature::Bits),
+        ScalarType::U8 | ScalarType::S8 => (1, ParamKind::Integer),
+        ScalarType::U16 | ScalarType::S16 => (2, ParamKind::Integer),
+        ScalarType::U32 | ScalarType::S32 => (4, ParamKind::Integer),
+        ScalarType::U64 | ScalarType::S64 => (8, ParamKind::Integer),
+        ScalarType::F32 => (4, ParamKind::Float),
+        ScalarType::F64 => (8, ParamKind::Float),
+        ScalarType::B8 | ScalarType::E4m3 | ScalarType::E5m2 => (1, ParamKind::Bits),
+        ScalarType::B16 | ScalarType::F16 | ScalarType::Bf16 => (2, ParamKind::Bits),
+        ScalarType::B64 => (8, ParamKind::Bits),
+        ScalarType::B128 => (16, ParamKind::Bits),
+        _ => (4, ParamKind::Bits),
     }
 }
 
-impl fmt::Display for Kernel {
+impl fmt::Display for KernelSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}(", self.name)?;
         for (at, param) in self.params.iter().enumerate() {
@@ -157,16 +157,16 @@ impl fmt::Display for Kernel {
     }
 }
 
-impl Kernel {
-    /// Whether the arguments fit the parameters.
+impl KernelSignature {
+    /// Checks that the arguments fit the parameters.
     ///
     /// # Errors
-    /// Names the first argument that does not, with both sizes.
-    pub(crate) fn accept(&self, args: &[Spec]) -> Result<()> {
+    /// Names the first argument that does not fit, with both sizes.
+    pub(crate) fn accept(&self, args: &[ArgSpec]) -> Result<()> {
         if args.len() != self.params.len() {
             let missing: Vec<String> = self.params[args.len().min(self.params.len())..]
                 .iter()
-                .map(Param::example)
+                .map(KernelParam::example)
                 .collect();
             bail!(
                 "kernel {} takes {}, given {}\n  {self}\n{}",
@@ -189,25 +189,28 @@ impl Kernel {
                 )
             };
             let (size, nature) = match arg {
-                Spec::Buffer(_) => (8, Nature::Integer),
-                Spec::Bytes(bytes) => (bytes.len() as u64, Nature::Bits),
-                Spec::Scalar { element, bytes } => (bytes.len() as u64, nature_of(*element)),
+                ArgSpec::Buffer(_) => (8, ParamKind::Integer),
+                ArgSpec::Bytes(bytes) => (bytes.len() as u64, ParamKind::Bits),
+                ArgSpec::Scalar { element, bytes } => (bytes.len() as u64, nature_of(*element)),
             };
             if size != param.size {
-                let what = if matches!(arg, Spec::Buffer(_)) {
+                let what = if matches!(arg, ArgSpec::Buffer(_)) {
                     "an address of 8 bytes".to_owned()
                 } else {
                     terminal::count(size as usize, "byte")
                 };
                 return refuse(&format!(
-                    "{what}, where the kernel takes {} ({})",
+                    "{what}, but the kernel takes {} ({})",
                     param.declared,
                     terminal::count(param.size as usize, "byte")
                 ));
             }
-            if nature != param.nature && nature != Nature::Bits && param.nature != Nature::Bits {
+            if nature != param.nature
+                && nature != ParamKind::Bits
+                && param.nature != ParamKind::Bits
+            {
                 return refuse(&format!(
-                    "as many bytes as {}, but not of its kind",
+                    "the same size as {}, but another kind",
                     param.declared
                 ));
             }
@@ -216,24 +219,24 @@ impl Kernel {
     }
 }
 
-fn nature_of(element: Element) -> Nature {
+fn nature_of(element: ElementType) -> ParamKind {
     match element {
-        Element::F32 | Element::F64 => Nature::Float,
-        Element::F16 | Element::Bf16 => Nature::Bits,
-        _ => Nature::Integer,
+        ElementType::F32 | ElementType::F64 => ParamKind::Float,
+        ElementType::F16 | ElementType::Bf16 => ParamKind::Bits,
+        _ => ParamKind::Integer,
     }
 }
 
-impl Param {
-    /// A `--arg` that would fit.
+impl KernelParam {
+    /// An `--arg` that would fit.
     fn example(&self) -> String {
         match (self.nature, self.size) {
-            (Nature::Float, 4) => "f32:1.0".to_owned(),
-            (Nature::Float, _) => "f64:1.0".to_owned(),
+            (ParamKind::Float, 4) => "f32:1.0".to_owned(),
+            (ParamKind::Float, _) => "f64:1.0".to_owned(),
             (_, 8) if !self.declared.contains('[') => "buf:f32[1024]=iota".to_owned(),
-            (Nature::Integer, 4) => "u32:1024".to_owned(),
-            (Nature::Integer, size) => format!("u{}:1", 8 * size),
-            (Nature::Bits, size) => format!("bytes:{}", "00".repeat(size.min(16) as usize)),
+            (ParamKind::Integer, 4) => "u32:1024".to_owned(),
+            (ParamKind::Integer, size) => format!("u{}:1", 8 * size),
+            (ParamKind::Bits, size) => format!("bytes:{}", "00".repeat(size.min(16) as usize)),
         }
     }
 }
@@ -253,7 +256,7 @@ mod tests {
             Ok(kernel) => kernel,
             Err(error) => return format!("{error:#}"),
         };
-        let args: Vec<Spec> = args.iter().map(|arg| arg.parse().unwrap()).collect();
+        let args: Vec<ArgSpec> = args.iter().map(|arg| arg.parse().unwrap()).collect();
         match kernel.accept(&args) {
             Ok(()) => "accepted".to_owned(),
             Err(error) => format!("{error:#}"),
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_limit_of_threads_is_read() {
+    fn a_declared_thread_limit_is_read() {
         let module = fercuda_ptx::parse(MODULE).unwrap();
         let saxpy = find(&module, Some("saxpy")).unwrap();
         assert_eq!(saxpy.most_threads, Some(256));
@@ -284,21 +287,21 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_size_or_kind_is_refused_with_both() {
+    fn a_wrong_size_or_kind_is_refused_with_both_values() {
         let wide = ["f64:2", "buf:f32[4]", "out:f32[4]", "u32:4"];
         let text = refusal(Some("saxpy"), &wide);
         assert!(
-            text.contains("argument 1 is f64:2: 8 bytes, where the kernel takes .f32 (4 bytes)"),
+            text.contains("argument 1 is f64:2: 8 bytes, but the kernel takes .f32 (4 bytes)"),
             "{text}"
         );
         let integer = ["u32:2", "buf:f32[4]", "out:f32[4]", "u32:4"];
-        assert!(refusal(Some("saxpy"), &integer).contains("not of its kind"));
+        assert!(refusal(Some("saxpy"), &integer).contains("but another kind"));
         let buffer = ["f32:2", "buf:f32[4]", "out:f32[4]", "buf:u32[4]"];
         assert!(refusal(Some("saxpy"), &buffer).contains("an address of 8 bytes"));
     }
 
     #[test]
-    fn an_unknown_kernel_is_refused_with_the_nearest() {
+    fn an_unknown_kernel_is_refused_with_the_closest_name() {
         assert!(refusal(Some("saxby"), &[]).ends_with("did you mean saxpy?"));
         assert!(refusal(Some("axpy"), &[]).contains("extern \"C\""));
         assert!(refusal(None, &[]).contains("which kernel?"));

@@ -1,4 +1,4 @@
-//! The words after `--arg`: a scalar, or a buffer with what it starts with.
+//! Parser for `--arg`: a scalar, or a buffer with its initial contents.
 //!
 //! ```text
 //! f32:2.5   u32:1024   u64:0xff   bytes:0a0b0c0d
@@ -6,8 +6,8 @@
 //! out:f32[1024][=...][@FILE]
 //! ```
 //!
-//! Invariant: a parsed [`Spec`] is complete but for files, which
-//! [`Fill::bytes`] reads; every error quotes what was typed.
+//! Invariant: a parsed [`ArgSpec`] is complete except for files, which [`BufferFill::bytes`]
+//! reads; every error quotes the text it is about.
 //! Elsewhere: matching against a kernel's parameters (`params`).
 
 use std::fmt;
@@ -18,7 +18,7 @@ use half::{bf16, f16};
 
 /// An element type of scalars and buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Element {
+pub(crate) enum ElementType {
     U8,
     U16,
     U32,
@@ -33,39 +33,39 @@ pub(crate) enum Element {
     F64,
 }
 
-const ELEMENTS: [(&str, Element); 20] = [
-    ("u8", Element::U8),
-    ("u16", Element::U16),
-    ("u32", Element::U32),
-    ("u64", Element::U64),
-    ("s8", Element::S8),
-    ("s16", Element::S16),
-    ("s32", Element::S32),
-    ("s64", Element::S64),
-    ("f16", Element::F16),
-    ("bf16", Element::Bf16),
-    ("f32", Element::F32),
-    ("f64", Element::F64),
-    // Spellings of other houses.
-    ("i8", Element::S8),
-    ("i16", Element::S16),
-    ("i32", Element::S32),
-    ("i64", Element::S64),
-    ("b8", Element::U8),
-    ("b16", Element::U16),
-    ("b32", Element::U32),
-    ("b64", Element::U64),
+const ELEMENTS: [(&str, ElementType); 20] = [
+    ("u8", ElementType::U8),
+    ("u16", ElementType::U16),
+    ("u32", ElementType::U32),
+    ("u64", ElementType::U64),
+    ("s8", ElementType::S8),
+    ("s16", ElementType::S16),
+    ("s32", ElementType::S32),
+    ("s64", ElementType::S64),
+    ("f16", ElementType::F16),
+    ("bf16", ElementType::Bf16),
+    ("f32", ElementType::F32),
+    ("f64", ElementType::F64),
+    // Aliases from Rust and PTX.
+    ("i8", ElementType::S8),
+    ("i16", ElementType::S16),
+    ("i32", ElementType::S32),
+    ("i64", ElementType::S64),
+    ("b8", ElementType::U8),
+    ("b16", ElementType::U16),
+    ("b32", ElementType::U32),
+    ("b64", ElementType::U64),
 ];
 
-impl fmt::Display for Element {
+impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = ELEMENTS.iter().find(|(_, element)| element == self);
         f.write_str(name.map_or("?", |(name, _)| name))
     }
 }
 
-impl Element {
-    fn parse(name: &str) -> Result<Element> {
+impl ElementType {
+    fn parse(name: &str) -> Result<ElementType> {
         match ELEMENTS.iter().find(|(known, _)| *known == name) {
             Some((_, element)) => Ok(*element),
             None => {
@@ -77,25 +77,25 @@ impl Element {
     /// Bytes of one element.
     pub(crate) fn size(self) -> usize {
         match self {
-            Element::U8 | Element::S8 => 1,
-            Element::U16 | Element::S16 | Element::F16 | Element::Bf16 => 2,
-            Element::U32 | Element::S32 | Element::F32 => 4,
-            Element::U64 | Element::S64 | Element::F64 => 8,
+            ElementType::U8 | ElementType::S8 => 1,
+            ElementType::U16 | ElementType::S16 | ElementType::F16 | ElementType::Bf16 => 2,
+            ElementType::U32 | ElementType::S32 | ElementType::F32 => 4,
+            ElementType::U64 | ElementType::S64 | ElementType::F64 => 8,
         }
     }
 
     fn is_float(self) -> bool {
         matches!(
             self,
-            Element::F16 | Element::Bf16 | Element::F32 | Element::F64
+            ElementType::F16 | ElementType::Bf16 | ElementType::F32 | ElementType::F64
         )
     }
 
-    /// One value as typed: decimal, or hexadecimal bits for integers.
+    /// Parses a value: decimal, or hexadecimal bits for integers.
     fn value(self, text: &str) -> Result<Vec<u8>> {
         if self.is_float() {
             let Ok(value) = text.parse::<f64>() else {
-                bail!("{text:?} is no {self}\ntry: {self}:2.5, {self}:1e-3 or {self}:inf");
+                bail!("{text:?} is not a valid {self}\ntry: {self}:2.5, {self}:1e-3 or {self}:inf");
             };
             return Ok(self.float(value));
         }
@@ -110,10 +110,10 @@ impl Element {
         let bits = 8 * self.size() as u32;
         let signed = matches!(
             self,
-            Element::S8 | Element::S16 | Element::S32 | Element::S64
+            ElementType::S8 | ElementType::S16 | ElementType::S32 | ElementType::S64
         );
         let Ok(magnitude) = magnitude else {
-            bail!("{text:?} is no {self}\ntry: {self}:1024 or {self}:0x400");
+            bail!("{text:?} is not a valid {self}\ntry: {self}:1024 or {self}:0x400");
         };
         let most = if negative && !signed {
             0
@@ -139,14 +139,14 @@ impl Element {
 
     fn float(self, value: f64) -> Vec<u8> {
         match self {
-            Element::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
-            Element::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
-            Element::F32 => (value as f32).to_le_bytes().to_vec(),
+            ElementType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
+            ElementType::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
+            ElementType::F32 => (value as f32).to_le_bytes().to_vec(),
             _ => value.to_le_bytes().to_vec(),
         }
     }
 
-    /// The element in `bytes`, for a person; `bytes` is one element long.
+    /// The element in `bytes` as text; `bytes` is one element long.
     pub(crate) fn show(self, bytes: &[u8]) -> String {
         let mut wide = [0u8; 8];
         wide[..bytes.len()].copy_from_slice(bytes);
@@ -154,34 +154,38 @@ impl Element {
         let shift = 64 - 8 * bytes.len() as u32;
         let signed = ((unsigned << shift) as i64) >> shift;
         match self {
-            Element::U8 | Element::U16 | Element::U32 | Element::U64 => unsigned.to_string(),
-            Element::S8 | Element::S16 | Element::S32 | Element::S64 => signed.to_string(),
-            Element::F16 => f16::from_bits(unsigned as u16).to_string(),
-            Element::Bf16 => bf16::from_bits(unsigned as u16).to_string(),
-            Element::F32 => f32::from_bits(unsigned as u32).to_string(),
-            Element::F64 => f64::from_bits(unsigned).to_string(),
+            ElementType::U8 | ElementType::U16 | ElementType::U32 | ElementType::U64 => {
+                unsigned.to_string()
+            }
+            ElementType::S8 | ElementType::S16 | ElementType::S32 | ElementType::S64 => {
+                signed.to_string()
+            }
+            ElementType::F16 => f16::from_bits(unsigned as u16).to_string(),
+            ElementType::Bf16 => bf16::from_bits(unsigned as u16).to_string(),
+            ElementType::F32 => f32::from_bits(unsigned as u32).to_string(),
+            ElementType::F64 => f64::from_bits(unsigned).to_string(),
         }
     }
 }
 
-/// What a buffer holds before the launch.
+/// Initial contents of a buffer.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Fill {
-    /// Nothing: reading it before writing it is a finding.
+pub(crate) enum BufferFill {
+    /// Uninitialised: reading it before writing it is a finding.
     Uninitialised,
     /// 0, 1, 2, ...
     Iota,
-    /// All the same element.
+    /// Every element the same.
     Value(Vec<u8>),
-    /// Floats in [-1, 1), integers over all their bits.
+    /// Floats in [-1, 1), integers with all bits random.
     Random(u64),
-    /// The file's bytes; `.txt` is read as numbers.
+    /// The file's bytes; `.txt` is parsed as numbers.
     File(PathBuf),
 }
 
-/// Where a buffer goes after the launch.
+/// Destination of a buffer after the launch.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Output {
+pub(crate) enum BufferOutput {
     /// To the terminal.
     Print,
     /// To a file, as bytes; `.txt` as numbers.
@@ -190,31 +194,31 @@ pub(crate) enum Output {
 
 /// A buffer in device memory.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Buffer {
-    pub element: Element,
+pub(crate) struct BufferSpec {
+    pub element: ElementType,
     pub count: usize,
-    pub fill: Fill,
-    pub output: Option<Output>,
+    pub fill: BufferFill,
+    pub output: Option<BufferOutput>,
 }
 
 /// One `--arg`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Spec {
+pub(crate) enum ArgSpec {
     Scalar {
-        element: Element,
+        element: ElementType,
         bytes: Vec<u8>,
     },
-    /// A parameter passed by value that is no number, such as a struct.
+    /// A parameter passed by value that is not a number, such as a struct.
     Bytes(Vec<u8>),
-    Buffer(Buffer),
+    Buffer(BufferSpec),
 }
 
-impl fmt::Display for Spec {
+impl fmt::Display for ArgSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Spec::Scalar { element, bytes } => write!(f, "{element}:{}", element.show(bytes)),
-            Spec::Bytes(bytes) => write!(f, "bytes of length {}", bytes.len()),
-            Spec::Buffer(buffer) => {
+            ArgSpec::Scalar { element, bytes } => write!(f, "{element}:{}", element.show(bytes)),
+            ArgSpec::Bytes(bytes) => write!(f, "bytes of length {}", bytes.len()),
+            ArgSpec::Buffer(buffer) => {
                 let word = if buffer.output.is_some() {
                     "out"
                 } else {
@@ -226,22 +230,22 @@ impl fmt::Display for Spec {
     }
 }
 
-impl std::str::FromStr for Spec {
+impl std::str::FromStr for ArgSpec {
     type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Spec> {
+    fn from_str(text: &str) -> Result<ArgSpec> {
         let Some((word, rest)) = text.split_once(':') else {
             bail!(
                 "{text:?} has no type\ntry: f32:2.5, u32:1024, buf:f32[1024]=iota or out:f32[1024]"
             );
         };
         match word {
-            "buf" => Ok(Spec::Buffer(buffer(rest, false)?)),
-            "out" => Ok(Spec::Buffer(buffer(rest, true)?)),
-            "bytes" => Ok(Spec::Bytes(hexadecimal(rest)?)),
+            "buf" => Ok(ArgSpec::Buffer(buffer(rest, false)?)),
+            "out" => Ok(ArgSpec::Buffer(buffer(rest, true)?)),
+            "bytes" => Ok(ArgSpec::Bytes(hexadecimal(rest)?)),
             _ => {
-                let element = Element::parse(word)?;
-                Ok(Spec::Scalar {
+                let element = ElementType::parse(word)?;
+                Ok(ArgSpec::Scalar {
                     element,
                     bytes: element.value(rest)?,
                 })
@@ -260,11 +264,13 @@ fn hexadecimal(text: &str) -> Result<Vec<u8>> {
             .chunks(2)
             .map(|pair| pair[0] << 4 | pair[1])
             .collect()),
-        _ => bail!("{text:?} is no row of bytes\ntry: bytes:0a0b0c0d, two digits a byte"),
+        _ => bail!(
+            "{text:?} is not a sequence of bytes\ntry: bytes:0a0b0c0d, two hex digits per byte"
+        ),
     }
 }
 
-fn buffer(text: &str, out: bool) -> Result<Buffer> {
+fn buffer(text: &str, out: bool) -> Result<BufferSpec> {
     let word = if out { "out" } else { "buf" };
     let parts = text
         .split_once('[')
@@ -272,12 +278,12 @@ fn buffer(text: &str, out: bool) -> Result<Buffer> {
     let Some((element, (count, rest))) = parts else {
         bail!("{word}:{text} has no length\ntry: {word}:{text}[1024]");
     };
-    let element = Element::parse(element)?;
+    let element = ElementType::parse(element)?;
     let count = length(count).with_context(|| format!("in {word}:{text}"))?;
     if count.checked_mul(element.size()).is_none() {
-        bail!("{word}:{text} has more bytes than can be counted");
+        bail!("{word}:{text} is too large: its size in bytes overflows");
     }
-    // In `out:` an `@` after the fill starts the name of the file written.
+    // In `out:`, an `@` after the fill begins the name of the output file.
     let (fill, output) = match rest.strip_prefix('=') {
         Some(fill) if out => {
             let from = usize::from(fill.starts_with('@'));
@@ -290,17 +296,19 @@ fn buffer(text: &str, out: bool) -> Result<Buffer> {
         None => (None, rest),
     };
     let output = match output.strip_prefix('@') {
-        Some(file) if out && !file.is_empty() => Some(Output::File(PathBuf::from(file))),
-        None if output.is_empty() => out.then_some(Output::Print),
+        Some(file) if out && !file.is_empty() => Some(BufferOutput::File(PathBuf::from(file))),
+        None if output.is_empty() => out.then_some(BufferOutput::Print),
         _ => bail!(
             "cannot read {rest:?} after {word}:{element}[{count}]\ntry: =zeros, =iota, =random:7, =@FILE{}",
             if out { " or @FILE to write to" } else { "" }
         ),
     };
-    Ok(Buffer {
+    Ok(BufferSpec {
         element,
         count,
-        fill: fill.map_or(Ok(Fill::Uninitialised), |fill| parse_fill(fill, element))?,
+        fill: fill.map_or(Ok(BufferFill::Uninitialised), |fill| {
+            parse_fill(fill, element)
+        })?,
         output,
     })
 }
@@ -310,35 +318,35 @@ fn length(text: &str) -> Result<usize> {
     let mut product = 1usize;
     for factor in text.split('*') {
         let Ok(number) = factor.trim().parse::<usize>() else {
-            bail!("{text:?} is no length\ntry: 1024 or 32*32");
+            bail!("{text:?} is not a length\ntry: 1024 or 32*32");
         };
         product = product
             .checked_mul(number)
             .with_context(|| format!("the length {text} is too large"))?;
     }
     if product == 0 {
-        bail!("a buffer of length 0 has no address\ntry: a length of at least 1");
+        bail!("a buffer of length 0 cannot be allocated\ntry: a length of at least 1");
     }
     Ok(product)
 }
 
-fn parse_fill(text: &str, element: Element) -> Result<Fill> {
+fn parse_fill(text: &str, element: ElementType) -> Result<BufferFill> {
     if let Some(file) = text.strip_prefix('@') {
-        return Ok(Fill::File(PathBuf::from(file)));
+        return Ok(BufferFill::File(PathBuf::from(file)));
     }
     if let Some(seed) = text.strip_prefix("random:") {
         return match seed.parse() {
-            Ok(seed) => Ok(Fill::Random(seed)),
-            Err(_) => bail!("{seed:?} is no seed\ntry: random:7"),
+            Ok(seed) => Ok(BufferFill::Random(seed)),
+            Err(_) => bail!("{seed:?} is not a seed\ntry: random:7"),
         };
     }
     match text {
-        "iota" => Ok(Fill::Iota),
-        "zeros" => Ok(Fill::Value(vec![0; element.size()])),
-        "ones" => Ok(Fill::Value(element.value("1")?)),
+        "iota" => Ok(BufferFill::Iota),
+        "zeros" => Ok(BufferFill::Value(vec![0; element.size()])),
+        "ones" => Ok(BufferFill::Value(element.value("1")?)),
         "random" => bail!("random needs a seed, so that a run can be repeated\ntry: random:7"),
         _ => match element.value(text) {
-            Ok(value) => Ok(Fill::Value(value)),
+            Ok(value) => Ok(BufferFill::Value(value)),
             Err(_) => {
                 bail!("unknown content {text:?}\ntry: iota, zeros, random:SEED, a number or @FILE")
             }
@@ -346,20 +354,20 @@ fn parse_fill(text: &str, element: Element) -> Result<Fill> {
     }
 }
 
-impl Buffer {
-    /// Bytes of the buffer.
+impl BufferSpec {
+    /// Size of the buffer in bytes.
     pub(crate) fn size(&self) -> usize {
         self.count * self.element.size()
     }
 
-    /// What it starts with; `None` if it is to stay uninitialised.
+    /// Its initial contents; `None` if it stays uninitialised.
     pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>> {
         let element = self.element;
         let mut bytes = Vec::with_capacity(self.size());
         match &self.fill {
-            Fill::Uninitialised => return Ok(None),
-            Fill::Value(value) => bytes = value.repeat(self.count),
-            Fill::Iota => {
+            BufferFill::Uninitialised => return Ok(None),
+            BufferFill::Value(value) => bytes = value.repeat(self.count),
+            BufferFill::Iota => {
                 for i in 0..self.count {
                     if element.is_float() {
                         bytes.extend(element.float(i as f64));
@@ -368,7 +376,7 @@ impl Buffer {
                     }
                 }
             }
-            Fill::Random(seed) => {
+            BufferFill::Random(seed) => {
                 let mut state = *seed;
                 for _ in 0..self.count {
                     let word = splitmix64(&mut state);
@@ -380,7 +388,7 @@ impl Buffer {
                     }
                 }
             }
-            Fill::File(path) => bytes = self.read(path)?,
+            BufferFill::File(path) => bytes = self.read(path)?,
         }
         Ok(Some(bytes))
     }
@@ -414,7 +422,7 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Writes what the kernel left, the way [`Fill::File`] reads it.
+    /// Writes the final contents in the format that [`BufferFill::File`] reads.
     pub(crate) fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let written = if is_text(path) {
             let mut text = String::new();
@@ -446,18 +454,18 @@ fn splitmix64(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Spec {
+    fn parsed(text: &str) -> ArgSpec {
         text.parse().unwrap()
     }
 
     fn refusal(text: &str) -> String {
-        format!("{:#}", text.parse::<Spec>().unwrap_err())
+        format!("{:#}", text.parse::<ArgSpec>().unwrap_err())
     }
 
     #[test]
     fn scalars_become_their_little_endian_bytes() {
         let bytes = |text| match parsed(text) {
-            Spec::Scalar { bytes, .. } => bytes,
+            ArgSpec::Scalar { bytes, .. } => bytes,
             other => panic!("{other:?}"),
         };
         assert_eq!(bytes("f32:2.5"), 2.5f32.to_le_bytes());
@@ -479,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_quoted_with_a_suggestion() {
+    fn an_invalid_spec_is_quoted_with_a_suggestion() {
         for text in [
             "1024",
             "f33:1",
@@ -498,29 +506,29 @@ mod tests {
     }
 
     #[test]
-    fn buffers_carry_their_content_and_destination() {
-        let Spec::Buffer(buffer) = parsed("out:f32[4*2]=@in.bin@out.txt") else {
+    fn buffers_keep_their_contents_and_destination() {
+        let ArgSpec::Buffer(buffer) = parsed("out:f32[4*2]=@in.bin@out.txt") else {
             panic!("no buffer");
         };
         assert_eq!(buffer.count, 8);
-        assert_eq!(buffer.fill, Fill::File("in.bin".into()));
-        assert_eq!(buffer.output, Some(Output::File("out.txt".into())));
-        let Spec::Buffer(buffer) = parsed("out:u8[3]@r.bin") else {
+        assert_eq!(buffer.fill, BufferFill::File("in.bin".into()));
+        assert_eq!(buffer.output, Some(BufferOutput::File("out.txt".into())));
+        let ArgSpec::Buffer(buffer) = parsed("out:u8[3]@r.bin") else {
             panic!("no buffer");
         };
-        assert_eq!(buffer.fill, Fill::Uninitialised);
-        assert_eq!(buffer.output, Some(Output::File("r.bin".into())));
-        let Spec::Buffer(buffer) = parsed("out:u8[3]=7") else {
+        assert_eq!(buffer.fill, BufferFill::Uninitialised);
+        assert_eq!(buffer.output, Some(BufferOutput::File("r.bin".into())));
+        let ArgSpec::Buffer(buffer) = parsed("out:u8[3]=7") else {
             panic!("no buffer");
         };
         assert_eq!(buffer.bytes().unwrap(), Some(vec![7; 3]));
-        assert_eq!(buffer.output, Some(Output::Print));
+        assert_eq!(buffer.output, Some(BufferOutput::Print));
     }
 
     #[test]
-    fn random_content_repeats_with_its_seed_and_differs_without() {
+    fn random_contents_repeat_with_their_seed_and_differ_without() {
         let content = |text| match parsed(text) {
-            Spec::Buffer(buffer) => buffer.bytes().unwrap().unwrap(),
+            ArgSpec::Buffer(buffer) => buffer.bytes().unwrap().unwrap(),
             other => panic!("{other:?}"),
         };
         assert_eq!(
@@ -538,8 +546,8 @@ mod tests {
     }
 
     #[test]
-    fn iota_counts_in_the_type_of_the_buffer() {
-        let Spec::Buffer(buffer) = parsed("buf:u16[300]=iota") else {
+    fn iota_counts_in_the_element_type_of_the_buffer() {
+        let ArgSpec::Buffer(buffer) = parsed("buf:u16[300]=iota") else {
             panic!("no buffer");
         };
         let bytes = buffer.bytes().unwrap().unwrap();

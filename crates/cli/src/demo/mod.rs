@@ -1,13 +1,13 @@
-//! `fercuda demo`: a short tour of what works here, every result checked, and
-//! at its end several libraries in one process with one pool.
+//! `fercuda demo`: a short tour of kernels, every result checked, and finally several libraries
+//! in one process that share one pool.
 //!
-//! Invariant: a row says `ok` only if every element of its result is within a
-//! bound that follows from sizes and data. Elsewhere: the steps (`tour`), the
-//! f64 references and their bounds (`reference`), the end (`together`).
+//! Invariant: a row says `ok` only if every element of its result is within an error bound that
+//! follows from sizes and data. Elsewhere: the steps (`tour`), the f64 references and their
+//! bounds (`reference`), the shared pool (`together`).
 
 #[expect(
     unsafe_code,
-    reason = "what a library exports has the type that its interface says"
+    reason = "functions of a loaded library have the types of its interface"
 )]
 mod here;
 mod python;
@@ -15,7 +15,7 @@ mod reference;
 mod together;
 #[expect(
     unsafe_code,
-    reason = "only who knows a kernel can vouch for its launch"
+    reason = "launching a kernel needs a safety argument about what it touches"
 )]
 mod tour;
 
@@ -28,68 +28,68 @@ use serde::Serialize;
 
 use crate::out::say;
 use crate::terminal::{self, Paint};
-use together::Together;
+use together::SharedPoolDemo;
 
-/// Runs kernels and several libraries with one pool, every result checked.
+/// Runs a tour of kernels and of libraries that share a pool; checks all results.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit status: 0 if every result is right and all memory is governed, 1 if not or
 if the device fails.
 
 The error is the largest difference from an f64 reference; the bound is the most
-that rounding can explain, from sizes and data. Both count steps between f32
-neighbours at the largest value (ulp).
+that rounding can explain, derived from sizes and data. Both are in ulp: the
+distance between f32 neighbours at the largest value.
 
 At the end several libraries share one process, started as `fercuda run` does:
-our runtime, cuda.core where a Python has it (FERCUDA_WHEELS, VIRTUAL_ENV or
-python3), and on a GPU what that Python has of PyTorch, JAX, CuPy and Triton.
-The last line compares what the process's ledger accounts for with what the
-driver says is used.
+our runtime; cuda.core, if a Python has it (FERCUDA_WHEELS, VIRTUAL_ENV or python3);
+and on a GPU whichever of PyTorch, JAX, CuPy and Triton that Python has. The
+last line compares the memory that the process's ledger accounts for with the
+memory in use according to the driver.
 
 Examples:
   fercuda demo
   FERCUDA_DEVICE=soft fercuda demo
   fercuda demo --device 1 --seed 7 --json")]
 pub(crate) struct Args {
-    /// Which device, if there are several.
+    /// Device to use, by its ordinal.
     #[arg(long, default_value_t = 0, value_name = "ORDINAL")]
     device: u32,
-    /// Repeat a run's random data; a fresh seed each time without it.
+    /// Seed of the random data, to repeat a run [default: a random one].
     #[arg(long)]
     seed: Option<u64>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Be the process with the tenants, with our runtime from this file.
+    /// Run as the process with the tenants, with our runtime from this file.
     #[arg(long, hide = true, value_name = "GUEST")]
     tenants_here: Option<PathBuf>,
 }
 
-/// What a run came to.
+/// The result of a demo.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct DemoOutcome {
     device: String,
     software: bool,
     compute_capability: (u32, u32),
     memory_bytes: u64,
     driver_version: (u32, u32),
     seed: u64,
-    steps: Vec<Step>,
-    together: Option<Together>,
+    steps: Vec<StepResult>,
+    together: Option<SharedPoolDemo>,
     passed: bool,
 }
 
-/// One row of the table.
+/// The result of one step: a row of the table.
 #[derive(Debug, Serialize)]
-struct Step {
+struct StepResult {
     name: &'static str,
     size: String,
-    /// From launch until the host sees it done, the best of three.
+    /// From launch until the host sees it complete, the best of three.
     seconds: f64,
     /// In ulp of the largest value; absent where nothing is compared.
     error_ulp: Option<f64>,
     bound_ulp: Option<f64>,
-    /// What was found, where it is no error of rounding.
+    /// What was found, if it is not a rounding error.
     finding: Option<String>,
     passed: bool,
 }
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let device = Cuda::from_env()?.device(args.device)?;
     let context = Context::primary(device)?;
-    let mut outcome = Outcome {
+    let mut outcome = DemoOutcome {
         device: device.name()?,
         software: device.cuda().is_software(),
         compute_capability: device.compute_capability()?,
@@ -126,20 +126,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut tour = tour::Tour::new(context, seed)?;
     for (name, step) in tour::STEPS {
-        let step = step(&mut tour).with_context(|| format!("the tour stopped at: {name}"))?;
+        let step = step(&mut tour).with_context(|| format!("the tour failed at: {name}"))?;
         outcome.passed &= step.passed;
         if !args.json {
             print_step(&step, paint);
         }
         outcome.steps.push(step);
     }
-    // What the tour has of the device is no business of the process to come.
+    // The tour's memory must not count in the process that follows.
     drop(tour);
     if !args.json {
         print_foot(&outcome, paint);
     }
     let together = together::run(args.device, outcome.software, seed)
-        .context("the demo stopped at: several libraries in one process")?;
+        .context("the demo failed at: several libraries in one process")?;
     outcome.passed &= together.passed();
     if !args.json {
         say!("");
@@ -156,14 +156,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// A number nobody chose: the standard library seeds its hash tables with one.
+/// A random seed: the standard library seeds its hash tables with one.
 fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
-    // Short enough to type again.
+    // Short enough to type.
     RandomState::new().hash_one(()) >> 32
 }
 
-fn print_head(outcome: &Outcome, paint: Paint) {
+fn print_head(outcome: &DemoOutcome, paint: Paint) {
     let (major, minor) = outcome.compute_capability;
     say!("{}", paint.strong(&outcome.device));
     say!(
@@ -181,7 +181,7 @@ fn print_head(outcome: &Outcome, paint: Paint) {
     say!("{}", paint.faint(&head));
 }
 
-fn print_step(step: &Step, paint: Paint) {
+fn print_step(step: &StepResult, paint: Paint) {
     let ulp = |value: Option<f64>| match value {
         None => "-".to_owned(),
         Some(0.0) => "exact".to_owned(),
@@ -206,18 +206,21 @@ fn print_step(step: &Step, paint: Paint) {
     }
 }
 
-fn print_foot(outcome: &Outcome, paint: Paint) {
+fn print_foot(outcome: &DemoOutcome, paint: Paint) {
     say!("");
     if outcome.passed {
-        say!("{}", paint.good("All results are within their bounds."));
+        say!(
+            "{}",
+            paint.good("All results are within their error bounds.")
+        );
     } else {
         say!(
-            "{}\ntry: fercuda demo --seed {}, and FERCUDA_DEVICE=soft for comparison",
-            paint.bad("Some results are outside their bounds."),
+            "{}\ntry: fercuda demo --seed {}, with FERCUDA_DEVICE=soft for comparison",
+            paint.bad("Some results are outside their error bounds."),
             outcome.seed
         );
     }
     if outcome.software {
-        say!("No GPU was used: kernels ran on the CPU. fercuda doctor says why.");
+        say!("No GPU was used: kernels ran on the CPU. See fercuda doctor for the reason.");
     }
 }

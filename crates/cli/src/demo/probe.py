@@ -1,4 +1,5 @@
-"""Says which Python this is, and which of the named packages it has for CUDA; none of them is imported."""
+"""Prints, as JSON, this Python's path, version and which of the named packages it has for CUDA,
+without importing any."""
 
 import sys
 
@@ -11,7 +12,7 @@ import shutil
 
 
 def folder(name):
-    """Where a package is, without running it; none if it is nowhere."""
+    """The folder of a package, without importing it; None if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except Exception:
@@ -24,12 +25,12 @@ def has(name):
     place = folder(name)
     if place is None:
         return False
-    # Builds for the processor alone have the same names.
+    # CPU-only builds have the same names.
     if name == "torch":
         return os.path.exists(os.path.join(place, "lib", "libtorch_cuda.so"))
     if name == "jax":
         return any(map(folder, ("jax_cuda12_plugin", "jax_cuda13_plugin")))
-    # Its kernels are started by C that it compiles, in memory of torch's.
+    # Its launchers are compiled from C, and its kernels use torch's memory.
     if name == "triton":
         compilers = (os.environ.get("CC"), "gcc", "clang", "cc")
         return has("torch") and any(shutil.which(compiler) for compiler in compilers if compiler)

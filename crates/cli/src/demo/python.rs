@@ -12,21 +12,21 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 const PROBE: &str = include_str!("probe.py");
-/// A Python that takes longer to say what it has is not used.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A Python that takes longer to list its packages is not used.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a Python has.
+/// A Python installation and its relevant packages.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Python {
-    /// Itself, behind whatever name or script it was found by.
+    /// Path of the interpreter itself, not of a link or script that starts it.
     pub(super) executable: PathBuf,
     pub(super) version: String,
-    /// Those packages of the ones asked for that it has.
+    /// The requested packages that it has.
     pub(super) has: Vec<String>,
 }
 
-/// The Python that has most of `packages`, or none if no Python has any; and
-/// which ones did not say what they have, and why.
+/// The Python with the most of `packages`, or `None` if no Python has any; and the Pythons that
+/// did not answer, with the reason.
 pub(super) fn find(packages: &[&str]) -> (Option<Python>, Vec<String>) {
     let mut best: Option<Python> = None;
     let mut silent = Vec::new();
@@ -64,7 +64,7 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// What a Python has; none if there is no such Python.
+/// The packages of a Python; `None` if there is no such Python.
 fn ask(python: &PathBuf, packages: &[&str]) -> Result<Option<Python>> {
     let child = Command::new(python)
         .args(["-c", PROBE])
@@ -80,21 +80,21 @@ fn ask(python: &PathBuf, packages: &[&str]) -> Result<Option<Python>> {
     };
     let begun = Instant::now();
     while child.try_wait()?.is_none() {
-        if begun.elapsed() > PATIENCE {
-            // It may have ended meanwhile.
+        if begun.elapsed() > TIMEOUT {
+            // It may have ended in the meantime.
             child.kill().ok();
             child.wait()?;
-            bail!("it did not answer in {} s", PATIENCE.as_secs());
+            bail!("it did not answer in {} s", TIMEOUT.as_secs());
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    // What it says fits a pipe.
+    // Its output fits into the pipe's buffer.
     let output = child.wait_with_output()?;
     if !output.status.success() {
         bail!("it ended with {}", output.status);
     }
     let python = serde_json::from_slice(&output.stdout);
-    python.context("it did not say what it has").map(Some)
+    python.context("it did not list its packages").map(Some)
 }
 
 #[cfg(test)]
@@ -104,24 +104,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_python_that_does_not_answer_is_told_from_one_that_is_not_there() {
+    fn a_python_that_fails_is_distinguished_from_a_missing_one() {
         let asked = |program: &str| ask(&PathBuf::from(program), &["json"]);
         assert_eq!(asked("python3").unwrap().unwrap().has, ["json"]);
         assert_eq!(asked("no-python-of-this-name").unwrap(), None);
         let error = asked("false").unwrap_err();
         assert_eq!(error.to_string(), "it ended with exit status: 1");
         let error = asked("echo").unwrap_err();
-        assert_eq!(error.to_string(), "it did not say what it has");
+        assert_eq!(error.to_string(), "it did not list its packages");
     }
 
     #[test]
-    fn builds_for_the_processor_alone_are_no_tenants() {
+    fn cpu_only_builds_are_not_tenants() {
         let folder = tempfile::tempdir().unwrap();
         let packages = ["cuda.core", "torch", "jax", "cupy", "triton", "json"];
         let has = || {
             let mut command = Command::new("python3");
             command.args(["-c", PROBE]).args(packages);
-            // Nothing that is installed here.
+            // No locally installed packages.
             let command = command
                 .arg("nothing-of-this-name")
                 .env("PYTHONNOUSERSITE", "1");
@@ -132,7 +132,7 @@ mod tests {
         let make = |name: &str| {
             let place = folder.path().join(name);
             fs::create_dir_all(place.parent().unwrap()).unwrap();
-            // Were it imported, it would fail.
+            // Importing it would fail.
             fs::write(place, "raise SystemExit(9)").unwrap();
         };
         make("torch/__init__.py");

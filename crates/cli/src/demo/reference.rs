@@ -1,11 +1,10 @@
-//! What each kernel of the tour should have computed, in f64, and how far an
-//! f32 computation may honestly be from it.
+//! f64 references for the tour's kernels, and error bounds for f32 computations.
 //!
-//! A bound is derived from sizes and data by the standard model of rounding
-//! (each operation errs by a factor of at most 1 + u, u = 2^-24; n of them in
-//! a row by at most gamma(n)), never fitted to what a device returned.
+//! A bound is derived from sizes and data by the standard model of rounding (each operation
+//! errs by a factor of at most 1 + u, u = 2^-24; n in sequence by at most gamma(n)), never
+//! fitted to the results of a device.
 //!
-//! Invariant: nothing here looks at a device's result except [`judge`].
+//! Invariant: only [`judge`] looks at a device's result.
 
 /// Half the distance between 1 and the next f32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -13,7 +12,7 @@ const U: f64 = 1.0 / (1u64 << 24) as f64;
 /// Relative error of `ex2.approx.f32`, as the PTX ISA documents it: 2^-22.
 const EX2: f64 = 4.0 * U;
 
-/// n roundings in a row.
+/// The error bound of n successive roundings.
 fn gamma(n: usize) -> f64 {
     let nu = n as f64 * U;
     nu / (1.0 - nu)
@@ -21,34 +20,34 @@ fn gamma(n: usize) -> f64 {
 
 /// A reference with, for each element, the error that rounding can explain.
 #[derive(Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ReferenceResult {
     values: Vec<f64>,
     allowed: Vec<f64>,
 }
 
-/// How a result compares.
+/// A comparison with a reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Verdict {
-    /// Largest error, in units of the last place of the largest value.
+pub(crate) struct ReferenceComparison {
+    /// Largest error, in ulp of the largest value.
     pub error_ulp: f64,
-    /// Largest error allowed, in the same unit.
+    /// Largest allowed error, in the same unit.
     pub bound_ulp: f64,
-    /// Largest error as a part of what was allowed at its element.
+    /// Largest ratio of an element's error to its bound.
     pub part_of_bound: f64,
 }
 
-impl Verdict {
+impl ReferenceComparison {
     /// Whether every element is within its own bound.
     pub(crate) fn passed(&self) -> bool {
         self.part_of_bound <= 1.0
     }
 }
 
-/// Compares element by element; a NaN or a wrong length is infinitely wrong.
-pub(crate) fn judge(got: &[f32], expected: &Expected) -> Verdict {
+/// Compares element by element; a NaN or a wrong length counts as an infinite error.
+pub(crate) fn judge(got: &[f32], expected: &ReferenceResult) -> ReferenceComparison {
     let largest = expected.values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let ulp = ulp(largest);
-    let mut verdict = Verdict {
+    let mut verdict = ReferenceComparison {
         error_ulp: 0.0,
         bound_ulp: 0.0,
         part_of_bound: 0.0,
@@ -79,26 +78,26 @@ fn ulp(value: f64) -> f64 {
 }
 
 /// `a + b`: one rounding.
-pub(crate) fn sum(a: &[f32], b: &[f32]) -> Expected {
+pub(crate) fn sum(a: &[f32], b: &[f32]) -> ReferenceResult {
     let values: Vec<f64> = a
         .iter()
         .zip(b)
         .map(|(a, b)| f64::from(*a) + f64::from(*b))
         .collect();
-    // Half a step of f32 at the exact sum.
+    // Half the distance between f32 neighbours at the exact sum.
     let allowed = values.iter().map(|value| ulp(*value) / 2.0).collect();
-    Expected { values, allowed }
+    ReferenceResult { values, allowed }
 }
 
-/// Values that f32 holds exactly.
-pub(crate) fn exactly(values: Vec<f64>) -> Expected {
+/// Values that f32 represents exactly.
+pub(crate) fn exactly(values: Vec<f64>) -> ReferenceResult {
     let allowed = vec![0.0; values.len()];
-    Expected { values, allowed }
+    ReferenceResult { values, allowed }
 }
 
-/// `a` (m x k) times `b` (k x n), row-major: each product and each addition
-/// rounds at most once, so an element errs by gamma(k) of its sum of magnitudes.
-pub(crate) fn product(a: &[f32], b: &[f32], m: usize, n: usize, k: usize) -> Expected {
+/// `a` (m x k) times `b` (k x n), row-major: each product and each addition rounds at most
+/// once, so an element errs by gamma(k) of its sum of magnitudes.
+pub(crate) fn product(a: &[f32], b: &[f32], m: usize, n: usize, k: usize) -> ReferenceResult {
     let mut values = vec![0.0; m * n];
     let mut allowed = vec![0.0; m * n];
     for i in 0..m {
@@ -114,21 +113,20 @@ pub(crate) fn product(a: &[f32], b: &[f32], m: usize, n: usize, k: usize) -> Exp
     for allowed in &mut allowed {
         *allowed *= gamma(k + 1);
     }
-    Expected { values, allowed }
+    ReferenceResult { values, allowed }
 }
 
-/// How far, relatively, `exp(x - max)` may be when computed as
-/// `ex2.approx((x - max) * log2(e))` with |x - max| <= `range`, where each
-/// argument already errs by `slack` absolutely.
+/// The relative error of `exp(x - max)` when computed as `ex2.approx((x - max) * log2(e))` with
+/// |x - max| <= `range`, where each argument already errs by `slack` absolutely.
 fn exponential(range: f64, slack: f64) -> f64 {
-    // Subtraction, the constant's own rounding and the product each add u of
-    // the argument; exp turns an absolute error into a relative one.
+    // Subtraction, the constant's own rounding and the product each add u of the argument; exp
+    // turns an absolute error into a relative one.
     ((slack + 3.0 * U * range).exp() - 1.0) + EX2
 }
 
-/// Softmax of each row of `columns` elements, where the maximum may be raised,
-/// and what was summed rescaled, at most `steps` times.
-pub(crate) fn softmax(x: &[f32], columns: usize, steps: usize) -> Expected {
+/// Softmax of each row of `columns` elements, where the maximum may be raised, and the running
+/// sum rescaled, at most `steps` times.
+pub(crate) fn softmax(x: &[f32], columns: usize, steps: usize) -> ReferenceResult {
     let mut values = Vec::with_capacity(x.len());
     let mut allowed = Vec::with_capacity(x.len());
     for row in x.chunks(columns) {
@@ -136,8 +134,8 @@ pub(crate) fn softmax(x: &[f32], columns: usize, steps: usize) -> Expected {
         let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let min = row.iter().copied().fold(f64::INFINITY, f64::min);
         let total: f64 = row.iter().map(|x| (x - max).exp()).sum();
-        // The element's own exponential; the sum's, with one more and a product
-        // for each rescaling; its additions; the reciprocal and its product.
+        // The element's own exponential; the sum's, with one more and a product for each
+        // rescaling; its additions; the reciprocal and its product.
         let relative =
             2.0 * exponential(max - min, 0.0) + steps as f64 * (EX2 + U) + gamma(columns) + 4.0 * U;
         for x in row {
@@ -146,25 +144,25 @@ pub(crate) fn softmax(x: &[f32], columns: usize, steps: usize) -> Expected {
             allowed.push(value * relative + f64::from(f32::MIN_POSITIVE));
         }
     }
-    Expected { values, allowed }
+    ReferenceResult { values, allowed }
 }
 
 /// The size of an attention problem: one head, row-major.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Attention {
+pub(crate) struct AttentionShape {
     /// Rows of queries, keys and values.
     pub length: usize,
     /// Columns.
     pub width: usize,
-    /// Whether a row sees only itself and what came before.
+    /// Whether a query attends only to its own and earlier keys.
     pub causal: bool,
-    /// Keys that share one rescaling.
+    /// Keys per tile, which share one rescaling.
     pub tile: usize,
 }
 
 /// softmax(q kT / sqrt(width)) v.
-pub(crate) fn attention(q: &[f32], k: &[f32], v: &[f32], shape: Attention) -> Expected {
-    let Attention {
+pub(crate) fn attention(q: &[f32], k: &[f32], v: &[f32], shape: AttentionShape) -> ReferenceResult {
+    let AttentionShape {
         length,
         width,
         causal,
@@ -194,8 +192,8 @@ pub(crate) fn attention(q: &[f32], k: &[f32], v: &[f32], shape: Attention) -> Ex
         let min = scores.iter().copied().fold(f64::INFINITY, f64::min);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let total: f64 = weights.iter().sum();
-        // A running maximum rescales sums and outputs: a partial weight meets
-        // one more exponential and one more product a tile.
+        // A running maximum rescales sums and outputs: a partial weight gets one more
+        // exponential and one more product per tile.
         let steps = seen.div_ceil(tile) as f64;
         let weight =
             2.0 * exponential(max - min, slack) + steps * (EX2 + U) + gamma(seen) + 4.0 * U;
@@ -207,11 +205,11 @@ pub(crate) fn attention(q: &[f32], k: &[f32], v: &[f32], shape: Attention) -> Ex
                 magnitude += term.abs();
             }
             values.push(value);
-            // Once for the weights, once for their sum, and the products' own.
+            // Once for the weights, once for their sum, and the products' own errors.
             allowed.push((2.0 * weight + gamma(seen)) * magnitude);
         }
     }
-    Expected { values, allowed }
+    ReferenceResult { values, allowed }
 }
 
 #[cfg(test)]
@@ -255,8 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn causal_attention_sees_only_what_came_before() {
-        let shape = Attention {
+    fn causal_attention_depends_only_on_earlier_keys() {
+        let shape = AttentionShape {
             length: 2,
             width: 1,
             causal: true,

@@ -1,12 +1,14 @@
-"""Several libraries in one process: each takes device memory, computes, checks its results, and keeps some of the memory.
+"""Several libraries in one process: each allocates device memory, computes, checks its results, and
+keeps some memory.
 
-`fercuda demo` starts this under the hook and reads the ledger meanwhile. What each did is a line of JSON on standard output;
-a line on standard input lets all memory go. Nothing here knows of feRcuda but for the library of its own that is one of them.
+`fercuda demo` starts this under the hook and reads the ledger meanwhile. Each result is a line of
+JSON on standard output; a line on standard input frees all memory. Nothing here uses feRcuda except
+for its own library, one of the tenants.
 """
 
 import sys
 
-# The folder that this was started in is not for its imports.
+# Nothing is imported from the folder in which this was started.
 sys.path[:] = [place for place in sys.path if place]
 
 import ctypes
@@ -20,7 +22,7 @@ ORDINAL, SEED, GUEST = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 WANTED = sys.argv[4].split(",") if sys.argv[4] else []
 LEN = 250_007
 
-# Libraries may print what they like: it is no answer of ours.
+# Libraries may print to stdout; that must not mix with our messages.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
@@ -36,17 +38,17 @@ class Wrong(Exception):
 def same(what, got, expected):
     if got != expected:
         at = next((n for n, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
-        raise Wrong(f"{what}: element {at} of {len(expected)} is not what it should be")
+        raise Wrong(f"{what}: element {at} of {len(expected)} is wrong")
 
 
 def driver_functions():
-    """The driver by Python's own bridge to C, and its device's context made current."""
+    """The driver through ctypes, with the device's primary context current."""
     library = ctypes.CDLL("libcuda.so.1")
 
     def call(name, *arguments):
         code = getattr(library, name)(*arguments)
         if code:
-            raise Wrong(f"{name} answered {code}")
+            raise Wrong(f"{name} returned {code}")
 
     context = ctypes.c_void_p()
     call("cuInit", 0)
@@ -56,7 +58,7 @@ def driver_functions():
 
 
 def by_ctypes():
-    """Blocks that are allocated, written, copied, read back, and in part freed."""
+    """Blocks that are allocated, written, copied, read back, and some of them freed."""
     call = driver_functions()
     size, kept = ctypes.c_size_t, []
 
@@ -88,7 +90,7 @@ def by_ctypes():
 
 
 def by_our_runtime():
-    """libfercuda_guest.so: what it does and checks is its own."""
+    """libfercuda_guest.so, which checks its own results."""
     library = ctypes.CDLL(GUEST)
     size, text = ctypes.c_size_t, ctypes.create_string_buffer(1000)
 
@@ -136,7 +138,7 @@ $done:
 
 
 def by_cuda_core():
-    """A kernel over buffers that cuda.core allocates in a stream's order."""
+    """A kernel over buffers that cuda.core allocates in stream order."""
     try:
         from cuda.core import Device, LaunchConfig, ObjectCode, launch
     except ImportError:  # before its first stable release
@@ -163,7 +165,7 @@ def by_cuda_core():
     stream.sync()
     y = array("f", bytes(count))
     call("cuMemcpyDtoH", y.buffer_info()[0], int(there.handle), count)
-    # Halving is exact.
+    # Multiplying by 0.5 is exact.
     same("product", y, array("f", (value / 2 for value in x)))
     here.close(stream)
 
@@ -235,10 +237,10 @@ def double(out, x, n, BLOCK: tl.constexpr):
 
 
 def by_triton():
-    """Its kernels work in memory of torch's."""
+    """Kernels of Triton in torch's memory."""
     import torch
 
-    # Triton reads the source of its kernels, which is in no file.
+    # Triton reads a kernel's source, which is in no file here.
     name = "<a kernel of the demo>"
     linecache.cache[name] = (len(TRITON), None, TRITON.splitlines(keepends=True), name)
     names = {"__name__": "demo_triton"}
@@ -265,7 +267,7 @@ RANDOM = random.Random(SEED)
 
 
 def reconcile():
-    """Asks how much is free, at which the hook compares its account with the driver's."""
+    """Queries free memory, on which the hook compares its account with the driver's."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     driver_functions()("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
 

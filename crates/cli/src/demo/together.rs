@@ -1,12 +1,12 @@
-//! The end of the demo: several libraries in one process, one pool below them,
-//! and the ledger's figures beside the driver's.
+//! Demo of a shared pool: several libraries in one process, and the ledger's figures compared
+//! with the driver's.
 //!
-//! The process is started as `fercuda run` does. It says when it holds its
-//! memory; then its ledger is read, and again when it has ended.
+//! The process is started as `fercuda run` does. Its ledger is read when it reports that it
+//! holds its memory, and again when it has ended.
 //!
-//! Invariant: nothing is said to be right that was not read: a tenant is there
-//! if the ledger has it with live memory, and the two figures of the last line
-//! come from different places, the ledger's accounts and the driver.
+//! Invariant: only measured values are reported: a tenant is present if the ledger shows it
+//! with live memory, and the two figures of the last line come from different sources, the
+//! ledger's accounts and the driver.
 //! Elsewhere: the tenants (`tenants.py`, `here`), where they run (`python`).
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -23,28 +23,28 @@ use serde::{Deserialize, Serialize};
 use super::python::{self, Python};
 use crate::ledgers;
 use crate::out::say;
-use crate::run::{self, DeviceKind, Places};
+use crate::run::{self, DeviceKind, LibraryFolders};
 use crate::terminal::{Paint, bytes, clipped, count, wrapped};
 
 const TENANTS: &str = include_str!("tenants.py");
-/// How long the process may take, with imports and compilers of frameworks.
-const PATIENCE: Duration = Duration::from_secs(240);
-/// Readings of a ledger until one is all of one moment.
+/// Time limit of the process, including imports and compilers of frameworks.
+const TIMEOUT: Duration = Duration::from_secs(240);
+/// Attempts to read a ledger until its figures are consistent.
 const READINGS: usize = 20;
 
-/// What a tenant of the process is, and how the ledger knows it.
-struct Known {
+/// An expected tenant of the process, and its names in the ledger.
+struct ExpectedTenant {
     part: &'static str,
-    /// The package without which it is not there.
+    /// The Python package it needs.
     package: Option<&'static str>,
-    /// NVIDIA's runtime library is below it, which needs NVIDIA's driver.
+    /// It uses NVIDIA's runtime library, which needs NVIDIA's driver.
     needs_gpu: bool,
-    /// Its memory is charged to one of these; to none if it takes no memory.
+    /// Its memory is charged to one of these tenants; empty if it allocates none.
     tenants: &'static [&'static str],
 }
 
-const fn framework(name: &'static str, tenants: &'static [&'static str]) -> Known {
-    Known {
+const fn framework(name: &'static str, tenants: &'static [&'static str]) -> ExpectedTenant {
+    ExpectedTenant {
         part: name,
         package: Some(name),
         needs_gpu: true,
@@ -52,20 +52,20 @@ const fn framework(name: &'static str, tenants: &'static [&'static str]) -> Know
     }
 }
 
-/// In a process of Python's.
-const IN_PYTHON: [Known; 7] = [
-    Known {
+/// Tenants in a Python process.
+const IN_PYTHON: [ExpectedTenant; 7] = [
+    ExpectedTenant {
         part: "ctypes",
         package: None,
         needs_gpu: false,
         tenants: &["python"],
     },
     OURS,
-    Known {
+    ExpectedTenant {
         part: "cuda.core",
         package: Some("cuda.core"),
         needs_gpu: false,
-        // It may ask by way of cuda.bindings.
+        // It may allocate through cuda.bindings.
         tenants: &["cuda.core", "cuda.bindings"],
     },
     framework("torch", &["torch"]),
@@ -74,9 +74,9 @@ const IN_PYTHON: [Known; 7] = [
     framework("triton", &[]),
 ];
 
-/// In a process of ours.
-const IN_OURS: [Known; 2] = [
-    Known {
+/// Tenants in a process of our own.
+const IN_OURS: [ExpectedTenant; 2] = [
+    ExpectedTenant {
         part: "fercuda",
         package: None,
         needs_gpu: false,
@@ -85,82 +85,82 @@ const IN_OURS: [Known; 2] = [
     OURS,
 ];
 
-const OURS: Known = Known {
+const OURS: ExpectedTenant = ExpectedTenant {
     part: "our runtime",
     package: None,
     needs_gpu: false,
     tenants: &["fercuda_guest"],
 };
 
-/// What the process says.
+/// A message from the process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Answer {
-    Did(Part),
-    Failed(Part),
-    /// Everything that is kept is live, and the driver was asked.
+pub(super) enum TenantMessage {
+    Did(PartMessage),
+    Failed(PartMessage),
+    /// All memory is live, and the driver was queried.
     Holding,
     Done,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct PartMessage {
     pub(super) part: String,
     pub(super) what: String,
 }
 
-/// One library that did all that it was to do.
+/// A tenant that did all its work.
 #[derive(Debug, Serialize)]
-struct Row {
+struct TenantRow {
     part: String,
     /// What it checked.
     did: String,
-    /// Where the ledger has its memory; none if it takes none.
+    /// The tenant that its memory is charged to; `None` if it allocates none.
     tenant: Option<String>,
 }
 
-/// What came of it.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
-pub(super) struct Together {
-    /// The device that all figures are of.
+pub(super) struct SharedPoolDemo {
+    /// The device of all figures.
     device: u32,
-    /// What was in the process.
-    parts: Vec<Row>,
+    /// The tenants in the process.
+    parts: Vec<TenantRow>,
     python: Option<String>,
-    /// What would add tenants.
+    /// What to install to add tenants.
     hint: Option<String>,
-    /// Pythons that did not say what they have, and why.
+    /// Pythons that did not answer, with the reason.
     silent: Vec<String>,
-    /// Its ledger when it held its memory, and at its end.
+    /// The ledger while the process held its memory, and at its end.
     holding: LedgerSnapshot,
     ended: LedgerSnapshot,
-    /// What the ledger accounts for then, and what the driver said is used.
+    /// Bytes that the ledger accounted for, and bytes in use according to the driver.
     accounted_bytes: u64,
     driver_used_bytes: Option<u64>,
     ungoverned_bytes: u64,
     fallbacks: u64,
-    /// Why it is not as it should be; nothing if it is.
+    /// Failures; empty if all is as expected.
     troubles: Vec<String>,
 }
 
 /// Starts the process and reads its ledger.
-pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
+pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<SharedPoolDemo> {
     let packages: Vec<&str> = IN_PYTHON
         .iter()
         .filter(|known| !(known.needs_gpu && software))
         .filter_map(|known| known.package)
         .collect();
     let (python, silent) = python::find(&packages);
-    let has = |known: &&Known| match (&python, known.package) {
+    let has = |known: &&ExpectedTenant| match (&python, known.package) {
         (Some(python), Some(package)) => python.has.iter().any(|has| has == package),
         (_, package) => package.is_none(),
     };
-    let all: &[Known] = if python.is_some() {
+    let all: &[ExpectedTenant] = if python.is_some() {
         &IN_PYTHON
     } else {
         &IN_OURS
     };
-    let wanted: Vec<&Known> = all.iter().filter(has).collect();
+    let wanted: Vec<&ExpectedTenant> = all.iter().filter(has).collect();
 
     let run = run::fresh_run();
     let mut command = command(python.as_ref(), &wanted, device, seed)?;
@@ -170,7 +170,7 @@ pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
         DeviceKind::Gpu
     };
     run::govern(&mut command, kind, run)?;
-    // Held before its process can end and be swept.
+    // Opened before its process can end and have its ledger swept.
     let folder = Folder::from_env()?;
     let _hold = folder.hold(run)?;
     let read = || {
@@ -178,28 +178,29 @@ pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
         found.retain(|ledger| ledger.devices.iter().any(|it| it.device == device));
         match (found.len(), unreadable.first()) {
             (1, _) => Ok(found.remove(0)),
-            (0, Some(why)) => bail!("its ledger cannot be read: {why}"),
+            (0, Some(why)) => bail!("cannot read its ledger: {why}"),
             (number, _) => bail!("it left {number} ledgers for the device, not 1"),
         }
     };
-    let mut process = Process::start(&mut command)?;
+    let mut process = TenantProcess::start(&mut command)?;
     let watched = process.watch(&read);
-    let (parts, mut troubles, holding) = watched.map_err(|error| process.ended_badly(error))?;
+    let (parts, mut troubles, holding) =
+        watched.map_err(|error| process.fail_with_stderr(error))?;
     let ended = read()?;
     troubles.extend(judge(&holding, device, &wanted, software));
     troubles.extend(judge_end(&ended, device));
-    let row = |Part { part, what }| {
+    let row = |PartMessage { part, what }| {
         let known = wanted.iter().find(|known| known.part == part);
-        Row {
+        TenantRow {
             tenant: known.and_then(|known| tenant_of(&holding, device, known)),
             part,
             did: what,
         }
     };
-    let parts: Vec<Row> = parts.into_iter().map(row).collect();
+    let parts: Vec<TenantRow> = parts.into_iter().map(row).collect();
     let row = holding.devices.iter().find(|it| it.device == device);
     let (holding_only, ended_only) = (of_device(&holding, device), of_device(&ended, device));
-    Ok(Together {
+    Ok(SharedPoolDemo {
         device,
         parts,
         hint: hint(&wanted, software),
@@ -215,7 +216,7 @@ pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
     })
 }
 
-/// What a ledger has of one device: some libraries use all there are.
+/// The part of a ledger about one device: some libraries use all devices.
 fn of_device(ledger: &LedgerSnapshot, device: u32) -> LedgerSnapshot {
     let mut ledger = ledger.clone();
     ledger.devices.retain(|it| it.device == device);
@@ -225,10 +226,15 @@ fn of_device(ledger: &LedgerSnapshot, device: u32) -> LedgerSnapshot {
     ledger
 }
 
-/// The process with the tenants, not governed yet.
-fn command(python: Option<&Python>, wanted: &[&Known], device: u32, seed: u64) -> Result<Command> {
-    let places = Places::of_this_program()?;
-    // What everything needs is missed first.
+/// The command for the process with the tenants, not governed yet.
+fn command(
+    python: Option<&Python>,
+    wanted: &[&ExpectedTenant],
+    device: u32,
+    seed: u64,
+) -> Result<Command> {
+    let places = LibraryFolders::of_this_program()?;
+    // The guest library is needed in every case, so its absence is reported first.
     places.hook()?;
     let guest = places.guest()?;
     let (device, seed) = (device.to_string(), seed.to_string());
@@ -245,7 +251,7 @@ fn command(python: Option<&Python>, wanted: &[&Known], device: u32, seed: u64) -
     let program = std::env::current_exe().context("cannot tell where fercuda itself is")?;
     let mut command = Command::new(program);
     command
-        // By this name the ledger knows it, whatever the file is called.
+        // The ledger names the tenant after this, whatever the file is called.
         .arg0("fercuda")
         .args([
             "demo",
@@ -259,8 +265,8 @@ fn command(python: Option<&Python>, wanted: &[&Known], device: u32, seed: u64) -
     Ok(command)
 }
 
-/// What is missing that would be a tenant here.
-fn hint(wanted: &[&Known], software: bool) -> Option<String> {
+/// What to install to add tenants.
+fn hint(wanted: &[&ExpectedTenant], software: bool) -> Option<String> {
     let has = |part: &str| wanted.iter().any(|known| known.part == part);
     if !has("cuda.core") {
         return Some(
@@ -282,8 +288,8 @@ fn hint(wanted: &[&Known], software: bool) -> Option<String> {
     })
 }
 
-/// The tenant that a part's live memory is charged to.
-fn tenant_of(holding: &LedgerSnapshot, device: u32, known: &Known) -> Option<String> {
+/// The tenant to which a library's live memory is charged.
+fn tenant_of(holding: &LedgerSnapshot, device: u32, known: &ExpectedTenant) -> Option<String> {
     let mut tenants = holding.tenants.iter();
     let found = tenants.find(|tenant| {
         let mut accounts = tenant.accounts.iter();
@@ -293,8 +299,13 @@ fn tenant_of(holding: &LedgerSnapshot, device: u32, known: &Known) -> Option<Str
     found.map(|tenant| tenant.name.clone())
 }
 
-/// What is not as it should be while the memory is held.
-fn judge(holding: &LedgerSnapshot, device: u32, wanted: &[&Known], software: bool) -> Vec<String> {
+/// Failures while the memory is held.
+fn judge(
+    holding: &LedgerSnapshot,
+    device: u32,
+    wanted: &[&ExpectedTenant],
+    software: bool,
+) -> Vec<String> {
     let mut troubles = Vec::new();
     for known in wanted.iter().filter(|known| !known.tenants.is_empty()) {
         if tenant_of(holding, device, known).is_none() {
@@ -310,27 +321,29 @@ fn judge(holding: &LedgerSnapshot, device: u32, wanted: &[&Known], software: boo
         return troubles;
     };
     troubles.extend(ungoverned(row));
-    // NVIDIA's driver takes some for code, unasked; the software device never.
+    // NVIDIA's driver allocates memory for code by itself; the software device does not.
     let mut kinds = row.governed.iter();
     if let Some(code) = kinds.find(|it| software && it.kind == Governed::Module) {
         let size = bytes(code.bytes);
-        troubles.push(format!("{size} are charged as code, which takes none here"));
+        troubles.push(format!(
+            "{size} are charged as code, which uses none on this device"
+        ));
     }
     match row.driver_used_bytes() {
-        None => troubles.push("the driver was not asked what is used".to_owned()),
+        None => troubles.push("the driver was not queried for used memory".to_owned()),
         Some(used) if used != row.accounted_bytes() => troubles.push(format!(
-            "the ledger accounts for {} B, the driver says {used} B",
+            "the ledger accounts for {} B, the driver reports {used} B",
             row.accounted_bytes()
         )),
         Some(_) => {}
     }
     if holding.racing {
-        troubles.push("the ledger's figures are not of one moment".to_owned());
+        troubles.push("the ledger's figures kept changing and are not consistent".to_owned());
     }
     troubles
 }
 
-/// What is not as it should be when the process has ended.
+/// Failures after the process has ended.
 fn judge_end(ended: &LedgerSnapshot, device: u32) -> Vec<String> {
     let rows = ended.devices.iter().filter(|it| it.device == device);
     let troubles = rows.flat_map(ungoverned);
@@ -341,29 +354,27 @@ fn ungoverned(row: &fercuda_ledger::DeviceSnapshot) -> Vec<String> {
     let mut troubles = Vec::new();
     if row.ungoverned_bytes > 0 {
         let size = bytes(row.ungoverned_bytes);
-        troubles.push(format!(
-            "ungoverned: {size} are used and nobody accounts for them"
-        ));
+        troubles.push(format!("ungoverned: {size} are used and not accounted for"));
     }
     if let Some(number) = row.event_counts.get(&EventKind::Fallback) {
         troubles.push(format!(
-            "fallback: the driver served {} in the pool's stead",
+            "fallback: the driver served {} instead of the pool",
             count(*number as usize, "allocation")
         ));
     }
     troubles
 }
 
-/// The process with the tenants, while it runs.
-struct Process {
+/// The running process with the tenants.
+struct TenantProcess {
     child: Child,
     answers: Receiver<io::Result<String>>,
     complaints: Option<thread::JoinHandle<String>>,
     deadline: Instant,
 }
 
-impl Process {
-    fn start(command: &mut Command) -> Result<Process> {
+impl TenantProcess {
+    fn start(command: &mut Command) -> Result<TenantProcess> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -375,7 +386,7 @@ impl Process {
             thread::spawn(move || {
                 for line in BufReader::new(out).lines() {
                     let is_last = line.is_err();
-                    // Whoever does not wait any more needs no answers.
+                    // The receiver is gone, so no message is needed.
                     if send.send(line).is_err() || is_last {
                         break;
                     }
@@ -386,45 +397,49 @@ impl Process {
             thread::spawn(move || {
                 let mut text = Vec::new();
                 let mut err = BufReader::new(err);
-                // The first of it is kept; the rest must not block the writer.
-                // What cannot be read would only be shown beside a failure.
+                // The first part is kept; the rest is read so that the writer does not block. Read
+                // errors are ignored: the text is only shown beside a failure.
                 err.by_ref().take(1 << 20).read_to_end(&mut text).ok();
                 std::io::copy(&mut err, &mut std::io::sink()).ok();
                 String::from_utf8_lossy(&text).into_owned()
             })
         });
-        Ok(Process {
+        Ok(TenantProcess {
             child,
             answers,
             complaints,
-            deadline: Instant::now() + PATIENCE,
+            deadline: Instant::now() + TIMEOUT,
         })
     }
 
-    /// Waits until it holds its memory, has the ledger read, lets it go on and
-    /// waits for its end.
+    /// Waits until the process holds its memory, has the ledger read, lets the process
+    /// continue and waits for its end.
     fn watch(
         &mut self,
         read: &dyn Fn() -> Result<LedgerSnapshot>,
-    ) -> Result<(Vec<Part>, Vec<String>, LedgerSnapshot)> {
+    ) -> Result<(Vec<PartMessage>, Vec<String>, LedgerSnapshot)> {
         let (mut parts, mut troubles) = (Vec::new(), Vec::new());
         let mut holding = None;
         loop {
             match self.answer()? {
-                Answer::Did(part) if holding.is_none() => parts.push(part),
-                Answer::Did(_) => {}
-                Answer::Failed(part) => {
+                TenantMessage::Did(part) if holding.is_none() => parts.push(part),
+                TenantMessage::Did(_) => {}
+                TenantMessage::Failed(part) => {
                     troubles.push(format!("{} failed: {}", part.part, part.what));
                 }
-                Answer::Holding => {
-                    holding = Some(settled(read)?);
-                    let mut stdin = self.child.stdin.take().context("it has no input")?;
+                TenantMessage::Holding => {
+                    holding = Some(read_consistent(read)?);
+                    let mut stdin = self
+                        .child
+                        .stdin
+                        .take()
+                        .context("its stdin is not available")?;
                     stdin.write_all(b"go on\n")?;
                 }
-                Answer::Done => break,
+                TenantMessage::Done => break,
             }
         }
-        let holding = holding.context("it never held its memory")?;
+        let holding = holding.context("it never reported that it holds its memory")?;
         let status = self.wait()?;
         if !status.success() {
             bail!("it ended with {status}");
@@ -432,14 +447,14 @@ impl Process {
         Ok((parts, troubles, holding))
     }
 
-    fn answer(&self) -> Result<Answer> {
+    fn answer(&self) -> Result<TenantMessage> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match self.answers.recv_timeout(left) {
-            Ok(Err(error)) => Err(error).context("what it says cannot be read"),
+            Ok(Err(error)) => Err(error).context("its output cannot be read"),
             Ok(Ok(line)) => serde_json::from_str(&line)
-                .with_context(|| format!("it said {:?}", clipped(&line, 60))),
+                .with_context(|| format!("unexpected message {:?}", clipped(&line, 60))),
             Err(RecvTimeoutError::Timeout) => {
-                bail!("it was not done after {} s", PATIENCE.as_secs())
+                bail!("it did not finish within {} s", TIMEOUT.as_secs())
             }
             Err(RecvTimeoutError::Disconnected) => bail!("it ended too early"),
         }
@@ -451,18 +466,18 @@ impl Process {
                 return Ok(status);
             }
             if Instant::now() > self.deadline {
-                bail!("it did not end after {} s", PATIENCE.as_secs());
+                bail!("it did not exit within {} s", TIMEOUT.as_secs());
             }
             thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Ends it, and adds what it complained of.
-    fn ended_badly(&mut self, error: anyhow::Error) -> anyhow::Error {
+    /// Kills the process, and adds its stderr to the error.
+    fn fail_with_stderr(&mut self, error: anyhow::Error) -> anyhow::Error {
         // It may have ended by itself.
         self.child.kill().ok();
         let status = self.child.wait();
-        // Nothing in that thread panics.
+        // The thread does not panic.
         let complaints = self.complaints.take().and_then(|thread| thread.join().ok());
         let complaints = complaints.unwrap_or_default();
         let mut last: Vec<&str> = complaints.trim_end().lines().rev().take(8).collect();
@@ -480,8 +495,8 @@ impl Process {
     }
 }
 
-/// The ledger, once its figures are of one moment.
-fn settled(read: &dyn Fn() -> Result<LedgerSnapshot>) -> Result<LedgerSnapshot> {
+/// Reads the ledger until its figures are consistent.
+fn read_consistent(read: &dyn Fn() -> Result<LedgerSnapshot>) -> Result<LedgerSnapshot> {
     let mut snapshot = read()?;
     for _ in 1..READINGS {
         if !snapshot.racing {
@@ -493,7 +508,7 @@ fn settled(read: &dyn Fn() -> Result<LedgerSnapshot>) -> Result<LedgerSnapshot> 
     Ok(snapshot)
 }
 
-impl Together {
+impl SharedPoolDemo {
     pub(super) fn passed(&self) -> bool {
         self.troubles.is_empty()
     }
@@ -501,14 +516,14 @@ impl Together {
     pub(super) fn print(&self, paint: Paint) {
         let process = match &self.python {
             Some(version) => format!("a process of Python {version}"),
-            None => "a process of ours".to_owned(),
+            None => "a process of our own".to_owned(),
         };
         let number = count(self.parts.len(), "tenant");
         say!(
             "{}",
             paint.strong(&format!("One pool for {number} in {process}"))
         );
-        for Row { part, did, tenant } in &self.parts {
+        for TenantRow { part, did, tenant } in &self.parts {
             let tenant = tenant.as_deref().unwrap_or("-");
             let line = format!("{part:<12} {:<15} {did}", clipped(tenant, 15));
             say!("{}", clipped(&line, 80));
@@ -517,7 +532,7 @@ impl Together {
             wrapped(hint, 80).iter().for_each(|line| say!("{line}"));
         }
         for python in &self.silent {
-            let text = format!("Passed over {python}");
+            let text = format!("Skipped {python}");
             wrapped(&text, 80).iter().for_each(|line| say!("{line}"));
         }
         say!("");
@@ -574,43 +589,46 @@ mod tests {
 
     use super::*;
 
-    /// A process in which all is well, but for what `change` does.
+    /// Failures of a process that is correct except for `change`.
     fn troubles(change: impl FnOnce(&Ledger, LedgerDevice)) -> Vec<String> {
         let ledger = Ledger::in_memory();
         let device = LedgerDevice::new(1);
         ledger.charge(device, ledger.tenant("fercuda"), 5 << 20);
         ledger.charge(device, ledger.tenant("fercuda_guest"), 1 << 20);
         ledger.govern(device, ledger.tenant("x"), Governed::Vmm, 2 << 20);
-        // No memory of the device's.
+        // Not device memory.
         ledger.govern(device, ledger.tenant("x"), Governed::Host, 7 << 20);
         ledger.set(device, Gauge::Pooled, 8 << 20);
         ledger.reconcile(device, 100 << 20, 90 << 20, 0);
         change(&ledger, device);
         let snapshot = ledger.snapshot().unwrap();
-        let wanted: Vec<&Known> = IN_OURS.iter().collect();
+        let wanted: Vec<&ExpectedTenant> = IN_OURS.iter().collect();
         let mut troubles = judge(&snapshot, 1, &wanted, true);
         troubles.extend(judge_end(&snapshot, 1));
         troubles
     }
 
     #[track_caller]
-    fn assert_one(said: &str, change: impl FnOnce(&Ledger, LedgerDevice)) {
+    fn assert_one(expected: &str, change: impl FnOnce(&Ledger, LedgerDevice)) {
         let troubles = troubles(change);
-        assert!(troubles.iter().any(|it| it.contains(said)), "{troubles:?}");
+        assert!(
+            troubles.iter().any(|it| it.contains(expected)),
+            "{troubles:?}"
+        );
     }
 
     #[test]
-    fn a_process_in_which_all_is_accounted_for_has_no_trouble() {
+    fn a_process_with_all_memory_accounted_for_passes() {
         assert_eq!(troubles(|_, _| {}), [""; 0]);
     }
 
     #[test]
-    fn each_thing_that_is_not_as_it_should_be_is_named() {
+    fn each_failure_is_named() {
         assert_one("ungoverned: 1.0 MiB are used", |ledger, device| {
             ledger.reconcile(device, 100 << 20, 89 << 20, 1 << 20);
         });
         assert_one(
-            "accounts for 10485760 B, the driver says 10485761 B",
+            "accounts for 10485760 B, the driver reports 10485761 B",
             |ledger, device| {
                 ledger.reconcile(device, 100 << 20, (90 << 20) - 1, 0);
             },
@@ -618,7 +636,7 @@ mod tests {
         assert_one("accounts for 11534336 B", |ledger, device| {
             ledger.set(device, Gauge::Pooled, 9 << 20);
         });
-        assert_one("the driver was not asked", |ledger, device| {
+        assert_one("the driver was not queried", |ledger, device| {
             ledger.reconcile(device, 0, 0, 0);
         });
         assert_one("64.0 MiB are charged as code", |ledger, device| {
@@ -642,24 +660,24 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_says_is_read_or_said_to_be_unreadable() {
+    fn a_message_is_parsed_or_reported_as_unreadable() {
         let said = |text: &str| {
-            let mut process = Process::start(Command::new("printf").arg(text)).unwrap();
+            let mut process = TenantProcess::start(Command::new("printf").arg(text)).unwrap();
             let answer = process.answer();
             assert!(process.wait().unwrap().success());
             answer
         };
-        assert!(matches!(said("\"done\"\\n"), Ok(Answer::Done)));
+        assert!(matches!(said("\"done\"\\n"), Ok(TenantMessage::Done)));
         let error = said("\\377\\n").unwrap_err();
-        assert_eq!(error.to_string(), "what it says cannot be read");
+        assert_eq!(error.to_string(), "its output cannot be read");
         let error = said("hello\\n").unwrap_err();
-        assert_eq!(error.to_string(), "it said \"hello\"");
+        assert_eq!(error.to_string(), "unexpected message \"hello\"");
         let error = said("").unwrap_err();
         assert_eq!(error.to_string(), "it ended too early");
     }
 
     #[test]
-    fn what_other_devices_hold_is_left_out() {
+    fn memory_on_other_devices_is_ignored() {
         let ledger = Ledger::in_memory();
         let jax = ledger.tenant("jax");
         for ordinal in 0..3 {
@@ -675,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_without_live_memory_is_missed() {
+    fn a_tenant_without_live_memory_is_a_failure() {
         assert_one("our runtime has no memory", |ledger, device| {
             let guest = ledger.tenant("fercuda_guest");
             let charge = ledger.cell(device, guest);

@@ -1,10 +1,9 @@
-//! The steps of the tour, in order.
+//! The tour's steps, in order.
 //!
-//! Kernels come from `fercuda_ptx::kernels`, written with the builder and
-//! loaded as PTX text, on a GPU as on the software device. Sizes are odd on
-//! purpose, so that edges of tiles and rows are met.
+//! Kernels come from `fercuda_ptx::kernels`, written with the builder and loaded as PTX text on
+//! every device. Sizes are odd on purpose, so that partial tiles and rows are covered.
 //!
-//! Elsewhere: what the results should be (`reference`).
+//! Elsewhere: the expected results (`reference`).
 
 use std::time::Instant;
 
@@ -17,14 +16,14 @@ use fercuda_ptx::kernels::attention::{self, HeadDim, Mask};
 use fercuda_ptx::kernels::gemm::{self, Tile};
 use fercuda_ptx::kernels::{self, KernelDesc, softmax, vector_add};
 
-use super::Step;
-use super::reference::{self, Expected, judge};
+use super::StepResult;
+use super::reference::{self, ReferenceResult, judge};
 
-/// One step, with its name for an error message.
-pub(crate) type Entry = (&'static str, fn(&mut Tour) -> Result<Step>);
+/// One step, with its name for error messages.
+pub(crate) type TourStep = (&'static str, fn(&mut Tour) -> Result<StepResult>);
 
 /// The tour.
-pub(crate) const STEPS: [Entry; 7] = [
+pub(crate) const STEPS: [TourStep; 7] = [
     ("vector add", vector_add),
     ("softmax", softmax),
     ("matrix product", matrix_product),
@@ -34,10 +33,10 @@ pub(crate) const STEPS: [Entry; 7] = [
     ("graph replay", graph),
 ];
 
-/// Times a step is run; the best counts.
+/// Times each step is run; the best time counts.
 const RUNS: usize = 3;
 
-/// What the steps share.
+/// State shared by the steps.
 pub(crate) struct Tour {
     context: Context,
     stream: Stream,
@@ -53,10 +52,10 @@ impl Tour {
         })
     }
 
-    /// `count` numbers in (-1, 1), with all the digits an f32 has.
+    /// `count` numbers in (-1, 1), with all 24 significant bits of an f32.
     pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
         let numbers = std::iter::repeat_with(|| {
-            // xorshift64*, with a constant that keeps a zero seed from sticking.
+            // xorshift64*, with a constant so that a seed of zero works.
             let mut x = self.random ^ 0x9e37_79b9_7f4a_7c15;
             x ^= x >> 12;
             x ^= x << 25;
@@ -99,7 +98,7 @@ impl Tour {
     }
 }
 
-/// Queues a kernel as its description says.
+/// Queues a kernel with the parameters of its description.
 ///
 /// # Safety
 /// As for [`Launch::run`]: the buffers hold what the kernel reads and writes
@@ -121,16 +120,16 @@ fn extents([x, y, z]: [u32; 3]) -> (u32, u32, u32) {
     (x, y, z)
 }
 
-/// A row for a result that is compared with a reference.
+/// The result of a step that is compared with a reference.
 fn compared(
     name: &'static str,
     size: String,
     seconds: f64,
     got: &[f32],
-    expected: &Expected,
-) -> Step {
+    expected: &ReferenceResult,
+) -> StepResult {
     let verdict = judge(got, expected);
-    Step {
+    StepResult {
         name,
         size,
         seconds,
@@ -154,7 +153,7 @@ fn grouped(number: usize) -> String {
     text
 }
 
-fn vector_add(tour: &mut Tour) -> Result<Step> {
+fn vector_add(tour: &mut Tour) -> Result<StepResult> {
     let n = 1_000_003;
     let kernel = vector_add::f32(Arch::SM_80)?;
     let function = tour.load(&kernel)?;
@@ -172,7 +171,7 @@ fn vector_add(tour: &mut Tour) -> Result<Step> {
     Ok(compared("vector add", grouped(n), seconds, &got, &expected))
 }
 
-fn softmax(tour: &mut Tour) -> Result<Step> {
+fn softmax(tour: &mut Tour) -> Result<StepResult> {
     let (rows, columns) = (257, 1003);
     let kernel = softmax::f32(Arch::SM_80)?;
     let function = tour.load(&kernel)?;
@@ -192,7 +191,7 @@ fn softmax(tour: &mut Tour) -> Result<Step> {
         unsafe { start(&function, &tour.stream, &geometry, arguments) }
     })?;
     let got = tour.download(&out)?;
-    // A thread meets each of its elements once, and the block's sum adds one
+    // A thread visits each of its elements once, and the block's reduction adds one
     // rescaling to the row's maximum.
     let steps = columns.div_ceil(geometry.block[0] as usize) + 1;
     let expected = reference::softmax(&x, columns, steps);
@@ -200,7 +199,7 @@ fn softmax(tour: &mut Tour) -> Result<Step> {
     Ok(compared("softmax", size, seconds, &got, &expected))
 }
 
-fn matrix_product(tour: &mut Tour) -> Result<Step> {
+fn matrix_product(tour: &mut Tour) -> Result<StepResult> {
     let (m, n, k) = (250, 190, 330);
     let shape = gemm::Shape {
         m: m as u64,
@@ -229,7 +228,7 @@ fn matrix_product(tour: &mut Tour) -> Result<Step> {
     Ok(compared("matrix product", size, seconds, &got, &expected))
 }
 
-fn attention(tour: &mut Tour, causal: bool) -> Result<Step> {
+fn attention(tour: &mut Tour, causal: bool) -> Result<StepResult> {
     let (length, width) = (190, 64);
     let shape = attention::Shape {
         heads: 1,
@@ -263,11 +262,11 @@ fn attention(tour: &mut Tour, causal: bool) -> Result<Step> {
         unsafe { start(&function, &tour.stream, &geometry, arguments) }
     })?;
     let got = tour.download(&out)?;
-    let shape = reference::Attention {
+    let shape = reference::AttentionShape {
         length,
         width,
         causal,
-        // The shortest tile of keys that the kernel has.
+        // The shortest tile of keys that the kernel uses.
         tile: 32,
     };
     let expected = reference::attention(q, k, v, shape);
@@ -276,7 +275,7 @@ fn attention(tour: &mut Tour, causal: bool) -> Result<Step> {
     Ok(compared(name, size, seconds, &got, &expected))
 }
 
-/// Waits on the device's own clock, and says when it began and when it ended.
+/// Spins on the device's clock, and records when it began and when it ended.
 const SPAN: &str = "\
 .version 7.0
 .target sm_80
@@ -300,10 +299,10 @@ $again:
 }
 ";
 
-/// One kernel on each of two streams: do they run at the same time? Streams
-/// that can do so once can; a host with much else to do may be so late with the
-/// second that the first is over, and then longer kernels are tried.
-fn two_streams(tour: &mut Tour) -> Result<Step> {
+/// Runs one kernel on each of two streams and checks that they overlap. Streams that can run
+/// concurrently do so at least once; a busy host may launch the second only after the first
+/// has ended, and then longer kernels are tried.
+fn two_streams(tour: &mut Tour) -> Result<StepResult> {
     const SPANS_MS: [u64; 3] = [20, 100, 500];
     let mut step = streams_of(tour, SPANS_MS[0])?;
     for span_ms in &SPANS_MS[1..] {
@@ -314,7 +313,7 @@ fn two_streams(tour: &mut Tour) -> Result<Step> {
     Ok(step)
 }
 
-fn streams_of(tour: &mut Tour, span_ms: u64) -> Result<Step> {
+fn streams_of(tour: &mut Tour, span_ms: u64) -> Result<StepResult> {
     let span_ns = span_ms * 1_000_000;
     let function = Module::load(&tour.context, &Image::ptx(SPAN))?.function("span")?;
     let streams = [Stream::new(&tour.context)?, Stream::new(&tour.context)?];
@@ -341,23 +340,23 @@ fn streams_of(tour: &mut Tour, span_ms: u64) -> Result<Step> {
     let begin = spans[0].0.max(spans[1].0);
     let end = spans[0].1.min(spans[1].1);
     let together = end.saturating_sub(begin) as f64 / span_ns as f64;
-    Ok(Step {
+    Ok(StepResult {
         name: "two streams",
         size: format!("2 kernels of {span_ms} ms"),
         seconds,
         error_ulp: None,
         bound_ulp: None,
         finding: Some(format!(
-            "by the device's clock they ran together for {:.0} % of the time",
+            "by the device's clock they overlapped for {:.0} % of the time",
             100.0 * together.min(1.0)
         )),
-        // One after the other would be 0 %.
+        // In sequence it would be 0 %.
         passed: together > 0.5,
     })
 }
 
-/// A captured graph, replayed: x = x + y, in whole numbers, so exactly.
-fn graph(tour: &mut Tour) -> Result<Step> {
+/// A captured graph, replayed: x = x + y, in integers, so exact.
+fn graph(tour: &mut Tour) -> Result<StepResult> {
     let (n, nodes, replays) = (10_007, 8, 25);
     let kernel = vector_add::f32(Arch::SM_80)?;
     let function = tour.load(&kernel)?;

@@ -1,9 +1,8 @@
-//! Finding a shared library by name, without opening it.
+//! Search for a shared library by name, without loading it.
 //!
-//! Looks where a program on this machine could find it, in this order:
-//! LD_LIBRARY_PATH, NVIDIA's Python wheels, the CUDA toolkit, the loader's
-//! cache. A version is read from the file's own name (`libnccl.so.2.27.3`) or
-//! from the wheel beside it, never by running the library's code.
+//! Search order: LD_LIBRARY_PATH, NVIDIA's Python wheels, the CUDA toolkit, the loader's cache.
+//! A version is read from the file's own name (`libnccl.so.2.27.3`) or from the metadata of its
+//! wheel, never by running the library's code.
 
 use std::env;
 use std::fs;
@@ -14,21 +13,21 @@ use fercuda_cuda::nvrtc::find;
 
 /// A library that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundLibrary {
     pub path: PathBuf,
-    /// As exact as the file or its wheel says.
+    /// As precise as the file name or its wheel allows.
     pub version: Option<String>,
 }
 
 /// The folders and the loader's cache, read once.
-pub(crate) struct Places {
+pub(crate) struct LibrarySearchPath {
     folders: Vec<PathBuf>,
     cached: Vec<PathBuf>,
 }
 
-impl Places {
+impl LibrarySearchPath {
     /// Reads the environment of this process.
-    pub(crate) fn of_this_process() -> Places {
+    pub(crate) fn of_this_process() -> LibrarySearchPath {
         let list = |name: &str| -> Vec<PathBuf> {
             env::var_os(name)
                 .map(|value| env::split_paths(&value).collect())
@@ -46,15 +45,15 @@ impl Places {
             }
         }
         folders.push(PathBuf::from("/usr/local/cuda/lib64"));
-        Places {
+        LibrarySearchPath {
             folders,
             cached: loader_cache(),
         }
     }
 
-    /// The newest file called `stem` or `stem.N...` in the first place that
-    /// has one: `libcudnn.so` finds `libcudnn.so.9`.
-    pub(crate) fn find(&self, stem: &str) -> Option<Found> {
+    /// The newest file called `stem` or `stem.N...` in the first folder that has one:
+    /// `libcudnn.so` finds `libcudnn.so.9`.
+    pub(crate) fn find(&self, stem: &str) -> Option<FoundLibrary> {
         let matches = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str());
             name.and_then(|name| name.strip_prefix(stem))
@@ -68,7 +67,7 @@ impl Places {
             let mut cached = self.cached.iter();
             cached.find(|path| matches(path)).cloned()
         })?;
-        Some(Found {
+        Some(FoundLibrary {
             version: version(&path, stem),
             path,
         })
@@ -83,7 +82,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
         .map(|entry| entry.path())
 }
 
-/// Paths that `ldconfig` has in its cache.
+/// Paths in `ldconfig`'s cache.
 fn loader_cache() -> Vec<PathBuf> {
     for ldconfig in ["/sbin/ldconfig", "ldconfig"] {
         if let Ok(output) = Command::new(ldconfig).arg("-p").output() {
@@ -139,7 +138,7 @@ mod tests {
         fs::create_dir_all(&lib).unwrap();
         fs::create_dir(site.path().join("nvidia_cudnn_cu13-9.13.0.50.dist-info")).unwrap();
         fs::write(lib.join("libcudnn.so.9"), "").unwrap();
-        let places = Places {
+        let places = LibrarySearchPath {
             folders: vec![lib.clone()],
             cached: Vec::new(),
         };
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn version_comes_from_the_name_of_the_file_that_a_link_leads_to() {
+    fn version_comes_from_the_file_name_behind_a_symlink() {
         let folder = tempfile::tempdir().unwrap();
         let real = folder.path().join("libnccl.so.2.27.3");
         fs::write(&real, "").unwrap();
@@ -162,7 +161,7 @@ mod tests {
     fn a_longer_name_is_another_library() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("libcublasLt.so.13"), "").unwrap();
-        let places = Places {
+        let places = LibrarySearchPath {
             folders: vec![folder.path().to_owned()],
             cached: Vec::new(),
         };

@@ -1,8 +1,8 @@
-//! `fercuda doctor`: what this machine has, and how to get what it lacks.
+//! `fercuda doctor`: shows what this machine has, and how to get what is missing.
 //!
-//! Invariant: a missing thing is an answer, not a failure: the exit status is
-//! 0 however little is there. Nothing is changed on the machine.
-//! Elsewhere: looking for files (`find`).
+//! Invariant: something missing is a result, not a failure: the exit status is always 0.
+//! Nothing is changed on the machine.
+//! Elsewhere: searching for files (`find`).
 
 mod find;
 mod report;
@@ -13,13 +13,15 @@ use anyhow::Result;
 
 use crate::out::say;
 use crate::terminal::{self, Paint};
-use find::Places;
-use report::{Item, Report};
+use find::LibrarySearchPath;
+use report::{DoctorItem, DoctorReport};
 
 /// Shows what this machine has: driver, GPUs, compilers and libraries.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit status 0, whatever is missing. Examples:
+Exit status: always 0, whatever is missing.
+
+Examples:
   fercuda doctor
   fercuda doctor --json | python3 -m json.tool")]
 pub(crate) struct Args {
@@ -28,30 +30,30 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A library that is only looked for, never opened.
-struct Library {
+/// A library that is searched for, never loaded.
+struct OptionalLibrary {
     name: &'static str,
     stem: &'static str,
     wheel: &'static str,
 }
 
-const LIBRARIES: [Library; 4] = [
-    Library {
+const LIBRARIES: [OptionalLibrary; 4] = [
+    OptionalLibrary {
         name: "cuBLAS",
         stem: "libcublas.so",
         wheel: "nvidia-cublas",
     },
-    Library {
+    OptionalLibrary {
         name: "cuBLASLt",
         stem: "libcublasLt.so",
         wheel: "nvidia-cublas",
     },
-    Library {
+    OptionalLibrary {
         name: "cuDNN",
         stem: "libcudnn.so",
         wheel: "nvidia-cudnn-cu13",
     },
-    Library {
+    OptionalLibrary {
         name: "NCCL",
         stem: "libnccl.so",
         wheel: "nvidia-nccl-cu13",
@@ -59,11 +61,11 @@ const LIBRARIES: [Library; 4] = [
 ];
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let places = Places::of_this_process();
-    let mut report = Report::of_devices();
+    let places = LibrarySearchPath::of_this_process();
+    let mut report = DoctorReport::of_devices();
     report.items.push(report::nvrtc());
     for library in &LIBRARIES {
-        let item = Item::new(library.name);
+        let item = DoctorItem::new(library.name);
         report.items.push(match places.find(library.stem) {
             Some(found) => item.found(found.version, found.path.display().to_string()),
             None => item.missing(
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(report: &Report, paint: Paint) {
+fn print(report: &DoctorReport, paint: Paint) {
     say!(
         "{}",
         paint.strong(&format!(
@@ -100,7 +102,7 @@ fn print(report: &Report, paint: Paint) {
             Some(place) => terminal::path(place),
             None => "not found".to_owned(),
         };
-        // A long path has a line to itself.
+        // A long path gets its own line.
         let between = if place.chars().count() > 52 {
             "\n    "
         } else {
@@ -119,7 +121,7 @@ fn print(report: &Report, paint: Paint) {
             }
         }
         if let Some(hint) = &item.hint {
-            for line in terminal::wrapped(&format!("to get it: {hint}"), 76) {
+            for line in terminal::wrapped(&format!("install: {hint}"), 76) {
                 say!("    {line}");
             }
         }

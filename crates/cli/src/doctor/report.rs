@@ -1,4 +1,4 @@
-//! What `doctor` has to say, as data; the table and the JSON are the same.
+//! Data of the `doctor` report, printed as a table or as JSON.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -9,28 +9,28 @@ use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Cuda, Device, Error, Select};
 use serde::Serialize;
 
-/// Everything.
+/// The whole report.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct DoctorReport {
     pub version: &'static str,
     pub target: &'static str,
     pub processors: usize,
-    pub items: Vec<Item>,
+    pub items: Vec<DoctorItem>,
     pub devices: Vec<DeviceItem>,
-    /// The device that commands would run on, as FERCUDA_DEVICE stands.
+    /// The device that commands would use, with the current FERCUDA_DEVICE.
     pub chosen: String,
 }
 
-/// One thing looked for.
+/// One component that was searched for.
 #[derive(Debug, Serialize)]
-pub(crate) struct Item {
+pub(crate) struct DoctorItem {
     pub name: &'static str,
     pub found: bool,
     pub version: Option<String>,
     pub place: Option<String>,
     /// Why it was not found, or what is wrong with it.
     pub why: Option<String>,
-    /// How to get it.
+    /// How to install it.
     pub hint: Option<String>,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct DeviceItem {
     pub multiprocessors: u32,
 }
 
-impl Item {
-    pub(crate) fn new(name: &'static str) -> Item {
-        Item {
+impl DoctorItem {
+    pub(crate) fn new(name: &'static str) -> DoctorItem {
+        DoctorItem {
             name,
             found: false,
             version: None,
@@ -57,21 +57,21 @@ impl Item {
         }
     }
 
-    pub(crate) fn found(mut self, version: Option<String>, place: String) -> Item {
+    pub(crate) fn found(mut self, version: Option<String>, place: String) -> DoctorItem {
         self.found = true;
         self.version = version;
         self.place = Some(place);
         self
     }
 
-    pub(crate) fn missing(mut self, why: impl ToString, hint: impl ToString) -> Item {
+    pub(crate) fn missing(mut self, why: impl ToString, hint: impl ToString) -> DoctorItem {
         self.why = Some(why.to_string());
         self.hint = Some(hint.to_string());
         self
     }
 
-    /// Splits an error's own `try: ` line from what it says.
-    fn failed(self, error: &dyn std::fmt::Display) -> Item {
+    /// Splits the `try: ` line of an error from the rest of its text.
+    fn failed(self, error: &dyn std::fmt::Display) -> DoctorItem {
         let text = error.to_string();
         let hint = text.lines().find_map(|line| line.strip_prefix("try: "));
         let why: Vec<&str> = text
@@ -84,13 +84,13 @@ impl Item {
     }
 }
 
-impl Report {
+impl DoctorReport {
     /// Drivers and their devices.
-    pub(crate) fn of_devices() -> Report {
+    pub(crate) fn of_devices() -> DoctorReport {
         let mut items = Vec::new();
         let mut devices = Vec::new();
         for (name, select) in [("driver", Select::Hardware), ("software", Select::Software)] {
-            let item = Item::new(name);
+            let item = DoctorItem::new(name);
             items.push(match Cuda::select(select) {
                 Ok(cuda) => {
                     let version = cuda.version().ok();
@@ -117,10 +117,10 @@ impl Report {
             Ok(device) => device.to_string(),
             Err(error) => {
                 let text = error.to_string();
-                format!("nothing: {}", text.lines().next().unwrap_or_default())
+                format!("no device: {}", text.lines().next().unwrap_or_default())
             }
         };
-        Report {
+        DoctorReport {
             version: env!("CARGO_PKG_VERSION"),
             target: env!("BUILD_TARGET"),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
@@ -131,7 +131,7 @@ impl Report {
     }
 }
 
-/// A device, if it answers.
+/// The properties of a device, if it responds.
 fn device(device: &Device) -> Result<DeviceItem, Error> {
     Ok(DeviceItem {
         ordinal: device.ordinal(),
@@ -143,9 +143,9 @@ fn device(device: &Device) -> Result<DeviceItem, Error> {
     })
 }
 
-/// NVRTC, opened the way `check` opens it.
-pub(crate) fn nvrtc() -> Item {
-    let item = Item::new("NVRTC");
+/// NVRTC, loaded the way `check` loads it.
+pub(crate) fn nvrtc() -> DoctorItem {
+    let item = DoctorItem::new("NVRTC");
     match Nvrtc::find() {
         Ok(nvrtc) => {
             let (major, minor) = nvrtc.version();
@@ -158,9 +158,9 @@ pub(crate) fn nvrtc() -> Item {
     }
 }
 
-/// FUSE: the kernel's device, and the helper that mounts without root.
-pub(crate) fn fuse() -> Item {
-    let item = Item::new("FUSE");
+/// FUSE: the kernel's device, and the helper that mounts without root privileges.
+pub(crate) fn fuse() -> DoctorItem {
+    let item = DoctorItem::new("FUSE");
     let device = Path::new("/dev/fuse");
     if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {
         return item.missing(
@@ -176,7 +176,7 @@ pub(crate) fn fuse() -> Item {
     let place = if helper.is_some() {
         "/dev/fuse"
     } else {
-        "/dev/fuse, no fusermount3: root only"
+        "/dev/fuse, no fusermount3: only root can mount"
     };
     item.found(helper, place.to_owned())
 }

@@ -1,8 +1,8 @@
-//! A device, some streams, and the allocators over it.
+//! A device with streams, and the allocators under comparison.
 //!
-//! Invariant: an address that goes to the driver came from it and was not
-//! given back: a [`Block`] is made by an allocation alone and ends with a free
-//! by the same kind. Streams and context live as long as the process.
+//! Invariant: every address passed to the driver came from it and was not freed: an
+//! [`AllocatedBlock`] is created only by an allocation and ends with a free by the same
+//! allocator. Streams and context live as long as the process.
 
 use std::ffi::c_void;
 
@@ -15,57 +15,57 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{DriverClock, StreamOrigin, VmmBacking};
 use fercuda_pool::{AllocationRequest, DevicePool, MemoryBudget, PoolPlace, StreamId, TenantId};
 
-/// As CUDA's own allocations are, and more.
+/// At least the alignment of CUDA's own allocations.
 const ALIGN_BYTES: u64 = 512;
-/// A stream that does not wait for the legacy one.
+/// A stream that does not synchronise with the legacy default stream.
 const NON_BLOCKING: u32 = 1;
 
 /// One device with streams.
-pub(crate) struct Machine {
+pub(crate) struct DeviceUnderTest {
     driver: &'static Driver,
     device: CUdevice,
     context: CUcontext,
     streams: Vec<CUstream>,
     pub(crate) name: String,
-    /// The library that the calls go to.
+    /// The library that serves the calls.
     pub(crate) origin: String,
 }
 
-/// Memory that an allocator gave. Dropped without a free, it stays allocated.
+/// Memory from an allocator. Dropping it without a free leaks the memory.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Block {
+pub(crate) struct AllocatedBlock {
     address: u64,
-    by: By,
+    by: AllocatorKind,
 }
 
-/// Who gave it.
+/// Which allocator a block came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum AllocatorKind {
     Pool,
     Plain,
     Ordered,
 }
 
-impl Block {
-    /// Its address, for who gave it.
-    fn address(self, by: By) -> std::result::Result<u64, String> {
+impl AllocatedBlock {
+    /// Its address, if this allocator allocated it.
+    fn address(self, by: AllocatorKind) -> std::result::Result<u64, String> {
         if self.by == by {
             Ok(self.address)
         } else {
-            Err(format!("{:?} cannot free what {:?} gave", by, self.by))
+            Err(format!("{:?} cannot free a block of {:?}", by, self.by))
         }
     }
 }
 
-/// A way to get memory. Streams are numbers, taken modulo how many there are.
+/// A device memory allocator. Stream numbers are taken modulo the number of streams.
 pub(crate) trait Allocator: Sync {
     fn name(&self) -> &'static str;
-    /// So many bytes for work in a stream, or why not.
-    fn allocate(&self, bytes: u64, stream: usize) -> std::result::Result<Block, String>;
-    /// Takes a block back, behind what is queued in a stream.
-    fn free(&self, block: Block, stream: usize) -> std::result::Result<(), String>;
-    /// Physical memory that it has taken from the device.
+    /// Allocates `bytes` for work in a stream.
+    fn allocate(&self, bytes: u64, stream: usize) -> std::result::Result<AllocatedBlock, String>;
+    /// Frees a block in stream order.
+    fn free(&self, block: AllocatedBlock, stream: usize) -> std::result::Result<(), String>;
+    /// Physical memory that the allocator has taken from the device.
     fn physical_bytes(&self) -> u64;
 }
 
@@ -75,7 +75,7 @@ fn done(
 ) -> std::result::Result<(), String> {
     match answer {
         Ok(CUresult::CUDA_SUCCESS) => Ok(()),
-        Ok(code) => Err(format!("{what} answered {code:?}")),
+        Ok(code) => Err(format!("{what} returned {code:?}")),
         Err(missing) => Err(missing.to_string()),
     }
 }
@@ -89,9 +89,9 @@ macro_rules! call {
     };
 }
 
-impl Machine {
-    /// The first device that `select` finds, current in this thread.
-    pub(crate) fn open(select: Select, streams: usize) -> Result<Machine> {
+impl DeviceUnderTest {
+    /// Opens the first device that `select` finds and makes it current in this thread.
+    pub(crate) fn open(select: Select, streams: usize) -> Result<DeviceUnderTest> {
         let cuda = Cuda::select(select)?;
         let found = cuda.device(0)?;
         let driver = cuda.driver();
@@ -100,7 +100,7 @@ impl Machine {
         call!(driver, cuDeviceGet(&mut device, 0)).map_err(failed)?;
         let mut context = CUcontext::NULL;
         call!(driver, cuDevicePrimaryCtxRetain(&mut context, device)).map_err(failed)?;
-        let mut machine = Machine {
+        let mut machine = DeviceUnderTest {
             driver,
             device,
             context,
@@ -117,16 +117,16 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Makes its context the calling thread's.
+    /// Makes its context current in the calling thread.
     pub(crate) fn enter(&self) -> Result<()> {
         call!(self.driver, cuCtxSetCurrent(self.context))
             .map_err(|error| anyhow!("{error}"))
             .context("cannot make the device current")
     }
 
-    /// Waits until everything that was queued is done.
+    /// Waits for all queued work.
     fn join(&self) {
-        // What is wrong with the device shows in the next call that matters.
+        // A device error shows in the next call that matters.
         call!(self.driver, cuCtxSynchronize()).ok();
     }
 
@@ -139,18 +139,18 @@ impl Machine {
     }
 }
 
-/// Our pool over the driver's mappings and events.
-pub(crate) struct Pooled<'m> {
-    machine: &'m Machine,
+/// Our pool over the driver's virtual memory mappings and events.
+pub(crate) struct PoolAllocator<'m> {
+    machine: &'m DeviceUnderTest,
     pool: DevicePool<VmmBacking, DriverClock>,
     places: Vec<PoolPlace>,
 }
 
-impl<'m> Pooled<'m> {
-    pub(crate) fn new(machine: &'m Machine) -> Result<Pooled<'m>> {
+impl<'m> PoolAllocator<'m> {
+    pub(crate) fn new(machine: &'m DeviceUnderTest) -> Result<PoolAllocator<'m>> {
         let vmm = VmmBacking::new(machine.driver, machine.device)
             .map_err(|refused| anyhow!("{refused}"))
-            .context("this device cannot map memory, which the pool needs")?;
+            .context("this device has no virtual memory management, which the pool needs")?;
         let clock = DriverClock::new(machine.driver);
         clock.add_context(machine.context);
         let mut places = Vec::new();
@@ -161,7 +161,7 @@ impl<'m> Pooled<'m> {
             places.push(PoolPlace::Stream(id));
         }
         let budget = MemoryBudget::new(u64::MAX);
-        Ok(Pooled {
+        Ok(PoolAllocator {
             machine,
             pool: DevicePool::new(vmm, clock, budget),
             places,
@@ -192,32 +192,32 @@ impl<'m> Pooled<'m> {
         freed.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// A pair in no stream's order, as `cuMemAlloc` and `cuMemFree` are.
+    /// An allocation and free without stream ordering, like `cuMemAlloc` and `cuMemFree`.
     pub(crate) fn plain_pair(&self, bytes: u64) -> std::result::Result<(), String> {
         let address = self.take(bytes, PoolPlace::Anywhere)?;
         self.give(address, PoolPlace::Anywhere)
     }
 
-    /// Gives what is free back to the driver.
+    /// Returns free memory to the driver.
     pub(crate) fn trim(&self) {
         self.machine.join();
         self.pool.trim();
     }
 }
 
-impl Allocator for Pooled<'_> {
+impl Allocator for PoolAllocator<'_> {
     fn name(&self) -> &'static str {
         "pool"
     }
 
-    fn allocate(&self, bytes: u64, stream: usize) -> std::result::Result<Block, String> {
+    fn allocate(&self, bytes: u64, stream: usize) -> std::result::Result<AllocatedBlock, String> {
         let address = self.take(bytes, self.place(stream))?;
-        let by = By::Pool;
-        Ok(Block { address, by })
+        let by = AllocatorKind::Pool;
+        Ok(AllocatedBlock { address, by })
     }
 
-    fn free(&self, block: Block, stream: usize) -> std::result::Result<(), String> {
-        self.give(block.address(By::Pool)?, self.place(stream))
+    fn free(&self, block: AllocatedBlock, stream: usize) -> std::result::Result<(), String> {
+        self.give(block.address(AllocatorKind::Pool)?, self.place(stream))
     }
 
     fn physical_bytes(&self) -> u64 {
@@ -226,39 +226,39 @@ impl Allocator for Pooled<'_> {
 }
 
 /// `cuMemAlloc` and `cuMemFree`.
-pub(crate) struct Plain<'m> {
-    machine: &'m Machine,
-    /// What was free before.
+pub(crate) struct SyncAllocator<'m> {
+    machine: &'m DeviceUnderTest,
+    /// Free bytes before the first allocation.
     free_bytes: u64,
 }
 
-impl<'m> Plain<'m> {
-    pub(crate) fn new(machine: &'m Machine) -> Plain<'m> {
+impl<'m> SyncAllocator<'m> {
+    pub(crate) fn new(machine: &'m DeviceUnderTest) -> SyncAllocator<'m> {
         machine.join();
-        Plain {
+        SyncAllocator {
             machine,
             free_bytes: machine.free_bytes(),
         }
     }
 }
 
-impl Allocator for Plain<'_> {
+impl Allocator for SyncAllocator<'_> {
     fn name(&self) -> &'static str {
         "cuMemAlloc"
     }
 
-    fn allocate(&self, bytes: u64, _: usize) -> std::result::Result<Block, String> {
+    fn allocate(&self, bytes: u64, _: usize) -> std::result::Result<AllocatedBlock, String> {
         let mut address = 0;
         call!(
             self.machine.driver,
             cuMemAlloc_v2(&mut address, bytes as usize)
         )?;
-        let by = By::Plain;
-        Ok(Block { address, by })
+        let by = AllocatorKind::Plain;
+        Ok(AllocatedBlock { address, by })
     }
 
-    fn free(&self, block: Block, _: usize) -> std::result::Result<(), String> {
-        let address = block.address(By::Plain)?;
+    fn free(&self, block: AllocatedBlock, _: usize) -> std::result::Result<(), String> {
+        let address = block.address(AllocatorKind::Plain)?;
         call!(self.machine.driver, cuMemFree_v2(address))
     }
 
@@ -267,21 +267,21 @@ impl Allocator for Plain<'_> {
     }
 }
 
-/// `cuMemAllocAsync` and `cuMemFreeAsync`, on the device's default pool with
-/// the driver's defaults.
-pub(crate) struct Ordered<'m> {
-    machine: &'m Machine,
+/// `cuMemAllocAsync` and `cuMemFreeAsync`, with the device's default pool and the driver's
+/// default settings.
+pub(crate) struct AsyncAllocator<'m> {
+    machine: &'m DeviceUnderTest,
     pool: CUmemoryPool,
 }
 
-impl<'m> Ordered<'m> {
-    pub(crate) fn new(machine: &'m Machine) -> Result<Ordered<'m>> {
+impl<'m> AsyncAllocator<'m> {
+    pub(crate) fn new(machine: &'m DeviceUnderTest) -> Result<AsyncAllocator<'m>> {
         let mut pool = CUmemoryPool::NULL;
         let driver = machine.driver;
         if let Err(error) = call!(driver, cuDeviceGetDefaultMemPool(&mut pool, machine.device)) {
-            bail!("this device has no pool of its own: {error}");
+            bail!("this device has no default memory pool: {error}");
         }
-        Ok(Ordered { machine, pool })
+        Ok(AsyncAllocator { machine, pool })
     }
 
     fn stream(&self, stream: usize) -> CUstream {
@@ -289,12 +289,12 @@ impl<'m> Ordered<'m> {
     }
 }
 
-impl Allocator for Ordered<'_> {
+impl Allocator for AsyncAllocator<'_> {
     fn name(&self) -> &'static str {
         "cuMemAllocAsync"
     }
 
-    fn allocate(&self, bytes: u64, stream: usize) -> std::result::Result<Block, String> {
+    fn allocate(&self, bytes: u64, stream: usize) -> std::result::Result<AllocatedBlock, String> {
         let mut address = 0;
         let stream = self.stream(stream);
         let mut ask = || {
@@ -304,18 +304,18 @@ impl Allocator for Ordered<'_> {
                 cuMemAllocAsync(&mut address, bytes, stream)
             )
         };
-        // Frees that are queued hold their memory until they are reached; a
-        // program would wait for them too.
+        // Memory of queued frees is in use until the stream reaches them; a program would
+        // wait for them too.
         ask().or_else(|_| {
             self.machine.join();
             ask()
         })?;
-        let by = By::Ordered;
-        Ok(Block { address, by })
+        let by = AllocatorKind::Ordered;
+        Ok(AllocatedBlock { address, by })
     }
 
-    fn free(&self, block: Block, stream: usize) -> std::result::Result<(), String> {
-        let address = block.address(By::Ordered)?;
+    fn free(&self, block: AllocatedBlock, stream: usize) -> std::result::Result<(), String> {
+        let address = block.address(AllocatorKind::Ordered)?;
         call!(
             self.machine.driver,
             cuMemFreeAsync(address, self.stream(stream))

@@ -1,21 +1,23 @@
-//! Three ways to get device memory, side by side on one device: our pool, the
-//! driver's allocations, the driver's stream-ordered ones.
+//! Three device memory allocators, compared on one device: our pool, the driver's
+//! `cuMemAlloc`, the driver's stream-ordered `cuMemAllocAsync`.
 //!
-//! Elsewhere: what is asked of them (`replay`, `bench`).
+//! Elsewhere: the workloads (`replay`, `bench`).
 
 #[expect(
     unsafe_code,
-    reason = "calling the driver's table, whose arguments are made here"
+    reason = "calls through the driver's table with arguments that are built here"
 )]
 mod machine;
 
 use std::time::Duration;
 
-pub(crate) use machine::{Allocator, Block, Machine, Ordered, Plain, Pooled};
+pub(crate) use machine::{
+    AllocatedBlock, Allocator, AsyncAllocator, DeviceUnderTest, PoolAllocator, SyncAllocator,
+};
 
 use crate::terminal::duration;
 
-/// Latencies in nanoseconds, to be asked for parts of them.
+/// Latency samples in nanoseconds, for percentiles.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
     nanoseconds: Vec<f64>,
@@ -27,7 +29,7 @@ impl Latencies {
         self.push_mean(took, 1);
     }
 
-    /// The mean of `count` that were not timed one by one.
+    /// Adds the mean of `count` operations that were timed together.
     pub(crate) fn push_mean(&mut self, took: Duration, count: usize) {
         self.nanoseconds
             .push(took.as_secs_f64() * 1e9 / count as f64);
@@ -39,7 +41,7 @@ impl Latencies {
         self.sorted = false;
     }
 
-    /// The latency that this part of all did not exceed; `None` of none.
+    /// The percentile `part` (0 to 1); `None` without samples.
     pub(crate) fn at(&mut self, part: f64) -> Option<f64> {
         if !self.sorted {
             self.nanoseconds.sort_by(f64::total_cmp);
@@ -50,7 +52,7 @@ impl Latencies {
     }
 }
 
-/// Nanoseconds as a person compares them.
+/// Nanoseconds with a unit that fits.
 pub(crate) fn latency(nanoseconds: Option<f64>) -> String {
     match nanoseconds {
         None => "-".to_owned(),
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_latencies_are_such_that_so_many_do_not_exceed_them() {
+    fn a_percentile_is_the_latency_that_this_part_of_samples_does_not_exceed() {
         let mut latencies = Latencies::default();
         assert_eq!(latencies.at(0.5), None);
         for number in (1..=1000).rev() {

@@ -1,9 +1,8 @@
-//! `fercuda replay`: what a trace would have cost with our pool, and with the
-//! driver's own allocators; or the trace in another form.
+//! `fercuda replay`: replays an allocation trace on our pool and on the driver's allocators, or
+//! converts the trace.
 //!
-//! Invariant: each allocator gets the same steps in the same order, on the same
-//! device, and gives everything back before the next begins. Nothing in a trace
-//! is executed.
+//! Invariant: each allocator gets the same operations in the same order, on the same device,
+//! and frees everything before the next begins. Nothing in a trace is executed.
 
 mod pickle;
 mod snapshot;
@@ -18,34 +17,36 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::memory::{Allocator, Block, Latencies, Machine, Ordered, Plain, Pooled, latency};
+use crate::memory::{
+    AllocatedBlock, Allocator, AsyncAllocator, DeviceUnderTest, Latencies, PoolAllocator,
+    SyncAllocator, latency,
+};
 use crate::out::say;
 use crate::run::DeviceKind;
 use crate::terminal::{Paint, bytes, clipped, count};
-use snapshot::Snapshot;
-use trace::{Op, Trace};
+use snapshot::MemorySnapshot;
+use trace::{AllocationTrace, TraceOp};
 
-/// Streams there are for a trace; one that has more shares them.
+/// Streams that are created; a trace with more shares them.
 const STREAMS: u32 = 64;
 
-/// Runs a trace of allocations against our pool and the driver's allocators.
+/// Replays an allocation trace on our pool and the driver's allocators.
 #[derive(clap::Args)]
 #[command(after_help = "\
-A trace is what `fercuda run --trace` or RMM's logging adaptor writes (lines of
-Thread,Time,Action,Pointer,Size,Stream), or a memory snapshot of PyTorch
+A trace is the output of `fercuda run --trace` or of RMM's logging adaptor
+(lines of Thread,Time,Action,Pointer,Size,Stream), or a PyTorch memory snapshot
 (torch.cuda.memory._dump_snapshot), of which nothing is executed.
 
-Steps are made one after the other as fast as they can be, with no kernels
-between them: latencies are the allocators' own, times of the trace are ignored.
-  PHYSICAL   the most device memory that the allocator had taken
-  STRANDED   of it, what was in no live block then
-A step that fails is counted, and so is not in PHYSICAL.
+Operations run back to back, without kernels between them: latencies are the
+allocators' own, times in the trace are ignored.
+  PHYSICAL   peak device memory taken by the allocator
+  STRANDED   the part of it that was in no live block (fragmentation)
+A failed operation is counted, and is not in PHYSICAL.
 
---snapshot writes the trace as a memory snapshot of PyTorch, and replays
-nothing: its events, and what is live at its end. pytorch.org/memory_viz shows
-such files. A trace of a process that still runs will do, but for its last
-lines. Segments are runs of live blocks side by side; a trace does not say on
-which device they are.
+--snapshot converts the trace to a PyTorch memory snapshot instead: its events,
+and the blocks live at its end. pytorch.org/memory_viz shows such files. The
+trace of a running process works too, except for its last lines. Segments are
+runs of adjacent live blocks; a trace does not record the device.
 
 Exit status: 0; 1 if the device failed; 2 if the trace cannot be read.
 
@@ -55,13 +56,13 @@ Examples:
   fercuda replay /tmp/trace.csv --snapshot /tmp/memory.pickle
   fercuda replay snapshot.pickle --device gpu --json")]
 pub(crate) struct Args {
-    /// The trace.
+    /// Trace file to replay.
     #[arg(value_name = "TRACE")]
     file: PathBuf,
-    /// Which device; as FERCUDA_DEVICE says, or auto, without this.
+    /// Device to replay on [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
-    /// Write it as a memory snapshot of PyTorch to this file instead.
+    /// Convert the trace to a PyTorch memory snapshot in this file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "json"])]
     snapshot: Option<PathBuf>,
     /// Print one JSON object instead of a table.
@@ -70,25 +71,25 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct ReplayOutcome {
     device: String,
     driver: String,
     allocations: u32,
     frees: usize,
     streams: u32,
-    /// Frees of what the trace never allocated.
+    /// Frees of addresses that the trace never allocated.
     unmatched_frees: u64,
     peak_live_bytes: u64,
-    allocators: Vec<Row>,
+    allocators: Vec<ReplayRow>,
 }
 
-/// What one allocator made of it.
+/// The result of one allocator.
 #[derive(Debug, Serialize)]
-struct Row {
+struct ReplayRow {
     name: &'static str,
     peak_live_bytes: u64,
     peak_physical_bytes: u64,
-    /// At that peak, in no live block.
+    /// In no live block at the peak.
     stranded_bytes: u64,
     allocate_p50_ns: Option<f64>,
     allocate_p99_ns: Option<f64>,
@@ -103,7 +104,7 @@ struct Row {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let unread = || format!("cannot read the trace {}", args.file.display());
     if let Some(file) = &args.snapshot {
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = MemorySnapshot::default();
         let read = trace::rows(&args.file, &mut |row| {
             snapshot.add(row);
             Ok(())
@@ -113,22 +114,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Err(error) => Ok(crate::report(&error, 2)),
         };
     }
-    let trace = match Trace::read(&args.file).with_context(unread) {
+    let trace = match AllocationTrace::read(&args.file).with_context(unread) {
         Ok(trace) => trace,
         Err(error) => return Ok(crate::report(&error, 2)),
     };
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
-    let machine = Machine::open(kind.into(), trace.streams.min(STREAMS) as usize)?;
-    // One after the other: each has the whole device, addresses included.
+    let machine = DeviceUnderTest::open(kind.into(), trace.streams.min(STREAMS) as usize)?;
+    // One after the other: each has the whole device, address space included.
     let allocators = vec![
         {
-            let pool = Pooled::new(&machine)?;
+            let pool = PoolAllocator::new(&machine)?;
             replay(&trace, &pool)
         },
-        replay(&trace, &Plain::new(&machine)),
-        replay(&trace, &Ordered::new(&machine)?),
+        replay(&trace, &SyncAllocator::new(&machine)),
+        replay(&trace, &AsyncAllocator::new(&machine)?),
     ];
-    let outcome = Outcome {
+    let outcome = ReplayOutcome {
         device: machine.name.clone(),
         driver: machine.origin.clone(),
         allocations: trace.blocks,
@@ -146,8 +147,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a snapshot, and says what is in it.
-fn write(snapshot: &Snapshot, file: &Path) -> Result<ExitCode> {
+/// Writes a snapshot, and prints its counts.
+fn write(snapshot: &MemorySnapshot, file: &Path) -> Result<ExitCode> {
     let unwritten = || format!("cannot write the snapshot {}", file.display());
     let out = File::create(file).with_context(unwritten)?;
     let written = snapshot
@@ -164,25 +165,25 @@ fn write(snapshot: &Snapshot, file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The most that the trace has live, if nothing fails.
-fn peak_live_bytes(trace: &Trace) -> u64 {
+/// The peak of live memory, if no operation fails.
+fn peak_live_bytes(trace: &AllocationTrace) -> u64 {
     let mut sizes = vec![0; trace.blocks as usize];
     let (mut live, mut peak) = (0_u64, 0);
     for op in &trace.ops {
         match *op {
-            Op::Allocate { block, bytes, .. } => {
+            TraceOp::Allocate { block, bytes, .. } => {
                 sizes[block as usize] = bytes;
                 live = live.saturating_add(bytes);
                 peak = peak.max(live);
             }
-            Op::Free { block, .. } => live = live.saturating_sub(sizes[block as usize]),
+            TraceOp::Free { block, .. } => live = live.saturating_sub(sizes[block as usize]),
         }
     }
     peak
 }
 
-fn replay(trace: &Trace, allocator: &dyn Allocator) -> Row {
-    let mut blocks: Vec<Option<(Block, u64)>> = Vec::new();
+fn replay(trace: &AllocationTrace, allocator: &dyn Allocator) -> ReplayRow {
+    let mut blocks: Vec<Option<(AllocatedBlock, u64)>> = Vec::new();
     blocks.resize_with(trace.blocks as usize, || None);
     let (mut allocating, mut freeing) = (Latencies::default(), Latencies::default());
     let (mut live, mut peak_live, mut physical, mut stranded) = (0_u64, 0, 0, 0);
@@ -194,7 +195,7 @@ fn replay(trace: &Trace, allocator: &dyn Allocator) -> Row {
     };
     for op in &trace.ops {
         match *op {
-            Op::Allocate {
+            TraceOp::Allocate {
                 block,
                 bytes,
                 stream,
@@ -217,8 +218,8 @@ fn replay(trace: &Trace, allocator: &dyn Allocator) -> Row {
                     Err(error) => fail(error),
                 }
             }
-            Op::Free { block, stream } => {
-                // One that failed has nothing to free.
+            TraceOp::Free { block, stream } => {
+                // A failed allocation has nothing to free.
                 let Some((given, bytes)) = blocks[block as usize].take() else {
                     continue;
                 };
@@ -232,13 +233,13 @@ fn replay(trace: &Trace, allocator: &dyn Allocator) -> Row {
             }
         }
     }
-    // What the trace never freed.
+    // Blocks that the trace never freed.
     for (given, _) in blocks.into_iter().flatten() {
         if let Err(error) = allocator.free(given, 0) {
             fail(error);
         }
     }
-    Row {
+    ReplayRow {
         name: allocator.name(),
         peak_live_bytes: peak_live,
         peak_physical_bytes: physical,
@@ -254,7 +255,7 @@ fn replay(trace: &Trace, allocator: &dyn Allocator) -> Row {
     }
 }
 
-fn print(outcome: &Outcome) {
+fn print(outcome: &ReplayOutcome) {
     let paint = Paint::stdout();
     say!(
         "{}, {}, {}",
@@ -264,7 +265,7 @@ fn print(outcome: &Outcome) {
     );
     if outcome.unmatched_frees > 0 {
         say!(
-            "{} free what the trace never allocated",
+            "{} of memory that the trace never allocated",
             outcome.unmatched_frees
         );
     }
@@ -313,12 +314,12 @@ fn print(outcome: &Outcome) {
     }
     for row in &outcome.allocators {
         if let Some(error) = &row.first_failure {
-            say!("\n{} first failed: {error}", row.name);
+            say!("\nfirst failure of {}: {error}", row.name);
         }
     }
 }
 
-/// What a test plays with; it shows its seed.
+/// A random generator for tests that prints its seed.
 #[cfg(test)]
 fn random() -> fastrand::Rng {
     fercuda_trials::rng()

@@ -1,35 +1,34 @@
-//! Reads Python's pickles as data and executes nothing in them.
+//! Reader of Python pickles that executes nothing.
 //!
-//! What a pickle would call or look up is an opaque value, and so is what it
-//! would make of it. Values lie in tables and refer to each other by number:
-//! nothing here recurses, so no nesting, however deep or circular, can exhaust
-//! the stack.
+//! What a pickle would call or look up becomes an opaque value, and so does its result. Values
+//! are stored in tables and refer to each other by index: nothing here recurses, so no nesting,
+//! however deep or circular, can exhaust the stack.
 //!
-//! Invariant: each operation reads at least a byte and keeps at most a few
-//! values, so memory is in proportion to the file; lengths are held to what is
-//! left of it before anything is reserved.
+//! Invariant: each operation reads at least a byte and keeps at most a few values, so memory is
+//! proportional to the file; lengths are checked against the remaining bytes before anything is
+//! allocated.
 
 use std::collections::HashMap;
 
 use anyhow::{Result, anyhow, bail};
 
-/// A value. What it holds lies in its pickle.
+/// A value. Its contents are stored in its pickle.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value {
+pub(super) enum PickleValue {
     None,
     /// An integer from 0 to 2^64.
     Number(u64),
-    /// A text, by where it begins and ends in the file.
+    /// A string, by its range in the file.
     Text(usize, usize),
-    /// A list, tuple or set, by its number.
+    /// A list, tuple or set, by its index.
     Items(usize),
-    /// A dictionary, by its number.
+    /// A dictionary, by its index.
     Pairs(usize),
-    /// Anything else: other numbers, bytes, what only Python can make.
+    /// Anything else: other numbers, bytes, Python objects.
     Opaque,
 }
 
-impl Value {
+impl PickleValue {
     pub(super) fn number(self) -> Option<u64> {
         match self {
             Self::Number(number) => Some(number),
@@ -38,23 +37,23 @@ impl Value {
     }
 }
 
-/// Everything that a file holds.
+/// All values of a file.
 pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
-    items: Vec<Vec<Value>>,
-    pairs: Vec<Vec<(Value, Value)>>,
-    root: Value,
+    items: Vec<Vec<PickleValue>>,
+    pairs: Vec<Vec<(PickleValue, PickleValue)>>,
+    root: PickleValue,
 }
 
 impl<'a> Pickle<'a> {
     /// Reads protocols 2 to 5.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Pickle<'a>> {
-        let mut reading = Reading {
+        let mut reading = PickleReader {
             pickle: Pickle {
                 bytes,
                 items: Vec::new(),
                 pairs: Vec::new(),
-                root: Value::None,
+                root: PickleValue::None,
             },
             at: 0,
             stack: Vec::new(),
@@ -71,49 +70,49 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    pub(super) fn root(&self) -> Value {
+    pub(super) fn root(&self) -> PickleValue {
         self.root
     }
 
-    pub(super) fn text(&self, value: Value) -> Option<&'a str> {
+    pub(super) fn text(&self, value: PickleValue) -> Option<&'a str> {
         match value {
-            Value::Text(from, to) => std::str::from_utf8(self.bytes.get(from..to)?).ok(),
+            PickleValue::Text(from, to) => std::str::from_utf8(self.bytes.get(from..to)?).ok(),
             _ => None,
         }
     }
 
-    /// What is in a list, tuple or set; nothing in others.
-    pub(super) fn items(&self, value: Value) -> &[Value] {
+    /// The items of a list, tuple or set; empty for other values.
+    pub(super) fn items(&self, value: PickleValue) -> &[PickleValue] {
         match value {
-            Value::Items(number) => self.items.get(number).map_or(&[], Vec::as_slice),
+            PickleValue::Items(number) => self.items.get(number).map_or(&[], Vec::as_slice),
             _ => &[],
         }
     }
 
-    /// What a dictionary has under a name.
-    pub(super) fn get(&self, value: Value, name: &str) -> Option<Value> {
-        let Value::Pairs(number) = value else {
+    /// A dictionary's value under a key.
+    pub(super) fn get(&self, value: PickleValue, name: &str) -> Option<PickleValue> {
+        let PickleValue::Pairs(number) = value else {
             return None;
         };
-        // The last that was set is what Python would find.
+        // The last assignment wins, as in Python.
         let mut pairs = self.pairs.get(number)?.iter().rev();
         let found = pairs.find(|(key, _)| self.text(*key) == Some(name));
         found.map(|(_, value)| *value)
     }
 }
 
-/// A pickle while it is read.
-struct Reading<'a> {
+/// State of the reader.
+struct PickleReader<'a> {
     pickle: Pickle<'a>,
     at: usize,
-    stack: Vec<Value>,
-    /// Heights of the stack.
+    stack: Vec<PickleValue>,
+    /// Stack heights of the marks.
     marks: Vec<usize>,
-    memo: HashMap<u64, Value>,
+    memo: HashMap<u64, PickleValue>,
 }
 
-impl Reading<'_> {
-    /// Takes one operation; true if it was the last.
+impl PickleReader<'_> {
+    /// Executes one opcode; true if it was the last.
     fn step(&mut self) -> Result<bool> {
         let operation = self.number(1)? as u8;
         match operation {
@@ -121,10 +120,10 @@ impl Reading<'_> {
             0x80 => {
                 let protocol = self.number(1)?;
                 if !(2..=5).contains(&protocol) {
-                    bail!("its protocol is {protocol}; 2 to 5 are read");
+                    bail!("its protocol is {protocol}; only 2 to 5 are supported");
                 }
             }
-            // FRAME: what follows is read as it comes.
+            // FRAME: its contents are read as a stream.
             0x95 => {
                 self.skip(8)?;
             }
@@ -132,19 +131,19 @@ impl Reading<'_> {
                 self.pickle.root = self.pop()?;
                 return Ok(true);
             }
-            // None; true, false and fractions are nothing that a trace needs.
-            b'N' => self.stack.push(Value::None),
-            0x88 | 0x89 => self.stack.push(Value::Opaque),
+            // None; true, false and floats are not needed for a trace.
+            b'N' => self.stack.push(PickleValue::None),
+            0x88 | 0x89 => self.stack.push(PickleValue::Opaque),
             b'G' => {
                 self.skip(8)?;
-                self.stack.push(Value::Opaque);
+                self.stack.push(PickleValue::Opaque);
             }
             b'K' => self.push_number(1)?,
             b'M' => self.push_number(2)?,
             b'J' => {
                 let number = self.number(4)? as u32 as i32;
                 self.stack
-                    .push(u64::try_from(number).map_or(Value::Opaque, Value::Number));
+                    .push(u64::try_from(number).map_or(PickleValue::Opaque, PickleValue::Number));
             }
             // LONG1, LONG4
             0x8a | 0x8b => {
@@ -160,7 +159,7 @@ impl Reading<'_> {
                 })?;
                 let from = self.at;
                 self.skip(len)?;
-                self.stack.push(Value::Text(from, self.at));
+                self.stack.push(PickleValue::Text(from, self.at));
             }
             // SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8
             b'C' | b'B' | 0x8e | 0x96 => {
@@ -170,12 +169,12 @@ impl Reading<'_> {
                     _ => 8,
                 })?;
                 self.skip(len)?;
-                self.stack.push(Value::Opaque);
+                self.stack.push(PickleValue::Opaque);
             }
             // Empty list, tuple, set.
             b']' | b')' | 0x8f => self.push_items(Vec::new()),
             b'(' => self.marks.push(self.stack.len()),
-            // List, tuple, frozenset of what is above the mark.
+            // List, tuple, frozenset of the items above the mark.
             b'l' | b't' | 0x91 => {
                 let items = self.above_mark()?;
                 self.push_items(items);
@@ -220,8 +219,9 @@ impl Reading<'_> {
             b'h' | b'j' => {
                 let name = self.number(if operation == b'h' { 1 } else { 4 })?;
                 let value = self.memo.get(&name).copied();
-                self.stack
-                    .push(value.ok_or_else(|| anyhow!("it refers to {name}, which is nothing"))?);
+                self.stack.push(
+                    value.ok_or_else(|| anyhow!("it refers to {name}, which is not defined"))?,
+                );
             }
             b'0' => {
                 self.pop()?;
@@ -234,17 +234,17 @@ impl Reading<'_> {
             b'c' => {
                 self.skip_line()?;
                 self.skip_line()?;
-                self.stack.push(Value::Opaque);
+                self.stack.push(PickleValue::Opaque);
             }
             // STACK_GLOBAL, REDUCE, NEWOBJ: nothing is called.
             0x93 | b'R' | 0x81 => self.opaque(2)?,
             0x92 => self.opaque(3)?,
-            // BUILD: the object stays what it is.
+            // BUILD: the object stays unchanged.
             b'b' => {
                 self.pop()?;
                 self.top()?;
             }
-            other => bail!("operation {other:#04x} is none that a trace needs"),
+            other => bail!("unsupported opcode {other:#04x}"),
         }
         Ok(false)
     }
@@ -252,7 +252,7 @@ impl Reading<'_> {
     fn skip(&mut self, len: u64) -> Result<()> {
         let left = (self.pickle.bytes.len() - self.at) as u64;
         if len > left {
-            bail!("it needs {len} bytes more and {left} are left: the file is cut short");
+            bail!("it needs {len} more bytes, {left} are left: the file is truncated");
         }
         self.at += len as usize;
         Ok(())
@@ -268,7 +268,7 @@ impl Reading<'_> {
 
     fn push_number(&mut self, len: u64) -> Result<()> {
         let number = self.number(len)?;
-        self.stack.push(Value::Number(number));
+        self.stack.push(PickleValue::Number(number));
         Ok(())
     }
 
@@ -278,14 +278,14 @@ impl Reading<'_> {
         self.skip(len)?;
         let bytes = &self.pickle.bytes[from..self.at];
         let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-        // A ninth byte only keeps it from being negative.
+        // A ninth byte only keeps the number non-negative.
         let fits = bytes.len() <= 8 || bytes.len() == 9 && bytes[8] == 0;
         let digits = bytes.iter().take(8).rev();
         let number = digits.fold(0, |number, byte| number << 8 | u64::from(*byte));
         self.stack.push(if fits && !negative {
-            Value::Number(number)
+            PickleValue::Number(number)
         } else {
-            Value::Opaque
+            PickleValue::Opaque
         });
         Ok(())
     }
@@ -293,41 +293,41 @@ impl Reading<'_> {
     fn skip_line(&mut self) -> Result<()> {
         let left = &self.pickle.bytes[self.at..];
         let end = left.iter().position(|byte| *byte == b'\n');
-        self.at += end.ok_or_else(|| anyhow!("a name has no end"))? + 1;
+        self.at += end.ok_or_else(|| anyhow!("a name is not terminated"))? + 1;
         Ok(())
     }
 
-    /// What was pushed since the last mark is the operation's; below is not.
+    /// An operation may only pop what was pushed since the last mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
 
-    fn pop(&mut self) -> Result<Value> {
+    fn pop(&mut self) -> Result<PickleValue> {
         if self.stack.len() <= self.floor() {
-            bail!("it takes a value where there is none");
+            bail!("the stack is empty");
         }
         self.stack
             .pop()
-            .ok_or_else(|| anyhow!("it takes a value where there is none"))
+            .ok_or_else(|| anyhow!("the stack is empty"))
     }
 
-    fn top(&self) -> Result<Value> {
+    fn top(&self) -> Result<PickleValue> {
         let top = self.stack.last().copied();
-        top.ok_or_else(|| anyhow!("it takes a value where there is none"))
+        top.ok_or_else(|| anyhow!("the stack is empty"))
     }
 
-    fn above_mark(&mut self) -> Result<Vec<Value>> {
+    fn above_mark(&mut self) -> Result<Vec<PickleValue>> {
         let mark = self
             .marks
             .pop()
             .ok_or_else(|| anyhow!("there is no mark"))?;
         if mark > self.stack.len() {
-            bail!("what was below the mark is gone");
+            bail!("the stack was popped below its mark");
         }
         Ok(self.stack.split_off(mark))
     }
 
-    fn pairs_above_mark(&mut self) -> Result<Vec<(Value, Value)>> {
+    fn pairs_above_mark(&mut self) -> Result<Vec<(PickleValue, PickleValue)>> {
         let values = self.above_mark()?;
         if values.len() % 2 != 0 {
             bail!("a key has no value");
@@ -338,40 +338,40 @@ impl Reading<'_> {
             .collect())
     }
 
-    fn push_items(&mut self, items: Vec<Value>) {
-        self.stack.push(Value::Items(self.pickle.items.len()));
+    fn push_items(&mut self, items: Vec<PickleValue>) {
+        self.stack.push(PickleValue::Items(self.pickle.items.len()));
         self.pickle.items.push(items);
     }
 
-    fn push_pairs(&mut self, pairs: Vec<(Value, Value)>) {
-        self.stack.push(Value::Pairs(self.pickle.pairs.len()));
+    fn push_pairs(&mut self, pairs: Vec<(PickleValue, PickleValue)>) {
+        self.stack.push(PickleValue::Pairs(self.pickle.pairs.len()));
         self.pickle.pairs.push(pairs);
     }
 
-    fn extend(&mut self, items: Vec<Value>) -> Result<()> {
+    fn extend(&mut self, items: Vec<PickleValue>) -> Result<()> {
         match self.top()? {
-            Value::Items(number) => self.pickle.items[number].extend(items),
-            Value::Opaque => {}
-            _ => bail!("it appends to what is no list"),
+            PickleValue::Items(number) => self.pickle.items[number].extend(items),
+            PickleValue::Opaque => {}
+            _ => bail!("it appends to a value that is not a list"),
         }
         Ok(())
     }
 
-    fn set(&mut self, pairs: Vec<(Value, Value)>) -> Result<()> {
+    fn set(&mut self, pairs: Vec<(PickleValue, PickleValue)>) -> Result<()> {
         match self.top()? {
-            Value::Pairs(number) => self.pickle.pairs[number].extend(pairs),
-            Value::Opaque => {}
-            _ => bail!("it sets an item of what is no dictionary"),
+            PickleValue::Pairs(number) => self.pickle.pairs[number].extend(pairs),
+            PickleValue::Opaque => {}
+            _ => bail!("it sets an item of a value that is not a dictionary"),
         }
         Ok(())
     }
 
-    /// Makes one opaque value of so many.
+    /// Replaces `count` values by one opaque value.
     fn opaque(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.pop()?;
         }
-        self.stack.push(Value::Opaque);
+        self.stack.push(PickleValue::Opaque);
         Ok(())
     }
 }
@@ -382,19 +382,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_executed_is_opaque() {
+    fn code_in_a_pickle_is_opaque() {
         // os.system("echo"), as protocol 2 and as protocol 4 write it.
         for bytes in [
             &b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00echo\x85R."[..],
             b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04echo\x85R.",
         ] {
             let pickle = Pickle::read(bytes).unwrap();
-            assert_eq!(pickle.root(), Value::Opaque);
+            assert_eq!(pickle.root(), PickleValue::Opaque);
         }
     }
 
     #[test]
-    fn containers_keep_what_is_put_into_them() {
+    fn containers_keep_their_items() {
         // {'a': [1, 300, 70000, 2**40], 'a': (2**63,)}
         let bytes = b"\x80\x04}(\x8c\x01a](K\x01M\x2c\x01J\x70\x11\x01\x00\
             \x8a\x06\x00\x00\x00\x00\x00\x01e\x8c\x01b\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00\x85u.";
@@ -414,29 +414,29 @@ mod tests {
         deep.extend(std::iter::repeat_n(0x85, 2_000_000));
         deep.push(b'.');
         assert!(Pickle::read(&deep).is_ok());
-        // A list that holds itself.
+        // A list that contains itself.
         let circular = b"\x80\x04]q\x00h\x00a.";
         let pickle = Pickle::read(circular).unwrap();
         assert_eq!(pickle.items(pickle.root()), [pickle.root()]);
     }
 
     #[test]
-    fn what_is_cut_or_wrong_says_where() {
+    fn a_damaged_pickle_is_reported_with_its_offset() {
         for (bytes, said) in [
-            (&b"\x80\x04"[..], "cut short"),
+            (&b"\x80\x04"[..], "truncated"),
             (
                 b"\x80\x04X\xff\xff\xff\xff",
-                "it needs 4294967295 bytes more and 0 are left",
+                "it needs 4294967295 more bytes, 0 are left",
             ),
             (b"\x80\x01.", "its protocol is 1"),
-            (b"\x80\x04.", "takes a value where there is none"),
-            (b"\x80\x04K\x01(a", "takes a value where there is none"),
+            (b"\x80\x04.", "the stack is empty"),
+            (b"\x80\x04K\x01(a", "the stack is empty"),
             (b"\x80\x04h\x07.", "refers to 7"),
             (b"\x80\x04e", "there is no mark"),
             (b"\x80\x04}(K\x01u.", "a key has no value"),
-            (b"\x80\x04K\x01K\x02a.", "no list"),
-            (b"\x80\x04P", "operation 0x50"),
-            (b"\x80\x04cos", "a name has no end"),
+            (b"\x80\x04K\x01K\x02a.", "not a list"),
+            (b"\x80\x04P", "opcode 0x50"),
+            (b"\x80\x04cos", "a name is not terminated"),
         ] {
             let error = format!("{:#}", Pickle::read(bytes).err().unwrap());
             assert!(
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic() {
+    fn no_input_makes_it_panic() {
         let mut random = random();
         let known = b"\x80\x95.N\x88\x89GKMJ\x8a\x8b\x8cX\x8dCB\x8e\x96])\x8f(lt\x91\x85\x86\x87}daesuqr\x94hj012c\x93R\x81\x92b\x90";
         for _ in 0..20_000 {

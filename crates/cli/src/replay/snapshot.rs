@@ -1,59 +1,57 @@
-//! A trace as a memory snapshot of PyTorch's form: what
-//! `torch.cuda.memory._snapshot()` gives, as a pickle, for its viewer.
+//! Conversion of a trace to a PyTorch memory snapshot: what `torch.cuda.memory._snapshot()`
+//! returns, as a pickle, for PyTorch's viewer.
 //!
-//! Events are the trace's. Segments are runs of live blocks that lie side by
-//! side and belong to one stream: what a pool has beside them is in no trace,
-//! and nor is which device it was, so all is the first one's.
+//! Events are the trace's. Segments are runs of adjacent live blocks of one stream: free memory
+//! of a pool is not in a trace, and nor is the device, so everything is on device 0.
 //!
-//! Invariant: what is written is read back by `pickle`, and by Python's.
+//! Invariant: the output can be read by `pickle`, and by Python's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 
-use super::trace::Row;
+use super::trace::TraceRow;
 
-/// Sizes of blocks are multiples of this, and the next may begin at one of
-/// twice as much.
+/// Block sizes are multiples of this; adjacent blocks may be up to twice as far apart.
 const ROUND_BYTES: u64 = 256;
 
-/// What is live when a trace ends.
+/// The live blocks at the end of a trace.
 #[derive(Debug, Default)]
-pub(super) struct Snapshot {
-    rows: Vec<Row>,
-    /// By address. Threads may have their lines written in another order than
-    /// they called, so an address can come again before its free.
-    live: BTreeMap<u64, VecDeque<Block>>,
+pub(super) struct MemorySnapshot {
+    rows: Vec<TraceRow>,
+    /// By address. Lines of several threads may be out of order, so an address can be allocated
+    /// again before its free.
+    live: BTreeMap<u64, VecDeque<SnapshotBlock>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Block {
+struct SnapshotBlock {
     requested_bytes: u64,
     stream: u64,
 }
 
-/// Blocks side by side, by address.
+/// Adjacent blocks, by address.
 #[derive(Debug, PartialEq, Eq)]
-struct Segment {
+struct SnapshotSegment {
     stream: u64,
-    blocks: Vec<(u64, Block)>,
+    blocks: Vec<(u64, SnapshotBlock)>,
 }
 
-/// What was written.
+/// Counts of what was written.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct SnapshotCounts {
     pub(super) events: usize,
     pub(super) blocks: usize,
     pub(super) segments: usize,
     pub(super) live_bytes: u64,
 }
 
-impl Snapshot {
-    pub(super) fn add(&mut self, row: Row) {
+impl MemorySnapshot {
+    pub(super) fn add(&mut self, row: TraceRow) {
         let blocks = self.live.entry(row.address).or_default();
         if row.is_free {
             blocks.pop_front();
         } else {
-            blocks.push_back(Block {
+            blocks.push_back(SnapshotBlock {
                 requested_bytes: row.bytes,
                 stream: row.stream,
             });
@@ -64,21 +62,21 @@ impl Snapshot {
         self.rows.push(row);
     }
 
-    /// What is live, by address.
-    fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
+    /// Live blocks, by address.
+    fn blocks(&self) -> impl Iterator<Item = (u64, SnapshotBlock)> {
         let all = self.live.iter();
         all.filter_map(|(address, blocks)| Some((*address, *blocks.back()?)))
     }
 
-    fn segments(&self) -> Vec<Segment> {
-        let mut segments: Vec<Segment> = Vec::new();
+    fn segments(&self) -> Vec<SnapshotSegment> {
+        let mut segments: Vec<SnapshotSegment> = Vec::new();
         let mut end = 0;
         for (address, block) in self.blocks() {
             match segments.last_mut() {
                 Some(last) if last.stream == block.stream && address <= end => {
                     last.blocks.push((address, block));
                 }
-                _ => segments.push(Segment {
+                _ => segments.push(SnapshotSegment {
                     stream: block.stream,
                     blocks: vec![(address, block)],
                 }),
@@ -92,23 +90,25 @@ impl Snapshot {
     }
 
     /// Writes the pickle.
-    pub(super) fn write(&self, out: impl Write) -> io::Result<Written> {
-        let mut pickle = Writer {
+    pub(super) fn write(&self, out: impl Write) -> io::Result<SnapshotCounts> {
+        let mut pickle = PickleWriter {
             out,
             names: Vec::new(),
         };
         let segments = self.segments();
         pickle.begin()?;
         pickle.dictionary(|pickle| {
-            pickle.entry("segments", |pickle| pickle.list(&segments, Writer::segment))?;
+            pickle.entry("segments", |pickle| {
+                pickle.list(&segments, PickleWriter::segment)
+            })?;
             pickle.entry("device_traces", |pickle| {
                 pickle.list(&[&self.rows], |pickle, rows| {
-                    pickle.list(rows, Writer::events)
+                    pickle.list(rows, PickleWriter::events)
                 })
             })
         })?;
         pickle.end()?;
-        Ok(Written {
+        Ok(SnapshotCounts {
             events: self.rows.len(),
             blocks: self.live.len(),
             segments: segments.len(),
@@ -117,9 +117,9 @@ impl Snapshot {
     }
 }
 
-impl Segment {
+impl SnapshotSegment {
     /// Each block with its size: up to the next one, the last rounded up.
-    fn sizes(&self) -> impl Iterator<Item = (u64, u64, Block)> {
+    fn sizes(&self) -> impl Iterator<Item = (u64, u64, SnapshotBlock)> {
         self.blocks
             .iter()
             .enumerate()
@@ -131,16 +131,16 @@ impl Segment {
     }
 }
 
-/// Writes what there is of Python's pickles in a snapshot. A name is written
-/// once, and then by its number.
-struct Writer<W> {
+/// Writer for the subset of Python's pickle format that a snapshot needs. A name is written
+/// once, and then referred to by its memo index.
+struct PickleWriter<W> {
     out: W,
     names: Vec<&'static str>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> PickleWriter<W> {
     fn begin(&mut self) -> io::Result<()> {
-        // PROTO 4: texts of one byte's length.
+        // PROTO 4: strings with a length of one byte.
         self.out.write_all(b"\x80\x04")
     }
 
@@ -154,7 +154,7 @@ impl<W: Write> Writer<W> {
             // BINGET
             return self.out.write_all(&[b'h', at as u8]);
         }
-        // SHORT_BINUNICODE, BINPUT: there are fewer names than 256.
+        // SHORT_BINUNICODE, BINPUT: there are fewer than 256 names.
         self.out.write_all(&[0x8c, text.len() as u8])?;
         self.out.write_all(text.as_bytes())?;
         self.out.write_all(&[b'q', self.names.len() as u8])?;
@@ -166,7 +166,7 @@ impl<W: Write> Writer<W> {
         if let Ok(small) = u8::try_from(number) {
             return self.out.write_all(&[b'K', small]);
         }
-        // LONG1, with a ninth byte so that it is not negative.
+        // LONG1, with a ninth byte so that the number is not negative.
         self.out.write_all(&[0x8a, 9])?;
         self.out.write_all(&number.to_le_bytes())?;
         self.out.write_all(&[0])
@@ -187,7 +187,7 @@ impl<W: Write> Writer<W> {
         value(self)
     }
 
-    /// A list of what `write` writes of each item, which may be several.
+    /// A list of what `write` writes for each item, which may be several values.
     fn list<T>(
         &mut self,
         items: &[T],
@@ -207,12 +207,12 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// No stack of calls is known.
+    /// An empty stack trace.
     fn no_frames(&mut self) -> io::Result<()> {
         self.entry("frames", |pickle| pickle.list(&[(); 0], |_, ()| Ok(())))
     }
 
-    fn segment(&mut self, segment: &Segment) -> io::Result<()> {
+    fn segment(&mut self, segment: &SnapshotSegment) -> io::Result<()> {
         let address = segment.blocks.first().map_or(0, |(address, _)| *address);
         let total: u64 = segment.sizes().map(|(_, size, _)| size).sum();
         let requested: u64 = segment
@@ -231,7 +231,7 @@ impl<W: Write> Writer<W> {
                 ("requested_size", requested),
                 ("stream", segment.stream),
             ])?;
-            // As PyTorch tells them apart: the small ones are of 2 MiB.
+            // PyTorch's small segments are 2 MiB.
             let kind = if total > 2 << 20 { "large" } else { "small" };
             pickle.entry("segment_type", |pickle| pickle.text(kind))?;
             pickle.entry("segment_pool_id", |pickle| {
@@ -259,9 +259,9 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// One for an allocation; for a free that it was asked for and that it is
-    /// done, which the trace does not tell apart.
-    fn events(&mut self, row: &Row) -> io::Result<()> {
+    /// One event for an allocation; two for a free, requested and completed, which the trace does
+    /// not distinguish.
+    fn events(&mut self, row: &TraceRow) -> io::Result<()> {
         let actions: &[&'static str] = match row.is_free {
             false => &["alloc"],
             true => &["free_requested", "free_completed"],
@@ -286,24 +286,24 @@ impl<W: Write> Writer<W> {
 mod tests {
     use std::collections::HashMap;
 
-    use super::super::pickle::{Pickle, Value};
+    use super::super::pickle::{Pickle, PickleValue};
     use super::super::random;
     use super::*;
 
-    /// What a pickle's dictionary has under a name.
-    fn number(pickle: &Pickle<'_>, value: Value, name: &str) -> u64 {
+    /// A dictionary's number under a key.
+    fn number(pickle: &Pickle<'_>, value: PickleValue, name: &str) -> u64 {
         pickle.get(value, name).unwrap().number().unwrap()
     }
 
-    fn list(pickle: &Pickle<'_>, value: Value, name: &str) -> Vec<Value> {
+    fn list(pickle: &Pickle<'_>, value: PickleValue, name: &str) -> Vec<PickleValue> {
         pickle.items(pickle.get(value, name).unwrap()).to_vec()
     }
 
     #[test]
-    fn what_is_written_is_read_back_whatever_the_trace_was() {
+    fn a_written_snapshot_reads_back_for_any_trace() {
         let mut random = random();
         for _ in 0..100 {
-            let mut snapshot = Snapshot::default();
+            let mut snapshot = MemorySnapshot::default();
             let mut model: HashMap<u64, (u64, u64)> = HashMap::new();
             let mut events = Vec::new();
             for time_us in 0..random.u64(..200) {
@@ -321,7 +321,7 @@ mod tests {
                         block
                     }
                 };
-                snapshot.add(Row {
+                snapshot.add(TraceRow {
                     address,
                     bytes,
                     stream,
@@ -335,7 +335,7 @@ mod tests {
             let root = pickle.root();
 
             let traces = list(&pickle, root, "device_traces");
-            let told: Vec<(&str, u64)> = pickle
+            let events_read: Vec<(&str, u64)> = pickle
                 .items(traces[0])
                 .iter()
                 .map(|event| {
@@ -343,7 +343,7 @@ mod tests {
                     (action.unwrap(), number(&pickle, *event, "addr"))
                 })
                 .collect();
-            assert_eq!((traces.len(), told), (1, events));
+            assert_eq!((traces.len(), events_read), (1, events));
 
             let segments = list(&pickle, root, "segments");
             assert_eq!(segments.len(), written.segments);
@@ -358,7 +358,7 @@ mod tests {
                         number(&pickle, *block, "size"),
                     );
                     let requested = number(&pickle, *block, "requested_size");
-                    // Without gaps, and each is live in the segment's stream.
+                    // Without gaps, and each block is live in the segment's stream.
                     assert_eq!(address, at);
                     assert_eq!(model.remove(&address), Some((requested, of("stream"))));
                     assert!(size >= requested && size < requested + 512, "{size}");
@@ -372,10 +372,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_comes_again_before_its_free_is_live_once() {
-        let mut snapshot = Snapshot::default();
+    fn an_address_reallocated_before_its_free_is_live_once() {
+        let mut snapshot = MemorySnapshot::default();
         for (is_free, bytes) in [(false, 300), (false, 500), (true, 300)] {
-            snapshot.add(Row {
+            snapshot.add(TraceRow {
                 address: 4096,
                 bytes,
                 stream: 1,

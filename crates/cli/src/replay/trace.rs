@@ -1,8 +1,8 @@
-//! A trace: allocations and frees in order, read from a log of RMM's form or a
-//! memory snapshot of PyTorch.
+//! Allocation traces: allocations and frees in order, read from a log in RMM's format or a
+//! PyTorch memory snapshot.
 //!
-//! Invariant: whatever the bytes are, reading takes memory in proportion to
-//! the file, and an error says where it is.
+//! Invariant: for any input, reading takes memory proportional to the file, and an error names
+//! its position.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -11,63 +11,61 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::pickle::{Pickle, Value};
+use super::pickle::{Pickle, PickleValue};
 
-/// Files larger than this are not read.
+/// Larger files are rejected.
 const LARGEST_FILE: u64 = 2 << 30;
-/// Longer lines are no line of a log.
+/// Longer lines are rejected.
 const LINE_BYTES: u64 = 4096;
-/// What a log begins with.
+/// The header line of a log.
 const HEAD: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
 
-/// One step. Blocks and streams are numbered from 0 as they come.
+/// One operation. Blocks and streams are numbered from 0 in order of appearance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum TraceOp {
     Allocate { block: u32, bytes: u64, stream: u32 },
     Free { block: u32, stream: u32 },
 }
 
-/// A step as a file has it.
+/// An operation as it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct TraceRow {
     pub(super) address: u64,
-    /// As the row says; of a free that may be nothing.
+    /// The size in the row; may be 0 for a free.
     pub(super) bytes: u64,
     pub(super) stream: u64,
-    /// Microseconds since whatever the file counts from.
+    /// Microseconds since the file's own origin.
     pub(super) time_us: u64,
     pub(super) is_free: bool,
 }
 
-/// What a file says.
+/// All operations of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Trace {
-    pub(super) ops: Vec<Op>,
+pub(super) struct AllocationTrace {
+    pub(super) ops: Vec<TraceOp>,
     pub(super) blocks: u32,
     pub(super) streams: u32,
-    /// Frees of what was never allocated, as of before the trace.
+    /// Frees of addresses that were never allocated, as from before the trace.
     pub(super) unmatched: u64,
 }
 
-impl Trace {
-    pub(super) fn read(path: &Path) -> Result<Trace> {
-        let mut making = Making::default();
+impl AllocationTrace {
+    pub(super) fn read(path: &Path) -> Result<AllocationTrace> {
+        let mut making = TraceBuilder::default();
         rows(path, &mut |row| making.row(&row))?;
         Ok(making.trace)
     }
 }
 
-/// Reads a file's steps in order.
-pub(super) fn rows(path: &Path, each: Each<'_>) -> Result<()> {
+/// Reads a file's operations in order.
+pub(super) fn rows(path: &Path, each: RowVisitor<'_>) -> Result<()> {
     let file = File::open(path)?;
     let len_bytes = file.metadata()?.len();
     if len_bytes > LARGEST_FILE {
-        bail!(
-            "it has {len_bytes} bytes, and at most {LARGEST_FILE} are read\ntry: a shorter trace"
-        );
+        bail!("it has {len_bytes} bytes; the maximum is {LARGEST_FILE}\ntry: a shorter trace");
     }
     let mut reader = BufReader::new(file.take(LARGEST_FILE));
-    // All that Python writes by itself begins with this byte.
+    // Pickles of protocol 2 and later begin with this byte.
     if reader.fill_buf()?.first() == Some(&0x80) {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes)?;
@@ -76,11 +74,11 @@ pub(super) fn rows(path: &Path, each: Each<'_>) -> Result<()> {
     from_log(reader, each)
 }
 
-/// What is done with each step.
-type Each<'e> = &'e mut dyn FnMut(Row) -> Result<()>;
+/// Called for each operation.
+type RowVisitor<'e> = &'e mut dyn FnMut(TraceRow) -> Result<()>;
 
 /// Reads `Thread,Time,Action,Pointer,Size,Stream`.
-fn from_log(mut reader: impl BufRead, each: Each<'_>) -> Result<()> {
+fn from_log(mut reader: impl BufRead, each: RowVisitor<'_>) -> Result<()> {
     let mut line = Vec::new();
     let mut any = false;
     for number in 1.. {
@@ -113,16 +111,16 @@ fn from_log(mut reader: impl BufRead, each: Each<'_>) -> Result<()> {
         }
     }
     if !any {
-        bail!("there is no allocation in it");
+        bail!("it contains no allocation");
     }
     Ok(())
 }
 
-/// A line of a log; none where nothing was allocated or freed: at no address,
-/// of no size, or because it was refused.
-fn row(text: &str) -> Result<Option<Row>> {
+/// A line of a log; `None` where nothing was allocated or freed: null address, size zero, or a
+/// failed allocation.
+fn row(text: &str) -> Result<Option<TraceRow>> {
     let mut cells = text.split(',').map(str::trim);
-    // A cell that is not there is refused below as an empty one.
+    // A missing cell is rejected below as an empty one.
     let mut next = || cells.next().unwrap_or_default();
     let (_thread, time, action) = (next(), next(), next());
     let (pointer, size, stream) = (next(), next(), next());
@@ -130,17 +128,17 @@ fn row(text: &str) -> Result<Option<Row>> {
         "allocate" => false,
         "free" => true,
         "allocate failure" => return Ok(None),
-        _ => bail!("{action:?} is no action\ntry: allocate, free or allocate failure"),
+        _ => bail!("{action:?} is not an action\ntry: allocate, free or allocate failure"),
     };
     let bytes = match number(size) {
         Some(bytes) => bytes,
-        // What is freed is known by its address.
+        // A free is identified by its address.
         None if is_free => 0,
-        None => bail!("{size:?} is no size"),
+        None => bail!("{size:?} is not a size"),
     };
-    let address = number(pointer).with_context(|| format!("{pointer:?} is no pointer"))?;
-    let stream = number(stream).with_context(|| format!("{stream:?} is no stream"))?;
-    let row = Row {
+    let address = number(pointer).with_context(|| format!("{pointer:?} is not a pointer"))?;
+    let stream = number(stream).with_context(|| format!("{stream:?} is not a stream"))?;
+    let row = TraceRow {
         address,
         bytes,
         stream,
@@ -150,7 +148,7 @@ fn row(text: &str) -> Result<Option<Row>> {
     Ok((address != 0 && (is_free || bytes != 0)).then_some(row))
 }
 
-/// `10:00:00.000001`; whoever writes other times is read without.
+/// `10:00:00.000001`; other time formats are ignored.
 fn time_of_day_us(text: &str) -> Option<u64> {
     let (hours, rest) = text.split_once(':')?;
     let (minutes, rest) = rest.split_once(':')?;
@@ -162,13 +160,13 @@ fn time_of_day_us(text: &str) -> Option<u64> {
     Some((minutes * 60 + number(seconds)?) * 1_000_000 + micros)
 }
 
-/// Reads what `torch.cuda.memory._dump_snapshot` wrote: the history of the
-/// device that has most of it.
-fn from_snapshot(bytes: &[u8], each: Each<'_>) -> Result<()> {
+/// Reads a file of `torch.cuda.memory._dump_snapshot`: the history of the device with the most
+/// events.
+fn from_snapshot(bytes: &[u8], each: RowVisitor<'_>) -> Result<()> {
     let pickle = Pickle::read(bytes)?;
     let traces = pickle
         .get(pickle.root(), "device_traces")
-        .unwrap_or(Value::None);
+        .unwrap_or(PickleValue::None);
     let longest = pickle
         .items(traces)
         .iter()
@@ -178,15 +176,15 @@ fn from_snapshot(bytes: &[u8], each: Each<'_>) -> Result<()> {
     for (number, event) in events.iter().enumerate() {
         let number_of = |name| pickle.get(*event, name).and_then(|value| value.number());
         let action = pickle.get(*event, "action").and_then(|it| pickle.text(it));
-        // A block that its own stream freed is reusable at once; others
-        // wait for `free_completed`, which is when PyTorch has it back.
+        // A block freed in its own stream is reusable at once; others wait for
+        // `free_completed`, when PyTorch has the block back.
         let Some(action @ ("alloc" | "free_completed")) = action else {
             continue;
         };
         let (Some(address), Some(bytes)) = (number_of("addr"), number_of("size")) else {
             bail!("event {number}: {action} has no addr and size");
         };
-        let row = Row {
+        let row = TraceRow {
             address,
             bytes,
             stream: number_of("stream").unwrap_or(0),
@@ -202,24 +200,24 @@ fn from_snapshot(bytes: &[u8], each: Each<'_>) -> Result<()> {
     if !any {
         bail!(
             "it is a pickle without a history of allocations\n\
-             try: torch.cuda.memory._record_memory_history() before what is of interest"
+             try: call torch.cuda.memory._record_memory_history() before the allocations"
         );
     }
     Ok(())
 }
 
-/// A trace while it is read.
+/// State while a trace is read.
 #[derive(Default)]
-struct Making {
-    trace: Trace,
+struct TraceBuilder {
+    trace: AllocationTrace,
     streams: HashMap<u64, u32>,
-    /// Live blocks by address. Threads may have their lines written in another
-    /// order than they called, so an address can come again before its free.
+    /// Live blocks by address. Lines of several threads may be out of order, so an address can
+    /// be allocated again before its free.
     live: HashMap<u64, VecDeque<u32>>,
 }
 
-impl Making {
-    fn row(&mut self, row: &Row) -> Result<()> {
+impl TraceBuilder {
+    fn row(&mut self, row: &TraceRow) -> Result<()> {
         match row.is_free {
             true => self.free(row.address, row.stream),
             false => return self.allocate(row.address, row.bytes, row.stream),
@@ -242,7 +240,7 @@ impl Making {
         self.trace.blocks = next;
         self.live.entry(address).or_default().push_back(block);
         let stream = self.stream(stream);
-        self.trace.ops.push(Op::Allocate {
+        self.trace.ops.push(TraceOp::Allocate {
             block,
             bytes,
             stream,
@@ -257,11 +255,11 @@ impl Making {
             return;
         };
         let stream = self.stream(stream);
-        self.trace.ops.push(Op::Free { block, stream });
+        self.trace.ops.push(TraceOp::Free { block, stream });
     }
 }
 
-/// `0x70000`, `4096`, or what C writes for nothing.
+/// `0x70000`, `4096`, or C's null pointer.
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -274,9 +272,9 @@ fn number(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn log(rows: &str) -> Result<Trace> {
+    fn log(rows: &str) -> Result<AllocationTrace> {
         let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
-        let mut making = Making::default();
+        let mut making = TraceBuilder::default();
         from_log(text.as_bytes(), &mut |row| making.row(&row))?;
         Ok(making.trace)
     }
@@ -286,7 +284,7 @@ mod tests {
         for (text, time_us) in [
             ("00:00:00.000001", Some(1)),
             ("10:02:03.5", Some(36_123_500_000)),
-            // As RMM writes them.
+            // In RMM's format.
             ("10:02:03:000007", Some(36_123_000_007)),
             ("10:02:03", Some(36_123_000_000)),
             ("", None),
@@ -308,7 +306,7 @@ mod tests {
                     7,10:00:00.6,allocate,0x2000,64,0\n\
                     8,10:00:00.7,free,0x2000,512,0xabc\n";
         let trace = log(rows).unwrap();
-        let allocate = |block, bytes, stream| Op::Allocate {
+        let allocate = |block, bytes, stream| TraceOp::Allocate {
             block,
             bytes,
             stream,
@@ -318,13 +316,13 @@ mod tests {
             [
                 allocate(0, 400, 0),
                 allocate(1, 512, 1),
-                Op::Free {
+                TraceOp::Free {
                     block: 0,
                     stream: 1
                 },
                 // Its free was written late.
                 allocate(2, 64, 0),
-                Op::Free {
+                TraceOp::Free {
                     block: 1,
                     stream: 1
                 },
@@ -334,19 +332,22 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_a_log_says_the_line() {
+    fn an_error_in_a_log_names_the_line() {
         let long = format!("1,{},allocate,0x1,1,0\n", "x".repeat(5000));
         for (rows, said) in [
-            ("1,2,allocate,0x10,many,0\n", "line 2: \"many\" is no size"),
+            (
+                "1,2,allocate,0x10,many,0\n",
+                "line 2: \"many\" is not a size",
+            ),
             (
                 "1,2,allocate,0x10,4,0\n1,2,free,here,4,0\n",
-                "line 3: \"here\" is no pointer",
+                "line 3: \"here\" is not a pointer",
             ),
-            ("1,2,allocate,0x10,-4,0\n", "\"-4\" is no size"),
-            ("1,2,jump,0x10,4,0\n", "line 2: \"jump\" is no action"),
-            ("\n1,2\n", "line 3: \"\" is no action"),
+            ("1,2,allocate,0x10,-4,0\n", "\"-4\" is not a size"),
+            ("1,2,jump,0x10,4,0\n", "line 2: \"jump\" is not an action"),
+            ("\n1,2\n", "line 3: \"\" is not an action"),
             (&long, "line 2: it is longer than 4096 bytes"),
-            ("", "there is no allocation in it"),
+            ("", "it contains no allocation"),
         ] {
             let error = format!("{:#}", log(rows).unwrap_err());
             assert!(error.contains(said), "{error}");
@@ -368,19 +369,19 @@ mod tests {
         //   {'action': 'free_requested', 'addr': 4096, 'size': 512, 'stream': 0},
         //   {'action': 'free_completed', 'addr': 4096, 'size': 512, 'stream': 0}]]})
         let bytes = include_bytes!("snapshot.pickle");
-        let mut making = Making::default();
+        let mut making = TraceBuilder::default();
         from_snapshot(bytes, &mut |row| making.row(&row)).unwrap();
         let trace = making.trace;
         let (block, stream) = (0, 0);
         assert_eq!(
             trace.ops,
             [
-                Op::Allocate {
+                TraceOp::Allocate {
                     block,
                     bytes: 512,
                     stream
                 },
-                Op::Free { block, stream },
+                TraceOp::Free { block, stream },
             ]
         );
     }

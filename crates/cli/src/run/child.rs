@@ -1,14 +1,12 @@
-//! Standing between whoever started `fercuda run` and the program: signals go
-//! in, the exit status comes out.
+//! Process supervision for `fercuda run`: forwards signals to the program and passes its exit
+//! status on.
 //!
-//! The program is in the launcher's process group, so the terminal sends it
-//! Ctrl-C, Ctrl-Z and changes of size itself; only what a process sent to the
-//! launcher alone is passed on. A pipeline stays one job of the shell, which a
-//! group of the program's own would break.
+//! The program stays in the launcher's process group, so the terminal sends it Ctrl-C, Ctrl-Z
+//! and resizes itself; only signals that a process sent to the launcher alone are forwarded. A
+//! pipeline stays one job of the shell, which a separate process group would break.
 //!
-//! Invariant: the handler does nothing but write a byte to a pipe that never
-//! blocks; nothing here polls. A signal that was ignored at the start stays so
-//! for the program too.
+//! Invariant: the signal handler only writes a byte to a non-blocking pipe; nothing here polls.
+//! A signal that was ignored at the start stays ignored for the program too.
 
 use std::ffi::{c_int, c_void};
 use std::fs;
@@ -23,8 +21,8 @@ use anyhow::{Context as _, Result};
 use rustix::fs::OFlags;
 use rustix::process::{Resource, Rlimit, Signal};
 
-/// What is passed on.
-const PASSED: [c_int; 8] = [
+/// Signals that are forwarded to the program.
+const FORWARDED: [c_int; 8] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
@@ -34,18 +32,18 @@ const PASSED: [c_int; 8] = [
     libc::SIGWINCH,
     libc::SIGCONT,
 ];
-/// Also heard of: to stop, and to see that the program has ended.
-const HEARD: [c_int; 2] = [libc::SIGTSTP, libc::SIGCHLD];
-/// Marks a byte of the pipe: a process sent it, and not the terminal.
+/// Signals that are handled but not forwarded: stop, and the end of the program.
+const WATCHED: [c_int; 2] = [libc::SIGTSTP, libc::SIGCHLD];
+/// Marks a byte of the pipe: the signal came from a process, not from the terminal.
 const SENT: u8 = 0x80;
 
-/// The pipe's end that the handler writes to; open for as long as it lives.
+/// The write end of the pipe, for the signal handler; never closed.
 static WRITER: AtomicI32 = AtomicI32::new(-1);
 
-/// Starts `command` and stays until it ends.
+/// Starts `command` and waits until it ends.
 pub(crate) fn run(command: &mut Command) -> Result<io::Result<ExitStatus>> {
-    // Before the program is there, so that none is missed.
-    let mut signals = listen().context("cannot listen for signals")?;
+    // Installed before the program starts, so that no signal is missed.
+    let mut signals = install_handlers().context("cannot listen for signals")?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return Ok(Err(error)),
@@ -58,20 +56,20 @@ pub(crate) fn run(command: &mut Command) -> Result<io::Result<ExitStatus>> {
         signals
             .read_exact(&mut byte)
             .context("cannot read which signal came")?;
-        pass(&child, byte[0]);
+        forward(&child, byte[0]);
     }
 }
 
-/// Passes one signal on, and stops where the program stops.
-fn pass(child: &Child, byte: u8) {
+/// Forwards one signal, and stops when the program stops.
+fn forward(child: &Child, byte: u8) {
     let number = i32::from(byte & !SENT);
     if byte & SENT != 0
         && number != libc::SIGCHLD
         && let Some(signal) = Signal::from_named_raw(number)
         && let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32)
     {
-        // It is not waited for yet, so the number is still its own. It may be
-        // another user's by now, and then hears what the system lets it.
+        // The child is not reaped yet, so its PID is still valid. Its user may have changed
+        // by now; then the system decides which signals reach it.
         rustix::process::kill_process(pid, signal).ok();
     }
     if number == libc::SIGTSTP {
@@ -80,24 +78,24 @@ fn pass(child: &Child, byte: u8) {
     }
 }
 
-/// A pipe from which the signals come that concern the program.
-fn listen() -> io::Result<PipeReader> {
+/// A pipe that delivers the signals relevant to the program.
+fn install_handlers() -> io::Result<PipeReader> {
     let (reader, writer) = io::pipe()?;
     let flags = rustix::fs::fcntl_getfl(&writer)?;
     rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK)?;
     WRITER.store(writer.into_raw_fd(), Ordering::Relaxed);
-    for number in PASSED.into_iter().chain(HEARD) {
-        // One that says that children end is ignored by nobody who waits.
+    for number in FORWARDED.into_iter().chain(WATCHED) {
+        // SIGCHLD must not stay ignored: the launcher waits for its child.
         if number != libc::SIGCHLD && is_ignored(number) {
             continue;
         }
-        // SAFETY: all zeros is a `sigaction`: no flags and an empty mask.
+        // SAFETY: all zeros is a valid `sigaction`: no flags and an empty mask.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = hear;
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle_signal;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        // SAFETY: `action` outlives the call; `hear` has the signature that
-        // SA_SIGINFO asks for, and does what a handler may.
+        // SAFETY: `action` outlives the call; `handle_signal` has the signature that
+        // SA_SIGINFO requires, and is async-signal-safe.
         if unsafe { libc::sigaction(number, &action, std::ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -105,21 +103,21 @@ fn listen() -> io::Result<PipeReader> {
     Ok(reader)
 }
 
-/// The handler. Its one system call is made without the C library, so that the
-/// interrupted code keeps its `errno`.
-extern "C" fn hear(number: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the system passes a record that lives as long as
-    // the handler runs.
+/// The signal handler. Its one system call bypasses the C library, so that the interrupted code
+/// keeps its `errno`.
+extern "C" fn handle_signal(number: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a record that is valid while the handler
+    // runs.
     let code = unsafe { info.as_ref() }.map_or(0, |info| info.si_code);
-    // Codes of 0 and less are those of processes.
+    // Codes of 0 and below mean that a process sent the signal.
     let origin = if code <= 0 { SENT } else { 0 };
-    // SAFETY: set before the handler was, and never closed.
+    // SAFETY: set before the handler was installed, and never closed.
     let writer = unsafe { BorrowedFd::borrow_raw(WRITER.load(Ordering::Relaxed)) };
-    // A pipe that is full holds signals enough to wake the reader.
+    // A full pipe already holds enough bytes to wake the reader.
     rustix::io::write(writer, &[number as u8 | origin]).ok();
 }
 
-/// Whether this process ignores a signal, as its parent left it.
+/// Whether this process ignores a signal, as inherited from its parent.
 pub(crate) fn is_ignored(number: c_int) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
@@ -129,19 +127,19 @@ pub(crate) fn is_ignored(number: c_int) -> bool {
     mask.unwrap_or(0) >> (number - 1) & 1 != 0
 }
 
-/// Ends as the program did: with its status, or by its signal.
+/// Ends the way the program did: with its exit status, or by the same signal.
 pub(crate) fn end_as(status: ExitStatus) -> u8 {
     if let Some(code) = status.code() {
         return code as u8;
     }
     let number = status.signal().unwrap_or(0);
-    // The program has left a core already.
+    // The program has already written a core dump.
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
     rustix::process::setrlimit(Resource::Core, none).ok();
-    // SAFETY: the default is no code of ours; `number` is what the system said.
+    // SAFETY: the default action runs no code of ours; `number` came from the kernel.
     unsafe {
         libc::signal(number, libc::SIG_DFL);
         libc::raise(number);

@@ -1,19 +1,18 @@
-//! What frameworks are told, so that they are good tenants: each has an
-//! allocator of its own that takes memory and keeps it, out of the pool's and
-//! the other tenants' reach.
+//! Environment variables that make frameworks use the shared pool: each framework has a caching
+//! allocator that keeps memory out of reach of the pool and of other tenants.
 //!
-//! Invariant: what the user has set, under whichever of its names, stays.
+//! Invariant: a variable that the user has set, under any of its names, is kept.
 
 use std::ffi::OsStr;
 
-/// Variables that mean the same, and what they are set to.
+/// Variables with the same meaning, and their value.
 pub(crate) struct Setting {
     /// All its names: old and new versions of a framework read different ones.
     pub(crate) names: &'static [&'static str],
     pub(crate) value: &'static str,
-    /// Whether to set it when memory is to be shared with other processes.
+    /// Whether to set it when memory is shared with other processes.
     pub(crate) with_ipc: bool,
-    /// The argument for it, which `fercuda run --help` shows.
+    /// Why it is set, for `fercuda run --help`.
     pub(crate) why: &'static str,
 }
 
@@ -22,24 +21,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         names: &["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"],
         value: "backend:cudaMallocAsync",
         with_ipc: false,
-        why: "each tensor is the pool's, and freed to it; the caching allocator would keep what it frees",
+        why: "allocates each tensor from the pool; the caching allocator would keep freed memory",
     },
     Setting {
         names: &["XLA_PYTHON_CLIENT_ALLOCATOR"],
         value: "cuda_async",
         with_ipc: true,
-        why: "each buffer is the pool's; by default JAX carves one block itself",
+        why: "allocates each buffer from the pool; by default JAX suballocates one large block",
     },
     Setting {
         names: &["XLA_PYTHON_CLIENT_PREALLOCATE"],
         value: "false",
         with_ipc: true,
-        why: "by default JAX takes three quarters of the device before its first array",
+        why: "by default JAX allocates three quarters of the device memory before its first array",
     },
 ];
 
-/// What is to be set, where `is_set` says what the user has. `ipc`: memory is
-/// to be shared.
+/// The settings to add, where `is_set` tells what the user has set. `ipc`: memory is shared
+/// with other processes.
 pub(crate) fn missing(
     is_set: impl Fn(&str) -> bool,
     ipc: bool,

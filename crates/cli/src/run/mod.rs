@@ -1,16 +1,12 @@
-//! `fercuda run`: starts a program whose device memory is governed.
+//! `fercuda run`: starts a program with its device memory governed.
 //!
-//! Invariant: the program gets exactly the arguments, streams and terminal
-//! that it would have had; its status is the command's. Without a report the
-//! launcher becomes the program and is gone. What cannot be governed is
-//! refused before it starts: a limit that does not hold is worse than none.
-//! Elsewhere: what governs (`fercuda-hook`), what the variables mean
-//! (`fercuda-governor`).
+//! Invariant: the program gets exactly the arguments, standard streams and terminal that it
+//! would have had; its exit status is the command's. Without a report the launcher replaces
+//! itself with the program (`exec`). A program that cannot be governed is refused before it
+//! starts: a limit that is not enforced is worse than none.
+//! Elsewhere: governing (`fercuda-hook`), the meaning of the variables (`fercuda-governor`).
 
-#[expect(
-    unsafe_code,
-    reason = "a handler of signals must vouch for what it does"
-)]
+#[expect(unsafe_code, reason = "a signal handler needs a safety argument")]
 pub(crate) mod child;
 mod frameworks;
 mod places;
@@ -31,37 +27,37 @@ use fercuda_governor::{ByteSize, GovernorConfig, TenantLimit};
 use fercuda_ledger::Folder;
 
 use crate::terminal::wrapped;
-pub(crate) use places::{DeviceKind, Places};
+pub(crate) use places::{DeviceKind, LibraryFolders};
 
 /// Runs a program with all its device memory in one governed pool.
 #[derive(Default, clap::Args)]
 #[command(after_help = help())]
 pub(crate) struct Args {
-    /// What the program, and each of its children, may use on a device: 8GiB.
+    /// Limit device memory per device, for the program and each child: 8GiB.
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
-    /// What one library may use on a device; may be given several times.
+    /// Limit one library's memory per device (may be repeated).
     #[arg(long = "tenant", value_name = "NAME=SIZE")]
     tenants: Vec<TenantLimit>,
-    /// Let other processes open the program's memory (cudaIpcGetMemHandle).
+    /// Share memory with other processes (cudaIpcGetMemHandle).
     #[arg(long)]
     ipc: bool,
-    /// The driver below; as FERCUDA_DEVICE says, or auto, without this.
+    /// Driver to run on [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
-    /// Write every allocation and free to this file.
+    /// Log every allocation and free to this file.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// When the program has ended, say on stderr who held how much.
+    /// Print peak memory by device and tenant on stderr at exit.
     #[arg(long)]
     report: bool,
-    /// When the program has ended, write its ledgers to this file as JSON.
+    /// Write the program's ledgers to this file as JSON at exit.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Start the program as it is: no hook, no limits.
+    /// Run without the hook and without limits.
     #[arg(long, conflicts_with_all = ["limit", "tenants", "ipc", "device", "trace", "report", "json"])]
     ungoverned: bool,
-    /// The program and its arguments.
+    /// Program to run, and its arguments.
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -71,7 +67,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// What `--help` says behind the options.
+/// The text of `--help` after the options.
 fn help() -> String {
     let mut settings = String::new();
     for setting in frameworks::SETTINGS {
@@ -94,26 +90,27 @@ fn help() -> String {
     }
     format!(
         "\
-Every library of the program that takes device memory, such as PyTorch, JAX,
-cuBLAS and Triton, becomes a tenant of one pool. Children of the program are
+Every library in the program that allocates device memory, such as PyTorch, JAX,
+cuBLAS and Triton, becomes a tenant of one shared pool. Child processes are
 governed too. `fercuda top` shows them while they run.
 
-Set for the program, unless it is set already:
-{settings}FERCUDA_* variables set what has no option: docs/environment.md.
+Set for the program, unless it is already set:
+{settings}Settings without an option are FERCUDA_* variables: docs/environment.md.
 
---ipc takes memory from the driver in slabs, which other processes can open:
-those that run under fercuda as the same user. It costs memory: a slab goes back
-only when all of it is free, and what is free in one does not join what is free
-in another. Of a device with several contexts the first has the pool; what the
-others ask for is the driver's, and is charged. Without it memory is mapped,
-goes back in small pieces, and cannot be opened.
+--ipc allocates memory from the driver in slabs, which other processes can open
+if they run under fercuda as the same user. It costs memory: a slab is returned
+only when all of it is free, and free space is not merged across slabs. If a
+device has several contexts, only the first uses the pool; allocations of the
+others come from the driver, and are charged. Without --ipc, memory is mapped
+and returned in small pieces, and other processes cannot open it.
 
-Refused before it starts, since nothing can be preloaded into it: a program that
-is statically linked, set-user-ID or with file capabilities, 32-bit, or linked
-with musl; also by way of a #! line. --ungoverned starts it all the same.
+Refused before it starts, because the loader would not preload the hook: a
+program that is statically linked, set-user-ID, has file capabilities, is 32-bit
+or linked with musl; also as the interpreter of a #! line. --ungoverned starts
+it anyway.
 
 Exit status: the program's own; if a signal ended it, the same signal ends
-fercuda. 127 if there is no such program, 126 if it cannot be executed, 2 if
+fercuda. 127 if the program was not found, 126 if it cannot be executed, 2 if
 fercuda refused.
 
 Examples:
@@ -127,7 +124,7 @@ Examples:
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let (name, arguments) = args.command.split_first().context("no program is named")?;
+    let (name, arguments) = args.command.split_first().context("no program is given")?;
     let path = match program::find(name) {
         Ok(path) => path,
         Err(error) => {
@@ -148,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.report && args.json.is_none() {
         return Ok(replace(&mut command, &path));
     }
-    // Held before anything of the run can end and be swept.
+    // Opened before any process of the run can end and have its ledger swept.
     let folder = Folder::from_env()?;
     let hold = folder.hold(run)?;
     let begun = Instant::now();
@@ -156,7 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Ok(status) => status,
         Err(error) => return Ok(not_started(&path, &error)),
     };
-    let report = report::Report::of(&folder, run, &path, status, begun.elapsed());
+    let report = report::RunReport::of(&folder, run, &path, status, begun.elapsed());
     if args.report {
         report.print();
     }
@@ -164,17 +161,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         report
             .write(file)
             .with_context(|| format!("cannot write the report to {}", file.display()))
-            // The program has run, and its status is more than this.
+            // The program has run; its own status is more important than this error.
             .unwrap_or_else(|error| {
                 crate::report(&error, 2);
             });
     }
-    // Ending by a signal drops nothing.
+    // Ending by a signal runs no destructors.
     drop(hold);
     Ok(ExitCode::from(child::end_as(status)))
 }
 
-/// Becomes the program. Comes back only if that failed.
+/// Replaces this process with the program (`exec`). Returns only on failure.
 fn replace(command: &mut Command, path: &Path) -> ExitCode {
     not_started(path, &command.exec())
 }
@@ -193,15 +190,14 @@ fn refused(path: &Path, why: &str, status: u8) -> ExitCode {
     crate::report(&error, status)
 }
 
-/// Gives `command` what a governed program has, over this driver, as a part of
-/// this run.
+/// Sets up `command` as a governed program over the given driver, as part of this run.
 pub(crate) fn govern(command: &mut Command, kind: DeviceKind, run: NonZeroU64) -> Result<()> {
     let (current, _) = GovernorConfig::read(std::env::vars_os());
     if current.disabled {
-        bail!("FERCUDA_DISABLE is set: nothing is governed\ntry: without it");
+        bail!("FERCUDA_DISABLE is set, so nothing would be governed\ntry: unset FERCUDA_DISABLE");
     }
     let args = Args {
-        // Who names a driver means it.
+        // FERCUDA_DRIVER takes precedence.
         device: std::env::var_os("FERCUDA_DRIVER").is_none().then_some(kind),
         ..Args::default()
     };
@@ -211,14 +207,14 @@ pub(crate) fn govern(command: &mut Command, kind: DeviceKind, run: NonZeroU64) -
     Ok(())
 }
 
-/// A number for this run, never 0.
+/// A random ID for this run, never 0.
 pub(crate) fn fresh_run() -> NonZeroU64 {
     NonZeroU64::new(fastrand::u64(1..)).unwrap_or(NonZeroU64::MIN)
 }
 
-/// What is to be different in the program's environment.
+/// Changes to the program's environment.
 fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsString>> {
-    let places = Places::of_this_program()?;
+    let places = LibraryFolders::of_this_program()?;
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let mut changes = BTreeMap::new();
     let mut set = |name: &str, value: &OsStr| {
@@ -237,12 +233,12 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
         set("FERCUDA_BACKING", OsStr::new("slabs"));
     }
     if let Some(file) = &args.trace {
-        let file = std::path::absolute(file).context("cannot tell where the trace is to go")?;
+        let file = std::path::absolute(file).context("cannot resolve the path of the trace")?;
         let folder = file.parent().unwrap_or(Path::new("/"));
         if !folder.is_dir() || file.is_dir() {
             bail!(
-                "cannot write a trace to {}: no file can be made there\n\
-                 try: a file in a folder that is there",
+                "cannot write a trace to {}: no file can be created there\n\
+                 try: a file in an existing folder",
                 file.display()
             );
         }
@@ -250,7 +246,7 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     }
     let kind = match args.device {
         Some(kind) => Some(kind),
-        // Who names a driver means it.
+        // FERCUDA_DRIVER takes precedence.
         None if is_set("FERCUDA_DRIVER") => None,
         None => Some(DeviceKind::from_env()?),
     };
@@ -263,7 +259,7 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     Ok(changes)
 }
 
-/// The hook before what is preloaded already, once.
+/// The hook in front of what LD_PRELOAD already names, without duplicates.
 fn preload(hook: &Path) -> OsString {
     let mut list = hook.as_os_str().to_owned();
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
@@ -278,7 +274,7 @@ fn preload(hook: &Path) -> OsString {
     list
 }
 
-/// Refuses what the hook would only warn about.
+/// Refuses settings that the hook would only warn about.
 fn check(changes: &BTreeMap<OsString, OsString>) -> Result<()> {
     let kept = std::env::vars_os().filter(|(name, _)| !changes.contains_key(name));
     let changed = changes

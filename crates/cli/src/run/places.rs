@@ -1,4 +1,4 @@
-//! Where the libraries lie that a governed program gets: beside `fercuda`.
+//! Locations of the libraries that a governed program loads: beside `fercuda`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,22 +8,22 @@ use fercuda_cuda_sys::{Driver, DriverOrigin};
 
 /// The library that is preloaded.
 const HOOK: &str = "libfercuda_hook.so";
-/// The software device as a driver's library.
+/// The software device as a driver library.
 const SOFT: &str = "libcuda.so";
 /// Our runtime as a library that any process can load.
 const GUEST: &str = "libfercuda_guest.so";
-/// What says that there may be a GPU: NVIDIA's control device, its name on a
-/// Tegra, and Windows' under WSL.
+/// Device files that indicate a GPU: NVIDIA's control device, its name on a Tegra, and Windows'
+/// under WSL.
 const GPU_SIGNS: [&str; 3] = ["/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg"];
 
-/// Which driver is to be used, or to be below the hook.
+/// Which driver to use, directly or below the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DeviceKind {
-    /// A GPU if the machine has one, else the software device.
+    /// A GPU if the machine has one, else the software device
     Auto,
-    /// NVIDIA's driver.
+    /// NVIDIA's driver
     Gpu,
-    /// The software device.
+    /// The software device
     Soft,
 }
 
@@ -38,7 +38,7 @@ impl From<DeviceKind> for Select {
 }
 
 impl DeviceKind {
-    /// What `FERCUDA_DEVICE` asks for.
+    /// The device that `FERCUDA_DEVICE` selects.
     pub(crate) fn from_env() -> fercuda_cuda::Result<Self> {
         Ok(match Select::from_env()? {
             Select::Auto => Self::Auto,
@@ -48,22 +48,23 @@ impl DeviceKind {
     }
 }
 
-/// Folders in which the libraries may be.
-pub(crate) struct Places {
+/// Folders that may contain the libraries.
+pub(crate) struct LibraryFolders {
     folders: Vec<PathBuf>,
 }
 
-impl Places {
-    /// Beside this program: where cargo puts them, or an installation.
-    pub(crate) fn of_this_program() -> Result<Places> {
-        let program = std::env::current_exe().context("cannot tell where fercuda itself is")?;
-        // A link to it in a folder of PATH is not where it is.
+impl LibraryFolders {
+    /// Folders beside this program: cargo's output folder, or an installation.
+    pub(crate) fn of_this_program() -> Result<LibraryFolders> {
+        let program =
+            std::env::current_exe().context("cannot find the path of the fercuda executable")?;
+        // The program may be started through a link in a folder of PATH.
         let program = program.canonicalize().unwrap_or(program);
         let beside = program.parent().unwrap_or(Path::new("/"));
-        Ok(Places {
+        Ok(LibraryFolders {
             folders: vec![
-                // Of a build in progress the newest: cargo copies from here
-                // only what it was asked for by name.
+                // While a build runs, this has the newest version: cargo copies only the
+                // targets that were requested by name.
                 beside.join("deps"),
                 beside.to_owned(),
                 beside.join("../lib/fercuda"),
@@ -75,25 +76,24 @@ impl Places {
     pub(crate) fn hook(&self) -> Result<PathBuf> {
         let path = self.find(HOOK)?;
         let text = path.as_os_str().as_encoded_bytes();
-        // The loader takes the variable apart at these, and knows no quoting.
+        // The loader splits LD_PRELOAD at these, and has no quoting.
         if text.iter().any(|byte| b" \t:$".contains(byte)) {
             bail!(
                 "the loader cannot preload {}: its path has a blank, a colon or a dollar sign\n\
-                 try: move fercuda and its libraries to a folder without",
+                 try: move fercuda and its libraries to a folder without such characters",
                 path.display()
             );
         }
         Ok(path)
     }
 
-    /// The driver for `kind`; none if it is for the hook to find out that
-    /// there is none.
+    /// The driver for `kind`; `None` to leave it to the hook to report that there is none.
     pub(crate) fn driver(&self, kind: DeviceKind) -> Result<Option<PathBuf>> {
         let soft = || self.find(SOFT);
         match kind {
             DeviceKind::Soft => soft().map(Some),
             DeviceKind::Gpu => installed().map(Some),
-            // No driver is called to find out: the program may need none.
+            // The driver is not initialised to find out: the program may need none.
             DeviceKind::Auto if GPU_SIGNS.iter().any(|sign| Path::new(sign).exists()) => {
                 installed().map(Some)
             }
@@ -101,12 +101,12 @@ impl Places {
         }
     }
 
-    /// Our runtime, for whoever loads it.
+    /// Our runtime, for any process.
     pub(crate) fn guest(&self) -> Result<PathBuf> {
         self.find(GUEST)
     }
 
-    /// A library of ours.
+    /// Finds a library of ours.
     fn find(&self, name: &str) -> Result<PathBuf> {
         let mut tried = String::new();
         for folder in &self.folders {
@@ -117,9 +117,9 @@ impl Places {
             tried.push_str(&format!("\n  not at {}", path.display()));
         }
         bail!(
-            "cannot find {name}, which belongs beside fercuda{tried}\n\
-             try: cargo xtask dist, in a checkout of feRcuda: it makes a folder with all that \
-             belongs together (cargo install leaves libraries out)"
+            "cannot find {name}, which is installed beside fercuda{tried}\n\
+             try: cargo xtask dist, in a checkout of feRcuda, which builds a folder with all files \
+             (cargo install leaves libraries out)"
         )
     }
 }
@@ -130,7 +130,7 @@ fn installed() -> Result<PathBuf> {
     match driver.origin() {
         DriverOrigin::Library(path) if path.is_absolute() => Ok(path.clone()),
         origin => bail!(
-            "the loader does not say where {origin} is\ntry: FERCUDA_DRIVER=/path/of/libcuda.so.1"
+            "the loader does not report the path of {origin}\ntry: FERCUDA_DRIVER=/path/of/libcuda.so.1"
         ),
     }
 }

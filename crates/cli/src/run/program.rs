@@ -1,8 +1,7 @@
-//! The program that is to be governed: where it is, and whether the loader
-//! would preload anything into it.
+//! Resolution of the program to run, and whether the loader would preload the hook into it.
 //!
-//! Reads headers and nothing else. What cannot be read is not judged: the
-//! system says best why it does not start it.
+//! Only headers are read. A file that cannot be read is accepted: the system reports best why
+//! it does not start.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -15,26 +14,25 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-/// Where programs are looked for when `PATH` is not set, as the C library does.
+/// Search path if `PATH` is not set, like the C library's.
 const USUAL_PATH: &str = "/bin:/usr/bin";
-/// How many `#!` lines in a row the system follows.
+/// Longest chain of `#!` lines that Linux follows.
 const INTERPRETERS: usize = 5;
-/// How much of a file is read for its `#!` line: what the system looks at.
+/// Bytes of a file that are read for its `#!` line, like Linux.
 const LINE_BYTES: usize = 256;
-/// Program headers of a file that are looked at.
+/// Most program headers that are examined.
 const HEADERS: u64 = 256;
 
-/// Why a program does not start, as a shell says it.
+/// Why a program does not start, in a shell's terms.
 #[derive(Debug)]
 pub(crate) struct NotFound {
     pub(crate) program: PathBuf,
     pub(crate) why: String,
-    /// 127 if there is none, 126 if it may not be executed.
+    /// 127 if it was not found, 126 if it may not be executed.
     pub(crate) status: u8,
 }
 
-/// The file that `program` names: itself if it has a slash, else the first in
-/// `PATH` that may be executed.
+/// The file that `program` names: itself if it has a slash, else the first executable in `PATH`.
 pub(crate) fn find(program: &OsStr) -> Result<PathBuf, NotFound> {
     if program.as_bytes().contains(&b'/') {
         let path = PathBuf::from(program);
@@ -55,14 +53,14 @@ pub(crate) fn find(program: &OsStr) -> Result<PathBuf, NotFound> {
     }
     Err(denied.unwrap_or_else(|| NotFound {
         program: program.into(),
-        why: format!("it is in no folder of PATH\n  {}", folders.display()),
+        why: format!("it is not in PATH\n  {}", folders.display()),
         status: 127,
     }))
 }
 
 fn executable(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_dir() {
-        return Err(io::Error::other("it is a folder"));
+        return Err(io::Error::other("it is a directory"));
     }
     Ok(rustix::fs::access(path, Access::EXEC_OK)?)
 }
@@ -79,18 +77,18 @@ fn refused(program: PathBuf, error: &io::Error) -> NotFound {
     }
 }
 
-/// A program that nothing can be preloaded into, and why.
+/// A program into which nothing can be preloaded, and why.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ungovernable {
-    /// What was to be started.
+    /// The program to start.
     program: PathBuf,
-    /// The file that is at fault: the program, or what its `#!` line names.
+    /// The file that prevents preloading: the program, or an interpreter of its `#!` line.
     file: PathBuf,
-    why: Why,
+    why: PreloadObstacle,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Why {
+enum PreloadObstacle {
     Static,
     SetUser { owner: u32 },
     SetGroup { group: u32 },
@@ -104,70 +102,70 @@ enum Why {
 
 impl fmt::Display for Ungovernable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cannot be governed: ", self.program.display())?;
+        write!(f, "cannot govern {}: ", self.program.display())?;
         if self.file == self.program {
             f.write_str("it ")?;
         } else {
             write!(f, "it is run by {}, which ", self.file.display())?;
         }
         match &self.why {
-            Why::Static => f.write_str(
-                "is statically linked, so no loader runs that could preload the hook\n\
-                 try: a build of it that is linked dynamically",
+            PreloadObstacle::Static => f.write_str(
+                "is statically linked, so there is no loader to preload the hook\n\
+                 try: a dynamically linked build of it",
             ),
-            Why::SetUser { owner } => write!(
+            PreloadObstacle::SetUser { owner } => write!(
                 f,
                 "is set-user-ID, and the loader preloads nothing into such programs\n\
                  try: run it as user {owner}"
             ),
-            Why::SetGroup { group } => write!(
+            PreloadObstacle::SetGroup { group } => write!(
                 f,
                 "is set-group-ID, and the loader preloads nothing into such programs\n\
                  try: run it as group {group}"
             ),
-            Why::Capabilities => f.write_str(
+            PreloadObstacle::Capabilities => f.write_str(
                 "has file capabilities, and the loader preloads nothing into such programs\n\
                  try: a copy of it (cp leaves capabilities out)",
             ),
-            Why::ThirtyTwoBits => f.write_str(
-                "is a 32-bit program, and the hook a 64-bit library\n\
+            PreloadObstacle::ThirtyTwoBits => f.write_str(
+                "is a 32-bit program, but the hook is a 64-bit library\n\
                  try: a 64-bit build of it",
             ),
-            Why::Machine { number } => write!(
+            PreloadObstacle::Machine { number } => write!(
                 f,
-                "is for another processor (ELF machine {number}), and the hook for x86-64\n\
+                "is for another architecture (ELF machine {number}), but the hook is for x86-64\n\
                  try: an x86-64 build of it"
             ),
-            Why::Musl { loader } => write!(
+            PreloadObstacle::Musl { loader } => write!(
                 f,
-                "is linked with musl ({loader}), and NVIDIA's driver and the hook with glibc\n\
-                 try: a build of it for glibc"
+                "is linked with musl ({loader}), but NVIDIA's driver and the hook need glibc\n\
+                 try: a glibc build of it"
             ),
-            Why::NotElf => f.write_str(
+            PreloadObstacle::NotElf => f.write_str(
                 "is neither an ELF program nor a script that begins with #!\n\
                  try: name its interpreter, as in: fercuda run -- sh FILE",
             ),
-            Why::TooDeep => write!(
+            PreloadObstacle::TooDeep => write!(
                 f,
-                "is a script whose #! lines lead through more than {INTERPRETERS} others\n\
-                 try: name the interpreter at their end"
+                "is a script with a chain of more than {INTERPRETERS} #! lines\n\
+                 try: name the last interpreter yourself"
             ),
         }?;
-        f.write_str("\ntry: --ungoverned, to start it all the same, without hook and limits")
+        f.write_str("\ntry: --ungoverned, to start it anyway, without hook and limits")
     }
 }
 
-/// Whether the hook can be preloaded into `program`, an executable file.
+/// Checks whether the hook can be preloaded into `program`, an executable file.
 pub(crate) fn examine(program: &Path) -> Result<(), Ungovernable> {
     let mut file = program.to_owned();
     for _ in 0..=INTERPRETERS {
         let why = match look(&file) {
-            Look::Fine => return Ok(()),
-            Look::Interpreter(next) => {
+            ExecutableKind::Fine => return Ok(()),
+            ExecutableKind::Interpreter(next) => {
                 file = next;
                 continue;
             }
-            Look::Refused(why) => why,
+            ExecutableKind::Refused(why) => why,
         };
         return Err(Ungovernable {
             program: program.to_owned(),
@@ -178,41 +176,44 @@ pub(crate) fn examine(program: &Path) -> Result<(), Ungovernable> {
     Err(Ungovernable {
         program: program.to_owned(),
         file: program.to_owned(),
-        why: Why::TooDeep,
+        why: PreloadObstacle::TooDeep,
     })
 }
 
-enum Look {
+enum ExecutableKind {
     Fine,
-    /// A script, run by this one.
+    /// A script, run by this interpreter.
     Interpreter(PathBuf),
-    Refused(Why),
+    Refused(PreloadObstacle),
 }
 
-fn look(path: &Path) -> Look {
-    // Who may execute and not read may still preload.
+fn look(path: &Path) -> ExecutableKind {
+    // A file that is executable but not readable may still allow preloading.
     let Ok(file) = File::open(path) else {
-        return Look::Fine;
+        return ExecutableKind::Fine;
     };
     let mut start = [0; LINE_BYTES];
     let Ok(len) = read_at(&file, 0, &mut start) else {
-        return Look::Fine;
+        return ExecutableKind::Fine;
     };
     let start = &start[..len];
     if let Some(line) = start.strip_prefix(b"#!") {
-        return interpreter(line).map_or(Look::Refused(Why::NotElf), Look::Interpreter);
+        return interpreter(line).map_or(
+            ExecutableKind::Refused(PreloadObstacle::NotElf),
+            ExecutableKind::Interpreter,
+        );
     }
     if !start.starts_with(b"\x7fELF") {
-        return Look::Refused(Why::NotElf);
+        return ExecutableKind::Refused(PreloadObstacle::NotElf);
     }
     match refusal(path, &file, start) {
-        Some(why) => Look::Refused(why),
-        None => Look::Fine,
+        Some(why) => ExecutableKind::Refused(why),
+        None => ExecutableKind::Fine,
     }
 }
 
-/// The program that a `#!` line names. Of `env NAME` it is NAME, if `PATH` has
-/// it: that is what runs in the end.
+/// The interpreter of a `#!` line. For `env NAME` it is NAME, if `PATH` has it, since that is
+/// the program that finally runs.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line
@@ -230,19 +231,21 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Why the loader would preload nothing into an ELF file.
-fn refusal(path: &Path, file: &File, start: &[u8]) -> Option<Why> {
+/// Why the loader would not preload into an ELF file.
+fn refusal(path: &Path, file: &File, start: &[u8]) -> Option<PreloadObstacle> {
     if start.get(4) == Some(&1) {
-        return Some(Why::ThirtyTwoBits);
+        return Some(PreloadObstacle::ThirtyTwoBits);
     }
     let machine = word(start, 18, 2)? as u16;
     if machine != 62 {
-        return Some(Why::Machine { number: machine });
+        return Some(PreloadObstacle::Machine { number: machine });
     }
     match loader(file, start) {
-        Ok(None) => return Some(Why::Static),
-        Ok(Some(loader)) if loader.contains("ld-musl") => return Some(Why::Musl { loader }),
-        // The system will say what is wrong with a damaged file.
+        Ok(None) => return Some(PreloadObstacle::Static),
+        Ok(Some(loader)) if loader.contains("ld-musl") => {
+            return Some(PreloadObstacle::Musl { loader });
+        }
+        // The system reports what is wrong with a damaged file.
         Ok(Some(_)) | Err(_) => {}
     }
     let meta = file.metadata().ok()?;
@@ -251,19 +254,19 @@ fn refusal(path: &Path, file: &File, start: &[u8]) -> Option<Why> {
         rustix::process::getgid().as_raw(),
     );
     if meta.mode() & 0o4000 != 0 && meta.uid() != user {
-        return Some(Why::SetUser { owner: meta.uid() });
+        return Some(PreloadObstacle::SetUser { owner: meta.uid() });
     }
-    // Without the group's right to execute the bit means something else.
+    // Without the group-execute permission, the set-group-ID bit means something else.
     if meta.mode() & 0o2010 == 0o2010 && meta.gid() != group {
-        return Some(Why::SetGroup { group: meta.gid() });
+        return Some(PreloadObstacle::SetGroup { group: meta.gid() });
     }
-    // Who is root has them anyway, and the loader sees no gain.
+    // Root has the capabilities anyway, so the loader does not enter secure mode.
     let mut value = [0; 64];
     let named = rustix::fs::getxattr(path, "security.capability", &mut value);
-    (user != 0 && named.is_ok_and(|len| len > 0)).then_some(Why::Capabilities)
+    (user != 0 && named.is_ok_and(|len| len > 0)).then_some(PreloadObstacle::Capabilities)
 }
 
-/// The loader that a 64-bit ELF file asks for.
+/// The program interpreter (loader) that a 64-bit ELF file requests.
 fn loader(file: &File, start: &[u8]) -> io::Result<Option<String>> {
     let damaged = || io::Error::from(io::ErrorKind::InvalidData);
     let table = word(start, 32, 8).ok_or_else(damaged)?;
@@ -295,7 +298,7 @@ fn word(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     Some(digits.fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// Fills `bytes` from there on; how many there were.
+/// Fills `bytes` from offset `at`; returns how many bytes were read.
 fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < bytes.len() {
@@ -313,7 +316,7 @@ fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// An ELF file of one program header, as `change` leaves it.
+    /// An ELF file with one program header, modified by `change`.
     fn elf(loader: Option<&str>, change: impl FnOnce(&mut Vec<u8>)) -> tempfile::TempPath {
         let mut bytes = vec![0; 512];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -334,30 +337,33 @@ mod tests {
     const GLIBC: Option<&str> = Some("/lib64/ld-linux-x86-64.so.2");
 
     #[test]
-    fn what_the_loader_would_not_preload_into_is_told_by_its_header() {
+    fn headers_show_what_the_loader_would_not_preload_into() {
         let why = |file: &Path| examine(file).err().map(|refused| refused.why);
         assert_eq!(why(&elf(GLIBC, |_| {})), None);
-        assert_eq!(why(&elf(None, |_| {})), Some(Why::Static));
+        assert_eq!(why(&elf(None, |_| {})), Some(PreloadObstacle::Static));
         assert_eq!(
             why(&elf(GLIBC, |bytes| bytes[4] = 1)),
-            Some(Why::ThirtyTwoBits)
+            Some(PreloadObstacle::ThirtyTwoBits)
         );
         assert_eq!(
             why(&elf(GLIBC, |bytes| bytes[18] = 183)),
-            Some(Why::Machine { number: 183 })
+            Some(PreloadObstacle::Machine { number: 183 })
         );
         let loader = "/lib/ld-musl-x86_64.so.1";
         assert_eq!(
             why(&elf(Some(loader), |_| {})),
-            Some(Why::Musl {
+            Some(PreloadObstacle::Musl {
                 loader: loader.to_owned()
             })
         );
-        assert_eq!(why(&elf(GLIBC, |bytes| bytes[0] = b'X')), Some(Why::NotElf));
+        assert_eq!(
+            why(&elf(GLIBC, |bytes| bytes[0] = b'X')),
+            Some(PreloadObstacle::NotElf)
+        );
     }
 
     #[test]
-    fn headers_that_lead_nowhere_are_left_to_the_system() {
+    fn damaged_headers_are_left_to_the_system() {
         for (at, value) in [(39, 0x7f), (32, 0xff), (57, 0xff)] {
             let file = elf(GLIBC, |bytes| {
                 bytes[64] = 1;
@@ -371,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_as_governable_as_what_runs_it() {
+    fn a_script_is_as_governable_as_its_interpreter() {
         let inner = elf(None, |_| {});
         let script = tempfile::NamedTempFile::new().unwrap();
         for (line, file) in [
@@ -380,16 +386,22 @@ mod tests {
         ] {
             fs::write(script.path(), line).unwrap();
             let refused = examine(script.path()).unwrap_err();
-            assert_eq!((refused.file, refused.why), (file, Why::Static));
+            assert_eq!((refused.file, refused.why), (file, PreloadObstacle::Static));
         }
         fs::write(script.path(), "#!/bin/sh\n").unwrap();
         assert_eq!(examine(script.path()), Ok(()));
         fs::write(script.path(), "#!/usr/bin/env sh\n").unwrap();
         assert_eq!(examine(script.path()), Ok(()));
         fs::write(script.path(), "#!\n").unwrap();
-        assert_eq!(examine(script.path()).unwrap_err().why, Why::NotElf);
-        // One that names itself.
+        assert_eq!(
+            examine(script.path()).unwrap_err().why,
+            PreloadObstacle::NotElf
+        );
+        // A script that names itself.
         fs::write(script.path(), format!("#!{}\n", script.path().display())).unwrap();
-        assert_eq!(examine(script.path()).unwrap_err().why, Why::TooDeep);
+        assert_eq!(
+            examine(script.path()).unwrap_err().why,
+            PreloadObstacle::TooDeep
+        );
     }
 }

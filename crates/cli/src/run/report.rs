@@ -1,5 +1,5 @@
-//! What a run came to: one screen of 80 columns and 24 lines, from the ledgers
-//! of its processes, however they ended.
+//! End-of-run report: one screen of 80 columns and 24 lines, from the ledgers of the run's
+//! processes, however they ended.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -14,39 +14,39 @@ use serde::Serialize;
 use crate::ledgers;
 use crate::terminal::{Paint, bytes, clipped, count, duration, wrapped};
 
-/// Rows of the two tables. With their heads, and eight lines around them, they
-/// fill a screen of 24.
+/// Rows of the two tables. With their headers and the eight lines around them they fill a
+/// screen of 24 lines.
 const DEVICE_ROWS: usize = 4;
 const TENANT_ROWS: usize = 8;
 const WIDTH: usize = 80;
 
-/// A run that has ended.
+/// The result of a run that has ended.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct RunReport {
     program: String,
     run: NonZeroU64,
-    /// Its exit status, if it ended by itself.
+    /// Its exit status, if it exited.
     status: Option<i32>,
     /// The signal that ended it.
     signal: Option<i32>,
     seconds: f64,
     processes: Vec<LedgerSnapshot>,
-    /// Why ledgers of the folder could not be read.
+    /// Why some ledgers of the folder could not be read.
     unreadable: Vec<String>,
 }
 
-impl Report {
+impl RunReport {
     pub(crate) fn of(
         folder: &Folder,
         run: NonZeroU64,
         program: &Path,
         status: ExitStatus,
         took: Duration,
-    ) -> Report {
+    ) -> RunReport {
         let of_run = |snapshot: &LedgerSnapshot| snapshot.run == Some(run);
         let (processes, unreadable) = ledgers::gather(folder, of_run)
             .unwrap_or_else(|error| (Vec::new(), vec![error.to_string()]));
-        Report {
+        RunReport {
             program: program.display().to_string(),
             run,
             status: status.code(),
@@ -115,7 +115,7 @@ impl Report {
         lines
     }
 
-    /// The last request that was not met.
+    /// The last memory request that was refused or could not be served.
     fn trouble(&self) -> Option<String> {
         let is_trouble = |kind| {
             matches!(
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    fn report(tenants: usize) -> Report {
+    fn report(tenants: usize) -> RunReport {
         let ledger = Ledger::in_memory();
         for ordinal in 0..8 {
             let device = LedgerDevice::new(ordinal);
@@ -179,7 +179,7 @@ mod tests {
             }
             ledger.set(device, Gauge::Pooled, 3 << 40);
         }
-        Report {
+        RunReport {
             program: "/opt/a/".to_owned() + &"name".repeat(40),
             run: NonZeroU64::MIN,
             status: None,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_fits_a_screen_whatever_there_is_to_say() {
+    fn a_report_fits_a_screen_whatever_happened() {
         let lines = report(40).lines();
         let text = lines.join("\n");
         assert!(lines.len() <= 24, "{text}");
@@ -211,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_device_memory_says_so() {
-        let report = Report {
+    fn a_run_without_device_memory_is_reported_as_one() {
+        let report = RunReport {
             processes: Vec::new(),
             unreadable: Vec::new(),
             ..report(0)

@@ -1,48 +1,48 @@
-//! What can be installed: bundles of packages, and their versions.
+//! Bundles of packages that can be installed, with their versions.
 //!
-//! Invariant: every package that is asked for has one exact version. Those that
-//! requirements.txt of the checkout names have its version and hashes, and are installed with
-//! all that they depend on by these; of others what they depend on is pip's choice.
+//! Invariant: every requested package has one exact version. Packages that the checkout's
+//! requirements.txt names have its version and hashes, and so do their dependencies; pip
+//! resolves the dependencies of the others.
 
 use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-/// The versions and hashes that the tests run with.
+/// The versions and hashes that the tests use.
 const REQUIREMENTS: &str = include_str!("../../../../requirements.txt");
 
-/// The newest of JAX that every Python from 3.11 on can have.
+/// The newest JAX that supports every Python from 3.11 on.
 const JAX: &str = "0.10.2";
 
-/// A bundle by its name.
+/// A bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Bundle {
-    /// NVIDIA's run-time compiler with its headers: compiles CUDA C++
+    /// NVIDIA's runtime compiler with its headers: compiles CUDA C++
     Nvrtc,
-    /// Hugging Face: models' definitions, weights, tokenizers, the hub
+    /// Hugging Face: model definitions, weights, tokenizers, the hub
     Hf,
-    /// Files of quantised models
+    /// Quantised model files (GGUF)
     Gguf,
-    /// JAX with CUDA as fits this machine's driver
+    /// JAX with the CUDA version that this machine's driver supports
     Jax,
-    /// All that the tests need, as in a checkout's build/venv
+    /// Everything the tests need, as in a checkout's build/venv
     Dev,
 }
 
 /// One package, pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pin {
-    /// As a package index knows it.
+    /// Its name in the package index.
     pub(super) name: String,
-    /// Of it, what else is wanted: `[cuda13]`, or nothing.
+    /// Its extras: `[cuda13]`, or nothing.
     extra: String,
     pub(super) version: String,
-    /// SHA-256 of each wheel that is taken; none if any is.
+    /// SHA-256 of each accepted wheel; empty if any is accepted.
     hashes: Vec<String>,
 }
 
 impl Pin {
-    /// As pip takes it, without hashes.
+    /// As a pip requirement, without hashes.
     pub(super) fn requirement(&self) -> String {
         format!("{}{}=={}", self.name, self.extra, self.version)
     }
@@ -67,21 +67,21 @@ impl Bundle {
         }
     }
 
-    /// What it is for.
+    /// A one-line description.
     pub(super) fn purpose(self) -> &'static str {
         match self {
-            Self::Nvrtc => "NVIDIA's run-time compiler and CUDA's headers, for CUDA C++",
-            Self::Hf => "Hugging Face: models' definitions, weights, tokenizers, hub",
-            Self::Gguf => "files of quantised models, and what reads them",
-            Self::Jax => "JAX with CUDA as fits the driver",
-            Self::Dev => "all that the tests need",
+            Self::Nvrtc => "NVIDIA's runtime compiler and CUDA headers, for CUDA C++",
+            Self::Hf => "Hugging Face: model definitions, weights, tokenizers, hub",
+            Self::Gguf => "quantised model files (GGUF), with a reader for them",
+            Self::Jax => "JAX with the CUDA version that fits the driver",
+            Self::Dev => "everything the tests need",
         }
     }
 
-    /// Its packages, with a driver of this version, if there is one.
+    /// Its packages, for a driver of this version, if there is a driver.
     ///
     /// # Errors
-    /// If nothing fits the driver.
+    /// If nothing supports the driver.
     pub(super) fn pins(self, driver: Option<(u32, u32)>) -> Result<Vec<Pin>> {
         let exact = |pins: &[(&str, &str, &str)]| {
             let pin = |(name, extra, version): &(&str, &str, &str)| Pin {
@@ -119,27 +119,28 @@ impl Bundle {
             ]),
             Self::Jax => {
                 let (extra, plugin) = cuda_of_jax(driver)?;
-                // JAX is there without CUDA too. pip installs the plugin behind what that needs.
+                // JAX without CUDA has the same name; pip installs the plugin after its
+                // dependencies.
                 exact(&[("jax", extra, JAX), (plugin, "[with-cuda]", JAX)])
             }
         })
     }
 }
 
-/// What JAX is to bring, and the package by which it has that: CUDA as new as the driver bears.
-/// Without a driver that of the software device's version.
+/// The CUDA extra of JAX, and the package that provides it: the newest CUDA that the driver
+/// supports. Without a driver, the software device's version.
 fn cuda_of_jax(driver: Option<(u32, u32)>) -> Result<(&'static str, &'static str)> {
     match driver {
         None | Some((13.., _)) => Ok(("[cuda13]", "jax-cuda13-plugin")),
         Some((12, _)) => Ok(("[cuda12]", "jax-cuda12-plugin")),
         Some((major, minor)) => bail!(
-            "JAX {JAX} needs a driver for CUDA 12 or 13, and this machine's is for {major}.{minor}\n\
-             try: a newer driver of NVIDIA's (525 or later)"
+            "JAX {JAX} needs a driver for CUDA 12 or 13, but this machine's driver supports {major}.{minor}\n\
+             try: a newer NVIDIA driver (525 or later)"
         ),
     }
 }
 
-/// Those of requirements.txt with these names.
+/// The packages of requirements.txt with these names.
 fn hashed(names: &[&str]) -> Vec<Pin> {
     let mut pins = all_hashed();
     pins.retain(|pin| names.contains(&pin.name.as_str()));
@@ -169,14 +170,14 @@ fn all_hashed() -> Vec<Pin> {
     pins
 }
 
-/// The words behind `pip install` for these, and what pip is to read, if they have hashes.
+/// The arguments of `pip install` for these packages, and pip's stdin if they have hashes.
 pub(super) fn words(pins: &[Pin]) -> (Vec<String>, Option<String>) {
     if pins.iter().any(|pin| pin.hashes.is_empty()) {
         return (pins.iter().map(Pin::requirement).collect(), None);
     }
     let mut text = String::new();
     for pin in pins {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         write!(text, "{}", pin.requirement()).ok();
         for hash in &pin.hashes {
             write!(text, " \\\n    --hash=sha256:{hash}").ok();
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_package_has_one_version_and_those_of_the_tests_their_hashes() {
+    fn every_package_has_one_version_and_those_of_the_tests_have_hashes() {
         for bundle in Bundle::ALL {
             let pins = bundle.pins(None).unwrap();
             assert!(!pins.is_empty());
@@ -210,7 +211,7 @@ mod tests {
                 assert!(pin.hashes.iter().all(is_sha256), "{pin:?}");
             }
         }
-        // None of the names is misspelt.
+        // No name is misspelt.
         assert_eq!(Bundle::Nvrtc.pins(None).unwrap().len(), 4);
         assert_eq!(Bundle::Gguf.pins(None).unwrap().len(), 9);
         let all = REQUIREMENTS.matches("==").count();
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pip_reads_is_what_requirements_txt_says() {
+    fn the_input_of_pip_is_the_text_of_requirements_txt() {
         let (words, text) = words(&all_hashed());
         assert_eq!(words, ["--require-hashes", "-r", "/dev/stdin"]);
         let lines = |text: &str| -> Vec<String> {
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn jax_comes_with_the_cuda_that_the_driver_bears() {
+    fn jax_comes_with_the_cuda_version_that_the_driver_supports() {
         let of = |driver| {
             let pins = Bundle::Jax.pins(driver)?;
             let all: Vec<String> = pins.iter().map(Pin::requirement).collect();

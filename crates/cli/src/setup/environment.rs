@@ -1,8 +1,8 @@
-//! Where bundles go: the active Python environment, or one of our own.
+//! Installation targets: the active Python environment, or one that `fercuda setup` owns.
 //!
 //! Invariant: a folder is ours if it has [`MARKER`], which is written before anything else is
-//! made there; one that is there without is left as it is. While somebody works in one of
-//! ours he holds the marker's lock.
+//! created there; an existing folder without it is not modified. While a process works in one
+//! of ours, it holds a lock on the marker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,60 +20,62 @@ use serde::{Deserialize, Serialize};
 
 use crate::terminal;
 
-/// The file by which a folder is known as ours.
+/// The file that marks a folder as ours.
 pub(super) const MARKER: &str = "fercuda-setup.json";
 
-/// Pythons for which the pinned wheels exist.
+/// Python versions for which the pinned wheels exist.
 const PYTHONS: [&str; 4] = ["3.11", "3.12", "3.13", "3.14"];
 
-/// What a folder of ours says of itself.
+/// Contents of the marker file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Marker {
-    /// What was begun and is not done: `venv`, bundles.
+    /// Parts that were started and are not finished: `venv`, bundles.
     pub(super) unfinished: BTreeSet<String>,
-    /// What was installed, by bundle, as pip was told.
+    /// Installed bundles, with their pip requirements.
     pub(super) bundles: BTreeMap<String, Vec<String>>,
 }
 
-/// Where it goes.
+/// An installation target.
 #[derive(Debug)]
-pub(super) enum Target {
-    /// The user's, who has activated it.
+pub(super) enum InstallTarget {
+    /// The user's environment, which is active.
     Active(PathBuf),
-    /// Ours, or to be.
+    /// Ours; it may not exist yet.
     Own(PathBuf),
 }
 
-/// What is at a place of our own.
+/// State of a target of our own.
 #[derive(Debug)]
-pub(super) enum State {
-    /// Nothing.
+pub(super) enum TargetState {
+    /// It does not exist.
     Absent,
-    /// What we made.
+    /// `fercuda setup` made it.
     Ours(Marker),
 }
 
-impl Target {
-    /// `into` if it is given, else the active environment, else the user's data folder.
-    pub(super) fn choose(into: Option<&Path>) -> Result<Target> {
+impl InstallTarget {
+    /// `into` if given, else the active environment, else the user's data folder.
+    pub(super) fn choose(into: Option<&Path>) -> Result<InstallTarget> {
         if let Some(into) = into {
-            let path = std::path::absolute(into).context("cannot tell where --into is")?;
-            return Ok(Target::Own(path));
+            let path = std::path::absolute(into).context("cannot resolve the path of --into")?;
+            return Ok(InstallTarget::Own(path));
         }
         let active = std::env::var_os("VIRTUAL_ENV").filter(|value| !value.is_empty());
         if let Some(active) = active.map(PathBuf::from) {
             if !active.join("bin/python").exists() {
                 bail!(
                     "VIRTUAL_ENV is {}, which has no bin/python\n\
-                     try: deactivate, or --into a folder that fercuda makes",
+                     try: deactivate, or --into with a folder for fercuda to create",
                     active.display()
                 );
             }
-            return Ok(Target::Active(active));
+            return Ok(InstallTarget::Active(active));
         }
         match of_user() {
-            Some(path) => Ok(Target::Own(path)),
-            None => bail!("there is no folder for data: HOME is not set\ntry: --into FOLDER"),
+            Some(path) => Ok(InstallTarget::Own(path)),
+            None => {
+                bail!("cannot find the user's data folder: HOME is not set\ntry: --into FOLDER")
+            }
         }
     }
 
@@ -87,16 +89,16 @@ impl Target {
         self.path().join("bin/python")
     }
 
-    /// What is there; what is active is not asked whose it is.
+    /// Its state; the owner of an active environment is not checked.
     ///
     /// # Errors
-    /// If it is there and not ours.
-    pub(super) fn state(&self) -> Result<State> {
+    /// If it exists and is not ours.
+    pub(super) fn state(&self) -> Result<TargetState> {
         let Self::Own(path) = self else {
-            return Ok(State::Ours(Marker::default()));
+            return Ok(TargetState::Ours(Marker::default()));
         };
         if fs::symlink_metadata(path).is_err() {
-            return Ok(State::Absent);
+            return Ok(TargetState::Absent);
         }
         let marker = path.join(MARKER);
         let trouble = match check_trusted(&marker) {
@@ -105,7 +107,7 @@ impl Target {
         };
         if let Some(trouble) = trouble {
             bail!(
-                "{} exists, and fercuda setup did not make it for you alone: {trouble}\n\
+                "{} exists, but fercuda setup did not make it for you alone: {trouble}\n\
                  try: --into another folder; to install into an environment of your own, \
                  activate it first",
                 path.display()
@@ -113,10 +115,10 @@ impl Target {
         }
         let text = fs::read_to_string(&marker)
             .with_context(|| format!("cannot read {}", marker.display()))?;
-        Ok(State::Ours(Marker::of(&text)))
+        Ok(TargetState::Ours(Marker::of(&text)))
     }
 
-    /// Which of these packages it has, in which version. None has the one that is not there.
+    /// The installed versions of these packages. A package that is missing has no entry.
     pub(super) fn versions(&self, names: &[&str]) -> Result<BTreeMap<String, String>> {
         const ASK: &str = "\
 import json, sys
@@ -127,17 +129,17 @@ for name in sys.argv[1:]:
         version = metadata.version(name)
     except Exception:
         continue
-    # Who was interrupted may have left a folder that does not say it.
+    # An interrupted pip may have left a folder without a name or version.
     if version:
         found[name] = version
 print(json.dumps(found))";
         let python = self.python();
         if !python.exists() {
-            // Nothing that makes an environment replaces such a link.
+            // Creating a virtual environment does not replace such a link.
             if python.is_symlink() {
                 bail!(
-                    "{} leads to a Python that is not there any more\n\
-                     try: rm -r {}; then the same command again, which makes it anew",
+                    "{} is a link to a Python that no longer exists\n\
+                     try: rm -r {}; then the same command again, which creates it again",
                     python.display(),
                     self.path().display()
                 );
@@ -152,16 +154,16 @@ print(json.dumps(found))";
             .with_context(|| format!("cannot start {}", python.display()))?;
         let said = String::from_utf8_lossy(&asked.stderr);
         if !asked.status.success() {
-            // One that was half made is made again.
-            if let Ok(State::Ours(marker)) = self.state()
+            // A half-made environment is made again.
+            if let Ok(TargetState::Ours(marker)) = self.state()
                 && !marker.unfinished.is_empty()
             {
                 return Ok(BTreeMap::new());
             }
             bail!(
-                "{} does not say what it has: {}\ntry: --into another folder",
+                "{} failed to list its packages: {}\ntry: --into another folder",
                 python.display(),
-                said.lines().last().unwrap_or("it gave no reason")
+                said.lines().last().unwrap_or("no error message")
             );
         }
         serde_json::from_slice(&asked.stdout).context("its list of packages cannot be read")
@@ -169,7 +171,7 @@ print(json.dumps(found))";
 }
 
 impl Marker {
-    /// One that was cut short says that something is unfinished.
+    /// A truncated marker means that something is unfinished.
     fn of(text: &str) -> Marker {
         serde_json::from_str(text).unwrap_or_else(|_| Marker {
             unfinished: BTreeSet::from(["venv".to_owned()]),
@@ -178,22 +180,22 @@ impl Marker {
     }
 }
 
-/// A place of our own at which we work alone.
+/// A target of our own that this process alone works on.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct LockedTarget {
     file: File,
     pub(super) marker: Marker,
 }
 
-impl Work {
-    /// Begins or goes on: makes the folder with its marker, unless it is there.
-    pub(super) fn begin(path: &Path) -> Result<Work> {
+impl LockedTarget {
+    /// Begins or goes on: makes the folder with its marker, unless it exists.
+    pub(super) fn begin(path: &Path) -> Result<LockedTarget> {
         let marker = path.join(MARKER);
         if let Some(parent) = path.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
             made.with_context(|| format!("cannot make {}", parent.display()))?;
         }
-        // Whoever makes it knows that nobody else has.
+        // Whichever process creates the folder knows that no other did.
         let is_new = match DirBuilder::new().mode(0o755).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
@@ -221,14 +223,14 @@ impl Work {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => bail!(
-                "another fercuda setup is at work in {}\ntry: again when it is done",
+                "another fercuda setup is running in {}\ntry: again when it has finished",
                 path.display()
             ),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot lock {}", marker.display()));
             }
         }
-        let mut work = Work {
+        let mut work = LockedTarget {
             file,
             marker: Marker::default(),
         };
@@ -236,14 +238,14 @@ impl Work {
             work.note("venv", true)?;
         } else {
             let mut text = String::new();
-            // What is no text is a marker that was cut short.
+            // A marker that is not UTF-8 was truncated.
             work.file.read_to_string(&mut text).ok();
             work.marker = Marker::of(&text);
         }
         Ok(work)
     }
 
-    /// Writes that something was begun, or is done.
+    /// Records that a part was started, or is finished.
     pub(super) fn note(&mut self, part: &str, is_unfinished: bool) -> Result<()> {
         match is_unfinished {
             true => self.marker.unfinished.insert(part.to_owned()),
@@ -259,7 +261,7 @@ impl Work {
     }
 }
 
-/// A Python that the pinned wheels exist for, by its name in `PATH`.
+/// A Python that the pinned wheels support, by its name in `PATH`.
 pub(super) fn python() -> Result<OsString> {
     let mut tried = Vec::new();
     let others = PYTHONS
@@ -307,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_that_was_cut_short_is_ours_and_unfinished() {
+    fn a_truncated_marker_is_ours_and_unfinished() {
         let whole = Marker {
             unfinished: BTreeSet::from(["hf".to_owned()]),
             bundles: BTreeMap::from([("gguf".to_owned(), vec!["gguf==1".to_owned()])]),
@@ -321,27 +323,27 @@ mod tests {
     }
 
     #[test]
-    fn one_works_in_a_folder_at_a_time_and_the_next_goes_on() {
+    fn one_process_works_in_a_folder_at_a_time_and_the_next_resumes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/venv");
-        let target = Target::Own(path.clone());
-        assert!(matches!(target.state().unwrap(), State::Absent));
-        let mut work = Work::begin(&path).unwrap();
+        let target = InstallTarget::Own(path.clone());
+        assert!(matches!(target.state().unwrap(), TargetState::Absent));
+        let mut work = LockedTarget::begin(&path).unwrap();
         let unfinished = |marker: &Marker| marker.unfinished.iter().cloned().collect::<Vec<_>>();
         assert_eq!(unfinished(&work.marker), ["venv"]);
-        let busy = Work::begin(&path).unwrap_err().to_string();
+        let busy = LockedTarget::begin(&path).unwrap_err().to_string();
         assert!(busy.contains("another fercuda setup"), "{busy}");
         work.marker.bundles.insert("hf".to_owned(), Vec::new());
         work.note("venv", false).unwrap();
         work.note("hf", true).unwrap();
         drop(work);
-        let State::Ours(marker) = target.state().unwrap() else {
+        let TargetState::Ours(marker) = target.state().unwrap() else {
             panic!("not ours");
         };
         assert_eq!(unfinished(&marker), ["hf"]);
-        let mut work = Work::begin(&path).unwrap();
+        let mut work = LockedTarget::begin(&path).unwrap();
         assert_eq!(work.marker, marker);
-        // That another one is done says nothing of the first.
+        // Finishing another bundle does not finish the first.
         work.note("gguf", true).unwrap();
         work.note("gguf", false).unwrap();
         assert_eq!(unfinished(&work.marker), ["hf"]);
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_did_not_make_is_refused_and_left() {
+    fn a_folder_that_setup_did_not_make_is_refused_and_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         for (name, is_folder) in [("folder", true), ("file", false)] {
             let path = folder.path().join(name);
@@ -359,13 +361,20 @@ mod tests {
             } else {
                 fs::write(&path, "mine").unwrap();
             }
-            let refused = Target::Own(path.clone()).state().unwrap_err().to_string();
+            let refused = InstallTarget::Own(path.clone())
+                .state()
+                .unwrap_err()
+                .to_string();
             assert!(refused.contains("\ntry: --into"), "{refused}");
-            // Nor between the look and the work.
-            assert!(Work::begin(&path).is_err());
+            // Nor if it appears between the check and the work.
+            assert!(LockedTarget::begin(&path).is_err());
             assert!(!path.join(MARKER).exists());
         }
         std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
-        assert!(Target::Own(folder.path().join("link")).state().is_err());
+        assert!(
+            InstallTarget::Own(folder.path().join("link"))
+                .state()
+                .is_err()
+        );
     }
 }

@@ -1,9 +1,10 @@
-//! `fercuda setup`: installs optional parts, which are Python packages, by pip.
+//! `fercuda setup`: installs optional parts, which are Python packages, with pip.
 //!
-//! Invariants: what is run is printed first, and nothing else is run; nothing is asked. Nothing
-//! is installed but into the environment that the user has activated or a folder that this
-//! command made. NVIDIA's files come from their package index, by the user's command.
-//! Elsewhere: packages and versions (`bundles`), places and whose they are (`environment`).
+//! Invariants: commands are printed before they run, and nothing else is run; there are no
+//! prompts. Packages are installed only into the environment that the user has activated or
+//! into a folder that this command made. NVIDIA's files come from the package index, at the
+//! user's command.
+//! Elsewhere: packages and versions (`bundles`), targets and their owners (`environment`).
 
 mod bundles;
 mod environment;
@@ -24,32 +25,32 @@ use serde::Serialize;
 use crate::out::say;
 use crate::terminal::{self, Paint};
 use bundles::{Bundle, Pin, words};
-use environment::{Marker, State, Target, Work, python};
+use environment::{InstallTarget, LockedTarget, Marker, TargetState, python};
 
-/// Lines of pip's that are repeated when it fails.
+/// Lines of pip's output that are repeated in an error.
 const LAST_LINES: usize = 6;
 
 /// Installs optional parts: compilers and Python packages, pinned.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Bundles:
-  nvrtc  NVIDIA's run-time compiler and CUDA's headers, for CUDA C++
+  nvrtc  NVIDIA's runtime compiler and CUDA headers, for CUDA C++
   hf     Hugging Face: transformers, safetensors, tokenizers, huggingface-hub
-  gguf   files of quantised models, and what reads them
-  jax    JAX with CUDA 12 or 13, as fits the driver
-  dev    all that the tests need
-Without one, what there is and what is installed is listed.
+  gguf   quantised model files (GGUF), with a reader for them
+  jax    JAX with CUDA 12 or 13, as the driver supports
+  dev    everything the tests need
+Without a bundle, lists them and what is installed.
 
-Into: the Python environment that is active; else one that this command makes:
+Target: the active Python environment; else one that this command creates:
 fercuda/venv in the user's data folder (XDG_DATA_HOME, else ~/.local/share), or
---into. A folder that exists and that this command did not make is refused and
-left as it is.
+--into. An existing folder that exists and that this command did not create is refused and
+left as it modified.
 
-The commands are printed first, to be copied or run; nothing is asked. Versions
-are exact; nvrtc, gguf and dev are held to SHA-256 sums too. pip's settings say
-where from (PIP_INDEX_URL, PIP_FIND_LINKS, HTTPS_PROXY, pip.conf), not where to
-(PIP_TARGET, PIP_USER). What was interrupted goes on when the command is given
-again. Delete a folder that it made, and all is gone.
+The commands are printed first, to be copied or run; there are no prompts.
+Versions are exact; nvrtc, gguf and dev are also checked by SHA-256. pip's
+settings choose the source (PIP_INDEX_URL, PIP_FIND_LINKS, HTTPS_PROXY,
+pip.conf), not the target (PIP_TARGET, PIP_USER). After an interruption, the
+same command resumes. To uninstall, delete the folder that it created.
 
 Exit status: 0; 1 if something could not be installed; 2 if nothing was tried.
 
@@ -59,16 +60,16 @@ Examples:
   fercuda setup nvrtc gguf
   fercuda setup hf --into ~/fercuda-python")]
 pub(crate) struct Args {
-    /// What to install; none for the list.
+    /// Bundles to install; without one, list them.
     #[arg(value_name = "BUNDLE", hide_possible_values = true)]
     bundles: Vec<Bundle>,
     /// List the bundles, and what is installed of them.
     #[arg(long)]
     list: bool,
-    /// Print the commands and run none.
+    /// Print the commands without running them.
     #[arg(long, conflicts_with = "list")]
     print_only: bool,
-    /// Make or use an environment of fercuda's own here.
+    /// Create or use fercuda's own environment in this folder.
     #[arg(long, value_name = "FOLDER")]
     into: Option<PathBuf>,
     /// Print one JSON object instead of text.
@@ -76,14 +77,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A bundle at a target.
+/// Status of a bundle at a target.
 #[derive(Debug, Serialize)]
-struct Standing {
+struct BundleStatus {
     name: &'static str,
     purpose: &'static str,
-    /// As pip is told; empty if nothing fits this machine, and then why.
+    /// pip requirements; empty if nothing supports this machine, with the reason below.
     packages: Vec<String>,
-    /// Of them, those that are there in another version or not at all.
+    /// The requirements that are missing or installed in another version.
     missing: Vec<String>,
     installed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,32 +94,32 @@ struct Standing {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct SetupReport {
     target: PathBuf,
-    /// Whether the target is the user's active environment, not one of ours.
+    /// Whether the target is the user's active environment.
     active: bool,
     exists: bool,
-    /// What an earlier run did not finish.
+    /// Parts that an earlier run did not finish.
     unfinished: BTreeSet<String>,
-    bundles: Vec<Standing>,
-    /// What is run, or was.
+    bundles: Vec<BundleStatus>,
+    /// Commands to run, or that were run.
     commands: Vec<String>,
     done: bool,
 }
 
 /// One command.
-struct Step {
-    /// What is unfinished until it is done: `venv`, or a bundle.
+struct SetupCommand {
+    /// The part that is unfinished until this is done: `venv`, or a bundle.
     makes: &'static str,
     program: OsString,
     words: Vec<OsString>,
-    /// What it reads.
+    /// Its stdin.
     input: Option<String>,
     packages: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let target = Target::choose(args.into.as_deref())?;
+    let target = InstallTarget::choose(args.into.as_deref())?;
     let state = target.state()?;
     let only_lists = args.list || args.bundles.is_empty();
     let wanted: BTreeSet<Bundle> = match args.bundles[..] {
@@ -140,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!(why);
     }
     let steps = steps(&target, &state, &report)?;
-    report.commands = steps.iter().map(Step::line).collect();
+    report.commands = steps.iter().map(SetupCommand::line).collect();
     if !args.json {
         announce(&report, &target, &state);
     }
@@ -148,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if let Err(error) = carry_out(&target, &steps, args.json) {
             return Ok(crate::report(&error, 1));
         }
-        report = Report {
+        report = SetupReport {
             commands: report.commands,
             ..look(&target, &target.state()?, &wanted)?
         };
@@ -160,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .collect();
         if !missing.is_empty() {
             let error = anyhow!(
-                "pip ended well, and {} is not in {}\ntry: its own output; then the same again",
+                "pip succeeded, but {} is not in {}\ntry: its own output; then the same command again",
                 missing.join(", "),
                 target.path().display()
             );
@@ -176,13 +177,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What there is.
-fn look(target: &Target, state: &State, wanted: &BTreeSet<Bundle>) -> Result<Report> {
+/// Status of the target and of the bundles.
+fn look(
+    target: &InstallTarget,
+    state: &TargetState,
+    wanted: &BTreeSet<Bundle>,
+) -> Result<SetupReport> {
     let driver = || {
         let cuda = Cuda::select(Select::Hardware).ok()?;
         cuda.version().ok()
     };
-    // Only for who wants to know: opening a driver takes its time.
+    // Only if needed: opening a driver takes time.
     let driver = wanted.contains(&Bundle::Jax).then(driver).flatten();
     let pins: Vec<(Bundle, Result<Vec<Pin>>)> =
         wanted.iter().map(|it| (*it, it.pins(driver))).collect();
@@ -197,7 +202,7 @@ fn look(target: &Target, state: &State, wanted: &BTreeSet<Bundle>) -> Result<Rep
             .iter()
             .filter(|pin| has.get(&pin.name) != Some(&pin.version));
         let missing: Vec<String> = missing.map(Pin::requirement).collect();
-        Standing {
+        BundleStatus {
             name: bundle.name(),
             purpose: bundle.purpose(),
             packages: pins.iter().map(Pin::requirement).collect(),
@@ -208,13 +213,13 @@ fn look(target: &Target, state: &State, wanted: &BTreeSet<Bundle>) -> Result<Rep
         }
     };
     let unfinished = match state {
-        State::Ours(Marker { unfinished, .. }) => unfinished.clone(),
-        State::Absent => BTreeSet::new(),
+        TargetState::Ours(Marker { unfinished, .. }) => unfinished.clone(),
+        TargetState::Absent => BTreeSet::new(),
     };
-    Ok(Report {
+    Ok(SetupReport {
         target: target.path().to_owned(),
-        active: matches!(target, Target::Active(_)),
-        exists: matches!(state, State::Ours(_)),
+        active: matches!(target, InstallTarget::Active(_)),
+        exists: matches!(state, TargetState::Ours(_)),
         unfinished,
         bundles: pins.iter().map(standing).collect(),
         commands: Vec::new(),
@@ -222,17 +227,23 @@ fn look(target: &Target, state: &State, wanted: &BTreeSet<Bundle>) -> Result<Rep
     })
 }
 
-/// What is to be run, in this order.
-fn steps(target: &Target, state: &State, report: &Report) -> Result<Vec<Step>> {
+/// The commands to run, in order.
+fn steps(
+    target: &InstallTarget,
+    state: &TargetState,
+    report: &SetupReport,
+) -> Result<Vec<SetupCommand>> {
     let mut steps = Vec::new();
     let is_made = match state {
-        State::Absent => false,
-        State::Ours(marker) => !marker.unfinished.contains("venv") && target.python().exists(),
+        TargetState::Absent => false,
+        TargetState::Ours(marker) => {
+            !marker.unfinished.contains("venv") && target.python().exists()
+        }
     };
-    // -I: what lies in the current folder, or where variables say, is not imported.
+    // -I: modules in the current folder or in PYTHONPATH are not imported.
     if !is_made {
         let words = ["-I", "-m", "venv"].map(OsString::from).into_iter();
-        steps.push(Step {
+        steps.push(SetupCommand {
             makes: "venv",
             program: python()?,
             words: words.chain([target.path().into()]).collect(),
@@ -241,8 +252,8 @@ fn steps(target: &Target, state: &State, report: &Report) -> Result<Vec<Step>> {
         });
     }
     for bundle in report.bundles.iter().filter(|it| !it.installed) {
-        // What pip's variables and files may say of where it installs is said here, which comes
-        // before them; an empty word is none.
+        // These options override the target in pip's variables and files; an empty value
+        // means none.
         let mut prefix = OsString::from("--prefix=");
         prefix.push(target.path());
         let pip = [
@@ -260,7 +271,7 @@ fn steps(target: &Target, state: &State, report: &Report) -> Result<Vec<Step>> {
         ];
         let (more, input) = words(&bundle.pins);
         let pip = pip.map(OsString::from).into_iter().chain([prefix]);
-        steps.push(Step {
+        steps.push(SetupCommand {
             makes: bundle.name,
             program: target.python().into(),
             words: pip.chain(more.into_iter().map(OsString::from)).collect(),
@@ -271,20 +282,20 @@ fn steps(target: &Target, state: &State, report: &Report) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-impl Step {
-    /// As a shell takes it.
+impl SetupCommand {
+    /// The command as shell input.
     fn line(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.words);
         let mut line = words.map(|it| quoted(it)).collect::<Vec<_>>().join(" ");
         if let Some(input) = &self.input {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             write!(line, " <<'END'\n{input}END").ok();
         }
         line
     }
 }
 
-/// A word as a shell reads it.
+/// A word, quoted for a shell.
 fn quoted(word: &OsStr) -> String {
     let word = word.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:+,@%".contains(c);
@@ -294,8 +305,8 @@ fn quoted(word: &OsStr) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn announce(report: &Report, target: &Target, state: &State) {
-    // A comment ends with its line.
+fn announce(report: &SetupReport, target: &InstallTarget, state: &TargetState) {
+    // A newline would end the comment.
     let path = terminal::plain(target.path());
     for bundle in report.bundles.iter().filter(|it| it.installed) {
         say!("# {} is installed in {path}", bundle.name);
@@ -306,26 +317,26 @@ fn announce(report: &Report, target: &Target, state: &State) {
     };
     match (target, state, report.unfinished.iter().find(is_made)) {
         _ if report.commands.is_empty() => {}
-        (Target::Active(_), ..) => say!("# into the active environment {path}"),
-        (_, State::Absent, _) => say!("# into {path}, which is made, with a note what it is"),
-        (_, _, Some(what)) => say!("# into {path}, where {what} was interrupted; it goes on"),
-        _ => say!("# into {path}, which fercuda setup made"),
+        (InstallTarget::Active(_), ..) => say!("# into the active environment {path}"),
+        (_, TargetState::Absent, _) => say!("# into {path}, which is created, with a marker file"),
+        (_, _, Some(what)) => say!("# into {path}, resuming {what}, which was interrupted"),
+        _ => say!("# into {path}, created by fercuda setup"),
     }
     for command in &report.commands {
         say!("{command}");
     }
 }
 
-/// Runs the commands, noting in a folder of our own what is unfinished.
-fn carry_out(target: &Target, steps: &[Step], is_silent: bool) -> Result<()> {
+/// Runs the commands, and records in a folder of our own what is unfinished.
+fn carry_out(target: &InstallTarget, steps: &[SetupCommand], is_silent: bool) -> Result<()> {
     // What is installed is code, so it must not be writable by a group either. The mask can only
     // be read by setting it.
     let others = Mode::WGRP | Mode::WOTH;
     let mask = umask(others);
     umask(mask | others);
     let mut work = match target {
-        Target::Own(path) => Some(Work::begin(path)?),
-        Target::Active(_) => None,
+        InstallTarget::Own(path) => Some(LockedTarget::begin(path)?),
+        InstallTarget::Active(_) => None,
     };
     for step in steps {
         if let Some(work) = &mut work {
@@ -344,8 +355,8 @@ fn carry_out(target: &Target, steps: &[Step], is_silent: bool) -> Result<()> {
     Ok(())
 }
 
-impl Step {
-    /// Runs it; what it says goes to stderr. If it fails its last lines are the error's.
+impl SetupCommand {
+    /// Runs it; its output goes to stderr. On failure its last lines are in the error.
     fn run(&self, is_silent: bool) -> Result<()> {
         let program = Path::new(&self.program).display();
         let mut command = Command::new(&self.program);
@@ -365,7 +376,7 @@ impl Step {
             let out = scope.spawn(move || out.map(|out| pass_on(out, is_silent)));
             let err = scope.spawn(move || err.map(|err| pass_on(err, is_silent)));
             if let (Some(mut input), Some(text)) = (input, &self.input) {
-                // One that does not read it says why.
+                // If the child does not read its stdin, its own output says why.
                 input.write_all(text.as_bytes()).ok();
             }
             let join = |it: std::thread::ScopedJoinHandle<'_, Option<VecDeque<String>>>| {
@@ -375,25 +386,25 @@ impl Step {
         });
         let status = child
             .wait()
-            .with_context(|| format!("{program} got lost"))?;
+            .with_context(|| format!("cannot wait for {program}"))?;
         if status.success() {
             return Ok(());
         }
         let last = if failed.is_empty() { said } else { failed };
         let last: Vec<String> = last.into();
         bail!(
-            "{program} ended with {status}, and said last:\n{}\n{}",
+            "{program} failed with {status}; its last lines:\n{}\n{}",
             last.join("\n"),
             self.advice(&last.join("\n"))
         )
     }
 
-    /// What to try, by what was said.
+    /// A hint for the last lines of output.
     fn advice(&self, said: &str) -> String {
         let says = |words: &[&str]| words.iter().any(|it| said.contains(it));
         if self.makes == "venv" {
             return "try: apt install python3-venv python3-pip (Debian, Ubuntu), or activate an \
-                    environment of your own; then the same command again, which goes on"
+                    environment of your own; then the same command again, which resumes"
                 .to_owned();
         }
         if says(&["No module named pip"]) {
@@ -408,20 +419,21 @@ impl Step {
             );
         }
         if says(&["DO NOT MATCH THE HASHES", "do not match the hashes"]) {
-            return "try: the index that NVIDIA and PyPI publish; what was offered is another \
-                    file than the tests ran with, and was not installed"
+            return "try: the index of NVIDIA or PyPI; the file offered is not the one that the \
+                    tests use, and was not installed"
                 .to_owned();
         }
         if says(&["No space left"]) {
-            return "try: --into a folder with more space; then the same command again".to_owned();
+            return "try: --into with a folder that has more space; then the same command again"
+                .to_owned();
         }
-        "try: whether pip reaches its index (HTTPS_PROXY for a proxy, PIP_INDEX_URL for a \
-         mirror); then the same command again, which goes on"
+        "try: check that pip reaches its index (HTTPS_PROXY for a proxy, PIP_INDEX_URL for a \
+         mirror); then the same command again, which resumes"
             .to_owned()
     }
 }
 
-/// Passes lines on to stderr, and keeps the last.
+/// Copies lines to stderr, and keeps the last ones.
 fn pass_on(from: impl Read, is_silent: bool) -> VecDeque<String> {
     let mut last = VecDeque::new();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
@@ -440,18 +452,18 @@ fn pass_on(from: impl Read, is_silent: bool) -> VecDeque<String> {
     last
 }
 
-fn list(report: &Report) {
+fn list(report: &SetupReport) {
     let paint = Paint::stdout();
     let path = terminal::path(&terminal::plain(&report.target));
-    let whose = match (report.active, report.exists) {
+    let ownership = match (report.active, report.exists) {
         (true, _) => "the active Python environment",
-        (false, true) => "which fercuda setup made",
-        (false, false) => "which fercuda setup would make",
+        (false, true) => "created by fercuda setup",
+        (false, false) => "not created yet",
     };
     say!("{}", paint.strong(&path));
-    say!("  {whose}");
+    say!("  {ownership}");
     for unfinished in &report.unfinished {
-        say!("  {unfinished} was interrupted; the same command again goes on");
+        say!("  {unfinished} was interrupted; the same command again resumes it");
     }
     for bundle in &report.bundles {
         let mark = match (
@@ -474,8 +486,8 @@ fn list(report: &Report) {
     say!("to install: fercuda setup BUNDLE...");
 }
 
-/// How what was installed is used.
-fn conclude(report: &Report, target: &Target) {
+/// Prints how to use what was installed.
+fn conclude(report: &SetupReport, target: &InstallTarget) {
     let names: Vec<&str> = report.bundles.iter().map(|it| it.name).collect();
     let path = target.path();
     say!(
@@ -513,7 +525,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_the_same_to_a_shell() {
+    fn a_printed_command_means_the_same_to_a_shell() {
         for word in [
             "plain",
             "",
@@ -528,7 +540,7 @@ mod tests {
             let output = Command::new("sh").args(["-c", &line]).output().unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
         }
-        let step = Step {
+        let step = SetupCommand {
             makes: "gguf",
             program: "cat".into(),
             words: vec!["/dev/stdin".into()],

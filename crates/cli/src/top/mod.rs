@@ -1,7 +1,7 @@
-//! `fercuda top`: who holds how much device memory now.
+//! `fercuda top`: live display of device memory by process.
 //!
-//! Invariant: processes are only looked at. Elsewhere: what is drawn (`view`),
-//! the terminal (`screen`), plain tables (`ledgers`).
+//! Invariant: processes are only observed. Elsewhere: layout (`view`), the terminal
+//! (`screen`), plain tables (`ledgers`).
 
 mod screen;
 mod view;
@@ -16,20 +16,20 @@ use crate::ledgers;
 use crate::out::{say, write};
 use crate::terminal::{Paint, wrapped};
 
-/// What a process's memory is shown by.
+/// How a process's memory is broken down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum Breakdown {
     /// By the library that allocated it.
     #[default]
     Tenant,
-    /// By the stream that it was allocated in.
+    /// By the stream in which it was allocated.
     Stream,
-    /// By the thread that allocated it, at all devices together.
+    /// By the thread that allocated it, summed over devices.
     Thread,
 }
 
-impl By {
-    fn next(self) -> By {
+impl Breakdown {
+    fn next(self) -> Breakdown {
         match self {
             Self::Tenant => Self::Stream,
             Self::Stream => Self::Thread,
@@ -38,26 +38,27 @@ impl By {
     }
 }
 
-/// Shows every process whose device memory is governed, as it changes.
+/// Monitors the device memory of every governed process.
 #[derive(clap::Args)]
 #[command(after_help = "\
 A process is governed if `fercuda run` started it, or if the hook was preloaded
-into it by hand. Shown are your own, also those in a container that has the same
-folder of ledgers.
+into it by hand. Your own processes are shown, including those in a container
+that shares the folder of ledgers.
 
-Keys: up and down, or k and j, choose a process; v shows its memory by tenant,
-by stream or by thread; p pauses; q, Escape or Ctrl-C ends. Where stdout is no
+Keys: up and down, or k and j, select a process; v switches between tenants,
+streams and threads; p pauses; q, Escape or Ctrl-C quits. If stdout is not a
 terminal, the table is printed once.
 
   LIVE      allocated from the pool and not freed
   POOL      physical memory that the pool has taken from the driver
-  FREE      of it, what is in no live block
-  GOVERNED  what the driver gave by itself, charged: contexts, code, arrays
-A stream has the driver's number, or is a default stream; a thread is numbered
-as it first allocated. ALLOCS are those of who has something live or runs.
+  FREE      the part of POOL that is in no live block
+  GOVERNED  allocated by the driver itself and charged: contexts, code, arrays
+Streams have the driver's number, or are default streams; threads are numbered
+by their first allocation. ALLOCS counts streams and threads that are running or
+still hold memory.
 
-Exit status: 0; 1 if there is no process with this number; 2 if ledgers cannot
-be read at all.
+Exit status: 0; 1 if no governed process has this PID; 2 if no ledger can be
+read.
 
 Examples:
   fercuda top
@@ -67,28 +68,28 @@ Examples:
   fercuda top --json | python3 -m json.tool
   fercuda top --prometheus > /var/lib/node_exporter/fercuda.prom")]
 pub(crate) struct Args {
-    /// Only this process; also if it has ended.
+    /// Show only this process, also if it has ended.
     pid: Option<u64>,
-    /// Show what each process holds by this.
+    /// Break the memory of each process down by this.
     #[arg(long, value_enum, default_value = "tenant", conflicts_with_all = ["json", "prometheus"])]
-    by: By,
-    /// Print one plain table and end.
+    by: Breakdown,
+    /// Print one plain table and exit.
     #[arg(long)]
     once: bool,
-    /// Print the ledgers as a JSON array and end.
+    /// Print the ledgers as a JSON array and exit.
     #[arg(long, conflicts_with_all = ["once", "prometheus"])]
     json: bool,
-    /// Print the figures as Prometheus reads them and end.
+    /// Print the counters in Prometheus's text format and exit.
     #[arg(long, conflicts_with = "once")]
     prometheus: bool,
 }
 
-/// What to do where nothing is governed.
-const NOBODY: &str = "No process is governed now.\ntry: fercuda run -- PROGRAM";
+/// Shown when no process is governed.
+const NO_PROCESS: &str = "No process is governed now.\ntry: fercuda run -- PROGRAM";
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let folder = Folder::from_env()?;
-    // A series goes on when its process ends: `fercuda_up` then says 0.
+    // A time series outlives its process: `fercuda_up` is 0 then.
     let gone_too = args.pid.is_some() || args.prometheus;
     let keep = |process: &LedgerSnapshot| {
         let asked_for = args.pid.is_none_or(|pid| process.pid == pid);
@@ -100,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     {
         bail!(
             "process {pid} is not governed: it has no ledger in {}\n\
-             try: fercuda top --once, which lists those that are",
+             try: fercuda top --once, which lists governed processes",
             folder.path().display()
         );
     }
@@ -116,22 +117,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints all rows, whatever the height.
-fn once(processes: &[LedgerSnapshot], unreadable: &[String], by: By) {
+/// Prints all rows, whatever the height of the terminal.
+fn once(processes: &[LedgerSnapshot], unreadable: &[String], by: Breakdown) {
     let paint = Paint::stdout();
     for error in unreadable {
         eprintln!("{error}");
     }
     if processes.iter().all(|process| process.devices.is_empty()) {
-        say!("{NOBODY}");
+        say!("{NO_PROCESS}");
         return;
     }
     let tables = [
         ledgers::devices(processes, usize::MAX),
         match by {
-            By::Tenant => ledgers::tenants(processes, usize::MAX),
-            By::Stream => ledgers::streams(processes),
-            By::Thread => ledgers::threads(processes),
+            Breakdown::Tenant => ledgers::tenants(processes, usize::MAX),
+            Breakdown::Stream => ledgers::streams(processes),
+            Breakdown::Thread => ledgers::threads(processes),
         },
     ];
     for table in &tables {

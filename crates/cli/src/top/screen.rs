@@ -1,7 +1,7 @@
-//! The terminal while `fercuda top` has it.
+//! Terminal mode of `fercuda top`.
 //!
-//! Invariant: the terminal is as it was when this ends: by a key, an error, a
-//! panic (ratatui's hook) or a signal that asks to end.
+//! Invariant: the terminal is restored on every exit: by a key, an error, a panic (ratatui's
+//! hook) or a termination signal.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::By;
+use super::Breakdown;
 use super::view::View;
 use crate::ledgers;
 use crate::terminal::Paint;
 
 /// How often ledgers are read.
-const EVERY: Duration = Duration::from_secs(1);
-/// How long a signal may wait to be seen.
-const LOOK: Duration = Duration::from_millis(200);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest delay before a signal is noticed.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Draws until a key ends it.
+/// Draws until a key or a signal ends it.
 pub(super) fn show(
     folder: &Folder,
     keep: &dyn Fn(&LedgerSnapshot) -> bool,
-    by: By,
+    by: Breakdown,
 ) -> Result<ExitCode> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
@@ -40,13 +40,13 @@ pub(super) fn show(
     let mut view = View::new(Paint::stdout().has_colour());
     view.by = by;
     let ended = draw(&mut terminal, view, (folder, keep), &signal);
-    // Dropping it shows the cursor again.
+    // Dropping the terminal shows the cursor again.
     drop(terminal);
     ratatui::restore();
     ended?;
     let number = signal.load(Ordering::Relaxed);
     if number != 0 {
-        // Whoever waits for this process is to see what ended it.
+        // The parent process sees which signal ended this one.
         signal_hook::low_level::emulate_default_handler(number as i32)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -62,7 +62,7 @@ fn draw(
     let mut changed = true;
     while signal.load(Ordering::Relaxed) == 0 {
         let now = Instant::now();
-        let due = read_at.is_none_or(|at| now.duration_since(at) >= EVERY);
+        let due = read_at.is_none_or(|at| now.duration_since(at) >= REFRESH_INTERVAL);
         if due && !view.paused {
             let (processes, unreadable) = ledgers::gather(folder, keep)?;
             let passed = read_at.map(|at| now.duration_since(at));
@@ -72,11 +72,11 @@ fn draw(
         if changed || due {
             terminal.draw(|frame| view.draw(frame))?;
         }
-        changed = event::poll(LOOK)?;
+        changed = event::poll(POLL_INTERVAL)?;
         if !changed {
             continue;
         }
-        // A change of size needs no answer but to draw again.
+        // A resize only needs another draw.
         if let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
         {

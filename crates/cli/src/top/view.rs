@@ -1,10 +1,9 @@
-//! What `fercuda top` draws, for any size of terminal.
+//! Layout of the `fercuda top` screen, for any size of terminal.
 //!
-//! Made of lines: the heads, the processes, then what is known of the chosen
-//! one. What does not fit is left out from the least important up; a table
-//! loses columns from the right.
+//! Consists of lines: the header, the processes, then details of the selected process. What
+//! does not fit is omitted, the least important first; a table loses columns from the right.
 //!
-//! Invariant: drawing depends on the view and the size alone.
+//! Invariant: the drawing depends only on the view and the size.
 
 use std::time::Duration;
 
@@ -13,34 +12,34 @@ use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::By;
+use super::Breakdown;
 use crate::ledgers;
 use crate::terminal::{bytes, clipped, count};
 
 /// Everything that is shown.
 pub(super) struct View {
     processes: Vec<LedgerSnapshot>,
-    /// The reading before, and how long ago it was.
+    /// The previous reading, and how long ago it was taken.
     before: Option<(Vec<LedgerSnapshot>, Duration)>,
     unreadable: usize,
-    /// The chosen row's process and device.
+    /// Process and device of the selected row.
     chosen: Option<(u64, u32)>,
     pub(super) paused: bool,
-    /// What the chosen process's memory is shown by.
-    pub(super) by: By,
+    /// Breakdown of the selected process's memory.
+    pub(super) by: Breakdown,
     colour: bool,
 }
 
 /// A stream or a thread.
-struct Holder {
+struct MemoryHolder {
     name: String,
     live_bytes: u64,
     allocs: u64,
-    /// Allocations at the reading before, and how long ago that was.
+    /// Allocations at the previous reading, and how long ago it was taken.
     before: Option<(u64, Duration)>,
 }
 
-/// A column of a table: its head, its width with the blank before it.
+/// A column of a table: its header, and its width including the leading blank.
 type Column = (&'static str, usize);
 
 const PROCESSES: [Column; 7] = [
@@ -60,11 +59,11 @@ const TENANTS: [Column; 6] = [
     ("ALLOC/S", 9),
     ("LIMIT", 10),
 ];
-/// Of streams and of threads.
+/// Columns of streams and of threads.
 const HOLDERS: [Column; 3] = [("LIVE", 10), ("ALLOCS", 10), ("ALLOC/S", 9)];
-/// Screens lower than this show what matters most.
+/// Screens with fewer rows show only what matters most.
 const SHORT: usize = 16;
-/// The first column of both takes what is left, but not less.
+/// The first column takes the remaining width, but at least this.
 const NAME: usize = 12;
 
 impl View {
@@ -75,26 +74,26 @@ impl View {
             unreadable: 0,
             chosen: None,
             paused: false,
-            by: By::default(),
+            by: Breakdown::default(),
             colour,
         }
     }
 
-    /// Takes a new reading, `passed` after the last.
+    /// Takes a new reading, `passed` after the last one.
     pub(super) fn update(
         &mut self,
         mut processes: Vec<LedgerSnapshot>,
         unreadable: usize,
         passed: Option<Duration>,
     ) {
-        // So that rows keep their place.
+        // Keeps the order of rows stable.
         processes.sort_by_key(|process| (process.begun_at_unix_ns, process.pid));
         let before = std::mem::replace(&mut self.processes, processes);
         self.before = passed.map(|passed| (before, passed));
         self.unreadable = unreadable;
     }
 
-    /// Chooses the row that is so many below.
+    /// Moves the selection by `step` rows.
     pub(super) fn choose(&mut self, step: isize) {
         let rows = self.rows();
         let now = self.place(&rows);
@@ -136,22 +135,26 @@ impl View {
         let mut lines = vec![self.head(width)];
         let Some((process, device)) = rows.get(self.place(&rows)).copied() else {
             lines.push(Line::default());
-            lines.extend(super::NOBODY.lines().map(|line| Line::raw(line.to_owned())));
+            lines.extend(
+                super::NO_PROCESS
+                    .lines()
+                    .map(|line| Line::raw(line.to_owned())),
+            );
             lines.truncate(height);
             return lines;
         };
-        // What the chosen process needs at least: its map and two tenants.
+        // The selected process needs at least its map and two tenants.
         let most = rows.len().min((height / 4).max(1));
         lines.extend(self.process_table(&rows, width, most));
         lines.extend(self.map(device, width, if height < SHORT { 1 } else { 2 }));
         let room = |lines: &[Line<'_>]| height.saturating_sub(lines.len());
         let parts = match self.by {
-            By::Tenant => self.tenant_table(process, device, width),
-            By::Stream => self.stream_table(process, device, width),
-            By::Thread => self.thread_table(process, width),
+            Breakdown::Tenant => self.tenant_table(process, device, width),
+            Breakdown::Stream => self.stream_table(process, device, width),
+            Breakdown::Thread => self.thread_table(process, width),
         };
         let tail = self.tail(process, device, width);
-        // They come first; where there is height, the tail has a third.
+        // Details come first; where there is height, the tail gets a third.
         let left = room(&lines);
         let for_tail = if height < SHORT { 0 } else { left / 3 };
         let for_parts = parts.len().min(left - for_tail.min(tail.len()));
@@ -190,7 +193,7 @@ impl View {
         most: usize,
     ) -> Vec<Line<'static>> {
         let place = self.place(rows);
-        // The chosen row is always among those shown.
+        // The selected row is always visible.
         let first = (place + 1).saturating_sub(most);
         let mut lines = vec![self.table_head("PROCESS", &PROCESSES, width)];
         for (at, (process, device)) in rows.iter().enumerate().skip(first).take(most) {
@@ -214,9 +217,9 @@ impl View {
         lines
     }
 
-    /// The pool as a bar, what its parts are, and how fast it changes.
+    /// The pool as a bar, its parts, and its rate of change.
     fn map(&self, device: &DeviceSnapshot, width: usize, legends: usize) -> Vec<Line<'static>> {
-        // The scale is the limit, or the memory of the device, or the pool.
+        // The scale is the limit, else the memory of the device, else the pool.
         let parts = [
             ("live", device.live_bytes, '#', Color::Green),
             ("free", device.free_bytes(), '-', Color::Blue),
@@ -236,8 +239,8 @@ impl View {
         let (mut sum, mut drawn) = (0_u64, 0);
         for (_, part, sign, colour) in parts {
             sum = sum.saturating_add(part);
-            // Rounded as sums, so that parts do not add up beyond the whole;
-            // what is there at all has a sign if there is room.
+            // Rounded as running sums, so that the parts do not exceed the whole; a non-zero
+            // part gets at least one character if there is room.
             let end = (u128::from(sum) * room as u128 / u128::from(scale)) as usize;
             let least = drawn + usize::from(part > 0);
             let end = end.max(least).min(room);
@@ -311,7 +314,7 @@ impl View {
                 };
                 Some((streams.find(same)?.allocs, passed))
             });
-            Holder {
+            MemoryHolder {
                 name: ledgers::stream(it.stream),
                 live_bytes: it.live_bytes,
                 allocs: it.allocs,
@@ -328,7 +331,7 @@ impl View {
                 let same = threads.find(|before| before.thread == it.thread)?;
                 Some((same.allocs, passed))
             });
-            Holder {
+            MemoryHolder {
                 name: ledgers::thread(it),
                 live_bytes: it.live_bytes,
                 allocs: it.allocs,
@@ -338,8 +341,13 @@ impl View {
         self.holder_table("THREAD", rows.collect(), width)
     }
 
-    /// Streams or threads, those with most live first.
-    fn holder_table(&self, noun: &str, mut rows: Vec<Holder>, width: usize) -> Vec<Line<'static>> {
+    /// Streams or threads, most live memory first.
+    fn holder_table(
+        &self,
+        noun: &str,
+        mut rows: Vec<MemoryHolder>,
+        width: usize,
+    ) -> Vec<Line<'static>> {
         rows.sort_by_key(|row| std::cmp::Reverse(row.live_bytes));
         let mut lines = vec![self.table_head(noun, &HOLDERS, width)];
         for row in rows {
@@ -356,7 +364,7 @@ impl View {
         lines
     }
 
-    /// Rates, streams and events, the most telling first.
+    /// Rates, streams and events, the most important first.
     fn tail(
         &self,
         process: &LedgerSnapshot,
@@ -383,7 +391,7 @@ impl View {
             bytes(device.ungoverned_bytes),
             count(ledgers::fallbacks(one) as usize, "allocation"),
             if process.racing {
-                "; figures are changing"
+                "; counters are changing"
             } else {
                 ""
             },
@@ -392,7 +400,7 @@ impl View {
             texts.push(format!("events: {events}"));
         }
         let streams = streams(process, device);
-        if self.by == By::Tenant && !streams.is_empty() {
+        if self.by == Breakdown::Tenant && !streams.is_empty() {
             texts.push(format!("streams: {streams}"));
         }
         let events = process.events.iter().rev();
@@ -405,7 +413,7 @@ impl View {
         texts.into_iter().map(line).collect()
     }
 
-    /// The same process at the reading before, and how long ago that was.
+    /// The same process at the previous reading, and how long ago that was.
     fn earlier(&self, process: &LedgerSnapshot) -> Option<(&LedgerSnapshot, Duration)> {
         let (before, passed) = self.before.as_ref()?;
         let same = |other: &&LedgerSnapshot| {
@@ -436,7 +444,7 @@ impl View {
     }
 }
 
-/// A row of the columns that fit; the name has the rest of the width.
+/// A row with the columns that fit; the name gets the remaining width.
 fn table_row(
     name: impl Fn(usize) -> String,
     cells: &[String],
@@ -457,7 +465,7 @@ fn table_row(
     text
 }
 
-/// Streams of a device, and what is in none.
+/// The streams of a device, and memory that belongs to no stream.
 fn streams_of<'s>(
     process: &'s LedgerSnapshot,
     device: &DeviceSnapshot,
@@ -467,7 +475,7 @@ fn streams_of<'s>(
     process.streams.iter().filter(here)
 }
 
-/// Streams by what is live in them: `7: 1.0 GiB, none: 3.0 MiB`.
+/// Streams by live bytes: `7: 1.0 GiB, none: 3.0 MiB`.
 fn streams(process: &LedgerSnapshot, device: &DeviceSnapshot) -> String {
     let mut streams: Vec<_> = streams_of(process, device).collect();
     streams.sort_by_key(|it| std::cmp::Reverse(it.live_bytes));
@@ -506,7 +514,7 @@ mod tests {
 
     use super::*;
 
-    /// A process as its ledger shows it, with a name, number and age of ours.
+    /// A process as its ledger shows it, with the given name, PID and age.
     fn process(pid: u64, program: &str, change: impl FnOnce(&Ledger)) -> LedgerSnapshot {
         let ledger = Ledger::in_memory();
         change(&ledger);
@@ -584,7 +592,7 @@ mod tests {
         lines.collect()
     }
 
-    /// Holds a screen to its file, or writes it with `FERCUDA_BLESS=1`.
+    /// Compares a screen with its file, or writes the file with `FERCUDA_BLESS=1`.
     #[track_caller]
     fn assert_screen(name: &str, screen: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -603,13 +611,13 @@ mod tests {
     }
 
     #[test]
-    fn streams_and_threads_take_the_tenants_place_when_asked() {
+    fn streams_and_threads_replace_the_tenants_when_requested() {
         let mut view = view();
         view.by = view.by.next();
         assert_screen("80x24-streams.txt", &screen(&view, 80, 24));
         view.by = view.by.next();
         assert_screen("80x24-threads.txt", &screen(&view, 80, 24));
-        assert_eq!(view.by.next(), By::Tenant);
+        assert_eq!(view.by.next(), Breakdown::Tenant);
     }
 
     #[test]
@@ -618,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_process_is_the_one_below_and_stays_chosen() {
+    fn the_selection_moves_down_and_stays_on_its_process() {
         let mut view = view();
         view.paused = true;
         for _ in 0..3 {
@@ -633,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_is_told_with_what_to_do() {
+    fn an_empty_list_says_what_to_do() {
         let text = screen(&View::new(false), 80, 24);
         assert!(text.contains("No process is governed now."), "{text}");
         assert!(text.contains("try: fercuda run -- PROGRAM"), "{text}");
@@ -643,7 +651,7 @@ mod tests {
     fn any_size_draws_and_only_colour_needs_colour() {
         for width in [0, 1, 2, 13, 39, 79, 300] {
             for height in [0, 1, 2, 5, 23, 100] {
-                for by in [By::Tenant, By::Stream, By::Thread] {
+                for by in [Breakdown::Tenant, Breakdown::Stream, Breakdown::Thread] {
                     let mut view = view();
                     view.by = by;
                     screen(&view, width, height);

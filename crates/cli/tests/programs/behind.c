@@ -1,5 +1,5 @@
-/* Preloaded beside the hook: when the program first writes to its standard output, takes BEHIND_MIB of device memory from the
- * driver by a name that nobody would know it by. */
+/* Preloaded beside the hook: when the program first writes to its standard output, allocates BEHIND_MIB of device memory
+ * from the driver under another name, which the hook does not intercept. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ ssize_t write(int file, const void *bytes, size_t count)
 {
     static int taken;
     ssize_t (*next)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
-    /* Only in the governed process, which is told its driver. */
+    /* Only in the governed process, in which FERCUDA_RUN is set. */
     if (file == 1 && getenv("FERCUDA_RUN") && !taken) {
         taken = 1;
         take(getenv("BEHIND_DRIVER"), getenv("BEHIND_MIB"));

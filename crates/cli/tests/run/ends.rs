@@ -1,5 +1,5 @@
-//! How a program ends, and which signals reach it: with a launcher that has
-//! become the program, and with one that stays for the report.
+//! Exit status and signals of a program: with a launcher that has replaced itself (`exec`), and
+//! with one that stays for the report.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,7 +17,7 @@ pub(crate) fn signal(child: &Child, number: i32) {
 const BOTH: [&[&str]; 2] = [&[], &["--report"]];
 
 #[test]
-fn the_programs_status_is_the_commands() {
+fn the_exit_status_is_the_programs() {
     let it = Installed::new();
     for options in BOTH {
         for code in [0, 1, 2, 77, 255] {
@@ -29,7 +29,7 @@ fn the_programs_status_is_the_commands() {
 }
 
 #[test]
-fn a_program_that_a_signal_ends_takes_the_launcher_with_it_by_the_same() {
+fn a_program_ended_by_a_signal_ends_the_launcher_by_the_same_signal() {
     let it = Installed::new();
     for options in BOTH {
         for number in [
@@ -54,8 +54,8 @@ fn a_program_that_a_signal_ends_takes_the_launcher_with_it_by_the_same() {
     }
 }
 
-/// A program that says each signal it gets, in order, and ends with 9 at
-/// SIGALRM. It waits for them, so none can come in between.
+/// A program that prints each signal it gets, in order, and exits with 9 at SIGALRM. It uses
+/// `sigwait`, so none can be lost in between.
 fn listener(it: &Installed) -> String {
     let source = "#include <signal.h>\n#include <stdio.h>\n
         int main(void) {
@@ -99,8 +99,8 @@ fn signals_to_the_launcher_reach_the_program() {
             signal(&child, number);
             assert_eq!(next(), format!("got <{number}>"), "{options:?}");
         }
-        // The launcher has no word for this one, and is ended by it; so the
-        // program is told directly.
+        // The launcher does not handle this signal, and would be ended by it; so the program
+        // gets it directly.
         let pid = match options {
             [] => child.id() as i32,
             _ => child_of(&child),
@@ -119,7 +119,7 @@ fn child_of(child: &Child) -> i32 {
 }
 
 #[test]
-fn a_stop_stops_both_and_a_continue_goes_on() {
+fn a_stop_stops_both_and_a_continue_resumes_both() {
     let it = Installed::new();
     let words = [
         "--report",
@@ -133,7 +133,7 @@ fn a_stop_stops_both_and_a_continue_goes_on() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        // A group of its own: one without a shell above it is not stopped.
+        // Its own process group: a group without a parent shell is not stopped.
         .process_group(0)
         .spawn()
         .unwrap();
@@ -164,10 +164,10 @@ fn a_stop_stops_both_and_a_continue_goes_on() {
 }
 
 #[test]
-fn what_was_ignored_stays_ignored() {
+fn ignored_signals_stay_ignored() {
     let it = Installed::new();
     let fercuda = it.path("fercuda").display().to_string();
-    // As nohup does: the launcher is told to ignore it, and so is the program.
+    // As with nohup: the launcher inherits the ignored signal, and so does the program.
     let outer = format!(
         "trap '' HUP; exec {fercuda} run --report --device soft -- sh -c 'kill -HUP $$ $PPID; echo alive'"
     );
@@ -175,7 +175,7 @@ fn what_was_ignored_stays_ignored() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "alive\n"));
 }
 
-/// A new terminal: its master, and its other side.
+/// A new pseudo-terminal: master and slave.
 pub(crate) fn terminal() -> (File, File) {
     let (mut master, mut slave) = (-1, -1);
     let null = std::ptr::null_mut();
@@ -185,11 +185,11 @@ pub(crate) fn terminal() -> (File, File) {
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
-    // SAFETY: two numbers to be written and a size to be read; the null
-    // pointers ask for nothing.
+    // SAFETY: two numbers to be written and a size to be read; the null pointers omit the
+    // optional arguments.
     let opened = unsafe { libc::openpty(&mut master, &mut slave, null, null.cast(), &size) };
     assert_eq!(opened, 0);
-    // SAFETY: both were opened just now and are nobody else's.
+    // SAFETY: both were opened just now and are owned by nothing else.
     unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) }
 }
 
@@ -216,7 +216,7 @@ fn control_c_at_a_terminal_reaches_the_program_once() {
             });
         }
         let mut child = command.spawn().unwrap();
-        // The other side is closed when the last of them has ended.
+        // The slave is closed when the last of them has ended.
         drop(command);
         let mut said = String::new();
         let mut until = |master: &mut File, word: &str| {
@@ -230,7 +230,7 @@ fn control_c_at_a_terminal_reaches_the_program_once() {
         until(&mut master, "ready");
         master.write_all(b"\x03").unwrap();
         until(&mut master, "got <2>");
-        // Whatever the launcher had to pass on comes before this.
+        // Any signal that the launcher forwards arrives before this one.
         signal(&child, libc::SIGUSR1);
         let said = until(&mut master, "got <10>");
         assert_eq!(said.matches("got <2>").count(), 1, "{said}");

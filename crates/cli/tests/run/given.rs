@@ -1,10 +1,10 @@
-//! What a governed program is given.
+//! Environment of a governed program.
 
 use std::collections::BTreeMap;
 
 use crate::{Installed, ended};
 
-/// What the environment of a program is, with these options and variables.
+/// The environment of a program started with these options and variables.
 fn environment(
     it: &Installed,
     options: &[&str],
@@ -22,7 +22,7 @@ fn environment(
 }
 
 #[test]
-fn a_program_gets_the_hook_the_driver_the_limits_and_what_frameworks_need() {
+fn a_program_gets_the_hook_the_driver_the_limits_and_framework_settings() {
     let it = Installed::new();
     let options = [
         "--limit",
@@ -50,7 +50,7 @@ fn a_program_gets_the_hook_the_driver_the_limits_and_what_frameworks_need() {
     let run: u64 = given["FERCUDA_RUN"].parse().unwrap();
     assert_ne!(run, 0);
     assert_eq!(it.loaded(), 1);
-    // Each run has a number of its own, and all of a run the same.
+    // Each run has its own ID, shared by all its processes.
     let ended = ended(&mut it.run(&[
         "--",
         "sh",
@@ -64,7 +64,7 @@ fn a_program_gets_the_hook_the_driver_the_limits_and_what_frameworks_need() {
 }
 
 #[test]
-fn memory_that_is_to_be_shared_is_in_slabs_and_pytorch_keeps_its_allocator() {
+fn shared_memory_uses_slabs_and_pytorch_keeps_its_allocator() {
     let it = Installed::new();
     let given = environment(&it, &["--ipc"], &[]);
     assert_eq!(given["FERCUDA_BACKING"], "slabs");
@@ -74,7 +74,7 @@ fn memory_that_is_to_be_shared_is_in_slabs_and_pytorch_keeps_its_allocator() {
 }
 
 #[test]
-fn what_the_user_has_set_stays() {
+fn user_settings_are_kept() {
     let it = Installed::new();
     let other = it.compile("other.so", &["-shared", "-fPIC", "-x", "c"], "");
     let other = other.to_str().unwrap();
@@ -92,14 +92,14 @@ fn what_the_user_has_set_stays() {
     assert_eq!(given.get("PYTORCH_CUDA_ALLOC_CONF"), None);
     let hook = it.path("libfercuda_hook.so").display().to_string();
     assert_eq!(given["LD_PRELOAD"], format!("{hook}:{other}"));
-    // An option is nearer than a variable.
+    // An option takes precedence over a variable.
     let given = environment(&it, &["--limit", "1GiB", "--device", "soft"], &variables);
     assert_eq!(given["FERCUDA_LIMIT"], "1GiB");
     assert_eq!(
         given["FERCUDA_DRIVER"],
         it.path("libcuda.so").display().to_string()
     );
-    // A run in a run preloads once.
+    // A nested run preloads the hook once.
     let fercuda = it.path("fercuda").display().to_string();
     let ended = ended(&mut it.run(&["--", &fercuda, "run", "--", "env"]));
     assert!(
@@ -110,7 +110,7 @@ fn what_the_user_has_set_stays() {
 }
 
 #[test]
-fn a_program_without_cuda_runs_untouched_and_nothing_is_said() {
+fn a_program_without_cuda_runs_unchanged_and_nothing_is_printed() {
     let it = Installed::new();
     let script = "read line; echo \"$0 $* $line\"; echo complaint >&2; exit 3";
     let input = it.path("input");
@@ -123,7 +123,7 @@ fn a_program_without_cuda_runs_untouched_and_nothing_is_said() {
 }
 
 #[test]
-fn switched_off_or_ungoverned_it_changes_nothing() {
+fn disabled_or_ungoverned_it_changes_nothing() {
     let it = Installed::new();
     for (options, variables) in [
         (&["--ungoverned"][..], &[][..]),
@@ -143,7 +143,7 @@ fn switched_off_or_ungoverned_it_changes_nothing() {
 }
 
 #[test]
-fn a_trace_goes_where_the_launcher_stands() {
+fn a_trace_path_is_relative_to_the_launchers_folder() {
     let it = Installed::new();
     let words = ["--trace", "trace.csv", "--", "env"];
     let given = ended(it.run(&words).current_dir(it.path("home"))).out;

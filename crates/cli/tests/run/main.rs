@@ -1,8 +1,7 @@
-//! `fercuda run` as a user meets it: what a program is given, how it ends, what
-//! is refused, what is said at the end.
+//! `fercuda run` as a user runs it: environment, exit, refusals, reports.
 //!
-//! A stand-in is preloaded in place of the hook; it says in a file who loaded
-//! it. A process with a ledger is this program again, told so by a variable.
+//! A stub library is preloaded in place of the hook; it records in a file which processes
+//! loaded it. A process with a ledger is this program again, selected by a variable.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod ends;
@@ -25,7 +24,7 @@ struct Installed {
 
 impl Installed {
     fn new() -> Installed {
-        // Where cargo's own files are, so that a link will do for a copy.
+        // On the file system of cargo's own files, so that hard links work.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let it = Installed { folder };
         let built = Path::new(env!("CARGO_BIN_EXE_fercuda"));
@@ -80,7 +79,7 @@ impl Installed {
         path
     }
 
-    /// A program that is linked statically and answers 5.
+    /// A statically linked program that exits with 5.
     fn static_program(&self) -> PathBuf {
         self.compile(
             "static",
@@ -96,8 +95,8 @@ impl Installed {
         command
     }
 
-    /// `fercuda`, with nothing of ours or a framework's in its environment, and no signal
-    /// ignored because the tests run under `nohup` or behind a shell's `&`.
+    /// `fercuda`, without variables of ours or of a framework in its environment, and with no
+    /// signal ignored because the tests run under `nohup` or behind a shell's `&`.
     fn fercuda(&self) -> Command {
         let mut command = Command::new(self.path("fercuda"));
         for (name, _) in std::env::vars_os() {
@@ -126,7 +125,7 @@ impl Installed {
         command
     }
 
-    /// How many processes have loaded the stand-in.
+    /// How many processes have loaded the stub.
     fn loaded(&self) -> usize {
         let text = fs::read_to_string(self.path("loaded")).unwrap_or_default();
         text.lines().count()

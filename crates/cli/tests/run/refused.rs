@@ -1,4 +1,4 @@
-//! What does not start, and how that is said.
+//! Programs and settings that are refused, and their error messages.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +15,7 @@ fn a_static_program_is_refused_with_the_reason_and_runs_ungoverned() {
     assert_contains(
         &refused.err,
         &[
-            &format!("error: {program} cannot be governed: it is statically linked"),
+            &format!("error: cannot govern {program}: it is statically linked"),
             "try: --ungoverned",
         ],
     );
@@ -31,7 +31,7 @@ fn a_static_program_is_refused_with_the_reason_and_runs_ungoverned() {
     assert_contains(
         &refused.err,
         &[&format!(
-            "{script} cannot be governed: it is run by {program}, which is statically"
+            "cannot govern {script}: it is run by {program}, which is statically"
         )],
     );
 }
@@ -40,7 +40,7 @@ fn a_static_program_is_refused_with_the_reason_and_runs_ungoverned() {
 fn a_set_user_id_program_of_another_user_is_refused() {
     let it = Installed::new();
     let root = fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
-    // Root may make one; for others the system has one.
+    // Root can make one; other users rely on the system's `su`.
     let program = if root.unwrap() == 0 {
         let copy = it.path("copy");
         fs::copy("/bin/true", &copy).unwrap();
@@ -56,16 +56,16 @@ fn a_set_user_id_program_of_another_user_is_refused() {
 }
 
 #[test]
-fn what_is_not_there_or_may_not_be_executed_ends_as_in_a_shell() {
+fn a_missing_or_non_executable_program_ends_as_in_a_shell() {
     let it = Installed::new();
     let plain = it.path("plain");
     fs::write(&plain, "#!/bin/sh\n").unwrap();
     for options in [&[][..], &["--report"], &["--ungoverned"]] {
         for (program, code, why) in [
-            ("no-such-program", 127, "it is in no folder of PATH"),
+            ("no-such-program", 127, "it is not in PATH"),
             ("/no/such/program", 127, "No such file"),
             (plain.to_str().unwrap(), 126, "Permission denied"),
-            ("/", 126, "it is a folder"),
+            ("/", 126, "it is a directory"),
         ] {
             let ended = ended(&mut it.run(&[options, &["--", program]].concat()));
             assert_eq!(ended.code, Some(code), "{program} {}", ended.err);
@@ -73,7 +73,7 @@ fn what_is_not_there_or_may_not_be_executed_ends_as_in_a_shell() {
             assert_contains(&ended.err, &[&start, why]);
         }
     }
-    // An interpreter that is missing is found out by the system alone.
+    // Only the system finds a missing interpreter.
     let script = it.script("orphan", "#!/no/such/interpreter\n");
     for options in [&[][..], &["--report"]] {
         let ended = ended(&mut it.run(&[options, &["--", script.to_str().unwrap()]].concat()));
@@ -82,7 +82,7 @@ fn what_is_not_there_or_may_not_be_executed_ends_as_in_a_shell() {
 }
 
 #[test]
-fn a_value_that_cannot_be_read_is_refused_wherever_it_was_given() {
+fn an_invalid_value_is_refused_from_an_option_or_a_variable() {
     let it = Installed::new();
     for (words, said) in [
         (&["--limit", "8G"][..], "its unit is not one of B, KiB"),
@@ -108,7 +108,7 @@ fn a_value_that_cannot_be_read_is_refused_wherever_it_was_given() {
             "lots",
             "FERCUDA_LIMIT=\"lots\": it does not begin with a number",
         ),
-        // In two halves, since there is no such variable.
+        // Split in two, since there is no such variable.
         (
             concat!("FERCUDA_", "LIMT"),
             "8GiB",
@@ -122,7 +122,7 @@ fn a_value_that_cannot_be_read_is_refused_wherever_it_was_given() {
 }
 
 #[test]
-fn without_its_hook_it_says_where_it_looked() {
+fn without_its_hook_it_reports_where_it_looked() {
     let it = Installed::new();
     fs::remove_file(it.path("libfercuda_hook.so")).unwrap();
     let refused = ended(&mut it.run(&["--", "true"]));
@@ -138,12 +138,12 @@ fn without_its_hook_it_says_where_it_looked() {
             "cargo install leaves libraries out",
         ],
     );
-    // In each of the places it is found.
+    // The hook is found in each of these folders.
     for place in ["deps", "../lib/fercuda"] {
         let folder = it.path(place);
         let outside = place.starts_with("..");
         if outside {
-            // The folder above is shared, so this installation moves down.
+            // The parent folder is shared, so this installation moves down.
             fs::create_dir_all(it.path("prefix/bin")).unwrap();
             fs::create_dir_all(it.path("prefix/lib/fercuda")).unwrap();
             fs::rename(it.path("fercuda"), it.path("prefix/bin/fercuda")).unwrap();
@@ -161,7 +161,7 @@ fn without_its_hook_it_says_where_it_looked() {
                 &["-shared", "-fPIC", "-x", "c"],
                 "",
             );
-            // It is newer than what was copied out of there once.
+            // It is newer than the copy beside the program.
             fs::write(it.path("libfercuda_hook.so"), "old").unwrap();
             let given = ended(&mut it.run(&["--", "env"]));
             assert_contains(&given.out, &[&format!("LD_PRELOAD={deps}\n")]);

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::{Installed, assert_contains, ended};
 
-/// Not a test by itself: with the variable it is a process that uses device
-/// memory, as far as its ledger says, and then ends as it is told.
+/// Not a test by itself: with the variable it is a process that uses device memory, according
+/// to its ledger, and then ends as the variable says.
 #[test]
 fn process_with_a_ledger() {
     let Ok(end) = std::env::var("FERCUDA_TEST_OWNER") else {
@@ -52,7 +52,7 @@ fn process_with_a_ledger() {
     }
 }
 
-/// The words that run this program as [`process_with_a_ledger`].
+/// The command line that runs this program as [`process_with_a_ledger`].
 pub(crate) fn owner() -> Vec<String> {
     let program = std::env::current_exe().unwrap();
     let words = [
@@ -64,7 +64,7 @@ pub(crate) fn owner() -> Vec<String> {
 }
 
 #[test]
-fn a_report_of_a_killed_program_says_who_held_what() {
+fn a_report_of_a_killed_program_shows_its_tenants_and_peaks() {
     let it = Installed::new();
     let json = it.path("report.json");
     let mut words = ["--report", "--json", json.to_str().unwrap(), "--"]
@@ -104,7 +104,7 @@ fn a_report_of_a_killed_program_says_who_held_what() {
 }
 
 #[test]
-fn children_are_in_the_report_and_other_runs_are_not() {
+fn child_processes_are_in_the_report_and_other_runs_are_not() {
     let it = Installed::new();
     let words = owner();
     let twice = format!("{0} >&2; {0} >&2", words.join(" "));
@@ -123,7 +123,7 @@ fn children_are_in_the_report_and_other_runs_are_not() {
         "{}",
         ended.err
     );
-    // Another run sweeps what nobody holds, and shows nothing of it.
+    // Another run sweeps ledgers without an owner, and does not show them.
     let next = crate::ended(&mut it.run(&["--report", "--", "true"]));
     assert_contains(&next.err, &["No process of this run used device memory."]);
     assert!(!next.err.contains("torch"), "{}", next.err);

@@ -11,7 +11,7 @@ use crate::ends::{signal, terminal};
 use crate::reported::owner;
 use crate::{Installed, assert_contains, ended};
 
-/// A governed process, and its number.
+/// A governed process, and its PID.
 fn governed(it: &Installed) -> (Child, String) {
     let mut words = vec!["--".to_owned()];
     words.extend(owner());
@@ -35,7 +35,7 @@ fn governed(it: &Installed) -> (Child, String) {
 }
 
 #[test]
-fn without_a_governed_process_it_says_how_to_start_one() {
+fn without_a_governed_process_it_shows_how_to_start_one() {
     let it = Installed::new();
     let none = ended(it.fercuda().args(["top", "--once"]));
     assert_eq!((none.code, none.err.as_str()), (Some(0), ""));
@@ -58,7 +58,7 @@ fn without_a_governed_process_it_says_how_to_start_one() {
 fn a_governed_process_is_shown_while_it_runs() {
     let it = Installed::new();
     let (mut child, number) = governed(&it);
-    // In a pipe it is a table, asked for or not.
+    // In a pipe it prints a table, with or without --once.
     for words in [&["top"][..], &["top", "--once"], &["top", &number]] {
         let shown = ended(it.fercuda().args(words));
         assert_eq!(shown.code, Some(0), "{}", shown.err);
@@ -101,7 +101,7 @@ fn a_governed_process_is_shown_while_it_runs() {
 
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     child.wait().unwrap();
-    // It is shown no more, but to who asks for it.
+    // It is no longer shown, except by its PID.
     assert_contains(
         &ended(it.fercuda().args(["top", "--once"])).out,
         &["No process is governed"],
@@ -114,10 +114,10 @@ fn a_governed_process_is_shown_while_it_runs() {
 
 const ENTERED: &str = "\x1b[?1049h";
 const LEFT: &str = "\x1b[?1049l";
-/// The cursor is.
+/// Makes the cursor visible.
 const SHOWN: &str = "\x1b[?25h";
 
-/// `fercuda top` on a terminal, and the terminal's other side.
+/// `fercuda top` on a terminal, and the terminal's master side.
 fn top_on_a_terminal(it: &Installed, words: &[&str]) -> (Child, File) {
     let (master, slave) = terminal();
     let mut command = it.fercuda();
@@ -128,11 +128,11 @@ fn top_on_a_terminal(it: &Installed, words: &[&str]) -> (Child, File) {
         .stdin(slave.try_clone().unwrap())
         .stdout(slave.try_clone().unwrap())
         .stderr(slave);
-    // Nobody but the program has the terminal when this returns.
+    // Only the program has the terminal open when this returns.
     (command.spawn().unwrap(), master)
 }
 
-/// What it says, until `end` has made it end.
+/// Its output, until `end` has made it exit.
 fn on_a_terminal(
     it: &Installed,
     end: impl FnOnce(&Child, &mut File),
@@ -142,7 +142,7 @@ fn on_a_terminal(
     let mut bytes = [0; 4096];
     let mut read = |master: &mut File, said: &mut String| match master.read(&mut bytes) {
         Ok(len) => said.push_str(&String::from_utf8_lossy(&bytes[..len])),
-        // Nobody has the other side any more.
+        // The slave side was closed.
         Err(_) => said.push('\0'),
     };
     while !said.contains("PROGRAM") {
@@ -159,7 +159,7 @@ fn on_a_terminal(
 }
 
 #[test]
-fn the_terminal_is_given_back_after_a_key_and_after_a_signal() {
+fn the_terminal_is_restored_after_a_key_and_after_a_signal() {
     let it = Installed::new();
     for key in ["q", "\x03", "\x1b"] {
         let (code, _, said) = on_a_terminal(&it, |_, master| {
@@ -176,12 +176,12 @@ fn the_terminal_is_given_back_after_a_key_and_after_a_signal() {
 }
 
 #[test]
-fn a_key_shows_streams_in_the_tenants_place() {
+fn a_key_switches_from_tenants_to_streams() {
     let it = Installed::new();
     let (mut governed, _) = governed(&it);
     let (mut child, mut master) = top_on_a_terminal(&it, &["--by", "tenant"]);
     let mut bytes = [0; 4096];
-    // Only what differs is drawn: no letter of these stands in the same place.
+    // Only differences are drawn: no letter of these words is in the same place.
     for (word, key) in [("TENANT", "v"), ("STREAM", "q")] {
         let mut said = String::new();
         while !said.contains(word) {
@@ -191,7 +191,7 @@ fn a_key_shows_streams_in_the_tenants_place() {
         }
         master.write_all(key.as_bytes()).unwrap();
     }
-    // It gives the terminal back.
+    // It restores the terminal.
     while master.read(&mut bytes).is_ok_and(|len| len > 0) {}
     assert_eq!(child.wait().unwrap().code(), Some(0));
     governed.stdin.take().unwrap().write_all(b"\n").unwrap();

@@ -379,6 +379,11 @@ const PROGRAMS: trials::Work = trials::Work {
     soak: 2000,
 };
 
+/// Programs of tests that plan them ahead: 60, or what a soak asks for.
+pub(crate) fn program_count() -> u64 {
+    trials::Budget::begin(PROGRAMS).planned_steps().max(60)
+}
+
 /// Runs programs until the budget is spent, from each recorded seed and from a fresh one.
 fn run_programs(mut program: impl FnMut(&mut Rng)) {
     for (name, seed) in trials::seeds(env!("CARGO_MANIFEST_DIR"), PROGRAMS) {

@@ -1,4 +1,5 @@
-"""What a script needs: a device and a session in one object, and plans of memory (`ignition`)."""
+"""Convenience API for scripts: a device and a session in one object, and memory plans
+(`ignition`)."""
 
 from .ignition import IgnitionPlan, Region, TensorSpec, ignite
 from .session import RuntimeConfig, RuntimeSession

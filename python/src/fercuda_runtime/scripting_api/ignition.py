@@ -1,10 +1,10 @@
-"""Memory for tensors whose times of need are known, planned before any is taken.
+"""Static memory planning for tensors with known lifetimes.
 
     plan = IgnitionPlan([TensorSpec("x", (4, 4)), TensorSpec("y", (4, 4), first_step=1)])
     with ignite(session, plan) as region:
         region["x"].upload(values)
 
-Two tensors share bytes only if no step needs both.
+Two tensors share bytes only if their lifetimes do not overlap.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .._fercuda import Buffer, Plan, Session
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor, and the steps that need it: from `first_step` up to, not including, `end_step`.
+    """A tensor and its lifetime in steps: from `first_step` up to, not including, `end_step`.
 
-    `shape` is its lengths, `dtype` a name such as "f32" or "bf16". Elements lie side by side. Without steps it is
-    needed in one only, step 0.
+    `shape` is its lengths, `dtype` a name such as "f32" or "bf16". Elements are contiguous. By
+    default it lives for one step, step 0.
     """
 
     name: str
@@ -32,14 +32,14 @@ class TensorSpec:
     end_step: int | None = None
 
     def steps(self) -> tuple[int, int]:
-        """Its first step and the one behind its last."""
+        """First step, and end step (exclusive)."""
         return self.first_step, self.first_step + 1 if self.end_step is None else self.end_step
 
 
 class IgnitionPlan:
-    """Where each of some tensors lies in one arena of `arena_bytes`. The same tensors give the same plan.
+    """The offset of each tensor in one arena of `arena_bytes`. Equal tensors give equal plans.
 
-    Raises `PlanError` for two tensors of one name, one that no step needs, or one that there cannot be; `DtypeError`.
+    Raises `PlanError` for duplicate names, an empty lifetime or an invalid tensor; `DtypeError`.
     """
 
     def __init__(self, tensors: Iterable[TensorSpec]) -> None:
@@ -48,23 +48,23 @@ class IgnitionPlan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave; all of it is checked. Raises `PlanError`."""
+        """Parses and validates the output of `to_json`. Raises `PlanError`."""
         plan = cls.__new__(cls)
         plan._plan = Plan.from_json(text)
         return plan
 
     def to_json(self) -> str:
-        """As text, for a file."""
+        """The plan as JSON text, for a file."""
         return self._plan.to_json()
 
     @property
     def arena_bytes(self) -> int:
-        """What the arena takes."""
+        """Size of the arena in bytes."""
         return self._plan.arena_bytes
 
     @property
     def tensors(self) -> list[tuple[TensorSpec, int]]:
-        """The tensors, each with where it begins in the arena, in bytes."""
+        """The tensors, each with its offset in the arena in bytes."""
         return [
             (TensorSpec(name, tuple(shape), dtype, first, end), begin)
             for name, dtype, shape, first, end, begin in self._plan.tensors
@@ -72,7 +72,8 @@ class IgnitionPlan:
 
 
 class Region(Mapping[str, Buffer]):
-    """A plan's arena on a device, and its tensors by name. Freed by `free`, or at the end of a `with`."""
+    """A plan's arena on a device, with its tensors by name. Freed by `free`, or at the end of a
+    `with`."""
 
     def __init__(self, session: Session, plan: IgnitionPlan) -> None:
         self.plan = plan
@@ -91,7 +92,7 @@ class Region(Mapping[str, Buffer]):
         return len(self._buffers)
 
     def free(self) -> None:
-        """Ends its buffers, and the memory behind the last work with them."""
+        """Frees its buffers; the memory is freed after the last work on them."""
         with self.arena:
             for buffer in self._buffers.values():
                 with buffer:
@@ -107,7 +108,7 @@ class Region(Mapping[str, Buffer]):
 
 
 def ignite(session: Session, plan: IgnitionPlan) -> Region:
-    """Takes the arena of a plan: one allocation, whatever the number of tensors.
+    """Allocates the arena of a plan: one allocation for all tensors.
 
     Raises `LimitError`, `OutOfMemoryError`, `SessionEndedError`.
     """

@@ -15,31 +15,32 @@ Select = Literal["auto", "gpu", "soft"]
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """Which device.
+    """Selection of a device.
 
-    `device`: its ordinal. `select`: "gpu" or "soft" insist; "auto" takes a GPU if there is one, else the software
-    device; None does what the variable FERCUDA_DEVICE says, and "auto" without it.
+    `device`: its ordinal. `select`: "gpu" or "soft" require that driver; "auto" uses a GPU if there
+    is one, else the software device; None uses the variable FERCUDA_DEVICE, or "auto" without it.
     """
 
     device: int = 0
     select: Select | None = None
 
     def open(self) -> Runtime:
-        """The device. Raises `NoDeviceError`, `ConfigError`, `DriverError`."""
+        """Opens the device. Raises `NoDeviceError`, `ConfigError`, `DriverError`."""
         return Runtime(self.device, self.select)
 
 
 class RuntimeSession(Session):
-    """A session on a device: the owner of buffers, jobs and modules, and a tenant of the device's pool.
+    """A session on a device: the owner of buffers, jobs and modules, and a tenant of the device's
+    pool.
 
-    `name` is its tenant's in the ledger, as `fercuda top` shows it; `limit_bytes` is the most that it may hold of the
-    device, None for no limit. As a context manager it is closed at the end: its work is waited for, and everything
-    given back. `allocator` is where its buffers of the regime "callbacks" come from: see `Session`.
+    `name` is the name of its tenant in the ledger and in `fercuda top`; `limit_bytes` is the most
+    device memory it may hold, None for no limit. As a context manager it is closed at the end: its
+    work is waited for, and its memory is freed. `allocator` is the source of buffers of the regime
+    "callbacks": see `Session`.
 
-    Raises `SessionNameError` if one of that name is open, and what `RuntimeConfig.open` raises.
+    Raises `SessionNameError` if a session of that name is open, and the exceptions of
+    `RuntimeConfig.open`.
     """
-
-    runtime: Runtime
 
     def __new__(
         cls,
@@ -59,5 +60,5 @@ class RuntimeSession(Session):
         return session
 
     def telemetry(self) -> _runtime.Telemetry:
-        """Figures of its device: see `fercuda_runtime.runtime.telemetry`."""
+        """Telemetry of its device: see `fercuda_runtime.runtime.telemetry`."""
         return _runtime.telemetry(self.runtime)
