@@ -1,4 +1,4 @@
-//! What an element is.
+//! Element types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ pub enum Dtype {
     Bool,
 }
 
-/// A name that no type has.
+/// The name of no type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no dtype {0:?}\ntry: one of f64 f32 f16 bf16 f8e4m3 f8e5m2 i8 i16 i32 i64 u8 u16 u32 u64 bool"
@@ -47,7 +47,7 @@ pub enum Dtype {
 pub struct UnknownDtype(pub String);
 
 impl Dtype {
-    /// All there are.
+    /// All types.
     pub const ALL: [Self; 15] = [
         Self::F64,
         Self::F32,
@@ -66,7 +66,7 @@ impl Dtype {
         Self::Bool,
     ];
 
-    /// What an element takes, and what its address is a multiple of.
+    /// Size and alignment of an element, in bytes.
     #[inline]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -77,7 +77,7 @@ impl Dtype {
         }
     }
 
-    /// As it is written, here and on the command line.
+    /// The type's name, as [`FromStr`] parses it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F64 => "f64",
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_as_it_is_written_and_tells_its_size() {
+    fn name_round_trips_and_has_the_size_in_bits() {
         for dtype in Dtype::ALL {
             let name = dtype.name();
             assert_eq!(name.parse(), Ok(dtype));
@@ -132,7 +132,7 @@ mod tests {
             let bits = digits.parse().unwrap_or(8);
             assert_eq!(dtype.bytes() * 8, bits, "{name}");
         }
-        let said = "f33".parse::<Dtype>().map_err(|error| error.to_string());
-        assert!(said.is_err_and(|said| said.contains("no dtype \"f33\"") && said.contains("bf16")));
+        let error = "f33".parse::<Dtype>().map_err(|error| error.to_string());
+        assert!(error.is_err_and(|it| it.contains("no dtype \"f33\"") && it.contains("bf16")));
     }
 }

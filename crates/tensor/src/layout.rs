@@ -1,21 +1,20 @@
-//! Where the elements of a tensor lie.
+//! Strided layouts of tensors.
 //!
-//! A layout says it from the first element on: which type, how many along each
-//! dimension, and how many elements lie from one to the next there, forward or
-//! back, or none where one is all of them. It owns no memory and knows no address;
-//! who has memory asks how far a layout reaches.
+//! A layout is relative to the first element: its type, the length of each dimension, and the
+//! stride there in elements, which may be negative, or 0 where all indices have the same element.
+//! It owns no memory and has no address; the memory's owner checks the layout's byte range.
 //!
-//! Invariant: every offset that a layout has fits into 63 bits, in bytes. So nothing
-//! here or of who checks the reach can overflow.
+//! Invariant: every offset of a layout, in bytes, fits into 63 bits. So neither the arithmetic here
+//! nor a check of the byte range can overflow.
 
 use std::ops::Range;
 
 use crate::dtype::Dtype;
 
-/// A layout has at most so many dimensions.
+/// Maximum number of dimensions.
 pub const MAX_RANK: usize = 8;
 
-/// See the module.
+/// Element type, shape and strides of a tensor; see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     dtype: Dtype,
@@ -24,7 +23,7 @@ pub struct Layout {
     strides: [i64; MAX_RANK],
 }
 
-/// A layout that there cannot be, or not without a copy.
+/// Why a layout is impossible, or impossible without a copy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -34,7 +33,7 @@ pub enum LayoutError {
         /// How many.
         rank: usize,
     },
-    /// It has not as many strides as dimensions.
+    /// The numbers of strides and dimensions differ.
     #[error(
         "{shape} dimensions have {strides} strides\ntry: one stride, in elements, for each dimension"
     )]
@@ -44,23 +43,23 @@ pub enum LayoutError {
         /// Strides.
         strides: usize,
     },
-    /// Its elements do not fit into 63 bits of address.
-    #[error("{shape:?} of {dtype} reaches farther than any memory")]
+    /// Offsets do not fit into 63 bits.
+    #[error("{shape:?} of {dtype} is larger than the address space: offsets exceed 63 bits")]
     TooLarge {
         /// The type.
         dtype: Dtype,
         /// The shape.
         shape: Vec<u64>,
     },
-    /// There is no such dimension.
+    /// The dimension does not exist.
     #[error("dimension {dimension} of {rank}: there is none\ntry: one below {rank}")]
     NoDimension {
-        /// The one that was asked for.
+        /// The requested dimension.
         dimension: usize,
         /// How many there are.
         rank: usize,
     },
-    /// A range that is not within a dimension.
+    /// The range is not within the dimension.
     #[error(
         "elements {from} to {until} of dimension {dimension}, which has {len}\ntry: a range within 0 to {len}"
     )]
@@ -69,62 +68,61 @@ pub enum LayoutError {
         dimension: usize,
         /// The first element.
         from: u64,
-        /// The one behind the last.
+        /// One past the last element.
         until: u64,
         /// How many there are.
         len: u64,
     },
-    /// Elements so far apart are none.
+    /// The step is 0, or does not fit into 63 bits.
     #[error("a step of 0 elements in dimension {dimension}\ntry: 1 or more")]
     Step {
         /// The dimension.
         dimension: usize,
     },
-    /// An order that is none of the dimensions.
+    /// The order is not a permutation of the dimensions.
     #[error(
-        "{order:?} is no order of {rank} dimensions\ntry: each of 0 to {rank} once, without {rank}"
+        "{order:?} is not a permutation of {rank} dimensions\ntry: each of 0 to {rank} once, without {rank}"
     )]
     Order {
-        /// What was asked for.
+        /// The requested order.
         order: Vec<usize>,
         /// How many there are.
         rank: usize,
     },
-    /// A shape of another number of elements.
+    /// The shape has another number of elements.
     #[error("{from:?} has {elements} elements, and {to:?} has another number")]
     Elements {
         /// The shape.
         from: Vec<u64>,
         /// Its elements.
         elements: u64,
-        /// The shape that was asked for.
+        /// The requested shape.
         to: Vec<u64>,
     },
-    /// In its order its elements lie too unevenly for that shape.
+    /// No strides give the elements in their order in that shape.
     #[error("{from:?} with strides {strides:?} is no view as {to:?}\ntry: a contiguous copy first")]
     NotAView {
         /// The shape.
         from: Vec<u64>,
         /// The strides.
         strides: Vec<i64>,
-        /// The shape that was asked for.
+        /// The requested shape.
         to: Vec<u64>,
     },
-    /// A shape that this one cannot be stretched to.
+    /// The shape cannot be broadcast to the requested one.
     #[error(
-        "{from:?} cannot be broadcast to {to:?}\ntry: 1 or the same where dimensions meet, counted from the last"
+        "{from:?} cannot be broadcast to {to:?}\ntry: dimensions that are equal or 1, aligned at the last one"
     )]
     Broadcast {
         /// The shape.
         from: Vec<u64>,
-        /// The shape that was asked for.
+        /// The requested shape.
         to: Vec<u64>,
     },
 }
 
 impl Layout {
-    /// Elements side by side, those of the last dimension first. No dimensions: one
-    /// element.
+    /// A contiguous row-major layout. Without dimensions it has one element.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::TooLarge`].
@@ -138,14 +136,14 @@ impl Layout {
         let mut next: i64 = 1;
         for (at, len) in shape.iter().enumerate().rev() {
             strides[at] = next;
-            // Of no elements the strides still are those of a shape.
+            // A dimension of length 0 counts as 1, so the strides stay nonzero.
             let len = i64::try_from((*len).max(1)).map_err(|_| too_large())?;
             next = next.checked_mul(len).ok_or_else(too_large)?;
         }
         Self::strided(dtype, shape, &strides[..rank])
     }
 
-    /// Elements `strides` apart, in elements.
+    /// A layout with these strides, in elements.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Strides`], [`LayoutError::TooLarge`].
@@ -174,7 +172,7 @@ impl Layout {
         }
     }
 
-    /// Whether all that is computed of it fits.
+    /// Whether no computation on the layout can overflow.
     fn is_sound(&self) -> bool {
         const LARGEST: u128 = i64::MAX as u128;
         let bytes = u128::from(self.dtype.bytes());
@@ -182,7 +180,7 @@ impl Layout {
         let mut spread: u128 = 1;
         for (len, stride) in self.shape().iter().zip(self.strides()) {
             let len = u128::from(*len);
-            // Counted as if none were 0, since views may have fewer.
+            // A length of 0 counts as 1, as other dimensions of a view may still be used.
             elements = elements.saturating_mul(len.max(1));
             let stride = u128::from(stride.unsigned_abs());
             spread = spread.saturating_add(stride.saturating_mul(len.max(1)));
@@ -190,38 +188,37 @@ impl Layout {
         elements.saturating_mul(bytes) <= LARGEST && spread.saturating_mul(bytes) <= LARGEST
     }
 
-    /// What an element is.
+    /// The element type.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// How many elements along each dimension.
+    /// The length of each dimension.
     pub fn shape(&self) -> &[u64] {
         &self.shape[..usize::from(self.rank)]
     }
 
-    /// How many elements lie from one to the next along each dimension.
+    /// The stride of each dimension, in elements.
     pub fn strides(&self) -> &[i64] {
         &self.strides[..usize::from(self.rank)]
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub fn len(&self) -> u64 {
         self.shape().iter().product()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.shape().contains(&0)
     }
 
-    /// What the elements take, each for itself.
+    /// Size of all elements in bytes, each counted once per index.
     pub fn bytes(&self) -> u64 {
         self.len() * self.dtype.bytes()
     }
 
-    /// Which bytes it reaches, from the beginning of the first element. Empty if there
-    /// are no elements.
+    /// The byte range of the layout, relative to the first element. Empty if there are no elements.
     pub fn reach_bytes(&self) -> Range<i64> {
         if self.is_empty() {
             return 0..0;
@@ -238,7 +235,7 @@ impl Layout {
         reach
     }
 
-    /// Whether its elements lie side by side in their order.
+    /// Whether the layout is contiguous and row-major.
     pub fn is_contiguous(&self) -> bool {
         let mut next: i64 = 1;
         for (len, stride) in self.shape().iter().zip(self.strides()).rev() {
@@ -250,8 +247,8 @@ impl Layout {
         true
     }
 
-    /// Whether two elements may lie in one place. It also says so of some layouts in
-    /// which none do, as of two dimensions that are wound into each other.
+    /// Whether two elements may overlap. Conservative: true also for some layouts in which none do,
+    /// such as two interleaved dimensions.
     pub fn may_overlap(&self) -> bool {
         if self.is_empty() {
             return false;
@@ -269,8 +266,8 @@ impl Layout {
         })
     }
 
-    /// Every `step`th element of a range of a dimension, and where its first element
-    /// lies from the first one of this, in bytes.
+    /// Every `step`th element of a range of a dimension, and the offset of its first element from
+    /// this layout's first one, in bytes.
     ///
     /// # Errors
     /// [`LayoutError::NoDimension`], [`LayoutError::Range`], [`LayoutError::Step`].
@@ -298,7 +295,7 @@ impl Layout {
         let step = step.ok_or(LayoutError::Step { dimension })?;
         let mut sliced = *self;
         sliced.shape[dimension] = (end - start).div_ceil(step as u64);
-        // Of one element or none the next one may lie anywhere.
+        // With one element or none the stride does not matter.
         if sliced.shape[dimension] > 1 {
             sliced.strides[dimension] *= step;
         }
@@ -306,7 +303,7 @@ impl Layout {
         Ok((sliced, first))
     }
 
-    /// Its dimensions in another order: the first one will be `order[0]`.
+    /// The dimensions in another order: dimension `order[0]` becomes the first.
     ///
     /// # Errors
     /// [`LayoutError::Order`].
@@ -328,7 +325,7 @@ impl Layout {
         Ok(permuted)
     }
 
-    /// The same elements in the same order in another shape, without a copy.
+    /// A view of the same elements in the same order in another shape, without a copy.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Elements`], [`LayoutError::NotAView`],
@@ -354,14 +351,14 @@ impl Layout {
         Self::strided(self.dtype, shape, &strides[..rank])
     }
 
-    /// Strides of a shape of as many elements, if it has any. Dimensions that lie
-    /// evenly are one run, which is cut into those of the shape, from the last on.
+    /// Strides for a shape with as many elements, if there are any. Adjacent dimensions with
+    /// compatible strides are merged into a run, which is split into the shape's dimensions, from
+    /// the last on.
     fn split(&self, shape: &[u64]) -> Option<[i64; MAX_RANK]> {
         let mut strides = [0; MAX_RANK];
         let own = self.shape().iter().zip(self.strides());
         let mut own = own.rev().filter(|(len, _)| **len > 1).peekable();
-        // Elements of the run that are in no dimension yet, and how far the next
-        // dimension's lie apart.
+        // Elements of the run that are in no dimension yet, and the next dimension's stride.
         let (mut left, mut stride) = (1, 1);
         for (at, len) in shape.iter().enumerate().rev() {
             if left == 1
@@ -377,7 +374,7 @@ impl Layout {
                     left *= **more;
                     own.next();
                 }
-                // The run is counted from its last dimension.
+                // The stride of a run is the one of its last dimension.
             }
             strides[at] = stride;
             if left % len != 0 {
@@ -389,8 +386,8 @@ impl Layout {
         (left == 1).then_some(strides)
     }
 
-    /// As if it had the larger shape, one element being many where a dimension is new
-    /// or has 1. Dimensions meet from the last on.
+    /// A view in the larger shape, with stride 0 where a dimension is new or has length 1.
+    /// Dimensions are aligned at the last one.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Broadcast`], [`LayoutError::TooLarge`].
@@ -422,7 +419,7 @@ fn checked_rank(rank: usize) -> Result<usize, LayoutError> {
     }
 }
 
-/// `f32[24, 1024]`, and the strides where they are not those of the shape.
+/// `f32[24, 1024]`, and the strides unless the layout is contiguous.
 impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{:?}", self.dtype, self.shape())?;

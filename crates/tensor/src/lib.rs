@@ -1,4 +1,4 @@
-//! What an element is and where elements lie. See the README.
+//! Element types and strided layouts of tensors. See the README.
 #![forbid(unsafe_code)]
 
 mod dtype;

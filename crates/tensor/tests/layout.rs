@@ -1,11 +1,11 @@
-//! Layouts against the plainest model: the list of all elements' places.
+//! Layouts against a simple model: the list of all elements' offsets.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK};
 use proptest::prelude::*;
 
-/// Where each element lies, in bytes, in the order of the indices.
-fn places(layout: &Layout) -> Vec<i64> {
+/// The offset of each element, in bytes, in row-major order of the indices.
+fn offsets(layout: &Layout) -> Vec<i64> {
     let mut all = vec![0_i64];
     for (len, stride) in layout.shape().iter().zip(layout.strides()) {
         let apart = stride * layout.dtype().bytes() as i64;
@@ -15,9 +15,9 @@ fn places(layout: &Layout) -> Vec<i64> {
     all
 }
 
-/// The bytes of all of them, from the first to behind the last.
+/// The byte range of all elements.
 fn reached(layout: &Layout) -> std::ops::Range<i64> {
-    let all = places(layout);
+    let all = offsets(layout);
     let (Some(first), Some(last)) = (all.iter().min(), all.iter().max()) else {
         return 0..0;
     };
@@ -25,7 +25,7 @@ fn reached(layout: &Layout) -> std::ops::Range<i64> {
 }
 
 fn overlaps(layout: &Layout) -> bool {
-    let mut all = places(layout);
+    let mut all = offsets(layout);
     all.sort_unstable();
     all.windows(2).any(|pair| pair[0] == pair[1])
 }
@@ -38,8 +38,8 @@ fn shapes() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(0_u64..5, 0..5)
 }
 
-/// Of strides that are not a shape's most overlap; so most are a shape's, turned and
-/// stretched.
+/// Most layouts with random strides overlap, so most of these are contiguous ones, sliced and
+/// permuted.
 fn layouts() -> impl Strategy<Value = Layout> {
     let wild = (dtypes(), shapes(), prop::collection::vec(-9_i64..10, 5));
     let wild = wild.prop_map(|(dtype, shape, strides)| {
@@ -69,7 +69,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
     prop_oneof![1 => wild, 3 => turned]
 }
 
-/// Shapes of that many elements.
+/// A shape with that many elements.
 fn factored(elements: u64, seed: u64) -> Vec<u64> {
     let (mut left, mut seed, mut shape) = (elements, seed, Vec::new());
     while left > 1 && shape.len() + 1 < MAX_RANK {
@@ -85,8 +85,8 @@ fn factored(elements: u64, seed: u64) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn a_layout_reaches_what_its_elements_take(layout in layouts()) {
-        let all = places(&layout);
+    fn layout_queries_match_the_model(layout in layouts()) {
+        let all = offsets(&layout);
         prop_assert_eq!(layout.len(), all.len() as u64);
         prop_assert_eq!(layout.is_empty(), all.is_empty());
         prop_assert_eq!(layout.bytes(), all.len() as u64 * layout.dtype().bytes());
@@ -94,12 +94,12 @@ proptest! {
         let apart = layout.dtype().bytes() as i64;
         let side_by_side = (0..).map(|n| n * apart).zip(&all).all(|(n, at)| n == *at);
         prop_assert_eq!(layout.is_contiguous(), side_by_side);
-        // It may say so of one that does not; what it says cannot overlap does not.
+        // `may_overlap` is conservative.
         prop_assert!(layout.may_overlap() || !overlaps(&layout));
     }
 
     #[test]
-    fn what_is_turned_and_cut_of_memory_side_by_side_is_known_not_to_overlap(
+    fn slices_and_permutations_of_contiguous_layouts_do_not_overlap(
         dtype in dtypes(), shape in shapes(), step in 1_u64..4,
     ) {
         let layout = Layout::contiguous(dtype, &shape).unwrap();
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn a_slice_has_the_elements_of_its_range(
+    fn slice_has_the_elements_of_its_range(
         layout in layouts(), at in 0_usize..6, from in 0_u64..6, until in 0_u64..6, step in 0_u64..4,
     ) {
         let sliced = layout.slice(at, from..until, step);
@@ -131,21 +131,21 @@ proptest! {
             return Ok(());
         }
         let (sliced, first) = sliced.unwrap();
-        // Which index an element has in that dimension, of its number in the order.
+        // An element's index in that dimension, from its number in row-major order.
         let below: u64 = layout.shape()[at + 1..].iter().product();
         let is_in = |number: &u64| {
             let index = number / below.max(1) % len.max(1);
             (from..until).contains(&index) && (index - from).is_multiple_of(step)
         };
-        let expected: Vec<i64> = (0..).zip(places(&layout)).filter(|(n, _)| is_in(n)).map(|(_, at)| at).collect();
-        let got: Vec<i64> = places(&sliced).into_iter().map(|at| at + first).collect();
+        let expected: Vec<i64> = (0..).zip(offsets(&layout)).filter(|(n, _)| is_in(n)).map(|(_, at)| at).collect();
+        let got: Vec<i64> = offsets(&sliced).into_iter().map(|at| at + first).collect();
         prop_assert_eq!(got, expected);
         let (within, of) = (sliced.reach_bytes(), layout.reach_bytes());
         prop_assert!(sliced.is_empty() || (within.start + first >= of.start && within.end + first <= of.end));
     }
 
     #[test]
-    fn a_view_in_another_shape_has_the_same_elements_in_the_same_order(layout in layouts(), seed in any::<u64>()) {
+    fn reshape_keeps_the_elements_in_order(layout in layouts(), seed in any::<u64>()) {
         let shape = match layout.is_empty() {
             true => vec![3, 0],
             false => factored(layout.len(), seed),
@@ -153,14 +153,14 @@ proptest! {
         match layout.reshape(&shape) {
             Ok(view) => {
                 prop_assert_eq!(view.shape(), &shape[..]);
-                prop_assert_eq!(places(&view), places(&layout));
+                prop_assert_eq!(offsets(&view), offsets(&layout));
             }
             Err(error) => {
                 let is_refused = matches!(error, LayoutError::NotAView { .. });
                 prop_assert!(is_refused, "{}", error);
                 prop_assert!(!layout.is_contiguous());
-                // No strides give it: each dimension's would have to be this one.
-                let all = places(&layout);
+                // No strides give this view: these are the only candidates.
+                let all = offsets(&layout);
                 let element = layout.dtype().bytes() as i64;
                 let mut strides = vec![0; shape.len()];
                 let mut below = 1;
@@ -171,7 +171,7 @@ proptest! {
                     below *= shape[at] as usize;
                 }
                 let only = Layout::strided(layout.dtype(), &shape, &strides).unwrap();
-                prop_assert_ne!(places(&only), all);
+                prop_assert_ne!(offsets(&only), all);
             }
         }
         let more: Vec<u64> = [shape.as_slice(), &[2]].concat();
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_broadcast_repeats_its_elements(layout in layouts(), more in prop::collection::vec(1_u64..4, 0..3), seed in any::<u8>()) {
+    fn broadcast_repeats_elements(layout in layouts(), more in prop::collection::vec(1_u64..4, 0..3), seed in any::<u8>()) {
         let mut shape = more.clone();
         shape.extend(layout.shape().iter().enumerate().map(|(at, len)| {
             let stretches = *len == 1 && seed >> at & 1 == 1;
@@ -189,9 +189,9 @@ proptest! {
         }));
         let wide = layout.broadcast(&shape).unwrap();
         prop_assert_eq!(wide.shape(), &shape[..]);
-        // An element of it is the one whose indices are the same, or 0 where there is one.
-        let own = places(&layout);
-        for (number, at) in places(&wide).into_iter().enumerate() {
+        // An element equals the one at the same indices, or at 0 in dimensions of length 1.
+        let own = offsets(&layout);
+        for (number, at) in offsets(&wide).into_iter().enumerate() {
             let (mut left, mut from, mut below) = (number as u64, 0, 1);
             for (dimension, len) in shape.iter().enumerate().rev() {
                 let index = left % len;
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn no_shape_makes_it_overflow(
+    fn no_shape_or_stride_overflows(
         dtype in dtypes(), shape in prop::collection::vec(any::<u64>(), 0..10), strides in prop::collection::vec(any::<i64>(), 0..10),
         small in prop::collection::vec(0_u64..1 << 20, 0..9),
     ) {
@@ -232,7 +232,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_was_asked() {
+fn invalid_requests_are_refused_with_their_arguments() {
     let of = |shape: &[u64]| Layout::contiguous(Dtype::F32, shape);
     assert_eq!(of(&[1; 9]), Err(LayoutError::Rank { rank: 9 }));
     assert_eq!(
@@ -265,9 +265,9 @@ fn what_cannot_be_is_refused_with_what_was_asked() {
     ));
     let turned = matrix.permute(&[1, 0]).unwrap();
     assert_eq!(turned.to_string(), "f32[4, 3] by [1, 4]");
-    let said = turned.reshape(&[12]).unwrap_err().to_string();
+    let error = turned.reshape(&[12]).unwrap_err().to_string();
     assert_eq!(
-        said,
+        error,
         "[4, 3] with strides [1, 4] is no view as [12]\ntry: a contiguous copy first"
     );
     assert_eq!(of(&[]).unwrap().to_string(), "f32[]");

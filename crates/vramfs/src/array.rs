@@ -7,7 +7,7 @@
 //! of one device passes for a block of another.
 //!
 //! An [`ArrayAccess`] has an access to each device and one staging buffer, which passes to the
-//! device whose part runs. A call has the devices do their parts one after the other; calls of
+//! device that does its part. A call has the devices do their parts one after the other; calls of
 //! other threads run concurrently.
 //!
 //! Invariants: after a call that changes blocks, all devices in use of a mirror have the same
@@ -51,7 +51,7 @@ impl ArrayLayout {
     }
 }
 
-/// ArrayDevice device of an array, with its counters.
+/// One device of an array, with its counters.
 #[derive(Debug)]
 struct ArrayDevice<M> {
     medium: M,
@@ -308,7 +308,7 @@ type BlockOperation<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [Work<'c>]) -> Result
 /// What devices answered, with their indices.
 type DeviceAnswers = Vec<(usize, Result<Vec<Outcome>>)>;
 
-/// ArrayDevice thread's access to an array.
+/// One thread's access to an array.
 #[derive(Debug)]
 pub struct ArrayAccess<M: Member> {
     all: Arc<ArrayState<M>>,
@@ -333,7 +333,7 @@ impl<M: Member> ArrayAccess<M> {
             self.all.fail_device(self.holder);
         }
         let losses = self.all.losses.load(Acquire);
-        // The holder may be out of use already and not be count_corrected in `losses` yet.
+        // The holder may be out of use already and not be counted in `losses` yet.
         if losses == self.losses && !self.all.devices[self.holder].is_out() {
             return Ok(());
         }

@@ -9,7 +9,7 @@
 //! Elsewhere: the work (`tools`).
 #![expect(
     unsafe_code,
-    reason = "an ioctl, whose command says what it touches, and an option of a socket"
+    reason = "an ioctl with the size of its data in the command, and a socket option"
 )]
 
 use std::ffi::c_void;
@@ -60,8 +60,8 @@ pub enum ControlRequest {
         /// Index of the first block.
         from: u64,
     },
-    /// Injects errors into blocks in use, or into those of the file that is asked. Returns the
-    /// number of errors, and of the blocks that they were chosen from.
+    /// Injects errors into blocks in use, or into those of the file that has the request. Returns
+    /// the number of errors, and of the blocks that they were chosen from.
     Inject {
         /// The kind of error.
         fault: InjectedFault,
@@ -85,8 +85,8 @@ pub enum ControlRequest {
     /// Frees the memory beyond the capacity if none of it is in use. Returns how many of its blocks
     /// are still in use, and the bytes of memory that there are.
     Trim,
-    /// Lends the memory of the file that is asked to the process that listens at a socket of this
-    /// name ([`crate::import`]). Returns the user that the daemon connects as.
+    /// Lends the memory of the file that has the request to the process that listens at a socket of
+    /// this name ([`crate::import`]). Returns the user that the daemon connects as.
     Export {
         /// Number of an abstract socket, which [`crate::export::socket_name`] makes the name of.
         name: [u64; 2],
@@ -165,8 +165,8 @@ pub struct Control {
 struct ControlIoctl(ControlMessage);
 
 // SAFETY: the command is one that reads and writes as many bytes as a message has, and so does the
-// daemon that answers it: the kernel copies no more than the command says. A reply of any other
-// file is not taken for an answer.
+// daemon that answers it: the kernel copies no more than the size in the command. A reply of any
+// other file is not taken for an answer.
 unsafe impl Ioctl for ControlIoctl {
     type Output = ControlMessage;
     const IS_MUTATING: bool = true;
@@ -223,7 +223,7 @@ impl Control {
     /// Scrubs some blocks, from the block `from` on.
     ///
     /// # Errors
-    /// [`Error::Mount`]: it is not a filesystem of ours, the caller may not, or the device has failed.
+    /// [`Error::Mount`]: it is not such a filesystem, the caller may not, or the device has failed.
     pub fn scrub(&self, from: u64) -> Result<ScrubResult> {
         let [next, verified, corrected, lost, ..] = self.send(ControlRequest::Scrub { from })?;
         Ok(ScrubResult {

@@ -174,7 +174,7 @@ impl<M: Medium + 'static> FileLender<M> {
         let lend = move || {
             let answer = self.lend(&link, &process);
             // An inode that lost its last name during the loan could not be reclaimed.
-            self.sweep();
+            self.reclaim();
             // Before the borrower gets the reply, as it may then ask for the number of loans.
             self.exports.open().links.remove(&id);
             drop(self);
@@ -187,7 +187,7 @@ impl<M: Medium + 'static> FileLender<M> {
     }
 
     /// Lends the file until the borrower is done with it. Returns the final reply, which is `None`
-    /// if the filesystem was unmounted; or the describe_refusal why the file is not lent.
+    /// if the filesystem was unmounted; or the reason why the file is not lent.
     fn lend(&self, link: &UnixStream, process: &OwnedFd) -> Result<Option<u8>, Errno> {
         // The kernel writes its dirty pages back; later writes are refused.
         self.forget_pages();
@@ -224,7 +224,7 @@ impl<M: Medium + 'static> FileLender<M> {
         Ok(Some(if taken.is_ok() { RETURNED } else { FAILED }))
     }
 
-    fn sweep(&self) {
+    fn reclaim(&self) {
         self.tree.reclaim(|file| self.store.free(file));
     }
 
@@ -300,7 +300,7 @@ pub(crate) fn send_message(link: &UnixStream, mut bytes: &[u8]) -> std::io::Resu
 /// read what came before, so there is room for the reply, or it does not read at all.
 fn send_final_reply(link: UnixStream, answer: Result<Option<u8>, Errno>) {
     let refusal;
-    let said = match &answer {
+    let message = match &answer {
         Ok(answer) => answer.as_slice(),
         Err(error) => {
             refusal = LoanHeader {
@@ -313,7 +313,7 @@ fn send_final_reply(link: UnixStream, answer: Result<Option<u8>, Errno>) {
     };
     // A borrower that does not get it sees the connection close, which is an error where it waits
     // for a reply.
-    let _sent = send(&link, said, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    let _sent = send(&link, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 /// Sends all of a loan, or as much of it as the borrower receives.

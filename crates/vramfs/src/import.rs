@@ -54,8 +54,8 @@ impl Export {
     /// cannot be read by them either. All of the file was verified before.
     ///
     /// # Errors
-    /// [`Error::Mount`]: it is not a file in such a filesystem, this user may not, another process writes
-    /// to it, or it is to be written to and does not consist of whole blocks of its own.
+    /// [`Error::Mount`]: it is not a file in such a filesystem, this user may not, another process
+    /// writes to it, or it is to be written to and does not consist of whole blocks of its own.
     pub fn of(at: &Path, writes: bool) -> Result<Self> {
         let failed = |why: String| Error::Mount {
             at: at.to_owned(),
@@ -162,7 +162,7 @@ impl Export {
     }
 
     /// Where the file's bytes are, in file order, in bytes from the first byte of the first block.
-    /// What lies between segments is a hole.
+    /// The ranges between segments are holes.
     pub fn segments(&self) -> &[FileSegment] {
         &self.segments
     }
@@ -224,9 +224,9 @@ impl Export {
     /// back.
     fn give_back(self) -> Result<()> {
         let mut answer = [0];
-        let said = send_message(&self.link, &[DONE]);
-        let heard = said.and_then(|()| (&self.link).read_exact(&mut answer));
-        match (heard, answer) {
+        let sent = send_message(&self.link, &[DONE]);
+        let received = sent.and_then(|()| (&self.link).read_exact(&mut answer));
+        match (received, answer) {
             (Ok(()), [RETURNED]) => Ok(()),
             // Only the connection is lost: nothing was written.
             (Err(_), _) if !self.writes => Ok(()),
@@ -305,8 +305,8 @@ impl Import {
         self.export.as_ref().map_or(0, Export::size)
     }
 
-    /// Where the file's bytes are, in file order: `at` is an address on the device. What lies
-    /// between segments is a hole.
+    /// Where the file's bytes are, in file order: `at` is an address on the device. The ranges
+    /// between segments are holes.
     pub fn segments(&self) -> &[FileSegment] {
         &self.segments
     }
@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_has_an_address_only_if_all_of_it_is_there_in_one_piece() {
+    fn chunk_has_an_address_only_if_it_is_complete_and_contiguous() {
         const CHUNK: u64 = DATA_BYTES as u64;
         let segment = |offset, bytes, at| FileSegment { offset, bytes, at };
         let first = segment(0, CHUNK, 1 << 20);

@@ -207,8 +207,8 @@ impl<M: Medium> Store<M> {
             space,
             identities: Pieces::new(most),
             extent: RwLock::new(BlockLimits {
-                there: blocks,
-                offered: blocks,
+                backed: blocks,
+                capacity: blocks,
             }),
             background: Mutex::new(None),
             ways: Mutex::new(Ways {

@@ -1,7 +1,7 @@
 //! Maintenance of a store in use: scrubbing, error injection, growing and shrinking.
 //!
 //! Each call does a short piece of work and returns where the next one begins. Scrubbing has an
-//! access of its own, whose work the device does at low priority.
+//! access of its own, of low priority on the device.
 //!
 //! Invariant: memory is freed only when its blocks are retired and none is in use, and no thread
 //! scans blocks meanwhile (`extent`). Elsewhere: requests for it (`control`), operations on one
@@ -34,9 +34,9 @@ const BURST_BYTES: usize = 3 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockLimits {
     /// Blocks that have memory.
-    pub there: u32,
+    pub backed: u32,
     /// The capacity: blocks from this index on are retired.
-    pub offered: u32,
+    pub capacity: u32,
 }
 
 /// Why a store cannot be resized.
@@ -64,27 +64,27 @@ impl<M: Medium> Store<M> {
         }
         let access = background.as_mut().ok_or(Error::Failed)?;
         let mut answer = ScrubResult::default();
-        let mut at = from.min(self.extent().there);
+        let mut at = from.min(self.extent().backed);
         let mut step = FIRST_SCAN_BLOCKS;
         let done = loop {
             let extent = self.extent();
             let left = u64::from(most).saturating_sub(answer.verified);
-            let end = at.saturating_add(step.min(left as u32)).min(extent.there);
+            let end = at.saturating_add(step.min(left as u32)).min(extent.backed);
             let used: Vec<u32> = (at..end)
                 .filter(|block| self.space().used_of(*block) != 0)
                 .collect();
-            let looked = Instant::now();
+            let scan_begin = Instant::now();
             if let Err(error) = self.scan_and_correct(access, &used, &mut answer) {
                 break Err(error);
             }
             at = end;
-            if at >= extent.there {
+            if at >= extent.backed {
                 break Ok(0);
             }
             if begin.elapsed() >= time || answer.verified >= u64::from(most) {
                 break Ok(u64::from(at));
             }
-            if looked.elapsed() < time / 8 {
+            if scan_begin.elapsed() < time / 8 {
                 step = (step * 2).min(MAX_SCAN_BLOCKS);
             }
         };
@@ -108,9 +108,9 @@ impl<M: Medium> Store<M> {
             let _shared: Vec<_> = used.iter().map(|block| self.shared(*block)).collect();
             access.scan(used)?
         };
-        let looked = used.len() as u64;
-        answer.verified += looked;
-        self.counters().scrubbed_blocks.fetch_add(looked, Relaxed);
+        let scanned = used.len() as u64;
+        answer.verified += scanned;
+        self.counters().scrubbed_blocks.fetch_add(scanned, Relaxed);
         for block in suspect {
             match self.verify_and_correct(access, block) {
                 Ok(was_wrong) => answer.corrected += u64::from(was_wrong),
@@ -181,7 +181,7 @@ impl<M: Medium> Store<M> {
 
     /// Blocks in use.
     pub(crate) fn used_blocks(&self) -> Vec<u32> {
-        let all = 0..self.extent().there;
+        let all = 0..self.extent().backed;
         all.filter(|block| self.space().used_of(*block) != 0)
             .collect()
     }
@@ -194,40 +194,40 @@ impl<M: Medium> Store<M> {
             return Err(ResizeError::TooLarge(u64::from(most)));
         };
         let space = self.space();
-        if blocks >= extent.offered {
-            if blocks > extent.there {
+        if blocks >= extent.capacity {
+            if blocks > extent.backed {
                 let grown = self.medium().grow(blocks as usize);
                 grown.map_err(ResizeError::Medium)?;
-                extent.there = blocks;
+                extent.backed = blocks;
             }
-            space.add(extent.offered..blocks);
+            space.add(extent.capacity..blocks);
         } else {
             let used = space.used_pages();
             if used > u64::from(blocks) * PAGES as u64 {
                 return Err(ResizeError::InUse(used));
             }
-            space.retire(blocks..extent.offered);
+            space.retire(blocks..extent.capacity);
         }
-        extent.offered = blocks;
+        extent.capacity = blocks;
         Ok(())
     }
 
     /// The retired blocks that still have memory.
     pub(crate) fn retired(&self) -> Range<u32> {
         let extent = self.extent();
-        extent.offered..extent.there
+        extent.capacity..extent.backed
     }
 
     /// Frees the memory of retired blocks if none of them is in use. Returns how many are.
     pub(crate) fn trim(&self) -> u32 {
         let mut extent = self.extent_alone();
-        let beyond = extent.offered..extent.there;
+        let beyond = extent.capacity..extent.backed;
         let left = self.space().left(beyond.clone());
         if left == 0 && !beyond.is_empty() {
             // Memory that is added here later holds no block.
             beyond.for_each(|block| self.unmake(block));
-            self.medium().shrink(extent.offered as usize);
-            extent.there = extent.offered;
+            self.medium().shrink(extent.capacity as usize);
+            extent.backed = extent.capacity;
         }
         left
     }

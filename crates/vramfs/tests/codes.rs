@@ -1185,13 +1185,13 @@ fn refresh_out_of_range_or_with_a_duplicate_changes_nothing() {
     }
     bench.put(&blocks, &bytes);
     assert_eq!(bench.worker.refresh(&blocks, &[]).unwrap(), []);
-    for (asked, says) in [
+    for (asked, message) in [
         (vec![2, 0, 2], "block 2 is named twice"),
         (vec![1, 1], "block 1 is named twice"),
         (vec![0, 3], "block 3 is beyond the last of 3"),
     ] {
         let error = bench.worker.refresh(&blocks, &asked).unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
     assert!(bench.bytes(&blocks) == bytes);
 }

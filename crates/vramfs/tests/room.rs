@@ -1,5 +1,5 @@
-//! Growing and mounting on a device whose memory other programs take: what does not fit is refused
-//! with figures, and nothing else changes.
+//! Growing and mounting on a device with memory taken by other programs: what does not fit is
+//! refused with figures, and nothing else changes.
 //!
 //! Needs /dev/fuse and root, and fails with an error that says so without them. Uses the software
 //! device, which knows free memory to the byte; each test has a device of its own.

@@ -195,7 +195,7 @@ extern "C" __global__ void damage(u64 base, const u8* right, const u32* only, u3
 }
 
 // Counts the 32-bit words of each block that differ from the original, and restores them.
-extern "C" __global__ void judge(u64 base, const u8* right, u32* wrong) {
+extern "C" __global__ void compare_and_restore(u64 base, const u8* right, u32* wrong) {
     __shared__ u32 all;
     const u64 at = u64(blockIdx.x) * BLOCK_BYTES;
     u32* const is = reinterpret_cast<u32*>(base + at);

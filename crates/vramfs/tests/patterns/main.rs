@@ -65,7 +65,7 @@ enum Damage {
     },
     Single,
     Double,
-    /// Whole rows, and `unseen` more whose checksums stay valid.
+    /// Whole rows, and `unseen` more with checksums that stay valid.
     Rows {
         wrong: u32,
         unseen: u32,
@@ -362,7 +362,10 @@ impl Field {
     /// The number of words in each block that differ from the original. Restores the original.
     fn compare_and_restore(&mut self, count: usize) -> Vec<u32> {
         let wrong = DeviceBuffer::<u32>::zeroed(&self.stream, count).unwrap();
-        let (kernel, base) = (self.kernel("judge"), self.blocks.address(0).unwrap());
+        let (kernel, base) = (
+            self.kernel("compare_and_restore"),
+            self.blocks.address(0).unwrap(),
+        );
         let launch = Launch::new(count as u32, THREADS);
         // SAFETY: as above; it writes a number for each block, and the blocks.
         unsafe { launch.run(&kernel, &self.stream, (base, &self.right, &wrong)) }.unwrap();

@@ -135,7 +135,7 @@ impl Field {
         let erased = self.erased(count);
         let outcomes = self.correct(count);
         let after = self.symbols(base, &asked);
-        self.judge(count);
+        self.compare_and_restore(count);
         let parts = [sent, received, after];
         for (at, of) in asked.iter().enumerate() {
             let block = *of as usize / WORDS;

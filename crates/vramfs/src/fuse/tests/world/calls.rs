@@ -780,7 +780,7 @@ impl World {
     pub(super) fn resize(&mut self, blocks: u32) -> Done {
         let blocks = blocks % (MOST + 2);
         let used = self.handler.store.space().used_pages();
-        let there = self.handler.store.extent().there;
+        let there = self.handler.store.extent().backed;
         let got = self.tool(
             ROOT,
             ControlRequest::Resize {
@@ -803,7 +803,7 @@ impl World {
         for _ in 0..3 {
             let [left, bytes, ..] = self.tool(ROOT, ControlRequest::Trim).unwrap();
             if left == 0 {
-                let there = self.handler.store.extent().there;
+                let there = self.handler.store.extent().backed;
                 same("blocks with memory", there, blocks)?;
                 return holds("no memory", bytes > 0);
             }
