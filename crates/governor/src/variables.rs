@@ -107,7 +107,7 @@ pub const VARIABLES: &[EnvVariable] = &[
         VariableReader::Software,
         "FERCUDA_SOFT_CHECK_EXIT",
         "a number",
-        "exit status of a process whose run had findings, for programs over the drop-in library",
+        "exit status of a process that had findings, for programs over the drop-in library",
     ),
     row(
         VariableReader::Software,
@@ -185,7 +185,7 @@ pub const VARIABLES: &[EnvVariable] = &[
         VariableReader::Chores,
         "FERCUDA_TORCH_PYTHON",
         "a file",
-        "a Python that has PyTorch, whose attention ours is compared with on a GPU machine",
+        "a Python that has PyTorch, for comparing our attention with PyTorch's on a GPU machine",
     ),
     row(
         VariableReader::Chores,

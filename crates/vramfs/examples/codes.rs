@@ -1,9 +1,9 @@
-//! What the device takes to code blocks and to look at them.
+//! Throughput and latency benchmark of the error-correcting code's kernels.
 //!
 //! `cargo run --release -p fercuda-vramfs --example codes -- [BLOCKS]`, with `FERCUDA_DEVICE=gpu`
-//! on a GPU. 16384 blocks otherwise, which are 2 GiB of data, all random; bytes of data a second,
-//! by the host's clock from before a launch until its end was seen. Then what requests of 4 KiB and 1 MiB take, by one
-//! thread and by several, each in a stream of its own.
+//! on a GPU. The default is 16384 blocks, 2 GiB of random data. Prints bytes of data per second, by
+//! the host's clock from before a launch until its completion is observed; then the latency of
+//! requests of 4 KiB and 1 MiB, by one thread and by several, each with a stream of its own.
 
 #![expect(clippy::print_stdout, reason = "it is for people to read")]
 
@@ -14,14 +14,14 @@ use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS, PAGE_BYTES, ROW_BYTES};
 use fercuda_vramfs::{Blocks, Copier, Identity, Kernels, Mover, Place, Work, Worker};
 
-/// Blocks that a worker takes at once.
+/// Maximum number of blocks in one call of a worker.
 const SLOTS: usize = 2048;
 /// Blocks of a large request.
 const LARGE: usize = 8;
 const THREADS: [usize; 2] = [1, 16];
-/// Blocks that a thread takes in turn, where it takes one at a time.
-const ANYWHERE: usize = 256;
-const LASTS: Duration = Duration::from_millis(300);
+/// Random blocks that a thread cycles through, one in each request.
+const RANDOM_BLOCKS: usize = 256;
+const DURATION: Duration = Duration::from_millis(300);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -91,7 +91,7 @@ fn main() -> Result<()> {
             rate(times[0])
         );
     }
-    let all = Requests {
+    let all = RequestBenchmark {
         kernels: &kernels,
         mover: Mover::load(&context)?,
         blocks: &blocks,
@@ -108,20 +108,21 @@ fn main() -> Result<()> {
     }
     match worst {
         0 => Ok(()),
-        _ => Err(format!("{worst} blocks are not right").into()),
+        _ => Err(format!("{worst} blocks have errors").into()),
     }
 }
 
-/// What one request of a filesystem costs.
-struct Requests<'a> {
+/// Latency of a filesystem's requests.
+struct RequestBenchmark<'a> {
     kernels: &'a Kernels,
     mover: Mover,
     blocks: &'a Blocks,
     identities: &'a [Identity],
 }
 
-impl Requests<'_> {
-    /// Four rows of one block anywhere, or all of eight, over and over by so many threads, each in blocks of its own.
+impl RequestBenchmark<'_> {
+    /// Repeats a request for four rows of one random block, or for eight whole blocks, on `threads`
+    /// threads with separate blocks.
     fn measure(&self, what: &str, large: bool, threads: usize) -> Result<()> {
         let (blocks, rows) = match large {
             true => (LARGE, 0..DATA_ROWS),
@@ -130,10 +131,10 @@ impl Requests<'_> {
         let bytes = blocks * rows.len() * ROW_BYTES;
         let ready = Barrier::new(threads);
         let one = |thread: usize| -> std::result::Result<Vec<f64>, String> {
-            let said = |error: fercuda_vramfs::Error| error.to_string();
+            let to_text = |error: fercuda_vramfs::Error| error.to_string();
             let stream = || Stream::new(self.blocks.context()).map_err(|it| it.to_string());
-            let mut worker = Worker::new(self.kernels, LARGE, stream()?).map_err(said)?;
-            let mut copier = Copier::new(LARGE, stream()?, Some(&self.mover)).map_err(said)?;
+            let mut worker = Worker::new(self.kernels, LARGE, stream()?).map_err(to_text)?;
+            let mut copier = Copier::new(LARGE, stream()?, Some(&self.mover)).map_err(to_text)?;
             let mut random = fastrand::Rng::with_seed(thread as u64);
             let each = self.identities.len() / threads;
             let of = |first: usize, slot: usize| Work {
@@ -144,18 +145,18 @@ impl Requests<'_> {
             };
             let all: Vec<Vec<Work<'_>>> = match large {
                 true => vec![(0..blocks).map(|at| of(thread * LARGE + at, at)).collect()],
-                false => (0..ANYWHERE)
+                false => (0..RANDOM_BLOCKS)
                     .map(|at| vec![of(thread * each + random.usize(..each), at)])
                     .collect(),
             };
-            // What is put there without the code is what was there.
+            // So that `put`, which does not update the code, writes what the blocks have.
             for work in &all {
-                copier.fetch(self.blocks, work).map_err(said)?;
+                copier.fetch(self.blocks, work).map_err(to_text)?;
             }
             ready.wait();
             let (begin, mut times) = (Instant::now(), Vec::new());
             for work in all.iter().cycle() {
-                if begin.elapsed() >= LASTS && !times.is_empty() {
+                if begin.elapsed() >= DURATION && !times.is_empty() {
                     break;
                 }
                 let began = Instant::now();
@@ -168,9 +169,9 @@ impl Requests<'_> {
                     _ => worker.encode_anew(self.blocks, work).map(wrong),
                 };
                 times.push(began.elapsed().as_secs_f64());
-                match wrong.map_err(said)? {
+                match wrong.map_err(to_text)? {
                     0 => {}
-                    wrong => return Err(format!("{what}: {wrong} blocks are not right")),
+                    wrong => return Err(format!("{what}: {wrong} blocks have errors")),
                 }
             }
             Ok(times)

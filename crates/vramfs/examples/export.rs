@@ -1,8 +1,9 @@
-//! How fast a kernel of another process reads and writes a file where it is: `export DIR [MIB]`.
+//! Throughput of a kernel on a file mapped from a mounted filesystem: `export DIR [MIB]`.
 //!
-//! `DIR` is in a filesystem of `fercuda vram mount`, on the device that `FERCUDA_DEVICE` says. A file is made there and mapped, once
-//! to be written and once to be read; beside it memory of this process's own, as large, which the same kernels use. By the device's
-//! clock, best and median of twenty launches. The sum of all words is what it has to be, by calls too.
+//! `DIR` is in a filesystem of `fercuda vram mount`, on the device that `FERCUDA_DEVICE` selects. A
+//! file is made there and mapped, once to be written and once to be read; the same kernels use as
+//! much memory of this process for comparison. Prints best and median of twenty launches by the
+//! device's clock. The sum of all words is checked, and some words by system calls.
 #![expect(clippy::print_stdout, reason = "figures are for people")]
 #![expect(
     unsafe_code,
@@ -26,7 +27,8 @@ __device__ unsigned word(unsigned long long at) {
     return x ^ x >> 15;
 }
 
-// A block of threads takes one part of 32 KiB after another: so few that each has as many.
+// A block of threads loops over parts of 32 KiB: there are so few blocks that each takes as many
+// parts.
 extern "C" __global__ void __launch_bounds__(256)
 sum(const unsigned long long* chunks, unsigned parts, unsigned long long* total) {
     unsigned long long sum = 0;
@@ -59,13 +61,13 @@ const TIMES: usize = 20;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// As the kernels have it.
+/// The kernels' function of the same name.
 fn word(at: u64) -> u32 {
     let x = (at as u32).wrapping_mul(2_654_435_761) ^ (at >> 32) as u32;
     x ^ x >> 15
 }
 
-struct Bench {
+struct KernelBenchmark {
     stream: Stream,
     sum: Function,
     fill: Function,
@@ -73,7 +75,7 @@ struct Bench {
     bytes: u64,
 }
 
-impl Bench {
+impl KernelBenchmark {
     fn new(context: &Context, bytes: u64) -> Result<Self> {
         let (major, minor) = context.device().compute_capability()?;
         let program = Program::new("export.cu", KERNELS, Arch::new(major, minor));
@@ -88,7 +90,8 @@ impl Bench {
         })
     }
 
-    /// Runs a kernel over chunks at these addresses so often; the best time, that in the middle, and the sum of the last.
+    /// Launches a kernel on the chunks at these addresses `times` times. Returns the best and the
+    /// median time, and the last launch's sum.
     fn run(&self, kernel: &Function, chunks: &[u64], times: usize) -> Result<(f64, f64, u64)> {
         let stream = &self.stream;
         let table = DeviceBuffer::from_host(chunks, stream)?;
@@ -103,7 +106,8 @@ impl Bench {
                 Event::timed(stream.context())?,
             );
             begin.record(stream)?;
-            // SAFETY: the chunks are 128 KiB each, of memory that is mapped until this has waited for the kernel.
+            // SAFETY: the chunks are 128 KiB each, of memory that stays mapped until the stream is
+            // synchronized below.
             unsafe { launch.run(kernel, stream, (&table, parts, &mut total)) }?;
             end.record(stream)?;
             stream.synchronize()?;
@@ -130,7 +134,7 @@ fn main() -> Result<()> {
     let times = words.next().map_or(Ok(TIMES), |it| it.parse())?;
     let bytes = (mib.max(1)) << 20;
     let context = Context::primary(Cuda::from_env()?.device(0)?)?;
-    let bench = Bench::new(&context, bytes)?;
+    let bench = KernelBenchmark::new(&context, bytes)?;
     let chunk = DATA_BYTES as u64;
     let own = DeviceBuffer::<u8>::alloc(&context, bytes as usize)?;
     let own_chunks: Vec<u64> = (0..bytes / chunk)
@@ -151,14 +155,14 @@ fn main() -> Result<()> {
 }
 
 fn measure(
-    bench: &Bench,
+    bench: &KernelBenchmark,
     context: &Context,
     at: &Path,
     file: &File,
     own: &[u64],
     times: usize,
 ) -> Result<()> {
-    let chunks = |it: &Import| it.chunks().ok_or("its chunks are in pieces");
+    let chunks = |it: &Import| it.chunks().ok_or("a chunk is not contiguous");
     let began = Instant::now();
     let mapped = Import::open(at, context, true)?;
     println!(
@@ -200,6 +204,6 @@ fn measure(
             return Err(format!("word {at} of the file is {read:x?}").into());
         }
     }
-    println!("the sum, and a thousand words by calls, are what they have to be");
+    println!("the sum is right, and so are a thousand words read by system calls");
     Ok(())
 }

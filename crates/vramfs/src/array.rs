@@ -1,16 +1,20 @@
-//! Several devices as one medium: stripes of blocks, or a mirror of all.
+//! Striping and mirroring of blocks across several devices, as one medium (RAID 0, RAID 1).
 //!
-//! A stripe has block `b` on device `b % n`, there at place `b / n`, so a file's chunks lie on all of them in turn. A mirror has each
-//! block on every device, at its own number. The records say the place on their device and, of a stripe, in the generation's highest
-//! byte which device that is; so each device's memory is as one device's would be, and no block of one passes for another's.
+//! A stripe has block `b` on device `b % n`, at index `b / n` there, so a file's chunks rotate over
+//! all devices. A mirror has each block on every device, at the same index. A block's record holds
+//! its index on its device and, in a stripe, that device's index in the highest byte of the
+//! generation. So the memory of each device looks like that of a single-device store, and no block
+//! of one device passes for a block of another.
 //!
-//! A way to it has a way to each device and one staging, which is lent to whose turn it is; a call has the devices do their parts one
-//! after the other, and calls of other threads are done meanwhile.
+//! An [`ArrayAccess`] has an access to each device and one staging buffer, which passes to the
+//! device that does its part. A call has the devices do their parts one after the other; calls of
+//! other threads run concurrently.
 //!
-//! Invariants: after a call that changes blocks, all devices of a mirror that are in use have the same in them: what was done
-//! by some alone is made of theirs by the others, and a device that cannot do that is out. So whoever answers a read may be believed alone.
-//! A device that is out is never asked again. What a device that has failed may still be using is given to nobody else.
-//! Elsewhere: one device (`medium`), whose blocks are given out no more (`space`).
+//! Invariants: after a call that changes blocks, all devices in use of a mirror have the same
+//! blocks: what only some devices did is copied to the others, and a device that cannot take it is
+//! failed. So the answer of any one device to a read can be trusted. A failed device gets no
+//! further request. Memory that a failed device may still be using is never reused. Elsewhere: one
+//! device (`medium`); keeping blocks of a failed device from being allocated (`space`).
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
@@ -22,22 +26,23 @@ use crate::error::{Error, Result};
 use crate::layout::{DATA_BYTES, DATA_ROWS};
 use crate::medium::{Access, Lend as _, Medium, Member};
 
-/// In the generation of a stripe's block, its device begins here. No block has 2^56 generations.
+/// First bit of the device index in the generation of a stripe's block. No block has 2^56
+/// generations.
 const DEVICE_SHIFT: u32 = 56;
-/// No more devices than that byte can tell.
-pub const MOST: usize = 256;
+/// Maximum number of devices: as many as that byte can number.
+pub const MAX_DEVICES: usize = 256;
 
-/// How blocks lie on devices.
+/// How blocks are placed on devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// Each on one of them, in turn.
+pub enum ArrayLayout {
+    /// Each block on one device, round robin (RAID 0).
     Stripe,
-    /// Each on all of them.
+    /// Each block on all devices (RAID 1).
     Mirror,
 }
 
-impl Spread {
-    /// How many of the first `blocks` of `devices` the one at this place has.
+impl ArrayLayout {
+    /// How many of the first `blocks` blocks the device at index `at` of `devices` has.
     pub fn share(self, blocks: usize, devices: usize, at: usize) -> usize {
         match self {
             Self::Stripe => (blocks + devices - 1 - at) / devices,
@@ -46,63 +51,69 @@ impl Spread {
     }
 }
 
-/// A device of several.
+/// One device of an array, with its counters.
 #[derive(Debug)]
-struct One<M> {
+struct ArrayDevice<M> {
     medium: M,
-    /// What it is called in figures.
+    /// The device's number in figures.
     number: u32,
     is_out: AtomicBool,
-    /// Blocks in which something was wrong and is right now, by the code or from another device.
+    /// Blocks that had errors and were corrected, by the code or from another device.
     corrected: AtomicU64,
-    /// Of them, those that were made anew from another device.
+    /// Those of them that were rebuilt from another device.
     remade: AtomicU64,
     lost: AtomicU64,
 }
 
-impl<M> One<M> {
+impl<M> ArrayDevice<M> {
     fn is_out(&self) -> bool {
         self.is_out.load(Acquire)
     }
 }
 
 #[derive(Debug)]
-struct All<M> {
-    devices: Box<[One<M>]>,
-    spread: Spread,
-    /// Blocks of all.
+struct ArrayState<M> {
+    devices: Box<[ArrayDevice<M>]>,
+    spread: ArrayLayout,
+    /// Blocks of the whole array.
     blocks: AtomicUsize,
-    /// So many are out.
+    /// Devices that have failed.
     losses: AtomicU32,
-    /// Where a new way begins to ask.
-    turns: AtomicUsize,
-    /// Whoever leaves one out for being unlike another has it: two that do so to one another would leave none.
-    unlike: Mutex<()>,
+    /// Index of the device that the next new access reads from first.
+    next_start: AtomicUsize,
+    /// Serialises failing a device because its blocks differ from another's: two threads that did
+    /// so to each other's device at once would leave none.
+    exclusion: Mutex<()>,
 }
 
-impl<M> All<M> {
+impl<M> ArrayState<M> {
     fn count(&self) -> usize {
         self.devices.len()
     }
 
-    /// Those in use, with their places.
-    fn live(&self) -> impl Iterator<Item = (usize, &One<M>)> {
+    /// Devices in use, with their indices.
+    fn live(&self) -> impl Iterator<Item = (usize, &ArrayDevice<M>)> {
         let all = self.devices.iter().enumerate();
         all.filter(|(_, one)| !one.is_out())
     }
 
-    /// It has failed, or is not as the others are: it is asked nothing any more.
-    fn leave_out(&self, at: usize) {
+    /// Takes a device out of use, because it has failed or its blocks differ from the others'. It
+    /// gets no further request.
+    fn fail_device(&self, at: usize) {
         if !self.devices[at].is_out.swap(true, AcqRel) {
             self.losses.fetch_add(1, AcqRel);
         }
     }
 
-    /// What it has is not what another has; not if that is out itself, as then it may be the last one.
-    fn leave_out_for(&self, at: usize, other: usize) {
-        let _one = self.unlike.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes a device out of use because its blocks differ from those of `other`. Does nothing if
+    /// `other` is out of use itself, as the device may then be the last one.
+    fn fail_as_different_from(&self, at: usize, other: usize) {
+        let _one = self
+            .exclusion
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if !self.devices[other].is_out() {
-            self.leave_out(at);
+            self.fail_device(at);
         }
     }
 
@@ -111,28 +122,29 @@ impl<M> All<M> {
     }
 }
 
-/// See the module.
+/// Several devices used as one [`Medium`]; see the module.
 #[derive(Debug)]
-pub struct Array<M>(Arc<All<M>>);
+pub struct Array<M>(Arc<ArrayState<M>>);
 
 impl<M: Member> Array<M> {
-    /// As far as another thread may have come with leaving one out.
+    /// The first half of taking a device out of use, as another thread may observe it.
     #[cfg(test)]
-    pub(crate) fn begin_to_leave_out(&self, at: usize) {
+    pub(crate) fn begin_to_fail_device(&self, at: usize) {
         self.0.devices[at].is_out.swap(true, AcqRel);
     }
 
-    /// Devices, with what each is called in figures, that have their shares ([`Spread::share`]) of so many blocks.
+    /// Devices, with their numbers in figures, each of which has its share ([`ArrayLayout::share`])
+    /// of `blocks` blocks.
     ///
     /// # Panics
-    /// For fewer than two, or more than [`MOST`].
-    pub fn new(devices: Vec<(u32, M)>, spread: Spread, blocks: usize) -> Self {
+    /// For fewer than two devices, or more than [`MAX_DEVICES`].
+    pub fn new(devices: Vec<(u32, M)>, spread: ArrayLayout, blocks: usize) -> Self {
         let count = devices.len();
         assert!(
-            (2..=MOST).contains(&count),
-            "{count} devices are not several, or more than {MOST}"
+            (2..=MAX_DEVICES).contains(&count),
+            "an array of {count} devices: it takes 2 to {MAX_DEVICES}"
         );
-        let one = |(number, medium)| One {
+        let one = |(number, medium)| ArrayDevice {
             medium,
             number,
             is_out: AtomicBool::new(false),
@@ -140,46 +152,46 @@ impl<M: Member> Array<M> {
             remade: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         };
-        Self(Arc::new(All {
+        Self(Arc::new(ArrayState {
             devices: devices.into_iter().map(one).collect(),
             spread,
             blocks: AtomicUsize::new(blocks),
             losses: AtomicU32::new(0),
-            turns: AtomicUsize::new(0),
-            unlike: Mutex::new(()),
+            next_start: AtomicUsize::new(0),
+            exclusion: Mutex::new(()),
         }))
     }
 
-    fn by(
+    fn new_access(
         &self,
         staged: impl Fn(&M) -> Result<M::Access>,
         bare: impl Fn(&M) -> Result<M::Access>,
     ) -> Result<ArrayAccess<M>> {
         let all = &self.0;
         let losses = all.losses.load(Acquire);
-        let (mut hands, mut holder) = (Vec::new(), None);
+        let (mut accesses, mut holder) = (Vec::new(), None);
         for (at, one) in all.devices.iter().enumerate() {
             let made = match holder {
                 _ if one.is_out() => Ok(None),
                 None => staged(&one.medium).map(Some),
                 Some(_) => bare(&one.medium).map(Some),
             };
-            let hand = match made {
-                Ok(hand) => hand,
+            let access = match made {
+                Ok(access) => access,
                 Err(error) if one.medium.has_failed(&error) => {
-                    all.leave_out(at);
+                    all.fail_device(at);
                     None
                 }
                 Err(error) => return Err(error),
             };
-            holder = holder.or(hand.as_ref().map(|_| at));
-            hands.push(hand);
+            holder = holder.or(access.as_ref().map(|_| at));
+            accesses.push(access);
         }
         Ok(ArrayAccess {
             holder: holder.ok_or(Error::NoDevice)?,
-            turn: all.turns.fetch_add(1, Relaxed),
+            next_read: all.next_start.fetch_add(1, Relaxed),
             all: self.0.clone(),
-            hands,
+            accesses,
             losses,
             outcomes: Vec::new(),
         })
@@ -190,11 +202,11 @@ impl<M: Member> Medium for Array<M> {
     type Access = ArrayAccess<M>;
 
     fn access(&self) -> Result<ArrayAccess<M>> {
-        self.by(M::access, M::bare)
+        self.new_access(M::access, M::bare)
     }
 
     fn background(&self) -> Result<ArrayAccess<M>> {
-        self.by(M::background, M::bare_background)
+        self.new_access(M::background, M::bare_background)
     }
 
     fn has_code(&self) -> bool {
@@ -211,7 +223,7 @@ impl<M: Member> Medium for Array<M> {
         for (at, one) in all.live() {
             match one.medium.grow(all.share(blocks, at)) {
                 Ok(()) => {}
-                Err(error) if one.medium.has_failed(&error) => all.leave_out(at),
+                Err(error) if one.medium.has_failed(&error) => all.fail_device(at),
                 Err(error) => {
                     let grown = all.live().take_while(|it| it.0 < at);
                     grown.for_each(|(at, one)| one.medium.shrink(all.share(before, at)));
@@ -236,8 +248,8 @@ impl<M: Member> Medium for Array<M> {
 
     fn reaches(&self, from: usize, to: usize) -> bool {
         match self.0.spread {
-            Spread::Stripe => from % self.0.count() == to % self.0.count(),
-            Spread::Mirror => true,
+            ArrayLayout::Stripe => from % self.0.count() == to % self.0.count(),
+            ArrayLayout::Mirror => true,
         }
     }
 
@@ -248,8 +260,8 @@ impl<M: Member> Medium for Array<M> {
     fn note_lost(&self, block: usize) {
         let all = &self.0;
         for (_, one) in all.live().filter(|(at, _)| match all.spread {
-            Spread::Stripe => *at == block % all.count(),
-            Spread::Mirror => true,
+            ArrayLayout::Stripe => *at == block % all.count(),
+            ArrayLayout::Mirror => true,
         }) {
             one.lost.fetch_add(1, Relaxed);
         }
@@ -257,8 +269,8 @@ impl<M: Member> Medium for Array<M> {
 
     fn is_gone(&self, block: usize) -> bool {
         match self.0.spread {
-            Spread::Stripe => self.0.devices[block % self.0.count()].is_out(),
-            Spread::Mirror => false,
+            ArrayLayout::Stripe => self.0.devices[block % self.0.count()].is_out(),
+            ArrayLayout::Mirror => false,
         }
     }
 
@@ -278,7 +290,7 @@ impl<M: Member> Medium for Array<M> {
             };
             let (corrected, remade) = (one.corrected.load(Relaxed), one.remade.load(Relaxed));
             let lost = one.lost.load(Relaxed);
-            // Nothing can go wrong in a string.
+            // Writing to a string cannot fail.
             write!(
                 text,
                 "device_{of}_state {state}\ndevice_{of}_corrected_blocks {corrected}\n\
@@ -290,71 +302,72 @@ impl<M: Member> Medium for Array<M> {
     }
 }
 
-/// What is done with blocks of one device.
-type Call<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [Work<'c>]) -> Result<&'a [Outcome]>;
+/// An operation of one device's access on some blocks.
+type BlockOperation<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [Work<'c>]) -> Result<&'a [Outcome]>;
 
-/// What devices said, each with its place.
-type Answers = Vec<(usize, Result<Vec<Outcome>>)>;
+/// What devices answered, with their indices.
+type DeviceAnswers = Vec<(usize, Result<Vec<Outcome>>)>;
 
-/// One thread's way to several devices.
+/// One thread's access to an array.
 #[derive(Debug)]
 pub struct ArrayAccess<M: Member> {
-    all: Arc<All<M>>,
-    /// A way to each, unless it is out.
-    hands: Vec<Option<M::Access>>,
-    /// Who has the staging; there always is its way, also if it is out.
+    all: Arc<ArrayState<M>>,
+    /// Accesses by device index; none for a device that is out of use.
+    accesses: Vec<Option<M::Access>>,
+    /// Index of the device that has the staging buffer. Its access always exists, even if it is out
+    /// of use.
     holder: usize,
-    /// Ways to devices that have failed since are there still.
+    /// Value of the array's `losses` when `accesses` was last refitted.
     losses: u32,
-    /// Who is asked next.
-    turn: usize,
+    /// Index of the device that the next read goes to first.
+    next_read: usize,
     outcomes: Vec<Outcome>,
 }
 
 impl<M: Member> ArrayAccess<M> {
-    /// Leaves the ways to devices that are out. The staging may be page-locked by one of them, or in use by it: another takes its
-    /// place, with the same bytes.
+    /// Drops the accesses to devices that are out of use. The staging buffer may be page-locked by
+    /// one of them, or in use by it: another buffer with the same bytes replaces it.
     fn refit(&mut self) -> Result<()> {
-        let holder = self.hands[self.holder].as_ref();
+        let holder = self.accesses[self.holder].as_ref();
         if holder.is_some_and(|it| it.is_spent()) {
-            self.all.leave_out(self.holder);
+            self.all.fail_device(self.holder);
         }
         let losses = self.all.losses.load(Acquire);
-        // Who has the staging may be left out and not be counted yet.
+        // The holder may be out of use already and not be counted in `losses` yet.
         if losses == self.losses && !self.all.devices[self.holder].is_out() {
             return Ok(());
         }
         let bytes = self.data().to_vec();
         self.holder = loop {
             let mut live = self.all.live().map(|(at, _)| at);
-            let live = live.find(|at| self.hands[*at].is_some());
+            let live = live.find(|at| self.accesses[*at].is_some());
             let live = live.ok_or(Error::NoDevice)?;
-            let Some(hand) = &mut self.hands[live] else {
+            let Some(access) = &mut self.accesses[live] else {
                 continue;
             };
-            match hand.restage(&bytes) {
+            match access.restage(&bytes) {
                 Ok(()) => break live,
-                // It has failed as well, and nobody has asked it anything since.
+                // This device has failed as well, and had no request since.
                 Err(error)
-                    if hand.is_spent() || self.all.devices[live].medium.has_failed(&error) =>
+                    if access.is_spent() || self.all.devices[live].medium.has_failed(&error) =>
                 {
-                    self.all.leave_out(live);
+                    self.all.fail_device(live);
                 }
                 Err(error) => return Err(error),
             }
         };
         let losses = self.all.losses.load(Acquire);
-        for (hand, one) in self.hands.iter_mut().zip(&self.all.devices) {
+        for (access, one) in self.accesses.iter_mut().zip(&self.all.devices) {
             if one.is_out() {
-                *hand = None;
+                *access = None;
             }
         }
         self.losses = losses;
         Ok(())
     }
 
-    /// Has one device do something. `None` if it has none to do it by, or has just failed.
-    fn on<R>(
+    /// Runs `work` on one device. `None` if the device is out of use, or has failed just now.
+    fn run_on<R>(
         &mut self,
         at: usize,
         work: impl FnOnce(&mut M::Access) -> Result<R>,
@@ -365,40 +378,46 @@ impl<M: Member> ArrayAccess<M> {
         if let Err(error) = self.refit() {
             return Some(Err(error));
         }
-        let done = match self.hands.get_disjoint_mut([at, self.holder]) {
-            Ok([Some(hand), Some(holder)]) => match hand.exchange(holder) {
+        let done = match self.accesses.get_disjoint_mut([at, self.holder]) {
+            Ok([Some(access), Some(holder)]) => match access.exchange(holder) {
                 Ok(()) => {
                     self.holder = at;
-                    work(hand)
+                    work(access)
                 }
-                // It says nothing of this device, as the other's way may be why: whoever holds the staging was left out if that
-                // has failed, so it is this one's.
-                Err(_) if hand.is_spent() => {
-                    self.all.leave_out(at);
+                // Such an error does not show that this device failed: the other access may be its
+                // cause. But a holder that has failed was replaced above, so the failure is this
+                // device's.
+                Err(_) if access.is_spent() => {
+                    self.all.fail_device(at);
                     return None;
                 }
                 Err(error) => return Some(Err(error)),
             },
-            // They are the same.
-            _ => work(self.hands[at].as_mut()?),
+            // `at` holds the staging buffer already.
+            _ => work(self.accesses[at].as_mut()?),
         };
         let error = match done {
             Ok(done) => return Some(Ok(done)),
             Err(error) => error,
         };
-        let is_spent = self.hands[at].as_ref().is_some_and(|it| it.is_spent());
+        let is_spent = self.accesses[at].as_ref().is_some_and(|it| it.is_spent());
         if is_spent || self.all.devices[at].medium.has_failed(&error) {
-            self.all.leave_out(at);
+            self.all.fail_device(at);
             return None;
         }
         Some(Err(error))
     }
 
-    /// Has each device do what is its own.
-    fn each_own(&mut self, work: &[Work<'_>], call: Call<M::Access>, changes: bool) -> Result<()> {
+    /// Has each device of a stripe do its part of the work.
+    fn run_striped(
+        &mut self,
+        work: &[Work<'_>],
+        call: BlockOperation<M::Access>,
+        changes: bool,
+    ) -> Result<()> {
         let count = self.all.count();
         self.outcomes.clear();
-        // What no device has answered for is none's any more.
+        // A block for which no device answers is lost.
         self.outcomes.resize(work.len(), Outcome::LOST);
         let (mut is_done, mut refused) = (false, None);
         for at in 0..count {
@@ -411,12 +430,12 @@ impl<M: Member> ArrayAccess<M> {
             let identities: Vec<Option<Identity>> = there.collect();
             let there = own.iter().zip(&identities);
             let part: Vec<Work<'_>> = there
-                .map(|(it, identity)| local(&work[*it], identity.as_ref(), count))
+                .map(|(it, identity)| local_work(&work[*it], identity.as_ref(), count))
                 .collect::<Result<_>>()?;
             if own.is_empty() {
                 continue;
             }
-            match self.on(at, |hand| call(hand, &part).map(<[Outcome]>::to_vec)) {
+            match self.run_on(at, |access| call(access, &part).map(<[Outcome]>::to_vec)) {
                 Some(Ok(outcomes)) => {
                     is_done = true;
                     for (it, outcome) in own.iter().zip(outcomes) {
@@ -428,19 +447,19 @@ impl<M: Member> ArrayAccess<M> {
             }
         }
         match refused {
-            // Of what is done already somebody has to know.
+            // The caller needs the outcomes of what was changed already.
             Some(error) if !(changes && is_done) => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Has one do it, another each time.
-    fn any(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Result<()> {
+    /// Has one device of a mirror do the work, a different one each time.
+    fn run_on_any(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> Result<()> {
         let count = self.all.count();
-        self.turn = (self.turn + 1) % count;
+        self.next_read = (self.next_read + 1) % count;
         let mut refused = None;
-        for at in (self.turn..self.turn + count).map(|at| at % count) {
-            match self.on(at, |hand| call(hand, work).map(<[Outcome]>::to_vec)) {
+        for at in (self.next_read..self.next_read + count).map(|at| at % count) {
+            match self.run_on(at, |access| call(access, work).map(<[Outcome]>::to_vec)) {
                 Some(Ok(outcomes)) => {
                     self.outcomes = outcomes;
                     return Ok(());
@@ -452,20 +471,21 @@ impl<M: Member> ArrayAccess<M> {
         Err(refused.unwrap_or(Error::NoDevice))
     }
 
-    /// Has all do it; what those say that are in use then.
-    fn every(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Answers {
+    /// Has all devices of a mirror do the work. The answers are of the devices that are in use
+    /// afterwards.
+    fn run_on_all(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> DeviceAnswers {
         let mut answers = Vec::new();
         for at in 0..self.all.count() {
-            let done = self.on(at, |hand| call(hand, work).map(<[Outcome]>::to_vec));
+            let done = self.run_on(at, |access| call(access, work).map(<[Outcome]>::to_vec));
             answers.extend(done.map(|it| (at, it)));
         }
         answers
     }
 
-    /// Has all look; what any has found.
-    fn every_look(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Result<()> {
+    /// Has all devices of a mirror examine blocks, and merges what they found.
+    fn examine_all(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> Result<()> {
         let mut all: Option<Vec<Outcome>> = None;
-        for (_, answer) in self.every(work, call) {
+        for (_, answer) in self.run_on_all(work, call) {
             let outcomes = answer?;
             all = Some(match all {
                 Some(all) => all
@@ -480,23 +500,25 @@ impl<M: Member> ArrayAccess<M> {
         Ok(())
     }
 
-    /// Has all change blocks, and sees to it that all of them have the same then.
-    fn every_change(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Result<()> {
-        let has_code = |it: &All<M>| it.devices.iter().all(|one| one.medium.has_code());
-        let mut answers = self.every(work, call);
+    /// Has all devices of a mirror change blocks, and makes the blocks equal on all of them
+    /// afterwards.
+    fn change_all(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> Result<()> {
+        let has_code = |it: &ArrayState<M>| it.devices.iter().all(|one| one.medium.has_code());
+        let mut answers = self.run_on_all(work, call);
         let first = answers.first().map(|it| it.0).ok_or(Error::NoDevice)?;
         if answers.iter().all(|(_, it)| it.is_err()) {
             let (_, answer) = answers.swap_remove(0);
-            // Kernels that were not launched have changed nothing; of several copies the first may have been made.
+            // Kernels that were not launched have changed nothing; but of several copies the first
+            // may be done.
             let may_differ =
                 !has_code(&self.all) && matches!(answer, Err(Error::Cuda(_) | Error::Copy(_)));
             for it in work.iter().filter(|_| may_differ) {
-                // Without a code nobody asks whose it is.
+                // Without a code no identity is checked.
                 let it = Work {
                     identity: None,
                     ..it.clone()
                 };
-                self.make_same(first, &it);
+                self.synchronize(first, &it);
             }
             return answer.map(drop);
         }
@@ -512,25 +534,26 @@ impl<M: Member> ArrayAccess<M> {
                 found
             } else {
                 let all = |(to, _): (usize, bool)| {
-                    self.remake_of_any(&good, to, it)
-                        || self.redo(&good, to, it, call)
-                        || self.give_up(&good, to)
+                    self.rebuild_from_any(&good, to, it)
+                        || self.repeat_change(&good, to, it, call)
+                        || self.fail_as_different(&good, to)
                 };
                 match bad.into_iter().all(all) {
                     true => Outcome::CLEAN,
-                    // Who had done it has failed since, and the others have not.
+                    // The device that did it has failed since, and the others did not do it.
                     false => Outcome::LOST,
                 }
             });
         }
         self.outcomes = outcomes;
-        // Those who did it may have been the last.
+        // The devices that did it may have been the last.
         self.all.live().next().map(drop).ok_or(Error::NoDevice)
     }
 
-    /// Has all correct blocks. What one cannot, it has from another.
-    fn every_correct(&mut self, work: &[Work<'_>]) -> Result<()> {
-        let answers = self.every(work, M::Access::correct);
+    /// Has all devices of a mirror correct blocks. A block that one cannot correct is copied from
+    /// another.
+    fn correct_all(&mut self, work: &[Work<'_>]) -> Result<()> {
+        let answers = self.run_on_all(work, M::Access::correct);
         let mut all = vec![Vec::new(); work.len()];
         for (at, answer) in answers {
             for (place, outcome) in answer?.into_iter().enumerate() {
@@ -548,7 +571,7 @@ impl<M: Member> ArrayAccess<M> {
             }
             let mut is_right = !good.is_empty();
             for (at, _) in bad {
-                is_right &= self.remake_of(&good, at, it);
+                is_right &= self.rebuild_or_fail(&good, at, it);
             }
             outcomes.push(match both.is_lost() && is_right {
                 true => both.made_right(),
@@ -559,94 +582,101 @@ impl<M: Member> ArrayAccess<M> {
         Ok(())
     }
 
-    /// Has a device that has not changed a block do it, if those that have cannot tell what is in it: they have looked at no more than
-    /// they changed. Then theirs are made anew. Whether all that are in use have the same; if not nobody is left out for that yet.
-    fn redo(
+    /// Repeats a change on the device `to`, which has not made it, if the devices `good` that have
+    /// made it cannot read their block: they checked no more rows than they changed. Then their
+    /// block is copied from `to`. Returns whether all devices in use have the same block; if not,
+    /// none was taken out of use for that yet.
+    fn repeat_change(
         &mut self,
         good: &[(usize, bool)],
         to: usize,
         it: &Work<'_>,
-        call: Call<M::Access>,
+        call: BlockOperation<M::Access>,
     ) -> bool {
-        // A block that is to have other owners has those that it had; which block it is the call asks again.
-        let mut as_whose = |identity| {
+        // A block that gets a new identity still has its old one. The call checks again which block
+        // it is.
+        let mut is_readable_as = |identity| {
             let whole = [Work {
                 rows: 0..0,
                 place: Place::Nowhere,
                 identity,
                 ..it.clone()
             }];
-            let lost = self.on(to, |hand| hand.correct(&whole).map(|it| it[0].is_lost()));
+            let lost = self.run_on(to, |access| {
+                access.correct(&whole).map(|it| it[0].is_lost())
+            });
             matches!(lost, Some(Ok(false)))
         };
-        if !as_whose(it.identity) && !as_whose(None) {
+        if !is_readable_as(it.identity) && !is_readable_as(None) {
             return false;
         }
-        let again = self.on(to, |hand| {
-            call(hand, std::slice::from_ref(it)).map(|it| it[0].is_clean())
+        let again = self.run_on(to, |access| {
+            call(access, std::slice::from_ref(it)).map(|it| it[0].is_clean())
         });
         if !matches!(again, Some(Ok(true))) {
             return false;
         }
         for (from, _) in good {
-            if !self.remake(to, *from, it) {
-                self.all.leave_out_for(*from, to);
+            if !self.rebuild(to, *from, it) {
+                self.all.fail_as_different_from(*from, to);
             }
         }
         !self.all.devices[to].is_out()
     }
 
-    /// Has a block of one device be what it is on one of the others, or leaves it out if no other can tell. Not if they fail: then it
-    /// may be the last one. Whether all that are in use have the same.
-    fn remake_of<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
-        self.remake_of_any(from, to, it) || self.give_up(from, to)
+    /// Copies a block to the device `to` from one of the others, or takes `to` out of use if no
+    /// other device can read the block. If the others fail, `to` stays, as it may be the last one.
+    /// Returns whether all devices in use have the same block.
+    fn rebuild_or_fail<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+        self.rebuild_from_any(from, to, it) || self.fail_as_different(from, to)
     }
 
-    /// As [`ArrayAccess::remake_of`], and nobody is left out for it.
-    fn remake_of_any<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+    /// As [`ArrayAccess::rebuild_or_fail`], but takes no device out of use.
+    fn rebuild_from_any<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
         let mut is_made = self.all.devices[to].is_out();
         for (from, _) in from {
-            is_made = is_made || self.remake(*from, to, it) || self.all.devices[to].is_out();
+            is_made = is_made || self.rebuild(*from, to, it) || self.all.devices[to].is_out();
         }
         is_made
     }
 
-    /// Leaves a device out whose block is not that of others; whether it is out.
-    fn give_up<T>(&self, others: &[(usize, T)], to: usize) -> bool {
+    /// Takes a device out of use, the block of which differs from the others'. Returns whether it
+    /// is out.
+    fn fail_as_different<T>(&self, others: &[(usize, T)], to: usize) -> bool {
         for (other, _) in others {
-            self.all.leave_out_for(to, *other);
+            self.all.fail_as_different_from(to, *other);
         }
         self.all.devices[to].is_out()
     }
 
-    fn remake(&mut self, from: usize, to: usize, it: &Work<'_>) -> bool {
+    fn rebuild(&mut self, from: usize, to: usize, it: &Work<'_>) -> bool {
         let work = [Work {
             block: it.block,
             rows: 0..DATA_ROWS,
             place: Place::Staging(0),
             identity: it.identity,
         }];
-        // The caller's, which has its turn again.
+        // The staging buffer holds the caller's data, which is restored below.
         let before = self.data()[..DATA_BYTES].to_vec();
         let is_clean = |done: Option<Result<bool>>| matches!(done, Some(Ok(true)));
         let one = |outcomes: &[Outcome]| outcomes[0].is_clean();
-        let mut is_read = is_clean(self.on(from, |hand| hand.read(&work).map(one)));
+        let mut is_read = is_clean(self.run_on(from, |access| access.read(&work).map(one)));
         if !is_read {
-            // Rows that nobody asked for may be wrong there too.
+            // Rows beyond those of the request may have errors on that device too.
             let whole = [Work {
                 rows: 0..0,
                 ..work[0].clone()
             }];
-            let corrected = self.on(from, |hand| hand.correct(&whole).map(|it| it[0]));
+            let corrected = self.run_on(from, |access| access.correct(&whole).map(|it| it[0]));
             if let Some(Ok(outcome)) = corrected
                 && !outcome.is_lost()
             {
                 let corrected = &self.all.devices[from].corrected;
                 corrected.fetch_add(u64::from(outcome.is_corrected()), Relaxed);
-                is_read = is_clean(self.on(from, |hand| hand.read(&work).map(one)));
+                is_read = is_clean(self.run_on(from, |access| access.read(&work).map(one)));
             }
         }
-        let is_made = is_read && is_clean(self.on(to, |hand| hand.format(&work).map(one)));
+        let is_made = is_read && is_clean(self.run_on(to, |access| access.format(&work).map(one)));
         self.data_mut()[..DATA_BYTES].copy_from_slice(&before);
         if is_made {
             let one = &self.all.devices[to];
@@ -656,8 +686,9 @@ impl<M: Member> ArrayAccess<M> {
         is_made
     }
 
-    /// Has all others have a block as one device has it, or as the next one that has it right.
-    fn make_same(&mut self, first: usize, it: &Work<'_>) {
+    /// Copies a block from the device `first`, or from the next one that can read it, to all
+    /// others.
+    fn synchronize(&mut self, first: usize, it: &Work<'_>) {
         let work = [Work {
             rows: 0..0,
             place: Place::Nowhere,
@@ -666,18 +697,20 @@ impl<M: Member> ArrayAccess<M> {
         let count = self.all.count();
         let all: Vec<usize> = (first..first + count).map(|at| at % count).collect();
         let right = all.iter().find(|at| {
-            let looked = self.on(**at, |hand| hand.verify(&work).map(|it| it[0].is_clean()));
+            let looked = self.run_on(**at, |access| {
+                access.verify(&work).map(|it| it[0].is_clean())
+            });
             matches!(looked, Some(Ok(true)))
         });
-        // What is right nowhere is what it was before, and is corrected before anybody has it.
+        // If no device can read the block, nothing changed it, and a later read corrects it first.
         if let Some(right) = right {
             for at in all.iter().filter(|at| *at != right) {
-                self.remake_of(&[(*right, ())], *at, it);
+                self.rebuild_or_fail(&[(*right, ())], *at, it);
             }
         }
     }
 
-    fn counted(&self, work: &[Work<'_>]) {
+    fn count_corrected(&self, work: &[Work<'_>]) {
         let count = self.all.count();
         for (it, outcome) in work.iter().zip(&self.outcomes) {
             let one = &self.all.devices[it.block % count];
@@ -687,7 +720,7 @@ impl<M: Member> ArrayAccess<M> {
     }
 }
 
-/// Whose a block is, as its record says on the device of a stripe that has it.
+/// The identity in the record of a block on its device of a stripe.
 fn local_identity(identity: Option<&Identity>, devices: usize) -> Option<Identity> {
     identity.map(|identity| {
         let (number, device) = (identity[0] / devices as u64, identity[0] % devices as u64);
@@ -698,8 +731,12 @@ fn local_identity(identity: Option<&Identity>, devices: usize) -> Option<Identit
     })
 }
 
-/// What the device of a stripe is to do that has the block.
-fn local<'i>(work: &Work<'_>, identity: Option<&'i Identity>, devices: usize) -> Result<Work<'i>> {
+/// The work of a stripe's device that has the block, by the indices of that device.
+fn local_work<'i>(
+    work: &Work<'_>,
+    identity: Option<&'i Identity>,
+    devices: usize,
+) -> Result<Work<'i>> {
     Ok(Work {
         block: work.block / devices,
         rows: work.rows.clone(),
@@ -720,70 +757,72 @@ impl<M: Member> Access for ArrayAccess<M> {
     }
 
     fn data(&self) -> &[u8] {
-        self.hands[self.holder].as_ref().map_or(&[], Access::data)
+        self.accesses[self.holder]
+            .as_ref()
+            .map_or(&[], Access::data)
     }
 
     fn data_mut(&mut self) -> &mut [u8] {
-        let holder = self.hands[self.holder].as_mut();
+        let holder = self.accesses[self.holder].as_mut();
         holder.map_or(&mut [], Access::data_mut)
     }
 
     fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::read, false)?,
-            Spread::Mirror => self.any(work, M::Access::read)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::read, false)?,
+            ArrayLayout::Mirror => self.run_on_any(work, M::Access::read)?,
         }
         Ok(&self.outcomes)
     }
 
     fn show(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::show, false)?,
-            Spread::Mirror => self.any(work, M::Access::show)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::show, false)?,
+            ArrayLayout::Mirror => self.run_on_any(work, M::Access::show)?,
         }
         Ok(&self.outcomes)
     }
 
     fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::look, false)?,
-            // Each takes its own rows.
-            Spread::Mirror => self.every_look(work, M::Access::look)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::look, false)?,
+            // Each device copies its own rows.
+            ArrayLayout::Mirror => self.examine_all(work, M::Access::look)?,
         }
         Ok(&self.outcomes)
     }
 
     fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::update, true)?,
-            Spread::Mirror => self.every_change(work, M::Access::update)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::update, true)?,
+            ArrayLayout::Mirror => self.change_all(work, M::Access::update)?,
         }
         Ok(&self.outcomes)
     }
 
     fn format(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::format, true)?,
-            Spread::Mirror => self.every_change(work, M::Access::format)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::format, true)?,
+            ArrayLayout::Mirror => self.change_all(work, M::Access::format)?,
         }
         Ok(&self.outcomes)
     }
 
     fn verify(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::verify, false)?,
-            Spread::Mirror => self.every_look(work, M::Access::verify)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::verify, false)?,
+            ArrayLayout::Mirror => self.examine_all(work, M::Access::verify)?,
         }
         Ok(&self.outcomes)
     }
 
     fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match self.all.spread {
-            Spread::Stripe => {
-                self.each_own(work, M::Access::correct, true)?;
-                self.counted(work);
+            ArrayLayout::Stripe => {
+                self.run_striped(work, M::Access::correct, true)?;
+                self.count_corrected(work);
             }
-            Spread::Mirror => self.every_correct(work)?,
+            ArrayLayout::Mirror => self.correct_all(work)?,
         }
         Ok(&self.outcomes)
     }
@@ -794,21 +833,21 @@ impl<M: Member> Access for ArrayAccess<M> {
         for at in 0..count {
             let is_own = |block: &u32| *block as usize % count == at;
             let (own, by) = match self.all.spread {
-                Spread::Stripe => (
+                ArrayLayout::Stripe => (
                     blocks.iter().copied().filter(is_own).collect::<Vec<u32>>(),
                     count as u32,
                 ),
-                Spread::Mirror => (blocks.to_vec(), 1),
+                ArrayLayout::Mirror => (blocks.to_vec(), 1),
             };
             let there: Vec<u32> = own.iter().map(|block| block / by).collect();
-            match self.on(at, |hand| hand.scan(&there)) {
+            match self.run_on(at, |access| access.scan(&there)) {
                 Some(Ok(some)) => found.extend(some.iter().map(|block| match self.all.spread {
-                    Spread::Stripe => block * by + at as u32,
-                    Spread::Mirror => *block,
+                    ArrayLayout::Stripe => block * by + at as u32,
+                    ArrayLayout::Mirror => *block,
                 })),
                 Some(Err(error)) => return Err(error),
-                // All that it had.
-                None if self.all.spread == Spread::Stripe => found.extend(own),
+                // A device out of use: all of its blocks are suspect.
+                None if self.all.spread == ArrayLayout::Stripe => found.extend(own),
                 None => {}
             }
         }
@@ -822,15 +861,16 @@ impl<M: Member> Access for ArrayAccess<M> {
 
     fn refresh(&mut self, work: &[Work<'_>]) -> Result<()> {
         let count = self.all.count();
-        if self.all.spread == Spread::Mirror {
-            // Somebody else has changed them in one place at most, and that is taken for all.
+        if self.all.spread == ArrayLayout::Mirror {
+            // Another process has changed them on one device at most, and that device's rows are
+            // copied to all.
             let first = self.all.live().next().map(|(at, _)| at);
             let first = first.ok_or(Error::NoDevice)?;
-            let made = self.on(first, |hand| hand.refresh(work));
+            let made = self.run_on(first, |access| access.refresh(work));
             made.unwrap_or(Err(Error::NoDevice))?;
             for it in work {
                 for to in (0..count).filter(|to| *to != first) {
-                    self.remake_of(&[(first, ())], to, it);
+                    self.rebuild_or_fail(&[(first, ())], to, it);
                 }
             }
             return Ok(());
@@ -841,10 +881,10 @@ impl<M: Member> Access for ArrayAccess<M> {
             let there = own.iter().map(|it| local_identity(it.identity, count));
             let identities: Vec<Option<Identity>> = there.collect();
             let part = own.iter().zip(&identities);
-            let part = part.map(|(it, identity)| local(it, identity.as_ref(), count));
+            let part = part.map(|(it, identity)| local_work(it, identity.as_ref(), count));
             let part: Vec<Work<'_>> = part.collect::<Result<_>>()?;
             if !part.is_empty() {
-                let made = self.on(at, |hand| hand.refresh(&part));
+                let made = self.run_on(at, |access| access.refresh(&part));
                 made.unwrap_or(Err(Error::NoDevice))?;
             }
         }
@@ -853,20 +893,20 @@ impl<M: Member> Access for ArrayAccess<M> {
 
     fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
         let count = self.all.count();
-        self.turn = (self.turn + 1) % count;
+        self.next_read = (self.next_read + 1) % count;
         let (there, mut places) = match self.all.spread {
-            Spread::Stripe => (block / count, vec![block % count]),
-            // In one place alone.
-            Spread::Mirror => (block, (self.turn..self.turn + count).collect()),
+            ArrayLayout::Stripe => (block / count, vec![block % count]),
+            // On one device only.
+            ArrayLayout::Mirror => (block, (self.next_read..self.next_read + count).collect()),
         };
         let done = places
             .drain(..)
-            .find_map(|place| self.on(place % count, |hand| hand.spoil(there, at, mask)));
+            .find_map(|place| self.run_on(place % count, |access| access.spoil(there, at, mask)));
         done.unwrap_or(Err(Error::NoDevice))
     }
 
     fn is_spent(&self) -> bool {
-        // It leaves those of its ways that are.
+        // It drops those of its accesses that are spent.
         false
     }
 }

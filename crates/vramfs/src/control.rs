@@ -1,13 +1,15 @@
-//! What tools ask a mounted filesystem to do, and how they are answered.
+//! Control requests of tools to a mounted filesystem, and their replies.
 //!
-//! By `ioctl` of its root or of a file in it: 64 bytes there, 64 bytes back. Each step is short, and says where the next one
-//! begins, so whoever asks shows how far it is, stops where he likes, and leaves nothing behind that waits for him.
+//! A request is an `ioctl` on the root or on a file in it: 64 bytes there, 64 bytes back. Each
+//! request does a short piece of work and returns where the next one begins, so a tool shows its
+//! progress, may stop at any time, and leaves no state in the daemon.
 //!
-//! Invariant: what was asked for in a way that is not known here is refused. Who may ask is the server's to say (`fuse`).
+//! Invariant: a message that is not exactly a known request is refused. Permissions are checked by
+//! the server (`fuse`).
 //! Elsewhere: the work (`tools`).
 #![expect(
     unsafe_code,
-    reason = "an ioctl, whose command says what it touches, and an option of a socket"
+    reason = "an ioctl with the size of its data in the command, and a socket option"
 )]
 
 use std::ffi::c_void;
@@ -24,72 +26,77 @@ use crate::error::{Error, Result};
 
 /// Words of a message, both ways.
 const WORDS: usize = 8;
-/// A message, both ways. The first word is what is asked, or the error.
-pub(crate) type Message = [u64; WORDS];
-/// The command: it reads and writes a message.
-pub(crate) const COMMAND: Opcode = opcode::read_write::<Message>(b'V', 0x46);
+/// A message, both ways. The first word is the kind of request, or the errno of the reply.
+pub(crate) type ControlMessage = [u64; WORDS];
+/// The `ioctl` command, which reads and writes a message.
+pub(crate) const COMMAND: Opcode = opcode::read_write::<ControlMessage>(b'V', 0x46);
 
-/// What faults are like.
+/// Kinds of errors that can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// One symbol of one word of the code.
+pub enum InjectedFault {
+    /// One symbol of one code word.
     Symbol,
-    /// All of a row, of data or of parity.
+    /// A whole row, of data or of parity.
     Row,
-    /// Up to 3 KiB side by side, of data and parity.
+    /// Up to 3 KiB of contiguous data and parity.
     Burst,
-    /// The record, which says whose the block is and what its rows' sums are.
+    /// The record, which has the block's identity and the checksums of its rows.
     Metadata,
 }
 
-/// All of them, as they are numbered in messages.
-const FAULTS: [Fault; 4] = [Fault::Symbol, Fault::Row, Fault::Burst, Fault::Metadata];
+/// All kinds, in the order of their numbers in messages.
+const FAULTS: [InjectedFault; 4] = [
+    InjectedFault::Symbol,
+    InjectedFault::Row,
+    InjectedFault::Burst,
+    InjectedFault::Metadata,
+];
 
-/// One step of a tool.
+/// One control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Looks at some blocks from this one on, and makes right what is not: [`Scrubbed`].
+pub enum ControlRequest {
+    /// Verifies some blocks and corrects those with errors: [`ScrubResult`].
     Scrub {
-        /// The first.
+        /// Index of the first block.
         from: u64,
     },
-    /// Makes something wrong in blocks that are in use, or in those of the file that is asked: how often it did, and
-    /// in how many blocks there are.
+    /// Injects errors into blocks in use, or into those of the file that has the request. Returns
+    /// the number of errors, and of the blocks that they were chosen from.
     Inject {
-        /// What.
-        fault: Fault,
-        /// How often.
+        /// The kind of error.
+        fault: InjectedFault,
+        /// Number of errors.
         count: u64,
-        /// Which, and where in them.
+        /// Seed of the choice of blocks and positions.
         seed: u64,
     },
-    /// From now on there is room for so many blocks of data; those beyond are given out no more, and are left as long as
-    /// they are somebody's.
+    /// Sets the capacity in blocks of data. Blocks beyond it are allocated no more, and stay while
+    /// they are in use.
     Resize {
-        /// So many.
+        /// The new capacity.
         blocks: u64,
     },
-    /// Moves what lies beyond the room, of some inodes from this one on: where the next step begins, 0 at the end, and how many
-    /// pages were moved.
+    /// Moves data out of the blocks beyond the capacity, for some inodes. Returns the first inode
+    /// of the next request, 0 at the end, and the number of pages moved.
     Move {
-        /// The first.
+        /// The first inode.
         from: u64,
     },
-    /// Gives memory beyond the room back if it is nobody's: how many blocks still are somebody's, and
-    /// how much memory there is.
+    /// Frees the memory beyond the capacity if none of it is in use. Returns how many of its blocks
+    /// are still in use, and the bytes of memory that there are.
     Trim,
-    /// Lends the memory of the file that is asked to who listens at a socket of this name ([`crate::import`]); the user that will
-    /// come by it.
+    /// Lends the memory of the file that has the request to the process that listens at a socket of
+    /// this name ([`crate::import`]). Returns the user that the daemon connects as.
     Export {
-        /// An abstract socket's, as [`crate::export::name`] makes it of this.
+        /// Number of an abstract socket, which [`crate::export::socket_name`] makes the name of.
         name: [u64; 2],
-        /// To who writes there, too.
+        /// Whether the borrower may write.
         writes: bool,
     },
 }
 
-impl Step {
-    fn words(self) -> Message {
+impl ControlRequest {
+    fn encode(self) -> ControlMessage {
         let mut words = [0; WORDS];
         let [what, rest @ ..] = &mut words;
         match self {
@@ -110,9 +117,9 @@ impl Step {
         words
     }
 
-    /// None for what is not known here.
-    pub(crate) fn read(words: &[u8]) -> Option<Self> {
-        let words: Message = bytemuck::try_pod_read_unaligned(words).ok()?;
+    /// Decodes a request; `None` if it is unknown.
+    pub(crate) fn decode(words: &[u8]) -> Option<Self> {
+        let words: ControlMessage = bytemuck::try_pod_read_unaligned(words).ok()?;
         let [what, first, second, third, ..] = words;
         let step = match what {
             1 => Self::Scrub { from: first },
@@ -130,37 +137,38 @@ impl Step {
             },
             _ => return None,
         };
-        (step.words() == words).then_some(step)
+        (step.encode() == words).then_some(step)
     }
 }
 
-/// What a step of [`Step::Scrub`] has found.
+/// Result of [`ControlRequest::Scrub`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scrubbed {
-    /// Where the next one begins; 0 at the end.
+pub struct ScrubResult {
+    /// First block of the next request; 0 at the end.
     pub next: u64,
-    /// Blocks that were looked at.
-    pub looked: u64,
-    /// Of them, those that were not right and are now.
+    /// Blocks that were verified.
+    pub verified: u64,
+    /// Those of them that had errors and were corrected.
     pub corrected: u64,
-    /// And those that cannot be corrected.
+    /// Those of them that cannot be corrected.
     pub lost: u64,
 }
 
-/// A mounted filesystem, or a file in one, that is asked for steps.
+/// A mounted filesystem, or a file in one, that requests are sent to.
 #[derive(Debug)]
 pub struct Control {
     file: File,
     at: std::path::PathBuf,
 }
 
-/// The `ioctl` of a message.
-struct Asked(Message);
+/// The `ioctl` that sends a message.
+struct ControlIoctl(ControlMessage);
 
-// SAFETY: the command is one that reads and writes as many bytes as a message has, and so does who answers it: the kernel
-// copies no more than the command says. No other file's answer is taken for one.
-unsafe impl Ioctl for Asked {
-    type Output = Message;
+// SAFETY: the command is one that reads and writes as many bytes as a message has, and so does the
+// daemon that answers it: the kernel copies no more than the size in the command. A reply of any
+// other file is not taken for an answer.
+unsafe impl Ioctl for ControlIoctl {
+    type Output = ControlMessage;
     const IS_MUTATING: bool = true;
 
     fn opcode(&self) -> Opcode {
@@ -171,14 +179,18 @@ unsafe impl Ioctl for Asked {
         std::ptr::from_mut(&mut self.0).cast()
     }
 
-    unsafe fn output_from_ptr(_: IoctlOutput, words: *mut c_void) -> rustix::io::Result<Message> {
-        // SAFETY: it is what `as_ptr` has given, a message, which every value of its bytes is.
-        Ok(unsafe { words.cast::<Message>().read() })
+    unsafe fn output_from_ptr(
+        _: IoctlOutput,
+        words: *mut c_void,
+    ) -> rustix::io::Result<ControlMessage> {
+        // SAFETY: `words` is the pointer that `as_ptr` returned, to a message, for which all bit
+        // patterns are valid.
+        Ok(unsafe { words.cast::<ControlMessage>().read() })
     }
 }
 
 impl Control {
-    /// Of what is at a place.
+    /// Opens the filesystem or file at a path.
     ///
     /// # Errors
     /// [`Error::Mount`] if it cannot be opened.
@@ -191,10 +203,10 @@ impl Control {
         })
     }
 
-    fn ask(&self, step: Step) -> Result<[u64; WORDS - 1]> {
-        // SAFETY: of a file of another kind this is a command that it does not know, of the size of a message
-        // whatever it does.
-        let answer = unsafe { rustix::ioctl::ioctl(&self.file, Asked(step.words())) };
+    fn send(&self, step: ControlRequest) -> Result<[u64; WORDS - 1]> {
+        // SAFETY: a file of another kind does not know this command; whatever it does with it, it
+        // touches no more than the size of a message.
+        let answer = unsafe { rustix::ioctl::ioctl(&self.file, ControlIoctl(step.encode())) };
         let [error, rest @ ..] = answer.map_err(|error| refused(&self.at, error))?;
         match i32::try_from(error) {
             Ok(0) => Ok(rest),
@@ -208,54 +220,57 @@ impl Control {
         }
     }
 
-    /// One step of scrubbing.
+    /// Scrubs some blocks, from the block `from` on.
     ///
     /// # Errors
-    /// [`Error::Mount`]: it is no such filesystem, the caller may not, or the device has failed.
-    pub fn scrub(&self, from: u64) -> Result<Scrubbed> {
-        let [next, looked, corrected, lost, ..] = self.ask(Step::Scrub { from })?;
-        Ok(Scrubbed {
+    /// [`Error::Mount`]: it is not such a filesystem, the caller may not, or the device has failed.
+    pub fn scrub(&self, from: u64) -> Result<ScrubResult> {
+        let [next, verified, corrected, lost, ..] = self.send(ControlRequest::Scrub { from })?;
+        Ok(ScrubResult {
             next,
-            looked,
+            verified,
             corrected,
             lost,
         })
     }
 
-    /// Makes something wrong so often; how often it was, and of how many blocks they were chosen.
+    /// Injects `count` errors. Returns how many were injected, and the number of blocks that they
+    /// were chosen from.
     ///
     /// # Errors
-    /// As [`Control::scrub`]; there is no code to correct it.
-    pub fn inject(&self, fault: Fault, count: u64, seed: u64) -> Result<(u64, u64)> {
-        let [done, blocks, ..] = self.ask(Step::Inject { fault, count, seed })?;
+    /// As [`Control::scrub`]; also if there is no code to correct them.
+    pub fn inject(&self, fault: InjectedFault, count: u64, seed: u64) -> Result<(u64, u64)> {
+        let [done, blocks, ..] = self.send(ControlRequest::Inject { fault, count, seed })?;
         Ok((done, blocks))
     }
 
-    /// Has the memory of this file come by a socket, from which user.
+    /// Has the daemon lend this file's memory through a socket. Returns the user that it connects
+    /// as.
     ///
     /// # Errors
-    /// As [`Control::scrub`]; it is no file.
+    /// As [`Control::scrub`]; also if it is not a file.
     pub(crate) fn export(&self, name: [u64; 2], writes: bool) -> Result<u32> {
-        let [user, ..] = self.ask(Step::Export { name, writes })?;
+        let [user, ..] = self.send(ControlRequest::Export { name, writes })?;
         Ok(user as u32)
     }
 
-    /// Sees to there being room for so many blocks of data; `done` hears of how many blocks beyond are left to go, as they go.
-    /// Bytes of device memory that it has then.
+    /// Sets the capacity to `blocks` blocks of data, and waits until the blocks beyond it are free.
+    /// `left` is called with the number of those still in use, as it falls. Returns the bytes of
+    /// device memory that there are then.
     ///
     /// # Errors
-    /// As [`Control::scrub`]; there is not as much memory, or more is in use than there is to be.
+    /// As [`Control::scrub`]; also if there is not as much memory, or if more than that is in use.
     pub fn resize(&self, blocks: u64, mut left: impl FnMut(u64)) -> Result<u64> {
-        self.ask(Step::Resize { blocks })?;
+        self.send(ControlRequest::Resize { blocks })?;
         loop {
-            let [beyond, bytes, ..] = self.ask(Step::Trim)?;
+            let [beyond, bytes, ..] = self.send(ControlRequest::Trim)?;
             left(beyond);
             if beyond == 0 {
                 return Ok(bytes);
             }
             let mut from = 0;
             loop {
-                let [next, _, ..] = self.ask(Step::Move { from })?;
+                let [next, _, ..] = self.send(ControlRequest::Move { from })?;
                 if next == 0 {
                     break;
                 }
@@ -265,35 +280,36 @@ impl Control {
     }
 }
 
-/// Who listens, or has connected, at the other end of a socket: the process, 0 if it cannot be seen from here, and the user.
+/// The process at the other end of a socket, 0 if it cannot be seen from here, and its user.
 pub(crate) fn peer(link: &UnixStream) -> std::result::Result<(i32, u32), Errno> {
-    let mut who = libc::ucred {
+    let mut credentials = libc::ucred {
         pid: 0,
         uid: u32::MAX,
         gid: u32::MAX,
     };
-    let mut bytes = size_of_val(&who) as libc::socklen_t;
-    // SAFETY: of this option the kernel writes no more than that many bytes, of numbers that may be any.
+    let mut bytes = size_of_val(&credentials) as libc::socklen_t;
+    // SAFETY: for this option the kernel writes no more than that many bytes, integers for which
+    // all bit patterns are valid.
     let answer = unsafe {
         libc::getsockopt(
             link.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
-            (&raw mut who).cast(),
+            (&raw mut credentials).cast(),
             &mut bytes,
         )
     };
     match answer {
-        0 => Ok((who.pid, who.uid)),
+        0 => Ok((credentials.pid, credentials.uid)),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
 pub(crate) fn refused(at: &Path, error: Errno) -> Error {
     let why = match error {
-        Errno::NOTTY | Errno::NOSYS | Errno::INVAL => "it is not where such a filesystem is mounted, or one of another version of this program\ntry: the directory that was given to fercuda vram mount".to_owned(),
-        Errno::NOTCONN => "its daemon has ended, and what it held is gone\ntry: fercuda vram umount there".to_owned(),
-        Errno::PERM => "only who has mounted it, and root, may\ntry: as that user".to_owned(),
+        Errno::NOTTY | Errno::NOSYS | Errno::INVAL => "it is not where such a filesystem is mounted, or that is one of another version of this program\ntry: the directory that was given to fercuda vram mount".to_owned(),
+        Errno::NOTCONN => "its daemon has ended, and the files are lost\ntry: fercuda vram umount there".to_owned(),
+        Errno::PERM => "only the mount's owner and root may\ntry: as that user".to_owned(),
         error => error.to_string(),
     };
     Error::Mount {
@@ -302,42 +318,42 @@ pub(crate) fn refused(at: &Path, error: Errno) -> Error {
     }
 }
 
-fn failed(at: &Path, step: Step, error: Errno, rest: &[u64]) -> Error {
+fn failed(at: &Path, step: ControlRequest, error: Errno, rest: &[u64]) -> Error {
     let why = match (step, error) {
-        (Step::Inject { .. }, Errno::OPNOTSUPP) => {
-            "it has no code (--ecc off): what is made wrong there stays wrong".to_owned()
+        (ControlRequest::Inject { .. }, Errno::OPNOTSUPP) => {
+    "it has no code (--ecc off): injected errors would stay".to_owned()
         }
-        (Step::Resize { blocks }, Errno::NOSPC) => format!(
-            "{} pages are in use, and {blocks} blocks have {}\ntry: a larger size, or remove files first",
+        (ControlRequest::Resize { blocks }, Errno::NOSPC) => format!(
+    "{} pages are in use, and {blocks} blocks have {}\ntry: a larger size, or remove files first",
             rest[0],
             blocks.saturating_mul(crate::layout::PAGES as u64)
         ),
-        (Step::Resize { blocks }, Errno::NOMEM) => format!(
-            "{blocks} blocks take {} bytes of the device more than it has now, and {} bytes are free\ntry: a smaller size",
+        (ControlRequest::Resize { blocks }, Errno::NOMEM) => format!(
+            "{blocks} blocks take {} more bytes of device memory, and {} bytes are free\ntry: a smaller size",
             rest[0], rest[1]
         ),
-        (Step::Resize { blocks }, Errno::FBIG) => {
+        (ControlRequest::Resize { blocks }, Errno::FBIG) => {
             format!("{blocks} blocks are more than the {} that the device has room for", rest[0])
         }
-        (Step::Move { .. }, Errno::NOSPC) => {
-            "files grew meanwhile: what is in use has no room in what is to be left\nThe room is as small as was asked for, and nothing is lost\ntry: again, or fercuda vram grow to what it was".to_owned()
+        (ControlRequest::Move { .. }, Errno::NOSPC) => {
+    "files grew meanwhile: the data in use does not fit in the smaller size\nThe capacity is as small as requested, and no data is lost\ntry: again, or fercuda vram grow back to the former size".to_owned()
         }
-        (Step::Move { .. }, Errno::IO) => {
-            "a file has something in memory that is to go, and it cannot be read\nThe room is as small as was asked for, and the memory stays\ntry: remove files that cannot be read (fercuda vram scrub --now), and again".to_owned()
+        (ControlRequest::Move { .. }, Errno::IO) => {
+    "a file has data in memory that is to be freed, and the data cannot be read\nThe capacity is as small as requested, and the memory is not freed\ntry: remove files that cannot be read (fercuda vram scrub --now), and again".to_owned()
         }
-        (Step::Move { .. }, Errno::BUSY) => {
-            "a file has something in memory that is to go, and another process uses it there (fercuda vram export)\nThe room is as small as was asked for, and the memory stays\ntry: again when that has ended".to_owned()
+        (ControlRequest::Move { .. }, Errno::BUSY) => {
+    "a file has data in memory that is to be freed, and another process has it mapped (fercuda vram export)\nThe capacity is as small as requested, and the memory is not freed\ntry: again when that process has ended".to_owned()
         }
-        (Step::Export { .. }, Errno::ISDIR | Errno::INVAL) => {
+        (ControlRequest::Export { .. }, Errno::ISDIR | Errno::INVAL) => {
             "only a file has memory to export".to_owned()
         }
-        (Step::Export { .. }, Errno::SRCH) => {
-            "the daemon cannot see this process, by whose end it would know that the memory is not used any more\ntry: a process in the daemon's namespaces, or a daemon in its own".to_owned()
+        (ControlRequest::Export { .. }, Errno::SRCH) => {
+    "the daemon cannot see this process, and so would not notice its end\ntry: a process in the daemon's namespaces, or a daemon in its own".to_owned()
         }
-        (Step::Export { .. }, Errno::CONNREFUSED) => {
-            "the daemon does not reach this process's socket\ntry: a process in the daemon's network namespace".to_owned()
+        (ControlRequest::Export { .. }, Errno::CONNREFUSED) => {
+    "the daemon cannot connect to this process's socket\ntry: a process in the daemon's network namespace".to_owned()
         }
-        (Step::Export { .. }, Errno::AGAIN) => {
+        (ControlRequest::Export { .. }, Errno::AGAIN) => {
             "too many files of it are exported already\ntry: fewer at a time".to_owned()
         }
         (_, error) => error.to_string(),
@@ -353,37 +369,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_is_what_is_read_and_nothing_else_is() {
-        let faults = FAULTS.map(|fault| Step::Inject {
+    fn only_messages_that_encode_a_request_are_decoded() {
+        let faults = FAULTS.map(|fault| ControlRequest::Inject {
             fault,
             count: 7,
             seed: u64::MAX,
         });
         let others = [
-            Step::Scrub { from: 5 },
-            Step::Resize { blocks: 9 },
-            Step::Move { from: 3 },
-            Step::Trim,
-            Step::Export {
+            ControlRequest::Scrub { from: 5 },
+            ControlRequest::Resize { blocks: 9 },
+            ControlRequest::Move { from: 3 },
+            ControlRequest::Trim,
+            ControlRequest::Export {
                 name: [3, u64::MAX],
                 writes: true,
             },
         ];
         for step in faults.into_iter().chain(others) {
-            let words = step.words();
-            assert_eq!(Step::read(bytemuck::bytes_of(&words)), Some(step));
+            let words = step.encode();
+            assert_eq!(
+                ControlRequest::decode(bytemuck::bytes_of(&words)),
+                Some(step)
+            );
             let mut more = words;
             more[WORDS - 1] = 1;
-            assert_eq!(Step::read(bytemuck::bytes_of(&more)), None);
-            assert_eq!(Step::read(&bytemuck::bytes_of(&words)[1..]), None);
+            assert_eq!(ControlRequest::decode(bytemuck::bytes_of(&more)), None);
+            assert_eq!(
+                ControlRequest::decode(&bytemuck::bytes_of(&words)[1..]),
+                None
+            );
         }
         for what in [0, 7, u64::MAX] {
             let mut words = [0; WORDS];
             words[0] = what;
-            assert_eq!(Step::read(bytemuck::bytes_of(&words)), None);
+            assert_eq!(ControlRequest::decode(bytemuck::bytes_of(&words)), None);
         }
-        let mut words = faults[0].words();
+        let mut words = faults[0].encode();
         words[1] = FAULTS.len() as u64;
-        assert_eq!(Step::read(bytemuck::bytes_of(&words)), None);
+        assert_eq!(ControlRequest::decode(bytemuck::bytes_of(&words)), None);
     }
 }

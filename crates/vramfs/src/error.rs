@@ -123,8 +123,8 @@ pub enum Error {
     NoDevice,
     /// The device has not as much memory.
     #[error(
-        "{} of files need {} of {device}, of whose {} {} are free\ntry: a smaller --size, or --ecc off",
-        ByteSize(*size_bytes), ByteSize(*needed_bytes), ByteSize(*total_bytes), ByteSize(*free_bytes)
+        "{} of files need {} of {device}, where {} of {} are free\ntry: a smaller --size, or --ecc off",
+        ByteSize(*size_bytes), ByteSize(*needed_bytes), ByteSize(*free_bytes), ByteSize(*total_bytes)
     )]
     Room {
         /// Which.

@@ -1,15 +1,17 @@
-//! Files' memory in other processes' hands: who lends it, to whom, and until when.
+//! Loans of files' device memory to other processes.
 //!
-//! Who wants a file's memory listens at an abstract socket with a name that nobody guesses, and asks by `ioctl` ([`crate::control`]). The
-//! daemon connects there, looks who it is, and sends descriptors of the memory, and where in it the file's bytes are. So there is no
-//! place to guard and to clear away.
+//! A process that wants a file's memory (the borrower) listens at an abstract socket with a random
+//! name, and requests the loan by `ioctl` ([`crate::control`]). The daemon connects there, checks
+//! the peer's credentials, and sends descriptors of the memory and where in it the file's bytes
+//! are. So there is no path on a disk to protect and to clean up.
 //!
-//! Whoever has a descriptor reaches all that lies in that memory, other files too. So only who may have tools work on the filesystem
-//! gets any: root, and who has mounted it.
+//! A descriptor gives access to all of that memory, other files' included. So only users that may
+//! run tools on the filesystem get any: root, and the mount's owner.
 //!
-//! Invariant: a file is lent until the borrower says that he is done with it, or his process has ended, and with it all that the
-//! device did for it; no connection that breaks ends it.
-//! Elsewhere: what a lent file is (`file::lending`), how it is borrowed (`import`).
+//! Invariant: a file stays lent until the borrower reports that it is done with it, or until its
+//! process has ended, and with it all work that the device did for it. A broken connection does not
+//! end a loan.
+//! Elsewhere: the state of a lent file (`file::lending`), borrowing (`import`).
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, Read as _};
@@ -36,103 +38,106 @@ use crate::medium::{Medium, Sharing};
 use crate::store::Store;
 use crate::tree::Tree;
 
-/// What begins a loan.
+/// First bytes of a loan.
 pub(crate) const MAGIC: [u8; 8] = *b"fcvexp01";
-/// Files that are lent at a time, at most: each has a thread.
-const LOANS_MOST: usize = 1024;
-/// How often a thread that waits looks whether the filesystem is still mounted.
-const LOOKS: Timespec = Timespec {
+/// Maximum number of concurrent loans: each has a thread.
+const MAX_LOANS: usize = 1024;
+/// How often a waiting thread checks that the filesystem is still mounted.
+const UNMOUNT_CHECK_INTERVAL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// What the borrower hears first.
+/// First message to the borrower.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Head {
+pub(crate) struct LoanHeader {
     pub magic: [u8; 8],
-    /// Which device's memory it is, by its UUID.
+    /// UUID of the device that has the memory.
     pub device: [u8; 16],
-    /// Why there is nothing, as a number of the system's; or 0.
+    /// The errno for which nothing was lent, or 0.
     pub error: u64,
-    /// The file's.
+    /// The file's size in bytes.
     pub size: u64,
-    /// Bytes from one block's first to the next one's.
+    /// Distance of the first bytes of adjacent blocks.
     pub block_bytes: u64,
-    /// So many [`Part`]s come, a descriptor with each.
+    /// Number of [`MemoryPart`]s that follow, each with a descriptor.
     pub parts: u64,
-    /// So many [`Segment`]s come behind them.
+    /// Number of [`FileSegment`]s that follow them.
     pub segments: u64,
 }
 
-/// Memory, in bytes from the first block's first.
+/// A range of device memory, in bytes from the first byte of the first block.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Part {
+pub(crate) struct MemoryPart {
     pub at: u64,
     pub bytes: u64,
 }
 
-/// Bytes of the file that lie side by side.
+/// Bytes of the file that are contiguous in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub struct Segment {
-    /// From this byte of the file on.
+pub struct FileSegment {
+    /// Offset in the file.
     pub offset: u64,
-    /// So many.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Where: to who borrows it an address, on the way there bytes from the first block's first.
+    /// For the borrower an address on the device; in the message, bytes from the first byte of the
+    /// first block.
     pub at: u64,
 }
 
-/// What the borrower says when he is done.
+/// The borrower's message that it is done with the file.
 pub(crate) const DONE: u8 = b'D';
-/// What he hears when the file is as it was, or as he has written it; or that it could not be made right.
-pub(crate) const TAKEN: u8 = b'T';
+/// The replies to it: the file can be used again, with what the borrower wrote; or its blocks could
+/// not be made consistent with what it wrote.
+pub(crate) const RETURNED: u8 = b'T';
 pub(crate) const FAILED: u8 = b'F';
 
-/// The name of a socket.
-pub(crate) fn name(number: [u64; 2]) -> String {
+/// The name of the socket with this number.
+pub(crate) fn socket_name(number: [u64; 2]) -> String {
     format!("fercuda-vramfs-{:016x}{:016x}", number[0], number[1])
 }
 
-/// Loans of a filesystem.
+/// The current loans of a filesystem.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
-    open: Mutex<Open>,
+    open: Mutex<LoanTable>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct LoanTable {
     links: BTreeMap<u64, UnixStream>,
     next: u64,
-    /// It is not mounted any more.
-    has_ended: bool,
+    /// Whether the filesystem was unmounted.
+    is_closed: bool,
 }
 
 impl Exports {
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, LoanTable> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many files are lent.
+    /// Number of current loans.
     pub(crate) fn count(&self) -> usize {
         self.open().links.len()
     }
 
-    /// Nobody asks for files any more: what is lent stays the borrowers', and nobody waits for them.
-    pub(crate) fn end(&self) {
+    /// Stops lending, as the filesystem is being unmounted: what is lent stays with the borrowers,
+    /// and no thread waits for them any more.
+    pub(crate) fn close(&self) {
         let mut open = self.open();
-        open.has_ended = true;
+        open.is_closed = true;
         for link in open.links.values() {
-            // Who has gone does not hear it.
+            // A borrower that has exited already needs no notice.
             link.shutdown(Shutdown::Both).unwrap_or_default();
         }
     }
 }
 
-/// A file that is to be lent.
-pub(crate) struct Lender<M: Medium> {
+/// A file to be lent, and what lending it takes.
+pub(crate) struct FileLender<M: Medium> {
     pub store: Arc<Store<M>>,
     pub tree: Arc<Tree>,
     pub exports: Arc<Exports>,
@@ -142,13 +147,15 @@ pub(crate) struct Lender<M: Medium> {
     pub writes: bool,
 }
 
-impl<M: Medium + 'static> Lender<M> {
-    /// Lends it to this user's process that listens there, by a thread of its own.
+impl<M: Medium + 'static> FileLender<M> {
+    /// Lends the file to this user's process that listens at the socket `number`, on a thread of
+    /// its own.
     ///
     /// # Errors
-    /// `CONNREFUSED` if nobody does, `PERM` if it is somebody else, `SRCH` if that process cannot be seen from here, `AGAIN` if
-    /// as many files are lent as can be, or as many as can be wait for him to answer.
-    pub(crate) fn begin(self, number: [u64; 2], user: u32) -> Result<(), Errno> {
+    /// `CONNREFUSED` if no process listens there, `PERM` if it is another user's, `SRCH` if the
+    /// daemon cannot see that process, `AGAIN` if the maximum number of files is lent, or if the
+    /// listener's backlog is full.
+    pub(crate) fn start(self, number: [u64; 2], user: u32) -> Result<(), Errno> {
         let link = connect(number)?;
         let (borrower, borrowers_user) = peer(&link)?;
         if borrowers_user != user {
@@ -158,7 +165,7 @@ impl<M: Medium + 'static> Lender<M> {
         let process = pidfd_open(borrower, PidfdFlags::empty()).map_err(|_| Errno::SRCH)?;
         let exports = self.exports.clone();
         let mut open = exports.open();
-        if open.has_ended || open.links.len() >= LOANS_MOST {
+        if open.is_closed || open.links.len() >= MAX_LOANS {
             return Err(Errno::AGAIN);
         }
         let own = link.try_clone().map_err(|_| Errno::MFILE)?;
@@ -166,12 +173,12 @@ impl<M: Medium + 'static> Lender<M> {
         let thread = Builder::new().name("vramfs-export".to_owned());
         let lend = move || {
             let answer = self.lend(&link, &process);
-            // Whoever lost its last name meanwhile could not go.
-            self.sweep();
-            // Before he hears it, as he may ask then how many are lent.
+            // An inode that lost its last name during the loan could not be reclaimed.
+            self.reclaim();
+            // Before the borrower gets the reply, as it may then ask for the number of loans.
             self.exports.open().links.remove(&id);
             drop(self);
-            end(link, answer);
+            send_final_reply(link, answer);
         };
         thread.spawn(lend).map_err(|_| Errno::AGAIN)?;
         open.next += 1;
@@ -179,16 +186,17 @@ impl<M: Medium + 'static> Lender<M> {
         Ok(())
     }
 
-    /// Lends it until he is done with it. What he is told then, which is nothing if the filesystem has ended; or why it is not lent.
+    /// Lends the file until the borrower is done with it. Returns the final reply, which is `None`
+    /// if the filesystem was unmounted; or the reason why the file is not lent.
     fn lend(&self, link: &UnixStream, process: &OwnedFd) -> Result<Option<u8>, Errno> {
-        // What the kernel has of it that is newer comes here, or is refused from now on.
+        // The kernel writes its dirty pages back; later writes are refused.
         self.forget_pages();
         if let Ok(None) = self.store.medium().share(&[]) {
             return Err(Errno::OPNOTSUPP);
         }
         let loan = self.store.lend(&self.file, self.writes)?;
         if self.writes {
-            // And what somebody has read since.
+            // Also pages that were read since.
             self.forget_pages();
         }
         let sent = match self.store.medium().share(&loan.blocks) {
@@ -199,12 +207,12 @@ impl<M: Medium + 'static> Lender<M> {
             Ok(None) => Err(Errno::OPNOTSUPP),
             Err(error) => Err(to_errno(&error)),
         };
-        // Also if it could not be sent to the end: what has come there may be in use.
-        if sent.is_ok() && !self.is_done(link, process) {
+        // Also if it was sent only in part: the memory that did arrive may be in use.
+        if sent.is_ok() && !self.wait_until_done(link, process) {
             return Ok(None);
         }
         let taken = self.store.take_back(&self.file, &loan);
-        // If it has its inode still.
+        // Only if the inode still has this file.
         let file = self.tree.file(self.inode);
         if self.writes && file.is_ok_and(|it| Arc::ptr_eq(&it, &self.file)) {
             self.tree
@@ -213,25 +221,25 @@ impl<M: Medium + 'static> Lender<M> {
             self.forget_pages();
         }
         sent?;
-        Ok(Some(if taken.is_ok() { TAKEN } else { FAILED }))
+        Ok(Some(if taken.is_ok() { RETURNED } else { FAILED }))
     }
 
-    fn sweep(&self) {
+    fn reclaim(&self) {
         self.tree.reclaim(|file| self.store.free(file));
     }
 
-    /// Has the kernel write and forget what it keeps of the file's bytes.
+    /// Has the kernel write back and drop its cached pages of the file.
     fn forget_pages(&self) {
         if let Some(notifier) = self.notifier.get() {
-            // It fails if the inode is not known there, and then nothing is kept.
+            // It fails if the kernel does not know the inode, and then it caches nothing of it.
             notifier
                 .inval_inode(INodeNo(u64::from(self.inode)), 0, 0)
                 .unwrap_or_default();
         }
     }
 
-    /// Waits until the borrower is done, or has ended; `false` if the filesystem has.
-    fn is_done(&self, link: &UnixStream, process: &OwnedFd) -> bool {
+    /// Waits until the borrower is done or has exited; `false` if the filesystem was unmounted.
+    fn wait_until_done(&self, link: &UnixStream, process: &OwnedFd) -> bool {
         let mut is_linked = true;
         loop {
             let mut waited = [
@@ -239,25 +247,25 @@ impl<M: Medium + 'static> Lender<M> {
                 PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN),
             ];
             let of = if is_linked { 2 } else { 1 };
-            match poll(&mut waited[..of], Some(&LOOKS)) {
+            match poll(&mut waited[..of], Some(&UNMOUNT_CHECK_INTERVAL)) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Nothing says when it is done, so it never is.
+                // Without `poll` the end of the loan cannot be detected, so it never ends.
                 Err(_) => return false,
             }
             let is_there = |at: usize| !waited[at].revents().is_empty();
-            let (has_ended, says) = (is_there(0), is_linked && is_there(1));
-            if self.exports.open().has_ended {
+            let (has_ended, has_message) = (is_there(0), is_linked && is_there(1));
+            if self.exports.open().is_closed {
                 return false;
             }
             if has_ended {
                 return true;
             }
-            if says {
+            if has_message {
                 let mut byte = [0];
                 let mut link = link;
                 match link.read(&mut byte) {
                     Ok(1) if byte == [DONE] => return true,
-                    // It broke, or was let go of; what was sent by it was not.
+                    // The connection broke or was closed, but the memory may still be in use.
                     _ => is_linked = false,
                 }
             }
@@ -265,18 +273,19 @@ impl<M: Medium + 'static> Lender<M> {
     }
 }
 
-/// A link to whoever listens there. It waits for nobody: who listens may have others in his queue, as all can see his name.
+/// Connects to the borrower's socket, without blocking: as all users can see the socket's name,
+/// other connections may fill the listener's backlog.
 fn connect(number: [u64; 2]) -> Result<UnixStream, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let link = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let address = SocketAddrUnix::new_abstract_name(name(number).as_bytes())?;
+    let address = SocketAddrUnix::new_abstract_name(socket_name(number).as_bytes())?;
     rustix::net::connect(&link, &address)?;
     ioctl_fionbio(&link, false)?;
     Ok(link.into())
 }
 
-/// Sends all of it, without a signal if nobody is there any more.
-pub(crate) fn tell(link: &UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
+/// Sends all bytes; a closed connection is an error and raises no signal.
+pub(crate) fn send_message(link: &UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         match send(link, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
@@ -287,29 +296,30 @@ pub(crate) fn tell(link: &UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Says the last that a borrower hears, and closes the link. It waits for nobody: he has read what came before, so there is
-/// room for it, or he does not read.
-fn end(link: UnixStream, answer: Result<Option<u8>, Errno>) {
+/// Sends the final reply to the borrower, and closes the connection. Never blocks: the borrower has
+/// read what came before, so there is room for the reply, or it does not read at all.
+fn send_final_reply(link: UnixStream, answer: Result<Option<u8>, Errno>) {
     let refusal;
-    let said = match &answer {
+    let message = match &answer {
         Ok(answer) => answer.as_slice(),
         Err(error) => {
-            refusal = Head {
+            refusal = LoanHeader {
                 magic: MAGIC,
                 error: error.raw_os_error() as u64,
-                ..Head::zeroed()
+                ..LoanHeader::zeroed()
             };
             bytemuck::bytes_of(&refusal)
         }
     };
-    // Who is there and was not told is told by the end of the link, which is an error where he waits for an answer.
-    let _sent = send(&link, said, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    // A borrower that does not get it sees the connection close, which is an error where it waits
+    // for a reply.
+    let _sent = send(&link, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// Sends all of a loan, or as much as somebody takes.
+/// Sends all of a loan, or as much of it as the borrower receives.
 fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &Sharing) {
     let segments = segments(&loan.pieces, sharing.block_bytes);
-    let head = Head {
+    let head = LoanHeader {
         magic: MAGIC,
         device: sharing.device,
         error: 0,
@@ -319,9 +329,9 @@ fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &Sharing) {
         segments: segments.len() as u64,
     };
     let send = || {
-        tell(link, bytemuck::bytes_of(&head))?;
+        send_message(link, bytemuck::bytes_of(&head))?;
         for it in &sharing.parts {
-            let part = Part {
+            let part = MemoryPart {
                 at: it.at,
                 bytes: it.bytes,
             };
@@ -331,28 +341,28 @@ fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &Sharing) {
             with.push(SendAncillaryMessage::ScmRights(&memory));
             let bytes = [IoSlice::new(bytemuck::bytes_of(&part))];
             let sent = retry_on_intr(|| sendmsg(link, &bytes, &mut with, SendFlags::NOSIGNAL))?;
-            // The descriptor went with the first of them.
-            tell(link, &bytemuck::bytes_of(&part)[sent..])?;
+            // The descriptor was sent with the first of these bytes.
+            send_message(link, &bytemuck::bytes_of(&part)[sent..])?;
         }
-        tell(link, bytemuck::cast_slice(&segments))
+        send_message(link, bytemuck::cast_slice(&segments))
     };
     let sent: std::io::Result<()> = send();
     if sent.is_err() {
-        // Who waits for the rest hears that there is none, and says that he is done.
+        // The borrower sees the end of the message, and replies that it is done.
         link.shutdown(Shutdown::Write).unwrap_or_default();
     }
 }
 
-/// Pieces as they lie in memory, those side by side in one.
-fn segments(pieces: &[LentRange], block_bytes: u64) -> Vec<Segment> {
-    let mut all: Vec<Segment> = Vec::new();
+/// The loan's pieces in file order, with those merged that are contiguous in memory.
+fn segments(pieces: &[LentRange], block_bytes: u64) -> Vec<FileSegment> {
+    let mut all: Vec<FileSegment> = Vec::new();
     for it in pieces {
         let at = u64::from(it.block) * block_bytes + it.within;
         match all.last_mut() {
             Some(last) if (last.offset + last.bytes, last.at + last.bytes) == (it.offset, at) => {
                 last.bytes += it.bytes;
             }
-            _ => all.push(Segment {
+            _ => all.push(FileSegment {
                 offset: it.offset,
                 bytes: it.bytes,
                 at,
@@ -362,14 +372,14 @@ fn segments(pieces: &[LentRange], block_bytes: u64) -> Vec<Segment> {
     all
 }
 
-/// Why a file was not lent.
-pub(crate) fn reason(error: u64) -> String {
+/// Why a file was not lent, for the borrower's error message.
+pub(crate) fn describe_refusal(error: u64) -> String {
     let error = i32::try_from(error).map_or(Errno::IO, Errno::from_raw_os_error);
     match error {
-        Errno::BUSY => "another process uses its memory, and one of the two writes\ntry: when that has ended".to_owned(),
-        Errno::INVAL => "to be written there, all of its chunks of 128 KiB have to be blocks of its own\ntry: fallocate it to a multiple of 128 KiB when it is made, or a copy of it".to_owned(),
-        Errno::IO => "it has more wrong than can be corrected, or the device has failed".to_owned(),
-        Errno::OPNOTSUPP => "its memory cannot be shared: it lies on several devices, or the driver shares none".to_owned(),
+        Errno::BUSY => "another process has mapped its memory, and one of the two is a writer\ntry: again when that process has ended".to_owned(),
+        Errno::INVAL => "writing to a mapped file needs each of its chunks of 128 KiB to be a block of its own\ntry: fallocate it to a multiple of 128 KiB when it is made, or export a copy of it".to_owned(),
+        Errno::IO => "it has more errors than can be corrected, or the device has failed".to_owned(),
+        Errno::OPNOTSUPP => "its memory cannot be shared: it is on several devices, or the driver shares none".to_owned(),
         error => error.to_string(),
     }
 }

@@ -29,15 +29,15 @@ use rustix::io::Errno;
 
 use self::listings::Listings;
 pub(crate) use self::serve::{InitHandshake, serve};
-use crate::control::Step;
+use crate::control::ControlRequest;
 use crate::error::Error;
-use crate::export::{Exports, Lender};
+use crate::export::{Exports, FileLender};
 use crate::file::{File, Seek, to_errno};
 use crate::layout::{DATA_BYTES, ORDERS, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
 use crate::store::Store;
-use crate::tools::{FAULTS_MOST, Resize, STEP};
+use crate::tools::{CALL_DURATION, MAX_FAULTS, ResizeError};
 use crate::tree::{
     AttributeChange, Credentials, InodeAttributes, ROOT, RenameMode, SysResult, Time, Tree,
 };
@@ -402,7 +402,12 @@ impl<M: Medium + 'static> RequestHandler<M> {
     }
 
     /// Runs one step of an administrative command; returns its answer, or an error with details.
-    fn step(&self, inode: u32, user: u32, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
+    fn step(
+        &self,
+        inode: u32,
+        user: u32,
+        step: ControlRequest,
+    ) -> Result<[u64; 4], (Errno, [u64; 2])> {
         let plain = |error: Errno| (error, [0; 2]);
         let failed = |error: Error| match error {
             Error::Room {
@@ -413,12 +418,15 @@ impl<M: Medium + 'static> RequestHandler<M> {
             error => plain(to_errno(&error)),
         };
         match step {
-            Step::Scrub { from } => {
+            ControlRequest::Scrub { from } => {
                 let from = u32::try_from(from).unwrap_or(u32::MAX);
-                let it = self.store.scrub(from, STEP, u32::MAX).map_err(failed)?;
-                Ok([it.next, it.looked, it.corrected, it.lost])
+                let it = self
+                    .store
+                    .scrub(from, CALL_DURATION, u32::MAX)
+                    .map_err(failed)?;
+                Ok([it.next, it.verified, it.corrected, it.lost])
             }
-            Step::Inject { fault, count, seed } => {
+            ControlRequest::Inject { fault, count, seed } => {
                 if !self.store.medium().has_code() {
                     return Err(plain(Errno::OPNOTSUPP));
                 }
@@ -430,30 +438,30 @@ impl<M: Medium + 'static> RequestHandler<M> {
                     }
                 };
                 let mut random = Rng::with_seed(seed);
-                let count = count.min(FAULTS_MOST);
+                let count = count.min(MAX_FAULTS);
                 let done = self.store.inject(&blocks, fault, count, &mut random);
                 Ok([done.map_err(failed)?, blocks.len() as u64, 0, 0])
             }
-            Step::Resize { blocks } => {
+            ControlRequest::Resize { blocks } => {
                 self.wait_for_forgets();
                 match self.store.resize(blocks) {
                     Ok(()) => Ok([0; 4]),
-                    Err(Resize::Full(pages)) => Err((Errno::NOSPC, [pages, 0])),
-                    Err(Resize::Most(blocks)) => Err((Errno::FBIG, [blocks, 0])),
-                    Err(Resize::Memory(error)) => Err(failed(error)),
+                    Err(ResizeError::InUse(pages)) => Err((Errno::NOSPC, [pages, 0])),
+                    Err(ResizeError::TooLarge(blocks)) => Err((Errno::FBIG, [blocks, 0])),
+                    Err(ResizeError::Medium(error)) => Err(failed(error)),
                 }
             }
-            Step::Move { from } => {
+            ControlRequest::Move { from } => {
                 let (next, moved) = self.evacuate_slice(from).map_err(plain)?;
                 Ok([next, moved, 0, 0])
             }
-            Step::Trim => {
+            ControlRequest::Trim => {
                 self.reclaim();
                 let left = self.store.trim();
                 Ok([u64::from(left), self.store.medium().bytes(), 0, 0])
             }
-            Step::Export { name, writes } => {
-                let lender = Lender {
+            ControlRequest::Export { name, writes } => {
+                let lender = FileLender {
                     store: self.store.clone(),
                     tree: self.tree.clone(),
                     exports: self.exports.clone(),
@@ -462,7 +470,7 @@ impl<M: Medium + 'static> RequestHandler<M> {
                     inode,
                     writes,
                 };
-                lender.begin(name, user).map_err(plain)?;
+                lender.start(name, user).map_err(plain)?;
                 Ok([u64::from(self.owner), 0, 0, 0])
             }
         }
@@ -489,7 +497,7 @@ impl<M: Medium + 'static> RequestHandler<M> {
                 }
             }
             inode += 1;
-            if begin.elapsed() >= STEP {
+            if begin.elapsed() >= CALL_DURATION {
                 break;
             }
         }

@@ -1,8 +1,9 @@
-//! A file's memory in another process than its filesystem's: where its bytes are on the device, without a copy.
+//! A borrowed file, the device memory of which is mapped into this process, without a copy.
 //!
-//! Invariants: what is mapped stays the file's until this is dropped; when the filesystem hears that it is not used any more the device
-//! has done all that it was given with it. What was not understood is let go of.
-//! Elsewhere: who lends it, and until when (`export`).
+//! Invariants: the mapped memory stays the file's until this is dropped; when the filesystem is
+//! notified that the borrower is done, the device has done all work that was queued with the
+//! memory. A loan message that is not understood is dropped, and the loan with it. Elsewhere:
+//! lending, and when a loan ends (`export`).
 
 use std::io::{ErrorKind, IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
@@ -24,50 +25,53 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::control::{Control, peer};
 use crate::error::{Error, Result};
-pub use crate::export::Segment;
-use crate::export::{DONE, Head, MAGIC, Part, TAKEN, name, reason, tell};
+pub use crate::export::FileSegment;
+use crate::export::{
+    DONE, LoanHeader, MAGIC, MemoryPart, RETURNED, describe_refusal, send_message, socket_name,
+};
 use crate::layout::DATA_BYTES;
 use crate::space::BLOCKS_MAX;
 
-/// How long who lets go waits before he asks again whether something is captured.
-const PAUSE: Duration = Duration::from_millis(10);
-/// More parts there are not, of 256 MiB each.
-const PARTS_MOST: u64 = 1 << 16;
+/// How often a dropped import checks whether the context can be synchronized.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum number of parts, of 256 MiB each.
+const MAX_PARTS: u64 = 1 << 16;
 
-/// A file that is lent, and is not mapped.
+/// A file that is lent to this process, and is not mapped.
 #[derive(Debug)]
 pub struct Export {
     at: PathBuf,
     link: UnixStream,
-    head: Head,
-    parts: Vec<(Part, OwnedFd)>,
-    segments: Vec<Segment>,
+    head: LoanHeader,
+    parts: Vec<(MemoryPart, OwnedFd)>,
+    segments: Vec<FileSegment>,
     writes: bool,
 }
 
 impl Export {
-    /// Borrows the file at `at`, to read it, or to write to it too. As long as it is borrowed nobody changes it by calls, which fail
-    /// with `EBUSY`, and while somebody writes nobody reads it so. All of it was looked at, and is right.
+    /// Borrows the file at `at`, to read it, or to write to it too. While it is borrowed it cannot
+    /// be changed by system calls, which fail with `EBUSY`; while it is borrowed to write, it
+    /// cannot be read by them either. All of the file was verified before.
     ///
     /// # Errors
-    /// [`Error::Mount`]: it is no file in such a filesystem, this user may not, somebody writes to it, or it is
-    /// to be written to and has not whole blocks of its own.
+    /// [`Error::Mount`]: it is not a file in such a filesystem, this user may not, another process
+    /// writes to it, or it is to be written to and does not consist of whole blocks of its own.
     pub fn of(at: &Path, writes: bool) -> Result<Self> {
         let failed = |why: String| Error::Mount {
             at: at.to_owned(),
             why,
         };
-        let told = |error: std::io::Error| failed(error.to_string());
+        let io_error = |error: std::io::Error| failed(error.to_string());
         let mut bytes = [0; 16];
         getrandom(&mut bytes, GetRandomFlags::empty())
             .map_err(|error| failed(error.to_string()))?;
         let number: [u64; 2] = bytemuck::cast(bytes);
-        let address = SocketAddr::from_abstract_name(name(number)).map_err(told)?;
-        let listener = UnixListener::bind_addr(&address).map_err(told)?;
+        let address = SocketAddr::from_abstract_name(socket_name(number)).map_err(io_error)?;
+        let listener = UnixListener::bind_addr(&address).map_err(io_error)?;
         let user = Control::open(at)?.export(number, writes)?;
-        // It has connected already, if nobody else was quicker who saw the name.
+        // The daemon has connected already, unless another user that saw the name was faster.
         let link = loop {
-            let (link, _) = listener.accept().map_err(told)?;
+            let (link, _) = listener.accept().map_err(io_error)?;
             let (_, is) = peer(&link).map_err(|error| failed(error.to_string()))?;
             if is == user {
                 break link;
@@ -76,7 +80,7 @@ impl Export {
         let mut it = Self {
             at: at.to_owned(),
             link,
-            head: Head::zeroed(),
+            head: LoanHeader::zeroed(),
             parts: Vec::new(),
             segments: Vec::new(),
             writes,
@@ -85,7 +89,7 @@ impl Export {
             .map_err(|error| match error.kind() {
                 ErrorKind::Other => failed(error.to_string()),
                 ErrorKind::UnexpectedEof => failed("its daemon has ended".to_owned()),
-                _ => failed(format!("its daemon does not say what it lends: {error}")),
+                _ => failed(format!("its daemon sent an incomplete loan: {error}")),
             })
             .map(|()| it)
     }
@@ -94,41 +98,40 @@ impl Export {
         let mut link = &self.link;
         link.read_exact(bytemuck::bytes_of_mut(&mut self.head))?;
         let head = self.head;
-        let wrong = |what: &str| {
-            std::io::Error::other(format!("what its daemon says of it makes no sense: {what}"))
-        };
+        let wrong =
+            |what: &str| std::io::Error::other(format!("its daemon sent an invalid loan: {what}"));
         if head.magic != MAGIC {
-            return Err(wrong("it is one of another version"));
+            return Err(wrong("the daemon is of another version"));
         }
         if head.error != 0 {
-            return Err(std::io::Error::other(reason(head.error)));
+            return Err(std::io::Error::other(describe_refusal(head.error)));
         }
         let pages = u64::from(BLOCKS_MAX) * 32;
-        if head.parts > PARTS_MOST || head.segments > pages || head.block_bytes < DATA_BYTES as u64
-        {
-            return Err(wrong("there is more of it than there can be"));
+        if head.parts > MAX_PARTS || head.segments > pages || head.block_bytes < DATA_BYTES as u64 {
+            return Err(wrong("more parts or segments than there can be"));
         }
         let mut end = 0;
         for _ in 0..head.parts {
             let (part, memory) = receive_part(link)?;
             if part.at < end || part.bytes == 0 || part.at.checked_add(part.bytes).is_none() {
-                return Err(wrong("its memory"));
+                return Err(wrong("a range of memory"));
             }
             end = part.at + part.bytes;
             self.parts.push((part, memory));
         }
         let mut behind = 0;
         for _ in 0..head.segments {
-            let mut it = Segment::zeroed();
+            let mut it = FileSegment::zeroed();
             link.read_exact(bytemuck::bytes_of_mut(&mut it))?;
-            let is_within =
-                |(part, _): &(Part, OwnedFd)| part.at <= it.at && it.at < part.at + part.bytes;
+            let is_within = |(part, _): &(MemoryPart, OwnedFd)| {
+                part.at <= it.at && it.at < part.at + part.bytes
+            };
             let ends = it
                 .offset
                 .checked_add(it.bytes)
                 .filter(|end| *end <= head.size);
             let last = it.at.checked_add(it.bytes);
-            // It may reach over several, side by side.
+            // A segment may span several adjacent parts.
             let is_mapped = self.parts.iter().position(is_within).is_some_and(|first| {
                 let mut reach = self.parts[first].0.at;
                 for (part, _) in &self.parts[first..] {
@@ -140,7 +143,7 @@ impl Export {
                 last.is_some_and(|last| last <= reach)
             });
             if it.offset < behind || it.bytes == 0 || ends.is_none() || !is_mapped {
-                return Err(wrong("where its bytes are"));
+                return Err(wrong("where the file's bytes are"));
             }
             behind = it.offset + it.bytes;
             self.segments.push(it);
@@ -148,41 +151,42 @@ impl Export {
         Ok(())
     }
 
-    /// Which device's memory it is, by its UUID.
+    /// UUID of the device that has the memory.
     pub fn device(&self) -> [u8; 16] {
         self.head.device
     }
 
-    /// The file's bytes, holes among them.
+    /// The file's size in bytes, including holes.
     pub fn size(&self) -> u64 {
         self.head.size
     }
 
-    /// Where its bytes are, in their order, in bytes from the first block's first on. What lies between is a hole.
-    pub fn segments(&self) -> &[Segment] {
+    /// Where the file's bytes are, in file order, in bytes from the first byte of the first block.
+    /// The ranges between segments are holes.
+    pub fn segments(&self) -> &[FileSegment] {
         &self.segments
     }
 
-    /// Bytes from one block's first to the next one's, of which 128 KiB are data.
+    /// Distance of the first bytes of adjacent blocks; 128 KiB of it are data.
     pub fn block_bytes(&self) -> u64 {
         self.head.block_bytes
     }
 
-    /// Bytes of memory that are mapped for it, with other files' among them.
+    /// Bytes of memory that are mapped for it, including other files'.
     pub fn mapped_bytes(&self) -> u64 {
         self.parts.iter().map(|(part, _)| part.bytes).sum()
     }
 
-    /// Maps it for a context of its device.
+    /// Maps the memory in a context of its device.
     ///
     /// # Errors
-    /// [`Error::Mount`] for another device; those of the driver.
+    /// [`Error::Mount`] for another device; the driver's errors.
     pub fn map(self, context: &Context) -> Result<Import> {
         if context.device().uuid()? != self.head.device {
             return Err(Error::Mount {
                 at: self.at.clone(),
                 why: format!(
-                    "it is in another device\'s memory than {}\'s\ntry: the device that the filesystem is on (fercuda vram stat)",
+                    "it is in another device's memory than {}'s\ntry: the device that the filesystem is on (fercuda vram stat)",
                     context.device()
                 ),
             });
@@ -204,7 +208,7 @@ impl Export {
                 memory.push(range.map(at, &physical, &[context.device()])?);
             }
         }
-        let mapped = |it: &Segment| Segment {
+        let mapped = |it: &FileSegment| FileSegment {
             at: address + (it.at - first),
             ..*it
         };
@@ -216,20 +220,22 @@ impl Export {
         })
     }
 
-    /// Says that it is not used any more, and waits until the filesystem has taken it back.
+    /// Reports that the file is not used any more, and waits until the filesystem has taken it
+    /// back.
     fn give_back(self) -> Result<()> {
         let mut answer = [0];
-        let said = tell(&self.link, &[DONE]);
-        let heard = said.and_then(|()| (&self.link).read_exact(&mut answer));
-        match (heard, answer) {
-            (Ok(()), [TAKEN]) => Ok(()),
-            // It has no file any more.
+        let sent = send_message(&self.link, &[DONE]);
+        let received = sent.and_then(|()| (&self.link).read_exact(&mut answer));
+        match (received, answer) {
+            (Ok(()), [RETURNED]) => Ok(()),
+            // Only the connection is lost: nothing was written.
             (Err(_), _) if !self.writes => Ok(()),
             (Err(error), _) => Err(self.failed(format!(
-                "its daemon has ended, and what it held is gone: {error}"
+                "its daemon has ended, and the files are lost: {error}"
             ))),
             (Ok(()), _) => Err(self.failed(
-                "what was written there could not be made right: the device has failed".to_owned(),
+                "the blocks written to could not be given valid parity: the device has failed"
+                    .to_owned(),
             )),
         }
     }
@@ -244,13 +250,14 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        // Whoever has mapped it sees to the device being done; who has said so already says it to nobody.
-        tell(&self.link, &[DONE]).unwrap_or_default();
+        // `Import` waits for the device first. If the daemon was notified already, this fails,
+        // which is fine.
+        send_message(&self.link, &[DONE]).unwrap_or_default();
     }
 }
 
-fn receive_part(mut link: &UnixStream) -> std::io::Result<(Part, OwnedFd)> {
-    let mut part = Part::zeroed();
+fn receive_part(mut link: &UnixStream) -> std::io::Result<(MemoryPart, OwnedFd)> {
+    let mut part = MemoryPart::zeroed();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut with = RecvAncillaryBuffer::new(&mut space);
     let bytes = bytemuck::bytes_of_mut(&mut part);
@@ -273,14 +280,14 @@ fn receive_part(mut link: &UnixStream) -> std::io::Result<(Part, OwnedFd)> {
     Ok((part, memory))
 }
 
-/// A file's memory, mapped here.
+/// A borrowed file's memory, mapped into this process.
 #[derive(Debug)]
 pub struct Import {
-    segments: Vec<Segment>,
-    /// Mapped, side by side but for what nobody needs.
+    segments: Vec<FileSegment>,
+    /// The mappings, adjacent except where no segment lies between.
     memory: Vec<DeviceBuffer<u8>>,
     context: Context,
-    /// Until it was given back.
+    /// `None` once it was given back.
     export: Option<Export>,
 }
 
@@ -288,31 +295,33 @@ impl Import {
     /// Borrows the file at `at` and maps it: [`Export::of`], [`Export::map`].
     ///
     /// # Errors
-    /// Theirs.
+    /// Those of the two.
     pub fn open(at: &Path, context: &Context, writes: bool) -> Result<Self> {
         Export::of(at, writes)?.map(context)
     }
 
-    /// The file's bytes, holes among them.
+    /// The file's size in bytes, including holes.
     pub fn size(&self) -> u64 {
         self.export.as_ref().map_or(0, Export::size)
     }
 
-    /// Where its bytes are, in their order: `at` is an address on the device. What lies between is a hole.
-    pub fn segments(&self) -> &[Segment] {
+    /// Where the file's bytes are, in file order: `at` is an address on the device. The ranges
+    /// between segments are holes.
+    pub fn segments(&self) -> &[FileSegment] {
         &self.segments
     }
 
-    /// Bytes of the file where they are, if all of them lie side by side, in one piece of memory.
+    /// The `len` bytes of the file from `offset` on, in place, if they are contiguous in one part
+    /// of memory.
     ///
     /// # Errors
-    /// [`Error::Apart`] if they do not.
+    /// [`Error::Apart`] if they are not.
     pub fn slice(&self, offset: u64, len: u64) -> Result<DeviceSlice<'_, u8>> {
         let (at, range) = self.place(offset, len)?;
         Ok(self.memory[at].slice(range)?)
     }
 
-    /// The same, to be written; of who has borrowed it for that.
+    /// The same, writable, if the file was borrowed to write.
     ///
     /// # Errors
     /// As [`Import::slice`]; [`Error::ReadOnly`].
@@ -324,7 +333,7 @@ impl Import {
         Ok(self.memory[at].slice_mut(range)?)
     }
 
-    /// In which piece of memory bytes are, and where there.
+    /// Index of the mapping that has these bytes, and their range in it.
     fn place(&self, offset: u64, len: u64) -> Result<(usize, Range<usize>)> {
         let apart = Error::Apart { offset, len };
         let end = offset.checked_add(len);
@@ -343,14 +352,16 @@ impl Import {
         found.ok_or(apart)
     }
 
-    /// The address of each chunk of 128 KiB up to the end, 0 of one that is a hole; `None` if one is in several pieces, or has a hole
-    /// beside data, or if the host has no memory for as many. So a kernel finds byte `i` at `chunks[i >> 17] + (i & 131071)`.
+    /// The address of each 128 KiB chunk of the file, 0 for a hole. `None` if a chunk is in several
+    /// pieces, or has a hole beside data, or if the host has not enough memory for the addresses.
+    /// So a kernel finds byte `i` at `chunks[i >> 17] + (i & 131071)`.
     pub fn chunks(&self) -> Option<Vec<u64>> {
         chunks(&self.segments, self.size())
     }
 
-    /// Bytes from one chunk's address to the next one's, if that is the same for all chunks and none of them is a hole, or in
-    /// pieces: then all of the file is one array of rows of 128 KiB, the last of which may end before.
+    /// The distance of adjacent chunks, if it is the same for all and no chunk is a hole or in
+    /// pieces: then the whole file is one array of rows of 128 KiB, the last of which may be
+    /// shorter.
     pub fn stride_bytes(&self) -> Option<u64> {
         let held: u64 = self.segments.iter().map(|it| it.bytes).sum();
         if held != self.size() {
@@ -367,16 +378,17 @@ impl Import {
         (is_array && (0..chunks.len()).all(is_even)).then_some(stride)
     }
 
-    /// The context that it is mapped for.
+    /// The context that the memory is mapped in.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Waits until the device has done all that it was given in this context, and gives it back. Then the file can be used
-    /// again, with what was written.
+    /// Waits for all work that the device was given in this context, and gives the file back. Then
+    /// it can be used again, with what was written.
     ///
     /// # Errors
-    /// Those of the device, and then it is given back when this process ends; [`Error::Mount`] if what was written could not be kept.
+    /// The device's errors, after which the file is given back when this process ends;
+    /// [`Error::Mount`] if the filesystem could not keep what was written.
     pub fn close(mut self) -> Result<()> {
         self.context.synchronize()?;
         self.memory.clear();
@@ -390,18 +402,19 @@ impl Drop for Import {
             return;
         };
         let (context, memory) = (self.context.clone(), std::mem::take(&mut self.memory));
-        let mut end = Ending {
+        let mut end = PendingReturn {
             context,
             memory,
             export: Some(export),
         };
-        if end.is_over() {
+        if end.try_return() {
             return;
         }
-        // It could not be asked: something is captured, or this is a host callback. If there is no thread it is given back with the process.
+        // The context cannot be synchronized: a stream is being captured, or this is a host
+        // callback. If no thread can be started, the file is given back when the process ends.
         let wait = move || {
-            while !end.is_over() {
-                std::thread::sleep(PAUSE);
+            while !end.try_return() {
+                std::thread::sleep(RETRY_INTERVAL);
             }
         };
         let waits = Builder::new().name("vramfs-import".to_owned()).spawn(wait);
@@ -410,7 +423,7 @@ impl Drop for Import {
 }
 
 /// See [`Import::chunks`].
-fn chunks(segments: &[Segment], size: u64) -> Option<Vec<u64>> {
+fn chunks(segments: &[FileSegment], size: u64) -> Option<Vec<u64>> {
     let chunk = DATA_BYTES as u64;
     let count = usize::try_from(size.div_ceil(chunk)).ok()?;
     let mut all = Vec::new();
@@ -419,7 +432,7 @@ fn chunks(segments: &[Segment], size: u64) -> Option<Vec<u64>> {
     let mut reach = 0;
     let is_border = |at: u64| at.is_multiple_of(chunk) || at == size;
     for it in segments {
-        // What lies in a hole is others', so holes are whole chunks.
+        // The memory around a segment belongs to other files, so holes are whole chunks.
         if it.offset != reach && !(is_border(reach) && is_border(it.offset)) {
             return None;
         }
@@ -436,34 +449,34 @@ fn chunks(segments: &[Segment], size: u64) -> Option<Vec<u64>> {
     is_border(reach).then_some(all)
 }
 
-/// What is to be given back when the device is done. Nothing says so if this is dropped before: the filesystem hears of the
-/// process's end.
-struct Ending {
+/// A mapped file to be given back when the device is done. If this is dropped before, the daemon is
+/// not notified; it then takes the file back when the process ends.
+struct PendingReturn {
     context: Context,
     memory: Vec<DeviceBuffer<u8>>,
     export: Option<Export>,
 }
 
-impl Ending {
-    /// Whether there is nothing more to do.
-    fn is_over(&mut self) -> bool {
+impl PendingReturn {
+    /// Gives the file back if the device is done; whether there is nothing more to wait for.
+    fn try_return(&mut self) -> bool {
         match self.context.try_synchronize() {
             Ok(()) => {
                 self.memory.clear();
                 self.export = None;
                 true
             }
-            // Without that call nothing ever says it.
+            // Without that driver function the end of the work cannot be detected without blocking.
             Err(fercuda_cuda::Error::Missing(_)) => true,
             Err(error) => !error.is_refusal(),
         }
     }
 }
 
-impl Drop for Ending {
+impl Drop for PendingReturn {
     fn drop(&mut self) {
         if let Some(export) = &self.export {
-            // So that it does not say that it is done.
+            // Keeps the drop of `export` from reporting that it is done.
             export.link.shutdown(Shutdown::Write).unwrap_or_default();
         }
     }
@@ -474,13 +487,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_has_an_address_only_if_all_of_it_is_there_in_one_piece() {
+    fn chunk_has_an_address_only_if_it_is_complete_and_contiguous() {
         const CHUNK: u64 = DATA_BYTES as u64;
-        let segment = |offset, bytes, at| Segment { offset, bytes, at };
+        let segment = |offset, bytes, at| FileSegment { offset, bytes, at };
         let first = segment(0, CHUNK, 1 << 20);
         for (segments, size, expected) in [
             (vec![first], CHUNK, Some(vec![1 << 20])),
-            // A hole of a whole chunk, before, between and behind; and the last chunk is as long as the file.
+            // A hole of a whole chunk, before, between and behind; and the last chunk is as long as
+            // the file.
             (vec![first], 3 * CHUNK, Some(vec![1 << 20, 0, 0])),
             (
                 vec![first, segment(2 * CHUNK, 5, 77)],
@@ -499,7 +513,7 @@ mod tests {
             ),
             (vec![], CHUNK + 1, Some(vec![0, 0])),
             (vec![], 0, Some(vec![])),
-            // Its begin, its end and its middle are a hole's; or it is in two places.
+            // A hole at its beginning, at its end and in its middle; or two places.
             (vec![segment(4096, CHUNK - 4096, 4096)], CHUNK, None),
             (vec![segment(0, 4096, 1 << 20)], CHUNK, None),
             (
@@ -520,7 +534,7 @@ mod tests {
         ] {
             assert_eq!(chunks(&segments, size), expected, "{segments:?} of {size}");
         }
-        // As many addresses as nobody has memory for.
+        // More addresses than the host has memory for.
         assert_eq!(chunks(&[], 1 << 62), None);
     }
 }

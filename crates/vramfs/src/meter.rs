@@ -1,22 +1,22 @@
-//! How many requests there were, of how many bytes, and how long they took.
+//! Latency histogram and byte count of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Powers of two of microseconds: the last has all that took 4 s and longer.
+/// Buckets by powers of two of microseconds; the last one counts all requests of 4 s and longer.
 const POWERS: usize = 24;
 
-/// Requests of one kind. A cache line of its own for the counts that all threads change.
+/// Requests of one kind. Aligned to cache lines of its own, as all threads update the counters.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {
     bytes: AtomicU64,
-    /// By time: below 1 us, below 2 us, and so on.
+    /// Requests by duration: below 1 us, below 2 us, and so on.
     counts: [AtomicU64; POWERS],
 }
 
 impl Meter {
-    /// One that began then has moved so many bytes.
+    /// Records a request of `bytes` bytes that began at `begin`.
     pub(crate) fn note(&self, bytes: usize, begin: Instant) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
         let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -27,14 +27,14 @@ impl Meter {
         self.bytes.load(Relaxed)
     }
 
-    /// The counts, with blanks between.
+    /// The histogram's counts, separated by spaces.
     pub(crate) fn times(&self) -> String {
         let counts = self.counts.iter().map(|it| it.load(Relaxed).to_string());
         counts.collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Which of the counts: the number of bits.
+/// Index of the bucket: the number of significant bits.
 fn power(micros: u64) -> usize {
     (u64::BITS - micros.leading_zeros()).min(POWERS as u32 - 1) as usize
 }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_time_is_below_its_power_and_not_below_the_one_before() {
+    fn each_duration_is_below_its_power_of_two_and_not_below_the_one_before() {
         for micros in (0..5000).chain([1 << 22, (1 << 22) - 1]) {
             let power = power(micros);
             assert!(micros < 1 << power, "{micros}");

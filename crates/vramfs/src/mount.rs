@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use fercuda_cuda::Context;
 use fuser::{Config, MountOption, Session, SessionACL};
 
-use crate::array::{Array, Spread};
+use crate::array::{Array, ArrayLayout};
 use crate::blocks::Blocks;
 use crate::engine::{Kernels, Mover};
 use crate::error::{Error, Result};
@@ -90,7 +90,7 @@ pub fn store(
 /// As [`Array::new`].
 pub fn array(
     contexts: &[Context],
-    spread: Spread,
+    spread: ArrayLayout,
     shape: &StoreGeometry,
     load: KernelLoader<'_>,
 ) -> Result<Store<Array<Device>>> {
@@ -102,7 +102,7 @@ pub fn array(
     }
     let count = shape.count()?;
     let share = |blocks: u32, at| spread.share(blocks as usize, all, at);
-    if spread == Spread::Stripe {
+    if spread == ArrayLayout::Stripe {
         max_blocks = max_blocks.saturating_mul(u32::try_from(all).unwrap_or(u32::MAX));
     }
     let max_blocks = max_blocks.clamp(count, BLOCKS_MAX);
@@ -362,7 +362,7 @@ impl Drop for Mount {
     fn drop(&mut self) {
         // Before the memory is freed.
         drop(self.scrubber.take());
-        self.exports.end();
+        self.exports.close();
         // Also fine if it is unmounted already.
         let place = &self.place;
         let gone = place.unmount(false).or_else(|_| place.unmount(true));
@@ -410,8 +410,8 @@ impl Scrubber {
                     // A lost block is counted there, and an error for its readers.
                     Ok(step) => {
                         from = step.next as u32;
-                        round += step.looked;
-                        let bytes = step.looked * DATA_BYTES as u64;
+                        round += step.verified;
+                        let bytes = step.verified * DATA_BYTES as u64;
                         let rest = match how {
                             Scrub::Rate(rate) => {
                                 let time =

@@ -1,32 +1,31 @@
-//! Linear maps of bits as straight lines of exclusive ors, written as CUDA C++.
+//! Linear maps over GF(2) as straight-line sequences of XORs, written as CUDA C++.
 //!
-//! A word of 32 bits is one bit of 32 symbols, so a multiplication by a constant is
-//! exclusive ors of such words. What several outputs have in common is computed once: the pair
-//! of terms that most outputs have is replaced by a term of its own, again and again
-//! (C. Paar, "Optimized arithmetic for Reed-Solomon encoders", 1997). The assembler makes
-//! one instruction of each two that are left.
+//! A word of 32 bits holds one bit of 32 symbols, so a multiplication by a constant is a number of
+//! XORs of such words. Common subexpressions are computed once: the pair of terms that most outputs
+//! share is replaced by a new term, repeatedly (C. Paar, "Optimized arithmetic for Reed-Solomon
+//! encoders", 1997). The assembler combines each two remaining XORs into one instruction.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// A map: what inputs each output is the exclusive or of.
+/// A linear map: for each output, the inputs that it is the XOR of.
 #[derive(Clone, Debug)]
-pub(crate) struct Network {
+pub(crate) struct XorNetwork {
     inputs: usize,
     outputs: Vec<Vec<usize>>,
 }
 
-/// Steps, each an exclusive or of two terms, and the terms that each output has left.
-/// Terms below the count of inputs are inputs; step `n` makes term `inputs + n`.
+/// A sequence of XORs of two terms each, and the terms that remain for each output. Terms below the
+/// number of inputs are inputs; step `n` makes term `inputs + n`.
 #[derive(Debug)]
-struct Steps {
+struct XorSequence {
     pairs: Vec<(usize, usize)>,
     outputs: Vec<Vec<usize>>,
 }
 
-impl Network {
-    /// Of one symbol by each of `constants`; with several, one input symbol for each, all
-    /// products summed.
+impl XorNetwork {
+    /// The multiplication of one symbol by each of `constants`. With several constants there is an
+    /// input symbol for each, and the output is the sum of the products.
     pub(crate) fn products(constants: &[u8]) -> Self {
         let matrices: Vec<[u8; 8]> = constants.iter().map(|x| crate::gf::matrix(*x)).collect();
         let terms = |output: usize| {
@@ -44,7 +43,7 @@ impl Network {
         }
     }
 
-    fn steps(&self) -> Steps {
+    fn steps(&self) -> XorSequence {
         let mut outputs = self.outputs.clone();
         let mut pairs = Vec::new();
         loop {
@@ -56,12 +55,12 @@ impl Network {
                     }
                 }
             }
-            // Of those as often, the first: what is written does not depend on luck.
+            // Of the most frequent pairs the smallest, so that the result is deterministic.
             let best = counts
                 .iter()
                 .max_by_key(|(pair, n)| (**n, std::cmp::Reverse(**pair)));
             let Some((&(x, y), _)) = best.filter(|(_, n)| **n > 1) else {
-                return Steps { pairs, outputs };
+                return XorSequence { pairs, outputs };
             };
             let made = self.inputs + pairs.len();
             pairs.push((x, y));
@@ -74,8 +73,8 @@ impl Network {
         }
     }
 
-    /// Statements that set `output(o)` from `input(i)`, for C++. All inputs are read before any
-    /// output is set.
+    /// C++ statements that set `output(o)` from `input(i)`. All inputs are read before any output
+    /// is set.
     pub(crate) fn statements(
         &self,
         input: impl Fn(usize) -> String,
@@ -120,8 +119,8 @@ mod tests {
     use super::*;
     use crate::gf;
 
-    /// What the steps come to for these inputs.
-    fn run(network: &Network, inputs: &[bool]) -> Vec<bool> {
+    /// Evaluates the sequence for these inputs.
+    fn run(network: &XorNetwork, inputs: &[bool]) -> Vec<bool> {
         let steps = network.steps();
         let mut terms = inputs.to_vec();
         for (x, y) in steps.pairs {
@@ -137,7 +136,7 @@ mod tests {
         let seed = random.get_seed();
         for count in [1, 1, 1, 2, 8] {
             let constants: Vec<u8> = (0..count).map(|_| random.u8(..)).collect();
-            let network = Network::products(&constants);
+            let network = XorNetwork::products(&constants);
             for _ in 0..20 {
                 let symbols: Vec<u8> = (0..count).map(|_| random.u8(..)).collect();
                 let bits: Vec<bool> = symbols

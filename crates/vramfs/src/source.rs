@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use crate::code::{self, PARITY};
-use crate::network::Network;
+use crate::network::XorNetwork;
 use crate::{crc, gf, layout};
 
 /// The kernels.
@@ -180,7 +180,7 @@ fn horner(text: &mut String) {
         "__device__ __forceinline__ void horner(unsigned (&s)[8][8], const unsigned (&d)[8]) {\n",
     );
     for j in 0..PARITY {
-        let network = Network::products(&[gf::alpha(code::root(j))]);
+        let network = XorNetwork::products(&[gf::alpha(code::root(j))]);
         text.push_str("    {\n");
         text.push_str(&network.statements(|i| format!("s[{j}][{i}]"), |o| format!("s[{j}][{o}]")));
         text.push_str("    }\n");
@@ -202,7 +202,7 @@ fn behind(text: &mut String) {
             ),
         );
         for j in 0..PARITY {
-            let network = Network::products(&[gf::alpha(code::root(j) * rows as i32)]);
+            let network = XorNetwork::products(&[gf::alpha(code::root(j) * rows as i32)]);
             add(text, format_args!("    case {j}: {{\n"));
             text.push_str(&network.statements(|i| format!("t[{i}]"), |o| format!("t[{o}]")));
             text.push_str("    } break;\n");
@@ -215,7 +215,7 @@ fn behind(text: &mut String) {
 fn parity_of(text: &mut String) {
     text.push_str("__device__ __forceinline__ void parity_of(unsigned symbol, const unsigned (&v)[8][8], unsigned (&p)[8]) {\n    switch (symbol) {\n");
     for (i, constants) in code::parity_of_values().iter().enumerate() {
-        let network = Network::products(constants);
+        let network = XorNetwork::products(constants);
         add(text, format_args!("    case {i}: {{\n"));
         text.push_str(&network.statements(
             |at| format!("v[{}][{}]", at / 8, at % 8),

@@ -25,7 +25,7 @@ use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES
 use crate::medium::{Access, Medium};
 use crate::pieces::Pieces;
 use crate::space::{Run, Space, WHOLE};
-use crate::tools::Extent;
+use crate::tools::BlockLimits;
 
 /// So often something is corrected before it is given up: something else may go wrong meanwhile.
 const ATTEMPTS: usize = 3;
@@ -186,7 +186,7 @@ pub struct Store<M: Medium> {
     /// What blocks' records say, a lock each; host memory for those that there are.
     identities: Pieces<Known, 1024>,
     /// Who looks at blocks that may be nobody's shares it; who adds or takes memory has it alone.
-    extent: RwLock<Extent>,
+    extent: RwLock<BlockLimits>,
     ways: Mutex<Ways<M::Access>>,
     /// The way by which blocks are looked at that nobody reads.
     background: Mutex<Option<M::Access>>,
@@ -206,9 +206,9 @@ impl<M: Medium> Store<M> {
             medium,
             space,
             identities: Pieces::new(most),
-            extent: RwLock::new(Extent {
-                there: blocks,
-                offered: blocks,
+            extent: RwLock::new(BlockLimits {
+                backed: blocks,
+                capacity: blocks,
             }),
             background: Mutex::new(None),
             ways: Mutex::new(Ways {
@@ -268,11 +268,11 @@ impl<M: Medium> Store<M> {
         &self.medium
     }
 
-    pub(crate) fn extent(&self) -> RwLockReadGuard<'_, Extent> {
+    pub(crate) fn extent(&self) -> RwLockReadGuard<'_, BlockLimits> {
         self.extent.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn extent_alone(&self) -> RwLockWriteGuard<'_, Extent> {
+    pub(crate) fn extent_alone(&self) -> RwLockWriteGuard<'_, BlockLimits> {
         self.extent.write().unwrap_or_else(PoisonError::into_inner)
     }
 

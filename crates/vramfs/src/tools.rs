@@ -1,10 +1,11 @@
-//! What tools have a store do while it is used: look at all blocks, make faults, have more memory or less.
+//! Maintenance of a store in use: scrubbing, error injection, growing and shrinking.
 //!
-//! Each call does a part that takes a moment, and says where the next begins. Blocks are looked at by a way of their own, whose
-//! work the device does when there is no other.
+//! Each call does a short piece of work and returns where the next one begins. Scrubbing has an
+//! access of its own, of low priority on the device.
 //!
-//! Invariant: memory goes when its blocks are retired and nobody's, and nobody looks at blocks then (`extent`).
-//! Elsewhere: who asks (`control`), what is done with one block (`store`).
+//! Invariant: memory is freed only when its blocks are retired and none is in use, and no thread
+//! scans blocks meanwhile (`extent`). Elsewhere: requests for it (`control`), operations on one
+//! block (`store`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,105 +13,106 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use crate::control::{Fault, Scrubbed};
+use crate::control::{InjectedFault, ScrubResult};
 use crate::engine::{Place, Work};
 use crate::error::{Error, Result};
 use crate::layout::{CODED_ROWS, PAGES, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, place};
 use crate::medium::{Access as _, Medium};
 use crate::store::Store;
 
-/// How long a step takes, about.
-pub(crate) const STEP: Duration = Duration::from_millis(20);
-/// Blocks that are looked at at once, to begin with; more while that takes no time.
-const LOOKED_AT: u32 = 16;
-const LOOKED_AT_MOST: u32 = 8192;
-/// No more faults at once.
-pub(crate) const FAULTS_MOST: u64 = 1024;
-/// The longest burst.
+/// Approximate duration of one call.
+pub(crate) const CALL_DURATION: Duration = Duration::from_millis(20);
+/// Blocks of a call's first scan; later ones have more while a scan is short.
+const FIRST_SCAN_BLOCKS: u32 = 16;
+const MAX_SCAN_BLOCKS: u32 = 8192;
+/// Maximum number of errors that one call injects.
+pub(crate) const MAX_FAULTS: u64 = 1024;
+/// Maximum length of a burst.
 const BURST_BYTES: usize = 3 << 10;
 
-/// How many blocks there are.
+/// How many blocks a store has.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
-    /// With memory.
-    pub there: u32,
-    /// Given out, or to be: those behind are retired.
-    pub offered: u32,
+pub(crate) struct BlockLimits {
+    /// Blocks that have memory.
+    pub backed: u32,
+    /// The capacity: blocks from this index on are retired.
+    pub capacity: u32,
 }
 
-/// More is in use than there is to be room for.
+/// Why a store cannot be resized.
 #[derive(Debug)]
-pub(crate) enum Resize {
-    /// So many pages.
-    Full(u64),
-    /// So many blocks are the most.
-    Most(u64),
-    /// The memory's.
-    Memory(Error),
+pub(crate) enum ResizeError {
+    /// More than the new capacity is in use: pages in use.
+    InUse(u64),
+    /// More blocks than the store can have: the maximum.
+    TooLarge(u64),
+    /// The medium could not grow.
+    Medium(Error),
 }
 
 impl<M: Medium> Store<M> {
-    /// Looks at blocks that are somebody's from one on, about so long and at no more than so many, and makes right what
-    /// is not.
+    /// Verifies blocks in use, from the block `from` on, and corrects those with errors. Takes
+    /// about `time`, and verifies no more than `most` blocks.
     ///
     /// # Errors
     /// The medium's.
-    pub fn scrub(&self, from: u32, time: Duration, most: u32) -> Result<Scrubbed> {
+    pub fn scrub(&self, from: u32, time: Duration, most: u32) -> Result<ScrubResult> {
         let begin = Instant::now();
         let mut background = self.background();
         if background.is_none() {
             *background = Some(self.medium().background()?);
         }
         let access = background.as_mut().ok_or(Error::Failed)?;
-        let mut answer = Scrubbed::default();
-        let mut at = from.min(self.extent().there);
-        let mut step = LOOKED_AT;
+        let mut answer = ScrubResult::default();
+        let mut at = from.min(self.extent().backed);
+        let mut step = FIRST_SCAN_BLOCKS;
         let done = loop {
             let extent = self.extent();
-            let left = u64::from(most).saturating_sub(answer.looked);
-            let end = at.saturating_add(step.min(left as u32)).min(extent.there);
+            let left = u64::from(most).saturating_sub(answer.verified);
+            let end = at.saturating_add(step.min(left as u32)).min(extent.backed);
             let used: Vec<u32> = (at..end)
                 .filter(|block| self.space().used_of(*block) != 0)
                 .collect();
-            let looked = Instant::now();
-            if let Err(error) = self.look_at(access, &used, &mut answer) {
+            let scan_begin = Instant::now();
+            if let Err(error) = self.scan_and_correct(access, &used, &mut answer) {
                 break Err(error);
             }
             at = end;
-            if at >= extent.there {
+            if at >= extent.backed {
                 break Ok(0);
             }
-            if begin.elapsed() >= time || answer.looked >= u64::from(most) {
+            if begin.elapsed() >= time || answer.verified >= u64::from(most) {
                 break Ok(u64::from(at));
             }
-            if looked.elapsed() < time / 8 {
-                step = (step * 2).min(LOOKED_AT_MOST);
+            if scan_begin.elapsed() < time / 8 {
+                step = (step * 2).min(MAX_SCAN_BLOCKS);
             }
         };
         if background.as_ref().is_some_and(M::Access::is_spent) {
-            // The next one has another.
+            // The next call makes another access.
             *background = None;
         }
         answer.next = done?;
         Ok(answer)
     }
 
-    pub(crate) fn look_at(
+    pub(crate) fn scan_and_correct(
         &self,
         access: &mut M::Access,
         used: &[u32],
-        answer: &mut Scrubbed,
+        answer: &mut ScrubResult,
     ) -> Result<()> {
         let suspect = {
-            // In the order in which all lock them. Who changes one waits for as long as the scan takes.
+            // Locked in the order that all threads use. A writer of one of them waits for the whole
+            // scan.
             let _shared: Vec<_> = used.iter().map(|block| self.shared(*block)).collect();
             access.scan(used)?
         };
-        let looked = used.len() as u64;
-        answer.looked += looked;
-        self.counters().scrubbed_blocks.fetch_add(looked, Relaxed);
+        let scanned = used.len() as u64;
+        answer.verified += scanned;
+        self.counters().scrubbed_blocks.fetch_add(scanned, Relaxed);
         for block in suspect {
-            match self.look_again(access, block) {
+            match self.verify_and_correct(access, block) {
                 Ok(was_wrong) => answer.corrected += u64::from(was_wrong),
                 Err(Error::Lost { .. }) => answer.lost += 1,
                 Err(error) => return Err(error),
@@ -119,11 +121,13 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Looks at a block that nobody changes meanwhile, and makes it right if it is somebody's; whether it was not.
-    fn look_again(&self, access: &mut M::Access, block: u32) -> Result<bool> {
+    /// Verifies a block under its lock, and corrects it if it is in use. Returns whether it had
+    /// errors.
+    fn verify_and_correct(&self, access: &mut M::Access, block: u32) -> Result<bool> {
         let outcome = {
             let identity = self.shared(block);
-            // Never written, nobody's, or not yet written since it was taken: there is nothing to be right.
+            // A block that was never written, is free, or was not written since it was allocated
+            // has no valid content.
             if !self.space().is_of(block, identity[1]) {
                 return Ok(false);
             }
@@ -145,14 +149,14 @@ impl<M: Medium> Store<M> {
         self.correct(access, block, &identity).map(|()| true)
     }
 
-    /// Makes something wrong in some of these blocks, so often; how often it was.
+    /// Injects up to `count` errors into some of these blocks. Returns how many it injected.
     ///
     /// # Errors
     /// The medium's.
     pub(crate) fn inject(
         &self,
         blocks: &[u32],
-        fault: Fault,
+        fault: InjectedFault,
         count: u64,
         random: &mut Rng,
     ) -> Result<u64> {
@@ -168,77 +172,77 @@ impl<M: Medium> Store<M> {
             if !self.space().is_of(*block, identity[1]) {
                 continue;
             }
-            let (at, mask) = spoilt(fault, random);
+            let (at, mask) = choose_fault(fault, random);
             access.spoil(*block as usize, at, &mask)?;
             done += 1;
         }
         Ok(done)
     }
 
-    /// Blocks that are somebody's.
+    /// Blocks in use.
     pub(crate) fn used_blocks(&self) -> Vec<u32> {
-        let all = 0..self.extent().there;
+        let all = 0..self.extent().backed;
         all.filter(|block| self.space().used_of(*block) != 0)
             .collect()
     }
 
-    /// There is room for so many blocks from now on; those behind are retired.
-    pub(crate) fn resize(&self, blocks: u64) -> std::result::Result<(), Resize> {
+    /// Sets the capacity to `blocks` blocks; those beyond it are retired.
+    pub(crate) fn resize(&self, blocks: u64) -> std::result::Result<(), ResizeError> {
         let most = self.blocks();
         let mut extent = self.extent_alone();
         let Some(blocks) = u32::try_from(blocks).ok().filter(|it| *it <= most) else {
-            return Err(Resize::Most(u64::from(most)));
+            return Err(ResizeError::TooLarge(u64::from(most)));
         };
         let space = self.space();
-        if blocks >= extent.offered {
-            if blocks > extent.there {
+        if blocks >= extent.capacity {
+            if blocks > extent.backed {
                 let grown = self.medium().grow(blocks as usize);
-                grown.map_err(Resize::Memory)?;
-                extent.there = blocks;
+                grown.map_err(ResizeError::Medium)?;
+                extent.backed = blocks;
             }
-            space.add(extent.offered..blocks);
+            space.add(extent.capacity..blocks);
         } else {
             let used = space.used_pages();
             if used > u64::from(blocks) * PAGES as u64 {
-                return Err(Resize::Full(used));
+                return Err(ResizeError::InUse(used));
             }
-            space.retire(blocks..extent.offered);
+            space.retire(blocks..extent.capacity);
         }
-        extent.offered = blocks;
+        extent.capacity = blocks;
         Ok(())
     }
 
-    /// Blocks from here on have no room in the filesystem, and are to go.
+    /// The retired blocks that still have memory.
     pub(crate) fn retired(&self) -> Range<u32> {
         let extent = self.extent();
-        extent.offered..extent.there
+        extent.capacity..extent.backed
     }
 
-    /// Gives memory of retired blocks back if all of them are nobody's; how many are not.
+    /// Frees the memory of retired blocks if none of them is in use. Returns how many are.
     pub(crate) fn trim(&self) -> u32 {
         let mut extent = self.extent_alone();
-        let beyond = extent.offered..extent.there;
+        let beyond = extent.capacity..extent.backed;
         let left = self.space().left(beyond.clone());
         if left == 0 && !beyond.is_empty() {
-            // Where there is memory again it was never written.
+            // Memory that is added here later holds no block.
             beyond.for_each(|block| self.unmake(block));
-            self.medium().shrink(extent.offered as usize);
-            extent.there = extent.offered;
+            self.medium().shrink(extent.capacity as usize);
+            extent.backed = extent.capacity;
         }
         left
     }
 }
 
-/// Where in a block something becomes wrong, and which bits.
-fn spoilt(fault: Fault, random: &mut Rng) -> (usize, Vec<u8>) {
+/// Where an injected error is in a block, and which bits it flips.
+fn choose_fault(fault: InjectedFault, random: &mut Rng) -> (usize, Vec<u8>) {
     let filled = |random: &mut Rng, len: usize| -> Vec<u8> {
-        // Every byte is another than it was, so every symbol of a row is wrong.
+        // Every byte changes, so every symbol of a row is wrong.
         std::iter::repeat_with(|| random.u8(1..))
             .take(len)
             .collect()
     };
     match fault {
-        Fault::Symbol => {
+        InjectedFault::Symbol => {
             let row = random.usize(..CODED_ROWS);
             let (word, bits) = (random.usize(..WORDS), random.u8(1..));
             let mut mask = vec![0; ROW_BYTES];
@@ -248,17 +252,18 @@ fn spoilt(fault: Fault, random: &mut Rng) -> (usize, Vec<u8>) {
             }
             (row * ROW_BYTES, mask)
         }
-        Fault::Row => {
+        InjectedFault::Row => {
             let row = random.usize(..CODED_ROWS);
             (row * ROW_BYTES, filled(random, ROW_BYTES))
         }
-        Fault::Burst => {
+        InjectedFault::Burst => {
             let len = random.usize(1..=BURST_BYTES);
             let at = random.usize(..=RECORD_OFFSET - len);
             (at, filled(random, len))
         }
-        Fault::Metadata => {
-            // What lies between the record's parts is nobody's, but its sum is not what it says then.
+        InjectedFault::Metadata => {
+            // The gaps between the record's fields have no content, but the record's checksum
+            // covers them.
             let len = random.usize(1..=RECORD_SUM_OFFSET);
             let at = random.usize(..=ROW_BYTES - len);
             (RECORD_OFFSET + at, filled(random, len))
@@ -273,23 +278,23 @@ mod tests {
     use crate::space::WHOLE;
 
     #[test]
-    fn faults_are_what_they_are_called_and_lie_within_a_block() {
+    fn faults_match_their_kind_and_stay_within_a_block() {
         let mut random = Rng::new();
         for _ in 0..2000 {
             for (fault, most_rows) in [
-                (Fault::Symbol, 1),
-                (Fault::Row, 1),
-                (Fault::Burst, 4),
-                (Fault::Metadata, 1),
+                (InjectedFault::Symbol, 1),
+                (InjectedFault::Row, 1),
+                (InjectedFault::Burst, 4),
+                (InjectedFault::Metadata, 1),
             ] {
-                let (at, mask) = spoilt(fault, &mut random);
+                let (at, mask) = choose_fault(fault, &mut random);
                 let end = at + mask.len();
                 assert!(end <= BLOCK_BYTES);
-                assert_eq!(at >= RECORD_OFFSET, fault == Fault::Metadata);
-                assert!(fault == Fault::Metadata || end <= RECORD_OFFSET);
+                assert_eq!(at >= RECORD_OFFSET, fault == InjectedFault::Metadata);
+                assert!(fault == InjectedFault::Metadata || end <= RECORD_OFFSET);
                 assert!(mask.iter().any(|byte| *byte != 0));
                 assert!(end.div_ceil(ROW_BYTES) - at / ROW_BYTES <= most_rows);
-                if fault == Fault::Symbol {
+                if fault == InjectedFault::Symbol {
                     let is_wrong = |word: &usize| {
                         (0..8).any(|bit| {
                             let (byte, at) = place(*word, bit);
@@ -302,7 +307,7 @@ mod tests {
         }
     }
     #[test]
-    fn what_was_taken_and_not_yet_written_is_not_looked_at() {
+    fn block_allocated_and_not_yet_written_is_not_verified() {
         let (memory, store) = crate::file::tests::memory(1);
         let file = crate::file::File::default();
         assert_eq!(
@@ -313,8 +318,8 @@ mod tests {
         // What the block has is what it had before, and that may be anything.
         memory.lost.store(0, Relaxed);
         let taken = store.space().take(WHOLE).unwrap();
-        let found = store.scrub(0, STEP, u32::MAX).unwrap();
-        assert_eq!((found.looked, found.corrected, found.lost), (1, 0, 0));
+        let found = store.scrub(0, CALL_DURATION, u32::MAX).unwrap();
+        assert_eq!((found.verified, found.corrected, found.lost), (1, 0, 0));
         store.space().give(taken.0);
     }
 }

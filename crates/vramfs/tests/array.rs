@@ -1,5 +1,5 @@
-//! Two devices as one, with the code's kernels: the software device has as many as it is told to, and a machine with one GPU
-//! takes that twice. Seeds are printed; `FERCUDA_SEED` repeats one.
+//! Stripes and mirrors of two devices, with the code's kernels: two software devices, or the one
+//! GPU of a machine used twice. Seeds are printed; `FERCUDA_SEED` repeats one.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use fastrand::Rng;
 use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_softgpu::control::{self, Config};
-use fercuda_vramfs::array::{Array, Spread};
+use fercuda_vramfs::array::{Array, ArrayLayout};
 use fercuda_vramfs::file::File;
 use fercuda_vramfs::layout::{
     BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, RECORD_OFFSET, ROW_BYTES,
@@ -23,7 +23,7 @@ use fercuda_vramfs::{Blocks, Kernels, Place, Work};
 const BLOCKS: u32 = 8;
 const SLOTS: usize = 4;
 
-/// Findings and losses are the process's; so tests run one after the other.
+/// Findings and lost devices are global to the process, so tests run one after the other.
 static ONE: Mutex<()> = Mutex::new(());
 
 struct Bench {
@@ -42,8 +42,9 @@ impl Drop for Bench {
 }
 
 impl Bench {
-    /// On these of the software device's, which may be lost in a test, and then are for all behind.
-    fn new(numbers: [u32; 2], spread: Spread, has_code: bool) -> Self {
+    /// An array on these two software devices. A device that a test loses is lost for all later
+    /// tests.
+    fn new(numbers: [u32; 2], spread: ArrayLayout, has_code: bool) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         static CUDA: OnceLock<Cuda> = OnceLock::new();
         let cuda = CUDA.get_or_init(|| {
@@ -92,8 +93,8 @@ impl Bench {
         Ok(all)
     }
 
-    /// Makes all of a block wrong on one device.
-    fn wreck(&mut self, device: usize, block: usize) {
+    /// Overwrites half of a block on one device with random bytes.
+    fn corrupt(&mut self, device: usize, block: usize) {
         let much = self.bytes(BLOCK_BYTES / 2);
         let at = block * BLOCK_BYTES;
         self.blocks[device]
@@ -101,7 +102,7 @@ impl Bench {
             .unwrap();
     }
 
-    /// What a device has.
+    /// All memory of a device.
     fn peek(&self, device: usize) -> Vec<u8> {
         let mut all = vec![0; self.blocks[device].len() * self.blocks[device].block_bytes()];
         self.blocks[device]
@@ -110,8 +111,9 @@ impl Bench {
         all
     }
 
-    /// Writes the tenth row of a file; then its bytes are right, whoever reads them, both devices have the same, and none is left out.
-    fn write_tenth_row_and_find_all_alike(&mut self, file: &File, bytes: &mut [u8]) {
+    /// Writes the tenth row of a file, and checks that every read returns its bytes, that both
+    /// devices have the same memory, and that both are in use.
+    fn write_tenth_row_and_check_mirrors(&mut self, file: &File, bytes: &mut [u8]) {
         let change = self.bytes(ROW_BYTES);
         let at = 10 * ROW_BYTES;
         let done = self.store.write_file(file, 1, at as u64, &change);
@@ -132,8 +134,8 @@ impl Bench {
     }
 }
 
-/// Two devices with the code, and a file of so many bytes there, with inode 1.
-fn with_a_file(spread: Spread, len: usize) -> (Bench, File, Vec<u8>) {
+/// An array of two devices with the code, and a file of `len` bytes on it, with inode 1.
+fn with_a_file(spread: ArrayLayout, len: usize) -> (Bench, File, Vec<u8>) {
     let mut bench = Bench::new([0, 1], spread, true);
     let (bytes, file) = (bench.bytes(len), File::default());
     let done = bench.store.write_file(&file, 1, 0, &bytes);
@@ -146,13 +148,13 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 #[test]
-fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
-    let mut bench = Bench::new([0, 1], Spread::Stripe, true);
+fn stripe_alternates_chunks_and_each_record_has_the_local_index() {
+    let mut bench = Bench::new([0, 1], ArrayLayout::Stripe, true);
     let mut bytes = bench.bytes(6 * DATA_BYTES);
     let (file, other) = (File::default(), File::default());
     let done = bench.store.write_file(&file, 1, 0, &bytes);
     assert_eq!(done, Ok(bytes.len()));
-    // Rows come from any block to any other.
+    // Rows are copied between any two blocks.
     for (from, to, rows) in [(0, 1, 100), (2, 5, 128), (3, 1, 20)] {
         let (from, to) = (from * DATA_BYTES, to * DATA_BYTES);
         let len = rows * ROW_BYTES;
@@ -174,7 +176,7 @@ fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
         .store
         .scrub(0, std::time::Duration::MAX, u32::MAX)
         .unwrap();
-    assert_eq!((found.looked, found.corrected, found.lost), (6, 0, 0));
+    assert_eq!((found.verified, found.corrected, found.lost), (6, 0, 0));
     for device in 0..2 {
         let all = bench.peek(device);
         let records = all.chunks(BLOCK_BYTES).map(|block| {
@@ -185,7 +187,7 @@ fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
         let expected = (0..3).map(|place| (place, 1 | (device as u64) << 56));
         assert_eq!(written, expected.collect::<Vec<_>>());
     }
-    // One block's content in another's place on the other device is not that.
+    // A block with the content of another device's block is lost.
     let wrong = bench.peek(0)[..BLOCK_BYTES].to_vec();
     bench.blocks[1].poke(0, &wrong, &bench.streams[1]).unwrap();
     assert_eq!(bench.read(&file), Err(rustix::io::Errno::IO));
@@ -196,7 +198,7 @@ fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
         ),
         (0, 1)
     );
-    // What can be corrected is, and is that device's.
+    // An error that can be corrected is corrected, and counted for its device.
     assert_eq!(
         bench.store.write_file(&other, 2, 0, &bytes[..DATA_BYTES]),
         Ok(DATA_BYTES)
@@ -216,38 +218,40 @@ fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
 }
 
 #[test]
-fn mirrors_with_an_error_each_in_one_block_are_both_corrected_and_none_is_left_out() {
-    let (mut bench, file, mut bytes) = with_a_file(Spread::Mirror, DATA_BYTES);
-    // The one that is written to finds its own, the other one's is in a row that nobody has asked for.
+fn mirrors_with_one_error_each_in_a_block_are_both_corrected_and_stay_in_use() {
+    let (mut bench, file, mut bytes) = with_a_file(ArrayLayout::Mirror, DATA_BYTES);
+    // The device that is written to finds its own error; the other's is in a row that is not read.
     for (device, row) in [(0, 5), (1, 10)] {
         let wrong = bytes[row * ROW_BYTES] ^ 4;
         bench.blocks[device]
             .poke(row * ROW_BYTES, &[wrong], &bench.streams[device])
             .unwrap();
     }
-    bench.write_tenth_row_and_find_all_alike(&file, &mut bytes);
+    bench.write_tenth_row_and_check_mirrors(&file, &mut bytes);
     assert_eq!(bench.figure("device_0_corrected_blocks"), 1);
     assert_eq!(bench.figure("device_1_remade_blocks"), 1);
 }
 
 #[test]
-fn what_only_the_mirror_has_that_was_not_written_is_not_left_out_with_it() {
-    let (mut bench, file, mut bytes) = with_a_file(Spread::Mirror, DATA_BYTES);
-    // The first has more wrong than can be corrected, in rows that nobody asks for; the other a bit where something is written.
+fn block_readable_on_one_mirror_only_survives_a_write_on_the_other() {
+    let (mut bench, file, mut bytes) = with_a_file(ArrayLayout::Mirror, DATA_BYTES);
+    // The first has more errors than can be corrected, in rows that are not accessed; the second
+    // has one bit error in the row that is written.
     let much = bench.bytes(12 * ROW_BYTES);
     for (device, at, wrong) in [(0, 40, much), (1, 10, vec![bytes[10 * ROW_BYTES] ^ 1])] {
         bench.blocks[device]
             .poke(at * ROW_BYTES, &wrong, &bench.streams[device])
             .unwrap();
     }
-    bench.write_tenth_row_and_find_all_alike(&file, &mut bytes);
+    bench.write_tenth_row_and_check_mirrors(&file, &mut bytes);
     assert_eq!(bench.store.medium().losses(), 0);
 }
 
 #[test]
-fn nor_is_it_where_another_files_page_comes_beside_it() {
-    let (mut bench, file, bytes) = with_a_file(Spread::Mirror, 20 * ROW_BYTES);
-    // As above, but what is written was nobody's before, so the block is to have other owners than its record says.
+fn block_readable_on_one_mirror_only_survives_another_files_new_page() {
+    let (mut bench, file, bytes) = with_a_file(ArrayLayout::Mirror, 20 * ROW_BYTES);
+    // As above, but the page that is written was free before, so the block gets an identity with
+    // other owners.
     let much = bench.bytes(12 * ROW_BYTES);
     let parity = DATA_ROWS * ROW_BYTES;
     let wrong = bench.peek(1)[parity] ^ 1;
@@ -270,17 +274,17 @@ fn nor_is_it_where_another_files_page_comes_beside_it() {
 }
 
 #[test]
-fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
-    let (mut bench, file, mut bytes) = with_a_file(Spread::Mirror, 3 * DATA_BYTES + 700);
+fn block_uncorrectable_on_one_mirror_is_copied_from_the_other() {
+    let (mut bench, file, mut bytes) = with_a_file(ArrayLayout::Mirror, 3 * DATA_BYTES + 700);
     assert!(bench.peek(0) == bench.peek(1));
     let used = bench.store.medium().figures();
     for device in 0..2 {
-        // By who reads, whoever is asked first; by who writes; and by who looks in the background.
-        bench.wreck(device, 0);
+        // Found by a read, with either device first; by a write; and by scrubbing.
+        bench.corrupt(device, 0);
         for _ in 0..2 {
             assert!(bench.read(&file).unwrap() == bytes, "{used}");
         }
-        bench.wreck(device, 1);
+        bench.corrupt(device, 1);
         let at = DATA_BYTES as u64 * 2 - 5000;
         let change = bench.bytes(9000);
         assert_eq!(
@@ -288,19 +292,19 @@ fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
             Ok(change.len())
         );
         bytes[at as usize..at as usize + change.len()].copy_from_slice(&change);
-        bench.wreck(device, 2);
+        bench.corrupt(device, 2);
         let found = bench
             .store
             .scrub(0, std::time::Duration::MAX, u32::MAX)
             .unwrap();
-        assert_eq!((found.looked, found.lost), (4, 0));
+        assert_eq!((found.verified, found.lost), (4, 0));
         assert!(bench.peek(0) == bench.peek(1));
         assert_eq!(bench.figure(&format!("device_{device}_remade_blocks")), 3);
         assert!(bench.read(&file).unwrap() == bytes);
     }
     assert_eq!(bench.store.medium().losses(), 0);
-    bench.wreck(0, 1);
-    bench.wreck(1, 1);
+    bench.corrupt(0, 1);
+    bench.corrupt(1, 1);
     assert_eq!(bench.read(&file), Err(rustix::io::Errno::IO));
     assert_eq!(
         (
@@ -312,15 +316,16 @@ fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
 }
 
 #[test]
-fn what_was_changed_in_place_is_made_right_where_it_is() {
-    for spread in [Spread::Stripe, Spread::Mirror] {
+fn data_changed_in_place_gets_its_parity_refreshed_on_its_device() {
+    for spread in [ArrayLayout::Stripe, ArrayLayout::Mirror] {
         let (mut bench, file, mut bytes) = with_a_file(spread, 2 * DATA_BYTES);
-        // The first two blocks are the file's, in its order; of a mirror both are on the first device.
+        // The file has the first two blocks, in its order; the changes to a mirror are both on the
+        // first device.
         let change = bench.bytes(5000);
         for (chunk, block) in [0, 1].into_iter().enumerate() {
             let (device, there) = match spread {
-                Spread::Stripe => (block % 2, block / 2),
-                Spread::Mirror => (0, block),
+                ArrayLayout::Stripe => (block % 2, block / 2),
+                ArrayLayout::Mirror => (0, block),
             };
             let (at, stream) = (there * BLOCK_BYTES + 3000, &bench.streams[device]);
             bench.blocks[device].poke(at, &change, stream).unwrap();
@@ -340,20 +345,20 @@ fn what_was_changed_in_place_is_made_right_where_it_is() {
         }
         let found = bench.store.scrub(0, std::time::Duration::MAX, u32::MAX);
         assert_eq!(found.unwrap().corrected, 0);
-        assert!(spread == Spread::Stripe || bench.peek(0) == bench.peek(1));
+        assert!(spread == ArrayLayout::Stripe || bench.peek(0) == bench.peek(1));
     }
 }
 
-/// Whether devices can be taken away.
+/// Whether devices can be lost on request.
 fn is_software() -> bool {
     Cuda::from_env().unwrap().is_software()
 }
 
 #[test]
-fn a_mirror_whose_device_is_lost_has_all_that_was_written() {
-    // Who has the staging, and who has not.
+fn mirror_that_loses_a_device_keeps_all_data() {
+    // The device that has the staging buffer, and the one that has not.
     for (numbers, lost, has_code) in [([0, 2], 1, false), ([3, 1], 0, true)] {
-        let mut bench = Bench::new(numbers, Spread::Mirror, has_code);
+        let mut bench = Bench::new(numbers, ArrayLayout::Mirror, has_code);
         if !is_software() {
             return;
         }
@@ -386,8 +391,8 @@ fn a_mirror_whose_device_is_lost_has_all_that_was_written() {
 }
 
 #[test]
-fn a_stripe_whose_device_is_lost_has_the_other_devices_files_and_room() {
-    let mut bench = Bench::new([1, 4], Spread::Stripe, true);
+fn stripe_that_loses_a_device_keeps_the_other_devices_files_and_room() {
+    let mut bench = Bench::new([1, 4], ArrayLayout::Stripe, true);
     if !is_software() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The code's kernels, on the software device with all checks or on a GPU with
+//! Kernels of the error-correcting code, on the software device with all checks or on a GPU with
 //! `FERCUDA_DEVICE=gpu`, against arithmetic written here. Seeds are printed; `FERCUDA_SEED`
 //! repeats one.
 #![expect(
@@ -22,7 +22,7 @@ use fercuda_vramfs::{
     Blocks, Copier, Identity, Kernels, Mover, Outcome, Place, Work, Worker, crc32c,
 };
 
-/// Findings of the software device are the process's; so tests run one after the other.
+/// Findings of the software device are global to the process, so tests run one after the other.
 static ONE: Mutex<()> = Mutex::new(());
 
 struct Bench {
@@ -40,8 +40,8 @@ impl Drop for Bench {
 }
 
 impl Bench {
-    /// Ranges of so many rows or more, up to all: pages and rounds of a kernel with a row more and less, from the first on, up to the last, and
-    /// anywhere.
+    /// Ranges of at least `least` rows: lengths around those of pages and of a kernel's rounds, one
+    /// row more and less, from the first row on, up to the last, and anywhere.
     fn borders(&mut self, least: usize) -> Vec<Range<usize>> {
         let lens = [0, 1, 3, 4, 5, 8, 9, 12, 127, 128];
         let mut all = Vec::new();
@@ -87,7 +87,7 @@ impl Bench {
         blocks.poke(0, bytes, &self.stream).unwrap();
     }
 
-    /// Blocks of random data, and their bytes.
+    /// Encoded blocks of random data, their bytes and their identities.
     fn encoded(&mut self, count: usize) -> (Blocks, Vec<u8>, Vec<Identity>) {
         let blocks = self.blocks(count);
         let identities: Vec<Identity> = (0..count)
@@ -139,7 +139,7 @@ fn change(block: &mut [u8], row: usize, word: usize, by: u8) {
     }
 }
 
-/// Multiplication by shifts, which shares nothing with the crate's tables.
+/// Multiplication in GF(256) by shifts, which shares nothing with the crate's tables.
 fn times(x: u8, y: u8) -> u8 {
     let (mut x, mut sum) = (u16::from(x), 0u16);
     for bit in 0..8 {
@@ -154,9 +154,10 @@ fn times(x: u8, y: u8) -> u8 {
     sum as u8
 }
 
-/// The values of a word at the roots: zeros if it is one of the code.
-fn values(block: &[u8], word: usize) -> [u8; 8] {
-    // 2 to the power of 251 is 2 to that of -4.
+/// The syndromes of a word: its values at the roots of the generator, which are zero for a code
+/// word.
+fn syndromes(block: &[u8], word: usize) -> [u8; 8] {
+    // alpha to the power of 251 is alpha to that of -4.
     let first = (0..251).fold(1, |x, _| times(x, 2));
     let mut root = first;
     std::array::from_fn(|_| {
@@ -171,7 +172,7 @@ fn word_at(block: &[u8], offset: usize) -> u32 {
 }
 
 #[test]
-fn a_block_is_what_the_format_says() {
+fn block_matches_the_format() {
     let mut bench = Bench::new(3);
     let (_, bytes, identities) = bench.encoded(3);
     for (at, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
@@ -184,7 +185,7 @@ fn a_block_is_what_the_format_says() {
             let factor = factor(number, generation, word / 32);
             assert_ne!(factor, 0);
             let mask = mask_values().map(|value| times(value, factor));
-            assert_eq!(values(block, word), mask, "word {word}");
+            assert_eq!(syndromes(block, word), mask, "word {word}");
         }
         let record = &block[RECORD_OFFSET..];
         for row in 0..CODED_ROWS {
@@ -201,7 +202,7 @@ fn a_block_is_what_the_format_says() {
 }
 
 #[test]
-fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
+fn read_detects_any_flipped_bit_in_its_rows() {
     let mut bench = Bench::new(1);
     let (blocks, bytes, identities) = bench.encoded(1);
     for round in 0..10 {
@@ -262,9 +263,9 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
     }
 }
 
-/// Up to eight rows are looked at without a kernel: what is wrong has to be seen, and said, as by that.
+/// Up to eight rows are verified on the host. The outcome has to be the one of the kernel.
 #[test]
-fn a_few_rows_that_are_read_are_looked_at_as_many_are() {
+fn host_side_verify_of_few_rows_equals_the_kernels() {
     let mut bench = Bench::new(2);
     let (blocks, bytes, identities) = bench.encoded(2);
     let borders = bench.borders(1).into_iter().filter(|it| it.len() <= 9);
@@ -290,7 +291,8 @@ fn a_few_rows_that_are_read_are_looked_at_as_many_are() {
         let mut others = data[..at].iter().chain(&data[end..]);
         assert!(others.all(|it| *it == 0xAA), "{rows:?}");
 
-        // A bit of these rows, of any, of the record, and of who it is.
+        // One bit: of these rows, of any row, or of the record's checksums, magic number, identity
+        // or own checksum.
         let row = bench.random.usize(rows.clone());
         let any = bench.random.usize(..CODED_ROWS);
         let mut of_row = |row: usize| row * ROW_BYTES + bench.random.usize(..ROW_BYTES);
@@ -306,7 +308,7 @@ fn a_few_rows_that_are_read_are_looked_at_as_many_are() {
         for (kind, byte) in places.into_iter().enumerate() {
             let mut wrong = bytes.clone();
             wrong[block * BLOCK_BYTES + byte] ^= 1 << bench.random.u32(..8);
-            // With a right sum it is the record's word that says whose it is not.
+            // With a valid checksum it is the record's content that is wrong.
             if bench.random.bool() {
                 sum(&mut wrong[block * BLOCK_BYTES + RECORD_OFFSET..][..ROW_BYTES]);
             }
@@ -326,7 +328,7 @@ fn a_few_rows_that_are_read_are_looked_at_as_many_are() {
 }
 
 #[test]
-fn an_update_is_what_encoding_anew_gives() {
+fn update_equals_a_full_encode() {
     let mut bench = Bench::new(2);
     let (blocks, _, mut identities) = bench.encoded(2);
     for rows in bench.borders(0) {
@@ -351,7 +353,7 @@ fn an_update_is_what_encoding_anew_gives() {
 }
 
 #[test]
-fn an_update_leaves_a_block_in_which_something_is_wrong() {
+fn update_leaves_a_block_with_errors_unchanged() {
     let mut bench = Bench::new(1);
     let (blocks, bytes, identities) = bench.encoded(1);
     for rows in bench.borders(1) {
@@ -370,7 +372,7 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
             place: Place::Staging(0),
             identity: Some(&identities[0]),
         }];
-        // Also for who would change the owners.
+        // Also if the update changes the owners.
         let mut owners = identities[0];
         owners[2 + bench.random.usize(..IDENTITY_WORDS - 2)] ^= bench.random.u64(..2);
         let update = [Work {
@@ -386,15 +388,16 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
     }
 }
 
-/// On a GPU who is told is told before it is done; what he is told has to be so all the same.
+/// On a GPU the acknowledgement precedes the end of the update; its promise has to hold all the
+/// same.
 #[test]
-fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
+fn update_is_acknowledged_once_if_no_block_refuses_it() {
     const WORKS: usize = 9;
     const LAST: usize = WORKS - 1;
     let mut bench = Bench::new(WORKS + 1);
     let (blocks, bytes, identities) = bench.encoded(WORKS + 1);
     for (round, rows) in bench.borders(1).into_iter().enumerate() {
-        // The last takes rows of a block that no work names.
+        // The last work copies rows of a block that no work names.
         let source = bench.random.usize(..=DATA_ROWS - rows.len());
         let mut known = identities.clone();
         let staged = rows.len() * ROW_BYTES;
@@ -409,7 +412,7 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
             3 => Some((at, bench.random.usize(DATA_ROWS..CODED_ROWS))),
             4 => Some((at, CODED_ROWS)),
             5 => Some((WORKS, source + bench.random.usize(..rows.len()))),
-            // It is another block, or of another generation.
+            // The number or the generation of the block is another one.
             kind => {
                 known[at][kind - 6] ^= 1 << bench.random.u32(..64);
                 None
@@ -436,13 +439,15 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
                 identity: Some(&known[block]),
             })
             .collect();
-        let mut told = 0;
-        let outcomes = bench.worker.update_telling(&blocks, &works, || told += 1);
+        let mut acknowledged = 0;
+        let outcomes = bench
+            .worker
+            .update_telling(&blocks, &works, || acknowledged += 1);
         for (block, outcome) in outcomes.unwrap().iter().enumerate() {
             let is_refused = Some(block) == refused;
             assert_eq!(outcome.is_clean(), !is_refused, "round {round}, {block}");
         }
-        assert_eq!(told, u32::from(refused.is_none()), "round {round}");
+        assert_eq!(acknowledged, u32::from(refused.is_none()), "round {round}");
         let now = bench.bytes(&blocks);
         for block in 0..WORKS {
             let of = block * BLOCK_BYTES;
@@ -465,7 +470,7 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
 }
 
 #[test]
-fn who_panics_when_he_is_told_does_so_behind_the_update() {
+fn panic_in_the_acknowledgement_is_raised_after_the_update() {
     let mut bench = Bench::new(9);
     let (blocks, _, identities) = bench.encoded(9);
     for _ in 0..10 {
@@ -476,7 +481,7 @@ fn who_panics_when_he_is_told_does_so_behind_the_update() {
             || drop(worker.update_telling(&blocks, &works, || panic!("as it was asked to")));
         let panicked = catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
         assert_eq!(panicked.downcast_ref(), Some(&"as it was asked to"));
-        // All that was to be changed is, when it comes here.
+        // All changes are complete when the panic arrives here.
         let now = bench.bytes(&blocks);
         for (block, data) in now
             .chunks(BLOCK_BYTES)
@@ -490,11 +495,12 @@ fn who_panics_when_he_is_told_does_so_behind_the_update() {
 }
 
 #[test]
-fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
+fn rows_of_another_block_are_copied_if_their_checksums_match() {
     let mut bench = Bench::new(3);
     let (blocks, bytes, identities) = bench.encoded(3);
     for round in 0..8 {
-        // From the first into the second; in the second itself; and a third is made anew of the first.
+        // Rows go from the first block into the second, or within the second; and the third is
+        // encoded from the first.
         let len = bench.random.usize(1..=DATA_ROWS / 2);
         let from = bench.random.usize(..=DATA_ROWS / 2 - len);
         let to = bench.random.usize(DATA_ROWS / 2..=DATA_ROWS - len);
@@ -520,8 +526,8 @@ fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
         let at = source * BLOCK_BYTES + row * ROW_BYTES + bench.random.usize(..ROW_BYTES);
         wrong[at] ^= 1 << bench.random.u32(..8);
         bench.put(&blocks, &wrong);
-        let looked = bench.worker.check(&blocks, &nowhere).unwrap()[0];
-        assert!(looked.has_wrong_rows() && bench.bytes(&blocks) == wrong);
+        let checked = bench.worker.check(&blocks, &nowhere).unwrap()[0];
+        assert!(checked.has_wrong_rows() && bench.bytes(&blocks) == wrong);
         let outcome = bench.worker.update(&blocks, &[work(1, source)]).unwrap()[0];
         assert!(outcome.has_wrong_source(), "{outcome:?}");
         assert!(bench.bytes(&blocks) == wrong);
@@ -536,10 +542,10 @@ fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
             ..work(2, source)
         };
         assert!(!bench.worker.verify(&blocks, &[of_third]).unwrap()[0].is_clean());
-        // And where all is right.
+        // The same without an error.
         bench.put(&blocks, &bytes);
-        let looked = bench.worker.check(&blocks, &nowhere).unwrap()[0];
-        assert!(looked.is_clean() && bench.bytes(&blocks) == bytes);
+        let checked = bench.worker.check(&blocks, &nowhere).unwrap()[0];
+        assert!(checked.is_clean() && bench.bytes(&blocks) == bytes);
         let both = [work(1, source), work(2, source)];
         assert!(bench.worker.update(&blocks, &both[..1]).unwrap()[0].is_clean());
         assert!(bench.worker.encode_anew(&blocks, &both[1..]).unwrap()[0].is_clean());
@@ -553,7 +559,8 @@ fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
     }
 }
 
-/// Corrects all blocks and says what came of it: corrected to what it was, or lost and left.
+/// Corrects all blocks and checks each outcome: the block is as it was, or it is reported lost and
+/// unchanged.
 fn corrected(
     bench: &mut Bench,
     blocks: &Blocks,
@@ -582,10 +589,11 @@ fn corrected(
 }
 
 #[test]
-fn every_single_wrong_symbol_is_made_right() {
+fn every_single_symbol_error_is_corrected() {
     let mut bench = Bench::new(3);
     let (blocks, bytes, identities) = bench.encoded(3);
-    // 136 rows of 255 differences: each in a word of its own, all of them in 34 blocks of wrong words.
+    // 136 rows of 255 differences, each in a word of its own: 34 blocks in which every word has an
+    // error.
     let all: Vec<(usize, u8)> = (0..CODED_ROWS)
         .flat_map(|row| (1..=255).map(move |by| (row, by)))
         .collect();
@@ -601,13 +609,13 @@ fn every_single_wrong_symbol_is_made_right() {
     }
 }
 
-/// So many of `0..end`, each once.
-fn some(random: &mut Rng, count: usize, end: usize) -> Vec<usize> {
+/// `count` distinct numbers below `end`.
+fn distinct(random: &mut Rng, count: usize, end: usize) -> Vec<usize> {
     random.choose_multiple(0..end, count)
 }
 
 #[test]
-fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
+fn up_to_four_symbol_errors_per_word_are_corrected_anywhere() {
     let mut bench = Bench::new(4);
     let (blocks, bytes, identities) = bench.encoded(4);
     for most in 1..=4 {
@@ -616,7 +624,7 @@ fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
             for block in wrong.chunks_mut(BLOCK_BYTES) {
                 for word in 0..WORDS {
                     let count = bench.random.usize(..=most);
-                    for row in some(&mut bench.random, count, CODED_ROWS) {
+                    for row in distinct(&mut bench.random, count, CODED_ROWS) {
                         change(block, row, word, bench.random.u8(1..));
                     }
                 }
@@ -631,13 +639,13 @@ fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
 }
 
 #[test]
-fn up_to_eight_rows_whatever_is_in_them_are_made_right_and_nine_are_lost() {
+fn up_to_eight_erased_rows_are_corrected_and_nine_are_lost() {
     let mut bench = Bench::new(4);
     let (blocks, bytes, identities) = bench.encoded(4);
     for count in 5..=9 {
         let mut wrong = bytes.clone();
         for block in wrong.chunks_mut(BLOCK_BYTES) {
-            for row in some(&mut bench.random, count, CODED_ROWS) {
+            for row in distinct(&mut bench.random, count, CODED_ROWS) {
                 let row = &mut block[row * ROW_BYTES..][..ROW_BYTES];
                 bench.random.fill(row);
             }
@@ -652,19 +660,19 @@ fn up_to_eight_rows_whatever_is_in_them_are_made_right_and_nine_are_lost() {
 }
 
 #[test]
-fn what_is_wrong_in_too_many_places_is_lost_and_never_another_word() {
+fn too_many_errors_are_reported_lost_and_never_miscorrected() {
     let mut bench = Bench::new(4);
     let (blocks, bytes, identities) = bench.encoded(4);
     for count in 5..=9 {
         let mut wrong = bytes.clone();
         for block in wrong.chunks_mut(BLOCK_BYTES) {
             for word in 0..WORDS {
-                for row in some(&mut bench.random, count, CODED_ROWS) {
+                for row in distinct(&mut bench.random, count, CODED_ROWS) {
                     change(block, row, word, bench.random.u8(1..));
                 }
             }
         }
-        // `corrected` looks at what came of it.
+        // `corrected` checks the content of the blocks.
         let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(
             outcomes.iter().all(Outcome::is_lost),
@@ -674,14 +682,14 @@ fn what_is_wrong_in_too_many_places_is_lost_and_never_another_word() {
 }
 
 #[test]
-fn the_record_is_made_anew_with_up_to_three_wrong_rows_beside() {
+fn record_is_rebuilt_with_up_to_three_wrong_rows() {
     let mut bench = Bench::new(4);
     let (blocks, bytes, identities) = bench.encoded(4);
     for count in 0..=4 {
         let mut wrong = bytes.clone();
         for block in wrong.chunks_mut(BLOCK_BYTES) {
             bench.random.fill(&mut block[RECORD_OFFSET..]);
-            for row in some(&mut bench.random, count, CODED_ROWS) {
+            for row in distinct(&mut bench.random, count, CODED_ROWS) {
                 bench
                     .random
                     .fill(&mut block[row * ROW_BYTES..][..ROW_BYTES]);
@@ -695,11 +703,11 @@ fn the_record_is_made_anew_with_up_to_three_wrong_rows_beside() {
 }
 
 #[test]
-fn a_burst_of_three_kibibytes_is_made_right_wherever_it_begins() {
+fn burst_of_three_kibibytes_is_corrected_anywhere() {
     const BURST: usize = 3 * ROW_BYTES;
     let mut bench = Bench::new(8);
     let (blocks, bytes, identities) = bench.encoded(8);
-    // Into the next block, too; each 4999 bytes, and around the ends of rows and blocks.
+    // Also across the end of a block; every 4999 bytes, and around the ends of rows and blocks.
     let all = 2 * BLOCK_BYTES - BURST;
     let edges = (0..2 * (CODED_ROWS + 1))
         .step_by(4)
@@ -732,7 +740,7 @@ fn sum(record: &mut [u8]) {
 }
 
 #[test]
-fn memory_that_was_wiped_or_is_another_blocks_is_no_block() {
+fn wiped_memory_and_another_blocks_content_are_reported_lost() {
     let mut bench = Bench::new(2);
     let (blocks, bytes, identities) = bench.encoded(2);
     let (first, second) = bytes.split_at(BLOCK_BYTES);
@@ -766,7 +774,7 @@ fn memory_that_was_wiped_or_is_another_blocks_is_no_block() {
 }
 
 #[test]
-fn only_who_says_whose_a_block_is_changes_it_where_that_matters() {
+fn change_with_another_identity_is_refused_except_for_the_owners() {
     let mut bench = Bench::new(1);
     let (blocks, bytes, identities) = bench.encoded(1);
     for at in 0..IDENTITY_WORDS {
@@ -789,7 +797,7 @@ fn only_who_says_whose_a_block_is_changes_it_where_that_matters() {
             identity: Some(&another[0]),
         };
         let outcome = bench.worker.update(&blocks, &[work]).unwrap()[0];
-        // Owners change by it, and the block does not.
+        // The update may change the owners, but not which block it is.
         assert_eq!(outcome.has_wrong_identity(), at < 2, "{at}");
         assert_eq!(bench.bytes(&blocks) == bytes, at < 2, "{at}");
     }
@@ -802,13 +810,13 @@ fn only_who_says_whose_a_block_is_changes_it_where_that_matters() {
 }
 
 #[test]
-fn what_can_be_proved_right_is_not_lost() {
+fn data_that_verifies_despite_wrong_sums_or_parity_is_not_lost() {
     let mut bench = Bench::new(1);
     let (blocks, bytes, identities) = bench.encoded(1);
-    // Sums that were wrong when the record was summed.
+    // Row checksums that were wrong already when the record's checksum was computed.
     for count in [1, 8] {
         let mut wrong = bytes.clone();
-        for row in some(&mut bench.random, count, CODED_ROWS) {
+        for row in distinct(&mut bench.random, count, CODED_ROWS) {
             wrong[RECORD_OFFSET + 4 * row] ^= bench.random.u8(1..);
         }
         sum(&mut wrong[RECORD_OFFSET..]);
@@ -819,7 +827,7 @@ fn what_can_be_proved_right_is_not_lost() {
         );
         assert_eq!(outcomes[0].wrong_rows() as usize, count);
     }
-    // Parity that was wrong when it was summed.
+    // Parity that was wrong already when its checksums were computed.
     let mut wrong = bytes.clone();
     for row in DATA_ROWS..CODED_ROWS {
         bench
@@ -834,7 +842,7 @@ fn what_can_be_proved_right_is_not_lost() {
 }
 
 #[test]
-fn what_is_right_is_left_alone() {
+fn clean_blocks_are_left_unchanged() {
     let mut bench = Bench::new(2);
     let (blocks, bytes, _) = bench.encoded(2);
     let outcomes = bench.worker.correct(&blocks, &rowless(2)).unwrap();
@@ -843,7 +851,7 @@ fn what_is_right_is_left_alone() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn works_out_of_range_are_refused() {
     let mut bench = Bench::new(1);
     let blocks = bench.blocks(1);
     let work = |block, rows| Work {
@@ -879,7 +887,7 @@ fn what_is_not_there_is_refused() {
         let error = bench.worker.read(&blocks, &[beyond]).unwrap_err();
         assert!(error.to_string().contains("4 rows at byte"), "{error}");
     }
-    // Where a record would be is the next block, or nothing.
+    // Where a record would be, the next block begins, or nothing.
     let bare = Blocks::new(bench.stream.context(), 1, 1, false).unwrap();
     let uncoded = [
         bench.worker.read(&bare, &[work(0, 0..4)]).map(drop),
@@ -903,7 +911,7 @@ fn what_is_not_there_is_refused() {
     };
     let nothing = bench.worker.update(&blocks, &[nothing]).unwrap_err();
     assert!(nothing.to_string().contains("rows 3 to 5"), "{nothing}");
-    // A block that changes, from which another takes rows; and all of one that takes its own.
+    // A block that changes is the source of another, and a block is the source of all its own rows.
     let blocks = bench.blocks(2);
     let from = |block, source| Work {
         place: Place::Block(source, 8),
@@ -939,10 +947,10 @@ fn what_is_not_there_is_refused() {
     assert!(many.to_string().contains("takes 1"), "{many}");
 }
 
-/// A scan names the blocks in which anything at all is other than it was, and no other:
-/// single bits anywhere, wiped blocks, and one block's content in another's place.
+/// A scan returns the blocks in which any byte differs from what was encoded, and no other: flipped
+/// bits anywhere, wiped blocks, and one block's content in another's place.
 #[test]
-fn a_scan_finds_each_block_that_is_not_right_and_no_other() {
+fn scan_finds_each_block_with_errors_and_no_other() {
     let mut bench = Bench::new(23);
     let (blocks, _) = numbered(&mut bench, 23);
     let right = bench.bytes(&blocks);
@@ -994,7 +1002,7 @@ fn a_scan_finds_each_block_that_is_not_right_and_no_other() {
 }
 
 #[test]
-fn rows_are_moved_by_one_launch_as_by_copies() {
+fn move_kernel_equals_separate_copies() {
     const SLOTS: usize = 3;
     let mut bench = Bench::new(1);
     let context = bench.stream.context().clone();
@@ -1002,7 +1010,7 @@ fn rows_are_moved_by_one_launch_as_by_copies() {
     let stream = || Stream::new(&context).unwrap();
     let mut launching = Copier::new(SLOTS, stream(), Some(&mover)).unwrap();
     let mut copying = Copier::new(SLOTS, stream(), None).unwrap();
-    // One has blocks that the other has not, with the same content.
+    // Each has blocks of its own, with the same content.
     let blocks = [(); 2].map(|()| Blocks::new(&context, SLOTS + 1, SLOTS + 1, false).unwrap());
     let all = |blocks: &Blocks, stream: &Stream| {
         let mut bytes = vec![0; (SLOTS + 1) * DATA_BYTES];
@@ -1026,7 +1034,7 @@ fn rows_are_moved_by_one_launch_as_by_copies() {
                 block: slot,
                 rows: rows[slot].clone(),
                 place: match slot {
-                    // Of a block that none of them changes.
+                    // A source that no work changes.
                     0 if round % 3 == 1 => Place::Block(SLOTS, 0),
                     slot => Place::Staging(slot * DATA_BYTES),
                 },
@@ -1065,7 +1073,7 @@ fn rows_are_moved_by_one_launch_as_by_copies() {
     }
 }
 
-/// Blocks of random data whose records say their own numbers.
+/// Encoded blocks of random data, with their own numbers in their records.
 fn numbered(bench: &mut Bench, count: usize) -> (Blocks, Vec<Identity>) {
     let blocks = bench.blocks(count);
     let mut identities: Vec<Identity> = (0..count)
@@ -1080,10 +1088,11 @@ fn numbered(bench: &mut Bench, count: usize) -> (Blocks, Vec<Identity>) {
     (blocks, identities)
 }
 
-/// Rows of data that were changed behind the code's back are right after a refresh, as if they had been
-/// encoded; what is not asked for is as it was, and so is a block whose record is not right.
+/// Rows of data that were changed in place have valid parity and checksums after a refresh, as if
+/// they had been encoded. Blocks that are not named are unchanged, and so are blocks with an
+/// invalid record.
 #[test]
-fn a_refresh_is_what_encoding_the_same_data_gives() {
+fn refresh_equals_encoding_the_same_data() {
     const COUNT: usize = 19;
     let mut bench = Bench::new(COUNT);
     let (blocks, identities) = numbered(&mut bench, COUNT);
@@ -1092,17 +1101,17 @@ fn a_refresh_is_what_encoding_the_same_data_gives() {
         let mut bytes = right.clone();
         for block in bytes.chunks_mut(BLOCK_BYTES) {
             let count = bench.random.usize(..4);
-            for row in some(&mut bench.random, count, DATA_ROWS) {
+            for row in distinct(&mut bench.random, count, DATA_ROWS) {
                 bench
                     .random
                     .fill(&mut block[row * ROW_BYTES..][..ROW_BYTES]);
             }
-            // Whatever lies in parity and sums is made anew, too.
+            // Parity and checksums are recomputed, whatever they are.
             if bench.random.bool() {
                 bench.random.fill(&mut block[DATA_BYTES..RECORD_OFFSET]);
             }
         }
-        // As encoding has it, which `a_block_is_what_the_format_says` holds against the format.
+        // The result of encoding, which `block_matches_the_format` compares with the format.
         bench.put(&blocks, &bytes);
         let in_place: Vec<Work<'_>> = whole(&identities)
             .into_iter()
@@ -1111,13 +1120,14 @@ fn a_refresh_is_what_encoding_the_same_data_gives() {
         let outcomes = bench.worker.encode(&blocks, &in_place).unwrap();
         assert!(outcomes.iter().all(Outcome::is_clean));
         let encoded = bench.bytes(&blocks);
-        // In any order, all of them at first.
+        // In any order; all of them in the first round.
         let mut asked: Vec<u32> = (0..COUNT as u32).collect();
         bench.random.shuffle(&mut asked);
         if round > 0 {
             asked.truncate(bench.random.usize(..COUNT));
         }
-        // Bits anywhere in the record, and another block's, which is right but for its number.
+        // Flipped bits anywhere in the record, and another block's record, which is valid but for
+        // its number.
         let mut bad = Vec::new();
         for number in (0..COUNT).filter(|_| round > 0) {
             let record = number * BLOCK_BYTES + RECORD_OFFSET..(number + 1) * BLOCK_BYTES;
@@ -1131,7 +1141,7 @@ fn a_refresh_is_what_encoding_the_same_data_gives() {
                     bytes[record].copy_from_slice(&right[other + RECORD_OFFSET..][..ROW_BYTES]);
                 }
                 3 => {
-                    // Its sum is right, and what it begins with is not.
+                    // The record's checksum is valid, and its magic number is not.
                     bytes[record.start + MAGIC_OFFSET] ^= 1;
                     sum(&mut bytes[record]);
                 }
@@ -1166,7 +1176,7 @@ fn a_refresh_is_what_encoding_the_same_data_gives() {
 }
 
 #[test]
-fn a_refresh_of_what_is_not_there_or_named_twice_changes_nothing() {
+fn refresh_out_of_range_or_with_a_duplicate_changes_nothing() {
     let mut bench = Bench::new(3);
     let (blocks, _) = numbered(&mut bench, 3);
     let mut bytes = bench.bytes(&blocks);
@@ -1175,13 +1185,13 @@ fn a_refresh_of_what_is_not_there_or_named_twice_changes_nothing() {
     }
     bench.put(&blocks, &bytes);
     assert_eq!(bench.worker.refresh(&blocks, &[]).unwrap(), []);
-    for (asked, says) in [
+    for (asked, message) in [
         (vec![2, 0, 2], "block 2 is named twice"),
         (vec![1, 1], "block 1 is named twice"),
         (vec![0, 3], "block 3 is beyond the last of 3"),
     ] {
         let error = bench.worker.refresh(&blocks, &asked).unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
     assert!(bench.bytes(&blocks) == bytes);
 }

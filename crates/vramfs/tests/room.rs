@@ -1,8 +1,8 @@
-//! A device whose memory somebody else takes while a filesystem is in it: what does not fit is refused with figures, and
-//! all is as it was.
+//! Growing and mounting on a device with memory taken by other programs: what does not fit is
+//! refused with figures, and nothing else changes.
 //!
-//! Needs /dev/fuse and root, and fails with these words where it has not. Of the software device, which knows to the byte
-//! what is free; each test has one of its own.
+//! Needs /dev/fuse and root, and fails with an error that says so without them. Uses the software
+//! device, which knows free memory to the byte; each test has a device of its own.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ use fercuda_vramfs::mount::{
 use fercuda_vramfs::{Blocks, Error, Identity, Kernels, Place, Work, Worker};
 
 const MIB: usize = 1 << 20;
-/// Of each device.
+/// Memory of each device in bytes.
 const ALL: usize = 1 << 30;
 
 fn device(number: u32) -> Context {
@@ -28,7 +28,7 @@ fn device(number: u32) -> Context {
         let mut config = Config::from_env();
         config.devices = 3;
         config.memory_bytes = ALL as u64;
-        // Their books of so much memory take longer than all else.
+        // Checking this much memory would take longer than everything else.
         config.checks = false;
         assert!(control::configure(config));
         Cuda::from_env().unwrap()
@@ -40,16 +40,16 @@ fn free(context: &Context) -> usize {
     context.memory_info().unwrap().0 as usize
 }
 
-/// All but so many bytes.
+/// Allocates all free memory but `left` bytes.
 fn take_all_but(left: usize, context: &Context) -> PhysicalMemory {
     PhysicalMemory::new(context, free(context) - left).unwrap()
 }
 
 #[test]
-fn growth_that_fails_halfway_gives_back_what_it_had_got() {
+fn growth_that_fails_halfway_frees_what_it_allocated() {
     let context = device(0);
     let stream = Stream::new(&context).unwrap();
-    // Memory comes by 256 MiB.
+    // Memory is allocated in pieces of 256 MiB.
     let blocks = Blocks::new(&context, 16, ALL / DATA_BYTES, false).unwrap();
     blocks.poke(0, b"kept", &stream).unwrap();
     let before = (blocks.len(), blocks.bytes());
@@ -74,7 +74,7 @@ fn growth_that_fails_halfway_gives_back_what_it_had_got() {
 }
 
 #[test]
-fn blocks_are_looked_at_and_made_anew_where_no_memory_is_left() {
+fn scan_and_refresh_work_without_free_device_memory() {
     const COUNT: u32 = 6;
     let context = device(2);
     let stream = Stream::new(&context).unwrap();
@@ -103,7 +103,7 @@ fn blocks_are_looked_at_and_made_anew_where_no_memory_is_left() {
             Err(_) => step /= 2,
         }
     }
-    // More than there is room for in what a worker has, and than it can get.
+    // More blocks than fit in the worker's memory, and in what it could allocate.
     let asked: Vec<u32> = (0..COUNT).cycle().take(20_000).collect();
     assert_eq!(worker.scan(&blocks, &asked).unwrap(), []);
     blocks
@@ -118,7 +118,7 @@ fn blocks_are_looked_at_and_made_anew_where_no_memory_is_left() {
 }
 
 #[test]
-fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
+fn filesystem_on_a_full_device_reports_free_memory_and_keeps_working() {
     assert!(
         Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root(),
         "this test mounts, for which it needs /dev/fuse and root\ntry: modprobe fuse, or as root"
@@ -156,14 +156,14 @@ fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
     let grow = |size: usize| control.resize((size / DATA_BYTES) as u64, |_| {});
     let refused = |size: usize| grow(size).unwrap_err().to_string();
     let other = take_all_but(64 * MIB, &context);
-    let told = refused(512 * MIB);
+    let message = refused(512 * MIB);
     let expected = format!(
-        "4096 blocks take {} bytes of the device more than it has now, and {} bytes are free\ntry: a smaller size",
+        "4096 blocks take {} more bytes of device memory, and {} bytes are free\ntry: a smaller size",
         480 * MIB,
         64 * MIB
     );
-    assert!(told.contains(&expected), "{told}");
-    // Another one does not fit, either.
+    assert!(message.contains(&expected), "{message}");
+    // Another filesystem does not fit either.
     match mount::store(&context, &shape(100 * MIB), &Kernels::load) {
         Err(Error::Room {
             needed_bytes,
@@ -176,14 +176,14 @@ fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
         }
         other => panic!("{other:?}"),
     }
-    // The driver gives memory out by 2 MiB, and two and a half take four.
+    // The driver allocates in units of 2 MiB, so two and a half MiB take four.
     let more = take_all_but(2 * MIB, &context);
-    let told = refused(34 * MIB + 4 * DATA_BYTES);
-    let expected = format!("take {} bytes of the device more", 4 * MIB);
+    let message = refused(34 * MIB + 4 * DATA_BYTES);
+    let expected = format!("take {} more bytes of device memory", 4 * MIB);
     let free_now = format!("and {} bytes are free", 2 * MIB);
     assert!(
-        told.contains(&expected) && told.contains(&free_now),
-        "{told}"
+        message.contains(&expected) && message.contains(&free_now),
+        "{message}"
     );
     let size = || {
         let all = figures(&at).unwrap();

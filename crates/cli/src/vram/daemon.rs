@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::ByteSize;
-use fercuda_vramfs::array::{MOST, Spread};
+use fercuda_vramfs::array::{ArrayLayout, MAX_DEVICES};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{
     self, Forbidden, Mount, MountOptions, PageCache, Place, Scrub, StoreGeometry,
@@ -162,7 +162,7 @@ impl FromStr for DeviceOrdinals {
             (given, once) if once < given => {
                 Err("a device is named twice, and all have to be different".to_owned())
             }
-            (given, _) if given > MOST => Err(format!("more than {MOST} devices")),
+            (given, _) if given > MAX_DEVICES => Err(format!("more than {MAX_DEVICES} devices")),
             _ => Ok(Self(all)),
         }
     }
@@ -170,10 +170,10 @@ impl FromStr for DeviceOrdinals {
 
 impl MountArgs {
     /// Device ordinals, and how blocks are distributed if there are several.
-    fn devices(&self) -> (Vec<u32>, Option<Spread>) {
+    fn devices(&self) -> (Vec<u32>, Option<ArrayLayout>) {
         match (&self.stripe, &self.mirror) {
-            (Some(all), _) => (all.0.clone(), Some(Spread::Stripe)),
-            (_, Some(all)) => (all.0.clone(), Some(Spread::Mirror)),
+            (Some(all), _) => (all.0.clone(), Some(ArrayLayout::Stripe)),
+            (_, Some(all)) => (all.0.clone(), Some(ArrayLayout::Mirror)),
             (None, None) => (vec![self.number], None),
         }
     }
@@ -471,8 +471,12 @@ fn describe_settings(
     let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
     let which = match spread {
         None => format!("device_number {}\n", args.number),
-        Some(Spread::Stripe) => format!("array stripe\ndevice_numbers {}\n", numbers.join(",")),
-        Some(Spread::Mirror) => format!("array mirror\ndevice_numbers {}\n", numbers.join(",")),
+        Some(ArrayLayout::Stripe) => {
+            format!("array stripe\ndevice_numbers {}\n", numbers.join(","))
+        }
+        Some(ArrayLayout::Mirror) => {
+            format!("array mirror\ndevice_numbers {}\n", numbers.join(","))
+        }
     };
     // A client that waits for the daemon's exit needs to know in which namespace its PID is valid.
     let namespace = pid_namespace().map_or_else(

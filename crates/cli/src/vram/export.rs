@@ -57,7 +57,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
     let device = uuid(it.device());
     let held: u64 = it.segments().iter().map(|it| it.bytes).sum();
     if args.json {
-        let segment = |it: &fercuda_vramfs::import::Segment| json!({"offset": it.offset, "bytes": it.bytes, "at": it.at});
+        let segment = |it: &fercuda_vramfs::import::FileSegment| json!({"offset": it.offset, "bytes": it.bytes, "at": it.at});
         let segments: Vec<serde_json::Value> = it.segments().iter().map(segment).collect();
         say!(
             "{}",

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use fercuda_governor::ByteSize;
-use fercuda_vramfs::control::{Control, Fault, Scrubbed};
+use fercuda_vramfs::control::{Control, InjectedFault, ScrubResult};
 use fercuda_vramfs::layout::DATA_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -89,10 +89,10 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
     }
     let control = Control::open(&args.dir).with_context(what)?;
     let bar = progress_bar("scrubbing", figures.number("size_bytes")?, true);
-    let mut all = Scrubbed::default();
+    let mut all = ScrubResult::default();
     loop {
         let step = control.scrub(all.next).with_context(what)?;
-        all.looked += step.looked;
+        all.verified += step.verified;
         all.corrected += step.corrected;
         all.lost += step.lost;
         all.next = step.next;
@@ -105,11 +105,11 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
     match args.json {
         true => say!(
             "{}",
-            json!({"looked_at": all.looked, "corrected": all.corrected, "lost": all.lost})
+            json!({"looked_at": all.verified, "corrected": all.corrected, "lost": all.lost})
         ),
         false => say!(
             "{} checked, {} corrected, {} lost",
-            count(all.looked as usize, "block"),
+            count(all.verified as usize, "block"),
             all.corrected,
             all.lost
         ),
@@ -160,10 +160,10 @@ pub(crate) struct InjectArgs {
 pub(super) fn inject(args: &InjectArgs) -> Result<ExitCode> {
     let what = || format!("cannot inject faults into {}", args.path.display());
     let fault = match args.kind {
-        InjectedFaultKind::Symbol => Fault::Symbol,
-        InjectedFaultKind::Row => Fault::Row,
-        InjectedFaultKind::Burst => Fault::Burst,
-        InjectedFaultKind::Metadata => Fault::Metadata,
+        InjectedFaultKind::Symbol => InjectedFault::Symbol,
+        InjectedFaultKind::Row => InjectedFault::Row,
+        InjectedFaultKind::Burst => InjectedFault::Burst,
+        InjectedFaultKind::Metadata => InjectedFault::Metadata,
     };
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let control = Control::open(&args.path).with_context(what)?;

@@ -126,7 +126,7 @@ fn sizes_beyond_device_memory_are_refused() {
     let done = mount.arg(other.path()).output().unwrap();
     let message = String::from_utf8(done.stderr).unwrap();
     assert!(
-        message.contains("of whose 64.0 MiB 64.0 MiB are free\ntry: a smaller --size"),
+        message.contains("where 64.0 MiB of 64.0 MiB are free\ntry: a smaller --size"),
         "{message}"
     );
     assert_eq!(done.status.code(), Some(1));

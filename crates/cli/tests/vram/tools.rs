@@ -114,7 +114,7 @@ fn other_users_and_foreign_directories_are_refused() {
     let message = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1));
     assert!(
-        message.contains("only who has mounted it, and root, may"),
+        message.contains("only the mount's owner and root may"),
         "{message}"
     );
     assert_eq!(mounted.counter("size_bytes"), 32 << 20);

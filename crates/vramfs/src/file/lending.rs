@@ -8,7 +8,7 @@
 use rustix::io::Errno;
 
 use super::{File, to_errno};
-use crate::control::Scrubbed;
+use crate::control::ScrubResult;
 use crate::engine::{Place, Work};
 use crate::error::Error;
 use crate::extents::{Extent, Part};
@@ -115,9 +115,9 @@ impl<M: Medium> Store<M> {
 
     fn verify_loan(&self, loan: &FileLoan) -> Result<(), Errno> {
         let mut way = self.way().map_err(|error| to_errno(&error))?;
-        let mut found = Scrubbed::default();
+        let mut found = ScrubResult::default();
         for blocks in loan.blocks.chunks(BLOCKS_PER_BATCH) {
-            let looked = self.look_at(way.access(), blocks, &mut found);
+            let looked = self.scan_and_correct(way.access(), blocks, &mut found);
             looked.map_err(|error| to_errno(&error))?;
         }
         match found.lost {

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::wire::{self, KernelRequest, Reply, number, operation, valid};
 use super::{FIGURES, PageCache, RequestHandler, now};
-use crate::control::{COMMAND, Message, Step};
+use crate::control::{COMMAND, ControlMessage, ControlRequest};
 use crate::directory::NAME_MAX;
 use crate::layout::PAGE_BYTES;
 use crate::medium::Medium;
@@ -263,14 +263,14 @@ impl<M: Medium + 'static> RequestHandler<M> {
     /// Runs a step of an administrative command.
     fn command(&self, request: &mut KernelRequest<'_>, reply: &mut Reply<'_>) -> SysResult<()> {
         let it: wire::IoctlIn = request.take()?;
-        let is_ours = it.cmd == COMMAND && it.out_size as usize == size_of::<Message>();
-        let step = Step::read(request.bytes(it.in_size)?).filter(|_| is_ours);
+        let is_ours = it.cmd == COMMAND && it.out_size as usize == size_of::<ControlMessage>();
+        let step = ControlRequest::decode(request.bytes(it.in_size)?).filter(|_| is_ours);
         let step = step.ok_or(Errno::NOTTY)?;
         let user = request.header.uid;
         if ![SUPERUSER, self.owner].contains(&user) {
             return Err(Errno::PERM);
         }
-        let mut message: Message = [0; _];
+        let mut message: ControlMessage = [0; _];
         match self.step(request.inode(), user, step) {
             Ok(answer) => message[1..5].copy_from_slice(&answer),
             Err((error, figures)) => {

@@ -1,8 +1,8 @@
-// What goes wrong in blocks, and what is looked at, on the device, so that a million patterns need no copy.
+// Damages and inspects blocks on the device, so that a million patterns need no copy to the host.
 //
-// Always: a difference is an exclusive or that comes of a seed and a pattern's number alone, so what was
-// damaged twice is as it was. Nothing here is the crate's arithmetic: bits are placed and rows are summed as
-// docs/vramfs-format.md says. Numbers of the layout come before this text.
+// Invariant: a difference is an exclusive or derived from a seed and a pattern's number alone, so
+// damaging a block twice restores it. None of the crate's arithmetic is used: bits are placed and
+// rows are summed as docs/vramfs-format.md specifies. Constants of the layout precede this text.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -11,14 +11,14 @@ typedef unsigned char u8;
 constexpr u32 ROW_WORDS = ROW_BYTES / 4;
 constexpr u32 VALUES = 255;
 
-// What a block is given. The host has the same (main.rs).
-constexpr u32 ONE = 0;     // one word with `count` wrong symbols, and `others` with one each, those in as many rows
-constexpr u32 EVERY = 1;   // every word with `count` wrong symbols, anywhere
+// Kinds of damage to a block. The host has the same (main.rs).
+constexpr u32 ONE = 0;     // one word with `count` symbol errors, and `others` with one each, in as many rows
+constexpr u32 EVERY = 1;   // every word with `count` symbol errors, anywhere
 constexpr u32 SINGLE = 2;  // every word with one: over all numbers each word has every row and difference
 constexpr u32 DOUBLE = 3;  // every word with two: over all numbers each two rows and differences come once
-constexpr u32 ROWS = 4;    // `count` rows wrong throughout, and `others` whose sums are nevertheless right
-constexpr u32 BURST = 5;   // in two blocks side by side so many bytes; `others`: up to so many, of one value
-constexpr u32 NEAR = 6;    // as ONE, and the wrong symbols are some of the nine in which another word of the code differs
+constexpr u32 ROWS = 4;    // `count` rows wrong throughout, and `others` with valid checksums
+constexpr u32 BURST = 5;   // in two adjacent blocks `count` bytes; `others`: up to `count`, of one value
+constexpr u32 NEAR = 6;    // as ONE, with errors at some of the nine symbols in which another code word differs
 
 // Sebastiano Vigna's SplitMix64.
 struct Draw {
@@ -32,13 +32,13 @@ struct Draw {
     __device__ u32 below(u32 end) { return u32((next() >> 32) * end >> 32); }
 };
 
-// Numbers of a pattern's own, and of part of it.
+// A pattern's own random numbers, and those of a part of it.
 __device__ Draw draw(u64 seed, u64 number, u32 part) {
     Draw first{seed ^ number * 0xD1342543DE82EF95ull};
     return Draw{first.next() ^ u64(part) << 40};
 }
 
-// Word `word`'s symbol in a row, as the format has it.
+// The symbol of word `word` in a row, as the format specifies.
 __device__ u32* plane(u8* row, u32 word, u32 bit) {
     return reinterpret_cast<u32*>(row + (bit < 4 ? 16 * (word / 32) + 4 * bit : 512 + 16 * (word / 32) + 4 * (bit - 4)));
 }
@@ -49,7 +49,7 @@ __device__ void change(u8* block, u32 row, u32 word, u32 by) {
 }
 
 // A row that was not drawn before.
-__device__ u32 another(u32 (&drawn)[CODED_ROWS / 32 + 1], Draw& from) {
+__device__ u32 draw_row(u32 (&drawn)[CODED_ROWS / 32 + 1], Draw& from) {
     for (;;) {
         const u32 row = from.below(CODED_ROWS);
         if (drawn[row / 32] >> row % 32 & 1) continue;
@@ -58,16 +58,16 @@ __device__ u32 another(u32 (&drawn)[CODED_ROWS / 32 + 1], Draw& from) {
     }
 }
 
-// As many wrong symbols of a word, each in another row.
+// `count` symbol errors in a word, each in another row.
 __device__ void scatter(u8* block, u32 word, u32 count, Draw from) {
     u32 drawn[CODED_ROWS / 32 + 1] = {};
     for (u32 at = 0; at < count; at++) {
-        const u32 row = another(drawn, from);
+        const u32 row = draw_row(drawn, from);
         change(block, row, word, 1 + from.below(VALUES));
     }
 }
 
-// In the field of the code, by shifts.
+// In the code's field, by shifts.
 __device__ u32 times(u32 x, u32 y) {
     u32 sum = 0;
     for (u32 bit = 0; bit < 8; bit++) {
@@ -83,20 +83,21 @@ __device__ u32 power(u32 x, u32 exponent) {
     return product;
 }
 
-// So many of nine symbols that are a word of the code by themselves: with the rest it would be right, and is not what it was.
-// Of nine places x the symbols x^4 / product of (x - others) have the sum 0 times each of x^-4 .. x^3: Lagrange's
-// formula for polynomials of degree 7, of which eight values fix the ninth.
+// `count` of nine symbols that are a code word by themselves: adding the rest would give a valid
+// word other than the original. For nine places x, the symbols x^4 / product of (x - others) times
+// each of x^-4 .. x^3 sum to 0: Lagrange's formula for polynomials of degree 7, of which eight
+// values determine the ninth.
 __device__ void go_near(u8* block, u32 word, u32 count, Draw from) {
     u32 drawn[CODED_ROWS / 32 + 1] = {}, rows[9], places[9];
     for (u32 i = 0; i < 9; i++) {
-        rows[i] = another(drawn, from);
+        rows[i] = draw_row(drawn, from);
         places[i] = power(2, CODED_ROWS - 1 - rows[i]);
     }
     const u32 scale = 1 + from.below(VALUES);
     for (u32 i = 0; i < count; i++) {
         u32 product = 1;
         for (u32 j = 0; j < 9; j++) product = j == i ? product : times(product, places[i] ^ places[j]);
-        // What it is to the power of 254 is its inverse.
+        // Its power of 254 is its inverse.
         change(block, rows[i], word, times(times(scale, power(places[i], 4)), power(product, VALUES - 1)));
     }
 }
@@ -112,8 +113,8 @@ __device__ u32 difference(u64 seed, u64 number, u32 row, u32 at) {
     return u32(draw(seed, number, 1 + row * ROW_WORDS + at).next() >> 32);
 }
 
-// Damages each block that `only` names, or takes the damage back. Block `at` has the pattern `first + at`, and
-// `words[at]` is the word that `ONE` and `NEAR` have chosen.
+// Damages each block that `only` names, or undoes the damage. Block `at` has the pattern `first +
+// at`, and `words[at]` is the word that `ONE` and `NEAR` have chosen.
 extern "C" __global__ void damage(u64 base, const u8* right, const u32* only, u32* words, u32 kind, u32 count, u32 others,
                                   u32 loses_record, u64 seed, u64 first) {
     __shared__ u32 chosen[CODED_ROWS];
@@ -137,7 +138,7 @@ extern "C" __global__ void damage(u64 base, const u8* right, const u32* only, u3
             change(block, u32(of / VALUES), word, 1 + u32(of % VALUES));
         }
         if (kind == DOUBLE) {
-            // Neighbours of another place: the factor has no divisor in common with how many there are.
+            // Consecutive numbers give distant pairs: the factor is coprime to their count.
             const u64 pairs = CODED_ROWS * (CODED_ROWS - 1) / 2, all = pairs * VALUES * VALUES;
             const u64 mine = number * WORDS + word;
             if (mine >= all) continue;
@@ -164,7 +165,8 @@ extern "C" __global__ void damage(u64 base, const u8* right, const u32* only, u3
             const u32 all = k < count ? ROW_WORDS : ROW_WORDS - 1;
             for (u32 i = thread; i < all; i += blockDim.x) row[i] ^= difference(seed, number, k, i);
         }
-        // The sum stays if the difference alone, begun with zero, ends with it: the last bytes are the register.
+        // The checksum stays valid if the CRC of the difference alone, started with zero, is zero:
+        // the last bytes are the register.
         if (thread < others) {
             u32 reg = 0;
             for (u32 i = 0; i < ROW_WORDS - 1; i++) reg = summed(reg, difference(seed, number, count + thread, i));
@@ -172,7 +174,8 @@ extern "C" __global__ void damage(u64 base, const u8* right, const u32* only, u3
         }
     }
     if (kind == BURST) {
-        // Every place once, with an odd factor that the blocks' bytes are no multiple of; two blocks have one.
+        // Each position once: the factor is odd, and coprime to the blocks' bytes; two blocks share
+        // a number.
         const u64 of = number / 2, begin = of * 50021 % BLOCK_BYTES;
         Draw from = draw(seed, of, 0);
         const u32 bytes = others == 0 ? count : 1 + from.below(count);
@@ -182,7 +185,7 @@ extern "C" __global__ void damage(u64 base, const u8* right, const u32* only, u3
             if (place / BLOCK_BYTES != number % 2) continue;
             const u8 to_value = right[u64(at) * BLOCK_BYTES + place % BLOCK_BYTES] ^ value;
             const u8 by = others == 0 ? u8(1 + draw(seed, of, 1 + i).below(VALUES)) : to_value;
-            // Something always changes.
+            // At least one bit changes.
             block[place % BLOCK_BYTES] ^= by == 0 && i == 0 ? 1 : by;
         }
     }
@@ -191,8 +194,8 @@ extern "C" __global__ void damage(u64 base, const u8* right, const u32* only, u3
             reinterpret_cast<u32*>(block + RECORD_OFFSET)[i] ^= difference(seed, number, CODED_ROWS, i);
 }
 
-// How many words of 32 bits of each block are not what they were; they are, behind this.
-extern "C" __global__ void judge(u64 base, const u8* right, u32* wrong) {
+// Counts the 32-bit words of each block that differ from the original, and restores them.
+extern "C" __global__ void compare_and_restore(u64 base, const u8* right, u32* wrong) {
     __shared__ u32 all;
     const u64 at = u64(blockIdx.x) * BLOCK_BYTES;
     u32* const is = reinterpret_cast<u32*>(base + at);
@@ -210,7 +213,8 @@ extern "C" __global__ void judge(u64 base, const u8* right, u32* wrong) {
     if (threadIdx.x == 0) wrong[blockIdx.x] = all;
 }
 
-// The symbols of one word a block of threads: `asked` has a block's place times WORDS and the word in it.
+// The symbols of one word for each block of threads: `asked` has a block's index times WORDS plus
+// the word's index.
 extern "C" __global__ void gather(u64 base, const u32* asked, u8* symbols) {
     const u32 of = asked[blockIdx.x], word = of % WORDS;
     u8* const block = reinterpret_cast<u8*>(base) + u64(of / WORDS) * BLOCK_BYTES;
@@ -221,7 +225,7 @@ extern "C" __global__ void gather(u64 base, const u32* asked, u8* symbols) {
     }
 }
 
-// Whether each row of a block is another than its sum says.
+// Whether each row of a block fails its checksum.
 extern "C" __global__ void erased(u64 base, u8* rows) {
     const u8* const block = reinterpret_cast<const u8*>(base) + u64(blockIdx.x) * BLOCK_BYTES;
     for (u32 row = threadIdx.x; row < CODED_ROWS; row += blockDim.x) {

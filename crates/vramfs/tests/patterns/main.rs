@@ -1,11 +1,13 @@
-//! What goes wrong, in patterns by the million: every single and double symbol, random ones of up to nine, rows, bursts at
-//! every place. None may come back as something else than what was written, and what is promised to be corrected is.
+//! Error patterns by the million against the code: all single and double symbols, random ones of up
+//! to nine, rows, and bursts at every position. No pattern may be miscorrected, and every
+//! correctable one is corrected.
 //!
-//! Of each class a few blocks are damaged, each in a pattern of its own; with
-//! `FERCUDA_BUDGET=soak` a million of each class and the lists whole, which is for a GPU:
-//! `FERCUDA_BUDGET=soak FERCUDA_DEVICE=gpu cargo test --release -p fercuda-vramfs --test patterns -- --nocapture`.
-//! A table says what came of them. A block is damaged and compared on the device (damage.cu), and what the code makes of it is
-//! held against an independent decoder (oracle.py). Elsewhere: what the kernels do with a block that is right (`codes`).
+//! Of each class a few blocks are damaged, each in a pattern of its own; with `FERCUDA_BUDGET=soak`
+//! a million of each class and the complete lists, which is for a GPU: `FERCUDA_BUDGET=soak
+//! FERCUDA_DEVICE=gpu cargo test --release -p fercuda-vramfs --test patterns -- --nocapture`.
+//! Prints a table of the results. Blocks are damaged and compared on the device (damage.cu), and
+//! the corrections are compared with those of an independent decoder (oracle.py). Elsewhere: what
+//! the kernels do with a block without errors (`codes`).
 #![expect(
     unsafe_code,
     clippy::unwrap_used,
@@ -25,34 +27,35 @@ use fercuda_trials as trials;
 use fercuda_vramfs::layout::{BLOCK_BYTES, CODED_ROWS, DATA_ROWS, RECORD_OFFSET, ROW_BYTES, WORDS};
 use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Place, Work, Worker};
 
-/// Patterns of each class. The least take a minute of the software device with its checks.
+/// Patterns of each class. The minimum takes a minute of the software device with its checks.
 const PATTERNS: trials::Work = trials::Work {
     name: "vramfs-patterns",
     least: 16,
     ci_seconds: 0,
     soak: 1_000_000,
 };
-/// Rows of words that one with its difference has wrong.
+/// Pairs of a row and a nonzero difference: all single-symbol errors of a word.
 const SINGLES: u64 = (CODED_ROWS * 255) as u64;
 const DOUBLES: u64 = (CODED_ROWS * (CODED_ROWS - 1) / 2 * 255 * 255) as u64;
-/// The longest stray write that is promised to be made right.
+/// The longest stray write that is guaranteed to be corrected.
 const BURST: u32 = 3 * ROW_BYTES as u32;
-/// Words that are wrong beside one, in rows enough that these are not what is to be erased.
+/// Words with an error beside the one under test, in so many rows that these cannot all be
+/// erasures.
 const ASIDE: u32 = 9;
 const THREADS: u32 = 256;
 
-/// Findings of the software device are the process's; so tests run one after the other.
+/// Findings of the software device are global to the process, so tests run one after the other.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// What is done to each block. The kernel has the same (damage.cu).
+/// Kinds of damage to a block. The kernel has the same (damage.cu).
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Damage {
-    /// One word, and as many aside with one wrong symbol each.
+    /// One word with `symbols` errors, and `aside` words with one each.
     One {
         symbols: u32,
         aside: u32,
     },
-    /// The same, on the way to another word of the code: nine symbols lie between.
+    /// The same, in the direction of another code word, which is nine symbols away.
     Near {
         symbols: u32,
         aside: u32,
@@ -62,12 +65,12 @@ enum Damage {
     },
     Single,
     Double,
-    /// Whole rows, and such whose sums stay right.
+    /// Whole rows, and `unseen` more with checksums that stay valid.
     Rows {
         wrong: u32,
         unseen: u32,
     },
-    /// In two blocks side by side; random, or up to so many bytes of one value.
+    /// In two adjacent blocks: `BURST` random bytes, or up to so many of one value.
     Burst {
         is_fill: bool,
     },
@@ -77,7 +80,8 @@ enum Damage {
 enum Promise {
     Corrected,
     Lost,
-    /// Lost, but for the one in 2.7 million that is within three symbols of another word.
+    /// Lost, except for the one pattern in 2.7 million that is within three symbols of another code
+    /// word.
     Nothing,
 }
 
@@ -97,7 +101,7 @@ impl Class {
         }
     }
 
-    /// `symbols` wrong ones in one word, whose rows nothing says.
+    /// `symbols` errors in one word, in rows that are not known to the decoder.
     fn errors(symbols: u32) -> Self {
         let damage = Damage::One {
             symbols,
@@ -106,8 +110,8 @@ impl Class {
         Self::new(damage, false, promised(symbols <= 4))
     }
 
-    /// The same, and they are nearer to another word than to what was there, as near as the decoder looks: what keeps
-    /// that from being returned is the sums alone.
+    /// The same, nearer to another code word than to the original, and as near as the decoder
+    /// searches: only the checksums keep that word from being returned.
     fn near(symbols: u32) -> Self {
         let damage = Damage::Near {
             symbols,
@@ -116,13 +120,13 @@ impl Class {
         Self::new(damage, false, Promise::Lost)
     }
 
-    /// The same, in rows that their sums name.
+    /// The same, in rows that their checksums identify.
     fn erasures(symbols: u32) -> Self {
         let damage = Damage::One { symbols, aside: 0 };
         Self::new(damage, false, promised(symbols <= 8))
     }
 
-    /// The same where all sums are lost. Six that are wrong may be three from another word.
+    /// The same with all checksums lost. Six errors may be three away from another code word.
     fn without_record(symbols: u32) -> Self {
         let damage = Damage::One { symbols, aside: 0 };
         let promise = match symbols {
@@ -140,13 +144,15 @@ impl Class {
             }
             Damage::One { symbols, .. } => format!("{symbols} errors"),
             Damage::Near { symbols, .. } => {
-                format!("{symbols} errors, {} from another", 9 - symbols)
+                format!("{symbols} errors, {} from another word", 9 - symbols)
             }
             Damage::Every { symbols } => format!("{symbols} errors in every word"),
             Damage::Single => "single symbols".to_owned(),
             Damage::Double => "double symbols".to_owned(),
             Damage::Rows { wrong, unseen: 0 } => format!("{wrong} rows"),
-            Damage::Rows { wrong, unseen } => format!("{wrong} rows, {unseen} with right sums"),
+            Damage::Rows { wrong, unseen } => {
+                format!("{wrong} rows, {unseen} with valid checksums")
+            }
             Damage::Burst { is_fill: false } => format!("bursts of {BURST} bytes"),
             Damage::Burst { is_fill: true } => format!("bursts of up to {BURST}, one value"),
         };
@@ -156,7 +162,7 @@ impl Class {
         }
     }
 
-    /// So many patterns are in blocks from this number on.
+    /// Number of patterns in `blocks` blocks from the number `first` on.
     fn patterns(&self, first: u64, blocks: u64) -> u64 {
         let words = blocks * WORDS as u64;
         match self.damage {
@@ -167,7 +173,7 @@ impl Class {
         }
     }
 
-    /// So many symbols are wrong in them, if that is told.
+    /// Number of symbol errors in them, if it is fixed.
     fn symbols(&self, patterns: u64) -> Option<u64> {
         match self.damage {
             Damage::One { symbols, aside } | Damage::Near { symbols, aside } => {
@@ -180,7 +186,7 @@ impl Class {
         }
     }
 
-    /// As the kernel reads it: kind, count, others.
+    /// Parameters of the kernel: kind, count, others.
     fn numbers(&self) -> (u32, u32, u32) {
         match self.damage {
             Damage::One { symbols, aside } => (0, symbols, aside),
@@ -201,7 +207,7 @@ fn promised(is_corrected: bool) -> Promise {
     }
 }
 
-/// How many patterns are tried.
+/// How many patterns are tested.
 #[derive(Clone, Copy)]
 struct Budget {
     each: u64,
@@ -209,7 +215,7 @@ struct Budget {
 }
 
 impl Budget {
-    fn asked() -> Self {
+    fn from_env() -> Self {
         let each = trials::Budget::begin(PATTERNS).planned_steps();
         Self {
             each,
@@ -217,25 +223,26 @@ impl Budget {
         }
     }
 
-    /// Blocks of which each has many patterns.
+    /// Number of blocks for the classes with many patterns per block.
     fn full_blocks(&self) -> u64 {
         (self.each / 16).max(1)
     }
 
-    /// A list of so many blocks: all of it, or as many one after the other as fit, from anywhere.
+    /// A part of a list of `whole` blocks: all of it, or `blocks` consecutive ones from a random
+    /// position.
     fn part(&self, whole: u64, blocks: u64, random: &mut Rng) -> (u64, u64) {
         match self.is_all {
             true => (0, whole),
             false => {
                 let blocks = blocks.min(whole);
-                // Two blocks of a burst begin with the first.
+                // A burst takes two blocks, and starts in an even one.
                 (random.u64(..=whole - blocks) / 2 * 2, blocks)
             }
         }
     }
 }
 
-/// Blocks that are damaged, corrected and compared with what they were.
+/// Blocks that are damaged, corrected and compared with their original content.
 struct Field {
     stream: Stream,
     worker: Worker,
@@ -315,7 +322,7 @@ impl Field {
         self.module.function(name).unwrap()
     }
 
-    /// Damages the blocks that are named, or makes them as they were.
+    /// Damages the blocks that `only` names, or undoes the damage.
     fn damage(&mut self, class: &Class, first: u64, only: &[u32]) {
         self.only
             .slice_mut(..only.len())
@@ -339,29 +346,34 @@ impl Field {
             seed,
             first,
         );
-        // SAFETY: the kernel touches a block for each block of threads, of which there are no more than blocks, and as
-        // much of the buffers; nobody else uses them until it has been waited for.
+        // SAFETY: the kernel touches a block for each block of threads, of which there are no more
+        // than blocks, and as much of the buffers; nothing else uses them until the stream is
+        // synchronized below.
         unsafe { launch.run(&kernel, &self.stream, arguments) }.unwrap();
         self.stream.synchronize().unwrap();
     }
 
-    /// As whose they are the first blocks are corrected.
+    /// Corrects the first `count` blocks by their identities.
     fn correct(&mut self, count: usize) -> Vec<Outcome> {
         let work = works(&self.identities[..count], 0);
         self.worker.correct(&self.blocks, &work).unwrap().to_vec()
     }
 
-    /// How much of each block is other than it was; all of it is right then.
-    fn judge(&mut self, count: usize) -> Vec<u32> {
+    /// The number of words in each block that differ from the original. Restores the original.
+    fn compare_and_restore(&mut self, count: usize) -> Vec<u32> {
         let wrong = DeviceBuffer::<u32>::zeroed(&self.stream, count).unwrap();
-        let (kernel, base) = (self.kernel("judge"), self.blocks.address(0).unwrap());
+        let (kernel, base) = (
+            self.kernel("compare_and_restore"),
+            self.blocks.address(0).unwrap(),
+        );
         let launch = Launch::new(count as u32, THREADS);
-        // SAFETY: as before; it writes a number a block, and the blocks.
+        // SAFETY: as above; it writes a number for each block, and the blocks.
         unsafe { launch.run(&kernel, &self.stream, (base, &self.right, &wrong)) }.unwrap();
         wrong.to_vec(&self.stream).unwrap()
     }
 
-    /// Has blocks with these numbers damaged and corrected, and says what came of it.
+    /// Damages and corrects blocks with the pattern numbers from `first` on, and checks the class's
+    /// promise.
     fn run(&mut self, class: &Class, first: u64, blocks: u64) {
         let (begun, mut all) = (Instant::now(), Tally::default());
         let mut done = 0;
@@ -373,7 +385,7 @@ impl Field {
             if lost.contains(&1) {
                 self.damage(class, first + done, &lost);
             }
-            let wrong = self.judge(count);
+            let wrong = self.compare_and_restore(count);
             for (outcome, wrong) in outcomes.iter().zip(wrong) {
                 match (outcome.is_lost(), wrong) {
                     (true, 0) => all.detected += 1,
@@ -398,13 +410,13 @@ impl Field {
         let (name, seed) = (class.name(), self.seed);
         assert_eq!(
             all.changed, 0,
-            "{name}: blocks that are lost were changed, seed {seed}"
+            "{name}: lost blocks were changed, seed {seed}"
         );
         let (corrected, detected) = match class.promise {
             Promise::Corrected => (blocks, 0),
             Promise::Lost => (0, blocks),
             Promise::Nothing => {
-                // A third of one is expected in a million: thirty are none by chance.
+                // A third of a pattern is expected in a million, so thirty do not happen by chance.
                 assert!(all.miscorrected < 30, "{name}: {all:?}, seed {seed}");
                 (0, blocks - all.miscorrected)
             }
@@ -416,7 +428,7 @@ impl Field {
             "{name}: corrected, detected, neither; from {first} on, seed {seed}"
         );
         if class.promise == Promise::Corrected {
-            // One of two has no part of most bursts.
+            // Most bursts touch only one of their two blocks.
             let least = if matches!(class.damage, Damage::Burst { .. }) {
                 patterns
             } else {
@@ -433,15 +445,15 @@ impl Field {
     }
 }
 
-/// Of blocks.
+/// Counts of blocks by result.
 #[derive(Debug, Default)]
 struct Tally {
     corrected: u64,
     detected: u64,
     miscorrected: u64,
-    /// Though they were lost.
+    /// Blocks that are lost and were changed nevertheless.
     changed: u64,
-    /// Something was corrected there.
+    /// Blocks in which something was corrected.
     touched: u64,
     symbols: u64,
 }
@@ -457,8 +469,8 @@ fn works(identities: &[Identity], rows: usize) -> Vec<Work<'_>> {
 }
 
 #[test]
-fn every_single_wrong_symbol_in_every_word_is_made_right() {
-    let budget = Budget::asked();
+fn every_single_symbol_error_in_every_word_is_corrected() {
+    let budget = Budget::from_env();
     let mut field = Field::new(budget.each);
     let (first, blocks) = budget.part(SINGLES, budget.full_blocks(), &mut field.random);
     let class = |loses_record| Class::new(Damage::Single, loses_record, Promise::Corrected);
@@ -467,8 +479,8 @@ fn every_single_wrong_symbol_in_every_word_is_made_right() {
 }
 
 #[test]
-fn every_two_wrong_symbols_of_a_word_are_made_right() {
-    let budget = Budget::asked();
+fn every_double_symbol_error_of_a_word_is_corrected() {
+    let budget = Budget::from_env();
     let mut field = Field::new(budget.each);
     let whole = DOUBLES.div_ceil(WORDS as u64);
     let (first, blocks) = budget.part(whole, budget.each, &mut field.random);
@@ -477,8 +489,8 @@ fn every_two_wrong_symbols_of_a_word_are_made_right() {
 }
 
 #[test]
-fn a_word_with_up_to_four_errors_is_made_right_and_more_are_seen_whatever_they_look_like() {
-    let budget = Budget::asked();
+fn up_to_four_errors_in_a_word_are_corrected_and_all_others_detected() {
+    let budget = Budget::from_env();
     let mut field = Field::new(budget.each);
     for symbols in 3..=9 {
         field.run(&Class::errors(symbols), 0, budget.each);
@@ -493,8 +505,8 @@ fn a_word_with_up_to_four_errors_is_made_right_and_more_are_seen_whatever_they_l
 }
 
 #[test]
-fn a_word_with_up_to_eight_erasures_is_made_right_and_nine_are_seen() {
-    let budget = Budget::asked();
+fn up_to_eight_erasures_in_a_word_are_corrected_and_nine_detected() {
+    let budget = Budget::from_env();
     let mut field = Field::new(budget.each);
     for symbols in 3..=9 {
         field.run(&Class::erasures(symbols), 0, budget.each);
@@ -502,8 +514,8 @@ fn a_word_with_up_to_eight_erasures_is_made_right_and_nine_are_seen() {
 }
 
 #[test]
-fn without_a_record_three_errors_are_made_right_and_up_to_five_are_seen() {
-    let budget = Budget::asked();
+fn without_a_record_three_errors_are_corrected_and_up_to_five_detected() {
+    let budget = Budget::from_env();
     let mut field = Field::new(budget.each);
     for symbols in 1..=9 {
         field.run(&Class::without_record(symbols), 0, budget.each);
@@ -517,10 +529,10 @@ fn without_a_record_three_errors_are_made_right_and_up_to_five_are_seen() {
     field.run(&class, 0, budget.full_blocks());
 }
 
-/// Rows whose sums are right though they are wrong are errors beside what is erased: two for one.
+/// Wrong rows with valid checksums are errors beside the erasures, and each counts as two of these.
 #[test]
-fn whole_rows_are_made_right_as_far_as_the_code_goes() {
-    let budget = Budget::asked();
+fn whole_rows_are_corrected_up_to_the_limit_of_the_code() {
+    let budget = Budget::from_env();
     let mut field = Field::new(budget.full_blocks());
     for class in of_rows() {
         field.run(&class, 0, budget.full_blocks());
@@ -528,8 +540,8 @@ fn whole_rows_are_made_right_as_far_as_the_code_goes() {
 }
 
 #[test]
-fn a_burst_of_three_kibibytes_anywhere_is_made_right() {
-    let budget = Budget::asked();
+fn burst_of_three_kibibytes_at_any_position_is_corrected() {
+    let budget = Budget::from_env();
     let mut field = Field::new(budget.each);
     for is_fill in [false, true] {
         let class = Class::new(Damage::Burst { is_fill }, false, Promise::Corrected);
@@ -539,13 +551,14 @@ fn a_burst_of_three_kibibytes_anywhere_is_made_right() {
     }
 }
 
-/// One to nine rows, with the record and without; and where some have sums that are right.
+/// Classes of one to nine rows, with the record and without, and with rows that have valid
+/// checksums.
 fn of_rows() -> Vec<Class> {
     let rows = |wrong, unseen| Damage::Rows { wrong, unseen };
     let seen = (1..=9).map(|wrong| Class::new(rows(wrong, 0), false, promised(wrong <= 8)));
     let lost = (1..=9).map(|wrong| Class::new(rows(wrong, 0), true, promised(wrong <= 3)));
     let unseen = (1..=4).map(|unseen| {
-        // As many as there are checks for.
+        // As many erasures as the remaining check symbols allow.
         let most = 8 - 2 * unseen;
         Class::new(rows(most, unseen), false, Promise::Corrected)
     });

@@ -1,4 +1,4 @@
-"""Decodes words of the filesystem's code with reedsolo, and compares what ours made of them.
+"""Decodes words of the filesystem's code with reedsolo, and compares the results with those of our decoder.
 
 Reads records from standard input, as oracle.rs writes them; the names of their classes are the arguments. What a
 block's mask is comes from docs/vramfs-format.md. Prints a line a class, and ends with 1 if any word disagrees.
@@ -63,19 +63,19 @@ def verdict(record: bytes) -> tuple[int, str]:
             agrees = after == found
         else:
             agrees = after == received and (found is None or not is_alone)
-        how = {sent: "corrected by both", None: "seen by both"}.get(found, "another word to both")
+        how = {sent: "corrected by both", None: "detected by both"}.get(found, "another word to both")
         return kind, ("not alone" if is_lost and found else how) if agrees else "DISAGREE"
     found = decoded(received, erased) if len(erased) <= 8 else None
     if found != sent:
-        # Sums may say nothing of use.
+        # Checksums may name the wrong rows.
         found = decoded(received, []) or found
     if not is_lost:
         return kind, "corrected by both" if found == sent == after else "DISAGREE"
     if after != received or (is_alone and found == sent):
         return kind, "DISAGREE"
     if found is None:
-        return kind, "seen by both"
-    return kind, "not alone" if found == sent else "seen, another word to reedsolo"
+        return kind, "detected by both"
+    return kind, "not alone" if found == sent else "detected, another word to reedsolo"
 
 
 def of_batch(batch: bytes) -> collections.Counter:
@@ -84,11 +84,11 @@ def of_batch(batch: bytes) -> collections.Counter:
 
 def main() -> int:
     names = sys.argv[1:]
-    # PyPy, which decodes sixteen times as fast, knows the machine's processors alone.
+    # PyPy, which decodes sixteen times as fast, only has the machine's processor count.
     processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     counts: collections.Counter = collections.Counter()
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        # As much at once as all have to do for a while: the pool would read all of it.
+        # In large parts: the pool would read all of its input at once.
         while part := sys.stdin.buffer.read(16 * processes * BATCH * RECORD):
             batches = [part[at : at + BATCH * RECORD] for at in range(0, len(part), BATCH * RECORD)]
             for found in pool.imap_unordered(of_batch, batches):

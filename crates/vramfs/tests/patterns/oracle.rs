@@ -1,4 +1,5 @@
-//! Words before and behind our decoder, for one that others wrote (oracle.py, which asks reedsolo).
+//! Sends words before and after our decoder to an independent decoder (oracle.py, which uses
+//! reedsolo).
 //!
 //! `cargo xtask setup` installs reedsolo.
 
@@ -11,7 +12,7 @@ use fercuda_vramfs::layout::{CODED_ROWS, WORDS};
 
 use super::{Budget, Class, Damage, Field, Promise, THREADS, of_rows};
 
-/// The Python that has the test wheels: what is named, else the checkout's own, else, where there is none, any.
+/// The Python that has the test wheels: `FERCUDA_PYTHON`, else the checkout's, else any.
 fn python() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/venv/bin/python");
     match std::env::var_os("FERCUDA_PYTHON") {
@@ -23,7 +24,7 @@ fn python() -> PathBuf {
 
 const TRY: &str = "try: `cargo xtask setup`, and FERCUDA_PYTHON=build/venv/bin/python";
 
-/// A process that decodes what it is sent.
+/// A process that decodes the words sent to it.
 struct Oracle {
     process: Child,
     out: BufWriter<std::process::ChildStdin>,
@@ -42,37 +43,38 @@ impl Oracle {
 
     fn send(&mut self, bytes: &[u8]) {
         let sent = self.out.write_all(bytes);
-        sent.unwrap_or_else(|error| panic!("the decoder of others has ended: {error}\n{TRY}"));
+        sent.unwrap_or_else(|error| panic!("the independent decoder has ended: {error}\n{TRY}"));
     }
 
-    /// Its table, if it agrees with all.
+    /// Prints its table, and panics unless it agrees with all words.
     fn verdict(self) {
-        // If it has ended before, its status says so.
+        // If it has exited already, its status shows that.
         drop(self.out.into_inner());
         let output = self.process.wait_with_output().unwrap();
         let table = String::from_utf8(output.stdout).unwrap();
         println!("{table}");
         assert!(
             output.status.success(),
-            "{table}the decoder of others disagrees, or did not start\n{TRY}"
+            "{table}the independent decoder disagrees, or did not start\n{TRY}"
         );
     }
 }
 
 impl Field {
-    /// The symbols of these words, one behind the other.
+    /// The symbols of these words, concatenated.
     fn symbols(&self, base: u64, asked: &[u32]) -> Vec<u8> {
         let bytes = asked.len() * CODED_ROWS;
         let symbols = DeviceBuffer::<u8>::zeroed(&self.stream, bytes).unwrap();
         let asked = DeviceBuffer::from_host(asked, &self.stream).unwrap();
         let launch = Launch::new(asked.len() as u32, THREADS);
         let kernel = self.kernel("gather");
-        // SAFETY: it reads blocks that are there, and writes a row's symbols for each word that is asked for.
+        // SAFETY: it reads existing blocks, and writes the symbols of all rows for each word in
+        // `asked`.
         unsafe { launch.run(&kernel, &self.stream, (base, &asked, &symbols)) }.unwrap();
         symbols.to_vec(&self.stream).unwrap()
     }
 
-    /// For each block, whether each row is another than its sum says.
+    /// For each row of the blocks, whether it fails its checksum.
     fn erased(&self, count: usize) -> Vec<u8> {
         let rows = DeviceBuffer::<u8>::zeroed(&self.stream, count * CODED_ROWS).unwrap();
         let launch = Launch::new(count as u32, THREADS);
@@ -82,7 +84,8 @@ impl Field {
         rows.to_vec(&self.stream).unwrap()
     }
 
-    /// Tells the oracle of as many blocks of each class: of one word, or of all of them where all are damaged.
+    /// Sends the oracle `blocks` blocks of each class: one word of each, or all words where all are
+    /// damaged.
     fn ask(&mut self, classes: &[(Class, u64)]) {
         let names: Vec<Class> = classes.iter().map(|(class, _)| *class).collect();
         let mut oracle = Oracle::new(&names);
@@ -92,14 +95,14 @@ impl Field {
                 let is_alone = matches!(class.damage, Damage::One { .. } | Damage::Near { .. });
                 let most = if is_alone { self.slots() } else { 16 };
                 let count = (blocks - done).min(most).min(self.slots()) as usize;
-                self.tell(&mut oracle, class, done, count, kind as u8, is_alone);
+                self.send_damaged(&mut oracle, class, done, count, kind as u8, is_alone);
                 done += count as u64;
             }
         }
         oracle.verdict();
     }
 
-    fn tell(
+    fn send_damaged(
         &mut self,
         oracle: &mut Oracle,
         class: &Class,
@@ -109,7 +112,7 @@ impl Field {
         is_alone: bool,
     ) {
         self.damage(class, first, &vec![1; count]);
-        let step = if Budget::asked().is_all { 1 } else { 8 };
+        let step = if Budget::from_env().is_all { 1 } else { 8 };
         let asked: Vec<u32> = match is_alone {
             true => {
                 let words = self
@@ -121,7 +124,7 @@ impl Field {
                 let of = |(at, word)| at * WORDS as u32 + word;
                 (0..).zip(words).map(of).collect()
             }
-            // Of all words some of each lane's.
+            // Of all words a sample that includes each lane's.
             false => (self.random.u32(..step)..(count * WORDS) as u32)
                 .step_by(step as usize)
                 .collect(),
@@ -132,7 +135,7 @@ impl Field {
         let erased = self.erased(count);
         let outcomes = self.correct(count);
         let after = self.symbols(base, &asked);
-        self.judge(count);
+        self.compare_and_restore(count);
         let parts = [sent, received, after];
         for (at, of) in asked.iter().enumerate() {
             let block = *of as usize / WORDS;
@@ -153,26 +156,26 @@ impl Field {
 }
 
 #[test]
-fn what_is_made_of_three_to_nine_errors_is_what_an_independent_decoder_says() {
-    let budget = Budget::asked();
+fn three_to_nine_errors_decode_as_by_an_independent_decoder() {
+    let budget = Budget::from_env();
     let errors = (3..=9).map(Class::errors).chain((5..=8).map(Class::near));
     let all: Vec<_> = errors.map(|it| (it, budget.each)).collect();
     Field::new(budget.each).ask(&all);
 }
 
 #[test]
-fn what_is_made_of_three_to_nine_erasures_is_what_an_independent_decoder_says() {
-    let budget = Budget::asked();
+fn three_to_nine_erasures_decode_as_by_an_independent_decoder() {
+    let budget = Budget::from_env();
     let all: Vec<_> = (3..=9)
         .map(|it| (Class::erasures(it), budget.each))
         .collect();
     Field::new(budget.each).ask(&all);
 }
 
-/// Where nothing confirms, and in blocks of which every word is wrong.
+/// Words that no checksum confirms, and blocks in which every word has errors.
 #[test]
-fn what_is_made_of_words_without_a_record_and_of_rows_is_what_an_independent_decoder_says() {
-    let budget = Budget::asked();
+fn words_without_a_record_and_rows_decode_as_by_an_independent_decoder() {
+    let budget = Budget::from_env();
     let mut all: Vec<_> = (1..=9)
         .map(|it| (Class::without_record(it), budget.each.min(20_000)))
         .collect();

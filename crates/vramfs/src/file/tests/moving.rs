@@ -221,7 +221,7 @@ fn shrink(store: &Store<Arc<TestMemory>>, files: &[&File], first: u32) -> u64 {
             }
         }
     }
-    store.extent_alone().offered = first;
+    store.extent_alone().capacity = first;
     assert_eq!(store.trim(), 0);
     moved
 }
@@ -299,11 +299,11 @@ fn evacuated_files_are_unchanged() {
                     is_refused && !has_room,
                     "{left} of {blocks} from {first} on"
                 );
-                store.extent_alone().offered = first;
+                store.extent_alone().capacity = first;
                 assert_eq!(store.trim(), left);
                 in_vain += 1;
             } else {
-                store.extent_alone().offered = first;
+                store.extent_alone().capacity = first;
                 assert_eq!(store.trim(), 0);
             }
             let after: usize = all

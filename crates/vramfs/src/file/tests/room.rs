@@ -1,7 +1,7 @@
 //! Space that is freed, and memory that cannot be allocated.
 
 use super::*;
-use crate::tools::Resize;
+use crate::tools::ResizeError;
 
 #[test]
 fn truncation_or_punching_from_within_a_hole_frees_pages() {
@@ -49,7 +49,7 @@ fn a_failed_resize_changes_nothing_and_can_be_retried() {
     let (memory, store) = memory(8);
     let file = File::default();
     store.space().retire(4..8);
-    store.extent_alone().offered = 4;
+    store.extent_alone().capacity = 4;
     assert_eq!(store.trim(), 0);
     let page = [3; PAGE_BYTES];
     assert_eq!(store.write_file(&file, 1, 0, &page), Ok(PAGE_BYTES));
@@ -58,12 +58,15 @@ fn a_failed_resize_changes_nothing_and_can_be_retried() {
         let there = memory.there.load(Relaxed);
         let extent = *store.extent();
         let free = space.free_pages();
-        (there, extent.there, extent.offered, free, space.pages())
+        (there, extent.backed, extent.capacity, free, space.pages())
     };
     memory.refuses_accesses.store(true, Relaxed);
     for blocks in [5, 8] {
         let refused = store.resize(blocks);
-        assert!(matches!(refused, Err(Resize::Memory(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ResizeError::Medium(_))),
+            "{refused:?}"
+        );
         assert_eq!(state(), (4, 4, 4, 4 * 32 - 1, 4 * 32));
     }
     // A run without memory is never allocated, or this test's memory would panic.

@@ -1,7 +1,7 @@
 //! Files on an array of memories that fail now and then or for good, checked against a model.
 
 use super::*;
-use crate::array::{Array, Spread};
+use crate::array::{Array, ArrayLayout};
 use crate::medium::{Lend, Member};
 
 /// A memory that fails each call counts as failed for good.
@@ -59,13 +59,13 @@ pub(super) fn verified<'h>(
 struct Several {
     memories: Vec<Arc<TestMemory>>,
     store: Store<Array<Arc<TestMemory>>>,
-    spread: Spread,
+    spread: ArrayLayout,
     /// One in this many calls fails.
     often: AtomicU32,
 }
 
 impl Several {
-    fn new(devices: usize, spread: Spread, blocks: u32) -> Self {
+    fn new(devices: usize, spread: ArrayLayout, blocks: u32) -> Self {
         let share = |at| spread.share(blocks as usize, devices, at) as u32;
         let memories: Vec<_> = (0..devices).map(|at| memory(share(at)).0).collect();
         let all = memories.iter().cloned().zip(0..);
@@ -106,7 +106,7 @@ impl Several {
 
     /// Checks that all working mirrors have the same content in each used block.
     fn are_same(&self) {
-        if self.spread == Spread::Stripe {
+        if self.spread == ArrayLayout::Stripe {
             return;
         }
         let live = (0..self.memories.len()).filter(|at| !self.is_out(*at));
@@ -204,21 +204,21 @@ impl Several {
     }
 }
 
-const ALL: [(usize, Spread); 4] = [
-    (2, Spread::Stripe),
-    (3, Spread::Stripe),
-    (2, Spread::Mirror),
-    (3, Spread::Mirror),
+const ALL: [(usize, ArrayLayout); 4] = [
+    (2, ArrayLayout::Stripe),
+    (3, ArrayLayout::Stripe),
+    (2, ArrayLayout::Mirror),
+    (3, ArrayLayout::Mirror),
 ];
 
 #[test]
 fn stripe_shares_partition_the_blocks() {
     for devices in 2..9 {
         for blocks in 0..50 {
-            let share = |at| Spread::Stripe.share(blocks, devices, at);
+            let share = |at| ArrayLayout::Stripe.share(blocks, devices, at);
             assert_eq!((0..devices).map(share).sum::<usize>(), blocks);
             assert!((0..blocks).all(|block| block / devices < share(block % devices)));
-            assert_eq!(Spread::Mirror.share(blocks, devices, 1), blocks);
+            assert_eq!(ArrayLayout::Mirror.share(blocks, devices, 1), blocks);
         }
     }
 }
@@ -230,7 +230,7 @@ fn files_on_several_devices_keep_written_bytes() {
     for round in 0..program_count() / 3 {
         for (devices, spread) in ALL {
             let several = Several::new(devices, spread, random.u32(6..20));
-            let used = used.entry((devices, spread == Spread::Stripe));
+            let used = used.entry((devices, spread == ArrayLayout::Stripe));
             let used = used.or_insert(vec![0; devices]);
             several.fails([0, 40, 100][round as usize % 3]);
             let mut all: Vec<(File, Vec<u8>)> = (0..3).map(|_| <_>::default()).collect();
@@ -255,7 +255,7 @@ fn files_on_several_devices_keep_written_bytes() {
 fn a_mirror_survives_failed_devices_until_the_last_one() {
     let mut random = Rng::with_seed(seed());
     for _ in 0..program_count() / 3 {
-        let several = Several::new(3, Spread::Mirror, 60);
+        let several = Several::new(3, ArrayLayout::Mirror, 60);
         let mut all: Vec<(File, Vec<u8>)> = (0..3).map(|_| <_>::default()).collect();
         let mut order = vec![0, 1, 2];
         random.shuffle(&mut order);
@@ -297,7 +297,7 @@ fn a_mirror_survives_failed_devices_until_the_last_one() {
 #[test]
 fn a_device_is_not_blamed_for_staging_held_by_one_being_taken_out() {
     for reads in 0..4 {
-        let several = Several::new(2, Spread::Mirror, 4);
+        let several = Several::new(2, ArrayLayout::Mirror, 4);
         let file = File::default();
         let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 9) as u8).collect();
         let done = several.store.write_file(&file, 1, 0, &bytes);
@@ -307,7 +307,7 @@ fn a_device_is_not_blamed_for_staging_held_by_one_being_taken_out() {
             assert!(several.bytes(&file).unwrap() == bytes);
         }
         several.memories[0].fails.store(1, Relaxed);
-        several.store.medium().begin_to_leave_out(0);
+        several.store.medium().begin_to_fail_device(0);
         assert!(several.bytes(&file).unwrap() == bytes, "{reads}");
         assert!(!several.is_out(1), "{reads}");
     }
@@ -315,7 +315,7 @@ fn a_device_is_not_blamed_for_staging_held_by_one_being_taken_out() {
 
 #[test]
 fn a_block_lost_on_one_mirror_is_rebuilt_from_the_other() {
-    let several = Several::new(2, Spread::Mirror, 4);
+    let several = Several::new(2, ArrayLayout::Mirror, 4);
     let file = File::default();
     let bytes: Vec<u8> = (0..2 * DATA_BYTES).map(|at| (at / 9) as u8).collect();
     let done = several.store.write_file(&file, 1, 0, &bytes);
@@ -353,7 +353,7 @@ fn a_block_lost_on_one_mirror_is_rebuilt_from_the_other() {
 
 #[test]
 fn rows_corrupted_in_transfer_leave_mirrors_identical() {
-    let several = Several::new(2, Spread::Mirror, 12);
+    let several = Several::new(2, ArrayLayout::Mirror, 12);
     let store = &several.store;
     let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 9) as u8).collect();
     for both in [false, true] {
@@ -383,7 +383,7 @@ fn rows_corrupted_in_transfer_leave_mirrors_identical() {
 
 #[test]
 fn a_stripe_loses_one_devices_blocks_and_keeps_working() {
-    let several = Several::new(2, Spread::Stripe, 16);
+    let several = Several::new(2, ArrayLayout::Stripe, 16);
     let store = &several.store;
     let chunk = vec![5; DATA_BYTES];
     let files: Vec<File> = (0..8).map(|_| File::default()).collect();
@@ -418,13 +418,15 @@ fn a_stripe_loses_one_devices_blocks_and_keeps_working() {
     let bytes = vec![6; 8 * DATA_BYTES];
     assert_eq!(store.write_file(&file, 4, 0, &bytes), Ok(bytes.len()));
     assert!(several.bytes(&file).unwrap() == bytes);
-    let found = store.scrub(0, crate::tools::STEP, u32::MAX).unwrap();
-    assert_eq!((found.looked, found.lost), (8, 0));
+    let found = store
+        .scrub(0, crate::tools::CALL_DURATION, u32::MAX)
+        .unwrap();
+    assert_eq!((found.verified, found.lost), (8, 0));
 }
 
 #[test]
 fn a_write_during_a_stripe_device_failure_uses_the_other_devices() {
-    let several = Several::new(2, Spread::Stripe, 16);
+    let several = Several::new(2, ArrayLayout::Stripe, 16);
     let file = File::default();
     several.memories[0].fails.store(1, Relaxed);
     let bytes: Vec<u8> = (0..6 * DATA_BYTES).map(|at| (at / 11) as u8).collect();
@@ -436,7 +438,7 @@ fn a_write_during_a_stripe_device_failure_uses_the_other_devices() {
 #[test]
 fn allocations_and_copies_avoid_a_failed_stripe_device() {
     for how in 0..3 {
-        let several = Several::new(2, Spread::Stripe, 20);
+        let several = Several::new(2, ArrayLayout::Stripe, 20);
         let store = &several.store;
         let target = File::default();
         let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 11) as u8).collect();
@@ -474,7 +476,7 @@ fn allocations_and_copies_avoid_a_failed_stripe_device() {
 
 #[test]
 fn growth_that_one_device_refuses_changes_no_device() {
-    for spread in [Spread::Stripe, Spread::Mirror] {
+    for spread in [ArrayLayout::Stripe, ArrayLayout::Mirror] {
         let several = Several::new(2, spread, 4);
         let medium = several.store.medium();
         let there = || {
@@ -488,12 +490,12 @@ fn growth_that_one_device_refuses_changes_no_device() {
         several.memories[1].refuses_accesses.store(false, Relaxed);
         medium.grow(7).unwrap();
         let grown = match spread {
-            Spread::Stripe => [4, 3],
-            Spread::Mirror => [7, 7],
+            ArrayLayout::Stripe => [4, 3],
+            ArrayLayout::Mirror => [7, 7],
         };
         assert_eq!(there(), grown);
         medium.shrink(2);
-        let left = Spread::share(spread, 2, 2, 0) as u32;
+        let left = ArrayLayout::share(spread, 2, 2, 0) as u32;
         assert_eq!(there(), [left, left]);
     }
 }

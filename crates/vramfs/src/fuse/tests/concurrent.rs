@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
-use crate::control::Fault;
+use crate::control::InjectedFault;
 use crate::tree::KIND;
 
 const WRITERS: u8 = 4;
@@ -334,14 +334,14 @@ impl<M: Medium + 'static> All<'_, M> {
         );
     }
 
-    fn step(&self, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
+    fn step(&self, step: ControlRequest) -> Result<[u64; 4], (Errno, [u64; 2])> {
         self.handler.step(ROOT, 0, step)
     }
 
     fn scrub(&self) {
         let mut from = 0;
         while !self.is_over() {
-            let [next, _, _, lost] = self.step(Step::Scrub { from }).unwrap();
+            let [next, _, _, lost] = self.step(ControlRequest::Scrub { from }).unwrap();
             assert_eq!(lost, 0);
             self.rounds.fetch_add(u64::from(next == 0), Relaxed);
             from = next;
@@ -353,15 +353,19 @@ impl<M: Medium + 'static> All<'_, M> {
     /// scrubbed.
     fn inject(&self, mut random: Rng) {
         while !self.is_over() {
-            let rows = [Fault::Symbol, Fault::Row];
+            let rows = [InjectedFault::Symbol, InjectedFault::Row];
             let faults = match random.u32(..4) {
-                0 => vec![Fault::Burst],
-                1 => vec![Fault::Metadata, Fault::Row, Fault::Symbol],
+                0 => vec![InjectedFault::Burst],
+                1 => vec![
+                    InjectedFault::Metadata,
+                    InjectedFault::Row,
+                    InjectedFault::Symbol,
+                ],
                 _ => vec![*random.choice(&rows).unwrap(); random.usize(1..=4)],
             };
             for fault in faults {
                 let seed = random.u64(..);
-                let step = Step::Inject {
+                let step = ControlRequest::Inject {
                     fault,
                     count: 1,
                     seed,
@@ -380,20 +384,21 @@ impl<M: Medium + 'static> All<'_, M> {
     fn resize(&self, blocks: Range<u64>, mut random: Rng) {
         while !self.is_over() {
             let blocks = random.u64(blocks.clone());
-            let resized = self.step(Step::Resize { blocks });
+            let resized = self.step(ControlRequest::Resize { blocks });
             let is_done = resized.is_ok() && self.move_away();
             self.resizes.fetch_add(u64::from(is_done), Relaxed);
             assert!(resized.is_ok() || matches!(resized, Err((Errno::NOSPC, _))));
             std::thread::sleep(Duration::from_micros(random.u64(..3000)));
         }
-        self.step(Step::Resize { blocks: blocks.end }).unwrap();
+        self.step(ControlRequest::Resize { blocks: blocks.end })
+            .unwrap();
     }
 
     fn move_away(&self) -> bool {
-        while self.step(Step::Trim).unwrap()[0] > 0 {
+        while self.step(ControlRequest::Trim).unwrap()[0] > 0 {
             let mut from = 0;
             loop {
-                match self.step(Step::Move { from }) {
+                match self.step(ControlRequest::Move { from }) {
                     Ok([0, ..]) => break,
                     Ok([next, ..]) => from = next,
                     // Files have grown meanwhile.
@@ -440,7 +445,7 @@ pub(super) fn work<M: Medium + 'static>(
     // The files have the same bytes; and corrupt blocks were corrected or freed.
     let mut from = 0;
     loop {
-        let [next, _, _, lost] = all.step(Step::Scrub { from }).unwrap();
+        let [next, _, _, lost] = all.step(ControlRequest::Scrub { from }).unwrap();
         assert_eq!(lost, 0);
         from = next;
         if next == 0 {

@@ -17,7 +17,7 @@ use super::model::{Body, CAPABILITY, Model, NOW, Node, pages_of};
 use super::ops::{Op, Place, Program};
 use super::*;
 use crate::acl;
-use crate::control::Fault;
+use crate::control::InjectedFault;
 use crate::directory::NAME_MAX;
 use crate::file::{SIZE_MAX, tests as files};
 use crate::layout::{PAGES, ROW_BYTES};

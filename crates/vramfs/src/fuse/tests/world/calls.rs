@@ -768,7 +768,7 @@ impl World {
         }
     }
 
-    fn tool(&self, inode: u32, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
+    fn tool(&self, inode: u32, step: ControlRequest) -> Result<[u64; 4], (Errno, [u64; 2])> {
         self.handler.step(inode, 0, step)
     }
 
@@ -780,10 +780,10 @@ impl World {
     pub(super) fn resize(&mut self, blocks: u32) -> Done {
         let blocks = blocks % (MOST + 2);
         let used = self.handler.store.space().used_pages();
-        let there = self.handler.store.extent().there;
+        let there = self.handler.store.extent().backed;
         let got = self.tool(
             ROOT,
-            Step::Resize {
+            ControlRequest::Resize {
                 blocks: blocks.into(),
             },
         );
@@ -801,15 +801,15 @@ impl World {
         }
         self.offered = blocks;
         for _ in 0..3 {
-            let [left, bytes, ..] = self.tool(ROOT, Step::Trim).unwrap();
+            let [left, bytes, ..] = self.tool(ROOT, ControlRequest::Trim).unwrap();
             if left == 0 {
-                let there = self.handler.store.extent().there;
+                let there = self.handler.store.extent().backed;
                 same("blocks with memory", there, blocks)?;
                 return holds("no memory", bytes > 0);
             }
             let mut from = 0;
             loop {
-                match self.tool(ROOT, Step::Move { from }) {
+                match self.tool(ROOT, ControlRequest::Move { from }) {
                     Ok([0, pages, ..]) => {
                         self.tally.moved += pages;
                         break;
@@ -846,7 +846,7 @@ impl World {
         let mut found = [0; 3];
         let mut from = 0;
         loop {
-            match self.tool(ROOT, Step::Scrub { from }) {
+            match self.tool(ROOT, ControlRequest::Scrub { from }) {
                 Ok([next, looked, corrected, lost]) => {
                     found = [found[0] + looked, found[1] + corrected, found[2] + lost];
                     from = next;
@@ -864,12 +864,17 @@ impl World {
     }
 
     fn inject(&mut self, node: Option<u8>, fault: u8, count: u8, seed: u8) -> Done {
-        let faults = [Fault::Symbol, Fault::Row, Fault::Burst, Fault::Metadata];
+        let faults = [
+            InjectedFault::Symbol,
+            InjectedFault::Row,
+            InjectedFault::Burst,
+            InjectedFault::Metadata,
+        ];
         let mut count = u64::from(count);
         if !self.loses {
             // That many can always be corrected.
             count = count.min(1);
-            self.calmly(|| self.tool(ROOT, Step::Scrub { from: 0 }))
+            self.calmly(|| self.tool(ROOT, ControlRequest::Scrub { from: 0 }))
                 .unwrap_or_default();
             if (0..MOST).any(|block| self.memory.state(block).0) {
                 return Ok(());
@@ -881,7 +886,7 @@ impl World {
             Err(_) if inode == ROOT => Ok(self.handler.store.used_blocks()),
             Err(error) => Err(error),
         };
-        let step = Step::Inject {
+        let step = ControlRequest::Inject {
             fault: of(&faults, fault),
             count,
             seed: seed.into(),
