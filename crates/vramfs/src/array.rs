@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::{Identity, Outcome, Place, Work};
+use crate::engine::{BlockOutcome, BlockWork, Identity, RowLocation};
 use crate::error::{Error, Result};
 use crate::layout::{DATA_BYTES, DATA_ROWS};
-use crate::medium::{Access, Lend as _, Medium, Member};
+use crate::medium::{ArrayMember, BlockAccess, LendStaging as _, Medium};
 
 /// In the generation of a stripe's block, its device begins here. No block has 2^56 generations.
 const DEVICE_SHIFT: u32 = 56;
@@ -115,7 +115,7 @@ impl<M> All<M> {
 #[derive(Debug)]
 pub struct Array<M>(Arc<All<M>>);
 
-impl<M: Member> Array<M> {
+impl<M: ArrayMember> Array<M> {
     /// As far as another thread may have come with leaving one out.
     #[cfg(test)]
     pub(crate) fn begin_to_leave_out(&self, at: usize) {
@@ -186,15 +186,15 @@ impl<M: Member> Array<M> {
     }
 }
 
-impl<M: Member> Medium for Array<M> {
+impl<M: ArrayMember> Medium for Array<M> {
     type Access = ArrayAccess<M>;
 
     fn access(&self) -> Result<ArrayAccess<M>> {
-        self.by(M::access, M::bare)
+        self.by(M::access, M::access_unstaged)
     }
 
     fn background(&self) -> Result<ArrayAccess<M>> {
-        self.by(M::background, M::bare_background)
+        self.by(M::background, M::background_unstaged)
     }
 
     fn has_code(&self) -> bool {
@@ -234,14 +234,14 @@ impl<M: Member> Medium for Array<M> {
         }
     }
 
-    fn reaches(&self, from: usize, to: usize) -> bool {
+    fn can_copy_rows(&self, from: usize, to: usize) -> bool {
         match self.0.spread {
             Spread::Stripe => from % self.0.count() == to % self.0.count(),
             Spread::Mirror => true,
         }
     }
 
-    fn losses(&self) -> u32 {
+    fn failed_devices(&self) -> u32 {
         self.0.losses.load(Acquire)
     }
 
@@ -255,7 +255,7 @@ impl<M: Member> Medium for Array<M> {
         }
     }
 
-    fn is_gone(&self, block: usize) -> bool {
+    fn is_lost(&self, block: usize) -> bool {
         match self.0.spread {
             Spread::Stripe => self.0.devices[block % self.0.count()].is_out(),
             Spread::Mirror => false,
@@ -291,14 +291,14 @@ impl<M: Member> Medium for Array<M> {
 }
 
 /// What is done with blocks of one device.
-type Call<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [Work<'c>]) -> Result<&'a [Outcome]>;
+type Call<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [BlockWork<'c>]) -> Result<&'a [BlockOutcome]>;
 
 /// What devices said, each with its place.
-type Answers = Vec<(usize, Result<Vec<Outcome>>)>;
+type Answers = Vec<(usize, Result<Vec<BlockOutcome>>)>;
 
 /// One thread's way to several devices.
 #[derive(Debug)]
-pub struct ArrayAccess<M: Member> {
+pub struct ArrayAccess<M: ArrayMember> {
     all: Arc<All<M>>,
     /// A way to each, unless it is out.
     hands: Vec<Option<M::Access>>,
@@ -308,10 +308,10 @@ pub struct ArrayAccess<M: Member> {
     losses: u32,
     /// Who is asked next.
     turn: usize,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<BlockOutcome>,
 }
 
-impl<M: Member> ArrayAccess<M> {
+impl<M: ArrayMember> ArrayAccess<M> {
     /// Leaves the ways to devices that are out. The staging may be page-locked by one of them, or in use by it: another takes its
     /// place, with the same bytes.
     fn refit(&mut self) -> Result<()> {
@@ -395,11 +395,16 @@ impl<M: Member> ArrayAccess<M> {
     }
 
     /// Has each device do what is its own.
-    fn each_own(&mut self, work: &[Work<'_>], call: Call<M::Access>, changes: bool) -> Result<()> {
+    fn each_own(
+        &mut self,
+        work: &[BlockWork<'_>],
+        call: Call<M::Access>,
+        changes: bool,
+    ) -> Result<()> {
         let count = self.all.count();
         self.outcomes.clear();
         // What no device has answered for is none's any more.
-        self.outcomes.resize(work.len(), Outcome::LOST);
+        self.outcomes.resize(work.len(), BlockOutcome::LOST);
         let (mut is_done, mut refused) = (false, None);
         for at in 0..count {
             let own: Vec<usize> = (0..work.len())
@@ -410,13 +415,13 @@ impl<M: Member> ArrayAccess<M> {
                 .map(|it| local_identity(work[*it].identity, count));
             let identities: Vec<Option<Identity>> = there.collect();
             let there = own.iter().zip(&identities);
-            let part: Vec<Work<'_>> = there
+            let part: Vec<BlockWork<'_>> = there
                 .map(|(it, identity)| local(&work[*it], identity.as_ref(), count))
                 .collect::<Result<_>>()?;
             if own.is_empty() {
                 continue;
             }
-            match self.on(at, |hand| call(hand, &part).map(<[Outcome]>::to_vec)) {
+            match self.on(at, |hand| call(hand, &part).map(<[BlockOutcome]>::to_vec)) {
                 Some(Ok(outcomes)) => {
                     is_done = true;
                     for (it, outcome) in own.iter().zip(outcomes) {
@@ -435,12 +440,12 @@ impl<M: Member> ArrayAccess<M> {
     }
 
     /// Has one do it, another each time.
-    fn any(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Result<()> {
+    fn any(&mut self, work: &[BlockWork<'_>], call: Call<M::Access>) -> Result<()> {
         let count = self.all.count();
         self.turn = (self.turn + 1) % count;
         let mut refused = None;
         for at in (self.turn..self.turn + count).map(|at| at % count) {
-            match self.on(at, |hand| call(hand, work).map(<[Outcome]>::to_vec)) {
+            match self.on(at, |hand| call(hand, work).map(<[BlockOutcome]>::to_vec)) {
                 Some(Ok(outcomes)) => {
                     self.outcomes = outcomes;
                     return Ok(());
@@ -453,18 +458,18 @@ impl<M: Member> ArrayAccess<M> {
     }
 
     /// Has all do it; what those say that are in use then.
-    fn every(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Answers {
+    fn every(&mut self, work: &[BlockWork<'_>], call: Call<M::Access>) -> Answers {
         let mut answers = Vec::new();
         for at in 0..self.all.count() {
-            let done = self.on(at, |hand| call(hand, work).map(<[Outcome]>::to_vec));
+            let done = self.on(at, |hand| call(hand, work).map(<[BlockOutcome]>::to_vec));
             answers.extend(done.map(|it| (at, it)));
         }
         answers
     }
 
     /// Has all look; what any has found.
-    fn every_look(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Result<()> {
-        let mut all: Option<Vec<Outcome>> = None;
+    fn every_look(&mut self, work: &[BlockWork<'_>], call: Call<M::Access>) -> Result<()> {
+        let mut all: Option<Vec<BlockOutcome>> = None;
         for (_, answer) in self.every(work, call) {
             let outcomes = answer?;
             all = Some(match all {
@@ -481,7 +486,7 @@ impl<M: Member> ArrayAccess<M> {
     }
 
     /// Has all change blocks, and sees to it that all of them have the same then.
-    fn every_change(&mut self, work: &[Work<'_>], call: Call<M::Access>) -> Result<()> {
+    fn every_change(&mut self, work: &[BlockWork<'_>], call: Call<M::Access>) -> Result<()> {
         let has_code = |it: &All<M>| it.devices.iter().all(|one| one.medium.has_code());
         let mut answers = self.every(work, call);
         let first = answers.first().map(|it| it.0).ok_or(Error::NoDevice)?;
@@ -492,7 +497,7 @@ impl<M: Member> ArrayAccess<M> {
                 !has_code(&self.all) && matches!(answer, Err(Error::Cuda(_) | Error::Copy(_)));
             for it in work.iter().filter(|_| may_differ) {
                 // Without a code nobody asks whose it is.
-                let it = Work {
+                let it = BlockWork {
                     identity: None,
                     ..it.clone()
                 };
@@ -502,10 +507,13 @@ impl<M: Member> ArrayAccess<M> {
         }
         let mut outcomes = Vec::with_capacity(work.len());
         for (place, it) in work.iter().enumerate() {
-            let of = |answer: &Result<Vec<Outcome>>| answer.as_ref().ok().map(|all| all[place]);
+            let of =
+                |answer: &Result<Vec<BlockOutcome>>| answer.as_ref().ok().map(|all| all[place]);
             let is_clean = |answer| of(answer).is_some_and(|it| it.is_clean());
             let found = answers.iter().filter_map(|(_, answer)| of(answer));
-            let found = found.reduce(Outcome::with).unwrap_or(Outcome::LOST);
+            let found = found
+                .reduce(BlockOutcome::with)
+                .unwrap_or(BlockOutcome::LOST);
             let parts = answers.iter().map(|(at, answer)| (*at, is_clean(answer)));
             let (good, bad): (Vec<_>, Vec<_>) = parts.partition(|part| part.1);
             outcomes.push(if good.is_empty() {
@@ -517,9 +525,9 @@ impl<M: Member> ArrayAccess<M> {
                         || self.give_up(&good, to)
                 };
                 match bad.into_iter().all(all) {
-                    true => Outcome::CLEAN,
+                    true => BlockOutcome::CLEAN,
                     // Who had done it has failed since, and the others have not.
-                    false => Outcome::LOST,
+                    false => BlockOutcome::LOST,
                 }
             });
         }
@@ -529,7 +537,7 @@ impl<M: Member> ArrayAccess<M> {
     }
 
     /// Has all correct blocks. What one cannot, it has from another.
-    fn every_correct(&mut self, work: &[Work<'_>]) -> Result<()> {
+    fn every_correct(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
         let answers = self.every(work, M::Access::correct);
         let mut all = vec![Vec::new(); work.len()];
         for (at, answer) in answers {
@@ -539,7 +547,7 @@ impl<M: Member> ArrayAccess<M> {
         }
         let mut outcomes = Vec::with_capacity(work.len());
         for (it, found) in work.iter().zip(all) {
-            let both = found.iter().map(|it| it.1).reduce(Outcome::with);
+            let both = found.iter().map(|it| it.1).reduce(BlockOutcome::with);
             let both = both.ok_or(Error::NoDevice)?;
             let (bad, good): (Vec<_>, Vec<_>) = found.iter().partition(|it| it.1.is_lost());
             for (at, outcome) in &good {
@@ -551,7 +559,7 @@ impl<M: Member> ArrayAccess<M> {
                 is_right &= self.remake_of(&good, at, it);
             }
             outcomes.push(match both.is_lost() && is_right {
-                true => both.made_right(),
+                true => both.marked_corrected(),
                 false => both,
             });
         }
@@ -565,14 +573,14 @@ impl<M: Member> ArrayAccess<M> {
         &mut self,
         good: &[(usize, bool)],
         to: usize,
-        it: &Work<'_>,
+        it: &BlockWork<'_>,
         call: Call<M::Access>,
     ) -> bool {
         // A block that is to have other owners has those that it had; which block it is the call asks again.
         let mut as_whose = |identity| {
-            let whole = [Work {
+            let whole = [BlockWork {
                 rows: 0..0,
-                place: Place::Nowhere,
+                place: RowLocation::Nowhere,
                 identity,
                 ..it.clone()
             }];
@@ -598,12 +606,12 @@ impl<M: Member> ArrayAccess<M> {
 
     /// Has a block of one device be what it is on one of the others, or leaves it out if no other can tell. Not if they fail: then it
     /// may be the last one. Whether all that are in use have the same.
-    fn remake_of<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+    fn remake_of<T>(&mut self, from: &[(usize, T)], to: usize, it: &BlockWork<'_>) -> bool {
         self.remake_of_any(from, to, it) || self.give_up(from, to)
     }
 
     /// As [`ArrayAccess::remake_of`], and nobody is left out for it.
-    fn remake_of_any<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+    fn remake_of_any<T>(&mut self, from: &[(usize, T)], to: usize, it: &BlockWork<'_>) -> bool {
         let mut is_made = self.all.devices[to].is_out();
         for (from, _) in from {
             is_made = is_made || self.remake(*from, to, it) || self.all.devices[to].is_out();
@@ -619,21 +627,21 @@ impl<M: Member> ArrayAccess<M> {
         self.all.devices[to].is_out()
     }
 
-    fn remake(&mut self, from: usize, to: usize, it: &Work<'_>) -> bool {
-        let work = [Work {
+    fn remake(&mut self, from: usize, to: usize, it: &BlockWork<'_>) -> bool {
+        let work = [BlockWork {
             block: it.block,
             rows: 0..DATA_ROWS,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: it.identity,
         }];
         // The caller's, which has its turn again.
         let before = self.data()[..DATA_BYTES].to_vec();
         let is_clean = |done: Option<Result<bool>>| matches!(done, Some(Ok(true)));
-        let one = |outcomes: &[Outcome]| outcomes[0].is_clean();
+        let one = |outcomes: &[BlockOutcome]| outcomes[0].is_clean();
         let mut is_read = is_clean(self.on(from, |hand| hand.read(&work).map(one)));
         if !is_read {
             // Rows that nobody asked for may be wrong there too.
-            let whole = [Work {
+            let whole = [BlockWork {
                 rows: 0..0,
                 ..work[0].clone()
             }];
@@ -657,10 +665,10 @@ impl<M: Member> ArrayAccess<M> {
     }
 
     /// Has all others have a block as one device has it, or as the next one that has it right.
-    fn make_same(&mut self, first: usize, it: &Work<'_>) {
-        let work = [Work {
+    fn make_same(&mut self, first: usize, it: &BlockWork<'_>) {
+        let work = [BlockWork {
             rows: 0..0,
-            place: Place::Nowhere,
+            place: RowLocation::Nowhere,
             ..it.clone()
         }];
         let count = self.all.count();
@@ -677,7 +685,7 @@ impl<M: Member> ArrayAccess<M> {
         }
     }
 
-    fn counted(&self, work: &[Work<'_>]) {
+    fn counted(&self, work: &[BlockWork<'_>]) {
         let count = self.all.count();
         for (it, outcome) in work.iter().zip(&self.outcomes) {
             let one = &self.all.devices[it.block % count];
@@ -699,36 +707,42 @@ fn local_identity(identity: Option<&Identity>, devices: usize) -> Option<Identit
 }
 
 /// What the device of a stripe is to do that has the block.
-fn local<'i>(work: &Work<'_>, identity: Option<&'i Identity>, devices: usize) -> Result<Work<'i>> {
-    Ok(Work {
+fn local<'i>(
+    work: &BlockWork<'_>,
+    identity: Option<&'i Identity>,
+    devices: usize,
+) -> Result<BlockWork<'i>> {
+    Ok(BlockWork {
         block: work.block / devices,
         rows: work.rows.clone(),
         place: match work.place {
-            Place::Block(from, _) if from % devices != work.block % devices => {
+            RowLocation::Block(from, _) if from % devices != work.block % devices => {
                 return Err(Error::OtherDevice);
             }
-            Place::Block(from, row) => Place::Block(from / devices, row),
+            RowLocation::Block(from, row) => RowLocation::Block(from / devices, row),
             place => place,
         },
         identity,
     })
 }
 
-impl<M: Member> Access for ArrayAccess<M> {
+impl<M: ArrayMember> BlockAccess for ArrayAccess<M> {
     fn slots(&self) -> usize {
         self.data().len() / DATA_BYTES
     }
 
     fn data(&self) -> &[u8] {
-        self.hands[self.holder].as_ref().map_or(&[], Access::data)
+        self.hands[self.holder]
+            .as_ref()
+            .map_or(&[], BlockAccess::data)
     }
 
     fn data_mut(&mut self) -> &mut [u8] {
         let holder = self.hands[self.holder].as_mut();
-        holder.map_or(&mut [], Access::data_mut)
+        holder.map_or(&mut [], BlockAccess::data_mut)
     }
 
-    fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn read(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             Spread::Stripe => self.each_own(work, M::Access::read, false)?,
             Spread::Mirror => self.any(work, M::Access::read)?,
@@ -736,24 +750,24 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn show(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn read_by_policy(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::show, false)?,
-            Spread::Mirror => self.any(work, M::Access::show)?,
+            Spread::Stripe => self.each_own(work, M::Access::read_by_policy, false)?,
+            Spread::Mirror => self.any(work, M::Access::read_by_policy)?,
         }
         Ok(&self.outcomes)
     }
 
-    fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn check(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
-            Spread::Stripe => self.each_own(work, M::Access::look, false)?,
+            Spread::Stripe => self.each_own(work, M::Access::check, false)?,
             // Each takes its own rows.
-            Spread::Mirror => self.every_look(work, M::Access::look)?,
+            Spread::Mirror => self.every_look(work, M::Access::check)?,
         }
         Ok(&self.outcomes)
     }
 
-    fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             Spread::Stripe => self.each_own(work, M::Access::update, true)?,
             Spread::Mirror => self.every_change(work, M::Access::update)?,
@@ -761,7 +775,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn format(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn format(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             Spread::Stripe => self.each_own(work, M::Access::format, true)?,
             Spread::Mirror => self.every_change(work, M::Access::format)?,
@@ -769,7 +783,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn verify(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn verify(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             Spread::Stripe => self.each_own(work, M::Access::verify, false)?,
             Spread::Mirror => self.every_look(work, M::Access::verify)?,
@@ -777,7 +791,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn correct(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             Spread::Stripe => {
                 self.each_own(work, M::Access::correct, true)?;
@@ -820,7 +834,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(found)
     }
 
-    fn refresh(&mut self, work: &[Work<'_>]) -> Result<()> {
+    fn refresh(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
         let count = self.all.count();
         if self.all.spread == Spread::Mirror {
             // Somebody else has changed them in one place at most, and that is taken for all.
@@ -837,12 +851,12 @@ impl<M: Member> Access for ArrayAccess<M> {
         }
         for at in 0..count {
             let own = work.iter().filter(|it| it.block % count == at);
-            let own: Vec<&Work<'_>> = own.collect();
+            let own: Vec<&BlockWork<'_>> = own.collect();
             let there = own.iter().map(|it| local_identity(it.identity, count));
             let identities: Vec<Option<Identity>> = there.collect();
             let part = own.iter().zip(&identities);
             let part = part.map(|(it, identity)| local(it, identity.as_ref(), count));
-            let part: Vec<Work<'_>> = part.collect::<Result<_>>()?;
+            let part: Vec<BlockWork<'_>> = part.collect::<Result<_>>()?;
             if !part.is_empty() {
                 let made = self.on(at, |hand| hand.refresh(&part));
                 made.unwrap_or(Err(Error::NoDevice))?;
@@ -851,7 +865,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(())
     }
 
-    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
+    fn flip_bits(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
         let count = self.all.count();
         self.turn = (self.turn + 1) % count;
         let (there, mut places) = match self.all.spread {
@@ -861,7 +875,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         };
         let done = places
             .drain(..)
-            .find_map(|place| self.on(place % count, |hand| hand.spoil(there, at, mask)));
+            .find_map(|place| self.on(place % count, |hand| hand.flip_bits(there, at, mask)));
         done.unwrap_or(Err(Error::NoDevice))
     }
 

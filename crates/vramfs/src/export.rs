@@ -32,7 +32,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::peer;
 use crate::file::{File, FileLoan, LentRange, to_errno};
-use crate::medium::{Medium, Sharing};
+use crate::medium::{Medium, SharedBlocks};
 use crate::store::Store;
 use crate::tree::Tree;
 
@@ -307,7 +307,7 @@ fn end(link: UnixStream, answer: Result<Option<u8>, Errno>) {
 }
 
 /// Sends all of a loan, or as much as somebody takes.
-fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &Sharing) {
+fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &SharedBlocks) {
     let segments = segments(&loan.pieces, sharing.block_bytes);
     let head = Head {
         magic: MAGIC,

@@ -16,10 +16,10 @@ use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::code::mask_values;
 use fercuda_vramfs::layout::{
     BLOCK_BYTES, CODED_ROWS, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, IDENTITY_WORDS, MAGIC,
-    MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, factor, place,
+    MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, bit_position, factor,
 };
 use fercuda_vramfs::{
-    Blocks, Copier, Identity, Kernels, Mover, Outcome, Place, Work, Worker, crc32c,
+    BlockOutcome, BlockWork, Blocks, Copier, Identity, Kernels, Mover, RowLocation, Worker, crc32c,
 };
 
 /// Findings of the software device are the process's; so tests run one after the other.
@@ -98,27 +98,27 @@ impl Bench {
             self.random.fill(&mut self.worker.data_mut()[of]);
         }
         let outcomes = self.worker.encode(&blocks, &whole(&identities)).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
         let bytes = self.bytes(&blocks);
         (blocks, bytes, identities)
     }
 }
 
-fn whole(identities: &[Identity]) -> Vec<Work<'_>> {
-    let of = |(block, identity)| Work {
+fn whole(identities: &[Identity]) -> Vec<BlockWork<'_>> {
+    let of = |(block, identity)| BlockWork {
         block,
         rows: 0..DATA_ROWS,
-        place: Place::Staging(block * DATA_BYTES),
+        place: RowLocation::Staging(block * DATA_BYTES),
         identity: Some(identity),
     };
     identities.iter().enumerate().map(of).collect()
 }
 
-fn rowless(count: usize) -> Vec<Work<'static>> {
-    let of = |block| Work {
+fn rowless(count: usize) -> Vec<BlockWork<'static>> {
+    let of = |block| BlockWork {
         block,
         rows: 0..0,
-        place: Place::Staging(0),
+        place: RowLocation::Staging(0),
         identity: None,
     };
     (0..count).map(of).collect()
@@ -127,14 +127,14 @@ fn rowless(count: usize) -> Vec<Work<'static>> {
 /// The symbol of a word in a row of a block.
 fn symbol(block: &[u8], row: usize, word: usize) -> u8 {
     (0..8).fold(0, |sum, bit| {
-        let (byte, at) = place(word, bit);
+        let (byte, at) = bit_position(word, bit);
         sum | (block[row * ROW_BYTES + byte] >> at & 1) << bit
     })
 }
 
 fn change(block: &mut [u8], row: usize, word: usize, by: u8) {
     for bit in 0..8 {
-        let (byte, at) = place(word, bit);
+        let (byte, at) = bit_position(word, bit);
         block[row * ROW_BYTES + byte] ^= (by >> bit & 1) << at;
     }
 }
@@ -207,10 +207,10 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
     for round in 0..10 {
         let first = bench.random.usize(..DATA_ROWS);
         let rows = first..bench.random.usize(first..=DATA_ROWS);
-        let work = [Work {
+        let work = [BlockWork {
             block: 0,
             rows: rows.clone(),
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&identities[0]),
         }];
         let expected = &bytes[rows.start * ROW_BYTES..rows.end * ROW_BYTES];
@@ -252,10 +252,10 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
         bench.put(&blocks, &bytes);
         let mut another = identities[0];
         another[bench.random.usize(..IDENTITY_WORDS)] ^= 1 << bench.random.u32(..64);
-        let work = [Work {
+        let work = [BlockWork {
             block: 0,
             rows: 0..0,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&another),
         }];
         assert!(bench.worker.verify(&blocks, &work).unwrap()[0].has_wrong_identity());
@@ -272,9 +272,9 @@ fn a_few_rows_that_are_read_are_looked_at_as_many_are() {
         let block = bench.random.usize(..2);
         let room = 2 * DATA_BYTES - rows.len() * ROW_BYTES;
         let at = bench.random.usize(..=room / 16) * 16;
-        let place = Place::Staging(at);
+        let place = RowLocation::Staging(at);
         let identity = (!round.is_multiple_of(4)).then_some(&identities[block]);
-        let work = |identity| Work {
+        let work = |identity| BlockWork {
             block,
             rows: rows.clone(),
             place,
@@ -336,10 +336,10 @@ fn an_update_is_what_encoding_anew_gives() {
         bench.random.fill(&mut data);
         bench.worker.data_mut()[..data.len()].copy_from_slice(&data);
         let before = bench.bytes(&blocks);
-        let work = [Work {
+        let work = [BlockWork {
             block,
             rows: rows.clone(),
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&identities[block]),
         }];
         assert!(bench.worker.update(&blocks, &work).unwrap()[0].is_clean());
@@ -364,16 +364,16 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
         let mut wrong = bytes.clone();
         wrong[row * ROW_BYTES + bench.random.usize(..ROW_BYTES)] ^= 1 << bench.random.u32(..8);
         bench.put(&blocks, &wrong);
-        let work = [Work {
+        let work = [BlockWork {
             block: 0,
             rows,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&identities[0]),
         }];
         // Also for who would change the owners.
         let mut owners = identities[0];
         owners[2 + bench.random.usize(..IDENTITY_WORDS - 2)] ^= bench.random.u64(..2);
-        let update = [Work {
+        let update = [BlockWork {
             identity: Some(&owners),
             ..work[0].clone()
         }];
@@ -425,19 +425,19 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
             _ => Some(at),
         };
         bench.put(&blocks, &there);
-        let works: Vec<Work<'_>> = (0..WORKS)
-            .map(|block| Work {
+        let works: Vec<BlockWork<'_>> = (0..WORKS)
+            .map(|block| BlockWork {
                 block,
                 rows: rows.clone(),
                 place: match block {
-                    LAST => Place::Block(WORKS, source),
-                    _ => Place::Staging(block * staged),
+                    LAST => RowLocation::Block(WORKS, source),
+                    _ => RowLocation::Staging(block * staged),
                 },
                 identity: Some(&known[block]),
             })
             .collect();
         let mut told = 0;
-        let outcomes = bench.worker.update_telling(&blocks, &works, || told += 1);
+        let outcomes = bench.worker.update_with_ack(&blocks, &works, || told += 1);
         for (block, outcome) in outcomes.unwrap().iter().enumerate() {
             let is_refused = Some(block) == refused;
             assert_eq!(outcome.is_clean(), !is_refused, "round {round}, {block}");
@@ -459,7 +459,7 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
         }
         if refused.is_none() {
             let outcomes = bench.worker.verify(&blocks, &rowless(WORKS)).unwrap();
-            assert!(outcomes.iter().all(Outcome::is_clean), "round {round}");
+            assert!(outcomes.iter().all(BlockOutcome::is_clean), "round {round}");
         }
     }
 }
@@ -473,7 +473,7 @@ fn who_panics_when_he_is_told_does_so_behind_the_update() {
         let worker = &mut bench.worker;
         let works = whole(&identities);
         let panics =
-            || drop(worker.update_telling(&blocks, &works, || panic!("as it was asked to")));
+            || drop(worker.update_with_ack(&blocks, &works, || panic!("as it was asked to")));
         let panicked = catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
         assert_eq!(panicked.downcast_ref(), Some(&"as it was asked to"));
         // All that was to be changed is, when it comes here.
@@ -485,7 +485,7 @@ fn who_panics_when_he_is_told_does_so_behind_the_update() {
             assert!(block[..DATA_BYTES] == *data);
         }
         let outcomes = bench.worker.verify(&blocks, &rowless(9)).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
     }
 }
 
@@ -499,20 +499,20 @@ fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
         let from = bench.random.usize(..=DATA_ROWS / 2 - len);
         let to = bench.random.usize(DATA_ROWS / 2..=DATA_ROWS - len);
         let source = round % 2;
-        let work = |block: usize, source: usize| Work {
+        let work = |block: usize, source: usize| BlockWork {
             block,
             rows: to..to + len,
-            place: Place::Block(source, from),
+            place: RowLocation::Block(source, from),
             identity: Some(&identities[block]),
         };
         let rows = |bytes: &[u8], block: usize, first: usize| {
             let at = block * BLOCK_BYTES + first * ROW_BYTES;
             bytes[at..at + len * ROW_BYTES].to_vec()
         };
-        let nowhere = [Work {
+        let nowhere = [BlockWork {
             block: source,
             rows: from..from + len,
-            place: Place::Nowhere,
+            place: RowLocation::Nowhere,
             identity: Some(&identities[source]),
         }];
         let mut wrong = bytes.clone();
@@ -530,7 +530,7 @@ fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
             .encode_anew(&blocks, &[work(2, source)])
             .unwrap()[0];
         assert!(outcome.has_wrong_source(), "{outcome:?}");
-        let of_third = Work {
+        let of_third = BlockWork {
             block: 2,
             rows: 0..0,
             ..work(2, source)
@@ -548,7 +548,7 @@ fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
             assert!(rows(&now, block, to) == rows(&bytes, source, from));
         }
         let outcomes = bench.worker.verify(&blocks, &rowless(3)).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
         bench.put(&blocks, &bytes);
     }
 }
@@ -560,11 +560,11 @@ fn corrected(
     wrong: &[u8],
     right: &[u8],
     identities: &[Identity],
-) -> Vec<Outcome> {
+) -> Vec<BlockOutcome> {
     bench.put(blocks, wrong);
-    let work: Vec<Work<'_>> = whole(identities)
+    let work: Vec<BlockWork<'_>> = whole(identities)
         .into_iter()
-        .map(|it| Work { rows: 0..0, ..it })
+        .map(|it| BlockWork { rows: 0..0, ..it })
         .collect();
     let outcomes = bench.worker.correct(blocks, &work).unwrap().to_vec();
     let after = bench.bytes(blocks);
@@ -596,7 +596,7 @@ fn every_single_wrong_symbol_is_made_right() {
             change(block, *row, at % WORDS, *by);
         }
         let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
-        let symbols: u32 = outcomes.iter().map(Outcome::symbols).sum();
+        let symbols: u32 = outcomes.iter().map(BlockOutcome::symbols).sum();
         assert_eq!(symbols as usize, part.len());
     }
 }
@@ -623,7 +623,7 @@ fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
             }
             let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
             assert!(
-                outcomes.iter().all(Outcome::is_corrected),
+                outcomes.iter().all(BlockOutcome::is_corrected),
                 "{most}: {outcomes:?}"
             );
         }
@@ -667,7 +667,7 @@ fn what_is_wrong_in_too_many_places_is_lost_and_never_another_word() {
         // `corrected` looks at what came of it.
         let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(
-            outcomes.iter().all(Outcome::is_lost),
+            outcomes.iter().all(BlockOutcome::is_lost),
             "{count}: {outcomes:?}"
         );
     }
@@ -782,10 +782,10 @@ fn only_who_says_whose_a_block_is_changes_it_where_that_matters() {
             );
         }
         bench.put(&blocks, &bytes);
-        let work = Work {
+        let work = BlockWork {
             block: 0,
             rows: 8..12,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&another[0]),
         };
         let outcome = bench.worker.update(&blocks, &[work]).unwrap()[0];
@@ -838,7 +838,7 @@ fn what_is_right_is_left_alone() {
     let mut bench = Bench::new(2);
     let (blocks, bytes, _) = bench.encoded(2);
     let outcomes = bench.worker.correct(&blocks, &rowless(2)).unwrap();
-    assert!(outcomes.iter().all(Outcome::is_clean));
+    assert!(outcomes.iter().all(BlockOutcome::is_clean));
     assert!(bench.bytes(&blocks) == bytes);
 }
 
@@ -846,10 +846,10 @@ fn what_is_right_is_left_alone() {
 fn what_is_not_there_is_refused() {
     let mut bench = Bench::new(1);
     let blocks = bench.blocks(1);
-    let work = |block, rows| Work {
+    let work = |block, rows| BlockWork {
         block,
         rows,
-        place: Place::Staging(0),
+        place: RowLocation::Staging(0),
         identity: None,
     };
     let beyond = bench.worker.encode(&blocks, &[work(1, 0..1)]).unwrap_err();
@@ -872,8 +872,8 @@ fn what_is_not_there_is_refused() {
         assert!(error.to_string().contains(what), "{error}");
     }
     for at in [8, DATA_BYTES - 3 * ROW_BYTES, usize::MAX - 15] {
-        let beyond = Work {
-            place: Place::Staging(at),
+        let beyond = BlockWork {
+            place: RowLocation::Staging(at),
             ..work(0, 0..4)
         };
         let error = bench.worker.read(&blocks, &[beyond]).unwrap_err();
@@ -897,16 +897,16 @@ fn what_is_not_there_is_refused() {
         twice.to_string().contains("block 0 is named twice"),
         "{twice}"
     );
-    let nothing = Work {
-        place: Place::Nowhere,
+    let nothing = BlockWork {
+        place: RowLocation::Nowhere,
         ..work(0, 3..5)
     };
     let nothing = bench.worker.update(&blocks, &[nothing]).unwrap_err();
     assert!(nothing.to_string().contains("rows 3 to 5"), "{nothing}");
     // A block that changes, from which another takes rows; and all of one that takes its own.
     let blocks = bench.blocks(2);
-    let from = |block, source| Work {
-        place: Place::Block(source, 8),
+    let from = |block, source| BlockWork {
+        place: RowLocation::Block(source, 8),
         ..work(block, 0..8)
     };
     for (works, taken) in [
@@ -1021,19 +1021,19 @@ fn rows_are_moved_by_one_launch_as_by_copies() {
                 first..bench.random.usize(first..=DATA_ROWS)
             })
             .collect();
-        let work: Vec<Work<'_>> = (0..SLOTS)
-            .map(|slot| Work {
+        let work: Vec<BlockWork<'_>> = (0..SLOTS)
+            .map(|slot| BlockWork {
                 block: slot,
                 rows: rows[slot].clone(),
                 place: match slot {
                     // Of a block that none of them changes.
-                    0 if round % 3 == 1 => Place::Block(SLOTS, 0),
-                    slot => Place::Staging(slot * DATA_BYTES),
+                    0 if round % 3 == 1 => RowLocation::Block(SLOTS, 0),
+                    slot => RowLocation::Staging(slot * DATA_BYTES),
                 },
                 identity: None,
             })
             .map(|mut it| {
-                if let Place::Block(..) = it.place {
+                if let RowLocation::Block(..) = it.place {
                     it.rows = 0..it.rows.len();
                 }
                 it
@@ -1076,7 +1076,7 @@ fn numbered(bench: &mut Bench, count: usize) -> (Blocks, Vec<Identity>) {
     }
     bench.random.fill(bench.worker.data_mut());
     let outcomes = bench.worker.encode(&blocks, &whole(&identities)).unwrap();
-    assert!(outcomes.iter().all(Outcome::is_clean));
+    assert!(outcomes.iter().all(BlockOutcome::is_clean));
     (blocks, identities)
 }
 
@@ -1104,12 +1104,12 @@ fn a_refresh_is_what_encoding_the_same_data_gives() {
         }
         // As encoding has it, which `a_block_is_what_the_format_says` holds against the format.
         bench.put(&blocks, &bytes);
-        let in_place: Vec<Work<'_>> = whole(&identities)
+        let in_place: Vec<BlockWork<'_>> = whole(&identities)
             .into_iter()
-            .map(|it| Work { rows: 0..0, ..it })
+            .map(|it| BlockWork { rows: 0..0, ..it })
             .collect();
         let outcomes = bench.worker.encode(&blocks, &in_place).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
         let encoded = bench.bytes(&blocks);
         // In any order, all of them at first.
         let mut asked: Vec<u32> = (0..COUNT as u32).collect();
@@ -1154,14 +1154,14 @@ fn a_refresh_is_what_encoding_the_same_data_gives() {
         }
         let made: Vec<u32> = asked.into_iter().filter(|it| !bad.contains(it)).collect();
         assert_eq!(bench.worker.scan(&blocks, &made).unwrap(), []);
-        let work: Vec<Work<'_>> = whole(&identities)
+        let work: Vec<BlockWork<'_>> = whole(&identities)
             .into_iter()
             .filter(|it| made.contains(&(it.block as u32)))
             .collect();
         let outcomes = bench.worker.verify(&blocks, &work).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean), "{outcomes:?}");
+        assert!(outcomes.iter().all(BlockOutcome::is_clean), "{outcomes:?}");
         let outcomes = bench.worker.check(&blocks, &work).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean), "{outcomes:?}");
+        assert!(outcomes.iter().all(BlockOutcome::is_clean), "{outcomes:?}");
     }
 }
 

@@ -1,6 +1,5 @@
 //! Data for the tests.
 
-
 /// Numbers that differ from run to run. The seed is printed, so that a failure
 /// shows it, and `FERCUDA_SEED` repeats it.
 pub(crate) fn random(len: usize) -> Vec<u32> {

@@ -1,6 +1,5 @@
 //! A ledger in a folder of its own, and reproducible random numbers.
 
-
 use fercuda_ledger::{Folder, Ledger, LedgerSnapshot};
 
 /// A temporary folder, and its ledger folder.
