@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS, PAGE_BYTES, ROW_BYTES};
-use fercuda_vramfs::{Blocks, Copier, Identity, Kernels, Mover, Place, Work, Worker};
+use fercuda_vramfs::{BlockWork, Blocks, Copier, Identity, Kernels, Mover, RowLocation, Worker};
 
 /// Maximum number of blocks in one call of a worker.
 const SLOTS: usize = 2048;
@@ -43,11 +43,11 @@ fn main() -> Result<()> {
     let identities: Vec<Identity> = (0..count)
         .map(|number| std::array::from_fn(|at| (number * (at + 1)) as u64))
         .collect();
-    let works = |rows: usize| -> Vec<Work<'_>> {
-        let of = |(block, identity)| Work {
+    let works = |rows: usize| -> Vec<BlockWork<'_>> {
+        let of = |(block, identity)| BlockWork {
             block,
             rows: 0..rows,
-            place: Place::Staging(block % slots * DATA_BYTES),
+            place: RowLocation::Staging(block % slots * DATA_BYTES),
             identity: Some(identity),
         };
         identities.iter().enumerate().map(of).collect()
@@ -137,13 +137,13 @@ impl RequestBenchmark<'_> {
             let mut copier = Copier::new(LARGE, stream()?, Some(&self.mover)).map_err(to_text)?;
             let mut random = fastrand::Rng::with_seed(thread as u64);
             let each = self.identities.len() / threads;
-            let of = |first: usize, slot: usize| Work {
+            let of = |first: usize, slot: usize| BlockWork {
                 block: first,
                 rows: rows.clone(),
-                place: Place::Staging(slot * rows.len() * ROW_BYTES),
+                place: RowLocation::Staging(slot * rows.len() * ROW_BYTES),
                 identity: Some(&self.identities[first]),
             };
-            let all: Vec<Vec<Work<'_>>> = match large {
+            let all: Vec<Vec<BlockWork<'_>>> = match large {
                 true => vec![(0..blocks).map(|at| of(thread * LARGE + at, at)).collect()],
                 false => (0..RANDOM_BLOCKS)
                     .map(|at| vec![of(thread * each + random.usize(..each), at)])
@@ -198,6 +198,6 @@ impl RequestBenchmark<'_> {
     }
 }
 
-fn wrong(outcomes: &[fercuda_vramfs::Outcome]) -> usize {
+fn wrong(outcomes: &[fercuda_vramfs::BlockOutcome]) -> usize {
     outcomes.iter().filter(|it| !it.is_clean()).count()
 }

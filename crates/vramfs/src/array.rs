@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::{Identity, Outcome, Place, Work};
+use crate::engine::{BlockOutcome, BlockWork, Identity, RowLocation};
 use crate::error::{Error, Result};
 use crate::layout::{DATA_BYTES, DATA_ROWS};
-use crate::medium::{Access, Lend as _, Medium, Member};
+use crate::medium::{ArrayMember, BlockAccess, LendStaging as _, Medium};
 
 /// First bit of the device index in the generation of a stripe's block. No block has 2^56
 /// generations.
@@ -126,7 +126,7 @@ impl<M> ArrayState<M> {
 #[derive(Debug)]
 pub struct Array<M>(Arc<ArrayState<M>>);
 
-impl<M: Member> Array<M> {
+impl<M: ArrayMember> Array<M> {
     /// The first half of taking a device out of use, as another thread may observe it.
     #[cfg(test)]
     pub(crate) fn begin_to_fail_device(&self, at: usize) {
@@ -198,15 +198,15 @@ impl<M: Member> Array<M> {
     }
 }
 
-impl<M: Member> Medium for Array<M> {
+impl<M: ArrayMember> Medium for Array<M> {
     type Access = ArrayAccess<M>;
 
     fn access(&self) -> Result<ArrayAccess<M>> {
-        self.new_access(M::access, M::bare)
+        self.new_access(M::access, M::access_unstaged)
     }
 
     fn background(&self) -> Result<ArrayAccess<M>> {
-        self.new_access(M::background, M::bare_background)
+        self.new_access(M::background, M::background_unstaged)
     }
 
     fn has_code(&self) -> bool {
@@ -246,14 +246,14 @@ impl<M: Member> Medium for Array<M> {
         }
     }
 
-    fn reaches(&self, from: usize, to: usize) -> bool {
+    fn can_copy_rows(&self, from: usize, to: usize) -> bool {
         match self.0.spread {
             ArrayLayout::Stripe => from % self.0.count() == to % self.0.count(),
             ArrayLayout::Mirror => true,
         }
     }
 
-    fn losses(&self) -> u32 {
+    fn failed_devices(&self) -> u32 {
         self.0.losses.load(Acquire)
     }
 
@@ -267,7 +267,7 @@ impl<M: Member> Medium for Array<M> {
         }
     }
 
-    fn is_gone(&self, block: usize) -> bool {
+    fn is_lost(&self, block: usize) -> bool {
         match self.0.spread {
             ArrayLayout::Stripe => self.0.devices[block % self.0.count()].is_out(),
             ArrayLayout::Mirror => false,
@@ -303,14 +303,14 @@ impl<M: Member> Medium for Array<M> {
 }
 
 /// An operation of one device's access on some blocks.
-type BlockOperation<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [Work<'c>]) -> Result<&'a [Outcome]>;
+type BlockOperation<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [BlockWork<'c>]) -> Result<&'a [BlockOutcome]>;
 
 /// What devices answered, with their indices.
-type DeviceAnswers = Vec<(usize, Result<Vec<Outcome>>)>;
+type DeviceAnswers = Vec<(usize, Result<Vec<BlockOutcome>>)>;
 
 /// One thread's access to an array.
 #[derive(Debug)]
-pub struct ArrayAccess<M: Member> {
+pub struct ArrayAccess<M: ArrayMember> {
     all: Arc<ArrayState<M>>,
     /// Accesses by device index; none for a device that is out of use.
     accesses: Vec<Option<M::Access>>,
@@ -321,10 +321,10 @@ pub struct ArrayAccess<M: Member> {
     losses: u32,
     /// Index of the device that the next read goes to first.
     next_read: usize,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<BlockOutcome>,
 }
 
-impl<M: Member> ArrayAccess<M> {
+impl<M: ArrayMember> ArrayAccess<M> {
     /// Drops the accesses to devices that are out of use. The staging buffer may be page-locked by
     /// one of them, or in use by it: another buffer with the same bytes replaces it.
     fn refit(&mut self) -> Result<()> {
@@ -411,14 +411,14 @@ impl<M: Member> ArrayAccess<M> {
     /// Has each device of a stripe do its part of the work.
     fn run_striped(
         &mut self,
-        work: &[Work<'_>],
+        work: &[BlockWork<'_>],
         call: BlockOperation<M::Access>,
         changes: bool,
     ) -> Result<()> {
         let count = self.all.count();
         self.outcomes.clear();
         // A block for which no device answers is lost.
-        self.outcomes.resize(work.len(), Outcome::LOST);
+        self.outcomes.resize(work.len(), BlockOutcome::LOST);
         let (mut is_done, mut refused) = (false, None);
         for at in 0..count {
             let own: Vec<usize> = (0..work.len())
@@ -429,13 +429,13 @@ impl<M: Member> ArrayAccess<M> {
                 .map(|it| local_identity(work[*it].identity, count));
             let identities: Vec<Option<Identity>> = there.collect();
             let there = own.iter().zip(&identities);
-            let part: Vec<Work<'_>> = there
+            let part: Vec<BlockWork<'_>> = there
                 .map(|(it, identity)| local_work(&work[*it], identity.as_ref(), count))
                 .collect::<Result<_>>()?;
             if own.is_empty() {
                 continue;
             }
-            match self.run_on(at, |access| call(access, &part).map(<[Outcome]>::to_vec)) {
+            match self.run_on(at, |access| call(access, &part).map(<[BlockOutcome]>::to_vec)) {
                 Some(Ok(outcomes)) => {
                     is_done = true;
                     for (it, outcome) in own.iter().zip(outcomes) {
@@ -454,12 +454,12 @@ impl<M: Member> ArrayAccess<M> {
     }
 
     /// Has one device of a mirror do the work, a different one each time.
-    fn run_on_any(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> Result<()> {
+    fn run_on_any(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> Result<()> {
         let count = self.all.count();
         self.next_read = (self.next_read + 1) % count;
         let mut refused = None;
         for at in (self.next_read..self.next_read + count).map(|at| at % count) {
-            match self.run_on(at, |access| call(access, work).map(<[Outcome]>::to_vec)) {
+            match self.run_on(at, |access| call(access, work).map(<[BlockOutcome]>::to_vec)) {
                 Some(Ok(outcomes)) => {
                     self.outcomes = outcomes;
                     return Ok(());
@@ -473,18 +473,18 @@ impl<M: Member> ArrayAccess<M> {
 
     /// Has all devices of a mirror do the work. The answers are of the devices that are in use
     /// afterwards.
-    fn run_on_all(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> DeviceAnswers {
+    fn run_on_all(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> DeviceAnswers {
         let mut answers = Vec::new();
         for at in 0..self.all.count() {
-            let done = self.run_on(at, |access| call(access, work).map(<[Outcome]>::to_vec));
+            let done = self.run_on(at, |access| call(access, work).map(<[BlockOutcome]>::to_vec));
             answers.extend(done.map(|it| (at, it)));
         }
         answers
     }
 
     /// Has all devices of a mirror examine blocks, and merges what they found.
-    fn examine_all(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> Result<()> {
-        let mut all: Option<Vec<Outcome>> = None;
+    fn examine_all(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> Result<()> {
+        let mut all: Option<Vec<BlockOutcome>> = None;
         for (_, answer) in self.run_on_all(work, call) {
             let outcomes = answer?;
             all = Some(match all {
@@ -502,7 +502,7 @@ impl<M: Member> ArrayAccess<M> {
 
     /// Has all devices of a mirror change blocks, and makes the blocks equal on all of them
     /// afterwards.
-    fn change_all(&mut self, work: &[Work<'_>], call: BlockOperation<M::Access>) -> Result<()> {
+    fn change_all(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> Result<()> {
         let has_code = |it: &ArrayState<M>| it.devices.iter().all(|one| one.medium.has_code());
         let mut answers = self.run_on_all(work, call);
         let first = answers.first().map(|it| it.0).ok_or(Error::NoDevice)?;
@@ -514,7 +514,7 @@ impl<M: Member> ArrayAccess<M> {
                 !has_code(&self.all) && matches!(answer, Err(Error::Cuda(_) | Error::Copy(_)));
             for it in work.iter().filter(|_| may_differ) {
                 // Without a code no identity is checked.
-                let it = Work {
+                let it = BlockWork {
                     identity: None,
                     ..it.clone()
                 };
@@ -524,10 +524,13 @@ impl<M: Member> ArrayAccess<M> {
         }
         let mut outcomes = Vec::with_capacity(work.len());
         for (place, it) in work.iter().enumerate() {
-            let of = |answer: &Result<Vec<Outcome>>| answer.as_ref().ok().map(|all| all[place]);
+            let of =
+                |answer: &Result<Vec<BlockOutcome>>| answer.as_ref().ok().map(|all| all[place]);
             let is_clean = |answer| of(answer).is_some_and(|it| it.is_clean());
             let found = answers.iter().filter_map(|(_, answer)| of(answer));
-            let found = found.reduce(Outcome::with).unwrap_or(Outcome::LOST);
+            let found = found
+                .reduce(BlockOutcome::with)
+                .unwrap_or(BlockOutcome::LOST);
             let parts = answers.iter().map(|(at, answer)| (*at, is_clean(answer)));
             let (good, bad): (Vec<_>, Vec<_>) = parts.partition(|part| part.1);
             outcomes.push(if good.is_empty() {
@@ -539,9 +542,9 @@ impl<M: Member> ArrayAccess<M> {
                         || self.fail_as_different(&good, to)
                 };
                 match bad.into_iter().all(all) {
-                    true => Outcome::CLEAN,
+                    true => BlockOutcome::CLEAN,
                     // The device that did it has failed since, and the others did not do it.
-                    false => Outcome::LOST,
+                    false => BlockOutcome::LOST,
                 }
             });
         }
@@ -552,7 +555,7 @@ impl<M: Member> ArrayAccess<M> {
 
     /// Has all devices of a mirror correct blocks. A block that one cannot correct is copied from
     /// another.
-    fn correct_all(&mut self, work: &[Work<'_>]) -> Result<()> {
+    fn correct_all(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
         let answers = self.run_on_all(work, M::Access::correct);
         let mut all = vec![Vec::new(); work.len()];
         for (at, answer) in answers {
@@ -562,7 +565,7 @@ impl<M: Member> ArrayAccess<M> {
         }
         let mut outcomes = Vec::with_capacity(work.len());
         for (it, found) in work.iter().zip(all) {
-            let both = found.iter().map(|it| it.1).reduce(Outcome::with);
+            let both = found.iter().map(|it| it.1).reduce(BlockOutcome::with);
             let both = both.ok_or(Error::NoDevice)?;
             let (bad, good): (Vec<_>, Vec<_>) = found.iter().partition(|it| it.1.is_lost());
             for (at, outcome) in &good {
@@ -574,7 +577,7 @@ impl<M: Member> ArrayAccess<M> {
                 is_right &= self.rebuild_or_fail(&good, at, it);
             }
             outcomes.push(match both.is_lost() && is_right {
-                true => both.made_right(),
+                true => both.marked_corrected(),
                 false => both,
             });
         }
@@ -590,15 +593,15 @@ impl<M: Member> ArrayAccess<M> {
         &mut self,
         good: &[(usize, bool)],
         to: usize,
-        it: &Work<'_>,
+        it: &BlockWork<'_>,
         call: BlockOperation<M::Access>,
     ) -> bool {
         // A block that gets a new identity still has its old one. The call checks again which block
         // it is.
         let mut is_readable_as = |identity| {
-            let whole = [Work {
+            let whole = [BlockWork {
                 rows: 0..0,
-                place: Place::Nowhere,
+                place: RowLocation::Nowhere,
                 identity,
                 ..it.clone()
             }];
@@ -627,12 +630,12 @@ impl<M: Member> ArrayAccess<M> {
     /// Copies a block to the device `to` from one of the others, or takes `to` out of use if no
     /// other device can read the block. If the others fail, `to` stays, as it may be the last one.
     /// Returns whether all devices in use have the same block.
-    fn rebuild_or_fail<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+    fn rebuild_or_fail<T>(&mut self, from: &[(usize, T)], to: usize, it: &BlockWork<'_>) -> bool {
         self.rebuild_from_any(from, to, it) || self.fail_as_different(from, to)
     }
 
     /// As [`ArrayAccess::rebuild_or_fail`], but takes no device out of use.
-    fn rebuild_from_any<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+    fn rebuild_from_any<T>(&mut self, from: &[(usize, T)], to: usize, it: &BlockWork<'_>) -> bool {
         let mut is_made = self.all.devices[to].is_out();
         for (from, _) in from {
             is_made = is_made || self.rebuild(*from, to, it) || self.all.devices[to].is_out();
@@ -649,21 +652,21 @@ impl<M: Member> ArrayAccess<M> {
         self.all.devices[to].is_out()
     }
 
-    fn rebuild(&mut self, from: usize, to: usize, it: &Work<'_>) -> bool {
-        let work = [Work {
+    fn rebuild(&mut self, from: usize, to: usize, it: &BlockWork<'_>) -> bool {
+        let work = [BlockWork {
             block: it.block,
             rows: 0..DATA_ROWS,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: it.identity,
         }];
         // The staging buffer holds the caller's data, which is restored below.
         let before = self.data()[..DATA_BYTES].to_vec();
         let is_clean = |done: Option<Result<bool>>| matches!(done, Some(Ok(true)));
-        let one = |outcomes: &[Outcome]| outcomes[0].is_clean();
+        let one = |outcomes: &[BlockOutcome]| outcomes[0].is_clean();
         let mut is_read = is_clean(self.run_on(from, |access| access.read(&work).map(one)));
         if !is_read {
             // Rows beyond those of the request may have errors on that device too.
-            let whole = [Work {
+            let whole = [BlockWork {
                 rows: 0..0,
                 ..work[0].clone()
             }];
@@ -688,10 +691,10 @@ impl<M: Member> ArrayAccess<M> {
 
     /// Copies a block from the device `first`, or from the next one that can read it, to all
     /// others.
-    fn synchronize(&mut self, first: usize, it: &Work<'_>) {
-        let work = [Work {
+    fn synchronize(&mut self, first: usize, it: &BlockWork<'_>) {
+        let work = [BlockWork {
             rows: 0..0,
-            place: Place::Nowhere,
+            place: RowLocation::Nowhere,
             ..it.clone()
         }];
         let count = self.all.count();
@@ -710,7 +713,7 @@ impl<M: Member> ArrayAccess<M> {
         }
     }
 
-    fn count_corrected(&self, work: &[Work<'_>]) {
+    fn count_corrected(&self, work: &[BlockWork<'_>]) {
         let count = self.all.count();
         for (it, outcome) in work.iter().zip(&self.outcomes) {
             let one = &self.all.devices[it.block % count];
@@ -733,25 +736,25 @@ fn local_identity(identity: Option<&Identity>, devices: usize) -> Option<Identit
 
 /// The work of a stripe's device that has the block, by the indices of that device.
 fn local_work<'i>(
-    work: &Work<'_>,
+    work: &BlockWork<'_>,
     identity: Option<&'i Identity>,
     devices: usize,
-) -> Result<Work<'i>> {
-    Ok(Work {
+) -> Result<BlockWork<'i>> {
+    Ok(BlockWork {
         block: work.block / devices,
         rows: work.rows.clone(),
         place: match work.place {
-            Place::Block(from, _) if from % devices != work.block % devices => {
+            RowLocation::Block(from, _) if from % devices != work.block % devices => {
                 return Err(Error::OtherDevice);
             }
-            Place::Block(from, row) => Place::Block(from / devices, row),
+            RowLocation::Block(from, row) => RowLocation::Block(from / devices, row),
             place => place,
         },
         identity,
     })
 }
 
-impl<M: Member> Access for ArrayAccess<M> {
+impl<M: ArrayMember> BlockAccess for ArrayAccess<M> {
     fn slots(&self) -> usize {
         self.data().len() / DATA_BYTES
     }
@@ -759,15 +762,15 @@ impl<M: Member> Access for ArrayAccess<M> {
     fn data(&self) -> &[u8] {
         self.accesses[self.holder]
             .as_ref()
-            .map_or(&[], Access::data)
+            .map_or(&[], BlockAccess::data)
     }
 
     fn data_mut(&mut self) -> &mut [u8] {
         let holder = self.accesses[self.holder].as_mut();
-        holder.map_or(&mut [], Access::data_mut)
+        holder.map_or(&mut [], BlockAccess::data_mut)
     }
 
-    fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn read(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             ArrayLayout::Stripe => self.run_striped(work, M::Access::read, false)?,
             ArrayLayout::Mirror => self.run_on_any(work, M::Access::read)?,
@@ -775,24 +778,24 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn show(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn read_by_policy(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::show, false)?,
-            ArrayLayout::Mirror => self.run_on_any(work, M::Access::show)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::read_by_policy, false)?,
+            ArrayLayout::Mirror => self.run_on_any(work, M::Access::read_by_policy)?,
         }
         Ok(&self.outcomes)
     }
 
-    fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn check(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::look, false)?,
+            ArrayLayout::Stripe => self.run_striped(work, M::Access::check, false)?,
             // Each device copies its own rows.
-            ArrayLayout::Mirror => self.examine_all(work, M::Access::look)?,
+            ArrayLayout::Mirror => self.examine_all(work, M::Access::check)?,
         }
         Ok(&self.outcomes)
     }
 
-    fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             ArrayLayout::Stripe => self.run_striped(work, M::Access::update, true)?,
             ArrayLayout::Mirror => self.change_all(work, M::Access::update)?,
@@ -800,7 +803,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn format(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn format(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             ArrayLayout::Stripe => self.run_striped(work, M::Access::format, true)?,
             ArrayLayout::Mirror => self.change_all(work, M::Access::format)?,
@@ -808,7 +811,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn verify(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn verify(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             ArrayLayout::Stripe => self.run_striped(work, M::Access::verify, false)?,
             ArrayLayout::Mirror => self.examine_all(work, M::Access::verify)?,
@@ -816,7 +819,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(&self.outcomes)
     }
 
-    fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn correct(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match self.all.spread {
             ArrayLayout::Stripe => {
                 self.run_striped(work, M::Access::correct, true)?;
@@ -859,7 +862,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(found)
     }
 
-    fn refresh(&mut self, work: &[Work<'_>]) -> Result<()> {
+    fn refresh(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
         let count = self.all.count();
         if self.all.spread == ArrayLayout::Mirror {
             // Another process has changed them on one device at most, and that device's rows are
@@ -877,12 +880,12 @@ impl<M: Member> Access for ArrayAccess<M> {
         }
         for at in 0..count {
             let own = work.iter().filter(|it| it.block % count == at);
-            let own: Vec<&Work<'_>> = own.collect();
+            let own: Vec<&BlockWork<'_>> = own.collect();
             let there = own.iter().map(|it| local_identity(it.identity, count));
             let identities: Vec<Option<Identity>> = there.collect();
             let part = own.iter().zip(&identities);
             let part = part.map(|(it, identity)| local_work(it, identity.as_ref(), count));
-            let part: Vec<Work<'_>> = part.collect::<Result<_>>()?;
+            let part: Vec<BlockWork<'_>> = part.collect::<Result<_>>()?;
             if !part.is_empty() {
                 let made = self.run_on(at, |access| access.refresh(&part));
                 made.unwrap_or(Err(Error::NoDevice))?;
@@ -891,7 +894,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         Ok(())
     }
 
-    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
+    fn flip_bits(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
         let count = self.all.count();
         self.next_read = (self.next_read + 1) % count;
         let (there, mut places) = match self.all.spread {
@@ -901,7 +904,7 @@ impl<M: Member> Access for ArrayAccess<M> {
         };
         let done = places
             .drain(..)
-            .find_map(|place| self.run_on(place % count, |access| access.spoil(there, at, mask)));
+            .find_map(|place| self.run_on(place % count, |access| access.flip_bits(there, at, mask)));
         done.unwrap_or(Err(Error::NoDevice))
     }
 

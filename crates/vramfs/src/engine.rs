@@ -14,7 +14,7 @@
     reason = "launching the kernels that are written here, and copies by address"
 )]
 
-mod few;
+mod host_verify;
 mod sweep;
 
 use std::mem::ManuallyDrop;
@@ -35,17 +35,17 @@ use fercuda_cuda::{
     Stream,
 };
 
-use self::few::Callers;
-use self::sweep::Lists;
+use self::host_verify::HostVerifiers;
+use self::sweep::SweepLists;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
-    BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ORDERS, RECORD_OFFSET, ROW_BYTES,
+    BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, INLINE_JOBS_MAX, RECORD_OFFSET, ROW_BYTES,
     SHARED_BYTES, SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
 };
 use crate::source;
 
-/// Threads of a block of them.
+/// JobThreads of a block of them.
 const THREADS: u32 = 256;
 const WARPS: usize = THREADS as usize / 32;
 /// Rows that a block of threads is given at most where several share a job: all are asked for at once.
@@ -55,20 +55,20 @@ const PARTS: usize = DATA_ROWS.div_ceil(PART_ROWS);
 /// The oldest architecture with what the kernels use.
 const OLDEST: (u32, u32) = (8, 0);
 
-/// [`Outcome::is_corrected`], among the kernels' bits.
+/// [`BlockOutcome::is_corrected`], among the kernels' bits.
 const CORRECTED: u32 = 16;
-/// [`Outcome::is_lost`], among the kernels' bits.
+/// [`BlockOutcome::is_lost`], among the kernels' bits.
 const LOST: u32 = 32;
-/// [`Outcome::has_wrong_source`], among the kernels' bits.
+/// [`BlockOutcome::has_wrong_source`], among the kernels' bits.
 const WRONG_SOURCE: u32 = 64;
 /// Instead of such bits: no kernel has answered yet.
-const OPEN: u32 = u32::MAX;
+const PENDING: u32 = u32::MAX;
 /// As well, but the block is being changed, and nothing is in the way any more.
-const TAKEN: u32 = u32::MAX - 1;
+const COMMITTED: u32 = u32::MAX - 1;
 
-/// How long a worker looks for its kernels' answers itself, and before it lets others have the processor between.
-const LOOKS: Duration = Duration::from_millis(2);
-const LOOKS_ALONE: Duration = Duration::from_micros(50);
+/// AccessMode long a worker looks for its kernels' answers itself, and before it lets others have the processor between.
+const POLL_DURATION: Duration = Duration::from_millis(2);
+const SPIN_DURATION: Duration = Duration::from_micros(50);
 
 /// What a block is, by whom it was made for: its number, its generation, the owner of each page.
 pub type Identity = [u64; IDENTITY_WORDS];
@@ -76,7 +76,7 @@ pub type Identity = [u64; IDENTITY_WORDS];
 /// A job as the kernels read it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Job {
+struct BlockJob {
     block: u64,
     data: u64,
     identity: u64,
@@ -93,22 +93,22 @@ struct Job {
 /// A job that comes with the launch, and whose its block is to be, as the kernels read it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Order {
-    job: Job,
+struct InlineJob {
+    job: BlockJob,
     identity: Identity,
 }
 
 /// What a kernel found in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Outcome {
+pub struct BlockOutcome {
     state: u32,
     symbols: u32,
     rows: u32,
     words: u32,
 }
 
-impl Outcome {
+impl BlockOutcome {
     /// Of what has nothing that could be wrong.
     pub(crate) const CLEAN: Self = Self {
         state: 0,
@@ -150,7 +150,7 @@ impl Outcome {
     }
 
     /// Whatever was wrong, and could not be corrected where it was, is right now.
-    pub(crate) fn made_right(self) -> Self {
+    pub(crate) fn marked_corrected(self) -> Self {
         Self {
             state: self.state & !LOST | CORRECTED,
             ..self
@@ -214,24 +214,24 @@ impl Outcome {
 }
 
 /// Of as many words it is, the state before the others.
-const OUTCOME_WORDS: usize = size_of::<Outcome>() / 4;
+const OUTCOME_WORDS: usize = size_of::<BlockOutcome>() / 4;
 
 /// Something to do with one block.
 #[derive(Clone, Debug)]
-pub struct Work<'a> {
+pub struct BlockWork<'a> {
     /// The block, by its place.
     pub block: usize,
     /// Rows of data.
     pub rows: Range<usize>,
     /// Where the rows are or go.
-    pub place: Place,
+    pub place: RowLocation,
     /// Whose it is to be, or has to be.
     pub identity: Option<&'a Identity>,
 }
 
 /// Where rows come from or go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RowLocation {
     /// The worker's page-locked memory from this byte on, a multiple of 16.
     Staging(usize),
     /// Rows of another block, or of the same one that are not these, from this one on. With the code they are taken if they are what
@@ -244,18 +244,18 @@ pub enum Place {
 
 /// A kernel that takes jobs.
 #[derive(Clone, Debug)]
-struct Kernel {
+struct JobKernel {
     function: Function,
     shared_bytes: usize,
-    threads: Threads,
-    /// The same for one job, which comes with the launch; then `function` has room for as many as [`ORDERS`]. Else jobs lie in
+    threads: JobThreads,
+    /// The same for one job, which comes with the launch; then `function` has room for as many as [`INLINE_JOBS_MAX`]. Else jobs lie in
     /// page-locked memory.
-    of_one: Option<Function>,
+    single: Option<Function>,
 }
 
 /// Which threads a job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Threads {
+enum JobThreads {
     /// A block of its own.
     Block,
     /// Blocks for parts of its rows; what they find is joined.
@@ -267,19 +267,19 @@ enum Threads {
 /// The kernels of a context.
 #[derive(Clone, Debug)]
 pub struct Kernels {
-    encode: Kernel,
-    verify: Kernel,
-    check: Kernel,
-    update: Kernel,
-    correct: Kernel,
+    encode: JobKernel,
+    verify: JobKernel,
+    check: JobKernel,
+    update: JobKernel,
+    correct: JobKernel,
     scan: Function,
     refresh: Function,
     /// Blocks of threads that the device has room for at once, of those that take one block of memory after another.
     at_once: u32,
     /// Their device is the software one, which compares accesses with what the driver was asked to wait for, and sees nothing of
     /// who looks himself.
-    is_checked: bool,
-    callers: Arc<Callers>,
+    is_software: bool,
+    host_verifiers: Arc<HostVerifiers>,
     context: Context,
 }
 
@@ -289,7 +289,7 @@ impl Kernels {
     /// # Errors
     /// [`Error::Compile`] without NVRTC; [`Error::Device`] for one before compute capability 8.0.
     pub fn load(context: &Context) -> Result<Self> {
-        let code = Self::compile(Target::of(context)?)?;
+        let code = Self::compile(KernelTarget::of(context)?)?;
         // SAFETY: it was compiled here.
         unsafe { Self::of(context, &code) }
     }
@@ -298,7 +298,7 @@ impl Kernels {
     ///
     /// # Errors
     /// [`Error::Compile`].
-    pub fn compile(target: Target) -> Result<Vec<u8>> {
+    pub fn compile(target: KernelTarget) -> Result<Vec<u8>> {
         let nvrtc = Nvrtc::find()?;
         let known = nvrtc.architectures()?;
         let (major, minor) = target.capability;
@@ -341,29 +341,29 @@ impl Kernels {
         let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::from)?;
         let module = Module::load(context, &image)?;
         let kernel = |name: &str, shared_bytes, threads| {
-            Ok::<_, Error>(Kernel {
+            Ok::<_, Error>(JobKernel {
                 function: module.function(name)?,
                 shared_bytes,
                 threads,
-                of_one: None,
+                single: None,
             })
         };
         let told = |name: &str, threads| {
-            let of_one = Some(module.function(&format!("{name}_one"))?);
+            let single = Some(module.function(&format!("{name}_one"))?);
             let kernel = kernel(name, 0, threads)?;
-            Ok::<_, Error>(Kernel { of_one, ..kernel })
+            Ok::<_, Error>(JobKernel { single, ..kernel })
         };
         Ok(Self {
-            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, Threads::Desk)?,
-            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, Threads::Desk)?,
-            check: told("vramfs_check", Threads::Parts)?,
-            update: told("vramfs_update", Threads::Block)?,
-            correct: kernel("vramfs_correct", SHARED_BYTES, Threads::Block)?,
+            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, JobThreads::Desk)?,
+            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, JobThreads::Desk)?,
+            check: told("vramfs_check", JobThreads::Parts)?,
+            update: told("vramfs_update", JobThreads::Block)?,
+            correct: kernel("vramfs_correct", SHARED_BYTES, JobThreads::Block)?,
             scan: module.function("vramfs_scan")?,
             refresh: module.function("vramfs_refresh")?,
             at_once: 2 * context.device().multiprocessors()?,
-            is_checked: context.device().is_software()?,
-            callers: Arc::default(),
+            is_software: context.device().is_software()?,
+            host_verifiers: Arc::default(),
             context: context.clone(),
         })
     }
@@ -371,14 +371,14 @@ impl Kernels {
 
 /// What kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct KernelTarget {
     /// Devices of this compute capability.
     pub capability: (u32, u32),
     /// To PTX, as the software device takes it; else to machine code if the compiler knows such devices.
     pub is_text: bool,
 }
 
-impl Target {
+impl KernelTarget {
     /// A context's device, if the kernels do there.
     ///
     /// # Errors
@@ -412,7 +412,7 @@ const MOVED_BYTES: u32 = 4 * 16 * THREADS;
 /// Rows that are moved, as the kernel reads it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Moved {
+struct MoveEntry {
     from: u64,
     to: u64,
     bytes: u64,
@@ -442,7 +442,7 @@ pub struct Copier {
     /// Dropped unless the device may still be using it.
     data: ManuallyDrop<PinnedBuffer<u8>>,
     /// What moves several pieces, and what it is told: as the data.
-    mover: Option<(Mover, ManuallyDrop<PinnedBuffer<Moved>>)>,
+    mover: Option<(Mover, ManuallyDrop<PinnedBuffer<MoveEntry>>)>,
     slots: usize,
     /// The device may be using the staging for ever.
     has_failed: bool,
@@ -481,13 +481,13 @@ impl Copier {
         stream: Stream,
         mover: Option<&Mover>,
     ) -> Result<Self> {
-        let mut it = Self::bare(data.len() / DATA_BYTES, stream, mover)?;
+        let mut it = Self::unstaged(data.len() / DATA_BYTES, stream, mover)?;
         it.data = ManuallyDrop::new(data);
         Ok(it)
     }
 
     /// One without page-locked memory of its own: it is lent another's ([`Copier::exchange`]).
-    pub(crate) fn bare(slots: usize, stream: Stream, mover: Option<&Mover>) -> Result<Self> {
+    pub(crate) fn unstaged(slots: usize, stream: Stream, mover: Option<&Mover>) -> Result<Self> {
         let context = stream.context();
         let mover = mover.map(|mover| {
             if mover.context != *context {
@@ -557,27 +557,27 @@ impl Copier {
     ///
     /// # Errors
     /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::Into`], those of the driver.
-    pub fn fetch(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
-        self.copy(blocks, work, How::Reads)
+    pub fn fetch(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<()> {
+        self.copy(blocks, work, AccessMode::Reads)
     }
 
     /// Rows become what lies at their places; the others of the block are as they were.
     ///
     /// # Errors
     /// As [`Copier::fetch`]; [`Error::Twice`], [`Error::Changing`].
-    pub fn put(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
-        self.copy(blocks, work, How::Changes)
+    pub fn put(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<()> {
+        self.copy(blocks, work, AccessMode::Changes)
     }
 
     /// As [`Copier::put`], and the others become zeros.
     ///
     /// # Errors
     /// As [`Copier::put`].
-    pub fn put_anew(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
-        self.copy(blocks, work, How::Clears)
+    pub fn put_anew(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<()> {
+        self.copy(blocks, work, AccessMode::Clears)
     }
 
-    fn copy(&mut self, blocks: &Blocks, work: &[Work<'_>], how: How) -> Result<()> {
+    fn copy(&mut self, blocks: &Blocks, work: &[BlockWork<'_>], how: AccessMode) -> Result<()> {
         let _held = blocks.hold();
         self.check(blocks, work, how)?;
         let staging = self.data.device_address_in(self.stream.context())?.0;
@@ -592,18 +592,18 @@ impl Copier {
         // All of them before the first copy: who returns without waiting has given the device nothing.
         let places = work.iter().map(|it| {
             let there = match it.place {
-                Place::Staging(at) => staging + at as u64,
-                Place::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
+                RowLocation::Staging(at) => staging + at as u64,
+                RowLocation::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
                 // Nothing is looked at here.
-                Place::Nowhere => 0,
+                RowLocation::Nowhere => 0,
             };
             Ok((blocks.address(it.block)?, there))
         });
         let places: Vec<(u64, u64)> = places.collect::<Result<_>>()?;
-        let moved = |it: &Work<'_>, (block, there): (u64, u64)| {
+        let moved = |it: &BlockWork<'_>, (block, there): (u64, u64)| {
             let rows = block + (it.rows.start * ROW_BYTES) as u64;
             let (to, from) = match how {
-                How::Reads => (there, rows),
+                AccessMode::Reads => (there, rows),
                 _ => (rows, there),
             };
             let bytes = match there {
@@ -616,7 +616,7 @@ impl Copier {
             Some((mover, list)) if work.len() > 1 && work.len() <= list.len() => {
                 for (slot, (it, place)) in list.iter_mut().zip(work.iter().zip(&places)) {
                     let (to, from, bytes) = moved(it, *place);
-                    *slot = Moved {
+                    *slot = MoveEntry {
                         from,
                         to,
                         bytes: bytes as u64,
@@ -652,7 +652,7 @@ impl Copier {
                     _ => answered(driver.cuMemcpyAsync(to, from, bytes, stream)),
                 };
                 ends.into_iter()
-                    .filter(|it| how == How::Clears && it.1 > 0)
+                    .filter(|it| how == AccessMode::Clears && it.1 > 0)
                     .fold(copied, |before, (at, bytes)| {
                         before.and_then(|()| answered(driver.cuMemsetD8Async(at, 0, bytes, stream)))
                     })
@@ -667,7 +667,7 @@ impl Copier {
 
     /// Whether there is all that is named; and, for what changes blocks, whether none is named twice, as two works
     /// would change it side by side, and none that changes is one that another takes rows of.
-    fn check(&self, blocks: &Blocks, work: &[Work<'_>], how: How) -> Result<()> {
+    fn check(&self, blocks: &Blocks, work: &[BlockWork<'_>], how: AccessMode) -> Result<()> {
         if self.has_failed {
             return Err(Error::Failed);
         }
@@ -681,7 +681,7 @@ impl Copier {
                 });
             }
             match it.place {
-                Place::Staging(at) => {
+                RowLocation::Staging(at) => {
                     let end = at.checked_add(it.rows.len() * ROW_BYTES);
                     if !at.is_multiple_of(16) || end.is_none_or(|end| end > self.data.len()) {
                         return Err(Error::Staging {
@@ -692,25 +692,25 @@ impl Copier {
                     }
                 }
                 // Whoever changes that would have its parity changed too.
-                Place::Block(block, _) if how == How::Reads && !it.rows.is_empty() => {
+                RowLocation::Block(block, _) if how == AccessMode::Reads && !it.rows.is_empty() => {
                     return Err(Error::Into { block });
                 }
-                Place::Block(block, row) => {
+                RowLocation::Block(block, row) => {
                     let rows = row..row.saturating_add(it.rows.len());
                     let is_beside = rows.end <= it.rows.start || rows.start >= it.rows.end;
                     if rows.end > DATA_ROWS || block == it.block && !is_beside {
                         return Err(Error::Rows { rows });
                     }
                 }
-                Place::Nowhere if how != How::Reads && !it.rows.is_empty() => {
+                RowLocation::Nowhere if how != AccessMode::Reads && !it.rows.is_empty() => {
                     return Err(Error::Rows {
                         rows: it.rows.clone(),
                     });
                 }
-                Place::Nowhere => {}
+                RowLocation::Nowhere => {}
             }
         }
-        if how == How::Reads {
+        if how == AccessMode::Reads {
             return Ok(());
         }
         let mut all: Vec<usize> = work.iter().map(|it| it.block).collect();
@@ -718,12 +718,12 @@ impl Copier {
         if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::Twice { block: pair[0] });
         }
-        let taken = |it: &Work<'_>| match it.place {
+        let taken = |it: &BlockWork<'_>| match it.place {
             _ if it.rows.is_empty() => None,
             // Its other rows stay as they are.
-            Place::Block(block, _) if block == it.block && how == How::Changes => None,
-            Place::Block(block, _) => all.binary_search(&block).ok().map(|_| block),
-            Place::Staging(_) | Place::Nowhere => None,
+            RowLocation::Block(block, _) if block == it.block && how == AccessMode::Changes => None,
+            RowLocation::Block(block, _) => all.binary_search(&block).ok().map(|_| block),
+            RowLocation::Staging(_) | RowLocation::Nowhere => None,
         };
         match work.iter().find_map(taken) {
             Some(block) => Err(Error::Changing { block }),
@@ -751,21 +751,21 @@ impl Copier {
 
 /// What kernels are told, and what they answer, in page-locked memory.
 #[derive(Debug)]
-struct Papers {
-    jobs: PinnedBuffer<Job>,
+struct LaunchMailbox {
+    jobs: PinnedBuffer<BlockJob>,
     /// Of each job one outcome, or one for each of its parts. Kernels write them while the host looks.
     outcomes: SharedWords,
     identities: PinnedBuffer<u64>,
     /// Rows and a record that are looked at here.
-    few: PinnedBuffer<u8>,
+    host_rows: PinnedBuffer<u8>,
 }
 
-impl Papers {
+impl LaunchMailbox {
     /// The job of a slot, and whose its block is to be.
-    fn order(&self, slot: usize) -> Order {
+    fn inline_job(&self, slot: usize) -> InlineJob {
         let mut identity = [0; IDENTITY_WORDS];
         identity.copy_from_slice(&self.identities[slot * IDENTITY_WORDS..][..IDENTITY_WORDS]);
-        Order {
+        InlineJob {
             job: self.jobs[slot],
             identity,
         }
@@ -780,28 +780,28 @@ impl Papers {
     }
 
     /// Nobody has answered from now on.
-    fn open(&self, count: usize) {
+    fn reset(&self, count: usize) {
         self.outcomes(count)
-            .for_each(|it| it[0].store(OPEN, Relaxed));
+            .for_each(|it| it[0].store(PENDING, Relaxed));
     }
 
     /// Whether kernels have answered so often. That in the first word is the last that they write.
     fn are_answered(&self, count: usize) -> bool {
         self.outcomes(count)
-            .all(|it| !matches!(it[0].load(Acquire), OPEN | TAKEN))
+            .all(|it| !matches!(it[0].load(Acquire), PENDING | COMMITTED))
     }
 
     /// Whether so many blocks are changed, or are being, and nothing is in the way.
-    fn are_taken(&self, count: usize) -> bool {
+    fn are_committed(&self, count: usize) -> bool {
         self.outcomes(count)
-            .all(|it| matches!(it[0].load(Relaxed), TAKEN | 0))
+            .all(|it| matches!(it[0].load(Relaxed), COMMITTED | 0))
     }
 
     /// What they have answered, and of each job one after another. What no kernel has written is no success.
-    fn read(&self, parts: usize, jobs: &mut [Outcome]) {
+    fn read(&self, parts: usize, jobs: &mut [BlockOutcome]) {
         let read = |it: &[AtomicU32]| match it[0].load(Acquire) {
-            OPEN | TAKEN => Outcome::LOST,
-            state => Outcome {
+            PENDING | COMMITTED => BlockOutcome::LOST,
+            state => BlockOutcome {
                 state,
                 symbols: it[1].load(Relaxed),
                 rows: it[2].load(Relaxed),
@@ -811,7 +811,7 @@ impl Papers {
         let mut all = self.outcomes(jobs.len() * parts).map(read);
         for job in jobs {
             let of_parts = all.by_ref().take(parts);
-            *job = of_parts.fold(Outcome::CLEAN, Outcome::with);
+            *job = of_parts.fold(BlockOutcome::CLEAN, BlockOutcome::with);
         }
     }
 }
@@ -824,11 +824,11 @@ pub struct Worker {
     /// Blocks of threads that look at many blocks of memory, one after another.
     sweepers: u32,
     /// Dropped unless the device may still be using it.
-    papers: ManuallyDrop<Papers>,
-    /// As the papers.
-    lists: ManuallyDrop<Lists>,
+    mailbox: ManuallyDrop<LaunchMailbox>,
+    /// As the mailbox.
+    lists: ManuallyDrop<SweepLists>,
     /// Of the jobs of the last call.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<BlockOutcome>,
 }
 
 impl Drop for Worker {
@@ -836,7 +836,7 @@ impl Drop for Worker {
         if !self.copier.has_failed {
             // SAFETY: they are dropped once, here; the device is done with them.
             unsafe {
-                ManuallyDrop::drop(&mut self.papers);
+                ManuallyDrop::drop(&mut self.mailbox);
                 ManuallyDrop::drop(&mut self.lists);
             }
         }
@@ -859,31 +859,31 @@ impl Worker {
         if copier.stream.context() != context {
             return Err(Error::OtherDevice);
         }
-        let papers = Papers {
+        let mailbox = LaunchMailbox {
             jobs: PinnedBuffer::new(context, slots)?,
             outcomes: SharedWords::new(context, slots * PARTS * OUTCOME_WORDS)?,
             identities: PinnedBuffer::new(context, slots * IDENTITY_WORDS)?,
-            few: PinnedBuffer::new(context, few::FEW_BYTES)?,
+            host_rows: PinnedBuffer::new(context, host_verify::HOST_VERIFY_BYTES)?,
         };
-        let lists = Lists::new(context, Lists::SOME)?;
+        let lists = SweepLists::new(context, SweepLists::SOME)?;
         // From here on nothing fails that would leave them.
         Ok(Self {
             kernels: kernels.clone(),
             copier,
             sweepers: kernels.at_once,
-            papers: ManuallyDrop::new(papers),
+            mailbox: ManuallyDrop::new(mailbox),
             lists: ManuallyDrop::new(lists),
-            outcomes: vec![Outcome::LOST; slots],
+            outcomes: vec![BlockOutcome::LOST; slots],
         })
     }
 
     /// Has [`Worker::scan`] and [`Worker::refresh`] leave half of the multiprocessors alone: a kernel that takes all of them has what others
     /// launch wait until it ends, whatever its priority.
-    pub(crate) fn leave_room(&mut self) {
+    pub(crate) fn use_half_of_device(&mut self) {
         self.sweepers = (self.kernels.at_once / 2).max(1);
     }
 
-    /// How many blocks it takes at once.
+    /// AccessMode many blocks it takes at once.
     pub fn slots(&self) -> usize {
         self.copier.slots
     }
@@ -915,9 +915,9 @@ impl Worker {
     /// # Errors
     /// [`Error::NoBlock`], [`Error::Uncoded`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], [`Error::Changing`], those of
     /// the driver.
-    pub fn encode(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    pub fn encode(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.encode.clone();
-        self.run(&kernel, blocks, work, How::Makes)
+        self.run(&kernel, blocks, work, AccessMode::Makes)
     }
 
     /// As [`Worker::encode`], and rows that no work names become zeros. A block that was to have rows of another which are wrong
@@ -925,9 +925,13 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::encode`].
-    pub fn encode_anew(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    pub fn encode_anew(
+        &mut self,
+        blocks: &Blocks,
+        work: &[BlockWork<'_>],
+    ) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.encode.clone();
-        self.run(&kernel, blocks, work, How::Clears)
+        self.run(&kernel, blocks, work, AccessMode::Clears)
     }
 
     /// Whether each block is one of the code, and its record right; with an identity, whether it is
@@ -935,18 +939,18 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::encode`], but a block may be named as often as one likes; [`Error::Into`].
-    pub fn verify(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    pub fn verify(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.verify.clone();
-        self.run(&kernel, blocks, work, How::Reads)
+        self.run(&kernel, blocks, work, AccessMode::Reads)
     }
 
     /// Whether the rows named are what their sums say, and the record right. They come to their place.
     ///
     /// # Errors
     /// As [`Worker::verify`].
-    pub fn check(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    pub fn check(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.check.clone();
-        self.run(&kernel, blocks, work, How::Reads)
+        self.run(&kernel, blocks, work, AccessMode::Reads)
     }
 
     /// Exchanges the rows named for those at their place. A block in which something that this rests on
@@ -954,8 +958,8 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::encode`].
-    pub fn update(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        self.update_telling(blocks, work, || {})
+    pub fn update(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
+        self.update_with_ack(blocks, work, || {})
     }
 
     /// As [`Worker::update`], and calls `taken`, once, if there are blocks and all take their rows: what was to be looked at is right, and only the device's end
@@ -964,12 +968,12 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::update`]; behind `taken`, those of a device that has failed.
-    pub fn update_telling(
+    pub fn update_with_ack(
         &mut self,
         blocks: &Blocks,
-        work: &[Work<'_>],
+        work: &[BlockWork<'_>],
         taken: impl FnOnce(),
-    ) -> Result<&[Outcome]> {
+    ) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.update.clone();
         let mut taken = Some(taken);
         let mut tell = || {
@@ -977,30 +981,30 @@ impl Worker {
                 taken();
             }
         };
-        self.run_telling(&kernel, blocks, work, How::Changes, Some(&mut tell))
+        self.run_with_ack(&kernel, blocks, work, AccessMode::Changes, Some(&mut tell))
     }
 
     /// Corrects what is wrong, as far as it can be. No rows come.
     ///
     /// # Errors
     /// As [`Worker::encode`].
-    pub fn correct(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    pub fn correct(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.correct.clone();
-        self.run(&kernel, blocks, work, How::Changes)
+        self.run(&kernel, blocks, work, AccessMode::Changes)
     }
 
     fn run(
         &mut self,
-        kernel: &Kernel,
+        kernel: &JobKernel,
         blocks: &Blocks,
-        work: &[Work<'_>],
-        how: How,
-    ) -> Result<&[Outcome]> {
-        self.run_telling(kernel, blocks, work, how, None)
+        work: &[BlockWork<'_>],
+        how: AccessMode,
+    ) -> Result<&[BlockOutcome]> {
+        self.run_with_ack(kernel, blocks, work, how, None)
     }
 
     /// Whether blocks are of the code, have the rows that are named, and there is room for so many and where they go. Whether they are there says their address.
-    fn admit(&self, blocks: &Blocks, work: &[Work<'_>], how: How) -> Result<()> {
+    fn validate(&self, blocks: &Blocks, work: &[BlockWork<'_>], how: AccessMode) -> Result<()> {
         if blocks.block_bytes() != BLOCK_BYTES {
             return Err(Error::Uncoded);
         }
@@ -1013,53 +1017,53 @@ impl Worker {
     }
 
     /// With what is called once all blocks are changed, or surely will be.
-    fn run_telling(
+    fn run_with_ack(
         &mut self,
-        kernel: &Kernel,
+        kernel: &JobKernel,
         blocks: &Blocks,
-        work: &[Work<'_>],
-        how: How,
+        work: &[BlockWork<'_>],
+        how: AccessMode,
         mut taken: Option<&mut dyn FnMut()>,
-    ) -> Result<&[Outcome]> {
+    ) -> Result<&[BlockOutcome]> {
         let _held = blocks.hold();
-        self.admit(blocks, work, how)?;
+        self.validate(blocks, work, how)?;
         let context = self.copier.stream.context();
         let data = self.copier.data.device_address_in(context)?.0;
-        let identities = self.papers.identities.device_address()?.0;
+        let identities = self.mailbox.identities.device_address()?.0;
         let rows = work.iter().map(|it| it.rows.len()).max().unwrap_or(0);
         let parts = match kernel.threads {
-            Threads::Parts => rows.div_ceil(PART_ROWS).max(1),
-            Threads::Block | Threads::Desk => 1,
+            JobThreads::Parts => rows.div_ceil(PART_ROWS).max(1),
+            JobThreads::Block | JobThreads::Desk => 1,
         };
         for (slot, it) in work.iter().enumerate() {
             let at = slot * IDENTITY_WORDS;
             let identity = match it.identity {
                 None => 0,
                 Some(identity) => {
-                    self.papers.identities[at..at + IDENTITY_WORDS].copy_from_slice(identity);
+                    self.mailbox.identities[at..at + IDENTITY_WORDS].copy_from_slice(identity);
                     identities + 8 * at as u64
                 }
             };
             let place = match it.place {
                 _ if it.rows.is_empty() => 0,
-                Place::Staging(at) => data + at as u64,
-                Place::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
-                Place::Nowhere => 0,
+                RowLocation::Staging(at) => data + at as u64,
+                RowLocation::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
+                RowLocation::Nowhere => 0,
             };
             let sums = match it.place {
-                Place::Block(block, row) if how != How::Reads => {
+                RowLocation::Block(block, row) if how != AccessMode::Reads => {
                     blocks.address(block)? + (RECORD_OFFSET + SUMS_OFFSET + 4 * row) as u64
                 }
                 _ => 0,
             };
-            self.papers.jobs[slot] = Job {
+            self.mailbox.jobs[slot] = BlockJob {
                 block: blocks.address(it.block)?,
                 data: place,
                 identity,
                 sums,
                 first: it.rows.start as u32,
                 rows: it.rows.len() as u32,
-                clears: u32::from(how == How::Clears),
+                clears: u32::from(how == AccessMode::Clears),
                 reserved: 0,
             };
         }
@@ -1068,7 +1072,7 @@ impl Worker {
         }
         let count = work.len() * parts;
         let tells = taken.is_some();
-        self.papers.open(count);
+        self.mailbox.reset(count);
         if let Err(error) = self.launch(kernel, work.len(), parts) {
             // What was launched before one that was refused has to end all the same.
             self.copier.wait()?;
@@ -1076,8 +1080,8 @@ impl Worker {
         }
         self.wait_for(count, &mut taken)?;
         let outcomes = &mut self.outcomes[..work.len()];
-        self.papers.read(parts, outcomes);
-        let are_clean = outcomes.iter().all(Outcome::is_clean);
+        self.mailbox.read(parts, outcomes);
+        let are_clean = outcomes.iter().all(BlockOutcome::is_clean);
         debug_assert!(
             are_clean || !tells || taken.is_some(),
             "who was told of it was told wrong"
@@ -1091,38 +1095,40 @@ impl Worker {
     }
 
     /// Launches a kernel for the jobs of so many slots, each in so many parts.
-    fn launch(&self, kernel: &Kernel, jobs: usize, parts: usize) -> Result<()> {
-        let told = self.papers.jobs.device_address()?;
-        let outcomes = self.papers.outcomes.device_address()?;
+    fn launch(&self, kernel: &JobKernel, jobs: usize, parts: usize) -> Result<()> {
+        let told = self.mailbox.jobs.device_address()?;
+        let outcomes = self.mailbox.outcomes.device_address()?;
         let stream = &self.copier.stream;
-        let at_once = match &kernel.of_one {
-            Some(_) => ORDERS,
+        let at_once = match &kernel.single {
+            Some(_) => INLINE_JOBS_MAX,
             None => jobs,
         };
         for first in (0..jobs).step_by(at_once) {
             let count = at_once.min(jobs - first);
             let all = match kernel.threads {
-                Threads::Desk => count.min(self.kernels.at_once as usize),
-                Threads::Block | Threads::Parts => count,
+                JobThreads::Desk => count.min(self.kernels.at_once as usize),
+                JobThreads::Block | JobThreads::Parts => count,
             };
             let launch = Launch::new((all as u32, parts as u32), THREADS)
                 .shared_bytes(kernel.shared_bytes as u32);
-            let to = DeviceAddr(outcomes.0 + (first * parts * size_of::<Outcome>()) as u64);
+            let to = DeviceAddr(outcomes.0 + (first * parts * size_of::<BlockOutcome>()) as u64);
             // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
             // until they were waited for, and our page-locked memory, which has an outcome for each part.
             unsafe {
-                match (&kernel.of_one, kernel.threads) {
-                    (Some(of_one), _) if count == 1 => {
-                        launch.run(of_one, stream, (ByValue([self.papers.order(first)]), to))
-                    }
+                match (&kernel.single, kernel.threads) {
+                    (Some(single), _) if count == 1 => launch.run(
+                        single,
+                        stream,
+                        (ByValue([self.mailbox.inline_job(first)]), to),
+                    ),
                     (Some(_), _) => {
-                        let mut orders = [Order::zeroed(); ORDERS];
+                        let mut orders = [InlineJob::zeroed(); INLINE_JOBS_MAX];
                         for (slot, order) in orders[..count].iter_mut().enumerate() {
-                            *order = self.papers.order(first + slot);
+                            *order = self.mailbox.inline_job(first + slot);
                         }
                         launch.run(&kernel.function, stream, (ByValue(orders), to))
                     }
-                    (None, Threads::Desk) => {
+                    (None, JobThreads::Desk) => {
                         launch.run(&kernel.function, stream, (told, to, count as u32))
                     }
                     (None, _) => launch.run(&kernel.function, stream, (told, to)),
@@ -1135,18 +1141,18 @@ impl Worker {
     /// Until kernels have answered so often: from then on none touches anything. Where that takes long the driver is asked, who knows
     /// if none ever will. May call `taken` on the way, where that is sure before.
     fn wait_for(&mut self, count: usize, taken: &mut Option<&mut dyn FnMut()>) -> Result<()> {
-        if self.kernels.is_checked {
+        if self.kernels.is_software {
             return self.copier.wait();
         }
         let begin = Instant::now();
         if taken.is_some() {
-            while !self.papers.are_taken(count)
-                && !self.papers.are_answered(count)
-                && begin.elapsed() < LOOKS_ALONE
+            while !self.mailbox.are_committed(count)
+                && !self.mailbox.are_answered(count)
+                && begin.elapsed() < SPIN_DURATION
             {
                 std::hint::spin_loop();
             }
-            if self.papers.are_taken(count)
+            if self.mailbox.are_committed(count)
                 && let Some(taken) = taken.take()
             {
                 // Whatever comes of it, kernels are waited for.
@@ -1156,11 +1162,11 @@ impl Worker {
                 return waited;
             }
         }
-        while !self.papers.are_answered(count) {
+        while !self.mailbox.are_answered(count) {
             let since = begin.elapsed();
-            if since >= LOOKS {
+            if since >= POLL_DURATION {
                 return self.copier.wait();
-            } else if since >= LOOKS_ALONE {
+            } else if since >= SPIN_DURATION {
                 // Others may have something to do on this processor.
                 std::thread::yield_now();
             } else {
@@ -1173,7 +1179,7 @@ impl Worker {
 
 /// What a kernel does with blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum AccessMode {
     Reads,
     /// Some rows of each.
     Changes,

@@ -34,7 +34,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::peer;
 use crate::file::{File, FileLoan, LentRange, to_errno};
-use crate::medium::{Medium, Sharing};
+use crate::medium::{Medium, SharedBlocks};
 use crate::store::Store;
 use crate::tree::Tree;
 
@@ -317,7 +317,7 @@ fn send_final_reply(link: UnixStream, answer: Result<Option<u8>, Errno>) {
 }
 
 /// Sends all of a loan, or as much of it as the borrower receives.
-fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &Sharing) {
+fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &SharedBlocks) {
     let segments = segments(&loan.pieces, sharing.block_bytes);
     let head = LoanHeader {
         magic: MAGIC,

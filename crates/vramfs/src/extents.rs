@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use crate::layout::{PAGE_BYTES, PAGES, ROW_BYTES};
-use crate::space::{BLOCKS_MAX, Run, WHOLE};
+use crate::space::{BLOCKS_MAX, PageRun, WHOLE};
 
 const _: () = assert!(BLOCKS_MAX <= 1 << 24 && PAGES <= 1 << 5 && WHOLE < 1 << 3);
 
 /// An aligned part of a chunk: `1 << order` pages from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ChunkPart {
     pub(crate) first: u32,
     pub(crate) order: u32,
 }
 
-impl Part {
+impl ChunkPart {
     pub(crate) const WHOLE: Self = Self {
         first: 0,
         order: WHOLE,
@@ -66,10 +66,10 @@ impl Part {
 }
 
 /// Parts of a chunk, dense ones, which have all of these pages; in order.
-pub(crate) fn parts(pages: u32) -> impl Iterator<Item = Part> {
+pub(crate) fn parts(pages: u32) -> impl Iterator<Item = ChunkPart> {
     let mut left = pages;
     std::iter::from_fn(move || {
-        let part = (left != 0).then(|| Part::dense(pages, left.trailing_zeros()))?;
+        let part = (left != 0).then(|| ChunkPart::dense(pages, left.trailing_zeros()))?;
         left &= !part.pages();
         Some(part)
     })
@@ -86,15 +86,15 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// `written` has a page, and all that it has are of one aligned part as long as the run.
-    pub(crate) fn new(run: Run, written: u32) -> Self {
+    pub(crate) fn new(run: PageRun, written: u32) -> Self {
         Self {
             run: run.block << 8 | u32::from(run.page) << 3 | u32::from(run.order),
             written,
         }
     }
 
-    pub(crate) fn run(self) -> Run {
-        Run {
+    pub(crate) fn run(self) -> PageRun {
+        PageRun {
             block: self.run >> 8,
             page: (self.run >> 3 & 31) as u8,
             order: (self.run & 7) as u8,
@@ -113,18 +113,18 @@ impl Extent {
         }
     }
 
-    pub(crate) fn part(self) -> Part {
+    pub(crate) fn part(self) -> ChunkPart {
         let order = self.run & 7;
-        Part {
+        ChunkPart {
             first: self.written.trailing_zeros() >> order << order,
             order,
         }
     }
 
     /// A part of it, of which these pages are written.
-    pub(crate) fn within(self, part: Part, written: u32) -> Self {
+    pub(crate) fn within(self, part: ChunkPart, written: u32) -> Self {
         let run = self.run();
-        let run = Run {
+        let run = PageRun {
             page: run.page + (part.first - self.part().first) as u8,
             order: part.order as u8,
             ..run
@@ -142,7 +142,7 @@ impl Extent {
 
 /// A file's extents by chunk.
 #[derive(Debug, Default)]
-pub(crate) enum Table {
+pub(crate) enum ExtentTable {
     #[default]
     Empty,
     /// The only one, of the first chunk.
@@ -159,7 +159,7 @@ fn chunk_of(key: u64) -> u32 {
     (key / PAGES as u64) as u32
 }
 
-impl Table {
+impl ExtentTable {
     /// Those of a chunk, in order.
     pub(crate) fn of(&self, chunk: u32) -> impl Iterator<Item = Extent> + '_ {
         self.within(chunk..=chunk).map(|(_, extent)| extent)
@@ -255,17 +255,17 @@ mod tests {
             assert_eq!(held & pages, pages);
             let mut left = pages;
             while left != 0 {
-                let part = Part::exact(left);
+                let part = ChunkPart::exact(left);
                 assert_eq!(part.pages() & left, part.pages(), "{left:#x}");
                 assert_eq!(part.first, left.trailing_zeros());
                 left &= !part.pages();
             }
         }
-        let one = |first, order| vec![Part { first, order }];
+        let one = |first, order| vec![ChunkPart { first, order }];
         assert_eq!(parts(0x1F).collect::<Vec<_>>(), one(0, 3));
         assert_eq!(parts(0x1FFFF).collect::<Vec<_>>(), one(0, WHOLE));
         assert_eq!(parts(1 << 31 | 1).count(), 2);
-        assert_eq!(Part::exact(u32::MAX), one(0, WHOLE)[0]);
+        assert_eq!(ChunkPart::exact(u32::MAX), one(0, WHOLE)[0]);
     }
 
     #[test]
@@ -273,11 +273,11 @@ mod tests {
         let mut random = fastrand::Rng::new();
         eprintln!("seed {}", random.get_seed());
         for _ in 0..200 {
-            let (mut table, mut model) = (Table::default(), BTreeMap::new());
+            let (mut table, mut model) = (ExtentTable::default(), BTreeMap::new());
             for _ in 0..60 {
                 let (chunk, order) = (random.u32(..3), random.u32(..=2));
                 let first = random.u32(..8) << order;
-                let run = Run {
+                let run = PageRun {
                     block: random.u32(..BLOCKS_MAX),
                     page: (random.u32(..8) << order) as u8,
                     order: order as u8,
@@ -301,6 +301,6 @@ mod tests {
                 assert_eq!(table.next(1), next);
             }
         }
-        assert!(size_of::<Extent>() == 8 && size_of::<Table>() <= 32);
+        assert!(size_of::<Extent>() == 8 && size_of::<ExtentTable>() <= 32);
     }
 }

@@ -31,10 +31,10 @@ use fercuda_cuda::sys::types::CUresult;
 use rustix::io::Errno;
 
 use crate::error::Error;
-use crate::extents::{Extent, Part, Table, parts};
+use crate::extents::{ChunkPart, Extent, ExtentTable, parts};
 use crate::layout::{DATA_BYTES, PAGE_BYTES, PAGES, ROW_BYTES};
-use crate::medium::{Access, Medium};
-use crate::store::{Change, Content, Store, Wanted};
+use crate::medium::{BlockAccess, Medium};
+use crate::store::{Change, Content, Store, WantedRows};
 use lending::LoanState;
 pub(crate) use lending::{FileLoan, LentRange};
 
@@ -55,7 +55,7 @@ fn pages_of(bytes: &Range<usize>) -> u32 {
 /// file, and whether its memory is lent.
 #[derive(Debug, Default)]
 struct FileLayout {
-    table: Table,
+    table: ExtentTable,
     dirty: u64,
     lent: LoanState,
 }
@@ -235,7 +235,7 @@ impl<M: Medium> Store<M> {
         must_verify: bool,
         take: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Errno> {
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let layout = file.lock_for_read()?;
         let table = &layout.table;
@@ -272,7 +272,7 @@ impl<M: Medium> Store<M> {
         for part in wanted.chunks(access.slots()) {
             let staged = match must_verify {
                 true => self.read(access, part),
-                false => self.show(access, part),
+                false => self.read_by_policy(access, part),
             };
             staged.map_err(|error| to_errno(&error))?;
         }
@@ -332,7 +332,7 @@ impl<M: Medium> Store<M> {
         let room = SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
         let len = room.ok_or(Errno::FBIG)?.min(bytes.len() as u64);
         let (bytes, end) = (&bytes[..len as usize], offset + len);
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let mut done = 0;
         let has_ample_space = self.has_ample_space(chunk_ranges(offset..end).count() as u64);
@@ -459,7 +459,7 @@ impl<M: Medium> Store<M> {
                 ack(bytes.len());
             }
         };
-        let written = self.write_telling(access, &changes, &mut accepted);
+        let written = self.write_with_ack(access, &changes, &mut accepted);
         // Counted while other threads still wait for the file's lock.
         if acks_early && ack.is_none() && written.is_err() {
             self.counters().unkept_writes.fetch_add(1, Relaxed);
@@ -528,7 +528,7 @@ impl<M: Medium> Store<M> {
             if at < good {
                 self.commit_step(file, &mut layout.table, step);
             } else if step.fresh.is_some() {
-                self.space().give(step.extent.run());
+                self.space().free(step.extent.run());
             } else {
                 // It may have been written in part.
                 self.commit_step(file, &mut layout.table, step);
@@ -545,7 +545,7 @@ impl<M: Medium> Store<M> {
 
     /// Records a completed step: its extent is part of the file from now on, and replaces the
     /// extents that its fresh run covers.
-    fn commit_step(&self, file: &File, table: &mut Table, step: &WriteStep) {
+    fn commit_step(&self, file: &File, table: &mut ExtentTable, step: &WriteStep) {
         let (chunk, pages) = (step.chunk, step.extent.part().pages());
         if step.fresh.is_some() {
             let is_part = |it: &Extent| it.part().pages() & pages != 0;
@@ -569,14 +569,14 @@ impl<M: Medium> Store<M> {
         if freed != 0 {
             file.pages.fetch_sub(u64::from(freed.count_ones()), Relaxed);
             self.space()
-                .narrow(extent.run(), held >> extent.part().first);
+                .free_unkept(extent.run(), held >> extent.part().first);
         }
     }
 
     /// Frees the fresh runs of steps that were not completed, which nothing refers to.
     fn release_steps(&self, steps: &[WriteStep]) {
         for step in steps.iter().filter(|it| it.fresh.is_some()) {
-            self.space().give(step.extent.run());
+            self.space().free(step.extent.run());
         }
     }
 
@@ -605,7 +605,7 @@ impl<M: Medium> Store<M> {
     fn plan_steps(
         &self,
         access: &mut M::Access,
-        table: &Table,
+        table: &ExtentTable,
         piece: &ChunkRange,
         content: Option<&[u8]>,
         terms: &AllocationPolicy<'_>,
@@ -631,11 +631,11 @@ impl<M: Medium> Store<M> {
         while left != 0 {
             let page = left.trailing_zeros();
             let part = match grows {
-                true => Part::WHOLE,
-                false => Part::dense(all, page),
+                true => ChunkPart::WHOLE,
+                false => ChunkPart::dense(all, page),
             };
             if joins && missing & part.pages() != 0 {
-                let (run, generation) = self.space().take(part.order).ok_or(Errno::NOSPC)?;
+                let (run, generation) = self.space().allocate(part.order).ok_or(Errno::NOSPC)?;
                 let merged = match u32::from(run.order) == part.order {
                     true => self.merge_content(access, part, &there, piece, content),
                     // Other allocations have left only gaps.
@@ -648,17 +648,18 @@ impl<M: Medium> Store<M> {
                     continue;
                 }
                 // Pages that cannot be read stay in place, too.
-                self.space().give(run);
+                self.space().free(run);
                 joins = false;
             }
             let extent = there.iter().find(|it| it.part().pages() >> page & 1 != 0);
             let step = match extent.filter(|_| replaced >> page & 1 == 0) {
                 Some(extent) => WriteStep::new(piece, extent.with(pages), None, None),
                 None => {
-                    let part = Part::exact(left & missing);
-                    let (run, generation) = self.space().take(part.order).ok_or(Errno::NOSPC)?;
+                    let part = ChunkPart::exact(left & missing);
+                    let (run, generation) =
+                        self.space().allocate(part.order).ok_or(Errno::NOSPC)?;
                     let order = u32::from(run.order);
-                    let extent = Extent::new(run, Part { order, ..part }.pages());
+                    let extent = Extent::new(run, ChunkPart { order, ..part }.pages());
                     WriteStep::new(piece, extent, Some(generation), None)
                 }
             };
@@ -673,7 +674,7 @@ impl<M: Medium> Store<M> {
     fn merge_content(
         &self,
         access: &mut M::Access,
-        part: Part,
+        part: ChunkPart,
         there: &[Extent],
         piece: &ChunkRange,
         content: Option<&[u8]>,
@@ -718,7 +719,7 @@ impl<M: Medium> Store<M> {
         if size > SIZE_MAX {
             return Err(Errno::FBIG);
         }
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let mut layout = file.lock_for_write()?;
         if size <= file.size() {
@@ -738,7 +739,7 @@ impl<M: Medium> Store<M> {
     /// # Errors
     /// `IO`, and the bytes before the point of failure are a hole.
     pub fn punch(&self, file: &File, bytes: Range<u64>) -> Result<(), Errno> {
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let mut layout = file.lock_for_write()?;
         let end = bytes.end.min(SIZE_MAX);
@@ -761,7 +762,7 @@ impl<M: Medium> Store<M> {
         keeps_size: bool,
     ) -> Result<(), Errno> {
         self.allocate(file, inode, bytes.clone(), keeps_size)?;
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         // The file's lock is released between parts so that other threads make progress.
         let mut at = bytes.start;
@@ -778,7 +779,7 @@ impl<M: Medium> Store<M> {
     fn zero_existing(
         &self,
         access: &mut M::Access,
-        table: &Table,
+        table: &ExtentTable,
         bytes: Range<u64>,
     ) -> Result<(), Errno> {
         let of_chunk = |(chunk, extent)| zero_change(extent, &within_chunk(chunk, &bytes));
@@ -794,7 +795,7 @@ impl<M: Medium> Store<M> {
         &self,
         access: &mut M::Access,
         file: &File,
-        table: &mut Table,
+        table: &mut ExtentTable,
         bytes: Range<u64>,
     ) -> Result<(), Errno> {
         if bytes.start >= bytes.end {
@@ -850,7 +851,7 @@ impl<M: Medium> Store<M> {
         if bytes.end > SIZE_MAX {
             return Err(Errno::FBIG);
         }
-        self.with_others(|| self.allocate_once(file, inode, &bytes, keeps_size))
+        self.retry_on_device_loss(|| self.allocate_once(file, inode, &bytes, keeps_size))
     }
 
     fn allocate_once(
@@ -860,7 +861,7 @@ impl<M: Medium> Store<M> {
         bytes: &Range<u64>,
         keeps_size: bool,
     ) -> Result<(), Errno> {
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         if bytes.start >= bytes.end {
             return Ok(());
@@ -902,7 +903,7 @@ impl<M: Medium> Store<M> {
                 self.commit_step(file, table, &step);
             } else {
                 // Another thread has written there meanwhile.
-                self.space().give(step.extent.run());
+                self.space().free(step.extent.run());
                 overlapping.push(step);
             }
         }
@@ -955,18 +956,18 @@ impl<M: Medium> Store<M> {
             }
             while left != 0 {
                 let part = match has_ample_space {
-                    true => Part::dense(left, left.trailing_zeros()),
-                    false => Part::exact(left),
+                    true => ChunkPart::dense(left, left.trailing_zeros()),
+                    false => ChunkPart::exact(left),
                 };
-                let (run, generation) = self.space().take(part.order).ok_or(Errno::NOSPC)?;
+                let (run, generation) = self.space().allocate(part.order).ok_or(Errno::NOSPC)?;
                 let order = u32::from(run.order);
                 if order < part.order && has_ample_space {
                     // Other allocations have left only gaps.
-                    self.space().give(run);
+                    self.space().free(run);
                     has_ample_space = false;
                     continue;
                 }
-                let part = Part { order, ..part };
+                let part = ChunkPart { order, ..part };
                 let extent = Extent::new(run, left & part.pages());
                 let step = WriteStep::new(&piece, extent, Some(generation), None);
                 fresh.steps.push(step);
@@ -981,7 +982,7 @@ impl<M: Medium> Store<M> {
         &self,
         access: &mut M::Access,
         file: &File,
-        table: &mut Table,
+        table: &mut ExtentTable,
         inode: u32,
         piece: &ChunkRange,
         has_ample_space: bool,
@@ -1034,7 +1035,7 @@ impl<M: Medium> Store<M> {
             return false;
         }
         for (_, extent) in std::mem::take(&mut *layout).table.within(0..=u32::MAX) {
-            self.space().give(extent.run());
+            self.space().free(extent.run());
         }
         file.pages.store(0, Relaxed);
         file.size.store(0, Relaxed);
@@ -1103,7 +1104,7 @@ fn lost_block(written: &Result<(), (usize, Error)>) -> Option<u32> {
 fn split_exact(extent: Extent, pages: u32) -> Vec<Extent> {
     let mut left = pages;
     let next = || {
-        let part = (left != 0).then(|| Part::exact(left))?;
+        let part = (left != 0).then(|| ChunkPart::exact(left))?;
         left &= !part.pages();
         Some(extent.within(part, pages))
     };
@@ -1159,7 +1160,7 @@ impl WriteStep {
 }
 
 /// Requests these bytes of an extent, as whole rows; extends the last request if they follow it.
-fn push_wanted(all: &mut Vec<Wanted>, extent: Extent, bytes: &Range<usize>, at: usize) {
+fn push_wanted(all: &mut Vec<WantedRows>, extent: Extent, bytes: &Range<usize>, at: usize) {
     let (block, rows) = (extent.run().block, extent.rows(bytes));
     if let Some(last) = all.last_mut()
         && (last.block, last.rows.end) == (block, rows.start)
@@ -1168,7 +1169,7 @@ fn push_wanted(all: &mut Vec<Wanted>, extent: Extent, bytes: &Range<usize>, at: 
         last.rows.end = rows.end;
         return;
     }
-    all.push(Wanted { block, rows, at });
+    all.push(WantedRows { block, rows, at });
 }
 
 /// A change that zeroes these bytes of the chunk, if the extent overlaps them.

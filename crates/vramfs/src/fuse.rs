@@ -33,7 +33,7 @@ use crate::control::ControlRequest;
 use crate::error::Error;
 use crate::export::{Exports, FileLender};
 use crate::file::{File, Seek, to_errno};
-use crate::layout::{DATA_BYTES, ORDERS, PAGE_BYTES};
+use crate::layout::{DATA_BYTES, INLINE_JOBS_MAX, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
 use crate::store::Store;
@@ -46,7 +46,7 @@ use crate::tree::{
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
 /// Blocks that a request's bytes can overlap; they need not start at a block's start.
 pub(crate) const SLOTS: usize = REQUEST_BYTES as usize / DATA_BYTES + 1;
-const _: () = assert!(SLOTS == ORDERS);
+const _: () = assert!(SLOTS == INLINE_JOBS_MAX);
 /// How long the kernel may cache names and attributes.
 const CACHE_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Bytes that one request copies at most: the caller repeats the call for more, and can be

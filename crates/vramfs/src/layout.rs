@@ -42,7 +42,7 @@ pub const IDENTITY_WORDS: usize = 2 + PAGES;
 pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
 
 /// Jobs that one launch can bring with it: a request's blocks.
-pub(crate) const ORDERS: usize = 9;
+pub(crate) const INLINE_JOBS_MAX: usize = 9;
 
 /// What kernels that look at many blocks keep before the numbers of those that they name: how many those are, and how many are taken.
 pub(crate) const SWEEP_WORDS: usize = 2;
@@ -89,7 +89,7 @@ pub const fn factor(number: u64, generation: u64, lane: usize) -> u8 {
 /// Where the byte `bit` of which belongs to the word `word` lies in a row, and which bit of it:
 /// words of the code are bits of words of 32 bits. Eight words of 32 bits, four here and
 /// four half a row on, are the bits of the symbols of 32 words of the code.
-pub const fn place(word: usize, bit: usize) -> (usize, u32) {
+pub const fn bit_position(word: usize, bit: usize) -> (usize, u32) {
     let (lane, at) = (word / 32, word % 32);
     let plane = 16 * lane + 4 * (bit % 4) + ROW_BYTES / 2 * (bit / 4);
     (plane + at / 8, (at % 8) as u32)
@@ -104,7 +104,7 @@ mod tests {
         let mut met = [0u8; ROW_BYTES];
         for word in 0..WORDS {
             for bit in 0..8 {
-                let (byte, at) = place(word, bit);
+                let (byte, at) = bit_position(word, bit);
                 met[byte] |= 1 << at;
             }
         }

@@ -33,7 +33,7 @@ mod tools;
 pub mod tree;
 
 /// What `space` and `fuse/workers` are made of; another's where they run in every order (`tests/orders.rs`).
-mod words {
+mod sync {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
     pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use std::thread::{Thread, current, park, yield_now};
@@ -41,5 +41,7 @@ mod words {
 
 pub use blocks::{Blocks, Shared};
 pub use crc::crc32c;
-pub use engine::{Copier, Identity, Kernels, Mover, Outcome, Place, Target, Work, Worker};
+pub use engine::{
+    BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, RowLocation, Worker,
+};
 pub use error::{Error, Result};

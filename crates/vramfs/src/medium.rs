@@ -3,23 +3,23 @@
 //! On a device: with the code's kernels, or plain copies where there is none (`--ecc=off`). For
 //! tests of what lies above there is a medium in host memory that fails when it is told to.
 //!
-//! Invariant: what [`Access::read`] calls clean is what was written last, with a code; else it is what the memory has.
+//! Invariant: what [`BlockAccess::read`] calls clean is what was written last, with a code; else it is what the memory has.
 //! Elsewhere: kernels and copies (`engine`), who may touch a block (`store`).
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::blocks::{Blocks, Shared};
-use crate::engine::{Copier, Kernels, Mover, Outcome, Work, Worker};
+use crate::engine::{BlockOutcome, BlockWork, Copier, Kernels, Mover, Worker};
 use fercuda_cuda::{PinnedBuffer, Stream};
 
 use crate::error::{Error, Result};
-use crate::layout::{DATA_BYTES, ORDERS};
+use crate::layout::{DATA_BYTES, INLINE_JOBS_MAX};
 
 /// Memory for blocks.
 pub trait Medium: Send + Sync {
     /// What one thread at a time uses it by.
-    type Access: Access;
+    type Access: BlockAccess;
 
     /// A way to it.
     ///
@@ -52,19 +52,19 @@ pub trait Medium: Send + Sync {
     ///
     /// # Errors
     /// The memory's.
-    fn share(&self, _blocks: &[u32]) -> Result<Option<Sharing>> {
+    fn share(&self, _blocks: &[u32]) -> Result<Option<SharedBlocks>> {
         Ok(None)
     }
 
-    /// Whether rows of one block can be taken for another ([`Place::Block`]); else they go by the staging.
+    /// Whether rows of one block can be taken for another ([`RowLocation::Block`]); else they go by the staging.
     ///
-    /// [`Place::Block`]: crate::Place::Block
-    fn reaches(&self, _from: usize, _to: usize) -> bool {
+    /// [`RowLocation::Block`]: crate::Place::Block
+    fn can_copy_rows(&self, _from: usize, _to: usize) -> bool {
         true
     }
 
     /// How many of several devices have failed.
-    fn losses(&self) -> u32 {
+    fn failed_devices(&self) -> u32 {
         0
     }
 
@@ -72,7 +72,7 @@ pub trait Medium: Send + Sync {
     fn note_lost(&self, _block: usize) {}
 
     /// Whether a block went with a device that has failed, for ever.
-    fn is_gone(&self, _block: usize) -> bool {
+    fn is_lost(&self, _block: usize) -> bool {
         false
     }
 
@@ -84,7 +84,7 @@ pub trait Medium: Send + Sync {
 
 /// Memory of blocks, as another process maps it.
 #[derive(Debug)]
-pub struct Sharing {
+pub struct SharedBlocks {
     /// Which device's it is, by its UUID.
     pub device: [u8; 16],
     /// Bytes from one block's first to the next one's.
@@ -96,25 +96,25 @@ pub struct Sharing {
 /// One of several that are used as one ([`Array`]).
 ///
 /// [`Array`]: crate::array::Array
-pub trait Member: Medium<Access: Lend> {
+pub trait ArrayMember: Medium<Access: LendStaging> {
     /// A way to it that has no staging of its own.
     ///
     /// # Errors
     /// As [`Medium::access`].
-    fn bare(&self) -> Result<Self::Access>;
+    fn access_unstaged(&self) -> Result<Self::Access>;
 
-    /// As [`Member::bare`], for what can wait.
+    /// As [`ArrayMember::access_unstaged`], for what can wait.
     ///
     /// # Errors
     /// As [`Medium::access`].
-    fn bare_background(&self) -> Result<Self::Access>;
+    fn background_unstaged(&self) -> Result<Self::Access>;
 
     /// Whether it is lost, by what it said last and by what it says to be asked; else it has but refused something.
     fn has_failed(&self, error: &Error) -> bool;
 }
 
 /// Ways that use one staging in turn.
-pub trait Lend: Access {
+pub trait LendStaging: BlockAccess {
     /// Exchanges the staging for another's.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ pub trait Lend: Access {
 }
 
 /// One thread's way to the memory, with staging for rows that come and go.
-pub trait Access: Send {
+pub trait BlockAccess: Send {
     /// How many blocks a call takes at once.
     fn slots(&self) -> usize;
 
@@ -143,14 +143,14 @@ pub trait Access: Send {
     ///
     /// # Errors
     /// The memory's.
-    fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+    fn read(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// As [`Access::read`], for who only shows them to somebody: they may not have been looked at, if that was asked for
+    /// As [`BlockAccess::read`], for who only shows them to somebody: they may not have been looked at, if that was asked for
     /// ([`Verify::Scrub`]). Nothing may be made of them that says that they are right.
     ///
     /// # Errors
     /// The memory's.
-    fn show(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn read_by_policy(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         self.read(work)
     }
 
@@ -158,23 +158,27 @@ pub trait Access: Send {
     ///
     /// # Errors
     /// The memory's.
-    fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+    fn check(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
     /// Rows become those at their places. A block in which something is wrong is left; rows of another are taken only if
     /// they are what was last written there.
     ///
     /// # Errors
     /// The memory's.
-    fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// As [`Access::update`], and calls `taken` if all blocks take their rows, as soon as that is sure: only the memory's end keeps them from
+    /// As [`BlockAccess::update`], and calls `taken` if all blocks take their rows, as soon as that is sure: only the memory's end keeps them from
     /// it, and it may be before they have them.
     ///
     /// # Errors
-    /// As [`Access::update`]; behind `taken`, those of memory that has failed.
-    fn update_telling(&mut self, work: &[Work<'_>], taken: &mut dyn FnMut()) -> Result<&[Outcome]> {
+    /// As [`BlockAccess::update`]; behind `taken`, those of memory that has failed.
+    fn update_with_ack(
+        &mut self,
+        work: &[BlockWork<'_>],
+        taken: &mut dyn FnMut(),
+    ) -> Result<&[BlockOutcome]> {
         let outcomes = self.update(work)?;
-        if outcomes.iter().all(Outcome::is_clean) {
+        if outcomes.iter().all(BlockOutcome::is_clean) {
             taken();
         }
         Ok(outcomes)
@@ -184,19 +188,19 @@ pub trait Access: Send {
     ///
     /// # Errors
     /// The memory's.
-    fn format(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+    fn format(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
     /// Looks at whole blocks.
     ///
     /// # Errors
     /// The memory's.
-    fn verify(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+    fn verify(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
     /// Corrects what is wrong.
     ///
     /// # Errors
     /// The memory's.
-    fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+    fn correct(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
     /// Which of these blocks, which nobody changes meanwhile, may not be right: all that are not, and perhaps others.
     ///
@@ -209,13 +213,13 @@ pub trait Access: Send {
     ///
     /// # Errors
     /// The memory's.
-    fn refresh(&mut self, work: &[Work<'_>]) -> Result<()>;
+    fn refresh(&mut self, work: &[BlockWork<'_>]) -> Result<()>;
 
     /// Makes something wrong: bits of a block that the mask has, from a byte on, become what they were not.
     ///
     /// # Errors
     /// The memory's.
-    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()>;
+    fn flip_bits(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()>;
 
     /// Whether it is of no use any more, where another may be.
     fn is_spent(&self) -> bool;
@@ -232,7 +236,7 @@ pub enum Verify {
 
 /// Blocks of a device.
 #[derive(Clone, Debug)]
-pub struct Device {
+pub struct DeviceMedium {
     blocks: Arc<Blocks>,
     /// None without a code.
     kernels: Option<Kernels>,
@@ -251,7 +255,7 @@ struct Stagings {
     idle: Mutex<Vec<PinnedBuffer<u8>>>,
 }
 
-impl Device {
+impl DeviceMedium {
     /// Blocks, and the kernels if they have the code, or what moves their rows. Each access has so many slots, but no more than
     /// one launch has room for: a call that is refused has changed nothing then.
     pub fn new(
@@ -266,7 +270,7 @@ impl Device {
             kernels,
             mover,
             verify,
-            slots: slots.min(ORDERS),
+            slots: slots.min(INLINE_JOBS_MAX),
             stagings: Arc::new(Stagings {
                 count: AtomicUsize::new(1),
                 idle: Mutex::default(),
@@ -318,14 +322,14 @@ impl Device {
     }
 }
 
-impl Device {
+impl DeviceMedium {
     /// A stream for what can wait: the driver has few priorities, and takes the lowest for this.
     fn patient(&self) -> Result<Stream> {
         Ok(Stream::with_priority(self.blocks.context(), i32::MAX)?)
     }
 }
 
-impl Medium for Device {
+impl Medium for DeviceMedium {
     type Access = DeviceAccess;
 
     fn access(&self) -> Result<DeviceAccess> {
@@ -375,11 +379,11 @@ impl Medium for Device {
         self.blocks.shrink(blocks);
     }
 
-    fn share(&self, blocks: &[u32]) -> Result<Option<Sharing>> {
+    fn share(&self, blocks: &[u32]) -> Result<Option<SharedBlocks>> {
         let Some(parts) = self.blocks.share(blocks)? else {
             return Ok(None);
         };
-        Ok(Some(Sharing {
+        Ok(Some(SharedBlocks {
             device: self.blocks.context().device().uuid()?,
             block_bytes: self.blocks.block_bytes() as u64,
             parts,
@@ -387,14 +391,14 @@ impl Medium for Device {
     }
 }
 
-impl Member for Device {
-    fn bare(&self) -> Result<DeviceAccess> {
+impl ArrayMember for DeviceMedium {
+    fn access_unstaged(&self) -> Result<DeviceAccess> {
         let stream = Stream::new(self.blocks.context())?;
-        self.by(Copier::bare(self.slots, stream, self.mover.as_ref())?)
+        self.by(Copier::unstaged(self.slots, stream, self.mover.as_ref())?)
     }
 
-    fn bare_background(&self) -> Result<DeviceAccess> {
-        self.by(Copier::bare(1, self.patient()?, self.mover.as_ref())?)
+    fn background_unstaged(&self) -> Result<DeviceAccess> {
+        self.by(Copier::unstaged(1, self.patient()?, self.mover.as_ref())?)
             .map(DeviceAccess::patient)
     }
 
@@ -413,7 +417,7 @@ impl Member for Device {
     }
 }
 
-impl Lend for DeviceAccess {
+impl LendStaging for DeviceAccess {
     fn exchange(&mut self, other: &mut Self) -> Result<()> {
         self.copier_mut().exchange(other.copier_mut())
     }
@@ -435,14 +439,14 @@ pub struct DeviceAccess {
     blocks: Arc<Blocks>,
     by: By,
     verify: Verify,
-    clean: Vec<Outcome>,
+    clean: Vec<BlockOutcome>,
 }
 
 impl DeviceAccess {
     /// For what can wait.
     fn patient(mut self) -> Self {
         if let By::Kernels(worker) = &mut self.by {
-            worker.leave_room();
+            worker.use_half_of_device();
         }
         self
     }
@@ -456,14 +460,14 @@ impl DeviceAccess {
 }
 
 /// As many outcomes of what has nothing that could be wrong.
-fn clean(all: &mut Vec<Outcome>, count: usize) -> &[Outcome] {
+fn clean(all: &mut Vec<BlockOutcome>, count: usize) -> &[BlockOutcome] {
     if all.len() < count {
-        all.resize(count, Outcome::CLEAN);
+        all.resize(count, BlockOutcome::CLEAN);
     }
     &all[..count]
 }
 
-impl Access for DeviceAccess {
+impl BlockAccess for DeviceAccess {
     fn slots(&self) -> usize {
         self.data().len() / DATA_BYTES
     }
@@ -482,7 +486,7 @@ impl Access for DeviceAccess {
         }
     }
 
-    fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn read(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match &mut self.by {
             By::Kernels(worker) => worker.read(&self.blocks, work),
             By::Copies(copier) => {
@@ -492,7 +496,7 @@ impl Access for DeviceAccess {
         }
     }
 
-    fn show(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn read_by_policy(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         // To look at several costs a launch, which takes less than copies of as many.
         let looks = self.verify == Verify::Read || work.len() > 1;
         if looks {
@@ -505,14 +509,14 @@ impl Access for DeviceAccess {
         Ok(clean(&mut self.clean, work.len()))
     }
 
-    fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn check(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match &mut self.by {
             By::Kernels(worker) => worker.check(&self.blocks, work),
             By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
         }
     }
 
-    fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match &mut self.by {
             By::Kernels(worker) => worker.update(&self.blocks, work),
             By::Copies(copier) => {
@@ -522,9 +526,13 @@ impl Access for DeviceAccess {
         }
     }
 
-    fn update_telling(&mut self, work: &[Work<'_>], taken: &mut dyn FnMut()) -> Result<&[Outcome]> {
+    fn update_with_ack(
+        &mut self,
+        work: &[BlockWork<'_>],
+        taken: &mut dyn FnMut(),
+    ) -> Result<&[BlockOutcome]> {
         match &mut self.by {
-            By::Kernels(worker) => worker.update_telling(&self.blocks, work, taken),
+            By::Kernels(worker) => worker.update_with_ack(&self.blocks, work, taken),
             By::Copies(copier) => {
                 copier.put(&self.blocks, work)?;
                 taken();
@@ -533,7 +541,7 @@ impl Access for DeviceAccess {
         }
     }
 
-    fn format(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn format(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match &mut self.by {
             By::Kernels(worker) => worker.encode_anew(&self.blocks, work),
             By::Copies(copier) => {
@@ -543,14 +551,14 @@ impl Access for DeviceAccess {
         }
     }
 
-    fn verify(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn verify(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match &mut self.by {
             By::Kernels(worker) => worker.verify(&self.blocks, work),
             By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
         }
     }
 
-    fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    fn correct(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         match &mut self.by {
             By::Kernels(worker) => worker.correct(&self.blocks, work),
             By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
@@ -564,7 +572,7 @@ impl Access for DeviceAccess {
         }
     }
 
-    fn refresh(&mut self, work: &[Work<'_>]) -> Result<()> {
+    fn refresh(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
         let By::Kernels(worker) = &mut self.by else {
             return Ok(());
         };
@@ -576,15 +584,15 @@ impl Access for DeviceAccess {
             // What was changed and is not coded anew would be taken for errors.
             Err(_) => blocks,
         };
-        let is_left = |it: &&Work<'_>| left.contains(&(it.block as u32));
-        let left: Vec<Work<'_>> = work.iter().filter(is_left).cloned().collect();
+        let is_left = |it: &&BlockWork<'_>| left.contains(&(it.block as u32));
+        let left: Vec<BlockWork<'_>> = work.iter().filter(is_left).cloned().collect();
         for some in left.chunks(worker.slots()) {
             worker.encode(&self.blocks, some)?;
         }
         Ok(())
     }
 
-    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
+    fn flip_bits(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
         let offset = block * self.blocks.block_bytes() + at;
         let mut bytes = vec![0; mask.len()];
         let blocks = self.blocks.clone();

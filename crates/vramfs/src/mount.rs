@@ -28,10 +28,12 @@ use crate::export::Exports;
 pub use crate::fuse::PageCache;
 use crate::fuse::{InitHandshake, RequestHandler, SLOTS, now, serve};
 use crate::layout::{BLOCK_BYTES, DATA_BYTES};
-use crate::medium::{Device, Medium, Verify};
+use crate::medium::{DeviceMedium, Medium, Verify};
 use crate::meter::Meter;
-use crate::place::{Detached, Free, HINT_PERMISSION, SOURCE, id, is_root, refused};
-pub use crate::place::{Forbidden, Mounted, Place, all, figures, is_anywhere, mounted, unmount};
+use crate::place::{DetachedMount, EmptyDirectory, HINT_PERMISSION, SOURCE, id, is_root, refused};
+pub use crate::place::{
+    MountLocation, MountRestrictions, Mounted, all, figures, is_anywhere, mounted, unmount,
+};
 use crate::space::BLOCKS_MAX;
 use crate::store::Store;
 use crate::tree::{Credentials, Tree};
@@ -71,7 +73,7 @@ pub fn store(
     context: &Context,
     shape: &StoreGeometry,
     load: KernelLoader<'_>,
-) -> Result<Store<Device>> {
+) -> Result<Store<DeviceMedium>> {
     let max_blocks = room(context, shape, shape.blocks())?;
     let count = shape.count()?;
     let max_blocks = max_blocks.clamp(count, BLOCKS_MAX);
@@ -93,7 +95,7 @@ pub fn array(
     spread: ArrayLayout,
     shape: &StoreGeometry,
     load: KernelLoader<'_>,
-) -> Result<Store<Array<Device>>> {
+) -> Result<Store<Array<DeviceMedium>>> {
     let all = contexts.len();
     let mut max_blocks = u32::MAX;
     for (at, context) in contexts.iter().enumerate() {
@@ -164,13 +166,13 @@ fn device(
     load: KernelLoader<'_>,
     count: usize,
     max_blocks: usize,
-) -> Result<Device> {
+) -> Result<DeviceMedium> {
     let kernels = shape.has_code.then(|| load(context)).transpose()?;
     let blocks = Blocks::new(context, count, max_blocks, shape.has_code)?;
     // The software device copies synchronously, and would interpret a kernel step by step.
     let is_quicker = !shape.has_code && !context.device().is_software()?;
     let mover = is_quicker.then(|| Mover::load(context)).transpose()?;
-    let device = Device::new(Arc::new(blocks), kernels, mover, shape.verify, SLOTS);
+    let device = DeviceMedium::new(Arc::new(blocks), kernels, mover, shape.verify, SLOTS);
     Ok(device.expecting(shape.threads))
 }
 
@@ -194,7 +196,7 @@ pub struct MountOptions {
     /// How fast blocks are scrubbed.
     pub scrub: Scrub,
     /// Mount restrictions for all users. Without root they include at least nosuid and nodev.
-    pub forbidden: Forbidden,
+    pub forbidden: MountRestrictions,
     /// The first lines of [`figures`].
     pub facts: String,
 }
@@ -213,7 +215,7 @@ pub enum Scrub {
 /// A mounted filesystem.
 #[derive(Debug)]
 pub struct Mount {
-    place: Place,
+    place: MountLocation,
     threads: Vec<JoinHandle<std::io::Result<()>>>,
     scrubber: Option<Scrubber>,
     exports: Arc<Exports>,
@@ -229,7 +231,7 @@ impl Mount {
         at: &Path,
         options: &MountOptions,
     ) -> Result<Self> {
-        let free = Free::new(at)?;
+        let free = EmptyDirectory::new(at)?;
         let at = free.at.clone();
         let owner = Credentials {
             user: options.user,
@@ -273,7 +275,7 @@ impl Mount {
             refused(&at, format!("{error}{hint}"))
         };
         let (session, place) = if is_root() {
-            let made = Detached::new(options.allow_other, options.forbidden);
+            let made = DetachedMount::new(options.allow_other, options.forbidden);
             let (mount, connection) = made.map_err(|error| failed(error.into()))?;
             let acl = config.acl;
             let session =
@@ -293,7 +295,7 @@ impl Mount {
             // If the mount cannot be identified, the session is dropped, which unmounts it.
             let id = id(&at)?;
             let at = at.clone();
-            (session, Place { at, id })
+            (session, MountLocation { at, id })
         };
         // Unmounts on any error from here on.
         let mut mount = Self {
@@ -326,7 +328,7 @@ impl Mount {
     }
 
     /// A handle that unmounts this mount, and no other.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> MountLocation {
         self.place.clone()
     }
 
@@ -480,7 +482,7 @@ mod tests {
             cache: PageCache::None,
             threads: 2,
             scrub: Scrub::Off,
-            forbidden: Forbidden::default(),
+            forbidden: MountRestrictions::default(),
             facts: String::new(),
         };
         let mount = Mount::new(store, dir.path(), &options).unwrap();

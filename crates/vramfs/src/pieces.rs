@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 
 /// `EACH` values in one piece.
 #[derive(Debug)]
-pub(crate) struct Pieces<T, const EACH: u32> {
+pub(crate) struct LazyTable<T, const EACH: u32> {
     pieces: Box<[OnceLock<Box<[T]>>]>,
     count: u32,
 }
 
-impl<T, const EACH: u32> Pieces<T, EACH> {
+impl<T, const EACH: u32> LazyTable<T, EACH> {
     /// Room for so many, none of which is there yet.
     pub(crate) fn new(count: u32) -> Self {
         let pieces = count.div_ceil(EACH);

@@ -36,23 +36,23 @@ const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 /// A mount among all that are or were at a path: its number, which no other has from Linux 6.8 on, and its device's, which
 /// no other has while somebody uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Id {
+pub(crate) struct MountId {
     mount: u64,
     device: (u32, u32),
 }
 
 /// What is on top at a path. Whatever is mounted there is not asked, so that it may be one that answers no more.
-pub(crate) fn id(at: &Path) -> Result<Id> {
+pub(crate) fn id(at: &Path) -> Result<MountId> {
     let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     id_of(CWD, at, how).map_err(|error| refused(at, error))
 }
 
-fn id_of(from: impl AsFd, name: &Path, how: AtFlags) -> rustix::io::Result<Id> {
+fn id_of(from: impl AsFd, name: &Path, how: AtFlags) -> rustix::io::Result<MountId> {
     // STATX_MNT_ID_UNIQUE; an older kernel passes it over.
     let unique = StatxFlags::from_bits_retain(0x4000);
     let how = how | AtFlags::STATX_DONT_SYNC;
     let known = statx(from, name, how, StatxFlags::MNT_ID | unique)?;
-    Ok(Id {
+    Ok(MountId {
         mount: known.stx_mnt_id,
         device: (known.stx_dev_major, known.stx_dev_minor),
     })
@@ -60,12 +60,12 @@ fn id_of(from: impl AsFd, name: &Path, how: AtFlags) -> rustix::io::Result<Id> {
 
 /// Where a mount is, and which of those that were there it is.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct MountLocation {
     pub(crate) at: PathBuf,
-    pub(crate) id: Id,
+    pub(crate) id: MountId,
 }
 
-impl Place {
+impl MountLocation {
     pub(crate) fn is_there(&self) -> Result<bool> {
         Ok(id(&self.at)? == self.id)
     }
@@ -141,13 +141,13 @@ fn helped(at: &Path, lazily: bool) -> Result<()> {
 
 /// A directory without anything in it or over it.
 #[derive(Debug)]
-pub(crate) struct Free {
+pub(crate) struct EmptyDirectory {
     /// Without symbolic links.
     pub(crate) at: PathBuf,
     directory: OwnedFd,
 }
 
-impl Free {
+impl EmptyDirectory {
     /// Of what is at a path.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Free {
 
 /// What whoever uses a mount may not do there, whatever modes say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forbidden {
+pub struct MountRestrictions {
     /// Bits that set the user or the group of who runs a program are passed over.
     pub suid: bool,
     /// Devices cannot be opened.
@@ -208,19 +208,19 @@ pub struct Forbidden {
 
 /// A filesystem that is mounted nowhere yet, and asks already.
 #[derive(Debug)]
-pub(crate) struct Detached {
+pub(crate) struct DetachedMount {
     context: OwnedFd,
     flags: MountAttrFlags,
 }
 
-impl Detached {
+impl DetachedMount {
     /// One whose requests come by the descriptor that is returned with it. Root alone may.
     ///
     /// # Errors
     /// The kernel's.
     pub(crate) fn new(
         allow_other: bool,
-        forbidden: Forbidden,
+        forbidden: MountRestrictions,
     ) -> rustix::io::Result<(Self, OwnedFd)> {
         let how = OFlags::RDWR | OFlags::CLOEXEC;
         let requests = rustix::fs::open(FUSE, how, Mode::empty())?;
@@ -258,13 +258,13 @@ impl Detached {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn attach(&self, free: Free) -> rustix::io::Result<Place> {
+    pub(crate) fn attach(&self, free: EmptyDirectory) -> rustix::io::Result<MountLocation> {
         let mount = fsmount(&self.context, FsMountFlags::FSMOUNT_CLOEXEC, self.flags)?;
         let id = id_of(&mount, Path::new(""), AtFlags::EMPTY_PATH)?;
         let both =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(&mount, "", &free.directory, "", both)?;
-        Ok(Place { at: free.at, id })
+        Ok(MountLocation { at: free.at, id })
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn header() -> String {
             crc::crc32c(&[0; layout::ROW_BYTES]) as usize,
         ),
         ("MODULUS", usize::from(gf::MODULUS)),
-        ("ORDERS", layout::ORDERS),
+        ("INLINE_JOBS_MAX", layout::INLINE_JOBS_MAX),
         ("SWEEP_WORDS", layout::SWEEP_WORDS),
         ("SHARED_BYTES", layout::SHARED_BYTES),
         ("SHARED_WITH_TABLES_BYTES", layout::SHARED_WITH_TABLES_BYTES),

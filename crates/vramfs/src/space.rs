@@ -1,67 +1,68 @@
-//! Which blocks and pages of the store are somebody's. Lock-free.
+//! Lock-free allocator of a store's blocks, and of aligned power-of-two runs of their pages.
 //!
-//! A block is free, whole (one owner has all of it), or cut into runs of 1, 2, 4, 8 or 16 pages,
-//! each at a multiple of its length, for what is small. Free blocks are on a stack; cut ones with
-//! room on one of five, by the longest run that they had when they were put there. Who asks for a run gets a
-//! shorter one where none that long is at hand, so nobody looks through all blocks unless there is nothing.
+//! A block is free, whole (one owner has all of it), or split into runs of 1, 2, 4, 8 or 16 pages,
+//! each aligned to its length, for small extents. Free blocks are on a stack; split ones with room
+//! on one of five, by the longest free run that they had when they were pushed. An allocation gets
+//! a shorter run where none that long is at hand, so all blocks are searched only if the stacks
+//! have nothing.
 //!
-//! What changes of a block is in one atomic word: which pages are used, whether it is off
-//! the stack of free ones, whether it is on a stack of cut ones, whether it is to go, or nothing can be written into it. So whoever changes it
-//! knows all of it; whoever sees the last page given back puts it on the stack, alone. Who takes a
-//! block from the stack of free ones gives it its next generation; runs of a cut block have the same one,
-//! and are told apart by their owners.
+//! A block's state is one atomic word: which pages are used, whether the block is off the stack of
+//! free ones, on a stack of split ones, retired, quarantined or lost. So each transition sees all of
+//! it: only the thread that frees the last page pushes the block. A thread that pops a block from
+//! the stack of free ones starts its next generation; runs of a split block have the same
+//! generation, and are distinguished by their owners.
 //!
-//! Between two places a block is in somebody's hand for a moment. Who finds nothing says so only if
-//! nothing was in any hand while he looked, and looks again otherwise.
+//! Between two stacks a block is in transit for a moment. An allocation fails only if no block was
+//! in transit during its search; otherwise it searches again.
 //!
 //! Invariant: a page is used by one owner or none; no block has a generation twice.
-//! Elsewhere: the memory (`engine`). The words are the standard library's, but where `tests/orders.rs` runs this in every order that
-//! they allow.
+//! Elsewhere: the memory (`engine`). The primitives are the standard library's, except in
+//! `tests/orders.rs`, which runs this module in every interleaving that its atomics allow.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use crate::layout::PAGES;
-use crate::pieces::Pieces;
-use crate::words::{AtomicU32, AtomicU64, yield_now};
+use crate::pieces::LazyTable;
+use crate::sync::{AtomicU32, AtomicU64, yield_now};
 
 /// The order of a run that is a whole block.
 pub const WHOLE: u32 = PAGES.trailing_zeros();
 
 const USED: u64 = u32::MAX as u64;
-/// It is not on the stack of free blocks.
+/// The block is not on the stack of free blocks.
 const OUT: u64 = 1 << 32;
-/// It is on a stack of cut ones.
+/// The block is on a stack of split ones.
 const LISTED: u64 = 1 << 33;
-/// It is not given out any more.
+/// The block is not allocated from, until it is added again.
 const RETIRED: u64 = 1 << 34;
-/// Nor this one, until all of it was given back.
-const SHUNNED: u64 = 1 << 35;
-/// Nor this one, for ever, which is retired too: its memory is lost.
-const GONE: u64 = 1 << 36;
+/// The block is not allocated from until all of it is free.
+const QUARANTINED: u64 = 1 << 35;
+/// The block's memory is lost for good; it is retired too.
+const LOST: u64 = 1 << 36;
 
-/// Blocks of lower lists that are looked at again before a free one is cut.
-const LOOKED_AT: usize = 8;
+/// Blocks of the stacks for shorter runs that are probed before a free block is split.
+const PROBES_MAX: usize = 8;
 
-/// Nothing, where a block would be named.
+/// End of a stack, in place of a block's number.
 const NONE: u32 = u32::MAX;
 
-/// There are no more blocks than that: 2 TiB. Whoever keeps many runs packs them.
+/// The most blocks: 2 TiB of data. The number fits 24 bits, into which tables of runs pack it.
 pub const BLOCKS_MAX: u32 = 1 << 24;
 
-/// Pages side by side in one block, `1 << order` of them, from a multiple of that on.
+/// Adjacent pages of one block: `1 << order` of them, aligned to their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Run {
+pub struct PageRun {
     /// The block.
     pub block: u32,
     /// The first page in it.
     pub page: u8,
-    /// See the structure.
+    /// Binary logarithm of the number of pages.
     pub order: u8,
 }
 
-impl Run {
-    /// How many pages.
+impl PageRun {
+    /// Returns the number of pages.
     pub fn pages(self) -> u32 {
         1 << self.order
     }
@@ -71,12 +72,12 @@ impl Run {
     }
 }
 
-/// Pages of a block that are somebody's or can be.
-fn counted(state: u64) -> u64 {
-    match state & (RETIRED | SHUNNED | GONE) {
+/// Pages that a block in this state adds to the capacity: those in use or allocatable.
+fn capacity_of(state: u64) -> u64 {
+    match state & (RETIRED | QUARANTINED | LOST) {
         0 => PAGES as u64,
         RETIRED => 0,
-        both if both == RETIRED | SHUNNED => 0,
+        both if both == RETIRED | QUARANTINED => 0,
         _ => u64::from((state & USED).count_ones()),
     }
 }
@@ -85,14 +86,13 @@ fn run_mask(order: u32) -> u64 {
     (1 << (1 << order)) - 1
 }
 
-/// A stack of blocks, linked by number. Its head has a count beside the number, so that a
-/// head that has come back is not taken for the one that was.
+/// Treiber stack of blocks, linked by number. Its head has a count beside the number, against ABA.
 #[derive(Debug)]
-struct Stack {
+struct BlockStack {
     head: AtomicU64,
 }
 
-impl Stack {
+impl BlockStack {
     fn new() -> Self {
         Self {
             head: AtomicU64::new(NONE as u64),
@@ -118,7 +118,7 @@ impl Stack {
             if block == NONE {
                 return None;
             }
-            // What is read here is the next only if the head is still the same.
+            // Valid only if the head is unchanged, which the exchange below checks.
             let next = link(block).load(Relaxed);
             let now = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
             match self.head.compare_exchange_weak(head, now, AcqRel, Acquire) {
@@ -129,93 +129,93 @@ impl Stack {
     }
 }
 
-/// A block.
+/// Allocation state of one block.
 #[derive(Debug)]
-struct Block {
+struct BlockEntry {
     state: AtomicU64,
     generation: AtomicU64,
-    /// The next on the stack of free ones.
+    /// The next on the stack of free blocks.
     free_link: AtomicU32,
-    /// The next on one of cut ones.
-    cut_link: AtomicU32,
+    /// The next on a stack of split blocks.
+    split_link: AtomicU32,
 }
 
-/// See the module.
+/// Lock-free allocator of blocks and of runs of their pages.
 #[derive(Debug)]
-pub struct Space {
-    /// A device could have a million, and seldom has.
-    blocks: Pieces<Block, 1024>,
-    free: Stack,
-    /// By the longest run that there was.
-    cut: [Stack; WHOLE as usize],
-    /// Blocks that are in somebody's hand, and how often one has been put down.
-    in_hand: AtomicU64,
-    put_down: AtomicU64,
-    /// Pages that somebody has.
+pub struct PageAllocator {
+    /// Created lazily: a device could have a million, and seldom has.
+    blocks: LazyTable<BlockEntry, 1024>,
+    free: BlockStack,
+    /// By the longest free run that a block had when it was pushed.
+    split: [BlockStack; WHOLE as usize],
+    /// Blocks that are in transit between two stacks.
+    in_transit: AtomicU64,
+    /// How many transits have ended.
+    arrivals: AtomicU64,
+    /// Pages in use.
     used: AtomicU64,
-    /// Pages of blocks that are given out.
+    /// Pages in use or allocatable.
     capacity: AtomicU64,
 }
 
-impl Space {
-    /// Room for so many blocks, none of which is there yet.
+impl PageAllocator {
+    /// Creates an allocator with room for `most` blocks, none of which is there yet.
     ///
     /// # Panics
-    /// For more than [`BLOCKS_MAX`].
+    /// If `most` is more than [`BLOCKS_MAX`].
     pub fn new(most: u32) -> Self {
         assert!(
             most <= BLOCKS_MAX,
             "{most} blocks are more than {BLOCKS_MAX}"
         );
         Self {
-            blocks: Pieces::new(most),
-            free: Stack::new(),
-            cut: std::array::from_fn(|_| Stack::new()),
-            in_hand: AtomicU64::new(0),
-            put_down: AtomicU64::new(0),
+            blocks: LazyTable::new(most),
+            free: BlockStack::new(),
+            split: std::array::from_fn(|_| BlockStack::new()),
+            in_transit: AtomicU64::new(0),
+            arrivals: AtomicU64::new(0),
             used: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
         }
     }
 
-    /// So many pages are somebody's.
+    /// Returns the number of pages in use.
     pub fn used_pages(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// So many pages there are.
+    /// Returns the capacity in pages.
     pub fn pages(&self) -> u64 {
         self.capacity.load(Relaxed)
     }
 
-    /// So many of them are nobody's; 0 while more are somebody's than there are to be.
+    /// Returns the number of free pages; 0 while more are in use than the capacity.
     pub fn free_pages(&self) -> u64 {
         self.pages().saturating_sub(self.used_pages())
     }
 
-    /// Adds blocks that are not there, or were retired. Those of the lowest numbers are the first
-    /// to be used.
+    /// Adds blocks that are not there, or were retired. The lowest numbers are allocated first.
     ///
     /// # Panics
-    /// If one is beyond the room, or is there already.
+    /// If a block is beyond the room, or is there already.
     pub fn add(&self, blocks: Range<u32>) {
         for block in blocks.rev() {
-            let _hand = Hand::on(self);
-            // Nobody's, and on no stack: it goes there. Else it is where it belongs.
-            let come = |was: u64| match was & (USED | OUT | GONE) {
-                _ if was & GONE != 0 => was,
+            let _transit = TransitGuard::new(self);
+            // A free block on no stack is pushed. Any other is where it belongs.
+            let added = |was: u64| match was & (USED | OUT | LOST) {
+                _ if was & LOST != 0 => was,
                 OUT => was & !(RETIRED | OUT),
                 _ => was & !RETIRED,
             };
             let was = self
                 .state(block)
-                .fetch_update(AcqRel, Acquire, |was| Some(come(was)));
+                .fetch_update(AcqRel, Acquire, |was| Some(added(was)));
             let was = was.unwrap_or_else(|was| was);
             assert!(was & RETIRED != 0, "block {block} is there already");
-            if was & GONE != 0 {
+            if was & LOST != 0 {
                 continue;
             }
-            self.capacity.fetch_add(counted(come(was)), Relaxed);
+            self.capacity.fetch_add(capacity_of(added(was)), Relaxed);
             match was & (USED | OUT) {
                 OUT => self.free.push(|it| &self.block(it).free_link, block),
                 _ => self.list_if_room(block),
@@ -223,126 +223,130 @@ impl Space {
         }
     }
 
-    /// Gives these out no more. Those that are somebody's stay so until they are given back:
-    /// [`Space::is_gone`] says.
+    /// Stops allocation from these blocks. Their pages in use stay so until they are freed
+    /// ([`PageAllocator::is_drained`]).
     pub fn retire(&self, blocks: Range<u32>) {
         for block in blocks {
-            // Where it is on a stack, whoever finds it there leaves it out.
+            // If it is on a stack, the thread that pops it skips it.
             let was = self.state(block).fetch_or(RETIRED, AcqRel);
-            let gone = counted(was) - counted(was | RETIRED);
-            self.capacity.fetch_sub(gone, Relaxed);
+            let removed = capacity_of(was) - capacity_of(was | RETIRED);
+            self.capacity.fetch_sub(removed, Relaxed);
         }
     }
 
-    /// Gives no more of a block out until all of it was given back, and then as any other: nothing can be written into it, but
-    /// it can be made anew. Its free pages are no pages of the store's as long. Whether it was given out until now.
-    pub fn shun(&self, block: u32) -> bool {
-        let mark = |was: u64| (was & USED != 0 && was & SHUNNED == 0).then_some(was | SHUNNED);
+    /// Stops allocation from a block until all of it is free: nothing can be written into it, but it
+    /// can be made anew. Its free pages do not count as capacity meanwhile. Returns whether the block
+    /// was in use and not quarantined before.
+    pub fn quarantine(&self, block: u32) -> bool {
+        let mark =
+            |was: u64| (was & USED != 0 && was & QUARANTINED == 0).then_some(was | QUARANTINED);
         let was = self.state(block).fetch_update(AcqRel, Acquire, mark);
         if let Ok(was) = was {
-            let gone = counted(was) - counted(was | SHUNNED);
-            self.capacity.fetch_sub(gone, Relaxed);
+            let removed = capacity_of(was) - capacity_of(was | QUARANTINED);
+            self.capacity.fetch_sub(removed, Relaxed);
         }
         was.is_ok()
     }
 
-    /// Gives a block out no more for ever. Pages of it that are somebody's count as long as they are; its free ones are none of the
-    /// store's from now on.
-    pub fn lose(&self, block: u32) {
-        let mark = |was: u64| (was & GONE == 0).then_some(was | RETIRED | GONE);
+    /// Stops allocation from a block for good. Its pages in use count as capacity until they are
+    /// freed; its free ones do not from now on.
+    pub fn mark_lost(&self, block: u32) {
+        let mark = |was: u64| (was & LOST == 0).then_some(was | RETIRED | LOST);
         let was = self.state(block).fetch_update(AcqRel, Acquire, mark);
         if let Ok(was) = was {
-            let (before, behind) = (counted(was), counted(was | RETIRED | GONE));
+            let (before, after) = (capacity_of(was), capacity_of(was | RETIRED | LOST));
             self.capacity
-                .fetch_add(behind.saturating_sub(before), Relaxed);
+                .fetch_add(after.saturating_sub(before), Relaxed);
             self.capacity
-                .fetch_sub(before.saturating_sub(behind), Relaxed);
+                .fetch_sub(before.saturating_sub(after), Relaxed);
         }
     }
 
-    /// Whether the block is retired and nobody's.
-    pub fn is_gone(&self, block: u32) -> bool {
+    /// Returns whether the block is retired and none of its pages is in use.
+    pub fn is_drained(&self, block: u32) -> bool {
         self.state(block).load(Acquire) & (RETIRED | USED) == RETIRED
     }
 
-    /// How many of these are not gone: not retired, or somebody's still.
-    pub fn left(&self, blocks: Range<u32>) -> u32 {
-        blocks.filter(|block| !self.is_gone(*block)).count() as u32
+    /// Returns how many of these blocks are not drained: not retired, or still in use.
+    pub fn count_undrained(&self, blocks: Range<u32>) -> u32 {
+        blocks.filter(|block| !self.is_drained(*block)).count() as u32
     }
 
-    /// Whether pages of a block are somebody's, who took the first of them in this generation.
-    pub fn is_of(&self, block: u32, generation: u64) -> bool {
-        // The generation was set before the first page was taken.
+    /// Returns whether pages of a block are in use, and the block is in this generation.
+    pub fn is_in_generation(&self, block: u32, generation: u64) -> bool {
+        // The generation was set before the first page was allocated.
         self.used_of(block) != 0 && self.block(block).generation.load(Relaxed) == generation
     }
 
-    /// Which pages of a block are somebody's, a bit each.
+    /// Returns which pages of a block are in use, a bit each.
     pub fn used_of(&self, block: u32) -> u32 {
         (self.state(block).load(Acquire) & USED) as u32
     }
 
-    /// A run of `1 << order` pages, or a shorter one if none of that length is at hand, and the block's generation;
-    /// `None` if no page is nobody's.
+    /// Allocates a run of `1 << order` pages, or a shorter one if none of that length is at hand, and
+    /// returns it with the block's generation; `None` if no page is free.
     ///
     /// # Panics
-    /// For an order beyond [`WHOLE`].
-    pub fn take(&self, order: u32) -> Option<(Run, u64)> {
+    /// If `order` is beyond [`WHOLE`].
+    pub fn allocate(&self, order: u32) -> Option<(PageRun, u64)> {
         assert!(
             order <= WHOLE,
             "a run of 2^{order} pages is more than a block"
         );
         loop {
-            let before = self.put_down.load(SeqCst);
+            let before = self.arrivals.load(SeqCst);
             let taken = match order {
                 WHOLE => self.take_free(USED, WHOLE),
-                _ => self.take_of_cut(order).or_else(|| self.take_of_free(order)),
+                _ => self
+                    .take_from_split(order)
+                    .or_else(|| self.split_free(order)),
             };
             let taken = taken
                 .or_else(|| self.take_shorter(order))
-                .or_else(|| self.take_of_any(order));
+                .or_else(|| self.take_from_any(order));
             if let Some(taken) = taken {
                 self.used.fetch_add(u64::from(taken.0.pages()), Relaxed);
                 return Some(taken);
             }
-            // All that was in nobody's hand was looked at.
-            if self.in_hand.load(SeqCst) == 0 && self.put_down.load(SeqCst) == before {
+            // No block was in transit during the search, so it has covered all of them.
+            if self.in_transit.load(SeqCst) == 0 && self.arrivals.load(SeqCst) == before {
                 return None;
             }
             yield_now();
         }
     }
 
-    /// Gives those pages of a run back that are not kept, a bit for each from its first on.
+    /// Frees the pages of a run that are not in `kept`, which has a bit for each from the first on.
     ///
     /// # Panics
-    /// As for [`Space::give`].
-    pub fn narrow(&self, run: Run, kept: u32) {
-        self.give_pages(run.block, run.mask() & !(u64::from(kept) << run.page));
+    /// As for [`PageAllocator::free`].
+    pub fn free_unkept(&self, run: PageRun, kept: u32) {
+        self.free_pages_of(run.block, run.mask() & !(u64::from(kept) << run.page));
     }
 
-    /// Gives a run back.
+    /// Frees a run.
     ///
     /// # Panics
-    /// If its pages are not somebody's.
-    pub fn give(&self, run: Run) {
-        self.give_pages(run.block, run.mask());
+    /// If its pages are not in use.
+    pub fn free(&self, run: PageRun) {
+        self.free_pages_of(run.block, run.mask());
     }
 
-    fn give_pages(&self, block: u32, pages: u64) {
-        let _hand = Hand::on(self);
+    fn free_pages_of(&self, block: u32, pages: u64) {
+        let _transit = TransitGuard::new(self);
         let state = self.state(block);
         let mut was = state.load(Acquire);
         loop {
             assert!(
                 was & pages == pages,
-                "pages {pages:#x} of block {block} were given back before"
+                "pages {pages:#x} of block {block} were freed before"
             );
             let left = was & !pages;
             let is_empty = left & USED == 0;
-            let now = match (is_empty, was & (LISTED | RETIRED | SHUNNED)) {
-                // Free, unless it is to go.
-                (true, flags) if flags & RETIRED == 0 => left & !(OUT | SHUNNED),
-                (true, _) => left & !SHUNNED,
+            let now = match (is_empty, was & (LISTED | RETIRED | QUARANTINED)) {
+                // Free, unless it is retired.
+                (true, flags) if flags & RETIRED == 0 => left & !(OUT | QUARANTINED),
+                (true, _) => left & !QUARANTINED,
                 (false, 0) => left | LISTED,
                 _ => left,
             };
@@ -350,13 +354,13 @@ impl Space {
                 was = other;
                 continue;
             }
-            // In this order, so that nobody sees more free than there are.
-            let (before, behind) = (counted(was), counted(now));
+            // In this order, so that no thread sees more free pages than there are.
+            let (before, after) = (capacity_of(was), capacity_of(now));
             self.capacity
-                .fetch_sub(before.saturating_sub(behind), Relaxed);
+                .fetch_sub(before.saturating_sub(after), Relaxed);
             self.used.fetch_sub(u64::from(pages.count_ones()), Relaxed);
             self.capacity
-                .fetch_add(behind.saturating_sub(before), Relaxed);
+                .fetch_add(after.saturating_sub(before), Relaxed);
             if now & OUT == 0 {
                 self.free.push(|it| &self.block(it).free_link, block);
             } else if now & !was & LISTED != 0 {
@@ -366,41 +370,44 @@ impl Space {
         }
     }
 
-    fn block(&self, block: u32) -> &Block {
-        let nothing = |_| Block {
+    fn block(&self, block: u32) -> &BlockEntry {
+        let absent = |_| BlockEntry {
             state: AtomicU64::new(OUT | RETIRED),
             generation: AtomicU64::new(0),
             free_link: AtomicU32::new(NONE),
-            cut_link: AtomicU32::new(NONE),
+            split_link: AtomicU32::new(NONE),
         };
-        self.blocks.of(block, nothing)
+        self.blocks.of(block, absent)
     }
 
     fn state(&self, block: u32) -> &AtomicU64 {
         &self.block(block).state
     }
 
-    /// Puts a block, whose mark is set, on the stack that is for it.
+    /// Pushes a split block, with `LISTED` set before, on the stack for its longest free run.
     fn list(&self, block: u32, state: u64) {
-        let longest = (0..WHOLE).rev().find(|order| room(state, *order).is_some());
-        self.cut[longest.unwrap_or(0) as usize].push(|it| &self.block(it).cut_link, block);
+        let longest = (0..WHOLE)
+            .rev()
+            .find(|order| first_free(state, *order).is_some());
+        self.split[longest.unwrap_or(0) as usize].push(|it| &self.block(it).split_link, block);
     }
 
-    fn take_of_free(&self, order: u32) -> Option<(Run, u64)> {
+    /// Splits a free block, and takes its first run of this order.
+    fn split_free(&self, order: u32) -> Option<(PageRun, u64)> {
         let (run, generation) = self.take_free(run_mask(order), order)?;
         self.list_if_room(run.block);
         Some((run, generation))
     }
 
-    /// Takes a free block, and these pages of it.
-    fn take_free(&self, pages: u64, order: u32) -> Option<(Run, u64)> {
+    /// Pops a free block, and takes these pages of it.
+    fn take_free(&self, pages: u64, order: u32) -> Option<(PageRun, u64)> {
         loop {
-            let mut hand = Hand::on(self);
+            let mut transit = TransitGuard::new(self);
             let Some(block) = self.free.pop(|it| &self.block(it).free_link) else {
-                hand.is_empty = true;
+                transit.is_empty = true;
                 return None;
             };
-            // Nobody else can give it one, and nobody asks before it is taken.
+            // No other thread sets it, and none reads it before the pages are taken.
             let generation = self.block(block).generation.load(Relaxed) + 1;
             self.block(block).generation.store(generation, Relaxed);
             let take = |was: u64| match was & RETIRED {
@@ -410,7 +417,7 @@ impl Space {
             let was = self.state(block).fetch_update(AcqRel, Acquire, take);
             let was = was.unwrap_or_else(|was| was);
             if was & RETIRED == 0 {
-                let run = Run {
+                let run = PageRun {
                     block,
                     page: 0,
                     order: order as u8,
@@ -420,43 +427,48 @@ impl Space {
         }
     }
 
-    /// Puts a cut block with room on a stack, if it is on none.
+    /// Pushes a split block with room on a stack, if it is on none.
     fn list_if_room(&self, block: u32) {
         let mark = |was: u64| {
-            let is_cut = was & OUT != 0 && was & (LISTED | RETIRED | SHUNNED) == 0;
-            (is_cut && was & USED != USED && was & USED != 0).then_some(was | LISTED)
+            let is_split = was & OUT != 0 && was & (LISTED | RETIRED | QUARANTINED) == 0;
+            (is_split && was & USED != USED && was & USED != 0).then_some(was | LISTED)
         };
         if let Ok(was) = self.state(block).fetch_update(AcqRel, Acquire, mark) {
             self.list(block, was);
         }
     }
 
-    /// From the stacks of blocks that had a run of that length; then from a few of the others,
-    /// which may have one by now.
-    fn take_of_cut(&self, order: u32) -> Option<(Run, u64)> {
+    /// Takes from the stacks of blocks that had a run of that length; then from a few of the others,
+    /// which may have one since.
+    fn take_from_split(&self, order: u32) -> Option<(PageRun, u64)> {
         let of = |list: u32| self.take_listed(list, order..=order);
         let taken =
             (order..WHOLE).find_map(|list| std::iter::from_fn(|| of(list)).flatten().next());
         let others = (0..order).rev();
         taken.or_else(|| {
-            let mut looked = others.flat_map(|list| std::iter::from_fn(move || of(list)));
-            looked.by_ref().take(LOOKED_AT).flatten().next()
+            let mut probed = others.flat_map(|list| std::iter::from_fn(move || of(list)));
+            probed.by_ref().take(PROBES_MAX).flatten().next()
         })
     }
 
-    /// From the stacks of blocks that had shorter ones, the longest that there is. What has become shorter there since is
-    /// put on its own.
-    fn take_shorter(&self, order: u32) -> Option<(Run, u64)> {
+    /// Takes the longest run from the stacks of blocks that had shorter ones. A block that has none of
+    /// its stack's length any more is pushed on the right one.
+    fn take_shorter(&self, order: u32) -> Option<(PageRun, u64)> {
         (0..order).rev().find_map(|list| {
             let mut all = std::iter::from_fn(|| self.take_listed(list, list..=order));
             all.by_ref().flatten().next()
         })
     }
 
-    /// From the block on top of a stack, the longest run of these orders; `None` if there is no block, within if it has none.
-    fn take_listed(&self, list: u32, orders: RangeInclusive<u32>) -> Option<Option<(Run, u64)>> {
-        // In no hand, since who finds nothing has looked at all cut blocks, on a stack or not.
-        let block = self.cut[list as usize].pop(|it| &self.block(it).cut_link)?;
+    /// Takes the longest run of these orders from the block on top of a stack; `None` if the stack is
+    /// empty, `Some(None)` if the block has no such run.
+    fn take_listed(
+        &self,
+        list: u32,
+        orders: RangeInclusive<u32>,
+    ) -> Option<Option<(PageRun, u64)>> {
+        // Not in transit, since a failing search covers all split blocks, on a stack or not.
+        let block = self.split[list as usize].pop(|it| &self.block(it).split_link)?;
         let taken = self.take_pages(block, orders, LISTED);
         if taken.is_none() {
             self.state(block).fetch_and(!LISTED, AcqRel);
@@ -465,8 +477,8 @@ impl Space {
         Some(taken)
     }
 
-    /// From any block that has room: the slow way, when there is no other.
-    fn take_of_any(&self, order: u32) -> Option<(Run, u64)> {
+    /// Takes from any block that has room: the slow path, a linear search.
+    fn take_from_any(&self, order: u32) -> Option<(PageRun, u64)> {
         let is_there = |block: &u32| self.blocks.known(*block).is_some();
         (0..self.blocks.count()).filter(is_there).find_map(|block| {
             let taken = self.take_pages(block, 0..=order, 0)?;
@@ -475,17 +487,17 @@ impl Space {
         })
     }
 
-    /// Pages of a block that is cut, the longest run of these orders, and takes these marks from it.
+    /// Takes the longest run of these orders from a split block, and clears these marks.
     fn take_pages(
         &self,
         block: u32,
         orders: RangeInclusive<u32>,
         marks: u64,
-    ) -> Option<(Run, u64)> {
+    ) -> Option<(PageRun, u64)> {
         let longest = |was: u64| {
-            let is_cut = was & OUT != 0 && was & (RETIRED | SHUNNED) == 0 && was & USED != 0;
-            let mut orders = orders.clone().rev().filter(|_| is_cut);
-            orders.find_map(|order| Some((room(was, order)?, order)))
+            let is_split = was & OUT != 0 && was & (RETIRED | QUARANTINED) == 0 && was & USED != 0;
+            let mut orders = orders.clone().rev().filter(|_| is_split);
+            orders.find_map(|order| Some((first_free(was, order)?, order)))
         };
         let take = |was: u64| {
             let (page, order) = longest(was)?;
@@ -493,26 +505,26 @@ impl Space {
         };
         let was = self.state(block).fetch_update(AcqRel, Acquire, take).ok()?;
         let (page, order) = longest(was)?;
-        let run = Run {
+        let run = PageRun {
             block,
             page: page as u8,
             order: order as u8,
         };
-        // It stays this one as long as the run is ours.
+        // It does not change while the run is in use.
         Some((run, self.block(block).generation.load(Relaxed)))
     }
 }
 
-/// A block may be on no stack and in nobody's possession as long as this is there.
-struct Hand<'s> {
-    space: &'s Space,
-    /// Nothing was taken in it.
+/// While this exists, a block may be in transit: neither on a stack nor in use.
+struct TransitGuard<'s> {
+    space: &'s PageAllocator,
+    /// No block was popped.
     is_empty: bool,
 }
 
-impl<'s> Hand<'s> {
-    fn on(space: &'s Space) -> Self {
-        space.in_hand.fetch_add(1, SeqCst);
+impl<'s> TransitGuard<'s> {
+    fn new(space: &'s PageAllocator) -> Self {
+        space.in_transit.fetch_add(1, SeqCst);
         Self {
             space,
             is_empty: false,
@@ -520,17 +532,17 @@ impl<'s> Hand<'s> {
     }
 }
 
-impl Drop for Hand<'_> {
+impl Drop for TransitGuard<'_> {
     fn drop(&mut self) {
         if !self.is_empty {
-            self.space.put_down.fetch_add(1, SeqCst);
+            self.space.arrivals.fetch_add(1, SeqCst);
         }
-        self.space.in_hand.fetch_sub(1, SeqCst);
+        self.space.in_transit.fetch_sub(1, SeqCst);
     }
 }
 
-/// The first page of a free run in a block.
-fn room(state: u64, order: u32) -> Option<u32> {
+/// Returns the first page of a free run of this order in a block.
+fn first_free(state: u64, order: u32) -> Option<u32> {
     let length = 1 << order;
     let mut page = 0;
     while page < PAGES as u32 {

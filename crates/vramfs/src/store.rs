@@ -1,14 +1,15 @@
-//! Runs of pages with their content: read, written and given back, by many threads.
+//! Concurrent store of page runs: locked reads, writes and corrections of blocks.
 //!
-//! Whoever reads rows of a block shares it, whoever changes any has it for himself, since all pages of
-//! a block have their parity together: one lock for each block, which also knows what the block's record says. Several
-//! are locked in the order of their numbers. A thread has a way to the memory, with staging of its own, for as long as
-//! one call takes.
+//! One reader-writer lock for each block, since all pages of a block share its parity; the lock
+//! holds the identity in the block's record. Several blocks are locked in the order of their
+//! numbers. A thread has an access to the memory, with its own staging buffer, for the duration of
+//! one call.
 //!
-//! Invariants: what is told of a block is what its record says, or the block is nobody's; a run that was just taken
-//! has zeros wherever its first write leaves it alone; what is read is right or an error, with the code. What is
-//! given back is nobody's from then on, so it is given back when nothing leads to it.
-//! Elsewhere: whose a page is (`space`), which pages a file has (`file`), the memory (`medium`).
+//! Invariants: the identity in a block's lock is that of its record, or the block is free; a newly
+//! allocated run has zeros wherever its first write does not reach; with the code, what is read is
+//! right or an error. A run is freed only when no table refers to it, as it may be allocated again
+//! at once.
+//! Elsewhere: allocation (`space`), which pages a file has (`file`), the memory (`medium`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,43 +20,43 @@ use std::sync::{
 
 use rustix::io::Errno;
 
-use crate::engine::{Identity, Outcome, Place, Work};
+use crate::engine::{BlockOutcome, BlockWork, Identity, RowLocation};
 use crate::error::{Error, Result};
 use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
-use crate::medium::{Access, Medium};
-use crate::pieces::Pieces;
-use crate::space::{Run, Space, WHOLE};
+use crate::medium::{BlockAccess, Medium};
+use crate::pieces::LazyTable;
+use crate::space::{PageAllocator, PageRun, WHOLE};
 use crate::tools::BlockLimits;
 
-/// So often something is corrected before it is given up: something else may go wrong meanwhile.
+/// Corrections before an access gives up: new errors may occur meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Rows of a block that are wanted, and where in the staging.
+/// Rows of a block to read, and their offset in the staging buffer.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedRows {
     pub block: u32,
     pub rows: Range<usize>,
     pub at: usize,
 }
 
-impl Wanted {
-    fn work<'i>(&self, identity: Option<&'i Identity>) -> Work<'i> {
-        Work {
+impl WantedRows {
+    fn work<'i>(&self, identity: Option<&'i Identity>) -> BlockWork<'i> {
+        BlockWork {
             block: self.block as usize,
             rows: self.rows.clone(),
-            place: Place::Staging(self.at),
+            place: RowLocation::Staging(self.at),
             identity,
         }
     }
 }
 
-/// What a run's bytes become.
+/// New bytes of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'d> {
     Bytes(&'d [u8]),
     Zeros(usize),
-    /// Rows of a block, none of which any change of the same call changes. They come to whole rows, and to all of a run that was
-    /// just taken, unless that is a block.
+    /// Rows of a block, none of which any change of the same call changes. They go to whole rows, and
+    /// to all of a newly allocated run, unless that is a block.
     Rows {
         block: u32,
         row: usize,
@@ -72,7 +73,7 @@ impl Content<'_> {
         }
     }
 
-    /// The block that it comes from.
+    /// Returns the block that is copied from.
     fn source(self) -> Option<u32> {
         match self {
             Self::Rows { block, .. } => Some(block),
@@ -81,21 +82,21 @@ impl Content<'_> {
     }
 }
 
-/// Bytes of a run that change.
+/// Overwritten bytes of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'d> {
-    pub run: Run,
-    /// Of a run that was just taken, its block's generation: its other bytes become zeros.
+    pub run: PageRun,
+    /// The block's generation, if the run is newly allocated: its other bytes become zeros.
     pub fresh: Option<u64>,
-    /// Whose the pages are.
+    /// The pages' owner.
     pub owner: u64,
-    /// From this byte of the run on.
+    /// First byte of the run that is overwritten.
     pub from: usize,
     pub content: Content<'d>,
 }
 
 impl Change<'_> {
-    /// Rows of the block that are written.
+    /// Returns the rows of the block that are written.
     fn rows(&self) -> Range<usize> {
         let first = usize::from(self.run.page) * (PAGE_BYTES / ROW_BYTES);
         // The rest of a whole block is cleared with it.
@@ -106,13 +107,13 @@ impl Change<'_> {
         first + self.from / ROW_BYTES..first + end.div_ceil(ROW_BYTES)
     }
 
-    /// Where in the rows the content begins.
+    /// Returns the content's offset in the rows.
     fn offset(&self) -> usize {
         let first = usize::from(self.run.page) * PAGE_BYTES;
         first + self.from - self.rows().start * ROW_BYTES
     }
 
-    /// Rows that keep bytes of what they had: the first and the last, or one.
+    /// Returns the rows that keep some of their bytes: the first and the last, or one.
     fn kept(&self) -> impl Iterator<Item = usize> {
         let (rows, offset) = (self.rows(), self.offset());
         let end = offset + self.content.len();
@@ -124,31 +125,31 @@ impl Change<'_> {
     }
 }
 
-/// How much was found wrong.
+/// Counts of errors, scrubbing and failures.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Blocks in which something was wrong and is right now.
+    /// Blocks with errors that were corrected.
     pub corrected_blocks: AtomicU64,
-    /// Symbols that were wrong.
+    /// Symbols that were corrected.
     pub corrected_symbols: AtomicU64,
-    /// Rows that were not what their sums say.
+    /// Corrected rows that had failed their checksums.
     pub corrected_rows: AtomicU64,
-    /// Records, with all sums of a block, that were not what their own sums say.
+    /// Corrected records, with all checksums of a block, that had failed their own checksums.
     pub corrected_records: AtomicU64,
-    /// Blocks that were found to have what cannot be corrected.
+    /// Blocks with errors that cannot be corrected.
     pub lost_blocks: AtomicU64,
-    /// Blocks that were looked at though nobody read them.
+    /// Blocks that the scrubber has checked.
     pub scrubbed_blocks: AtomicU64,
-    /// Times that the scrubber has looked at all of them.
+    /// Rounds that the scrubber has completed.
     pub scrub_rounds: AtomicU64,
-    /// Times that it could not.
+    /// Rounds that failed.
     pub scrub_failures: AtomicU64,
-    /// Writes that were answered, and whose device failed before it had their bytes.
+    /// Writes that were acknowledged before the device failed without having stored their bytes.
     pub unkept_writes: AtomicU64,
 }
 
 impl Counters {
-    fn note(&self, outcome: Outcome) {
+    fn note(&self, outcome: BlockOutcome) {
         if outcome.is_corrected() {
             self.corrected_blocks.fetch_add(1, Relaxed);
             self.corrected_symbols
@@ -161,109 +162,113 @@ impl Counters {
     }
 }
 
+/// Accesses to the medium that calls reuse.
 #[derive(Debug)]
-struct Ways<A> {
+struct AccessPool<A> {
     idle: Vec<A>,
-    /// How many there are, in use or not.
+    /// How many accesses exist, in use or not.
     made: usize,
 }
 
-/// What a block's record says.
-type Known = RwLock<Identity>;
+/// Lock of a block, with the identity in the block's record.
+type IdentityLock = RwLock<Identity>;
 
-/// Of a block that is nobody's.
-fn nobody(block: u32) -> Known {
+/// Returns the lock of a block that was never written.
+fn unowned(block: u32) -> IdentityLock {
     let mut identity = [0; IDENTITY_WORDS];
     identity[0] = u64::from(block);
     RwLock::new(identity)
 }
 
-/// See the module.
+/// Blocks of a medium, with their allocator and their locks.
 #[derive(Debug)]
 pub struct Store<M: Medium> {
     medium: M,
-    space: Space,
-    /// What blocks' records say, a lock each; host memory for those that there are.
-    identities: Pieces<Known, 1024>,
-    /// Who looks at blocks that may be nobody's shares it; who adds or takes memory has it alone.
+    space: PageAllocator,
+    /// A lock for each block; host memory is allocated for those that are used.
+    identities: LazyTable<IdentityLock, 1024>,
+    /// Shared by threads that access blocks that may be free; exclusive for threads that add or free
+    /// memory.
     extent: RwLock<BlockLimits>,
-    ways: Mutex<Ways<M::Access>>,
-    /// The way by which blocks are looked at that nobody reads.
+    pool: Mutex<AccessPool<M::Access>>,
+    /// The low-priority access of the scrubber and the tools.
     background: Mutex<Option<M::Access>>,
-    back: Condvar,
-    most_ways: usize,
+    returned: Condvar,
+    accesses_max: usize,
     counters: Counters,
-    /// Blocks of so many devices that have failed are given out no more.
-    heeded: Mutex<u32>,
+    /// Number of failed devices with blocks that were already removed from the allocator.
+    handled_losses: Mutex<u32>,
 }
 
 impl<M: Medium> Store<M> {
-    /// One of as many blocks as the medium has, and room for `most`; so many threads use it at a time.
+    /// Creates a store of the medium's `blocks`, with room for `most`, for that many concurrent
+    /// threads.
     pub fn new(medium: M, blocks: u32, most: u32, threads: usize) -> Self {
-        let space = Space::new(most);
+        let space = PageAllocator::new(most);
         space.add(0..blocks);
         Self {
             medium,
             space,
-            identities: Pieces::new(most),
+            identities: LazyTable::new(most),
             extent: RwLock::new(BlockLimits {
                 backed: blocks,
                 capacity: blocks,
             }),
             background: Mutex::new(None),
-            ways: Mutex::new(Ways {
+            pool: Mutex::new(AccessPool {
                 idle: Vec::new(),
                 made: 0,
             }),
-            back: Condvar::new(),
-            most_ways: threads.max(1),
+            returned: Condvar::new(),
+            accesses_max: threads.max(1),
             counters: Counters::default(),
-            heeded: Mutex::new(0),
+            handled_losses: Mutex::new(0),
         }
     }
 
-    /// Has blocks that went with a device given out no more. Who finds one gone holds other locks, so this takes none but its own.
-    fn heed(&self) {
-        let mut heeded = lock(&self.heeded);
-        let losses = self.medium.losses();
-        if *heeded != losses {
-            let gone = (0..self.blocks()).filter(|block| self.medium.is_gone(*block as usize));
-            gone.for_each(|block| self.space.lose(block));
-            *heeded = losses;
+    /// Stops allocation from blocks that were lost with a device. The caller, which has found one lost,
+    /// holds other locks, so this takes none but its own.
+    fn retire_lost_blocks(&self) {
+        let mut handled_losses = lock(&self.handled_losses);
+        let losses = self.medium.failed_devices();
+        if *handled_losses != losses {
+            let gone = (0..self.blocks()).filter(|block| self.medium.is_lost(*block as usize));
+            gone.for_each(|block| self.space.mark_lost(block));
+            *handled_losses = losses;
         }
     }
 
-    /// Does again what found, as the first, that a device has failed: there may be room on others. Not what can be neither done in part nor
-    /// twice.
-    pub(crate) fn with_others<R>(
+    /// Retries work that was the first to detect a device failure: there may be room on other devices.
+    /// Only for work that may be done in part, or twice.
+    pub(crate) fn retry_on_device_loss<R>(
         &self,
         mut work: impl FnMut() -> std::result::Result<R, Errno>,
     ) -> std::result::Result<R, Errno> {
         loop {
-            let known = *lock(&self.heeded);
+            let known = *lock(&self.handled_losses);
             match work() {
-                Err(Errno::IO) if *lock(&self.heeded) != known => {}
+                Err(Errno::IO) if *lock(&self.handled_losses) != known => {}
                 answer => return answer,
             }
         }
     }
 
-    /// Whose pages are.
-    pub fn space(&self) -> &Space {
+    /// Returns the allocator.
+    pub fn space(&self) -> &PageAllocator {
         &self.space
     }
 
-    /// What went wrong so far.
+    /// Returns the counts of errors and failures so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Room for so many blocks, of which some may not be there.
+    /// Returns for how many blocks there is room; some may not be there.
     pub fn blocks(&self) -> u32 {
         self.identities.count()
     }
 
-    /// The memory.
+    /// Returns the medium.
     pub fn medium(&self) -> &M {
         &self.medium
     }
@@ -280,95 +285,103 @@ impl<M: Medium> Store<M> {
         lock(&self.background)
     }
 
-    /// A way to the memory, for one call. If there may be more than there are one is made; if it cannot be, one of the others comes back.
+    /// Acquires an access for one call: an idle one, else a new one if the limit allows; if it cannot be
+    /// created, waits until another is returned.
     ///
     /// # Errors
-    /// The medium's, if there is none and none can be made.
-    pub(crate) fn way(&self) -> Result<Way<'_, M>> {
-        let mut ways = lock(&self.ways);
+    /// The medium's, if there is no access and none can be created.
+    pub(crate) fn acquire_access(&self) -> Result<AccessGuard<'_, M>> {
+        let mut pool = lock(&self.pool);
         let mut refused = None;
         loop {
-            if let Some(access) = ways.idle.pop() {
-                return Ok(self.way_by(access));
+            if let Some(access) = pool.idle.pop() {
+                return Ok(self.guard_access(access));
             }
-            if refused.is_none() && ways.made < self.most_ways {
-                ways.made += 1;
-                drop(ways);
+            if refused.is_none() && pool.made < self.accesses_max {
+                pool.made += 1;
+                drop(pool);
                 match self.medium.access() {
-                    Ok(access) => return Ok(self.way_by(access)),
+                    Ok(access) => return Ok(self.guard_access(access)),
                     Err(error) => refused = Some(error),
                 }
-                ways = lock(&self.ways);
-                ways.made -= 1;
-                if ways.made == 0 {
-                    // None comes back to those who wait.
-                    self.back.notify_all();
+                pool = lock(&self.pool);
+                pool.made -= 1;
+                if pool.made == 0 {
+                    // No access will be returned to the waiting threads.
+                    self.returned.notify_all();
                 }
                 continue;
             }
-            // Who was refused tries no more: there are others, and they come back.
-            if ways.made == 0
+            // A refused thread does not try again: other accesses exist, and are returned.
+            if pool.made == 0
                 && let Some(error) = refused
             {
                 return Err(error);
             }
-            ways = self.back.wait(ways).unwrap_or_else(PoisonError::into_inner);
+            pool = self
+                .returned
+                .wait(pool)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn way_by(&self, access: M::Access) -> Way<'_, M> {
-        Way {
+    fn guard_access(&self, access: M::Access) -> AccessGuard<'_, M> {
+        AccessGuard {
             store: self,
             access: Some(access),
         }
     }
 
     pub(crate) fn shared(&self, block: u32) -> RwLockReadGuard<'_, Identity> {
-        let it = self.identities.of(block, nobody);
+        let it = self.identities.of(block, unowned);
         it.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn alone(&self, block: u32) -> RwLockWriteGuard<'_, Identity> {
-        let it = self.identities.of(block, nobody);
+        let it = self.identities.of(block, unowned);
         it.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block that nobody uses was never written, wherever its memory comes from.
-    pub(crate) fn unmake(&self, block: u32) {
+    /// Marks a free block as never written, wherever its memory comes from.
+    pub(crate) fn reset_identity(&self, block: u32) {
         if let Some(it) = self.identities.known(block) {
             it.write().unwrap_or_else(PoisonError::into_inner)[1] = 0;
         }
     }
 
-    /// Rows come to the staging, and are right.
+    /// Reads rows into the staging buffer; errors are corrected.
     ///
     /// # Errors
     /// [`Error::Lost`]; the medium's.
-    pub(crate) fn read(&self, access: &mut M::Access, wanted: &[Wanted]) -> Result<()> {
+    pub(crate) fn read(&self, access: &mut M::Access, wanted: &[WantedRows]) -> Result<()> {
         self.bring(access, wanted, M::Access::read)
     }
 
-    /// As [`Store::read`], for who only shows them to somebody: they may not have been looked at
-    /// ([`Access::show`]).
+    /// As [`Store::read`], for rows that are only returned to a caller: they may be unverified, by
+    /// the mount's policy ([`BlockAccess::read_by_policy`]).
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) fn show(&self, access: &mut M::Access, wanted: &[Wanted]) -> Result<()> {
-        self.bring(access, wanted, M::Access::show)
+    pub(crate) fn read_by_policy(
+        &self,
+        access: &mut M::Access,
+        wanted: &[WantedRows],
+    ) -> Result<()> {
+        self.bring(access, wanted, M::Access::read_by_policy)
     }
 
     fn bring(
         &self,
         access: &mut M::Access,
-        wanted: &[Wanted],
-        bring: impl for<'a> Fn(&'a mut M::Access, &[Work<'_>]) -> Result<&'a [Outcome]>,
+        wanted: &[WantedRows],
+        bring: impl for<'a> Fn(&'a mut M::Access, &[BlockWork<'_>]) -> Result<&'a [BlockOutcome]>,
     ) -> Result<()> {
         let blocks: BTreeSet<u32> = wanted.iter().map(|it| it.block).collect();
         let mut attempts = ATTEMPTS;
         loop {
             let wrong = {
                 let guards: Vec<_> = blocks.iter().map(|it| (*it, self.shared(*it))).collect();
-                let work: Vec<Work<'_>> = wanted
+                let work: Vec<BlockWork<'_>> = wanted
                     .iter()
                     .map(|it| it.work(known(&guards, it.block)))
                     .collect();
@@ -378,8 +391,8 @@ impl<M: Medium> Store<M> {
                 return Ok(());
             };
             if attempts == 0 {
-                // It is corrected, and wrong again.
-                return Err(self.lost(*first));
+                // It was corrected, and is wrong again.
+                return Err(self.mark_lost(*first));
             }
             attempts -= 1;
             for block in wrong {
@@ -389,61 +402,62 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Makes a block right, which the caller has for himself.
+    /// Corrects a block that the caller has locked exclusively.
     pub(crate) fn correct(
         &self,
         access: &mut M::Access,
         block: u32,
         identity: &Identity,
     ) -> Result<()> {
-        let work = Work {
+        let work = BlockWork {
             block: block as usize,
             rows: 0..0,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(identity),
         };
         let outcome = access.correct(&[work])?[0];
         self.counters.note(outcome);
         match outcome.is_lost() {
-            true => Err(self.lost(block)),
+            true => Err(self.mark_lost(block)),
             false => Ok(()),
         }
     }
 
-    /// A block that is wrong and stays so is nobody's to be: he could not write what he takes of it. Who looks again finds it as it
-    /// is known.
-    fn lost(&self, block: u32) -> Error {
-        self.heed();
-        if self.space.shun(block) {
+    /// Quarantines a block that cannot be corrected: runs allocated from it could not be written. Later
+    /// reads find it as its lock says.
+    fn mark_lost(&self, block: u32) -> Error {
+        self.retire_lost_blocks();
+        if self.space.quarantine(block) {
             self.counters.lost_blocks.fetch_add(1, Relaxed);
             self.medium.note_lost(block as usize);
         }
         Error::Lost { block }
     }
 
-    /// Changes what runs have: as many at once as a way has slots, and of one block one.
+    /// Overwrites parts of runs, in batches of as many as an access has slots, one of each block.
     ///
     /// # Errors
-    /// [`Error::Source`] for rows of a block that are wrong: who reads them has them corrected.
-    /// How many were changed, from the first on, and why the next was not.
+    /// The number of changes that were made, from the first on, and why the next was not.
+    /// [`Error::Source`] if rows to be copied are wrong: a read corrects them.
     pub(crate) fn write(
         &self,
         access: &mut M::Access,
         changes: &[Change<'_>],
     ) -> std::result::Result<(), (usize, Error)> {
-        self.write_telling(access, changes, &mut || {})
+        self.write_with_ack(access, changes, &mut || {})
     }
 
-    /// As [`Store::write`], and may call `taken`, once, before it returns: when only the memory's end keeps all of it from being written.
-    pub(crate) fn write_telling(
+    /// As [`Store::write`], and may call `acknowledge`, once, before it returns: as soon as only a
+    /// failure of the memory can lose the bytes.
+    pub(crate) fn write_with_ack(
         &self,
         access: &mut M::Access,
         changes: &[Change<'_>],
-        taken: &mut dyn FnMut(),
+        acknowledge: &mut dyn FnMut(),
     ) -> std::result::Result<(), (usize, Error)> {
         let mut done = 0;
         while done < changes.len() {
-            // Of one block one at a time, and none that another comes from.
+            // Batches have one change a block, and no block that another change copies from.
             let (mut targets, mut sources) = (BTreeSet::new(), BTreeSet::new());
             let is_apart = |it: &&Change<'_>| {
                 let block = it.run.block;
@@ -464,11 +478,11 @@ impl<M: Medium> Store<M> {
                 .take_while(is_apart)
                 .count();
             let mut nothing = || {};
-            let taken: &mut dyn FnMut() = match part == changes.len() {
-                true => &mut *taken,
+            let acknowledge: &mut dyn FnMut() = match part == changes.len() {
+                true => &mut *acknowledge,
                 false => &mut nothing,
             };
-            self.write_apart(access, &rest[..part], &targets, &sources, taken)
+            self.write_apart(access, &rest[..part], &targets, &sources, acknowledge)
                 .map_err(|(more, error)| (done + more, error))?;
             done += part;
         }
@@ -481,23 +495,26 @@ impl<M: Medium> Store<M> {
         changes: &[Change<'_>],
         targets: &BTreeSet<u32>,
         sources: &BTreeSet<u32>,
-        taken: &mut dyn FnMut(),
+        acknowledge: &mut dyn FnMut(),
     ) -> std::result::Result<(), (usize, Error)> {
         let none = |error| (0, error);
         let guard = |block: &u32| match targets.contains(block) {
-            true => (*block, Guard::Alone(self.alone(*block))),
-            false => (*block, Guard::Shared(self.shared(*block))),
+            true => (*block, BlockGuard::Alone(self.alone(*block))),
+            false => (*block, BlockGuard::Shared(self.shared(*block))),
         };
         let mut guards: Vec<_> = targets.union(sources).map(guard).collect();
         let is_reached = |it: &Change<'_>| {
             let source = it.content.source();
-            source.is_some_and(|source| self.medium.reaches(source as usize, it.run.block as usize))
+            source.is_some_and(|source| {
+                self.medium
+                    .can_copy_rows(source as usize, it.run.block as usize)
+            })
         };
-        look_at_sources(access, changes, &guards, is_reached).map_err(none)?;
+        verify_sources(access, changes, &guards, is_reached).map_err(none)?;
         let identities: Vec<Identity> = changes
             .iter()
             .map(|it| {
-                let is = known_of(&guards, it.run.block);
+                let is = identity_of(&guards, it.run.block);
                 let mut identity = *is;
                 if let Some(generation) = it.fresh {
                     if is[1] != generation {
@@ -511,11 +528,11 @@ impl<M: Medium> Store<M> {
                 identity
             })
             .collect();
-        // What stays of rows that are changed in part.
+        // Bytes that stay of rows that are changed in part.
         let mut kept = Vec::new();
         for (slot, it) in changes.iter().enumerate() {
             for row in it.kept() {
-                kept.push(Wanted {
+                kept.push(WantedRows {
                     block: it.run.block,
                     rows: row..row + 1,
                     at: slot * DATA_BYTES + (row - it.rows().start) * ROW_BYTES,
@@ -533,11 +550,11 @@ impl<M: Medium> Store<M> {
                 break;
             }
             let mut wrong = BTreeSet::new();
-            // Two of a change, so maybe more than there are slots.
+            // Two for each change, so possibly more than there are slots.
             for some in kept.chunks(access.slots()) {
-                let work: Vec<Work<'_>> = some
+                let work: Vec<BlockWork<'_>> = some
                     .iter()
-                    .map(|it| it.work(Some(known_of(&guards, it.block))))
+                    .map(|it| it.work(Some(identity_of(&guards, it.block))))
                     .collect();
                 wrong.extend(wrong_of(some, access.read(&work).map_err(none)?));
             }
@@ -548,7 +565,7 @@ impl<M: Medium> Store<M> {
                 if attempt == ATTEMPTS {
                     return Err((0, Error::Lost { block }));
                 }
-                self.correct(access, block, known_of(&guards, block))
+                self.correct(access, block, identity_of(&guards, block))
                     .map_err(none)?;
             }
         }
@@ -562,7 +579,8 @@ impl<M: Medium> Store<M> {
                 Content::Rows { .. } => {}
             }
         }
-        // A block of which all is given needs nothing of what it had; with rows of another that are wrong it would be none.
+        // A block that is overwritten whole needs nothing of its old content. Not so with copied rows:
+        // wrong ones would leave it invalid.
         let is_given = |it: &Change<'_>| {
             it.rows().len() == DATA_ROWS
                 && it.kept().next().is_none()
@@ -570,18 +588,18 @@ impl<M: Medium> Store<M> {
         };
         let is_made_anew = |at: usize| {
             let it = &changes[at];
-            identities[at][1] != known_of(&guards, it.run.block)[1] || is_given(it)
+            identities[at][1] != identity_of(&guards, it.run.block)[1] || is_given(it)
         };
         let (anew, there): (Vec<usize>, Vec<usize>) =
             (0..changes.len()).partition(|at| is_made_anew(*at));
-        let work = |at: &usize| Work {
+        let work = |at: &usize| BlockWork {
             block: changes[*at].run.block as usize,
             rows: changes[*at].rows(),
             place: match changes[*at].content {
                 Content::Rows { block, row, .. } if is_reached(&changes[*at]) => {
-                    Place::Block(block as usize, row)
+                    RowLocation::Block(block as usize, row)
                 }
-                _ => Place::Staging(at * DATA_BYTES),
+                _ => RowLocation::Staging(at * DATA_BYTES),
             },
             identity: Some(&identities[*at]),
         };
@@ -591,14 +609,14 @@ impl<M: Medium> Store<M> {
                 failed = Some((at, error));
             }
         };
-        let has_bad_source = |at: usize, outcome: &Outcome| {
+        let has_bad_source = |at: usize, outcome: &BlockOutcome| {
             let block = changes[at].content.source();
             let block = block.filter(|_| outcome.has_wrong_source())?;
             Some(Error::Source { block })
         };
         let mut is_done = vec![false; changes.len()];
         if !anew.is_empty() {
-            let all: Vec<Work<'_>> = anew.iter().map(work).collect();
+            let all: Vec<BlockWork<'_>> = anew.iter().map(work).collect();
             match access.format(&all) {
                 Ok(outcomes) => {
                     for (at, outcome) in anew.iter().zip(outcomes) {
@@ -612,26 +630,26 @@ impl<M: Medium> Store<M> {
             }
         }
         let mut left = there;
-        // Where these are all that there is to do.
-        let mut taken = anew.is_empty().then_some(taken);
+        // Early only if the updates are all that there is to do.
+        let mut acknowledge = anew.is_empty().then_some(acknowledge);
         for _ in 0..ATTEMPTS {
             if left.is_empty() {
                 break;
             }
-            let all: Vec<Work<'_>> = left.iter().map(work).collect();
+            let all: Vec<BlockWork<'_>> = left.iter().map(work).collect();
             let mut wrong = Vec::new();
-            let mut tell = || {
-                if let Some(taken) = taken.take() {
-                    taken();
+            let mut acknowledge_once = || {
+                if let Some(acknowledge) = acknowledge.take() {
+                    acknowledge();
                 }
             };
-            match access.update_telling(&all, &mut tell) {
+            match access.update_with_ack(&all, &mut acknowledge_once) {
                 Ok(outcomes) => {
                     for (at, outcome) in left.iter().zip(outcomes) {
                         is_done[*at] = outcome.is_clean();
                         match has_bad_source(*at, outcome) {
                             Some(error) => {
-                                taken = None;
+                                acknowledge = None;
                                 fail(*at, error);
                             }
                             None if outcome.is_clean() => {}
@@ -647,8 +665,8 @@ impl<M: Medium> Store<M> {
             left = wrong;
             for at in &left {
                 let block = changes[*at].run.block;
-                if let Err(error) = self.correct(access, block, known_of(&guards, block)) {
-                    taken = None;
+                if let Err(error) = self.correct(access, block, identity_of(&guards, block)) {
+                    acknowledge = None;
                     fail(*at, error);
                 }
             }
@@ -657,7 +675,7 @@ impl<M: Medium> Store<M> {
             let block = changes[at].run.block;
             if is_done[at] {
                 let guard = guards.iter_mut().find(|it| it.0 == block);
-                if let Some((_, Guard::Alone(guard))) = guard {
+                if let Some((_, BlockGuard::Alone(guard))) = guard {
                     **guard = *identity;
                 }
             } else {
@@ -665,14 +683,14 @@ impl<M: Medium> Store<M> {
             }
         }
         if failed.is_some() {
-            self.heed();
+            self.retire_lost_blocks();
         }
         failed.map_or(Ok(()), Err)
     }
 }
 
-/// The blocks of those that are not right.
-fn wrong_of(wanted: &[Wanted], outcomes: &[Outcome]) -> BTreeSet<u32> {
+/// Returns the blocks that have errors.
+fn wrong_of(wanted: &[WantedRows], outcomes: &[BlockOutcome]) -> BTreeSet<u32> {
     let all = wanted.iter().zip(outcomes);
     all.filter(|(_, outcome)| !outcome.is_clean())
         .map(|(it, _)| it.block)
@@ -687,44 +705,44 @@ fn known<'g>(
     it.map(|(_, identity)| &**identity)
 }
 
-/// A block that is changed, or whose rows are taken.
-enum Guard<'g> {
+/// Lock of a block that is changed, or that rows are copied from.
+enum BlockGuard<'g> {
     Alone(RwLockWriteGuard<'g, Identity>),
     Shared(RwLockReadGuard<'g, Identity>),
 }
 
-fn known_of<'g>(guards: &'g [(u32, Guard<'_>)], block: u32) -> &'g Identity {
+fn identity_of<'g>(guards: &'g [(u32, BlockGuard<'_>)], block: u32) -> &'g Identity {
     match guards.iter().find(|it| it.0 == block) {
-        Some((_, Guard::Alone(identity))) => identity,
-        Some((_, Guard::Shared(identity))) => identity,
-        // Whoever asks has locked them all.
+        Some((_, BlockGuard::Alone(identity))) => identity,
+        Some((_, BlockGuard::Shared(identity))) => identity,
+        // The caller has locked all of them.
         None => &[0; IDENTITY_WORDS],
     }
 }
 
-/// Whether rows that are to be taken are right, and of the blocks that they are to be of: with parity made of what is
-/// wrong nobody could ever tell. Those that do not reach where they are to go come to the staging.
-fn look_at_sources<A: Access>(
+/// Checks that rows to be copied are right, and of the expected blocks: parity that is computed from a
+/// wrong row hides the error for ever. Rows that cannot be copied directly are read into staging.
+fn verify_sources<A: BlockAccess>(
     access: &mut A,
     changes: &[Change<'_>],
-    guards: &[(u32, Guard<'_>)],
+    guards: &[(u32, BlockGuard<'_>)],
     is_reached: impl Fn(&Change<'_>) -> bool,
 ) -> Result<()> {
     let work = |(slot, it): (usize, &Change<'_>)| match it.content {
-        Content::Rows { block, row, count } => Some(Work {
+        Content::Rows { block, row, count } => Some(BlockWork {
             block: block as usize,
             rows: row..row + count,
             place: match is_reached(it) {
-                true => Place::Nowhere,
-                false => Place::Staging(slot * DATA_BYTES),
+                true => RowLocation::Nowhere,
+                false => RowLocation::Staging(slot * DATA_BYTES),
             },
-            identity: Some(known_of(guards, block)),
+            identity: Some(identity_of(guards, block)),
         }),
         Content::Bytes(_) | Content::Zeros(_) => None,
     };
     let work = changes.iter().enumerate().filter_map(work);
-    let (looked, brought): (Vec<_>, Vec<_>) = work.partition(|it| it.place == Place::Nowhere);
-    let wrong = |work: &[Work<'_>], outcomes: &[Outcome]| {
+    let (checked, staged): (Vec<_>, Vec<_>) = work.partition(|it| it.place == RowLocation::Nowhere);
+    let wrong = |work: &[BlockWork<'_>], outcomes: &[BlockOutcome]| {
         let mut all = work.iter().zip(outcomes);
         all.find(|(_, outcome)| !outcome.is_clean())
             .map(|(it, _)| Error::Source {
@@ -732,11 +750,11 @@ fn look_at_sources<A: Access>(
             })
     };
     let mut found = None;
-    if !looked.is_empty() {
-        found = wrong(&looked, access.look(&looked)?);
+    if !checked.is_empty() {
+        found = wrong(&checked, access.check(&checked)?);
     }
-    if !brought.is_empty() && found.is_none() {
-        found = wrong(&brought, access.read(&brought)?);
+    if !staged.is_empty() && found.is_none() {
+        found = wrong(&staged, access.read(&staged)?);
     }
     found.map_or(Ok(()), Err)
 }
@@ -745,28 +763,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A way to the memory, which goes back when this is dropped.
-pub(crate) struct Way<'s, M: Medium> {
+/// An access that returns to the pool when this is dropped.
+pub(crate) struct AccessGuard<'s, M: Medium> {
     store: &'s Store<M>,
-    /// Until then.
+    /// `Some` until then.
     access: Option<M::Access>,
 }
 
-impl<M: Medium> Way<'_, M> {
-    /// It.
+impl<M: Medium> AccessGuard<'_, M> {
+    /// Returns the access.
     pub(crate) fn access(&mut self) -> &mut M::Access {
         let Some(access) = &mut self.access else {
-            unreachable!("only who drops a way takes what it has");
+            unreachable!("only the drop of a guard takes its access");
         };
         access
     }
 }
 
-impl<M: Medium> Drop for Way<'_, M> {
+impl<M: Medium> Drop for AccessGuard<'_, M> {
     fn drop(&mut self) {
         if let Some(access) = self.access.take() {
-            lock(&self.store.ways).idle.push(access);
-            self.store.back.notify_one();
+            lock(&self.store.pool).idle.push(access);
+            self.store.returned.notify_one();
         }
     }
 }

@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 
 use crate::control::{InjectedFault, ScrubResult};
-use crate::engine::{Place, Work};
+use crate::engine::{BlockWork, RowLocation};
 use crate::error::{Error, Result};
-use crate::layout::{CODED_ROWS, PAGES, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, place};
-use crate::medium::{Access as _, Medium};
+use crate::layout::{
+    CODED_ROWS, PAGES, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, bit_position,
+};
+use crate::medium::{BlockAccess as _, Medium};
 use crate::store::Store;
 
 /// Approximate duration of one call.
@@ -128,13 +130,13 @@ impl<M: Medium> Store<M> {
             let identity = self.shared(block);
             // A block that was never written, is free, or was not written since it was allocated
             // has no valid content.
-            if !self.space().is_of(block, identity[1]) {
+            if !self.space().is_in_generation(block, identity[1]) {
                 return Ok(false);
             }
-            let work = Work {
+            let work = BlockWork {
                 block: block as usize,
                 rows: 0..0,
-                place: Place::Staging(0),
+                place: RowLocation::Staging(0),
                 identity: Some(&identity),
             };
             access.verify(&[work])?[0]
@@ -143,7 +145,7 @@ impl<M: Medium> Store<M> {
             return Ok(false);
         }
         let identity = self.alone(block);
-        if !self.space().is_of(block, identity[1]) {
+        if !self.space().is_in_generation(block, identity[1]) {
             return Ok(false);
         }
         self.correct(access, block, &identity).map(|()| true)
@@ -161,7 +163,7 @@ impl<M: Medium> Store<M> {
         random: &mut Rng,
     ) -> Result<u64> {
         let mut done = 0;
-        let mut way = self.way()?;
+        let mut way = self.acquire_access()?;
         let access = way.access();
         let _extent = self.extent();
         for _ in 0..count {
@@ -169,11 +171,11 @@ impl<M: Medium> Store<M> {
                 break;
             };
             let identity = self.alone(*block);
-            if !self.space().is_of(*block, identity[1]) {
+            if !self.space().is_in_generation(*block, identity[1]) {
                 continue;
             }
             let (at, mask) = choose_fault(fault, random);
-            access.spoil(*block as usize, at, &mask)?;
+            access.flip_bits(*block as usize, at, &mask)?;
             done += 1;
         }
         Ok(done)
@@ -222,10 +224,10 @@ impl<M: Medium> Store<M> {
     pub(crate) fn trim(&self) -> u32 {
         let mut extent = self.extent_alone();
         let beyond = extent.capacity..extent.backed;
-        let left = self.space().left(beyond.clone());
+        let left = self.space().count_undrained(beyond.clone());
         if left == 0 && !beyond.is_empty() {
             // Memory that is added here later holds no block.
-            beyond.for_each(|block| self.unmake(block));
+            beyond.for_each(|block| self.reset_identity(block));
             self.medium().shrink(extent.capacity as usize);
             extent.backed = extent.capacity;
         }
@@ -247,7 +249,7 @@ fn choose_fault(fault: InjectedFault, random: &mut Rng) -> (usize, Vec<u8>) {
             let (word, bits) = (random.usize(..WORDS), random.u8(1..));
             let mut mask = vec![0; ROW_BYTES];
             for bit in (0..8).filter(|bit| bits >> bit & 1 != 0) {
-                let (byte, at) = place(word, bit);
+                let (byte, at) = bit_position(word, bit);
                 mask[byte] |= 1 << at;
             }
             (row * ROW_BYTES, mask)
@@ -297,7 +299,7 @@ mod tests {
                 if fault == InjectedFault::Symbol {
                     let is_wrong = |word: &usize| {
                         (0..8).any(|bit| {
-                            let (byte, at) = place(*word, bit);
+                            let (byte, at) = bit_position(*word, bit);
                             mask[byte] >> at & 1 != 0
                         })
                     };
@@ -317,9 +319,9 @@ mod tests {
         store.free(&file);
         // What the block has is what it had before, and that may be anything.
         memory.lost.store(0, Relaxed);
-        let taken = store.space().take(WHOLE).unwrap();
+        let taken = store.space().allocate(WHOLE).unwrap();
         let found = store.scrub(0, CALL_DURATION, u32::MAX).unwrap();
         assert_eq!((found.verified, found.corrected, found.lost), (1, 0, 0));
-        store.space().give(taken.0);
+        store.space().free(taken.0);
     }
 }

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use crate::acl::{self, AccessList, PERMISSIONS};
 use crate::directory::{Directory, NAME_MAX};
 use crate::file::File;
-use crate::pieces::Pieces;
+use crate::pieces::LazyTable;
 
 /// The result of an operation; the error is the errno that the system call returns.
 pub type SysResult<T> = Result<T, Errno>;
@@ -174,7 +174,7 @@ struct InodeSlot {
 /// See the module.
 #[derive(Debug)]
 pub struct Tree {
-    nodes: Pieces<InodeSlot, 4096>,
+    nodes: LazyTable<InodeSlot, 4096>,
     names: RwLock<()>,
     free: Mutex<Vec<u32>>,
     next: AtomicU32,
@@ -301,7 +301,7 @@ impl Tree {
     pub fn new(max_inodes: u32, mode: u32, caller: Credentials, now: Time) -> Self {
         let max_inodes = max_inodes.clamp(1, u32::MAX - 1);
         let it = Self {
-            nodes: Pieces::new(max_inodes + 1),
+            nodes: LazyTable::new(max_inodes + 1),
             names: RwLock::new(()),
             free: Mutex::new(Vec::new()),
             next: AtomicU32::new(ROOT + 1),

@@ -16,9 +16,9 @@ use fercuda_vramfs::file::File;
 use fercuda_vramfs::layout::{
     BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, RECORD_OFFSET, ROW_BYTES,
 };
-use fercuda_vramfs::medium::{Access as _, Device, Medium as _, Verify};
+use fercuda_vramfs::medium::{BlockAccess as _, DeviceMedium, Medium as _, Verify};
 use fercuda_vramfs::store::Store;
-use fercuda_vramfs::{Blocks, Kernels, Place, Work};
+use fercuda_vramfs::{BlockWork, Blocks, Kernels, RowLocation};
 
 const BLOCKS: u32 = 8;
 const SLOTS: usize = 4;
@@ -29,7 +29,7 @@ static ONE: Mutex<()> = Mutex::new(());
 struct Bench {
     blocks: Vec<Arc<Blocks>>,
     streams: Vec<Stream>,
-    store: Store<Array<Device>>,
+    store: Store<Array<DeviceMedium>>,
     random: Rng,
     _one: MutexGuard<'static, ()>,
 }
@@ -64,7 +64,7 @@ impl Bench {
             let share = spread.share(BLOCKS as usize, 2, at);
             let own = Arc::new(Blocks::new(context, share, share, has_code).unwrap());
             let kernels = has_code.then(|| Kernels::load(context).unwrap());
-            let device = Device::new(own.clone(), kernels, None, Verify::Read, SLOTS);
+            let device = DeviceMedium::new(own.clone(), kernels, None, Verify::Read, SLOTS);
             all.push((at as u32, device));
             blocks.push(own);
             streams.push(Stream::new(context).unwrap());
@@ -244,7 +244,7 @@ fn block_readable_on_one_mirror_only_survives_a_write_on_the_other() {
             .unwrap();
     }
     bench.write_tenth_row_and_check_mirrors(&file, &mut bytes);
-    assert_eq!(bench.store.medium().losses(), 0);
+    assert_eq!(bench.store.medium().failed_devices(), 0);
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn block_readable_on_one_mirror_only_survives_another_files_new_page() {
     let used = (0..BLOCKS).filter(|block| bench.store.space().used_of(*block) != 0);
     assert_eq!(used.count(), 1);
     assert!(bench.peek(0) == bench.peek(1));
-    assert_eq!(bench.store.medium().losses(), 0);
+    assert_eq!(bench.store.medium().failed_devices(), 0);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn block_uncorrectable_on_one_mirror_is_copied_from_the_other() {
         assert_eq!(bench.figure(&format!("device_{device}_remade_blocks")), 3);
         assert!(bench.read(&file).unwrap() == bytes);
     }
-    assert_eq!(bench.store.medium().losses(), 0);
+    assert_eq!(bench.store.medium().failed_devices(), 0);
     bench.corrupt(0, 1);
     bench.corrupt(1, 1);
     assert_eq!(bench.read(&file), Err(rustix::io::Errno::IO));
@@ -332,10 +332,10 @@ fn data_changed_in_place_gets_its_parity_refreshed_on_its_device() {
             let at = chunk * DATA_BYTES + 3000;
             bytes[at..at + change.len()].copy_from_slice(&change);
         }
-        let work = [0, 1].map(|block| Work {
+        let work = [0, 1].map(|block| BlockWork {
             block,
             rows: 0..0,
-            place: Place::Nowhere,
+            place: RowLocation::Nowhere,
             identity: None,
         });
         let mut access = bench.store.medium().access().unwrap();

@@ -16,10 +16,10 @@ use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::code::mask_values;
 use fercuda_vramfs::layout::{
     BLOCK_BYTES, CODED_ROWS, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, IDENTITY_WORDS, MAGIC,
-    MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, factor, place,
+    MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, bit_position, factor,
 };
 use fercuda_vramfs::{
-    Blocks, Copier, Identity, Kernels, Mover, Outcome, Place, Work, Worker, crc32c,
+    BlockOutcome, BlockWork, Blocks, Copier, Identity, Kernels, Mover, RowLocation, Worker, crc32c,
 };
 
 /// Findings of the software device are global to the process, so tests run one after the other.
@@ -98,27 +98,27 @@ impl Bench {
             self.random.fill(&mut self.worker.data_mut()[of]);
         }
         let outcomes = self.worker.encode(&blocks, &whole(&identities)).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
         let bytes = self.bytes(&blocks);
         (blocks, bytes, identities)
     }
 }
 
-fn whole(identities: &[Identity]) -> Vec<Work<'_>> {
-    let of = |(block, identity)| Work {
+fn whole(identities: &[Identity]) -> Vec<BlockWork<'_>> {
+    let of = |(block, identity)| BlockWork {
         block,
         rows: 0..DATA_ROWS,
-        place: Place::Staging(block * DATA_BYTES),
+        place: RowLocation::Staging(block * DATA_BYTES),
         identity: Some(identity),
     };
     identities.iter().enumerate().map(of).collect()
 }
 
-fn rowless(count: usize) -> Vec<Work<'static>> {
-    let of = |block| Work {
+fn rowless(count: usize) -> Vec<BlockWork<'static>> {
+    let of = |block| BlockWork {
         block,
         rows: 0..0,
-        place: Place::Staging(0),
+        place: RowLocation::Staging(0),
         identity: None,
     };
     (0..count).map(of).collect()
@@ -127,14 +127,14 @@ fn rowless(count: usize) -> Vec<Work<'static>> {
 /// The symbol of a word in a row of a block.
 fn symbol(block: &[u8], row: usize, word: usize) -> u8 {
     (0..8).fold(0, |sum, bit| {
-        let (byte, at) = place(word, bit);
+        let (byte, at) = bit_position(word, bit);
         sum | (block[row * ROW_BYTES + byte] >> at & 1) << bit
     })
 }
 
 fn change(block: &mut [u8], row: usize, word: usize, by: u8) {
     for bit in 0..8 {
-        let (byte, at) = place(word, bit);
+        let (byte, at) = bit_position(word, bit);
         block[row * ROW_BYTES + byte] ^= (by >> bit & 1) << at;
     }
 }
@@ -208,10 +208,10 @@ fn read_detects_any_flipped_bit_in_its_rows() {
     for round in 0..10 {
         let first = bench.random.usize(..DATA_ROWS);
         let rows = first..bench.random.usize(first..=DATA_ROWS);
-        let work = [Work {
+        let work = [BlockWork {
             block: 0,
             rows: rows.clone(),
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&identities[0]),
         }];
         let expected = &bytes[rows.start * ROW_BYTES..rows.end * ROW_BYTES];
@@ -253,10 +253,10 @@ fn read_detects_any_flipped_bit_in_its_rows() {
         bench.put(&blocks, &bytes);
         let mut another = identities[0];
         another[bench.random.usize(..IDENTITY_WORDS)] ^= 1 << bench.random.u32(..64);
-        let work = [Work {
+        let work = [BlockWork {
             block: 0,
             rows: 0..0,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&another),
         }];
         assert!(bench.worker.verify(&blocks, &work).unwrap()[0].has_wrong_identity());
@@ -273,9 +273,9 @@ fn host_side_verify_of_few_rows_equals_the_kernels() {
         let block = bench.random.usize(..2);
         let room = 2 * DATA_BYTES - rows.len() * ROW_BYTES;
         let at = bench.random.usize(..=room / 16) * 16;
-        let place = Place::Staging(at);
+        let place = RowLocation::Staging(at);
         let identity = (!round.is_multiple_of(4)).then_some(&identities[block]);
-        let work = |identity| Work {
+        let work = |identity| BlockWork {
             block,
             rows: rows.clone(),
             place,
@@ -338,10 +338,10 @@ fn update_equals_a_full_encode() {
         bench.random.fill(&mut data);
         bench.worker.data_mut()[..data.len()].copy_from_slice(&data);
         let before = bench.bytes(&blocks);
-        let work = [Work {
+        let work = [BlockWork {
             block,
             rows: rows.clone(),
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&identities[block]),
         }];
         assert!(bench.worker.update(&blocks, &work).unwrap()[0].is_clean());
@@ -366,16 +366,16 @@ fn update_leaves_a_block_with_errors_unchanged() {
         let mut wrong = bytes.clone();
         wrong[row * ROW_BYTES + bench.random.usize(..ROW_BYTES)] ^= 1 << bench.random.u32(..8);
         bench.put(&blocks, &wrong);
-        let work = [Work {
+        let work = [BlockWork {
             block: 0,
             rows,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&identities[0]),
         }];
         // Also if the update changes the owners.
         let mut owners = identities[0];
         owners[2 + bench.random.usize(..IDENTITY_WORDS - 2)] ^= bench.random.u64(..2);
-        let update = [Work {
+        let update = [BlockWork {
             identity: Some(&owners),
             ..work[0].clone()
         }];
@@ -428,13 +428,13 @@ fn update_is_acknowledged_once_if_no_block_refuses_it() {
             _ => Some(at),
         };
         bench.put(&blocks, &there);
-        let works: Vec<Work<'_>> = (0..WORKS)
-            .map(|block| Work {
+        let works: Vec<BlockWork<'_>> = (0..WORKS)
+            .map(|block| BlockWork {
                 block,
                 rows: rows.clone(),
                 place: match block {
-                    LAST => Place::Block(WORKS, source),
-                    _ => Place::Staging(block * staged),
+                    LAST => RowLocation::Block(WORKS, source),
+                    _ => RowLocation::Staging(block * staged),
                 },
                 identity: Some(&known[block]),
             })
@@ -442,7 +442,7 @@ fn update_is_acknowledged_once_if_no_block_refuses_it() {
         let mut acknowledged = 0;
         let outcomes = bench
             .worker
-            .update_telling(&blocks, &works, || acknowledged += 1);
+            .update_with_ack(&blocks, &works, || acknowledged += 1);
         for (block, outcome) in outcomes.unwrap().iter().enumerate() {
             let is_refused = Some(block) == refused;
             assert_eq!(outcome.is_clean(), !is_refused, "round {round}, {block}");
@@ -464,7 +464,7 @@ fn update_is_acknowledged_once_if_no_block_refuses_it() {
         }
         if refused.is_none() {
             let outcomes = bench.worker.verify(&blocks, &rowless(WORKS)).unwrap();
-            assert!(outcomes.iter().all(Outcome::is_clean), "round {round}");
+            assert!(outcomes.iter().all(BlockOutcome::is_clean), "round {round}");
         }
     }
 }
@@ -478,7 +478,7 @@ fn panic_in_the_acknowledgement_is_raised_after_the_update() {
         let worker = &mut bench.worker;
         let works = whole(&identities);
         let panics =
-            || drop(worker.update_telling(&blocks, &works, || panic!("as it was asked to")));
+            || drop(worker.update_with_ack(&blocks, &works, || panic!("as it was asked to")));
         let panicked = catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
         assert_eq!(panicked.downcast_ref(), Some(&"as it was asked to"));
         // All changes are complete when the panic arrives here.
@@ -490,7 +490,7 @@ fn panic_in_the_acknowledgement_is_raised_after_the_update() {
             assert!(block[..DATA_BYTES] == *data);
         }
         let outcomes = bench.worker.verify(&blocks, &rowless(9)).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
     }
 }
 
@@ -505,20 +505,20 @@ fn rows_of_another_block_are_copied_if_their_checksums_match() {
         let from = bench.random.usize(..=DATA_ROWS / 2 - len);
         let to = bench.random.usize(DATA_ROWS / 2..=DATA_ROWS - len);
         let source = round % 2;
-        let work = |block: usize, source: usize| Work {
+        let work = |block: usize, source: usize| BlockWork {
             block,
             rows: to..to + len,
-            place: Place::Block(source, from),
+            place: RowLocation::Block(source, from),
             identity: Some(&identities[block]),
         };
         let rows = |bytes: &[u8], block: usize, first: usize| {
             let at = block * BLOCK_BYTES + first * ROW_BYTES;
             bytes[at..at + len * ROW_BYTES].to_vec()
         };
-        let nowhere = [Work {
+        let nowhere = [BlockWork {
             block: source,
             rows: from..from + len,
-            place: Place::Nowhere,
+            place: RowLocation::Nowhere,
             identity: Some(&identities[source]),
         }];
         let mut wrong = bytes.clone();
@@ -536,7 +536,7 @@ fn rows_of_another_block_are_copied_if_their_checksums_match() {
             .encode_anew(&blocks, &[work(2, source)])
             .unwrap()[0];
         assert!(outcome.has_wrong_source(), "{outcome:?}");
-        let of_third = Work {
+        let of_third = BlockWork {
             block: 2,
             rows: 0..0,
             ..work(2, source)
@@ -554,7 +554,7 @@ fn rows_of_another_block_are_copied_if_their_checksums_match() {
             assert!(rows(&now, block, to) == rows(&bytes, source, from));
         }
         let outcomes = bench.worker.verify(&blocks, &rowless(3)).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
         bench.put(&blocks, &bytes);
     }
 }
@@ -567,11 +567,11 @@ fn corrected(
     wrong: &[u8],
     right: &[u8],
     identities: &[Identity],
-) -> Vec<Outcome> {
+) -> Vec<BlockOutcome> {
     bench.put(blocks, wrong);
-    let work: Vec<Work<'_>> = whole(identities)
+    let work: Vec<BlockWork<'_>> = whole(identities)
         .into_iter()
-        .map(|it| Work { rows: 0..0, ..it })
+        .map(|it| BlockWork { rows: 0..0, ..it })
         .collect();
     let outcomes = bench.worker.correct(blocks, &work).unwrap().to_vec();
     let after = bench.bytes(blocks);
@@ -604,7 +604,7 @@ fn every_single_symbol_error_is_corrected() {
             change(block, *row, at % WORDS, *by);
         }
         let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
-        let symbols: u32 = outcomes.iter().map(Outcome::symbols).sum();
+        let symbols: u32 = outcomes.iter().map(BlockOutcome::symbols).sum();
         assert_eq!(symbols as usize, part.len());
     }
 }
@@ -631,7 +631,7 @@ fn up_to_four_symbol_errors_per_word_are_corrected_anywhere() {
             }
             let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
             assert!(
-                outcomes.iter().all(Outcome::is_corrected),
+                outcomes.iter().all(BlockOutcome::is_corrected),
                 "{most}: {outcomes:?}"
             );
         }
@@ -675,7 +675,7 @@ fn too_many_errors_are_reported_lost_and_never_miscorrected() {
         // `corrected` checks the content of the blocks.
         let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(
-            outcomes.iter().all(Outcome::is_lost),
+            outcomes.iter().all(BlockOutcome::is_lost),
             "{count}: {outcomes:?}"
         );
     }
@@ -790,10 +790,10 @@ fn change_with_another_identity_is_refused_except_for_the_owners() {
             );
         }
         bench.put(&blocks, &bytes);
-        let work = Work {
+        let work = BlockWork {
             block: 0,
             rows: 8..12,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&another[0]),
         };
         let outcome = bench.worker.update(&blocks, &[work]).unwrap()[0];
@@ -846,7 +846,7 @@ fn clean_blocks_are_left_unchanged() {
     let mut bench = Bench::new(2);
     let (blocks, bytes, _) = bench.encoded(2);
     let outcomes = bench.worker.correct(&blocks, &rowless(2)).unwrap();
-    assert!(outcomes.iter().all(Outcome::is_clean));
+    assert!(outcomes.iter().all(BlockOutcome::is_clean));
     assert!(bench.bytes(&blocks) == bytes);
 }
 
@@ -854,10 +854,10 @@ fn clean_blocks_are_left_unchanged() {
 fn works_out_of_range_are_refused() {
     let mut bench = Bench::new(1);
     let blocks = bench.blocks(1);
-    let work = |block, rows| Work {
+    let work = |block, rows| BlockWork {
         block,
         rows,
-        place: Place::Staging(0),
+        place: RowLocation::Staging(0),
         identity: None,
     };
     let beyond = bench.worker.encode(&blocks, &[work(1, 0..1)]).unwrap_err();
@@ -880,8 +880,8 @@ fn works_out_of_range_are_refused() {
         assert!(error.to_string().contains(what), "{error}");
     }
     for at in [8, DATA_BYTES - 3 * ROW_BYTES, usize::MAX - 15] {
-        let beyond = Work {
-            place: Place::Staging(at),
+        let beyond = BlockWork {
+            place: RowLocation::Staging(at),
             ..work(0, 0..4)
         };
         let error = bench.worker.read(&blocks, &[beyond]).unwrap_err();
@@ -905,16 +905,16 @@ fn works_out_of_range_are_refused() {
         twice.to_string().contains("block 0 is named twice"),
         "{twice}"
     );
-    let nothing = Work {
-        place: Place::Nowhere,
+    let nothing = BlockWork {
+        place: RowLocation::Nowhere,
         ..work(0, 3..5)
     };
     let nothing = bench.worker.update(&blocks, &[nothing]).unwrap_err();
     assert!(nothing.to_string().contains("rows 3 to 5"), "{nothing}");
     // A block that changes is the source of another, and a block is the source of all its own rows.
     let blocks = bench.blocks(2);
-    let from = |block, source| Work {
-        place: Place::Block(source, 8),
+    let from = |block, source| BlockWork {
+        place: RowLocation::Block(source, 8),
         ..work(block, 0..8)
     };
     for (works, taken) in [
@@ -1029,19 +1029,19 @@ fn move_kernel_equals_separate_copies() {
                 first..bench.random.usize(first..=DATA_ROWS)
             })
             .collect();
-        let work: Vec<Work<'_>> = (0..SLOTS)
-            .map(|slot| Work {
+        let work: Vec<BlockWork<'_>> = (0..SLOTS)
+            .map(|slot| BlockWork {
                 block: slot,
                 rows: rows[slot].clone(),
                 place: match slot {
                     // A source that no work changes.
-                    0 if round % 3 == 1 => Place::Block(SLOTS, 0),
-                    slot => Place::Staging(slot * DATA_BYTES),
+                    0 if round % 3 == 1 => RowLocation::Block(SLOTS, 0),
+                    slot => RowLocation::Staging(slot * DATA_BYTES),
                 },
                 identity: None,
             })
             .map(|mut it| {
-                if let Place::Block(..) = it.place {
+                if let RowLocation::Block(..) = it.place {
                     it.rows = 0..it.rows.len();
                 }
                 it
@@ -1084,7 +1084,7 @@ fn numbered(bench: &mut Bench, count: usize) -> (Blocks, Vec<Identity>) {
     }
     bench.random.fill(bench.worker.data_mut());
     let outcomes = bench.worker.encode(&blocks, &whole(&identities)).unwrap();
-    assert!(outcomes.iter().all(Outcome::is_clean));
+    assert!(outcomes.iter().all(BlockOutcome::is_clean));
     (blocks, identities)
 }
 
@@ -1113,12 +1113,12 @@ fn refresh_equals_encoding_the_same_data() {
         }
         // The result of encoding, which `block_matches_the_format` compares with the format.
         bench.put(&blocks, &bytes);
-        let in_place: Vec<Work<'_>> = whole(&identities)
+        let in_place: Vec<BlockWork<'_>> = whole(&identities)
             .into_iter()
-            .map(|it| Work { rows: 0..0, ..it })
+            .map(|it| BlockWork { rows: 0..0, ..it })
             .collect();
         let outcomes = bench.worker.encode(&blocks, &in_place).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
         let encoded = bench.bytes(&blocks);
         // In any order; all of them in the first round.
         let mut asked: Vec<u32> = (0..COUNT as u32).collect();
@@ -1164,14 +1164,14 @@ fn refresh_equals_encoding_the_same_data() {
         }
         let made: Vec<u32> = asked.into_iter().filter(|it| !bad.contains(it)).collect();
         assert_eq!(bench.worker.scan(&blocks, &made).unwrap(), []);
-        let work: Vec<Work<'_>> = whole(&identities)
+        let work: Vec<BlockWork<'_>> = whole(&identities)
             .into_iter()
             .filter(|it| made.contains(&(it.block as u32)))
             .collect();
         let outcomes = bench.worker.verify(&blocks, &work).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean), "{outcomes:?}");
+        assert!(outcomes.iter().all(BlockOutcome::is_clean), "{outcomes:?}");
         let outcomes = bench.worker.check(&blocks, &work).unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean), "{outcomes:?}");
+        assert!(outcomes.iter().all(BlockOutcome::is_clean), "{outcomes:?}");
     }
 }
 

@@ -15,8 +15,8 @@ use fastrand::Rng;
 use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::file::File;
 use fercuda_vramfs::layout::BLOCK_BYTES;
-use fercuda_vramfs::medium::{Device, Verify};
-use fercuda_vramfs::mount::{Forbidden, Mount, MountOptions, PageCache, Scrub, mounted};
+use fercuda_vramfs::medium::{DeviceMedium, Verify};
+use fercuda_vramfs::mount::{Mount, MountOptions, MountRestrictions, PageCache, Scrub, mounted};
 use fercuda_vramfs::store::Store;
 use fercuda_vramfs::{Blocks, Kernels};
 
@@ -49,7 +49,7 @@ fn uncorrectable_data_is_an_error_and_the_daemon_keeps_running() {
     let blocks = Blocks::new(&context, BLOCKS as usize, BLOCKS as usize, true).unwrap();
     let blocks = Arc::new(blocks);
     let kernels = Kernels::load(&context).unwrap();
-    let device = Device::new(blocks.clone(), Some(kernels), None, Verify::Read, 9);
+    let device = DeviceMedium::new(blocks.clone(), Some(kernels), None, Verify::Read, 9);
     let store = Store::new(device, BLOCKS, BLOCKS, THREADS);
     let dir = tempfile::tempdir().unwrap();
     let options = MountOptions {
@@ -61,7 +61,7 @@ fn uncorrectable_data_is_an_error_and_the_daemon_keeps_running() {
         cache: PageCache::None,
         threads: THREADS,
         scrub: Scrub::Off,
-        forbidden: Forbidden::default(),
+        forbidden: MountRestrictions::default(),
         facts: String::new(),
     };
     let mount = Mount::new(store, dir.path(), &options).unwrap();
@@ -123,7 +123,7 @@ fn data_is_verified_before_it_is_recoded_even_if_reads_are_not() {
     let blocks = Blocks::new(&context, BLOCKS as usize, BLOCKS as usize, true).unwrap();
     let blocks = Arc::new(blocks);
     let kernels = Kernels::load(&context).unwrap();
-    let device = Device::new(blocks.clone(), Some(kernels), None, Verify::Scrub, 9);
+    let device = DeviceMedium::new(blocks.clone(), Some(kernels), None, Verify::Scrub, 9);
     let store = Store::new(device, BLOCKS, BLOCKS, THREADS);
     let stream = Stream::new(&context).unwrap();
     let len = 5000;

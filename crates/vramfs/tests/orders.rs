@@ -19,7 +19,7 @@ use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-mod words {
+mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
     pub(crate) use loom::thread::{Thread, current, park, yield_now};
@@ -41,7 +41,7 @@ mod pieces;
 #[path = "../src/fuse/workers.rs"]
 mod workers;
 
-use space::{Run, Space, WHOLE};
+use space::{PageAllocator, PageRun, WHOLE};
 use workers::WorkerPool;
 
 /// Half a block: a block is split into two of them.
@@ -49,13 +49,13 @@ const HALF: u32 = WHOLE - 1;
 
 /// A space, and a cell for each half of each block, which only the thread that has it may access.
 struct SharedSpace {
-    space: Space,
+    space: PageAllocator,
     halves: Vec<[UnsafeCell<u32>; 2]>,
 }
 
 impl SharedSpace {
     fn new(most: u32, there: u32) -> Arc<Self> {
-        let space = Space::new(most);
+        let space = PageAllocator::new(most);
         space.add(0..there);
         let halves = (0..most).map(|_| [UnsafeCell::new(0), UnsafeCell::new(0)]);
         Arc::new(Self {
@@ -66,12 +66,12 @@ impl SharedSpace {
 
     /// Takes a run, uses it, and frees it; returns whether there was one.
     fn use_one(&self, order: u32) -> bool {
-        let Some((run, generation)) = self.space.take(order) else {
+        let Some((run, generation)) = self.space.allocate(order) else {
             return false;
         };
-        assert!(generation > 0 && self.space.is_of(run.block, generation));
+        assert!(generation > 0 && self.space.is_in_generation(run.block, generation));
         self.touch(run);
-        self.space.give(run);
+        self.space.free(run);
         true
     }
 
@@ -82,7 +82,7 @@ impl SharedSpace {
         }
     }
 
-    fn touch(&self, run: Run) {
+    fn touch(&self, run: PageRun) {
         // The half of a shorter run belongs to other threads, too.
         let first = usize::from(run.page).div_ceil(1 << HALF);
         let halves = (run.pages() >> HALF) as usize;
@@ -97,7 +97,7 @@ impl SharedSpace {
     fn check_whole(&self, blocks: u32) {
         assert_eq!(self.space.used_pages(), 0);
         assert_eq!(self.space.pages(), u64::from(blocks) << WHOLE);
-        let all: Vec<_> = (0..blocks).map(|_| self.space.take(WHOLE)).collect();
+        let all: Vec<_> = (0..blocks).map(|_| self.space.allocate(WHOLE)).collect();
         for taken in all {
             let (run, _) = taken.expect("a free block is on no free list");
             assert_eq!(u32::from(run.order), WHOLE, "a free block is split");
@@ -148,9 +148,9 @@ fn a_block_retired_during_an_allocation_is_allocated_or_gone() {
         let shared = SharedSpace::new(1, 1);
         run_both(&shared, |it| it.tries(HALF), |it| it.space.retire(0..1));
         // It was freed, by the thread that had it.
-        assert!(shared.space.is_gone(0));
+        assert!(shared.space.is_drained(0));
         assert_eq!((shared.space.used_pages(), shared.space.pages()), (0, 0));
-        assert_eq!(shared.space.take(0), None);
+        assert_eq!(shared.space.allocate(0), None);
         shared.space.add(0..1);
         shared.check_whole(1);
     });
@@ -160,13 +160,13 @@ fn a_block_retired_during_an_allocation_is_allocated_or_gone() {
 fn a_lost_block_is_allocated_again_once_all_of_it_was_freed() {
     in_every_interleaving(3, || {
         let shared = SharedSpace::new(1, 1);
-        let (run, _) = shared.space.take(HALF).unwrap();
+        let (run, _) = shared.space.allocate(HALF).unwrap();
         shared.touch(run);
         run_both(
             &shared,
-            |it| assert!(it.space.shun(0) || it.space.used_of(0) == 0),
+            |it| assert!(it.space.quarantine(0) || it.space.used_of(0) == 0),
             |it| {
-                it.space.give(Run {
+                it.space.free(PageRun {
                     block: 0,
                     page: 0,
                     order: HALF as u8,
@@ -195,10 +195,10 @@ fn three_threads_with_blocks_and_halves_leave_whole_blocks() {
 fn half_of_a_block_passes_between_threads_while_the_other_half_is_in_use() {
     in_every_interleaving(3, || {
         let shared = SharedSpace::new(1, 1);
-        let (run, _) = shared.space.take(HALF).unwrap();
+        let (run, _) = shared.space.allocate(HALF).unwrap();
         let once = |it: &SharedSpace| it.tries(HALF);
         run_both(&shared, once, once);
-        shared.space.give(run);
+        shared.space.free(run);
         shared.check_whole(1);
     });
 }
@@ -209,11 +209,11 @@ fn a_block_pushed_again_is_not_mistaken_for_the_earlier_push() {
         let shared = SharedSpace::new(2, 2);
         // The first is freed at once, and the second while the first may be taken again.
         let both = |it: &SharedSpace| {
-            let first = it.space.take(WHOLE);
-            let second = it.space.take(WHOLE);
+            let first = it.space.allocate(WHOLE);
+            let second = it.space.allocate(WHOLE);
             for (run, _) in first.into_iter().chain(second) {
                 it.touch(run);
-                it.space.give(run);
+                it.space.free(run);
             }
         };
         run_both(&shared, both, both);

@@ -14,9 +14,9 @@ use fercuda_vramfs::control::Control;
 use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{
-    self, Forbidden, Mount, MountOptions, PageCache, Scrub, StoreGeometry, figures,
+    self, Mount, MountOptions, MountRestrictions, PageCache, Scrub, StoreGeometry, figures,
 };
-use fercuda_vramfs::{Blocks, Error, Identity, Kernels, Place, Work, Worker};
+use fercuda_vramfs::{BlockWork, Blocks, Error, Identity, Kernels, RowLocation, Worker};
 
 const MIB: usize = 1 << 20;
 /// Memory of each device in bytes.
@@ -84,13 +84,13 @@ fn scan_and_refresh_work_without_free_device_memory() {
     let identities: Vec<Identity> = (0..COUNT)
         .map(|number| [u64::from(number); IDENTITY_WORDS])
         .collect();
-    let works: Vec<Work<'_>> = identities
+    let works: Vec<BlockWork<'_>> = identities
         .iter()
         .enumerate()
-        .map(|(block, identity)| Work {
+        .map(|(block, identity)| BlockWork {
             block,
             rows: 0..DATA_ROWS,
-            place: Place::Staging(block * DATA_BYTES),
+            place: RowLocation::Staging(block * DATA_BYTES),
             identity: Some(identity),
         })
         .collect();
@@ -141,7 +141,7 @@ fn filesystem_on_a_full_device_reports_free_memory_and_keeps_working() {
         cache: PageCache::None,
         threads: 2,
         scrub: Scrub::Off,
-        forbidden: Forbidden::default(),
+        forbidden: MountRestrictions::default(),
         facts: String::new(),
     };
     let mount = Mount::new(store, dir.path(), &options).unwrap();

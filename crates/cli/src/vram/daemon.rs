@@ -24,9 +24,9 @@ use fercuda_governor::ByteSize;
 use fercuda_vramfs::array::{ArrayLayout, MAX_DEVICES};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{
-    self, Forbidden, Mount, MountOptions, PageCache, Place, Scrub, StoreGeometry,
+    self, Mount, MountLocation, MountOptions, MountRestrictions, PageCache, Scrub, StoreGeometry,
 };
-use fercuda_vramfs::{Kernels, Target};
+use fercuda_vramfs::{KernelTarget, Kernels};
 use rustix::io::FdFlags;
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
@@ -346,7 +346,7 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         },
         threads,
         scrub,
-        forbidden: Forbidden {
+        forbidden: MountRestrictions {
             suid: args.nosuid,
             dev: args.nodev,
             exec: args.noexec,
@@ -397,7 +397,7 @@ pub(crate) struct KernelsArgs {
 }
 
 pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
-    let code = Kernels::compile(Target {
+    let code = Kernels::compile(KernelTarget {
         capability: (args.major, args.minor),
         is_text: args.ptx,
     })?;
@@ -408,7 +408,7 @@ pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
 /// Compiles the kernels in a child process: the tens of MiB that the compiler takes would stay
 /// locked in the daemon's memory.
 fn compile_kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
-    let target = Target::of(context)?;
+    let target = KernelTarget::of(context)?;
     let compile = || {
         // The running executable itself, even if its path has been replaced.
         let mut other = Command::new("/proc/self/exe");
@@ -540,7 +540,7 @@ fn register_signals() -> Result<UnixStream> {
 
 /// Spawns a thread that unmounts at the first signal, and exits the process at the second one if
 /// the filesystem is still in use.
-fn spawn_signal_thread(mut signals: UnixStream, place: Place) {
+fn spawn_signal_thread(mut signals: UnixStream, place: MountLocation) {
     std::thread::spawn(move || {
         let mut byte = [0];
         let mut was_asked = false;

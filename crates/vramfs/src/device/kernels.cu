@@ -46,7 +46,7 @@ constexpr u32 WRONG_ROWS = 8;     // rows are not what their sums say
 constexpr u32 CORRECTED = 16;     // all of it is right now
 constexpr u32 LOST = 32;          // it was left as it was
 constexpr u32 WRONG_SOURCE = 64;  // the caller's rows are not what their sums say
-constexpr u32 TAKEN = 0xfffffffeu; // instead of such bits, before the answer: it is being done, and nothing is in its way
+constexpr u32 COMMITTED = 0xfffffffeu; // instead of such bits, before the answer: it is being done, and nothing is in its way
 
 // For the host, which may be looking for it.
 __device__ __forceinline__ void say(Outcome* to, u32 state) {
@@ -726,19 +726,19 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
 
 // A job that comes with the launch, and whose its block is to be, if `identity` is not 0. What a kernel reads in the host's
 // memory waits behind all that the device is writing there. The host has the same (engine.rs).
-struct Order {
+struct InlineJob {
     Job job;
     u64 identity[IDENTITY_WORDS];
 };
 
 // As many as a request has, or one.
 template <u32 COUNT>
-struct Orders {
-    Order all[COUNT];
+struct InlineJobs {
+    InlineJob all[COUNT];
 };
 
 // Whose a job's block is to be, for all to see behind a barrier.
-__device__ __forceinline__ void take_identity(const Order& order, u64* given) {
+__device__ __forceinline__ void take_identity(const InlineJob& order, u64* given) {
     // Threads that have less to do at first than others.
     const u32 at = THREADS - 1 - threadIdx.x;
     if (at < IDENTITY_WORDS) given[at] = order.identity[at];
@@ -746,7 +746,7 @@ __device__ __forceinline__ void take_identity(const Order& order, u64* given) {
 
 // Whether record and some rows of data are right, by their sums alone; the rows go to the
 // job's data. Several blocks of threads share a job's rows; the first looks at the record.
-__device__ __forceinline__ void check(const Order& order, Outcome* outcomes) {
+__device__ __forceinline__ void check(const InlineJob& order, Outcome* outcomes) {
     __shared__ u32 wrong;
     __shared__ u64 given[IDENTITY_WORDS];
     const Job job = order.job;
@@ -784,12 +784,12 @@ __device__ __forceinline__ void check(const Order& order, Outcome* outcomes) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_check(const __grid_constant__ Orders<ORDERS> orders, Outcome* outcomes) {
+vramfs_check(const __grid_constant__ InlineJobs<INLINE_JOBS_MAX> orders, Outcome* outcomes) {
     check(orders.all[blockIdx.x], outcomes);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_check_one(const __grid_constant__ Orders<1> orders, Outcome* outcomes) {
+vramfs_check_one(const __grid_constant__ InlineJobs<1> orders, Outcome* outcomes) {
     check(orders.all[0], outcomes);
 }
 
@@ -841,7 +841,7 @@ __device__ __forceinline__ bool is_refused(u32 state, u32 wrong, u32 (&parts)[WA
 // sums contribute to that. Nothing is changed if what that rests on, the rows of before, the parity and the record, is
 // not what its sums say, or the caller's rows are not. What comes over the bus takes as long as all else, so all that does not need it is
 // done before it is there.
-__device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
+__device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome) {
     __shared__ __align__(sizeof(Choices)) Choices changes[ROUND];
     __shared__ __align__(16) u8 rows[ROUND][ROW_BYTES], fresh[2][ROUND][ROW_BYTES], parity_rows[WARPS][ROW_BYTES], record[ROW_BYTES];
     __shared__ Tables tables;
@@ -935,7 +935,7 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
         if (wrong != 0) state |= WRONG_ROWS;
         if (is_refused(state, wrong, parts, outcome)) return;
         // All that rows of the staging wait for is right: only the device's end keeps them from coming here.
-        if (is_last && job.sums == 0 && threadIdx.x == 0) say(outcome, TAKEN);
+        if (is_last && job.sums == 0 && threadIdx.x == 0) say(outcome, COMMITTED);
         // Where products with these constants are.
         u32 low[ROUND][8], high[ROUND][8];
 #pragma unroll
@@ -1012,12 +1012,12 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_update(const __grid_constant__ Orders<ORDERS> orders, Outcome* outcomes) {
+vramfs_update(const __grid_constant__ InlineJobs<INLINE_JOBS_MAX> orders, Outcome* outcomes) {
     update(orders.all[blockIdx.x], outcomes + blockIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_update_one(const __grid_constant__ Orders<1> orders, Outcome* outcomes) {
+vramfs_update_one(const __grid_constant__ InlineJobs<1> orders, Outcome* outcomes) {
     update(orders.all[0], outcomes);
 }
 

@@ -4,7 +4,7 @@
 
 use fercuda_cuda::{Context, DeviceBuffer, Function, Launch};
 
-use super::{How, THREADS, WARPS, Worker};
+use super::{AccessMode, THREADS, WARPS, Worker};
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{SHARED_TO_REFRESH_BYTES, SWEEP_WORDS};
@@ -12,12 +12,12 @@ use crate::layout::{SHARED_TO_REFRESH_BYTES, SWEEP_WORDS};
 /// Numbers of blocks that kernels look at many of, and of those that they name. Memory for some is had from the start: when the device has
 /// none left is no time to stop looking.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct SweepLists {
     asked: DeviceBuffer<u32>,
     named: DeviceBuffer<u32>,
 }
 
-impl Lists {
+impl SweepLists {
     /// As many as a filesystem asks about at once, 64 KiB of the device's memory.
     pub(super) const SOME: usize = 8192;
     /// As many as one launch takes: more has nothing to gain.
@@ -86,7 +86,7 @@ impl Worker {
         numbers: &[u32],
     ) -> Result<Vec<u32>> {
         let _held = blocks.hold();
-        self.admit(blocks, &[], How::Reads)?;
+        self.validate(blocks, &[], AccessMode::Reads)?;
         let Some(highest) = numbers.iter().max() else {
             return Ok(Vec::new());
         };
@@ -109,7 +109,7 @@ impl Worker {
         all: &mut Vec<u32>,
     ) -> Result<()> {
         let stream = &self.copier.stream;
-        let Lists { asked, named } = &mut *self.lists;
+        let SweepLists { asked, named } = &mut *self.lists;
         asked
             .slice_mut(..numbers.len())?
             .copy_from_host(numbers, stream)?;

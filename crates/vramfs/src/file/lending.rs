@@ -9,11 +9,11 @@ use rustix::io::Errno;
 
 use super::{File, to_errno};
 use crate::control::ScrubResult;
-use crate::engine::{Place, Work};
+use crate::engine::{BlockWork, RowLocation};
 use crate::error::Error;
-use crate::extents::{Extent, Part};
+use crate::extents::{ChunkPart, Extent};
 use crate::layout::{DATA_BYTES, PAGES};
-use crate::medium::{Access as _, Medium};
+use crate::medium::{BlockAccess as _, Medium};
 use crate::store::Store;
 
 /// Blocks that are verified, or recoded, at once.
@@ -84,7 +84,7 @@ impl<M: Medium> Store<M> {
                 });
             }
         }
-        let is_whole = |(_, it): (u32, Extent)| it.part() == Part::WHOLE;
+        let is_whole = |(_, it): (u32, Extent)| it.part() == ChunkPart::WHOLE;
         let is_own = pieces.len() as u64 == size.div_ceil(chunk)
             && layout.table.within(0..=u32::MAX).all(is_whole);
         let mut blocks: Vec<u32> = pieces.iter().map(|it| it.block).collect();
@@ -114,7 +114,7 @@ impl<M: Medium> Store<M> {
     }
 
     fn verify_loan(&self, loan: &FileLoan) -> Result<(), Errno> {
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let mut found = ScrubResult::default();
         for blocks in loan.blocks.chunks(BLOCKS_PER_BATCH) {
             let looked = self.scan_and_correct(way.access(), blocks, &mut found);
@@ -141,18 +141,21 @@ impl<M: Medium> Store<M> {
         for (blocks, generations) in generations {
             // Acquired before any block: a thread that waits for an access holds nothing others
             // wait for.
-            let way = self.way();
+            let way = self.acquire_access();
             let mut guards: Vec<_> = blocks.iter().map(|block| self.alone(*block)).collect();
             for (guard, generation) in guards.iter_mut().zip(generations) {
                 guard[1] = *generation;
             }
-            let works = blocks.iter().zip(&guards).map(|(block, identity)| Work {
-                block: *block as usize,
-                rows: 0..0,
-                place: Place::Staging(0),
-                identity: Some(&**identity),
-            });
-            let works: Vec<Work<'_>> = works.collect();
+            let works = blocks
+                .iter()
+                .zip(&guards)
+                .map(|(block, identity)| BlockWork {
+                    block: *block as usize,
+                    rows: 0..0,
+                    place: RowLocation::Staging(0),
+                    identity: Some(&**identity),
+                });
+            let works: Vec<BlockWork<'_>> = works.collect();
             // Refreshes these even if others failed.
             made = made.and(way.and_then(|mut way| way.access().refresh(&works)));
         }

@@ -20,10 +20,10 @@ use super::{
     chunks_of, intersection, owner, to_errno, within_chunk,
 };
 use crate::error::Error;
-use crate::extents::{Extent, Part, Table};
+use crate::extents::{ChunkPart, Extent, ExtentTable};
 use crate::layout::{DATA_BYTES, ROW_BYTES};
-use crate::medium::{Access, Medium};
-use crate::store::{Store, Wanted};
+use crate::medium::{BlockAccess, Medium};
+use crate::store::{Store, WantedRows};
 
 /// Whole rows of a copy's source: their bytes, relative to the first byte that is copied, and the
 /// block and row that hold them, or `None` for zeros.
@@ -62,7 +62,9 @@ impl<M: Medium> Store<M> {
             } else {
                 let hole = source.seek(at, Seek::Hole).unwrap_or(size);
                 let left = hole.saturating_sub(at).min(len - done).min(COPY_BYTES);
-                self.with_others(|| self.copy_data((source, at), (target, inode, to), left))
+                self.retry_on_device_loss(|| {
+                    self.copy_data((source, at), (target, inode, to), left)
+                })
             };
             match part {
                 // Also if the source was truncated meanwhile.
@@ -107,7 +109,7 @@ impl<M: Medium> Store<M> {
         (target, inode, to): (&File, u32, u64),
         len: u64,
     ) -> Result<Option<u64>, Errno> {
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let is_other = !std::ptr::eq(source, target);
         let is_first = std::ptr::from_ref(source) < std::ptr::from_ref(target);
@@ -148,7 +150,7 @@ impl<M: Medium> Store<M> {
             let is_direct = matches!(&parts[..], [CopySource { place: Some(_), .. }])
                 && step.merged.is_none()
                 && (step.len == step.extent.part().bytes().len()
-                    || step.extent.part() == Part::WHOLE);
+                    || step.extent.part() == ChunkPart::WHOLE);
             if step.fresh.is_some() && !is_direct {
                 made.push(step.change(inode, Content::Zeros(0)));
             }
@@ -186,7 +188,7 @@ impl<M: Medium> Store<M> {
                 copied += step.len as u64;
                 self.commit_step(target, &mut layout.table, step);
             } else if step.fresh.is_some() {
-                self.space().give(step.extent.run());
+                self.space().free(step.extent.run());
             } else {
                 // It may have been written in part.
                 self.commit_step(target, &mut layout.table, step);
@@ -206,20 +208,20 @@ impl<M: Medium> Store<M> {
     }
 
     /// Moves a file's extents out of blocks from `first` on, and returns the number of pages moved.
-    /// Those blocks have to be retired before ([`Space::retire`]), so that no allocation takes any
+    /// Those blocks have to be retired before ([`PageAllocator::retire`]), so that no allocation takes any
     /// of them. Threads that read or write the file wait for a few blocks at a time, and see no
     /// other effect. A run that was taken before its block was retired may be added to the file
-    /// behind this pass, so the caller checks whether any is left ([`Space::left`]) and repeats; a
+    /// behind this pass, so the caller checks whether any is left ([`PageAllocator::count_undrained`]) and repeats; a
     /// file that is freed meanwhile leaves nothing.
     ///
     /// # Errors
     /// `NOSPC` if there is no space elsewhere, and what was moved stays moved; `IO` for lost data,
     /// which stays in place while all else is moved, or if the device fails.
     ///
-    /// [`Space::retire`]: crate::space::Space::retire
-    /// [`Space::left`]: crate::space::Space::left
+    /// [`PageAllocator::retire`]: crate::space::PageAllocator::retire
+    /// [`PageAllocator::count_undrained`]: crate::space::PageAllocator::count_undrained
     pub fn evacuate(&self, file: &File, inode: u32, first: u32) -> Result<u64, Errno> {
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let (mut moved, mut is_lost) = (0, false);
         // The next chunk, and the next page in it.
@@ -302,21 +304,21 @@ impl<M: Medium> Store<M> {
     fn take_destinations(&self, from: Extent) -> Result<Vec<(Extent, u64)>, Errno> {
         let space = self.space();
         let order = from.part().order;
-        let (run, generation) = space.take(order).ok_or(Errno::NOSPC)?;
+        let (run, generation) = space.allocate(order).ok_or(Errno::NOSPC)?;
         if u32::from(run.order) == order {
             return Ok(vec![(Extent::new(run, from.written()), generation)]);
         }
-        space.give(run);
+        space.free(run);
         let (mut all, mut left) = (Vec::new(), from.written());
         while left != 0 {
-            let part = Part::exact(left);
-            let Some((run, generation)) = space.take(part.order) else {
+            let part = ChunkPart::exact(left);
+            let Some((run, generation)) = space.allocate(part.order) else {
                 all.iter()
-                    .for_each(|(it, _): &(Extent, u64)| space.give(it.run()));
+                    .for_each(|(it, _): &(Extent, u64)| space.free(it.run()));
                 return Err(Errno::NOSPC);
             };
             let order = u32::from(run.order);
-            let part = Part { order, ..part };
+            let part = ChunkPart { order, ..part };
             all.push((Extent::new(run, part.pages()), generation));
             left &= !part.pages();
         }
@@ -324,7 +326,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Publishes a completed move and frees its old run; returns the number of pages.
-    fn publish_move(&self, file: &File, table: &mut Table, it: &ExtentMove) -> u64 {
+    fn publish_move(&self, file: &File, table: &mut ExtentTable, it: &ExtentMove) -> u64 {
         table.remove(it.chunk, it.from);
         it.to.iter().for_each(|(to, _)| table.set(it.chunk, *to));
         let pages: u32 = it.to.iter().map(|(to, _)| to.run().pages()).sum();
@@ -332,13 +334,13 @@ impl<M: Medium> Store<M> {
         file.pages.fetch_add(u64::from(pages), Relaxed);
         let before = it.from.run();
         file.pages.fetch_sub(u64::from(before.pages()), Relaxed);
-        self.space().give(before);
+        self.space().free(before);
         u64::from(pages)
     }
 
     /// Frees the destinations of a move that was not done.
     fn abandon_move(&self, it: &ExtentMove) {
-        it.to.iter().for_each(|(to, _)| self.space().give(to.run()));
+        it.to.iter().for_each(|(to, _)| self.space().free(to.run()));
     }
 
     /// Moves a corrupt extent after correcting it; `None` if it is lost.
@@ -346,12 +348,12 @@ impl<M: Medium> Store<M> {
         &self,
         access: &mut M::Access,
         file: &File,
-        table: &mut Table,
+        table: &mut ExtentTable,
         inode: u32,
         it: &ExtentMove,
     ) -> Result<Option<u64>, Errno> {
         let all = it.from.part().bytes();
-        let wanted = Wanted {
+        let wanted = WantedRows {
             block: it.from.run().block,
             rows: it.from.rows(&all),
             at: 0,
@@ -379,7 +381,7 @@ impl<M: Medium> Store<M> {
 
     /// Grows a file to at least this size.
     fn extend_to(&self, file: &File, size: u64) -> Result<(), Errno> {
-        let mut way = self.way().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let mut layout = file.lock_for_write()?;
         if size > file.size() {
@@ -419,7 +421,7 @@ fn changes<'d>(
 }
 
 /// The locations of these bytes of a file, whole rows, in order and without gaps.
-fn copy_sources(table: &Table, bytes: Range<u64>) -> Vec<CopySource> {
+fn copy_sources(table: &ExtentTable, bytes: Range<u64>) -> Vec<CopySource> {
     let mut all = Vec::new();
     let mut done = 0;
     for (chunk, extent) in table.within(chunks_of(&bytes)) {

@@ -18,7 +18,7 @@ use fercuda_trials as trials;
 pub(crate) use fercuda_trials::seed;
 
 use super::*;
-use crate::engine::{Identity, Outcome, Place, Work};
+use crate::engine::{BlockOutcome, BlockWork, Identity, RowLocation};
 use crate::layout::{DATA_ROWS, IDENTITY_WORDS, ROWS};
 use corruption::Corruption;
 pub(crate) use corruption::places;
@@ -27,7 +27,7 @@ pub(crate) use corruption::places;
 type Block = (Vec<u8>, Identity, Corruption);
 
 /// Blocks in host memory. Each access to a block must pass the block's identity. Corruption
-/// ([`Access::spoil`]) is detected and corrected as the error-correcting code would.
+/// ([`BlockAccess::flip_bits`]) is detected and corrected as the error-correcting code would.
 pub(crate) struct TestMemory {
     blocks: Vec<RwLock<Block>>,
     /// One in this many calls fails; 0: none.
@@ -68,7 +68,7 @@ pub(crate) struct TestMemory {
 pub(crate) struct HostAccess {
     memory: Arc<TestMemory>,
     data: Vec<u8>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<BlockOutcome>,
     random: Rng,
 }
 
@@ -137,27 +137,27 @@ impl HostAccess {
     }
 
     /// Sets the outcome of each work item: lost for the block that is.
-    fn lost(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+    fn lost(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
         let lost = self.memory.lost.load(Relaxed) as usize;
-        let outcome = |it: &Work<'_>| match it.block == lost {
+        let outcome = |it: &BlockWork<'_>| match it.block == lost {
             true => self.memory.report_lost(),
-            false => Outcome::CLEAN,
+            false => BlockOutcome::CLEAN,
         };
         self.outcomes = work.iter().map(outcome).collect();
         Ok(&self.outcomes)
     }
 
-    fn are_there(&self, work: &[Work<'_>]) {
+    fn are_there(&self, work: &[BlockWork<'_>]) {
         let there = self.memory.there.load(Relaxed) as usize;
         let source = |place| match place {
-            Place::Block(block, _) => block,
-            Place::Staging(_) | Place::Nowhere => 0,
+            RowLocation::Block(block, _) => block,
+            RowLocation::Staging(_) | RowLocation::Nowhere => 0,
         };
-        let is_there = |it: &Work<'_>| it.block.max(source(it.place)) < there;
+        let is_there = |it: &BlockWork<'_>| it.block.max(source(it.place)) < there;
         assert!(work.iter().all(is_there), "a block has no memory");
     }
 
-    fn put(&mut self, work: &[Work<'_>], clears: bool) -> crate::Result<&[Outcome]> {
+    fn put(&mut self, work: &[BlockWork<'_>], clears: bool) -> crate::Result<&[BlockOutcome]> {
         self.may_fail()?;
         self.are_there(work);
         let mut blocks: Vec<usize> = work.iter().map(|it| it.block).collect();
@@ -168,7 +168,7 @@ impl HostAccess {
             work.len(),
             "a block is changed twice in one call"
         );
-        let mut outcomes = vec![Outcome::CLEAN; work.len()];
+        let mut outcomes = vec![BlockOutcome::CLEAN; work.len()];
         for (it, outcome) in work.iter().zip(&mut outcomes) {
             if let Some(refused) = self.memory.refused(it, clears) {
                 *outcome = match refused.is_lost() {
@@ -180,11 +180,11 @@ impl HostAccess {
             let rows = it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES;
             let count = it.rows.len() as u32;
             let bytes = match it.place {
-                Place::Staging(at) => {
+                RowLocation::Staging(at) => {
                     self.memory.staged_rows.fetch_add(count, Relaxed);
                     self.data[at..at + rows.len()].to_vec()
                 }
-                Place::Block(source, row) => {
+                RowLocation::Block(source, row) => {
                     self.memory.moved_rows.fetch_add(count, Relaxed);
                     let is_beside = row >= it.rows.end || row + it.rows.len() <= it.rows.start;
                     assert!(
@@ -196,7 +196,7 @@ impl HostAccess {
                     let block = block.expect("the block is being changed");
                     block.0[row * ROW_BYTES..][..rows.len()].to_vec()
                 }
-                Place::Nowhere => panic!("rows from nowhere"),
+                RowLocation::Nowhere => panic!("rows from nowhere"),
             };
             let mut block = self.memory.blocks[it.block]
                 .try_write()
@@ -223,7 +223,7 @@ impl HostAccess {
     }
 }
 
-impl Access for HostAccess {
+impl BlockAccess for HostAccess {
     fn slots(&self) -> usize {
         self.data.len() / DATA_BYTES
     }
@@ -236,11 +236,11 @@ impl Access for HostAccess {
         &mut self.data
     }
 
-    fn read(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+    fn read(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
         self.may_fail()?;
         self.are_there(work);
         for it in work {
-            let Place::Staging(at) = it.place else {
+            let RowLocation::Staging(at) = it.place else {
                 panic!("rows of a block");
             };
             let block = self.memory.blocks[it.block]
@@ -258,12 +258,12 @@ impl Access for HostAccess {
         Ok(&self.outcomes)
     }
 
-    fn look(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+    fn check(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
         self.may_fail()?;
         self.are_there(work);
         let wrong = self.memory.corrupt_at_verify.load(Relaxed) as usize;
-        let outcome = |it: &Work<'_>| {
-            assert_eq!(it.place, Place::Nowhere);
+        let outcome = |it: &BlockWork<'_>| {
+            assert_eq!(it.place, RowLocation::Nowhere);
             let block = self.memory.blocks[it.block].try_read();
             let block = block.expect("the block is being changed");
             assert_eq!(
@@ -272,8 +272,8 @@ impl Access for HostAccess {
                 "the verified block has another identity"
             );
             match it.block == wrong {
-                true => Outcome::WRONG_SOURCE,
-                false => Outcome::CLEAN,
+                true => BlockOutcome::WRONG_SOURCE,
+                false => BlockOutcome::CLEAN,
             }
         };
         let outcomes = work.iter().map(outcome).collect();
@@ -282,19 +282,19 @@ impl Access for HostAccess {
         Ok(&self.outcomes)
     }
 
-    fn update(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+    fn update(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
         self.put(work, false)
     }
 
-    fn update_telling(
+    fn update_with_ack(
         &mut self,
-        work: &[Work<'_>],
+        work: &[BlockWork<'_>],
         taken: &mut dyn FnMut(),
-    ) -> crate::Result<&[Outcome]> {
+    ) -> crate::Result<&[BlockOutcome]> {
         early_ack::update(self, work, taken)
     }
 
-    fn format(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+    fn format(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
         self.memory.at_gate.fetch_add(1, Relaxed);
         let memory = self.memory.clone();
         let _gate = memory.gate.lock().unwrap();
@@ -304,14 +304,14 @@ impl Access for HostAccess {
         }
     }
 
-    fn verify(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+    fn verify(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
         self.are_there(work);
         several::verified(self, work)?;
         self.look_at(work, |_| 0..ROWS);
         Ok(&self.outcomes)
     }
 
-    fn correct(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+    fn correct(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
         self.correct_blocks(work)?;
         Ok(&self.outcomes)
     }
@@ -321,11 +321,11 @@ impl Access for HostAccess {
         Ok(blocks.to_vec())
     }
 
-    fn refresh(&mut self, _: &[Work<'_>]) -> crate::Result<()> {
+    fn refresh(&mut self, _: &[BlockWork<'_>]) -> crate::Result<()> {
         self.may_fail()
     }
 
-    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> crate::Result<()> {
+    fn flip_bits(&mut self, block: usize, at: usize, mask: &[u8]) -> crate::Result<()> {
         self.corrupt_bits(block, at, mask)
     }
 
@@ -876,7 +876,7 @@ fn dense_data_is_one_extent_and_takes_one_call() {
         let end = store.write_file(&small, 1, small.size(), &page);
         assert_eq!(end, Ok(PAGE_BYTES));
         assert_eq!(small.pages(), (pages as u64).next_power_of_two());
-        assert!(matches!(small.layout_shared().table, Table::First(_)));
+        assert!(matches!(small.layout_shared().table, ExtentTable::First(_)));
     }
     let three = vec![8; 3 * DATA_BYTES];
     let calls = |work: &dyn Fn()| {

@@ -16,7 +16,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::words::{AtomicUsize, Mutex, MutexGuard, Thread, current, park};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Thread, current, park};
 
 /// The workers that answer one connection's requests.
 #[derive(Debug)]

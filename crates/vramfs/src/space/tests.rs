@@ -17,7 +17,7 @@ impl Model {
         self.used.get(&block).copied().unwrap_or(0)
     }
 
-    fn take(&mut self, run: Run, generation: u64) {
+    fn take(&mut self, run: PageRun, generation: u64) {
         let used = self.used.entry(run.block).or_default();
         assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?} was somebody's");
         let last = self.generations.entry(run.block).or_default();
@@ -32,7 +32,7 @@ impl Model {
         *used |= run.mask() as u32;
     }
 
-    fn give(&mut self, run: Run) {
+    fn give(&mut self, run: PageRun) {
         *self.used.entry(run.block).or_default() &= !(run.mask() as u32);
     }
 }
@@ -43,8 +43,8 @@ fn random() -> fastrand::Rng {
     random
 }
 
-fn has_whole(space: &Space) -> bool {
-    let taken = space.take(WHOLE);
+fn has_whole(space: &PageAllocator) -> bool {
+    let taken = space.allocate(WHOLE);
     taken.is_some_and(|(run, _)| u32::from(run.order) == WHOLE)
 }
 
@@ -53,12 +53,12 @@ fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
     let mut random = random();
     for _ in 0..200 {
         let blocks = random.u32(1..12);
-        let space = Space::new(blocks + 4);
+        let space = PageAllocator::new(blocks + 4);
         space.add(0..blocks);
         let (mut model, mut held) = (Model::default(), Vec::new());
         let mut shunned = Vec::new();
         for _ in 0..400 {
-            let pages: u32 = held.iter().map(|run: &Run| run.pages()).sum();
+            let pages: u32 = held.iter().map(|run: &PageRun| run.pages()).sum();
             assert_eq!(space.used_pages(), u64::from(pages));
             shunned.retain(|block| model.used_of(*block) != 0);
             let free = |block: &u32| model.used_of(*block).count_zeros();
@@ -67,7 +67,7 @@ fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
             assert_eq!(space.pages(), u64::from(all));
             if random.u32(..50) == 0 {
                 let block = random.u32(..blocks);
-                space.shun(block);
+                space.quarantine(block);
                 if model.used_of(block) != 0 && !shunned.contains(&block) {
                     shunned.push(block);
                 }
@@ -75,7 +75,7 @@ fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
             }
             if random.u32(..100) < 60 {
                 let order = random.u32(..=WHOLE);
-                match space.take(order) {
+                match space.allocate(order) {
                     Some((run, generation)) => {
                         assert!(
                             u32::from(run.page).is_multiple_of(run.pages()) && run.block < blocks
@@ -93,58 +93,58 @@ fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
             } else if !held.is_empty() {
                 let run = held.swap_remove(random.usize(..held.len()));
                 model.give(run);
-                space.give(run);
+                space.free(run);
             }
         }
         for run in held {
-            space.give(run);
+            space.free(run);
         }
         assert_eq!(space.used_pages(), 0);
         for _ in 0..blocks {
             assert!(has_whole(&space));
         }
-        assert!(space.take(0).is_none());
+        assert!(space.allocate(0).is_none());
     }
 }
 
 #[test]
 fn what_is_retired_is_given_out_no_more_and_is_gone_when_it_is_given_back() {
-    let space = Space::new(8);
+    let space = PageAllocator::new(8);
     space.add(0..4);
     assert_eq!(space.pages(), 4 * PAGES as u64);
-    let held: Vec<Run> = (0..40).map(|_| space.take(1).unwrap().0).collect();
+    let held: Vec<PageRun> = (0..40).map(|_| space.allocate(1).unwrap().0).collect();
     space.retire(0..2);
     assert_eq!(space.pages(), 2 * PAGES as u64);
     let mut more = Vec::new();
-    while let Some((run, _)) = space.take(0) {
+    while let Some((run, _)) = space.allocate(0) {
         assert!(run.block >= 2, "{run:?}");
         more.push(run);
     }
     let left = |block| held.iter().any(|run| run.block == block);
-    assert!((0..2).all(|block| space.is_gone(block) != left(block)));
+    assert!((0..2).all(|block| space.is_drained(block) != left(block)));
     assert_eq!(
-        space.left(0..4),
+        space.count_undrained(0..4),
         2 + (0..2).filter(|it| left(*it)).count() as u32
     );
     for run in held.into_iter().chain(more) {
-        space.give(run);
+        space.free(run);
     }
-    assert!(space.is_gone(0) && space.is_gone(1) && !space.is_gone(2));
+    assert!(space.is_drained(0) && space.is_drained(1) && !space.is_drained(2));
     space.add(0..2);
     assert!((0..4).all(|_| has_whole(&space)));
-    assert!(space.take(0).is_none());
+    assert!(space.allocate(0).is_none());
 }
 
 #[test]
 fn what_is_gone_for_ever_counts_as_long_as_it_is_somebodys_and_does_not_come_again() {
-    let space = Space::new(8);
+    let space = PageAllocator::new(8);
     space.add(0..4);
-    let held: Vec<Run> = (0..3).map(|_| space.take(4).unwrap().0).collect();
+    let held: Vec<PageRun> = (0..3).map(|_| space.allocate(4).unwrap().0).collect();
     // One is in use, one free, and one not there yet.
     let lost = held[0].block;
     let free = (0..4).find(|block| space.used_of(*block) == 0).unwrap();
     for block in [lost, free, 5, lost] {
-        space.lose(block);
+        space.mark_lost(block);
     }
     let used: u32 = space.used_of(lost).count_ones();
     let pages = 2 * PAGES as u64 + u64::from(used);
@@ -155,18 +155,18 @@ fn what_is_gone_for_ever_counts_as_long_as_it_is_somebodys_and_does_not_come_aga
     space.add(4..6);
     assert_eq!(space.pages(), pages + PAGES as u64);
     let mut rest = 0;
-    while let Some((run, _)) = space.take(0) {
+    while let Some((run, _)) = space.allocate(0) {
         assert!(![lost, free, 5].contains(&run.block), "{run:?}");
         rest += 1;
     }
     assert_eq!(rest, 3 * PAGES as u64 - (3 * 16 - u64::from(used)));
-    held.into_iter().for_each(|run| space.give(run));
+    held.into_iter().for_each(|run| space.free(run));
     assert_eq!(space.pages(), 3 * PAGES as u64);
 }
 
 #[test]
 fn threads_never_have_the_same_page() {
-    let space = Space::new(16);
+    let space = PageAllocator::new(16);
     space.add(0..16);
     let model = Mutex::new(Model::default());
     std::thread::scope(|scope| {
@@ -176,7 +176,7 @@ fn threads_never_have_the_same_page() {
                 for _ in 0..20_000 {
                     if random.bool() {
                         let order = random.u32(..=WHOLE);
-                        if let Some((run, generation)) = space.take(order) {
+                        if let Some((run, generation)) = space.allocate(order) {
                             let mut model = model.lock().unwrap();
                             let used = model.used.entry(run.block).or_default();
                             assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?}");
@@ -190,12 +190,12 @@ fn threads_never_have_the_same_page() {
                     } else if !held.is_empty() {
                         let run = held.swap_remove(random.usize(..held.len()));
                         model.lock().unwrap().give(run);
-                        space.give(run);
+                        space.free(run);
                     }
                 }
                 for run in held {
                     model.lock().unwrap().give(run);
-                    space.give(run);
+                    space.free(run);
                 }
             });
         }
@@ -208,7 +208,7 @@ fn threads_never_have_the_same_page() {
 fn who_finds_nothing_has_missed_nothing() {
     // Each of four threads has a quarter of the pages at most: there is always one.
     for (blocks, order) in [(1, 3), (4, WHOLE), (2, 4)] {
-        let space = Space::new(blocks);
+        let space = PageAllocator::new(blocks);
         space.add(0..blocks);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -216,12 +216,12 @@ fn who_finds_nothing_has_missed_nothing() {
                     for turn in 0..100_000 {
                         let (mut held, mut left) = (Vec::new(), 1u32 << order);
                         while left > 0 {
-                            let run = space.take(left.ilog2());
+                            let run = space.allocate(left.ilog2());
                             let run = run.unwrap_or_else(|| panic!("turn {turn} of {order}"));
                             left -= run.0.pages();
                             held.push(run.0);
                         }
-                        held.into_iter().for_each(|run| space.give(run));
+                        held.into_iter().for_each(|run| space.free(run));
                     }
                 });
             }
@@ -231,44 +231,44 @@ fn who_finds_nothing_has_missed_nothing() {
 
 #[test]
 fn blocks_that_come_again_with_pages_in_use_have_their_room_found() {
-    let space = Space::new(2);
+    let space = PageAllocator::new(2);
     space.add(0..2);
-    let kept = space.take(0).unwrap().0;
+    let kept = space.allocate(0).unwrap().0;
     space.retire(0..2);
-    assert!(space.take(0).is_none());
+    assert!(space.allocate(0).is_none());
     space.add(0..2);
-    let rest = std::iter::from_fn(|| space.take(0)).count();
+    let rest = std::iter::from_fn(|| space.allocate(0)).count();
     assert_eq!((rest, space.free_pages()), (2 * PAGES - 1, 0));
-    space.give(kept);
-    assert!(space.take(0).is_some());
+    space.free(kept);
+    assert!(space.allocate(0).is_some());
 }
 
 #[test]
 fn of_a_run_pages_are_kept_and_the_others_are_found_again() {
-    let space = Space::new(1);
+    let space = PageAllocator::new(1);
     space.add(0..1);
-    let (one, _) = space.take(2).unwrap();
-    let (other, _) = space.take(3).unwrap();
+    let (one, _) = space.allocate(2).unwrap();
+    let (other, _) = space.allocate(3).unwrap();
     assert_eq!((one.page, other.page), (0, 8));
-    space.narrow(other, 0b1100_0010);
+    space.free_unkept(other, 0b1100_0010);
     assert_eq!((space.used_of(0), space.used_pages()), (0xC20F, 7));
-    let (again, _) = space.take(1).unwrap();
+    let (again, _) = space.allocate(1).unwrap();
     assert_eq!((again.page, again.order), (4, 1));
 }
 
 #[test]
 fn small_files_that_went_leave_room_for_larger_runs() {
-    let space = Space::new(64);
+    let space = PageAllocator::new(64);
     space.add(0..64);
-    let all: Vec<Run> = std::iter::from_fn(|| space.take(0))
+    let all: Vec<PageRun> = std::iter::from_fn(|| space.allocate(0))
         .map(|it| it.0)
         .collect();
     assert_eq!(all.len(), 64 * PAGES);
     for run in all.into_iter().filter(|run| run.page != 0) {
-        space.give(run);
+        space.free(run);
     }
     let mut counts = [0; WHOLE as usize];
-    while let Some((run, _)) = space.take(3) {
+    while let Some((run, _)) = space.allocate(3) {
         counts[usize::from(run.order)] += 1;
     }
     assert_eq!(counts, [64, 64, 64, 64 * 3, 0]);

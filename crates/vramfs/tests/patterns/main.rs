@@ -25,7 +25,7 @@ use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Launch, Module, Stream};
 use fercuda_trials as trials;
 use fercuda_vramfs::layout::{BLOCK_BYTES, CODED_ROWS, DATA_ROWS, RECORD_OFFSET, ROW_BYTES, WORDS};
-use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Place, Work, Worker};
+use fercuda_vramfs::{BlockOutcome, BlockWork, Blocks, Identity, Kernels, RowLocation, Worker};
 
 /// Patterns of each class. The minimum takes a minute of the software device with its checks.
 const PATTERNS: trials::Work = trials::Work {
@@ -282,7 +282,7 @@ impl Field {
         let outcomes = worker
             .encode(&blocks, &works(&identities, DATA_ROWS))
             .unwrap();
-        assert!(outcomes.iter().all(Outcome::is_clean));
+        assert!(outcomes.iter().all(BlockOutcome::is_clean));
         let mut bytes = vec![0; slots * BLOCK_BYTES];
         blocks.peek(0, &mut bytes, &stream).unwrap();
         let numbers = [
@@ -354,7 +354,7 @@ impl Field {
     }
 
     /// Corrects the first `count` blocks by their identities.
-    fn correct(&mut self, count: usize) -> Vec<Outcome> {
+    fn correct(&mut self, count: usize) -> Vec<BlockOutcome> {
         let work = works(&self.identities[..count], 0);
         self.worker.correct(&self.blocks, &work).unwrap().to_vec()
     }
@@ -458,11 +458,11 @@ struct Tally {
     symbols: u64,
 }
 
-fn works(identities: &[Identity], rows: usize) -> Vec<Work<'_>> {
-    let of = |(block, identity)| Work {
+fn works(identities: &[Identity], rows: usize) -> Vec<BlockWork<'_>> {
+    let of = |(block, identity)| BlockWork {
         block,
         rows: 0..rows,
-        place: Place::Staging(block * rows * ROW_BYTES),
+        place: RowLocation::Staging(block * rows * ROW_BYTES),
         identity: Some(identity),
     };
     identities.iter().enumerate().map(of).collect()

@@ -48,15 +48,19 @@ impl Corruption {
 
 impl HostAccess {
     /// Marks work items with a corrupt row among these as not clean.
-    pub(super) fn look_at(&mut self, work: &[Work<'_>], rows: impl Fn(&Work<'_>) -> Range<usize>) {
+    pub(super) fn look_at(
+        &mut self,
+        work: &[BlockWork<'_>],
+        rows: impl Fn(&BlockWork<'_>) -> Range<usize>,
+    ) {
         for (it, outcome) in work.iter().zip(&mut self.outcomes) {
             if self.memory.is_wrong(it.block, rows(it)) {
-                *outcome = outcome.with(Outcome::WRONG);
+                *outcome = outcome.with(BlockOutcome::WRONG);
             }
         }
     }
 
-    pub(super) fn correct_blocks(&mut self, work: &[Work<'_>]) -> crate::Result<()> {
+    pub(super) fn correct_blocks(&mut self, work: &[BlockWork<'_>]) -> crate::Result<()> {
         self.lost(work)?;
         for (it, outcome) in work.iter().zip(&mut self.outcomes) {
             let mut block = self.memory.blocks[it.block]
@@ -68,7 +72,7 @@ impl HostAccess {
             } else if wrong.rows(0..ROWS) > 0 {
                 wrong.flip(bytes);
                 *wrong = Corruption::default();
-                *outcome = outcome.with(Outcome::WRONG).made_right();
+                *outcome = outcome.with(BlockOutcome::WRONG).marked_corrected();
             }
         }
         Ok(())
@@ -106,28 +110,28 @@ impl TestMemory {
     }
 
     /// The outcome that prevents a change of a block, if any.
-    pub(super) fn refused(&self, it: &Work<'_>, clears: bool) -> Option<Outcome> {
+    pub(super) fn refused(&self, it: &BlockWork<'_>, clears: bool) -> Option<BlockOutcome> {
         let is_wrong = |rows| self.is_wrong(it.block, rows);
         let is_lost = self.lost.load(Relaxed) as usize == it.block;
         let source = match it.place {
-            Place::Block(source, row) => Some((source, row..row + it.rows.len())),
-            Place::Staging(_) | Place::Nowhere => None,
+            RowLocation::Block(source, row) => Some((source, row..row + it.rows.len())),
+            RowLocation::Staging(_) | RowLocation::Nowhere => None,
         };
         let wrong = self.corrupt_at_copy.load(Relaxed) as usize;
         let is_wrong_source = |(block, rows)| block == wrong || self.is_wrong(block, rows);
         if !clears && is_lost {
-            Some(Outcome::LOST)
+            Some(BlockOutcome::LOST)
         } else if !clears && (is_wrong(it.rows.clone()) || is_wrong(DATA_ROWS..ROWS)) {
-            Some(Outcome::WRONG)
+            Some(BlockOutcome::WRONG)
         } else {
             let is_refused = source.is_some_and(is_wrong_source);
-            is_refused.then_some(Outcome::WRONG_SOURCE)
+            is_refused.then_some(BlockOutcome::WRONG_SOURCE)
         }
     }
 
-    pub(super) fn report_lost(&self) -> Outcome {
+    pub(super) fn report_lost(&self) -> BlockOutcome {
         self.losses.fetch_add(1, Relaxed);
-        Outcome::LOST
+        BlockOutcome::LOST
     }
 }
 

@@ -7,16 +7,16 @@ use super::*;
 /// An update of slow memory: acknowledged first and then done, if nothing prevents it.
 pub(super) fn update<'h>(
     host: &'h mut HostAccess,
-    work: &[Work<'_>],
+    work: &[BlockWork<'_>],
     taken: &mut dyn FnMut(),
-) -> crate::Result<&'h [Outcome]> {
-    let is_refused = |it: &Work<'_>| host.memory.refused(it, false).is_some();
+) -> crate::Result<&'h [BlockOutcome]> {
+    let is_refused = |it: &BlockWork<'_>| host.memory.refused(it, false).is_some();
     let is_first = host.memory.yields.load(Relaxed) && !work.iter().any(is_refused);
     if is_first {
         taken();
     }
     let outcomes = host.put(work, false)?;
-    if !is_first && outcomes.iter().all(Outcome::is_clean) {
+    if !is_first && outcomes.iter().all(BlockOutcome::is_clean) {
         taken();
     }
     Ok(outcomes)
@@ -79,7 +79,7 @@ fn corruption_is_corrected_before_a_write_is_acknowledged() {
     memory
         .access()
         .unwrap()
-        .spoil(block as usize, 0, &[1])
+        .flip_bits(block as usize, 0, &[1])
         .unwrap();
     let mut acked = Vec::new();
     let mut ack = |count| acked.push((count, memory.state(block)));

@@ -71,14 +71,22 @@ fn lent_memory_stays_in_place_and_invalid_loans_fail() {
     assert_eq!(store.write_file(&file, 1, 3, &[1]).map(drop), refused);
     // The scrubber sees the blocks as unused.
     for block in &blocks {
-        assert!(!store.space().is_of(*block, store.shared(*block)[1]));
+        assert!(
+            !store
+                .space()
+                .is_in_generation(*block, store.shared(*block)[1])
+        );
     }
     // The loan ends even if the memory fails.
     memory.fails.store(1, Relaxed);
     assert!(store.take_back(&file, &loan).is_err());
     memory.fails.store(0, Relaxed);
     for block in &blocks {
-        assert!(store.space().is_of(*block, store.shared(*block)[1]));
+        assert!(
+            store
+                .space()
+                .is_in_generation(*block, store.shared(*block)[1])
+        );
     }
     assert_eq!(store.read_file(&file, 3, 1, <[u8]>::to_vec), Ok(vec![1]));
     // The borrower may have written past the end, too.

@@ -212,7 +212,7 @@ fn shrink(store: &Store<Arc<TestMemory>>, files: &[&File], first: u32) -> u64 {
     let space = store.space();
     space.retire(first..store.blocks());
     let mut moved = 0;
-    while space.left(first..store.blocks()) > 0 {
+    while space.count_undrained(first..store.blocks()) > 0 {
         for (inode, file) in files.iter().enumerate() {
             match store.evacuate(file, inode as u32 + 1, first) {
                 Ok(pages) => moved += pages,
@@ -293,7 +293,7 @@ fn evacuated_files_are_unchanged() {
                 }
             }
             memory.fails.store(0, Relaxed);
-            let left = space.left(first..blocks);
+            let left = space.count_undrained(first..blocks);
             if left > 0 {
                 assert!(
                     is_refused && !has_room,

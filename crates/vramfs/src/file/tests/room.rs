@@ -87,14 +87,14 @@ fn a_caller_waits_for_an_access_and_fails_if_none_can_exist() {
     let (none, without) = memory(8);
     none.refuses_accesses.store(true, Relaxed);
     let (memory, store) = memory(8);
-    assert!(store.way().is_ok());
+    assert!(store.acquire_access().is_ok());
     memory.refuses_accesses.store(true, Relaxed);
     // Holds the only access, while as many threads as there may be accesses wait for it.
-    let only = store.way().unwrap();
+    let only = store.acquire_access().unwrap();
     let had = AtomicU32::new(0);
     std::thread::scope(|scope| {
         let waits = || {
-            let way = store.way().unwrap();
+            let way = store.acquire_access().unwrap();
             had.fetch_add(1, Relaxed);
             drop(way);
         };
@@ -107,6 +107,6 @@ fn a_caller_waits_for_an_access_and_fails_if_none_can_exist() {
     });
     assert_eq!(had.load(Relaxed), 4);
     std::thread::scope(|scope| {
-        (0..8).for_each(|_| drop(scope.spawn(|| assert!(without.way().is_err()))));
+        (0..8).for_each(|_| drop(scope.spawn(|| assert!(without.acquire_access().is_err()))));
     });
 }

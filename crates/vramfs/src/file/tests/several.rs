@@ -2,18 +2,18 @@
 
 use super::*;
 use crate::array::{Array, ArrayLayout};
-use crate::medium::{Lend, Member};
+use crate::medium::{ArrayMember, LendStaging};
 
 /// A memory that fails each call counts as failed for good.
-impl Member for Arc<TestMemory> {
-    fn bare(&self) -> crate::Result<HostAccess> {
+impl ArrayMember for Arc<TestMemory> {
+    fn access_unstaged(&self) -> crate::Result<HostAccess> {
         let mut host = self.access()?;
         host.data = Vec::new();
         Ok(host)
     }
 
-    fn bare_background(&self) -> crate::Result<HostAccess> {
-        self.bare()
+    fn background_unstaged(&self) -> crate::Result<HostAccess> {
+        self.access_unstaged()
     }
 
     fn has_failed(&self, _: &Error) -> bool {
@@ -21,7 +21,7 @@ impl Member for Arc<TestMemory> {
     }
 }
 
-impl Lend for HostAccess {
+impl LendStaging for HostAccess {
     fn exchange(&mut self, other: &mut Self) -> crate::Result<()> {
         if self.is_spent() || other.is_spent() {
             return Err(Error::Failed);
@@ -42,16 +42,16 @@ impl Lend for HostAccess {
 /// Checks that blocks have the identities passed, and are not lost.
 pub(super) fn verified<'h>(
     host: &'h mut HostAccess,
-    work: &[Work<'_>],
-) -> crate::Result<&'h [Outcome]> {
-    let is_it = |it: &Work<'_>| {
+    work: &[BlockWork<'_>],
+) -> crate::Result<&'h [BlockOutcome]> {
+    let is_it = |it: &BlockWork<'_>| {
         let block = host.memory.blocks[it.block].read().unwrap();
         it.identity.is_none_or(|identity| block.1 == *identity)
     };
     let is_it: Vec<bool> = work.iter().map(is_it).collect();
     host.lost(work)?;
     for (outcome, _) in host.outcomes.iter_mut().zip(is_it).filter(|it| !it.1) {
-        *outcome = Outcome::LOST;
+        *outcome = BlockOutcome::LOST;
     }
     Ok(&host.outcomes)
 }
@@ -281,7 +281,7 @@ fn a_mirror_survives_failed_devices_until_the_last_one() {
                 model.resize(model.len().max(5000), 0);
                 model[..5000].copy_from_slice(&bytes);
                 assert!(several.is_out(*at));
-                assert_eq!(several.store.medium().losses(), failed as u32 + 1);
+                assert_eq!(several.store.medium().failed_devices(), failed as u32 + 1);
             } else {
                 let file = &all[0].0;
                 assert_eq!(several.bytes(file), Err(Errno::IO));
@@ -340,7 +340,7 @@ fn a_block_lost_on_one_mirror_is_rebuilt_from_the_other() {
         assert_eq!(several.figure(&format!("device_{at}_remade_blocks")), 1);
         several.are_same();
     }
-    assert_eq!(several.store.medium().losses(), 0);
+    assert_eq!(several.store.medium().failed_devices(), 0);
     // A block that is lost on both is lost, and no device is taken out of use for it.
     let lost = several.store.blocks_of(&file)[0];
     for memory in &several.memories {
@@ -348,7 +348,7 @@ fn a_block_lost_on_one_mirror_is_rebuilt_from_the_other() {
     }
     assert_eq!(several.bytes(&file), Err(Errno::IO));
     assert_eq!(several.store.counters().lost_blocks.load(Relaxed), 1);
-    assert_eq!(several.store.medium().losses(), 0);
+    assert_eq!(several.store.medium().failed_devices(), 0);
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn rows_corrupted_in_transfer_leave_mirrors_identical() {
             assert!(several.bytes(&target).unwrap() == expected);
         }
         several.are_same();
-        assert_eq!(store.medium().losses(), 0);
+        assert_eq!(store.medium().failed_devices(), 0);
     }
 }
 
@@ -391,7 +391,7 @@ fn a_stripe_loses_one_devices_blocks_and_keeps_working() {
         assert_eq!(store.write_file(file, 1, 0, &chunk), Ok(chunk.len()));
     }
     several.memories[1].fails.store(1, Relaxed);
-    let is_gone = |file: &File| store.medium().is_gone(store.blocks_of(file)[0] as usize);
+    let is_gone = |file: &File| store.medium().is_lost(store.blocks_of(file)[0] as usize);
     let read = |file: &File| several.bytes(file).is_ok();
     let well: Vec<bool> = files.iter().map(read).collect();
     for (file, is_well) in files.iter().zip(&well) {

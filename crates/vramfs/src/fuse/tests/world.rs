@@ -147,7 +147,7 @@ impl World {
         };
         it.model.node_mut(ROOT).unwrap().known = 1;
         // Accesses to the memory exist from now on.
-        drop(it.handler.store.way());
+        drop(it.handler.store.acquire_access());
         it.scrub()?;
         it.resize(program.blocks.into())?;
         it.compare()?;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use fercuda_cuda::sys::types::{CUDA_MEMCPY2D, CUarray, CUmemorytype, CUresult};
 
-use super::{How, Outcome, Place, Work, Worker};
+use super::{AccessMode, BlockOutcome, BlockWork, RowLocation, Worker};
 use crate::blocks::Blocks;
 use crate::crc::{crc32c, crc32c_append};
 use crate::error::Result;
@@ -20,29 +20,29 @@ use crate::layout::{
 };
 
 /// So many rows at most are brought so.
-const FEW: usize = 8;
+const HOST_VERIFY_ROWS: usize = 8;
 /// What comes then: the rows, and as many that the record is the last of.
-pub(super) const FEW_BYTES: usize = 2 * FEW * ROW_BYTES;
+pub(super) const HOST_VERIFY_BYTES: usize = 2 * HOST_VERIFY_ROWS * ROW_BYTES;
 /// So many callers of one device at a time. Of sixteen that read pages without a break 103 % of what plain copies give is left so, and 96 if all of
 /// them did it; of four 94 and 92 or less if none or one did (docs/gpu-figures.md).
-const AT_ONCE: u32 = 6;
+const HOST_VERIFIERS_MAX: u32 = 6;
 
 /// Who brings rows so, of all workers of the same kernels.
 #[derive(Debug, Default)]
-pub(super) struct Callers(AtomicU32);
+pub(super) struct HostVerifiers(AtomicU32);
 
-impl Callers {
+impl HostVerifiers {
     /// One more, until that is dropped, if there are not too many.
-    fn enter(&self) -> Option<Caller<'_>> {
-        let caller = Caller(&self.0);
-        (self.0.fetch_add(1, Relaxed) < AT_ONCE).then_some(caller)
+    fn enter(&self) -> Option<HostVerifySlot<'_>> {
+        let caller = HostVerifySlot(&self.0);
+        (self.0.fetch_add(1, Relaxed) < HOST_VERIFIERS_MAX).then_some(caller)
     }
 }
 
-/// See [`Callers::enter`].
-struct Caller<'a>(&'a AtomicU32);
+/// See [`HostVerifiers::enter`].
+struct HostVerifySlot<'a>(&'a AtomicU32);
 
-impl Drop for Caller<'_> {
+impl Drop for HostVerifySlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -54,13 +54,13 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::check`].
-    pub fn read(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+    pub fn read(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         if let [one] = work
-            && let Place::Staging(at) = one.place
-            && (1..=FEW).contains(&one.rows.len())
-            && self.has_brought(blocks, one, at)?
+            && let RowLocation::Staging(at) = one.place
+            && (1..=HOST_VERIFY_ROWS).contains(&one.rows.len())
+            && self.try_host_verify(blocks, one, at)?
         {
-            self.outcomes[0] = Outcome::CLEAN;
+            self.outcomes[0] = BlockOutcome::CLEAN;
             return Ok(&self.outcomes[..1]);
         }
         self.check(blocks, work)
@@ -68,10 +68,15 @@ impl Worker {
 
     /// Whether the rows are right, and have come to the staging at this byte. Nothing came, and they may be right, if too many are at it or the driver refuses
     /// the copy.
-    fn has_brought(&mut self, blocks: &Blocks, work: &Work<'_>, at: usize) -> Result<bool> {
+    fn try_host_verify(
+        &mut self,
+        blocks: &Blocks,
+        work: &BlockWork<'_>,
+        at: usize,
+    ) -> Result<bool> {
         let _held = blocks.hold();
-        self.admit(blocks, std::slice::from_ref(work), How::Reads)?;
-        let Some(_caller) = self.kernels.callers.enter() else {
+        self.validate(blocks, std::slice::from_ref(work), AccessMode::Reads)?;
+        let Some(_caller) = self.kernels.host_verifiers.enter() else {
             return Ok(false);
         };
         let bytes = work.rows.len() * ROW_BYTES;
@@ -88,7 +93,7 @@ impl Worker {
             dstXInBytes: 0,
             dstY: 0,
             dstMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
-            dstHost: self.papers.few.as_mut_ptr().cast(),
+            dstHost: self.mailbox.host_rows.as_mut_ptr().cast(),
             dstDevice: 0,
             dstArray: CUarray::NULL,
             dstPitch: bytes,
@@ -96,7 +101,7 @@ impl Worker {
             Height: 2,
         };
         let driver = blocks.context().bind()?;
-        // SAFETY: `address` knows the block, which is there as long as blocks are held; `admit` has seen that it is one of the code, and the rows are of its
+        // SAFETY: `address` knows the block, which is there as long as blocks are held; `validate` has seen that it is one of the code, and the rows are of its
         // data, so both lines lie within it. They go to page-locked memory that has room for both, which nobody looks at before the stream is done with it, and
         // which stays if it never is.
         let answer = unsafe { driver.cuMemcpy2DAsync_v2(&copy, self.copier.stream.raw()) };
@@ -104,7 +109,7 @@ impl Worker {
         if !matches!(answer, Ok(CUresult::CUDA_SUCCESS)) {
             return Ok(false);
         }
-        let (rows, end) = self.papers.few[..2 * bytes].split_at(bytes);
+        let (rows, end) = self.mailbox.host_rows[..2 * bytes].split_at(bytes);
         let is_right = end
             .last_chunk()
             .is_some_and(|record| are_right(rows, record, work));
@@ -116,7 +121,7 @@ impl Worker {
 }
 
 /// Whether rows of a block are what its record says, and that is right, and this block's.
-fn are_right(rows: &[u8], record: &[u8; ROW_BYTES], work: &Work<'_>) -> bool {
+fn are_right(rows: &[u8], record: &[u8; ROW_BYTES], work: &BlockWork<'_>) -> bool {
     let word = |at: usize| record[at..].first_chunk().map(|it| u32::from_le_bytes(*it));
     let before = crc32c(&record[..RECORD_SUM_OFFSET]);
     let sum = crc32c_append(before, &[0; ROW_BYTES - RECORD_SUM_OFFSET]);
@@ -134,7 +139,7 @@ fn are_right(rows: &[u8], record: &[u8; ROW_BYTES], work: &Work<'_>) -> bool {
 }
 
 // No row of data is among those that come with the record: the two lines do not lie over each other, as no pitch could be then.
-const _: () = assert!(DATA_ROWS + FEW <= ROWS);
+const _: () = assert!(DATA_ROWS + HOST_VERIFY_ROWS <= ROWS);
 
 #[cfg(test)]
 mod tests {
@@ -159,25 +164,26 @@ mod tests {
         for block in [0, 14, last] {
             data.fill_with(|| fastrand::u8(..));
             worker.data_mut().copy_from_slice(&data);
-            let whole = [Work {
+            let whole = [BlockWork {
                 block,
                 rows: 0..DATA_ROWS,
-                place: Place::Staging(0),
+                place: RowLocation::Staging(0),
                 identity: Some(&identity),
             }];
             assert!(worker.encode(&blocks, &whole).unwrap()[0].is_clean());
-            for rows in (1..=FEW).flat_map(|len| (0..=DATA_ROWS - len).map(move |at| at..at + len))
+            for rows in (1..=HOST_VERIFY_ROWS)
+                .flat_map(|len| (0..=DATA_ROWS - len).map(move |at| at..at + len))
             {
                 let at = 16 * fastrand::usize(..=(DATA_ROWS - rows.len()) * ROW_BYTES / 16);
-                let work = Work {
+                let work = BlockWork {
                     block,
                     rows: rows.clone(),
-                    place: Place::Staging(at),
+                    place: RowLocation::Staging(at),
                     identity: fastrand::bool().then_some(&identity),
                 };
                 worker.data_mut()[at..at + rows.len() * ROW_BYTES].fill(0);
                 assert!(
-                    worker.has_brought(&blocks, &work, at).unwrap(),
+                    worker.try_host_verify(&blocks, &work, at).unwrap(),
                     "{block}: {rows:?}"
                 );
                 let expected = &data[rows.start * ROW_BYTES..rows.end * ROW_BYTES];
@@ -186,31 +192,33 @@ mod tests {
             }
         }
 
-        let few = Work {
+        let few = BlockWork {
             block: last,
             rows: 120..128,
-            place: Place::Staging(0),
+            place: RowLocation::Staging(0),
             identity: Some(&identity),
         };
         let bytes = &data[120 * ROW_BYTES..];
         let has_come = |worker: &Worker| worker.data()[..bytes.len()] == *bytes;
-        let is_by_copy = |worker: &Worker| worker.papers.few[..bytes.len()] == *bytes;
+        let is_by_copy = |worker: &Worker| worker.mailbox.host_rows[..bytes.len()] == *bytes;
         let forget = |worker: &mut Worker| {
             worker.data_mut().fill(0);
-            worker.papers.few.fill(0);
+            worker.mailbox.host_rows.fill(0);
         };
 
         forget(&mut worker);
-        let callers = kernels.callers.clone();
-        let all: Vec<_> = (0..AT_ONCE).map(|_| callers.enter().unwrap()).collect();
+        let callers = kernels.host_verifiers.clone();
+        let all: Vec<_> = (0..HOST_VERIFIERS_MAX)
+            .map(|_| callers.enter().unwrap())
+            .collect();
         assert!(worker.read(&blocks, std::slice::from_ref(&few)).unwrap()[0].is_clean());
         assert!(has_come(&worker) && !is_by_copy(&worker));
         drop(all);
 
         // Nobody is counted who was refused, or has ended, whichever way.
         for block in [last, last + 1] {
-            for _ in 0..=AT_ONCE {
-                let work = Work {
+            for _ in 0..=HOST_VERIFIERS_MAX {
+                let work = BlockWork {
                     block,
                     ..few.clone()
                 };
@@ -224,12 +232,12 @@ mod tests {
 
         let mut another = identity;
         another[IDENTITY_WORDS - 1] ^= 1;
-        let few = Work {
+        let few = BlockWork {
             identity: Some(&another),
             ..few
         };
         forget(&mut worker);
-        assert!(!worker.has_brought(&blocks, &few, 0).unwrap());
+        assert!(!worker.try_host_verify(&blocks, &few, 0).unwrap());
         assert!(!has_come(&worker));
     }
 }
