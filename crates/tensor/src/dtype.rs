@@ -39,7 +39,7 @@ pub enum Dtype {
     Bool,
 }
 
-/// The name of no type.
+/// An unknown type name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no dtype {0:?}\ntry: one of f64 f32 f16 bf16 f8e4m3 f8e5m2 i8 i16 i32 i64 u8 u16 u32 u64 bool"
@@ -66,7 +66,7 @@ impl Dtype {
         Self::Bool,
     ];
 
-    /// Size and alignment of an element, in bytes.
+    /// Size of an element, which is also its alignment.
     #[inline]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -77,7 +77,7 @@ impl Dtype {
         }
     }
 
-    /// The type's name, as [`FromStr`] parses it.
+    /// Its name, here and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F64 => "f64",
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_round_trips_and_has_the_size_in_bits() {
+    fn name_round_trips_and_ends_in_the_size() {
         for dtype in Dtype::ALL {
             let name = dtype.name();
             assert_eq!(name.parse(), Ok(dtype));
@@ -132,7 +132,7 @@ mod tests {
             let bits = digits.parse().unwrap_or(8);
             assert_eq!(dtype.bytes() * 8, bits, "{name}");
         }
-        let error = "f33".parse::<Dtype>().map_err(|error| error.to_string());
-        assert!(error.is_err_and(|it| it.contains("no dtype \"f33\"") && it.contains("bf16")));
+        let said = "f33".parse::<Dtype>().map_err(|error| error.to_string());
+        assert!(said.is_err_and(|said| said.contains("no dtype \"f33\"") && said.contains("bf16")));
     }
 }

@@ -1,11 +1,11 @@
-//! Strided layouts of tensors.
+//! Strided layout of a tensor.
 //!
-//! A layout is relative to its first element: its type, the length of each dimension, and the
-//! stride there in elements, which may be negative, or 0 where all indices have the same element.
-//! It owns no memory and has no address; the memory's owner checks the layout's byte range.
+//! A layout is relative to its first element: element type, extents, and strides in elements, which
+//! may be negative, or 0 where one element is repeated. It owns no memory and has no address; the
+//! owner of memory checks how far a layout reaches.
 //!
-//! Invariant: every offset of a layout, in bytes, fits in 63 bits. So neither the arithmetic here
-//! nor a check of the byte range can overflow.
+//! Invariant: every offset of a layout fits in 63 bits, in bytes. So neither this code nor a check
+//! of the reach can overflow.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::dtype::Dtype;
 /// Maximum number of dimensions.
 pub const MAX_RANK: usize = 8;
 
-/// Element type, shape and strides of a tensor; see the module.
+/// A strided layout. See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     dtype: Dtype,
@@ -23,7 +23,7 @@ pub struct Layout {
     strides: [i64; MAX_RANK],
 }
 
-/// Why a layout is impossible, or impossible that needs a copy.
+/// An invalid layout, or one that needs a copy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -33,7 +33,7 @@ pub enum LayoutError {
         /// Number of dimensions.
         rank: usize,
     },
-    /// The numbers of from and dimensions differ.
+    /// The number of strides differs from that of the dimensions.
     #[error(
         "{shape} dimensions have {strides} strides\ntry: one stride, in elements, for each dimension"
     )]
@@ -43,23 +43,23 @@ pub enum LayoutError {
         /// Strides.
         strides: usize,
     },
-    /// Offsets do not fit in 63 bits.
-    #[error("{shape:?} of {dtype} is larger than the address space: offsets exceed 63 bits")]
+    /// The elements' offsets do not fit in 63 bits.
+    #[error("{shape:?} of {dtype} reaches farther than any memory")]
     TooLarge {
         /// The type.
         dtype: Dtype,
         /// The shape.
         shape: Vec<u64>,
     },
-    /// The dimension does not exist.
+    /// A dimension out of range.
     #[error("dimension {dimension} of {rank}: no such dimension\ntry: one below {rank}")]
     NoDimension {
-        /// The requested dimension.
+        /// The dimension.
         dimension: usize,
         /// Number of dimensions.
         rank: usize,
     },
-    /// The range is not inside the dimension.
+    /// A range that is not inside a dimension.
     #[error(
         "elements {from} to {until} of dimension {dimension}, which has {len}\ntry: a range within 0 to {len}"
     )]
@@ -68,28 +68,28 @@ pub enum LayoutError {
         dimension: usize,
         /// The first element.
         from: u64,
-        /// One past the last element.
+        /// The element behind the last.
         until: u64,
         /// Length of the dimension.
         len: u64,
     },
-    /// The step is 0, or does not fit into 63 bits.
+    /// A step of 0.
     #[error("a step of 0 elements in dimension {dimension}\ntry: 1 or more")]
     Step {
         /// The dimension.
         dimension: usize,
     },
-    /// The order is not a permutation of the dimensions.
+    /// Not a permutation of the dimensions.
     #[error(
         "{order:?} is not a permutation of {rank} dimensions\ntry: each of 0 to {rank} once, without {rank}"
     )]
     Order {
-        /// The requested order.
+        /// The order.
         order: Vec<usize>,
         /// Number of dimensions.
         rank: usize,
     },
-    /// The shape has another number of elements.
+    /// A shape with another number of elements.
     #[error("{from:?} has {elements} elements, {to:?} another number")]
     Elements {
         /// The shape.
@@ -99,7 +99,7 @@ pub enum LayoutError {
         /// The requested shape.
         to: Vec<u64>,
     },
-    /// No strides give the without in their order in the strides.
+    /// The shape is impossible without a copy, because of the strides.
     #[error(
         "{from:?} with strides {strides:?} has no view as {to:?}\ntry: a contiguous copy first"
     )]
@@ -111,9 +111,9 @@ pub enum LayoutError {
         /// The requested shape.
         to: Vec<u64>,
     },
-    /// The shape cannot of broadcast to the requested one.
+    /// Incompatible shapes of a broadcast.
     #[error(
-        "{from:?} cannot be broadcast to {to:?}\ntry: dimensions that are equal or 1, aligned at the last one"
+        "{from:?} cannot be broadcast to {to:?}\ntry: equal extents or 1, with dimensions aligned from the last"
     )]
     Broadcast {
         /// The shape.
@@ -124,7 +124,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// A contiguous row-major layout. Without dimensions it has one element.
+    /// A contiguous layout in row-major order. No dimensions: one element.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::TooLarge`].
@@ -138,7 +138,7 @@ impl Layout {
         let mut next: i64 = 1;
         for (at, len) in shape.iter().enumerate().rev() {
             strides[at] = next;
-            // A dimension of length 0 counts as 1, so the strides stay nonzero.
+            // Without elements the strides are still those of the shape.
             let len = i64::try_from((*len).max(1)).map_err(|_| too_large())?;
             next = next.checked_mul(len).ok_or_else(too_large)?;
         }
@@ -174,7 +174,7 @@ impl Layout {
         }
     }
 
-    /// Whether no computation on the layout can overflow.
+    /// Whether all derived numbers fit.
     fn is_sound(&self) -> bool {
         const LARGEST: u128 = i64::MAX as u128;
         let bytes = u128::from(self.dtype.bytes());
@@ -182,7 +182,7 @@ impl Layout {
         let mut spread: u128 = 1;
         for (len, stride) in self.shape().iter().zip(self.strides()) {
             let len = u128::from(*len);
-            // A length of 0 counts as 1, as other dimensions of a view may still be used.
+            // An extent of 0 counts as 1, since views may have fewer.
             elements = elements.saturating_mul(len.max(1));
             let stride = u128::from(stride.unsigned_abs());
             spread = spread.saturating_add(stride.saturating_mul(len.max(1)));
@@ -190,17 +190,17 @@ impl Layout {
         elements.saturating_mul(bytes) <= LARGEST && spread.saturating_mul(bytes) <= LARGEST
     }
 
-    /// The element type.
+    /// Type of an element.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The length of the dimensions.
+    /// Extents of the dimensions.
     pub fn shape(&self) -> &[u64] {
         &self.shape[..usize::from(self.rank)]
     }
 
-    /// The stride of in dimension, in elements.
+    /// Strides of the dimensions, in elements.
     pub fn strides(&self) -> &[i64] {
         &self.strides[..usize::from(self.rank)]
     }
@@ -215,12 +215,13 @@ impl Layout {
         self.shape().contains(&0)
     }
 
-    /// Size of all elements in bytes, each counted once per index.
+    /// Size of the elements, without gaps.
     pub fn bytes(&self) -> u64 {
         self.len() * self.dtype.bytes()
     }
 
-    /// The byte range of the layout, relative to the first element. Empty if there are no elements.
+    /// The range of bytes that the layout reaches, relative to the first element. Empty if there
+    /// are no elements.
     pub fn reach_bytes(&self) -> Range<i64> {
         if self.is_empty() {
             return 0..0;
@@ -237,7 +238,7 @@ impl Layout {
         reach
     }
 
-    /// Whether the layout is contiguous and row-major.
+    /// Whether the elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         let mut next: i64 = 1;
         for (len, stride) in self.shape().iter().zip(self.strides()).rev() {
@@ -249,7 +250,7 @@ impl Layout {
         true
     }
 
-    /// Whether two elements may overlap. Conservative: true also for some layouts in which none do,
+    /// Whether two elements may overlap. Conservative: also true for some layouts without overlap,
     /// such as two interleaved dimensions.
     pub fn may_overlap(&self) -> bool {
         if self.is_empty() {
@@ -268,8 +269,8 @@ impl Layout {
         })
     }
 
-    /// Takes every `step`th element of a range of a dimension; also the offset of its first element from
-    /// this layout's first one, in bytes.
+    /// Takes every `step`th element of a range of a dimension; also returns the offset of its first
+    /// element from the first one of this, in bytes.
     ///
     /// # Errors
     /// [`LayoutError::NoDimension`], [`LayoutError::Range`], [`LayoutError::Step`].
@@ -297,7 +298,7 @@ impl Layout {
         let step = step.ok_or(LayoutError::Step { dimension })?;
         let mut sliced = *self;
         sliced.shape[dimension] = (end - start).div_ceil(step as u64);
-        // With at most one element the stride does not matter.
+        // With at most one element the stride is arbitrary.
         if sliced.shape[dimension] > 1 {
             sliced.strides[dimension] *= step;
         }
@@ -305,7 +306,7 @@ impl Layout {
         Ok((sliced, first))
     }
 
-    /// The dimensions in the dimensions: dimension `order[0]` becomes the first.
+    /// Permutes the dimensions: the first one will be `order[0]`.
     ///
     /// # Errors
     /// [`LayoutError::Order`].
@@ -327,7 +328,7 @@ impl Layout {
         Ok(permuted)
     }
 
-    /// A view of the same elements in the same order in another shape, without a copy.
+    /// Reshapes: the same elements in the same order in another shape, without a copy.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Elements`], [`LayoutError::NotAView`],
@@ -353,14 +354,14 @@ impl Layout {
         Self::strided(self.dtype, shape, &strides[..rank])
     }
 
-    /// Strides for a shape with as many elements, if there are any. Adjacent dimensions with
-    /// compatible strides are merged into a run, which is split into the shape's dimensions, from
-    /// the last on.
+    /// Strides of a shape with as many elements, if possible. Dimensions that are evenly spaced
+    /// form one run, which is split into those of the shape, from the last on.
     fn split(&self, shape: &[u64]) -> Option<[i64; MAX_RANK]> {
         let mut strides = [0; MAX_RANK];
         let own = self.shape().iter().zip(self.strides());
         let mut own = own.rev().filter(|(len, _)| **len > 1).peekable();
-        // Elements of the run that are not assigned to a dimension yet, and the next dimension's stride.
+        // Elements of the run that are not assigned to a dimension yet, and the stride of the next
+        // dimension.
         let (mut left, mut stride) = (1, 1);
         for (at, len) in shape.iter().enumerate().rev() {
             if left == 1
@@ -376,7 +377,7 @@ impl Layout {
                     left *= **more;
                     own.next();
                 }
-                // The stride of a run is the one of its last dimension.
+                // The run is counted from its last dimension.
             }
             strides[at] = stride;
             if left % len != 0 {
@@ -388,8 +389,8 @@ impl Layout {
         (left == 1).then_some(strides)
     }
 
-    /// A view in a larger shape, with stride 0 that are new or new extent length 1.
-    /// Dimensions are aligned at the last one.
+    /// Broadcasts to a larger shape, repeating elements along dimensions that are new or have
+    /// extent 1. Dimensions are aligned from the last on.
     ///
     /// # Errors
     /// [`LayoutError::Rank`], [`LayoutError::Broadcast`], [`LayoutError::TooLarge`].
@@ -421,7 +422,7 @@ fn checked_rank(rank: usize) -> Result<usize, LayoutError> {
     }
 }
 
-/// Prints `f32[24, 1024]`, and the strides unless the layout is contiguous.
+/// Prints `f32[24, 1024]`, and the strides if they are not those of the shape.
 impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{:?}", self.dtype, self.shape())?;

@@ -1,4 +1,4 @@
-//! Element types and strided layouts of tensors. See the README.
+//! Element types and layouts of tensors. See the README.
 #![forbid(unsafe_code)]
 
 mod dtype;

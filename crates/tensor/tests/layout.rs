@@ -1,11 +1,11 @@
-//! Layouts against a simple model: the list of all elements' offsets.
+//! Layouts against a naive model: the list of all elements' offsets.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK};
 use proptest::prelude::*;
 
-/// The offset of each element, in bytes, in row-major order of the indices.
-fn offsets(layout: &Layout) -> Vec<i64> {
+/// Offset of each element, in bytes, in the order of the indices.
+fn places(layout: &Layout) -> Vec<i64> {
     let mut all = vec![0_i64];
     for (len, stride) in layout.shape().iter().zip(layout.strides()) {
         let apart = stride * layout.dtype().bytes() as i64;
@@ -15,9 +15,9 @@ fn offsets(layout: &Layout) -> Vec<i64> {
     all
 }
 
-/// The byte range of all elements.
+/// The range of bytes of all elements.
 fn reached(layout: &Layout) -> std::ops::Range<i64> {
-    let all = offsets(layout);
+    let all = places(layout);
     let (Some(first), Some(last)) = (all.iter().min(), all.iter().max()) else {
         return 0..0;
     };
@@ -25,7 +25,7 @@ fn reached(layout: &Layout) -> std::ops::Range<i64> {
 }
 
 fn overlaps(layout: &Layout) -> bool {
-    let mut all = offsets(layout);
+    let mut all = places(layout);
     all.sort_unstable();
     all.windows(2).any(|pair| pair[0] == pair[1])
 }
@@ -38,7 +38,7 @@ fn shapes() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(0_u64..5, 0..5)
 }
 
-/// Most layouts with random strides overlap, so most of these are contiguous ones, sliced and permuted.
+/// Random strides mostly overlap; so most layouts are contiguous ones, permuted and broadcast.
 fn layouts() -> impl Strategy<Value = Layout> {
     let wild = (dtypes(), shapes(), prop::collection::vec(-9_i64..10, 5));
     let wild = wild.prop_map(|(dtype, shape, strides)| {
@@ -84,8 +84,8 @@ fn factored(elements: u64, seed: u64) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn layout_queries_match_the_model(layout in layouts()) {
-        let all = offsets(&layout);
+    fn reach_covers_exactly_the_elements(layout in layouts()) {
+        let all = places(&layout);
         prop_assert_eq!(layout.len(), all.len() as u64);
         prop_assert_eq!(layout.is_empty(), all.is_empty());
         prop_assert_eq!(layout.bytes(), all.len() as u64 * layout.dtype().bytes());
@@ -93,12 +93,12 @@ proptest! {
         let apart = layout.dtype().bytes() as i64;
         let side_by_side = (0..).map(|n| n * apart).zip(&all).all(|(n, at)| n == *at);
         prop_assert_eq!(layout.is_contiguous(), side_by_side);
-        // `may_overlap` is conservative.
+        // It is conservative: if it returns false there is no overlap.
         prop_assert!(layout.may_overlap() || !overlaps(&layout));
     }
 
     #[test]
-    fn slices_and_permutations_of_contiguous_layouts_do_not_overlap(
+    fn permuted_slices_of_contiguous_memory_are_known_not_to_overlap(
         dtype in dtypes(), shape in shapes(), step in 1_u64..4,
     ) {
         let layout = Layout::contiguous(dtype, &shape).unwrap();
@@ -130,21 +130,21 @@ proptest! {
             return Ok(());
         }
         let (sliced, first) = sliced.unwrap();
-        // An element's index in that dimension from an element, by row-major number.
+        // The index in that dimension of an element, by its number.
         let below: u64 = layout.shape()[at + 1..].iter().product();
         let is_in = |number: &u64| {
             let index = number / below.max(1) % len.max(1);
             (from..until).contains(&index) && (index - from).is_multiple_of(step)
         };
-        let expected: Vec<i64> = (0..).zip(offsets(&layout)).filter(|(n, _)| is_in(n)).map(|(_, at)| at).collect();
-        let got: Vec<i64> = offsets(&sliced).into_iter().map(|at| at + first).collect();
+        let expected: Vec<i64> = (0..).zip(places(&layout)).filter(|(n, _)| is_in(n)).map(|(_, at)| at).collect();
+        let got: Vec<i64> = places(&sliced).into_iter().map(|at| at + first).collect();
         prop_assert_eq!(got, expected);
         let (within, of) = (sliced.reach_bytes(), layout.reach_bytes());
         prop_assert!(sliced.is_empty() || (within.start + first >= of.start && within.end + first <= of.end));
     }
 
     #[test]
-    fn reshape_keeps_the_elements_in_order(layout in layouts(), seed in any::<u64>()) {
+    fn reshape_keeps_the_elements_and_their_order(layout in layouts(), seed in any::<u64>()) {
         let shape = match layout.is_empty() {
             true => vec![3, 0],
             false => factored(layout.len(), seed),
@@ -152,14 +152,14 @@ proptest! {
         match layout.reshape(&shape) {
             Ok(view) => {
                 prop_assert_eq!(view.shape(), &shape[..]);
-                prop_assert_eq!(offsets(&view), offsets(&layout));
+                prop_assert_eq!(places(&view), places(&layout));
             }
             Err(error) => {
                 let is_refused = matches!(error, LayoutError::NotAView { .. });
                 prop_assert!(is_refused, "{}", error);
                 prop_assert!(!layout.is_contiguous());
-                // No strides express this view: these are the only candidates.
-                let all = offsets(&layout);
+                // No strides express it: each dimension's would have to be this one.
+                let all = places(&layout);
                 let element = layout.dtype().bytes() as i64;
                 let mut strides = vec![0; shape.len()];
                 let mut below = 1;
@@ -170,7 +170,7 @@ proptest! {
                     below *= shape[at] as usize;
                 }
                 let only = Layout::strided(layout.dtype(), &shape, &strides).unwrap();
-                prop_assert_ne!(offsets(&only), all);
+                prop_assert_ne!(places(&only), all);
             }
         }
         let more: Vec<u64> = [shape.as_slice(), &[2]].concat();
@@ -188,9 +188,9 @@ proptest! {
         }));
         let wide = layout.broadcast(&shape).unwrap();
         prop_assert_eq!(wide.shape(), &shape[..]);
-        // The corresponding equals the one at the same indices, or at 0 in dimensions of length 1.
-        let own = offsets(&layout);
-        for (number, at) in offsets(&wide).into_iter().enumerate() {
+        // The corresponding element has the same indices, or 0 where the extent is 1.
+        let own = places(&layout);
+        for (number, at) in places(&wide).into_iter().enumerate() {
             let (mut left, mut from, mut below) = (number as u64, 0, 1);
             for (dimension, len) in shape.iter().enumerate().rev() {
                 let index = left % len;
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn no_shape_or_stride_overflows(
+    fn no_shape_overflows(
         dtype in dtypes(), shape in prop::collection::vec(any::<u64>(), 0..10), strides in prop::collection::vec(any::<i64>(), 0..10),
         small in prop::collection::vec(0_u64..1 << 20, 0..9),
     ) {
@@ -231,7 +231,7 @@ proptest! {
 }
 
 #[test]
-fn invalid_requests_are_refused_with_their_arguments() {
+fn invalid_views_are_refused_with_their_arguments() {
     let of = |shape: &[u64]| Layout::contiguous(Dtype::F32, shape);
     assert_eq!(of(&[1; 9]), Err(LayoutError::Rank { rank: 9 }));
     assert_eq!(
@@ -264,9 +264,9 @@ fn invalid_requests_are_refused_with_their_arguments() {
     ));
     let turned = matrix.permute(&[1, 0]).unwrap();
     assert_eq!(turned.to_string(), "f32[4, 3] by [1, 4]");
-    let error = turned.reshape(&[12]).unwrap_err().to_string();
+    let said = turned.reshape(&[12]).unwrap_err().to_string();
     assert_eq!(
-        error,
+        said,
         "[4, 3] with strides [1, 4] has no view as [12]\ntry: a contiguous copy first"
     );
     assert_eq!(of(&[]).unwrap().to_string(), "f32[]");

@@ -303,7 +303,8 @@ impl<M: ArrayMember> Medium for Array<M> {
 }
 
 /// An operation of one device's access on some blocks.
-type BlockOperation<A> = for<'a, 'b, 'c> fn(&'a mut A, &'b [BlockWork<'c>]) -> Result<&'a [BlockOutcome]>;
+type BlockOperation<A> =
+    for<'a, 'b, 'c> fn(&'a mut A, &'b [BlockWork<'c>]) -> Result<&'a [BlockOutcome]>;
 
 /// What devices answered, with their indices.
 type DeviceAnswers = Vec<(usize, Result<Vec<BlockOutcome>>)>;
@@ -435,7 +436,9 @@ impl<M: ArrayMember> ArrayAccess<M> {
             if own.is_empty() {
                 continue;
             }
-            match self.run_on(at, |access| call(access, &part).map(<[BlockOutcome]>::to_vec)) {
+            match self.run_on(at, |access| {
+                call(access, &part).map(<[BlockOutcome]>::to_vec)
+            }) {
                 Some(Ok(outcomes)) => {
                     is_done = true;
                     for (it, outcome) in own.iter().zip(outcomes) {
@@ -454,12 +457,18 @@ impl<M: ArrayMember> ArrayAccess<M> {
     }
 
     /// Has one device of a mirror do the work, a different one each time.
-    fn run_on_any(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> Result<()> {
+    fn run_on_any(
+        &mut self,
+        work: &[BlockWork<'_>],
+        call: BlockOperation<M::Access>,
+    ) -> Result<()> {
         let count = self.all.count();
         self.next_read = (self.next_read + 1) % count;
         let mut refused = None;
         for at in (self.next_read..self.next_read + count).map(|at| at % count) {
-            match self.run_on(at, |access| call(access, work).map(<[BlockOutcome]>::to_vec)) {
+            match self.run_on(at, |access| {
+                call(access, work).map(<[BlockOutcome]>::to_vec)
+            }) {
                 Some(Ok(outcomes)) => {
                     self.outcomes = outcomes;
                     return Ok(());
@@ -473,17 +482,27 @@ impl<M: ArrayMember> ArrayAccess<M> {
 
     /// Has all devices of a mirror do the work. The answers are of the devices that are in use
     /// afterwards.
-    fn run_on_all(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> DeviceAnswers {
+    fn run_on_all(
+        &mut self,
+        work: &[BlockWork<'_>],
+        call: BlockOperation<M::Access>,
+    ) -> DeviceAnswers {
         let mut answers = Vec::new();
         for at in 0..self.all.count() {
-            let done = self.run_on(at, |access| call(access, work).map(<[BlockOutcome]>::to_vec));
+            let done = self.run_on(at, |access| {
+                call(access, work).map(<[BlockOutcome]>::to_vec)
+            });
             answers.extend(done.map(|it| (at, it)));
         }
         answers
     }
 
     /// Has all devices of a mirror examine blocks, and merges what they found.
-    fn examine_all(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> Result<()> {
+    fn examine_all(
+        &mut self,
+        work: &[BlockWork<'_>],
+        call: BlockOperation<M::Access>,
+    ) -> Result<()> {
         let mut all: Option<Vec<BlockOutcome>> = None;
         for (_, answer) in self.run_on_all(work, call) {
             let outcomes = answer?;
@@ -502,7 +521,11 @@ impl<M: ArrayMember> ArrayAccess<M> {
 
     /// Has all devices of a mirror change blocks, and makes the blocks equal on all of them
     /// afterwards.
-    fn change_all(&mut self, work: &[BlockWork<'_>], call: BlockOperation<M::Access>) -> Result<()> {
+    fn change_all(
+        &mut self,
+        work: &[BlockWork<'_>],
+        call: BlockOperation<M::Access>,
+    ) -> Result<()> {
         let has_code = |it: &ArrayState<M>| it.devices.iter().all(|one| one.medium.has_code());
         let mut answers = self.run_on_all(work, call);
         let first = answers.first().map(|it| it.0).ok_or(Error::NoDevice)?;
@@ -902,9 +925,9 @@ impl<M: ArrayMember> BlockAccess for ArrayAccess<M> {
             // On one device only.
             ArrayLayout::Mirror => (block, (self.next_read..self.next_read + count).collect()),
         };
-        let done = places
-            .drain(..)
-            .find_map(|place| self.run_on(place % count, |access| access.flip_bits(there, at, mask)));
+        let done = places.drain(..).find_map(|place| {
+            self.run_on(place % count, |access| access.flip_bits(there, at, mask))
+        });
         done.unwrap_or(Err(Error::NoDevice))
     }
 

@@ -272,7 +272,10 @@ fn impossible_exports_are_refused_with_a_reason() {
     other.args(["vram", "export", &at("small")]);
     let done = other.uid(OTHER_USER).gid(OTHER_USER).output().unwrap();
     let output = String::from_utf8(done.stderr).unwrap();
-    assert!(output.contains("only the mount's owner and root may"), "{output}");
+    assert!(
+        output.contains("only the mount's owner and root may"),
+        "{output}"
+    );
     drop(mounted.file("empty"));
     let borrowed = Import::open(&mounted.at("empty"), &context(), false).unwrap();
     assert_eq!((borrowed.size(), borrowed.segments().len()), (0, 0));
