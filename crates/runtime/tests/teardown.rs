@@ -1012,7 +1012,7 @@ fn dispatcher_started_during_teardown_is_requested_to_stop() {
         let starts = {
             let (session, is_over) = (session.clone(), is_over.clone());
             std::thread::spawn(move || {
-                let (me, at_turn) = (std::thread::current().id(), tell.clone());
+                let (me, at_turn) = (std::thread::current().id(), sender.clone());
                 let mut asked = 0;
                 destroy_later(move || {
                     if std::thread::current().id() != me {
@@ -1029,7 +1029,7 @@ fn dispatcher_started_during_teardown_is_requested_to_stop() {
                 let set = TaskSet::standard();
                 let started = session.dispatcher(&set, &[id], small()).map(drop);
                 // The receiver is gone if this was the last one.
-                tell.send(()).ok();
+                sender.send(()).ok();
                 started
             })
         };
