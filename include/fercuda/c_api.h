@@ -475,7 +475,8 @@ typedef uint64_t fer_graphs;
 
 // Key of a graph.
 typedef struct fer_graph_key {
-  // Generation of the model whose memory the graph uses: it changes each time that memory moves.
+  // Generation of the model that owns the graph's memory: it changes each time that memory
+  // moves.
   uint64_t generation;
   // Other properties that distinguish graphs, defined by the program.
   uint64_t words[FER_KEY_WORDS];
@@ -518,7 +519,7 @@ typedef struct fer_graphs_details {
   uint64_t entries;
   // Sum of their sizes in the budget.
   uint64_t bytes;
-  // Dropped graphs whose last replays are running, or not yet polled.
+  // Dropped graphs with last replays that are running, or not yet polled.
   uint64_t retired;
   // Replays.
   uint64_t replays;
@@ -539,7 +540,7 @@ typedef uint64_t fer_arguments;
 typedef struct fer_named_buffer {
   // The name, zero-terminated.
   const char *name;
-  // The buffer; for an output 0 for a new one, whose handle replaces the 0.
+  // The buffer; for an output 0 for a new one; its handle replaces the 0.
   fer_buffer buffer;
 } fer_named_buffer;
 
@@ -615,7 +616,7 @@ typedef struct fer_task {
   uint32_t steps;
   // Number of spans in use.
   uint32_t span_count;
-  // Numbers, whose meaning depends on the task.
+  // Numbers; their meaning depends on the task.
   uint64_t words[FER_TASK_WORDS];
   // Memory that it accesses.
   struct fer_task_span spans[FER_TASK_SPANS];
@@ -780,7 +781,7 @@ fer_status fer_alloc_buffer(fer_session session,
 // release it.
 fer_status fer_free_buffer(fer_session session, fer_buffer buffer);
 
-// Creates another buffer in the same memory, whose first element is `offset_bytes` from that of
+// Creates another buffer in the same memory, with its first element `offset_bytes` from that of
 // `buffer`. The memory lives until the last buffer in it is freed.
 fer_status fer_view_buffer(fer_session session,
                            fer_buffer buffer,
@@ -1012,7 +1013,7 @@ fer_status fer_arguments_free(fer_arguments arguments);
 //
 // `inputs` binds the names in the text to buffers. `outputs` names each output of the text, which
 // are the statements that no later one uses: with a buffer of the session it is computed into
-// that, with 0 into a new one of the pool, whose handle replaces the 0. An output may be an input
+// that, with 0 into a new one of the pool; its handle replaces the 0. An output may be an input
 // if each element is computed from the element at the same place. Buffers may be views; shapes are
 // broadcast, and types are never converted implicitly: `f16(x)` casts.
 //

@@ -57,7 +57,7 @@ enum fer_frontend
   FER_FRONTEND_PYTHON = 3,
   // Rust programs, by the crates.
   FER_FRONTEND_RUST = 4,
-  // PyTorch, whose driver allocations are intercepted.
+  // PyTorch; its driver allocations are intercepted.
   FER_FRONTEND_RUST_FERRITE_TORCH = 5,
 };
 #ifndef __cplusplus

@@ -79,8 +79,8 @@ def test_what_no_task_could_mean_is_refused_and_a_bad_task_is_its_own_error(sess
                 refused()
         dispatcher.fill(x, 1.0).wait()
         for bad, what in (
-            (dispatcher.copy(x[:4], y[:5]), "one length"),
-            (dispatcher.copy(x[:4], x[1:5]), "nothing in common"),
+            (dispatcher.copy(x[:4], y[:5]), "equal length"),
+            (dispatcher.copy(x[:4], x[1:5]), "disjoint"),
             (dispatcher.sum(x[:2], y), "one element"),
             (dispatcher.fill(y, 2.0, steps=1), "steps"),
         ):

@@ -3,7 +3,7 @@
 //! Invariants: a number names one object for ever, or nothing. A table's lock is held only during a
 //! lookup, so no call waits behind work. Objects of a closed session or runtime are in no table.
 //!
-//! Elsewhere: buffers, whose numbers are the runtime's own.
+//! Elsewhere: buffers, which have the runtime's own numbers.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,7 +76,7 @@ pub(crate) fn check_process() -> Result<()> {
         Err(other) if other != process => Err(CallFailure::new(
             fer_status::FER_ERROR_FORKED,
             format!(
-                "this process was forked from {other}, whose handles do not work here\n\
+                "this process was forked from {other}, and handles of that do not work here\n\
                  try: a new process (exec), or to open runtimes only after the fork"
             ),
         )),

@@ -278,7 +278,7 @@ pub(crate) fn catch_panics(work: impl FnOnce() -> Result<()>) -> fer_status {
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("it panicked with something that is no text")
+    text.unwrap_or("it panicked with a payload that is not a string")
 }
 
 fn remember(message: String) {
@@ -324,7 +324,7 @@ mod tests {
         assert!(message().contains("on purpose 3"), "{}", message());
         let status = catch_panics(|| std::panic::panic_any(7));
         assert_eq!(status, fer_status::FER_ERROR_INTERNAL);
-        assert!(message().contains("no text"));
+        assert!(message().contains("not a string"));
     }
 
     #[test]

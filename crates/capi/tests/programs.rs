@@ -163,7 +163,7 @@ fn ready(mut command: Command, program: &Program) -> Command {
         false => command.env("ASAN_OPTIONS", "detect_leaks=0"),
     };
     command.env("UBSAN_OPTIONS", "print_stacktrace=1");
-    // Cargo's path has the folder of the last `cargo build`, whose library may be older.
+    // Cargo's path has the folder of the last `cargo build`; that library may be older.
     command.env("LD_LIBRARY_PATH", library().parent().unwrap());
     command
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fercuda_cuda::cache::Cache;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Event, Image, Launch, Module, Stream};
 use fercuda_jit::{
-    Binary, BoundArg, CodeOrigin, Compiler, ExprError, ExprGraph, NodeId, Reduction,
+    Binary, BoundArg, CodeOrigin, Compiler, ExprError, ExprGraph, ExprNodeId, Reduction,
 };
 use fercuda_tensor::{Dtype, Layout};
 
@@ -35,7 +35,7 @@ fn input(
     name: &str,
     dtype: Dtype,
     shape: &[u64],
-) -> std::result::Result<NodeId, ExprError> {
+) -> std::result::Result<ExprNodeId, ExprError> {
     let layout = Layout::contiguous(dtype, shape).map_err(|error| ExprError::Layout {
         op: name.to_owned(),
         error,

@@ -19,7 +19,7 @@ use fercuda_tensor::{Dtype, Layout, LayoutError};
 
 use crate::dims::{Axes, Dims};
 use crate::fold;
-use crate::graph::{ExprGraph, NodeId, NodeOp};
+use crate::graph::{ExprGraph, ExprNodeId, NodeOp};
 use crate::key::CodeKey;
 use crate::op::{self, Binary, Reduction, Unary};
 
@@ -266,7 +266,7 @@ fn live(graph: &ExprGraph) -> Vec<bool> {
     live
 }
 
-fn each_operand(op: NodeOp, mut f: impl FnMut(NodeId)) {
+fn each_operand(op: NodeOp, mut f: impl FnMut(ExprNodeId)) {
     match op {
         NodeOp::Input(_) | NodeOp::Constant(_) => {}
         NodeOp::Unary(_, x)
@@ -285,7 +285,7 @@ fn each_operand(op: NodeOp, mut f: impl FnMut(NodeId)) {
 }
 
 /// Pulls a stored view into the output's layout: the node is stored through the inverse view.
-fn pulled(graph: &ExprGraph, mut node: NodeId, mut layout: Layout) -> (NodeId, Layout) {
+fn pulled(graph: &ExprGraph, mut node: ExprNodeId, mut layout: Layout) -> (ExprNodeId, Layout) {
     loop {
         let (below, viewed) = match graph.nodes[node.0 as usize].op {
             NodeOp::Reshape(x) => (x, layout.reshape(&graph.nodes[x.0 as usize].shape)),
@@ -319,8 +319,8 @@ struct CanonicalBuilder {
 impl CanonicalBuilder {
     fn node(&mut self, graph: &ExprGraph, at: usize, made: &[ExprId]) -> Result<ExprId> {
         let node = graph.nodes[at];
-        let of = |id: NodeId| made[id.0 as usize];
-        let shape_of = |id: NodeId| graph.nodes[id.0 as usize].shape;
+        let of = |id: ExprNodeId| made[id.0 as usize];
+        let shape_of = |id: ExprNodeId| graph.nodes[id.0 as usize].shape;
         let dtype = op::computed(node.dtype);
         Ok(match node.op {
             NodeOp::Input(n) => {
@@ -619,7 +619,7 @@ impl CanonicalBuilder {
         id
     }
 
-    /// A reduction whose result has its operand's type.
+    /// A reduction with a result of its operand's type.
     fn reduced(&mut self, op: Reduction, of: ExprId, from: Dims, axes: Axes) -> Result<ExprId> {
         let dtype = match op {
             Reduction::ArgMin | Reduction::ArgMax => Dtype::I64,

@@ -39,7 +39,7 @@ const MAX_DISK_BYTES: u64 = 256 << 20;
 const ALIGN: u64 = 16;
 /// Blocks of a map per multiprocessor; each loops over more elements.
 const BLOCKS: u32 = 32;
-/// The newest architecture whose PTX is generated; later devices accept it.
+/// The newest architecture that PTX is generated for; later devices accept it.
 const NEWEST: u32 = 90;
 
 /// Error of compiling or running an expression.
@@ -115,7 +115,7 @@ type Result<T> = std::result::Result<T, Error>;
 /// CodeOrigin of compiled code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeOrigin {
-    /// Compiled by this call.
+    /// CompiledExpr by this call.
     Compiled,
     /// Loaded from disk.
     Disk,
@@ -131,7 +131,7 @@ pub struct BoundArg<'a> {
 }
 
 impl<'a> BoundArg<'a> {
-    /// Binds a whole buffer, whose beginning is the first element. If it is bound to an output, it
+    /// Binds a whole buffer; its beginning is the first element. If it is bound to an output, it
     /// is written through a shared reference: device memory is not visible to Rust's aliasing
     /// rules.
     pub fn of<T: Pod>(buffer: &'a DeviceBuffer<T>) -> Self {
@@ -215,7 +215,7 @@ struct CompilerShared {
 /// Compiles expressions for one context, and caches them.
 pub struct Compiler {
     shared: Arc<CompilerShared>,
-    expressions: Mutex<LruMap<ExprGraph, Compiled>>,
+    expressions: Mutex<LruMap<ExprGraph, CompiledExpr>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -261,7 +261,7 @@ impl Compiler {
         std::mem::take(&mut *lock(&self.shared.warnings))
     }
 
-    /// The architecture whose PTX is generated.
+    /// The architecture that PTX is generated for.
     pub fn arch(&self) -> Arch {
         self.shared.arch
     }
@@ -270,12 +270,12 @@ impl Compiler {
     ///
     /// # Errors
     /// [`Error::Program`]; [`Error::Cuda`] if the driver refuses the code.
-    pub fn compile(&self, graph: &ExprGraph) -> Result<Compiled> {
+    pub fn compile(&self, graph: &ExprGraph) -> Result<CompiledExpr> {
         if let Some(known) = lock(&self.expressions).get(graph) {
             return Ok(known);
         }
         // Outside the lock: two concurrent threads may both compile it, one in vain.
-        let made = Compiled::new(&self.shared, graph, true)?;
+        let made = CompiledExpr::new(&self.shared, graph, true)?;
         lock(&self.expressions).put(graph.clone(), made.clone());
         Ok(made)
     }
@@ -283,7 +283,7 @@ impl Compiler {
     /// Compiles and runs an expression.
     ///
     /// # Errors
-    /// As for [`Compiler::compile`] and [`Compiled::run`].
+    /// As for [`Compiler::compile`] and [`CompiledExpr::run`].
     pub fn run(
         &self,
         graph: &ExprGraph,
@@ -380,7 +380,7 @@ struct PreparedKernel {
 
 /// A compiled expression. Clones share it.
 #[derive(Clone)]
-pub struct Compiled {
+pub struct CompiledExpr {
     inner: Arc<CompiledInner>,
 }
 
@@ -391,10 +391,10 @@ struct CompiledInner {
     launches: Vec<PreparedKernel>,
     origin: CodeOrigin,
     /// The variant for memory that is not aligned to 16 bytes.
-    unaligned: OnceLock<Compiled>,
+    unaligned: OnceLock<CompiledExpr>,
 }
 
-impl Compiled {
+impl CompiledExpr {
     fn new(shared: &Arc<CompilerShared>, graph: &ExprGraph, aligned: bool) -> Result<Self> {
         let program = Program::of(graph, shared.arch, aligned)?;
         let mut launches = Vec::new();
@@ -461,11 +461,11 @@ impl Compiled {
         ready.launch(stream, inputs, outputs, Some(BoundArg::of(&scratch)))
     }
 
-    /// As [`Compiled::run`], with the caller's memory between kernels, which has
+    /// As [`CompiledExpr::run`], with the caller's memory between kernels, which has
     /// [`Program::scratch_bytes`] and is aligned to 16: required in a capture.
     ///
     /// # Errors
-    /// As for [`Compiled::run`].
+    /// As for [`CompiledExpr::run`].
     pub fn run_with(
         &self,
         stream: &Stream,
@@ -610,11 +610,11 @@ impl Compiled {
                 false => KernelArg::number(ready.plan.rows as u32),
             });
             // SAFETY: `emit` wrote the kernel for this plan. It accesses only elements of its
-            // accesses, whose reach `checked` has found inside the memory that is bound and
+            // accesses; `checked` has found their reach inside the memory that is bound and
             // retained by the launch, aligned to their size, and to 16 bytes for vectors;
-            // temporaries are inside the scratch memory, whose size was checked or allocated.
+            // temporaries are inside the scratch memory; its size was checked or allocated.
             // Parameters are these addresses and the number of rows.
-            #[expect(unsafe_code, reason = "a generated kernel, whose reach was checked")]
+            #[expect(unsafe_code, reason = "a generated kernel with a checked reach")]
             unsafe {
                 ready
                     .launch
@@ -694,7 +694,7 @@ impl std::fmt::Debug for Compiler {
     }
 }
 
-impl std::fmt::Debug for Compiled {
+impl std::fmt::Debug for CompiledExpr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Compiled({})", self.inner.program.code)
     }

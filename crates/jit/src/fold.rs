@@ -1,7 +1,7 @@
 //! Constant folding on the host.
 //!
-//! Invariant: a folded constant has the bits that the device would have computed; an operation
-//! whose bits may differ (an approximated function, a NaN, the minimum of two zeros) is not folded.
+//! Invariant: a folded constant has the bits that the device would have computed; an operation with
+//! bits that may differ (an approximated function, a NaN, the minimum of two zeros) is not folded.
 //! A constant is 64 bits: for f32 the low 32; for integers the value, sign- or zero-extended; for
 //! bool 0 or 1.
 

@@ -1,7 +1,7 @@
 //! Fusion: which kernels compute an expression, and the steps of each per element.
 //!
-//! A kernel iterates over a domain: kept dimensions, whose elements are rows, and reduced ones,
-//! whose elements are a row's columns. Without reduced ones it is a map. Reductions of one domain
+//! A kernel iterates over a domain: kept dimensions, which index rows, and reduced ones,
+//! which index a row's columns. Without reduced ones it is a map. Reductions of one domain
 //! are one kernel, if none needs another kernel between; so is what is computed from their results
 //! for each element of the domain, or for each row. Results that another kernel needs are stored
 //! to a temporary.
@@ -20,7 +20,7 @@ use crate::fold;
 use crate::op::Reduction;
 use crate::split::split;
 
-/// Threads of a block that maps, and of one whose rows are short.
+/// Threads of a block that maps, and of one with short rows.
 pub(crate) const THREADS: u32 = 256;
 /// Maximum number of a row's elements that a thread keeps; longer rows are read again.
 const RESIDENT: u64 = 16;
@@ -93,7 +93,7 @@ pub(crate) enum KernelKind {
 
 /// Mapping from the domain's elements to an array's, in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ArrayAccess {
+pub(crate) struct KernelAccess {
     /// Index of the parameter.
     pub(crate) array: u32,
     pub(crate) offset: i64,
@@ -137,7 +137,7 @@ pub(crate) struct FusedKernel {
     pub(crate) kept: Vec<u64>,
     pub(crate) cols: Vec<u64>,
     pub(crate) arrays: Vec<(ParameterBinding, Dtype)>,
-    pub(crate) accesses: Vec<ArrayAccess>,
+    pub(crate) accesses: Vec<KernelAccess>,
     /// The steps, each with its computation type.
     pub(crate) steps: Vec<(KernelStep, Dtype)>,
     pub(crate) reduced: Vec<KernelReduction>,
@@ -557,7 +557,7 @@ impl KernelWriter<'_> {
                         (side_by_side(&all)[..kept.len()].to_vec(), 1)
                     }
                 };
-                let access = self.push_access(ArrayAccess {
+                let access = self.push_access(KernelAccess {
                     array,
                     offset: 0,
                     kept: strides,
@@ -649,7 +649,7 @@ impl KernelWriter<'_> {
         let array = self.array(slot, layout.dtype());
         let reduced = domain.reduced.iter().filter(|is| **is).count();
         let access = match rows {
-            true => ArrayAccess {
+            true => KernelAccess {
                 array,
                 offset,
                 kept: all,
@@ -664,7 +664,7 @@ impl KernelWriter<'_> {
                         .map(|(stride, _)| *stride)
                         .collect()
                 };
-                ArrayAccess {
+                KernelAccess {
                     array,
                     offset,
                     kept: of(false),
@@ -677,7 +677,7 @@ impl KernelWriter<'_> {
         self.push_access(access)
     }
 
-    fn push_access(&mut self, access: ArrayAccess) -> u32 {
+    fn push_access(&mut self, access: KernelAccess) -> u32 {
         let accesses = &mut self.kernel.accesses;
         let known = accesses.iter().position(|known| *known == access);
         known.unwrap_or_else(|| {
@@ -761,7 +761,7 @@ fn merge(kernel: &mut FusedKernel) {
 
 /// Chooses the team, and the number of elements at a time.
 fn choose(kernel: &mut FusedKernel, is_map: bool, aligned: bool) {
-    let span = |access: &ArrayAccess| {
+    let span = |access: &KernelAccess| {
         let kept = access.kept.iter().zip(&kernel.kept);
         let cols = access.cols.iter().zip(&kernel.cols);
         kept.chain(cols)
@@ -783,7 +783,7 @@ fn choose(kernel: &mut FusedKernel, is_map: bool, aligned: bool) {
         kernel.kind = KernelKind::Map { width, tail };
         return;
     }
-    let of_elements = |access: &&ArrayAccess| access.cols.iter().any(|stride| *stride != 0);
+    let of_elements = |access: &&KernelAccess| access.cols.iter().any(|stride| *stride != 0);
     let is_along = |strides: &[i64]| strides.last() == Some(&1);
     let elements = kernel.accesses.iter().filter(of_elements);
     let (along_rows, across) = elements.fold((0, 0), |(along, across), access| {
@@ -833,10 +833,10 @@ fn choose(kernel: &mut FusedKernel, is_map: bool, aligned: bool) {
 /// are more than 32. Sets for each access whether it can be vectorised.
 fn width(
     kernel: &mut FusedKernel,
-    inner: impl Fn(&ArrayAccess) -> Option<i64>,
+    inner: impl Fn(&KernelAccess) -> Option<i64>,
     divides: impl Fn(u64) -> bool,
 ) -> u32 {
-    let bytes_of = |access: &ArrayAccess| kernel.arrays[access.array as usize].1.bytes();
+    let bytes_of = |access: &KernelAccess| kernel.arrays[access.array as usize].1.bytes();
     let along = kernel.accesses.iter().filter(|a| inner(a) == Some(1));
     let Some((least, most)) = along
         .map(bytes_of)
@@ -912,7 +912,7 @@ impl fmt::Display for FusedKernel {
             writeln!(f, "  p{at}: {dtype}")?;
         }
         let access = |at: u32| {
-            let ArrayAccess {
+            let KernelAccess {
                 array,
                 offset,
                 kept,

@@ -20,9 +20,9 @@ pub const MAX_ARRAYS: usize = 32;
 
 /// A node of the graph that returned it. In another graph it names another node or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub(crate) u32);
+pub struct ExprNodeId(pub(crate) u32);
 
-impl fmt::Display for NodeId {
+impl fmt::Display for ExprNodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "%{}", self.0)
     }
@@ -105,7 +105,7 @@ pub enum ExprError {
     #[error("{node} is not a node of this expression, which has {nodes}")]
     NoNode {
         /// The node.
-        node: NodeId,
+        node: ExprNodeId,
         /// NumberLiteral of nodes.
         nodes: usize,
     },
@@ -119,7 +119,7 @@ pub enum ExprError {
     },
     /// Elements of an output may overlap.
     #[error(
-        "output {name:?} as {layout}: two elements may overlap\ntry: a layout whose strides are not 0 and do not interleave"
+        "output {name:?} as {layout}: two elements may overlap\ntry: a layout with strides that are not 0 and do not interleave"
     )]
     Overlap {
         /// The output's name.
@@ -213,33 +213,33 @@ pub(crate) enum NodeOp {
     Input(u32),
     /// Bits of the constant, of the computation type.
     Constant(u64),
-    Unary(Unary, NodeId),
-    Binary(Binary, NodeId, NodeId),
+    Unary(Unary, ExprNodeId),
+    Binary(Binary, ExprNodeId, ExprNodeId),
     /// a * b + c
-    Fma(NodeId, NodeId, NodeId),
-    Select(NodeId, NodeId, NodeId),
-    Cast(NodeId),
-    Reduce(Reduction, NodeId, Axes),
+    Fma(ExprNodeId, ExprNodeId, ExprNodeId),
+    Select(ExprNodeId, ExprNodeId, ExprNodeId),
+    Cast(ExprNodeId),
+    Reduce(Reduction, ExprNodeId, Axes),
     Softmax {
-        of: NodeId,
+        of: ExprNodeId,
         axis: u8,
         log: bool,
     },
     Norm {
-        of: NodeId,
+        of: ExprNodeId,
         axis: u8,
         /// Whether it is centred about the mean, as layer normalisation, or about zero.
         centred: bool,
-        gamma: Option<NodeId>,
-        beta: Option<NodeId>,
+        gamma: Option<ExprNodeId>,
+        beta: Option<ExprNodeId>,
         /// Bits of an f64.
         eps: u64,
     },
-    Reshape(NodeId),
-    Permute(NodeId, [u8; MAX_RANK]),
-    Broadcast(NodeId),
+    Reshape(ExprNodeId),
+    Permute(ExprNodeId, [u8; MAX_RANK]),
+    Broadcast(ExprNodeId),
     Slice {
-        of: NodeId,
+        of: ExprNodeId,
         axis: u8,
         start: u64,
         step: u64,
@@ -263,7 +263,7 @@ pub(crate) struct GraphInput {
 pub(crate) struct GraphOutput {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    pub(crate) node: NodeId,
+    pub(crate) node: ExprNodeId,
 }
 
 /// An expression. See the README for the semantics of narrow types.
@@ -284,7 +284,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::NoNode`].
-    pub fn dtype(&self, node: NodeId) -> Result<Dtype> {
+    pub fn dtype(&self, node: ExprNodeId) -> Result<Dtype> {
         Ok(self.node(node)?.dtype)
     }
 
@@ -292,7 +292,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::NoNode`].
-    pub fn shape(&self, node: NodeId) -> Result<Dims> {
+    pub fn shape(&self, node: ExprNodeId) -> Result<Dims> {
         Ok(self.node(node)?.shape)
     }
 
@@ -311,15 +311,15 @@ impl ExprGraph {
     }
 
     /// Names and nodes of the inputs.
-    pub(crate) fn input_nodes(&self) -> impl Iterator<Item = (&str, NodeId)> {
+    pub(crate) fn input_nodes(&self) -> impl Iterator<Item = (&str, ExprNodeId)> {
         let nodes = (0..).zip(&self.nodes);
         nodes.filter_map(|(at, node)| match node.op {
-            NodeOp::Input(input) => Some((&*self.inputs[input as usize].name, NodeId(at))),
+            NodeOp::Input(input) => Some((&*self.inputs[input as usize].name, ExprNodeId(at))),
             _ => None,
         })
     }
 
-    fn node(&self, node: NodeId) -> Result<GraphNode> {
+    fn node(&self, node: ExprNodeId) -> Result<GraphNode> {
         let found = self.nodes.get(node.0 as usize).copied();
         found.ok_or(ExprError::NoNode {
             node,
@@ -327,19 +327,19 @@ impl ExprGraph {
         })
     }
 
-    fn add(&mut self, op: NodeOp, dtype: Dtype, shape: Dims) -> Result<NodeId> {
+    fn add(&mut self, op: NodeOp, dtype: Dtype, shape: Dims) -> Result<ExprNodeId> {
         if self.nodes.len() == MAX_NODES {
             return Err(too_large("nodes", MAX_NODES));
         }
         self.nodes.push(GraphNode { op, dtype, shape });
-        Ok(NodeId(self.nodes.len() as u32 - 1))
+        Ok(ExprNodeId(self.nodes.len() as u32 - 1))
     }
 
     /// Adds an input, which is bound by `name` when the expression runs, with a layout.
     ///
     /// # Errors
     /// [`ExprError::Name`], [`ExprError::TooLarge`].
-    pub fn input(&mut self, name: &str, layout: Layout) -> Result<NodeId> {
+    pub fn input(&mut self, name: &str, layout: Layout) -> Result<ExprNodeId> {
         if self.inputs.len() == MAX_ARRAYS {
             return Err(too_large("inputs", MAX_ARRAYS));
         }
@@ -364,7 +364,11 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::NumberLiteral`] if the type cannot represent it. Floats are rounded.
-    pub fn constant(&mut self, dtype: Dtype, number: impl Into<NumberLiteral>) -> Result<NodeId> {
+    pub fn constant(
+        &mut self,
+        dtype: Dtype,
+        number: impl Into<NumberLiteral>,
+    ) -> Result<ExprNodeId> {
         let number = number.into();
         let bits = number.bits(dtype).ok_or_else(|| ExprError::NumberLiteral {
             number: number.to_string(),
@@ -377,7 +381,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::output_as`].
-    pub fn output(&mut self, name: &str, node: NodeId) -> Result<()> {
+    pub fn output(&mut self, name: &str, node: ExprNodeId) -> Result<()> {
         let GraphNode { dtype, shape, .. } = self.node(node)?;
         let layout =
             Layout::contiguous(dtype, &shape).map_err(|error| layout_error(name, error))?;
@@ -390,7 +394,7 @@ impl ExprGraph {
     /// # Errors
     /// [`ExprError::Name`], [`ExprError::TooLarge`], [`ExprError::Overlap`];
     /// [`ExprError::Dtypes`] or [`ExprError::Layout`] for another type or shape.
-    pub fn output_as(&mut self, name: &str, node: NodeId, layout: Layout) -> Result<()> {
+    pub fn output_as(&mut self, name: &str, node: ExprNodeId, layout: Layout) -> Result<()> {
         if self.outputs.len() == MAX_ARRAYS {
             return Err(too_large("outputs", MAX_ARRAYS));
         }
@@ -419,7 +423,7 @@ impl ExprGraph {
         Ok(true)
     }
 
-    fn check_output(&self, name: &str, node: NodeId, layout: &Layout) -> Result<()> {
+    fn check_output(&self, name: &str, node: ExprNodeId, layout: &Layout) -> Result<()> {
         let GraphNode { dtype, shape, .. } = self.node(node)?;
         if layout.dtype() != dtype {
             return Err(ExprError::Dtypes {
@@ -445,7 +449,12 @@ impl ExprGraph {
         Ok(())
     }
 
-    fn takes(&self, op: impl fmt::Display, class: TypeClass, node: NodeId) -> Result<GraphNode> {
+    fn takes(
+        &self,
+        op: impl fmt::Display,
+        class: TypeClass,
+        node: ExprNodeId,
+    ) -> Result<GraphNode> {
         let found = self.node(node)?;
         match class.has(found.dtype) {
             true => Ok(found),
@@ -461,8 +470,8 @@ impl ExprGraph {
     fn together<const N: usize>(
         &mut self,
         op: &str,
-        nodes: [NodeId; N],
-    ) -> Result<([NodeId; N], Dims)> {
+        nodes: [ExprNodeId; N],
+    ) -> Result<([ExprNodeId; N], Dims)> {
         let mut shape = Dims::default();
         for node in nodes {
             let other = self.node(node)?.shape;
@@ -487,7 +496,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::Dtype`].
-    pub fn unary(&mut self, op: Unary, x: NodeId) -> Result<NodeId> {
+    pub fn unary(&mut self, op: Unary, x: ExprNodeId) -> Result<ExprNodeId> {
         let GraphNode { dtype, shape, .. } = self.takes(op, op.class(), x)?;
         let dtype = match op {
             Unary::IsNan => Dtype::Bool,
@@ -500,7 +509,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::Dtype`], [`ExprError::Dtypes`], [`ExprError::Layout`].
-    pub fn binary(&mut self, op: Binary, a: NodeId, b: NodeId) -> Result<NodeId> {
+    pub fn binary(&mut self, op: Binary, a: ExprNodeId, b: ExprNodeId) -> Result<ExprNodeId> {
         let dtype = self.takes(op, op.class(), a)?.dtype;
         self.same(op.name(), dtype, b)?;
         let ([a, b], shape) = self.together(op.name(), [a, b])?;
@@ -508,7 +517,7 @@ impl ExprGraph {
         self.add(NodeOp::Binary(op, a, b), dtype, shape)
     }
 
-    fn same(&self, op: &str, left: Dtype, b: NodeId) -> Result<()> {
+    fn same(&self, op: &str, left: Dtype, b: ExprNodeId) -> Result<()> {
         let right = self.node(b)?.dtype;
         match left == right {
             true => Ok(()),
@@ -524,7 +533,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::binary`].
-    pub fn fma(&mut self, a: NodeId, b: NodeId, c: NodeId) -> Result<NodeId> {
+    pub fn fma(&mut self, a: ExprNodeId, b: ExprNodeId, c: ExprNodeId) -> Result<ExprNodeId> {
         let dtype = self.takes("fma", TypeClass::Numbers, a)?.dtype;
         self.same("fma", dtype, b)?;
         self.same("fma", dtype, c)?;
@@ -536,7 +545,12 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::binary`].
-    pub fn select(&mut self, condition: NodeId, a: NodeId, b: NodeId) -> Result<NodeId> {
+    pub fn select(
+        &mut self,
+        condition: ExprNodeId,
+        a: ExprNodeId,
+        b: ExprNodeId,
+    ) -> Result<ExprNodeId> {
         self.takes("select", TypeClass::Bool, condition)?;
         let dtype = self.node(a)?.dtype;
         self.same("select", dtype, b)?;
@@ -549,7 +563,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::NoNode`].
-    pub fn cast(&mut self, x: NodeId, to: Dtype) -> Result<NodeId> {
+    pub fn cast(&mut self, x: ExprNodeId, to: Dtype) -> Result<ExprNodeId> {
         let shape = self.node(x)?.shape;
         self.add(NodeOp::Cast(x), to, shape)
     }
@@ -561,10 +575,10 @@ impl ExprGraph {
     pub fn reduce(
         &mut self,
         op: Reduction,
-        x: NodeId,
+        x: ExprNodeId,
         over: &[usize],
         keep: bool,
-    ) -> Result<NodeId> {
+    ) -> Result<ExprNodeId> {
         let GraphNode { dtype, shape, .. } = self.takes(op, op.class(), x)?;
         let mut axes = Axes::default();
         for axis in over {
@@ -602,7 +616,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::Dtype`], [`ExprError::Axis`].
-    pub fn softmax(&mut self, x: NodeId, axis: usize) -> Result<NodeId> {
+    pub fn softmax(&mut self, x: ExprNodeId, axis: usize) -> Result<ExprNodeId> {
         self.softmax_of(x, axis, false)
     }
 
@@ -610,11 +624,11 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::softmax`].
-    pub fn log_softmax(&mut self, x: NodeId, axis: usize) -> Result<NodeId> {
+    pub fn log_softmax(&mut self, x: ExprNodeId, axis: usize) -> Result<ExprNodeId> {
         self.softmax_of(x, axis, true)
     }
 
-    fn softmax_of(&mut self, of: NodeId, axis: usize, log: bool) -> Result<NodeId> {
+    fn softmax_of(&mut self, of: ExprNodeId, axis: usize, log: bool) -> Result<ExprNodeId> {
         let name = if log { "log_softmax" } else { "softmax" };
         let GraphNode { dtype, shape, .. } = self.takes(name, TypeClass::Floats, of)?;
         let axis = self.axis(name, shape, axis)? as u8;
@@ -629,12 +643,12 @@ impl ExprGraph {
     /// [`ExprError::Layout`].
     pub fn layer_norm(
         &mut self,
-        x: NodeId,
+        x: ExprNodeId,
         axis: usize,
-        gamma: Option<NodeId>,
-        beta: Option<NodeId>,
+        gamma: Option<ExprNodeId>,
+        beta: Option<ExprNodeId>,
         eps: f64,
-    ) -> Result<NodeId> {
+    ) -> Result<ExprNodeId> {
         self.norm(x, axis, true, [gamma, beta], eps)
     }
 
@@ -644,26 +658,26 @@ impl ExprGraph {
     /// As for [`ExprGraph::layer_norm`].
     pub fn rms_norm(
         &mut self,
-        x: NodeId,
+        x: ExprNodeId,
         axis: usize,
-        gamma: Option<NodeId>,
+        gamma: Option<ExprNodeId>,
         eps: f64,
-    ) -> Result<NodeId> {
+    ) -> Result<ExprNodeId> {
         self.norm(x, axis, false, [gamma, None], eps)
     }
 
     fn norm(
         &mut self,
-        of: NodeId,
+        of: ExprNodeId,
         axis: usize,
         centred: bool,
-        [gamma, beta]: [Option<NodeId>; 2],
+        [gamma, beta]: [Option<ExprNodeId>; 2],
         eps: f64,
-    ) -> Result<NodeId> {
+    ) -> Result<ExprNodeId> {
         let name = if centred { "layer_norm" } else { "rms_norm" };
         let GraphNode { dtype, shape, .. } = self.takes(name, TypeClass::Floats, of)?;
         let axis = self.axis(name, shape, axis)?;
-        let mut along = |vector: Option<NodeId>| -> Result<Option<NodeId>> {
+        let mut along = |vector: Option<ExprNodeId>| -> Result<Option<ExprNodeId>> {
             let Some(vector) = vector else {
                 return Ok(None);
             };
@@ -695,7 +709,12 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::fma`].
-    pub fn affine(&mut self, x: NodeId, scale: NodeId, shift: NodeId) -> Result<NodeId> {
+    pub fn affine(
+        &mut self,
+        x: ExprNodeId,
+        scale: ExprNodeId,
+        shift: ExprNodeId,
+    ) -> Result<ExprNodeId> {
         self.fma(x, scale, shift)
     }
 
@@ -703,7 +722,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::binary`].
-    pub fn relu(&mut self, x: NodeId) -> Result<NodeId> {
+    pub fn relu(&mut self, x: ExprNodeId) -> Result<ExprNodeId> {
         let dtype = self.takes("relu", TypeClass::Numbers, x)?.dtype;
         let zero = self.constant(dtype, 0i64)?;
         self.binary(Binary::Max, x, zero)
@@ -713,7 +732,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::unary`].
-    pub fn silu(&mut self, x: NodeId) -> Result<NodeId> {
+    pub fn silu(&mut self, x: ExprNodeId) -> Result<ExprNodeId> {
         let gate = self.unary(Unary::Sigmoid, x)?;
         self.binary(Binary::Mul, x, gate)
     }
@@ -722,7 +741,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// As for [`ExprGraph::unary`].
-    pub fn gelu(&mut self, x: NodeId) -> Result<NodeId> {
+    pub fn gelu(&mut self, x: ExprNodeId) -> Result<ExprNodeId> {
         let dtype = self.takes("gelu", TypeClass::NotF64, x)?.dtype;
         let constant = |graph: &mut Self, value: f64| graph.constant(dtype, value);
         let root = constant(self, std::f64::consts::FRAC_1_SQRT_2)?;
@@ -737,7 +756,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::Layout`] for another number of elements, or too many dimensions.
-    pub fn reshape(&mut self, x: NodeId, shape: &[u64]) -> Result<NodeId> {
+    pub fn reshape(&mut self, x: ExprNodeId, shape: &[u64]) -> Result<ExprNodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("reshape", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;
@@ -753,7 +772,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::Layout`] if that is not a permutation.
-    pub fn permute(&mut self, x: NodeId, order: &[usize]) -> Result<NodeId> {
+    pub fn permute(&mut self, x: ExprNodeId, order: &[usize]) -> Result<ExprNodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("permute", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;
@@ -769,7 +788,7 @@ impl ExprGraph {
     ///
     /// # Errors
     /// [`ExprError::Layout`] if the shapes are incompatible.
-    pub fn broadcast(&mut self, x: NodeId, shape: &[u64]) -> Result<NodeId> {
+    pub fn broadcast(&mut self, x: ExprNodeId, shape: &[u64]) -> Result<ExprNodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("broadcast", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;
@@ -787,11 +806,11 @@ impl ExprGraph {
     /// [`ExprError::Layout`] for a range out of bounds.
     pub fn slice(
         &mut self,
-        x: NodeId,
+        x: ExprNodeId,
         axis: usize,
         range: Range<u64>,
         step: u64,
-    ) -> Result<NodeId> {
+    ) -> Result<ExprNodeId> {
         let node = self.node(x)?;
         let error = |error| layout_error("slice", error);
         let layout = Layout::contiguous(node.dtype, &node.shape).map_err(error)?;

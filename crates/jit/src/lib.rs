@@ -16,10 +16,10 @@ mod split;
 pub mod text;
 
 pub use canonical::Canonical;
-pub use compiler::{BoundArg, CodeOrigin, Compiled, Compiler, Error};
+pub use compiler::{BoundArg, CodeOrigin, CompiledExpr, Compiler, Error};
 pub use dims::{Axes, Dims};
 pub use fused::{Fused, ParameterBinding, Temporary};
-pub use graph::{ExprError, ExprGraph, MAX_ARRAYS, MAX_NODES, NodeId, NumberLiteral};
+pub use graph::{ExprError, ExprGraph, ExprNodeId, MAX_ARRAYS, MAX_NODES, NumberLiteral};
 pub use key::CodeKey;
 pub use op::{Binary, Reduction, TypeClass, Unary};
 pub use program::{LaunchPlan, Program, ProgramError};

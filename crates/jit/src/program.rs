@@ -1,4 +1,4 @@
-//! Compiled program: the result of the passes, as PTX and launch plans.
+//! CompiledExpr program: the result of the passes, as PTX and launch plans.
 //!
 //! Invariant: the text is generated on demand; it depends on the kernels' code and the
 //! architecture alone, and `code` is its key: two programs with one key have one text.
@@ -11,7 +11,7 @@ use fercuda_tensor::{Layout, LayoutError};
 use crate::canonical::Canonical;
 use crate::emit;
 use crate::fused::{
-    ArrayAccess, Fused, FusedKernel, KernelKind, ParameterBinding, THREADS, Team, Temporary,
+    Fused, FusedKernel, KernelAccess, KernelKind, ParameterBinding, THREADS, Team, Temporary,
 };
 use crate::graph::ExprGraph;
 use crate::key::CodeKey;
@@ -218,14 +218,14 @@ fn in_place(fused: &Fused, output: ParameterBinding, input: u32) -> bool {
     if !matches!(kernel.kind, KernelKind::Map { .. }) {
         return false;
     }
-    let slot_of = |access: &ArrayAccess| kernel.arrays[access.array as usize];
+    let slot_of = |access: &KernelAccess| kernel.arrays[access.array as usize];
     let of = |slot: ParameterBinding| kernel.accesses.iter().filter(move |a| slot_of(a).0 == slot);
     let mut written = of(output);
     let (Some(written), None) = (written.next(), written.next()) else {
         return false;
     };
     of(ParameterBinding::Input(input)).all(|read| {
-        let bytes = |access: &ArrayAccess| slot_of(access).1.bytes();
+        let bytes = |access: &KernelAccess| slot_of(access).1.bytes();
         (read.offset, &read.kept, bytes(read)) == (written.offset, &written.kept, bytes(written))
     })
 }

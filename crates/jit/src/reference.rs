@@ -11,7 +11,7 @@
 use fercuda_tensor::Dtype;
 
 use crate::dims::{Axes, Dims};
-use crate::graph::{ExprGraph, GraphNode, NodeId, NodeOp};
+use crate::graph::{ExprGraph, ExprNodeId, GraphNode, NodeOp};
 use crate::op::{self, Binary, Reduction, Unary};
 
 /// A float or an integer; bool is 0 or 1.
@@ -232,18 +232,18 @@ fn place(shape: &Dims, index: &[u64]) -> usize {
 }
 
 impl Evaluating<'_> {
-    fn of(&self, id: NodeId) -> &[Near] {
+    fn of(&self, id: ExprNodeId) -> &[Near] {
         &self.values[id.0 as usize]
     }
 
-    fn about(&self, id: NodeId) -> &GraphNode {
+    fn about(&self, id: ExprNodeId) -> &GraphNode {
         &self.graph.nodes[id.0 as usize]
     }
 
     fn node(&self, node: &GraphNode, inputs: &[Vec<u64>]) -> Vec<Near> {
         let GraphNode { op, dtype, shape } = *node;
         let each =
-            |id: NodeId, f: &dyn Fn(Near) -> Near| self.of(id).iter().map(|x| f(*x)).collect();
+            |id: ExprNodeId, f: &dyn Fn(Near) -> Near| self.of(id).iter().map(|x| f(*x)).collect();
         match op {
             NodeOp::Input(n) => inputs[n as usize]
                 .iter()
@@ -359,7 +359,7 @@ impl Evaluating<'_> {
     /// Applies `f` to each row, and puts the results back in place.
     fn by_rows(
         &self,
-        of: NodeId,
+        of: ExprNodeId,
         axes: Axes,
         f: impl Fn(&[Near], usize) -> Vec<Near>,
     ) -> Vec<Near> {

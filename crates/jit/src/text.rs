@@ -13,7 +13,7 @@ use std::fmt;
 
 use fercuda_tensor::Dtype;
 
-use crate::graph::{ExprError, ExprGraph, NodeId};
+use crate::graph::{ExprError, ExprGraph, ExprNodeId};
 use crate::op::{Binary, Reduction, Unary};
 
 /// Maximum length of a text, in bytes.
@@ -91,7 +91,7 @@ impl TextError {
     }
 }
 
-/// Parses a text into a graph, whose inputs it names, and adds its outputs.
+/// Parses a text that names a graph's inputs, and adds its nodes and outputs to the graph.
 ///
 /// # Errors
 /// The problem and its position; the graph is unchanged.
@@ -397,7 +397,7 @@ impl<'a> TextReader<'a> {
             }),
             Err(_) => Err(TextProblem::new(
                 at,
-                format!("{text:?} is no number"),
+                format!("{text:?} is not a number"),
                 "1, 0.5 or 1e-5",
             )),
         }
@@ -406,7 +406,7 @@ impl<'a> TextReader<'a> {
 
 /// The value of a name.
 struct NamedValue {
-    id: NodeId,
+    id: ExprNodeId,
     used: bool,
 }
 
@@ -530,7 +530,7 @@ fn find<T: fmt::Display + Copy>(all: &[T], name: &str) -> Option<T> {
 
 impl Lowering<'_> {
     /// Lowers a value; a number literal has type `like`, else f32.
-    fn value(&mut self, term: &SyntaxTerm, like: Option<Dtype>) -> Result<NodeId> {
+    fn value(&mut self, term: &SyntaxTerm, like: Option<Dtype>) -> Result<ExprNodeId> {
         let at = term.at;
         let made = match &term.kind {
             SyntaxKind::Number(number, whole) => {
@@ -583,7 +583,7 @@ impl Lowering<'_> {
             SyntaxKind::Chain(first, rest) => return self.chain(first, rest, like),
             SyntaxKind::List(_) => {
                 let hint = "a list as an axis or a shape: reshape(x, [4, 8])";
-                return Err(TextProblem::new(at, "a list is no value", hint));
+                return Err(TextProblem::new(at, "a list is not a value", hint));
             }
             SyntaxKind::Call(name, args, named) => return self.call(at, name, args, named, like),
         };
@@ -609,7 +609,7 @@ impl Lowering<'_> {
         first: &SyntaxTerm,
         rest: &[(usize, Binary, SyntaxTerm)],
         like: Option<Dtype>,
-    ) -> Result<NodeId> {
+    ) -> Result<ExprNodeId> {
         let terms = || std::iter::once(first).chain(rest.iter().map(|(.., term)| term));
         let plain = terms().take_while(|term| Self::is_plain(term)).count();
         let typed = match terms().nth(plain) {
@@ -642,8 +642,8 @@ impl Lowering<'_> {
         &mut self,
         terms: [&SyntaxTerm; N],
         like: Option<Dtype>,
-    ) -> Result<[NodeId; N]> {
-        let mut made: [Option<NodeId>; N] = [None; N];
+    ) -> Result<[ExprNodeId; N]> {
+        let mut made: [Option<ExprNodeId>; N] = [None; N];
         let mut dtype = like;
         let mut found = false;
         for (made, term) in made.iter_mut().zip(terms) {
@@ -663,7 +663,7 @@ impl Lowering<'_> {
                 None => self.value(term, dtype)?,
             });
         }
-        let all: Vec<NodeId> = all.into_iter().flatten().collect();
+        let all: Vec<ExprNodeId> = all.into_iter().flatten().collect();
         all.try_into()
             .map_err(|_| TextProblem::new(0, "an operand is missing", ""))
     }
@@ -675,7 +675,7 @@ impl Lowering<'_> {
         args: &[SyntaxTerm],
         named: &[(String, SyntaxTerm)],
         like: Option<Dtype>,
-    ) -> Result<NodeId> {
+    ) -> Result<ExprNodeId> {
         let mut options = CallOptions {
             at,
             function: name,
@@ -697,7 +697,7 @@ impl Lowering<'_> {
         args: &[SyntaxTerm],
         options: &mut CallOptions<'_>,
         like: Option<Dtype>,
-    ) -> Result<std::result::Result<NodeId, ExprError>> {
+    ) -> Result<std::result::Result<ExprNodeId, ExprError>> {
         let count = |wanted: &str| {
             let what = format!("{name} of {} operands: it takes {wanted}", args.len());
             TextProblem::new(at, what, "")
@@ -825,7 +825,7 @@ impl Lowering<'_> {
     }
 
     /// Parses one axis; the last if absent.
-    fn axis(&mut self, x: NodeId, options: &mut CallOptions<'_>) -> Result<usize> {
+    fn axis(&mut self, x: ExprNodeId, options: &mut CallOptions<'_>) -> Result<usize> {
         let rank = self.graph.shape(x).map_or(0, |shape| shape.len());
         match options.axes(rank)?.as_deref() {
             None => Ok(rank.saturating_sub(1)),
@@ -1033,8 +1033,8 @@ mod tests {
             ("exp(x, v)", 1, "exp of 2 operands"),
             ("reshape(x, 6)", 12, "a list is needed"),
             ("x = x", 1, "two \"x\""),
-            ("1.2.3", 1, "no number"),
-            ("[1, 2] + x", 1, "a list is no value"),
+            ("1.2.3", 1, "not a number"),
+            ("[1, 2] + x", 1, "a list is not a value"),
             ("é + x", 1, "begins nothing"),
         ] {
             let wrong = graph(text).unwrap_err();

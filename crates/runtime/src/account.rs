@@ -1,7 +1,7 @@
 //! Accounting of the device memory that a session holds, and its limit.
 //!
-//! Invariant: the sum of all charges is within the limit. A charge counts until its [`SessionCharge`] is
-//! dropped.
+//! Invariant: the sum of all charges is within the limit. A charge counts until its
+//! [`SessionCharge`] is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

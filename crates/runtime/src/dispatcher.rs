@@ -732,7 +732,7 @@ impl Drop for TaskJob {
 ///
 /// While it lives, every wait for the whole device waits for it: synchronising the context, the
 /// legacy default stream, loading code, which a kernel's first launch may do. Stop it before such
-/// calls. Resources dropped meanwhile whose destruction would wait, such as code and memory that
+/// calls. Resources dropped meanwhile that would wait, such as code and memory that
 /// was not allocated in stream order, are destroyed once no kernel is resident (deferred free).
 #[derive(Debug)]
 pub struct Dispatcher {

@@ -187,7 +187,7 @@ pub enum Error {
     },
     /// A layout reaches outside the memory.
     #[error(
-        "a view of {id} reaches from byte {from} to {until} of {bytes}\ntry: a view that lies within the buffer"
+        "a view of {id} reaches from byte {from} to {until} of {bytes}\ntry: a view that is inside the buffer"
     )]
     Reach {
         /// The buffer.

@@ -5,9 +5,9 @@
 //! thread's launch only if both want the same graph; a graph dropped while it runs is retired
 //! behind an event.
 //!
-//! Invariants: there is no process-wide state; a graph whose key was invalidated during its capture
-//! is not kept; a dropped graph is destroyed behind its last launch, and no call except dropping
-//! the cache waits for that. Elsewhere: eviction (`lru`), memory allocated by a capture
+//! Invariants: there is no process-wide state; a graph is not kept if its key was invalidated
+//! during its capture; a dropped graph is destroyed behind its last launch, and no call except
+//! dropping the cache waits for that. Elsewhere: eviction (`lru`), memory allocated by a capture
 //! (`arena`), values that change from replay to replay (`block`), captures and executable graphs
 //! (`fercuda_cuda`).
 
@@ -35,7 +35,7 @@ pub use block::{ArgumentBlock, BlockLayout, DecodeFields, Field, FieldType};
 pub use key::{GraphKey, GraphKind, Key, Quantization};
 pub use recording::{RecordOptions, Recorded, Recording};
 
-/// Locks a mutex whose data no panic can leave inconsistent.
+/// Locks a mutex with data that no panic can leave inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -116,7 +116,7 @@ pub struct GraphStats {
     pub entries: usize,
     /// Sum of their sizes.
     pub bytes: u64,
-    /// Dropped graphs whose last launches are running, or not yet polled.
+    /// Dropped graphs with last launches that are running, or not yet polled.
     pub retired: usize,
     /// Replays.
     pub replays: u64,
@@ -169,7 +169,7 @@ pub struct GraphCache<K: Key> {
     context: Context,
     /// SessionAccount that its arenas are charged to.
     account: Option<Arc<SessionAccount>>,
-    /// Stream in whose order arenas' memory is allocated and freed. It is never captured.
+    /// Stream that orders the allocation and freeing of arenas' memory. It is never captured.
     home: Stream,
     node_bytes: u64,
     /// Held whenever a key is inserted or removed.
@@ -209,7 +209,7 @@ impl<K: Key> GraphCache<K> {
         })
     }
 
-    /// The same for a session, whose limit includes the arenas.
+    /// The same for a session; its limit includes the arenas.
     pub(crate) fn of_account(
         context: &Context,
         budget: Budget,
@@ -244,8 +244,8 @@ impl<K: Key> GraphCache<K> {
         self.node_bytes.saturating_mul(nodes as u64)
     }
 
-    /// Begins to capture `stream`, after waiting for its earlier work; [`Recording::finish`] keeps the
-    /// graph under `key`.
+    /// Begins to capture `stream`, after waiting for its earlier work; [`Recording::finish`] keeps
+    /// the graph under `key`.
     ///
     /// # Errors
     /// Those of [`Stream::begin_capture`].
@@ -380,7 +380,7 @@ impl<K: Key> GraphCache<K> {
         }
     }
 
-    /// Destroys dropped graphs whose launches are done. Captures, invalidations, and each 64th
+    /// Destroys dropped graphs with completed launches. Captures, invalidations, and each 64th
     /// replay do so too, as long as there are any.
     pub fn reap(&self) {
         let (retired, updated) = {
@@ -404,7 +404,7 @@ impl<K: Key> GraphCache<K> {
                 let forgotten = out.value().exec.take_finished();
                 let all_gone = !out.value().exec.has_superseded();
                 out.check_in();
-                // This may drop user values, whose destructors may use the same graph.
+                // This may drop user values, and their destructors may use the same graph.
                 drop(forgotten);
                 all_gone
             });

@@ -4,8 +4,8 @@
 //! buffer may be freed meanwhile: so each handle has a generation, and a lookup with a handle of
 //! another table, or of a slot that was reused, fails instead of returning another value.
 //!
-//! Invariant: a handle that was returned names one value for ever, or nothing. A slot whose
-//! generations are exhausted is never reused.
+//! Invariant: a handle that was returned names one value for ever, or nothing. A slot with
+//! exhausted generations is never reused.
 
 use std::fmt;
 use std::num::NonZeroU64;

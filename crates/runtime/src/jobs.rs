@@ -287,7 +287,7 @@ fn catch_job_panic<R>(job: u64, work: impl FnOnce() -> Result<R>) -> Result<R> {
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "something that is no text".to_owned())
+    text.unwrap_or_else(|| "a payload that is not a string".to_owned())
 }
 
 enum SubmissionMessage {

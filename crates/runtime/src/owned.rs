@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use fercuda_cuda::Stream;
-use fercuda_jit::{BoundArg, Compiled, Compiler, ExprGraph as Expression};
+use fercuda_jit::{BoundArg, CompiledExpr, Compiler, ExprGraph as Expression};
 use fercuda_tensor::Layout;
 
 use crate::dispatcher::TaskQueue;
@@ -202,7 +202,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Expression`]; [`Error::Ended`]; [`Error::Forked`].
-    pub fn compile(&self, expression: &Expression) -> Result<Compiled> {
+    pub fn compile(&self, expression: &Expression) -> Result<CompiledExpr> {
         let core = &self.core;
         let compiler = core.with(|_| {
             let mut compiler = lock(&core.owned().compiler);
@@ -311,7 +311,7 @@ impl Session {
 /// A compiled expression with its buffers, which it retains ([`Session::prepare`]).
 #[derive(Debug)]
 pub struct Evaluation {
-    compiled: Compiled,
+    compiled: CompiledExpr,
     inputs: Vec<BufferEntry>,
     outputs: Vec<BufferEntry>,
 }

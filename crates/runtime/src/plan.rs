@@ -1,14 +1,14 @@
-//! Static memory planner: offsets in one arena for memory whose lifetimes are known in advance.
+//! Static memory planner: offsets in one arena for memory with lifetimes known in advance.
 //!
 //! Needs that are never live at one step may share memory. Finding the smallest arena is NP-hard,
 //! so several heuristics run and the best result is kept: best fit in the order of the steps; and
-//! largest first, each in the smallest gap between those whose lifetimes overlap its own (greedy
-//! by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020),
-//! also largest by size times steps. As long as there is something to gain, the need that ends
-//! highest is moved to the front and all are placed again. For a few needs the search is
+//! largest first, each in the smallest gap between those with lifetimes that overlap its own
+//! (greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
+//! 2020), also largest by size times steps. As long as there is something to gain, the need that
+//! ends highest is moved to the front and all are placed again. For a few needs the search is
 //! exhaustive.
 //!
-//! Invariant: two needs whose lifetimes overlap never overlap in memory.
+//! Invariant: two needs with overlapping lifetimes never overlap in memory.
 //!
 //! The effort is bounded by the comparisons made ([`MAX_COMPARISONS`]), not by a clock, so the same
 //! needs have the same plan everywhere.
@@ -119,7 +119,7 @@ impl Plan {
         Ok(PlanSearch::new(needs).run())
     }
 
-    /// Offset of each need in the arena, whose own address must be a multiple of every alignment.
+    /// Offset of each need in the arena; the arena's address must be a multiple of every alignment.
     pub fn begins(&self) -> &[u64] {
         &self.begins
     }
@@ -405,8 +405,8 @@ impl StepBuckets {
         }
     }
 
-    /// Visits the added needs whose lifetimes overlap that of `at`, each once; returns the number
-    /// of comparisons.
+    /// Visits the added needs with lifetimes that overlap that of `at`, each once; returns the
+    /// number of comparisons.
     fn for_each_meeting(&self, needs: &[Need], at: usize, mut f: impl FnMut(usize)) -> u64 {
         let (first, last) = self.of[at];
         let mut comparisons = 0;

@@ -21,7 +21,7 @@ use crate::session::{Session, SessionConfig, SessionCore, tear_down_all};
 /// How long returning memory to the driver waits for the device's work.
 const TRIM_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Locks a mutex whose data no panic can leave inconsistent.
+/// Locks a mutex with data that no panic can leave inconsistent.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

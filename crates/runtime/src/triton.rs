@@ -350,7 +350,7 @@ pub struct TritonKernel {
 }
 
 impl TritonKernel {
-    /// Loads the kernel whose metadata are in the file `NAME.json`, with its code from `NAME.cubin`
+    /// Loads the kernel with the metadata in the file `NAME.json`, and its code from `NAME.cubin`
     /// beside it; on the software device, which has no machine code, from `NAME.ptx`.
     ///
     /// # Errors

@@ -117,7 +117,7 @@ fn with(
     })
 }
 
-/// Creates another buffer in the same memory, whose first element is `offset_bytes` from that of
+/// Creates another buffer in the same memory, with its first element `offset_bytes` from that of
 /// `buffer`. The memory lives until the last buffer in it is freed.
 // SAFETY: as above.
 #[unsafe(no_mangle)]

@@ -20,7 +20,7 @@ use crate::status::{CallFailure, Result, catch_panics, fer_status};
 ///
 /// `inputs` binds the names in the text to buffers. `outputs` names each output of the text, which
 /// are the statements that no later one uses: with a buffer of the session it is computed into
-/// that, with 0 into a new one of the pool, whose handle replaces the 0. An output may be an input
+/// that, with 0 into a new one of the pool; its handle replaces the 0. An output may be an input
 /// if each element is computed from the element at the same place. Buffers may be views; shapes are
 /// broadcast, and types are never converted implicitly: `f16(x)` casts.
 ///

@@ -1,9 +1,9 @@
-//! A session's graphs, captured once under a key and replayed; and argument blocks, whose values
+//! A session's graphs, captured once under a key and replayed; and argument blocks of values that
 //! change from replay to replay.
 //!
 //! Invariants: the work of a capture is resolved and retained at once, and captured all together
 //! when it is finished; so captures belong to no thread, and other threads' work gets into none. A
-//! capture whose key was invalidated since it began keeps no graph.
+//! capture keeps no graph if its key was invalidated since it began.
 //!
 //! Elsewhere: arguments of a launch (`launches`).
 

@@ -43,8 +43,8 @@ struct JobOutcome {
 /// Target of a download.
 struct DownloadTarget(NonNull<u8>);
 
-// SAFETY: it is dereferenced under the job's lock, in a thread of the caller, which has promised that
-// it is valid until the job is freed.
+// SAFETY: it is dereferenced under the job's lock, in a thread of the caller, which has promised
+// that it is valid until the job is freed.
 unsafe impl Send for DownloadTarget {}
 
 impl PendingJob {

@@ -118,8 +118,8 @@ pub unsafe extern "C" fn fer_runtime_serve_requests(
         let asks = asking.clone();
         let asked = move || {
             let context = &context;
-            // SAFETY: the caller's function with its context, which lives until `ConsentCalls::end` has
-            // returned.
+            // SAFETY: the caller's function with its context, which lives until `ConsentCalls::end`
+            // has returned.
             asks.ask(|| unsafe { consent(context.0) != 0 })
         };
         let of = RUNTIMES.get("runtime", runtime)?;

@@ -307,7 +307,7 @@ pub struct fer_argument {
 pub struct fer_named_buffer {
     /// The name, zero-terminated.
     pub name: *const core::ffi::c_char,
-    /// The buffer; for an output 0 for a new one, whose handle replaces the 0.
+    /// The buffer; for an output 0 for a new one; its handle replaces the 0.
     pub buffer: fer_buffer,
 }
 
@@ -387,7 +387,7 @@ pub struct fer_task {
     pub steps: u32,
     /// Number of spans in use.
     pub span_count: u32,
-    /// Numbers, whose meaning depends on the task.
+    /// Numbers; their meaning depends on the task.
     pub words: [u64; FER_TASK_WORDS],
     /// Memory that it accesses.
     pub spans: [fer_task_span; FER_TASK_SPANS],
@@ -431,7 +431,8 @@ pub struct fer_dispatcher_details {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fer_graph_key {
-    /// Generation of the model whose memory the graph uses: it changes each time that memory moves.
+    /// Generation of the model that owns the graph's memory: it changes each time that memory
+    /// moves.
     pub generation: u64,
     /// Other properties that distinguish graphs, defined by the program.
     pub words: [u64; FER_KEY_WORDS],
@@ -477,7 +478,7 @@ pub struct fer_graphs_details {
     pub entries: u64,
     /// Sum of their sizes in the budget.
     pub bytes: u64,
-    /// Dropped graphs whose last replays are running, or not yet polled.
+    /// Dropped graphs with last replays that are running, or not yet polled.
     pub retired: u64,
     /// Replays.
     pub replays: u64,

@@ -127,8 +127,8 @@ static void a_bad_task_is_its_own_error(fer_runtime runtime) {
     fer_buffer buffer = words(session, LEN);
     fer_dispatcher dispatcher = booted(session, &buffer, 1, 8);
     fer_task bad[9], good = fill_of(buffer, 0, LEN, 0);
-    const char *const said[9] = {"no task 77", "no task 0",   "not within", "not within",
-                                 "no whole",   "no whole",    "2 spans",    "one length",
+    const char *const said[9] = {"no task 77", "no task 0",   "outside its buffer", "outside its buffer",
+                                 "not whole", "not whole", "2 spans", "equal length",
                                  "3 steps"};
     static uint32_t got[LEN];
     fer_ticket ticket;

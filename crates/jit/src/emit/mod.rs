@@ -20,7 +20,7 @@ use fercuda_ptx::build::{
 use fercuda_tensor::Dtype;
 
 use crate::canonical::{Prim, arity};
-use crate::fused::{ArrayAccess, FusedKernel, KernelKind, KernelStep, THREADS};
+use crate::fused::{FusedKernel, KernelAccess, KernelKind, KernelStep, THREADS};
 use value::DynValue;
 
 /// Name of the `n`th kernel of a program.
@@ -208,7 +208,7 @@ fn of_each<'k>(values: &[DynValue<'k>], width: u32) -> Vec<DynValue<'k>> {
 
 fn load_at<'k>(
     kernel: &FusedKernel,
-    access: &ArrayAccess,
+    access: &KernelAccess,
     address: Reg<'k, u64>,
     bytes: i64,
     stride: i64,
@@ -230,7 +230,7 @@ fn load_at<'k>(
 fn store_at<'k>(
     k: &'k Builder,
     kernel: &FusedKernel,
-    access: &ArrayAccess,
+    access: &KernelAccess,
     address: Reg<'k, u64>,
     bytes: i64,
     stride: i64,
@@ -257,12 +257,12 @@ fn map<I: IndexType>(k: &Builder, kernel: &FusedKernel, width: u32, tail: bool) 
     let chunks = if shift == 0 { n } else { n >> shift };
     let body = |first: Reg<'_, I>, width: u32| {
         let indices = indices(first, &kernel.kept);
-        let place = |access: &ArrayAccess| {
+        let place = |access: &KernelAccess| {
             let offset = offset(k, access.offset, &indices, &access.kept);
             let bytes = kernel.arrays[access.array as usize].1.bytes();
             I::place(addresses[access.array as usize], bytes, offset)
         };
-        let inner = |access: &ArrayAccess| access.kept.last().copied().unwrap_or(0);
+        let inner = |access: &KernelAccess| access.kept.last().copied().unwrap_or(0);
         let mut values: Vec<Vec<DynValue<'_>>> = Vec::new();
         for (at, (step, dtype)) in kernel.steps.iter().enumerate() {
             let new = match step {

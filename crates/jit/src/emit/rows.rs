@@ -17,7 +17,7 @@ use fercuda_tensor::Dtype;
 use super::value::{self, DynValue};
 use super::{IndexType, applied, indices, load_at, of_each, offset, parameters, store_at};
 use crate::canonical::arity;
-use crate::fused::{ArrayAccess, FusedKernel, KernelKind, KernelStep, THREADS, Team};
+use crate::fused::{FusedKernel, KernelAccess, KernelKind, KernelStep, THREADS, Team};
 use crate::op::{Binary, Reduction};
 
 /// A partial result; with the index, for arg-reductions.
@@ -473,7 +473,7 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
             return known;
         }
         let start = self.starts[access as usize];
-        let ArrayAccess { array, cols, .. } = &self.kernel.accesses[access as usize];
+        let KernelAccess { array, cols, .. } = &self.kernel.accesses[access as usize];
         let size = self.kernel.arrays[*array as usize].1.bytes();
         let along = |column: Reg<'k, I>| {
             // The outermost extent is known too, but not needed.
@@ -700,7 +700,7 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
         own: Partial<'k>,
         len: u32,
         to: Reg<'k, u32>,
-        writer: Pred<'k>,
+        publishes: Pred<'k>,
     ) {
         let k = self.k;
         let asks = |op| matches!(op, Reduction::ArgMin | Reduction::ArgMax);
@@ -721,7 +721,7 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
         let Some([values, places]) = self.scratch else {
             return;
         };
-        k.if_(writer.named("writes"), || {
+        k.if_(publishes.named("writes"), || {
             put(values, to, own.value);
             if let (true, Some(place)) = (asks(op), own.place) {
                 put(places, to, place);

@@ -96,7 +96,7 @@ impl<'k> DynValue<'k> {
         }
     }
 
-    /// The value of the lane whose number differs in the bits of `mask`.
+    /// The value of the lane with a number that differs in the bits of `mask`.
     pub(super) fn of_lane(self, mask: u32) -> Self {
         fn wide<'k>(x: Reg<'k, u64>, mask: u32) -> Reg<'k, u64> {
             let low = x.to::<u32>().shuffle_xor(mask);
@@ -309,7 +309,7 @@ pub(super) fn extreme<'k>(larger: bool, a: DynValue<'k>, b: DynValue<'k>) -> Dyn
     }
 }
 
-/// An integer type whose division needs guards.
+/// An integer type with guarded division.
 trait DivisionType: Int + fercuda_ptx::build::Divide {
     fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, Self>;
 }

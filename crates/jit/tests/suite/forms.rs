@@ -1,12 +1,12 @@
 //! Intermediate forms between an expression and its code.
 
 use fercuda_jit::reference::{ExactValue, decode};
-use fercuda_jit::{Binary, Canonical, ExprGraph, NodeId, NumberLiteral, Reduction, Unary};
+use fercuda_jit::{Binary, Canonical, ExprGraph, ExprNodeId, NumberLiteral, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, elements, of, random};
 
-fn two() -> (ExprGraph, NodeId, NodeId) {
+fn two() -> (ExprGraph, ExprNodeId, ExprNodeId) {
     let mut graph = ExprGraph::new();
     let a = graph.input("a", of(Dtype::F32, &[8, 16])).unwrap();
     let b = graph.input("b", of(Dtype::F32, &[8, 16])).unwrap();
@@ -77,7 +77,7 @@ fn key_depends_on_all_relevant_properties() {
 }
 
 /// The canonical form of an operation on constants.
-fn folded(dtype: Dtype, make: impl FnOnce(&mut ExprGraph) -> NodeId) -> (String, ExprGraph) {
+fn folded(dtype: Dtype, make: impl FnOnce(&mut ExprGraph) -> ExprNodeId) -> (String, ExprGraph) {
     let mut graph = ExprGraph::new();
     let made = make(&mut graph);
     let y = graph.broadcast(made, &[3]).unwrap();
@@ -150,7 +150,7 @@ fn exact_operations_are_folded_and_approximated_ones_are_not() {
 
 #[test]
 fn view_needs_a_copy_only_where_strides_cannot_express_it() {
-    let kernels = |make: &dyn Fn(&mut ExprGraph, NodeId) -> NodeId| {
+    let kernels = |make: &dyn Fn(&mut ExprGraph, ExprNodeId) -> ExprNodeId| {
         let mut graph = ExprGraph::new();
         let x = graph.input("x", of(Dtype::F32, &[6, 8])).unwrap();
         let y = make(&mut graph, x);

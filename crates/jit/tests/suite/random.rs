@@ -1,6 +1,6 @@
 //! Random expressions, against the reference.
 
-use fercuda_jit::{Binary, ExprGraph, NodeId, Reduction, Unary};
+use fercuda_jit::{Binary, ExprGraph, ExprNodeId, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout, MAX_RANK};
 
 use crate::bench::{Bench, elements, of, random};
@@ -47,7 +47,7 @@ fn layout(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Layout {
 /// A random expression, with the layouts of its inputs.
 pub(crate) fn expression(random: &mut fastrand::Rng) -> ExprGraph {
     let mut graph = ExprGraph::new();
-    let mut nodes: Vec<NodeId> = Vec::new();
+    let mut nodes: Vec<ExprNodeId> = Vec::new();
     let base: Vec<u64> = (0..random.usize(1..4))
         .map(|_| pick(random, &[1, 2, 3, 4, 8, 17, 32]))
         .collect();
@@ -95,9 +95,9 @@ pub(crate) fn expression(random: &mut fastrand::Rng) -> ExprGraph {
 fn grow(
     random: &mut fastrand::Rng,
     graph: &mut ExprGraph,
-    nodes: &[NodeId],
+    nodes: &[ExprNodeId],
     dtypes: &[Dtype],
-) -> Option<NodeId> {
+) -> Option<ExprNodeId> {
     let x = pick(random, nodes);
     let y = pick(random, nodes);
     let (dtype, shape) = (graph.dtype(x).unwrap(), graph.shape(x).unwrap());

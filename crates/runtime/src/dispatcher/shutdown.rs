@@ -1,6 +1,6 @@
 //! Shutdown of a resident kernel, and release of its resources.
 //!
-//! The host requests the shutdown through a word whose value only increases. The kernel has exited
+//! The host requests the shutdown through a word that only increases. The kernel has exited
 //! when its stream is complete; an answer of the driver that is not about the stream says nothing
 //! of the kernel.
 //!

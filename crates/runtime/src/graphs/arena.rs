@@ -22,7 +22,7 @@ use crate::account::{SessionAccount, SessionCharge};
 
 /// Alignment of allocations.
 const ALIGN_BYTES: u64 = 256;
-/// Minimum size of a chunk, except one whose size was requested.
+/// Minimum size of a chunk, except one of a requested size.
 const SMALLEST_CHUNK_BYTES: u64 = 64 << 10;
 
 /// Device memory of a graph's arena. Dropped before the capture ends, its space is reused by later
@@ -126,7 +126,7 @@ impl ArenaChunk {
 
 #[derive(Debug)]
 pub(super) struct GraphArena {
-    /// Stream in whose order chunks are allocated and freed.
+    /// Stream that orders the allocation and freeing of chunks.
     home: Stream,
     account: Option<Arc<SessionAccount>>,
     /// Size of the first chunk.

@@ -8,7 +8,7 @@ use fercuda_tensor::Dtype;
 ///
 /// Every replay hashes and compares a key, so a key is best a few numbers.
 pub trait Key: Eq + Hash + Clone {
-    /// Generation of the model whose memory the graph refers to;
+    /// Generation of the model that owns the memory the graph refers to;
     /// [`GraphCache::invalidate_generation`](crate::GraphCache::invalidate_generation) selects by
     /// it.
     fn generation(&self) -> u64;

@@ -1,10 +1,10 @@
 //! LRU cache of values by key, within a budget of bytes.
 //!
-//! A value is in a slot, behind a try-lock with a contention flag, together with its key.
-//! The index, under a lock, maps keys to slots. Most values are in a slot near the key's home,
-//! which its hash gives: trying the locks there and comparing the keys takes no index lock, the
-//! fast path. If a key is evicted while its value is checked out, the key leaves the index at
-//! once. The value goes to [`LruCache::take_removed`] when its user checks it in and finds the contention
+//! A value is in a slot, behind a try-lock with a contention flag, together with its key. The
+//! index, under a lock, maps keys to slots. Most values are in a slot near the key's home, which
+//! its hash gives: trying the locks there and comparing the keys takes no index lock, the fast
+//! path. If a key is evicted while its value is checked out, the key leaves the index at once. The
+//! value goes to [`LruCache::take_removed`] when its user checks it in and finds the contention
 //! flag set.
 //!
 //! Invariants: a slot that the index names has that key; the bytes are those of the keys in the
@@ -77,7 +77,7 @@ struct KeyIndex<K, V> {
     made: u32,
     /// Empty slots that are not homes.
     vacant: Vec<u32>,
-    /// Slots whose keys were evicted while their values were checked out.
+    /// Slots of keys that were evicted while their values were checked out.
     removed_while_out: Vec<u32>,
     /// Values of those that have been checked in since.
     gone: Vec<V>,
@@ -100,7 +100,8 @@ pub(super) struct LruCache<K, V> {
     returned: Condvar,
 }
 
-/// A checked-out value. [`CheckedOut::check_in`] checks it in, as dropping does, and reports contention.
+/// A checked-out value. [`CheckedOut::check_in`] checks it in, as dropping does, and reports
+/// contention.
 pub(super) struct CheckedOut<'s, K: Eq + Hash + Clone, V> {
     cache: &'s LruCache<K, V>,
     number: u32,
@@ -334,7 +335,7 @@ impl<K: Eq + Hash + Clone, V> LruCache<K, V> {
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
                 break;
             };
-            // A key whose hash or equality has changed is not found.
+            // A key is not found if its hash or equality has changed.
             let Some(entry) = index.by_key.remove(&oldest) else {
                 break;
             };

@@ -1,4 +1,4 @@
-//! A capture whose graph is recorded into a cache.
+//! A capture that records its graph into a cache.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -52,8 +52,8 @@ pub struct Recorded {
     pub upload: Duration,
 }
 
-/// A capture whose graph goes into a cache. [`Recording::finish`] keeps it, dropping discards it;
-/// either way its stream is usable again.
+/// A capture that records its graph into a cache. [`Recording::finish`] keeps it, dropping discards
+/// it; either way its stream is usable again.
 #[must_use = "dropping a recording discards it"]
 pub struct Recording<'c, K: Key> {
     cache: &'c GraphCache<K>,
