@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::cache::Cache;
+use fercuda_cache::ProgramCache;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Event, Image, Launch, Module, Stream};
 use fercuda_jit::{Arg, Binary, Compiler, Graph, GraphError, Id, Origin, Reduction};
 use fercuda_tensor::{Dtype, Layout};
@@ -214,7 +214,7 @@ fn main() -> Result<()> {
                 (&mut found, shape, true, Origin::Disk),
                 (&mut other, more, false, Origin::Memory),
             ] {
-                let disk = Cache::at_for(&folder.0, "jit");
+                let disk = ProgramCache::at_for(&folder.0, "jit");
                 let compiler = Compiler::with_cache(&context, Some(disk))?;
                 if !cached {
                     compiler.compile(&case.graph([shape[0] * 2, shape[1]])?)?;

@@ -9,14 +9,14 @@
 //! that the program may overwrite. What is on disk is loaded only if nobody else can have
 //! written it and its hash is right; else it is compiled anew, and written over.
 //!
-//! Elsewhere: the files (`fercuda_cuda::cache`), the passes (`program`).
+//! Elsewhere: the files (`fercuda_cache`), the passes (`program`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytemuck::Pod;
-use fercuda_cuda::cache::{Cache, Key as DiskKey, Lookup, Warning};
+use fercuda_cache::{CacheKey, CacheLookup, CacheWarning, ProgramCache};
 use fercuda_cuda::{
     Context, DeviceBuffer, DeviceSlice, Function, Image, KernelArg, Launch, Linked, Module, Stream,
 };
@@ -206,9 +206,9 @@ struct Shared {
     /// Architecture, driver and whatever else machine code depends on.
     device: String,
     is_software: bool,
-    disk: Option<Cache>,
+    disk: Option<ProgramCache>,
     modules: Mutex<Kept<Key, Module>>,
-    warnings: Mutex<Vec<Warning>>,
+    warnings: Mutex<Vec<CacheWarning>>,
 }
 
 /// Compiles expressions for one context, and keeps them.
@@ -222,19 +222,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Compiler {
-    /// For `context`, with the user's cache on disk ([`Cache::of_user_for`]).
+    /// For `context`, with the user's cache on disk ([`ProgramCache::of_user_for`]).
     ///
     /// # Errors
     /// [`Error::Cuda`] if the device cannot say what it is.
     pub fn new(context: &Context) -> Result<Self> {
-        Self::with_cache(context, Cache::of_user_for("jit"))
+        Self::with_cache(context, ProgramCache::of_user_for("jit"))
     }
 
     /// As [`Compiler::new`], with another cache on disk, or none.
     ///
     /// # Errors
     /// As for [`Compiler::new`].
-    pub fn with_cache(context: &Context, disk: Option<Cache>) -> Result<Self> {
+    pub fn with_cache(context: &Context, disk: Option<ProgramCache>) -> Result<Self> {
         let device = context.device();
         let (major, minor) = device.compute_capability()?;
         let driver = device.cuda().version()?;
@@ -256,7 +256,7 @@ impl Compiler {
     }
 
     /// What was wrong with the cache on disk since this was asked last.
-    pub fn take_warnings(&self) -> Vec<Warning> {
+    pub fn take_warnings(&self) -> Vec<CacheWarning> {
         std::mem::take(&mut *lock(&self.shared.warnings))
     }
 
@@ -299,24 +299,24 @@ impl Shared {
         if let Some(known) = lock(&self.modules).get(&program.code) {
             return Ok((known, Origin::Memory));
         }
-        let mut key = DiskKey::new();
+        let mut key = CacheKey::new();
         key.add("version", env!("CARGO_PKG_VERSION"));
         key.add("device", &self.device);
         key.add("code", program.code.to_string());
         let found = self.disk.as_ref().map(|disk| disk.look_up(&key));
         let loaded = match found {
-            Some(Lookup::Found(entry)) => match self.load(&entry.code) {
+            Some(CacheLookup::Found(entry)) => match self.load(&entry.code) {
                 Ok(module) => Some(module),
                 Err(error) => {
                     self.warn(format!("it was not loaded: {error}"));
                     None
                 }
             },
-            Some(Lookup::Unusable(warning)) => {
+            Some(CacheLookup::Unusable(warning)) => {
                 lock(&self.warnings).push(warning);
                 None
             }
-            Some(Lookup::Absent) | None => None,
+            Some(CacheLookup::Absent) | None => None,
         };
         let (module, origin) = match loaded {
             Some(module) => (module, Origin::Disk),
@@ -338,7 +338,7 @@ impl Shared {
     fn warn(&self, reason: String) {
         let path = self.disk.as_ref().map(|disk| disk.directory().to_owned());
         let path = path.unwrap_or_default();
-        lock(&self.warnings).push(Warning { path, reason });
+        lock(&self.warnings).push(CacheWarning { path, reason });
     }
 
     fn compile(&self, ptx: &str) -> Result<(Module, Vec<u8>)> {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_softgpu::report::{FindingActor, Fault, Finding, ExecutionPoint};
+use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
 use crate::out::{self, say};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::thread;
 
+use fercuda_cache::ProgramCache;
 use fercuda_cuda::DeviceBuffer;
-use fercuda_cuda::cache::Cache;
 use fercuda_jit::{Arg, Binary, Compiler, Error, Graph, Origin, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
@@ -172,7 +172,7 @@ fn memory_between_kernels_may_be_the_callers() {
 }
 
 fn compiler(bench: &Bench, folder: &std::path::Path) -> Compiler {
-    Compiler::with_cache(&bench.context, Some(Cache::at_for(folder, "jit"))).unwrap()
+    Compiler::with_cache(&bench.context, Some(ProgramCache::at_for(folder, "jit"))).unwrap()
 }
 
 /// Runs the softmax of something, whose sum is 1.
