@@ -28,7 +28,7 @@ const TABLES: [&str; 3] = [
 ];
 
 /// Crates whose subject is a C ABI or raw memory (ARCHITECTURE.md, "Unsafe").
-const MAY_BE_UNSAFE: [&str; 10] = [
+const MAY_BE_UNSAFE: [&str; 11] = [
     "fercuda-capi",
     "fercuda-cuda-sys",
     "fercuda-cuda",
@@ -37,6 +37,7 @@ const MAY_BE_UNSAFE: [&str; 10] = [
     "fercuda-governor",
     "fercuda-guest",
     "fercuda-hook",
+    "fercuda-nvrtc",
     "fercuda-python",
     "fercuda-regime",
 ];

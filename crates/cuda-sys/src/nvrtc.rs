@@ -2,7 +2,7 @@
 //!
 //! Invariant: the library's companion, which contains the compiler's built-in headers, is loaded
 //! before the library searches for it. Elsewhere: finding the library, caching and messages
-//! (`fercuda-cuda`).
+//! (`fercuda-nvrtc`).
 
 use core::ffi::{CStr, c_void};
 use core::fmt;

@@ -9,7 +9,6 @@ use fercuda_cuda_sys::types::CUresult;
 use fercuda_cuda_sys::{Missing, OpenError};
 
 use crate::image::ImageError;
-use crate::nvrtc::CompileError;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -135,9 +134,6 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// NVRTC is missing, or rejected a program.
-    #[error(transparent)]
-    Compile(#[from] CompileError),
 }
 
 /// A driver call that returned an error.

@@ -11,6 +11,8 @@
 use std::borrow::Cow;
 use std::ffi::CString;
 
+use fercuda_nvrtc::CompiledProgram;
+
 use crate::error::ByteSize;
 
 /// The input of a module: PTX text, which the driver compiles and which may contain anything, or
@@ -73,11 +75,6 @@ impl<'a> Image<'a> {
     /// Machine code that the driver has just linked.
     pub fn linked(linked: &'a crate::Linked) -> Self {
         Self(ImageKind::Cubin(linked.bytes().into()))
-    }
-
-    /// Machine code that NVRTC has compiled.
-    pub(crate) fn compiled(code: &'a [u8]) -> Self {
-        Self(ImageKind::Cubin(code.into()))
     }
 
     fn of(bytes: Cow<'a, [u8]>) -> Result<Self, ImageError> {
@@ -147,6 +144,16 @@ impl<'a> Image<'a> {
                 Ok(CheckedImage::Words(aligned(bytes)))
             }
         }
+    }
+}
+
+impl<'a> From<&'a CompiledProgram> for Image<'a> {
+    /// What NVRTC has compiled, which is machine code of a known origin.
+    fn from(compiled: &'a CompiledProgram) -> Self {
+        Self(match compiled.ptx() {
+            Some(ptx) => ImageKind::Ptx(ptx.into()),
+            None => ImageKind::Cubin(compiled.code().into()),
+        })
     }
 }
 

@@ -7,9 +7,9 @@
 //! Invariants: no safe function reads through a pointer it was given, and nothing is destroyed
 //! before the work that uses it is done. A caller of unsafe code promises that a kernel does what
 //! it should ([`Launch::run`]) and that bytes from elsewhere are what they claim to be
-//! ([`Image::binary`], [`Event::open`], [`IpcMemoryHandle::open`], [`nvrtc::Nvrtc::open`]).
+//! ([`Image::binary`], [`Event::open`], [`IpcMemoryHandle::open`]).
 //! Elsewhere: the C interface (`fercuda-cuda-sys`), the software device (`fercuda-softgpu`), CUDA
-//! C++ to PTX ([`nvrtc`]).
+//! C++ to PTX (`fercuda-nvrtc`).
 
 mod allocation;
 mod buffer;
@@ -27,7 +27,6 @@ mod ipc;
 mod launch;
 mod link;
 mod module;
-pub mod nvrtc;
 mod pinned;
 mod pool;
 mod select;
@@ -55,7 +54,6 @@ pub use ipc::{IpcEventHandle, IpcMemoryHandle};
 pub use launch::{Argument, Arguments, ByValue, Dim, KernelArg, Launch};
 pub use link::Linked;
 pub use module::{Function, Module};
-pub use nvrtc::cache;
 pub use pinned::{PinnedBuffer, SharedWords};
 pub use pool::MemoryPool;
 pub use select::{Cuda, DEVICE_VARIABLE, Select, driver};

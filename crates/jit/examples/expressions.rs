@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::cache::Cache;
+use fercuda_cache::ProgramCache;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Event, Image, Launch, Module, Stream};
 use fercuda_jit::{
     Binary, BoundArg, CodeOrigin, Compiler, ExprError, ExprGraph, ExprNodeId, Reduction,
@@ -216,7 +216,7 @@ fn main() -> Result<()> {
                 (&mut found, shape, true, CodeOrigin::Disk),
                 (&mut other, more, false, CodeOrigin::Memory),
             ] {
-                let disk = Cache::at_for(&folder.0, "jit");
+                let disk = ProgramCache::at_for(&folder.0, "jit");
                 let compiler = Compiler::with_cache(&context, Some(disk))?;
                 if !cached {
                     compiler.compile(&case.graph([shape[0] * 2, shape[1]])?)?;

@@ -9,14 +9,14 @@
 //! overwrite. A file on disk is loaded only if no other user can have written it and its hash is
 //! right; else the program is compiled anew, and the file replaced.
 //!
-//! Elsewhere: the files (`fercuda_cuda::cache`), the passes (`program`).
+//! Elsewhere: the files (`fercuda_cache`), the passes (`program`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytemuck::Pod;
-use fercuda_cuda::cache::{Cache, Key as DiskKey, Lookup, Warning};
+use fercuda_cache::{CacheKey, CacheLookup, CacheWarning, ProgramCache};
 use fercuda_cuda::{
     Context, DeviceBuffer, DeviceSlice, Function, Image, KernelArg, Launch, Linked, Module, Stream,
 };
@@ -207,9 +207,9 @@ struct CompilerShared {
     /// Architecture, driver and everything else that machine code depends on.
     device: String,
     is_software: bool,
-    disk: Option<Cache>,
+    disk: Option<ProgramCache>,
     modules: Mutex<LruMap<CodeKey, Module>>,
-    warnings: Mutex<Vec<Warning>>,
+    warnings: Mutex<Vec<CacheWarning>>,
 }
 
 /// Compiles expressions for one context, and caches them.
@@ -223,19 +223,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Compiler {
-    /// Creates a compiler with the user's cache on disk ([`Cache::of_user_for`]).
+    /// Creates a compiler with the user's cache on disk ([`ProgramCache::of_user_for`]).
     ///
     /// # Errors
     /// [`Error::Cuda`] if the device's properties cannot be read.
     pub fn new(context: &Context) -> Result<Self> {
-        Self::with_cache(context, Cache::of_user_for("jit"))
+        Self::with_cache(context, ProgramCache::of_user_for("jit"))
     }
 
     /// As [`Compiler::new`], with another cache on disk, or none.
     ///
     /// # Errors
     /// As for [`Compiler::new`].
-    pub fn with_cache(context: &Context, disk: Option<Cache>) -> Result<Self> {
+    pub fn with_cache(context: &Context, disk: Option<ProgramCache>) -> Result<Self> {
         let device = context.device();
         let (major, minor) = device.compute_capability()?;
         let driver = device.cuda().version()?;
@@ -257,7 +257,7 @@ impl Compiler {
     }
 
     /// Takes the warnings about the cache on disk since the last call.
-    pub fn take_warnings(&self) -> Vec<Warning> {
+    pub fn take_warnings(&self) -> Vec<CacheWarning> {
         std::mem::take(&mut *lock(&self.shared.warnings))
     }
 
@@ -300,24 +300,24 @@ impl CompilerShared {
         if let Some(known) = lock(&self.modules).get(&program.code) {
             return Ok((known, CodeOrigin::Memory));
         }
-        let mut key = DiskKey::new();
+        let mut key = CacheKey::new();
         key.add("version", env!("CARGO_PKG_VERSION"));
         key.add("device", &self.device);
         key.add("code", program.code.to_string());
         let found = self.disk.as_ref().map(|disk| disk.look_up(&key));
         let loaded = match found {
-            Some(Lookup::Found(entry)) => match self.load(&entry.code) {
+            Some(CacheLookup::Found(entry)) => match self.load(&entry.code) {
                 Ok(module) => Some(module),
                 Err(error) => {
                     self.warn(format!("it was not loaded: {error}"));
                     None
                 }
             },
-            Some(Lookup::Unusable(warning)) => {
+            Some(CacheLookup::Unusable(warning)) => {
                 lock(&self.warnings).push(warning);
                 None
             }
-            Some(Lookup::Absent) | None => None,
+            Some(CacheLookup::Absent) | None => None,
         };
         let (module, origin) = match loaded {
             Some(module) => (module, CodeOrigin::Disk),
@@ -339,7 +339,7 @@ impl CompilerShared {
     fn warn(&self, reason: String) {
         let path = self.disk.as_ref().map(|disk| disk.directory().to_owned());
         let path = path.unwrap_or_default();
-        lock(&self.warnings).push(Warning { path, reason });
+        lock(&self.warnings).push(CacheWarning { path, reason });
     }
 
     fn compile(&self, ptx: &str) -> Result<(Module, Vec<u8>)> {

@@ -1,7 +1,7 @@
 //! Detection of drivers, devices and compilers.
 
-use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Cuda, Device, Result, Select};
+use fercuda_nvrtc::Nvrtc;
 use fercuda_regime::interface;
 use pyo3::prelude::*;
 

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::{Context, DeviceBuffer, Image, KernelArg, Launch, Module, Stream};
+use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 
 use crate::data::{Buffer, Case, Expected, Judge, Role, judge};
 use crate::filetest::{FileTest, Run};
@@ -34,7 +34,7 @@ pub enum RunError {
     },
     /// NVRTC.
     #[error("{0}")]
-    Compile(#[from] fercuda_cuda::nvrtc::CompileError),
+    Compile(#[from] fercuda_nvrtc::NvrtcError),
     /// PTX that the parser does not read, or does not read again as it was.
     #[error("{0}")]
     Text(String),
@@ -57,10 +57,10 @@ pub fn compile(
     arch: &str,
     options: &[&str],
 ) -> Result<String, RunError> {
-    let mut program = Program::new(
+    let mut program = CudaSource::new(
         format!("{}.cu", file.name),
         &file.source,
-        Arch::parse(arch)?,
+        GpuArch::parse(arch)?,
     )
     .option("--std=c++17");
     for option in file

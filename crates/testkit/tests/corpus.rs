@@ -5,8 +5,8 @@
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Context, Cuda, Select};
+use fercuda_nvrtc::Nvrtc;
 use fercuda_testkit::filetest::FileTest;
 use fercuda_testkit::record::{DeviceRecord, RecordComparison};
 use fercuda_testkit::{folder, record, rng, runner};

@@ -15,8 +15,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
-use fercuda_cuda::{Context, Cuda, DeviceBuffer, Event, Function, Launch, Module, Stream};
+use fercuda_cuda::{Context, Cuda, DeviceBuffer, Event, Function, Image, Launch, Module, Stream};
+use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 use fercuda_vramfs::import::Import;
 use fercuda_vramfs::layout::DATA_BYTES;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -78,9 +78,9 @@ struct KernelBenchmark {
 impl KernelBenchmark {
     fn new(context: &Context, bytes: u64) -> Result<Self> {
         let (major, minor) = context.device().compute_capability()?;
-        let program = Program::new("export.cu", KERNELS, Arch::new(major, minor));
+        let program = CudaSource::new("export.cu", KERNELS, GpuArch::new(major, minor));
         let compiled = Nvrtc::find()?.compile(&program)?;
-        let module = Module::load(context, &compiled.image())?;
+        let module = Module::load(context, &Image::from(&compiled))?;
         Ok(Self {
             stream: Stream::new(context)?,
             sum: module.function("sum")?,

@@ -28,12 +28,12 @@ use std::sync::atomic::{
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
-use fercuda_cuda::nvrtc::{Arch, Nvrtc, Output, Program};
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{
     ByValue, Context, DeviceAddr, Function, Image, Launch, Module, PinnedBuffer, SharedWords,
     Stream,
 };
+use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc};
 
 use self::host_verify::HostVerifiers;
 use self::sweep::SweepLists;
@@ -305,8 +305,8 @@ impl Kernels {
         let wanted = major * 10 + minor;
         let output = match !target.is_text && known.contains(&wanted) {
             // The driver's own compiler would leave as much memory as ours.
-            true => Output::Cubin,
-            false => Output::Ptx,
+            true => CodeFormat::Cubin,
+            false => CodeFormat::Ptx,
         };
         // Text for an older one does for a newer.
         let number = known
@@ -314,8 +314,8 @@ impl Kernels {
             .filter(|it| *it <= wanted)
             .max()
             .unwrap_or(wanted);
-        let arch = Arch::new(number / 10, number % 10);
-        let program = Program::new("vramfs.cu", source::KERNELS, arch)
+        let arch = GpuArch::new(number / 10, number % 10);
+        let program = CudaSource::new("vramfs.cu", source::KERNELS, arch)
             .output(output)
             .option("--std=c++17")
             .option("--device-int128")

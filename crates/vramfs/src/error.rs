@@ -19,7 +19,7 @@ pub enum Error {
     Cuda(#[from] fercuda_cuda::Error),
     /// The kernels could not be compiled.
     #[error("the kernels of the error correction: {0}\ntry: --ecc off, which has none")]
-    Compile(#[from] fercuda_cuda::nvrtc::CompileError),
+    Compile(#[from] fercuda_nvrtc::NvrtcError),
     /// The compiler has given no code.
     #[error(
         "the compiler of the error correction's kernels gave nothing\ntry: another NVRTC, or --ecc off"

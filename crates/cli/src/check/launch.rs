@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::{
     Context, Cuda, Device, DeviceBuffer, Image, KernelArg, Launch, Module, Select, Stream,
 };
+use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 use fercuda_softgpu::control;
 use fercuda_softgpu::report::{Fault, Finding};
 
@@ -238,7 +238,7 @@ pub(crate) fn compile(
     include: &[PathBuf],
 ) -> Result<String> {
     let nvrtc = Nvrtc::find()?;
-    let mut program = Program::new(file.display().to_string(), source, Arch::parse(arch)?)
+    let mut program = CudaSource::new(file.display().to_string(), source, GpuArch::parse(arch)?)
         .option("--generate-line-info");
     let beside = file
         .parent()

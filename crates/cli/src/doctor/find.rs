@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fercuda_cuda::nvrtc::find;
+use fercuda_nvrtc::find;
 
 /// A library that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]

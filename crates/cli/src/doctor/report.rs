@@ -5,8 +5,8 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::Command;
 
-use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Cuda, Device, Error, Select};
+use fercuda_nvrtc::Nvrtc;
 use serde::Serialize;
 
 /// The whole report.

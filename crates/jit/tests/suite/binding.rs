@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::thread;
 
+use fercuda_cache::ProgramCache;
 use fercuda_cuda::DeviceBuffer;
-use fercuda_cuda::cache::Cache;
 use fercuda_jit::{Binary, BoundArg, CodeOrigin, Compiler, Error, ExprGraph, Reduction, Unary};
 use fercuda_tensor::{Dtype, Layout};
 
@@ -177,7 +177,7 @@ fn caller_may_provide_the_memory_between_kernels() {
 }
 
 fn compiler(bench: &Bench, folder: &std::path::Path) -> Compiler {
-    Compiler::with_cache(&bench.context, Some(Cache::at_for(folder, "jit"))).unwrap()
+    Compiler::with_cache(&bench.context, Some(ProgramCache::at_for(folder, "jit"))).unwrap()
 }
 
 /// Runs a softmax and checks that its sum is 1.

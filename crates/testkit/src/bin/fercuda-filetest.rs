@@ -16,8 +16,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Context, Cuda};
+use fercuda_nvrtc::Nvrtc;
 use fercuda_testkit::filetest::FileTest;
 use fercuda_testkit::record::{DeviceRecord, RecordComparison};
 use fercuda_testkit::runner::{ARCHITECTURES, LaunchOutcome, RunError};

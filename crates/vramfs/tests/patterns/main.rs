@@ -21,9 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fastrand::Rng;
-use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
-use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Launch, Module, Stream};
-use fercuda_trials as trials;
+use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream};
+use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 use fercuda_vramfs::layout::{BLOCK_BYTES, CODED_ROWS, DATA_ROWS, RECORD_OFFSET, ROW_BYTES, WORDS};
 use fercuda_vramfs::{BlockOutcome, BlockWork, Blocks, Identity, Kernels, RowLocation, Worker};
 
@@ -297,10 +296,10 @@ impl Field {
             .map(|(name, number)| format!("constexpr unsigned int {name} = {number};\n"))
             .collect();
         let text = constants + include_str!("damage.cu");
-        let program = Program::new("damage.cu", text, Arch::new(8, 0)).option("--std=c++17");
+        let program = CudaSource::new("damage.cu", text, GpuArch::new(8, 0)).option("--std=c++17");
         let compiled = Nvrtc::find().unwrap().compile(&program).unwrap();
         Self {
-            module: Module::load(&context, &compiled.image()).unwrap(),
+            module: Module::load(&context, &Image::from(&compiled)).unwrap(),
             right: DeviceBuffer::from_host(&bytes, &stream).unwrap(),
             only: DeviceBuffer::zeroed(&stream, slots).unwrap(),
             words: DeviceBuffer::zeroed(&stream, slots).unwrap(),

@@ -21,14 +21,14 @@ const LINKS_MAX: usize = 40;
 
 /// What makes a path unfit to load code from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untrusted {
+pub struct UntrustedPath {
     /// The component concerned, from the root of the filesystem.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
 }
 
-impl fmt::Display for Untrusted {
+impl fmt::Display for UntrustedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path.display(), self.reason)
     }
@@ -49,7 +49,7 @@ enum Links {
 ///
 /// # Errors
 /// The first component that another user could have changed, or that is missing.
-pub(super) fn check_below(base: &Path, below: &Path) -> Result<(), Untrusted> {
+pub(crate) fn check_below(base: &Path, below: &Path) -> Result<(), UntrustedPath> {
     let count = below.components().count();
     walk(&base.join(below), Links::RefusedInLast(count))
 }
@@ -58,19 +58,19 @@ pub(super) fn check_below(base: &Path, below: &Path) -> Result<(), Untrusted> {
 ///
 /// # Errors
 /// The first component that another user could have changed, or that is missing.
-pub(super) fn check_followed(path: &Path) -> Result<(), Untrusted> {
+pub(crate) fn check_followed(path: &Path) -> Result<(), UntrustedPath> {
     walk(path, Links::Followed)
 }
 
-fn walk(path: &Path, links: Links) -> Result<(), Untrusted> {
-    let refuse = |path: &Path, reason: String| Untrusted {
+fn walk(path: &Path, links: Links) -> Result<(), UntrustedPath> {
+    let refuse = |path: &Path, reason: String| UntrustedPath {
         path: path.to_owned(),
         reason,
     };
     if !path.is_absolute() {
         return Err(refuse(path, "it is not an absolute path".to_owned()));
     }
-    let user = super::cache::effective_user();
+    let user = rustix::process::geteuid().as_raw();
     let mut followed = 0;
     let mut done = PathBuf::from("/");
     let mut left: VecDeque<OsString> = components(path);
@@ -123,9 +123,9 @@ fn components(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Checks one component whose parents have passed; returns whether it is a symbolic link.
-fn check_one(path: &Path, is_last: bool, user: u32) -> Result<bool, Untrusted> {
+fn check_one(path: &Path, is_last: bool, user: u32) -> Result<bool, UntrustedPath> {
     let refuse = |reason: String| {
-        Err(Untrusted {
+        Err(UntrustedPath {
             path: path.to_owned(),
             reason,
         })
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_another_user_owns_is_refused_wherever_it_is_on_the_way() {
         let (_folder, home) = home();
-        let is_root = super::super::cache::effective_user() == 0;
+        let is_root = rustix::process::geteuid().as_raw() == 0;
         for part in ["own", "own/venv", "own/venv/lib", LIBRARY] {
             let path = home.join(part);
             if is_root {

@@ -12,8 +12,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::trust;
-pub use super::trust::Untrusted;
+use crate::trust;
+pub use crate::trust::UntrustedPath;
 
 /// The environment of `fercuda setup` in the user's data directory.
 const OWN: &str = "fercuda/venv";
@@ -45,11 +45,11 @@ pub fn of_user() -> Option<PathBuf> {
 ///
 /// # Errors
 /// The component that another user could have changed.
-pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
+pub fn check_trusted(path: &Path) -> Result<(), UntrustedPath> {
     check_trusted_with(&of_process, path)
 }
 
-fn check_trusted_with(environment: Environment<'_>, path: &Path) -> Result<(), Untrusted> {
+fn check_trusted_with(environment: Environment<'_>, path: &Path) -> Result<(), UntrustedPath> {
     let below = data_directory(environment).and_then(|data| {
         let below = path.strip_prefix(&data).ok()?.to_owned();
         Some((data, below))
@@ -62,23 +62,23 @@ fn check_trusted_with(environment: Environment<'_>, path: &Path) -> Result<(), U
 
 /// The library files to try, best first, without repeats, and the files that were passed over
 /// because another user could have changed them.
-pub struct Libraries {
+pub struct NvrtcLibraries {
     /// Existing files, and names for the loader's own search.
     pub files: Vec<PathBuf>,
     /// Files that are not opened, and why.
-    pub refused: Vec<Untrusted>,
+    pub refused: Vec<UntrustedPath>,
 }
 
 /// Searches every place. Where the places before it have no file, the `python3` of `PATH` is
 /// started once to learn where its packages are.
-pub fn libraries() -> Libraries {
+pub fn libraries() -> NvrtcLibraries {
     libraries_with(&of_process, &ask_python)
 }
 
 fn libraries_with(
     environment: Environment<'_>,
     packages_of_python: &dyn Fn(&std::ffi::OsStr) -> Vec<PathBuf>,
-) -> Libraries {
+) -> NvrtcLibraries {
     let path = |name: &str| named(environment, name);
     let mut files = Vec::new();
     let mut refused = Vec::new();
@@ -113,7 +113,7 @@ fn libraries_with(
     files.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
     let mut seen = std::collections::HashSet::new();
     files.retain(|path| seen.insert(path.clone()));
-    Libraries { files, refused }
+    NvrtcLibraries { files, refused }
 }
 
 fn named(environment: Environment<'_>, name: &str) -> Option<PathBuf> {
@@ -330,7 +330,7 @@ mod tests {
             touch(&self.folder.path().canonicalize().unwrap().join(path))
         }
 
-        fn find(&self) -> Libraries {
+        fn find(&self) -> NvrtcLibraries {
             let environment = |name: &str| {
                 let value = self.variables.get(name);
                 value.map(|path| path.clone().into_os_string())

@@ -1,288 +1,39 @@
-//! NVRTC, NVIDIA's run-time compiler: CUDA C++ to PTX or machine code.
-//!
-//! The library is NVIDIA's and is searched for where a toolkit, a Python environment or the user
-//! has installed it ([`find`]). Compiled programs are cached on disk ([`cache`]); an unusable cache
-//! is a warning, never a failure.
+//! The compiler: one NVRTC library, and the cache of what it compiled.
 //!
 //! Invariant: a program from the cache is byte for byte the output of NVRTC for the same source,
 //! headers, options, architecture and version. A program that may read the user's headers from the
 //! disk, the text of which is unknown here, is compiled each time.
 
-pub mod cache;
-pub mod find;
-mod trust;
-
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fercuda_cache::{CacheKey, CacheLookup, CacheWarning, ProgramCache};
 use fercuda_cuda_sys::nvrtc as sys;
-use fercuda_cuda_sys::nvrtc::{MissingNvrtc, NvrtcProgram, NvrtcResult};
+use fercuda_cuda_sys::nvrtc::{NvrtcProgram, NvrtcResult};
 use fercuda_cuda_sys::{Attempt, OpenError};
 
-use crate::image::Image;
-use cache::{Cache, Key, Lookup, Warning};
-
-type Result<T> = std::result::Result<T, CompileError>;
-
-/// Why there is no compiled program.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompileError {
-    /// NVRTC was not found.
-    #[error(transparent)]
-    NotFound(#[from] OpenError),
-    /// The library lacks a function.
-    #[error(transparent)]
-    Missing(#[from] MissingNvrtc),
-    /// The program has errors.
-    #[error("{}", refused(name, target, log))]
-    Refused {
-        /// The program's name.
-        name: String,
-        /// The target of the compilation, for instance `compute_90`.
-        target: String,
-        /// The compiler's log.
-        log: String,
-    },
-    /// NVRTC returned another error.
-    #[error("cannot compile `{name}`: {call} returned {status}{}", under(log))]
-    Call {
-        /// The program's name.
-        name: String,
-        /// The function called.
-        call: &'static str,
-        /// The status it returned.
-        status: String,
-        /// The compiler's log, if it wrote one.
-        log: String,
-    },
-    /// Source, name or option contains a zero byte.
-    #[error("cannot compile `{name}`: {what} contains a zero byte")]
-    ZeroByte {
-        /// The program's name.
-        name: String,
-        /// The part that contains it.
-        what: String,
-    },
-    /// An architecture in an unknown format.
-    #[error("{text:?} is no architecture\ntry: sm_90, compute_90, 90 or 90a")]
-    Architecture {
-        /// The input.
-        text: String,
-    },
-}
-
-fn refused(name: &str, target: &str, log: &str) -> String {
-    let first = first_error(log).unwrap_or("the compiler wrote no log");
-    format!(
-        "cannot compile `{name}` for {target}: {first}{}",
-        under(log)
-    )
-}
-
-/// The first line of a log that is an error.
-fn first_error(log: &str) -> Option<&str> {
-    let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines()
-        .find(|line| line.contains(": error") || line.contains("error:") || line.contains("fatal"))
-        .or_else(|| lines().next())
-}
-
-/// A log formatted for display under a message; empty if it has one line only.
-fn under(log: &str) -> String {
-    let log = log.trim_end();
-    if log.lines().count() < 2 {
-        return String::new();
-    }
-    log.lines().map(|line| format!("\n  | {line}")).collect()
-}
-
-/// An architecture, for instance 9.0 or 9.0a.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Arch {
-    number: u32,
-    suffix: Option<char>,
-}
-
-impl Arch {
-    /// Compute capability `major`.`minor`.
-    pub fn new(major: u32, minor: u32) -> Self {
-        Self {
-            number: major * 10 + minor,
-            suffix: None,
-        }
-    }
-
-    /// Reads `sm_90`, `compute_90`, `90` or, with features of this
-    /// architecture alone, `90a`.
-    ///
-    /// # Errors
-    /// [`CompileError::Architecture`].
-    pub fn parse(text: &str) -> Result<Self> {
-        let bare = text
-            .strip_prefix("sm_")
-            .or(text.strip_prefix("compute_"))
-            .unwrap_or(text);
-        let suffix = bare.chars().last().filter(|last| matches!(last, 'a' | 'f'));
-        let digits = &bare[..bare.len() - suffix.map_or(0, char::len_utf8)];
-        let plausible =
-            (2..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
-        match digits.parse() {
-            Ok(number) if plausible => Ok(Self { number, suffix }),
-            _ => Err(CompileError::Architecture {
-                text: text.to_owned(),
-            }),
-        }
-    }
-}
-
-impl fmt::Display for Arch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.number)?;
-        self.suffix.map_or(Ok(()), |suffix| write!(f, "{suffix}"))
-    }
-}
-
-/// The output format of a compilation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Output {
-    /// PTX text, which a driver compiles for its device.
-    Ptx,
-    /// Machine code for the one architecture.
-    Cubin,
-}
-
-/// A program to compile.
-#[derive(Clone, Debug)]
-pub struct Program {
-    name: String,
-    source: String,
-    arch: Arch,
-    output: Output,
-    options: Vec<String>,
-    headers: Vec<(String, String)>,
-    includes: Vec<PathBuf>,
-    expressions: Vec<String>,
-}
-
-impl Program {
-    /// CUDA C++ `source`, called `name` in messages, to PTX for `arch`.
-    pub fn new(name: impl Into<String>, source: impl Into<String>, arch: Arch) -> Self {
-        Self {
-            name: name.into(),
-            source: source.into(),
-            arch,
-            output: Output::Ptx,
-            options: Vec::new(),
-            headers: Vec::new(),
-            includes: Vec::new(),
-            expressions: Vec::new(),
-        }
-    }
-
-    /// Compiles to `output` instead.
-    pub fn output(mut self, output: Output) -> Self {
-        self.output = output;
-        self
-    }
-
-    /// Adds an option of NVRTC's, for instance `--use_fast_math`.
-    pub fn option(mut self, option: impl Into<String>) -> Self {
-        self.options.push(option.into());
-        self
-    }
-
-    /// Adds a header that the source includes by `name`.
-    pub fn header(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
-        self.headers.push((name.into(), text.into()));
-        self
-    }
-
-    /// Adds a directory to search for headers, before CUDA's own. Its files may change, so such a
-    /// program is not cached.
-    pub fn include(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.includes.push(directory.into());
-        self
-    }
-
-    /// Requests an instance of a template, with a name in the compiled program that
-    /// [`Compiled::lowered`] returns.
-    pub fn expression(mut self, expression: impl Into<String>) -> Self {
-        self.expressions.push(expression.into());
-        self
-    }
-
-    /// The source and the headers that come with it.
-    fn texts(&self) -> impl Iterator<Item = &str> {
-        let headers = self.headers.iter().map(|(_, text)| text.as_str());
-        std::iter::once(self.source.as_str()).chain(headers)
-    }
-
-    /// Whether it may include files with text that is not part of it, apart from CUDA's own
-    /// headers.
-    fn reads_user_files(&self) -> bool {
-        const READING: [&str; 6] = [
-            "-I",
-            "--include-path",
-            "-include",
-            "--pre-include",
-            "-pch",
-            "--use-pch",
-        ];
-        let reads = |option: &String| {
-            let option = option.trim_start();
-            READING.iter().any(|start| option.starts_with(start))
-        };
-        let is_given = |operand: &str| {
-            let quoted = operand
-                .strip_prefix('"')
-                .and_then(|rest| rest.split('"').next());
-            operand.starts_with('<')
-                || quoted.is_some_and(|quoted| self.headers.iter().any(|(name, _)| name == quoted))
-        };
-        !self.includes.is_empty()
-            || self.options.iter().any(reads)
-            || self
-                .texts()
-                .any(|text| included(text).any(|name| !is_given(name)))
-    }
-
-    fn target(&self) -> String {
-        match self.output {
-            Output::Ptx => format!("compute_{}", self.arch),
-            Output::Cubin => format!("sm_{}", self.arch),
-        }
-    }
-}
-
-/// The includes of `text`, as written: `<NAME>`, `"NAME"`, which is searched for in the current
-/// directory first, or a macro.
-fn included(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| {
-        let directive = line.trim_start().strip_prefix('#')?.trim_start();
-        Some(directive.strip_prefix("include")?.trim_start())
-    })
-}
+use crate::error::{NvrtcError, Result};
+use crate::find;
+use crate::source::{CodeFormat, CudaSource};
 
 /// A compiled program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
-    output: Output,
+pub struct CompiledProgram {
+    output: CodeFormat,
     code: Vec<u8>,
     log: String,
     names: Vec<(String, String)>,
     cached: bool,
-    warnings: Vec<Warning>,
+    warnings: Vec<CacheWarning>,
 }
 
-impl Compiled {
+impl CompiledProgram {
     /// The PTX, if that is the output format.
     pub fn ptx(&self) -> Option<&str> {
         match self.output {
-            Output::Ptx => std::str::from_utf8(&self.code).ok(),
-            Output::Cubin => None,
+            CodeFormat::Ptx => std::str::from_utf8(&self.code).ok(),
+            CodeFormat::Cubin => None,
         }
     }
 
@@ -291,20 +42,12 @@ impl Compiled {
         &self.code
     }
 
-    /// The image for [`Module::load`](crate::Module::load).
-    pub fn image(&self) -> Image<'_> {
-        match self.ptx() {
-            Some(ptx) => Image::ptx(ptx),
-            None => Image::compiled(&self.code),
-        }
-    }
-
     /// The compiler's warnings.
     pub fn log(&self) -> &str {
         &self.log
     }
 
-    /// The name in the compiled program of an [`Program::expression`].
+    /// The name in the compiled program of an [`CudaSource::expression`].
     pub fn lowered(&self, expression: &str) -> Option<&str> {
         self.names
             .iter()
@@ -318,7 +61,7 @@ impl Compiled {
     }
 
     /// Why the cache was not used, if it was not.
-    pub fn cache_warnings(&self) -> &[Warning] {
+    pub fn cache_warnings(&self) -> &[CacheWarning] {
         &self.warnings
     }
 }
@@ -329,7 +72,7 @@ pub struct Nvrtc {
     table: Arc<sys::Nvrtc>,
     version: (u32, u32),
     includes: Vec<PathBuf>,
-    cache: Option<Cache>,
+    cache: Option<ProgramCache>,
 }
 
 impl Nvrtc {
@@ -337,7 +80,7 @@ impl Nvrtc {
     /// directory.
     ///
     /// # Errors
-    /// [`CompileError::NotFound`], with every path that was tried.
+    /// [`NvrtcError::NotFound`], with every path that was tried.
     pub fn find() -> Result<Self> {
         let mut attempts = Vec::new();
         let libraries = find::libraries();
@@ -350,11 +93,11 @@ impl Nvrtc {
             // user and root can write to, where NVIDIA's is installed.
             match unsafe { Self::open(&candidate) } {
                 Ok(nvrtc) => return Ok(nvrtc),
-                Err(CompileError::NotFound(error)) => attempts.extend(error.attempts),
+                Err(NvrtcError::NotFound(error)) => attempts.extend(error.attempts),
                 Err(error) => return Err(error),
             }
         }
-        Err(CompileError::NotFound(OpenError {
+        Err(NvrtcError::NotFound(OpenError {
             library: LIBRARY,
             attempts,
             advice: ADVICE,
@@ -364,14 +107,14 @@ impl Nvrtc {
     /// The NVRTC in the file `path`.
     ///
     /// # Errors
-    /// [`CompileError::NotFound`].
+    /// [`NvrtcError::NotFound`].
     ///
     /// # Safety
     /// The file is NVIDIA's NVRTC, or does not exist.
     pub unsafe fn open(path: &Path) -> Result<Self> {
         // SAFETY: the caller's contract.
         let table = unsafe { sys::Nvrtc::open(path) }.map_err(|reason| {
-            CompileError::NotFound(OpenError {
+            NvrtcError::NotFound(OpenError {
                 library: LIBRARY,
                 attempts: vec![Attempt {
                     name: path.to_owned(),
@@ -389,12 +132,12 @@ impl Nvrtc {
             table: Arc::new(table),
             version: (major.unsigned_abs(), minor.unsigned_abs()),
             includes,
-            cache: Cache::of_user(),
+            cache: ProgramCache::of_user(),
         })
     }
 
     /// Caches compiled programs in `cache`, or not at all.
-    pub fn with_cache(self, cache: Option<Cache>) -> Self {
+    pub fn with_cache(self, cache: Option<ProgramCache>) -> Self {
         Self { cache, ..self }
     }
 
@@ -416,7 +159,7 @@ impl Nvrtc {
     /// The architectures it can compile for, for instance 90.
     ///
     /// # Errors
-    /// [`CompileError::Missing`] before CUDA 11.2.
+    /// [`NvrtcError::Missing`] before CUDA 11.2.
     pub fn architectures(&self) -> Result<Vec<u32>> {
         let mut count: c_int = 0;
         // SAFETY: `count` outlives the call.
@@ -433,8 +176,8 @@ impl Nvrtc {
     /// of the key: after a change of one, use another option or an empty cache.
     ///
     /// # Errors
-    /// [`CompileError::Refused`], with the first error first.
-    pub fn compile(&self, program: &Program) -> Result<Compiled> {
+    /// [`NvrtcError::Refused`], with the first error first.
+    pub fn compile(&self, program: &CudaSource) -> Result<CompiledProgram> {
         let options = self.options_of(program);
         let Some(cache) = self.cache.as_ref().filter(|_| !program.reads_user_files()) else {
             return self.compile_now(program, &options);
@@ -442,8 +185,8 @@ impl Nvrtc {
         let key = self.key(program, &options);
         let mut warnings = Vec::new();
         match cache.look_up(&key) {
-            Lookup::Found(entry) => {
-                return Ok(Compiled {
+            CacheLookup::Found(entry) => {
+                return Ok(CompiledProgram {
                     output: program.output,
                     code: entry.code,
                     log: entry.log,
@@ -452,8 +195,8 @@ impl Nvrtc {
                     warnings,
                 });
             }
-            Lookup::Absent => {}
-            Lookup::Unusable(warning) => warnings.push(warning),
+            CacheLookup::Absent => {}
+            CacheLookup::Unusable(warning) => warnings.push(warning),
         }
         let mut compiled = self.compile_now(program, &options)?;
         let stored = cache.store(&key, &compiled.code, &compiled.log, &compiled.names);
@@ -462,7 +205,7 @@ impl Nvrtc {
         Ok(compiled)
     }
 
-    fn options_of(&self, program: &Program) -> Vec<String> {
+    fn options_of(&self, program: &CudaSource) -> Vec<String> {
         let mut options = vec![format!("--gpu-architecture={}", program.target())];
         options.extend(program.options.iter().cloned());
         let directories = program.includes.iter().chain(&self.includes);
@@ -470,8 +213,8 @@ impl Nvrtc {
         options
     }
 
-    fn key(&self, program: &Program, options: &[String]) -> Key {
-        let mut key = Key::new();
+    fn key(&self, program: &CudaSource, options: &[String]) -> CacheKey {
+        let mut key = CacheKey::new();
         let (major, minor) = self.version;
         key.add("nvrtc", format!("{major}.{minor}"));
         key.add("target", program.target());
@@ -490,10 +233,10 @@ impl Nvrtc {
         key
     }
 
-    fn compile_now(&self, program: &Program, options: &[String]) -> Result<Compiled> {
+    fn compile_now(&self, program: &CudaSource, options: &[String]) -> Result<CompiledProgram> {
         let name = &program.name;
         let c_text = |what: &str, text: &str| {
-            CString::new(text).map_err(|_| CompileError::ZeroByte {
+            CString::new(text).map_err(|_| NvrtcError::ZeroByte {
                 name: name.clone(),
                 what: what.to_owned(),
             })
@@ -555,7 +298,7 @@ impl Nvrtc {
         };
         if answer == NvrtcResult::NVRTC_ERROR_COMPILATION {
             let (name, target, log) = (name.clone(), program.target(), running.log());
-            return Err(CompileError::Refused { name, target, log });
+            return Err(NvrtcError::Refused { name, target, log });
         }
         status(answer, "nvrtcCompileProgram", name, || running.log())?;
         let mut names = Vec::new();
@@ -575,14 +318,14 @@ impl Nvrtc {
             names.push((expression.clone(), lowered));
         }
         let mut code = running.code(program.output, name)?;
-        if program.output == Output::Ptx {
+        if program.output == CodeFormat::Ptx {
             while code.last() == Some(&0) {
                 code.pop();
             }
         }
         let log = running.log();
         let output = program.output;
-        Ok(Compiled {
+        Ok(CompiledProgram {
             output,
             code,
             log,
@@ -611,7 +354,7 @@ fn status(
         Some(known) => format!("{known} ({})", answer.0),
         None => format!("error {}", answer.0),
     };
-    Err(CompileError::Call {
+    Err(NvrtcError::Call {
         name: name.to_owned(),
         call,
         status,
@@ -647,27 +390,32 @@ impl NvrtcProgramGuard<'_> {
         String::from_utf8_lossy(&log[..end]).into_owned()
     }
 
-    fn code(&self, output: Output, name: &str) -> Result<Vec<u8>> {
+    fn code(&self, output: CodeFormat, name: &str) -> Result<Vec<u8>> {
         let mut size = 0;
         // SAFETY: the program is alive and `size` outlives the calls.
-        let answer = unsafe {
+        let (answer, call) = unsafe {
             match output {
-                Output::Ptx => self.table.nvrtcGetPTXSize(self.raw, &mut size)?,
-                Output::Cubin => self.table.nvrtcGetCUBINSize(self.raw, &mut size)?,
+                CodeFormat::Ptx => (
+                    self.table.nvrtcGetPTXSize(self.raw, &mut size)?,
+                    "nvrtcGetPTXSize",
+                ),
+                CodeFormat::Cubin => (
+                    self.table.nvrtcGetCUBINSize(self.raw, &mut size)?,
+                    "nvrtcGetCUBINSize",
+                ),
             }
         };
-        status(answer, "nvrtcGetPTXSize", name, String::new)?;
+        status(answer, call, name, String::new)?;
         let mut code = vec![0u8; size];
+        let to = code.as_mut_ptr().cast();
         // SAFETY: `code` has the size that the library reported.
-        let answer = unsafe {
+        let (answer, call) = unsafe {
             match output {
-                Output::Ptx => self.table.nvrtcGetPTX(self.raw, code.as_mut_ptr().cast())?,
-                Output::Cubin => self
-                    .table
-                    .nvrtcGetCUBIN(self.raw, code.as_mut_ptr().cast())?,
+                CodeFormat::Ptx => (self.table.nvrtcGetPTX(self.raw, to)?, "nvrtcGetPTX"),
+                CodeFormat::Cubin => (self.table.nvrtcGetCUBIN(self.raw, to)?, "nvrtcGetCUBIN"),
             }
         };
-        status(answer, "nvrtcGetPTX", name, String::new)?;
+        status(answer, call, name, String::new)?;
         Ok(code)
     }
 }
@@ -677,53 +425,5 @@ impl Drop for NvrtcProgramGuard<'_> {
         // SAFETY: the program is alive, and destroyed once. The call fails only for an invalid
         // program.
         drop(unsafe { self.table.nvrtcDestroyProgram(&mut self.raw) });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn architectures_are_read_in_the_forms_people_write() {
-        for text in ["sm_90", "compute_90", "90"] {
-            assert_eq!(Arch::parse(text).unwrap(), Arch::new(9, 0));
-        }
-        assert_eq!(Arch::parse("sm_90a").unwrap().to_string(), "90a");
-        assert_eq!(Arch::parse("120").unwrap(), Arch::new(12, 0));
-        for text in ["", "a", "9", "sm_", "sm_9x", "9000", "sm_-90", "é0"] {
-            assert!(Arch::parse(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_program_that_may_read_user_files_is_recognised() {
-        let program = |source: &str| Program::new("k.cu", source, Arch::new(9, 0));
-        let alone = program("#include <cuda_fp16.h>\n# include \"mine.h\"\n").header("mine.h", "");
-        assert!(!alone.reads_user_files());
-        assert!(program("  #include \"mine.h\"").reads_user_files());
-        assert!(program("#include MINE").reads_user_files());
-        let nested = program("").header("mine.h", "#include \"other.h\"");
-        assert!(nested.reads_user_files());
-        assert!(program("").include("/opt/headers").reads_user_files());
-        assert!(program("").option("-I/opt/headers").reads_user_files());
-        assert!(program("").option("--pre-include=a.h").reads_user_files());
-        assert!(!program("").option("--use_fast_math").reads_user_files());
-    }
-
-    #[test]
-    fn the_first_error_of_a_log_comes_first() {
-        let log = "k.cu(1): warning #177-D: unused\n\nk.cu(3): error: identifier \"x\" is undefined\n1 error detected\n";
-        let error = CompileError::Refused {
-            name: "k.cu".into(),
-            target: "compute_90".into(),
-            log: log.into(),
-        };
-        let text = error.to_string();
-        assert_eq!(
-            text.lines().next().unwrap(),
-            "cannot compile `k.cu` for compute_90: k.cu(3): error: identifier \"x\" is undefined"
-        );
-        assert!(text.contains("\n  | k.cu(1): warning"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Disk cache of compiled programs.
+//! Private, verified, content-addressed disk cache of compiled programs.
 //!
 //! A directory owned by the user (mode 0700) holds one file (mode 0600) for each program, named by
 //! the SHA-256 of everything the program depends on. A file begins with the SHA-256 of its content,
@@ -9,7 +9,14 @@
 //! begin with the kind), a line with the hash of the rest in hex, then code, log and the pairs of
 //! names, each preceded by its length (8 bytes, little-endian).
 //!
-//! Invariant: every error here is a [`Warning`]; nothing fails because of the cache.
+//! Invariant: every error here is a [`CacheWarning`]; nothing fails because of the cache.
+//! Elsewhere: compilers (`fercuda-nvrtc`, `fercuda-jit`).
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    expect(clippy::unwrap_used, reason = "a test reports by panicking")
+)]
 
 use std::fmt;
 use std::fs::{self, File};
@@ -18,6 +25,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
 /// The environment variable with the cache's directory; empty means no cache.
@@ -31,21 +39,21 @@ const NVRTC: &str = "nvrtc";
 
 /// A cache directory, and the kind of programs looked up in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cache {
+pub struct ProgramCache {
     directory: PathBuf,
     kind: &'static str,
 }
 
 /// Why the cache was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
+pub struct CacheWarning {
     /// The file or directory.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for CacheWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -59,15 +67,15 @@ impl fmt::Display for Warning {
 
 /// The hash of everything a compiled program depends on.
 #[derive(Clone, Debug)]
-pub struct Key(Sha256);
+pub struct CacheKey(Sha256);
 
-impl Default for Key {
+impl Default for CacheKey {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Key {
+impl CacheKey {
     /// The key of an empty list of parts.
     pub fn new() -> Self {
         Self(Sha256::new())
@@ -93,7 +101,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// A program from the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CachedProgram {
     /// Text or machine code.
     pub code: Vec<u8>,
     /// The log of its compiler.
@@ -104,23 +112,23 @@ pub struct Entry {
 
 /// Outcome of a lookup.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Lookup {
+pub enum CacheLookup {
     /// A complete entry.
-    Found(Entry),
+    Found(CachedProgram),
     /// No entry.
     Absent,
     /// An entry that is corrupt or not trusted.
-    Unusable(Warning),
+    Unusable(CacheWarning),
 }
 
-impl Cache {
+impl ProgramCache {
     /// The user's cache: `FERCUDA_CACHE`, else `fercuda/nvrtc` in `XDG_CACHE_HOME` or in
     /// `~/.cache`. `None` if `FERCUDA_CACHE` is empty or there is no home directory.
     pub fn of_user() -> Option<Self> {
         Self::of_user_for(NVRTC)
     }
 
-    /// As [`Cache::of_user`], for programs of another `kind`: letters alone. Its own
+    /// As [`ProgramCache::of_user`], for programs of another `kind`: letters alone. Its own
     /// directory is `fercuda/KIND`.
     pub fn of_user_for(kind: &'static str) -> Option<Self> {
         let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
@@ -138,7 +146,7 @@ impl Cache {
         Self::at_for(directory, NVRTC)
     }
 
-    /// As [`Cache::at`], for programs of another kind.
+    /// As [`ProgramCache::at`], for programs of another kind.
     pub fn at_for(directory: impl Into<PathBuf>, kind: &'static str) -> Self {
         Self {
             directory: directory.into(),
@@ -146,7 +154,7 @@ impl Cache {
         }
     }
 
-    fn path(&self, key: &Key) -> PathBuf {
+    fn path(&self, key: &CacheKey) -> PathBuf {
         let name = key.file_name();
         self.directory.join(match self.kind {
             NVRTC => name,
@@ -164,21 +172,21 @@ impl Cache {
     }
 
     /// The program that was stored under `key`.
-    pub fn look_up(&self, key: &Key) -> Lookup {
+    pub fn look_up(&self, key: &CacheKey) -> CacheLookup {
         let path = self.path(key);
         let unusable = |reason: String| {
-            Lookup::Unusable(Warning {
+            CacheLookup::Unusable(CacheWarning {
                 path: path.clone(),
                 reason,
             })
         };
         let file = match fs::OpenOptions::new()
             .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
             .open(&path)
         {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Absent,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return CacheLookup::Absent,
             Err(error) => return unusable(error.to_string()),
         };
         // Another user may have put the file there while the directory was writable, so its own
@@ -188,7 +196,7 @@ impl Cache {
             check_owner(&path, &metadata)
         });
         if let Err(warning) = privacy {
-            return Lookup::Unusable(warning);
+            return CacheLookup::Unusable(warning);
         }
         let mut bytes = Vec::new();
         match file.take(ENTRY_BYTES_MAX + 1).read_to_end(&mut bytes) {
@@ -197,7 +205,7 @@ impl Cache {
             Err(error) => return unusable(error.to_string()),
         }
         match read_entry(&self.header(), &bytes) {
-            Some(entry) => Lookup::Found(entry),
+            Some(entry) => CacheLookup::Found(entry),
             None => unusable("it is corrupt; the program is compiled again".into()),
         }
     }
@@ -205,14 +213,14 @@ impl Cache {
     /// Stores a program under `key`.
     ///
     /// # Errors
-    /// A [`Warning`] if it is not stored.
+    /// A [`CacheWarning`] if it is not stored.
     pub fn store(
         &self,
-        key: &Key,
+        key: &CacheKey,
         code: &[u8],
         log: &str,
         names: &[(String, String)],
-    ) -> Result<(), Warning> {
+    ) -> Result<(), CacheWarning> {
         let of_directory = |error: io::Error| warning_of(&self.directory, &error);
         fs::DirBuilder::new()
             .recursive(true)
@@ -231,7 +239,7 @@ impl Cache {
         written.map_err(|error| {
             // Best effort: the file may not exist.
             drop(fs::remove_file(&temporary));
-            Warning {
+            CacheWarning {
                 path,
                 reason: error.to_string(),
             }
@@ -242,8 +250,8 @@ impl Cache {
     /// left. A file that another process removes meanwhile is no error.
     ///
     /// # Errors
-    /// A [`Warning`] if the directory cannot be read.
-    pub fn trim(&self, most: u64) -> Result<(), Warning> {
+    /// A [`CacheWarning`] if the directory cannot be read.
+    pub fn trim(&self, most: u64) -> Result<(), CacheWarning> {
         let of_directory = |error: io::Error| warning_of(&self.directory, &error);
         let prefix = match self.kind {
             NVRTC => String::new(),
@@ -278,27 +286,27 @@ impl Cache {
 
     /// Checks that no other user can write to the directory: files put there by another user would
     /// be executed.
-    fn check_private(&self) -> Result<(), Warning> {
+    fn check_private(&self) -> Result<(), CacheWarning> {
         let metadata =
             fs::metadata(&self.directory).map_err(|error| warning_of(&self.directory, &error))?;
         check_owner(&self.directory, &metadata)
     }
 }
 
-fn warning_of(path: &Path, error: &io::Error) -> Warning {
-    Warning {
+fn warning_of(path: &Path, error: &io::Error) -> CacheWarning {
+    CacheWarning {
         path: path.to_owned(),
         reason: error.to_string(),
     }
 }
 
 /// Checks that `path` belongs to this process's user and that no other user can write to it.
-fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Warning> {
-    let warning = |reason: String| Warning {
+fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), CacheWarning> {
+    let warning = |reason: String| CacheWarning {
         path: path.to_owned(),
         reason,
     };
-    let user = effective_user();
+    let user = rustix::process::geteuid().as_raw();
     if metadata.uid() != user {
         return Err(warning(format!(
             "it belongs to user {}, this process runs as {user}",
@@ -312,12 +320,6 @@ fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Warning> {
         )));
     }
     Ok(())
-}
-
-/// The effective user of this process.
-pub(super) fn effective_user() -> u32 {
-    // SAFETY: takes nothing and returns a number.
-    unsafe { libc::geteuid() }
 }
 
 fn write_entry(
@@ -350,7 +352,7 @@ fn write_entry(
 }
 
 /// Parses the bytes of a file; `None` if they are corrupt.
-fn read_entry(header: &str, bytes: &[u8]) -> Option<Entry> {
+fn read_entry(header: &str, bytes: &[u8]) -> Option<CachedProgram> {
     let rest = bytes.strip_prefix(header.as_bytes())?;
     let (hash, rest) = rest.split_at_checked(64)?;
     let rest = rest.strip_prefix(b"\n")?;
@@ -375,7 +377,7 @@ fn read_entry(header: &str, bytes: &[u8]) -> Option<Entry> {
     while let Some(expression) = field()? {
         names.push((text(expression)?, text(field()??)?));
     }
-    Some(Entry { code, log, names })
+    Some(CachedProgram { code, log, names })
 }
 
 #[cfg(test)]
@@ -383,8 +385,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn key(parts: &[&str]) -> Key {
-        let mut key = Key::new();
+    fn key(parts: &[&str]) -> CacheKey {
+        let mut key = CacheKey::new();
         for part in parts {
             key.add("part", part);
         }
@@ -398,22 +400,22 @@ mod tests {
     #[test]
     fn a_stored_program_is_found_again_complete() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(folder.path().join("deep/cache"));
-        assert_eq!(cache.look_up(&key(&["a"])), Lookup::Absent);
+        let cache = ProgramCache::at(folder.path().join("deep/cache"));
+        assert_eq!(cache.look_up(&key(&["a"])), CacheLookup::Absent);
         cache.store(&key(&["a"]), b"code", "log", &names()).unwrap();
-        let entry = Entry {
+        let entry = CachedProgram {
             code: b"code".to_vec(),
             log: "log".into(),
             names: names(),
         };
-        assert_eq!(cache.look_up(&key(&["a"])), Lookup::Found(entry));
-        assert_eq!(cache.look_up(&key(&["b"])), Lookup::Absent);
+        assert_eq!(cache.look_up(&key(&["a"])), CacheLookup::Found(entry));
+        assert_eq!(cache.look_up(&key(&["b"])), CacheLookup::Absent);
     }
 
     #[test]
     fn directory_and_files_are_private_and_no_part_is_left_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(folder.path().join("cache"));
+        let cache = ProgramCache::at(folder.path().join("cache"));
         cache.store(&key(&["a"]), b"code", "", &[]).unwrap();
         assert_eq!(
             fs::metadata(cache.directory()).unwrap().mode() & 0o777,
@@ -430,10 +432,13 @@ mod tests {
     #[test]
     fn a_directory_that_others_can_write_to_is_not_used_and_not_changed() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(folder.path());
+        let cache = ProgramCache::at(folder.path());
         cache.store(&key(&["a"]), b"code", "", &[]).unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(cache.look_up(&key(&["a"])), Lookup::Unusable(_)));
+        assert!(matches!(
+            cache.look_up(&key(&["a"])),
+            CacheLookup::Unusable(_)
+        ));
         let warning = cache.store(&key(&["b"]), b"code", "", &[]).unwrap_err();
         assert!(warning.reason.contains("777"), "{warning}");
         assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o777);
@@ -442,23 +447,23 @@ mod tests {
     #[test]
     fn an_entry_others_could_have_written_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(folder.path().join("cache"));
+        let cache = ProgramCache::at(folder.path().join("cache"));
         let key = key(&["a"]);
         cache.store(&key, b"code", "", &[]).unwrap();
         let path = cache.directory().join(key.file_name());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(matches!(cache.look_up(&key), Lookup::Unusable(_)));
+        assert!(matches!(cache.look_up(&key), CacheLookup::Unusable(_)));
         let elsewhere = folder.path().join("elsewhere");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         fs::rename(&path, &elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
-        assert!(matches!(cache.look_up(&key), Lookup::Unusable(_)));
+        assert!(matches!(cache.look_up(&key), CacheLookup::Unusable(_)));
     }
 
     #[test]
     fn any_corruption_of_an_entry_is_detected() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(folder.path());
+        let cache = ProgramCache::at(folder.path());
         let key = key(&["a"]);
         cache.store(&key, b"code", "log", &names()).unwrap();
         let path = folder.path().join(key.file_name());
@@ -466,7 +471,7 @@ mod tests {
         for len in 0..whole.len() {
             fs::write(&path, &whole[..len]).unwrap();
             assert!(
-                matches!(cache.look_up(&key), Lookup::Unusable(_)),
+                matches!(cache.look_up(&key), CacheLookup::Unusable(_)),
                 "truncated at {len}"
             );
         }
@@ -475,12 +480,12 @@ mod tests {
             changed[at] ^= 1;
             fs::write(&path, &changed).unwrap();
             assert!(
-                matches!(cache.look_up(&key), Lookup::Unusable(_)),
+                matches!(cache.look_up(&key), CacheLookup::Unusable(_)),
                 "changed at {at}"
             );
         }
         cache.store(&key, b"code", "log", &names()).unwrap();
-        assert!(matches!(cache.look_up(&key), Lookup::Found(_)));
+        assert!(matches!(cache.look_up(&key), CacheLookup::Found(_)));
     }
 
     #[test]
@@ -488,7 +493,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let cache = Cache::at(file.join("cache"));
+        let cache = ProgramCache::at(file.join("cache"));
         let warning = cache.store(&key(&["a"]), b"code", "", &[]).unwrap_err();
         assert!(warning.to_string().contains("FERCUDA_CACHE"), "{warning}");
     }
@@ -497,24 +502,24 @@ mod tests {
     fn kinds_of_programs_in_one_directory_are_separate() {
         let folder = tempfile::tempdir().unwrap();
         let (ours, other) = (
-            Cache::at(folder.path()),
-            Cache::at_for(folder.path(), "other"),
+            ProgramCache::at(folder.path()),
+            ProgramCache::at_for(folder.path(), "other"),
         );
         let key = key(&["a"]);
         other.store(&key, b"code", "", &[]).unwrap();
-        assert_eq!(ours.look_up(&key), Lookup::Absent);
+        assert_eq!(ours.look_up(&key), CacheLookup::Absent);
         fs::rename(other.path(&key), ours.path(&key)).unwrap();
-        assert!(matches!(ours.look_up(&key), Lookup::Unusable(_)));
+        assert!(matches!(ours.look_up(&key), CacheLookup::Unusable(_)));
     }
 
     #[test]
     fn trimming_removes_the_oldest_programs_of_its_own_kind() {
         let folder = tempfile::tempdir().unwrap();
         let (ours, other) = (
-            Cache::at(folder.path()),
-            Cache::at_for(folder.path(), "other"),
+            ProgramCache::at(folder.path()),
+            ProgramCache::at_for(folder.path(), "other"),
         );
-        let keys: Vec<Key> = ["a", "b", "c"].map(|part| key(&[part])).into();
+        let keys: Vec<CacheKey> = ["a", "b", "c"].map(|part| key(&[part])).into();
         other.store(&keys[0], &[1; 1000], "", &[]).unwrap();
         for (at, key) in keys.iter().enumerate() {
             ours.store(key, &[0; 1000], "", &[]).unwrap();
@@ -526,11 +531,14 @@ mod tests {
             file.set_modified(written).unwrap();
         }
         ours.trim(1 << 20).unwrap();
-        let left = || keys.iter().map(|key| ours.look_up(key) != Lookup::Absent);
+        let left = || {
+            keys.iter()
+                .map(|key| ours.look_up(key) != CacheLookup::Absent)
+        };
         assert_eq!(left().collect::<Vec<_>>(), [true, true, true]);
         ours.trim(2500).unwrap();
         assert_eq!(left().collect::<Vec<_>>(), [false, true, true]);
-        assert!(matches!(other.look_up(&keys[0]), Lookup::Found(_)));
+        assert!(matches!(other.look_up(&keys[0]), CacheLookup::Found(_)));
     }
 
     #[test]

@@ -1,0 +1,205 @@
+//! CUDA C++ to compile: source, headers, options, architecture and output format.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::{NvrtcError, Result};
+
+/// An architecture, for instance 9.0 or 9.0a.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GpuArch {
+    number: u32,
+    suffix: Option<char>,
+}
+
+impl GpuArch {
+    /// Compute capability `major`.`minor`.
+    pub fn new(major: u32, minor: u32) -> Self {
+        Self {
+            number: major * 10 + minor,
+            suffix: None,
+        }
+    }
+
+    /// Reads `sm_90`, `compute_90`, `90` or, with features of this
+    /// architecture alone, `90a`.
+    ///
+    /// # Errors
+    /// [`NvrtcError::Architecture`].
+    pub fn parse(text: &str) -> Result<Self> {
+        let bare = text
+            .strip_prefix("sm_")
+            .or(text.strip_prefix("compute_"))
+            .unwrap_or(text);
+        let suffix = bare.chars().last().filter(|last| matches!(last, 'a' | 'f'));
+        let digits = &bare[..bare.len() - suffix.map_or(0, char::len_utf8)];
+        let plausible =
+            (2..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+        match digits.parse() {
+            Ok(number) if plausible => Ok(Self { number, suffix }),
+            _ => Err(NvrtcError::Architecture {
+                text: text.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for GpuArch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.number)?;
+        self.suffix.map_or(Ok(()), |suffix| write!(f, "{suffix}"))
+    }
+}
+
+/// The output format of a compilation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CodeFormat {
+    /// PTX text, which a driver compiles for its device.
+    Ptx,
+    /// Machine code for the one architecture.
+    Cubin,
+}
+
+/// A program to compile, as CUDA C++.
+#[derive(Clone, Debug)]
+pub struct CudaSource {
+    pub(crate) name: String,
+    pub(crate) source: String,
+    pub(crate) arch: GpuArch,
+    pub(crate) output: CodeFormat,
+    pub(crate) options: Vec<String>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) includes: Vec<PathBuf>,
+    pub(crate) expressions: Vec<String>,
+}
+
+impl CudaSource {
+    /// CUDA C++ `source`, called `name` in messages, to PTX for `arch`.
+    pub fn new(name: impl Into<String>, source: impl Into<String>, arch: GpuArch) -> Self {
+        Self {
+            name: name.into(),
+            source: source.into(),
+            arch,
+            output: CodeFormat::Ptx,
+            options: Vec::new(),
+            headers: Vec::new(),
+            includes: Vec::new(),
+            expressions: Vec::new(),
+        }
+    }
+
+    /// Compiles to `output` instead.
+    pub fn output(mut self, output: CodeFormat) -> Self {
+        self.output = output;
+        self
+    }
+
+    /// Adds an option of NVRTC's, for instance `--use_fast_math`.
+    pub fn option(mut self, option: impl Into<String>) -> Self {
+        self.options.push(option.into());
+        self
+    }
+
+    /// Adds a header that the source includes by `name`.
+    pub fn header(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.headers.push((name.into(), text.into()));
+        self
+    }
+
+    /// Adds a directory to search for headers, before CUDA's own. Its files may change, so such a
+    /// program is not cached.
+    pub fn include(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.includes.push(directory.into());
+        self
+    }
+
+    /// Requests an instance of a template, with a name in the compiled program that
+    /// [`CompiledProgram::lowered`](crate::CompiledProgram::lowered) returns.
+    pub fn expression(mut self, expression: impl Into<String>) -> Self {
+        self.expressions.push(expression.into());
+        self
+    }
+
+    /// The source and the headers that come with it.
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let headers = self.headers.iter().map(|(_, text)| text.as_str());
+        std::iter::once(self.source.as_str()).chain(headers)
+    }
+
+    /// Whether it may include files with text that is not part of it, apart from CUDA's own
+    /// headers.
+    pub(crate) fn reads_user_files(&self) -> bool {
+        const READING: [&str; 6] = [
+            "-I",
+            "--include-path",
+            "-include",
+            "--pre-include",
+            "-pch",
+            "--use-pch",
+        ];
+        let reads = |option: &String| {
+            let option = option.trim_start();
+            READING.iter().any(|start| option.starts_with(start))
+        };
+        let is_given = |operand: &str| {
+            let quoted = operand
+                .strip_prefix('"')
+                .and_then(|rest| rest.split('"').next());
+            operand.starts_with('<')
+                || quoted.is_some_and(|quoted| self.headers.iter().any(|(name, _)| name == quoted))
+        };
+        !self.includes.is_empty()
+            || self.options.iter().any(reads)
+            || self
+                .texts()
+                .any(|text| included(text).any(|name| !is_given(name)))
+    }
+
+    pub(crate) fn target(&self) -> String {
+        match self.output {
+            CodeFormat::Ptx => format!("compute_{}", self.arch),
+            CodeFormat::Cubin => format!("sm_{}", self.arch),
+        }
+    }
+}
+
+/// The includes of `text`, as written: `<NAME>`, `"NAME"`, which is searched for in the current
+/// directory first, or a macro.
+fn included(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let directive = line.trim_start().strip_prefix('#')?.trim_start();
+        Some(directive.strip_prefix("include")?.trim_start())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_are_read_in_the_forms_people_write() {
+        for text in ["sm_90", "compute_90", "90"] {
+            assert_eq!(GpuArch::parse(text).unwrap(), GpuArch::new(9, 0));
+        }
+        assert_eq!(GpuArch::parse("sm_90a").unwrap().to_string(), "90a");
+        assert_eq!(GpuArch::parse("120").unwrap(), GpuArch::new(12, 0));
+        for text in ["", "a", "9", "sm_", "sm_9x", "9000", "sm_-90", "é0"] {
+            assert!(GpuArch::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_may_read_user_files_is_recognised() {
+        let program = |source: &str| CudaSource::new("k.cu", source, GpuArch::new(9, 0));
+        let alone = program("#include <cuda_fp16.h>\n# include \"mine.h\"\n").header("mine.h", "");
+        assert!(!alone.reads_user_files());
+        assert!(program("  #include \"mine.h\"").reads_user_files());
+        assert!(program("#include MINE").reads_user_files());
+        let nested = program("").header("mine.h", "#include \"other.h\"");
+        assert!(nested.reads_user_files());
+        assert!(program("").include("/opt/headers").reads_user_files());
+        assert!(program("").option("-I/opt/headers").reads_user_files());
+        assert!(program("").option("--pre-include=a.h").reads_user_files());
+        assert!(!program("").option("--use_fast_math").reads_user_files());
+    }
+}
