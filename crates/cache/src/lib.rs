@@ -13,10 +13,6 @@
 //! Elsewhere: compilers (`fercuda-nvrtc`, `fercuda-jit`).
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    test,
-    expect(clippy::unwrap_used, reason = "a test reports by panicking")
-)]
 
 use std::fmt;
 use std::fs::{self, File};

@@ -4,11 +4,7 @@
 //! it. On the software device its checks must find nothing. Every tolerance is an error bound
 //! derived from the sizes: `u` is the rounding error of one `f32` operation, `gamma(n)` that of n
 //! in a row.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test reports by panicking, and prints its figures"
-)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_cuda::{
     Arguments, Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream,

@@ -7,11 +7,6 @@
 //! Invariant: a program from the cache is byte for byte the output of NVRTC for the same input.
 //! Elsewhere: the C interface (`fercuda-cuda-sys`), loading what was compiled (`fercuda-cuda`).
 
-#![cfg_attr(
-    test,
-    expect(clippy::unwrap_used, reason = "a test reports by panicking")
-)]
-
 mod compile;
 mod error;
 pub mod find;

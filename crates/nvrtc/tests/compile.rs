@@ -1,5 +1,4 @@
 //! The compiler and its cache; no device is needed.
-#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

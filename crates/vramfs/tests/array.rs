@@ -1,10 +1,6 @@
 //! Stripes and mirrors of two devices, with the code's kernels: two software devices, or the one
 //! GPU of a machine used twice. Seeds are printed; `FERCUDA_SEED` repeats one.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test reports by panicking, and its seeds are for people"
-)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 

@@ -1,11 +1,7 @@
 //! Kernels of the error-correcting code, on the software device with all checks or on a GPU with
 //! `FERCUDA_DEVICE=gpu`, against arithmetic written here. Seeds are printed; `FERCUDA_SEED`
 //! repeats one.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test reports by panicking, and its seeds are for people"
-)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};

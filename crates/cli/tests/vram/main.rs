@@ -4,11 +4,7 @@
 //! Needs /dev/fuse and root, and fails with an explanation without them; no test is skipped. A
 //! separate process serves each mount: a process that serves itself could deadlock, as with its
 //! mappings.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test reports by panicking, and prints its seeds"
-)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod arrays;
 mod bytes;

@@ -1,10 +1,6 @@
 //! The safe layer on a device: the software device, or a GPU with
 //! `FERCUDA_DEVICE=gpu`.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test reports by panicking, and prints its figures"
-)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod callbacks;
 mod devices;

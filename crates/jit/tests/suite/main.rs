@@ -3,11 +3,7 @@
 //! Data are random; each test prints its seed, and `FERCUDA_SEED` repeats it. On the software
 //! device its checks must find nothing. Bounds are the reference's, derived from sizes and from the
 //! errors that operations guarantee.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test reports by panicking, and its seeds are for people"
-)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod assembled;
 mod bench;

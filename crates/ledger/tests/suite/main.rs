@@ -1,7 +1,6 @@
 //! Tests within one process: charging threads, allowed file locations, readers of arbitrary bytes,
 //! and exports.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
-#![expect(clippy::print_stdout, reason = "a failing test prints its seed")]
 
 mod exports;
 mod files;

@@ -488,7 +488,7 @@ fn b128(name: &str, atomics: &str) -> CUfunction {
     );
     let mut module = CUmodule::default();
     ok!(cuModuleLoadData(&mut module, text.as_ptr().cast()));
-    let name = std::ffi::CString::new(name).unwrap();
+    let name = std::ffi::CString::new(name).expect("a name without zeros");
     function(module, &name)
 }
 
@@ -534,7 +534,7 @@ fn atomics_of_16_bytes_exchange_the_memory_that_they_name() {
         let bytes = download(at, 48);
         let words = bytes
             .chunks(8)
-            .map(|it| u64::from_ne_bytes(it.try_into().unwrap()));
+            .map(|it| u64::from_ne_bytes(it.try_into().expect("8 bytes")));
         words.collect()
     };
     let bytes = |words: [u64; 6]| words.map(u64::to_ne_bytes).concat();

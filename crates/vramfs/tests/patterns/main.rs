@@ -23,6 +23,7 @@ use std::time::Instant;
 use fastrand::Rng;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream};
 use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
+use fercuda_trials as trials;
 use fercuda_vramfs::layout::{BLOCK_BYTES, CODED_ROWS, DATA_ROWS, RECORD_OFFSET, ROW_BYTES, WORDS};
 use fercuda_vramfs::{BlockOutcome, BlockWork, Blocks, Identity, Kernels, RowLocation, Worker};
 
