@@ -13,16 +13,18 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
 
-use crate::callback::{self, DestroyOutcome, NoResidentKernels};
-use crate::context::{Context, RelaxedCaptureMode};
-use crate::deferred::DeferredFrees;
+use crate::capture_mode::{RelaxedCaptureMode, is_capture_running};
+use crate::context::Context;
+use crate::deferred::{self, DestroyOutcome, NoResidentKernels};
 use crate::error::{ByteSize, CallResult, Error, OutOfMemory, Result, check, is_refusal};
 use crate::event::Event;
-use crate::module::ModuleInner;
+use crate::keep_alive::KeepAlive;
+use crate::lock::lock;
 use crate::pool::MemoryPool;
-use crate::stream::{EnteredStream, Stream, WaitOutcome};
-use crate::uses::{StreamUses, lock};
+use crate::stream::{EnteredStream, Stream};
+use crate::uses::StreamUses;
 use crate::vmm::VirtualMapping;
+use crate::wait::WaitOutcome;
 
 /// A block of device memory; freed after its last use when dropped.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ enum AllocationOrigin {
         _pool: Option<MemoryPool>,
     },
     /// A module's variable.
-    Global { _module: Arc<ModuleInner> },
+    Global { _module: Arc<dyn KeepAlive> },
     /// Mapped by hand.
     Mapped { mapping: VirtualMapping },
     /// Opened from another process.
@@ -175,7 +177,7 @@ impl DeviceAllocation {
         if bytes == 0 {
             return Ok(Self::new(context, 0, 0, AllocationOrigin::Empty));
         }
-        callback::drain();
+        deferred::drain();
         let driver = context.bind()?;
         let mut address = 0;
         let answer = {
@@ -206,7 +208,7 @@ impl DeviceAllocation {
         if let Some(pool) = pool {
             stream.same_driver("allocate from a pool", pool.context())?;
         }
-        callback::drain();
+        deferred::drain();
         let entered = stream.enter_uncaptured(Error::Capturing {
             operation: "allocate in stream order",
             advice: "allocate before the capture begins",
@@ -245,19 +247,18 @@ impl DeviceAllocation {
         Ok(allocation)
     }
 
-    /// A variable of a module.
+    /// A variable of a module, which it keeps loaded.
     pub(crate) fn global(
-        module: &Arc<ModuleInner>,
+        context: &Context,
+        module: Arc<dyn KeepAlive>,
         address: CUdeviceptr,
         bytes: usize,
     ) -> Arc<Self> {
         Self::new(
-            module.context(),
+            context,
             address,
             bytes,
-            AllocationOrigin::Global {
-                _module: module.clone(),
-            },
+            AllocationOrigin::Global { _module: module },
         )
     }
 
@@ -281,7 +282,7 @@ impl DeviceAllocation {
         if bytes == 0 {
             return Ok(Self::new(context, 0, 0, AllocationOrigin::Empty));
         }
-        callback::drain();
+        deferred::drain();
         let driver = context.bind()?;
         let mut address = 0;
         let answer = {
@@ -491,7 +492,7 @@ impl Drop for DeviceAllocation {
             AllocationOrigin::Plain | AllocationOrigin::Managed | AllocationOrigin::Mapped { .. }
         );
         if may_be_deferred {
-            let deferred = DeferredFrees::count(&block.context, self.bytes as u64);
+            let deferred = block.context.count_deferred_free(self.bytes as u64);
             lock(&block.on_return).push(Box::new(deferred));
         }
         free_or_defer(block, std::mem::take(&mut self.uses));
@@ -518,7 +519,7 @@ fn free_or_defer(block: AllocationBlock, uses: StreamUses) {
         return;
     }
     let mut parts = Some((block, uses));
-    callback::destroy_or_defer(move || {
+    deferred::destroy_or_defer(move || {
         let Some((block, uses)) = parts.take() else {
             return DestroyOutcome::Done;
         };
@@ -635,7 +636,7 @@ fn try_free(block: &mut AllocationBlock, uses: &StreamUses, streams: &[Stream]) 
 /// waited for by itself, or `home` is captured.
 fn enter_behind<'h>(home: &'h Stream, streams: &[Stream]) -> Option<EnteredStream<'h>> {
     // Work in the legacy stream ends the captures of blocking streams.
-    let breaks = |stream: &Stream| stream.is_legacy() && callback::is_capture_running();
+    let breaks = |stream: &Stream| stream.is_legacy() && is_capture_running();
     let mut others = streams.iter().filter(|stream| *stream != home);
     let behind = others.all(|stream| {
         !stream.is_per_thread() && !breaks(stream) && order_after(stream, home).is_ok()

@@ -5,21 +5,22 @@
 //! it already is.
 //!
 //! Invariant: every object made in a context holds it, so it is released after the last of them.
-//! Elsewhere: destroying objects dropped in a host callback (`callback`).
+//! Elsewhere: destroying objects dropped in a host callback (`deferred`),
+//! resident kernels (`resident`), default streams (`stream`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::Driver;
-use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode};
+use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUlimit, CUresult};
 
-use crate::callback::{self, DestroyOutcome, NoResidentKernels};
-use crate::deferred::{self, DeferredFrees};
+use crate::callback::{self, PanicMessage};
+use crate::capture_mode::{self, RelaxedCaptureMode, check_blocking_captures};
+use crate::deferred::{self, DestroyOutcome, NoResidentKernels};
 use crate::device::Device;
 use crate::error::{CallResult, Error, Result, call, check, is_refusal};
-use crate::stream::{self, PanicMessage, Stream};
-use crate::uses::lock;
+use crate::ids::next_id;
+use crate::lock::lock;
 
 /// The primary context of a device, shared with every library in the process
 /// that uses the CUDA runtime. Cloning is cheap.
@@ -36,11 +37,17 @@ struct ContextInner {
     /// Set once it was reset: nothing made in it exists any more.
     reset: AtomicBool,
     orphans: Mutex<OrphanedMemory>,
-    /// The streams made in it, to be marked on a reset.
-    streams: Mutex<Vec<Weak<stream::StreamCore>>>,
+    /// What was made in it and is marked on a reset.
+    observers: Mutex<Vec<Weak<dyn ResetObserver>>>,
     legacy_id: u64,
     legacy_panicked: PanicMessage,
     per_thread_id: u64,
+}
+
+/// Something made in a context that must know when that is reset.
+pub(crate) trait ResetObserver: Send + Sync {
+    /// Notes that the context was reset.
+    fn mark_context_gone(&self);
 }
 
 /// Memory of the device's pools, which belongs to no context, that could not be freed in a context
@@ -57,7 +64,7 @@ impl Drop for ContextInner {
             return;
         }
         let (driver, device) = (self.driver, self.device.raw());
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             // SAFETY: balances the retain in `primary`, once: this is repeated only if the driver
             // refused.
             destroy_outcome(&unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) })
@@ -116,10 +123,10 @@ impl Context {
                 driver,
                 reset: AtomicBool::new(false),
                 orphans: Mutex::default(),
-                streams: Mutex::default(),
-                legacy_id: stream::next_id(),
+                observers: Mutex::default(),
+                legacy_id: next_id(),
                 legacy_panicked: PanicMessage::default(),
-                per_thread_id: stream::next_id(),
+                per_thread_id: next_id(),
             }),
         })
     }
@@ -140,13 +147,23 @@ impl Context {
         self.inner.driver
     }
 
-    /// Registers a stream of it, to be marked on a reset.
-    pub(crate) fn note_stream(&self, core: &Arc<stream::StreamCore>) {
-        let mut streams = lock(&self.inner.streams);
-        if streams.len() == streams.capacity() {
-            streams.retain(|it| it.strong_count() > 0);
+    /// Registers something made in it, to be marked on a reset.
+    pub(crate) fn observe_reset(&self, observer: Weak<dyn ResetObserver>) {
+        let mut observers = lock(&self.inner.observers);
+        if observers.len() == observers.capacity() {
+            observers.retain(|it| it.strong_count() > 0);
         }
-        streams.push(Arc::downgrade(core));
+        observers.push(observer);
+    }
+
+    /// The identifier of its legacy stream, and the message of that one's callbacks.
+    pub(crate) fn legacy_stream_parts(&self) -> (u64, PanicMessage) {
+        (self.inner.legacy_id, self.inner.legacy_panicked.clone())
+    }
+
+    /// The identifier by which each thread finds its own default stream.
+    pub(crate) fn per_thread_id(&self) -> u64 {
+        self.inner.per_thread_id
     }
 
     /// The driver's table, with this context current in the calling thread.
@@ -290,12 +307,12 @@ impl Context {
             )?;
         }
         self.inner.reset.store(true, Ordering::Release);
-        let streams = std::mem::take(&mut *lock(&self.inner.streams));
-        streams
+        let observers = std::mem::take(&mut *lock(&self.inner.observers));
+        observers
             .iter()
             .filter_map(Weak::upgrade)
             .for_each(|it| it.mark_context_gone());
-        callback::end_resident_kernels_in(self.key());
+        deferred::end_resident_kernels_in(self.key());
         let after = Self::primary(device)?;
         let addresses = {
             let mut orphans = lock(&self.inner.orphans);
@@ -304,7 +321,7 @@ impl Context {
         };
         for address in addresses {
             let after = after.clone();
-            callback::destroy_or_defer(move || after.free_orphan(address));
+            deferred::destroy_or_defer(move || after.free_orphan(address));
         }
         Ok(after)
     }
@@ -361,7 +378,7 @@ impl Context {
         let driver = self.bind()?;
         // SAFETY: takes no arguments; this context is current.
         unsafe { call!(driver, cuCtxSynchronize(), "wait for {}", self.inner.device)? };
-        callback::drain();
+        deferred::drain();
         Ok(())
     }
 
@@ -372,7 +389,7 @@ impl Context {
     /// # Errors
     /// As there; also [`Error::Capturing`].
     pub fn try_synchronize(&self) -> Result<()> {
-        if callback::is_capture_running() {
+        if capture_mode::is_capture_running() {
             return Err(Error::Capturing {
                 operation: "wait for a device",
                 advice: "wait until it ends",
@@ -380,57 +397,14 @@ impl Context {
         }
         let driver = self.bind()?;
         let _relaxed = RelaxedCaptureMode::enter(driver);
-        stream::check_blocking_captures(driver)?;
+        check_blocking_captures(driver)?;
         // SAFETY: takes no arguments; this context is current.
         unsafe { call!(driver, cuCtxSynchronize(), "wait for {}", self.inner.device) }
-    }
-
-    /// Counts `bytes` of device memory as a deferred free ([`Context::deferred_free_bytes`]) until
-    /// the returned value is dropped. For a caller that keeps memory which the program has
-    /// released.
-    pub fn count_deferred_free(&self, bytes: u64) -> DeferredFrees {
-        DeferredFrees::count(self, bytes)
-    }
-
-    /// Registers a resident kernel: one that runs in this context until the host asks it to stop.
-    /// Until the guard is dropped or the context reset, objects that the driver destroys by waiting
-    /// for the whole device (modules, page-locked memory, device memory that is not stream-ordered
-    /// or was used in the per-thread stream of another thread) are destroyed later; so no drop
-    /// waits for the kernel.
-    ///
-    /// To be called before the kernel is launched: waits, for a second at most, until no other
-    /// thread is destroying such an object.
-    pub fn guard_resident_kernel(&self) -> ResidentKernelGuard {
-        ResidentKernelGuard {
-            id: callback::begin_resident_kernel(self.key()),
-            _context: self.clone(),
-        }
-    }
-
-    /// Whether a kernel is resident in it ([`Context::guard_resident_kernel`]), so that
-    /// [`Context::synchronize`] would wait for that.
-    pub fn has_resident_kernel(&self) -> bool {
-        callback::has_resident_kernel_in(self.key())
-    }
-
-    /// The time by which the resident kernels that were asked to stop
-    /// ([`ResidentKernelGuard::note_stop_requested`]) will have stopped; `None` if none was.
-    pub fn resident_kernels_stop_by(&self) -> Option<Instant> {
-        callback::resident_kernels_stop_by(self.key())
     }
 
     /// Identifies a primary context: the driver's handle as a number.
     pub(crate) fn key(&self) -> usize {
         self.inner.raw.0.addr()
-    }
-
-    /// Bytes of device memory that this process has released and the driver has not freed yet: the
-    /// free would wait for a resident kernel ([`Context::guard_resident_kernel`]), or be refused
-    /// because of a capture. They are freed when a thread allocates or waits after that, and those
-    /// of [`Context::count_deferred_free`] when its value is dropped. Until then they are not
-    /// available.
-    pub fn deferred_free_bytes(&self) -> u64 {
-        deferred::bytes_in(self.key())
     }
 
     /// Free and total memory of the device in bytes, as the driver counts it.
@@ -532,72 +506,6 @@ impl Context {
                 cuCtxSetLimit(limit, value as usize),
                 "set {limit:?} to {value}"
             )
-        }
-    }
-
-    /// The stream that waits for, and that is waited for by, every stream that was not made
-    /// non-blocking. The CUDA runtime's null stream is this one.
-    pub fn legacy_stream(&self) -> Stream {
-        let panicked = self.inner.legacy_panicked.clone();
-        Stream::legacy(self.clone(), self.inner.legacy_id, panicked)
-    }
-
-    /// The calling thread's own default stream; an error in any other thread.
-    pub fn per_thread_stream(&self) -> Stream {
-        Stream::per_thread(self.clone(), self.inner.per_thread_id)
-    }
-}
-
-/// Guard of a resident kernel; see [`Context::guard_resident_kernel`]. To be dropped when the
-/// kernel has ended.
-#[derive(Debug)]
-#[must_use]
-pub struct ResidentKernelGuard {
-    id: u64,
-    _context: Context,
-}
-
-impl ResidentKernelGuard {
-    /// Notes that the kernel was asked to stop and may take as long as `timeout` from now on; a
-    /// later call replaces an earlier one. For threads that wait for that without having asked it
-    /// themselves ([`Context::resident_kernels_stop_by`]).
-    pub fn note_stop_requested(&self, timeout: Duration) {
-        callback::note_stop_requested(self.id, timeout);
-    }
-}
-
-impl Drop for ResidentKernelGuard {
-    fn drop(&mut self) {
-        callback::end_resident_kernel(self.id);
-    }
-}
-
-/// While it lives, calls of this thread that a global capture anywhere in the
-/// process forbids are allowed, and do not end that capture.
-pub(crate) struct RelaxedCaptureMode {
-    driver: &'static Driver,
-    before: Option<CUstreamCaptureMode>,
-}
-
-impl RelaxedCaptureMode {
-    pub(crate) fn enter(driver: &'static Driver) -> Self {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: `mode` outlives the call.
-        let answer = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // A driver too old to capture has nothing to relax.
-        let before = matches!(answer, Ok(CUresult::CUDA_SUCCESS)).then_some(mode);
-        Self { driver, before }
-    }
-}
-
-impl Drop for RelaxedCaptureMode {
-    fn drop(&mut self) {
-        if let Some(mut mode) = self.before {
-            // SAFETY: `mode` outlives the call.
-            let answer = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-            // The call succeeded in `enter` and accepts any mode that it returned, unless the
-            // process is exiting.
-            drop(answer);
         }
     }
 }

@@ -35,8 +35,41 @@ impl fmt::Display for Device {
     }
 }
 
+impl Cuda {
+    /// The device of this ordinal.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`].
+    pub fn device(&self, ordinal: u32) -> Result<Device> {
+        let count = self.device_count()?;
+        if ordinal >= count {
+            return Err(Error::NoDevice {
+                ordinal,
+                count,
+                driver: self.driver().origin().to_string(),
+                advice: if self.is_software() {
+                    "FERCUDA_SOFT_DEVICES sets how many the software device shows"
+                } else {
+                    "check nvidia-smi and CUDA_VISIBLE_DEVICES, or set FERCUDA_DEVICE=soft"
+                },
+            });
+        }
+        Device::new(*self, ordinal)
+    }
+
+    /// All devices, by ordinal.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn devices(&self) -> Result<Vec<Device>> {
+        (0..self.device_count()?)
+            .map(|ordinal| Device::new(*self, ordinal))
+            .collect()
+    }
+}
+
 impl Device {
-    pub(crate) fn new(cuda: Cuda, ordinal: u32) -> Result<Self> {
+    fn new(cuda: Cuda, ordinal: u32) -> Result<Self> {
         let mut raw = 0;
         // SAFETY: `raw` outlives the call.
         unsafe {

@@ -8,8 +8,6 @@ use std::fmt;
 use fercuda_cuda_sys::types::CUresult;
 use fercuda_cuda_sys::{Missing, OpenError};
 
-use crate::image::ImageError;
-
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -161,6 +159,18 @@ pub struct OutOfMemory {
     pub deferred_free_bytes: u64,
     /// The device, for instance `device 0 (NVIDIA H200)`.
     pub device: String,
+}
+
+/// Why an image cannot be passed to the driver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the {kind} is corrupt: {reason}\ntry: build it again; it may have been truncated or is another kind of file"
+)]
+pub struct ImageError {
+    /// `PTX`, `cubin` or `fatbin`.
+    pub kind: &'static str,
+    /// What is wrong, with positions in bytes.
+    pub reason: String,
 }
 
 /// A module that the driver rejected, with its compiler's log.

@@ -3,15 +3,17 @@
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use fercuda_cuda_sys::types::{CUevent, CUevent_flags, CUipcEventHandle, CUresult};
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::{
+    CU_IPC_HANDLE_SIZE, CUevent, CUevent_flags, CUipcEventHandle, CUresult, c_char,
+};
 
-use crate::callback;
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::capture_mode::RelaxedCaptureMode;
+use crate::context::Context;
+use crate::deferred;
 use crate::error::{Error, Result, call, check};
-use crate::graph::CaptureState;
-use crate::ipc::IpcEventHandle;
-use crate::stream::{EnteredStream, Stream};
-use crate::uses::lock;
+use crate::lock::lock;
+use crate::stream::{EnteredStream, Stream, StreamCapture};
 
 /// A point in a stream's work. Recording it again moves it; waits that began before are not
 /// affected.
@@ -20,13 +22,13 @@ pub struct Event {
     context: Context,
     raw: CUevent,
     /// The capture that it was last recorded in, if any.
-    captured: Mutex<Option<Weak<CaptureState>>>,
+    captured: Mutex<Option<Weak<StreamCapture>>>,
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             // SAFETY: `raw` came from cuEventCreate or cuIpcOpenEventHandle
             // and this is its only owner. The driver destroys an event
             // that is still pending once it has completed.
@@ -123,12 +125,8 @@ impl Event {
         Ok(())
     }
 
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
-    }
-
     /// Where it was last recorded. It is not recorded elsewhere while the returned value lives.
-    pub(crate) fn recorded_in(&self) -> RecordedIn<'_> {
+    fn recorded_in(&self) -> RecordedIn<'_> {
         RecordedIn(lock(&self.captured))
     }
 
@@ -241,13 +239,96 @@ impl Event {
     }
 }
 
+impl Stream {
+    /// Records a new event, without timing, after the work so far.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn record(&self) -> Result<Event> {
+        let event = Event::untimed(self.context())?;
+        event.record(self)?;
+        Ok(event)
+    }
+
+    /// Makes later work of this stream wait for what was last recorded in `event`. The host does
+    /// not wait.
+    ///
+    /// If that was recorded in a stream being captured, this stream joins the capture.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]; [`Error::Capturing`] if a default stream would join.
+    pub fn wait_for(&self, event: &Event) -> Result<()> {
+        self.same_driver("let a stream wait for an event", &event.context)?;
+        let wait = |driver: &Driver| {
+            // SAFETY: both are alive and of this driver.
+            unsafe {
+                call!(
+                    driver,
+                    cuStreamWaitEvent(self.raw(), event.raw, 0),
+                    "let a stream wait for an event"
+                )
+            }
+        };
+        let entered = self.enter()?;
+        // Held over the call, so that the event is not moved into a capture, or out of one,
+        // meanwhile.
+        let recorded_in = event.recorded_in();
+        match (recorded_in.capture(), entered.capture()) {
+            (Some(state), None) => {
+                drop((recorded_in, entered));
+                self.enter_capture(&state, |driver| {
+                    let recorded_in = event.recorded_in();
+                    match recorded_in.capture() {
+                        Some(now) if Arc::ptr_eq(&now, &state) => wait(driver),
+                        _ => Err(Error::Capturing {
+                            operation: "wait for an event that another thread records",
+                            advice: "record and wait in one thread, or order the two",
+                        }),
+                    }
+                })
+            }
+            _ => wait(self.context().bind()?),
+        }
+    }
+}
+
+/// Handle by which other processes open an event of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpcEventHandle {
+    bytes: [u8; CU_IPC_HANDLE_SIZE],
+}
+
+impl IpcEventHandle {
+    fn from_raw(raw: CUipcEventHandle) -> Self {
+        Self {
+            bytes: raw.reserved.map(|byte| byte as u8),
+        }
+    }
+
+    fn to_raw(self) -> CUipcEventHandle {
+        CUipcEventHandle {
+            reserved: self.bytes.map(|byte| byte as c_char),
+        }
+    }
+
+    /// The handle as bytes.
+    pub fn to_bytes(self) -> [u8; CU_IPC_HANDLE_SIZE] {
+        self.bytes
+    }
+
+    /// The handle another process sent.
+    pub fn from_bytes(bytes: [u8; CU_IPC_HANDLE_SIZE]) -> Self {
+        Self { bytes }
+    }
+}
+
 /// Where an event was last recorded.
 #[derive(Debug)]
-pub(crate) struct RecordedIn<'a>(MutexGuard<'a, Option<Weak<CaptureState>>>);
+struct RecordedIn<'a>(MutexGuard<'a, Option<Weak<StreamCapture>>>);
 
 impl RecordedIn<'_> {
     /// The running capture, if it was recorded in one.
-    pub(crate) fn capture(&self) -> Option<Arc<CaptureState>> {
+    fn capture(&self) -> Option<Arc<StreamCapture>> {
         let state = self.0.as_ref().and_then(Weak::upgrade)?;
         (!state.is_over()).then_some(state)
     }

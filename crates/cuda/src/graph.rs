@@ -8,25 +8,26 @@
 //! resources of a graph live until its last launch is done. Elsewhere: which streams take part
 //! (`stream`, `event`), launching (`graph_exec`).
 
-use std::collections::HashSet;
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use bytemuck::Pod;
 use fercuda_cuda_sys::Driver;
-use fercuda_cuda_sys::types::{CUgraph, CUgraphExec, CUgraphNode, CUstreamCaptureMode};
+use fercuda_cuda_sys::types::{CUgraph, CUgraphNode, CUstreamCaptureMode};
 
-use crate::buffer::{DeviceSlice, DeviceSliceMut};
-use crate::callback;
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::callback::run_catching_panic;
+use crate::capture_mode;
+use crate::context::Context;
+use crate::deferred;
 use crate::error::{Error, Result, call};
-use crate::graph_exec::GraphExec;
+use crate::keep_alive::KeptResources;
+use crate::lock::lock;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{CAPTURE_ENDING, EnteredStream, Stream, run_catching_panic};
-use crate::uses::{StreamUses, lock};
+use crate::slice::{DeviceSlice, DeviceSliceMut};
+use crate::stream::{EnteredStream, Stream, StreamCapture};
+use crate::uses::StreamUses;
 
 /// Which calls a capture forbids elsewhere while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,132 +51,37 @@ impl CaptureMode {
     }
 }
 
-/// A value kept only to be dropped later.
-trait KeepAlive: Send + Sync {}
-
-impl<T: Send + Sync> KeepAlive for T {}
-
-impl fmt::Debug for dyn KeepAlive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeepAlive")
-    }
-}
-
 /// The resources that the work of a graph refers to.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct GraphResources {
-    /// Addresses of the resources that are kept already.
-    keys: HashSet<usize>,
-    things: Vec<Box<dyn KeepAlive>>,
+    kept: KeptResources,
     pub(crate) slots: Vec<Arc<SlotLock>>,
-    pub(crate) panicked: Arc<Mutex<Option<String>>>,
-}
-
-impl fmt::Debug for GraphResources {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GraphResources")
-            .field("things", &self.things.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl GraphResources {
-    /// Keeps `thing` unless `key` is kept already; returns whether it is new.
-    fn add(&mut self, key: usize, thing: impl KeepAlive + 'static) -> bool {
-        let new = self.keys.insert(key);
-        if new {
-            self.things.push(Box::new(thing));
-        }
-        new
-    }
-
-    fn add_slot(&mut self, slot: &Arc<SlotLock>) {
-        if self.keys.insert(Arc::as_ptr(slot) as usize) {
-            self.slots.push(slot.clone());
-        }
+    /// The message of a host callback that panicked; each is returned once.
+    pub(crate) fn take_callback_panic(&self) -> Option<String> {
+        lock(self.kept.panicked()).take()
     }
 }
 
-/// A capture in progress, shared by the streams that take part.
-#[derive(Debug, Default)]
-pub(crate) struct CaptureState {
-    /// Set when no more streams may join.
-    ended: AtomicBool,
-    over: AtomicBool,
-    keep: Mutex<GraphResources>,
-    /// Resources that could not be destroyed while the capture ran, and are no part of it.
-    until_over: Mutex<Vec<Box<dyn KeepAlive>>>,
-    streams: Mutex<Vec<Stream>>,
-}
-
-impl CaptureState {
-    /// Whether the driver has ended it too. Until then, waiting for an event recorded in it makes
-    /// other streams join.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+/// Ends the capture that began in `origin`, releases its streams, and returns the graph and the
+/// resources kept for it.
+fn finish_capture(state: &StreamCapture, origin: &Stream) -> (Result<CUgraph>, KeptResources) {
+    let streams = state.close();
+    // So that no work is queued meanwhile that this crate takes to be captured and the driver
+    // does not, or the reverse.
+    for stream in &streams {
+        stream.stop_capturing();
     }
-
-    /// Keeps `thing`, of which `key` is the address, once; returns whether it is new.
-    pub(crate) fn keep(&self, key: usize, thing: impl Send + Sync + 'static) -> bool {
-        lock(&self.keep).add(key, thing)
+    let graph = end_capture(origin);
+    state.mark_over();
+    for stream in &streams {
+        stream.leave_capture();
     }
-
-    /// Keeps a resource that has no address of its own.
-    pub(crate) fn keep_anonymous(&self, thing: impl Send + Sync + 'static) {
-        lock(&self.keep).things.push(Box::new(thing));
-    }
-
-    /// Keeps a resource that the graph does not use until the streams are not captured any more.
-    pub(crate) fn keep_until_over(&self, thing: impl Send + Sync + 'static) {
-        let mut until_over = lock(&self.until_over);
-        // The thread that ends the capture empties the list once, after setting `over`.
-        if !self.is_over() {
-            until_over.push(Box::new(thing));
-        } else {
-            drop(until_over);
-            drop(thing);
-        }
-    }
-
-    /// Adds `stream` to the driver's capture by `join` and to the list, unless the capture is
-    /// ending.
-    ///
-    /// # Errors
-    /// [`Error::Capturing`]; those of `join`.
-    pub(crate) fn join(&self, stream: &Stream, join: impl FnOnce() -> Result<()>) -> Result<()> {
-        // Held over both, so that the thread that ends the capture waits for this.
-        let mut streams = lock(&self.streams);
-        if self.ended.load(Ordering::Acquire) {
-            return Err(CAPTURE_ENDING);
-        }
-        join()?;
-        streams.push(stream.clone());
-        Ok(())
-    }
-
-    /// Ends the capture that began in `origin`, releases its streams, and returns the graph and the
-    /// resources kept for it.
-    fn finish(&self, origin: &Stream) -> (Result<CUgraph>, GraphResources) {
-        let streams = {
-            let mut streams = lock(&self.streams);
-            self.ended.store(true, Ordering::Release);
-            std::mem::take(&mut *streams)
-        };
-        // So that no work is queued meanwhile that this crate takes to be captured and the driver
-        // does not, or the reverse.
-        for stream in &streams {
-            stream.stop_capturing();
-        }
-        let graph = end_capture(origin);
-        self.over.store(true, Ordering::Release);
-        for stream in &streams {
-            stream.leave_capture();
-        }
-        callback::count_capture_end();
-        let until_over = std::mem::take(&mut *lock(&self.until_over));
-        drop(until_over);
-        (graph, std::mem::take(&mut *lock(&self.keep)))
-    }
+    capture_mode::count_capture_end();
+    state.release_until_over();
+    (graph, state.take_kept())
 }
 
 impl Stream {
@@ -190,8 +96,8 @@ impl Stream {
     /// [`Error::Capturing`] if the stream is being captured, or is a default
     /// stream; [`Error::Driver`].
     pub fn begin_capture(&self, mode: CaptureMode) -> Result<Capture> {
-        let state = Arc::new(CaptureState::default());
-        callback::count_capture_begin();
+        let state = Arc::new(StreamCapture::default());
+        capture_mode::count_capture_begin();
         let begun = self.enter_capture(&state, |driver| {
             // SAFETY: the stream is alive and its context current.
             unsafe {
@@ -203,12 +109,13 @@ impl Stream {
             }
         });
         if let Err(error) = begun {
-            callback::count_capture_end();
+            capture_mode::count_capture_end();
             return Err(error);
         }
         Ok(Capture {
             stream: self.clone(),
             state,
+            slots: Mutex::default(),
             running: true,
             one_thread: PhantomData,
         })
@@ -227,7 +134,9 @@ impl Stream {
 #[must_use = "dropping a capture discards it"]
 pub struct Capture {
     stream: Stream,
-    state: Arc<CaptureState>,
+    state: Arc<StreamCapture>,
+    /// The host slots that its copies use.
+    slots: Mutex<Vec<Arc<SlotLock>>>,
     running: bool,
     one_thread: PhantomData<*const ()>,
 }
@@ -241,13 +150,14 @@ impl Capture {
     pub fn end(mut self) -> Result<Graph> {
         self.running = false;
         let context = self.stream.context().clone();
-        let (raw, keep) = self.state.finish(&self.stream);
+        let (raw, kept) = finish_capture(&self.state, &self.stream);
         let raw = raw?;
+        let slots = std::mem::take(&mut *lock(&self.slots));
         Ok(Graph {
             inner: Arc::new(GraphInner {
                 context,
                 raw: Mutex::new(raw),
-                keep: Arc::new(keep),
+                keep: Arc::new(GraphResources { kept, slots }),
             }),
         })
     }
@@ -265,7 +175,7 @@ impl Capture {
 
     /// Whether other streams have taken part so far.
     pub fn has_forked(&self) -> bool {
-        lock(&self.state.streams).len() > 1
+        self.state.stream_count() > 1
     }
 
     /// Captures a copy of all of `slot`, which must be as long, in `stream`.
@@ -281,9 +191,7 @@ impl Capture {
         slot.fits(to.len())?;
         to.allocation().note(stream)?;
         let entered = self.enter(stream)?;
-        lock(&self.state.keep).add_slot(&slot.lock);
-        self.state
-            .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
+        self.keep_slot(slot);
         if to.is_empty() {
             return Ok(());
         }
@@ -305,9 +213,7 @@ impl Capture {
         slot.fits(from.len())?;
         from.allocation().note(stream)?;
         let entered = self.enter(stream)?;
-        lock(&self.state.keep).add_slot(&slot.lock);
-        self.state
-            .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
+        self.keep_slot(slot);
         if from.is_empty() {
             return Ok(());
         }
@@ -318,7 +224,7 @@ impl Capture {
 
     /// Captures a call of `body` in `stream`: it runs on a thread of the driver's in every launch.
     /// It must not call CUDA; see [`Stream::host_callback`]. A panic is caught and returned by
-    /// [`GraphExec::take_callback_panic`].
+    /// [`GraphExec::take_callback_panic`](crate::GraphExec::take_callback_panic).
     ///
     /// # Errors
     /// [`Error::Capturing`] if `stream` takes no part.
@@ -343,7 +249,7 @@ impl Capture {
 
         let _entered = self.enter(stream)?;
         let driver = stream.context().bind()?;
-        let panicked = lock(&self.state.keep).panicked.clone();
+        let panicked = self.state.panicked();
         let many = Arc::new(RepeatedCallback { body, panicked });
         let function = pointer_to(&many);
         let data = Arc::as_ptr(&many).cast_mut().cast::<c_void>();
@@ -355,6 +261,14 @@ impl Capture {
                 cuLaunchHostFunc(stream.raw(), Some(function), data),
                 "capture a host callback"
             )
+        }
+    }
+
+    /// Makes the graph keep a slot, once.
+    fn keep_slot<T: Pod + Send>(&self, slot: &HostSlot<T>) {
+        let key = Arc::as_ptr(&slot.memory) as usize;
+        if self.state.keep(key, slot.memory.clone()) {
+            lock(&self.slots).push(slot.lock.clone());
         }
     }
 
@@ -373,11 +287,11 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         if self.running {
-            let (raw, keep) = self.state.finish(&self.stream);
+            let (raw, kept) = finish_capture(&self.state, &self.stream);
             if let Ok(raw) = raw {
                 destroy_graph(self.stream.context(), raw);
             }
-            drop(keep);
+            drop(kept);
         }
     }
 }
@@ -400,7 +314,7 @@ fn destroy_graph(context: &Context, raw: CUgraph) {
     let context = context.clone();
     // SAFETY: from cuStreamEndCapture, destroyed once.
     let destroy = move |driver: &Driver| unsafe { driver.cuGraphDestroy(raw) };
-    callback::destroy_or_defer(move || context.destroy(destroy));
+    deferred::destroy_or_defer(move || context.destroy(destroy));
 }
 
 /// Captured work. Clones are handles to the same graph.
@@ -456,30 +370,6 @@ impl Graph {
             )?;
         }
         Ok(count)
-    }
-
-    /// Instantiates it, so that it can be launched.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn instantiate(&self) -> Result<GraphExec> {
-        let driver = self.inner.context.bind()?;
-        let _relaxed = RelaxedCaptureMode::enter(driver);
-        let graph = lock(&self.inner.raw);
-        let mut raw = CUgraphExec::NULL;
-        // SAFETY: the graph is alive and used by this thread alone.
-        unsafe {
-            call!(
-                driver,
-                cuGraphInstantiateWithFlags(&mut raw, *graph, 0),
-                "instantiate a graph"
-            )?
-        };
-        Ok(GraphExec::new(
-            self.inner.context.clone(),
-            raw,
-            self.inner.keep.clone(),
-        ))
     }
 }
 

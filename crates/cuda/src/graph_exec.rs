@@ -11,13 +11,16 @@ use std::sync::Arc;
 
 use fercuda_cuda_sys::types::{CUgraphExec, CUgraphExecUpdateResultInfo, CUresult};
 
-use crate::callback::{self, DestroyOutcome};
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::callback;
+use crate::capture_mode::RelaxedCaptureMode;
+use crate::context::Context;
+use crate::deferred::{self, DestroyOutcome};
 use crate::error::{DriverFailure, Error, Result, call};
 use crate::event::Event;
 use crate::graph::{Graph, GraphResources};
-use crate::stream::{Stream, WaitOutcome};
-use crate::uses::{StreamUses, lock};
+use crate::stream::Stream;
+use crate::uses::StreamUses;
+use crate::wait::WaitOutcome;
 
 /// An instantiated graph. Dropping it waits for its launches; see also [`GraphExec::retire`].
 #[derive(Debug)]
@@ -73,8 +76,34 @@ enum GraphFastPath {
     RacedByCapture,
 }
 
+impl Graph {
+    /// Instantiates it, so that it can be launched.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn instantiate(&self) -> Result<GraphExec> {
+        let driver = self.context().bind()?;
+        let _relaxed = RelaxedCaptureMode::enter(driver);
+        let graph = self.raw();
+        let mut raw = CUgraphExec::NULL;
+        // SAFETY: the graph is alive and used by this thread alone.
+        unsafe {
+            call!(
+                driver,
+                cuGraphInstantiateWithFlags(&mut raw, *graph, 0),
+                "instantiate a graph"
+            )?
+        };
+        Ok(GraphExec::new(
+            self.context().clone(),
+            raw,
+            self.resources().clone(),
+        ))
+    }
+}
+
 impl GraphExec {
-    pub(crate) fn new(context: Context, raw: CUgraphExec, keep: Arc<GraphResources>) -> Self {
+    fn new(context: Context, raw: CUgraphExec, keep: Arc<GraphResources>) -> Self {
         Self {
             raw,
             fast_stream: 0,
@@ -282,7 +311,7 @@ impl GraphExec {
             .map(|superseded| &superseded.keep);
         superseded
             .chain([&self.cold.keep])
-            .find_map(|keep| lock(&keep.panicked).take())
+            .find_map(|keep| keep.take_callback_panic())
     }
 
     fn bind_for(&self, stream: &Stream) -> Result<&'static fercuda_cuda_sys::Driver> {
@@ -313,7 +342,7 @@ impl Drop for GraphExec {
             std::mem::forget(keeps);
             return;
         }
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             let waited = match &behind {
                 Some(_) if callback::is_in_callback() => WaitOutcome::Refused,
                 Some(events) => wait_for(events),

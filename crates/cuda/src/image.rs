@@ -13,7 +13,7 @@ use std::ffi::CString;
 
 use fercuda_nvrtc::CompiledProgram;
 
-use crate::error::ByteSize;
+use crate::error::{ByteSize, ImageError};
 
 /// The input of a module: PTX text, which the driver compiles and which may contain anything, or
 /// machine code, which it trusts.
@@ -33,18 +33,6 @@ enum ImageKind<'a> {
     Cubin(Cow<'a, [u8]>),
     /// Several images in one container.
     Fatbin(Cow<'a, [u8]>),
-}
-
-/// Why an image cannot be passed to the driver.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the {kind} is corrupt: {reason}\ntry: build it again; it may have been truncated or is another kind of file"
-)]
-pub struct ImageError {
-    /// `PTX`, `cubin` or `fatbin`.
-    pub kind: &'static str,
-    /// What is wrong, with positions in bytes.
-    pub reason: String,
 }
 
 impl<'a> Image<'a> {
@@ -72,9 +60,9 @@ impl<'a> Image<'a> {
         matches!(self.0, ImageKind::Ptx(_))
     }
 
-    /// Machine code that the driver has just linked.
-    pub fn linked(linked: &'a crate::Linked) -> Self {
-        Self(ImageKind::Cubin(linked.bytes().into()))
+    /// Machine code of a known origin.
+    pub(crate) fn trusted(code: &'a [u8]) -> Self {
+        Self(ImageKind::Cubin(code.into()))
     }
 
     fn of(bytes: Cow<'a, [u8]>) -> Result<Self, ImageError> {

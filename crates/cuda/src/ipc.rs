@@ -1,10 +1,8 @@
-//! Inter-process handles of memory and events.
+//! Inter-process handles of memory.
 //!
-//! A handle is plain bytes, to be sent over any channel.
+//! A handle is plain bytes, to be sent over any channel. Elsewhere: those of events (`event`).
 
-use fercuda_cuda_sys::types::{
-    CU_IPC_HANDLE_SIZE, CUipcEventHandle, CUipcMem_flags, CUipcMemHandle, c_char,
-};
+use fercuda_cuda_sys::types::{CU_IPC_HANDLE_SIZE, CUipcMem_flags, CUipcMemHandle, c_char};
 
 use crate::allocation::DeviceAllocation;
 use crate::buffer::DeviceBuffer;
@@ -15,36 +13,6 @@ use crate::error::{Result, call};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcMemoryHandle {
     bytes: [u8; CU_IPC_HANDLE_SIZE],
-}
-
-/// Handle by which other processes open an event of this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpcEventHandle {
-    bytes: [u8; CU_IPC_HANDLE_SIZE],
-}
-
-impl IpcEventHandle {
-    pub(crate) fn from_raw(raw: CUipcEventHandle) -> Self {
-        Self {
-            bytes: raw.reserved.map(|byte| byte as u8),
-        }
-    }
-
-    pub(crate) fn to_raw(self) -> CUipcEventHandle {
-        CUipcEventHandle {
-            reserved: self.bytes.map(|byte| byte as c_char),
-        }
-    }
-
-    /// The handle as bytes.
-    pub fn to_bytes(self) -> [u8; CU_IPC_HANDLE_SIZE] {
-        self.bytes
-    }
-
-    /// The handle another process sent.
-    pub fn from_bytes(bytes: [u8; CU_IPC_HANDLE_SIZE]) -> Self {
-        Self { bytes }
-    }
 }
 
 impl IpcMemoryHandle {

@@ -11,9 +11,13 @@
 //! Elsewhere: the C interface (`fercuda-cuda-sys`), the software device (`fercuda-softgpu`), CUDA
 //! C++ to PTX (`fercuda-nvrtc`).
 
+mod address;
 mod allocation;
+mod argument;
 mod buffer;
 mod callback;
+mod capture_mode;
+mod capture_state;
 mod contended_lock;
 mod context;
 mod deferred;
@@ -22,41 +26,55 @@ mod error;
 mod event;
 mod graph;
 mod graph_exec;
+mod host_callback;
+mod ids;
 mod image;
 mod ipc;
+mod keep_alive;
 mod launch;
 mod link;
+mod lock;
+mod mapped;
 mod module;
+mod parameters;
 mod pinned;
 mod pool;
+mod resident;
 mod select;
+mod slice;
 mod staging;
 mod stream;
 mod transfer;
 mod uses;
 mod vmm;
+mod wait;
 
-pub use buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
-pub use callback::{destroy_deferred, destroy_later, is_in_callback};
+pub use address::DeviceAddr;
+pub use argument::{Argument, Arguments, ByValue, KernelArg};
+pub use buffer::DeviceBuffer;
+pub use callback::is_in_callback;
 pub use contended_lock::{ContendedGuard, ContendedLock};
-pub use context::{Context, ResidentKernelGuard};
-pub use deferred::DeferredFrees;
+pub use context::Context;
+pub use deferred::{DeferredFrees, destroy_deferred, destroy_later};
 pub use device::Device;
 pub use error::{
-    ArgumentError, ByteSize, DriverFailure, Error, LoadFailure, OutOfMemory, Result, is_sticky,
+    ArgumentError, ByteSize, DriverFailure, Error, ImageError, LoadFailure, OutOfMemory, Result,
+    is_sticky,
 };
-pub use event::Event;
+pub use event::{Event, IpcEventHandle};
 pub use fercuda_cuda_sys as sys;
 pub use graph::{Capture, CaptureMode, Graph, HostSlot};
 pub use graph_exec::{GraphExec, ReleasedResources, RetiredGraph};
-pub use image::{Image, ImageError};
-pub use ipc::{IpcEventHandle, IpcMemoryHandle};
-pub use launch::{Argument, Arguments, ByValue, Dim, KernelArg, Launch};
+pub use image::Image;
+pub use ipc::IpcMemoryHandle;
+pub use launch::{Dim, Launch};
 pub use link::Linked;
 pub use module::{Function, Module};
 pub use pinned::{PinnedBuffer, SharedWords};
 pub use pool::MemoryPool;
+pub use resident::ResidentKernelGuard;
 pub use select::{Cuda, DEVICE_VARIABLE, Select, driver};
+pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use staging::Staging;
 pub use stream::Stream;
 pub use transfer::{CopyScope, Transfer};

@@ -10,7 +10,8 @@ use std::ffi::{CStr, CString, c_void};
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult, c_uint};
 
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::capture_mode::RelaxedCaptureMode;
+use crate::context::Context;
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
 
@@ -120,5 +121,12 @@ impl Linked {
     /// The machine code.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+impl<'a> Image<'a> {
+    /// Machine code that the driver has just linked.
+    pub fn linked(linked: &'a Linked) -> Self {
+        Self::trusted(linked.bytes())
     }
 }

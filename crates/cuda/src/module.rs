@@ -15,11 +15,12 @@ use fercuda_cuda_sys::types::{
 
 use crate::allocation::DeviceAllocation;
 use crate::buffer::DeviceBuffer;
-use crate::callback;
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::capture_mode::RelaxedCaptureMode;
+use crate::context::Context;
+use crate::deferred;
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
-use crate::launch::{UNPACKED, pack};
+use crate::parameters::{UNPACKED, pack};
 use crate::uses::StreamUses;
 
 /// A loaded module. Clones are handles to the same module, which its functions and variables hold.
@@ -36,10 +37,6 @@ pub(crate) struct ModuleInner {
 }
 
 impl ModuleInner {
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
-    }
-
     pub(crate) fn uses(&self) -> &StreamUses {
         &self.uses
     }
@@ -49,7 +46,7 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             let _none_resident = match uses.wait_for_all() {
                 Ok(none_resident) => none_resident,
                 Err(retry) => return retry,
@@ -201,7 +198,8 @@ impl Module {
                 ),
             });
         }
-        let allocation = DeviceAllocation::global(&self.inner, address, bytes);
+        let allocation =
+            DeviceAllocation::global(&self.inner.context, self.inner.clone(), address, bytes);
         Ok(DeviceBuffer::from_allocation(
             allocation,
             bytes / size_of::<T>(),

@@ -12,9 +12,11 @@ use std::sync::{Arc, OnceLock};
 use bytemuck::Pod;
 use fercuda_cuda_sys::types::CU_MEMHOSTALLOC_PORTABLE;
 
-use crate::buffer::{DeviceAddr, DeviceBuffer};
-use crate::callback::{self, NoResidentKernels};
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::address::DeviceAddr;
+use crate::buffer::DeviceBuffer;
+use crate::capture_mode::RelaxedCaptureMode;
+use crate::context::Context;
+use crate::deferred::{self, NoResidentKernels};
 use crate::error::{ByteSize, Error, Result, call};
 
 /// Page-locked host memory, all bytes zero at first; it dereferences to a slice.
@@ -67,7 +69,7 @@ impl<T: Pod> PinnedBuffer<T> {
                 owns: PhantomData,
             });
         }
-        callback::drain();
+        deferred::drain();
         let driver = context.bind()?;
         let _relaxed = RelaxedCaptureMode::enter(driver);
         let mut address: *mut c_void = std::ptr::null_mut();
@@ -264,7 +266,7 @@ impl<T: fmt::Debug> fmt::Debug for PinnedBuffer<T> {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let (context, address) = (self.context.clone(), self.address);
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             let _none_resident = match NoResidentKernels::acquire() {
                 Ok(none_resident) => none_resident,
                 Err(retry) => return retry,

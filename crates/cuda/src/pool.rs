@@ -6,8 +6,9 @@ use fercuda_cuda_sys::types::{
     CUmemAccessDesc, CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, c_void,
 };
 
-use crate::callback;
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::capture_mode::RelaxedCaptureMode;
+use crate::context::Context;
+use crate::deferred;
 use crate::device::Device;
 use crate::error::{Result, call};
 
@@ -31,7 +32,7 @@ impl Drop for PoolInner {
             return;
         }
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             // SAFETY: from cuMemPoolCreate, destroyed once. The driver itself waits for frees that
             // are pending in a stream.
             context.destroy(|driver| unsafe { driver.cuMemPoolDestroy(raw) })

@@ -9,7 +9,6 @@ use fercuda_cuda_sys::types::{CUresult, c_int};
 use fercuda_cuda_sys::{Driver, OpenError};
 
 use crate::callback;
-use crate::device::Device;
 use crate::error::{Error, Result, call};
 
 /// The environment variable that selects the driver when the program does not.
@@ -149,37 +148,6 @@ impl Cuda {
             )?
         };
         Ok(count.unsigned_abs())
-    }
-
-    /// The device of this ordinal.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`].
-    pub fn device(&self, ordinal: u32) -> Result<Device> {
-        let count = self.device_count()?;
-        if ordinal >= count {
-            return Err(Error::NoDevice {
-                ordinal,
-                count,
-                driver: self.driver.origin().to_string(),
-                advice: if self.software {
-                    "FERCUDA_SOFT_DEVICES sets how many the software device shows"
-                } else {
-                    "check nvidia-smi and CUDA_VISIBLE_DEVICES, or set FERCUDA_DEVICE=soft"
-                },
-            });
-        }
-        Device::new(*self, ordinal)
-    }
-
-    /// All devices, by ordinal.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn devices(&self) -> Result<Vec<Device>> {
-        (0..self.device_count()?)
-            .map(|ordinal| Device::new(*self, ordinal))
-            .collect()
     }
 }
 

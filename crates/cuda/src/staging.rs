@@ -8,14 +8,15 @@
 
 use bytemuck::Pod;
 
-use crate::buffer::DeviceSliceMut;
-use crate::callback::{self, DestroyOutcome};
 use crate::context::Context;
+use crate::deferred::{self, DestroyOutcome};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{Stream, WaitOutcome, WeakStream};
+use crate::slice::DeviceSliceMut;
+use crate::stream::{Stream, WeakStream};
 use crate::uses::StreamUses;
+use crate::wait::WaitOutcome;
 
 /// How many segments a ring has: while the host fills one, the copies of the others may be in
 /// flight.
@@ -214,7 +215,7 @@ impl Drop for Staging {
         let mut memory = self.memory.take();
         // Where no event can be recorded, the work is waited for.
         let events = uses.record_events();
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             let waited = match &events {
                 None => uses.wait(),
                 Some(events) => match events.iter().try_fold(true, |all, event| {

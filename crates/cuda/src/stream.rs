@@ -5,56 +5,35 @@
 //! work; only then may the core be dropped.
 //!
 //! Invariant: the work of a dropped core has finished. Elsewhere: capturing a stream's work
-//! (`graph`), ordering between streams (`event`).
+//! (`graph`), ordering between streams (`event`), host callbacks
+//! (`host_callback`).
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{
-    Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
-};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags,
-    CUstreamCaptureStatus,
 };
 use fercuda_cuda_sys::{Driver, Symbol, signatures};
 
-use crate::callback::{self, DestroyOutcome, NoResidentKernels};
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::callback::{self, PanicMessage};
+use crate::capture_mode::{RelaxedCaptureMode, check_blocking_captures, is_capture_running};
+use crate::capture_state::{CAPTURE_ENDING, CaptureState};
+use crate::context::{Context, ResetObserver};
+use crate::deferred::{self, NoResidentKernels};
 use crate::error::{Error, Result, call, check};
-use crate::event::Event;
-use crate::graph::CaptureState;
-use crate::uses::lock;
+use crate::ids::next_id;
+use crate::lock::lock;
+use crate::wait::WaitOutcome;
 
-/// An identifier that no other stream of this process has or had.
-pub(crate) fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Waiting for the legacy stream, or for all streams, ends the capture of a blocking stream. This
-/// query does not, and fails if there is one. It applies to the current context.
-///
-/// # Errors
-/// The driver's, if a blocking stream is being captured.
-pub(crate) fn check_blocking_captures(driver: &Driver) -> Result<()> {
-    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: `status` outlives the call.
-    match unsafe { driver.cuStreamIsCapturing(CU_STREAM_LEGACY, &mut status) } {
-        Ok(answer) => check(Ok(answer), "cuStreamIsCapturing", || {
-            "wait for the legacy stream".into()
-        }),
-        // A driver that lacks it captures nothing.
-        Err(_) => Ok(()),
-    }
-}
+/// The capture that streams take part in.
+pub(crate) type StreamCapture = CaptureState<Stream>;
 
 /// A stream of a context. Clones are handles to the same stream; dropping the last one waits for
 /// its work.
@@ -82,7 +61,7 @@ enum CaptureRole {
     /// In none: work queued is executed.
     None,
     /// Work queued becomes part of a graph.
-    Capturing(Arc<CaptureState>),
+    Capturing(Arc<StreamCapture>),
     /// The capture is ending; no work is accepted.
     Ending,
 }
@@ -103,7 +82,7 @@ impl<'a> EnteredStream<'a> {
 
     /// The capture that work queued now becomes part of.
     #[inline]
-    pub(crate) fn capture(&self) -> Option<&Arc<CaptureState>> {
+    pub(crate) fn capture(&self) -> Option<&Arc<StreamCapture>> {
         match &*self.role {
             CaptureRole::Capturing(state) => Some(state),
             CaptureRole::None | CaptureRole::Ending => None,
@@ -135,53 +114,6 @@ impl<'a> EnteredStream<'a> {
     }
 }
 
-/// Outcome of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[must_use]
-pub(crate) enum WaitOutcome {
-    /// The work is done.
-    Done,
-    /// The context is lost. The device does no more work in it; a callback of another stream may
-    /// still be running.
-    Lost,
-    /// The driver did not wait, because of a capture.
-    Refused,
-    /// The driver was not called: it would have waited for a resident kernel.
-    KernelResident,
-}
-
-impl WaitOutcome {
-    pub(crate) fn of(answer: &Result<()>) -> Self {
-        match answer {
-            Ok(()) => Self::Done,
-            Err(error) if error.is_refusal() => Self::Refused,
-            // Other errors are of the work or of the context; either way the work is not running
-            // any more.
-            Err(_) => Self::Lost,
-        }
-    }
-
-    /// The outcome for an object that was to be destroyed after the wait.
-    pub(crate) fn destroy_outcome(self) -> DestroyOutcome {
-        match self {
-            Self::Done | Self::Lost => DestroyOutcome::Done,
-            Self::Refused => DestroyOutcome::Retry,
-            Self::KernelResident => DestroyOutcome::RetryWhenNoneResident,
-        }
-    }
-
-    /// The same before a call that waits for the whole device: no kernel is resident while the
-    /// guard lives.
-    pub(crate) fn and_none_resident(
-        self,
-    ) -> std::result::Result<NoResidentKernels, DestroyOutcome> {
-        match self.destroy_outcome() {
-            DestroyOutcome::Done => NoResidentKernels::acquire(),
-            retry => Err(retry),
-        }
-    }
-}
-
 // The fields that each launch reads come first, in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -207,9 +139,9 @@ pub(crate) struct StreamCore {
 /// In a core's epoch: the context was reset.
 const CONTEXT_GONE: u64 = 1 << 63;
 
-impl StreamCore {
-    /// Notes that the context was reset: the epoch is never that of an uncaptured stream again.
-    pub(crate) fn mark_context_gone(&self) {
+impl ResetObserver for StreamCore {
+    /// The epoch is never that of an uncaptured stream again.
+    fn mark_context_gone(&self) {
         self.epoch.fetch_or(CONTEXT_GONE, Ordering::AcqRel);
     }
 }
@@ -226,7 +158,7 @@ impl Drop for StreamCore {
             return;
         }
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             // SAFETY: `raw` came from cuStreamCreateWithPriority and this is
             // its only owner.
             context.destroy(|driver| unsafe { driver.cuStreamDestroy_v2(raw) })
@@ -245,7 +177,7 @@ impl Drop for StreamOwner {
             core: self.0.clone(),
             _owner: None,
         };
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             let waited = stream.wait_to_destroy();
             if waited == WaitOutcome::Lost {
                 // A callback may be running, and nothing tells when it ends. Holders of weak
@@ -254,6 +186,20 @@ impl Drop for StreamOwner {
             }
             waited.destroy_outcome()
         });
+    }
+}
+
+impl Context {
+    /// The stream that waits for, and that is waited for by, every stream that was not made
+    /// non-blocking. The CUDA runtime's null stream is this one.
+    pub fn legacy_stream(&self) -> Stream {
+        let (id, panicked) = self.legacy_stream_parts();
+        Stream::legacy(self.clone(), id, panicked)
+    }
+
+    /// The calling thread's own default stream; an error in any other thread.
+    pub fn per_thread_stream(&self) -> Stream {
+        Stream::per_thread(self.clone(), self.per_thread_id())
     }
 }
 
@@ -312,7 +258,7 @@ impl Stream {
         ))
     }
 
-    pub(crate) fn legacy(context: Context, id: u64, panicked: PanicMessage) -> Self {
+    fn legacy(context: Context, id: u64, panicked: PanicMessage) -> Self {
         Self::from_parts(
             context,
             CU_STREAM_LEGACY,
@@ -323,7 +269,7 @@ impl Stream {
     }
 
     /// The calling thread's stream of `context`, which has the identifier `of_context`.
-    pub(crate) fn per_thread(context: Context, of_context: u64) -> Self {
+    fn per_thread(context: Context, of_context: u64) -> Self {
         thread_local! {
             /// Identifiers of this thread's streams and their callbacks' panic messages, by the
             /// identifier of their context.
@@ -358,12 +304,18 @@ impl Stream {
         });
         let owner = (kind == StreamHandleKind::Owned).then(|| Arc::new(StreamOwner(core.clone())));
         if owner.is_some() {
-            core.context.note_stream(&core);
+            let observer: Weak<StreamCore> = Arc::downgrade(&core);
+            core.context.observe_reset(observer);
         }
         Self {
             core,
             _owner: owner,
         }
+    }
+
+    /// The message of the first of its callbacks that panicked.
+    pub(crate) fn panicked(&self) -> &PanicMessage {
+        &self.core.panicked
     }
 
     /// Its context.
@@ -456,7 +408,7 @@ impl Stream {
         self.refuse_other_thread()?;
         self.refuse_capture("wait for a stream")?;
         let waited = self.synchronize_raw();
-        callback::drain();
+        deferred::drain();
         waited?;
         match lock(&self.core.panicked).take() {
             Some(message) => Err(Error::CallbackPanicked { message }),
@@ -477,57 +429,6 @@ impl Stream {
         match unsafe { driver.cuStreamQuery(self.raw()) } {
             Ok(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
             answer => check(answer, "cuStreamQuery", || "query a stream".into()).map(|()| true),
-        }
-    }
-
-    /// Records a new event, without timing, after the work so far.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn record(&self) -> Result<Event> {
-        let event = Event::untimed(self.context())?;
-        event.record(self)?;
-        Ok(event)
-    }
-
-    /// Makes later work of this stream wait for what was last recorded in `event`. The host does
-    /// not wait.
-    ///
-    /// If that was recorded in a stream being captured, this stream joins the capture.
-    ///
-    /// # Errors
-    /// [`Error::Driver`]; [`Error::Capturing`] if a default stream would join.
-    pub fn wait_for(&self, event: &Event) -> Result<()> {
-        self.same_driver("let a stream wait for an event", event.context())?;
-        let wait = |driver: &Driver| {
-            // SAFETY: both are alive and of this driver.
-            unsafe {
-                call!(
-                    driver,
-                    cuStreamWaitEvent(self.raw(), event.raw(), 0),
-                    "let a stream wait for an event"
-                )
-            }
-        };
-        let entered = self.enter()?;
-        // Held over the call, so that the event is not moved into a capture, or out of one,
-        // meanwhile.
-        let recorded_in = event.recorded_in();
-        match (recorded_in.capture(), entered.capture()) {
-            (Some(state), None) => {
-                drop((recorded_in, entered));
-                self.enter_capture(&state, |driver| {
-                    let recorded_in = event.recorded_in();
-                    match recorded_in.capture() {
-                        Some(now) if Arc::ptr_eq(&now, &state) => wait(driver),
-                        _ => Err(Error::Capturing {
-                            operation: "wait for an event that another thread records",
-                            advice: "record and wait in one thread, or order the two",
-                        }),
-                    }
-                })
-            }
-            _ => wait(self.context().bind()?),
         }
     }
 
@@ -565,7 +466,7 @@ impl Stream {
         if !matches!(*role, CaptureRole::None) {
             return Ok(());
         }
-        if self.waits_for_others() && callback::is_capture_running() {
+        if self.waits_for_others() && is_capture_running() {
             return Err(Error::Capturing {
                 operation: "wait for a default stream",
                 advice: "end the captures that run, or work in a stream made with Stream::new",
@@ -609,61 +510,6 @@ impl Stream {
             false => None,
         };
         WaitOutcome::of(&self.wait_for_work())
-    }
-
-    /// Runs `body` on a thread of the driver's when the work so far is done; later work waits for
-    /// it. A panic is caught and reported by the next [`Stream::synchronize`]. If the context is
-    /// lost before that, `body` is neither run nor dropped.
-    ///
-    /// `body` must not call CUDA: through this crate that returns [`Error::InCallback`], and what
-    /// it drops is destroyed later.
-    ///
-    /// # Errors
-    /// [`Error::Capturing`]: a graph runs its callbacks many times, see
-    /// [`Capture::host_callback`](crate::Capture::host_callback).
-    pub fn host_callback(&self, body: impl FnOnce() + Send + 'static) -> Result<()> {
-        struct OnceCallback<F> {
-            body: F,
-            panicked: Arc<Mutex<Option<String>>>,
-        }
-        unsafe extern "C" fn run<F: FnOnce()>(data: *mut c_void) {
-            // SAFETY: `data` is the box leaked below, given to the driver for
-            // exactly one call.
-            let once = unsafe { Box::from_raw(data.cast::<OnceCallback<F>>()) };
-            let OnceCallback { body, panicked } = *once;
-            run_catching_panic(body, &panicked);
-        }
-        fn pointer_to<F: FnOnce()>(_: &OnceCallback<F>) -> unsafe extern "C" fn(*mut c_void) {
-            run::<F>
-        }
-
-        let entered = self.enter_uncaptured(Error::Capturing {
-            operation: "run a callback once",
-            advice: "a graph runs its callbacks in every launch: Capture::host_callback",
-        })?;
-        let driver = self.context().bind()?;
-        let once = Box::new(OnceCallback {
-            body,
-            panicked: self.core.panicked.clone(),
-        });
-        let function = pointer_to(&once);
-        let data = Box::into_raw(once);
-        // SAFETY: `function` takes `data` back, once; both stay valid until
-        // then whatever happens to `self`.
-        let launched = unsafe {
-            call!(
-                driver,
-                cuLaunchHostFunc(self.raw(), Some(function), data.cast()),
-                "queue a host callback"
-            )
-        };
-        // What the body drops may enter the stream itself.
-        drop(entered);
-        if launched.is_err() {
-            // SAFETY: the driver refused it, so it will not call `function`.
-            drop(unsafe { Box::from_raw(data) });
-        }
-        launched
     }
 
     /// Whether its work is being captured, or a capture of it is beginning or ending in another
@@ -740,7 +586,7 @@ impl Stream {
         }
     }
 
-    pub(crate) fn capture_state(&self) -> Option<Arc<CaptureState>> {
+    pub(crate) fn capture_state(&self) -> Option<Arc<StreamCapture>> {
         match &*self.role() {
             CaptureRole::Capturing(state) => Some(state.clone()),
             CaptureRole::None | CaptureRole::Ending => None,
@@ -755,7 +601,7 @@ impl Stream {
     /// stream; those of `join`.
     pub(crate) fn enter_capture(
         &self,
-        state: &Arc<CaptureState>,
+        state: &Arc<StreamCapture>,
         join: impl FnOnce(&Driver) -> Result<()>,
     ) -> Result<()> {
         if !self.is_owned() {
@@ -825,11 +671,6 @@ impl Stream {
     }
 }
 
-pub(crate) const CAPTURE_ENDING: Error = Error::Capturing {
-    operation: "queue work",
-    advice: "wait until the thread that ends the capture has done so",
-};
-
 /// A weak reference to a stream, which exists until its work is done.
 #[derive(Debug)]
 pub(crate) enum WeakStream {
@@ -863,33 +704,5 @@ impl WeakStream {
             },
             Self::Default(stream) => Some(stream.clone()),
         }
-    }
-}
-
-/// The message of the first callback that panicked.
-pub(crate) type PanicMessage = Arc<Mutex<Option<String>>>;
-
-/// Runs a callback's body so that no panic reaches the driver's frames.
-pub(crate) fn run_catching_panic(body: impl FnOnce(), panicked: &Mutex<Option<String>>) {
-    callback::run_as_callback(|| {
-        let Err(payload) = catch_unwind(AssertUnwindSafe(body)) else {
-            return;
-        };
-        let message = message_of(&*payload);
-        // Dropping the payload may panic too; that payload is leaked.
-        if let Err(second) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
-            std::mem::forget(second);
-        }
-        lock(panicked).get_or_insert(message);
-    });
-}
-
-fn message_of(payload: &(dyn Any + Send)) -> String {
-    if let Some(message) = payload.downcast_ref::<&str>() {
-        (*message).to_owned()
-    } else if let Some(message) = payload.downcast_ref::<String>() {
-        message.clone()
-    } else {
-        "it gave no message".to_owned()
     }
 }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use crate::buffer::{DeviceSlice, DeviceSliceMut};
+use crate::callback::is_in_callback;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{EnteredStream, Stream, WaitOutcome};
+use crate::slice::{DeviceSlice, DeviceSliceMut};
+use crate::stream::{EnteredStream, Stream};
+use crate::wait::WaitOutcome;
 
 mod sealed {
     /// Memory with an address that does not change when its owner is moved.
@@ -107,7 +109,7 @@ impl<H> Transfer<H> {
 impl<H> Drop for Transfer<H> {
     fn drop(&mut self) {
         let Some(host) = self.host.take() else { return };
-        if crate::callback::is_in_callback() {
+        if is_in_callback() {
             // A callback must not wait. The copy may still run, so its memory is leaked.
             std::mem::forget(host);
         } else if self.done.synchronize().is_err()

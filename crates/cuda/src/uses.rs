@@ -6,18 +6,16 @@
 //!
 //! Invariant: if work with the resource may be running in a stream, that stream is in the list.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::callback::{self, DestroyOutcome, NoResidentKernels};
-use crate::context::RelaxedCaptureMode;
+use crate::callback;
+use crate::capture_mode::{RelaxedCaptureMode, is_capture_running};
+use crate::deferred::{self, DestroyOutcome, NoResidentKernels};
 use crate::event::Event;
-use crate::stream::{Stream, WaitOutcome, WeakStream};
-
-/// Locks a value that no panic can leave inconsistent, so poisoning is ignored.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::lock::lock;
+use crate::stream::{Stream, WeakStream};
+use crate::wait::WaitOutcome;
 
 /// How many streams may alternate with a resource before noting one takes a lock.
 const RECENT: usize = 4;
@@ -96,7 +94,7 @@ impl StreamUses {
         for stream in self.streams() {
             // Work in the legacy stream ends the captures of blocking streams, and a per-thread
             // stream has a handle in its own thread only.
-            if stream.is_per_thread() || (stream.is_legacy() && callback::is_capture_running()) {
+            if stream.is_per_thread() || (stream.is_legacy() && is_capture_running()) {
                 return None;
             }
             let _relaxed = RelaxedCaptureMode::enter(stream.context().bind().ok()?);
@@ -125,7 +123,7 @@ impl StreamUses {
     /// As [`StreamUses::wait`], before a call that waits for the whole device: while the returned
     /// guard lives, no kernel is resident. If one is, nothing is waited for.
     pub(crate) fn wait_for_all(&self) -> Result<NoResidentKernels, DestroyOutcome> {
-        if callback::has_resident_kernel() {
+        if deferred::has_resident_kernel() {
             return Err(DestroyOutcome::RetryWhenNoneResident);
         }
         // The wait may take long, and a kernel may become resident meanwhile.

@@ -1,7 +1,7 @@
 //! Virtual memory management: address ranges and physical memory, mapped explicitly.
 //!
 //! A [`VirtualRange`] is addresses without memory, [`PhysicalMemory`] is memory without addresses.
-//! Mapping one into the other returns a [`DeviceBuffer`], and dropping that unmaps it after its
+//! Mapping one into the other (`mapped`) returns a buffer, and dropping that unmaps it after its
 //! last use.
 //!
 //! Invariant: no two mappings of a range overlap, and range and memory live at
@@ -18,13 +18,13 @@ use fercuda_cuda_sys::types::{
     c_void,
 };
 
-use crate::allocation::DeviceAllocation;
-use crate::buffer::DeviceBuffer;
-use crate::callback::{self, DestroyOutcome};
-use crate::context::{Context, RelaxedCaptureMode};
+use crate::address::DeviceAddr;
+use crate::capture_mode::RelaxedCaptureMode;
+use crate::context::Context;
+use crate::deferred::{self, DestroyOutcome};
 use crate::device::Device;
 use crate::error::{ByteSize, Error, OutOfMemory, Result, call, check};
-use crate::uses::lock;
+use crate::lock::lock;
 
 fn properties(device: &Device, shareable: bool) -> CUmemAllocationProp {
     CUmemAllocationProp {
@@ -55,7 +55,7 @@ struct PhysicalInner {
 impl Drop for PhysicalInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             // SAFETY: from cuMemCreate or an import, released once; every mapping of it is gone,
             // since each holds `self`.
             context.destroy_even_after_reset(|driver| unsafe { driver.cuMemRelease(raw) })
@@ -105,7 +105,7 @@ impl PhysicalMemory {
     }
 
     fn create(context: &Context, bytes: usize, shareable: bool) -> Result<Self> {
-        callback::drain();
+        deferred::drain();
         let driver = context.bind()?;
         let _relaxed = RelaxedCaptureMode::enter(driver);
         let props = properties(&context.device(), shareable);
@@ -217,7 +217,7 @@ struct RangeInner {
 impl Drop for RangeInner {
     fn drop(&mut self) {
         let (context, address, bytes) = (self.context.clone(), self.address, self.bytes);
-        callback::destroy_or_defer(move || {
+        deferred::destroy_or_defer(move || {
             // SAFETY: from cuMemAddressReserve with this size, freed once, and nothing is mapped:
             // each mapping holds `self`.
             let free = |driver: &Driver| unsafe { driver.cuMemAddressFree(address, bytes) };
@@ -261,22 +261,25 @@ impl VirtualRange {
     }
 
     /// Its first address.
-    pub fn address(&self) -> crate::DeviceAddr {
-        crate::DeviceAddr(self.inner.address)
+    pub fn address(&self) -> DeviceAddr {
+        DeviceAddr(self.inner.address)
     }
 
-    /// Maps all of `memory` at `offset`, readable and writable from `devices`.
+    /// Maps all of `memory` at `offset`, readable and writable from `devices`. `own` makes the owner
+    /// of the mapping, of these bytes at this address; it unmaps them when dropped, also if the
+    /// devices cannot be given access.
     ///
     /// # Errors
     /// [`Error::Value`] if it would reach outside the range or into another
     /// mapping; [`Error::Driver`] if the offset is no multiple of the
     /// granularity.
-    pub fn map(
+    pub(crate) fn map_owned<O>(
         &self,
         offset: usize,
         memory: &PhysicalMemory,
         devices: &[Device],
-    ) -> Result<DeviceBuffer<u8>> {
+        own: impl FnOnce(&Context, CUdeviceptr, usize, VirtualMapping) -> O,
+    ) -> Result<O> {
         let bytes = memory.bytes();
         let end = offset
             .checked_add(bytes)
@@ -323,8 +326,7 @@ impl VirtualRange {
             offset,
             memory: memory.clone(),
         };
-        // From here on dropping the buffer unmaps.
-        let allocation = DeviceAllocation::mapped(context, address, bytes, mapping);
+        let owner = own(context, address, bytes, mapping);
         let access: Vec<CUmemAccessDesc> = devices.iter().map(Device::full_access).collect();
         // SAFETY: `access` has the length given and outlives the call.
         unsafe {
@@ -334,7 +336,7 @@ impl VirtualRange {
                 "give access to mapped memory"
             )?;
         }
-        Ok(DeviceBuffer::from_allocation(allocation, bytes))
+        Ok(owner)
     }
 }
 
