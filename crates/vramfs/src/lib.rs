@@ -39,7 +39,7 @@ mod sync {
     pub(crate) use std::thread::{Thread, current, park, yield_now};
 }
 
-pub use blocks::{Blocks, Shared};
+pub use blocks::{Blocks, SharedPiece};
 pub use crc::crc32c;
 pub use engine::{
     BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, RowLocation, Worker,
