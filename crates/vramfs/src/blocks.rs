@@ -280,7 +280,7 @@ impl Blocks {
     }
 
     /// Keeps the memory allocated while the guard exists.
-    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn pin(&self) -> RwLockReadGuard<'_, ()> {
         self.at_work.read().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -341,7 +341,7 @@ impl Kernels {
     /// `code` is what [`Kernels::compile`] of this very version has returned for this context's
     /// device: the kernels' memory accesses are sound only then.
     pub unsafe fn of(context: &Context, code: &[u8]) -> Result<Self> {
-        // SAFETY: the caller says that NVRTC has made it.
+        // SAFETY: the caller guarantees that NVRTC has made it.
         let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::from)?;
         let module = Module::load(context, &image)?;
         let kernel = |name: &str, shared_bytes, threads| {

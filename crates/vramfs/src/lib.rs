@@ -1,4 +1,4 @@
-//! Files in device memory, and the code that keeps them right. See the README.
+//! Filesystem in device memory with an error-correcting code. See the README.
 #![deny(unsafe_code)]
 
 mod acl;
@@ -32,7 +32,8 @@ pub mod store;
 mod tools;
 pub mod tree;
 
-/// What `space` and `fuse/workers` are made of; another's where they run in every order (`tests/orders.rs`).
+/// Primitives of `space` and `fuse/workers`; loom's where they are model-checked
+/// (`tests/orders.rs`).
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
     pub(crate) use std::sync::{Mutex, MutexGuard};
