@@ -920,7 +920,7 @@ fn what_is_not_there_is_refused() {
         ];
         for error in errors.map(|it| it.to_string()) {
             assert!(
-                error.contains(&format!("block {taken} were to be taken")),
+                error.contains(&format!("rows to be copied are of block {taken}")),
                 "{error}"
             );
         }
