@@ -1,9 +1,10 @@
-//! Device memory for blocks: a range of addresses, and memory under as much of it as there are
-//! blocks, which can grow and shrink while it is used.
+//! Device memory for blocks: a reserved address range, and memory mapped into it.
 //!
-//! Invariants: blocks lie side by side from the range's first address on; memory goes only
-//! when whoever shrinks says that nobody uses what lies beyond.
-//! Elsewhere: what is done with blocks (`engine`), whose they are (`space`).
+//! The memory can grow and shrink while it is used.
+//!
+//! Invariants: blocks are contiguous from the range's first address on; memory is freed only by
+//! `shrink`, for which no thread uses the blocks beyond the new end.
+//! Elsewhere: operations on blocks (`engine`), their allocation (`space`).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
@@ -16,50 +17,51 @@ use fercuda_cuda::{Context, DeviceBuffer, PhysicalMemory, Stream, VirtualRange};
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK_BYTES, DATA_BYTES};
 
-/// Memory comes in pieces of so many blocks at most: 2048 with a code are 274 MiB.
+/// Blocks in one allocation of memory at most: 2048 with a code are 274 MiB.
 const PIECE_BLOCKS: usize = 2048;
 
-/// Memory, and where it is mapped.
+/// One allocation of memory, and its mapping.
 #[derive(Debug)]
-struct Piece {
+struct MappedPiece {
     memory: PhysicalMemory,
     mapped: DeviceBuffer<u8>,
 }
 
-/// Part of the blocks' memory as another process can map it.
+/// A piece of the blocks' memory, as another process can map it.
 #[derive(Debug)]
-pub struct Shared {
-    /// Where it begins, in bytes from the first block's first.
+pub struct SharedPiece {
+    /// Its offset from the first block, in bytes.
     pub at: u64,
-    /// So many there are.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// What names it.
+    /// Its descriptor.
     pub memory: OwnedFd,
 }
 
-/// Memory for blocks, with or without their code. See the module.
+/// Memory for blocks, with or without their code.
 #[derive(Debug)]
 pub struct Blocks {
     context: Context,
     range: VirtualRange,
-    /// Side by side, from the range's start.
-    pieces: Mutex<Vec<Piece>>,
+    /// Contiguous, from the range's start.
+    pieces: Mutex<Vec<MappedPiece>>,
     count: AtomicUsize,
-    /// Shared by whoever has the device at work on them.
+    /// SharedPiece while the device works on the blocks; exclusive while memory is freed.
     at_work: RwLock<()>,
     most: usize,
     block_bytes: usize,
     granularity_bytes: usize,
-    /// Other processes can map it: not all drivers know how.
+    /// Other processes can map the memory: not all drivers support that.
     is_shareable: bool,
 }
 
 impl Blocks {
-    /// Memory for `count` blocks, and addresses for `most`. A block of the code takes 137 KiB, one
-    /// of data alone 128.
+    /// Allocates memory for `count` blocks, and reserves addresses for `most`. A block of the code
+    /// takes 137 KiB, one of data alone 128.
     ///
     /// # Errors
-    /// [`Error::Size`] for more than there can be; [`Error::Cuda`] where the device has not as much.
+    /// [`Error::Size`] for more than there are addresses for; [`Error::Cuda`] if the device has not
+    /// enough memory.
     pub fn new(context: &Context, count: usize, most: usize, has_code: bool) -> Result<Self> {
         let block_bytes = match has_code {
             true => BLOCK_BYTES,
@@ -89,47 +91,48 @@ impl Blocks {
         Ok(it)
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub fn len(&self) -> usize {
         self.count.load(Acquire)
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there can be.
+    /// Returns for how many blocks there are addresses.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Bytes that each takes.
+    /// Returns the bytes that each block takes.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Bytes of device memory that they take.
+    /// Returns the bytes of device memory allocated.
     pub fn bytes(&self) -> usize {
         self.pieces().iter().map(|it| it.mapped.len()).sum()
     }
 
-    /// The context that they are in.
+    /// Returns the context of the memory.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Bytes of device memory that so many take: the driver gives it out in parts of its own size.
+    /// Returns the bytes of device memory that `count` blocks take: the driver has a granularity of
+    /// its own.
     pub(crate) fn bytes_of(&self, count: usize) -> usize {
         let bytes = count.saturating_mul(self.block_bytes);
         let whole = bytes.checked_next_multiple_of(self.granularity_bytes);
         whole.unwrap_or(usize::MAX)
     }
 
-    /// Adds memory until there are so many.
+    /// Allocates memory until there are `count` blocks.
     ///
     /// # Errors
-    /// As [`Blocks::new`]; then there are as many as before.
+    /// As [`Blocks::new`]; the memory is unchanged then.
     pub fn grow(&self, count: usize) -> Result<()> {
         if count > self.most {
             return Err(Error::Size { blocks: count });
@@ -147,7 +150,7 @@ impl Blocks {
             };
             let made = made.and_then(|memory| {
                 let mapped = self.range.map(end, &memory, &[self.context.device()])?;
-                Ok(Piece { memory, mapped })
+                Ok(MappedPiece { memory, mapped })
             });
             match made {
                 Ok(made) => pieces.push(made),
@@ -162,10 +165,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Gives memory back that is not needed for so many. Waits until the device is done with what it was told to do there; blocks
-    /// beyond are refused from then on.
+    /// Frees memory that `count` blocks do not need. Waits until the device is done with the work
+    /// that it was given there; blocks beyond are refused from then on.
     pub(crate) fn shrink(&self, count: usize) {
-        let _nobody = self.at_work.write();
+        let _exclusive = self.at_work.write();
         let mut pieces = self.pieces();
         self.count.fetch_min(count, Release);
         let mut end: usize = pieces.iter().map(|it| it.mapped.len()).sum();
@@ -178,11 +181,11 @@ impl Blocks {
         }
     }
 
-    /// Bytes from `offset` on, counted from the first block's first, as they are in the memory: for who
-    /// looks at them or moves them without the code.
+    /// Copies bytes from `offset` on, counted from the first block, as they are in memory: for
+    /// callers that inspect or move them without the code.
     ///
     /// # Errors
-    /// Those of the driver, and for bytes beyond the last.
+    /// Those of the driver, and [`Error::NoBlock`] for bytes beyond the last.
     pub fn peek(&self, offset: usize, bytes: &mut [u8], stream: &Stream) -> Result<()> {
         let end = bytes.len();
         let mut done = 0;
@@ -193,7 +196,7 @@ impl Blocks {
         })
     }
 
-    /// Changes bytes without the code: for who injects faults.
+    /// Overwrites bytes without the code: for fault injection.
     ///
     /// # Errors
     /// As [`Blocks::peek`].
@@ -230,12 +233,13 @@ impl Blocks {
         Ok(())
     }
 
-    /// The memory that these blocks lie in, in its order, as other processes can map it; who has it can read and change all that
-    /// lies there, other blocks too. `None` where the driver shares none.
+    /// Returns the memory that contains these blocks, in order, as other processes can map it; a
+    /// process that maps it can read and change all in it, other blocks too. `None` where the
+    /// driver shares none.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn share(&self, blocks: &[u32]) -> Result<Option<Vec<Shared>>> {
+    pub fn share(&self, blocks: &[u32]) -> Result<Option<Vec<SharedPiece>>> {
         if !self.is_shareable {
             return Ok(None);
         }
@@ -245,11 +249,11 @@ impl Blocks {
         let mut first = 0;
         for piece in self.pieces().iter() {
             let last = first + piece.mapped.len();
-            // The first block that reaches into it.
+            // The first block that extends into it.
             let at = wanted.partition_point(|it| (*it as usize + 1) * self.block_bytes <= first);
             let is_wanted = |it: &u32| (*it as usize) * self.block_bytes < last;
             if wanted.get(at).is_some_and(is_wanted) {
-                all.push(Shared {
+                all.push(SharedPiece {
                     at: first as u64,
                     bytes: piece.mapped.len() as u64,
                     memory: piece.memory.export()?,
@@ -260,7 +264,8 @@ impl Blocks {
         Ok(Some(all))
     }
 
-    /// Where a block begins, for kernels: the next one lies behind it. Whoever has them change it has it alone.
+    /// Returns the address of a block, for kernels: the next block follows it. A caller that has a
+    /// kernel change it has locked it exclusively.
     ///
     /// # Errors
     /// [`Error::NoBlock`].
@@ -274,12 +279,12 @@ impl Blocks {
         }
     }
 
-    /// Memory that is there stays while this is had.
-    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, ()> {
+    /// Keeps the memory allocated while the guard exists.
+    pub(crate) fn pin(&self) -> RwLockReadGuard<'_, ()> {
         self.at_work.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Vec<Piece>> {
+    fn pieces(&self) -> MutexGuard<'_, Vec<MappedPiece>> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The symbol of row `r` is the coefficient of x^(135-r); a word of the code has the roots
 //! alpha^-4 .. alpha^3. Nine symbols differ at least between two words, so four wrong ones
-//! are found wherever they are, and eight whose places are known.
+//! are corrected wherever they are, and eight at known positions.
 //!
 //! Roots around alpha^0: Horner's rule multiplies by each root once a row, and a root near
 //! 1 is two or three exclusive ors where another is twenty.

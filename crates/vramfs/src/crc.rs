@@ -59,7 +59,8 @@ pub(crate) struct BitTables {
     pub(crate) joins: [[[u32; 4]; 32]; 2],
 }
 
-/// The tables for rows of `row_bytes` of which a lane has words at `16 lane` and at `row_bytes / 2 + 16 lane`.
+/// Computes the tables for rows of `row_bytes`, of which a lane has words at `16 lane` and at
+/// `row_bytes / 2 + 16 lane`.
 pub(crate) fn bit_tables(row_bytes: usize) -> BitTables {
     // What bit `bit` of word `word` of a lane adds, behind the row.
     let adds = |lane: usize, word: usize, bit: usize| {
@@ -106,7 +107,8 @@ pub(crate) fn bit_tables(row_bytes: usize) -> BitTables {
     }
 }
 
-/// Of each of the first words of 32 bits of `bytes` bytes: by how much the CRC32C changes with each of its bits.
+/// Returns, for each of the first words of 32 bits of `bytes` bytes, by how much the CRC32C changes
+/// with each of its bits.
 pub(crate) fn word_columns(bytes: usize, words: usize) -> Vec<[u32; 32]> {
     let mut columns = vec![[0; 32]; words];
     let mut of_word = std::array::from_fn(|bit| after_zeros(1 << bit, bytes - 4 * words));

@@ -1,14 +1,14 @@
-//! What is done with blocks: kernels over them, and plain copies of their rows.
+//! Operations on blocks: kernels of the code, and plain copies of rows.
 //!
-//! A worker has a stream and page-locked memory of its own: what it sends, and what comes
-//! back. It is asked for some blocks at once and answers when the device is done.
+//! A worker has its own stream, and page-locked memory for rows, jobs and outcomes. It takes a
+//! batch of blocks and returns when the device is done.
 //!
-//! Invariants: a worker returns when the device no longer uses what it was given, or the
-//! context has failed; then it is of no use, and its memory is leaked. Blocks are changed by
-//! one worker at a time, or only read, which is the caller's care: two that change one
-//! at once leave it as none of them says.
+//! Invariants: when a worker returns, the device no longer uses what it was given, or the context
+//! has failed; a failed worker is unusable, and its memory is leaked. The caller guarantees that a
+//! block is changed by one worker at a time, or only read: two concurrent changes leave it invalid.
 //!
-//! Elsewhere: looking at many blocks at once (`sweep`), looking at a few rows without a kernel (`few`), the kernels' text (`source`), where things lie (`layout`), the memory (`blocks`).
+//! Elsewhere: kernels over many blocks (`sweep`), host-side verification of a few rows
+//! (`host_verify`), kernel source (`source`), layout (`layout`), memory (`blocks`).
 #![expect(
     unsafe_code,
     reason = "launching the kernels that are written here, and copies by address"
@@ -45,14 +45,14 @@ use crate::layout::{
 };
 use crate::source;
 
-/// JobThreads of a block of them.
+/// Threads of a thread block.
 const THREADS: u32 = 256;
 const WARPS: usize = THREADS as usize / 32;
-/// Rows that a block of threads is given at most where several share a job: all are asked for at once.
+/// Rows of a thread block at most where several share a job: all are loaded at once.
 const PART_ROWS: usize = 4 * WARPS;
-/// So many of them have a whole block.
+/// Thread blocks for all rows of a block.
 const PARTS: usize = DATA_ROWS.div_ceil(PART_ROWS);
-/// The oldest architecture with what the kernels use.
+/// The lowest compute capability with the instructions that the kernels use.
 const OLDEST: (u32, u32) = (8, 0);
 
 /// [`BlockOutcome::is_corrected`], among the kernels' bits.
@@ -61,36 +61,37 @@ const CORRECTED: u32 = 16;
 const LOST: u32 = 32;
 /// [`BlockOutcome::has_wrong_source`], among the kernels' bits.
 const WRONG_SOURCE: u32 = 64;
-/// Instead of such bits: no kernel has answered yet.
+/// Instead of such bits: the kernel has written no result yet.
 const PENDING: u32 = u32::MAX;
-/// As well, but the block is being changed, and nothing is in the way any more.
+/// Also without a result, but the block is verified and is being changed.
 const COMMITTED: u32 = u32::MAX - 1;
 
-/// AccessMode long a worker looks for its kernels' answers itself, and before it lets others have the processor between.
+/// How long a worker polls for results before it synchronizes, and how long of that without
+/// yielding the processor.
 const POLL_DURATION: Duration = Duration::from_millis(2);
 const SPIN_DURATION: Duration = Duration::from_micros(50);
 
-/// What a block is, by whom it was made for: its number, its generation, the owner of each page.
+/// A block's identity: its number, its generation, the owner of each page.
 pub type Identity = [u64; IDENTITY_WORDS];
 
-/// A job as the kernels read it.
+/// A job, as kernels read it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct BlockJob {
     block: u64,
     data: u64,
     identity: u64,
-    /// What the sums of the rows at `data` have to be, or 0.
+    /// Address of the checksums that the rows at `data` must have, or 0.
     sums: u64,
     first: u32,
     rows: u32,
     /// Not 0 if rows that are not named become zeros.
     clears: u32,
-    /// To a multiple of 16 bytes, by which kernels fetch it.
+    /// Pads to a multiple of 16 bytes, which kernels load at once.
     reserved: u32,
 }
 
-/// A job that comes with the launch, and whose its block is to be, as the kernels read it.
+/// A job in the launch's parameters, with the block's identity, as kernels read it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct InlineJob {
@@ -98,7 +99,7 @@ struct InlineJob {
     identity: Identity,
 }
 
-/// What a kernel found in a block.
+/// Result of a kernel for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockOutcome {
@@ -109,7 +110,7 @@ pub struct BlockOutcome {
 }
 
 impl BlockOutcome {
-    /// Of what has nothing that could be wrong.
+    /// Of a block without errors.
     pub(crate) const CLEAN: Self = Self {
         state: 0,
         symbols: 0,
@@ -117,20 +118,20 @@ impl BlockOutcome {
         words: 0,
     };
 
-    /// Of what cannot be corrected.
+    /// Of a block that cannot be corrected.
     pub(crate) const LOST: Self = Self {
         state: LOST,
         ..Self::CLEAN
     };
 
-    /// Of what was to have rows that are wrong.
+    /// Of a block that was to get rows that are wrong.
     #[cfg(test)]
     pub(crate) const WRONG_SOURCE: Self = Self {
         state: WRONG_SOURCE,
         ..Self::CLEAN
     };
 
-    /// Of what has wrong rows.
+    /// Of a block with a wrong row.
     #[cfg(test)]
     pub(crate) const WRONG: Self = Self {
         state: 8,
@@ -139,7 +140,7 @@ impl BlockOutcome {
         words: 1,
     };
 
-    /// Of one block in two places, what was found in either.
+    /// Merges the outcomes of one block in two places.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {
             state: self.state | other.state,
@@ -149,7 +150,7 @@ impl BlockOutcome {
         }
     }
 
-    /// Whatever was wrong, and could not be corrected where it was, is right now.
+    /// Marks errors that could not be corrected in place as corrected.
     pub(crate) fn marked_corrected(self) -> Self {
         Self {
             state: self.state & !LOST | CORRECTED,
@@ -157,75 +158,76 @@ impl BlockOutcome {
         }
     }
 
-    /// Nothing was wrong.
+    /// Returns whether the block has no errors.
     pub fn is_clean(&self) -> bool {
         self.state == 0
     }
 
-    /// Words of the code were wrong.
+    /// Returns whether words of the code were wrong.
     pub fn has_wrong_words(&self) -> bool {
         self.state & 1 != 0
     }
 
-    /// The record was not what its own sum says.
+    /// Returns whether the record failed its own checksum.
     pub fn has_wrong_record(&self) -> bool {
         self.state & 2 != 0
     }
 
-    /// It is another block than was expected.
+    /// Returns whether the block has another identity than expected.
     pub fn has_wrong_identity(&self) -> bool {
         self.state & 4 != 0
     }
 
-    /// Rows were not what their sums say.
+    /// Returns whether rows failed their checksums.
     pub fn has_wrong_rows(&self) -> bool {
         self.state & 8 != 0
     }
 
-    /// Something was wrong, and is right now.
+    /// Returns whether errors were corrected.
     pub fn is_corrected(&self) -> bool {
         self.state & CORRECTED != 0
     }
 
-    /// More was wrong than can be corrected; it was left as it was.
+    /// Returns whether there are more errors than can be corrected; the block was left unchanged.
     pub fn is_lost(&self) -> bool {
         self.state & LOST != 0
     }
 
-    /// Rows of another block, which were to be taken, are not what that says of them.
+    /// Returns whether rows of another block, to be copied here, fail that block's checksums.
     pub fn has_wrong_source(&self) -> bool {
         self.state & WRONG_SOURCE != 0
     }
 
-    /// So many symbols were corrected.
+    /// Returns the number of corrected symbols.
     pub fn symbols(&self) -> u32 {
         self.symbols
     }
 
-    /// So many rows were not what their sums say; of an update that was refused, those that were seen until then.
+    /// Returns the number of rows that failed their checksums; for a refused update, of those
+    /// detected until then.
     pub fn wrong_rows(&self) -> u32 {
         self.rows
     }
 
-    /// So many words of the code were wrong.
+    /// Returns the number of wrong words of the code.
     pub fn wrong_words(&self) -> u32 {
         self.words
     }
 }
 
-/// Of as many words it is, the state before the others.
+/// Words of 32 bits of an outcome, the state first.
 const OUTCOME_WORDS: usize = size_of::<BlockOutcome>() / 4;
 
-/// Something to do with one block.
+/// One operation on a block.
 #[derive(Clone, Debug)]
 pub struct BlockWork<'a> {
-    /// The block, by its place.
+    /// The block's index.
     pub block: usize,
     /// Rows of data.
     pub rows: Range<usize>,
-    /// Where the rows are or go.
+    /// Where the rows come from or go to.
     pub place: RowLocation,
-    /// Whose it is to be, or has to be.
+    /// The identity that the block gets, or must have.
     pub identity: Option<&'a Identity>,
 }
 
@@ -234,37 +236,38 @@ pub struct BlockWork<'a> {
 pub enum RowLocation {
     /// The worker's page-locked memory from this byte on, a multiple of 16.
     Staging(usize),
-    /// Rows of another block, or of the same one that are not these, from this one on. With the code they are taken if they are what
-    /// their sums say; who changes them at the same time has to be kept away. No block that the same call changes, but for the same one where
-    /// only some of its rows change.
+    /// Rows of another block, or other rows of the same one, from this one on. With the code they
+    /// are copied if they match their checksums; the caller keeps other threads from changing them
+    /// meanwhile. Not of a block that the same call changes, except the same block where only some
+    /// of its rows change.
     Block(usize, usize),
-    /// Rows are looked at, and come nowhere.
+    /// Rows are verified, and not returned.
     Nowhere,
 }
 
-/// A kernel that takes jobs.
+/// A kernel that executes jobs.
 #[derive(Clone, Debug)]
 struct JobKernel {
     function: Function,
     shared_bytes: usize,
     threads: JobThreads,
-    /// The same for one job, which comes with the launch; then `function` has room for as many as [`INLINE_JOBS_MAX`]. Else jobs lie in
-    /// page-locked memory.
+    /// The variant for one job, passed in the launch's parameters; then `function` takes up to
+    /// [`INLINE_JOBS_MAX`] that way. Otherwise jobs are in page-locked memory.
     single: Option<Function>,
 }
 
-/// Which threads a job has.
+/// Distribution of jobs over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobThreads {
-    /// A block of its own.
+    /// A thread block for each job.
     Block,
-    /// Blocks for parts of its rows; what they find is joined.
+    /// Thread blocks for parts of a job's rows; their outcomes are merged.
     Parts,
-    /// It has a desk: a block takes one job after another.
+    /// A thread block executes one job after another, and prefetches the next one to shared memory.
     Desk,
 }
 
-/// The kernels of a context.
+/// The code's kernels, loaded into a context.
 #[derive(Clone, Debug)]
 pub struct Kernels {
     encode: JobKernel,
@@ -274,27 +277,28 @@ pub struct Kernels {
     correct: JobKernel,
     scan: Function,
     refresh: Function,
-    /// Blocks of threads that the device has room for at once, of those that take one block of memory after another.
+    /// Thread blocks that are resident at once, of kernels that loop over blocks of memory.
     at_once: u32,
-    /// Their device is the software one, which compares accesses with what the driver was asked to wait for, and sees nothing of
-    /// who looks himself.
+    /// The device is the software one. Its race detector compares accesses with orderings that go
+    /// through the driver, and does not see a host that polls.
     is_software: bool,
     host_verifiers: Arc<HostVerifiers>,
     context: Context,
 }
 
 impl Kernels {
-    /// Compiles them for the context's device, or finds them compiled.
+    /// Compiles the kernels for the context's device, or loads them from a cache.
     ///
     /// # Errors
     /// [`Error::Compile`] without NVRTC; [`Error::Device`] for one before compute capability 8.0.
     pub fn load(context: &Context) -> Result<Self> {
         let code = Self::compile(KernelTarget::of(context)?)?;
-        // SAFETY: it was compiled here.
+        // SAFETY: it was compiled here, for this context's device.
         unsafe { Self::of(context, &code) }
     }
 
-    /// The kernels compiled. Needs no device, so another process can do it, which does not keep what the compiler leaves in memory.
+    /// Compiles the kernels. Needs no device, so another process can do it, which keeps the
+    /// compiler's memory out of this one.
     ///
     /// # Errors
     /// [`Error::Compile`].
@@ -304,11 +308,11 @@ impl Kernels {
         let (major, minor) = target.capability;
         let wanted = major * 10 + minor;
         let output = match !target.is_text && known.contains(&wanted) {
-            // The driver's own compiler would leave as much memory as ours.
+            // The driver's own compiler would leave as much memory behind as NVRTC does.
             true => CodeFormat::Cubin,
             false => CodeFormat::Ptx,
         };
-        // Text for an older one does for a newer.
+        // PTX for an older architecture runs on a newer one.
         let number = known
             .into_iter()
             .filter(|it| *it <= wanted)
@@ -328,16 +332,16 @@ impl Kernels {
         }
     }
 
-    /// Kernels of that code.
+    /// Loads compiled kernels.
     ///
     /// # Errors
-    /// [`Error::Cuda`] for what is no such code; those of the driver.
+    /// [`Error::Cuda`] if `code` is no module; those of the driver.
     ///
     /// # Safety
-    /// It is what [`Kernels::compile`] of this very version has given for this context's device: what kernels do with memory is
-    /// founded on that.
+    /// `code` is what [`Kernels::compile`] of this very version has returned for this context's
+    /// device: the kernels' memory accesses are sound only then.
     pub unsafe fn of(context: &Context, code: &[u8]) -> Result<Self> {
-        // SAFETY: NVRTC has made it.
+        // SAFETY: the caller guarantees that NVRTC has made it.
         let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::from)?;
         let module = Module::load(context, &image)?;
         let kernel = |name: &str, shared_bytes, threads| {
@@ -348,7 +352,7 @@ impl Kernels {
                 single: None,
             })
         };
-        let told = |name: &str, threads| {
+        let with_single = |name: &str, threads| {
             let single = Some(module.function(&format!("{name}_one"))?);
             let kernel = kernel(name, 0, threads)?;
             Ok::<_, Error>(JobKernel { single, ..kernel })
@@ -356,8 +360,8 @@ impl Kernels {
         Ok(Self {
             encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, JobThreads::Desk)?,
             verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, JobThreads::Desk)?,
-            check: told("vramfs_check", JobThreads::Parts)?,
-            update: told("vramfs_update", JobThreads::Block)?,
+            check: with_single("vramfs_check", JobThreads::Parts)?,
+            update: with_single("vramfs_update", JobThreads::Block)?,
             correct: kernel("vramfs_correct", SHARED_BYTES, JobThreads::Block)?,
             scan: module.function("vramfs_scan")?,
             refresh: module.function("vramfs_refresh")?,
@@ -369,17 +373,18 @@ impl Kernels {
     }
 }
 
-/// What kernels are compiled for.
+/// Target of the kernels' compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelTarget {
-    /// Devices of this compute capability.
+    /// Compute capability of the device.
     pub capability: (u32, u32),
-    /// To PTX, as the software device takes it; else to machine code if the compiler knows such devices.
+    /// Whether to compile to PTX, as for the software device; else to machine code if the compiler
+    /// supports the device.
     pub is_text: bool,
 }
 
 impl KernelTarget {
-    /// A context's device, if the kernels do there.
+    /// Returns the target of a context's device, if it supports the kernels.
     ///
     /// # Errors
     /// [`Error::Device`]; those of the driver.
@@ -399,17 +404,18 @@ impl KernelTarget {
     }
 }
 
-/// Moves rows of many blocks by one launch, where each copy of the driver's would take as long as the bytes do.
+/// Kernel that moves rows of many blocks in one launch, where each driver copy would take as long
+/// as the bytes do.
 #[derive(Clone, Debug)]
 pub struct Mover {
     function: Function,
     context: Context,
 }
 
-/// Bytes that one block of threads moves, 16 a thread four times.
+/// Bytes that a thread block moves: 16 a thread, four times.
 const MOVED_BYTES: u32 = 4 * 16 * THREADS;
 
-/// Rows that are moved, as the kernel reads it.
+/// An entry of the move list, as the kernel reads it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct MoveEntry {
@@ -420,7 +426,7 @@ struct MoveEntry {
 }
 
 impl Mover {
-    /// The kernel, which needs no compiler but the driver's.
+    /// Loads the kernel, which needs no compiler but the driver's.
     ///
     /// # Errors
     /// Those of the driver.
@@ -434,17 +440,17 @@ impl Mover {
     }
 }
 
-/// A stream, and page-locked memory that the device reads and writes: copies of rows, as they are. For
-/// one thread at a time.
+/// A stream, and page-locked memory that the device accesses: plain copies of rows. For one thread
+/// at a time.
 #[derive(Debug)]
 pub struct Copier {
     stream: Stream,
-    /// Dropped unless the device may still be using it.
+    /// Leaked if the device may still be using it.
     data: ManuallyDrop<PinnedBuffer<u8>>,
-    /// What moves several pieces, and what it is told: as the data.
+    /// Moves several pieces in one launch, with its list. Leaked likewise.
     mover: Option<(Mover, ManuallyDrop<PinnedBuffer<MoveEntry>>)>,
     slots: usize,
-    /// The device may be using the staging for ever.
+    /// The device may be using the staging buffer for ever.
     has_failed: bool,
 }
 
@@ -462,8 +468,8 @@ impl Drop for Copier {
 }
 
 impl Copier {
-    /// One with 128 KiB of page-locked memory for each slot, that works in this stream; with a mover, for several pieces
-    /// at once.
+    /// Creates a copier with 128 KiB of page-locked memory for each slot, in this stream; with a
+    /// mover, several pieces take one launch.
     ///
     /// # Errors
     /// Those of the driver; [`Error::OtherDevice`] for a mover of another context.
@@ -486,7 +492,8 @@ impl Copier {
         Ok(it)
     }
 
-    /// One without page-locked memory of its own: it is lent another's ([`Copier::exchange`]).
+    /// Creates a copier without page-locked memory of its own: it is lent another's
+    /// ([`Copier::exchange`]).
     pub(crate) fn unstaged(slots: usize, stream: Stream, mover: Option<&Mover>) -> Result<Self> {
         let context = stream.context();
         let mover = mover.map(|mover| {
@@ -506,21 +513,21 @@ impl Copier {
         })
     }
 
-    /// The page-locked memory.
+    /// Returns the page-locked memory.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// The same, to be written.
+    /// Returns the page-locked memory, to be written.
     pub fn data_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }
 
-    /// Exchanges the page-locked memory for another's, which may be of another device: it is page-locked for all, and
-    /// whoever has it returns when its device is done with it.
+    /// Swaps the page-locked memory with another copier's, which may be of another device: it is
+    /// page-locked for all contexts, and a copier returns only when its device is done with it.
     ///
     /// # Errors
-    /// [`Error::Failed`] if one of them never may be; nothing was exchanged.
+    /// [`Error::Failed`] if a device may be using one of them for ever; nothing was swapped.
     pub(crate) fn exchange(&mut self, other: &mut Self) -> Result<()> {
         if self.has_failed || other.has_failed {
             return Err(Error::Failed);
@@ -529,10 +536,10 @@ impl Copier {
         Ok(())
     }
 
-    /// Has page-locked memory of its own from now on, with these bytes.
+    /// Allocates page-locked memory of its own, with these bytes.
     ///
     /// # Errors
-    /// Those of the driver; it has what it had. [`Error::Failed`].
+    /// Those of the driver; the copier is unchanged. [`Error::Failed`].
     pub(crate) fn restage(&mut self, bytes: &[u8]) -> Result<()> {
         if self.has_failed {
             return Err(Error::Failed);
@@ -543,17 +550,17 @@ impl Copier {
         Ok(())
     }
 
-    /// Whether it is of no use any more.
+    /// Returns whether it is unusable.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed
     }
 
-    /// The stream that it works in.
+    /// Returns the stream.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Rows come to their places as they are.
+    /// Copies rows to their locations, unverified.
     ///
     /// # Errors
     /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::Into`], those of the driver.
@@ -561,7 +568,7 @@ impl Copier {
         self.copy(blocks, work, AccessMode::Reads)
     }
 
-    /// Rows become what lies at their places; the others of the block are as they were.
+    /// Overwrites rows with those at their locations; the others of the block are unchanged.
     ///
     /// # Errors
     /// As [`Copier::fetch`]; [`Error::Twice`], [`Error::Changing`].
@@ -569,7 +576,7 @@ impl Copier {
         self.copy(blocks, work, AccessMode::Changes)
     }
 
-    /// As [`Copier::put`], and the others become zeros.
+    /// As [`Copier::put`], and the block's other rows become zeros.
     ///
     /// # Errors
     /// As [`Copier::put`].
@@ -578,7 +585,7 @@ impl Copier {
     }
 
     fn copy(&mut self, blocks: &Blocks, work: &[BlockWork<'_>], how: AccessMode) -> Result<()> {
-        let _held = blocks.hold();
+        let _held = blocks.pin();
         self.check(blocks, work, how)?;
         let staging = self.data.device_address_in(self.stream.context())?.0;
         let driver = blocks.context().bind()?;
@@ -589,12 +596,12 @@ impl Copier {
                 other => Err(Error::Copy(format!("{other:?}"))),
             };
         let mut all = Ok(());
-        // All of them before the first copy: who returns without waiting has given the device nothing.
+        // All addresses before the first copy: an early return has then given the device nothing.
         let places = work.iter().map(|it| {
             let there = match it.place {
                 RowLocation::Staging(at) => staging + at as u64,
                 RowLocation::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
-                // Nothing is looked at here.
+                // Nothing is verified here.
                 RowLocation::Nowhere => 0,
             };
             Ok((blocks.address(it.block)?, there))
@@ -626,8 +633,9 @@ impl Copier {
                 let parts = (DATA_BYTES as u32).div_ceil(MOVED_BYTES);
                 let launch = Launch::new((parts, work.len() as u32), THREADS);
                 let list = list.device_address()?;
-                // SAFETY: the kernel reads the list and moves the bytes that it says, which lie within blocks that
-                // are there, or within the page-locked memory; this returns when it has ended, or leaves that to it.
+                // SAFETY: the kernel reads the list and moves the bytes that it names, which lie
+                // within allocated blocks, or within the page-locked memory; this returns when the
+                // kernel has ended, or leaks that memory.
                 unsafe { launch.run(&mover.function, &self.stream, (list,)) }?;
                 true
             }
@@ -643,8 +651,8 @@ impl Copier {
                     DATA_BYTES - rows.end * ROW_BYTES,
                 ),
             ];
-            // SAFETY: both lie within blocks that are there, or within the page-locked memory, which stays until
-            // the stream is done with it; `check` has seen to their lengths.
+            // SAFETY: both lie within allocated blocks, or within the page-locked memory, which
+            // stays until the stream is done with it; `check` has validated their lengths.
             all = unsafe {
                 let copied = match bytes {
                     _ if is_launched => Ok(()),
@@ -665,8 +673,9 @@ impl Copier {
         all
     }
 
-    /// Whether there is all that is named; and, for what changes blocks, whether none is named twice, as two works
-    /// would change it side by side, and none that changes is one that another takes rows of.
+    /// Validates that all named rows and locations exist; and, for calls that change blocks, that
+    /// no block is named twice, as two works would change it concurrently, and that no block that
+    /// changes is a source of another.
     fn check(&self, blocks: &Blocks, work: &[BlockWork<'_>], how: AccessMode) -> Result<()> {
         if self.has_failed {
             return Err(Error::Failed);
@@ -691,7 +700,7 @@ impl Copier {
                         });
                     }
                 }
-                // Whoever changes that would have its parity changed too.
+                // The block's parity would not be updated.
                 RowLocation::Block(block, _) if how == AccessMode::Reads && !it.rows.is_empty() => {
                     return Err(Error::Into { block });
                 }
@@ -718,26 +727,26 @@ impl Copier {
         if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::Twice { block: pair[0] });
         }
-        let taken = |it: &BlockWork<'_>| match it.place {
+        let changed_source = |it: &BlockWork<'_>| match it.place {
             _ if it.rows.is_empty() => None,
-            // Its other rows stay as they are.
+            // Its other rows are unchanged.
             RowLocation::Block(block, _) if block == it.block && how == AccessMode::Changes => None,
             RowLocation::Block(block, _) => all.binary_search(&block).ok().map(|_| block),
             RowLocation::Staging(_) | RowLocation::Nowhere => None,
         };
-        match work.iter().find_map(taken) {
+        match work.iter().find_map(changed_source) {
             Some(block) => Err(Error::Changing { block }),
             None => Ok(()),
         }
     }
 
-    /// Until the device is done with what was given to the stream.
+    /// Waits until the device is done with the stream's work.
     fn wait(&mut self) -> Result<()> {
         loop {
             match self.stream.synchronize() {
                 Ok(()) => return Ok(()),
-                // It was not waited for: something is captured, or there was no memory to ask.
-                Err(error) if error.is_refusal() && !is_for_ever(&error) => {
+                // The call did not wait: a capture is active, or there was no memory for it.
+                Err(error) if error.is_refusal() && !is_permanent(&error) => {
                     std::thread::yield_now();
                 }
                 Err(error) => {
@@ -749,19 +758,19 @@ impl Copier {
     }
 }
 
-/// What kernels are told, and what they answer, in page-locked memory.
+/// Arguments and results of kernels, in page-locked memory.
 #[derive(Debug)]
 struct LaunchMailbox {
     jobs: PinnedBuffer<BlockJob>,
-    /// Of each job one outcome, or one for each of its parts. Kernels write them while the host looks.
+    /// One outcome for each job, or for each of its parts. Kernels write them while the host polls.
     outcomes: SharedWords,
     identities: PinnedBuffer<u64>,
-    /// Rows and a record that are looked at here.
+    /// Rows and a record that the host verifies.
     host_rows: PinnedBuffer<u8>,
 }
 
 impl LaunchMailbox {
-    /// The job of a slot, and whose its block is to be.
+    /// Returns the job of a slot, with the block's identity.
     fn inline_job(&self, slot: usize) -> InlineJob {
         let mut identity = [0; IDENTITY_WORDS];
         identity.copy_from_slice(&self.identities[slot * IDENTITY_WORDS..][..IDENTITY_WORDS]);
@@ -771,7 +780,7 @@ impl LaunchMailbox {
         }
     }
 
-    /// The words of so many outcomes.
+    /// Returns the words of the first `count` outcomes.
     fn outcomes(&self, count: usize) -> impl Iterator<Item = &[AtomicU32]> {
         self.outcomes
             .words()
@@ -779,25 +788,26 @@ impl LaunchMailbox {
             .take(count)
     }
 
-    /// Nobody has answered from now on.
+    /// Marks the first `count` outcomes as pending.
     fn reset(&self, count: usize) {
         self.outcomes(count)
             .for_each(|it| it[0].store(PENDING, Relaxed));
     }
 
-    /// Whether kernels have answered so often. That in the first word is the last that they write.
+    /// Returns whether `count` results have been written. The first word is the last one that a
+    /// kernel writes.
     fn are_answered(&self, count: usize) -> bool {
         self.outcomes(count)
             .all(|it| !matches!(it[0].load(Acquire), PENDING | COMMITTED))
     }
 
-    /// Whether so many blocks are changed, or are being, and nothing is in the way.
+    /// Returns whether `count` blocks are changed, or verified and being changed.
     fn are_committed(&self, count: usize) -> bool {
         self.outcomes(count)
             .all(|it| matches!(it[0].load(Relaxed), COMMITTED | 0))
     }
 
-    /// What they have answered, and of each job one after another. What no kernel has written is no success.
+    /// Reads the results, merging those of each job. A missing result is no success.
     fn read(&self, parts: usize, jobs: &mut [BlockOutcome]) {
         let read = |it: &[AtomicU32]| match it[0].load(Acquire) {
             PENDING | COMMITTED => BlockOutcome::LOST,
@@ -821,13 +831,13 @@ impl LaunchMailbox {
 pub struct Worker {
     kernels: Kernels,
     copier: Copier,
-    /// Blocks of threads that look at many blocks of memory, one after another.
+    /// Thread blocks of kernels that loop over many blocks of memory.
     sweepers: u32,
-    /// Dropped unless the device may still be using it.
+    /// Leaked if the device may still be using it.
     mailbox: ManuallyDrop<LaunchMailbox>,
-    /// As the mailbox.
+    /// Leaked likewise.
     lists: ManuallyDrop<SweepLists>,
-    /// Of the jobs of the last call.
+    /// Outcomes of the last call.
     outcomes: Vec<BlockOutcome>,
 }
 
@@ -844,8 +854,8 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// One that takes up to `slots` blocks at once, with 128 KiB of page-locked memory for each, and works in this
-    /// stream.
+    /// Creates a worker that takes up to `slots` blocks at once, with 128 KiB of page-locked memory
+    /// for each, in this stream.
     ///
     /// # Errors
     /// [`Error::OtherDevice`] for a stream of another context; those of the driver.
@@ -853,7 +863,7 @@ impl Worker {
         Self::with(kernels, Copier::new(slots, stream, None)?)
     }
 
-    /// As [`Worker::new`], with these copies and their page-locked memory.
+    /// As [`Worker::new`], with this copier and its page-locked memory.
     pub(crate) fn with(kernels: &Kernels, copier: Copier) -> Result<Self> {
         let (context, slots) = (&kernels.context, copier.slots);
         if copier.stream.context() != context {
@@ -866,7 +876,7 @@ impl Worker {
             host_rows: PinnedBuffer::new(context, host_verify::HOST_VERIFY_BYTES)?,
         };
         let lists = SweepLists::new(context, SweepLists::SOME)?;
-        // From here on nothing fails that would leave them.
+        // Nothing fails from here on that would leak them.
         Ok(Self {
             kernels: kernels.clone(),
             copier,
@@ -877,51 +887,52 @@ impl Worker {
         })
     }
 
-    /// Has [`Worker::scan`] and [`Worker::refresh`] leave half of the multiprocessors alone: a kernel that takes all of them has what others
-    /// launch wait until it ends, whatever its priority.
+    /// Limits [`Worker::scan`] and [`Worker::refresh`] to half of the multiprocessors: a kernel on
+    /// all of them delays other launches until it ends, whatever its priority.
     pub(crate) fn use_half_of_device(&mut self) {
         self.sweepers = (self.kernels.at_once / 2).max(1);
     }
 
-    /// AccessMode many blocks it takes at once.
+    /// Returns how many blocks it takes at once.
     pub fn slots(&self) -> usize {
         self.copier.slots
     }
 
-    /// Whether it is of no use any more.
+    /// Returns whether it is unusable.
     pub(crate) fn has_failed(&self) -> bool {
         self.copier.has_failed
     }
 
-    /// Its stream and page-locked memory. It stays its own: whether the device is done is asked there.
+    /// Returns its stream and page-locked memory. They stay the worker's, which waits for the
+    /// device there.
     pub(crate) fn copier(&mut self) -> &mut Copier {
         &mut self.copier
     }
 
-    /// The page-locked memory.
+    /// Returns the page-locked memory.
     pub fn data(&self) -> &[u8] {
         self.copier.data()
     }
 
-    /// The same, to be written.
+    /// Returns the page-locked memory, to be written.
     pub fn data_mut(&mut self) -> &mut [u8] {
         self.copier.data_mut()
     }
 
-    /// Makes each block one of the code: the rows of data that the work names from their place, the others
-    /// as they are, parity and record from all of them. Who names less than all rows has to know that
-    /// the others are right. Without an identity it keeps that which it has.
+    /// Encodes blocks: stores the rows of data that the work names, leaves the others, and computes
+    /// parity and record from all of them. A caller that names less than all rows has to know that
+    /// the others are right. Without an identity the block keeps its own.
     ///
     /// # Errors
-    /// [`Error::NoBlock`], [`Error::Uncoded`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], [`Error::Changing`], those of
-    /// the driver.
+    /// [`Error::NoBlock`], [`Error::Uncoded`], [`Error::Rows`], [`Error::Staging`],
+    /// [`Error::TooMuch`], [`Error::Twice`], [`Error::Changing`], those of the driver.
     pub fn encode(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.encode.clone();
         self.run(&kernel, blocks, work, AccessMode::Makes)
     }
 
-    /// As [`Worker::encode`], and rows that no work names become zeros. A block that was to have rows of another which are wrong
-    /// is none then.
+    /// As [`Worker::encode`], and rows that no work names become zeros. A block that was to get
+    /// wrong rows of another is invalid then.
     ///
     /// # Errors
     /// As [`Worker::encode`].
@@ -934,17 +945,18 @@ impl Worker {
         self.run(&kernel, blocks, work, AccessMode::Clears)
     }
 
-    /// Whether each block is one of the code, and its record right; with an identity, whether it is
-    /// that. The rows named come to their place, as they were looked at.
+    /// Verifies that each block is a word of the code, and its record right; with an identity, that
+    /// it is the block's. The named rows go to their locations, as they were verified.
     ///
     /// # Errors
-    /// As [`Worker::encode`], but a block may be named as often as one likes; [`Error::Into`].
+    /// As [`Worker::encode`], but a block may be named any number of times; [`Error::Into`].
     pub fn verify(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.verify.clone();
         self.run(&kernel, blocks, work, AccessMode::Reads)
     }
 
-    /// Whether the rows named are what their sums say, and the record right. They come to their place.
+    /// Verifies that the named rows match their checksums, and the record is right. They go to
+    /// their locations.
     ///
     /// # Errors
     /// As [`Worker::verify`].
@@ -953,8 +965,9 @@ impl Worker {
         self.run(&kernel, blocks, work, AccessMode::Reads)
     }
 
-    /// Exchanges the rows named for those at their place. A block in which something that this rests on
-    /// is wrong is not changed, and its outcome not clean; if rows of another block are, they are not taken.
+    /// Overwrites the named rows with those at their locations. A block with errors in what the
+    /// update depends on is not changed, and its outcome not clean; wrong rows of another block are
+    /// not copied.
     ///
     /// # Errors
     /// As [`Worker::encode`].
@@ -962,29 +975,37 @@ impl Worker {
         self.update_with_ack(blocks, work, || {})
     }
 
-    /// As [`Worker::update`], and calls `taken`, once, if there are blocks and all take their rows: what was to be looked at is right, and only the device's end
-    /// keeps them from it. On a GPU that is as soon as it is sure, if that is within the time in which this looks for answers alone; they may not
-    /// have their rows yet then, so who else may come to them has to be kept away until this returns. Else it is when they have them.
+    /// As [`Worker::update`], and calls `acknowledge`, once, if there are blocks and all get their
+    /// rows: everything is verified, and only a failure of the device can prevent it. On a GPU that
+    /// is as soon as it is certain, if this is within the time for which the worker spins; the
+    /// blocks may not have their rows yet then, so the caller has to keep other threads from them
+    /// until this returns. Otherwise it is when they have them.
     ///
     /// # Errors
-    /// As [`Worker::update`]; behind `taken`, those of a device that has failed.
+    /// As [`Worker::update`]; after `acknowledge`, those of a device that has failed.
     pub fn update_with_ack(
         &mut self,
         blocks: &Blocks,
         work: &[BlockWork<'_>],
-        taken: impl FnOnce(),
+        acknowledge: impl FnOnce(),
     ) -> Result<&[BlockOutcome]> {
         let kernel = self.kernels.update.clone();
-        let mut taken = Some(taken);
-        let mut tell = || {
-            if let Some(taken) = taken.take() {
-                taken();
+        let mut acknowledge = Some(acknowledge);
+        let mut acknowledge_once = || {
+            if let Some(acknowledge) = acknowledge.take() {
+                acknowledge();
             }
         };
-        self.run_with_ack(&kernel, blocks, work, AccessMode::Changes, Some(&mut tell))
+        self.run_with_ack(
+            &kernel,
+            blocks,
+            work,
+            AccessMode::Changes,
+            Some(&mut acknowledge_once),
+        )
     }
 
-    /// Corrects what is wrong, as far as it can be. No rows come.
+    /// Corrects errors, as far as possible. No rows are returned.
     ///
     /// # Errors
     /// As [`Worker::encode`].
@@ -1003,7 +1024,8 @@ impl Worker {
         self.run_with_ack(kernel, blocks, work, how, None)
     }
 
-    /// Whether blocks are of the code, have the rows that are named, and there is room for so many and where they go. Whether they are there says their address.
+    /// Validates that blocks have a code and the named rows, and that there are slots and room at
+    /// the locations. Whether blocks exist is checked with their addresses.
     fn validate(&self, blocks: &Blocks, work: &[BlockWork<'_>], how: AccessMode) -> Result<()> {
         if blocks.block_bytes() != BLOCK_BYTES {
             return Err(Error::Uncoded);
@@ -1016,16 +1038,17 @@ impl Worker {
         }
     }
 
-    /// With what is called once all blocks are changed, or surely will be.
+    /// As [`Worker::run`], and calls `acknowledge` once all blocks are changed, or certainly will
+    /// be.
     fn run_with_ack(
         &mut self,
         kernel: &JobKernel,
         blocks: &Blocks,
         work: &[BlockWork<'_>],
         how: AccessMode,
-        mut taken: Option<&mut dyn FnMut()>,
+        mut acknowledge: Option<&mut dyn FnMut()>,
     ) -> Result<&[BlockOutcome]> {
-        let _held = blocks.hold();
+        let _held = blocks.pin();
         self.validate(blocks, work, how)?;
         let context = self.copier.stream.context();
         let data = self.copier.data.device_address_in(context)?.0;
@@ -1071,32 +1094,32 @@ impl Worker {
             return Ok(&[]);
         }
         let count = work.len() * parts;
-        let tells = taken.is_some();
+        let acknowledges = acknowledge.is_some();
         self.mailbox.reset(count);
         if let Err(error) = self.launch(kernel, work.len(), parts) {
-            // What was launched before one that was refused has to end all the same.
+            // Launches before a refused one have to end all the same.
             self.copier.wait()?;
             return Err(error);
         }
-        self.wait_for(count, &mut taken)?;
+        self.wait_for(count, &mut acknowledge)?;
         let outcomes = &mut self.outcomes[..work.len()];
         self.mailbox.read(parts, outcomes);
         let are_clean = outcomes.iter().all(BlockOutcome::is_clean);
         debug_assert!(
-            are_clean || !tells || taken.is_some(),
-            "who was told of it was told wrong"
+            are_clean || !acknowledges || acknowledge.is_some(),
+            "an update was acknowledged that failed"
         );
-        if let Some(taken) = taken
+        if let Some(acknowledge) = acknowledge
             && are_clean
         {
-            taken();
+            acknowledge();
         }
         Ok(outcomes)
     }
 
-    /// Launches a kernel for the jobs of so many slots, each in so many parts.
+    /// Launches a kernel for the jobs of the first slots, each in `parts` parts.
     fn launch(&self, kernel: &JobKernel, jobs: usize, parts: usize) -> Result<()> {
-        let told = self.mailbox.jobs.device_address()?;
+        let jobs_address = self.mailbox.jobs.device_address()?;
         let outcomes = self.mailbox.outcomes.device_address()?;
         let stream = &self.copier.stream;
         let at_once = match &kernel.single {
@@ -1112,8 +1135,9 @@ impl Worker {
             let launch = Launch::new((all as u32, parts as u32), THREADS)
                 .shared_bytes(kernel.shared_bytes as u32);
             let to = DeviceAddr(outcomes.0 + (first * parts * size_of::<BlockOutcome>()) as u64);
-            // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
-            // until they were waited for, and our page-locked memory, which has an outcome for each part.
+            // SAFETY: the kernels touch the blocks of their jobs, which were validated and stay
+            // allocated until the kernels were waited for, and our page-locked memory, which has an
+            // outcome for each part.
             unsafe {
                 match (&kernel.single, kernel.threads) {
                     (Some(single), _) if count == 1 => launch.run(
@@ -1129,23 +1153,24 @@ impl Worker {
                         launch.run(&kernel.function, stream, (ByValue(orders), to))
                     }
                     (None, JobThreads::Desk) => {
-                        launch.run(&kernel.function, stream, (told, to, count as u32))
+                        launch.run(&kernel.function, stream, (jobs_address, to, count as u32))
                     }
-                    (None, _) => launch.run(&kernel.function, stream, (told, to)),
+                    (None, _) => launch.run(&kernel.function, stream, (jobs_address, to)),
                 }
             }?;
         }
         Ok(())
     }
 
-    /// Until kernels have answered so often: from then on none touches anything. Where that takes long the driver is asked, who knows
-    /// if none ever will. May call `taken` on the way, where that is sure before.
-    fn wait_for(&mut self, count: usize, taken: &mut Option<&mut dyn FnMut()>) -> Result<()> {
+    /// Waits for `count` results: from then on no kernel touches anything. After a while it
+    /// synchronizes with the driver, which detects kernels that never end. May call `acknowledge`
+    /// before, when the change is certain.
+    fn wait_for(&mut self, count: usize, acknowledge: &mut Option<&mut dyn FnMut()>) -> Result<()> {
         if self.kernels.is_software {
             return self.copier.wait();
         }
         let begin = Instant::now();
-        if taken.is_some() {
+        if acknowledge.is_some() {
             while !self.mailbox.are_committed(count)
                 && !self.mailbox.are_answered(count)
                 && begin.elapsed() < SPIN_DURATION
@@ -1153,10 +1178,10 @@ impl Worker {
                 std::hint::spin_loop();
             }
             if self.mailbox.are_committed(count)
-                && let Some(taken) = taken.take()
+                && let Some(acknowledge) = acknowledge.take()
             {
-                // Whatever comes of it, kernels are waited for.
-                let called = catch_unwind(AssertUnwindSafe(taken));
+                // Even if it panics, kernels are waited for.
+                let called = catch_unwind(AssertUnwindSafe(acknowledge));
                 let waited = self.wait_for(count, &mut None);
                 called.unwrap_or_else(|panic| resume_unwind(panic));
                 return waited;
@@ -1167,7 +1192,7 @@ impl Worker {
             if since >= POLL_DURATION {
                 return self.copier.wait();
             } else if since >= SPIN_DURATION {
-                // Others may have something to do on this processor.
+                // Other threads may have work for this processor.
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
@@ -1177,20 +1202,20 @@ impl Worker {
     }
 }
 
-/// What a kernel does with blocks.
+/// How a call accesses blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AccessMode {
     Reads,
-    /// Some rows of each.
+    /// Changes some rows of each.
     Changes,
-    /// All of each.
+    /// Writes all of each.
     Makes,
-    /// All of each, which is zeros where nothing is named.
+    /// Writes all of each: zeros where no row is named.
     Clears,
 }
 
-/// Whether no wait of this thread's can come to anything.
-fn is_for_ever(error: &fercuda_cuda::Error) -> bool {
+/// Returns whether no further wait of this thread can succeed.
+fn is_permanent(error: &fercuda_cuda::Error) -> bool {
     matches!(
         error,
         fercuda_cuda::Error::InCallback | fercuda_cuda::Error::Missing(_)

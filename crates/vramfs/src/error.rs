@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of the filesystem and its device memory.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -7,22 +7,24 @@ use fercuda_cuda::ByteSize;
 
 use crate::layout::DATA_ROWS;
 
-/// A result here.
+/// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The driver's.
+    /// An error of the driver.
     #[error(transparent)]
     Cuda(#[from] fercuda_cuda::Error),
     /// The kernels could not be compiled.
-    #[error("the kernels of the error correction: {0}\ntry: --ecc off, which has none")]
-    Compile(#[from] fercuda_nvrtc::NvrtcError),
-    /// The compiler has given no code.
     #[error(
-        "the compiler of the error correction's kernels gave nothing\ntry: another NVRTC, or --ecc off"
+        "cannot compile the kernels of the error correction: {0}\ntry: --ecc off, which needs none"
+    )]
+    Compile(#[from] fercuda_nvrtc::NvrtcError),
+    /// The compiler returned no code.
+    #[error(
+        "the compiler returned no code for the error correction's kernels\ntry: another NVRTC, or --ecc off"
     )]
     NoCode,
     /// The device is too old.
@@ -31,26 +33,26 @@ pub enum Error {
         capability.0, capability.1, oldest.0, oldest.1
     )]
     Device {
-        /// What it has.
+        /// The device's compute capability.
         capability: (u32, u32),
-        /// What is needed.
+        /// The lowest supported one.
         oldest: (u32, u32),
     },
-    /// There is no such block.
+    /// The block does not exist.
     #[error("block {block} is beyond the last of {blocks}")]
     NoBlock {
-        /// What was named.
+        /// The one that was named.
         block: usize,
-        /// How many there are.
+        /// How many blocks there are.
         blocks: usize,
     },
-    /// Blocks of data alone, and a worker that looks at parity and records.
+    /// Blocks without a code, for a worker that needs parity and records.
     #[error("the blocks have no parity and no records, which the kernels need")]
     Uncoded,
-    /// There are no such rows.
+    /// The rows do not exist.
     #[error("rows {} to {} are not within the {DATA_ROWS} rows of data", rows.start, rows.end)]
     Rows {
-        /// What was named.
+        /// The one that was named.
         rows: Range<usize>,
     },
     /// Rows reach beyond the page-locked memory.
@@ -58,62 +60,60 @@ pub enum Error {
         "{rows} rows at byte {at} are not within the {bytes} bytes of page-locked memory, or not at a multiple of 16"
     )]
     Staging {
-        /// From here on.
+        /// The first byte.
         at: usize,
         /// So many.
         rows: usize,
         /// What there is.
         bytes: usize,
     },
-    /// More is wrong in a block than can be corrected.
-    #[error("block {block} has more wrong than can be corrected")]
+    /// A block has more errors than can be corrected.
+    #[error("block {block} has more errors than can be corrected")]
     Lost {
-        /// Which.
+        /// The block.
         block: u32,
     },
-    /// Rows of a block were to be copied, and are not what it says of them.
-    #[error(
-        "rows of block {block} are not what their sums say\ntry: to read them, which corrects them"
-    )]
+    /// Rows of a block, to be copied, fail their checksums.
+    #[error("rows of block {block} fail their checksums\ntry: to read them, which corrects them")]
     Source {
-        /// Which.
+        /// The block.
         block: u32,
     },
     /// The driver refused a copy.
     #[error("the driver refused to copy rows: {0}")]
     Copy(String),
     /// More blocks than a worker takes at once.
-    #[error("{given} blocks at once, where the worker takes {slots}")]
+    #[error("{given} blocks in one call, of which the worker takes {slots}")]
     TooMuch {
-        /// What was given.
+        /// Blocks in the call.
         given: usize,
-        /// What it takes.
+        /// Blocks that a call takes.
         slots: usize,
     },
-    /// One block in two works of one call.
+    /// A block is named twice in one call.
     #[error("block {block} is named twice, and both would change it at the same time")]
     Twice {
-        /// What was named.
+        /// The one that was named.
         block: usize,
     },
-    /// Rows of a block that the same call changes.
-    #[error("rows of block {block} were to be taken, which the same call changes")]
+    /// Rows to be copied are of a block that the same call changes.
+    #[error("rows to be copied are of block {block}, which the same call changes")]
     Changing {
-        /// What was named.
+        /// The one that was named.
         block: usize,
     },
-    /// Rows that are read were to go into a block.
-    #[error("rows that are read were to go into block {block}, whose parity they would not be in")]
+    /// Rows to be read have a block as their destination.
+    #[error("rows cannot be read into block {block}: its parity would not include them")]
     Into {
-        /// What was named.
+        /// The one that was named.
         block: usize,
     },
-    /// Blocks of one context, and a worker of another.
-    #[error("the blocks are another device's than the worker")]
+    /// The blocks are of another context than the worker.
+    #[error("the blocks are of another device than the worker")]
     OtherDevice,
-    /// The worker is of no use any more.
+    /// The worker is unusable.
     #[error(
-        "the worker's context has failed while it was waited for\ntry: a new worker, when that is reset"
+        "the worker's context failed during a wait\ntry: a new worker, when the context is reset"
     )]
     Failed,
     /// All of several devices have failed.
@@ -121,19 +121,19 @@ pub enum Error {
         "none of the filesystem's devices is left: all of them have failed\ntry: fercuda vram umount, and mount it again where one works"
     )]
     NoDevice,
-    /// The device has not as much memory.
+    /// The device has not enough free memory.
     #[error(
-        "{} of files need {} of {device}, where {} of {} are free\ntry: a smaller --size, or --ecc off",
+        "{} of files need {} of {device}, which has {} in all and {} free\ntry: a smaller --size, or --ecc off",
         ByteSize(*size_bytes), ByteSize(*needed_bytes), ByteSize(*free_bytes), ByteSize(*total_bytes)
     )]
     Room {
-        /// Which.
+        /// The device.
         device: String,
         /// What was asked for.
         size_bytes: u64,
-        /// What that takes.
+        /// Bytes of device memory that this takes.
         needed_bytes: u64,
-        /// What is free.
+        /// Free device memory.
         free_bytes: u64,
         /// What there is.
         total_bytes: u64,
@@ -146,7 +146,7 @@ pub enum Error {
         /// Why, and what to try.
         why: String,
     },
-    /// Bytes of a borrowed file that are in several pieces.
+    /// The bytes of a borrowed file are in several pieces.
     #[error(
         "the {len} bytes from byte {offset} on do not lie side by side in the device's memory\ntry: each of the file's segments by itself"
     )]
@@ -156,10 +156,10 @@ pub enum Error {
         /// So many.
         len: u64,
     },
-    /// A file was borrowed to be read.
-    #[error("the file was borrowed to be read\ntry: to borrow it to write there")]
+    /// The file was borrowed read-only.
+    #[error("the file was borrowed read-only\ntry: to borrow it for writing")]
     ReadOnly,
-    /// More than there can be.
+    /// More blocks than there are addresses for.
     #[error("{blocks} blocks are more than there are addresses for")]
     Size {
         /// What was asked for.

@@ -1,11 +1,11 @@
-//! Which pages of a file are where: aligned parts of its chunks, each in a run of as many pages.
+//! Extents of a file: aligned parts of its chunks, each in a run of as many pages.
 //!
-//! Nearly all files have one extent, which takes no memory of its own; others have a map by their first page. An extent
-//! takes eight bytes, and its key as many.
+//! Nearly all files have one extent, which takes no memory of its own; others have a map by their
+//! first page. An extent takes eight bytes, and its key as many.
 //!
-//! Invariants: an extent is an aligned part of one chunk and as long as its run; no two have a page of a chunk both; each has
-//! a page that was written.
-//! Elsewhere: whose a run is (`space`), who may change the table, and when (`file`).
+//! Invariants: an extent is an aligned part of one chunk and as long as its run; no two overlap;
+//! each has a page that was written.
+//! Elsewhere: allocation of runs (`space`), locking and changes of the table (`file`).
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
@@ -28,8 +28,9 @@ impl ChunkPart {
         order: WHOLE,
     };
 
-    /// The longest one around a page of which more than half are these pages: what is written page by page from a chunk's
-    /// beginning on has one that doubles, and pages far apart have one each.
+    /// Returns the longest part around a page of which more than half are these pages: a chunk
+    /// written sequentially from its beginning has one that doubles, and pages far apart have one
+    /// each.
     pub(crate) fn dense(pages: u32, page: u32) -> Self {
         let around = |order: u32| Self {
             first: page >> order << order,
@@ -40,7 +41,8 @@ impl ChunkPart {
         longer.find(is_dense).unwrap_or(around(0))
     }
 
-    /// The longest one from the lowest of these pages on that has no others; there are some.
+    /// Returns the longest part from the lowest of these pages on that has no others; there is at
+    /// least one.
     pub(crate) fn exact(pages: u32) -> Self {
         let first = pages.trailing_zeros();
         let count = (pages >> first).trailing_ones();

@@ -1,9 +1,9 @@
-//! Where things lie in a block of device memory, to the byte.
+//! Layout of a block in device memory, to the byte.
 //!
-//! A block is 137 rows of 1 KiB: 128 of data, 8 of parity, and one that says of them what they
-//! are. 2048 blocks are 274 MiB, whole pieces of 2 MiB.
+//! A block is 137 rows of 1 KiB: 128 of data, 8 of parity, and a record that describes them. 2048
+//! blocks are 274 MiB, whole pieces of 2 MiB.
 //!
-//! Elsewhere: the same for who writes another reader (`docs/vramfs-format.md`).
+//! Elsewhere: the specification for other readers (`docs/vramfs-format.md`).
 
 use crate::code;
 
@@ -19,61 +19,63 @@ pub const ROWS: usize = CODED_ROWS + 1;
 pub const DATA_BYTES: usize = DATA_ROWS * ROW_BYTES;
 /// Bytes that a block takes.
 pub const BLOCK_BYTES: usize = ROWS * ROW_BYTES;
-/// Where its last row, which says what the others are, begins.
+/// Offset of its last row, the record.
 pub const RECORD_OFFSET: usize = CODED_ROWS * ROW_BYTES;
 /// Words of the code in a block: one for each byte of a row.
 pub const WORDS: usize = ROW_BYTES;
-/// Bytes of a page, the least that belongs to somebody.
+/// Bytes of a page, the smallest unit with an owner.
 pub const PAGE_BYTES: usize = 4096;
 /// Pages of a block.
 pub const PAGES: usize = DATA_BYTES / PAGE_BYTES;
 
 /// In the record: the CRC32C of each coded row.
 pub const SUMS_OFFSET: usize = 0;
-/// In the record: what begins it.
+/// In the record: the magic number.
 pub const MAGIC_OFFSET: usize = 4 * CODED_ROWS;
 /// `VRB1`, as four bytes in this order.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"VRB1");
-/// In the record: whose the block is, [`IDENTITY_WORDS`] words of 64 bits.
+/// In the record: the block's identity, [`IDENTITY_WORDS`] words of 64 bits.
 pub const IDENTITY_OFFSET: usize = MAGIC_OFFSET + 8;
 /// The block's number, its generation, and the owner of each page.
 pub const IDENTITY_WORDS: usize = 2 + PAGES;
 /// In the record: its own CRC32C, computed with zeros in this place. What lies between is zero.
 pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
 
-/// Jobs that one launch can bring with it: a request's blocks.
+/// Jobs that fit a launch's parameters: a request's blocks.
 pub(crate) const INLINE_JOBS_MAX: usize = 9;
 
-/// What kernels that look at many blocks keep before the numbers of those that they name: how many those are, and how many are taken.
+/// Words before the block numbers that a sweep kernel names: their count, and how many blocks were
+/// taken.
 pub(crate) const SWEEP_WORDS: usize = 2;
 
 /// Bytes of shared memory that the kernels take: values at the roots, and words besides.
 pub(crate) const SHARED_BYTES: usize = 4 * (8 * 4 * 8 * 32 + 8 * 8 * 32 + 3 + 8);
-/// With the jobs and the tables of the sums behind.
+/// As before, with the jobs and the checksum tables.
 pub(crate) const SHARED_WITH_TABLES_BYTES: usize =
     SHARED_BYTES.next_multiple_of(16) + DESK_BYTES + 4 * (8 * 32 * 4);
-/// With the jobs behind.
+/// As before, with the jobs.
 pub(crate) const SHARED_WITH_DESK_BYTES: usize = SHARED_BYTES.next_multiple_of(16) + DESK_BYTES;
 /// The tables of the sums, and for each of eight warps eight bits of each row's from each lane, half
 /// a record, and four rows on their way.
 pub(crate) const SHARED_TO_REFRESH_BYTES: usize =
     4 * ((8 + 2) * 32 * 4) + 8 * (CODED_ROWS * 32 + ROW_BYTES / 2 + 4 * ROW_BYTES);
-/// Two jobs, and whose a block is to be.
+/// Two jobs, and a block's identity.
 const DESK_BYTES: usize = 2 * 48 + 8 * IDENTITY_WORDS;
 
 const _: () = assert!(IDENTITY_OFFSET.is_multiple_of(8));
 const _: () = assert!(IDENTITY_OFFSET + 8 * IDENTITY_WORDS <= RECORD_SUM_OFFSET);
 const _: () = assert!(2048 * BLOCK_BYTES == 137 << 21);
 
-/// Of how the factors come from the block's number and generation: odd numbers of
-/// SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014).
+/// Constants that derive the factors from the block's number and generation: odd numbers of
+/// SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
+/// 2014).
 pub(crate) const MIX: [u64; 3] = [
     0x9E37_79B9_7F4A_7C15,
     0xBF58_476D_1CE4_E5B9,
     0x94D0_49BB_1331_11EB,
 ];
 
-/// The factor of [`code::MASK`] in the words `32 lane ..` of a block; never 0.
+/// Returns the factor of [`code::MASK`] in the words `32 lane ..` of a block; never 0.
 pub const fn factor(number: u64, generation: u64, lane: usize) -> u8 {
     let mut x = number
         .wrapping_mul(MIX[1])
@@ -86,9 +88,9 @@ pub const fn factor(number: u64, generation: u64, lane: usize) -> u8 {
     1 + (x % 255) as u8
 }
 
-/// Where the byte `bit` of which belongs to the word `word` lies in a row, and which bit of it:
-/// words of the code are bits of words of 32 bits. Eight words of 32 bits, four here and
-/// four half a row on, are the bits of the symbols of 32 words of the code.
+/// Returns the byte of a row, and the bit in it, that holds bit `bit` of code word `word`'s symbol:
+/// code words are bits of words of 32 bits. Eight words of 32 bits, four here and four half a row
+/// on, are the bits of the symbols of 32 code words.
 pub const fn bit_position(word: usize, bit: usize) -> (usize, u32) {
     let (lane, at) = (word / 32, word % 32);
     let plane = 16 * lane + 4 * (bit % 4) + ROW_BYTES / 2 * (bit / 4);

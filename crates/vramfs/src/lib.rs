@@ -1,4 +1,4 @@
-//! Files in device memory, and the code that keeps them right. See the README.
+//! Filesystem in device memory with an error-correcting code. See the README.
 #![deny(unsafe_code)]
 
 mod acl;
@@ -32,14 +32,15 @@ pub mod store;
 mod tools;
 pub mod tree;
 
-/// What `space` and `fuse/workers` are made of; another's where they run in every order (`tests/orders.rs`).
+/// Primitives of `space` and `fuse/workers`; loom's where they are model-checked
+/// (`tests/orders.rs`).
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
     pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use std::thread::{Thread, current, park, yield_now};
 }
 
-pub use blocks::{Blocks, Shared};
+pub use blocks::{Blocks, SharedPiece};
 pub use crc::crc32c;
 pub use engine::{
     BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, RowLocation, Worker,

@@ -1,15 +1,17 @@
-//! What the store needs of memory: blocks whose rows are read, changed and made anew.
+//! Block memory as the store uses it: rows of blocks that are read, changed and made anew.
 //!
-//! On a device: with the code's kernels, or plain copies where there is none (`--ecc=off`). For
-//! tests of what lies above there is a medium in host memory that fails when it is told to.
+//! A device's memory, with the code's kernels, or with plain copies where there is no code
+//! (`--ecc=off`). For tests of the upper layers there is a medium in host memory with fault
+//! injection.
 //!
-//! Invariant: what [`BlockAccess::read`] calls clean is what was written last, with a code; else it is what the memory has.
-//! Elsewhere: kernels and copies (`engine`), who may touch a block (`store`).
+//! Invariant: with a code, rows that [`BlockAccess::read`] reports clean are those last written;
+//! without, they are what the memory holds.
+//! Elsewhere: kernels and copies (`engine`), locking of blocks (`store`).
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::blocks::{Blocks, Shared};
+use crate::blocks::{Blocks, SharedPiece};
 use crate::engine::{BlockOutcome, BlockWork, Copier, Kernels, Mover, Worker};
 use fercuda_cuda::{PinnedBuffer, Stream};
 
@@ -18,37 +20,39 @@ use crate::layout::{DATA_BYTES, INLINE_JOBS_MAX};
 
 /// Memory for blocks.
 pub trait Medium: Send + Sync {
-    /// What one thread at a time uses it by.
+    /// A handle by which one thread at a time uses the memory.
     type Access: BlockAccess;
 
-    /// A way to it.
+    /// Creates an access.
     ///
     /// # Errors
-    /// Without memory for it.
+    /// If there is no memory for it.
     fn access(&self) -> Result<Self::Access>;
 
-    /// A way for what can wait: it has one slot, and the memory does others' work first.
+    /// Creates an access for background work: it has one slot, and the device does other work
+    /// first.
     ///
     /// # Errors
     /// As [`Medium::access`].
     fn background(&self) -> Result<Self::Access>;
 
-    /// Whether what becomes wrong is noticed.
+    /// Returns whether errors are detected.
     fn has_code(&self) -> bool;
 
-    /// Bytes that it takes.
+    /// Returns the bytes of memory allocated.
     fn bytes(&self) -> u64;
 
-    /// Adds memory until there are so many blocks.
+    /// Allocates memory until there are `blocks` blocks.
     ///
     /// # Errors
-    /// Without as much; then there is as much as before.
+    /// If there is not enough memory; it is unchanged then.
     fn grow(&self, blocks: usize) -> Result<()>;
 
-    /// Gives memory back that is not needed for so many. Nobody may use others.
+    /// Frees memory that `blocks` blocks do not need. No thread may use the blocks beyond.
     fn shrink(&self, blocks: usize);
 
-    /// The memory that these blocks lie in, for other processes; `None` where it cannot be theirs.
+    /// Returns the memory that contains these blocks, for another process to map; `None` where it
+    /// cannot be shared.
     ///
     /// # Errors
     /// The memory's.
@@ -56,27 +60,28 @@ pub trait Medium: Send + Sync {
         Ok(None)
     }
 
-    /// Whether rows of one block can be taken for another ([`RowLocation::Block`]); else they go by the staging.
+    /// Returns whether rows of one block can be copied to another directly
+    /// ([`RowLocation::Block`]); else they go through staging.
     ///
     /// [`RowLocation::Block`]: crate::Place::Block
     fn can_copy_rows(&self, _from: usize, _to: usize) -> bool {
         true
     }
 
-    /// How many of several devices have failed.
+    /// Returns how many of several devices have failed.
     fn failed_devices(&self) -> u32 {
         0
     }
 
-    /// A block was found to have what cannot be corrected, for the first time.
+    /// Notes that a block was found uncorrectable, for the first time.
     fn note_lost(&self, _block: usize) {}
 
-    /// Whether a block went with a device that has failed, for ever.
+    /// Returns whether a block was lost with a failed device, for good.
     fn is_lost(&self, _block: usize) -> bool {
         false
     }
 
-    /// What it says of itself beside that: names and values, a line each.
+    /// Returns further statistics: names and values, a line each.
     fn figures(&self) -> String {
         String::new()
     }
@@ -85,68 +90,70 @@ pub trait Medium: Send + Sync {
 /// Memory of blocks, as another process maps it.
 #[derive(Debug)]
 pub struct SharedBlocks {
-    /// Which device's it is, by its UUID.
+    /// The device's UUID.
     pub device: [u8; 16],
-    /// Bytes from one block's first to the next one's.
+    /// Distance from one block to the next, in bytes.
     pub block_bytes: u64,
-    /// It, in its order.
-    pub parts: Vec<Shared>,
+    /// The pieces of memory, in order.
+    pub parts: Vec<SharedPiece>,
 }
 
-/// One of several that are used as one ([`Array`]).
+/// One of several media that are combined into one ([`Array`]).
 ///
 /// [`Array`]: crate::array::Array
 pub trait ArrayMember: Medium<Access: LendStaging> {
-    /// A way to it that has no staging of its own.
+    /// Creates an access without a staging buffer of its own.
     ///
     /// # Errors
     /// As [`Medium::access`].
     fn access_unstaged(&self) -> Result<Self::Access>;
 
-    /// As [`ArrayMember::access_unstaged`], for what can wait.
+    /// As [`ArrayMember::access_unstaged`], for background work.
     ///
     /// # Errors
     /// As [`Medium::access`].
     fn background_unstaged(&self) -> Result<Self::Access>;
 
-    /// Whether it is lost, by what it said last and by what it says to be asked; else it has but refused something.
+    /// Returns whether the device has failed, judging by its last error and by a query; otherwise
+    /// it has only refused a call.
     fn has_failed(&self, error: &Error) -> bool;
 }
 
-/// Ways that use one staging in turn.
+/// Accesses that use one staging buffer in turn.
 pub trait LendStaging: BlockAccess {
-    /// Exchanges the staging for another's.
+    /// Swaps the staging buffers of two accesses.
     ///
     /// # Errors
-    /// [`Error::Failed`] if one of them may be in use for ever; nothing was exchanged.
+    /// [`Error::Failed`] if one of them may be in use by a device for ever; nothing was swapped.
     fn exchange(&mut self, other: &mut Self) -> Result<()>;
 
-    /// Has a staging of its own from now on, with these bytes.
+    /// Allocates a staging buffer of its own, with these bytes.
     ///
     /// # Errors
-    /// Without memory for it; it has what it had.
+    /// If there is no memory for it; the access is unchanged.
     fn restage(&mut self, bytes: &[u8]) -> Result<()>;
 }
 
-/// One thread's way to the memory, with staging for rows that come and go.
+/// One thread's access to the memory, with a staging buffer for rows.
 pub trait BlockAccess: Send {
-    /// How many blocks a call takes at once.
+    /// Returns how many blocks a call takes at once.
     fn slots(&self) -> usize;
 
-    /// The staging: 128 KiB for each slot.
+    /// Returns the staging buffer: 128 KiB for each slot.
     fn data(&self) -> &[u8];
 
-    /// The same, to be written.
+    /// Returns the staging buffer, to be written.
     fn data_mut(&mut self) -> &mut [u8];
 
-    /// Rows come to their places, and were looked at. A block may be named more than once.
+    /// Reads rows to their locations, verified. A block may be named more than once.
     ///
     /// # Errors
     /// The memory's.
     fn read(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// As [`BlockAccess::read`], for who only shows them to somebody: they may not have been looked at, if that was asked for
-    /// ([`Verify::Scrub`]). Nothing may be made of them that says that they are right.
+    /// As [`BlockAccess::read`], for rows that are only returned to a caller: they may be
+    /// unverified, if that was configured ([`Verify::Scrub`]). Nothing may be computed from them
+    /// that marks them as right.
     ///
     /// # Errors
     /// The memory's.
@@ -154,83 +161,84 @@ pub trait BlockAccess: Send {
         self.read(work)
     }
 
-    /// Rows are looked at where they are, whenever they are read or not.
+    /// Verifies rows in place, whatever the policy for reads.
     ///
     /// # Errors
     /// The memory's.
     fn check(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// Rows become those at their places. A block in which something is wrong is left; rows of another are taken only if
-    /// they are what was last written there.
+    /// Overwrites rows with those at their locations. A block with errors is left unchanged; rows
+    /// of another block are copied only if they are those last written there.
     ///
     /// # Errors
     /// The memory's.
     fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// As [`BlockAccess::update`], and calls `taken` if all blocks take their rows, as soon as that is sure: only the memory's end keeps them from
-    /// it, and it may be before they have them.
+    /// As [`BlockAccess::update`], and calls `acknowledge` if all blocks get their rows, as soon as
+    /// only a failure of the memory can prevent it, possibly before they have them.
     ///
     /// # Errors
-    /// As [`BlockAccess::update`]; behind `taken`, those of memory that has failed.
+    /// As [`BlockAccess::update`]; after `acknowledge`, those of memory that has failed.
     fn update_with_ack(
         &mut self,
         work: &[BlockWork<'_>],
-        taken: &mut dyn FnMut(),
+        acknowledge: &mut dyn FnMut(),
     ) -> Result<&[BlockOutcome]> {
         let outcomes = self.update(work)?;
         if outcomes.iter().all(BlockOutcome::is_clean) {
-            taken();
+            acknowledge();
         }
         Ok(outcomes)
     }
 
-    /// Makes blocks anew: rows that are named from their places, the others zeros.
+    /// Makes blocks anew: named rows from their locations, the others zeros.
     ///
     /// # Errors
     /// The memory's.
     fn format(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// Looks at whole blocks.
+    /// Verifies whole blocks.
     ///
     /// # Errors
     /// The memory's.
     fn verify(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// Corrects what is wrong.
+    /// Corrects errors.
     ///
     /// # Errors
     /// The memory's.
     fn correct(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
 
-    /// Which of these blocks, which nobody changes meanwhile, may not be right: all that are not, and perhaps others.
+    /// Returns which of these blocks, which no thread changes meanwhile, may have errors: all that
+    /// have, and perhaps others.
     ///
     /// # Errors
     /// The memory's.
     fn scan(&mut self, blocks: &[u32]) -> Result<Vec<u32>>;
 
-    /// Makes parity, sums and record of what these blocks hold now, which somebody else has changed where it is; each in a work
-    /// without rows, with whose it is. Nobody else uses them meanwhile.
+    /// Recomputes parity, checksums and record of blocks that were changed in place from outside;
+    /// each in a work without rows, with its identity. No other thread uses them meanwhile.
     ///
     /// # Errors
     /// The memory's.
     fn refresh(&mut self, work: &[BlockWork<'_>]) -> Result<()>;
 
-    /// Makes something wrong: bits of a block that the mask has, from a byte on, become what they were not.
+    /// Injects an error: flips the bits of a block that the mask has, from a byte on.
     ///
     /// # Errors
     /// The memory's.
     fn flip_bits(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()>;
 
-    /// Whether it is of no use any more, where another may be.
+    /// Returns whether this access is unusable, although another may work.
     fn is_spent(&self) -> bool;
 }
 
-/// When rows are compared with their sums.
+/// When rows are compared with their checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Whenever they are read: nobody gets any that are wrong.
+    /// At each read: no caller gets wrong rows.
     Read,
-    /// When the scrubber comes by.
+    /// When the scrubber visits their block.
     Scrub,
 }
 
@@ -238,26 +246,28 @@ pub enum Verify {
 #[derive(Clone, Debug)]
 pub struct DeviceMedium {
     blocks: Arc<Blocks>,
-    /// None without a code.
+    /// `None` without a code.
     kernels: Option<Kernels>,
-    /// Where it is quicker than copies of the driver's.
+    /// Where it is faster than the driver's copies.
     mover: Option<Mover>,
     verify: Verify,
     slots: usize,
-    stagings: Arc<Stagings>,
+    stagings: Arc<StagingPool>,
 }
 
-/// Page-locked memory of ways that are to be made. The driver gives it in parts of 2 MiB, so that of all of them comes at once.
+/// Page-locked memory for accesses to come. The driver allocates it in units of 2 MiB, so all of
+/// them get theirs at once.
 #[derive(Debug)]
-struct Stagings {
-    /// How many come at once, the first time.
+struct StagingPool {
+    /// How many buffers the next allocation makes.
     count: AtomicUsize,
     idle: Mutex<Vec<PinnedBuffer<u8>>>,
 }
 
 impl DeviceMedium {
-    /// Blocks, and the kernels if they have the code, or what moves their rows. Each access has so many slots, but no more than
-    /// one launch has room for: a call that is refused has changed nothing then.
+    /// Creates a medium of blocks, with the kernels if they have the code, or a mover for their
+    /// rows. Each access has `slots` slots, but no more than one launch has room for: so a refused
+    /// call has changed nothing.
     pub fn new(
         blocks: Arc<Blocks>,
         kernels: Option<Kernels>,
@@ -271,16 +281,16 @@ impl DeviceMedium {
             mover,
             verify,
             slots: slots.min(INLINE_JOBS_MAX),
-            stagings: Arc::new(Stagings {
+            stagings: Arc::new(StagingPool {
                 count: AtomicUsize::new(1),
                 idle: Mutex::default(),
             }),
         }
     }
 
-    /// The same, where so many accesses are to come.
+    /// Sets how many accesses are expected.
     pub fn expecting(mut self, accesses: usize) -> Self {
-        self.stagings = Arc::new(Stagings {
+        self.stagings = Arc::new(StagingPool {
             count: AtomicUsize::new(accesses.max(1)),
             idle: Mutex::default(),
         });
@@ -295,7 +305,8 @@ impl DeviceMedium {
             .unwrap_or_else(PoisonError::into_inner);
         if idle.is_empty() {
             let (context, bytes) = (self.blocks.context(), self.slots * DATA_BYTES);
-            // More than were expected, or some whose access came to nothing, come by themselves.
+            // Further buffers, or those for accesses that could not be created, are allocated one
+            // by one.
             let count = self.stagings.count.swap(1, Relaxed);
             let made = PinnedBuffer::several(context, count, bytes);
             idle.extend(made.inspect_err(|_| self.stagings.count.store(count, Relaxed))?);
@@ -303,19 +314,19 @@ impl DeviceMedium {
         idle.pop().ok_or(Error::Failed)
     }
 
-    /// The blocks.
+    /// Returns the blocks.
     pub fn blocks(&self) -> &Arc<Blocks> {
         &self.blocks
     }
 
-    fn by(&self, copier: Copier) -> Result<DeviceAccess> {
-        let by = match &self.kernels {
-            Some(kernels) => By::Kernels(Box::new(Worker::with(kernels, copier)?)),
-            None => By::Copies(copier),
+    fn build_access(&self, copier: Copier) -> Result<DeviceAccess> {
+        let backend = match &self.kernels {
+            Some(kernels) => DeviceBackend::Kernels(Box::new(Worker::with(kernels, copier)?)),
+            None => DeviceBackend::Copies(copier),
         };
         Ok(DeviceAccess {
             blocks: self.blocks.clone(),
-            by,
+            backend,
             verify: self.verify,
             clean: Vec::new(),
         })
@@ -323,8 +334,8 @@ impl DeviceMedium {
 }
 
 impl DeviceMedium {
-    /// A stream for what can wait: the driver has few priorities, and takes the lowest for this.
-    fn patient(&self) -> Result<Stream> {
+    /// Creates a stream for background work: the driver has few priorities, and takes the lowest.
+    fn background_stream(&self) -> Result<Stream> {
         Ok(Stream::with_priority(self.blocks.context(), i32::MAX)?)
     }
 }
@@ -334,12 +345,16 @@ impl Medium for DeviceMedium {
 
     fn access(&self) -> Result<DeviceAccess> {
         let stream = Stream::new(self.blocks.context())?;
-        self.by(Copier::with(self.staging()?, stream, self.mover.as_ref())?)
+        self.build_access(Copier::with(self.staging()?, stream, self.mover.as_ref())?)
     }
 
     fn background(&self) -> Result<DeviceAccess> {
-        self.by(Copier::new(1, self.patient()?, self.mover.as_ref())?)
-            .map(DeviceAccess::patient)
+        self.build_access(Copier::new(
+            1,
+            self.background_stream()?,
+            self.mover.as_ref(),
+        )?)
+        .map(DeviceAccess::into_background)
     }
 
     fn has_code(&self) -> bool {
@@ -361,13 +376,14 @@ impl Medium for DeviceMedium {
             free_bytes,
             total_bytes,
         };
-        // Before any is taken: what others have to do without for a moment may be all that they need.
+        // Before anything is allocated: memory that other processes miss for a moment may be all
+        // that they need.
         let known = context.memory_info()?;
         if needed_bytes > known.0 {
             return Err(refused(known));
         }
         match self.blocks.grow(blocks) {
-            // Somebody was quicker.
+            // Another process allocated first.
             Err(Error::Cuda(fercuda_cuda::Error::OutOfMemory(_))) => {
                 Err(refused(context.memory_info()?))
             }
@@ -394,12 +410,16 @@ impl Medium for DeviceMedium {
 impl ArrayMember for DeviceMedium {
     fn access_unstaged(&self) -> Result<DeviceAccess> {
         let stream = Stream::new(self.blocks.context())?;
-        self.by(Copier::unstaged(self.slots, stream, self.mover.as_ref())?)
+        self.build_access(Copier::unstaged(self.slots, stream, self.mover.as_ref())?)
     }
 
     fn background_unstaged(&self) -> Result<DeviceAccess> {
-        self.by(Copier::unstaged(1, self.patient()?, self.mover.as_ref())?)
-            .map(DeviceAccess::patient)
+        self.build_access(Copier::unstaged(
+            1,
+            self.background_stream()?,
+            self.mover.as_ref(),
+        )?)
+        .map(DeviceAccess::into_background)
     }
 
     fn has_failed(&self, error: &Error) -> bool {
@@ -407,7 +427,7 @@ impl ArrayMember for DeviceMedium {
         match error {
             Error::Failed | Error::Cuda(Driver::ContextReset) => true,
             Error::Cuda(error) if error.is_sticky() => true,
-            // Some of what a card answers that is off the bus is what one answers for a single call, too.
+            // Some errors of a card that is off the bus are also those of a single call.
             Error::Cuda(_) | Error::Copy(_) => match self.blocks.context().memory_info() {
                 Ok(_) => false,
                 Err(error) => !error.is_refusal(),
@@ -428,39 +448,39 @@ impl LendStaging for DeviceAccess {
 }
 
 #[derive(Debug)]
-enum By {
+enum DeviceBackend {
     Kernels(Box<Worker>),
     Copies(Copier),
 }
 
-/// One thread's way to a device's blocks.
+/// One thread's access to a device's blocks.
 #[derive(Debug)]
 pub struct DeviceAccess {
     blocks: Arc<Blocks>,
-    by: By,
+    backend: DeviceBackend,
     verify: Verify,
     clean: Vec<BlockOutcome>,
 }
 
 impl DeviceAccess {
-    /// For what can wait.
-    fn patient(mut self) -> Self {
-        if let By::Kernels(worker) = &mut self.by {
+    /// Configures this access for background work.
+    fn into_background(mut self) -> Self {
+        if let DeviceBackend::Kernels(worker) = &mut self.backend {
             worker.use_half_of_device();
         }
         self
     }
 
     fn copier_mut(&mut self) -> &mut Copier {
-        match &mut self.by {
-            By::Kernels(worker) => worker.copier(),
-            By::Copies(copier) => copier,
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.copier(),
+            DeviceBackend::Copies(copier) => copier,
         }
     }
 }
 
-/// As many outcomes of what has nothing that could be wrong.
-fn clean(all: &mut Vec<BlockOutcome>, count: usize) -> &[BlockOutcome] {
+/// Returns `count` outcomes of blocks without errors.
+fn clean_outcomes(all: &mut Vec<BlockOutcome>, count: usize) -> &[BlockOutcome] {
     if all.len() < count {
         all.resize(count, BlockOutcome::CLEAN);
     }
@@ -473,55 +493,55 @@ impl BlockAccess for DeviceAccess {
     }
 
     fn data(&self) -> &[u8] {
-        match &self.by {
-            By::Kernels(worker) => worker.data(),
-            By::Copies(copier) => copier.data(),
+        match &self.backend {
+            DeviceBackend::Kernels(worker) => worker.data(),
+            DeviceBackend::Copies(copier) => copier.data(),
         }
     }
 
     fn data_mut(&mut self) -> &mut [u8] {
-        match &mut self.by {
-            By::Kernels(worker) => worker.data_mut(),
-            By::Copies(copier) => copier.data_mut(),
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.data_mut(),
+            DeviceBackend::Copies(copier) => copier.data_mut(),
         }
     }
 
     fn read(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.read(&self.blocks, work),
-            By::Copies(copier) => {
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.read(&self.blocks, work),
+            DeviceBackend::Copies(copier) => {
                 copier.fetch(&self.blocks, work)?;
-                Ok(clean(&mut self.clean, work.len()))
+                Ok(clean_outcomes(&mut self.clean, work.len()))
             }
         }
     }
 
     fn read_by_policy(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        // To look at several costs a launch, which takes less than copies of as many.
-        let looks = self.verify == Verify::Read || work.len() > 1;
-        if looks {
+        // Verifying several blocks costs one launch, which takes less than that many copies.
+        let is_verified = self.verify == Verify::Read || work.len() > 1;
+        if is_verified {
             return self.read(work);
         }
-        match &mut self.by {
-            By::Kernels(worker) => worker.copier().fetch(&self.blocks, work)?,
-            By::Copies(copier) => copier.fetch(&self.blocks, work)?,
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.copier().fetch(&self.blocks, work)?,
+            DeviceBackend::Copies(copier) => copier.fetch(&self.blocks, work)?,
         }
-        Ok(clean(&mut self.clean, work.len()))
+        Ok(clean_outcomes(&mut self.clean, work.len()))
     }
 
     fn check(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.check(&self.blocks, work),
-            By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.check(&self.blocks, work),
+            DeviceBackend::Copies(_) => Ok(clean_outcomes(&mut self.clean, work.len())),
         }
     }
 
     fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.update(&self.blocks, work),
-            By::Copies(copier) => {
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.update(&self.blocks, work),
+            DeviceBackend::Copies(copier) => {
                 copier.put(&self.blocks, work)?;
-                Ok(clean(&mut self.clean, work.len()))
+                Ok(clean_outcomes(&mut self.clean, work.len()))
             }
         }
     }
@@ -529,59 +549,61 @@ impl BlockAccess for DeviceAccess {
     fn update_with_ack(
         &mut self,
         work: &[BlockWork<'_>],
-        taken: &mut dyn FnMut(),
+        acknowledge: &mut dyn FnMut(),
     ) -> Result<&[BlockOutcome]> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.update_with_ack(&self.blocks, work, taken),
-            By::Copies(copier) => {
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => {
+                worker.update_with_ack(&self.blocks, work, acknowledge)
+            }
+            DeviceBackend::Copies(copier) => {
                 copier.put(&self.blocks, work)?;
-                taken();
-                Ok(clean(&mut self.clean, work.len()))
+                acknowledge();
+                Ok(clean_outcomes(&mut self.clean, work.len()))
             }
         }
     }
 
     fn format(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.encode_anew(&self.blocks, work),
-            By::Copies(copier) => {
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.encode_anew(&self.blocks, work),
+            DeviceBackend::Copies(copier) => {
                 copier.put_anew(&self.blocks, work)?;
-                Ok(clean(&mut self.clean, work.len()))
+                Ok(clean_outcomes(&mut self.clean, work.len()))
             }
         }
     }
 
     fn verify(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.verify(&self.blocks, work),
-            By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.verify(&self.blocks, work),
+            DeviceBackend::Copies(_) => Ok(clean_outcomes(&mut self.clean, work.len())),
         }
     }
 
     fn correct(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.correct(&self.blocks, work),
-            By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.correct(&self.blocks, work),
+            DeviceBackend::Copies(_) => Ok(clean_outcomes(&mut self.clean, work.len())),
         }
     }
 
     fn scan(&mut self, blocks: &[u32]) -> Result<Vec<u32>> {
-        match &mut self.by {
-            By::Kernels(worker) => worker.scan(&self.blocks, blocks),
-            By::Copies(_) => Ok(Vec::new()),
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.scan(&self.blocks, blocks),
+            DeviceBackend::Copies(_) => Ok(Vec::new()),
         }
     }
 
     fn refresh(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
-        let By::Kernels(worker) = &mut self.by else {
+        let DeviceBackend::Kernels(worker) = &mut self.backend else {
             return Ok(());
         };
         let blocks: Vec<u32> = work.iter().map(|it| it.block as u32).collect();
         let left = match worker.refresh(&self.blocks, &blocks) {
-            // Those whose record is not right. It is made of what is known.
+            // Blocks with wrong records, which are made from the known identities.
             Ok(left) => left,
             Err(error) if worker.has_failed() => return Err(error),
-            // What was changed and is not coded anew would be taken for errors.
+            // Changed blocks that are not encoded again would be taken for wrong ones.
             Err(_) => blocks,
         };
         let is_left = |it: &&BlockWork<'_>| left.contains(&(it.block as u32));
@@ -605,9 +627,9 @@ impl BlockAccess for DeviceAccess {
     }
 
     fn is_spent(&self) -> bool {
-        match &self.by {
-            By::Kernels(worker) => worker.has_failed(),
-            By::Copies(copier) => copier.has_failed(),
+        match &self.backend {
+            DeviceBackend::Kernels(worker) => worker.has_failed(),
+            DeviceBackend::Copies(copier) => copier.has_failed(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A table of which only parts are ever used: it comes in pieces, each with the first of it that is asked for.
+//! Sparse table that allocates each piece on first access.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ pub(crate) struct LazyTable<T, const EACH: u32> {
 }
 
 impl<T, const EACH: u32> LazyTable<T, EACH> {
-    /// Room for so many, none of which is there yet.
+    /// Creates a table of `count` values, none of which is allocated yet.
     pub(crate) fn new(count: u32) -> Self {
         let pieces = count.div_ceil(EACH);
         Self {
@@ -19,15 +19,15 @@ impl<T, const EACH: u32> LazyTable<T, EACH> {
         }
     }
 
-    /// For how many there is room.
+    /// Returns for how many values there is room.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// One of them. If its piece is not there yet, all that are in it are made.
+    /// Returns a value. If its piece is not allocated yet, all values in it are created.
     ///
     /// # Panics
-    /// If it is beyond the room.
+    /// If `at` is beyond the table.
     pub(crate) fn of(&self, at: u32, make: impl Fn(u32) -> T) -> &T {
         let first = at / EACH * EACH;
         let piece = || {
@@ -38,7 +38,7 @@ impl<T, const EACH: u32> LazyTable<T, EACH> {
         &self.pieces[(at / EACH) as usize].get_or_init(piece)[(at - first) as usize]
     }
 
-    /// One of them, if its piece is there.
+    /// Returns a value, if its piece is allocated.
     pub(crate) fn known(&self, at: u32) -> Option<&T> {
         self.pieces[(at / EACH) as usize]
             .get()

@@ -1,11 +1,11 @@
-//! Directories that a filesystem is mounted at, and what is mounted where.
+//! Mount points: empty directories, mounts by descriptor, and the mount table.
 //!
-//! Root's mounts are made by descriptors: the directory is looked at and mounted over by the same one, so whoever owns it
-//! cannot have another in its place between. Who is not root has a program that may.
+//! Root's mounts are made by descriptors: the same one is validated and mounted over, so the
+//! directory's owner cannot replace it in between. Other users mount through a setuid helper.
 //!
-//! Invariants: nothing is mounted over something else; a mount is unmounted by its number, and what somebody else has
-//! mounted there since stays.
-//! Elsewhere: who answers (`mount`).
+//! Invariants: nothing is mounted over another mount; a mount is unmounted by its number, and what
+//! another program has mounted there since stays.
+//! Elsewhere: answering requests (`mount`).
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -26,29 +26,30 @@ use rustix::mount::{
 use crate::error::{Error, Result};
 use crate::fuse::FIGURES;
 
-/// What is said to be mounted.
+/// Source of the mounts, as the mount table shows it.
 pub(crate) const SOURCE: &str = "vramfs";
-/// Where the kernel gives requests out.
+/// The device from which requests are read.
 pub(crate) const FUSE: &str = "/dev/fuse";
-/// Programs that mount for who may not.
+/// Setuid helpers that mount for unprivileged users.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// A mount among all that are or were at a path: its number, which no other has from Linux 6.8 on, and its device's, which
-/// no other has while somebody uses it.
+/// Identity of a mount: its number, which is unique from Linux 6.8 on, and its device's, which is
+/// unique while it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MountId {
     mount: u64,
     device: (u32, u32),
 }
 
-/// What is on top at a path. Whatever is mounted there is not asked, so that it may be one that answers no more.
+/// Returns the identity of the topmost mount at a path. The mounted filesystem is not queried, as
+/// its daemon may not answer any more.
 pub(crate) fn id(at: &Path) -> Result<MountId> {
     let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     id_of(CWD, at, how).map_err(|error| refused(at, error))
 }
 
 fn id_of(from: impl AsFd, name: &Path, how: AtFlags) -> rustix::io::Result<MountId> {
-    // STATX_MNT_ID_UNIQUE; an older kernel passes it over.
+    // STATX_MNT_ID_UNIQUE; an older kernel ignores it.
     let unique = StatxFlags::from_bits_retain(0x4000);
     let how = how | AtFlags::STATX_DONT_SYNC;
     let known = statx(from, name, how, StatxFlags::MNT_ID | unique)?;
@@ -58,7 +59,7 @@ fn id_of(from: impl AsFd, name: &Path, how: AtFlags) -> rustix::io::Result<Mount
     })
 }
 
-/// Where a mount is, and which of those that were there it is.
+/// A mount's path and identity.
 #[derive(Clone, Debug)]
 pub struct MountLocation {
     pub(crate) at: PathBuf,
@@ -70,8 +71,8 @@ impl MountLocation {
         Ok(id(&self.at)? == self.id)
     }
 
-    /// As [`unmount`], this mount alone: whether it was there. It was not if somebody has unmounted it, or mounted
-    /// something over it.
+    /// As [`unmount`], for this mount alone; returns whether it was there. It was not if another
+    /// program has unmounted it, or mounted something over it.
     ///
     /// # Errors
     /// As [`unmount`].
@@ -97,11 +98,11 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Takes what is mounted there away. If it is in use, only `lazily`: then it vanishes at once, and ends when the last
-/// who uses it is done.
+/// Unmounts what is mounted there. If it is in use, only `lazily`: then it is detached at once, and
+/// ends with its last use.
 ///
 /// # Errors
-/// [`Error::Mount`]: nothing is mounted there, it is in use, or the caller may not.
+/// [`Error::Mount`]: nothing is mounted there, it is in use, or the caller is not permitted to.
 pub fn unmount(at: &Path, lazily: bool) -> Result<()> {
     let flags = match lazily {
         true => UnmountFlags::DETACH,
@@ -111,7 +112,7 @@ pub fn unmount(at: &Path, lazily: bool) -> Result<()> {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(refused(
             at,
-            "it is in use\ntry: again when nobody has a file or a working directory there, or --lazy",
+            "it is in use\ntry: again when no process has a file or a working directory there, or --lazy",
         )),
         Err(Errno::INVAL) => Err(refused(at, "nothing is mounted there")),
         Err(Errno::PERM) if !is_root() => helped(at, lazily),
@@ -126,8 +127,8 @@ fn helped(at: &Path, lazily: bool) -> Result<()> {
         match command.arg("--").arg(at).output() {
             Ok(done) if done.status.success() => return Ok(()),
             Ok(done) => {
-                let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-                return Err(refused(at, format!("{helper} says: {said}")));
+                let message = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+                return Err(refused(at, format!("{helper} failed: {message}")));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(refused(at, format!("{helper}: {error}"))),
@@ -135,23 +136,25 @@ fn helped(at: &Path, lazily: bool) -> Result<()> {
     }
     Err(refused(
         at,
-        format!("it is somebody else's to unmount{HINT_PERMISSION}"),
+        format!(
+            "another user has mounted it, and only that user and root may unmount it{HINT_PERMISSION}"
+        ),
     ))
 }
 
-/// A directory without anything in it or over it.
+/// An empty directory with nothing mounted over it.
 #[derive(Debug)]
 pub(crate) struct EmptyDirectory {
-    /// Without symbolic links.
+    /// The path without symbolic links.
     pub(crate) at: PathBuf,
     directory: OwnedFd,
 }
 
 impl EmptyDirectory {
-    /// Of what is at a path.
+    /// Opens and validates the directory at a path.
     ///
     /// # Errors
-    /// [`Error::Mount`]: it is none.
+    /// [`Error::Mount`]: it is no empty directory, or something is mounted there.
     pub(crate) fn new(at: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| match error.raw_os_error() {
             Some(libc::ENOTCONN) => refused(
@@ -163,7 +166,7 @@ impl EmptyDirectory {
             _ => refused(at, error),
         };
         let place = at.canonicalize().map_err(failed)?;
-        // Who has made a link of a part of it since has nothing mounted elsewhere.
+        // A part of the path that was replaced by a link since cannot redirect the mount.
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = openat2(CWD, &place, how, Mode::empty(), ResolveFlags::NO_SYMLINKS);
         let directory = directory.map_err(|error| failed(error.into()))?;
@@ -195,10 +198,10 @@ impl EmptyDirectory {
     }
 }
 
-/// What whoever uses a mount may not do there, whatever modes say.
+/// Rights that are disabled on a mount, whatever modes say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountRestrictions {
-    /// Bits that set the user or the group of who runs a program are passed over.
+    /// Setuid and setgid bits have no effect.
     pub suid: bool,
     /// Devices cannot be opened.
     pub dev: bool,
@@ -206,7 +209,7 @@ pub struct MountRestrictions {
     pub exec: bool,
 }
 
-/// A filesystem that is mounted nowhere yet, and asks already.
+/// A filesystem that is not attached to a directory yet, and sends requests already.
 #[derive(Debug)]
 pub(crate) struct DetachedMount {
     context: OwnedFd,
@@ -214,7 +217,7 @@ pub(crate) struct DetachedMount {
 }
 
 impl DetachedMount {
-    /// One whose requests come by the descriptor that is returned with it. Root alone may.
+    /// Creates one, and returns it with the descriptor of its requests. For root alone.
     ///
     /// # Errors
     /// The kernel's.
@@ -254,7 +257,7 @@ impl DetachedMount {
         Ok((Self { context, flags }, requests))
     }
 
-    /// Mounts it over a directory.
+    /// Attaches it to a directory.
     ///
     /// # Errors
     /// The kernel's.
@@ -268,25 +271,27 @@ impl DetachedMount {
     }
 }
 
-/// What is mounted somewhere.
+/// An entry of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// Where.
+    /// The mount point.
     pub at: PathBuf,
-    /// Its number, which all places have where it is mounted, or some of it.
+    /// The device's number, which all mounts of the same filesystem share.
     pub device: String,
-    /// Whether all of it is there: a bind mount may have one of its directories, or a file.
+    /// Whether the whole filesystem is mounted: a bind mount may show one of its directories, or a
+    /// file.
     pub is_whole: bool,
-    /// Its type.
+    /// The filesystem's type.
     pub kind: String,
-    /// What is said to be mounted: a device, or just a word.
+    /// The source: a device, or just a word.
     pub source: String,
-    /// Who has mounted it, if it is one that a process answers for.
+    /// The user that mounted it, if it is a FUSE filesystem.
     pub user: Option<u32>,
 }
 
 impl Mounted {
-    /// Whether it says that it is such a filesystem, which whoever may mount can have his own say.
+    /// Returns whether type and source claim to be this filesystem, which any user that may mount
+    /// can fake.
     pub fn is_ours(&self) -> bool {
         self.kind.starts_with("fuse") && self.source == SOURCE
     }
@@ -300,7 +305,8 @@ fn table() -> Result<Vec<Mounted>> {
 
 fn parsed(text: &[u8]) -> Vec<Mounted> {
     let of_line = |line: &[u8]| {
-        // Number, root and place are the third field to the fifth; behind a lone dash come type and source.
+        // Number, root and mount point are the third to fifth field; type and source follow a lone
+        // dash.
         let mut fields = line.split(|byte| *byte == b' ').map(unescaped);
         let device = String::from_utf8(fields.nth(2)?).ok()?;
         let is_whole = fields.next()? == b"/";
@@ -313,7 +319,7 @@ fn parsed(text: &[u8]) -> Vec<Mounted> {
             is_whole,
             kind: text()?,
             source: text()?,
-            // The kernel's own words, before any that whoever mounts it may choose.
+            // The kernel's own options, before any that the mounting user may choose.
             user: text().and_then(|it| {
                 it.split(',')
                     .find_map(|it| it.strip_prefix("user_id=")?.parse().ok())
@@ -324,32 +330,33 @@ fn parsed(text: &[u8]) -> Vec<Mounted> {
     lines.filter_map(of_line).collect()
 }
 
-/// What is mounted at a place, if anything is: the last, which is on top.
+/// Returns what is mounted at a path, if anything is: the last entry, which is on top.
 ///
 /// # Errors
-/// [`Error::Mount`] if the kernel does not say.
+/// [`Error::Mount`] if the mount table cannot be read.
 pub fn mounted(at: &Path) -> Result<Option<Mounted>> {
     Ok(table()?.into_iter().rfind(|it| it.at == at))
 }
 
-/// Whether any of a filesystem is mounted anywhere here.
+/// Returns whether any part of a filesystem is mounted anywhere.
 ///
 /// # Errors
-/// [`Error::Mount`] if the kernel does not say.
+/// [`Error::Mount`] if the mount table cannot be read.
 pub fn is_anywhere(device: &str) -> Result<bool> {
     Ok(table()?.iter().any(|it| it.device == device))
 }
 
-/// What says that it is such a filesystem: each once, at the first place that has all of it and nothing on top.
+/// Returns the mounts that claim to be this filesystem: each once, at the first path that has all
+/// of it and nothing on top.
 ///
 /// # Errors
-/// [`Error::Mount`] if the kernel does not say.
+/// [`Error::Mount`] if the mount table cannot be read.
 pub fn all() -> Result<Vec<Mounted>> {
     Ok(each(table()?))
 }
 
 fn each(table: Vec<Mounted>) -> Vec<Mounted> {
-    // The last at a place covers those before.
+    // The last entry at a path covers those before.
     let on_top: HashMap<PathBuf, String> = table
         .iter()
         .map(|it| (it.at.clone(), it.device.clone()))
@@ -361,7 +368,7 @@ fn each(table: Vec<Mounted>) -> Vec<Mounted> {
     table.into_iter().filter(is_new).collect()
 }
 
-/// Spaces and the like are there as a backslash and three octal digits.
+/// Decodes a field: spaces and the like are a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = field;
@@ -379,10 +386,10 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the filesystem that is mounted there says of itself: names and values, a line each.
+/// Returns the statistics of the filesystem that is mounted there: names and values, a line each.
 ///
 /// # Errors
-/// [`Error::Mount`] if it is none of ours.
+/// [`Error::Mount`] if it is not this filesystem.
 pub fn figures(at: &Path) -> Result<String> {
     let mut value = vec![0; 1 << 16];
     let len = rustix::fs::getxattr(at, FIGURES, &mut value[..]);
@@ -434,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn places_with_spaces_are_found_among_mounts() {
+    fn paths_with_spaces_are_found_among_mounts() {
         assert_eq!(unescaped(br"/a\040b\134c\x"), br"/a b\c\x");
         assert_eq!(unescaped(b"\\04"), b"\\04");
         assert!(mounted(Path::new("/proc")).unwrap().is_some());

@@ -1,6 +1,6 @@
-//! The kernels' text: CUDA C++ beside this file, and a header that is computed here.
+//! Source of the kernels: CUDA C++ beside this file, and a computed header of constants.
 //!
-//! Invariant: no constant of the code, of the sums or of the layout stands in the CUDA C++.
+//! Invariant: the CUDA C++ contains no constant of the code, the checksums or the layout.
 
 use std::fmt::Write as _;
 
@@ -87,8 +87,9 @@ pub(crate) fn header() -> String {
     text
 }
 
-/// What a product with a constant takes of a symbol: for each bit of the product four bits that say which of the lower four bits of
-/// the symbol it is the sum of, and in the second word which of the upper ones.
+/// Lookup of a product with a constant: for each bit of the product four bits that select which of
+/// the lower four bits of the symbol it is the sum of, and in the second word which of the upper
+/// ones.
 fn choices(constant: u8) -> [u32; 2] {
     let mut words = [0; 2];
     for bit in 0..8 {
@@ -229,8 +230,9 @@ fn parity_of(text: &mut String) {
 /// The name of [`mover`]'s kernel.
 pub(crate) const MOVER: &str = "vramfs_move";
 
-/// PTX of a kernel that moves rows: a block of so many threads for each part of each entry of a list (where from, where to, how
-/// many bytes, 32 bytes each), which each thread moves by 16 bytes four times. All loads are under way before the first store.
+/// Returns the PTX of a kernel that moves rows: a thread block of `threads` for each part of each
+/// entry of a list (source, destination and length, 32 bytes each); each thread moves 16 bytes four
+/// times. All loads are issued before the first store.
 pub(crate) fn mover(threads: u32) -> String {
     const AT_ONCE: u32 = 4;
     let stride = 16 * threads;

@@ -924,7 +924,7 @@ fn works_out_of_range_are_refused() {
         ];
         for error in errors.map(|it| it.to_string()) {
             assert!(
-                error.contains(&format!("block {taken} were to be taken")),
+                error.contains(&format!("rows to be copied are of block {taken}")),
                 "{error}"
             );
         }

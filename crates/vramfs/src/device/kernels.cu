@@ -3,7 +3,7 @@
 // the eight words of a row at 16 l and at 512 + 16 l: bit c of each is of word 32 l + c.
 //
 // Always: what is stored was summed and coded from the registers that it was stored from, but for
-// what `update` brings twice; what is corrected in vain is put back; who calls has the block for itself, but for
+// what `update` loads twice; a failed correction is reverted; the caller has locked the block exclusively, except for
 // `verify` and `check`, which only read.
 //
 // Constants, networks of exclusive ors and tables come with "constants.h".
@@ -210,7 +210,7 @@ struct Shared {
     u32 sums_wrong;
     u32 symbols;
     u32 words;
-    u32 erased[8];               // rows whose sums are wrong
+    u32 erased[8];               // rows that fail their checksums
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "as the host has it");
 
@@ -264,7 +264,7 @@ __device__ __forceinline__ void begin(Desk& desk, const Job* jobs, u32 at) {
     __syncthreads();
 }
 
-// Asks for the next job, and whose this one's block is to be. For all to see behind a barrier that
+// Prefetches the next job, and this one's identity. For all to see behind a barrier that
 // comes behind `copies_done`; one warp does both.
 __device__ __forceinline__ void ask(Desk& desk, const Job* jobs, u32 next, u32 count, u32 turn, const Job& job, u32 lane) {
     if (next < count && lane < sizeof(Job) / 16)
@@ -301,7 +301,7 @@ __device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, cons
     }
 }
 
-// The record from its sums, which are there, and whose the block is. One warp.
+// Stores the record from its checksums and the identity. One warp.
 template <typename SumOf>
 __device__ __forceinline__ void finish_record(SumOf sum_of_row, u32 lane, u8* record, const u64* given) {
     u64* words = reinterpret_cast<u64*>(record + MAGIC_OFFSET);
@@ -345,7 +345,7 @@ __device__ __forceinline__ u32 look_at_record(u32 lane, const u8* record, const 
     return look_at_record(by_tables, lane, record, given);
 }
 
-// Whose a block is to be, or is as its record says.
+// The identity that a block must have, or has by its record.
 __device__ __forceinline__ const u64* identity_of(const Job& job, const u64* given) {
     return job.identity != 0 ? given : reinterpret_cast<const u64*>(job.block + RECORD_OFFSET + MAGIC_OFFSET + 8);
 }
@@ -496,8 +496,8 @@ __device__ __forceinline__ void load_once(const u8* row, u32 lane, u32 (&d)[8]) 
 
 static_assert(CODED_ROWS % AHEAD == 0, "each round takes as many");
 
-// What is found in many blocks, and which of them are taken: at first one by each warp, then by who is done with his
-// the next that nobody has. Not all are equally quick.
+// What is found in many blocks, and how blocks are assigned: at first one to each warp, then each idle warp takes
+// the next unclaimed one. Not all are equally fast.
 struct Sweep {
     u32 found;  // their numbers are behind
     u32 taken;
@@ -511,7 +511,7 @@ struct Sweep {
 static_assert(sizeof(Sweep) == 4 * SWEEP_WORDS, "as the host has it");
 
 // Which of many blocks are not right: words, record, or the number that it says. What is found may
-// be a block that somebody changes meanwhile; who asks looks again. Each warp takes one block
+// be a block that another thread changes meanwhile; the caller checks again. Each warp takes one block
 // after another and has all of its words' values at the roots, so none waits for another.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 vramfs_scan(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
@@ -625,8 +625,8 @@ __device__ __forceinline__ u32 sum_once(const SumMatrices& matrices, u32 lane, c
     return sum_by_bits(matrices, columns, lane, d);
 }
 
-// Parity, sums and record of what the rows of data are now; whose the block is stays. A block whose record
-// is not right is left as it is, and found. Each warp takes one after another, as in `vramfs_scan`.
+// Parity, sums and record of what the current rows of data; the identity is unchanged. A block with a wrong
+// record is left unchanged, and named. Each warp takes one after another, as in `vramfs_scan`.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     SharedToRefresh& all = *reinterpret_cast<SharedToRefresh*>(dynamic_shared);
@@ -724,7 +724,7 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     }
 }
 
-// A job that comes with the launch, and whose its block is to be, if `identity` is not 0. What a kernel reads in the host's
+// A job in the launch's parameters, with the block's identity, if `identity` is not 0. What a kernel reads in the host's
 // memory waits behind all that the device is writing there. The host has the same (engine.rs).
 struct InlineJob {
     Job job;
@@ -737,7 +737,7 @@ struct InlineJobs {
     InlineJob all[COUNT];
 };
 
-// Whose a job's block is to be, for all to see behind a barrier.
+// The identity of a job's block, visible to all after a barrier.
 __device__ __forceinline__ void take_identity(const InlineJob& order, u64* given) {
     // Threads that have less to do at first than others.
     const u32 at = THREADS - 1 - threadIdx.x;
@@ -879,7 +879,7 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
     bring_rows(0);
     bring_fresh(0, 0);
     bring_fresh(ROUND, 1);
-    // Whose the block is to be, asked for before it is needed, as all lanes ask for something else.
+    // The block's identity, loaded before it is needed, as all lanes ask for something else.
     const bool has_identity = warp == WARPS - 2 && job.identity != 0;
     u64 identity[(IDENTITY_WORDS + 31) / 32];
     if (has_identity)
@@ -906,7 +906,7 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
     if (lays && is_there(warp)) wrong += of_other != sums[job.first + warp];
     if (has_record && of_other != sum_of_record) state |= WRONG_RECORD;
     if (warp == WARPS - 2) {
-        // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
+        // Owners may change, so only the record's checksum covers them; number and generation have to be the block's.
         bool differs = false;
         if (has_identity)
 #pragma unroll
@@ -979,7 +979,7 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
             bring_rows(from + ROUND);
             bring_fresh(from + 2 * ROUND, turn);
         } else if (has_row) {
-            // Nobody reads the rows of before any more.
+            // No warp reads the old rows any more.
             store(block + row * ROW_BYTES, lane, now);
         }
 #pragma unroll
@@ -1085,8 +1085,8 @@ __device__ bool find_wrong(const u32 (&s)[8], const u32* erased, u32 erasures, u
     return found.count == length;
 }
 
-// Finds what is wrong in each word and, if so told, exchanges it for what is right, or back.
-// Whether every word could be told, for every thread.
+// Finds the errors of each word and, on request, corrects them, or reverts that.
+// Returns whether every word could be decoded, for every thread.
 __device__ bool sweep(Shared& shared, u8* block, u32 erasures, u32 most, bool changes) {
     bool all = true;
     u32 symbols = 0, words = 0;
@@ -1174,10 +1174,10 @@ __device__ void parity_anew(Shared& shared, const Job& job, u32 warp, u32 lane) 
 }
 
 // Makes right what can be made right: up to three wrong symbols a word; four; then up to eight
-// in the rows whose sums are wrong. What the sums do not confirm is put back. Where all words
+// in the rows that fail their checksums. What the sums do not confirm is put back. Where all words
 // are right, so are the rows, if no more than eight sums say otherwise: no other word is as near.
 // Where the sums of all data are right, so is the data. Where the record is lost nothing confirms:
-// then three wrong symbols and no more, and only for who says whose the block is. Another's
+// then three wrong symbols and no more, and only if the caller gives the block's identity. Another's
 // block is left as it is.
 extern "C" __global__ void __launch_bounds__(THREADS)
 vramfs_correct(const Job* jobs, Outcome* outcomes) {

@@ -1,11 +1,13 @@
-//! A few rows of one block, looked at by the processor that waits for them.
+//! Host-side verification of a few rows of one block.
 //!
-//! One copy brings them and the block's record, and the processor compares sums of what lies in its caches: together less than
-//! a kernel takes that looks at them, whose launch alone costs twice what a copy's does. It is so for a few callers at a time: copies
-//! contend for the driver's locks until their end, where a kernel's end is looked for in our own memory.
+//! One copy brings the rows and the block's record, and the waiting thread compares checksums of
+//! bytes in its caches: together that takes less than a kernel, the launch of which alone costs
+//! twice what a copy's does. It holds for a few callers at a time: copies contend for the driver's
+//! locks until they complete, where a kernel's result is polled in our own memory.
 //!
-//! Invariants: what comes to the staging was looked at where it came from, host memory that nobody writes in between. Whatever is not right here, a copy
-//! that the driver refuses too, is said by the kernel, so there is one who decides what is wrong.
+//! Invariants: rows in staging were verified where they came from, host memory that is not written
+//! in between. Any mismatch, or a copy that the driver refuses, is decided by the kernel, so there
+//! is one authority on errors.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -19,27 +21,28 @@ use crate::layout::{
     DATA_ROWS, MAGIC, MAGIC_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, ROWS, SUMS_OFFSET,
 };
 
-/// So many rows at most are brought so.
+/// The most rows to verify this way.
 const HOST_VERIFY_ROWS: usize = 8;
-/// What comes then: the rows, and as many that the record is the last of.
+/// Bytes that the copy brings: the rows, and as many again, the last of which is the record.
 pub(super) const HOST_VERIFY_BYTES: usize = 2 * HOST_VERIFY_ROWS * ROW_BYTES;
-/// So many callers of one device at a time. Of sixteen that read pages without a break 103 % of what plain copies give is left so, and 96 if all of
-/// them did it; of four 94 and 92 or less if none or one did (docs/gpu-figures.md).
+/// Concurrent callers of one device at most. Sixteen threads that read pages without a break get
+/// 103 % of the throughput of plain copies this way, and 96 if all of them verified on the host;
+/// four get 94, and 92 or less if none or one did (docs/gpu-figures.md).
 const HOST_VERIFIERS_MAX: u32 = 6;
 
-/// Who brings rows so, of all workers of the same kernels.
+/// Number of workers of the same kernels that are verifying on the host.
 #[derive(Debug, Default)]
 pub(super) struct HostVerifiers(AtomicU32);
 
 impl HostVerifiers {
-    /// One more, until that is dropped, if there are not too many.
+    /// Admits one more, until the slot is dropped, unless the limit is reached.
     fn enter(&self) -> Option<HostVerifySlot<'_>> {
         let caller = HostVerifySlot(&self.0);
         (self.0.fetch_add(1, Relaxed) < HOST_VERIFIERS_MAX).then_some(caller)
     }
 }
 
-/// See [`HostVerifiers::enter`].
+/// Slot of [`HostVerifiers::enter`].
 struct HostVerifySlot<'a>(&'a AtomicU32);
 
 impl Drop for HostVerifySlot<'_> {
@@ -49,8 +52,8 @@ impl Drop for HostVerifySlot<'_> {
 }
 
 impl Worker {
-    /// As [`Worker::check`], in the quickest way that there is: up to 8 rows of one block that come to the staging are looked at by this thread,
-    /// if not too many do that already.
+    /// As [`Worker::check`], by the fastest path: up to 8 rows of one block that go to staging are
+    /// verified by this thread, unless too many threads do that already.
     ///
     /// # Errors
     /// As [`Worker::check`].
@@ -66,22 +69,23 @@ impl Worker {
         self.check(blocks, work)
     }
 
-    /// Whether the rows are right, and have come to the staging at this byte. Nothing came, and they may be right, if too many are at it or the driver refuses
-    /// the copy.
+    /// Copies the rows to staging at this byte if the host verifies them; returns whether it did.
+    /// On `false` nothing was copied, and the rows may be right: the limit was reached, or the
+    /// driver refused the copy.
     fn try_host_verify(
         &mut self,
         blocks: &Blocks,
         work: &BlockWork<'_>,
         at: usize,
     ) -> Result<bool> {
-        let _held = blocks.hold();
+        let _held = blocks.pin();
         self.validate(blocks, std::slice::from_ref(work), AccessMode::Reads)?;
-        let Some(_caller) = self.kernels.host_verifiers.enter() else {
+        let Some(_slot) = self.kernels.host_verifiers.enter() else {
             return Ok(false);
         };
         let bytes = work.rows.len() * ROW_BYTES;
         let from = blocks.address(work.block)? + (work.rows.start * ROW_BYTES) as u64;
-        // Two lines of so many bytes, the second of which ends with the block.
+        // A 2D copy of two lines, the second of which ends with the block.
         let copy = CUDA_MEMCPY2D {
             srcXInBytes: 0,
             srcY: 0,
@@ -101,9 +105,10 @@ impl Worker {
             Height: 2,
         };
         let driver = blocks.context().bind()?;
-        // SAFETY: `address` knows the block, which is there as long as blocks are held; `validate` has seen that it is one of the code, and the rows are of its
-        // data, so both lines lie within it. They go to page-locked memory that has room for both, which nobody looks at before the stream is done with it, and
-        // which stays if it never is.
+        // SAFETY: `address` has found the block, which stays allocated while blocks are pinned;
+        // `validate` has checked that it has a code, and the rows are of its data, so both lines
+        // lie within it. They go to page-locked memory that has room for both, which is not read
+        // before the stream is done with it, and which is leaked if it never is.
         let answer = unsafe { driver.cuMemcpy2DAsync_v2(&copy, self.copier.stream.raw()) };
         self.copier.wait()?;
         if !matches!(answer, Ok(CUresult::CUDA_SUCCESS)) {
@@ -120,7 +125,8 @@ impl Worker {
     }
 }
 
-/// Whether rows of a block are what its record says, and that is right, and this block's.
+/// Returns whether rows of a block match its record, the record its own checksum and the block's
+/// identity.
 fn are_right(rows: &[u8], record: &[u8; ROW_BYTES], work: &BlockWork<'_>) -> bool {
     let word = |at: usize| record[at..].first_chunk().map(|it| u32::from_le_bytes(*it));
     let before = crc32c(&record[..RECORD_SUM_OFFSET]);
@@ -131,14 +137,15 @@ fn are_right(rows: &[u8], record: &[u8; ROW_BYTES], work: &BlockWork<'_>) -> boo
         && record[MAGIC_OFFSET..]
             .chunks_exact(8)
             .zip(named)
-            .all(|(said, it)| *said == it.to_le_bytes())
+            .all(|(stored, it)| *stored == it.to_le_bytes())
         && rows
             .chunks_exact(ROW_BYTES)
             .zip(work.rows.clone())
             .all(|(row, number)| word(SUMS_OFFSET + 4 * number) == Some(crc32c(row)))
 }
 
-// No row of data is among those that come with the record: the two lines do not lie over each other, as no pitch could be then.
+// No row of data comes with the record: the two lines do not overlap, as a pitch cannot be less
+// than the width.
 const _: () = assert!(DATA_ROWS + HOST_VERIFY_ROWS <= ROWS);
 
 #[cfg(test)]
@@ -150,11 +157,12 @@ mod tests {
     use crate::layout::IDENTITY_WORDS;
 
     #[test]
-    fn rows_come_without_a_kernel_as_long_as_few_ask() {
+    fn rows_are_verified_on_the_host_while_few_slots_read() {
         let context = Context::primary(Cuda::from_env().unwrap().device(0).unwrap()).unwrap();
         let kernels = Kernels::load(&context).unwrap();
         let mut worker = Worker::new(&kernels, 1, Stream::new(&context).unwrap()).unwrap();
-        // Memory is mapped piece by piece, of 2 MiB or more of them: block 14 lies in two, and behind the last there is nothing.
+        // Memory is mapped in pieces of 2 MiB or more: block 14 spans two, and after the last
+        // nothing is mapped.
         let blocks = Blocks::new(&context, 1, 2048, true).unwrap();
         blocks.grow(20).unwrap();
         blocks.grow(2048).unwrap();
@@ -199,34 +207,34 @@ mod tests {
             identity: Some(&identity),
         };
         let bytes = &data[120 * ROW_BYTES..];
-        let has_come = |worker: &Worker| worker.data()[..bytes.len()] == *bytes;
+        let is_staged = |worker: &Worker| worker.data()[..bytes.len()] == *bytes;
         let is_by_copy = |worker: &Worker| worker.mailbox.host_rows[..bytes.len()] == *bytes;
-        let forget = |worker: &mut Worker| {
+        let clear = |worker: &mut Worker| {
             worker.data_mut().fill(0);
             worker.mailbox.host_rows.fill(0);
         };
 
-        forget(&mut worker);
-        let callers = kernels.host_verifiers.clone();
+        clear(&mut worker);
+        let verifiers = kernels.host_verifiers.clone();
         let all: Vec<_> = (0..HOST_VERIFIERS_MAX)
-            .map(|_| callers.enter().unwrap())
+            .map(|_| verifiers.enter().unwrap())
             .collect();
         assert!(worker.read(&blocks, std::slice::from_ref(&few)).unwrap()[0].is_clean());
-        assert!(has_come(&worker) && !is_by_copy(&worker));
+        assert!(is_staged(&worker) && !is_by_copy(&worker));
         drop(all);
 
-        // Nobody is counted who was refused, or has ended, whichever way.
+        // A caller that was refused, or has finished either way, is not counted.
         for block in [last, last + 1] {
             for _ in 0..=HOST_VERIFIERS_MAX {
                 let work = BlockWork {
                     block,
                     ..few.clone()
                 };
-                forget(&mut worker);
+                clear(&mut worker);
                 let is_read = worker.read(&blocks, &[work]).is_ok();
                 assert_eq!(is_read, block == last);
-                assert_eq!([has_come(&worker), is_by_copy(&worker)], [is_read; 2]);
-                assert_eq!(callers.0.load(Relaxed), 0);
+                assert_eq!([is_staged(&worker), is_by_copy(&worker)], [is_read; 2]);
+                assert_eq!(verifiers.0.load(Relaxed), 0);
             }
         }
 
@@ -236,8 +244,8 @@ mod tests {
             identity: Some(&another),
             ..few
         };
-        forget(&mut worker);
+        clear(&mut worker);
         assert!(!worker.try_host_verify(&blocks, &few, 0).unwrap());
-        assert!(!has_come(&worker));
+        assert!(!is_staged(&worker));
     }
 }

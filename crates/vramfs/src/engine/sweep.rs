@@ -1,6 +1,6 @@
-//! Kernels that look at many blocks, one after another, and name some of them.
+//! Kernels over many blocks: `scan`, which verifies, and `refresh`, which encodes in place.
 //!
-//! Invariant: no memory of the device is needed that a worker has not had from the start.
+//! Invariant: no device memory is needed that a worker has not allocated at the start.
 
 use fercuda_cuda::{Context, DeviceBuffer, Function, Launch};
 
@@ -9,8 +9,8 @@ use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{SHARED_TO_REFRESH_BYTES, SWEEP_WORDS};
 
-/// Numbers of blocks that kernels look at many of, and of those that they name. Memory for some is had from the start: when the device has
-/// none left is no time to stop looking.
+/// Numbers of blocks to process, and of those that the kernel names. Memory for some is allocated
+/// at the start: a device that has none left must still be scanned.
 #[derive(Debug)]
 pub(super) struct SweepLists {
     asked: DeviceBuffer<u32>,
@@ -18,9 +18,9 @@ pub(super) struct SweepLists {
 }
 
 impl SweepLists {
-    /// As many as a filesystem asks about at once, 64 KiB of the device's memory.
+    /// As many as a filesystem scans at once, 64 KiB of device memory.
     pub(super) const SOME: usize = 8192;
-    /// As many as one launch takes: more has nothing to gain.
+    /// Blocks of one launch at most: more has nothing to gain.
     const MOST: usize = 1 << 18;
 
     pub(super) fn new(context: &Context, room: usize) -> Result<Self> {
@@ -34,7 +34,7 @@ impl SweepLists {
         self.asked.len()
     }
 
-    /// Makes room for so many, or for as many as one launch takes. Without memory there is as much as before.
+    /// Grows to `count` blocks, or to one launch's. Without memory for it the lists are unchanged.
     fn make_room(&mut self, count: usize) {
         let wanted = count.min(Self::MOST);
         if wanted > self.room()
@@ -46,9 +46,10 @@ impl SweepLists {
 }
 
 impl Worker {
-    /// Which of these blocks are not right, in no order: what [`Worker::verify`] looks at without an identity,
-    /// and whether each says its own number. At the memory's speed, and without a lock: a block that is
-    /// changed meanwhile may be among them, so who asks looks at those again.
+    /// Returns which of these blocks have errors, in no order: verified as by [`Worker::verify`]
+    /// without an identity, and that each record has its own block's number. Runs at memory
+    /// bandwidth, and without a lock: a block that is changed meanwhile may be among them, so the
+    /// caller verifies those again.
     ///
     /// # Errors
     /// [`Error::NoBlock`]; [`Error::Uncoded`]; [`Error::OtherDevice`]; those of the driver.
@@ -57,13 +58,15 @@ impl Worker {
         self.sweep(&kernel, 0, blocks, numbers)
     }
 
-    /// Makes parity, sums and record of what the rows of data hold now, which somebody else has changed in place: a
-    /// kernel of ours, or another process. Data stay as they are, and so does whose a block is. What the
-    /// record says of the rows is not looked at, so what was wrong in them is right from then on. A block whose record is not
-    /// right, or says another number, is left as it is and named in the answer, in no order. At the memory's speed.
+    /// Recomputes parity, checksums and record from the current rows of data, which a kernel or
+    /// another process has changed in place. Data and identity are unchanged. Rows are not compared
+    /// with the old checksums, so errors in them are accepted. A block with a wrong record, or with
+    /// another block's number, is left unchanged and returned, in no order. Runs at memory
+    /// bandwidth.
     ///
     /// # Errors
-    /// As [`Worker::scan`], and [`Error::Twice`]: a record that one makes may look wrong to another.
+    /// As [`Worker::scan`], and [`Error::Twice`]: a record that one warp writes may look wrong to
+    /// another.
     pub fn refresh(&mut self, blocks: &Blocks, numbers: &[u32]) -> Result<Vec<u32>> {
         if !numbers.is_sorted_by(|one, next| one < next) {
             let mut all = numbers.to_vec();
@@ -77,7 +80,8 @@ impl Worker {
         self.sweep(&kernel, SHARED_TO_REFRESH_BYTES, blocks, numbers)
     }
 
-    /// Has a warp take one of these blocks after another, and returns those that the kernel names.
+    /// Has each warp process one of these blocks after another, and returns those that the kernel
+    /// names.
     fn sweep(
         &mut self,
         kernel: &Function,
@@ -85,7 +89,7 @@ impl Worker {
         blocks: &Blocks,
         numbers: &[u32],
     ) -> Result<Vec<u32>> {
-        let _held = blocks.hold();
+        let _held = blocks.pin();
         self.validate(blocks, &[], AccessMode::Reads)?;
         let Some(highest) = numbers.iter().max() else {
             return Ok(Vec::new());
@@ -99,7 +103,7 @@ impl Worker {
         Ok(all)
     }
 
-    /// As [`Worker::sweep`], of no more than the lists have room for; adds to those that were named.
+    /// As [`Worker::sweep`], of no more blocks than the lists hold; appends the named ones.
     fn sweep_part(
         &mut self,
         kernel: &Function,
@@ -118,8 +122,8 @@ impl Worker {
         let warps = count.div_ceil(WARPS as u32);
         let launch =
             Launch::new(self.sweepers.min(warps), THREADS).shared_bytes(shared_bytes as u32);
-        // SAFETY: the kernel touches blocks whose places were looked at and which stay until this has returned, and
-        // names no more than it was asked about, for which there is room.
+        // SAFETY: the kernel touches blocks that were validated and stay allocated until this has
+        // returned, and names no more than `count`, for which there is room.
         let launched = unsafe {
             launch.run(
                 kernel,

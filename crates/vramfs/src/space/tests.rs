@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use crate::layout::PAGES;
 use crate::space::*;
 
-/// By block, which pages are whose, and the last generation.
+/// By block, the pages in use, and the last generation.
 #[derive(Default)]
 struct Model {
     used: HashMap<u32, u32>,
@@ -19,7 +19,7 @@ impl Model {
 
     fn take(&mut self, run: PageRun, generation: u64) {
         let used = self.used.entry(run.block).or_default();
-        assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?} was somebody's");
+        assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?} was in use");
         let last = self.generations.entry(run.block).or_default();
         match *used {
             0 => assert!(
@@ -49,27 +49,27 @@ fn has_whole(space: &PageAllocator) -> bool {
 }
 
 #[test]
-fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
+fn random_programs_allocate_free_pages_until_none_is_left() {
     let mut random = random();
     for _ in 0..200 {
         let blocks = random.u32(1..12);
         let space = PageAllocator::new(blocks + 4);
         space.add(0..blocks);
         let (mut model, mut held) = (Model::default(), Vec::new());
-        let mut shunned = Vec::new();
+        let mut quarantined = Vec::new();
         for _ in 0..400 {
             let pages: u32 = held.iter().map(|run: &PageRun| run.pages()).sum();
             assert_eq!(space.used_pages(), u64::from(pages));
-            shunned.retain(|block| model.used_of(*block) != 0);
+            quarantined.retain(|block| model.used_of(*block) != 0);
             let free = |block: &u32| model.used_of(*block).count_zeros();
-            let away: u32 = shunned.iter().map(free).sum();
+            let away: u32 = quarantined.iter().map(free).sum();
             let all = blocks * PAGES as u32 - away;
             assert_eq!(space.pages(), u64::from(all));
             if random.u32(..50) == 0 {
                 let block = random.u32(..blocks);
                 space.quarantine(block);
-                if model.used_of(block) != 0 && !shunned.contains(&block) {
-                    shunned.push(block);
+                if model.used_of(block) != 0 && !quarantined.contains(&block) {
+                    quarantined.push(block);
                 }
                 continue;
             }
@@ -83,7 +83,7 @@ fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
                         let is_whole = |block| model.used_of(block) == 0;
                         let is_short = u32::from(run.order) < order;
                         assert!(u32::from(run.order) <= order);
-                        assert!(!shunned.contains(&run.block), "{run:?}");
+                        assert!(!quarantined.contains(&run.block), "{run:?}");
                         assert!(!is_short || !(0..blocks).any(is_whole), "{run:?}");
                         model.take(run, generation);
                         held.push(run);
@@ -108,7 +108,7 @@ fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
 }
 
 #[test]
-fn what_is_retired_is_given_out_no_more_and_is_gone_when_it_is_given_back() {
+fn retired_blocks_are_not_allocated_from_and_drain_as_they_are_freed() {
     let space = PageAllocator::new(8);
     space.add(0..4);
     assert_eq!(space.pages(), 4 * PAGES as u64);
@@ -136,7 +136,7 @@ fn what_is_retired_is_given_out_no_more_and_is_gone_when_it_is_given_back() {
 }
 
 #[test]
-fn what_is_gone_for_ever_counts_as_long_as_it_is_somebodys_and_does_not_come_again() {
+fn pages_of_lost_blocks_count_while_in_use_and_do_not_return() {
     let space = PageAllocator::new(8);
     space.add(0..4);
     let held: Vec<PageRun> = (0..3).map(|_| space.allocate(4).unwrap().0).collect();
@@ -205,7 +205,7 @@ fn threads_never_have_the_same_page() {
 }
 
 #[test]
-fn who_finds_nothing_has_missed_nothing() {
+fn a_failed_allocation_has_missed_no_free_run() {
     // Each of four threads has a quarter of the pages at most: there is always one.
     for (blocks, order) in [(1, 3), (4, WHOLE), (2, 4)] {
         let space = PageAllocator::new(blocks);
