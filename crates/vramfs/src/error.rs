@@ -123,7 +123,7 @@ pub enum Error {
     NoDevice,
     /// The device has not enough free memory.
     #[error(
-        "{} of files need {} of {device}, which has {} in all and {} free\ntry: a smaller --size, or --ecc off",
+        "{} of files need {} of {device}, where {} of {} are free\ntry: a smaller --size, or --ecc off",
         ByteSize(*size_bytes), ByteSize(*needed_bytes), ByteSize(*free_bytes), ByteSize(*total_bytes)
     )]
     Room {
