@@ -195,6 +195,12 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Chores,
+        "FERCUDA_COMMIT",
+        "a commit",
+        "what `fercuda --version` shows as the commit, when it is built; default git's of the checkout",
+    ),
+    row(
+        VariableReader::Chores,
         "FERCUDA_BUDGET",
         "`ci` (default), `soak`, or seconds",
         "how long each kind of randomised test goes on: `ci` a fixed time, `soak` a fixed amount, a number that many seconds; at least a small amount (crates/trials)",
