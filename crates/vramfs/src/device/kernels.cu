@@ -1,5 +1,5 @@
 // Reed-Solomon over blocks in device memory. One block of threads takes one block of
-// memory; a warp takes rows. Lane l holds the 32 words of the code whose symbols' bits are
+// memory; a warp takes rows. Lane l holds the 32 code words with symbols' bits in
 // the eight words of a row at 16 l and at 512 + 16 l: bit c of each is of word 32 l + c.
 //
 // Always: what is stored was summed and coded from the registers that it was stored from, but for
