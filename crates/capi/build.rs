@@ -1,4 +1,4 @@
-//! Gives the library the name that programs ask the loader for.
+//! SONAME of the library: the name that programs ask the loader for.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libfercuda.so");

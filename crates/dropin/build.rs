@@ -1,4 +1,4 @@
-//! Sets the library's SONAME to the name that clients look for.
+//! SONAME of the library: the name that clients look for.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

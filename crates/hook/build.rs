@@ -1,4 +1,4 @@
-//! Sets the library's SONAME to the driver's, so that the loader takes it for the driver.
+//! SONAME of the library: the driver's, so that the loader takes it for the driver.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

@@ -470,7 +470,8 @@ mod tests {
         written(path, &format!("#!/bin/sh\necho given $*\nexit {exit}\n"));
     }
 
-    /// By another process: what one thread has open to be written, whatever another starts has open too until it runs, and what is open
+    /// By another process: what one thread has open to be written, whatever another starts has open
+    /// too until it runs, and what is open
     /// to be written cannot be run.
     fn written(path: &Path, text: &str) {
         let mut writer = Command::new("sh")

@@ -1,4 +1,4 @@
-//! Puts the program and the libraries that it looks for where they find each
+//! Installation of the program and its libraries, where they find each
 //! other: `bin` and `lib/fercuda` of one folder, as under `/usr/local`; and what C
 //! programs need into `lib` and `include`.
 //!

@@ -1,4 +1,4 @@
-//! What cases came to that only a GPU machine can run, as the last run of
+//! Results of cases that only a GPU machine can run, as the last run of
 //! `tests/gpu/regime/conformance.py` there recorded it.
 //!
 //! Invariant: only what the record says passed is said to have passed, with the

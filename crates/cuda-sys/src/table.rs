@@ -44,7 +44,8 @@
 ///         };
 ///     }
 ///     macro_rules! stubs {
-///         ($($name:ident $base:literal $since:literal [$($twin:ident $t:literal)?] $args:tt;)*) => {
+///         ($($name:ident $base:literal $since:literal [$($twin:ident $t:literal)?] $args:tt;)*) =>
+///         {
 ///             $(stub! { $name $args } $(stub! { $twin $args })?)*
 ///         };
 ///     }

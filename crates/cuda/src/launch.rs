@@ -82,7 +82,8 @@ impl From<(u32, u32, u32)> for Dim {
 /// A type without a size and layout that a kernel could know is no argument:
 ///
 /// ```compile_fail,E0277
-/// # let (launch, function, stream): (fercuda_cuda::Launch, fercuda_cuda::Function, fercuda_cuda::Stream) = unreachable!();
+/// # let (launch, function, stream): (fercuda_cuda::Launch, fercuda_cuda::Function,
+/// fercuda_cuda::Stream) = unreachable!();
 /// unsafe { launch.run(&function, &stream, (vec![1.0f32],)) };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -265,7 +265,8 @@ impl VirtualRange {
         DeviceAddr(self.inner.address)
     }
 
-    /// Maps all of `memory` at `offset`, readable and writable from `devices`. `own` makes the owner
+    /// Maps all of `memory` at `offset`, readable and writable from `devices`. `own` makes the
+    /// owner
     /// of the mapping, of these bytes at this address; it unmaps them when dropped, also if the
     /// devices cannot be given access.
     ///

@@ -1,4 +1,4 @@
-//! Measures the cost of expressions: from building one to its result, cold and warm, and the
+//! Measurement of the cost of expressions: from building one to its result, cold and warm, and the
 //! throughput of their kernels beside the memory's.
 //!
 //! `expressions [--small]`: on whichever device `FERCUDA_DEVICE` says. Medians of several, inputs

@@ -1,4 +1,4 @@
-//! Elements a gibibyte apart, beyond offsets of 32 bits.
+//! Test of elements a gibibyte apart, beyond offsets of 32 bits.
 //!
 //! `far`: on whichever device `FERCUDA_DEVICE` selects; it takes 2 GiB there, and on the software
 //! device with its checks 5 GB of the host, which is why it is not a test. It fails if an element

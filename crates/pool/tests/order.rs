@@ -1,4 +1,4 @@
-//! Where freed blocks may be reused, call by call.
+//! Places where freed blocks may be reused, call by call.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_pool::{AllocLayout, PoolPlace, ReuseOrder, Span, StreamId};

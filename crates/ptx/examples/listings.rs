@@ -1,4 +1,4 @@
-//! Writes the PTX of every finished kernel into a folder, and in `launches.json` how to launch
+//! Listing of every finished kernel as PTX in a folder, and in `launches.json` how to launch
 //! each for one large shape: `listings FOLDER [sm_90]`.
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! Measures the cost of a replay beside the driver's own call, and runs a million of them.
+//! Measurement of a replay's cost beside the driver's own call, over a million replays.
 //!
 //! `cargo run --release -p fercuda-runtime --example graphs -- [OPTION=VALUE ...]`, with
 //! `FERCUDA_DEVICE=gpu` on a GPU. Options, with their defaults: `replays=10000`

@@ -1,4 +1,4 @@
-//! How long memory is charged to its session: until the driver has it back, whatever owns it
+//! Time for which memory is charged to its session: until the driver has it back, whatever owns it
 //! meanwhile.
 #![expect(
     clippy::unwrap_used,

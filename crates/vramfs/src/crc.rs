@@ -43,16 +43,20 @@ pub(crate) fn shift_tables(bytes: usize) -> [[u32; 256]; 4] {
     })
 }
 
-/// What each of a row's bits adds to the register behind the row, as the tensor cores take it: a bit of
+/// What each of a row's bits adds to the register behind the row, as the tensor cores take it: a
+/// bit of
 /// the sum is how many bits of the row are in both it and a row of a matrix, if that is odd.
 ///
 /// `fragments[t][h][lane]` is a lane's part of the matrix of 16 by 256 bits for the words `2 t` and
 /// `2 t + 1` of four lanes and the bits of the register from `16 h` on (the PTX ISA's layout of
-/// `mma.m16n8k256`), as if those lanes were the last four. `columns[lane]` is what the bits that a lane
+/// `mma.m16n8k256`), as if those lanes were the last four. `columns[lane]` is what the bits that a
+/// lane
 /// gets stand for: they are of four lanes each, and the more bytes lie behind those the more zeros.
 ///
-/// `joins[h][lane]` is a second matrix that makes sums of these bits, eight rows' at once: a row's are a column of
-/// 256, of which the four lanes that have it give 64 each, the bits of eight lanes one behind the other.
+/// `joins[h][lane]` is a second matrix that makes sums of these bits, eight rows' at once: a row's
+/// are a column of
+/// 256, of which the four lanes that have it give 64 each, the bits of eight lanes one behind the
+/// other.
 pub(crate) struct BitTables {
     pub(crate) fragments: [[[[u32; 4]; 32]; 2]; 4],
     pub(crate) columns: [[u32; 8]; 32],

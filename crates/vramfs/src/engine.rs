@@ -436,7 +436,8 @@ impl Copier {
     /// Copies rows to their locations, unverified.
     ///
     /// # Errors
-    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::Into`], those of the driver.
+    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::Into`], those of the
+    /// driver.
     pub fn fetch(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<()> {
         self.copy(blocks, work, AccessMode::Reads)
     }

@@ -55,7 +55,8 @@ pub(crate) const SHARED_WITH_TABLES_BYTES: usize =
     SHARED_BYTES.next_multiple_of(16) + DESK_BYTES + 4 * (8 * 32 * 4);
 /// As before, with the jobs.
 pub(crate) const SHARED_WITH_DESK_BYTES: usize = SHARED_BYTES.next_multiple_of(16) + DESK_BYTES;
-/// The tables of the sums, and for each of eight warps eight bits of each row's from each lane, half
+/// The tables of the sums, and for each of eight warps eight bits of each row's from each lane,
+/// half
 /// a record, and four rows on their way.
 pub(crate) const SHARED_TO_REFRESH_BYTES: usize =
     4 * ((8 + 2) * 32 * 4) + 8 * (CODED_ROWS * 32 + ROW_BYTES / 2 + 4 * ROW_BYTES);

@@ -7,7 +7,8 @@
 //! have nothing.
 //!
 //! A block's state is one atomic word: which pages are used, whether the block is off the stack of
-//! free ones, on a stack of split ones, retired, quarantined or lost. So each transition sees all of
+//! free ones, on a stack of split ones, retired, quarantined or lost. So each transition sees all
+//! of
 //! it: only the thread that frees the last page pushes the block. A thread that pops a block from
 //! the stack of free ones starts its next generation; runs of a split block have the same
 //! generation, and are distinguished by their owners.
@@ -234,8 +235,10 @@ impl PageAllocator {
         }
     }
 
-    /// Stops allocation from a block until all of it is free: nothing can be written into it, but it
-    /// can be made anew. Its free pages do not count as capacity meanwhile. Returns whether the block
+    /// Stops allocation from a block until all of it is free: nothing can be written into it, but
+    /// it
+    /// can be made anew. Its free pages do not count as capacity meanwhile. Returns whether the
+    /// block
     /// was in use and not quarantined before.
     pub fn quarantine(&self, block: u32) -> bool {
         let mark =
@@ -283,7 +286,8 @@ impl PageAllocator {
         (self.state(block).load(Acquire) & USED) as u32
     }
 
-    /// Allocates a run of `1 << order` pages, or a shorter one if none of that length is at hand, and
+    /// Allocates a run of `1 << order` pages, or a shorter one if none of that length is at hand,
+    /// and
     /// returns it with the block's generation; `None` if no page is free.
     ///
     /// # Panics
@@ -438,7 +442,8 @@ impl PageAllocator {
         }
     }
 
-    /// Takes from the stacks of blocks that had a run of that length; then from a few of the others,
+    /// Takes from the stacks of blocks that had a run of that length; then from a few of the
+    /// others,
     /// which may have one since.
     fn take_from_split(&self, order: u32) -> Option<(PageRun, u64)> {
         let of = |list: u32| self.take_listed(list, order..=order);
@@ -451,7 +456,8 @@ impl PageAllocator {
         })
     }
 
-    /// Takes the longest run from the stacks of blocks that had shorter ones. A block that has none of
+    /// Takes the longest run from the stacks of blocks that had shorter ones. A block that has none
+    /// of
     /// its stack's length any more is pushed on the right one.
     fn take_shorter(&self, order: u32) -> Option<(PageRun, u64)> {
         (0..order).rev().find_map(|list| {
@@ -460,7 +466,8 @@ impl PageAllocator {
         })
     }
 
-    /// Takes the longest run of these orders from the block on top of a stack; `None` if the stack is
+    /// Takes the longest run of these orders from the block on top of a stack; `None` if the stack
+    /// is
     /// empty, `Some(None)` if the block has no such run.
     fn take_listed(
         &self,

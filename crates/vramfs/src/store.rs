@@ -55,7 +55,8 @@ impl WantedRows {
 pub(crate) enum Content<'d> {
     Bytes(&'d [u8]),
     Zeros(usize),
-    /// Rows of a block, none of which any change of the same call changes. They go to whole rows, and
+    /// Rows of a block, none of which any change of the same call changes. They go to whole rows,
+    /// and
     /// to all of a newly allocated run, unless that is a block.
     Rows {
         block: u32,
@@ -187,7 +188,8 @@ pub struct Store<M: Medium> {
     space: PageAllocator,
     /// A lock for each block; host memory is allocated for those that are used.
     identities: LazyTable<IdentityLock, 1024>,
-    /// Shared by threads that access blocks that may be free; exclusive for threads that add or free
+    /// Shared by threads that access blocks that may be free; exclusive for threads that add or
+    /// free
     /// memory.
     extent: RwLock<BlockLimits>,
     pool: Mutex<AccessPool<M::Access>>,
@@ -226,7 +228,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Stops allocation from blocks that were lost with a device. The caller, which has found one lost,
+    /// Stops allocation from blocks that were lost with a device. The caller, which has found one
+    /// lost,
     /// holds other locks, so this takes none but its own.
     fn retire_lost_blocks(&self) {
         let mut handled_losses = lock(&self.handled_losses);
@@ -238,7 +241,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Retries work that was the first to detect a device failure: there may be room on other devices.
+    /// Retries work that was the first to detect a device failure: there may be room on other
+    /// devices.
     /// Only for work that may be done in part, or twice.
     pub(crate) fn retry_on_device_loss<R>(
         &self,
@@ -285,7 +289,8 @@ impl<M: Medium> Store<M> {
         lock(&self.background)
     }
 
-    /// Acquires an access for one call: an idle one, else a new one if the limit allows; if it cannot be
+    /// Acquires an access for one call: an idle one, else a new one if the limit allows; if it
+    /// cannot be
     /// created, waits until another is returned.
     ///
     /// # Errors
@@ -423,7 +428,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Quarantines a block that cannot be corrected: runs allocated from it could not be written. Later
+    /// Quarantines a block that cannot be corrected: runs allocated from it could not be written.
+    /// Later
     /// reads find it as its lock says.
     fn mark_lost(&self, block: u32) -> Error {
         self.retire_lost_blocks();
@@ -579,7 +585,8 @@ impl<M: Medium> Store<M> {
                 Content::Rows { .. } => {}
             }
         }
-        // A block that is overwritten whole needs nothing of its old content. Not so with copied rows:
+        // A block that is overwritten whole needs nothing of its old content. Not so with copied
+        // rows:
         // wrong ones would leave it invalid.
         let is_given = |it: &Change<'_>| {
             it.rows().len() == DATA_ROWS
@@ -720,7 +727,8 @@ fn identity_of<'g>(guards: &'g [(u32, BlockGuard<'_>)], block: u32) -> &'g Ident
     }
 }
 
-/// Checks that rows to be copied are right, and of the expected blocks: parity that is computed from a
+/// Checks that rows to be copied are right, and of the expected blocks: parity that is computed
+/// from a
 /// wrong row hides the error for ever. Rows that cannot be copied directly are read into staging.
 fn verify_sources<A: BlockAccess>(
     access: &mut A,

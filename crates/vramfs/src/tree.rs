@@ -848,7 +848,8 @@ impl Tree {
         })
     }
 
-    /// Adds a name. Reserves its metadata bytes except for `released` bytes, which the caller is about
+    /// Adds a name. Reserves its metadata bytes except for `released` bytes, which the caller is
+    /// about
     /// to free.
     fn add_entry(
         &self,

@@ -1,7 +1,8 @@
 //! Accesses of kernels to memory that other blocks, copies and the host may touch at the same time.
 //!
 //! Invariant: every access lies inside a window, which is mapped memory. Scalars go through relaxed
-//! atomics; bulk copies go through assembly, which like a GPU's loads has no undefined outcome in a race,
+//! atomics; bulk copies go through assembly, which like a GPU's loads has no undefined outcome in a
+//! race,
 //! only an unspecified one.
 
 use std::arch::asm;
@@ -35,7 +36,8 @@ macro_rules! scalar {
         impl Scalar for $t {
             #[inline(always)]
             unsafe fn load(at: u64) -> Self {
-                // SAFETY: by the contract, a mapped and aligned address; atomics allow concurrent access.
+                // SAFETY: by the contract, a mapped and aligned address; atomics allow concurrent
+                // access.
                 unsafe { (*(at as *const $atomic)).load(Ordering::Relaxed) }
             }
             #[inline(always)]
@@ -50,7 +52,8 @@ scalar! { u8, AtomicU8; u16, AtomicU16; u32, AtomicU32; u64, AtomicU64; }
 
 impl Window {
     /// # Safety
-    /// `lo..hi` is mapped readable, and writable if it is to be written through, and stays so while the window is used.
+    /// `lo..hi` is mapped readable, and writable if it is to be written through, and stays so while
+    /// the window is used.
     pub(super) unsafe fn new(lo: u64, hi: u64) -> Self {
         Window { lo, hi }
     }
@@ -61,7 +64,8 @@ impl Window {
         addr >= self.lo && addr < self.hi && self.hi - addr >= len
     }
 
-    /// Where `len` bytes inside may begin: the first address, and how far behind it the last one is.
+    /// Where `len` bytes inside may begin: the first address, and how far behind it the last one
+    /// is.
     #[inline(always)]
     pub(crate) fn starts(&self, len: u64) -> Option<(u64, u64)> {
         Some((self.lo, (self.hi - self.lo).checked_sub(len)?))
@@ -118,7 +122,8 @@ impl Window {
     #[inline(always)]
     pub(crate) fn atomic32(&self, addr: u64) -> &AtomicU32 {
         assert!(self.holds(addr, 4) && addr.is_multiple_of(4));
-        // SAFETY: inside the window and aligned, checked just above; all other access is atomic or assembly.
+        // SAFETY: inside the window and aligned, checked just above; all other access is atomic or
+        // assembly.
         unsafe { &*(addr as *const AtomicU32) }
     }
 
@@ -224,7 +229,8 @@ unsafe fn copy16(from: u64, to: u64, n: usize) {
     debug_assert!(n.is_multiple_of(32));
     for at in (0..n as u64).step_by(32) {
         // SAFETY: 32 bytes inside both ranges by the contract. SSE is part of x86-64. The block is
-        // opaque to the compiler, so a concurrent writer makes the value unspecified and nothing else.
+        // opaque to the compiler, so a concurrent writer makes the value unspecified and nothing
+        // else.
         unsafe {
             asm!(
                 "movups {a}, [{f}]",

@@ -1,4 +1,4 @@
-//! What a capture takes, what it forbids, what ends it. The codes were seen on an H200.
+//! Tests of captures: their operations, what they forbid, and their end. The codes were seen on an H200.
 
 use std::ptr::null_mut;
 

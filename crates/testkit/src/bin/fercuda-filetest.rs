@@ -1,12 +1,15 @@
-//! Runs the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made
+//! Runner of the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made
 //! beforehand.
 //!
 //! ```text
 //! fercuda-filetest run [NAME...] [--json FILE]      compile, launch, compare with the references
-//! fercuda-filetest bundle FOLDER                    PTX, sources, this device's outputs: to be carried elsewhere
-//! fercuda-filetest compare FOLDER [--json FILE]     launch a bundle's PTX, compare with references and outputs
+//! fercuda-filetest bundle FOLDER                    PTX, sources, this device's outputs: to be
+//! carried elsewhere
+//! fercuda-filetest compare FOLDER [--json FILE]     launch a bundle's PTX, compare with references
+//! and outputs
 //!                                 [--record FILE]   and write down this device's own outputs
-//! fercuda-filetest check FILE                       one file's launches or program, and its findings
+//! fercuda-filetest check FILE                       one file's launches or program, and its
+//! findings
 //! ```
 //! Exit status 1 means a mismatch or a finding, 2 that the command could not run.
 #![forbid(unsafe_code)]

@@ -208,10 +208,12 @@ impl<M: Medium> Store<M> {
     }
 
     /// Moves a file's extents out of blocks from `first` on, and returns the number of pages moved.
-    /// Those blocks have to be retired before ([`PageAllocator::retire`]), so that no allocation takes any
+    /// Those blocks have to be retired before ([`PageAllocator::retire`]), so that no allocation
+    /// takes any
     /// of them. Threads that read or write the file wait for a few blocks at a time, and see no
     /// other effect. A run that was taken before its block was retired may be added to the file
-    /// behind this pass, so the caller checks whether any is left ([`PageAllocator::count_undrained`]) and repeats; a
+    /// behind this pass, so the caller checks whether any is left
+    /// ([`PageAllocator::count_undrained`]) and repeats; a
     /// file that is freed meanwhile leaves nothing.
     ///
     /// # Errors
