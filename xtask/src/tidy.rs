@@ -115,7 +115,10 @@ pub(crate) fn run(everything: bool) -> Result<()> {
         };
         println!("tidy: {name:<44} {verdict}");
         // What is known is allowed while it grows no further.
-        if found == known && !everything {
+        if everything {
+            continue;
+        }
+        if found == known {
             violations.truncate(before);
         } else if found < known {
             violations.truncate(before);

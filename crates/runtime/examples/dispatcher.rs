@@ -1,4 +1,5 @@
-//! Measurement of the time from submitting a task until its result is visible, beside launching a kernel
+//! Measurement of the time from submitting a task until its result is visible, beside launching a
+//! kernel
 //! that does the same and waiting for its stream, in turns.
 //!
 //! `cargo run --release -p fercuda-runtime --example dispatcher -- [OPTION=VALUE ...]`,

@@ -1,4 +1,5 @@
-//! Measurement of the time and the waste of plans: `cargo run --release -p fercuda-runtime --example plan
+//! Measurement of the time and the waste of plans: `cargo run --release -p fercuda-runtime
+//! --example plan
 //! [SEED]`.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 

@@ -1,4 +1,5 @@
-//! Test of many reboots of a runtime in one process, with a check each time that the driver reports as
+//! Test of many reboots of a runtime in one process, with a check each time that the driver reports
+//! as
 //! much free memory as before. On the software device every tenth reboot follows a kernel that has
 //! written to an invalid address; NVIDIA's driver does not recover from that (see the README).
 //!

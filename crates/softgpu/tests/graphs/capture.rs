@@ -1,4 +1,5 @@
-//! Tests of captures: their operations, what they forbid, and their end. The codes were seen on an H200.
+//! Tests of captures: their operations, what they forbid, and their end. The codes were seen on an
+//! H200.
 
 use std::ptr::null_mut;
 

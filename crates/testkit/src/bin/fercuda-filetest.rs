@@ -1,4 +1,5 @@
-//! Runner of the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made
+//! Runner of the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle
+//! made
 //! beforehand.
 //!
 //! ```text
