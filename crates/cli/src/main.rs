@@ -33,9 +33,11 @@ use clap::{Parser, Subcommand};
 use crate::out::note;
 use crate::terminal::Paint;
 
-/// Version, target and the software device, for `--version`.
+/// Version, commit and date, target and the software device, for `--version`.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
+    " ",
+    env!("BUILD_OF"),
     "\ntarget: ",
     env!("BUILD_TARGET"),
     "\nsoftware device: compute capability 9.0, CUDA driver API 13.0"

@@ -385,13 +385,29 @@ fn without_a_terminal_no_escape_sequence_is_written() {
 }
 
 #[test]
-fn version_names_the_target_and_the_software_device() {
+fn version_names_the_commit_the_target_and_the_software_device() {
     let run = finish(fercuda().arg("--version"));
     assert_eq!(run.status, 0);
     assert_contains(
         &run.out,
         &[env!("CARGO_PKG_VERSION"), "x86_64", "software device"],
     );
+    // `fercuda 0.1.0 (0123456789ab 2026-11-28)`, or what a build outside of a checkout says.
+    let first = run.out.lines().next().unwrap();
+    let head = concat!("fercuda ", env!("CARGO_PKG_VERSION"), " (");
+    let of = first.strip_prefix(head).and_then(|of| of.strip_suffix(')'));
+    let of = of.unwrap_or_else(|| panic!("no commit in {first:?}"));
+    let Some((commit, date)) = of.split_once(' ').filter(|_| !of.starts_with("unknown")) else {
+        assert!(of.starts_with("unknown commit"), "{first}");
+        return;
+    };
+    assert!(commit.len() >= 12, "{first}");
+    assert!(
+        commit.chars().take(12).all(|c| c.is_ascii_hexdigit()),
+        "{first}"
+    );
+    let digits: Vec<usize> = date.split('-').map(str::len).collect();
+    assert_eq!(digits, [4, 2, 2], "{first}");
 }
 
 #[test]
