@@ -87,8 +87,9 @@ impl AllocationTrace {
             PoolPlace::Stream(stream) => stream.0,
             PoolPlace::Anywhere => 0,
         };
-        // SAFETY: it takes no argument and never fails.
-        let thread = unsafe { libc::gettid() };
+        // SAFETY: it takes no argument and never fails. glibc has a function for it since
+        // 2.30 only.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let since = since.unwrap_or_default();
         let (seconds, micros) = (since.as_secs(), since.subsec_micros());

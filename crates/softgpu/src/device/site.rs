@@ -21,8 +21,8 @@ thread_local! {
 
 /// The main thread by that name, others by their own or by the order of their first call.
 fn thread_name() -> Arc<str> {
-    // SAFETY: plain system calls.
-    let main = unsafe { libc::getpid() == libc::gettid() };
+    // SAFETY: plain system calls. glibc has a function for the second since 2.30 only.
+    let main = unsafe { i64::from(libc::getpid()) == libc::syscall(libc::SYS_gettid) };
     match std::thread::current().name() {
         _ if main => "main".into(),
         Some(name) => name.into(),
