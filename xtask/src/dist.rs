@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
@@ -55,18 +56,16 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
 
 /// Builds what belongs together.
 pub(crate) fn parts(profiled: bool) -> Result<Parts> {
+    parts_by(cargo::command("build"), profiled)
+}
+
+/// The same by a `cargo build` that has options of its own, which the hook by a profile
+/// does without.
+pub(crate) fn parts_by(mut build: Command, profiled: bool) -> Result<Parts> {
     // By itself: built with the tests, the hook has a knob that breaks rules.
-    let made = cargo::artifacts(
-        "build",
-        &[
-            "--locked",
-            "--release",
-            "--package",
-            "fercuda-cli",
-            "--package",
-            "fercuda-capi",
-        ],
-    )?;
+    build.args(["--locked", "--release"]);
+    build.args(["--package", "fercuda-cli", "--package", "fercuda-capi"]);
+    let made = cargo::artifacts_of(build)?;
     let mut programs = made.iter().filter(|it| it.package == "cli");
     let program = programs.find_map(|it| it.executable.clone());
     let program = program.context("fercuda-cli built no program")?;

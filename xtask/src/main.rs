@@ -22,12 +22,14 @@ mod hooklist;
 mod profile;
 mod python;
 mod record;
+mod release;
 mod setup;
 mod shell;
 mod soak;
 mod suites;
 mod test;
 mod tidy;
+mod trial;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -80,6 +82,8 @@ enum Chore {
         #[arg(long)]
         no_profile: bool,
     },
+    /// Build the tarball and the wheel of a release, reproducibly, for glibc 2.28 and later.
+    Release(release::Args),
     /// Pack tests, benches and kernels for a machine with a GPU and no Rust.
     Gpu {
         /// Where the bundle goes; emptied first.
@@ -117,6 +121,7 @@ fn main() -> ExitCode {
         Chore::Tidy { all } => tidy::run(all),
         Chore::Headers => headers::run(),
         Chore::Dist { out, no_profile } => dist::run(&out, !no_profile),
+        Chore::Release(args) => release::run(&args),
         Chore::Gpu { out, no_profile } => bundle::run(&out, !no_profile),
         Chore::Conformance { dry_run } => conformance::run(dry_run),
         Chore::Suites(args) => suites::run(&args),

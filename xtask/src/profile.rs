@@ -106,13 +106,15 @@ pub(crate) fn hook(driver: &Path) -> Result<Hook> {
 }
 
 /// The compiler that cargo uses.
-struct Rust {
-    sysroot: PathBuf,
+pub(crate) struct Rust {
+    pub sysroot: PathBuf,
     host: String,
+    /// Its commit, which its own distributions name.
+    pub commit: Option<String>,
 }
 
 impl Rust {
-    fn find() -> Result<Rust> {
+    pub(crate) fn find() -> Result<Rust> {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let ask = |words: &[&str]| {
             let mut rustc = shell::command(&rustc);
@@ -120,10 +122,14 @@ impl Rust {
             shell::capture(rustc)
         };
         let version = ask(&["--version", "--verbose"])?;
-        let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+        let named = |name: &str| version.lines().find_map(|line| line.strip_prefix(name));
+        let commit = named("commit-hash: ").filter(|commit| *commit != "unknown");
         Ok(Rust {
             sysroot: PathBuf::from(ask(&["--print", "sysroot"])?.trim()),
-            host: host.context("rustc does not say its host")?.to_owned(),
+            host: named("host: ")
+                .context("rustc does not say its host")?
+                .to_owned(),
+            commit: commit.map(str::to_owned),
         })
     }
 

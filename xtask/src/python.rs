@@ -1,7 +1,8 @@
 //! The Python package: built as a wheel, put into a venv of its own, tested there.
 //!
 //! Invariants: what is tested is the installed wheel, in a venv made for it, which has
-//! nothing else but what the tests need, by a path to build/venv. A package that finds
+//! nothing else but what the tests need, by a path to build/venv; the program that it brings
+//! also in a venv without even that, outside of the checkout (`trial`). A package that finds
 //! something only in the checkout fails. A test that is skipped counts as failed: what
 //! needs a framework is not collected here but in the bundle for a GPU machine, which
 //! says what it did not run.
@@ -16,6 +17,7 @@ use crate::conformance;
 use crate::setup::{self, Venv};
 use crate::shell;
 use crate::test::Count;
+use crate::trial;
 
 /// Its findings, as the exit status of a process over the software device.
 const FINDINGS: &str = "77";
@@ -26,12 +28,22 @@ const OVER_A_LIBRARY: &str = "tests/test_cuda_core.py";
 /// Builds the wheel; `profile` is cargo's. In the workspace's target folder: what the
 /// workspace's build has made with the same features is taken.
 pub(crate) fn wheel(profile: &str, out: &Path) -> Result<PathBuf> {
-    let tools = setup::tools()?;
+    let mut build = wheel_builder(&setup::tools()?, out)?;
+    build.env(
+        "MATURIN_PEP517_ARGS",
+        format!("--locked --profile {profile}"),
+    );
+    shell::run(build)?;
+    wheel_in(out)
+}
+
+/// What builds a wheel into the emptied folder `out`, as `pip install ./python` does, but
+/// for the place of maturin: a Python that has it.
+pub(crate) fn wheel_builder(tools: &Path, out: &Path) -> Result<Command> {
     if out.exists() {
         fs::remove_dir_all(out)?;
     }
-    // As `pip install ./python` does, but for the place of maturin.
-    let mut build = shell::command(&tools);
+    let mut build = shell::command(tools);
     build
         .args([
             "-m",
@@ -51,14 +63,16 @@ pub(crate) fn wheel(profile: &str, out: &Path) -> Result<PathBuf> {
         .to_owned();
     search.push(":");
     search.push(std::env::var_os("PATH").unwrap_or_default());
-    build.env("PATH", search).env(
-        "MATURIN_PEP517_ARGS",
-        format!("--locked --profile {profile}"),
-    );
-    shell::run(build)?;
-    let mut files = fs::read_dir(out)?.flatten().map(|file| file.path());
+    build.env("PATH", search);
+    Ok(build)
+}
+
+/// The wheel in a folder.
+pub(crate) fn wheel_in(folder: &Path) -> Result<PathBuf> {
+    let files = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()));
+    let mut files = files?.flatten().map(|file| file.path());
     let wheel = files.find(|file| file.extension().is_some_and(|it| it == "whl"));
-    wheel.with_context(|| format!("maturin left no wheel in {}", out.display()))
+    wheel.with_context(|| format!("there is no wheel in {}", folder.display()))
 }
 
 /// Builds, installs and tests the package over the software device, linked in and as
@@ -66,6 +80,9 @@ pub(crate) fn wheel(profile: &str, out: &Path) -> Result<PathBuf> {
 pub(crate) fn test(venv: &Venv, drop_in: &Path) -> Result<Vec<(String, Count)>> {
     let target = shell::root().join("target/python");
     let wheel = wheel("dev", &target.join("wheels"))?;
+    let (version, installed, demo) = trial::wheel(&venv.python, &wheel)
+        .context("the wheel's program does not work where it is installed")?;
+    println!("{version}: installed in {installed:.1?}, demo in {demo:.1?}");
     let python = install(venv, &wheel, &target.join("venv"))?;
     let mut soft = pytest(venv, &python, "soft");
     soft.arg(format!("--ignore={OVER_A_LIBRARY}"));

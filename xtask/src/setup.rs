@@ -1,5 +1,6 @@
 //! build/venv: a Python with NVIDIA's wheels and the foreign clients; build/python:
-//! one with what builds and checks our own package.
+//! one with what builds and checks our own package; build/release: one with what builds a
+//! release.
 //!
 //! Invariant: a venv holds exactly what its requirements.txt names, or it is
 //! made again; a copy of that file inside the venv, written last, is the proof.
@@ -40,6 +41,18 @@ pub(crate) fn run(force: bool) -> Result<Venv> {
 pub(crate) fn tools() -> Result<PathBuf> {
     let what = "build/python: maturin and mypy";
     let (venv, _) = installed("build/python", "python/requirements.txt", what, false)?;
+    Ok(venv.join("bin/python"))
+}
+
+/// The Python that has what builds a release: maturin, zig and cargo-zigbuild.
+pub(crate) fn release_tools() -> Result<PathBuf> {
+    let what = "build/release: maturin, zig and cargo-zigbuild (about 400 MB on disk, once)";
+    let (venv, _) = installed(
+        "build/release",
+        "python/requirements-release.txt",
+        what,
+        false,
+    )?;
     Ok(venv.join("bin/python"))
 }
 
