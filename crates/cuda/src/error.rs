@@ -1,4 +1,4 @@
-//! Errors, each with the operation, the numbers and a remedy.
+//! The error enum of the crate: operation, numbers and a remedy in each variant.
 //!
 //! Invariant: an error of the driver keeps its status, so CUDA's sticky errors stay recognisable
 //! however often they are returned.

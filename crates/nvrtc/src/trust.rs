@@ -122,7 +122,7 @@ fn components(path: &Path) -> VecDeque<OsString> {
     named.collect()
 }
 
-/// Checks one component whose parents have passed; returns whether it is a symbolic link.
+/// Checks one component, of which the parents have passed; returns whether it is a symbolic link.
 fn check_one(path: &Path, is_last: bool, user: u32) -> Result<bool, UntrustedPath> {
     let refuse = |reason: String| {
         Err(UntrustedPath {
