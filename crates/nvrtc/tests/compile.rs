@@ -139,3 +139,51 @@ fn a_missing_compiler_is_an_error_with_how_to_install_it() {
         "{error}"
     );
 }
+
+/// A library that compiles anything and returns no result: not its size, if `SIZE` is a status of
+/// failure, else not the code itself.
+const FAILING: &str = r#"
+#include <stddef.h>
+int nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 0; return 0; }
+int nvrtcCreateProgram(void **program, const char *source, const char *name, int count,
+                       const char *const *texts, const char *const *names) {
+    *program = program;
+    return 0;
+}
+int nvrtcDestroyProgram(void **program) { return 0; }
+int nvrtcCompileProgram(void *program, int count, const char *const *options) { return 0; }
+int nvrtcGetPTXSize(void *program, size_t *size) { *size = 8; return SIZE; }
+int nvrtcGetCUBINSize(void *program, size_t *size) { *size = 8; return SIZE; }
+int nvrtcGetPTX(void *program, char *code) { return 4; }
+int nvrtcGetCUBIN(void *program, char *code) { return 4; }
+"#;
+
+#[test]
+fn a_failure_to_read_the_code_names_the_function_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("failing.c");
+    fs::write(&source, FAILING).unwrap();
+    let library = |size: &str| {
+        let library = folder.path().join(format!("libnvrtc{size}.so"));
+        let built = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", size, "-o"])
+            .args([&library, &source])
+            .status();
+        assert!(built.unwrap().success());
+        // SAFETY: the library above, which has NVRTC's signatures and keeps no state.
+        unsafe { Nvrtc::open(&library) }.unwrap().with_cache(None)
+    };
+    let cases = [
+        ("-DSIZE=4", CodeFormat::Ptx, "nvrtcGetPTXSize"),
+        ("-DSIZE=4", CodeFormat::Cubin, "nvrtcGetCUBINSize"),
+        ("-DSIZE=0", CodeFormat::Ptx, "nvrtcGetPTX"),
+        ("-DSIZE=0", CodeFormat::Cubin, "nvrtcGetCUBIN"),
+    ];
+    for (size, format, function) in cases {
+        let program = CudaSource::new("k.cu", "", GpuArch::new(9, 0)).output(format);
+        match library(size).compile(&program).unwrap_err() {
+            NvrtcError::Call { call, .. } => assert_eq!(call, function),
+            other => panic!("{function}: {other}"),
+        }
+    }
+}
