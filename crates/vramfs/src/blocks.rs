@@ -96,7 +96,7 @@ impl Blocks {
         self.count.load(Acquire)
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

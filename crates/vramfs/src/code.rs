@@ -1,31 +1,30 @@
-//! The code RS(136, 128): 128 symbols of data, and 8 of parity behind them.
+//! The Reed-Solomon code RS(136, 128): 128 data symbols followed by 8 parity symbols.
 //!
-//! The symbol of row `r` is the coefficient of x^(135-r); a word of the code has the roots
-//! alpha^-4 .. alpha^3. Nine symbols differ at least between two words, so four wrong ones
-//! are corrected wherever they are, and eight at known positions.
+//! The symbol of row `r` is the coefficient of x^(135-r); a codeword has the roots alpha^-4 ..
+//! alpha^3. The minimum distance is nine, so four errors can be corrected, or eight erasures.
 //!
-//! Roots around alpha^0: Horner's rule multiplies by each root once a row, and a root near
-//! 1 is two or three exclusive ors where another is twenty.
+//! The roots are centred on alpha^0: Horner's rule multiplies by each root once a row, and
+//! multiplication by a root near 1 costs two or three exclusive ors instead of twenty.
 //!
-//! Elsewhere: the arithmetic (`gf`), where rows lie (`layout`), the kernels (`source`).
+//! Elsewhere: the arithmetic (`gf`), the layout of rows (`layout`), the kernels (`source`).
 
 use crate::gf;
 
-/// Symbols of data in a word.
+/// Data symbols of a codeword.
 pub const DATA: usize = 128;
-/// Symbols of parity.
+/// Parity symbols of a codeword.
 pub const PARITY: usize = 8;
-/// All of them.
+/// Symbols of a codeword.
 pub const WORD: usize = DATA + PARITY;
 /// The exponent of the first root.
 pub const FIRST_ROOT: i32 = -4;
 
-/// What a block's parity has added to it, times a factor of the block's own. Without it zeros would
-/// be a word of the code, and so would any other block's rows. No word with up to four wrong
-/// symbols looks like one with this added, whatever the factor, so one is not taken for the other.
+/// The mask that is added to a block's parity, times a factor of the block's own. Without it, zeros
+/// would be a codeword, and so would the rows of any other block. No word with up to four errors
+/// looks like one with a different factor, so blocks are not mistaken for one another.
 pub const MASK: [u8; PARITY] = [1, 2, 3, 4, 5, 6, 7, 8];
 
-/// The values at the roots of the mask alone.
+/// The values of the mask alone at the roots.
 pub const fn mask_values() -> [u8; PARITY] {
     let mut values = [0; PARITY];
     let mut j = 0;
@@ -45,13 +44,13 @@ pub const fn root(index: usize) -> i32 {
     FIRST_ROOT + index as i32
 }
 
-/// Row `i`, column `j`: what the data's value at root `j` (Horner's rule over the rows of
-/// data alone) contributes to parity symbol `i`.
+/// Row `i`, column `j`: the contribution of the data's value at root `j` (by Horner's rule over the
+/// data rows alone) to parity symbol `i`.
 ///
-/// The word's value there is `data(root) * root^8 + parity(root)`, which has to vanish: eight
-/// equations for eight symbols, which Gauss and Jordan solve.
+/// The codeword's value there is `data(root) * root^8 + parity(root)`, which must vanish: eight
+/// equations for eight symbols, solved by Gauss-Jordan elimination.
 pub fn parity_of_values() -> [[u8; PARITY]; PARITY] {
-    // Left: powers of the root, right: what they have to come to.
+    // Left: powers of the root; right: the right-hand sides.
     let mut rows: [[u8; 2 * PARITY]; PARITY] = std::array::from_fn(|j| {
         std::array::from_fn(|column| match column {
             _ if column < PARITY => gf::alpha(root(j) * (PARITY - 1 - column) as i32),
@@ -62,7 +61,7 @@ pub fn parity_of_values() -> [[u8; PARITY]; PARITY] {
     for pivot in 0..PARITY {
         let found = (pivot..PARITY).find(|row| rows[*row][pivot] != 0);
         rows.swap(pivot, found.unwrap_or(pivot));
-        // The roots differ, so there is one.
+        // The roots differ, so a pivot exists.
         let scale = gf::inverse(rows[pivot][pivot]).unwrap_or(1);
         rows[pivot] = rows[pivot].map(|x| gf::mul(x, scale));
         let from = rows[pivot];
@@ -78,7 +77,7 @@ pub fn parity_of_values() -> [[u8; PARITY]; PARITY] {
     rows.map(|row| std::array::from_fn(|j| row[PARITY + j]))
 }
 
-/// What each symbol of data contributes to each of parity: row `r`, column `i`.
+/// The contribution of each data symbol to each parity symbol: row `r`, column `i`.
 pub fn parity_of_data() -> [[u8; PARITY]; DATA] {
     let of_values = parity_of_values();
     std::array::from_fn(|row| {
@@ -113,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn no_symbol_of_data_is_without_part_in_any_of_parity() {
-        // Else fewer than nine symbols would differ.
+    fn every_data_symbol_contributes_to_every_parity_symbol() {
+        // Otherwise the minimum distance would be below nine.
         assert!(parity_of_data().iter().flatten().all(|part| *part != 0));
     }
 }

@@ -1,9 +1,8 @@
-//! CRC32C (Castagnoli), and the tables with which a warp computes that of a row.
+//! CRC32C (Castagnoli), and the tables with which a warp computes it for a row.
 //!
-//! Bits come least significant first, the register begins and ends inverted. Without those
-//! inversions it is linear: the CRC of a row is the exclusive or of what its parts give, each
-//! with as many zero bytes behind it as there are bytes behind it in the row, and of a
-//! constant.
+//! Bits come least significant first; the register begins and ends inverted. Without those
+//! inversions it is linear: the CRC of a row is the exclusive or of the CRCs of its parts, each
+//! followed by as many zero bytes as bytes follow it in the row, and of a constant.
 
 pub use ::crc32c::crc32c;
 pub(crate) use ::crc32c::crc32c_append;
@@ -11,7 +10,7 @@ pub(crate) use ::crc32c::crc32c_append;
 /// The polynomial without x^32, its bits reversed.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// The register after a byte of zeros.
+/// The register after a zero byte.
 const fn after_zero_byte(mut register: u32) -> u32 {
     let mut bit = 0;
     while bit < 8 {
@@ -25,13 +24,13 @@ const fn after_zero_byte(mut register: u32) -> u32 {
     register
 }
 
-/// The register after so many bytes of zeros.
+/// The register after `bytes` zero bytes.
 pub(crate) fn after_zeros(register: u32, bytes: usize) -> u32 {
     (0..bytes).fold(register, |register, _| after_zero_byte(register))
 }
 
-/// For each byte of a register the register that it alone becomes after `bytes` of zeros; the
-/// exclusive or of four is what the whole register becomes.
+/// For each byte of a register, the register that it alone becomes after `bytes` zero bytes; the
+/// exclusive or of the four is what the whole register becomes.
 pub(crate) fn shift_tables(bytes: usize) -> [[u32; 256]; 4] {
     let columns: [u32; 32] = std::array::from_fn(|bit| after_zeros(1 << bit, bytes));
     std::array::from_fn(|byte| {
@@ -43,20 +42,19 @@ pub(crate) fn shift_tables(bytes: usize) -> [[u32; 256]; 4] {
     })
 }
 
-/// What each of a row's bits adds to the register behind the row, as the tensor cores take it: a
-/// bit of
-/// the sum is how many bits of the row are in both it and a row of a matrix, if that is odd.
+/// The contribution of each bit of a row to the register after the row, in the tensor cores'
+/// format: a bit of the checksum is the parity of the number of bits that the row and a matrix row
+/// have in common.
 ///
-/// `fragments[t][h][lane]` is a lane's part of the matrix of 16 by 256 bits for the words `2 t` and
-/// `2 t + 1` of four lanes and the bits of the register from `16 h` on (the PTX ISA's layout of
-/// `mma.m16n8k256`), as if those lanes were the last four. `columns[lane]` is what the bits that a
-/// lane
-/// gets stand for: they are of four lanes each, and the more bytes lie behind those the more zeros.
+/// `fragments[t][h][lane]` is a lane's fragment of the matrix of 16 by 256 bits for the words `2 t`
+/// and `2 t + 1` of four lanes and the register's bits from `16 h` on (the PTX ISA's layout of
+/// `mma.m16n8k256`), as if those lanes were the last four. `columns[lane]` are the contributions of
+/// the result bits that a lane receives: each belongs to four lanes, and is shifted by the zeros
+/// for the bytes that follow them.
 ///
-/// `joins[h][lane]` is a second matrix that makes sums of these bits, eight rows' at once: a row's
-/// are a column of
-/// 256, of which the four lanes that have it give 64 each, the bits of eight lanes one behind the
-/// other.
+/// `joins[h][lane]` is a second matrix that turns these bits into checksums, eight rows at once: a
+/// row's bits are a column of 256, of which its four lanes supply 64 each, the bits of eight lanes
+/// in sequence.
 pub(crate) struct BitTables {
     pub(crate) fragments: [[[[u32; 4]; 32]; 2]; 4],
     pub(crate) columns: [[u32; 8]; 32],
@@ -66,7 +64,7 @@ pub(crate) struct BitTables {
 /// Computes the tables for rows of `row_bytes`, of which a lane has words at `16 lane` and at
 /// `row_bytes / 2 + 16 lane`.
 pub(crate) fn bit_tables(row_bytes: usize) -> BitTables {
-    // What bit `bit` of word `word` of a lane adds, behind the row.
+    // The contribution of bit `bit` of word `word` of a lane, after the row.
     let adds = |lane: usize, word: usize, bit: usize| {
         let at = word / 4 * (row_bytes / 2) + 16 * lane + 4 * (word % 4);
         after_zeros(1 << bit, row_bytes - at)

@@ -44,7 +44,7 @@ use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
     BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, INLINE_JOBS_MAX, RECORD_OFFSET, ROW_BYTES,
-    SHARED_BYTES, SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
+    SHARED_BYTES, SHARED_WITH_JOBS_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
 };
 use crate::source;
 
@@ -137,7 +137,7 @@ enum JobThreads {
     /// Thread blocks for parts of a job's rows; their outcomes are merged.
     Parts,
     /// A thread block executes one job after another, and prefetches the next one to shared memory.
-    Desk,
+    Persistent,
 }
 
 /// The code's kernels, loaded into a context.
@@ -231,8 +231,16 @@ impl Kernels {
             Ok::<_, Error>(JobKernel { single, ..kernel })
         };
         Ok(Self {
-            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, JobThreads::Desk)?,
-            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, JobThreads::Desk)?,
+            encode: kernel(
+                "vramfs_encode",
+                SHARED_WITH_TABLES_BYTES,
+                JobThreads::Persistent,
+            )?,
+            verify: kernel(
+                "vramfs_verify",
+                SHARED_WITH_JOBS_BYTES,
+                JobThreads::Persistent,
+            )?,
             check: with_single("vramfs_check", JobThreads::Parts)?,
             update: with_single("vramfs_update", JobThreads::Block)?,
             correct: kernel("vramfs_correct", SHARED_BYTES, JobThreads::Block)?,
@@ -930,7 +938,7 @@ impl Worker {
         let rows = work.iter().map(|it| it.rows.len()).max().unwrap_or(0);
         let parts = match kernel.threads {
             JobThreads::Parts => rows.div_ceil(PART_ROWS).max(1),
-            JobThreads::Block | JobThreads::Desk => 1,
+            JobThreads::Block | JobThreads::Persistent => 1,
         };
         for (slot, it) in work.iter().enumerate() {
             let at = slot * IDENTITY_WORDS;
@@ -1003,7 +1011,7 @@ impl Worker {
         for first in (0..jobs).step_by(at_once) {
             let count = at_once.min(jobs - first);
             let all = match kernel.threads {
-                JobThreads::Desk => count.min(self.kernels.at_once as usize),
+                JobThreads::Persistent => count.min(self.kernels.at_once as usize),
                 JobThreads::Block | JobThreads::Parts => count,
             };
             let launch = Launch::new((all as u32, parts as u32), THREADS)
@@ -1026,7 +1034,7 @@ impl Worker {
                         }
                         launch.run(&kernel.function, stream, (ByValue(orders), to))
                     }
-                    (None, JobThreads::Desk) => {
+                    (None, JobThreads::Persistent) => {
                         launch.run(&kernel.function, stream, (jobs_address, to, count as u32))
                     }
                     (None, _) => launch.run(&kernel.function, stream, (jobs_address, to)),

@@ -62,9 +62,9 @@ pub enum Error {
     Staging {
         /// The first byte.
         at: usize,
-        /// So many.
+        /// The number of rows.
         rows: usize,
-        /// What there is.
+        /// Bytes of the page-locked memory.
         bytes: usize,
     },
     /// A block has more errors than can be corrected.
@@ -148,12 +148,12 @@ pub enum Error {
     },
     /// The bytes of a borrowed file are in several pieces.
     #[error(
-        "the {len} bytes from byte {offset} on do not lie side by side in the device's memory\ntry: each of the file's segments by itself"
+        "the {len} bytes from byte {offset} on are not contiguous in the device's memory\ntry: the file's segments, one at a time"
     )]
     Apart {
-        /// The first.
+        /// The first byte.
         offset: u64,
-        /// So many.
+        /// The number of bytes.
         len: u64,
     },
     /// The file was borrowed read-only.

@@ -125,7 +125,7 @@ impl Exports {
     }
 
     /// Stops lending, as the filesystem is being unmounted: what is lent stays with the borrowers,
-    /// and no thread waits for them any more.
+    /// and no thread waits for them.
     pub(crate) fn close(&self) {
         let mut open = self.open();
         open.is_closed = true;

@@ -1,11 +1,11 @@
-//! The field GF(256) modulo x^8 + x^4 + x^3 + x^2 + 1, of which 2 is a generator.
+//! Arithmetic of GF(256) modulo x^8 + x^4 + x^3 + x^2 + 1, with the generator 2.
 //!
-//! Invariant: everything is computed, at compile time; no table is typed in.
-//! Elsewhere: what is made of it for the device (`network`, `source`).
+//! Invariant: all tables are computed at compile time; none is typed in. Elsewhere: the code
+//! generated from it for the device (`network`, `source`).
 
 /// The modulus, with x^8.
 pub(crate) const MODULUS: u16 = 0x11D;
-/// Elements that are not zero; the generator's order.
+/// The number of nonzero elements, which is the generator's order.
 pub const ORDER: i32 = 255;
 
 const EXP: [u8; 255] = {
@@ -37,7 +37,7 @@ pub const fn alpha(exponent: i32) -> u8 {
     EXP[exponent.rem_euclid(ORDER) as usize]
 }
 
-/// The power of the generator that `x` is; `None` of zero.
+/// The discrete logarithm of `x`; `None` for zero.
 pub const fn log(x: u8) -> Option<u8> {
     match x {
         0 => None,
@@ -53,7 +53,7 @@ pub const fn mul(x: u8, y: u8) -> u8 {
     }
 }
 
-/// What `x` times it is 1; `None` of zero.
+/// The multiplicative inverse of `x`; `None` for zero.
 pub const fn inverse(x: u8) -> Option<u8> {
     match x {
         0 => None,
@@ -61,8 +61,8 @@ pub const fn inverse(x: u8) -> Option<u8> {
     }
 }
 
-/// Multiplication by `x` as a matrix of bits: bit `i` of row `o` says that bit `i` of what is
-/// multiplied is part of bit `o` of the product.
+/// Multiplication by `x` as a bit matrix: bit `i` of row `o` is set if bit `i` of the factor
+/// contributes to bit `o` of the product.
 pub const fn matrix(x: u8) -> [u8; 8] {
     let mut rows = [0; 8];
     let mut input = 0;
@@ -82,7 +82,7 @@ pub const fn matrix(x: u8) -> [u8; 8] {
 mod tests {
     use super::*;
 
-    /// Multiplication as it is taught: shifts, and the modulus where a bit falls out.
+    /// Textbook multiplication: shifts, then reduction by the modulus.
     fn by_shifts(x: u8, y: u8) -> u8 {
         let mut product = 0u16;
         for bit in 0..8 {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generator_meets_every_element_once() {
+    fn the_generator_generates_every_element_once() {
         let met: std::collections::BTreeSet<u8> = (-100..155).map(alpha).collect();
         assert_eq!(met.len(), 255);
         assert!((1..=255).all(|x| log(x).map(|log| alpha(i32::from(log))) == Some(x)));

@@ -220,8 +220,7 @@ impl Export {
         })
     }
 
-    /// Reports that the file is not used any more, and waits until the filesystem has taken it
-    /// back.
+    /// Returns the file, and waits until the filesystem has taken it back.
     fn give_back(self) -> Result<()> {
         let mut answer = [0];
         let sent = send_message(&self.link, &[DONE]);

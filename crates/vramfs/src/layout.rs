@@ -38,30 +38,31 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"VRB1");
 pub const IDENTITY_OFFSET: usize = MAGIC_OFFSET + 8;
 /// The block's number, its generation, and the owner of each page.
 pub const IDENTITY_WORDS: usize = 2 + PAGES;
-/// In the record: its own CRC32C, computed with zeros in this place. What lies between is zero.
+/// In the record: its own CRC32C, computed with zeros in this place. The bytes between the fields
+/// are zero.
 pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
 
 /// Jobs that fit a launch's parameters: a request's blocks.
 pub(crate) const INLINE_JOBS_MAX: usize = 9;
 
-/// Words before the block numbers that a sweep kernel names: their count, and how many blocks were
-/// taken.
+/// Words before the block numbers that a sweep kernel reports: their count, and how many blocks
+/// were claimed.
 pub(crate) const SWEEP_WORDS: usize = 2;
 
-/// Bytes of shared memory that the kernels take: values at the roots, and words besides.
+/// Bytes of shared memory of the kernels: values at the roots, and a few words.
 pub(crate) const SHARED_BYTES: usize = 4 * (8 * 4 * 8 * 32 + 8 * 8 * 32 + 3 + 8);
-/// As before, with the jobs and the checksum tables.
+/// As before, with the prefetched jobs and the checksum tables.
 pub(crate) const SHARED_WITH_TABLES_BYTES: usize =
-    SHARED_BYTES.next_multiple_of(16) + DESK_BYTES + 4 * (8 * 32 * 4);
-/// As before, with the jobs.
-pub(crate) const SHARED_WITH_DESK_BYTES: usize = SHARED_BYTES.next_multiple_of(16) + DESK_BYTES;
-/// The tables of the sums, and for each of eight warps eight bits of each row's from each lane,
-/// half
-/// a record, and four rows on their way.
+    SHARED_BYTES.next_multiple_of(16) + JOB_BUFFER_BYTES + 4 * (8 * 32 * 4);
+/// As before, with the prefetched jobs.
+pub(crate) const SHARED_WITH_JOBS_BYTES: usize =
+    SHARED_BYTES.next_multiple_of(16) + JOB_BUFFER_BYTES;
+/// The checksum tables, and for each of eight warps eight bits of each row's checksum from each
+/// lane, half a record, and four prefetched rows.
 pub(crate) const SHARED_TO_REFRESH_BYTES: usize =
     4 * ((8 + 2) * 32 * 4) + 8 * (CODED_ROWS * 32 + ROW_BYTES / 2 + 4 * ROW_BYTES);
 /// Two jobs, and a block's identity.
-const DESK_BYTES: usize = 2 * 48 + 8 * IDENTITY_WORDS;
+const JOB_BUFFER_BYTES: usize = 2 * 48 + 8 * IDENTITY_WORDS;
 
 const _: () = assert!(IDENTITY_OFFSET.is_multiple_of(8));
 const _: () = assert!(IDENTITY_OFFSET + 8 * IDENTITY_WORDS <= RECORD_SUM_OFFSET);

@@ -1,4 +1,4 @@
-//! Block memory as the store uses it: rows of blocks that are read, changed and made anew.
+//! Block memory as the store uses it: rows of blocks that are read, changed and encoded again.
 //!
 //! A device's memory, with the code's kernels, or with plain copies where there is no code
 //! (`--ecc=off`). For tests of the upper layers there is a medium in host memory with fault

@@ -42,7 +42,7 @@ pub(crate) struct MountId {
 }
 
 /// Returns the identity of the topmost mount at a path. The mounted filesystem is not queried, as
-/// its daemon may not answer any more.
+/// its daemon may have ended.
 pub(crate) fn id(at: &Path) -> Result<MountId> {
     let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     id_of(CWD, at, how).map_err(|error| refused(at, error))
@@ -159,7 +159,7 @@ impl EmptyDirectory {
         let failed = |error: std::io::Error| match error.raw_os_error() {
             Some(libc::ENOTCONN) => refused(
                 at,
-                "what is mounted there has no daemon any more\ntry: fercuda vram umount there first",
+                "the daemon of the filesystem that is mounted there has ended\ntry: fercuda vram umount there first",
             ),
             Some(libc::ENOTDIR) => refused(at, "it is no directory"),
             Some(libc::ENOENT) => refused(at, format!("{error}\ntry: mkdir {}", at.display())),

@@ -8,12 +8,12 @@ use crate::code::{self, PARITY};
 use crate::network::XorNetwork;
 use crate::{crc, gf, layout};
 
-/// The kernels.
+/// The kernels' source.
 pub(crate) const KERNELS: &str = include_str!("device/kernels.cu");
-/// What they include.
+/// The name of the header that the kernels include.
 pub(crate) const HEADER_NAME: &str = "constants.h";
 
-/// The header.
+/// Generates the header.
 pub(crate) fn header() -> String {
     let mut text = String::from("#pragma once\n");
     for (name, value) in [
@@ -36,7 +36,7 @@ pub(crate) fn header() -> String {
         ("SWEEP_WORDS", layout::SWEEP_WORDS),
         ("SHARED_BYTES", layout::SHARED_BYTES),
         ("SHARED_WITH_TABLES_BYTES", layout::SHARED_WITH_TABLES_BYTES),
-        ("SHARED_WITH_DESK_BYTES", layout::SHARED_WITH_DESK_BYTES),
+        ("SHARED_WITH_JOBS_BYTES", layout::SHARED_WITH_JOBS_BYTES),
         ("SHARED_TO_REFRESH_BYTES", layout::SHARED_TO_REFRESH_BYTES),
     ] {
         add(
@@ -82,7 +82,7 @@ pub(crate) fn header() -> String {
     );
     sums(&mut text);
     horner(&mut text);
-    behind(&mut text);
+    advance(&mut text);
     parity_of(&mut text);
     text
 }
@@ -192,14 +192,16 @@ fn horner(text: &mut String) {
     text.push_str("}\n");
 }
 
-/// What a value at a root becomes when so many rows come behind those that it is of.
-fn behind(text: &mut String) {
-    text.push_str("template <int ROWS> __device__ void behind(unsigned root, unsigned (&t)[8]);\n");
+/// The value at a root after `ROWS` more rows of zeros.
+fn advance(text: &mut String) {
+    text.push_str(
+        "template <int ROWS> __device__ void advance(unsigned root, unsigned (&t)[8]);\n",
+    );
     for rows in [layout::DATA_ROWS / 8, layout::CODED_ROWS / 8] {
         add(
             text,
             format_args!(
-                "template <> __device__ __forceinline__ void behind<{rows}>(unsigned root, unsigned (&t)[8]) {{\n    switch (root) {{\n"
+                "template <> __device__ __forceinline__ void advance<{rows}>(unsigned root, unsigned (&t)[8]) {{\n    switch (root) {{\n"
             ),
         );
         for j in 0..PARITY {

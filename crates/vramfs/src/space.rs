@@ -235,11 +235,9 @@ impl PageAllocator {
         }
     }
 
-    /// Stops allocation from a block until all of it is free: nothing can be written into it, but
-    /// it
-    /// can be made anew. Its free pages do not count as capacity meanwhile. Returns whether the
-    /// block
-    /// was in use and not quarantined before.
+    /// Stops allocation from a block until all of it is free: its content cannot be updated, only
+    /// replaced as a whole. Its free pages do not count as capacity meanwhile. Returns whether the
+    /// block was in use and not quarantined before.
     pub fn quarantine(&self, block: u32) -> bool {
         let mark =
             |was: u64| (was & USED != 0 && was & QUARANTINED == 0).then_some(was | QUARANTINED);

@@ -1,12 +1,12 @@
-// Reed-Solomon over blocks in device memory. One block of threads takes one block of
-// memory; a warp takes rows. Lane l holds the 32 code words with symbols' bits in
-// the eight words of a row at 16 l and at 512 + 16 l: bit c of each is of word 32 l + c.
+// Reed-Solomon kernels over blocks in device memory. One thread block processes one block of
+// memory; a warp processes rows. Lane l holds the 32 codewords with their symbols' bits in the
+// eight words of a row at 16 l and at 512 + 16 l: bit c of each belongs to codeword 32 l + c.
 //
-// Always: what is stored was summed and coded from the registers that it was stored from, but for
-// what `update` loads twice; a failed correction is reverted; the caller has locked the block exclusively, except for
-// `verify` and `check`, which only read.
+// Invariants: stored rows were summed and encoded from the same registers that they are stored
+// from, except for rows that `update` loads twice; a failed correction is undone; the caller has
+// exclusive access to the block, except for `verify` and `check`, which only read.
 //
-// Constants, networks of exclusive ors and tables come with "constants.h".
+// Constants, networks of exclusive ors and tables are in the generated header "constants.h".
 #include "constants.h"
 
 typedef unsigned int u32;
@@ -16,51 +16,52 @@ typedef unsigned char u8;
 constexpr u32 ALL = 0xffffffffu;
 constexpr u32 WARPS = 8;
 constexpr u32 THREADS = 32 * WARPS;
-// Rows that a warp has asked for ahead of those that it computes with.
+// Rows that a warp loads ahead of those that it computes with.
 constexpr u32 AHEAD = 4;
 constexpr u32 AHEAD_TO_ENCODE = 2;
 
-// What is to be done with a block. The host has the same (engine.rs).
-struct Job {
+// One operation on a block. The host has the same structure (engine.rs).
+struct BlockJob {
     u64 block;     // its address
-    u64 data;      // rows of the caller's, 16-byte aligned, or 0
+    u64 data;      // the caller's rows, 16-byte aligned, or 0
     u64 identity;  // IDENTITY_WORDS words, or 0
-    u64 sums;      // what the sums of the caller's rows have to be, or 0
-    u32 first;     // rows of data: from here
-    u32 rows;      // so many, within the rows of data
-    u32 clears;    // other rows become zeros
-    u32 reserved;  // to a multiple of 16 bytes
+    u64 sums;      // the expected checksums of the caller's rows, or 0
+    u32 first;     // the first row of data
+    u32 rows;      // the number of rows, within the rows of data
+    u32 clears;    // not 0 if other rows become zeros
+    u32 reserved;  // padding to a multiple of 16 bytes
 };
 
-struct Outcome {
-    u32 state;    // bits, see engine.rs
-    u32 symbols;  // so many were corrected
-    u32 rows;     // so many rows were not what their sums say
-    u32 words;    // so many words of the code were wrong
+struct BlockOutcome {
+    u32 state;    // bits, see engine/outcome.rs
+    u32 symbols;  // corrected symbols
+    u32 rows;     // rows that do not match their checksums
+    u32 words;    // wrong codewords
 };
 
-constexpr u32 WRONG_WORDS = 1;    // words of the code that are none
-constexpr u32 WRONG_RECORD = 2;   // the record is not what its sum says
-constexpr u32 WRONG_IDENTITY = 4; // it is another block's
-constexpr u32 WRONG_ROWS = 8;     // rows are not what their sums say
-constexpr u32 CORRECTED = 16;     // all of it is right now
-constexpr u32 LOST = 32;          // it was left as it was
-constexpr u32 WRONG_SOURCE = 64;  // the caller's rows are not what their sums say
-constexpr u32 COMMITTED = 0xfffffffeu; // instead of such bits, before the answer: it is being done, and nothing is in its way
+constexpr u32 WRONG_WORDS = 1;    // there are invalid codewords
+constexpr u32 WRONG_RECORD = 2;   // the record does not match its checksum
+constexpr u32 WRONG_IDENTITY = 4; // the record is that of another block
+constexpr u32 WRONG_ROWS = 8;     // rows do not match their checksums
+constexpr u32 CORRECTED = 16;     // all errors were corrected
+constexpr u32 LOST = 32;          // the block is uncorrectable and unchanged
+constexpr u32 WRONG_SOURCE = 64;  // the caller's rows do not match their checksums
+// Instead of those bits, before the outcome: all checks passed, the change is under way.
+constexpr u32 COMMITTED = 0xfffffffeu;
 
-// For the host, which may be looking for it.
-__device__ __forceinline__ void say(Outcome* to, u32 state) {
+// Publishes a state to the host, which may be polling for it.
+__device__ __forceinline__ void publish_state(BlockOutcome* to, u32 state) {
     *reinterpret_cast<volatile u32*>(&to->state) = state;
 }
 
-// What was found, for the host: all else that this block of threads has written before a barrier is
-// there first. One thread.
-__device__ __forceinline__ void answer(Outcome* to, u32 state, u32 symbols, u32 rows, u32 words) {
+// Publishes an outcome to the host: everything that this thread block has written before a barrier
+// is visible first. Called by one thread.
+__device__ __forceinline__ void publish_outcome(BlockOutcome* to, u32 state, u32 symbols, u32 rows, u32 words) {
     to->symbols = symbols;
     to->rows = rows;
     to->words = words;
     __threadfence_system();
-    say(to, state);
+    publish_state(to, state);
 }
 
 __device__ __forceinline__ u8* address(u64 number) {
@@ -79,31 +80,34 @@ __device__ __forceinline__ void store(u8* row, u32 lane, const u32 (&d)[8]) {
     *reinterpret_cast<uint4*>(row + 512 + 16 * lane) = make_uint4(d[4], d[5], d[6], d[7]);
 }
 
-// Tables of the sums. Each lane reads a bank of its own in `lanes`.
+// Lookup tables for checksums. Each lane reads its own bank in `lanes`.
 struct SumTables {
-    u32 word[4][256];       // four bytes of zeros behind
-    u32 half[4][256];       // 496
-    u32 lanes[8][16][32];   // 16 (31 - lane), by four bits
+    u32 word[4][256];       // shift by four zero bytes
+    u32 half[4][256];       // shift by 496 zero bytes
+    u32 lanes[8][16][32];   // shift by 16 (31 - lane) zero bytes, for each nibble
 };
 
 __device__ const SumTables SUMS = {SUM_WORD, SUM_HALF, SUM_LANES};
 
-// The same as matrices of bits, for the tensor cores (crc.rs).
+// Bit matrices for checksums by the tensor cores (crc.rs).
 struct SumMatrices {
     uint4 fragments[4][2][32];
 };
 __device__ const u32 JOINS[2 * 32 * 4] = SUM_JOINS;
 
-// Tables that `update` brings to shared memory. They lie together, as each address of its own takes as long as a row does.
+// Tables that `update` copies to shared memory. They are contiguous, as each separate address costs
+// as much time as a row.
 struct __align__(16) Tables {
     u32 fragments[4 * 2 * 32 * 4];
     u32 columns[32 * 8];
-    u32 of_parity[WARPS][32];  // as of each row of data
+    u32 of_parity[WARPS][32];  // as `columns` in `RowTables`
 };
 
 struct __align__(16) RowTables {
-    u32 columns[32];         // by how much the record's sum changes with each bit of the row's
-    u32 constants[WARPS][2]; // of each row of parity the constant with which the row is in it, by what a product takes (source.rs)
+    // The change of the record's checksum for each bit of the row's checksum.
+    u32 columns[32];
+    // The row's coefficient in each parity row, as selectors of partial sums (source.rs).
+    u32 constants[WARPS][2];
 };
 
 struct AllTables {
@@ -116,7 +120,7 @@ __device__ __forceinline__ u32 shifted(const u32 (&table)[4][256], u32 r) {
     return table[0][r & 255] ^ table[1][r >> 8 & 255] ^ table[2][r >> 16 & 255] ^ table[3][r >> 24];
 }
 
-// The CRC32C of the row that the warp's lanes hold.
+// The CRC32C of the row in the warp's registers.
 __device__ __forceinline__ u32 sum_of(const SumTables& tables, u32 lane, const u32 (&d)[8]) {
     u32 r = 0;
 #pragma unroll
@@ -130,7 +134,8 @@ __device__ __forceinline__ u32 sum_of(const SumTables& tables, u32 lane, const u
     return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
 }
 
-// Adds how many bits are in both, of each row of one and each column of the other.
+// Multiplies bit matrices: adds the number of common bits of each row of one and each column of the
+// other.
 __device__ __forceinline__ void multiply(u32 (&c)[4], const uint4& a, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -138,8 +143,8 @@ __device__ __forceinline__ void multiply(u32 (&c)[4], const uint4& a, u32 b0, u3
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-// The same by the tensor cores: for each of the eight fours of lanes the bits of its sum, and then
-// those of all, with the zeros that lie behind them.
+// The CRC32C by the tensor cores: the checksum bits of each group of four lanes, then their sum,
+// shifted by the zeros for the bytes that follow.
 template <typename Fragment>
 __device__ __forceinline__ u32 sum_by(Fragment fragment, const u32 (&columns)[8], const u32 (&d)[8]) {
     u32 c[2][4] = {};
@@ -162,12 +167,13 @@ __device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u3
     return sum_by([&](int t, int h) { return matrices.fragments[t][h][lane]; }, columns, d);
 }
 
-// The same out of registers, for kernels that sum few rows: all of it comes at once, while the rows do.
+// Checksums with the tables in registers, for kernels that sum few rows: the tables load while the
+// rows do.
 struct Sums {
     uint4 fragments[4][2];
     u32 columns[8];
 
-    // The tables are in the device's memory, or in shared memory.
+    // The tables are in device memory or in shared memory.
     __device__ __forceinline__ Sums(const Tables& tables, u32 lane) {
 #pragma unroll
         for (int at = 0; at < 8; at++) {
@@ -189,7 +195,7 @@ __device__ __forceinline__ u32 inverted(u32 x) {
     return EXP[(255 - LOG[x]) % 255];
 }
 
-// The factor of the mask in this lane's words, for a block of this identity.
+// The mask's factor in this lane's codewords, for a block of this identity.
 __device__ __forceinline__ u32 factor(const u64* identity, u32 lane) {
     u64 x = (identity[0] * MIX1 + identity[1]) * MIX2 + (lane + 1) * MIX0;
     x = (x ^ x >> 30) * MIX1;
@@ -198,38 +204,38 @@ __device__ __forceinline__ u32 factor(const u64* identity, u32 lane) {
     return 1 + u32(x % 255);
 }
 
-// Adds a symbol to all words of a lane.
+// Adds a symbol to all codewords of a lane.
 __device__ __forceinline__ void add_to_all(u32 (&d)[8], u32 symbol) {
 #pragma unroll
     for (int b = 0; b < 8; b++) d[b] ^= 0u - (symbol >> b & 1);
 }
 
 struct Shared {
-    u32 parts[WARPS][4][8][32];  // values at four roots of what each warp has read
+    u32 parts[WARPS][4][8][32];  // values at four roots of the rows that each warp has read
     u32 values[8][8][32];        // values at the roots: root, bit, lane
     u32 sums_wrong;
     u32 symbols;
     u32 words;
-    u32 erased[8];               // rows that fail their checksums
+    u32 erased[8];               // rows with wrong checksums
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "as the host has it");
 
-// What a block of threads has of its jobs, which lie in the host's memory: the next one comes while
-// this one is done.
-struct __align__(16) Desk {
-    Job jobs[2];
+// A thread block's jobs, copied from the host's memory: the next one is prefetched while this one
+// is processed.
+struct __align__(16) JobBuffer {
+    BlockJob jobs[2];
     u64 identity[IDENTITY_WORDS];
 };
 
-struct SharedWithDesk {
+struct SharedWithJobs {
     Shared shared;
-    Desk desk;
+    JobBuffer job_buffer;
 };
-static_assert(sizeof(SharedWithDesk) == SHARED_WITH_DESK_BYTES, "as the host has it");
+static_assert(sizeof(SharedWithJobs) == SHARED_WITH_JOBS_BYTES, "as the host has it");
 
 struct SharedWithSums {
     Shared shared;
-    Desk desk;
+    JobBuffer job_buffer;
     SumMatrices sums;
 };
 static_assert(sizeof(SharedWithSums) == SHARED_WITH_TABLES_BYTES, "as the host has it");
@@ -240,41 +246,41 @@ __device__ __forceinline__ void copy_16(void* to, u64 from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
 }
 
-__device__ __forceinline__ void copies_done() {
+__device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// What was asked for since the last call is one group.
-__device__ __forceinline__ void copies_asked() {
+// Commits the copies issued since the last call as one group.
+__device__ __forceinline__ void commit_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// All groups but so many of the last are there.
+// Waits for all groups except the last `LAST`.
 template <int LAST>
-__device__ __forceinline__ void copies_done_but() {
+__device__ __forceinline__ void wait_for_copies_except() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LAST) : "memory");
 }
 
-// The first job of a block of threads is on its desk, for all.
-__device__ __forceinline__ void begin(Desk& desk, const Job* jobs, u32 at) {
-    if (threadIdx.x < sizeof(Job) / 16) {
-        copy_16(reinterpret_cast<u8*>(&desk.jobs[0]) + 16 * threadIdx.x, u64(jobs + at) + 16 * threadIdx.x);
-        copies_done();
+// Loads the first job of a thread block into the buffer, for all threads.
+__device__ __forceinline__ void load_first_job(JobBuffer& job_buffer, const BlockJob* jobs, u32 at) {
+    if (threadIdx.x < sizeof(BlockJob) / 16) {
+        copy_16(reinterpret_cast<u8*>(&job_buffer.jobs[0]) + 16 * threadIdx.x, u64(jobs + at) + 16 * threadIdx.x);
+        wait_for_copies();
     }
     __syncthreads();
 }
 
-// Prefetches the next job, and this one's identity. For all to see behind a barrier that
-// comes behind `copies_done`; one warp does both.
-__device__ __forceinline__ void ask(Desk& desk, const Job* jobs, u32 next, u32 count, u32 turn, const Job& job, u32 lane) {
-    if (next < count && lane < sizeof(Job) / 16)
-        copy_16(reinterpret_cast<u8*>(&desk.jobs[turn ^ 1]) + 16 * lane, u64(jobs + next) + 16 * lane);
+// Prefetches the next job, and this job's identity. Visible to all threads after `wait_for_copies`
+// and a barrier; the same warp calls both.
+__device__ __forceinline__ void prefetch_job(JobBuffer& job_buffer, const BlockJob* jobs, u32 next, u32 count, u32 turn, const BlockJob& job, u32 lane) {
+    if (next < count && lane < sizeof(BlockJob) / 16)
+        copy_16(reinterpret_cast<u8*>(&job_buffer.jobs[turn ^ 1]) + 16 * lane, u64(jobs + next) + 16 * lane);
     if (job.identity != 0 && lane < IDENTITY_WORDS * 8 / 16)
-        copy_16(desk.identity + 2 * lane, job.identity + 16 * lane);
+        copy_16(job_buffer.identity + 2 * lane, job.identity + 16 * lane);
 }
 
-// Each warp has read ROWS rows, one warp's behind another's: the values of all, and of the mask
-// times a factor.
+// Combines the values of ROWS consecutive rows of each warp into those of all rows, and adds the
+// mask times a factor.
 template <int ROWS>
 __device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, const u32 (&s)[8][8], u32 factor) {
 #pragma unroll
@@ -289,7 +295,7 @@ __device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, cons
 #pragma unroll
             for (int b = 0; b < 8; b++) t[b] = shared.parts[0][warp % 4][b][lane];
             for (u32 from = 1; from < WARPS; from++) {
-                behind<ROWS>(warp, t);
+                advance<ROWS>(warp, t);
 #pragma unroll
                 for (int b = 0; b < 8; b++) t[b] ^= shared.parts[from][warp % 4][b][lane];
             }
@@ -301,7 +307,7 @@ __device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, cons
     }
 }
 
-// Stores the record from its checksums and the identity. One warp.
+// Completes a record with row checksums: identity and checksum. One warp.
 template <typename SumOf>
 __device__ __forceinline__ void finish_record(SumOf sum_of_row, u32 lane, u8* record, const u64* given) {
     u64* words = reinterpret_cast<u64*>(record + MAGIC_OFFSET);
@@ -323,15 +329,15 @@ __device__ __forceinline__ void finish_record(u32 lane, u8* record, u64 identity
     finish_record(by_tables, lane, record, reinterpret_cast<const u64*>(identity));
 }
 
-// What is wrong with the record. One warp; every lane has the answer. Whether it is another
-// block's, that is, one of another number or generation, or has other owners.
+// Checks the record. One warp; every lane returns the state. The identity is wrong if number,
+// generation or owners differ.
 template <typename SumOf>
-__device__ __forceinline__ u32 look_at_record(SumOf sum_of_row, u32 lane, const u8* record, const u64* given) {
+__device__ __forceinline__ u32 check_record(SumOf sum_of_row, u32 lane, const u8* record, const u64* given) {
     u32 d[8];
     load(record, lane, d);
-    const u32 said = __shfl_sync(ALL, d[7], 31);
+    const u32 expected = __shfl_sync(ALL, d[7], 31);
     if (lane == 31) d[7] = 0;
-    u32 state = sum_of_row(d) == said ? 0 : WRONG_RECORD;
+    u32 state = sum_of_row(d) == expected ? 0 : WRONG_RECORD;
     const u64* words = reinterpret_cast<const u64*>(record + MAGIC_OFFSET);
     bool differs = lane == 0 && words[0] != MAGIC;
     if (given != nullptr)
@@ -340,22 +346,23 @@ __device__ __forceinline__ u32 look_at_record(SumOf sum_of_row, u32 lane, const 
     return state;
 }
 
-__device__ __forceinline__ u32 look_at_record(u32 lane, const u8* record, const u64* given) {
+__device__ __forceinline__ u32 check_record(u32 lane, const u8* record, const u64* given) {
     const auto by_tables = [&](const u32 (&d)[8]) { return sum_of(SUMS, lane, d); };
-    return look_at_record(by_tables, lane, record, given);
+    return check_record(by_tables, lane, record, given);
 }
 
-// The identity that a block must have, or has by its record.
-__device__ __forceinline__ const u64* identity_of(const Job& job, const u64* given) {
+// The identity to write, or the one in the block's record.
+__device__ __forceinline__ const u64* identity_of(const BlockJob& job, const u64* given) {
     return job.identity != 0 ? given : reinterpret_cast<const u64*>(job.block + RECORD_OFFSET + MAGIC_OFFSET + 8);
 }
 
-__device__ __forceinline__ const u64* identity_of(const Job& job) {
+__device__ __forceinline__ const u64* identity_of(const BlockJob& job) {
     return identity_of(job, reinterpret_cast<const u64*>(job.identity));
 }
 
-// A row of parity from the values of the data, which are there. Each warp stores one and has it.
-__device__ __forceinline__ void finish_parity(const Shared& shared, const Job& job, const u64* identity, u32 warp, u32 lane, u32 (&parity)[8]) {
+// Computes a parity row from the data's values at the roots. Each warp stores one row and returns
+// it.
+__device__ __forceinline__ void finish_parity(const Shared& shared, const BlockJob& job, const u64* identity, u32 warp, u32 lane, u32 (&parity)[8]) {
     u32 v[8][8];
 #pragma unroll
     for (int j = 0; j < 8; j++)
@@ -366,15 +373,16 @@ __device__ __forceinline__ void finish_parity(const Shared& shared, const Job& j
     store(address(job.block) + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
 }
 
-// Whether a row of the caller's has another sum than it has to have.
-__device__ __forceinline__ bool is_other(const Job& job, u32 row, u32 sum) {
+// Whether the checksum of a caller's row differs from the expected one.
+__device__ __forceinline__ bool has_wrong_sum(const BlockJob& job, u32 row, u32 sum) {
     return job.sums != 0 && sum != reinterpret_cast<const u32*>(job.sums)[row - job.first];
 }
 
-// Data rows are the caller's, where the job has some, and else those that are there, or zeros; parity
-// and record are made of them. If a row of the caller's is not what its sum says there is no record then.
+// Encodes blocks. Data rows are the caller's where the job has some, otherwise those in the block,
+// or zeros; parity and record are computed from them. If a row of the caller's does not match its
+// expected checksum, no valid record is written.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
+vramfs_encode(const BlockJob* jobs, BlockOutcome* outcomes, u32 count) {
     SharedWithSums& all = *reinterpret_cast<SharedWithSums*>(dynamic_shared);
     Shared& shared = all.shared;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -383,10 +391,10 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
     u32 columns[8];
     load_columns(lane, columns);
     const auto sum_of_row = [&](const u32 (&d)[8]) { return sum_by_bits(all.sums, columns, lane, d); };
-    begin(all.desk, jobs, blockIdx.x);
+    load_first_job(all.job_buffer, jobs, blockIdx.x);
     for (u32 at = blockIdx.x, turn = 0; at < count; at += gridDim.x, turn ^= 1) {
-        const Job job = all.desk.jobs[turn];
-        if (warp == 0) ask(all.desk, jobs, at + gridDim.x, count, turn, job, lane);
+        const BlockJob job = all.job_buffer.jobs[turn];
+        if (warp == 0) prefetch_job(all.job_buffer, jobs, at + gridDim.x, count, turn, job, lane);
         u8* const block = address(job.block);
         u8* const record = block + RECORD_OFFSET;
         const u32 first = warp * (DATA_ROWS / WARPS);
@@ -409,30 +417,31 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
                 horner(s, d[k]);
                 const u32 sum = sum_of_row(d[k]);
                 if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
-                if (is_given(row)) has_other |= is_other(job, row, sum);
+                if (is_given(row)) has_other |= has_wrong_sum(job, row, sum);
                 if (of + AHEAD_TO_ENCODE < DATA_ROWS / WARPS) fetch(row + AHEAD_TO_ENCODE, d[k]);
             }
         }
-        if (warp == 0) copies_done();
+        if (warp == 0) wait_for_copies();
         combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
         u32 parity[8];
-        finish_parity(shared, job, identity_of(job, all.desk.identity), warp, lane, parity);
+        finish_parity(shared, job, identity_of(job, all.job_buffer.identity), warp, lane, parity);
         const u32 sum = sum_of_row(parity);
         if (lane == 0) reinterpret_cast<u32*>(record)[DATA_ROWS + warp] = sum;
         if (__syncthreads_or(has_other)) {
             if (threadIdx.x < ROW_BYTES / 4 - MAGIC_OFFSET / 4)
                 reinterpret_cast<u32*>(record)[MAGIC_OFFSET / 4 + threadIdx.x] = 0;
             __syncthreads();
-            if (threadIdx.x == 0) answer(outcomes + at, WRONG_SOURCE, 0, 0, 0);
+            if (threadIdx.x == 0) publish_outcome(outcomes + at, WRONG_SOURCE, 0, 0, 0);
         } else if (warp == 0) {
-            finish_record(sum_of_row, lane, record, job.identity != 0 ? all.desk.identity : nullptr);
-            if (lane == 0) answer(outcomes + at, 0, 0, 0, 0);
+            finish_record(sum_of_row, lane, record, job.identity != 0 ? all.job_buffer.identity : nullptr);
+            if (lane == 0) publish_outcome(outcomes + at, 0, 0, 0, 0);
         }
     }
 }
 
-// The values at the roots of what is there; rows that the job wants go to its data.
-__device__ __forceinline__ void values_of(Shared& shared, const Job& job, const u64* identity, u32 warp, u32 lane) {
+// Computes the values of the block's rows at the roots; rows that the job requests are stored to
+// its data.
+__device__ __forceinline__ void compute_values(Shared& shared, const BlockJob& job, const u64* identity, u32 warp, u32 lane) {
     const u8* const block = address(job.block);
     const u32 first = warp * (CODED_ROWS / WARPS);
     u32 s[8][8] = {}, d[AHEAD][8];
@@ -442,7 +451,7 @@ __device__ __forceinline__ void values_of(Shared& shared, const Job& job, const 
     };
 #pragma unroll
     for (u32 k = 0; k < AHEAD; k++) load(block + (first + k) * ROW_BYTES, lane, d[k]);
-    // One is left over, which is asked for in the last round.
+    // One row is left over, which the last round loads.
     static_assert(CODED_ROWS / WARPS % AHEAD == 1, "as the last round expects");
 #pragma unroll 1
     for (u32 of = 0; of < CODED_ROWS / WARPS - 1; of += AHEAD) {
@@ -454,12 +463,12 @@ __device__ __forceinline__ void values_of(Shared& shared, const Job& job, const 
         }
     }
     take(first + CODED_ROWS / WARPS - 1, d[0]);
-    if (warp == 0) copies_done();
+    if (warp == 0) wait_for_copies();
     __syncthreads();
     combine<CODED_ROWS / WARPS>(shared, warp, lane, s, factor(identity, lane));
 }
 
-// Whether any word is none; for every thread. Each warp looks at one root.
+// Whether any codeword is invalid, for every thread. Each warp checks one root.
 __device__ __forceinline__ bool has_wrong_words(const Shared& shared, u32 warp, u32 lane) {
     u32 any = 0;
 #pragma unroll
@@ -467,22 +476,22 @@ __device__ __forceinline__ bool has_wrong_words(const Shared& shared, u32 warp, 
     return __syncthreads_or(any != 0);
 }
 
-// Whether words and record are right. What goes to the job's data is what was looked at: it
-// is right if the answer is 0.
+// Checks codewords and record. Rows stored to the job's data are those that were checked: they are
+// correct if the state is 0.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-vramfs_verify(const Job* jobs, Outcome* outcomes, u32 count) {
-    SharedWithDesk& all = *reinterpret_cast<SharedWithDesk*>(dynamic_shared);
+vramfs_verify(const BlockJob* jobs, BlockOutcome* outcomes, u32 count) {
+    SharedWithJobs& all = *reinterpret_cast<SharedWithJobs*>(dynamic_shared);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    begin(all.desk, jobs, blockIdx.x);
+    load_first_job(all.job_buffer, jobs, blockIdx.x);
     for (u32 at = blockIdx.x, turn = 0; at < count; at += gridDim.x, turn ^= 1) {
-        const Job job = all.desk.jobs[turn];
-        if (warp == 0) ask(all.desk, jobs, at + gridDim.x, count, turn, job, lane);
-        values_of(all.shared, job, identity_of(job, all.desk.identity), warp, lane);
+        const BlockJob job = all.job_buffer.jobs[turn];
+        if (warp == 0) prefetch_job(all.job_buffer, jobs, at + gridDim.x, count, turn, job, lane);
+        compute_values(all.shared, job, identity_of(job, all.job_buffer.identity), warp, lane);
         u32 state = has_wrong_words(all.shared, warp, lane) ? WRONG_WORDS : 0;
         if (warp == 0) {
-            const u64* const given = job.identity != 0 ? all.desk.identity : nullptr;
-            state |= look_at_record(lane, address(job.block) + RECORD_OFFSET, given);
-            if (lane == 0) answer(outcomes + at, state, 0, 0, 0);
+            const u64* const given = job.identity != 0 ? all.job_buffer.identity : nullptr;
+            state |= check_record(lane, address(job.block) + RECORD_OFFSET, given);
+            if (lane == 0) publish_outcome(outcomes + at, state, 0, 0, 0);
         }
     }
 }
@@ -496,29 +505,29 @@ __device__ __forceinline__ void load_once(const u8* row, u32 lane, u32 (&d)[8]) 
 
 static_assert(CODED_ROWS % AHEAD == 0, "each round takes as many");
 
-// What is found in many blocks, and how blocks are assigned: at first one to each warp, then each idle warp takes
-// the next unclaimed one. Not all are equally fast.
+// Output of a scan, and its work queue: each warp begins with one block, and then claims the next
+// unclaimed one, as warps differ in speed.
 struct Sweep {
-    u32 found;  // their numbers are behind
-    u32 taken;
+    u32 found;  // reported blocks; their numbers follow this structure
+    u32 claimed;
 
-    __device__ __forceinline__ void name(u32 number) { reinterpret_cast<u32*>(this + 1)[atomicAdd(&found, 1)] = number; }
+    __device__ __forceinline__ void report(u32 number) { reinterpret_cast<u32*>(this + 1)[atomicAdd(&found, 1)] = number; }
 
-    // Asked for before a block is looked at, and used behind it, as it takes a while.
-    __device__ __forceinline__ u32 ask(u32 lane) { return lane == 0 ? gridDim.x * WARPS + atomicAdd(&taken, 1) : 0; }
-    static __device__ __forceinline__ u32 next(u32 asked) { return __shfl_sync(ALL, asked, 0); }
+    // Claims the next block before this one is processed, to hide the latency of the atomic.
+    __device__ __forceinline__ u32 claim(u32 lane) { return lane == 0 ? gridDim.x * WARPS + atomicAdd(&claimed, 1) : 0; }
+    static __device__ __forceinline__ u32 next(u32 claimed) { return __shfl_sync(ALL, claimed, 0); }
 };
 static_assert(sizeof(Sweep) == 4 * SWEEP_WORDS, "as the host has it");
 
-// Which of many blocks are not right: words, record, or the number that it says. What is found may
-// be a block that another thread changes meanwhile; the caller checks again. Each warp takes one block
-// after another and has all of its words' values at the roots, so none waits for another.
+// Reports which of many blocks are wrong: codewords, record, or the record's number. A reported
+// block may be one that is being changed; the caller checks it again. Each warp processes one block
+// after another and has all of its codewords' values at the roots, so no warp waits for another.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 vramfs_scan(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     const u32 lane = threadIdx.x % 32;
     const u32 warp = (blockIdx.x * THREADS + threadIdx.x) / 32;
-    for (u32 at = warp, asked; at < count; at = Sweep::next(asked)) {
-        asked = sweep->ask(lane);
+    for (u32 at = warp, claimed; at < count; at = Sweep::next(claimed)) {
+        claimed = sweep->claim(lane);
         const u32 number = numbers[at];
         const u8* const block = address(base) + u64(number) * BLOCK_BYTES;
         u32 s[8][8] = {}, d[AHEAD][8];
@@ -544,34 +553,35 @@ vramfs_scan(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
 #pragma unroll
             for (int b = 0; b < 8; b++) wrong |= s[j][b];
         }
-        const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(lane, record, nullptr) != 0;
-        if (is_wrong && lane == 0) sweep->name(number);
+        const bool is_wrong = __any_sync(ALL, wrong != 0) || check_record(lane, record, nullptr) != 0;
+        if (is_wrong && lane == 0) sweep->report(number);
     }
 }
 
-// What a warp keeps of a block while it refreshes it.
-struct Notes {
-    u32 bits[CODED_ROWS / AHEAD][32];  // of four rows' sums, see `bits_of_two`; then sums, see `join`
-    uint4 half[32];                    // the second half of the record, without its own sum
-    u8 rows[AHEAD][ROW_BYTES];         // of data, on their way; each lane reads what it has asked for
+// Per-warp state of a refresh.
+struct RefreshState {
+    // Of four rows' checksums, see `bits_of_two`; then checksums, see `join`.
+    u32 bits[CODED_ROWS / AHEAD][32];
+    uint4 half[32];                    // the second half of the record, without its own checksum
+    u8 rows[AHEAD][ROW_BYTES];         // prefetched data rows; each lane reads what it has copied
 };
 
 struct SharedToRefresh {
     SumMatrices sums;
     uint4 joins[2][32];
-    Notes notes[WARPS];
+    RefreshState state[WARPS];
 };
 static_assert(sizeof(SharedToRefresh) == SHARED_TO_REFRESH_BYTES, "as the host has it");
 static_assert(AHEAD == 4 && DATA_ROWS % AHEAD == 0, "four rows' bits are a word");
 static_assert(MAGIC_OFFSET >= ROW_BYTES / 2 && MAGIC_OFFSET % 16 == 0, "a lane's sixteen bytes are sums or none");
 
-// The bits that this lane has of the sums of two rows: eight of the first, and of the second from bit 16 on. What
-// each stands for the second matrix knows, so no row waits for all lanes.
+// This lane's bits of the checksums of two rows: eight of the first, and those of the second from
+// bit 16 on. The second matrix interprets them, so no row needs a reduction over all lanes.
 __device__ __forceinline__ u32 bits_of_two(const SumMatrices& matrices, u32 lane, const u32 (&x)[8], const u32 (&y)[8]) {
     u32 bits = 0;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        // One after the other: there are no registers for both.
+        // Sequential, as there are too few registers for both.
         __syncwarp();
         u32 of_x[4] = {}, of_y[4] = {};
 #pragma unroll
@@ -580,15 +590,15 @@ __device__ __forceinline__ u32 bits_of_two(const SumMatrices& matrices, u32 lane
             multiply(of_x, a, x[2 * t], x[2 * t + 1]);
             multiply(of_y, a, y[2 * t], y[2 * t + 1]);
         }
-        // Each counts to 1024 at most.
+        // Each count is at most 1024.
 #pragma unroll
         for (int at = 0; at < 4; at++) bits |= (of_x[at] + (of_y[at] << 16)) << (4 * h + at) & 0x10001u << (4 * h + at);
     }
     return bits;
 }
 
-// Of all rows' bits their sums: those of the rows from 8 g on come to `bits[2 g]`.
-__device__ __forceinline__ void join(Notes& notes, const uint4 (&joins)[2][32], u32 lane) {
+// Turns all rows' bits into checksums: those of the rows from 8 g on are stored in `bits[2 g]`.
+__device__ __forceinline__ void join(RefreshState& state, const uint4 (&joins)[2][32], u32 lane) {
     const uint4 a[2] = {joins[0][lane], joins[1][lane]};
     const u32 row = lane / 4, byte = row % 2 * 2 + row / 2 % 2, pick = byte | (4 + byte) << 4;
     const auto of_four = [&](const uint4& from) {
@@ -596,7 +606,7 @@ __device__ __forceinline__ void join(Notes& notes, const uint4 (&joins)[2][32], 
     };
 #pragma unroll 1
     for (u32 two = 0; two < CODED_ROWS / AHEAD; two += 2) {
-        const uint4* const from = reinterpret_cast<const uint4*>(&notes.bits[two + row / 4][lane % 4 * 8]);
+        const uint4* const from = reinterpret_cast<const uint4*>(&state.bits[two + row / 4][lane % 4 * 8]);
         const u32 low = of_four(from[0]), high = of_four(from[1]);
         u32 sums[2] = {};
 #pragma unroll
@@ -612,21 +622,22 @@ __device__ __forceinline__ void join(Notes& notes, const uint4 (&joins)[2][32], 
 #pragma unroll
             for (int by = 4; by < 32; by *= 2) sums[of] |= __shfl_xor_sync(ALL, sums[of], by);
         }
-        // All have read, as all have given what they read.
-        if (lane < 4) *reinterpret_cast<uint2*>(&notes.bits[two][2 * lane]) = make_uint2(sums[0] ^ SUM_OF_ZEROS, sums[1] ^ SUM_OF_ZEROS);
+        // All lanes have read their bits, as each contributed to the shuffles.
+        if (lane < 4) *reinterpret_cast<uint2*>(&state.bits[two][2 * lane]) = make_uint2(sums[0] ^ SUM_OF_ZEROS, sums[1] ^ SUM_OF_ZEROS);
     }
     __syncwarp();
 }
 
-// The CRC32C of a row, where the columns are not at hand.
+// The CRC32C of a row, with the columns loaded from device memory.
 __device__ __forceinline__ u32 sum_once(const SumMatrices& matrices, u32 lane, const u32 (&d)[8]) {
     u32 columns[8];
     load_columns(lane, columns);
     return sum_by_bits(matrices, columns, lane, d);
 }
 
-// Parity, sums and record of what the current rows of data; the identity is unchanged. A block with a wrong
-// record is left unchanged, and named. Each warp takes one after another, as in `vramfs_scan`.
+// Recomputes parity, checksums and record from the current data rows; the identity stays. A block
+// with a wrong record stays unchanged and is reported. Each warp processes one block after another,
+// as in `vramfs_scan`.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     SharedToRefresh& all = *reinterpret_cast<SharedToRefresh*>(dynamic_shared);
@@ -634,19 +645,19 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     for (u32 at = threadIdx.x; at < sizeof(all.sums) / 4; at += THREADS) reinterpret_cast<u32*>(&all.sums)[at] = TABLES.common.fragments[at];
     for (u32 at = threadIdx.x; at < sizeof(all.joins) / 4; at += THREADS) reinterpret_cast<u32*>(all.joins)[at] = JOINS[at];
     __syncthreads();
-    Notes& notes = all.notes[threadIdx.x / 32];
-    const u64* const words = reinterpret_cast<const u64*>(notes.half) + (MAGIC_OFFSET - ROW_BYTES / 2) / 8;
-    for (u32 at = (blockIdx.x * THREADS + threadIdx.x) / 32, asked; at < count; at = Sweep::next(asked)) {
-        asked = sweep->ask(lane);
+    RefreshState& state = all.state[threadIdx.x / 32];
+    const u64* const words = reinterpret_cast<const u64*>(state.half) + (MAGIC_OFFSET - ROW_BYTES / 2) / 8;
+    for (u32 at = (blockIdx.x * THREADS + threadIdx.x) / 32, claimed; at < count; at = Sweep::next(claimed)) {
+        claimed = sweep->claim(lane);
         const u32 number = numbers[at];
         u8* const block = address(base) + u64(number) * BLOCK_BYTES;
         u8* const record = block + RECORD_OFFSET;
-        // Two rows are asked for together, into the place of those that two rounds before took.
+        // Two rows are requested together, into the place of those consumed two rounds earlier.
         const auto ask_for = [&](u32 row) {
 #pragma unroll
             for (u32 part = 0; part < 4; part++) {
                 const u32 at = part * (ROW_BYTES / 2) + 16 * lane;
-                copy_16(notes.rows[row % AHEAD] + at, u64(block + row * ROW_BYTES) + at);
+                copy_16(state.rows[row % AHEAD] + at, u64(block + row * ROW_BYTES) + at);
             }
         };
         bool is_wrong;
@@ -656,19 +667,19 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
 #pragma unroll
             for (u32 row = 0; row < AHEAD; row += 2) {
                 ask_for(row);
-                copies_asked();
+                commit_copies();
             }
-            const u32 said = __shfl_sync(ALL, r[7], 31);
+            const u32 expected = __shfl_sync(ALL, r[7], 31);
             if (lane == 31) r[7] = 0;
             __syncwarp();
-            notes.half[lane] = make_uint4(r[4], r[5], r[6], r[7]);
-            is_wrong = sum_once(all.sums, lane, r) != said;
+            state.half[lane] = make_uint4(r[4], r[5], r[6], r[7]);
+            is_wrong = sum_once(all.sums, lane, r) != expected;
             __syncwarp();
             is_wrong |= words[0] != MAGIC || words[1] != number;
         }
         if (is_wrong) {
-            if (lane == 0) sweep->name(number);
-            copies_done();
+            if (lane == 0) sweep->report(number);
+            wait_for_copies();
             continue;
         }
         u32 s[8][8] = {};
@@ -678,18 +689,18 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
 #pragma unroll
             for (u32 k = 0; k < AHEAD; k += 2) {
                 u32 d[2][8];
-                copies_done_but<1>();
-                load(notes.rows[k], lane, d[0]);
-                load(notes.rows[k + 1], lane, d[1]);
-                // All of it is in registers before something else comes there.
+                wait_for_copies_except<1>();
+                load(state.rows[k], lane, d[0]);
+                load(state.rows[k + 1], lane, d[1]);
+                // All of it is in registers before the place is overwritten.
                 __syncwarp();
                 if (row + AHEAD < DATA_ROWS) ask_for(row + AHEAD + k);
-                copies_asked();
+                commit_copies();
                 bits |= bits_of_two(all.sums, lane, d[0], d[1]) << 4 * k;
                 horner(s, d[0]);
                 horner(s, d[1]);
             }
-            notes.bits[row / AHEAD][lane] = bits;
+            state.bits[row / AHEAD][lane] = bits;
         }
         const u32 of_mask = factor(words + 1, lane);
 #pragma unroll
@@ -700,7 +711,8 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
                 u32 p[2][8];
 #pragma unroll
                 for (u32 of = 0; of < 2; of++) {
-                    // What two rows have in common is computed for each: there are no registers to keep it in.
+                    // Common subexpressions of two rows are computed twice: there are too few
+                    // registers to keep them.
 #pragma unroll
                     for (int at = 0; at < 64; at++) asm volatile("" : "+r"(s[at / 8][at % 8]));
                     parity_of(i + k + of, s, p[of]);
@@ -709,13 +721,13 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
                 }
                 bits |= bits_of_two(all.sums, lane, p[0], p[1]) << 4 * k;
             }
-            notes.bits[(DATA_ROWS + i) / AHEAD][lane] = bits;
+            state.bits[(DATA_ROWS + i) / AHEAD][lane] = bits;
         }
         __syncwarp();
-        join(notes, all.joins, lane);
-        const auto sums = [&](u32 first) { return *reinterpret_cast<const uint4*>(&notes.bits[first / 8 * 2][first % 8]); };
+        join(state, all.joins, lane);
+        const auto sums = [&](u32 first) { return *reinterpret_cast<const uint4*>(&state.bits[first / 8 * 2][first % 8]); };
         const uint4 a = sums(4 * lane);
-        const uint4 b = lane < (MAGIC_OFFSET - ROW_BYTES / 2) / 16 ? sums(ROW_BYTES / 8 + 4 * lane) : notes.half[lane];
+        const uint4 b = lane < (MAGIC_OFFSET - ROW_BYTES / 2) / 16 ? sums(ROW_BYTES / 8 + 4 * lane) : state.half[lane];
         u32 r[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         const u32 sum = sum_once(all.sums, lane, r);
         if (lane == 31) r[7] = sum;
@@ -724,85 +736,86 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     }
 }
 
-// A job in the launch's parameters, with the block's identity, if `identity` is not 0. What a kernel reads in the host's
-// memory waits behind all that the device is writing there. The host has the same (engine.rs).
+// A job that is passed as a launch parameter, with its identity (used if `identity` is not 0).
+// Reads of host memory by a kernel queue behind all writes of the device to it. The host has the
+// same structure (engine.rs).
 struct InlineJob {
-    Job job;
+    BlockJob job;
     u64 identity[IDENTITY_WORDS];
 };
 
-// As many as a request has, or one.
+// The jobs of a request, or one job.
 template <u32 COUNT>
 struct InlineJobs {
     InlineJob all[COUNT];
 };
 
-// The identity of a job's block, visible to all after a barrier.
-__device__ __forceinline__ void take_identity(const InlineJob& order, u64* given) {
-    // Threads that have less to do at first than others.
+// Copies a job's identity to shared memory, visible after a barrier.
+__device__ __forceinline__ void take_identity(const InlineJob& inline_job, u64* given) {
+    // By threads that have less to do at first than others.
     const u32 at = THREADS - 1 - threadIdx.x;
-    if (at < IDENTITY_WORDS) given[at] = order.identity[at];
+    if (at < IDENTITY_WORDS) given[at] = inline_job.identity[at];
 }
 
-// Whether record and some rows of data are right, by their sums alone; the rows go to the
-// job's data. Several blocks of threads share a job's rows; the first looks at the record.
-__device__ __forceinline__ void check(const InlineJob& order, Outcome* outcomes) {
+// Checks the record and some rows of data, by checksums alone; stores the rows to the job's data.
+// Several thread blocks share a job's rows; the first checks the record.
+__device__ __forceinline__ void check(const InlineJob& inline_job, BlockOutcome* outcomes) {
     __shared__ u32 wrong;
     __shared__ u64 given[IDENTITY_WORDS];
-    const Job job = order.job;
+    const BlockJob job = inline_job.job;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u8* const block = address(job.block);
     const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
     const Sums sum_of_row(TABLES.common, lane);
     if (threadIdx.x == 0) wrong = 0;
-    if (blockIdx.y == 0) take_identity(order, given);
+    if (blockIdx.y == 0) take_identity(inline_job, given);
     __syncthreads();
     u32 errors = 0;
     for (u32 from = blockIdx.y * WARPS + warp; from < job.rows; from += AHEAD * WARPS * gridDim.y) {
-        u32 d[AHEAD][8], said[AHEAD];
+        u32 d[AHEAD][8], expected[AHEAD];
         const auto at = [&](u32 k) { return from + k * WARPS * gridDim.y; };
 #pragma unroll
         for (u32 k = 0; k < AHEAD; k++)
             if (at(k) < job.rows) {
                 load(block + (job.first + at(k)) * ROW_BYTES, lane, d[k]);
-                said[k] = sums[job.first + at(k)];
+                expected[k] = sums[job.first + at(k)];
             }
 #pragma unroll
         for (u32 k = 0; k < AHEAD; k++)
             if (at(k) < job.rows) {
                 if (job.data != 0) store(address(job.data) + at(k) * ROW_BYTES, lane, d[k]);
-                errors += sum_of_row(d[k]) != said[k];
+                errors += sum_of_row(d[k]) != expected[k];
             }
     }
     if (errors != 0 && lane == 0) atomicAdd(&wrong, errors);
     u32 state = 0;
     if (blockIdx.y == 0 && warp == WARPS - 1)
-        state = look_at_record(sum_of_row, lane, block + RECORD_OFFSET, job.identity != 0 ? given : nullptr);
+        state = check_record(sum_of_row, lane, block + RECORD_OFFSET, job.identity != 0 ? given : nullptr);
     __syncthreads();
     if (threadIdx.x == THREADS - 1)
-        answer(outcomes + blockIdx.x * gridDim.y + blockIdx.y, state | (wrong != 0 ? WRONG_ROWS : 0), 0, wrong, 0);
+        publish_outcome(outcomes + blockIdx.x * gridDim.y + blockIdx.y, state | (wrong != 0 ? WRONG_ROWS : 0), 0, wrong, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_check(const __grid_constant__ InlineJobs<INLINE_JOBS_MAX> orders, Outcome* outcomes) {
-    check(orders.all[blockIdx.x], outcomes);
+vramfs_check(const __grid_constant__ InlineJobs<INLINE_JOBS_MAX> jobs, BlockOutcome* outcomes) {
+    check(jobs.all[blockIdx.x], outcomes);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_check_one(const __grid_constant__ InlineJobs<1> orders, Outcome* outcomes) {
-    check(orders.all[0], outcomes);
+vramfs_check_one(const __grid_constant__ InlineJobs<1> jobs, BlockOutcome* outcomes) {
+    check(jobs.all[0], outcomes);
 }
 
-// Rows that `update` takes at once.
+// Rows that `update` processes at once.
 constexpr u32 ROUND = WARPS / 2;
 
-// Products of a row with any constant are sums of its planes, that is, words of one bit each: here are all sums of the lower four
-// planes and of the upper four, for each choice of them.
-struct Choices {
+// Products of a row with any constant are sums of its bit planes: these are all sums of the lower
+// four planes and of the upper four, for each selection.
+struct PlaneSums {
     u32 of[2][16][32];
 };
 
-__device__ __forceinline__ void lay_out(Choices& to, u32 lane, const u32 (&d)[8]) {
+__device__ __forceinline__ void store_plane_sums(PlaneSums& to, u32 lane, const u32 (&d)[8]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const u32* const plane = d + 4 * half;
@@ -814,7 +827,7 @@ __device__ __forceinline__ void lay_out(Choices& to, u32 lane, const u32 (&d)[8]
     }
 }
 
-// Where a lane's sum is in shared memory, for `at_place`.
+// The shared-memory address of a lane's sum, for `at_place`.
 __device__ __forceinline__ u32 place_of(const u32 (&of)[16][32], u32 choice, u32 lane) {
     return u32(__cvta_generic_to_shared(&of[choice][lane]));
 }
@@ -823,53 +836,54 @@ __device__ __forceinline__ u32 at_place(u32 place) {
     return *reinterpret_cast<const u32*>(__cvta_shared_to_generic(place));
 }
 
-// Whether a thread has found something wrong; then that is the answer, with how many rows each warp has found.
-__device__ __forceinline__ bool is_refused(u32 state, u32 wrong, u32 (&parts)[WARPS], Outcome* outcome) {
+// If any thread has found an error, publishes it with the number of wrong rows, and returns true.
+__device__ __forceinline__ bool refuse_if_wrong(u32 state, u32 wrong, u32 (&parts)[WARPS], BlockOutcome* outcome) {
     if (!__syncthreads_or(state)) return false;
     state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
             (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = wrong;
-    copies_done();
+    wait_for_copies();
     __syncthreads();
     if (threadIdx.x != 0) return true;
     for (u32 warp = 1; warp < WARPS; warp++) wrong += parts[warp];
-    answer(outcome, state, 0, wrong, 0);
+    publish_outcome(outcome, state, 0, wrong, 0);
     return true;
 }
 
-// Rows of data become the caller's; parity changes by what the difference contributes to it, and the record's sum by what changed
-// sums contribute to that. Nothing is changed if what that rests on, the rows of before, the parity and the record, is
-// not what its sums say, or the caller's rows are not. What comes over the bus takes as long as all else, so all that does not need it is
-// done before it is there.
-__device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome) {
-    __shared__ __align__(sizeof(Choices)) Choices changes[ROUND];
+// Replaces rows of data by the caller's. Parity changes by the contribution of the difference, and
+// the record's checksum by that of the changed checksums. Nothing changes if the old rows, the
+// parity or the record do not match their checksums, or the caller's rows do not. The transfer over
+// the bus takes as long as all else, so everything that does not depend on it is done before it
+// completes.
+__device__ __forceinline__ void update(const InlineJob& inline_job, BlockOutcome* outcome) {
+    __shared__ __align__(sizeof(PlaneSums)) PlaneSums changes[ROUND];
     __shared__ __align__(16) u8 rows[ROUND][ROW_BYTES], fresh[2][ROUND][ROW_BYTES], parity_rows[WARPS][ROW_BYTES], record[ROW_BYTES];
     __shared__ Tables tables;
     __shared__ RowTables of_rows[ROUND];
     __shared__ u32 parts[WARPS];
     __shared__ bool has_other_owners;
-    const Job job = order.job;
+    const BlockJob job = inline_job.job;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool lays = warp < ROUND, has_record = warp == WARPS - 1;
     u8* const block = address(job.block);
     const auto is_there = [&](u32 row) { return row < job.rows; };
-    // All of it comes to shared memory, 16 bytes a thread, from some warp on.
+    // Everything is copied to shared memory, 16 bytes a thread, beginning with some warp.
     const auto piece_from = [&](u32 first) { return 16 * (threadIdx.x - 32 * first); };
     const auto bring = [&](void* to, u64 from, u32 piece) { copy_16(static_cast<u8*>(to) + piece, from + piece); };
     const u32 piece = piece_from(0), row_of_piece = piece / ROW_BYTES;
-    static_assert(16 * THREADS == ROUND * ROW_BYTES && sizeof(Tables) == 16 * (THREADS + 128) && sizeof(of_rows) <= 16 * 64, "so many pieces");
-    // Rows of before, and what belongs to them.
+    static_assert(16 * THREADS == ROUND * ROW_BYTES && sizeof(Tables) == 16 * (THREADS + 128) && sizeof(of_rows) <= 16 * 64, "pieces of 16 bytes a thread");
+    // The old rows, and their tables.
     const auto bring_rows = [&](u32 from) {
         if (is_there(from + row_of_piece)) bring(rows, job.block + (job.first + from) * ROW_BYTES, piece);
         const u32 of_tables = piece_from(6);
         if (of_tables < sizeof(of_rows) && is_there(from + of_tables / sizeof(RowTables)))
             bring(of_rows, u64(TABLES.rows) + (job.first + from) * sizeof(RowTables), of_tables);
-        copies_asked();
+        commit_copies();
     };
-    // The caller's, of this round and the next. What is asked for behind them does not come before them.
+    // The caller's rows, of this round and the next. Later requests do not complete before them.
     const auto bring_fresh = [&](u32 from, u32 turn) {
         if (is_there(from + row_of_piece)) bring(fresh[turn], job.data + from * ROW_BYTES, piece);
-        copies_asked();
+        commit_copies();
     };
 #pragma unroll
     for (u32 at = 0; at < WARPS; at += ROUND) bring(parity_rows[at], job.block + (DATA_ROWS + at) * ROW_BYTES, piece);
@@ -879,19 +893,19 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
     bring_rows(0);
     bring_fresh(0, 0);
     bring_fresh(ROUND, 1);
-    // The block's identity, loaded before it is needed, as all lanes ask for something else.
+    // The identity, requested before it is needed, as every lane reads another address.
     const bool has_identity = warp == WARPS - 2 && job.identity != 0;
     u64 identity[(IDENTITY_WORDS + 31) / 32];
     if (has_identity)
 #pragma unroll
-        for (u32 k = 0; k < (IDENTITY_WORDS + 31) / 32; k++) identity[k] = lane + 32 * k < IDENTITY_WORDS ? order.identity[lane + 32 * k] : 0;
-    copies_done_but<2>();
+        for (u32 k = 0; k < (IDENTITY_WORDS + 31) / 32; k++) identity[k] = lane + 32 * k < IDENTITY_WORDS ? inline_job.identity[lane + 32 * k] : 0;
+    wait_for_copies_except<2>();
     __syncthreads();
     const Sums sum_of_row(tables, lane);
     u32* const sums = reinterpret_cast<u32*>(record);
     u64* const words = reinterpret_cast<u64*>(record + MAGIC_OFFSET);
-    const u32 said_of_parity = sums[DATA_ROWS + warp];
-    // Beside a row of parity a warp has a row of before, or the record: both are summed at once.
+    const u32 expected_of_parity = sums[DATA_ROWS + warp];
+    // Besides a parity row, a warp has an old row or the record: both are summed at once.
     u32 parity[8], d[8] = {}, state = 0, sum_of_record = 0;
     load(parity_rows[warp], lane, parity);
     if (lays && is_there(warp)) load(rows[warp], lane, d);
@@ -902,11 +916,11 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
         if (words[0] != MAGIC) state |= WRONG_IDENTITY;
     }
     const u32 of_parity = sum_of_row(parity), of_other = sum_of_row(d);
-    u32 wrong = of_parity != said_of_parity;
+    u32 wrong = of_parity != expected_of_parity;
     if (lays && is_there(warp)) wrong += of_other != sums[job.first + warp];
     if (has_record && of_other != sum_of_record) state |= WRONG_RECORD;
     if (warp == WARPS - 2) {
-        // Owners may change, so only the record's checksum covers them; number and generation have to be the block's.
+        // The owners may change, so only number and generation must match.
         bool differs = false;
         if (has_identity)
 #pragma unroll
@@ -919,7 +933,7 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
         differs = __any_sync(ALL, differs);
         if (lane == 0) has_other_owners = differs;
     }
-    // By how much sums that change here change the record's.
+    // The change of the record's checksum by the checksums that change here.
     u32 part = 0;
     const auto contribute = [&](const u32 (&columns)[32], u32 difference) { part ^= 0u - (difference >> lane & 1) & columns[lane]; };
     u32 now[8];
@@ -933,10 +947,11 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
             wrong += sum_of_row(d) != sums[row];
         }
         if (wrong != 0) state |= WRONG_ROWS;
-        if (is_refused(state, wrong, parts, outcome)) return;
-        // All that rows of the staging wait for is right: only the device's end keeps them from coming here.
-        if (is_last && job.sums == 0 && threadIdx.x == 0) say(outcome, COMMITTED);
-        // Where products with these constants are.
+        if (refuse_if_wrong(state, wrong, parts, outcome)) return;
+        // All checks on staged rows have passed: only a failure of the device can lose the write
+        // now.
+        if (is_last && job.sums == 0 && threadIdx.x == 0) publish_state(outcome, COMMITTED);
+        // The addresses of the products with these constants.
         u32 low[ROUND][8], high[ROUND][8];
 #pragma unroll
         for (u32 r = 0; r < ROUND; r++) {
@@ -945,15 +960,15 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
             for (int o = 0; o < 8; o++) {
                 low[r][o] = place_of(changes[r].of[0], choices.x >> 4 * o & 15, lane);
                 high[r][o] = place_of(changes[r].of[1], choices.y >> 4 * o & 15, lane);
-                // Now, and not where it is used.
+                // Compute the address here, not at its use.
                 asm volatile("" : "+r"(low[r][o]), "+r"(high[r][o]));
             }
         }
-        copies_done_but<1>();
+        wait_for_copies_except<1>();
         __syncthreads();
-        // The caller's rows are there.
+        // The caller's rows have arrived.
         if (has_record && from == 0 && has_other_owners) {
-            for (u32 at = lane; at < IDENTITY_WORDS; at += 32) words[1 + at] = order.identity[at];
+            for (u32 at = lane; at < IDENTITY_WORDS; at += 32) words[1 + at] = inline_job.identity[at];
             __syncwarp();
             load(record, lane, d);
             if (lane == 31) d[7] = 0;
@@ -964,22 +979,22 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
             load(fresh[turn][warp], lane, now);
 #pragma unroll
             for (int b = 0; b < 8; b++) d[b] ^= now[b];
-            lay_out(changes[warp], lane, d);
+            store_plane_sums(changes[warp], lane, d);
             sum = sum_of_row(now);
-            if (is_other(job, row, sum)) state |= WRONG_SOURCE;
+            if (has_wrong_sum(job, row, sum)) state |= WRONG_SOURCE;
             contribute(of_rows[warp].columns, sum ^ sums[row]);
         } else if (lays) {
 #pragma unroll
             for (int b = 0; b < 8; b++) d[b] = 0;
-            lay_out(changes[warp], lane, d);
+            store_plane_sums(changes[warp], lane, d);
         }
-        if (is_refused(state, wrong, parts, outcome)) return;
+        if (refuse_if_wrong(state, wrong, parts, outcome)) return;
         if (has_row && lane == 0) sums[row] = sum;
         if (!is_last) {
             bring_rows(from + ROUND);
             bring_fresh(from + 2 * ROUND, turn);
         } else if (has_row) {
-            // No warp reads the old rows any more.
+            // No thread reads the old rows any more.
             store(block + row * ROW_BYTES, lane, now);
         }
 #pragma unroll
@@ -987,16 +1002,16 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
 #pragma unroll
             for (int o = 0; o < 8; o++) parity[o] ^= at_place(low[r][o]) ^ at_place(high[r][o]);
         if (is_last) break;
-        copies_done_but<1>();
+        wait_for_copies_except<1>();
         __syncthreads();
     }
     store(block + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
     const u32 sum = sum_of_row(parity);
-    contribute(tables.of_parity[warp], sum ^ said_of_parity);
+    contribute(tables.of_parity[warp], sum ^ expected_of_parity);
     part = __reduce_xor_sync(ALL, part);
     if (lane == 0) sums[DATA_ROWS + warp] = sum, parts[warp] = part;
-    // Rows of earlier rounds come again: what goes wrong in between is not what its sum says, nor what the parity is of, so it is
-    // corrected, or lost, as any other wrong row.
+    // Rows of earlier rounds are loaded again: an error in between contradicts their checksum and
+    // the parity, so it is corrected, or lost, as any other wrong row.
     for (u32 at = warp; at < from; at += WARPS) {
         load(address(job.data) + at * ROW_BYTES, lane, d);
         store(block + (job.first + at) * ROW_BYTES, lane, d);
@@ -1008,30 +1023,30 @@ __device__ __forceinline__ void update(const InlineJob& order, Outcome* outcome)
     if (lane == 31) d[7] = sum_of_record ^ part;
     store(block + RECORD_OFFSET, lane, d);
     __syncwarp();
-    if (lane == 0) answer(outcome, 0, 0, 0, 0);
+    if (lane == 0) publish_outcome(outcome, 0, 0, 0, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_update(const __grid_constant__ InlineJobs<INLINE_JOBS_MAX> orders, Outcome* outcomes) {
-    update(orders.all[blockIdx.x], outcomes + blockIdx.x);
+vramfs_update(const __grid_constant__ InlineJobs<INLINE_JOBS_MAX> jobs, BlockOutcome* outcomes) {
+    update(jobs.all[blockIdx.x], outcomes + blockIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_update_one(const __grid_constant__ InlineJobs<1> orders, Outcome* outcomes) {
-    update(orders.all[0], outcomes);
+vramfs_update_one(const __grid_constant__ InlineJobs<1> jobs, BlockOutcome* outcomes) {
+    update(jobs.all[0], outcomes);
 }
 
-// What is wrong in a word of the code.
+// The errors in a codeword.
 struct Found {
     u32 count;
     u32 rows[8];
     u32 values[8];
 };
 
-// Finds what is wrong in the word with these values at the roots: `erased` rows, and up to
-// `most` others. False if there is no such word. Berlekamp and Massey's algorithm begun with
-// the erased rows' locator, the search of Chien, Forney's formula (R. E. Blahut, "Algebraic
-// Codes for Data Transmission", chapter 7).
+// Decodes the word with these values at the roots: `erased` rows, and up to `most` errors
+// elsewhere. False if there is no such codeword. Berlekamp-Massey initialised with the erasure
+// locator, Chien search, Forney's formula (R. E. Blahut, "Algebraic Codes for Data Transmission",
+// chapter 7).
 __device__ bool find_wrong(const u32 (&s)[8], const u32* erased, u32 erasures, u32 most, Found& found) {
     u32 locator[9] = {1}, other[9];
     for (u32 k = 0; k < erasures; k++) {
@@ -1076,7 +1091,7 @@ __device__ bool find_wrong(const u32 (&s)[8], const u32* erased, u32 erasures, u
         const u32 square = times(x, x);
         for (int i = 7; i > 0; i -= 2) below = times(below, square) ^ locator[i];
         if (below == 0) return false;
-        // To the power of 1 less the first root's exponent.
+        // The power 1 minus the exponent of the first root.
         const u32 factor = EXP[power * (1 - FIRST_ROOT) % 255];
         found.rows[found.count] = row;
         found.values[found.count] = times(times(above, factor), inverted(below));
@@ -1085,8 +1100,8 @@ __device__ bool find_wrong(const u32 (&s)[8], const u32* erased, u32 erasures, u
     return found.count == length;
 }
 
-// Finds the errors of each word and, on request, corrects them, or reverts that.
-// Returns whether every word could be decoded, for every thread.
+// Decodes each word and, if `changes` is set, flips the wrong bits, which also undoes an earlier
+// correction. Returns whether every word could be decoded, for every thread.
 __device__ bool sweep(Shared& shared, u8* block, u32 erasures, u32 most, bool changes) {
     bool all = true;
     u32 symbols = 0, words = 0;
@@ -1122,8 +1137,8 @@ __device__ bool sweep(Shared& shared, u8* block, u32 erasures, u32 most, bool ch
     return __syncthreads_and(all);
 }
 
-// Counts the rows that are not what their sums say, for every thread; eight of them may be
-// `named`.
+// Counts the rows that do not match their checksums, for every thread; up to eight of them are
+// listed in `named`.
 __device__ u32 wrong_rows(Shared& shared, const u8* block, u32 warp, u32 lane, u32* named) {
     const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
     __syncthreads();
@@ -1142,8 +1157,8 @@ __device__ u32 wrong_rows(Shared& shared, const u8* block, u32 warp, u32 lane, u
     return shared.sums_wrong;
 }
 
-// The sums of all rows as they are, and a record with them.
-__device__ void sum_anew(const Job& job, u32 warp, u32 lane) {
+// Recomputes the checksums of all rows, and the record.
+__device__ void recompute_record(const BlockJob& job, u32 warp, u32 lane) {
     u8* const block = address(job.block);
     u8* const record = block + RECORD_OFFSET;
     __syncthreads();
@@ -1157,8 +1172,8 @@ __device__ void sum_anew(const Job& job, u32 warp, u32 lane) {
     if (warp == 0) finish_record(lane, record, job.identity);
 }
 
-// Parity from the data, which is right.
-__device__ void parity_anew(Shared& shared, const Job& job, u32 warp, u32 lane) {
+// Recomputes parity from the data, which is correct.
+__device__ void recompute_parity(Shared& shared, const BlockJob& job, u32 warp, u32 lane) {
     u8* const block = address(job.block);
     __syncthreads();
     if (threadIdx.x == 0) shared.symbols = 0;
@@ -1173,23 +1188,23 @@ __device__ void parity_anew(Shared& shared, const Job& job, u32 warp, u32 lane) 
     finish_parity(shared, job, identity_of(job), warp, lane, parity);
 }
 
-// Makes right what can be made right: up to three wrong symbols a word; four; then up to eight
-// in the rows that fail their checksums. What the sums do not confirm is put back. Where all words
-// are right, so are the rows, if no more than eight sums say otherwise: no other word is as near.
-// Where the sums of all data are right, so is the data. Where the record is lost nothing confirms:
-// then three wrong symbols and no more, and only if the caller gives the block's identity. Another's
-// block is left as it is.
+// Corrects errors: up to three wrong symbols a codeword; four; then up to eight in the rows with
+// wrong checksums. A correction that the checksums do not confirm is undone. If all codewords are
+// valid, the rows are correct even if up to eight checksums differ: no other codeword is as near.
+// If the checksums of all data rows match, the data is correct. If the record is lost, there is no
+// confirmation: then up to three wrong symbols are corrected, and only if the caller supplies the
+// identity. A block of another identity stays unchanged.
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_correct(const Job* jobs, Outcome* outcomes) {
+vramfs_correct(const BlockJob* jobs, BlockOutcome* outcomes) {
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
-    Job job = jobs[blockIdx.x];
+    BlockJob job = jobs[blockIdx.x];
     job.data = 0;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u8* const block = address(job.block);
-    values_of(shared, job, identity_of(job), warp, lane);
+    compute_values(shared, job, identity_of(job), warp, lane);
     u32 state = has_wrong_words(shared, warp, lane) ? WRONG_WORDS : 0;
-    // One warp looks, so that all go the same way.
-    const u32 of_record = look_at_record(lane, block + RECORD_OFFSET, reinterpret_cast<const u64*>(job.identity));
+    // One warp checks, so that all threads branch alike.
+    const u32 of_record = check_record(lane, block + RECORD_OFFSET, reinterpret_cast<const u64*>(job.identity));
     if (threadIdx.x == 0) shared.sums_wrong = of_record;
     __syncthreads();
     state |= shared.sums_wrong;
@@ -1204,16 +1219,16 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
     if (state == 0) {
         is_right = true;
     } else if (has_record && (state & WRONG_IDENTITY) != 0) {
-        // Another's.
+        // Another block's.
     } else if (!has_record) {
         if (job.identity != 0 && sweep(shared, block, 0, 3, false)) {
             sweep(shared, block, 0, 3, true);
-            sum_anew(job, warp, lane);
+            recompute_record(job, warp, lane);
             is_right = true;
         }
     } else if ((state & WRONG_WORDS) == 0) {
         if (rows <= 8) {
-            sum_anew(job, warp, lane);
+            recompute_record(job, warp, lane);
             is_right = true;
         }
     } else {
@@ -1227,12 +1242,12 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
             if (!is_right) sweep(shared, block, erasures, most, true);
         }
         if (!is_right && rows <= 8 && rows_of_data == 0) {
-            parity_anew(shared, job, warp, lane);
-            sum_anew(job, warp, lane);
+            recompute_parity(shared, job, warp, lane);
+            recompute_record(job, warp, lane);
             is_right = true;
         }
     }
     __syncthreads();
     if (state != 0) state |= is_right ? CORRECTED : LOST;
-    if (threadIdx.x == 0) answer(outcomes + blockIdx.x, state, is_right ? shared.symbols : 0, rows, shared.words);
+    if (threadIdx.x == 0) publish_outcome(outcomes + blockIdx.x, state, is_right ? shared.symbols : 0, rows, shared.words);
 }

@@ -70,7 +70,7 @@ enum Damage {
         wrong: u32,
         unseen: u32,
     },
-    /// In two adjacent blocks: `BURST` random bytes, or up to so many of one value.
+    /// In two adjacent blocks: `BURST` random bytes, or up to as many of one value.
     Burst {
         is_fill: bool,
     },
