@@ -935,7 +935,7 @@ fn works_out_of_range_are_refused() {
         two.read(&blocks, &[from(0, 1)]).unwrap_err(),
     ];
     for error in reads.map(|it| it.to_string()) {
-        assert!(error.contains("go into block 1"), "{error}");
+        assert!(error.contains("cannot be read into block 1"), "{error}");
     }
     assert!(two.encode(&blocks, &[from(0, 0)]).is_err());
     assert!(two.encode_anew(&blocks, &[from(0, 0)]).is_err());
