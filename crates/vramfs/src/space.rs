@@ -8,9 +8,8 @@
 //!
 //! A block's state is one atomic word: which pages are used, whether the block is off the stack of
 //! free ones, on a stack of split ones, retired, quarantined or lost. So each transition sees all
-//! of
-//! it: only the thread that frees the last page pushes the block. A thread that pops a block from
-//! the stack of free ones starts its next generation; runs of a split block have the same
+//! of it: only the thread that frees the last page pushes the block. A thread that pops a block
+//! from the stack of free ones starts its next generation; runs of a split block have the same
 //! generation, and are distinguished by their owners.
 //!
 //! Between two stacks a block is in transit for a moment. An allocation fails only if no block was
@@ -285,8 +284,7 @@ impl PageAllocator {
     }
 
     /// Allocates a run of `1 << order` pages, or a shorter one if none of that length is at hand,
-    /// and
-    /// returns it with the block's generation; `None` if no page is free.
+    /// and returns it with the block's generation; `None` if no page is free.
     ///
     /// # Panics
     /// If `order` is beyond [`WHOLE`].
@@ -441,8 +439,7 @@ impl PageAllocator {
     }
 
     /// Takes from the stacks of blocks that had a run of that length; then from a few of the
-    /// others,
-    /// which may have one since.
+    /// others, which may have one since.
     fn take_from_split(&self, order: u32) -> Option<(PageRun, u64)> {
         let of = |list: u32| self.take_listed(list, order..=order);
         let taken =
@@ -455,8 +452,7 @@ impl PageAllocator {
     }
 
     /// Takes the longest run from the stacks of blocks that had shorter ones. A block that has none
-    /// of
-    /// its stack's length any more is pushed on the right one.
+    /// of its stack's length any more is pushed on the right one.
     fn take_shorter(&self, order: u32) -> Option<(PageRun, u64)> {
         (0..order).rev().find_map(|list| {
             let mut all = std::iter::from_fn(|| self.take_listed(list, list..=order));
@@ -465,8 +461,7 @@ impl PageAllocator {
     }
 
     /// Takes the longest run of these orders from the block on top of a stack; `None` if the stack
-    /// is
-    /// empty, `Some(None)` if the block has no such run.
+    /// is empty, `Some(None)` if the block has no such run.
     fn take_listed(
         &self,
         list: u32,

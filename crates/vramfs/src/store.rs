@@ -56,8 +56,7 @@ pub(crate) enum Content<'d> {
     Bytes(&'d [u8]),
     Zeros(usize),
     /// Rows of a block, none of which any change of the same call changes. They go to whole rows,
-    /// and
-    /// to all of a newly allocated run, unless that is a block.
+    /// and to all of a newly allocated run, unless that is a block.
     Rows {
         block: u32,
         row: usize,
@@ -189,8 +188,7 @@ pub struct Store<M: Medium> {
     /// A lock for each block; host memory is allocated for those that are used.
     identities: LazyTable<IdentityLock, 1024>,
     /// Shared by threads that access blocks that may be free; exclusive for threads that add or
-    /// free
-    /// memory.
+    /// free memory.
     extent: RwLock<BlockLimits>,
     pool: Mutex<AccessPool<M::Access>>,
     /// The low-priority access of the scrubber and the tools.
@@ -229,8 +227,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Stops allocation from blocks that were lost with a device. The caller, which has found one
-    /// lost,
-    /// holds other locks, so this takes none but its own.
+    /// lost, holds other locks, so this takes none but its own.
     fn retire_lost_blocks(&self) {
         let mut handled_losses = lock(&self.handled_losses);
         let losses = self.medium.failed_devices();
@@ -290,8 +287,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Acquires an access for one call: an idle one, else a new one if the limit allows; if it
-    /// cannot be
-    /// created, waits until another is returned.
+    /// cannot be created, waits until another is returned.
     ///
     /// # Errors
     /// The medium's, if there is no access and none can be created.
@@ -429,8 +425,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Quarantines a block that cannot be corrected: runs allocated from it could not be written.
-    /// Later
-    /// reads find it as its lock says.
+    /// Later reads find it as its lock says.
     fn mark_lost(&self, block: u32) -> Error {
         self.retire_lost_blocks();
         if self.space.quarantine(block) {
@@ -728,8 +723,8 @@ fn identity_of<'g>(guards: &'g [(u32, BlockGuard<'_>)], block: u32) -> &'g Ident
 }
 
 /// Checks that rows to be copied are right, and of the expected blocks: parity that is computed
-/// from a
-/// wrong row hides the error for ever. Rows that cannot be copied directly are read into staging.
+/// from a wrong row hides the error for ever. Rows that cannot be copied directly are read into
+/// staging.
 fn verify_sources<A: BlockAccess>(
     access: &mut A,
     changes: &[Change<'_>],
