@@ -1,8 +1,8 @@
 //! Release: a tarball of program, libraries and headers, a wheel, debug information,
 //! checksums.
 //!
-//! Everything is linked against the symbols of an old glibc, by zig, and holds no path of the
-//! machine that built it: the same commit and compiler give the same bytes in any folder. The
+//! Everything is linked against the symbols of an old glibc, by zig. Paths of the machine are
+//! remapped and dates are the commit's, so that two folders can be compared byte by byte. The
 //! hook is built without a profile for that reason: a profile counts what threads did in one
 //! run.
 //!

@@ -163,10 +163,10 @@ fn are_right(text: &str, threads: u64) -> bool {
 pub(crate) fn wheel(python: &Path, wheel: &Path) -> Result<(String, Duration, Duration)> {
     let place = tempfile::tempdir().context("cannot make a folder for a venv")?;
     let venv = place.path().join("venv");
-    let begun = Instant::now();
     let mut make = shell::command(python);
     make.args(["-m", "venv"]).arg(&venv);
     shell::run(make)?;
+    let begun = Instant::now();
     let mut install = shell::command(venv.join("bin/python"));
     install
         .args(["-m", "pip", "install", "--quiet"])
