@@ -325,7 +325,7 @@ fn describe_failure(report: &RebootReport<'_>) -> String {
              try: the output of that program, or fercuda top {pid}"
         ),
         RebootResult::Running => format!(
-            "{process} is rebooting, and not finished after {after}:\n\
+            "{process} is still rebooting after {after}:\n\
              sessions end when their work is done; the reboot continues\n\
              try: fercuda top {pid}, or a longer --wait"
         ),

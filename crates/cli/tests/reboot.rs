@@ -270,7 +270,10 @@ fn a_runtime_that_does_not_take_requests_or_refuses_keeps_its_memory() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
     assert_contains(
         &ended.err,
-        &["does not take requests", "try: Runtime::serve_requests"],
+        &[
+            "does not accept requests",
+            "try: call Runtime::serve_requests",
+        ],
     );
     let refuses = place.runtime("refuses");
     let ended = place.reboot(&["--pid", &refuses.pid]);
@@ -309,7 +312,7 @@ fn a_process_that_does_not_answer_is_distinguished_from_one_that_is_rebooting() 
     assert_eq!(ended.code, Some(1));
     assert_contains(
         &ended.err,
-        &["is rebooting, and not finished after ", "try: fercuda top"],
+        &["is still rebooting after ", "try: fercuda top"],
     );
     let busy = place.reboot(&["--pid", &lingers.pid, "--wait", "1"]);
     assert_eq!(busy.code, Some(2));
@@ -405,7 +408,7 @@ fn a_pid_means_the_process_in_this_namespace() {
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let ended = place.reboot(&["--pid", &process.pid]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
-    assert_contains(&ended.err, &["does not take requests"]);
+    assert_contains(&ended.err, &["does not accept requests"]);
     assert_eq!(process.end(), "1048576 bytes, epoch 0");
 }
 
@@ -451,7 +454,7 @@ fn a_process_that_is_only_hooked_has_no_runtime_to_reboot() {
         &[
             &process.pid,
             "nothing to reboot",
-            "try: to end it and start it again",
+            "try: restart the process",
         ],
     );
 }

@@ -195,12 +195,6 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Chores,
-        "FERCUDA_COMMIT",
-        "a commit",
-        "what `fercuda --version` shows as the commit, when it is built; default git's of the checkout",
-    ),
-    row(
-        VariableReader::Chores,
         "FERCUDA_BUDGET",
         "`ci` (default), `soak`, or seconds",
         "how long each kind of randomised test goes on: `ci` a fixed time, `soak` a fixed amount, a number that many seconds; at least a small amount (crates/trials)",
@@ -210,6 +204,18 @@ pub const VARIABLES: &[EnvVariable] = &[
         "FERCUDA_ISA_RECORD",
         "a file",
         "where the test `isa` writes what the device stored for every instruction form; run on a GPU, it makes `crates/testkit/isa/h200.bin` anew",
+    ),
+    row(
+        VariableReader::Chores,
+        "FERCUDA_COMMIT",
+        "a commit, default git's",
+        "what `fercuda --version` of a build names; `SOURCE_DATE_EPOCH` (seconds since 1970), default the commit's time, is its date",
+    ),
+    row(
+        VariableReader::Chores,
+        "FERCUDA_WHEEL_PARTS",
+        "a folder with `bin` and `lib/fercuda`",
+        "the program and the libraries that go into a Python wheel, instead of building them; `cargo xtask release` sets it",
     ),
     row(
         VariableReader::Chores,

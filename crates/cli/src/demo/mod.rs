@@ -41,7 +41,8 @@ that rounding can explain, derived from sizes and data. Both are in ulp: the
 distance between f32 neighbours at the largest value.
 
 At the end several libraries share one process, started as `fercuda run` does:
-our runtime; cuda.core, if a Python has it (FERCUDA_WHEELS, VIRTUAL_ENV or python3);
+our runtime; cuda.core, if a Python has it (FERCUDA_WHEELS, VIRTUAL_ENV,
+CONDA_PREFIX or python3);
 and on a GPU whichever of PyTorch, JAX, CuPy and Triton that Python has. The
 last line compares the memory that the process's ledger accounts for with the
 memory in use according to the driver.

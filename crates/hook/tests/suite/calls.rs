@@ -181,7 +181,7 @@ fn a_tenant_has_no_more_than_its_limit_and_others_go_on() {
     );
     let report = &run.stderr;
     assert!(
-        report.contains("no memory for 1.0 MiB: the tenant holds 8.0 MiB of its 8.0 MiB"),
+        report.contains("no memory for 1.0 MiB: the tenant uses 8.0 MiB of its limit of 8.0 MiB"),
         "{report}"
     );
     let hint = "try: a higher limit of its own (fercuda run --tenant or FERCUDA_TENANT_LIMITS)";
