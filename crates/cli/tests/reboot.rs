@@ -285,7 +285,7 @@ fn a_runtime_that_does_not_take_requests_or_refuses_keeps_its_memory() {
     for device in ["1", "4294967295"] {
         let ended = place.reboot(&["--pid", &refuses.pid, "--device", device]);
         assert_eq!(ended.code, Some(2));
-        assert_contains(&ended.err, &["no runtime of feRcuda's for device", device]);
+        assert_contains(&ended.err, &["no feRcuda runtime for device", device]);
     }
     for process in [silent, refuses] {
         assert_eq!(process.end(), "1048576 bytes, epoch 0");

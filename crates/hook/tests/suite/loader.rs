@@ -340,7 +340,7 @@ fn unknown_variables_are_warned_about() {
     assert_eq!(run.stdout, USED);
     let lines: Vec<&str> = run.stderr.lines().collect();
     assert!(
-        lines[0].contains(&format!("{OURS}LIMTI is no variable")),
+        lines[0].contains(&format!("{OURS}LIMTI is not a variable")),
         "{lines:?}"
     );
     assert!(lines[1].contains("try: FERCUDA_LIMIT"), "{lines:?}");
