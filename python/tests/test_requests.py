@@ -102,7 +102,7 @@ def test_consent_ends_the_sessions_and_a_closed_object_gets_no_requests(place):
         it.go_on()
         assert (it.says(), it.says()) == ("one ended 1", "False")
         status, said = it.ask()
-        assert status == 2 and "does not take requests" in said
+        assert status == 2 and "does not accept requests" in said
         it.go_on()
         assert it.says() == "two ended 1"
 

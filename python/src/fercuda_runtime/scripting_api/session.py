@@ -42,6 +42,8 @@ class RuntimeSession(Session):
     `RuntimeConfig.open`.
     """
 
+    runtime: Runtime
+
     def __new__(
         cls,
         name: str,
