@@ -41,10 +41,10 @@ Bundles:
   dev    everything the tests need
 Without a bundle, lists them and what is installed.
 
-Target: the active Python environment; else one that this command creates:
+Target: the Python environment that is active; else one that this command makes:
 fercuda/venv in the user's data folder (XDG_DATA_HOME, else ~/.local/share), or
---into. An existing folder that exists and that this command did not create is refused and
-left as it modified.
+--into. A folder that exists and that this command did not make is refused and
+left as it is.
 
 The commands are printed first, to be copied or run; there are no prompts.
 Versions are exact; nvrtc, gguf and dev are also checked by SHA-256. pip's
