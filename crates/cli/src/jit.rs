@@ -38,7 +38,7 @@ Expressions:
   layer_norm(x, gamma, beta, eps=1e-5)    rms_norm(x, gamma, eps=1e-6)
   reshape(x, [4, 8]) permute(x, [1, 0]) broadcast(x, [2, 8])
   slice(x, axis=0, start=0, end=8, step=2)
-  t = x * 2; softmax(t)                   statements; an unused name is an output
+  t = x * 2; softmax(t)                   statements; unused names are outputs
 
 Inputs: NAME:TYPE[SHAPE]; if not contiguous, with strides in elements:
 m:f32[8,128]@[1,8]
