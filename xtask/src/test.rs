@@ -124,10 +124,12 @@ fn by_nextest(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count
     let status = command
         .status()
         .with_context(|| format!("cannot start `{line}`"))?;
-    let text = fs::read_to_string(&report).ok();
-    let mut count = text.and_then(|text| junit_total(&text)).unwrap_or_default();
-    if !status.success() && count.failed == 0 {
-        // It did not build, or nextest itself failed.
+    let read = fs::read_to_string(&report);
+    let total = read.ok().and_then(|text| junit_total(&text));
+    // Without a report it did not build, or nextest itself failed: nothing is known to have passed.
+    let is_known = total.is_some();
+    let mut count = total.unwrap_or_default();
+    if count.failed == 0 && !(is_known && status.success()) {
         count.failed = 1;
     }
     Ok(count)
