@@ -30,7 +30,7 @@ enum Binding {
 }
 
 #[derive(Default)]
-struct Module {
+struct SourceModule {
     /// The file that holds it.
     file: String,
     names: BTreeMap<String, Binding>,
@@ -45,17 +45,17 @@ pub(super) type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// The modules of a crate.
 #[derive(Default)]
-pub(super) struct Graph {
-    modules: BTreeMap<ModulePath, Module>,
+pub(super) struct ImportGraph {
+    modules: BTreeMap<ModulePath, SourceModule>,
 }
 
-impl Graph {
+impl ImportGraph {
     /// Reads the crate whose root is `root`, a path among `files`.
     ///
     /// # Errors
     /// If a file is not Rust.
-    pub(super) fn read(root: &str, files: &BTreeMap<String, String>) -> Result<Graph> {
-        let mut graph = Graph::default();
+    pub(super) fn read(root: &str, files: &BTreeMap<String, String>) -> Result<ImportGraph> {
+        let mut graph = ImportGraph::default();
         let folder = Path::new(root).parent().unwrap_or(Path::new(""));
         graph.add(root, folder, Vec::new(), files)?;
         Ok(graph)
@@ -83,9 +83,9 @@ impl Graph {
         items: &[syn::Item],
         files: &BTreeMap<String, String>,
     ) -> Result<()> {
-        let mut module = Module {
+        let mut module = SourceModule {
             file: file.to_owned(),
-            ..Module::default()
+            ..SourceModule::default()
         };
         let mut code = Code::default();
         for item in items {
@@ -191,7 +191,7 @@ impl Graph {
     }
 }
 
-impl Module {
+impl SourceModule {
     fn import(&mut self, tree: &syn::UseTree, before: &mut Vec<String>, is_public: bool) {
         match tree {
             syn::UseTree::Path(path) => {
@@ -254,9 +254,13 @@ impl<'ast> Visit<'ast> for Code {
         visit::visit_path(self, path);
     }
 
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
+        // `pub(super)` names a module that may use the item; it uses none of that module's.
+    }
+
     fn visit_item_use(&mut self, import: &'ast syn::ItemUse) {
         // Inside a function: the same as at the top.
-        let mut module = Module::default();
+        let mut module = SourceModule::default();
         module.import(&import.tree, &mut Vec::new(), false);
         self.paths.extend(module.uses);
     }
@@ -422,7 +426,7 @@ mod tests {
         let files = files
             .iter()
             .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
-        Graph::read("src/lib.rs", &files.collect())
+        ImportGraph::read("src/lib.rs", &files.collect())
             .unwrap()
             .arrows()
     }
@@ -476,6 +480,23 @@ mod tests {
             ),
         ]);
         assert_eq!(circles(&arrows), [["src/a.rs", "src/a/child.rs"]]);
+    }
+
+    #[test]
+    fn visibility_draws_no_arrow() {
+        let arrows = graph(&[
+            ("src/lib.rs", "mod a;"),
+            ("src/a.rs", "mod child; use child::Part;"),
+            (
+                "src/a/child.rs",
+                "pub(super) struct Part { pub(crate) one: u8, pub(in crate::a) two: u8 }",
+            ),
+        ]);
+        let pairs: Vec<_> = arrows.keys().collect();
+        assert_eq!(
+            pairs,
+            [&("src/a.rs".to_owned(), "src/a/child.rs".to_owned())]
+        );
     }
 
     #[test]
