@@ -165,7 +165,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     shell::step("the corpus: PTX, and what the software device makes of it");
     let mut corpus = shell::command(out.join("bin/fercuda-filetest"));
     corpus.arg("bundle").arg(out.join("corpus"));
-    crate::test::environment(&mut corpus, &venv);
+    crate::setup::environment(&mut corpus, &venv);
     corpus
         .env("FERCUDA_DEVICE", "soft")
         .env("FERCUDA_SOFT_CHECK", "0");

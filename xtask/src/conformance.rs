@@ -21,8 +21,8 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_ledger::Folder;
 
 use crate::cargo::Artifact;
+use crate::count::Count;
 use crate::setup::Venv;
-use crate::test::Count;
 use crate::{cargo, hooklist, record, setup, shell};
 
 /// What a client finds in the driver's place.
@@ -196,7 +196,7 @@ impl Built {
         client: &str,
     ) -> Result<()> {
         let wheels = venv.wheels.join("cu13/lib");
-        crate::test::environment(command, venv);
+        crate::setup::environment(command, venv);
         // Clients judge the driver's answers; a finding of the checker is no answer.
         command.env("FERCUDA_SOFT_CHECK", "0");
         match front {

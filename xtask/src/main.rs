@@ -16,6 +16,7 @@ mod bench;
 mod bundle;
 mod cargo;
 mod conformance;
+mod count;
 mod dist;
 mod headers;
 mod hooklist;

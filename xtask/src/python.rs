@@ -14,9 +14,9 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::conformance;
+use crate::count::Count;
 use crate::setup::{self, Venv};
 use crate::shell;
-use crate::test::Count;
 use crate::trial;
 
 /// Its findings, as the exit status of a process over the software device.
@@ -156,7 +156,7 @@ fn pytest(venv: &Venv, python: &Path, name: &str) -> Command {
         .args(["-m", "pytest", "-q", "--no-header"])
         .arg(format!("--junitxml={}", report(name).display()))
         .args(["--ignore=tests/frameworks", "tests"]);
-    crate::test::environment(&mut command, venv);
+    crate::setup::environment(&mut command, venv);
     // Where the program lies, which asks the tests for something.
     let mut search = shell::root().join("target/debug").into_os_string();
     search.push(":");

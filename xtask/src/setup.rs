@@ -37,6 +37,18 @@ pub(crate) fn run(force: bool) -> Result<Venv> {
     })
 }
 
+/// What every test may rely on. Values already set win, so that the same
+/// command tests a GPU.
+pub(crate) fn environment(command: &mut Command, venv: &Venv) {
+    command.env("FERCUDA_WHEELS", &venv.wheels);
+    command.env("FERCUDA_PYTHON", &venv.python);
+    for (name, value) in [("FERCUDA_DEVICE", "soft"), ("FERCUDA_SOFT_CHECK", "1")] {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+}
+
 /// The Python that has what builds and checks the package: maturin and mypy.
 pub(crate) fn tools() -> Result<PathBuf> {
     let what = "build/python: maturin and mypy";

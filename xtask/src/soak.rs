@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, setup, shell, test};
+use crate::{cargo, setup, shell};
 
 /// How a kind of work is run.
 struct Kind {
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             if kind.arguments[0] == "test" {
                 command.args(["--", "--show-output"]);
             }
-            test::environment(&mut command, &venv);
+            setup::environment(&mut command, &venv);
             command.env("FERCUDA_BUDGET", "soak");
             let mut lines = Vec::new();
             let succeeded = shell::watch(command, |line| {

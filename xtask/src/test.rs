@@ -10,27 +10,12 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::setup::Venv;
+use crate::count::Count;
+use crate::setup::{Venv, environment};
 use crate::{cargo, conformance, python, setup, shell};
 
 /// What the package in `python/` is called here.
 const PYTHON: &str = "python";
-
-/// What one suite came to.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Count {
-    pub passed: u64,
-    pub failed: u64,
-    pub ignored: u64,
-}
-
-impl Count {
-    fn add(&mut self, other: &Count) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
-    }
-}
 
 /// Runs the tests of `packages`. Empty: all, with the foreign clients and the Python
 /// package, whose own are the only ones if it is named alone.
@@ -176,18 +161,6 @@ fn by_cargo(venv: &Venv, packages: &[String], rest: &[String], what: &[&str]) ->
         count.failed = 1;
     }
     Ok(count)
-}
-
-/// What every test may rely on. Values already set win, so that the same
-/// command tests a GPU.
-pub(crate) fn environment(command: &mut Command, venv: &Venv) {
-    command.env("FERCUDA_WHEELS", &venv.wheels);
-    command.env("FERCUDA_PYTHON", &venv.python);
-    for (name, value) in [("FERCUDA_DEVICE", "soft"), ("FERCUDA_SOFT_CHECK", "1")] {
-        if std::env::var_os(name).is_none() {
-            command.env(name, value);
-        }
-    }
 }
 
 /// Reads libtest's `test result: ok. 3 passed; 0 failed; 0 ignored; ...`.

@@ -134,7 +134,9 @@ pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<Sui
 /// Builds `fercuda` of this checkout: with the test profile, to reuse its artifacts, or as users
 /// build it.
 pub(super) fn fercuda(is_fast: bool) -> Result<PathBuf> {
-    let mut asked = vec!["--locked", "--package", "fercuda-cli", "--bin", "fercuda"];
+    // With the Python module: its dependencies have more features, and the tests have those too.
+    let mut asked = vec!["--locked", "--package", "fercuda-python"];
+    asked.extend(["--package", "fercuda-cli", "--bin", "fercuda"]);
     if is_fast {
         asked.push("--release");
     }

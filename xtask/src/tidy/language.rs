@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
 
-use super::Repository;
 use super::circles::is_for_tests;
+use super::repository::Repository;
 
 /// The document that names words, and the heading above the table of those not used.
 const GLOSSARY: &str = "docs/glossary.md";

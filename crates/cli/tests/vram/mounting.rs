@@ -509,7 +509,7 @@ fn killed_daemon_blocks_no_caller_and_can_be_unmounted() {
     drop(file);
     let message = expect_failure(&["mount", SIZE, &place]);
     assert!(
-        message.contains("no daemon any more") && message.contains("try: "),
+        message.contains("mounted there has ended") && message.contains("try: "),
         "{message}"
     );
     let message = expect_failure(&["stat", &place]);
