@@ -588,7 +588,7 @@ fn shown(row: &Row, results: &Results, record: Option<&Record>) -> (String, Stri
     }
     if shown.is_empty() {
         shown.push("on a GPU: `tests/gpu/regime/judge.py`".to_owned());
-        result.push("[its figures](gpu-figures.md)".to_owned());
+        result.push("[its figures](bench-log/history.md)".to_owned());
     }
     result.dedup();
     (shown.join("<br>"), result.join("<br>"))

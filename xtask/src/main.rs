@@ -13,6 +13,8 @@
 )]
 
 mod bench;
+mod benchmarks;
+mod book;
 mod bundle;
 mod cargo;
 mod conformance;
@@ -107,6 +109,11 @@ enum Chore {
     /// Run every kind of randomised work by its full amount, in rounds, and record the
     /// seeds that fail.
     Soak(soak::Args),
+    /// Make docs/benchmarks.md of the figures in docs/bench-log.
+    Benchmarks,
+    /// Lay out the guide and the design documents as a book in target/book, and build it if
+    /// mdbook is installed.
+    Book,
     /// Run the benchmarks, optimised.
     Bench {
         /// Only benches whose name contains this.
@@ -127,6 +134,8 @@ fn main() -> ExitCode {
         Chore::Conformance { dry_run } => conformance::run(dry_run),
         Chore::Suites(args) => suites::run(&args),
         Chore::Soak(args) => soak::run(&args),
+        Chore::Benchmarks => benchmarks::run(),
+        Chore::Book => book::run(),
         Chore::Bench { filter } => bench::run(filter.as_deref()),
     };
     match done {

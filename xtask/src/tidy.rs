@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use self::repository::Repository;
-use crate::{headers as made, shell};
+use crate::{benchmarks, book, headers as made, shell};
 
 /// Longer files hold more than one subject.
 const FILE_LIMIT_LINES: usize = 1200;
@@ -86,7 +86,7 @@ const KNOWN: [(&str, usize); 2] = [
 pub(crate) fn run(everything: bool) -> Result<()> {
     let repository = Repository::read()?;
     let mut violations = Vec::new();
-    let checks: [(&str, Check); 14] = [
+    let checks: [(&str, Check); 16] = [
         ("crate table and direction of dependencies", crate_table),
         ("every dependency explained", dependencies),
         ("licences", licences),
@@ -98,6 +98,8 @@ pub(crate) fn run(everything: bool) -> Result<()> {
         ("predicates, and types' own names", language::names),
         ("lines of prose", language::lines),
         ("headers of the C interface", headers),
+        ("page of benchmarks", page_of_benchmarks),
+        ("pages of the book", pages_of_the_book),
         ("wording", wording),
         ("environment variables documented", environment),
         ("links between documents", links),
@@ -400,6 +402,38 @@ fn headers(repository: &Repository, violations: &mut Vec<String>) {
             violations.push(format!(
                 "{path}: is not what crates/capi says; try: cargo xtask headers"
             ));
+        }
+    }
+}
+
+/// docs/benchmarks.md is made of the figures.
+fn page_of_benchmarks(repository: &Repository, violations: &mut Vec<String>) {
+    match benchmarks::page(repository.text(benchmarks::FIGURES)) {
+        Ok(page) if page == repository.text(benchmarks::PAGE) => {}
+        Ok(_) => violations.push(format!(
+            "{}: is not what the figures make; try: cargo xtask benchmarks",
+            benchmarks::PAGE
+        )),
+        Err(error) => violations.push(format!("{error:#}")),
+    }
+}
+
+/// The book's table of contents has each page of docs/, and no file that is not there; each once.
+fn pages_of_the_book(repository: &Repository, violations: &mut Vec<String>) {
+    let summary = book::SUMMARY;
+    let mut listed = BTreeSet::new();
+    for page in book::pages(repository.text(summary)) {
+        if !repository.files.contains_key(&page) {
+            violations.push(format!("{summary}: there is no {page}"));
+        }
+        if !listed.insert(page.clone()) {
+            violations.push(format!("{summary}: {page} is there twice"));
+        }
+    }
+    for path in repository.files.keys() {
+        let is_page = path.starts_with("docs/") && path.ends_with(".md") && path != summary;
+        if is_page && !listed.contains(path) {
+            violations.push(format!("{path}: not in {summary}; try: a line there"));
         }
     }
 }

@@ -27,7 +27,7 @@ const HOST_VERIFY_ROWS: usize = 8;
 pub(super) const HOST_VERIFY_BYTES: usize = 2 * HOST_VERIFY_ROWS * ROW_BYTES;
 /// Concurrent callers of one device at most. Sixteen threads that read pages without a break get
 /// 103 % of the throughput of plain copies this way, and 96 if all of them verified on the host;
-/// four get 94, and 92 or less if none or one did (docs/gpu-figures.md).
+/// four get 94, and 92 or less if none or one did (docs/bench-log/history.md).
 const HOST_VERIFIERS_MAX: u32 = 6;
 
 /// Number of workers of the same kernels that are verifying on the host.
