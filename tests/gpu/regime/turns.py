@@ -1,7 +1,7 @@
 """Benchmark of one PyTorch training step under several allocators, in processes that alternate on
 one GPU.
 
-    python3 turns.py FERCUDA [--groups N] [--at-once N] [--turns N] [--steps N] [--only NAME,...] [--json FILE]
+    python3 turns.py FERCUDA [--groups N] [--at-once N] [--turns N] [--steps N] [--only NAME,...] [--beside FERCUDA] [--json FILE]
 
 Two runs of one program, minutes apart, differ by more than the allocators do: the step is bound by
 the host, and host speed varies. So a group is one process per allocator, all alive at once, and
@@ -33,6 +33,8 @@ ALLOCATORS = {
     "caching, preloaded": (judge.allocator("backend:native"), True),
 }
 LEFT_OUT = 2
+# Marks what another build runs.
+BESIDE = ", beside"
 
 
 def worker():
@@ -49,7 +51,7 @@ class Rider:
     """A process that runs steps on request."""
 
     def __init__(self, fercuda, name, processors):
-        environment, governed = ALLOCATORS[name]
+        environment, governed = ALLOCATORS[name.removesuffix(BESIDE)]
         command = [sys.executable, str(pathlib.Path(__file__)), "worker"]
         self.name = name
         self.turns = []
@@ -108,12 +110,15 @@ def main():
     parser.add_argument("--turns", type=int, default=30, help="turns per process (30)")
     parser.add_argument("--steps", type=int, default=22, help=f"steps per turn, the first {LEFT_OUT} discarded (22)")
     parser.add_argument("--only", help="besides the baseline, run only allocators with one of these (comma-separated) in their name")
+    parser.add_argument("--beside", metavar="FERCUDA", help="path of another build, for the allocators that it governs, in the same groups")
     parser.add_argument("--json", type=pathlib.Path, help="write every turn's times to this file")
     args = parser.parse_args()
     if min(args.groups, args.at_once, args.turns) < 1 or args.steps <= LEFT_OUT:
         parser.error(f"at least one group at once and one turn of more than {LEFT_OUT} steps")
     base, *others = ALLOCATORS
     names = [base] + [n for n in others if not args.only or any(part in n for part in args.only.split(","))]
+    if args.beside:
+        names += [name + BESIDE for name in names if ALLOCATORS[name][1]]
     groups = []
     usable = cores()
     while len(groups) < args.groups:
@@ -123,7 +128,8 @@ def main():
         # One processor for the thread that goes forward, one for autograd's; other groups get
         # others while there are.
         places = [{usable[k % len(usable)] for k in (2 * n, 2 * n + 1)} for n in begun]
-        waiting = [[Rider(args.fercuda, name, processors) for name in names] for processors in places]
+        build = {name: args.beside if name.endswith(BESIDE) else args.fercuda for name in names}
+        waiting = [[Rider(build[name], name, processors) for name in names] for processors in places]
         for rider in (rider for riders in waiting for rider in riders):
             rider.answer()  # that it is ready
         for processors, riders in zip(places, waiting):
@@ -131,6 +137,14 @@ def main():
             figures = ", ".join(f"{name} {statistics.median(turns):.3f}" for name, turns in groups[-1].items())
             print(f"group {len(groups)} of {args.groups}, processors {processors}, ms: {figures}", flush=True)
     mean = {name: statistics.mean(ms for g in groups for ms in g[name]) for name in names}
+    if args.beside:
+        for name in names:
+            if name.endswith(BESIDE):
+                own = name.removesuffix(BESIDE)
+                each = sorted(ratio(g, own, name) for g in groups)
+                figures = " ".join(f"{r:.3f}" for r in each)
+                print(f"{own}, of the build beside: median {statistics.median(each):.3f}, "
+                      f"means {mean[own] / mean[name]:.3f}: {figures}")
     print("| allocator | step, ms | of caching, median of groups | means | each group |")
     print("|---|---|---|---|---|")
     for name in names:
