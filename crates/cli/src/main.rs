@@ -15,6 +15,7 @@ mod bench;
 mod check;
 mod demo;
 mod doctor;
+mod errors;
 mod jit;
 mod ledgers;
 mod memory;
@@ -32,8 +33,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::out::note;
-use crate::terminal::Paint;
+use crate::errors::report;
 
 /// Version, commit and date, target and the software device, for `--version`.
 const VERSION: &str = concat!(
@@ -118,44 +118,6 @@ fn main() -> ExitCode {
         }
     };
     done.unwrap_or_else(|error| report(&error, 1))
-}
-
-/// Prints an error, its causes and what to try, each on a line of its own.
-fn report(error: &anyhow::Error, status: u8) -> ExitCode {
-    let paint = Paint::stderr();
-    let mut lines: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        for line in cause.to_string().lines() {
-            // The text may contain names that come from other processes.
-            let parts: Vec<String> = line.split('\t').map(terminal::plain_text).collect();
-            let line = parts.join("\t");
-            // An error may already contain the text of its cause.
-            let is_said = |said: &String| {
-                said.strip_suffix(&*line)
-                    .is_some_and(|before| before.is_empty() || before.ends_with(": "))
-            };
-            if !lines.iter().any(is_said) {
-                lines.push(line);
-            }
-        }
-    }
-    // Hints (`try: `) come last, whichever cause they belong to.
-    let (hints, what): (Vec<String>, Vec<String>) = lines
-        .into_iter()
-        .partition(|line| line.starts_with("try: "));
-    let mut what = what.into_iter();
-    note!(
-        "{} {}",
-        paint.bad("error:"),
-        what.next().unwrap_or_else(|| "unknown".to_owned())
-    );
-    for line in what {
-        note!("  {line}");
-    }
-    for hint in hints {
-        note!("{hint}");
-    }
-    ExitCode::from(status)
 }
 
 #[cfg(test)]

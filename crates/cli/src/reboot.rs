@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else if outcome == RebootResult::Rebooted {
         print_rebooted(&report);
     } else {
-        crate::report(&anyhow::anyhow!("{}", describe_failure(&report)), 1);
+        crate::errors::report(&anyhow::anyhow!("{}", describe_failure(&report)), 1);
     }
     let number = signal.load(Ordering::Relaxed);
     if number != 0 && outcome != RebootResult::Rebooted {

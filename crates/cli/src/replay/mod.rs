@@ -111,12 +111,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         });
         return match read.with_context(unread) {
             Ok(()) => write(&snapshot, file),
-            Err(error) => Ok(crate::report(&error, 2)),
+            Err(error) => Ok(crate::errors::report(&error, 2)),
         };
     }
     let trace = match AllocationTrace::read(&args.file).with_context(unread) {
         Ok(trace) => trace,
-        Err(error) => return Ok(crate::report(&error, 2)),
+        Err(error) => return Ok(crate::errors::report(&error, 2)),
     };
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
     let machine = DeviceUnderTest::open(kind.into(), trace.streams.min(STREAMS) as usize)?;

@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .with_context(|| format!("cannot write the report to {}", file.display()))
             // The program has run; its own status is more important than this error.
             .unwrap_or_else(|error| {
-                crate::report(&error, 2);
+                crate::errors::report(&error, 2);
             });
     }
     // Ending by a signal runs no destructors.
@@ -187,7 +187,7 @@ fn not_started(path: &Path, error: &io::Error) -> ExitCode {
 
 fn refused(path: &Path, why: &str, status: u8) -> ExitCode {
     let error = anyhow!("cannot start {}: {why}", path.display());
-    crate::report(&error, status)
+    crate::errors::report(&error, status)
 }
 
 /// Sets up `command` as a governed program over the given driver, as part of this run.

@@ -147,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if !args.print_only && !steps.is_empty() {
         if let Err(error) = carry_out(&target, &steps, args.json) {
-            return Ok(crate::report(&error, 1));
+            return Ok(crate::errors::report(&error, 1));
         }
         report = SetupReport {
             commands: report.commands,
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 missing.join(", "),
                 target.path().display()
             );
-            return Ok(crate::report(&error, 1));
+            return Ok(crate::errors::report(&error, 1));
         }
     }
     report.done = report.bundles.iter().all(|it| it.installed);

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Map, Value};
 
+use crate::errors::report;
 use crate::out::{note, say};
-use crate::report;
 use crate::terminal::{bytes, duration, plain, plain_text};
 
 /// Timeouts of `umount`: for the query of the daemon's PID, and for the daemon's exit.

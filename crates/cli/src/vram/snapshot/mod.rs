@@ -9,7 +9,9 @@
 //! Invariant: `load` creates no file before the whole snapshot matches its manifest.
 
 mod load;
+mod members;
 mod save;
+mod verified;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
