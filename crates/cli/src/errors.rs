@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use crate::out::note;
+use crate::out::alert;
+use crate::status::ExitStatus;
 use crate::terminal::{Paint, plain_text};
 
 /// Prints an error, its causes and what to try, each on a line of its own; returns `status`.
-pub(crate) fn report(error: &anyhow::Error, status: u8) -> ExitCode {
+pub(crate) fn report(error: &anyhow::Error, status: ExitStatus) -> ExitCode {
     let paint = Paint::stderr();
     let mut lines: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -29,16 +30,16 @@ pub(crate) fn report(error: &anyhow::Error, status: u8) -> ExitCode {
         .into_iter()
         .partition(|line| line.starts_with("try: "));
     let mut what = what.into_iter();
-    note!(
+    alert!(
         "{} {}",
         paint.bad("error:"),
         what.next().unwrap_or_else(|| "unknown".to_owned())
     );
     for line in what {
-        note!("  {line}");
+        alert!("  {line}");
     }
     for hint in hints {
-        note!("{hint}");
+        alert!("{hint}");
     }
-    ExitCode::from(status)
+    status.into()
 }

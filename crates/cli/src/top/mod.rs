@@ -38,6 +38,9 @@ Streams have the driver's number, or are default streams; threads are numbered
 by their first allocation. ALLOCS counts streams and threads that are running or
 still hold memory.
 
+In JSON, the number of a default stream is 2^63 plus its label: read it as an
+integer of 64 bits, since a double would round it.
+
 Exit status: 0; 1 if no governed process has this PID; 2 if no ledger can be
 read.
 
@@ -58,10 +61,10 @@ pub(crate) struct Args {
     #[arg(long)]
     once: bool,
     /// Print the ledgers as a JSON array and exit.
-    #[arg(long, conflicts_with_all = ["once", "prometheus"])]
+    #[arg(long, conflicts_with = "prometheus")]
     json: bool,
     /// Print the counters in Prometheus's text format and exit.
-    #[arg(long, conflicts_with = "once")]
+    #[arg(long)]
     prometheus: bool,
 }
 

@@ -22,7 +22,9 @@ use super::members::{
 };
 use super::verified::{VerifiedSnapshot, verify};
 use super::{BUFFER_BYTES, LoadArgs, require_permission};
-use crate::out::{note, say};
+use crate::out::{alert, say};
+use crate::output::is_stream;
+use crate::status::ExitStatus;
 use crate::terminal::{bytes, count, plain};
 use crate::vram::show::MountStats;
 use crate::vram::tools::progress_bar;
@@ -37,7 +39,10 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     MountStats::query(&args.dir).with_context(what)?;
     require_permission(&args.dir).with_context(what)?;
     require_empty(&args.dir).with_context(what)?;
-    let file = File::open(&args.file).with_context(what)?;
+    let file = match is_stream(&args.file) {
+        true => spool_stdin().with_context(what)?,
+        false => File::open(&args.file).with_context(what)?,
+    };
     let is = file.metadata().with_context(what)?;
     if !is.is_file() {
         bail!("{} is not a regular file", args.file.display());
@@ -74,7 +79,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     done.and(opened)?;
     loader.bar.finish_and_clear();
     for line in &loader.warnings {
-        note!("{line}");
+        alert!("{line}");
     }
     say!(
         "{} with {} of data loaded to {}",
@@ -82,7 +87,15 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         bytes(loader.data_bytes),
         args.dir.display()
     );
-    Ok(ExitCode::from(u8::from(!loader.warnings.is_empty())))
+    Ok(ExitStatus::of_findings(!loader.warnings.is_empty()).into())
+}
+
+/// Copies standard input to a file without a name, since the whole snapshot is verified first.
+fn spool_stdin() -> Result<File> {
+    let mut file = tempfile::tempfile().context("cannot create a file in TMPDIR")?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut file)
+        .context("cannot copy standard input to a file in TMPDIR")?;
+    Ok(file)
 }
 
 fn require_empty(dir: &Path) -> Result<()> {
@@ -231,7 +244,7 @@ impl SnapshotLoader {
                 Ok(rustix::fs::unlinkat(&parent, last, how)?)
             });
             if let Err(error) = gone {
-                note!("{}: cannot remove it: {error:#}", plain(name));
+                alert!("{}: cannot remove it: {error:#}", plain(name));
             }
         }
     }
