@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
-use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
+use fercuda_cuda::{Context, Cuda, Device, DeviceBuffer, Stream};
 use fercuda_jit::reference::{self, ExactValue, Near};
 use fercuda_jit::{BoundArg, Canonical, CodeOrigin, Compiler, ExprGraph, Fused, Program, text};
 use fercuda_ptx::build::Arch;
@@ -17,8 +17,9 @@ use fercuda_softgpu::control;
 use fercuda_tensor::{Dtype, Layout};
 use serde::Serialize;
 
-use crate::out::{self, say};
-use crate::terminal::Paint;
+use crate::out::{self, alert, note, say, step};
+use crate::status::{ExitStatus, bail_usage};
+use crate::terminal::{Paint, bytes};
 
 /// Compiles an expression over buffers, shows its IR and PTX, and runs it.
 #[derive(clap::Args)]
@@ -49,10 +50,11 @@ could not be compiled or run.
 Examples:
   fercuda jit --show all 'softmax(x * 0.125 + m)' --input 'x:f16[8,128]' \\
       --input 'm:f16[128]'
+  echo 'x * 2' | fercuda jit - --run --input 'x:f32[1000]'
   fercuda jit --run 'layer_norm(x, g, b)' --input 'x:bf16[64,1024]' \\
       --input 'g:bf16[1024]' --input 'b:bf16[1024]'")]
 pub(crate) struct Args {
-    /// Expression to compile; see below.
+    /// Expression to compile, or - to read it from standard input; see below.
     expression: String,
     /// Input as NAME:TYPE[SHAPE] (may be repeated); see below.
     #[arg(long = "input", short = 'i', value_name = "SPEC")]
@@ -66,6 +68,9 @@ pub(crate) struct Args {
     /// Seed of the random elements [default: a random one].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Maximum number of values that the reference may compute on the host, for --run.
+    #[arg(long, value_name = "N", default_value_t = 1 << 25)]
+    max_values: u64,
     /// Architecture to compile PTX for, without --run.
     #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
     arch: String,
@@ -149,14 +154,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let id = graph.input(&name, layout);
         id.with_context(|| format!("--input {spec} cannot be used"))?;
     }
-    text::parse(&mut graph, &args.expression)?;
+    text::parse(&mut graph, &expression(&args.expression)?)?;
     let number = args.arch.trim_start_matches("sm_").parse();
     let number: u32 =
         number.map_err(|_| anyhow!("{:?} is not an architecture\ntry: sm_90", args.arch))?;
     let canonical = Canonical::of(&graph)?;
     let program = Program::of_fused(&graph, Fused::of(&canonical, true), Arch::new(number))?;
     let ran = match args.run {
-        true => Some(ran(&graph, args.seed.unwrap_or_else(|| fastrand::u64(..)))?),
+        true => Some(ran(&graph, &program, args)?),
         false => None,
     };
     let shows = |form: Form| args.show.contains(&form) || args.show.contains(&Form::All);
@@ -187,11 +192,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         true => say!("{}", serde_json::to_string_pretty(&report)?),
         false => print(&report, Paint::stdout()),
     }
-    Ok(if wrong == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(ExitStatus::of_findings(wrong > 0).into())
+}
+
+/// The expression, which `-` says to read from standard input.
+fn expression(given: &str) -> Result<String> {
+    if given != "-" {
+        return Ok(given.to_owned());
+    }
+    let what = "cannot read the expression from standard input";
+    let text = std::io::read_to_string(std::io::stdin()).context(what)?;
+    Ok(text.trim_end().to_owned())
 }
 
 fn print(report: &JitReport, paint: Paint) {
@@ -327,8 +338,73 @@ fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
     all.map(|value| reference::encode(dtype, value)).collect()
 }
 
+/// Refuses a run that does not fit the device, or whose reference takes too long or too much of the
+/// host's memory. Nothing is allocated before.
+fn check_sizes(graph: &ExprGraph, program: &Program, device: Device, most: u64) -> Result<()> {
+    let inputs = graph.inputs().map(|(_, layout)| {
+        let reach = layout.reach_bytes();
+        reach.end.abs_diff(reach.start)
+    });
+    let outputs = graph.outputs().map(|(_, layout)| layout.bytes());
+    let needed = inputs
+        .chain(outputs)
+        .chain([program.scratch_bytes])
+        .fold(0, u64::saturating_add);
+    let has = device.memory_bytes()?;
+    if needed > has {
+        bail_usage!(
+            "--run needs {} of device memory ({needed} bytes), and {device} has {}\n\
+             try: smaller shapes, or --show without --run",
+            bytes(needed),
+            bytes(has)
+        );
+    }
+    let values = reference::value_count(graph);
+    let host_bytes = values.saturating_mul(size_of::<Near>() as u64);
+    if values > most {
+        bail_usage!(
+            "the reference would compute {values} values on the host, in {} of its memory; the \
+             limit is {most}\ntry: smaller shapes, or --max-values {values}",
+            bytes(host_bytes)
+        );
+    }
+    if let Some(available) = available_host_bytes().filter(|it| *it < host_bytes) {
+        bail_usage!(
+            "the reference needs {} of host memory, and {} are available\ntry: smaller shapes",
+            bytes(host_bytes),
+            bytes(available)
+        );
+    }
+    note_duration(values);
+    Ok(())
+}
+
+/// Says that a long comparison has begun: it computes some million values a second.
+fn note_duration(values: u64) {
+    const LONG: u64 = 1 << 22;
+    if values >= LONG {
+        note!("comparing {values} values with the reference on the host ...");
+    }
+}
+
+/// Memory that the host can give without swapping; `None` if it does not say.
+fn available_host_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|it| it.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Below 2^53: readers of JSON may take it for a double.
+fn random_seed() -> u64 {
+    fastrand::u64(..1 << 53)
+}
+
 /// Runs the graph on random elements and compares the results with the reference.
-fn ran(graph: &ExprGraph, seed: u64) -> Result<JitRun> {
+fn ran(graph: &ExprGraph, program: &Program, args: &Args) -> Result<JitRun> {
+    let seed = args.seed.unwrap_or_else(random_seed);
     // Configures the software device, if selected, before its first call.
     let mut config = control::config();
     config.checks = true;
@@ -339,6 +415,8 @@ fn ran(graph: &ExprGraph, seed: u64) -> Result<JitRun> {
     }
     let cuda = Cuda::from_env()?;
     let device = cuda.device(0)?;
+    step!("device {device}");
+    check_sizes(graph, program, device, args.max_values)?;
     let context = Context::primary(device)?;
     let stream = Stream::new(&context)?;
     let compiler = Compiler::new(&context)?;
@@ -350,6 +428,7 @@ fn ran(graph: &ExprGraph, seed: u64) -> Result<JitRun> {
     let begun = Instant::now();
     let compiled = compiler.compile(graph)?;
     let compile_ms = begun.elapsed().as_secs_f64() * 1e3;
+    step!("code {}", origin_name(compiled.origin()));
     let mut bound = Vec::new();
     for ((_, layout), bits) in graph.inputs().zip(&inputs) {
         let bytes = scattered(layout, bits);
@@ -379,9 +458,9 @@ fn ran(graph: &ExprGraph, seed: u64) -> Result<JitRun> {
         bail!("{finding}");
     }
     for warning in compiler.take_warnings() {
-        let paint = Paint::stderr();
-        eprintln!("{} {warning}", paint.bad("warning:"));
+        alert!("{} {warning}", Paint::stderr().bad("warning:"));
     }
+    step!("evaluating the reference");
     let wanted = reference::evaluate(graph, &inputs);
     let mut outputs = Vec::new();
     for (((name, layout), buffer), wanted) in graph.outputs().zip(&made).zip(&wanted) {
@@ -397,14 +476,18 @@ fn ran(graph: &ExprGraph, seed: u64) -> Result<JitRun> {
     Ok(JitRun {
         device: device.to_string(),
         seed,
-        origin: match compiled.origin() {
-            CodeOrigin::Compiled => "compiled",
-            CodeOrigin::Disk => "found on disk",
-            CodeOrigin::Memory => "found in memory",
-        },
+        origin: origin_name(compiled.origin()),
         compile_ms,
         outputs,
     })
+}
+
+fn origin_name(origin: CodeOrigin) -> &'static str {
+    match origin {
+        CodeOrigin::Compiled => "compiled",
+        CodeOrigin::Disk => "found on disk",
+        CodeOrigin::Memory => "found in memory",
+    }
 }
 
 fn compared(

@@ -46,12 +46,12 @@ pub(crate) fn devices(processes: &[LedgerSnapshot], limit: usize) -> Vec<String>
         .collect();
     rows.sort_by_key(|(_, device)| std::cmp::Reverse(device.peak_bytes));
     let head = format!(
-        "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
+        "{:<16} {:>9} {:>3} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "PROCESS", "PID", "DEV", "LIVE", "PEAK", "POOL", "FREE", "GOVERNED"
     );
     let line = |(process, device): &(&LedgerSnapshot, &DeviceSnapshot)| {
         format!(
-            "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "{:<16} {:>9} {:>3} {:>9} {:>9} {:>9} {:>9} {:>9}",
             name(process, 16),
             process.pid,
             device.device,
@@ -80,12 +80,12 @@ pub(crate) fn tenants(processes: &[LedgerSnapshot], limit: usize) -> Vec<String>
         std::cmp::Reverse(account.peak_bytes.saturating_add(account.governed_bytes))
     });
     let head = format!(
-        "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
+        "{:<16} {:>9} {:>3} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "TENANT", "PID", "DEV", "LIVE", "PEAK", "GOVERNED", "ALLOCS", "LIMIT"
     );
     let line = |(process, name, account): &(&LedgerSnapshot, &str, &TenantAccount)| {
         format!(
-            "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "{:<16} {:>9} {:>3} {:>9} {:>9} {:>9} {:>9} {:>9}",
             clipped(name, 16),
             process.pid,
             account.device,
@@ -155,7 +155,7 @@ pub(crate) fn threads(processes: &[LedgerSnapshot]) -> Vec<String> {
 fn holders(noun: &str, mut rows: Vec<(&LedgerSnapshot, String, String, u64, u64)>) -> Vec<String> {
     rows.sort_by_key(|(_, _, _, live_bytes, _)| std::cmp::Reverse(*live_bytes));
     let head = format!(
-        "{noun:<24}{:<17}{:>9} {:>3}{:>10}{:>10}",
+        "{noun:<23} {:<16} {:>9} {:>3} {:>9} {:>9}",
         "PROCESS", "PID", "DEV", "LIVE", "ALLOCS"
     );
     let line = |(process, holder, device, live_bytes, allocs): &(
@@ -166,7 +166,7 @@ fn holders(noun: &str, mut rows: Vec<(&LedgerSnapshot, String, String, u64, u64)
         u64,
     )| {
         format!(
-            "{:<24}{:<17}{:>9} {device:>3}{:>10}{allocs:>10}",
+            "{:<23} {:<16} {:>9} {device:>3} {:>9} {allocs:>9}",
             clipped(holder, 23),
             name(process, 16),
             process.pid,
@@ -263,6 +263,27 @@ mod tests {
     use fercuda_ledger::{Ledger, LedgerDevice};
 
     use super::*;
+
+    #[test]
+    fn columns_are_apart_at_every_size() {
+        for size in [1000 << 20, 1023 << 20, (1 << 40) - 1, u64::MAX >> 1] {
+            let ledger = Ledger::in_memory();
+            let (device, tenant) = (LedgerDevice::new(0), ledger.tenant("torch"));
+            ledger.charge(device, tenant, size);
+            ledger.set_tenant_limit(device, tenant, size);
+            let processes = [ledger.snapshot().unwrap()];
+            let wide = [16, 26, 30, 40, 50, 60, 70];
+            for (lines, gaps) in [
+                (devices(&processes, 9), &wide[..]),
+                (tenants(&processes, 9), &wide),
+                (streams(&processes), &[23, 40, 50, 54, 64]),
+            ] {
+                let row: Vec<char> = lines[1].chars().collect();
+                assert!(gaps.iter().all(|at| row[*at] == ' '), "{}", lines[1]);
+                assert!(row.len() <= 80, "{}", lines[1]);
+            }
+        }
+    }
 
     #[test]
     fn streams_and_threads_are_labelled_and_sorted_by_live_memory() {

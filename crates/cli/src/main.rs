@@ -13,27 +13,35 @@
 
 mod bench;
 mod check;
+mod completions;
 mod demo;
 mod doctor;
+mod errors;
 mod jit;
 mod ledgers;
+mod man;
 mod memory;
 mod out;
+mod output;
 mod reboot;
 mod replay;
 mod run;
 mod setup;
+mod size;
+mod status;
 mod terminal;
 mod top;
+mod variables;
 mod vram;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::Result;
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::out::note;
-use crate::terminal::Paint;
+use crate::errors::report;
+use crate::status::ExitStatus;
 
 /// Version, commit and date, target and the software device, for `--version`.
 const VERSION: &str = concat!(
@@ -63,8 +71,16 @@ Start with:
   fercuda replay --help replay an allocation trace on each allocator
   fercuda bench alloc   measure the latency of allocations
   fercuda jit --help    compile an expression to PTX, show it and run it
-  fercuda vram --help   mount a filesystem in device memory")]
+  fercuda vram --help   mount a filesystem in device memory
+  fercuda completions   print a completion script for a shell
+  fercuda man           write manual pages
+
+Exit status: 0 success; 1 something was found or failed; 2 the command could not
+be run: wrong arguments or variables, or something that is not implemented. The
+help of a command lists others.")]
 struct Args {
+    #[command(flatten)]
+    verbosity: out::VerbosityArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -82,86 +98,74 @@ enum Command {
     Bench(bench::Args),
     Jit(jit::Args),
     Vram(vram::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(done) = vram::helper::run(&words) {
-        return done.unwrap_or_else(|error| report(&error, 1));
+        // As mount(8) expects.
+        return done.unwrap_or_else(|error| report(&error, ExitStatus::Failure));
     }
-    let done = match Args::parse().command {
+    let args = Args::parse();
+    args.verbosity.apply();
+    let otherwise = status_of_errors(&args.command);
+    check_variables(&args.command)
+        .and_then(|()| run(args.command))
+        .unwrap_or_else(|error| report(&error, ExitStatus::of_error(&error, otherwise)))
+}
+
+/// The status for an error of a command that is no usage error.
+fn status_of_errors(command: &Command) -> ExitStatus {
+    match command {
+        // A check that could not be run is not a finding; 1 means that a package could not be
+        // installed, that the process refused or failed, that a result differs from the reference,
+        // or is the program's own status.
+        Command::Check(_)
+        | Command::Setup(_)
+        | Command::Reboot(_)
+        | Command::Jit(_)
+        | Command::Run(_) => ExitStatus::Usage,
+        _ => ExitStatus::Failure,
+    }
+}
+
+fn check_variables(command: &Command) -> Result<()> {
+    match command {
+        // It refuses them itself if it governs the program.
+        Command::Run(_) => {}
+        // The process that started it has warned.
+        Command::Vram(args) if args.is_internal() => {}
+        _ => variables::warn_about_unknown(),
+    }
+    match command {
+        // They use no device, or show what is wrong.
+        Command::Doctor(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
+        _ => variables::check_software_device(),
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Vram(args) => vram::run(&args),
-        Command::Check(args) => {
-            // A check that could not be run is not a finding.
-            return check::run(&args).unwrap_or_else(|error| report(&error, 2));
-        }
-        Command::Setup(args) => {
-            // 1: a package could not be installed.
-            return setup::run(&args).unwrap_or_else(|error| report(&error, 2));
-        }
-        Command::Reboot(args) => {
-            // 1: the process refused or failed.
-            return reboot::run(&args).unwrap_or_else(|error| report(&error, 2));
-        }
-        Command::Jit(args) => {
-            // 1: a result differs from the reference.
-            return jit::run(&args).unwrap_or_else(|error| report(&error, 2));
-        }
-        Command::Run(args) => {
-            // 1 is an exit status of the program.
-            return run::run(&args).unwrap_or_else(|error| report(&error, 2));
-        }
-    };
-    done.unwrap_or_else(|error| report(&error, 1))
-}
-
-/// Prints an error, its causes and what to try, each on a line of its own.
-fn report(error: &anyhow::Error, status: u8) -> ExitCode {
-    let paint = Paint::stderr();
-    let mut lines: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        for line in cause.to_string().lines() {
-            // The text may contain names that come from other processes.
-            let parts: Vec<String> = line.split('\t').map(terminal::plain_text).collect();
-            let line = parts.join("\t");
-            // An error may already contain the text of its cause.
-            let is_said = |said: &String| {
-                said.strip_suffix(&*line)
-                    .is_some_and(|before| before.is_empty() || before.ends_with(": "))
-            };
-            if !lines.iter().any(is_said) {
-                lines.push(line);
-            }
-        }
+        Command::Check(args) => check::run(&args),
+        Command::Setup(args) => setup::run(&args),
+        Command::Reboot(args) => reboot::run(&args),
+        Command::Jit(args) => jit::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Completions(args) => completions::run(&args, &mut Args::command()),
+        Command::Man(args) => man::run(&args, Args::command()),
     }
-    // Hints (`try: `) come last, whichever cause they belong to.
-    let (hints, what): (Vec<String>, Vec<String>) = lines
-        .into_iter()
-        .partition(|line| line.starts_with("try: "));
-    let mut what = what.into_iter();
-    note!(
-        "{} {}",
-        paint.bad("error:"),
-        what.next().unwrap_or_else(|| "unknown".to_owned())
-    );
-    for line in what {
-        note!("  {line}");
-    }
-    for hint in hints {
-        note!("{hint}");
-    }
-    ExitCode::from(status)
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     /// A command and all its subcommands.

@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::out::say;
 use crate::run::child::is_ignored;
+use crate::status::ExitStatus;
 use crate::terminal::{bytes, clipped, count, duration};
 
 /// Interval between polls for the answer.
@@ -141,14 +142,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else if outcome == RebootResult::Rebooted {
         print_rebooted(&report);
     } else {
-        crate::report(&anyhow::anyhow!("{}", describe_failure(&report)), 1);
+        crate::errors::report(
+            &anyhow::anyhow!("{}", describe_failure(&report)),
+            ExitStatus::Failure,
+        );
     }
     let number = signal.load(Ordering::Relaxed);
     if number != 0 && outcome != RebootResult::Rebooted {
         // The parent process sees which signal ended this one.
         signal_hook::low_level::emulate_default_handler(number as c_int)?;
     }
-    Ok(ExitCode::from(u8::from(outcome != RebootResult::Rebooted)))
+    Ok(ExitStatus::of_findings(outcome != RebootResult::Rebooted).into())
 }
 
 /// The last termination signal, 0 until one arrives. Signals ignored at the start stay

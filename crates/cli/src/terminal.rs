@@ -5,6 +5,8 @@
 
 use std::io::IsTerminal as _;
 
+use fercuda_governor::edit_distance;
+
 /// Whether a stream shows colours.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paint {
@@ -78,9 +80,9 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A size in bytes, in the largest binary unit that keeps it above one.
+/// A size in bytes, in the largest binary unit that keeps it above one; at most 9 characters.
 pub(crate) fn bytes(size: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = size as f64;
     let mut unit = 0;
     while value >= 1024.0 && unit + 1 < UNITS.len() {
@@ -89,6 +91,9 @@ pub(crate) fn bytes(size: u64) -> String {
     }
     if unit == 0 {
         format!("{size} B")
+    } else if value >= 999.95 {
+        // With a decimal it would fill a column of a table.
+        format!("{value:.0} {}", UNITS[unit])
     } else {
         format!("{value:.1} {}", UNITS[unit])
     }
@@ -168,28 +173,12 @@ pub(crate) fn closest<'n>(
 ) -> Option<&'n str> {
     known
         .into_iter()
-        .map(|name| (distance(typed, name), name))
+        .map(|name| (edit_distance(typed, name), name))
         .min()
-        .filter(|(distance, name)| {
-            *distance <= typed.len().max(name.len()).div_ceil(3) || name.contains(typed)
+        .filter(|(edits, name)| {
+            *edits <= typed.len().max(name.len()).div_ceil(3) || name.contains(typed)
         })
         .map(|(_, name)| name)
-}
-
-/// Levenshtein's distance between two names, in bytes.
-fn distance(a: &str, b: &str) -> usize {
-    let b = b.as_bytes();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut corner = i;
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substituted = corner + usize::from(x != *y);
-            corner = row[j + 1];
-            row[j + 1] = substituted.min(corner + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -202,13 +191,6 @@ mod tests {
         assert_eq!(closest("saxby", known), Some("saxpy"));
         assert_eq!(closest("vectoradd", known), Some("vector_add"));
         assert_eq!(closest("quicksort", known), None);
-    }
-
-    #[test]
-    fn distance_counts_edits() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("abc", "abc"), 0);
     }
 
     #[test]
@@ -227,6 +209,13 @@ mod tests {
     fn sizes_and_durations_have_fit_units() {
         assert_eq!(bytes(512), "512 B");
         assert_eq!(bytes(8 << 30), "8.0 GiB");
+        assert_eq!(bytes(1000 << 20), "1000 MiB");
+        assert_eq!(bytes((1 << 30) - 1), "1024 MiB");
+        for power in 0..64 {
+            for size in [(1_u64 << power) - 1, 1000 << power >> 10, u64::MAX >> power] {
+                assert!(bytes(size).len() <= 9, "{}", bytes(size));
+            }
+        }
         assert_eq!(duration(0.000_012_34), "12.3 us");
         assert_eq!(duration(2.5), "2.50 s");
     }

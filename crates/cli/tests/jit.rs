@@ -108,3 +108,45 @@ fn a_syntax_error_shows_its_column_and_invalid_inputs_are_named() {
         assert!(flat(&said).contains(&flat(wanted)), "{args:?}: {said}");
     }
 }
+
+#[test]
+fn an_expression_is_read_from_standard_input() {
+    use std::io::Write as _;
+    use std::process::Stdio;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["jit", "-", "-i", "x:f32[4]", "--show", "expr-graph"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("fercuda runs");
+    let mut input = child.stdin.take().expect("it has a standard input");
+    input.write_all(b"x * 2\n").expect("it is read");
+    drop(input);
+    let done = child.wait_with_output().expect("it ends");
+    assert_eq!(done.status.code(), Some(0));
+    assert!(text(&done.stdout).contains("mul"), "{}", text(&done.stdout));
+}
+
+#[test]
+fn a_run_that_is_too_large_is_refused_before_anything_is_allocated() {
+    for (shape, more, wanted) in [
+        (
+            "100000000000",
+            &[][..],
+            "of device memory (800000000000 bytes)",
+        ),
+        ("1000000000", &[], "the limit is 33554432"),
+        (
+            "100,100",
+            &["--max-values", "100"],
+            "try: smaller shapes, or --max-values 30000",
+        ),
+    ] {
+        let input = format!("x:f32[{shape}]");
+        let words = ["--run", "x + 1", "-i", &input];
+        let done = jit(&[&words[..], more].concat());
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(said.contains(wanted), "{said}");
+    }
+}

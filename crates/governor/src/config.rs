@@ -55,7 +55,7 @@ pub struct TenantLimit {
     pub limit: ByteSize,
 }
 
-/// A size in bytes, more than 0: `8GiB`, `1.5 GiB`, `500MB`, `4096`.
+/// A size in bytes, more than 0: `8GiB` or `8G`, `1.5 GiB`, `500MB`, `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(NonZeroU64);
 
@@ -145,21 +145,24 @@ pub enum ValueError {
 #[non_exhaustive]
 pub enum ByteSizeError {
     /// It does not begin with a number.
-    #[error("it does not begin with a number\ntry: 8GiB, 512MiB, 1.5GiB or plain bytes")]
+    #[error("it does not begin with a number\n{FORMS}")]
     Number,
-    /// The unit is unknown, or ambiguous.
+    /// The unit is unknown.
     #[error(
-        "its unit is not one of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB\n\
-         try: 8GiB for 8 x 1024^3 bytes, 8GB for 8 x 1000^3"
+        "its unit is not one of B, K, M, G, T, KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, \
+         TB (powers of 1000)\n{FORMS}"
     )]
     Unit,
     /// It is less than one byte.
-    #[error("it is less than 1 byte\ntry: 8GiB, 512MiB, 1.5GiB or plain bytes")]
+    #[error("it is less than 1 byte\n{FORMS}")]
     Nothing,
     /// It is 2^64 bytes or more, or has too many digits.
-    #[error("it is more than 2^64 bytes, or written with more than 18 decimals\ntry: 8GiB")]
+    #[error("it is not below 2^64 bytes, or has more than 18 decimals\n{FORMS}")]
     TooMuch,
 }
+
+/// The accepted forms of a size.
+const FORMS: &str = "try: 8GiB or 8G (8 x 1024^3 bytes), 1.5G, 512M, 4K or plain bytes";
 
 /// Units by their names in lower case; the first that divides a size prints it.
 const UNITS: &[(&str, &str, u64)] = &[
@@ -167,6 +170,10 @@ const UNITS: &[(&str, &str, u64)] = &[
     ("gib", "GiB", 1 << 30),
     ("mib", "MiB", 1 << 20),
     ("kib", "KiB", 1 << 10),
+    ("t", "T", 1 << 40),
+    ("g", "G", 1 << 30),
+    ("m", "M", 1 << 20),
+    ("k", "K", 1 << 10),
     ("tb", "TB", 1_000_000_000_000),
     ("gb", "GB", 1_000_000_000),
     ("mb", "MB", 1_000_000),
@@ -174,6 +181,42 @@ const UNITS: &[(&str, &str, u64)] = &[
     ("b", "B", 1),
     ("", "", 1),
 ];
+
+/// Parses a number of bytes: a number, with decimals or without, and a unit in any case. A fraction
+/// of a byte is truncated, so that the result may be 0.
+///
+/// # Errors
+/// The text is no such number, or 2^64 bytes or more.
+pub fn parse_byte_count(text: &str) -> Result<u64, ByteSizeError> {
+    const DECIMALS: usize = 18;
+    let text = text.trim();
+    let digits = |text: &str| text.len() - text.trim_start_matches(is_digit).len();
+    let (whole, rest) = text.split_at(digits(text));
+    let (decimals, unit) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(digits(rest)),
+        None => ("", rest),
+    };
+    // "8." and ".5" are as likely to be typing errors as sizes.
+    if whole.is_empty() || (rest.starts_with('.') && decimals.is_empty()) {
+        return Err(ByteSizeError::Number);
+    }
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let (_, _, unit) = UNITS
+        .iter()
+        .find(|(name, _, _)| *name == unit)
+        .ok_or(ByteSizeError::Unit)?;
+    let unit = u128::from(*unit);
+    // Both factors are below 2^64, so nothing here overflows.
+    let whole: u64 = whole.parse().map_err(|_| ByteSizeError::TooMuch)?;
+    let parts: u64 = match decimals.len() {
+        0 => 0,
+        1..=DECIMALS => decimals.parse().map_err(|_| ByteSizeError::TooMuch)?,
+        _ => return Err(ByteSizeError::TooMuch),
+    };
+    let part = u128::from(parts) * unit / 10_u128.pow(decimals.len() as u32);
+    let bytes = u128::from(whole) * unit + part;
+    u64::try_from(bytes).map_err(|_| ByteSizeError::TooMuch)
+}
 
 impl ByteSize {
     /// A size; `None` for 0.
@@ -190,38 +233,9 @@ impl ByteSize {
 impl FromStr for ByteSize {
     type Err = ByteSizeError;
 
-    /// Parses a number, with decimals or without, and a unit in any case. A fraction of a byte is
-    /// truncated.
+    /// Parses as [`parse_byte_count`], and refuses 0.
     fn from_str(text: &str) -> Result<ByteSize, ByteSizeError> {
-        const DECIMALS: usize = 18;
-        let text = text.trim();
-        let digits = |text: &str| text.len() - text.trim_start_matches(is_digit).len();
-        let (whole, rest) = text.split_at(digits(text));
-        let (decimals, unit) = match rest.strip_prefix('.') {
-            Some(rest) => rest.split_at(digits(rest)),
-            None => ("", rest),
-        };
-        // "8." and ".5" are as likely to be typing errors as sizes.
-        if whole.is_empty() || (rest.starts_with('.') && decimals.is_empty()) {
-            return Err(ByteSizeError::Number);
-        }
-        let unit = unit.trim_start().to_ascii_lowercase();
-        let (_, _, unit) = UNITS
-            .iter()
-            .find(|(name, _, _)| *name == unit)
-            .ok_or(ByteSizeError::Unit)?;
-        let unit = u128::from(*unit);
-        // Both factors are below 2^64, so nothing here overflows.
-        let whole: u64 = whole.parse().map_err(|_| ByteSizeError::TooMuch)?;
-        let parts: u64 = match decimals.len() {
-            0 => 0,
-            1..=DECIMALS => decimals.parse().map_err(|_| ByteSizeError::TooMuch)?,
-            _ => return Err(ByteSizeError::TooMuch),
-        };
-        let part = u128::from(parts) * unit / 10_u128.pow(decimals.len() as u32);
-        let bytes = u128::from(whole) * unit + part;
-        let bytes = u64::try_from(bytes).map_err(|_| ByteSizeError::TooMuch)?;
-        ByteSize::new(bytes).ok_or(ByteSizeError::Nothing)
+        ByteSize::new(parse_byte_count(text)?).ok_or(ByteSizeError::Nothing)
     }
 }
 
@@ -390,6 +404,13 @@ mod tests {
             ("3MB", 3_000_000),
             ("1.000000001 GB", 1_000_000_001),
             ("0.1GiB", 107_374_182),
+            ("8G", 8 << 30),
+            ("8 GiB", 8 << 30),
+            ("1.5g", 3 << 29),
+            ("512M", 512 << 20),
+            ("4K", 4 << 10),
+            ("4k", 4 << 10),
+            ("2T", 2 << 40),
             ("1", 1),
             ("1.9", 1),
             ("77B", 77),
@@ -412,10 +433,12 @@ mod tests {
             ("eight", ByteSizeError::Number),
             (".5GiB", ByteSizeError::Number),
             ("8.GiB", ByteSizeError::Number),
-            ("8G", ByteSizeError::Unit),
+            ("8X", ByteSizeError::Unit),
+            ("8Gi", ByteSizeError::Unit),
             ("8 GiB!", ByteSizeError::Unit),
             ("1e9", ByteSizeError::Unit),
             ("1.2.3", ByteSizeError::Unit),
+            ("17179869184G", ByteSizeError::TooMuch),
             ("0x10", ByteSizeError::Unit),
             ("0", ByteSizeError::Nothing),
             ("0.0000000001GiB", ByteSizeError::Nothing),
@@ -477,8 +500,8 @@ mod tests {
         for (name, value, expected) in [
             (
                 "FERCUDA_LIMIT",
-                "8G",
-                "FERCUDA_LIMIT=\"8G\": its unit is not one of",
+                "8X",
+                "FERCUDA_LIMIT=\"8X\": its unit is not one of",
             ),
             ("FERCUDA_LIMIT", "0", "it is less than 1 byte"),
             (

@@ -21,6 +21,7 @@ mod vmm;
 pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamOrigin};
 pub use config::{
     ByteSize, ByteSizeError, ConfigError, GovernorConfig, PoolBacking, TenantLimit, ValueError,
+    parse_byte_count,
 };
 pub use device::{GovernedDevice, PoolRegion, RegionRules};
 pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease};
@@ -33,5 +34,5 @@ pub use sharing::{ForeignBlock, ShareDenied};
 pub use source::RegionSource;
 pub use teardown::TeardownResult;
 pub use thread_context::{ResolvedStream, ThreadContext};
-pub use variables::{EnvVariable, VARIABLES, VariableReader};
+pub use variables::{EnvVariable, VARIABLES, VariableReader, edit_distance};
 pub use vmm::VmmBacking;

@@ -241,18 +241,32 @@ pub(crate) fn is_mistaken(name: &str) -> bool {
     ours && VARIABLES.iter().all(|known| known.name != name)
 }
 
-/// The variable with the longest common prefix with `name`, if that is longer than the prefix all
-/// share.
+/// The variable whose name takes the fewest edits to reach from `name`, if that is at most a third of
+/// the part behind our prefix.
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
-    let shared = |known: &str| {
-        let pairs = known.bytes().zip(name.bytes());
-        pairs.take_while(|(a, b)| a == b).count()
-    };
-    // Of equal ones the shortest: it is the common prefix of both.
-    let names = VARIABLES.iter().map(|known| known.name);
-    names
-        .max_by_key(|known| (shared(known), usize::MAX - known.len()))
-        .filter(|known| shared(known) > PREFIX.len())
+    let own = |name: &str| name.len().saturating_sub(PREFIX.len());
+    VARIABLES
+        .iter()
+        .map(|known| (edit_distance(name, known.name), known.name))
+        .min()
+        .filter(|(edits, known)| *edits <= own(name).max(own(known)).div_ceil(3))
+        .map(|(_, known)| known)
+}
+
+/// Levenshtein's distance between two names, in bytes.
+pub fn edit_distance(a: &str, b: &str) -> usize {
+    let b = b.as_bytes();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut corner = i;
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substituted = corner + usize::from(x != *y);
+            corner = row[j + 1];
+            row[j + 1] = substituted.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }
 
 #[cfg(test)]
@@ -274,11 +288,20 @@ mod tests {
     }
 
     #[test]
+    fn distance_counts_edits() {
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("abc", "abc"), 0);
+    }
+
+    #[test]
     fn an_unknown_name_of_ours_finds_the_nearest_variable() {
         for (name, neighbour) in [
             ("FERCUDA_LIMT", Some("FERCUDA_LIMIT")),
             ("FERCUDA_LIMITS", Some("FERCUDA_LIMIT")),
             ("FERCUDA_TENANT_LIMIT", Some("FERCUDA_TENANT_LIMITS")),
+            ("FERCUDA_DEVCIE", Some("FERCUDA_DEVICE")),
+            ("FERCUDA_SOTF_MEMORY", Some("FERCUDA_SOFT_MEMORY")),
             ("FERCUDA_ZZZ", None),
         ] {
             assert!(is_mistaken(name), "{name}");

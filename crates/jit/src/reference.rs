@@ -188,6 +188,14 @@ pub fn encode(dtype: Dtype, value: ExactValue) -> u64 {
     sign | ((((exponent + bias - 1) as u64) << fraction_bits) + whole as u64)
 }
 
+/// The number of values that [`evaluate`] keeps, each of `size_of::<Near>()` bytes: the elements of
+/// all nodes and outputs. `u64::MAX` if there are more.
+pub fn value_count(graph: &ExprGraph) -> u64 {
+    let nodes = graph.nodes.iter().map(|node| node.shape.count());
+    let outputs = graph.outputs.iter().map(|output| output.layout.len());
+    nodes.chain(outputs).fold(0, u64::saturating_add)
+}
+
 /// Evaluates the outputs, elements in the order of their indices; `inputs` are the bits of the
 /// inputs' elements, in the same order.
 pub fn evaluate(graph: &ExprGraph, inputs: &[Vec<u64>]) -> Vec<Vec<Near>> {

@@ -17,6 +17,7 @@ use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
 use crate::out::{self, say};
+use crate::size::parse_u32_bytes;
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
 use spec::{ArgSpec, BufferOutput};
@@ -56,8 +57,8 @@ pub(crate) struct Args {
     /// Block size in threads: X, X,Y or X,Y,Z.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
     block: [u32; 3],
-    /// Dynamic shared memory per block.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    /// Dynamic shared memory per block: 48K, 4KiB, 512.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_u32_bytes)]
     shared: u32,
     /// Kernel argument (once for each parameter); see below.
     #[arg(long = "arg", value_name = "SPEC", allow_hyphen_values = true)]

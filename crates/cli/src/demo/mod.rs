@@ -12,6 +12,7 @@
 mod here;
 mod python;
 mod reference;
+mod step;
 mod together;
 #[expect(
     unsafe_code,
@@ -28,6 +29,7 @@ use serde::Serialize;
 
 use crate::out::say;
 use crate::terminal::{self, Paint};
+use step::StepResult;
 use together::SharedPoolDemo;
 
 /// Runs a tour of kernels and of libraries that share a pool; checks all results.
@@ -77,21 +79,6 @@ struct DemoOutcome {
     seed: u64,
     steps: Vec<StepResult>,
     together: Option<SharedPoolDemo>,
-    passed: bool,
-}
-
-/// The result of one step: a row of the table.
-#[derive(Debug, Serialize)]
-struct StepResult {
-    name: &'static str,
-    size: String,
-    /// From launch until the host sees it complete, the best of three.
-    seconds: f64,
-    /// In ulp of the largest value; absent where nothing is compared.
-    error_ulp: Option<f64>,
-    bound_ulp: Option<f64>,
-    /// What was found, if it is not a rounding error.
-    finding: Option<String>,
     passed: bool,
 }
 

@@ -16,8 +16,8 @@ use fercuda_ptx::kernels::attention::{self, HeadDim, Mask};
 use fercuda_ptx::kernels::gemm::{self, Tile};
 use fercuda_ptx::kernels::{self, KernelDesc, softmax, vector_add};
 
-use super::StepResult;
 use super::reference::{self, ReferenceResult, judge};
+use super::step::StepResult;
 
 /// One step, with its name for error messages.
 pub(crate) type TourStep = (&'static str, fn(&mut Tour) -> Result<StepResult>);

@@ -23,6 +23,7 @@ use crate::memory::{
 };
 use crate::out::say;
 use crate::run::DeviceKind;
+use crate::status::ExitStatus;
 use crate::terminal::{Paint, bytes, clipped, count};
 use snapshot::MemorySnapshot;
 use trace::{AllocationTrace, TraceOp};
@@ -111,12 +112,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         });
         return match read.with_context(unread) {
             Ok(()) => write(&snapshot, file),
-            Err(error) => Ok(crate::report(&error, 2)),
+            Err(error) => Ok(crate::errors::report(&error, ExitStatus::Usage)),
         };
     }
     let trace = match AllocationTrace::read(&args.file).with_context(unread) {
         Ok(trace) => trace,
-        Err(error) => return Ok(crate::report(&error, 2)),
+        Err(error) => return Ok(crate::errors::report(&error, ExitStatus::Usage)),
     };
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
     let machine = DeviceUnderTest::open(kind.into(), trace.streams.min(STREAMS) as usize)?;

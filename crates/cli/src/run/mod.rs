@@ -15,7 +15,7 @@ mod report;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write as _};
 use std::num::NonZeroU64;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,11 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use fercuda_governor::{ByteSize, GovernorConfig, TenantLimit};
 use fercuda_ledger::Folder;
 
+use crate::out::step;
+use crate::output::{OutputFile, check_writable, is_stream};
+use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::wrapped;
+use crate::variables;
 pub(crate) use places::{DeviceKind, LibraryFolders};
 
 /// Runs a program with all its device memory in one governed pool.
@@ -51,11 +55,14 @@ pub(crate) struct Args {
     /// Print peak memory by device and tenant on stderr at exit.
     #[arg(long)]
     report: bool,
-    /// Write the program's ledgers to this file as JSON at exit.
+    /// Write the program's ledgers to this file as JSON at exit; - is stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Replace existing files of --trace and --json.
+    #[arg(long)]
+    force: bool,
     /// Run without the hook and without limits.
-    #[arg(long, conflicts_with_all = ["limit", "tenants", "ipc", "device", "trace", "report", "json"])]
+    #[arg(long, conflicts_with_all = ["limit", "tenants", "ipc", "device", "trace", "report", "json", "force"])]
     ungoverned: bool,
     /// Program to run, and its arguments.
     #[arg(
@@ -104,6 +111,12 @@ device has several contexts, only the first uses the pool; allocations of the
 others come from the driver, and are charged. Without --ipc, memory is mapped
 and returned in small pieces, and other processes cannot open it.
 
+The first process that uses device memory writes the trace FILE, every other
+one of the run FILE.PID.
+
+With FERCUDA_DISABLE=1 nothing is governed, and options that need it are refused;
+--device still selects the device.
+
 Refused before it starts, because the loader would not preload the hook: a
 program that is statically linked, set-user-ID, has file capabilities, is 32-bit
 or linked with musl; also as the interpreter of a #! line. --ungoverned starts
@@ -133,16 +146,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
+    step!("program {}", path.display());
     let (current, _) = GovernorConfig::read(std::env::vars_os());
     if args.ungoverned || current.disabled {
+        variables::warn_about_unknown();
+        if current.disabled {
+            disabled(args, &mut command)?;
+        }
         return Ok(replace(&mut command, &path));
     }
     program::examine(&path).map_err(|error| anyhow!("{error}"))?;
+    // Opened before the program starts, which would run in vain otherwise.
+    let json = open_outputs(args, &path)?;
     let run = fresh_run();
     let changes = environment(args, run)?;
     check(&changes)?;
     command.envs(&changes);
-    if !args.report && args.json.is_none() {
+    if !args.report && json.is_none() {
         return Ok(replace(&mut command, &path));
     }
     // Opened before any process of the run can end and have its ledger swept.
@@ -157,18 +177,94 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.report {
         report.print();
     }
-    if let Some(file) = &args.json {
-        report
-            .write(file)
-            .with_context(|| format!("cannot write the report to {}", file.display()))
-            // The program has run; its own status is more important than this error.
-            .unwrap_or_else(|error| {
-                crate::report(&error, 2);
-            });
-    }
+    let written = json.map_or(Ok(()), |file| write_report(&report, file));
     // Ending by a signal runs no destructors.
     drop(hold);
-    Ok(ExitCode::from(child::end_as(status)))
+    let status = child::end_as(status);
+    Ok(match written {
+        Ok(()) => ExitCode::from(status),
+        Err(error) => {
+            let printed = crate::errors::report(&error, ExitStatus::Usage);
+            // The status of a program that failed is more important.
+            if status == 0 {
+                printed
+            } else {
+                ExitCode::from(status)
+            }
+        }
+    })
+}
+
+/// Opens the file of `--json` and makes way for that of `--trace`.
+fn open_outputs(args: &Args, program: &Path) -> Result<Option<OutputFile>> {
+    if let Some(trace) = &args.trace {
+        if is_stream(trace) {
+            bail_usage!(
+                "a trace cannot be written to standard output: each process writes its own\n\
+                 try: --trace FILE"
+            );
+        }
+        check_writable(trace, args.force, &[program])?;
+        if args.json.as_ref().is_some_and(|json| json == trace) {
+            bail_usage!("--trace and --json name the same file\ntry: two names");
+        }
+        check_folder(trace)?;
+        // The hook creates a file, and never replaces one.
+        if trace.symlink_metadata().is_ok_and(|it| !it.is_dir()) {
+            let what = || format!("cannot replace {}", trace.display());
+            std::fs::remove_file(trace).with_context(what)?;
+        }
+    }
+    let json = args.json.as_ref();
+    json.map(|file| OutputFile::open(file, args.force, &[program]))
+        .transpose()
+}
+
+fn write_report(report: &report::RunReport, mut file: OutputFile) -> Result<()> {
+    let text = serde_json::to_string(report)?;
+    writeln!(file, "{text}").context("cannot write the report")?;
+    file.finish()
+}
+
+/// Fails if no trace can be created in the folder of `file`.
+fn check_folder(file: &Path) -> Result<()> {
+    let file = std::path::absolute(file).context("cannot resolve the path of the trace")?;
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    if !folder.is_dir() || file.is_dir() {
+        bail!(
+            "cannot write a trace to {}: no file can be created there\n\
+             try: a file in an existing folder",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+/// Sets up a program that is not governed because of `FERCUDA_DISABLE`: only `--device` applies.
+fn disabled(args: &Args, command: &mut Command) -> Result<()> {
+    for (is_given, option) in [
+        (args.limit.is_some(), "--limit"),
+        (!args.tenants.is_empty(), "--tenant"),
+        (args.ipc, "--ipc"),
+        (args.trace.is_some(), "--trace"),
+        (args.report, "--report"),
+        (args.json.is_some(), "--json"),
+    ] {
+        if is_given {
+            bail_usage!(
+                "FERCUDA_DISABLE is set, so nothing is governed and {option} cannot be obeyed\n\
+                 try: unset FERCUDA_DISABLE, or leave {option} out"
+            );
+        }
+    }
+    if let Some(kind) = args.device
+        && let Some(driver) = LibraryFolders::of_this_program()?.ungoverned_driver(kind)?
+    {
+        step!("driver {}", driver.display());
+        // Programs that open libcuda.so.1 by name get the library of that name that is loaded.
+        command.env("LD_PRELOAD", preload(&driver));
+    }
+    Ok(())
 }
 
 /// Replaces this process with the program (`exec`). Returns only on failure.
@@ -177,17 +273,16 @@ fn replace(command: &mut Command, path: &Path) -> ExitCode {
 }
 
 fn not_started(path: &Path, error: &io::Error) -> ExitCode {
-    let status = if error.kind() == io::ErrorKind::NotFound {
-        127
-    } else {
-        126
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => ExitStatus::NotFound,
+        _ => ExitStatus::NotExecutable,
     };
     refused(path, &error.to_string(), status)
 }
 
-fn refused(path: &Path, why: &str, status: u8) -> ExitCode {
+fn refused(path: &Path, why: &str, status: ExitStatus) -> ExitCode {
     let error = anyhow!("cannot start {}: {why}", path.display());
-    crate::report(&error, status)
+    crate::errors::report(&error, status)
 }
 
 /// Sets up `command` as a governed program over the given driver, as part of this run.
@@ -207,9 +302,9 @@ pub(crate) fn govern(command: &mut Command, kind: DeviceKind, run: NonZeroU64) -
     Ok(())
 }
 
-/// A random ID for this run, never 0.
+/// A random ID for this run, never 0, and below 2^53: readers of JSON may take it for a double.
 pub(crate) fn fresh_run() -> NonZeroU64 {
-    NonZeroU64::new(fastrand::u64(1..)).unwrap_or(NonZeroU64::MIN)
+    NonZeroU64::new(fastrand::u64(1..1 << 53)).unwrap_or(NonZeroU64::MIN)
 }
 
 /// Changes to the program's environment.
@@ -218,6 +313,7 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let mut changes = BTreeMap::new();
     let mut set = |name: &str, value: &OsStr| {
+        step!("{name}={}", value.display());
         changes.insert(OsString::from(name), value.to_owned());
     };
     set("FERCUDA_RUN", OsStr::new(&run.to_string()));
@@ -234,14 +330,6 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     }
     if let Some(file) = &args.trace {
         let file = std::path::absolute(file).context("cannot resolve the path of the trace")?;
-        let folder = file.parent().unwrap_or(Path::new("/"));
-        if !folder.is_dir() || file.is_dir() {
-            bail!(
-                "cannot write a trace to {}: no file can be created there\n\
-                 try: a file in an existing folder",
-                file.display()
-            );
-        }
         set("FERCUDA_TRACE", file.as_os_str());
     }
     let kind = match args.device {

@@ -74,17 +74,16 @@ impl LibraryFolders {
 
     /// The hook.
     pub(crate) fn hook(&self) -> Result<PathBuf> {
-        let path = self.find(HOOK)?;
-        let text = path.as_os_str().as_encoded_bytes();
-        // The loader splits LD_PRELOAD at these, and has no quoting.
-        if text.iter().any(|byte| b" \t:$".contains(byte)) {
-            bail!(
-                "the loader cannot preload {}: its path has a blank, a colon or a dollar sign\n\
-                 try: move fercuda and its libraries to a folder without such characters",
-                path.display()
-            );
-        }
-        Ok(path)
+        preloadable(self.find(HOOK)?)
+    }
+
+    /// The library to preload so that `kind` is the driver of a program without the hook; `None` if
+    /// the loader finds that driver by itself.
+    pub(crate) fn ungoverned_driver(&self, kind: DeviceKind) -> Result<Option<PathBuf>> {
+        let soft = self.find(SOFT).ok();
+        let driver = self.driver(kind)?;
+        let is_ours = driver == soft;
+        driver.filter(|_| is_ours).map(preloadable).transpose()
     }
 
     /// The driver for `kind`; `None` to leave it to the hook to report that there is none.
@@ -122,6 +121,20 @@ impl LibraryFolders {
              (cargo install leaves libraries out)"
         )
     }
+}
+
+/// A library whose path LD_PRELOAD can have: the loader splits it at some characters, and has no
+/// quoting.
+fn preloadable(path: PathBuf) -> Result<PathBuf> {
+    let text = path.as_os_str().as_encoded_bytes();
+    if text.iter().any(|byte| b" \t:$".contains(byte)) {
+        bail!(
+            "the loader cannot preload {}: its path has a blank, a colon or a dollar sign\n\
+             try: move fercuda and its libraries to a folder without such characters",
+            path.display()
+        );
+    }
+    Ok(path)
 }
 
 /// NVIDIA's library, as the loader finds it.

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
+use crate::status::ExitStatus;
+
 /// Search path if `PATH` is not set, like the C library's.
 const USUAL_PATH: &str = "/bin:/usr/bin";
 /// Longest chain of `#!` lines that Linux follows.
@@ -28,8 +30,8 @@ const HEADERS: u64 = 256;
 pub(crate) struct NotFound {
     pub(crate) program: PathBuf,
     pub(crate) why: String,
-    /// 127 if it was not found, 126 if it may not be executed.
-    pub(crate) status: u8,
+    /// Whether it was not found or may not be executed.
+    pub(crate) status: ExitStatus,
 }
 
 /// The file that `program` names: itself if it has a slash, else the first executable in `PATH`.
@@ -54,7 +56,7 @@ pub(crate) fn find(program: &OsStr) -> Result<PathBuf, NotFound> {
     Err(denied.unwrap_or_else(|| NotFound {
         program: program.into(),
         why: format!("it is not in PATH\n  {}", folders.display()),
-        status: 127,
+        status: ExitStatus::NotFound,
     }))
 }
 
@@ -69,10 +71,9 @@ fn refused(program: PathBuf, error: &io::Error) -> NotFound {
     NotFound {
         program,
         why: error.to_string(),
-        status: if error.kind() == io::ErrorKind::NotFound {
-            127
-        } else {
-            126
+        status: match error.kind() {
+            io::ErrorKind::NotFound => ExitStatus::NotFound,
+            _ => ExitStatus::NotExecutable,
         },
     }
 }

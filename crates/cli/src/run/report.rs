@@ -1,7 +1,6 @@
 //! End-of-run report: one screen of 80 columns and 24 lines, from the ledgers of the run's
 //! processes, however they ended.
 
-use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -66,12 +65,6 @@ impl RunReport {
                 eprintln!("{line}");
             }
         }
-    }
-
-    pub(crate) fn write(&self, file: &Path) -> io::Result<()> {
-        let mut text = serde_json::to_string(self)?;
-        text.push('\n');
-        std::fs::write(file, text)
     }
 
     fn lines(&self) -> Vec<String> {

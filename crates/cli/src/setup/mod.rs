@@ -22,7 +22,8 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 use serde::Serialize;
 
-use crate::out::say;
+use crate::out::{alert, is_quiet, say};
+use crate::status::ExitStatus;
 use crate::terminal::{self, Paint};
 use bundles::{Bundle, Pin, words};
 use environment::{InstallTarget, LockedTarget, Marker, TargetState, python};
@@ -147,7 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if !args.print_only && !steps.is_empty() {
         if let Err(error) = carry_out(&target, &steps, args.json) {
-            return Ok(crate::report(&error, 1));
+            return Ok(crate::errors::report(&error, ExitStatus::Failure));
         }
         report = SetupReport {
             commands: report.commands,
@@ -165,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 missing.join(", "),
                 target.path().display()
             );
-            return Ok(crate::report(&error, 1));
+            return Ok(crate::errors::report(&error, ExitStatus::Failure));
         }
     }
     report.done = report.bundles.iter().all(|it| it.installed);
@@ -439,8 +440,8 @@ fn pass_on(from: impl Read, is_silent: bool) -> VecDeque<String> {
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let line: String = line.chars().filter(|c| !c.is_control()).collect();
-        if !is_silent {
-            eprintln!("{line}");
+        if !is_silent && !is_quiet() {
+            alert!("{line}");
         }
         if !line.trim().is_empty() {
             last.push_back(line);

@@ -3,6 +3,7 @@
 //! Invariant: processes are only observed. Elsewhere: layout (`view`), the terminal
 //! (`screen`), plain tables (`ledgers`).
 
+mod breakdown;
 mod screen;
 mod view;
 
@@ -15,28 +16,8 @@ use fercuda_ledger::{Folder, LedgerSnapshot, OwnerState};
 use crate::ledgers;
 use crate::out::{say, write};
 use crate::terminal::{Paint, wrapped};
-
-/// How a process's memory is broken down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Breakdown {
-    /// By the library that allocated it.
-    #[default]
-    Tenant,
-    /// By the stream in which it was allocated.
-    Stream,
-    /// By the thread that allocated it, summed over devices.
-    Thread,
-}
-
-impl Breakdown {
-    fn next(self) -> Breakdown {
-        match self {
-            Self::Tenant => Self::Stream,
-            Self::Stream => Self::Thread,
-            Self::Thread => Self::Tenant,
-        }
-    }
-}
+use breakdown::Breakdown;
+use view::NO_PROCESS;
 
 /// Monitors the device memory of every governed process.
 #[derive(clap::Args)]
@@ -56,6 +37,9 @@ terminal, the table is printed once.
 Streams have the driver's number, or are default streams; threads are numbered
 by their first allocation. ALLOCS counts streams and threads that are running or
 still hold memory.
+
+In JSON, the number of a default stream is 2^63 plus its label: read it as an
+integer of 64 bits, since a double would round it.
 
 Exit status: 0; 1 if no governed process has this PID; 2 if no ledger can be
 read.
@@ -77,15 +61,12 @@ pub(crate) struct Args {
     #[arg(long)]
     once: bool,
     /// Print the ledgers as a JSON array and exit.
-    #[arg(long, conflicts_with_all = ["once", "prometheus"])]
+    #[arg(long, conflicts_with = "prometheus")]
     json: bool,
     /// Print the counters in Prometheus's text format and exit.
-    #[arg(long, conflicts_with = "once")]
+    #[arg(long)]
     prometheus: bool,
 }
-
-/// Shown when no process is governed.
-const NO_PROCESS: &str = "No process is governed now.\ntry: fercuda run -- PROGRAM";
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let folder = Folder::from_env()?;

@@ -14,7 +14,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::Breakdown;
+use super::breakdown::Breakdown;
 use super::view::View;
 use crate::ledgers;
 use crate::terminal::Paint;

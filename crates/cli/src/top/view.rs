@@ -12,9 +12,12 @@ use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::Breakdown;
+use super::breakdown::Breakdown;
 use crate::ledgers;
 use crate::terminal::{bytes, clipped, count};
+
+/// Shown when no process is governed.
+pub(super) const NO_PROCESS: &str = "No process is governed now.\ntry: fercuda run -- PROGRAM";
 
 /// Everything that is shown.
 pub(super) struct View {
@@ -135,11 +138,7 @@ impl View {
         let mut lines = vec![self.head(width)];
         let Some((process, device)) = rows.get(self.place(&rows)).copied() else {
             lines.push(Line::default());
-            lines.extend(
-                super::NO_PROCESS
-                    .lines()
-                    .map(|line| Line::raw(line.to_owned())),
-            );
+            lines.extend(NO_PROCESS.lines().map(|line| Line::raw(line.to_owned())));
             lines.truncate(height);
             return lines;
         };

@@ -22,6 +22,7 @@ use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::ByteSize;
 use fercuda_vramfs::array::{ArrayLayout, MAX_DEVICES};
+use fercuda_vramfs::layout::DATA_BYTES;
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{
     self, Mount, MountLocation, MountOptions, MountRestrictions, PageCache, Scrub, StoreGeometry,
@@ -32,10 +33,13 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::accounts;
 use super::show::pid_namespace;
-use crate::out::{note, say};
+use crate::out::{note, say, step};
 use crate::run::DeviceKind;
 use crate::run::child::is_ignored;
+use crate::status::bail_usage;
+use crate::terminal::bytes;
 
 /// Line that a daemon prints when files can be used.
 const READY: &str = "ready";
@@ -76,7 +80,8 @@ failed.
 pub(crate) struct MountArgs {
     /// Mount point, an empty directory.
     dir: PathBuf,
-    /// Capacity for data, such as 8GiB.
+    /// Capacity for data, such as 1GiB; rounded up to a multiple of 128 KiB. The
+    /// software device has FERCUDA_SOFT_MEMORY, 8 GiB by default, also for the code.
     #[arg(long, value_name = "BYTES")]
     size: ByteSize,
     /// Maximum number of files and directories [default: a million, or one for
@@ -104,11 +109,11 @@ pub(crate) struct MountArgs {
     /// What the kernel caches in host memory.
     #[arg(long, value_enum, default_value = "none")]
     cache: CacheOption,
-    /// Owner of the root directory [default: the caller].
-    #[arg(long)]
+    /// Owner of the root directory, a number or a name [default: the caller].
+    #[arg(long, value_name = "USER", value_parser = accounts::user)]
     uid: Option<u32>,
-    /// Group of the root directory [default: the caller's].
-    #[arg(long)]
+    /// Group of the root directory, a number or a name [default: the caller's].
+    #[arg(long, value_name = "GROUP", value_parser = accounts::group)]
     gid: Option<u32>,
     /// Mode of the root directory, in octal.
     #[arg(long, value_parser = octal, default_value = "755")]
@@ -169,6 +174,11 @@ impl FromStr for DeviceOrdinals {
 }
 
 impl MountArgs {
+    /// Whether it is the daemon of another `fercuda`.
+    pub(super) fn is_detached(&self) -> bool {
+        self.detached
+    }
+
     /// Device ordinals, and how blocks are distributed if there are several.
     fn devices(&self) -> (Vec<u32>, Option<ArrayLayout>) {
         match (&self.stripe, &self.mirror) {
@@ -219,6 +229,18 @@ fn scrub_rate(text: &str) -> Result<Scrub, String> {
 }
 
 pub(super) fn mount(args: &MountArgs) -> Result<ExitCode> {
+    let (asked, unit) = (args.size.get(), DATA_BYTES as u64);
+    if !args.detached
+        && let Some(rounded) = asked.checked_next_multiple_of(unit)
+        && rounded != asked
+    {
+        note!(
+            "--size {} is rounded up to {}, a multiple of {}",
+            args.size,
+            bytes(rounded),
+            bytes(unit)
+        );
+    }
     match args.foreground {
         true => serve(args),
         false => detach(args),
@@ -295,7 +317,9 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     }
     let has_code = args.ecc == EccOption::Rs;
     let scrub = match args.scrub_rate {
-        Some(_) if !has_code => bail!("--scrub-rate requires --ecc rs\ntry: without --ecc off"),
+        Some(_) if !has_code => {
+            bail_usage!("--scrub-rate requires --ecc rs\ntry: without --ecc off")
+        }
         None if !has_code => Scrub::Off,
         asked => asked.unwrap_or(Scrub::Share),
     };
@@ -309,6 +333,9 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     let (numbers, spread) = args.devices();
     let devices = numbers.iter().map(|number| cuda.device(*number));
     let devices: Vec<Device> = devices.collect::<Result<_, _>>().with_context(what)?;
+    for device in &devices {
+        step!("device {device}");
+    }
     let contexts = devices.iter().map(|device| Context::primary(*device));
     let contexts: Vec<Context> = contexts.collect::<Result<_, _>>().with_context(what)?;
     let threads = match args.threads {
@@ -317,7 +344,9 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
             .map_or(2, |it| it.get().clamp(2, DEFAULT_THREADS_MAX)),
     };
     let verify = match (args.ecc, args.verify) {
-        (EccOption::Off, Some(_)) => bail!("--verify requires --ecc rs\ntry: without --ecc off"),
+        (EccOption::Off, Some(_)) => {
+            bail_usage!("--verify requires --ecc rs\ntry: without --ecc off")
+        }
         (_, Some(when)) => when,
         (_, None) if have_hardware_ecc(&devices)? => VerifyOption::Scrub,
         (_, None) => VerifyOption::Read,
@@ -410,6 +439,7 @@ pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
 fn compile_kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
     let target = KernelTarget::of(context)?;
     let compile = || {
+        step!("compiling the kernels, or taking them from the cache");
         // The running executable itself, even if its path has been replaced.
         let mut other = Command::new("/proc/self/exe");
         let (major, minor) = target.capability;

@@ -6,6 +6,7 @@
 //!
 //! Elsewhere: the filesystem itself and the FUSE requests (`fercuda-vramfs`).
 
+mod accounts;
 mod daemon;
 mod export;
 pub(crate) mod helper;
@@ -44,6 +45,17 @@ enum VramCommand {
     Save(snapshot::SaveArgs),
     Load(snapshot::LoadArgs),
     Export(export::ExportArgs),
+}
+
+impl Args {
+    /// Whether `fercuda` itself starts it, as a part of another command.
+    pub(crate) fn is_internal(&self) -> bool {
+        match &self.command {
+            VramCommand::Mount(args) => args.is_detached(),
+            VramCommand::Kernels(_) => true,
+            _ => false,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {

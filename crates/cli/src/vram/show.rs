@@ -11,8 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Map, Value};
 
+use crate::errors::report;
 use crate::out::{note, say};
-use crate::report;
+use crate::status::ExitStatus;
 use crate::terminal::{bytes, duration, plain, plain_text};
 
 /// Timeouts of `umount`: for the query of the daemon's PID, and for the daemon's exit.
@@ -121,7 +122,7 @@ impl MountStats {
             match answer {
                 Ok(stats) => all.push(stats),
                 Err(error) => {
-                    report(&error, 1);
+                    report(&error, ExitStatus::Failure);
                 }
             }
         }
@@ -393,12 +394,12 @@ fn exit_code(all: &[MountStats], all_answered: bool) -> Result<ExitCode> {
     for one in all {
         is_whole &= one.describe_failed_devices()?.is_none();
     }
-    Ok(ExitCode::from(match (all_answered, is_whole) {
-        (false, _) => 1,
-        // 2 means invalid arguments, as in all commands.
-        (true, false) => 3,
-        (true, true) => 0,
-    }))
+    let status = match (all_answered, is_whole) {
+        (false, _) => ExitStatus::Failure,
+        (true, false) => ExitStatus::Degraded,
+        (true, true) => ExitStatus::Success,
+    };
+    Ok(status.into())
 }
 
 pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {

@@ -14,15 +14,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::show::MountStats;
-use crate::out::say;
+use crate::out::{is_quiet, say};
+use crate::status::ExitStatus;
 use crate::terminal::{bytes, count};
 
-/// Creates a progress bar on standard error, visible if that is a terminal.
+/// Creates a progress bar on standard error, visible if that is a terminal, unless `--quiet`.
 pub(super) fn progress_bar(what: &'static str, length: u64, is_bytes: bool) -> ProgressBar {
     let how = match is_bytes {
         true => "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {eta} left",
         false => "{msg} {wide_bar} {pos} of {len}",
     };
+    if is_quiet() {
+        return ProgressBar::hidden();
+    }
     let bar = ProgressBar::new(length).with_message(what);
     match ProgressStyle::with_template(how) {
         Ok(style) => bar.with_style(style),
@@ -114,7 +118,7 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
             all.lost
         ),
     }
-    Ok(ExitCode::from(u8::from(all.lost > 0)))
+    Ok(ExitStatus::of_findings(all.lost > 0).into())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::show::{LatencyHistogram, MountStats, find_mounts};
 use crate::out::say;
+use crate::status::ExitStatus;
 use crate::terminal::{bytes, clipped, duration, plain_text};
 
 /// Time between two samples.
@@ -36,7 +37,7 @@ each power of two from 1 us on; blocks corrected and lost since the mount. For
 an array the figures are split over its devices, and failed ones are marked.
 
 Keys: p pauses; q, Escape or Ctrl-C quits. If stdout is not a terminal, or with
---once, one second is sampled and printed.
+--once, one second is sampled and printed; in a pipe, lines are not cut.
 
 Examples:
   fercuda vram top
@@ -80,10 +81,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let before = StatsSample::new(&args.dirs)?;
         std::thread::sleep(SAMPLE_INTERVAL);
         let now = StatsSample::new(&args.dirs)?;
-        for line in lines(&before, &now, 80) {
+        // A pipe gets whole lines.
+        let width = match std::io::stdout().is_terminal() {
+            true => ratatui::crossterm::terminal::size().map_or(80, |(width, _)| width.into()),
+            false => usize::MAX,
+        };
+        for line in lines(&before, &now, width) {
             say!("{}", line.trim_end());
         }
-        return Ok(ExitCode::from(u8::from(!all_answered)));
+        return Ok(ExitStatus::of_findings(!all_answered).into());
     }
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {

@@ -50,7 +50,11 @@ fn without_a_governed_process_it_shows_how_to_start_one() {
         &absent.err,
         &["process 1 is not governed", "try: fercuda top --once"],
     );
-    let both = ended(it.fercuda().args(["top", "--json", "--once"]));
+    for once in [["top", "--json", "--once"], ["top", "--once", "--json"]] {
+        let both = ended(it.fercuda().args(once));
+        assert_eq!((both.code, both.out.as_str()), (Some(0), "[]\n"));
+    }
+    let both = ended(it.fercuda().args(["top", "--json", "--prometheus"]));
     assert_eq!(both.code, Some(2));
 }
 

@@ -320,7 +320,10 @@ fn snapshot_round_trip_is_exact_and_corruption_is_refused() {
         assert_eq!(other.counter("used_bytes"), before);
     }
     let message = expect_failure(&["save", place, saved]);
-    assert!(message.contains("exists already"), "{message}");
+    assert!(
+        message.contains("exists\ntry: --force, or another name"),
+        "{message}"
+    );
     let within = mounted.at("within.tar");
     let message = expect_failure(&["save", place, within.to_str().unwrap()]);
     assert!(message.contains("is on the filesystem"), "{message}");

@@ -33,6 +33,9 @@ pub struct Config {
     pub quiet: bool,
 }
 
+/// Minimum memory of a device: one granule.
+const MIN_MEMORY_BYTES: u64 = 2 << 20;
+
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -55,97 +58,127 @@ impl Config {
     /// is used.
     #[must_use]
     pub fn from_env() -> Self {
-        let mut config = Self::from_lookup(&|name| std::env::var(name).ok());
+        let (mut config, errors) = Self::from_lookup(&env);
+        for error in errors {
+            super::say(&format!("{error}; the default is used"));
+        }
         config.print_findings = config.checks;
         config
     }
 
-    fn from_lookup(get: &dyn Fn(&str) -> Option<String>) -> Self {
+    /// The variables of the software device whose values are invalid: name, value and what would be
+    /// valid, in one line each.
+    #[must_use]
+    pub fn env_errors() -> Vec<String> {
+        Self::from_lookup(&env).1
+    }
+
+    fn from_lookup(get: &dyn Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
         let mut c = Config::default();
+        let mut errors = Vec::new();
         let flag = |name: &str| {
             get(name).is_some_and(|v| !matches!(v.as_str(), "" | "0" | "off" | "false" | "no"))
         };
-        read(
+        let mut values = EnvValues {
             get,
+            errors: &mut errors,
+        };
+        values.read(
             "FERCUDA_SOFT_DEVICES",
+            "a number of devices, 1 to 16",
             |v| v.parse().ok().filter(|n| (1..=16).contains(n)),
             &mut c.devices,
         );
-        read(
-            get,
+        values.read(
             "FERCUDA_SOFT_MEMORY",
-            |v| parse_bytes(v).filter(|&n| n >= 2 << 20),
+            "a size of at least 2 MiB, such as 512MiB or 8GiB",
+            |v| parse_bytes(v).filter(|&n| n >= MIN_MEMORY_BYTES),
             &mut c.memory_bytes,
         );
-        read(
-            get,
+        values.read(
             "FERCUDA_SOFT_LOST",
+            "DEVICE@OPERATIONS, such as 1@300",
             |v| {
                 let (device, after) = v.split_once('@')?;
                 Some(Some((device.parse().ok()?, after.parse().ok()?)))
             },
             &mut c.lost,
         );
-        read(
-            get,
+        values.read(
             "FERCUDA_SOFT_WATCHDOG",
+            "a time such as 500ms, 10s or 2m",
             |v| parse_duration(v).map(Some),
             &mut c.watchdog,
         );
-        read(
-            get,
+        values.read(
             "FERCUDA_SOFT_THREADS",
+            "a number of threads",
             |v| v.parse().ok(),
             &mut c.threads,
         );
-        read(
-            get,
+        values.read(
             "FERCUDA_SOFT_CHECK_EXIT",
+            "an exit status",
             |v| v.parse().ok().map(Some),
             &mut c.exit_code,
         );
         c.checks = flag("FERCUDA_SOFT_CHECK");
         c.late_copies = c.checks || flag("FERCUDA_SOFT_LATE_COPIES");
         c.quiet = flag("FERCUDA_QUIET");
-        c.memory_bytes = c.memory_bytes.next_multiple_of(2 << 20);
-        c
+        let granules = c.memory_bytes.checked_next_multiple_of(MIN_MEMORY_BYTES);
+        c.memory_bytes = granules.unwrap_or(u64::MAX - (MIN_MEMORY_BYTES - 1));
+        (c, errors)
     }
 }
 
-fn read<T>(
-    get: &dyn Fn(&str) -> Option<String>,
-    name: &str,
-    parse: impl Fn(&str) -> Option<T>,
-    out: &mut T,
-) {
-    if let Some(text) = get(name).filter(|t| !t.trim().is_empty()) {
-        match parse(text.trim()) {
-            Some(value) => *out = value,
-            None => super::say(&format!(
-                "{name}={text} is not a valid value and is ignored"
-            )),
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Reader of variables that notes the invalid ones.
+struct EnvValues<'a> {
+    get: &'a dyn Fn(&str) -> Option<String>,
+    errors: &'a mut Vec<String>,
+}
+
+impl EnvValues<'_> {
+    /// Stores a variable's value in `out` if it is set and valid; `valid` describes valid ones.
+    fn read<T>(&mut self, name: &str, valid: &str, parse: impl Fn(&str) -> Option<T>, out: &mut T) {
+        if let Some(text) = (self.get)(name).filter(|t| !t.trim().is_empty()) {
+            match parse(text.trim()) {
+                Some(value) => *out = value,
+                None => self.errors.push(format!("{name}={text} is not {valid}")),
+            }
         }
     }
 }
 
-/// `8GiB`, `512M`, `1000000`: binary units, the `iB` and `B` optional.
+/// `8GiB`, `512M`, `1.5G`, `1000000`: binary units; with `B` alone, such as `8GB`, decimal ones.
+/// The same forms as `FERCUDA_LIMIT` has. A fraction of a byte is truncated.
 fn parse_bytes(text: &str) -> Option<u64> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit
-        .trim()
-        .to_ascii_lowercase()
-        .trim_end_matches('b')
-        .trim_end_matches('i')
-    {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let (number, unit) = text.split_at(text.len() - text.trim_start_matches(is_number).len());
+    let unit: u128 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return None,
     };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    // Below 10^18, and the units are below 2^41: nothing overflows.
+    if !(1..=18).contains(&decimals.len()) || decimals.contains('.') {
+        return None;
+    }
+    let part =
+        u128::from(decimals.parse::<u64>().ok()?) * unit / 10_u128.pow(decimals.len() as u32);
+    let whole = u128::from(whole.parse::<u64>().ok()?) * unit;
+    u64::try_from(whole + part).ok()
 }
 
 /// `10s`, `250ms`, `2m`, `10` (seconds).
@@ -175,6 +208,12 @@ mod tests {
         assert_eq!(parse_bytes("8GiB"), Some(8 << 30));
         assert_eq!(parse_bytes("512M"), Some(512 << 20));
         assert_eq!(parse_bytes("123"), Some(123));
+        assert_eq!(parse_bytes("1.5 G"), Some(3 << 29));
+        assert_eq!(parse_bytes("8GB"), Some(8_000_000_000));
+        assert_eq!(parse_bytes("-1G"), None);
+        assert_eq!(parse_bytes("1.2.3"), None);
+        assert_eq!(parse_bytes(".5G"), None);
+        assert_eq!(parse_bytes("8.G"), None);
         assert_eq!(parse_bytes("99999999999T"), None);
         assert_eq!(parse_bytes("ten"), None);
         assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
@@ -186,7 +225,9 @@ mod tests {
     fn which_device_is_lost_is_read_with_its_operations() {
         let of = |text: &str| {
             let text = text.to_owned();
-            Config::from_lookup(&|name| (name == "FERCUDA_SOFT_LOST").then(|| text.clone())).lost
+            Config::from_lookup(&|name| (name == "FERCUDA_SOFT_LOST").then(|| text.clone()))
+                .0
+                .lost
         };
         assert_eq!(of("1@300"), Some((1, 300)));
         assert_eq!((of("1"), of("@3"), of("1@-3")), (None, None, None));
@@ -194,9 +235,20 @@ mod tests {
 
     #[test]
     fn a_setting_that_cannot_be_read_leaves_the_default() {
-        let c = Config::from_lookup(&|name| {
-            (name == "FERCUDA_SOFT_DEVICES").then(|| "many".to_owned())
-        });
-        assert_eq!(c, Config::default());
+        let with = |wanted: &'static str, value: &'static str| {
+            Config::from_lookup(&move |name| (name == wanted).then(|| value.to_owned()))
+        };
+        for (name, value, valid) in [
+            ("FERCUDA_SOFT_DEVICES", "many", "1 to 16"),
+            ("FERCUDA_SOFT_MEMORY", "1MiB", "at least 2 MiB"),
+        ] {
+            let (config, errors) = with(name, value);
+            assert_eq!(config, Config::default());
+            assert_eq!(errors.len(), 1);
+            assert!(errors[0].contains(valid), "{errors:?}");
+        }
+        let (config, errors) = with("FERCUDA_SOFT_MEMORY", "18446744073709551615");
+        assert!(config.memory_bytes.is_multiple_of(MIN_MEMORY_BYTES));
+        assert_eq!(errors, [""; 0]);
     }
 }

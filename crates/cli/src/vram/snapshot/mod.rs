@@ -9,7 +9,9 @@
 //! Invariant: `load` creates no file before the whole snapshot matches its manifest.
 
 mod load;
+mod members;
 mod save;
+mod verified;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -52,11 +54,12 @@ Exit status: 0; 1 if something could not be saved or was modified meanwhile.
 
 Examples:
   fercuda vram save /mnt/vram results.tar
+  fercuda vram save /mnt/vram - | zstd > results.tar.zst
   tar tvf results.tar")]
 pub(crate) struct SaveArgs {
     /// Mount point.
     dir: PathBuf,
-    /// Snapshot to create; must not exist.
+    /// Snapshot to create; must not exist. - is standard output.
     file: PathBuf,
     /// Replace an existing file.
     #[arg(long)]
@@ -76,17 +79,19 @@ During the load other users have no access to DIR. Afterwards DIR has its saved
 owner and mode; if the load fails, DIR is empty again with those it had before.
 If the command is killed, DIR stays inaccessible: mount a new filesystem.
 
-Allowed for root, the mount's owner and the owner of DIR.
+Allowed for root, the mount's owner and the owner of DIR. Standard input is copied
+to a file in TMPDIR first.
 
 Exit status: 0; 1 if it was not loaded, or not completely.
 
 Examples:
-  fercuda vram mount /mnt/vram --size 8GiB
-  fercuda vram load /mnt/vram results.tar")]
+  fercuda vram mount /mnt/vram --size 1GiB
+  fercuda vram load /mnt/vram results.tar
+  zstd -dc results.tar.zst | fercuda vram load /mnt/vram -")]
 pub(crate) struct LoadArgs {
     /// Mount point of an empty filesystem.
     dir: PathBuf,
-    /// Snapshot that `save` has written.
+    /// Snapshot that `save` has written. - is standard input.
     file: PathBuf,
 }
 

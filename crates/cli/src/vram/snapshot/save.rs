@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
-use std::io::{BufReader, BufWriter, Read, Write};
-use std::os::fd::AsRawFd as _;
+use std::io::{BufReader, BufWriter, IsTerminal as _, Read, Write};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,9 @@ use super::{
     BUFFER_BYTES, MANIFEST, MANIFEST_HEADER, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE,
     SaveArgs, XATTR_PREFIX, hex, require_permission, sha256_hex,
 };
-use crate::out::{note, say};
+use crate::out::{alert, note, say};
+use crate::output::{check_writable, is_stream};
+use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{bytes, count, plain};
 use crate::vram::show::MountStats;
 use crate::vram::tools::progress_bar;
@@ -38,28 +40,8 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
     let figures = MountStats::query(&args.dir).with_context(what)?;
     require_permission(&args.dir).with_context(what)?;
     let root = args.dir.metadata().with_context(what)?;
-    let folder = match args.file.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let folder_metadata = folder
-        .metadata()
-        .with_context(|| format!("cannot write to {}", folder.display()))?;
-    if folder_metadata.dev() == root.dev() {
-        bail!(
-            "{} is on the filesystem to be saved\ntry: a file on a disk",
-            args.file.display()
-        );
-    }
-    if !args.force && args.file.symlink_metadata().is_ok() {
-        bail!(
-            "{} exists already\ntry: another name, or --force",
-            args.file.display()
-        );
-    }
     let place = || format!("cannot write {}", args.file.display());
-    // Readable by its owner only, and without its final name until complete.
-    let target = SnapshotFile::new(folder).with_context(place)?;
+    let target = open_target(args, root.dev())?;
     let bar = progress_bar("saving", figures.number("used_bytes")?, true);
     let out = target.file.try_clone().with_context(place)?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, out);
@@ -88,20 +70,64 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
     let file = out
         .into_inner()
         .map_err(std::io::IntoInnerError::into_error);
-    file.and_then(|file| file.sync_all()).with_context(place)?;
-    let published = target.publish(folder, &args.file, args.force);
-    published.with_context(place)?;
+    let file = file.with_context(place)?;
+    if !is_stream(&args.file) {
+        file.sync_all().with_context(place)?;
+        let folder = folder_of(&args.file);
+        let published = target.publish(folder, &args.file, args.force);
+        published.with_context(place)?;
+    }
     bar.finish_and_clear();
     for line in &warnings {
-        note!("{line}");
+        alert!("{line}");
     }
-    say!(
-        "{} with {} of data saved to {}",
-        count(members, "file"),
-        bytes(data_bytes),
-        args.file.display()
-    );
-    Ok(ExitCode::from(u8::from(!warnings.is_empty())))
+    let (files, data) = (count(members, "file"), bytes(data_bytes));
+    match is_stream(&args.file) {
+        true => note!("{files} with {data} of data saved to standard output"),
+        false => say!(
+            "{files} with {data} of data saved to {}",
+            args.file.display()
+        ),
+    }
+    Ok(ExitStatus::of_findings(!warnings.is_empty()).into())
+}
+
+fn folder_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Opens what the snapshot is written to; `device` is the filesystem to be saved.
+fn open_target(args: &SaveArgs, device: u64) -> Result<SnapshotFile> {
+    if is_stream(&args.file) {
+        let out = std::io::stdout();
+        if out.is_terminal() {
+            bail_usage!(
+                "a snapshot is not written to a terminal\n\
+                 try: fercuda vram save DIR - > FILE, or name a file"
+            );
+        }
+        let file = out.as_fd().try_clone_to_owned()?.into();
+        return Ok(SnapshotFile {
+            file,
+            temporary: None,
+        });
+    }
+    let folder = folder_of(&args.file);
+    let folder_metadata = folder
+        .metadata()
+        .with_context(|| format!("cannot write to {}", folder.display()))?;
+    if folder_metadata.dev() == device {
+        bail_usage!(
+            "{} is on the filesystem to be saved\ntry: a file on a disk",
+            args.file.display()
+        );
+    }
+    check_writable(&args.file, args.force, &[])?;
+    // Readable by its owner only, and without its final name until complete.
+    SnapshotFile::new(folder).with_context(|| format!("cannot write {}", args.file.display()))
 }
 
 /// File that a snapshot is written to until it is complete.
@@ -329,7 +355,7 @@ impl SnapshotWriter {
             }
             FileType::Socket => {
                 let why = format!("{}: a socket, on which no process will listen", plain(path));
-                self.bar.suspend(|| note!("{why}; omitted"));
+                self.bar.suspend(|| alert!("{why}; omitted"));
                 return Ok(false);
             }
             FileType::Fifo => {

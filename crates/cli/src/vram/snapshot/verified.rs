@@ -1,0 +1,243 @@
+//! Verification of a snapshot: its manifest, its checksums and the space that it needs.
+
+use std::fs::File;
+use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use fercuda_vramfs::layout::PAGE_BYTES;
+use fercuda_vramfs::tree::{METADATA_BYTES_PER_INODE, METADATA_OVERHEAD_BYTES};
+use sha2::{Digest as _, Sha256};
+use tar::{Archive, EntryType};
+
+use super::members::{for_each_member, link_target, may_set, read_sparse_map};
+use super::{BUFFER_BYTES, MANIFEST, MANIFEST_HEADER, hex, sha256_hex};
+use crate::terminal::bytes;
+use crate::vram::show::MountStats;
+use crate::vram::tools::progress_bar;
+
+/// Result of verifying a snapshot.
+pub(super) struct VerifiedSnapshot {
+    /// Offset of the manifest.
+    pub(super) end: u64,
+    pub(super) needs: SpaceNeeds,
+}
+
+/// Upper bound of the space that its members take: zeros may take no pages.
+#[derive(Default)]
+pub(super) struct SpaceNeeds {
+    /// Data of files.
+    pub(super) data_bytes: u64,
+    pages: u64,
+    /// Including further names of files, each of which counts as one.
+    inodes: u64,
+    /// Names, symbolic link targets and attributes.
+    metadata_bytes: u64,
+}
+
+impl SpaceNeeds {
+    fn add_text(&mut self, len: usize) {
+        self.metadata_bytes += (len + METADATA_OVERHEAD_BYTES) as u64;
+    }
+
+    /// Describes what does not fit, with what to try; `None` if everything fits.
+    pub(super) fn describe_missing(
+        &self,
+        figures: &MountStats,
+        dir: &Path,
+    ) -> Result<Option<String>> {
+        let less = |needed: u64, name: &str, used: &str| -> Result<(u64, u64)> {
+            let free = figures.number(name)?.saturating_sub(figures.number(used)?);
+            Ok((free, needed.saturating_sub(free)))
+        };
+        let (mut what, mut hints) = (String::new(), String::new());
+        let needed = self.pages.saturating_mul(PAGE_BYTES as u64);
+        let (free, missing) = less(needed, "size_bytes", "used_bytes")?;
+        if missing > 0 {
+            let (needed, free) = (bytes(needed), bytes(free));
+            what += &format!("\nits data need {needed} in pages of 4 KiB, and {free} are free");
+            let size = figures.number("offered_bytes")?.saturating_add(missing);
+            let size = size.div_ceil(1 << 20);
+            let dir = dir.display();
+            hints += &format!("\ntry: fercuda vram grow {dir} --size {size}MiB");
+        }
+        let most = figures.number("inodes")?;
+        let (free, missing) = less(self.inodes, "inodes", "used_inodes")?;
+        let mut inodes = most + missing;
+        if missing > 0 {
+            let needed = self.inodes;
+            what += &format!("\nits names need {needed} inodes, and {free} are free");
+        }
+        let (free, missing) = less(self.metadata_bytes, "metadata_bytes", "used_metadata_bytes")?;
+        if missing > 0 {
+            let needed = self.metadata_bytes;
+            what += &format!(
+                "\nits names, links and attributes need {needed} metadata bytes, and {free} are free"
+            );
+            inodes = inodes.max(most + missing.div_ceil(METADATA_BYTES_PER_INODE));
+        }
+        if inodes > most {
+            hints += &format!("\ntry: fercuda vram mount with --inodes {inodes}");
+        }
+        Ok(Some(what + &hints).filter(|it| !it.is_empty()))
+    }
+}
+
+/// Line of the manifest.
+struct ManifestLine<'l> {
+    sum: &'l str,
+    begin: u64,
+    bytes: u64,
+    name: &'l str,
+}
+
+impl<'l> ManifestLine<'l> {
+    fn read(line: &'l str) -> Option<Self> {
+        let mut words = line.splitn(4, ' ');
+        let sum = words.next().filter(|sum| sum.len() == 64)?;
+        let (begin, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Self {
+            sum,
+            begin,
+            bytes,
+            name: words.next()?,
+        })
+    }
+}
+
+/// Verifies the whole file against its manifest.
+pub(super) fn verify(file: &File, len: u64) -> Result<VerifiedSnapshot> {
+    let (end, manifest) = read_manifest(file, len)?;
+    let (all, own) = manifest
+        .trim_end_matches('\n')
+        .rsplit_once('\n')
+        .map(|(all, own)| (format!("{all}\n"), own))
+        .context("its manifest is empty: the snapshot is modified")?;
+    let mut lines = all.lines();
+    if lines.next() != Some(MANIFEST_HEADER) {
+        bail!(
+            "its manifest does not begin with \"{MANIFEST_HEADER}\": it is modified, or was written by a later version of this program"
+        );
+    }
+    if sha256_hex(all.as_bytes()) != own {
+        bail!("its manifest is modified: its checksum differs");
+    }
+    let bar = progress_bar("verifying", end, true);
+    let mut at = 0;
+    let mut part = vec![0; BUFFER_BYTES];
+    for line in lines {
+        let member = ManifestLine::read(line)
+            .with_context(|| format!("its manifest has an invalid line: {line}"))?;
+        let next = member.begin.checked_add(member.bytes);
+        let next = next.filter(|next| member.begin == at && *next <= end.min(len));
+        let next =
+            next.with_context(|| format!("its manifest has a gap at \"{}\"", member.name))?;
+        let mut hash = Sha256::new();
+        while at < next {
+            let wanted = part.len().min((next - at) as usize);
+            let got = file.read_at(&mut part[..wanted], at)?;
+            if got == 0 {
+                bail!("it ends within \"{}\": it is truncated", member.name);
+            }
+            hash.update(&part[..got]);
+            at += got as u64;
+            bar.set_position(at);
+        }
+        if hex(hash.finalize()) != member.sum {
+            bail!("\"{}\" is modified: its checksum differs", member.name);
+        }
+    }
+    bar.finish_and_clear();
+    if at != end {
+        bail!("it has members that its manifest does not list, from byte {at} on: it is modified");
+    }
+    Ok(VerifiedSnapshot {
+        end,
+        needs: compute_needs(file, end)?,
+    })
+}
+
+/// Reads the manifest; returns its offset and its text.
+fn read_manifest(file: &File, len: u64) -> Result<(u64, String)> {
+    let mut begin = file;
+    begin.seek(SeekFrom::Start(0))?;
+    let mut archive = Archive::new(file);
+    let mut last = None;
+    let cut = |last: &Option<String>| match last {
+        Some(name) => anyhow!(
+            "it ends after \"{name}\" without a manifest: it is truncated, or modified there, or was not written by fercuda vram save"
+        ),
+        None => anyhow!("it is not a snapshot of fercuda vram save"),
+    };
+    for entry in archive.entries_with_seek()?.raw(true) {
+        let mut entry = entry.map_err(|_| cut(&last))?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        if name != MANIFEST {
+            last = Some(name);
+            continue;
+        }
+        let begin = entry.raw_header_position();
+        if entry.size() > len {
+            bail!(
+                "its manifest is modified: its size is given as {} bytes",
+                entry.size()
+            );
+        }
+        let mut text = String::new();
+        let got = entry.read_to_string(&mut text);
+        got.map_err(|_| anyhow!("its manifest is truncated or modified"))?;
+        if text.len() as u64 != entry.size() {
+            bail!("its manifest is truncated");
+        }
+        // Only the archive's end follows it: two blocks of zeros.
+        let text_end = entry.raw_file_position() + entry.size();
+        let mut rest = vec![0; (text_end.next_multiple_of(512) - text_end + 1024) as usize];
+        let is_end =
+            text_end + rest.len() as u64 == len && file.read_exact_at(&mut rest, text_end).is_ok();
+        if !is_end || rest.iter().any(|byte| *byte != 0) {
+            bail!("it does not end after its manifest: it is modified or truncated");
+        }
+        return Ok((begin, text));
+    }
+    Err(cut(&last))
+}
+
+/// Computes the space that the members take.
+fn compute_needs(file: &File, end: u64) -> Result<SpaceNeeds> {
+    let mut begin = file;
+    begin.seek(SeekFrom::Start(0))?;
+    let mut archive = Archive::new(file);
+    let mut all = SpaceNeeds::default();
+    let entries = archive.entries_with_seek()?.raw(true);
+    for_each_member(entries, end, |entry, name, records| {
+        for (key, value) in records.values().filter(|(key, _)| may_set(key)) {
+            all.add_text(key.len() + value.len());
+        }
+        let Some(last) = name.file_name() else {
+            return Ok(());
+        };
+        all.add_text(last.len());
+        all.inodes += 1;
+        match entry.header().entry_type() {
+            EntryType::Symlink => {
+                all.add_text(link_target(entry, &records).map_or(0, |it| it.len()))
+            }
+            EntryType::Regular => {
+                let size = entry.size();
+                let map = read_sparse_map(BufReader::new(entry), &records)?;
+                // Extents may share a page; and a sparse map is untrusted.
+                let mut behind = 0;
+                for (at, len) in map.map_or_else(|| vec![(0, size)], |it| it.extents) {
+                    let first = (at / PAGE_BYTES as u64).max(behind);
+                    behind = (at + len).div_ceil(PAGE_BYTES as u64).max(behind);
+                    all.pages = all.pages.saturating_add(behind.saturating_sub(first));
+                    all.data_bytes = all.data_bytes.saturating_add(len);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
