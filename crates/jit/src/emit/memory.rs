@@ -4,13 +4,15 @@
 //! expression rounds, in the same way. Eight-bit floats are converted in pairs, as the instructions
 //! require, and saturate.
 
-use fercuda_ptx::build::{Bf16, Bf16x2, Element, F16, F16x2, Global, Kernel, Ptr, Reg, Scalar};
+use fercuda_ptx::build::{
+    Bf16, Bf16x2, F16, F16x2, Global, KernelBuilder, MemoryElement, Ptr, Reg, Scalar,
+};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Word};
 use fercuda_tensor::Dtype;
 
 use super::value::DynValue;
 
-fn at<'k, T: Element>(address: Reg<'k, u64>, bytes: i64) -> Ptr<'k, Global, T> {
+fn at<'k, T: MemoryElement>(address: Reg<'k, u64>, bytes: i64) -> Ptr<'k, Global, T> {
     Ptr::from_address(address).offset(bytes / i64::from(T::BYTES))
 }
 
@@ -83,7 +85,7 @@ pub(super) fn load<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64) -> DynVa
 }
 
 /// Loads elements of 4 bytes, four at once, then two.
-fn loads_4<'k, T: Element>(
+fn loads_4<'k, T: MemoryElement>(
     address: Reg<'k, u64>,
     bytes: i64,
     count: u32,
@@ -102,7 +104,7 @@ fn loads_4<'k, T: Element>(
 }
 
 /// Loads elements of 8 bytes, two at once.
-fn loads_8<'k, T: Element>(
+fn loads_8<'k, T: MemoryElement>(
     address: Reg<'k, u64>,
     bytes: i64,
     count: u32,
@@ -230,7 +232,7 @@ pub(super) fn store<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64, value: 
 
 /// Stores contiguous elements, the inverse of [`load_vector`].
 pub(super) fn store_vector<'k>(
-    k: &'k Kernel,
+    k: &'k KernelBuilder,
     dtype: Dtype,
     address: Reg<'k, u64>,
     bytes: i64,
@@ -266,7 +268,7 @@ pub(super) fn store_vector<'k>(
     }
 }
 
-fn stores_4<'k, T: Element>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
+fn stores_4<'k, T: MemoryElement>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
     let first = at::<T>(address, bytes);
     let mut done = 0;
     while done < values.len() {
@@ -289,7 +291,7 @@ fn stores_4<'k, T: Element>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k,
     }
 }
 
-fn stores_8<'k, T: Element>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
+fn stores_8<'k, T: MemoryElement>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
     let first = at::<T>(address, bytes);
     for (n, pair) in values.chunks(2).enumerate() {
         let here = first.offset(2 * n as i64);
@@ -312,7 +314,7 @@ fn halves<'k, T: Scalar>(ty: ScalarType, low: Reg<'k, f32>, high: Reg<'k, f32>) 
     low.kernel().raw::<T>(Op::Cvt, &mods, &sources).bitcast()
 }
 
-fn to_word<'k>(k: &'k Kernel, dtype: Dtype, values: &[DynValue<'k>]) -> Reg<'k, u32> {
+fn to_word<'k>(k: &'k KernelBuilder, dtype: Dtype, values: &[DynValue<'k>]) -> Reg<'k, u32> {
     let float = |n: usize| match values.get(n) {
         Some(DynValue::F32(x)) => *x,
         _ => k.value(0.0f32),

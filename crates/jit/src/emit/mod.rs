@@ -14,7 +14,7 @@ mod value;
 
 use fercuda_ptx::ast::Module;
 use fercuda_ptx::build::{
-    Arch, BuildError, Divide, Global, Int, Kernel as Builder, ModuleBuilder, Ptr, Reg,
+    Arch, BuildError, Divide, Global, Int, KernelBuilder, ModuleBuilder, Ptr, Reg,
 };
 
 use fercuda_tensor::Dtype;
@@ -72,7 +72,7 @@ fn has_fp8(kernel: &FusedKernel) -> bool {
 /// Type of row and column counters and of offsets. Arithmetic wraps, so negative strides need no
 /// special case.
 trait IndexType: Int + Divide + 'static {
-    fn of(k: &Builder, number: u64) -> Reg<'_, Self>;
+    fn of(k: &KernelBuilder, number: u64) -> Reg<'_, Self>;
     fn from_u32(x: Reg<'_, u32>) -> Reg<'_, Self>;
     /// The address of an element of `bytes` bytes.
     fn place<'k>(base: Reg<'k, u64>, bytes: u64, offset: Reg<'k, Self>) -> Reg<'k, u64>;
@@ -82,7 +82,7 @@ trait IndexType: Int + Divide + 'static {
 }
 
 impl IndexType for u32 {
-    fn of(k: &Builder, number: u64) -> Reg<'_, u32> {
+    fn of(k: &KernelBuilder, number: u64) -> Reg<'_, u32> {
         k.value(number as u32)
     }
     fn from_u32(x: Reg<'_, u32>) -> Reg<'_, u32> {
@@ -112,7 +112,7 @@ impl IndexType for u32 {
 }
 
 impl IndexType for u64 {
-    fn of(k: &Builder, number: u64) -> Reg<'_, u64> {
+    fn of(k: &KernelBuilder, number: u64) -> Reg<'_, u64> {
         k.value(number)
     }
     fn from_u32(x: Reg<'_, u32>) -> Reg<'_, u64> {
@@ -148,7 +148,7 @@ fn indices<'k, I: IndexType>(count: Reg<'k, I>, extents: &[u64]) -> Vec<Reg<'k, 
 
 /// Offset of the element with these indices, in elements.
 fn offset<'k, I: IndexType>(
-    k: &'k Builder,
+    k: &'k KernelBuilder,
     start: i64,
     indices: &[Reg<'k, I>],
     strides: &[i64],
@@ -174,7 +174,7 @@ fn offset<'k, I: IndexType>(
 
 /// The kernel's parameters: addresses, and the number of rows.
 fn parameters<'k, I: IndexType>(
-    k: &'k Builder,
+    k: &'k KernelBuilder,
     kernel: &FusedKernel,
 ) -> (Vec<Reg<'k, u64>>, Reg<'k, I>) {
     let addresses = (0..kernel.arrays.len())
@@ -228,7 +228,7 @@ fn load_at<'k>(
 }
 
 fn store_at<'k>(
-    k: &'k Builder,
+    k: &'k KernelBuilder,
     kernel: &FusedKernel,
     access: &KernelAccess,
     address: Reg<'k, u64>,
@@ -246,7 +246,7 @@ fn store_at<'k>(
     }
 }
 
-fn map<I: IndexType>(k: &Builder, kernel: &FusedKernel, width: u32, tail: bool) {
+fn map<I: IndexType>(k: &KernelBuilder, kernel: &FusedKernel, width: u32, tail: bool) {
     k.max_threads(THREADS);
     let (addresses, n) = parameters::<I>(k, kernel);
     let block = I::from_u32(k.ctaid_x());

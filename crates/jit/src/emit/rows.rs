@@ -11,7 +11,7 @@
 
 use std::cell::RefCell;
 
-use fercuda_ptx::build::{Element, Kernel as Builder, Pred, Ptr, Reg, Shared, Var};
+use fercuda_ptx::build::{KernelBuilder, MemoryElement, Pred, Ptr, Reg, Shared, Var};
 use fercuda_tensor::Dtype;
 
 use super::value::{self, DynValue};
@@ -45,7 +45,7 @@ enum ValueVariable<'k> {
 }
 
 impl<'k> ValueVariable<'k> {
-    fn new(k: &'k Builder, name: &str, value: DynValue<'k>) -> Self {
+    fn new(k: &'k KernelBuilder, name: &str, value: DynValue<'k>) -> Self {
         match value {
             DynValue::F64(x) => Self::F64(k.var(name, x)),
             DynValue::F32(x) => Self::F32(k.var(name, x)),
@@ -83,7 +83,7 @@ impl<'k> ValueVariable<'k> {
 }
 
 /// Identity element of a reduction.
-fn identity<'k>(k: &'k Builder, op: Reduction, dtype: Dtype) -> DynValue<'k> {
+fn identity<'k>(k: &'k KernelBuilder, op: Reduction, dtype: Dtype) -> DynValue<'k> {
     let larger = matches!(op, Reduction::Max | Reduction::ArgMax);
     let bits = 8 * dtype.bytes() as u32;
     let constant = match (op, dtype) {
@@ -147,7 +147,7 @@ fn tree<'k>(op: Reduction, dtype: Dtype, mut all: Vec<Partial<'k>>) -> Partial<'
 }
 
 struct RowEmitter<'a, 'k, I> {
-    k: &'k Builder,
+    k: &'k KernelBuilder,
     kernel: &'a FusedKernel,
     team: Team,
     width: u32,
@@ -194,7 +194,7 @@ enum ChunkPosition<'k, I> {
     Column(Reg<'k, I>),
 }
 
-pub(super) fn rows<I: IndexType>(k: &Builder, kernel: &FusedKernel, name: &str) {
+pub(super) fn rows<I: IndexType>(k: &KernelBuilder, kernel: &FusedKernel, name: &str) {
     let KernelKind::Rows {
         team,
         width,
@@ -742,7 +742,7 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
 }
 
 fn put<'k>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, value: DynValue<'k>) {
-    fn of<'k, T: Element>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>) -> Ptr<'k, Shared, T> {
+    fn of<'k, T: MemoryElement>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>) -> Ptr<'k, Shared, T> {
         to.index(at).cast()
     }
     match value {

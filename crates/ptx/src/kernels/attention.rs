@@ -12,7 +12,7 @@
 use super::{
     ArgDoc, F32, F32_PTR_16, KernelDesc, Launch, MAX_X, S32, ShapeError, U32, arg, at_most,
 };
-use crate::build::{Arch, BuildError, Global, Kernel, ModuleBuilder, Ptr, Reg, Shared, Var};
+use crate::build::{Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Ptr, Reg, Shared, Var};
 
 /// Length of a head's vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,7 +207,7 @@ fn launch(s: &Shape, dynamic_shared_bytes: u32) -> Result<Launch, ShapeError> {
     })
 }
 
-fn write(k: &Kernel, layout: &Layout) {
+fn write(k: &KernelBuilder, layout: &Layout) {
     k.max_threads(THREADS);
     let q = k.param_ptr_aligned::<f32>("q", 16);
     let keys = k.param_ptr_aligned::<f32>("keys", 16);
@@ -440,7 +440,7 @@ struct SharedTile<'k> {
 
 impl<'k> SharedTile<'k> {
     /// Rows of one pass of the block, and the row and column where this thread begins.
-    fn divide(&self, k: &'k Kernel) -> (u32, Reg<'k, u32>, Reg<'k, u32>) {
+    fn divide(&self, k: &'k KernelBuilder) -> (u32, Reg<'k, u32>, Reg<'k, u32>) {
         let vectors = self.d / VEC;
         (
             THREADS / vectors,
@@ -453,7 +453,7 @@ impl<'k> SharedTile<'k> {
     /// are zeros.
     fn fill(
         &self,
-        k: &'k Kernel,
+        k: &'k KernelBuilder,
         source: Ptr<'k, Global, f32>,
         first: Reg<'k, u32>,
         len: Reg<'k, u32>,
@@ -482,7 +482,7 @@ impl<'k> SharedTile<'k> {
     /// Begins to copy rows `first ..` of `source`, which has `len`; rows beyond are zeros.
     fn copy(
         &self,
-        k: &'k Kernel,
+        k: &'k KernelBuilder,
         source: Ptr<'k, Global, f32>,
         first: Reg<'k, u32>,
         len: Reg<'k, u32>,

@@ -10,7 +10,7 @@
 
 use super::{ArgDoc, F32, F32_PTR, KernelDesc, Launch, MAX_X, ShapeError, U32, arg, at_most};
 use crate::build::{
-    Arch, BuildError, Global, Kernel, ModuleBuilder, Pred, Ptr, PtrVar, Reg, Shared, Var,
+    Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Pred, Ptr, PtrVar, Reg, Shared, Var,
 };
 
 /// Extents: A is m by k, B is k by n, C is m by n.
@@ -186,7 +186,7 @@ impl<'k> TileInFlight<'k> {
     }
 }
 
-fn write<'k>(k: &'k Kernel, tile: Tile) {
+fn write<'k>(k: &'k KernelBuilder, tile: Tile) {
     k.max_threads(THREADS);
     k.min_blocks(2);
     let a = k.param_ptr::<f32>("a");
@@ -378,7 +378,7 @@ struct TileOutput<'k> {
 }
 
 fn finish<'k>(
-    k: &'k Kernel,
+    k: &'k KernelBuilder,
     tile: Tile,
     acc: &[Vec<Var<'k, f32>>],
     c: Ptr<'k, Global, f32>,

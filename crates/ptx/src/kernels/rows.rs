@@ -6,7 +6,7 @@
 //! Invariant: the threads of a row are those of one `tid.y`, and a warp belongs to one row.
 
 use super::{Launch, MAX_X, ShapeError, at_most};
-use crate::build::{Element, Global, Kernel, Pred, Ptr, Reg, Shared};
+use crate::build::{Global, KernelBuilder, MemoryElement, Pred, Ptr, Reg, Shared};
 
 /// Rows and columns of a contiguous matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) fn launch(kernel: &'static str, s: &Rows) -> Result<Launch, ShapeErro
 /// One row as its threads see it.
 #[derive(Clone, Copy)]
 pub(super) struct MatrixRow<'k> {
-    kernel: &'k Kernel,
+    kernel: &'k KernelBuilder,
     cols: Reg<'k, u32>,
     /// Whether it can be read four elements at a time.
     vectors: Pred<'k>,
@@ -61,7 +61,7 @@ impl<'k> MatrixRow<'k> {
     /// The row of this thread, and each named pointer at its beginning. Threads that have none
     /// return.
     pub(super) fn new<const N: usize>(
-        kernel: &'k Kernel,
+        kernel: &'k KernelBuilder,
         [rows, cols]: [Reg<'k, u32>; 2],
         pointers: [(&str, Ptr<'k, Global, f32>); N],
     ) -> (Self, [Ptr<'k, Global, f32>; N]) {
@@ -132,7 +132,7 @@ impl<'k> MatrixRow<'k> {
 }
 
 /// The elements of a chunk of one or four.
-pub(super) fn load<'k, T: Element>(
+pub(super) fn load<'k, T: MemoryElement>(
     p: Ptr<'k, Global, T>,
     i: Reg<'k, u32>,
     four: bool,
