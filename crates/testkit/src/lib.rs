@@ -11,6 +11,7 @@ pub mod data;
 pub mod filetest;
 pub mod folder;
 pub mod isa;
+pub mod kernels;
 pub mod planted;
 pub mod raw;
 pub mod record;

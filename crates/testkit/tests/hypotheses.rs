@@ -1,6 +1,6 @@
 //! The thirteen hypotheses of the first design, each as a test that can fail, on either device.
 //!
-//! Kernels are the builder's own (`fercuda_ptx::kernels`). The device is the software device, or
+//! Kernels are the builder's own (`fercuda_testkit::kernels`). The device is the software device, or
 //! `FERCUDA_DEVICE`. Figures are printed: run with `--nocapture` to see them.
 #![expect(
     unsafe_code,
@@ -24,7 +24,7 @@ use fercuda_cuda::{
     Stream,
 };
 use fercuda_ptx::build::Arch;
-use fercuda_ptx::kernels::{
+use fercuda_testkit::kernels::{
     self, KernelDesc, attention, gemm, layernorm, q4_k, softmax, vector_add,
 };
 use fercuda_testkit::rng::{Rng, seed};
@@ -113,7 +113,7 @@ impl Lab {
     }
 }
 
-fn shape(launch: kernels::Launch) -> Launch {
+fn shape(launch: kernels::LaunchGeometry) -> Launch {
     Launch::new(
         <(u32, u32, u32)>::from(launch.grid),
         <(u32, u32, u32)>::from(launch.block),
@@ -197,7 +197,11 @@ fn h2_a_launch_computes_every_element_and_no_other() {
         let guard = lab.uniform(64);
         let mut out = lab.upload(&[vec![f32::NAN; n], guard.clone()].concat());
         let (da, db) = (lab.upload(&a), lab.upload(&b));
-        let launch = shape(kernel.launch(&vector_add::Shape { n: n as u64 }).unwrap());
+        let launch = shape(
+            kernel
+                .launch(&vector_add::VectorExtents { n: n as u64 })
+                .unwrap(),
+        );
         // SAFETY: three buffers of at least n elements.
         unsafe { launch.run(&function, &lab.stream, (&da, &db, &mut out, n as u32)) }.unwrap();
         let got = out.to_vec(&lab.stream).unwrap();
@@ -280,7 +284,7 @@ fn launch_times(lab: &Lab, pairs: usize) -> (Vec<f64>, Vec<f64>) {
         lab.upload(&values),
         lab.upload(&values),
     );
-    let geometry = kernel.launch(&vector_add::Shape { n: 32 }).unwrap();
+    let geometry = kernel.launch(&vector_add::VectorExtents { n: 32 }).unwrap();
     let launch = shape(geometry);
     lab.stream.synchronize().unwrap();
     let driver = lab.context.bind().unwrap();
@@ -402,7 +406,7 @@ fn h5_products_are_within_a_bound_from_their_sizes() {
             let (alpha, beta) = (1.5f32, -0.25f32);
             let launch = shape(
                 kernel
-                    .launch(&gemm::Shape {
+                    .launch(&gemm::GemmExtents {
                         m: m as u64,
                         n: n as u64,
                         k: k as u64,
@@ -462,7 +466,7 @@ fn h5_softmax_and_layernorm_hold_for_rows_of_any_length() {
         let count = 5;
         let x: Vec<f32> = lab.uniform(count * cols).iter().map(|v| v * 10.0).collect();
         let (gamma, beta) = (lab.uniform(cols), lab.uniform(cols));
-        let extent = softmax::Shape {
+        let extent = softmax::RowExtents {
             rows: count as u64,
             cols: cols as u64,
         };
@@ -603,7 +607,7 @@ impl Attention {
         };
         let kernel = attention::f32(Arch::SM_90, dim).unwrap();
         let function = lab.load(&kernel);
-        let extent = attention::Shape {
+        let extent = attention::AttentionExtents {
             heads: self.heads as u64,
             q_len: self.length as u64,
             kv_len: self.length as u64,
@@ -755,7 +759,7 @@ fn h7_q4_k_weights_expand_to_the_bits_of_an_independent_dequantiser() {
     let mut out = lab.upload(&vec![f32::NAN; want.len()]);
     let launch = shape(
         kernel
-            .launch(&q4_k::Shape {
+            .launch(&q4_k::Q4KExtents {
                 blocks: blocks as u64,
             })
             .unwrap(),
@@ -1024,7 +1028,11 @@ fn h13_four_threads_share_a_context_and_every_result_is_right() {
     let step: Vec<f32> = (0..n).map(|_| lab.rng.below(9) as f32 - 4.0).collect();
     let shared = lab.upload(&step);
     lab.stream.synchronize().unwrap();
-    let launch = shape(kernel.launch(&vector_add::Shape { n: n as u64 }).unwrap());
+    let launch = shape(
+        kernel
+            .launch(&vector_add::VectorExtents { n: n as u64 })
+            .unwrap(),
+    );
     let (context, function, shared, step, seed) =
         (&lab.context, &function, &shared, &step, lab.seed);
     std::thread::scope(|scope| {

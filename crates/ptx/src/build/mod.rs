@@ -73,8 +73,7 @@
 //! });
 //! ```
 //!
-//! Elsewhere: the tree ([`crate::ast`]), its text ([`crate::print`]), finished kernels
-//! ([`crate::kernels`]).
+//! Elsewhere: the tree ([`crate::ast`]), its text ([`crate::print`]).
 
 /// The recipe's example, compiled and run.
 #[cfg(doctest)]

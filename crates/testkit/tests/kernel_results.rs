@@ -10,9 +10,9 @@ use fercuda_cuda::{
     Arguments, Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream,
 };
 use fercuda_ptx::build::Arch;
-use fercuda_ptx::kernels::attention::{self, HeadDim, Mask};
-use fercuda_ptx::kernels::gemm::{self, Tile};
-use fercuda_ptx::kernels::{self, KernelDesc, layernorm, q4_k, softmax, vector_add};
+use fercuda_testkit::kernels::attention::{self, HeadDim, Mask};
+use fercuda_testkit::kernels::gemm::{self, Tile};
+use fercuda_testkit::kernels::{self, KernelDesc, layernorm, q4_k, softmax, vector_add};
 
 /// Half the distance from 1 to the next `f32`.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -90,7 +90,7 @@ impl Bench {
         values
     }
 
-    fn run<A: Arguments>(&self, function: &Function, l: kernels::Launch, arguments: A) {
+    fn run<A: Arguments>(&self, function: &Function, l: kernels::LaunchGeometry, arguments: A) {
         let ([gx, gy, gz], [bx, by, bz]) = (l.grid, l.block);
         let launch = Launch::new((gx, gy, gz), (bx, by, bz)).shared_bytes(l.dynamic_shared_bytes);
         // SAFETY: the arguments are those that the kernel's description lists, the launch is
@@ -128,7 +128,9 @@ fn vector_add_is_the_rounded_sum() {
         let (a, b) = (random.values(n, 1e3), random.values(n, 1.0));
         // One element more than the kernel may touch.
         let mut out = bench.put(&vec![7.0; n + 1]);
-        let launch = desc.launch(&vector_add::Shape { n: n as u64 }).unwrap();
+        let launch = desc
+            .launch(&vector_add::VectorExtents { n: n as u64 })
+            .unwrap();
         bench.run(
             &function,
             launch,
@@ -182,7 +184,7 @@ fn softmax_of_rows_of_any_length_is_within_its_error_bound() {
         let x = random.values(rows * cols, scale);
         let mut out = bench.put(&vec![7.0; rows * cols]);
         let launch = desc
-            .launch(&softmax::Shape {
+            .launch(&softmax::RowExtents {
                 rows: rows as u64,
                 cols: cols as u64,
             })
@@ -244,7 +246,7 @@ fn softmax_gives_zero_for_what_is_masked_and_nan_where_nothing_is_left() {
         .concat();
         let mut out = bench.put(&x);
         let launch = desc
-            .launch(&softmax::Shape {
+            .launch(&softmax::RowExtents {
                 rows: 3,
                 cols: cols as u64,
             })
@@ -276,7 +278,7 @@ fn layernorm_of_rows_of_any_length_is_within_its_error_bound() {
         let (factor, addend) = (random.values(cols, 2.0), random.values(cols, 1.0));
         let mut out = bench.put(&vec![7.0; rows * cols]);
         let launch = desc
-            .launch(&layernorm::Shape {
+            .launch(&layernorm::RowExtents {
                 rows: rows as u64,
                 cols: cols as u64,
             })
@@ -378,7 +380,7 @@ fn gemm_of_any_extents_is_within_its_error_bound_and_tiles_agree() {
 
 fn check_product(
     bench: &Bench,
-    desc: &KernelDesc<gemm::Shape>,
+    desc: &KernelDesc<gemm::GemmExtents>,
     function: &Function,
     p: &Product,
     random: &mut Random,
@@ -410,7 +412,7 @@ fn check_product(
     };
     let mut out = bench.put(&given);
     let launch = desc
-        .launch(&gemm::Shape {
+        .launch(&gemm::GemmExtents {
             m: m as u64,
             n: n as u64,
             k: k as u64,
@@ -511,7 +513,7 @@ fn attention_of_any_lengths_and_masks_is_within_its_error_bound() {
 
 fn check_attention(
     bench: &Bench,
-    desc: &KernelDesc<attention::Shape>,
+    desc: &KernelDesc<attention::AttentionExtents>,
     function: &Function,
     h: &Heads,
     random: &mut Random,
@@ -528,7 +530,7 @@ fn check_attention(
     let q = random.values(heads * q_len * d, 3.0);
     let [k, v] = [0; 2].map(|_| random.values((heads / group * kv_len * d).max(4), 1.0));
     let mut out = bench.put(&vec![7.0; heads * q_len * d]);
-    let shape = attention::Shape {
+    let shape = attention::AttentionExtents {
         heads: heads as u64,
         q_len: q_len as u64,
         kv_len: kv_len as u64,
@@ -682,7 +684,7 @@ fn q4_k_equals_the_gguf_package_bit_for_bit() {
 
 fn dequantise(
     bench: &Bench,
-    desc: &KernelDesc<q4_k::Shape>,
+    desc: &KernelDesc<q4_k::Q4KExtents>,
     function: &Function,
     bytes: &[u8],
 ) -> Vec<u32> {
@@ -690,7 +692,7 @@ fn dequantise(
     let source = DeviceBuffer::from_host(bytes, &bench.stream).expect("room on the device");
     let mut out = bench.put(&vec![7.0; blocks * 256]);
     let launch = desc
-        .launch(&q4_k::Shape {
+        .launch(&q4_k::Q4KExtents {
             blocks: blocks as u64,
         })
         .expect("few blocks");
