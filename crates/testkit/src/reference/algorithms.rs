@@ -2,7 +2,8 @@
 
 use sha2::Digest;
 
-use super::{Reference, UNIT, rounded, summed};
+use super::bounds::{UNIT, rounded, summed};
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 use crate::rng::Rng;
 

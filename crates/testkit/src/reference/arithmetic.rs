@@ -1,6 +1,6 @@
 //! Floating-point arithmetic with every rounding and mode, on the edges of the formats.
 
-use super::Reference;
+use super::entry::Reference;
 use super::exact::{
     self, BF16, F16, F32, F64, FOUR, Format, Round, add, divide, fused, multiply, nan, square_root,
     subtract,

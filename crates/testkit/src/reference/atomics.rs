@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::Reference;
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 use crate::rng::Rng;
 

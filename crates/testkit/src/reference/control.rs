@@ -1,6 +1,6 @@
 //! Divergence, calls, and communication between the lanes of a warp.
 
-use super::Reference;
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 
 pub(super) const TABLE: &[Reference] = &[

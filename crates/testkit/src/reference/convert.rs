@@ -1,6 +1,6 @@
 //! Conversions between number formats, by the exact arithmetic of [`super::exact`].
 
-use super::Reference;
+use super::entry::Reference;
 use super::exact::{
     BF16, E5M2, F16, F32, F64, FOUR, Format, Number, Round, infinity, integer, narrow, zero,
 };

@@ -1,6 +1,6 @@
 //! The field of 256 elements modulo x^8 + x^4 + x^3 + x^2 + 1.
 
-use super::Reference;
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 
 pub(super) const TABLE: &[Reference] = &[

@@ -1,6 +1,6 @@
 //! Integer arithmetic and bits, each instruction by its definition.
 
-use super::Reference;
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 
 pub(super) const TABLE: &[Reference] = &[

@@ -1,6 +1,7 @@
 //! Elementary functions: true values in f64, bounds as documented for the device.
 
-use super::{Reference, UNIT};
+use super::bounds::UNIT;
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 
 pub(super) const TABLE: &[Reference] = &[

@@ -1,6 +1,7 @@
 //! Data movement: transposes, shared and constant memory, parameters, vectors, asynchronous copies.
 
-use super::{Reference, summed};
+use super::bounds::summed;
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 use crate::rng::Rng;
 

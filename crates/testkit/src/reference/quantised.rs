@@ -2,7 +2,8 @@
 
 use half::f16;
 
-use super::{Reference, rounded};
+use super::bounds::rounded;
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 use crate::rng::Rng;
 

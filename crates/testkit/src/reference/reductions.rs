@@ -1,6 +1,7 @@
 //! Sums, extrema, prefix sums, softmax, norms.
 
-use super::{Reference, UNIT, rounded, summed};
+use super::bounds::{UNIT, rounded, summed};
+use super::entry::Reference;
 use crate::data::{Case, Expected};
 
 pub(super) const TABLE: &[Reference] = &[

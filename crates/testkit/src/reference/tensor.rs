@@ -1,7 +1,8 @@
 //! Matrix products: plain loops, bounds from the sizes.
 
+use super::bounds::rounded;
+use super::entry::Reference;
 use super::exact::{F32, Format, Number, Round};
-use super::{Reference, rounded};
 use crate::data::{Case, Expected};
 
 pub(super) const TABLE: &[Reference] = &[
