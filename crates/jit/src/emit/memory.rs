@@ -10,55 +10,11 @@ use fercuda_ptx::build::{
 use fercuda_ptx::words::{Mod, Op, ScalarType, Word};
 use fercuda_tensor::Dtype;
 
+use super::narrow::{fp8_pair, of_fp8_pair};
 use super::value::DynValue;
 
 fn at<'k, T: MemoryElement>(address: Reg<'k, u64>, bytes: i64) -> Ptr<'k, Global, T> {
     Ptr::from_address(address).offset(bytes / i64::from(T::BYTES))
-}
-
-fn fp8(dtype: Dtype) -> ScalarType {
-    match dtype {
-        Dtype::F8E5m2 => ScalarType::E5m2x2,
-        _ => ScalarType::E4m3x2,
-    }
-}
-
-/// Packs two eight-bit floats, the first in the low byte. For them NVIDIA's assembler accepts
-/// untyped registers of 16 bits, and no integer ones.
-fn fp8_pair<'k>(dtype: Dtype, low: Reg<'k, f32>, high: Reg<'k, f32>) -> Reg<'k, u16> {
-    let mods = [
-        Mod::Word(Word::Rn),
-        Mod::Word(Word::Satfinite),
-        Mod::Type(fp8(dtype)),
-        Mod::Type(ScalarType::F32),
-    ];
-    let sources = [high.operand(), low.operand()];
-    let pair: Reg<'k, F16> = low.kernel().raw(Op::Cvt, &mods, &sources);
-    pair.bitcast()
-}
-
-fn of_fp8_pair<'k>(dtype: Dtype, pair: Reg<'k, u16>) -> [Reg<'k, f32>; 2] {
-    let mods = [
-        Mod::Word(Word::Rn),
-        Mod::Type(ScalarType::F16x2),
-        Mod::Type(fp8(dtype)),
-    ];
-    let bits: Reg<'k, F16> = pair.bitcast();
-    let halves: Reg<'k, F16x2> = bits.kernel().raw(Op::Cvt, &mods, &[bits.operand()]);
-    let (low, high) = halves.unpack();
-    [low.to(), high.to()]
-}
-
-/// Rounds to the nearest value of a narrow float, ties to even; the result is an f32.
-pub(super) fn rounded<'k>(to: Dtype, x: DynValue<'k>) -> DynValue<'k> {
-    let DynValue::F32(x) = x else {
-        return x;
-    };
-    DynValue::F32(match to {
-        Dtype::F16 => x.to::<F16>().to(),
-        Dtype::Bf16 => x.to::<Bf16>().widen(),
-        _ => of_fp8_pair(to, fp8_pair(to, x, x))[0],
-    })
 }
 
 /// Loads one element, `bytes` behind an address.

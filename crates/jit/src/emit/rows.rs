@@ -14,10 +14,12 @@ use std::cell::RefCell;
 use fercuda_ptx::build::{KernelBuilder, MemoryElement, Pred, Ptr, Reg, Shared, Var};
 use fercuda_tensor::Dtype;
 
+use super::elements::{
+    IndexType, applied, indices, load_at, of_each, offset, parameters, store_at,
+};
 use super::value::{self, DynValue};
-use super::{IndexType, applied, indices, load_at, of_each, offset, parameters, store_at};
-use crate::canonical::arity;
-use crate::fused::{FusedKernel, KernelAccess, KernelKind, KernelStep, THREADS, Team};
+use crate::expr::arity;
+use crate::kernel::{FusedKernel, KernelAccess, KernelKind, KernelStep, THREADS, Team};
 use crate::op::{Binary, Reduction};
 
 /// A partial result; with the index, for arg-reductions.

@@ -9,8 +9,8 @@ use fercuda_ptx::build::{Int, KernelBuilder, Num, Pred, Reg, Scalar};
 use fercuda_tensor::Dtype;
 
 use super::math64;
-use super::memory;
-use crate::canonical::Prim;
+use super::narrow;
+use crate::expr::Prim;
 use crate::op::{Binary, Unary};
 
 /// A register of a computation type.
@@ -149,7 +149,10 @@ pub(super) fn apply<'k>(
         }
         (Prim::Select, [Bool(c), a, b, ..]) => a.or(*c, *b),
         (Prim::Convert(to), _) => convert(from, to, x),
-        (Prim::Round(to), _) => memory::rounded(to, x),
+        (Prim::Round(to), _) => match x {
+            F32(x) => F32(narrow::rounded(to, x)),
+            other => other,
+        },
         _ => x,
     }
 }
