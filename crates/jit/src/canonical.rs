@@ -504,7 +504,7 @@ impl CanonicalBuilder {
     }
 
     fn one(&mut self, dtype: Dtype) -> Result<ExprId> {
-        Ok(match op::is_float(dtype) {
+        Ok(match dtype.is_float() {
             true => self.float(dtype, 1.0),
             false => self.constant(dtype, 1),
         })

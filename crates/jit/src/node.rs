@@ -88,7 +88,7 @@ impl NumberLiteral {
             (Dtype::F32, _) => float().map(|number| u64::from((number as f32).to_bits())),
             (Dtype::Bool, Self::Bool(number)) => Some(u64::from(number)),
             (Dtype::Bool, _) => None,
-            (integer, _) => fits(bits, op::is_signed(integer)),
+            (integer, _) => fits(bits, integer.is_signed()),
         }
     }
 }

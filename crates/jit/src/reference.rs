@@ -12,7 +12,7 @@ use fercuda_tensor::Dtype;
 
 use crate::dims::{Axes, Dims};
 use crate::graph::ExprGraph;
-use crate::near::{nearest, width};
+use crate::near::width;
 use crate::node::{ExprNodeId, GraphNode, NodeOp};
 use crate::op::{self, Binary, Reduction, Unary};
 
@@ -369,7 +369,7 @@ fn wrap(dtype: Dtype, value: i128) -> i128 {
 }
 
 fn binary(op: Binary, from: Dtype, a: Near, b: Near) -> Near {
-    if !op::is_float(from) {
+    if !from.is_float() {
         return match a.error == 0.0 && b.error == 0.0 {
             true => integers(op, from, a.i(), b.i()),
             false => unknown(Near::int(0)),
@@ -461,7 +461,7 @@ fn integers(op: Binary, dtype: Dtype, a: i128, b: i128) -> Near {
 }
 
 fn fma(dtype: Dtype, a: Near, b: Near, c: Near) -> Near {
-    if !op::is_float(dtype) {
+    if !dtype.is_float() {
         let product = binary(Binary::Mul, dtype, a, b);
         return binary(Binary::Add, dtype, product, c);
     }
@@ -476,7 +476,7 @@ fn fma(dtype: Dtype, a: Near, b: Near, c: Near) -> Near {
 
 fn cast(from: Dtype, to: Dtype, x: Near) -> Near {
     let into = op::computed(to);
-    let value = match (x.value, op::is_float(to)) {
+    let value = match (x.value, to.is_float()) {
         (ExactValue::Float(v), true) => {
             let narrower = op::computed(from) == Dtype::F64 && into == Dtype::F32;
             match narrower {
@@ -521,14 +521,14 @@ fn saturated(to: Dtype, v: f64) -> i128 {
     let bits = width(to);
     match to {
         Dtype::Bool => (v != 0.0).into(),
-        _ if op::is_signed(to) => (v as i128).clamp(-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+        _ if to.is_signed() => (v as i128).clamp(-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
         _ => (v as i128).clamp(0, (1 << bits) - 1),
     }
 }
 
 fn rounded(to: Dtype, x: Near) -> Near {
-    let value = nearest(to, x.f());
-    let far = spread(x, |v| nearest(to, v));
+    let value = to.nearest(x.f());
+    let far = spread(x, |v| to.nearest(v));
     // Rounded once more where it is not exact: the end of the bound may round away.
     let error = match x.error == 0.0 {
         true => 0.0,
@@ -580,7 +580,7 @@ fn sum(dtype: Dtype, row: &[Near]) -> Near {
 }
 
 fn reduce(op: Reduction, from: Dtype, row: &[Near]) -> Near {
-    let float = op::is_float(from);
+    let float = from.is_float();
     let into = op.result(from);
     let exact = row.iter().all(|x| x.error == 0.0);
     match op {

@@ -10,6 +10,7 @@ pub mod check;
 pub mod parse;
 pub mod print;
 pub mod walk;
+mod word_table;
 pub mod words;
 
 pub use check::{Diagnostic, check};

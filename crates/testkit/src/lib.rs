@@ -16,5 +16,4 @@ pub mod planted;
 pub mod raw;
 pub mod record;
 pub mod reference;
-pub mod rng;
 pub mod runner;

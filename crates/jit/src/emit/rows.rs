@@ -97,7 +97,7 @@ fn identity<'k>(k: &'k KernelBuilder, op: Reduction, dtype: Dtype) -> DynValue<'
         (_, Dtype::F64) => f64::INFINITY.to_bits(),
         (_, Dtype::F32) if larger => f32::NEG_INFINITY.to_bits().into(),
         (_, Dtype::F32) => f32::INFINITY.to_bits().into(),
-        (_, signed) if crate::op::is_signed(signed) => {
+        (_, signed) if signed.is_signed() => {
             let most = (1i128 << (bits - 1)) - 1;
             (if larger { -most - 1 } else { most }) as u64
         }

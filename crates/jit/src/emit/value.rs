@@ -430,7 +430,7 @@ fn to_integer<'k>(to: Dtype, x: DynValue<'k>) -> DynValue<'k> {
                 U32(x) => x,
                 _ => return x,
             };
-            match crate::op::is_signed(to) {
+            match to.is_signed() {
                 true => I32(low.bitcast()),
                 false => U32(low),
             }
