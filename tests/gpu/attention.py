@@ -1,7 +1,7 @@
 """Accuracy and speed of our attention and PyTorch's, against f64: our error may be at most twice
 theirs.
 
-usage: attention.py FOLDER   (FOLDER as written by `cargo run -p fercuda-ptx --example listings`)
+usage: attention.py FOLDER   (FOLDER as written by `cargo run -p fercuda-testkit --example listings`)
 
 Needs a GPU, torch and cuda.bindings. Prints a table; exits 1 if a bound is exceeded. Two figures
 are compared: the root mean square over all draws, and the median over the draws of the largest

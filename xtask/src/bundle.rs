@@ -154,7 +154,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         "--locked",
         "--release",
         "--package",
-        "fercuda-ptx",
+        "fercuda-testkit",
         "--example",
         "listings",
         "--",

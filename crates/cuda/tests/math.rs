@@ -5,7 +5,7 @@
 )]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Launch, Module, Stream};
-use fercuda_ptx::build::{Arch, Kernel, ModuleBuilder, Reg};
+use fercuda_ptx::build::{Arch, KernelBuilder, ModuleBuilder, Reg};
 
 type Built = for<'k> fn(Reg<'k, f32>) -> Reg<'k, f32>;
 
@@ -123,7 +123,7 @@ fn elementary_functions_keep_their_bounds_over_all_exponents() {
     }
 }
 
-fn map(k: &Kernel, function: Built) {
+fn map(k: &KernelBuilder, function: Built) {
     let x = k.param_ptr::<f32>("x");
     let out = k.param_ptr::<f32>("out");
     let n = k.param::<u32>("n");

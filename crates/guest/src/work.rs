@@ -10,13 +10,16 @@ use fercuda_cuda::{
     Context, Cuda, DeviceBuffer, Image, Launch, Module, PhysicalMemory, Select, Stream,
     VirtualRange,
 };
-use fercuda_ptx::build::Arch;
-use fercuda_ptx::kernels::vector_add;
+use fercuda_ptx::build::{Arch, ModuleBuilder};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Elements of the vectors: no multiple of a block.
 const LEN: usize = 200_003;
+/// Name of the kernel that adds them.
+const VECTOR_ADD: &str = "vector_add";
+/// Threads of its blocks.
+const THREADS: u32 = 256;
 /// Stream-ordered buffers that are allocated, filled and freed.
 const ROUNDS: usize = 24;
 
@@ -73,16 +76,14 @@ fn add_vectors(
 ) -> Result<(DeviceBuffer<f32>, Vec<f32>)> {
     let mut numbers = || -> Vec<f32> { (0..LEN).map(|_| random.f32() * 2.0 - 1.0).collect() };
     let (a, b) = (numbers(), numbers());
-    let kernel = vector_add::f32(Arch::SM_80)?;
-    let image = Image::ptx(fercuda_ptx::print(&kernel.module));
-    let function = Module::load(context, &image)?.function(&kernel.entry)?;
+    let image = Image::ptx(vector_add_ptx()?);
+    let function = Module::load(context, &image)?.function(VECTOR_ADD)?;
     let (device_a, device_b) = (
         DeviceBuffer::from_host(&a, stream)?,
         DeviceBuffer::from_host(&b, stream)?,
     );
     let mut sum = DeviceBuffer::alloc(context, LEN)?;
-    let geometry = kernel.launch(&vector_add::Shape { n: LEN as u64 })?;
-    let launch = Launch::new(geometry.grid[0], geometry.block[0]);
+    let launch = Launch::new((LEN as u32).div_ceil(THREADS), THREADS);
     // SAFETY: it touches the first LEN elements of each, and each has LEN.
     unsafe {
         launch.run(
@@ -95,6 +96,22 @@ fn add_vectors(
     let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
     compare("sum", &sum.to_vec(stream)?, &expected)?;
     Ok((sum, expected))
+}
+
+/// `out[i] = a[i] + b[i]` for `i < n`, one thread an element.
+fn vector_add_ptx() -> Result<String> {
+    let mut module = ModuleBuilder::new(Arch::SM_80);
+    module.kernel(VECTOR_ADD, |k| {
+        let a = k.param_ptr::<f32>("a");
+        let b = k.param_ptr::<f32>("b");
+        let out = k.param_ptr::<f32>("out");
+        let n = k.param::<u32>("n");
+        let i = k.global_id();
+        k.if_(i.lt(n).named("in_range"), || {
+            out.index(i).store(a.index(i).load() + b.index(i).load());
+        });
+    });
+    Ok(fercuda_ptx::print(&module.finish()?))
 }
 
 /// Allocates physical memory, maps it and fills it with a pattern.

@@ -18,165 +18,20 @@ use std::fmt;
 use fercuda_tensor::{Dtype, Layout, LayoutError};
 
 use crate::dims::{Axes, Dims};
+use crate::expr::{
+    ArrayOrigin, CanonicalArray, CanonicalOutput, Expr, ExprEntry, ExprId, LoadSource, Prim,
+    StructuralHash, arity,
+};
 use crate::fold;
-use crate::graph::{ExprGraph, ExprNodeId, NodeOp};
+use crate::graph::ExprGraph;
 use crate::key::CodeKey;
+use crate::node::{ExprNodeId, NodeOp};
 use crate::op::{self, Binary, Reduction, Unary};
 
 /// Changes whenever the meaning of the printed form below changes.
 const VERSION: u32 = 1;
 
-/// Index of an expression in [`Canonical`].
-pub(crate) type ExprId = u32;
-
 type Result<T> = std::result::Result<T, LayoutError>;
-
-/// An operation on elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Prim {
-    Unary(Unary),
-    Binary(Binary),
-    Fma,
-    Select,
-    /// Conversion between two computation types.
-    Convert(Dtype),
-    /// Rounding to a narrow float's values; the result is still an f32.
-    Round(Dtype),
-}
-
-impl fmt::Display for Prim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unary(op) => write!(f, "{op}"),
-            Self::Binary(op) => write!(f, "{op}"),
-            Self::Fma => write!(f, "fma"),
-            Self::Select => write!(f, "select"),
-            Self::Convert(to) => write!(f, "to {to}"),
-            Self::Round(to) => write!(f, "round to {to}"),
-        }
-    }
-}
-
-/// Operand of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum LoadSource {
-    Input(u32),
-    Array(u32),
-}
-
-impl fmt::Display for LoadSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Input(n) => write!(f, "input {n}"),
-            Self::Array(n) => write!(f, "a{n}"),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Expr {
-    /// Bits of the constant, as in [`fold`].
-    Const(u64),
-    /// Loads an element of an array for each element, `offset` elements from its first.
-    Load {
-        source: LoadSource,
-        layout: Layout,
-        offset: i64,
-    },
-    Apply(Prim, [ExprId; 3]),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExprEntry {
-    pub(crate) expr: Expr,
-    /// Computation type.
-    pub(crate) dtype: Dtype,
-    /// `None` for a constant of any shape.
-    pub(crate) shape: Option<Dims>,
-    hash: StructuralHash,
-}
-
-/// Structural hash, independent of the position: first without extents, so that the order, and with
-/// it the code, is the same for other shapes; then with them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct StructuralHash {
-    form: u64,
-    whole: u64,
-}
-
-impl StructuralHash {
-    fn of(form: &[u64], rest: &[u64], below: impl Iterator<Item = StructuralHash> + Clone) -> Self {
-        let forms: Vec<u64> = form
-            .iter()
-            .copied()
-            .chain(below.clone().map(|h| h.form))
-            .collect();
-        let form = mixed(&forms);
-        let wholes = [form].into_iter().chain(rest.iter().copied());
-        let wholes: Vec<u64> = wholes.chain(below.map(|h| h.whole)).collect();
-        Self {
-            form,
-            whole: mixed(&wholes),
-        }
-    }
-}
-
-impl ExprEntry {
-    /// A load, to be added.
-    pub(crate) fn load(source: LoadSource, layout: Layout) -> Self {
-        Self {
-            expr: Expr::Load {
-                source,
-                layout,
-                offset: 0,
-            },
-            dtype: op::computed(layout.dtype()),
-            shape: Dims::new(layout.shape()),
-            hash: StructuralHash::default(),
-        }
-    }
-
-    pub(crate) fn args(&self) -> &[ExprId] {
-        match &self.expr {
-            Expr::Apply(op, args) => &args[..arity(*op)],
-            _ => &[],
-        }
-    }
-}
-
-pub(crate) fn arity(op: Prim) -> usize {
-    match op {
-        Prim::Unary(_) | Prim::Convert(_) | Prim::Round(_) => 1,
-        Prim::Binary(_) => 2,
-        Prim::Fma | Prim::Select => 3,
-    }
-}
-
-/// How a contiguous array is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ArrayOrigin {
-    Reduced(Reduction, Axes),
-    /// Reduces parts of this many elements; the parts are the array's last dimension.
-    Partial(Reduction, Axes, u64),
-    Copied,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CanonicalArray {
-    pub(crate) made: ArrayOrigin,
-    pub(crate) of: ExprId,
-    /// Shape of the expression.
-    pub(crate) from: Dims,
-    /// Shape of the array.
-    pub(crate) shape: Dims,
-    pub(crate) dtype: Dtype,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CanonicalOutput {
-    pub(crate) layout: Layout,
-    pub(crate) of: ExprId,
-}
 
 /// A canonical form. See the module.
 #[derive(Clone, Debug)]
@@ -218,7 +73,7 @@ impl Canonical {
         Ok(making.compact(inputs, outputs))
     }
 
-    /// StructuralHash of the printed form.
+    /// Hash of the printed form.
     pub fn key(&self) -> CodeKey {
         CodeKey::of(&self.to_string())
     }
@@ -458,7 +313,7 @@ impl CanonicalBuilder {
         self.add(load, op::computed(layout.dtype()), shape)
     }
 
-    fn is_const(&self, id: ExprId) -> Option<u64> {
+    fn constant_bits(&self, id: ExprId) -> Option<u64> {
         match self.exprs[id as usize].expr {
             Expr::Const(bits) => Some(bits),
             _ => None,
@@ -468,7 +323,7 @@ impl CanonicalBuilder {
     /// Adds an operation on elements, or a simpler equivalent.
     fn apply(&mut self, op: Prim, args: &[ExprId]) -> ExprId {
         let from = self.exprs[args[args.len() - 1] as usize].dtype;
-        let consts: Option<Vec<u64>> = args.iter().map(|arg| self.is_const(*arg)).collect();
+        let consts: Option<Vec<u64>> = args.iter().map(|arg| self.constant_bits(*arg)).collect();
         let dtype = match op {
             Prim::Convert(to) => to,
             Prim::Unary(Unary::IsNan) => Dtype::Bool,
@@ -516,8 +371,8 @@ impl CanonicalBuilder {
             Expr::Apply(op, args) => Some((op, args[0])),
             _ => None,
         };
-        let right = args.get(1).and_then(|arg| self.is_const(*arg));
-        let left = self.is_const(args[0]);
+        let right = args.get(1).and_then(|arg| self.constant_bits(*arg));
+        let left = self.constant_bits(args[0]);
         let is = |bits: Option<u64>, test: fn(Dtype, u64) -> bool| {
             bits.is_some_and(|bits| test(dtype, bits))
         };
@@ -649,7 +504,7 @@ impl CanonicalBuilder {
     }
 
     fn one(&mut self, dtype: Dtype) -> Result<ExprId> {
-        Ok(match op::is_float(dtype) {
+        Ok(match dtype.is_float() {
             true => self.float(dtype, 1.0),
             false => self.constant(dtype, 1),
         })
@@ -806,18 +661,6 @@ impl CanonicalBuilder {
         }
         new
     }
-}
-
-/// A hash that is stable across platforms and versions.
-fn mixed(words: &[u64]) -> u64 {
-    let mut state: u64 = 0x243f_6a88_85a3_08d3 ^ words.len() as u64;
-    for word in words {
-        state = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        state ^= state >> 29;
-        state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        state ^= state >> 32;
-    }
-    state
 }
 
 impl fmt::Display for Canonical {

@@ -23,8 +23,8 @@ use fercuda_cuda::{
 use fercuda_ptx::build::Arch;
 use fercuda_tensor::Layout;
 
-use crate::fused::ParameterBinding;
 use crate::graph::ExprGraph;
+use crate::kernel::ParameterBinding;
 use crate::key::CodeKey;
 use crate::program::{LaunchPlan, Program, ProgramError};
 

@@ -25,7 +25,7 @@ impl Dims {
         Some(dims)
     }
 
-    /// NumberLiteral of elements.
+    /// Number of elements.
     pub fn count(&self) -> u64 {
         self.iter().product()
     }
@@ -88,7 +88,7 @@ impl Axes {
         left
     }
 
-    /// NumberLiteral of elements of `of` that are reduced to one.
+    /// Number of elements of `of` that are reduced to one.
     pub(crate) fn reduced(self, of: &Dims) -> u64 {
         self.iter().filter_map(|axis| of.get(axis)).product()
     }

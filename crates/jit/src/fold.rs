@@ -7,7 +7,7 @@
 
 use fercuda_tensor::Dtype;
 
-use crate::op::{self, Binary, Unary};
+use crate::op::{Binary, Unary};
 
 /// Prints a constant exactly, so that different ones are never printed alike.
 pub(crate) fn show(dtype: Dtype, bits: u64) -> String {
@@ -15,7 +15,7 @@ pub(crate) fn show(dtype: Dtype, bits: u64) -> String {
         Dtype::F64 => format!("{:?}", f64::from_bits(bits)),
         Dtype::F32 => format!("{:?}", f32::from_bits(bits as u32)),
         Dtype::Bool => (bits != 0).to_string(),
-        signed if op::is_signed(signed) => bits.cast_signed().to_string(),
+        signed if signed.is_signed() => bits.cast_signed().to_string(),
         _ => bits.to_string(),
     }
 }
@@ -35,7 +35,7 @@ fn wrap(dtype: Dtype, value: i128) -> u64 {
 }
 
 fn integer(dtype: Dtype, bits: u64) -> i128 {
-    match op::is_signed(dtype) {
+    match dtype.is_signed() {
         true => bits.cast_signed().into(),
         false => bits.into(),
     }

@@ -32,12 +32,12 @@ pub enum TypeClass {
 impl TypeClass {
     /// Whether the set contains `dtype`.
     pub fn has(self, dtype: Dtype) -> bool {
-        let (float, bool) = (is_float(dtype), dtype == Dtype::Bool);
+        let (float, bool) = (dtype.is_float(), dtype == Dtype::Bool);
         match self {
             Self::Floats => float,
             Self::Integers => !float && !bool,
             Self::Numbers => !bool,
-            Self::Signed => float || is_signed(dtype),
+            Self::Signed => float || dtype.is_signed(),
             Self::Bits => !float,
             Self::All => true,
             Self::NotF64 => float && dtype != Dtype::F64,
@@ -59,18 +59,6 @@ impl fmt::Display for TypeClass {
             Self::Bool => "bool",
         })
     }
-}
-
-/// Whether `dtype` is a float.
-pub(crate) fn is_float(dtype: Dtype) -> bool {
-    use Dtype::*;
-    matches!(dtype, F64 | F32 | F16 | Bf16 | F8E4m3 | F8E5m2)
-}
-
-/// Whether `dtype` is a signed integer.
-pub(crate) fn is_signed(dtype: Dtype) -> bool {
-    use Dtype::*;
-    matches!(dtype, I8 | I16 | I32 | I64)
 }
 
 /// Computation type: f32 for floats narrower than f32, else the type itself.
@@ -229,8 +217,8 @@ impl Reduction {
     /// Result type of a reduction of elements of a type.
     pub fn result(self, of: Dtype) -> Dtype {
         match self {
-            Self::Sum | Self::Prod if is_float(of) => of,
-            Self::Sum | Self::Prod if is_signed(of) || of == Dtype::Bool => Dtype::I64,
+            Self::Sum | Self::Prod if of.is_float() => of,
+            Self::Sum | Self::Prod if of.is_signed() || of == Dtype::Bool => Dtype::I64,
             Self::Sum | Self::Prod => Dtype::U64,
             Self::ArgMin | Self::ArgMax => Dtype::I64,
             Self::Mean | Self::Min | Self::Max => of,

@@ -1,4 +1,4 @@
-//! CompiledExpr program: the result of the passes, as PTX and launch plans.
+//! Compiled program: the result of the passes, as PTX and launch plans.
 //!
 //! Invariant: the text is generated on demand; it depends on the kernels' code and the
 //! architecture alone, and `code` is its key: two programs with one key have one text.
@@ -10,10 +10,9 @@ use fercuda_tensor::{Layout, LayoutError};
 
 use crate::canonical::Canonical;
 use crate::emit;
-use crate::fused::{
-    Fused, FusedKernel, KernelAccess, KernelKind, ParameterBinding, THREADS, Team, Temporary,
-};
+use crate::fused::{Fused, Temporary};
 use crate::graph::ExprGraph;
+use crate::kernel::{FusedKernel, KernelAccess, KernelKind, ParameterBinding, THREADS, Team};
 use crate::key::CodeKey;
 
 /// Error of generating the program of a valid expression.
@@ -45,7 +44,7 @@ pub struct LaunchPlan {
     pub name: String,
     /// Bindings of its address parameters, in order; the number of rows follows them.
     pub slots: Vec<ParameterBinding>,
-    /// NumberLiteral of rows, or of elements of a map: its last parameter.
+    /// Number of rows, or of elements of a map: its last parameter.
     pub rows: u64,
     /// Whether that has 64 bits, else 32.
     pub wide: bool,

@@ -11,8 +11,9 @@
 
 use fercuda_tensor::Layout;
 
-use crate::canonical::{ArrayOrigin, Canonical, CanonicalArray, Expr, ExprEntry, LoadSource};
+use crate::canonical::Canonical;
 use crate::dims::{Axes, Dims};
+use crate::expr::{ArrayOrigin, CanonicalArray, Expr, ExprEntry, LoadSource};
 use crate::op::Reduction;
 
 /// Length of a part along memory: a block of 1024 threads keeps it in registers.

@@ -1,16 +1,16 @@
 //! PTX as data: parse, print, check, walk, build.
 //!
 //! Invariant: printed text parses back to an equal module. Only [`build`], which emits
-//! instructions, and [`kernels`], written with it, depend on their semantics.
+//! instructions, depends on their semantics.
 #![forbid(unsafe_code)]
 
 pub mod ast;
 pub mod build;
 pub mod check;
-pub mod kernels;
 pub mod parse;
 pub mod print;
 pub mod walk;
+mod word_table;
 pub mod words;
 
 pub use check::{Diagnostic, check};

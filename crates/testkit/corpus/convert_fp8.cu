@@ -5,13 +5,13 @@
 //@   out h4: f16[256] exact
 //@   out h5: f16[256] exact
 //@ run f16_to_fp8: f16_to_fp8 grid=256 block=256
-//@   out e4: e4m3[65536] exact
-//@   out e5: e5m2[65536] exact
+//@   out e4: f8e4m3[65536] exact
+//@   out e5: f8e5m2[65536] exact
 //@ run f32_to_fp8: f32_to_fp8 grid=64 block=256
 //@   in f: f32[16384] mix
-//@   out e4: e4m3[16384] exact
-//@   out e5: e5m2[16384] exact
-//@   out pair4: e4m3[16384] exact
+//@   out e4: f8e4m3[16384] exact
+//@   out e5: f8e5m2[16384] exact
+//@   out pair4: f8e4m3[16384] exact
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 

@@ -6,127 +6,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::rng::Rng;
+use fastrand::Rng;
+use fercuda_tensor::Dtype;
 
-/// Element type of a buffer or scalar.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is the name of a number format")]
-pub enum Elem {
-    U8,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    U64,
-    I64,
-    F16,
-    Bf16,
-    F32,
-    F64,
-    E4m3,
-    E5m2,
-    /// Bytes of a structure, aligned to eight.
-    Bytes,
-}
-
-impl Elem {
-    /// By the name used in headers.
-    pub fn by_name(name: &str) -> Option<Elem> {
-        Some(match name {
-            "u8" => Elem::U8,
-            "i8" => Elem::I8,
-            "u16" => Elem::U16,
-            "i16" => Elem::I16,
-            "u32" => Elem::U32,
-            "i32" => Elem::I32,
-            "u64" => Elem::U64,
-            "i64" => Elem::I64,
-            "f16" => Elem::F16,
-            "bf16" => Elem::Bf16,
-            "f32" => Elem::F32,
-            "f64" => Elem::F64,
-            "e4m3" => Elem::E4m3,
-            "e5m2" => Elem::E5m2,
-            "bytes" => Elem::Bytes,
-            _ => return None,
-        })
-    }
-
-    /// Size in bytes.
-    pub fn size(self) -> usize {
-        match self {
-            Elem::U8 | Elem::I8 | Elem::E4m3 | Elem::E5m2 | Elem::Bytes => 1,
-            Elem::U16 | Elem::I16 | Elem::F16 | Elem::Bf16 => 2,
-            Elem::U32 | Elem::I32 | Elem::F32 => 4,
-            Elem::U64 | Elem::I64 | Elem::F64 => 8,
-        }
-    }
-
-    /// (exponent bits, fraction bits), of a floating-point format.
-    pub fn float_shape(self) -> Option<(u32, u32)> {
-        match self {
-            Elem::F16 => Some((5, 10)),
-            Elem::Bf16 => Some((8, 7)),
-            Elem::F32 => Some((8, 23)),
-            Elem::F64 => Some((11, 52)),
-            Elem::E4m3 => Some((4, 3)),
-            Elem::E5m2 => Some((5, 2)),
-            _ => None,
-        }
-    }
-
-    /// The value that `bits` encode; integers beyond 2^53 are rounded.
-    pub fn value(self, bits: u64) -> f64 {
-        match self {
-            Elem::I8 => f64::from(bits as u8 as i8),
-            Elem::I16 => f64::from(bits as u16 as i16),
-            Elem::I32 => f64::from(bits as u32 as i32),
-            Elem::I64 => bits as i64 as f64,
-            Elem::F32 => f64::from(f32::from_bits(bits as u32)),
-            Elem::F64 => f64::from_bits(bits),
-            Elem::F16 => small_float(bits, 5, 10),
-            Elem::Bf16 => f64::from(f32::from_bits((bits as u32) << 16)),
-            Elem::E5m2 => small_float(bits, 5, 2),
-            // No infinities: the highest exponent is an ordinary one, all ones alone are NaN.
-            Elem::E4m3 if bits & 0x7f == 0x7f => f64::NAN,
-            Elem::E4m3 if bits & 0x78 == 0x78 => 2.0 * small_float(bits - 8, 4, 3),
-            Elem::E4m3 => small_float(bits, 4, 3),
-            _ => bits as f64,
-        }
-    }
-
-    /// The encoding nearest to `v`, ties to even; integers saturate.
-    pub fn encode(self, v: f64) -> u64 {
-        match self {
-            Elem::U8 | Elem::Bytes | Elem::E4m3 | Elem::E5m2 => u64::from(v.round() as u8),
-            Elem::I8 => u64::from(v.round() as i8 as u8),
-            Elem::U16 => u64::from(v.round() as u16),
-            Elem::I16 => u64::from(v.round() as i16 as u16),
-            Elem::U32 => u64::from(v.round() as u32),
-            Elem::I32 => u64::from(v.round() as i32 as u32),
-            Elem::U64 => v.round() as u64,
-            Elem::I64 => v.round() as i64 as u64,
-            Elem::F16 => u64::from(half::f16::from_f64(v).to_bits()),
-            Elem::Bf16 => u64::from(half::bf16::from_f64(v).to_bits()),
-            Elem::F32 => u64::from((v as f32).to_bits()),
-            Elem::F64 => v.to_bits(),
-        }
-    }
-
-    /// Distance from `v` to the next representable magnitude, subnormals included.
-    pub fn ulp(self, v: f64) -> f64 {
-        let Some((exponent_bits, fraction_bits)) = self.float_shape() else {
-            return 1.0;
-        };
-        let lowest = 2 - (1i32 << (exponent_bits - 1));
-        let exponent = if v == 0.0 {
-            lowest
-        } else {
-            exponent_of(v).max(lowest)
-        };
-        exp2i(exponent - fraction_bits as i32)
-    }
+/// Distance from `v` to the next representable magnitude, subnormals included.
+fn ulp(elem: Dtype, v: f64) -> f64 {
+    let Some((exponent_bits, fraction_bits)) = elem.float_format() else {
+        return 1.0;
+    };
+    let lowest = 2 - (1i32 << (exponent_bits - 1));
+    let exponent = if v == 0.0 {
+        lowest
+    } else {
+        exponent_of(v).max(lowest)
+    };
+    exp2i(exponent - fraction_bits as i32)
 }
 
 /// floor(log2(|v|)) of a finite value other than zero.
@@ -148,50 +42,30 @@ fn exp2i(e: i32) -> f64 {
     }
 }
 
-fn small_float(bits: u64, exponent_bits: u32, fraction_bits: u32) -> f64 {
-    let sign = if bits >> (exponent_bits + fraction_bits) & 1 == 1 {
-        -1.0
-    } else {
-        1.0
-    };
-    let exponent = (bits >> fraction_bits & ((1 << exponent_bits) - 1)) as i32;
-    let fraction = (bits & ((1 << fraction_bits) - 1)) as f64;
-    let bias = (1 << (exponent_bits - 1)) - 1;
-    let one = exp2i(fraction_bits as i32);
-    if exponent == (1 << exponent_bits) - 1 {
-        if fraction == 0.0 {
-            sign * f64::INFINITY
-        } else {
-            f64::NAN
-        }
-    } else if exponent == 0 {
-        sign * fraction / one * exp2i(1 - bias)
-    } else {
-        sign * (1.0 + fraction / one) * exp2i(exponent - bias)
-    }
-}
-
 /// Elements of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buffer {
     /// Their type.
-    pub elem: Elem,
+    pub elem: Dtype,
     /// Their bytes, little endian.
     pub bytes: Vec<u8>,
+    /// Whether they are the bytes of a structure, which may be read as any type.
+    pub is_struct: bool,
 }
 
 impl Buffer {
     /// `len` elements of zero.
-    pub fn zeroed(elem: Elem, len: usize) -> Buffer {
+    pub fn zeroed(elem: Dtype, len: usize) -> Buffer {
         Buffer {
             elem,
-            bytes: vec![0; len * elem.size()],
+            bytes: vec![0; len * elem.bytes() as usize],
+            is_struct: false,
         }
     }
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.bytes.len() / self.elem.size()
+        self.bytes.len() / self.elem.bytes() as usize
     }
 
     /// Whether there are none.
@@ -201,7 +75,7 @@ impl Buffer {
 
     /// Bits of element `i`, the upper ones zero.
     pub fn bits(&self, i: usize) -> u64 {
-        let size = self.elem.size();
+        let size = self.elem.bytes() as usize;
         let mut word = [0; 8];
         word[..size].copy_from_slice(&self.bytes[i * size..][..size]);
         u64::from_le_bytes(word)
@@ -209,7 +83,7 @@ impl Buffer {
 
     /// Sets element `i` to the low bits of `bits`.
     pub fn set_bits(&mut self, i: usize, bits: u64) {
-        let size = self.elem.size();
+        let size = self.elem.bytes() as usize;
         self.bytes[i * size..][..size].copy_from_slice(&bits.to_le_bytes()[..size]);
     }
 
@@ -222,10 +96,10 @@ impl Buffer {
     pub fn show(&self, i: usize) -> String {
         let bits = self.bits(i);
         match self.elem {
-            Elem::U64 | Elem::U32 | Elem::U16 | Elem::U8 | Elem::Bytes => {
+            Dtype::U64 | Dtype::U32 | Dtype::U16 | Dtype::U8 => {
                 format!("{bits} ({bits:#x})")
             }
-            Elem::I64 => format!("{} ({bits:#x})", bits as i64),
+            Dtype::I64 => format!("{} ({bits:#x})", bits as i64),
             _ => format!("{:?} ({bits:#x})", self.value(i)),
         }
     }
@@ -261,16 +135,16 @@ impl Fill {
                 Fill::Zero | Fill::Made => 0,
                 Fill::Iota => elem.encode(i as f64),
                 Fill::Const(v) => elem.encode(v),
-                Fill::Uniform(low, high) => elem.encode(low + (high - low) * rng.unit()),
+                Fill::Uniform(low, high) => elem.encode(low + (high - low) * rng.f64()),
                 Fill::Int(low, high) => {
-                    let v = low.wrapping_add(rng.below((high - low) as u64 + 1) as i64);
-                    if elem.float_shape().is_some() {
+                    let v = low.wrapping_add(rng.u64(..=high.wrapping_sub(low) as u64) as i64);
+                    if elem.float_format().is_some() {
                         elem.encode(v as f64)
                     } else {
                         v as u64
                     }
                 }
-                Fill::Bits => rng.next(),
+                Fill::Bits => rng.u64(..),
                 Fill::Mix => mixed(elem, rng),
             };
             buffer.set_bits(i, bits);
@@ -279,44 +153,42 @@ impl Fill {
 }
 
 /// Edge cases of arithmetic, mixed with ordinary values.
-fn mixed(elem: Elem, rng: &mut Rng) -> u64 {
-    let Some((exponent_bits, fraction_bits)) = elem.float_shape() else {
-        let width = elem.size() as u32 * 8;
-        return match rng.below(6) {
-            0 => rng.next(),
-            1 => rng.below(16),
-            2 => 0u64.wrapping_sub(rng.below(16)),
-            3 => (1u64 << rng.below(u64::from(width))).wrapping_sub(rng.below(2)),
-            4 => rng.next() >> (64 - width) >> rng.below(u64::from(width)),
-            _ => 0u64.wrapping_sub(rng.next() >> (64 - width) >> rng.below(u64::from(width))),
+fn mixed(elem: Dtype, rng: &mut Rng) -> u64 {
+    let Some((exponent_bits, fraction_bits)) = elem.float_format() else {
+        let width = 8 * elem.bytes() as u32;
+        return match rng.u64(..6) {
+            0 => rng.u64(..),
+            1 => rng.u64(..16),
+            2 => 0u64.wrapping_sub(rng.u64(..16)),
+            3 => (1u64 << rng.u64(..u64::from(width))).wrapping_sub(rng.u64(..2)),
+            4 => rng.u64(..) >> (64 - width) >> rng.u64(..u64::from(width)),
+            _ => 0u64.wrapping_sub(rng.u64(..) >> (64 - width) >> rng.u64(..u64::from(width))),
         };
     };
-    let sign = rng.below(2) << (exponent_bits + fraction_bits);
+    let sign = rng.u64(..2) << (exponent_bits + fraction_bits);
     let top = (1u64 << exponent_bits) - 1;
-    let fraction = rng.next() & ((1 << fraction_bits) - 1);
-    match rng.below(10) {
-        0 => rng.next(),
-        1 => sign | [0, 1, 2, (1 << fraction_bits) - 1, 1 << fraction_bits][rng.below(5) as usize],
-        2 => sign | top << fraction_bits | if rng.below(3) == 0 { fraction } else { 0 },
+    let fraction = rng.u64(..) & ((1 << fraction_bits) - 1);
+    match rng.u64(..10) {
+        0 => rng.u64(..),
+        1 => sign | [0, 1, 2, (1 << fraction_bits) - 1, 1 << fraction_bits][rng.usize(..5)],
+        2 => sign | top << fraction_bits | if rng.u64(..3) == 0 { fraction } else { 0 },
         3 => sign | fraction,
-        4 => sign | (top - 1 - rng.below(3)) << fraction_bits | fraction,
-        5 => elem.encode(rng.below(2000) as f64 * 0.25 - 250.0),
-        6 => elem.encode((rng.below(1 << 20) as f64 + 0.5) * if sign == 0 { 1.0 } else { -1.0 }),
+        4 => sign | (top - 1 - rng.u64(..3)) << fraction_bits | fraction,
+        5 => elem.encode(rng.u64(..2000) as f64 * 0.25 - 250.0),
+        6 => elem.encode((rng.u64(..1 << 20) as f64 + 0.5) * if sign == 0 { 1.0 } else { -1.0 }),
         7 => {
             // Few fraction bits, so that ties and exact results happen.
             let kept =
-                fraction & !(((1 << fraction_bits) - 1) >> rng.below(u64::from(fraction_bits)));
-            sign | (top / 2 - 8 + rng.below(16).min(top / 2)) << fraction_bits | kept
+                fraction & !(((1 << fraction_bits) - 1) >> rng.u64(..u64::from(fraction_bits)));
+            sign | (top / 2 - 8 + rng.u64(..16).min(top / 2)) << fraction_bits | kept
         }
         // Around the borders of the narrower formats and of the integers.
         8 => elem.encode(
-            (1.0 + rng.unit())
-                * exp2i(
-                    [-150, -25, -14, -9, -6, 7, 8, 15, 16, 31, 32, 63, 64][rng.below(13) as usize],
-                )
+            (1.0 + rng.f64())
+                * exp2i([-150, -25, -14, -9, -6, 7, 8, 15, 16, 31, 32, 63, 64][rng.usize(..13)])
                 * if sign == 0 { 1.0 } else { -1.0 },
         ),
-        _ => sign | (top / 2 - 4 + rng.below(8)) << fraction_bits | fraction,
+        _ => sign | (top / 2 - 4 + rng.u64(..8)) << fraction_bits | fraction,
     }
 }
 
@@ -354,13 +226,15 @@ pub enum Judge {
 
 /// One line of a header: an argument or a module variable.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arg {
+pub struct ArgumentSpec {
     /// As the reference calls it.
     pub name: String,
     /// What it is for.
     pub role: Role,
     /// Element type.
-    pub elem: Elem,
+    pub elem: Dtype,
+    /// Whether its elements are the bytes of a structure: `bytes` in the header.
+    pub is_struct: bool,
     /// Elements.
     pub len: usize,
     /// How it starts.
@@ -371,7 +245,7 @@ pub struct Arg {
     pub loose: bool,
 }
 
-impl Arg {
+impl ArgumentSpec {
     /// Whether it is compared after the launch.
     pub fn is_output(&self) -> bool {
         matches!(self.role, Role::Out | Role::InOut | Role::Get)
@@ -380,7 +254,7 @@ impl Arg {
 
 /// The inputs of one launch.
 #[derive(Debug, Clone)]
-pub struct Case {
+pub struct LaunchInputs {
     /// Blocks.
     pub grid: [u32; 3],
     /// Threads of a block.
@@ -389,7 +263,7 @@ pub struct Case {
     pub buffers: BTreeMap<String, Buffer>,
 }
 
-impl Case {
+impl LaunchInputs {
     /// The buffer or scalar called `name`.
     ///
     /// # Panics
@@ -404,7 +278,7 @@ impl Case {
     pub fn get<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&self, name: &str) -> Vec<T> {
         let buffer = self.buffer(name);
         assert!(
-            buffer.elem == Elem::Bytes || buffer.elem.size() == size_of::<T>(),
+            buffer.is_struct || buffer.elem.bytes() as usize == size_of::<T>(),
             "`{name}` is {:?}",
             buffer.elem
         );
@@ -528,7 +402,11 @@ pub struct Closeness {
 ///
 /// # Errors
 /// The elements that differ by more than allowed.
-pub fn judge(arg: &Arg, got: &Buffer, wanted: &ExpectedOutput) -> Result<Closeness, Mismatch> {
+pub fn judge(
+    arg: &ArgumentSpec,
+    got: &Buffer,
+    wanted: &ExpectedOutput,
+) -> Result<Closeness, Mismatch> {
     let mut wrong = 0;
     let mut examples = Vec::new();
     let mut worst = 0.0f64;
@@ -549,6 +427,7 @@ pub fn judge(arg: &Arg, got: &Buffer, wanted: &ExpectedOutput) -> Result<Closene
             let want = Buffer {
                 elem: got.elem,
                 bytes: bytes.clone(),
+                is_struct: got.is_struct,
             };
             for (i, (g, w)) in sorted(got).into_iter().zip(sorted(&want)).enumerate() {
                 if g != w {
@@ -560,12 +439,13 @@ pub fn judge(arg: &Arg, got: &Buffer, wanted: &ExpectedOutput) -> Result<Closene
             let want = Buffer {
                 elem: got.elem,
                 bytes: bytes.clone(),
+                is_struct: got.is_struct,
             };
             if want.len() != got.len() {
                 fail(0, format!("the reference made {} elements", want.len()));
             } else {
                 for i in 0..got.len() {
-                    let both_nan = got.elem.float_shape().is_some()
+                    let both_nan = got.elem.float_format().is_some()
                         && got.value(i).is_nan()
                         && want.value(i).is_nan();
                     if got.bits(i) != want.bits(i) && !both_nan {
@@ -580,7 +460,7 @@ pub fn judge(arg: &Arg, got: &Buffer, wanted: &ExpectedOutput) -> Result<Closene
             } else {
                 for (i, &(want, bound)) in values.iter().enumerate() {
                     let allowed = if let Judge::Ulp(n) = kind {
-                        n * got.elem.ulp(want)
+                        n * ulp(got.elem, want)
                     } else {
                         bound
                     };

@@ -18,9 +18,10 @@
 //! `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` allows two devices to differ within the
 //! bound.
 
-use crate::data::{Arg, Buffer, Case, Elem, Fill, Judge, Role};
+use crate::data::{ArgumentSpec, Buffer, Fill, Judge, LaunchInputs, Role};
 use crate::reference::Reference;
-use crate::rng::Rng;
+use fastrand::Rng;
+use fercuda_tensor::{Dtype, UnknownDtype};
 
 /// A header that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +68,7 @@ pub struct Run {
     /// Whether blocks may wait for each other.
     pub cooperative: bool,
     /// Arguments and module variables, in order.
-    pub args: Vec<Arg>,
+    pub args: Vec<ArgumentSpec>,
     /// Lines that the kernel prints, in any order.
     pub prints: Vec<String>,
     /// Scalars given in the header, by argument.
@@ -91,22 +92,27 @@ impl Run {
     }
 
     /// Inputs from `seed`, the reference having made its part.
-    pub fn case(&self, reference: Option<&Reference>, seed: u64) -> Case {
-        let mut rng = Rng::new(seed, &self.name);
-        let mut case = Case {
+    pub fn case(&self, reference: Option<&Reference>, seed: u64) -> LaunchInputs {
+        // Runs differ from each other under one seed.
+        let seed = self.name.bytes().fold(seed, |seed, byte| {
+            Rng::with_seed(seed ^ u64::from(byte)).u64(..)
+        });
+        let mut rng = Rng::with_seed(seed);
+        let mut case = LaunchInputs {
             grid: self.grid,
             block: self.block,
             buffers: Default::default(),
         };
         for arg in &self.args {
             let mut buffer = Buffer::zeroed(arg.elem, arg.len);
+            buffer.is_struct = arg.is_struct;
             if !matches!(arg.role, Role::Out | Role::Get) {
                 arg.fill.apply(&mut buffer, &mut rng);
             }
             if let Some((_, float, whole)) = self.scalars.iter().find(|s| s.0 == arg.name) {
                 buffer.set_bits(
                     0,
-                    if arg.elem.float_shape().is_some() {
+                    if arg.elem.float_format().is_some() {
                         arg.elem.encode(*float)
                     } else {
                         *whole as u64
@@ -210,11 +216,18 @@ fn parse_line(test: &mut FileTest, text: &str) -> Result<(), String> {
         ),
         None => (ty.as_str(), 1),
     };
-    let elem = Elem::by_name(elem).ok_or_else(|| format!("`{elem}` is no element type"))?;
-    let mut arg = Arg {
+    let is_struct = elem == "bytes";
+    let elem = match is_struct {
+        true => Dtype::U8,
+        false => elem
+            .parse()
+            .map_err(|error: UnknownDtype| error.to_string())?,
+    };
+    let mut arg = ArgumentSpec {
         name: name.trim().to_string(),
         role,
         elem,
+        is_struct,
         len,
         fill: Fill::Zero,
         judge: Judge::Exact,

@@ -26,7 +26,7 @@ use fercuda_cuda_sys::types::{
     CUresult, CUstream, CUstreamCaptureMode,
 };
 
-use crate::data::{Buffer, Case, Role};
+use crate::data::{Buffer, LaunchInputs, Role};
 use crate::filetest::Run;
 
 /// A call of the driver that did not succeed, or a program that makes no sense.
@@ -126,7 +126,7 @@ impl RawMachine {
     ///
     /// # Errors
     /// The first call that fails, a fault of the kernel included.
-    pub fn run(&self, run: &Run, case: &Case) -> Result<BTreeMap<String, Buffer>> {
+    pub fn run(&self, run: &Run, case: &LaunchInputs) -> Result<BTreeMap<String, Buffer>> {
         let function = self.function(&run.kernel)?;
         let mut values: Vec<Vec<u64>> = Vec::new();
         let mut outputs = Vec::new();

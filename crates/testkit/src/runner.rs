@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fercuda_cuda::{Context, DeviceBuffer, Image, KernelArg, Launch, Module, Stream};
 use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 
-use crate::data::{Buffer, Case, Expected, Judge, Role, judge};
+use crate::data::{Buffer, Expected, Judge, LaunchInputs, Role, judge};
 use crate::filetest::{FileTest, Run};
 use crate::reference::{self, Reference};
 
@@ -147,7 +147,7 @@ fn execute_run(context: &Context, run: &Run, ptx: &str, seed: u64) -> LaunchOutc
 pub(crate) fn judged(
     run: &Run,
     reference: &Reference,
-    case: &Case,
+    case: &LaunchInputs,
     outputs: &BTreeMap<String, Buffer>,
 ) -> (BTreeMap<String, f64>, Vec<String>) {
     let (mut worst, mut wrong) = (BTreeMap::new(), Vec::new());
@@ -181,7 +181,7 @@ enum PassedArgument {
 fn launch(
     context: &Context,
     run: &Run,
-    case: &Case,
+    case: &LaunchInputs,
     ptx: &str,
 ) -> Result<BTreeMap<String, Buffer>, RunError> {
     let stream = during("make a stream", Stream::new(context))?;
@@ -259,6 +259,7 @@ fn launch(
             arg.name.clone(),
             Buffer {
                 elem: arg.elem,
+                is_struct: arg.is_struct,
                 bytes,
             },
         );

@@ -9,7 +9,7 @@ use fercuda_cuda::{Context, Cuda, Select};
 use fercuda_nvrtc::Nvrtc;
 use fercuda_testkit::filetest::FileTest;
 use fercuda_testkit::record::{DeviceRecord, RecordComparison};
-use fercuda_testkit::{folder, record, rng, runner};
+use fercuda_testkit::{folder, record, runner};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 struct Lab {
@@ -28,7 +28,7 @@ impl Lab {
         Ok(Lab {
             context: Context::primary(Cuda::select(select)?.device(0)?)?,
             nvrtc: Nvrtc::find()?,
-            seed: rng::seed(),
+            seed: fercuda_trials::seed(),
         })
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use fercuda_testkit::data::{Expected, Judge};
-use fercuda_testkit::{filetest, reference, rng};
+use fercuda_testkit::{filetest, reference};
 
 fn corpus() -> Vec<filetest::FileTest> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -44,7 +44,7 @@ fn every_launch_has_one_reference_and_every_reference_a_launch() {
 
 #[test]
 fn every_reference_speaks_of_every_output_in_its_size() {
-    let seed = rng::seed();
+    let seed = fercuda_trials::seed();
     for run in corpus().into_iter().flat_map(|f| f.runs) {
         let reference = reference::find(&run.name).unwrap();
         let case = run.case(Some(reference), seed);
@@ -60,7 +60,9 @@ fn every_reference_speaks_of_every_output_in_its_size() {
                 .remove(&arg.name)
                 .unwrap_or_else(|| panic!("{}: nothing is said of `{}`", run.name, arg.name));
             let len = match wanted {
-                fercuda_testkit::data::ExpectedOutput::Bits(bytes) => bytes.len() / arg.elem.size(),
+                fercuda_testkit::data::ExpectedOutput::Bits(bytes) => {
+                    bytes.len() / arg.elem.bytes() as usize
+                }
                 fercuda_testkit::data::ExpectedOutput::Near(values) => values.len(),
             };
             assert_eq!(len, arg.len, "{}: `{}` (seed {seed})", run.name, arg.name);

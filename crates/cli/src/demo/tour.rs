@@ -1,6 +1,6 @@
 //! The tour's steps, in order.
 //!
-//! Kernels come from `fercuda_ptx::kernels`, written with the builder and loaded as PTX text on
+//! Kernels come from `fercuda_testkit::kernels`, written with the builder and loaded as PTX text on
 //! every device. Sizes are odd on purpose, so that partial tiles and rows are covered.
 //!
 //! Elsewhere: the expected results (`reference`).
@@ -12,9 +12,9 @@ use fercuda_cuda::{
     Arguments, CaptureMode, Context, DeviceBuffer, Function, Image, Launch, Module, Stream,
 };
 use fercuda_ptx::build::Arch;
-use fercuda_ptx::kernels::attention::{self, HeadDim, Mask};
-use fercuda_ptx::kernels::gemm::{self, Tile};
-use fercuda_ptx::kernels::{self, KernelDesc, softmax, vector_add};
+use fercuda_testkit::kernels::attention::{self, HeadDim, Mask};
+use fercuda_testkit::kernels::gemm::{self, Tile};
+use fercuda_testkit::kernels::{self, KernelDesc, softmax, vector_add};
 
 use super::reference::{self, ReferenceResult, judge};
 use super::step::StepResult;
@@ -106,7 +106,7 @@ impl Tour {
 unsafe fn start(
     function: &Function,
     stream: &Stream,
-    geometry: &kernels::Launch,
+    geometry: &kernels::LaunchGeometry,
     arguments: impl Arguments,
 ) -> Result<()> {
     let launch = Launch::new(extents(geometry.grid), extents(geometry.block))
@@ -160,7 +160,7 @@ fn vector_add(tour: &mut Tour) -> Result<StepResult> {
     let (a, b) = (tour.numbers(n), tour.numbers(n));
     let (device_a, device_b) = (tour.upload(&a)?, tour.upload(&b)?);
     let mut out = tour.empty(n)?;
-    let geometry = kernel.launch(&vector_add::Shape { n: n as u64 })?;
+    let geometry = kernel.launch(&vector_add::VectorExtents { n: n as u64 })?;
     let seconds = tour.time(|| {
         let arguments = (&device_a, &device_b, &mut out, n as u32);
         // SAFETY: it touches the first n elements of each; each has n.
@@ -181,7 +181,7 @@ fn softmax(tour: &mut Tour) -> Result<StepResult> {
     }
     let device_x = tour.upload(&x)?;
     let mut out = tour.empty(x.len())?;
-    let geometry = kernel.launch(&softmax::Shape {
+    let geometry = kernel.launch(&softmax::RowExtents {
         rows: rows as u64,
         cols: columns as u64,
     })?;
@@ -201,7 +201,7 @@ fn softmax(tour: &mut Tour) -> Result<StepResult> {
 
 fn matrix_product(tour: &mut Tour) -> Result<StepResult> {
     let (m, n, k) = (250, 190, 330);
-    let shape = gemm::Shape {
+    let shape = gemm::GemmExtents {
         m: m as u64,
         n: n as u64,
         k: k as u64,
@@ -230,7 +230,7 @@ fn matrix_product(tour: &mut Tour) -> Result<StepResult> {
 
 fn attention(tour: &mut Tour, causal: bool) -> Result<StepResult> {
     let (length, width) = (190, 64);
-    let shape = attention::Shape {
+    let shape = attention::AttentionExtents {
         heads: 1,
         q_len: length as u64,
         kv_len: length as u64,
@@ -364,7 +364,7 @@ fn graph(tour: &mut Tour) -> Result<StepResult> {
     let y: Vec<f32> = (0..n).map(|i| (i % 7) as f32).collect();
     let mut device_x = tour.upload(&x)?;
     let device_y = tour.upload(&y)?;
-    let geometry = kernel.launch(&vector_add::Shape { n: n as u64 })?;
+    let geometry = kernel.launch(&vector_add::VectorExtents { n: n as u64 })?;
     tour.stream.synchronize()?;
     let capture = tour.stream.begin_capture(CaptureMode::ThreadLocal)?;
     for _ in 0..nodes {

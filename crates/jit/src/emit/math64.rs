@@ -41,7 +41,7 @@ pub(super) fn exp<'k>(x: Reg<'k, f64>) -> Reg<'k, f64> {
     let half = n >> 1;
     let power = |n: Reg<'k, i64>| ((n + 1023) << 52).bitcast::<f64>();
     let y = y * power(half) * power(n - half);
-    x.is_nan().select(k.value(f64::NAN), y)
+    x.test_nan().select(k.value(f64::NAN), y)
 }
 
 /// `e ln 2 + ln m` with `m` from sqrt(1/2) to sqrt 2: twice the series of the inverse
@@ -86,7 +86,7 @@ pub(super) fn tanh<'k>(x: Reg<'k, f64>) -> Reg<'k, f64> {
     let power = exp(size.min(20.0) * 2.0);
     let far = (power + 1.0).recip().mul_add(-2.0, 1.0).copysign(x);
     let y = size.lt(0.6).select(near, far);
-    x.is_nan().select(x, y)
+    x.test_nan().select(x, y)
 }
 
 /// `1 / (1 + e^-x)`.

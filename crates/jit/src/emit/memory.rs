@@ -4,59 +4,17 @@
 //! expression rounds, in the same way. Eight-bit floats are converted in pairs, as the instructions
 //! require, and saturate.
 
-use fercuda_ptx::build::{Bf16, Bf16x2, Element, F16, F16x2, Global, Kernel, Ptr, Reg, Scalar};
+use fercuda_ptx::build::{
+    Bf16, Bf16x2, F16, F16x2, Global, KernelBuilder, MemoryElement, Ptr, Reg, Scalar,
+};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Word};
 use fercuda_tensor::Dtype;
 
+use super::narrow::{fp8_pair, of_fp8_pair};
 use super::value::DynValue;
 
-fn at<'k, T: Element>(address: Reg<'k, u64>, bytes: i64) -> Ptr<'k, Global, T> {
+fn at<'k, T: MemoryElement>(address: Reg<'k, u64>, bytes: i64) -> Ptr<'k, Global, T> {
     Ptr::from_address(address).offset(bytes / i64::from(T::BYTES))
-}
-
-fn fp8(dtype: Dtype) -> ScalarType {
-    match dtype {
-        Dtype::F8E5m2 => ScalarType::E5m2x2,
-        _ => ScalarType::E4m3x2,
-    }
-}
-
-/// Packs two eight-bit floats, the first in the low byte. For them NVIDIA's assembler accepts
-/// untyped registers of 16 bits, and no integer ones.
-fn fp8_pair<'k>(dtype: Dtype, low: Reg<'k, f32>, high: Reg<'k, f32>) -> Reg<'k, u16> {
-    let mods = [
-        Mod::Word(Word::Rn),
-        Mod::Word(Word::Satfinite),
-        Mod::Type(fp8(dtype)),
-        Mod::Type(ScalarType::F32),
-    ];
-    let sources = [high.operand(), low.operand()];
-    let pair: Reg<'k, F16> = low.kernel().raw(Op::Cvt, &mods, &sources);
-    pair.bitcast()
-}
-
-fn of_fp8_pair<'k>(dtype: Dtype, pair: Reg<'k, u16>) -> [Reg<'k, f32>; 2] {
-    let mods = [
-        Mod::Word(Word::Rn),
-        Mod::Type(ScalarType::F16x2),
-        Mod::Type(fp8(dtype)),
-    ];
-    let bits: Reg<'k, F16> = pair.bitcast();
-    let halves: Reg<'k, F16x2> = bits.kernel().raw(Op::Cvt, &mods, &[bits.operand()]);
-    let (low, high) = halves.unpack();
-    [low.to(), high.to()]
-}
-
-/// Rounds to the nearest value of a narrow float, ties to even; the result is an f32.
-pub(super) fn rounded<'k>(to: Dtype, x: DynValue<'k>) -> DynValue<'k> {
-    let DynValue::F32(x) = x else {
-        return x;
-    };
-    DynValue::F32(match to {
-        Dtype::F16 => x.to::<F16>().to(),
-        Dtype::Bf16 => x.to::<Bf16>().widen(),
-        _ => of_fp8_pair(to, fp8_pair(to, x, x))[0],
-    })
 }
 
 /// Loads one element, `bytes` behind an address.
@@ -83,7 +41,7 @@ pub(super) fn load<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64) -> DynVa
 }
 
 /// Loads elements of 4 bytes, four at once, then two.
-fn loads_4<'k, T: Element>(
+fn loads_4<'k, T: MemoryElement>(
     address: Reg<'k, u64>,
     bytes: i64,
     count: u32,
@@ -102,7 +60,7 @@ fn loads_4<'k, T: Element>(
 }
 
 /// Loads elements of 8 bytes, two at once.
-fn loads_8<'k, T: Element>(
+fn loads_8<'k, T: MemoryElement>(
     address: Reg<'k, u64>,
     bytes: i64,
     count: u32,
@@ -230,7 +188,7 @@ pub(super) fn store<'k>(dtype: Dtype, address: Reg<'k, u64>, bytes: i64, value: 
 
 /// Stores contiguous elements, the inverse of [`load_vector`].
 pub(super) fn store_vector<'k>(
-    k: &'k Kernel,
+    k: &'k KernelBuilder,
     dtype: Dtype,
     address: Reg<'k, u64>,
     bytes: i64,
@@ -266,7 +224,7 @@ pub(super) fn store_vector<'k>(
     }
 }
 
-fn stores_4<'k, T: Element>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
+fn stores_4<'k, T: MemoryElement>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
     let first = at::<T>(address, bytes);
     let mut done = 0;
     while done < values.len() {
@@ -289,7 +247,7 @@ fn stores_4<'k, T: Element>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k,
     }
 }
 
-fn stores_8<'k, T: Element>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
+fn stores_8<'k, T: MemoryElement>(address: Reg<'k, u64>, bytes: i64, values: &[Reg<'k, T::Value>]) {
     let first = at::<T>(address, bytes);
     for (n, pair) in values.chunks(2).enumerate() {
         let here = first.offset(2 * n as i64);
@@ -312,7 +270,7 @@ fn halves<'k, T: Scalar>(ty: ScalarType, low: Reg<'k, f32>, high: Reg<'k, f32>) 
     low.kernel().raw::<T>(Op::Cvt, &mods, &sources).bitcast()
 }
 
-fn to_word<'k>(k: &'k Kernel, dtype: Dtype, values: &[DynValue<'k>]) -> Reg<'k, u32> {
+fn to_word<'k>(k: &'k KernelBuilder, dtype: Dtype, values: &[DynValue<'k>]) -> Reg<'k, u32> {
     let float = |n: usize| match values.get(n) {
         Some(DynValue::F32(x)) => *x,
         _ => k.value(0.0f32),

@@ -11,13 +11,15 @@
 
 use std::cell::RefCell;
 
-use fercuda_ptx::build::{Element, Kernel as Builder, Pred, Ptr, Reg, Shared, Var};
+use fercuda_ptx::build::{KernelBuilder, MemoryElement, Pred, Ptr, Reg, Shared, Var};
 use fercuda_tensor::Dtype;
 
+use super::elements::{
+    IndexType, applied, indices, load_at, of_each, offset, parameters, store_at,
+};
 use super::value::{self, DynValue};
-use super::{IndexType, applied, indices, load_at, of_each, offset, parameters, store_at};
-use crate::canonical::arity;
-use crate::fused::{FusedKernel, KernelAccess, KernelKind, KernelStep, THREADS, Team};
+use crate::expr::arity;
+use crate::kernel::{FusedKernel, KernelAccess, KernelKind, KernelStep, THREADS, Team};
 use crate::op::{Binary, Reduction};
 
 /// A partial result; with the index, for arg-reductions.
@@ -45,7 +47,7 @@ enum ValueVariable<'k> {
 }
 
 impl<'k> ValueVariable<'k> {
-    fn new(k: &'k Builder, name: &str, value: DynValue<'k>) -> Self {
+    fn new(k: &'k KernelBuilder, name: &str, value: DynValue<'k>) -> Self {
         match value {
             DynValue::F64(x) => Self::F64(k.var(name, x)),
             DynValue::F32(x) => Self::F32(k.var(name, x)),
@@ -83,7 +85,7 @@ impl<'k> ValueVariable<'k> {
 }
 
 /// Identity element of a reduction.
-fn identity<'k>(k: &'k Builder, op: Reduction, dtype: Dtype) -> DynValue<'k> {
+fn identity<'k>(k: &'k KernelBuilder, op: Reduction, dtype: Dtype) -> DynValue<'k> {
     let larger = matches!(op, Reduction::Max | Reduction::ArgMax);
     let bits = 8 * dtype.bytes() as u32;
     let constant = match (op, dtype) {
@@ -95,7 +97,7 @@ fn identity<'k>(k: &'k Builder, op: Reduction, dtype: Dtype) -> DynValue<'k> {
         (_, Dtype::F64) => f64::INFINITY.to_bits(),
         (_, Dtype::F32) if larger => f32::NEG_INFINITY.to_bits().into(),
         (_, Dtype::F32) => f32::INFINITY.to_bits().into(),
-        (_, signed) if crate::op::is_signed(signed) => {
+        (_, signed) if signed.is_signed() => {
             let most = (1i128 << (bits - 1)) - 1;
             (if larger { -most - 1 } else { most }) as u64
         }
@@ -147,7 +149,7 @@ fn tree<'k>(op: Reduction, dtype: Dtype, mut all: Vec<Partial<'k>>) -> Partial<'
 }
 
 struct RowEmitter<'a, 'k, I> {
-    k: &'k Builder,
+    k: &'k KernelBuilder,
     kernel: &'a FusedKernel,
     team: Team,
     width: u32,
@@ -194,7 +196,7 @@ enum ChunkPosition<'k, I> {
     Column(Reg<'k, I>),
 }
 
-pub(super) fn rows<I: IndexType>(k: &Builder, kernel: &FusedKernel, name: &str) {
+pub(super) fn rows<I: IndexType>(k: &KernelBuilder, kernel: &FusedKernel, name: &str) {
     let KernelKind::Rows {
         team,
         width,
@@ -742,7 +744,7 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
 }
 
 fn put<'k>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, value: DynValue<'k>) {
-    fn of<'k, T: Element>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>) -> Ptr<'k, Shared, T> {
+    fn of<'k, T: MemoryElement>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>) -> Ptr<'k, Shared, T> {
         to.index(at).cast()
     }
     match value {

@@ -5,12 +5,12 @@
 //!
 //! Elsewhere: loads and stores (`memory`).
 
-use fercuda_ptx::build::{Int, Kernel, Num, Pred, Reg, Scalar};
+use fercuda_ptx::build::{Int, KernelBuilder, Num, Pred, Reg, Scalar};
 use fercuda_tensor::Dtype;
 
 use super::math64;
-use super::memory;
-use crate::canonical::Prim;
+use super::narrow;
+use crate::expr::Prim;
 use crate::op::{Binary, Unary};
 
 /// A register of a computation type.
@@ -46,7 +46,7 @@ macro_rules! pairs {
 
 impl<'k> DynValue<'k> {
     /// A constant, as in `fold`.
-    pub(super) fn constant(k: &'k Kernel, dtype: Dtype, bits: u64) -> Self {
+    pub(super) fn constant(k: &'k KernelBuilder, dtype: Dtype, bits: u64) -> Self {
         let signed = bits.cast_signed();
         match dtype {
             Dtype::F64 => F64(k.value(f64::from_bits(bits))),
@@ -59,7 +59,7 @@ impl<'k> DynValue<'k> {
         }
     }
 
-    pub(super) fn kernel(self) -> &'k Kernel {
+    pub(super) fn kernel(self) -> &'k KernelBuilder {
         match self {
             F64(x) => x.kernel(),
             F32(x) => x.kernel(),
@@ -90,8 +90,8 @@ impl<'k> DynValue<'k> {
     /// Whether it is NaN; `None` for types other than floats.
     pub(super) fn nan(self) -> Option<Pred<'k>> {
         match self {
-            F64(x) => Some(x.is_nan()),
-            F32(x) => Some(x.is_nan()),
+            F64(x) => Some(x.test_nan()),
+            F32(x) => Some(x.test_nan()),
             _ => None,
         }
     }
@@ -149,7 +149,10 @@ pub(super) fn apply<'k>(
         }
         (Prim::Select, [Bool(c), a, b, ..]) => a.or(*c, *b),
         (Prim::Convert(to), _) => convert(from, to, x),
-        (Prim::Round(to), _) => memory::rounded(to, x),
+        (Prim::Round(to), _) => match x {
+            F32(x) => F32(narrow::rounded(to, x)),
+            other => other,
+        },
         _ => x,
     }
 }
@@ -192,8 +195,8 @@ fn unary<'k>(op: Unary, x: DynValue<'k>) -> DynValue<'k> {
         (Unary::Not, I64(x)) => I64(!x),
         (Unary::Not, U64(x)) => U64(!x),
         (Unary::Not, Bool(x)) => Bool(!x),
-        (Unary::IsNan, F64(x)) => Bool(x.is_nan()),
-        (Unary::IsNan, F32(x)) => Bool(x.is_nan()),
+        (Unary::IsNan, F64(x)) => Bool(x.test_nan()),
+        (Unary::IsNan, F32(x)) => Bool(x.test_nan()),
         // Other types cannot occur: the graph refuses them.
         (_, x) => x,
     }
@@ -226,7 +229,7 @@ fn compare<'k>(op: Binary, a: DynValue<'k>, b: DynValue<'k>) -> Pred<'k> {
     }
 }
 
-fn never(k: &Kernel) -> Pred<'_> {
+fn never(k: &KernelBuilder) -> Pred<'_> {
     k.value(0u32).equals(1)
 }
 
@@ -300,8 +303,8 @@ pub(super) fn extreme<'k>(larger: bool, a: DynValue<'k>, b: DynValue<'k>) -> Dyn
         (F32(a), F32(b)) => F32(if larger { a.max_nan(b) } else { a.min_nan(b) }),
         (F64(x), F64(y)) => {
             let number = if larger { x.max(y) } else { x.min(y) };
-            let number = y.is_nan().select(y, number);
-            F64(x.is_nan().select(x, number))
+            let number = y.test_nan().select(y, number);
+            F64(x.test_nan().select(x, number))
         }
         (Bool(a), Bool(b)) => Bool(if larger { a | b } else { a & b }),
         _ if larger => pairs!(a, b, |a, b| same a.max(b), a),
@@ -311,26 +314,26 @@ pub(super) fn extreme<'k>(larger: bool, a: DynValue<'k>, b: DynValue<'k>) -> Dyn
 
 /// An integer type with guarded division.
 trait DivisionType: Int + fercuda_ptx::build::Divide {
-    fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, Self>;
+    fn of<'k>(k: &'k KernelBuilder, value: i32) -> Reg<'k, Self>;
 }
 
 impl DivisionType for i32 {
-    fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, i32> {
+    fn of<'k>(k: &'k KernelBuilder, value: i32) -> Reg<'k, i32> {
         k.value(value)
     }
 }
 impl DivisionType for i64 {
-    fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, i64> {
+    fn of<'k>(k: &'k KernelBuilder, value: i32) -> Reg<'k, i64> {
         k.value(i64::from(value))
     }
 }
 impl DivisionType for u32 {
-    fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, u32> {
+    fn of<'k>(k: &'k KernelBuilder, value: i32) -> Reg<'k, u32> {
         k.value(value.cast_unsigned())
     }
 }
 impl DivisionType for u64 {
-    fn of<'k>(k: &'k Kernel, value: i32) -> Reg<'k, u64> {
+    fn of<'k>(k: &'k KernelBuilder, value: i32) -> Reg<'k, u64> {
         k.value(i64::from(value).cast_unsigned())
     }
 }
@@ -427,7 +430,7 @@ fn to_integer<'k>(to: Dtype, x: DynValue<'k>) -> DynValue<'k> {
                 U32(x) => x,
                 _ => return x,
             };
-            match crate::op::is_signed(to) {
+            match to.is_signed() {
                 true => I32(low.bitcast()),
                 false => U32(low),
             }
@@ -447,14 +450,14 @@ fn from_f32<'k>(to: Dtype, x: Reg<'k, f32>) -> DynValue<'k> {
         Dtype::U16 => U32(within(0.0, 65535.0).to()),
         Dtype::U32 => U32(x.to()),
         // For 64 bits a GPU converts NaN to another number.
-        Dtype::I64 => I64(x.is_nan().select(k.value(0i64), x.to::<i64>())),
-        _ => U64(x.is_nan().select(k.value(0u64), x.to::<u64>())),
+        Dtype::I64 => I64(x.test_nan().select(k.value(0i64), x.to::<i64>())),
+        _ => U64(x.test_nan().select(k.value(0u64), x.to::<u64>())),
     }
 }
 
 fn from_f64<'k>(to: Dtype, x: Reg<'k, f64>) -> DynValue<'k> {
     let k = x.kernel();
-    let nan = x.is_nan();
+    let nan = x.test_nan();
     // `max` and `min` drop a NaN; the number that results does not matter.
     let within = |least: f64, most: f64| x.max(least).min(most);
     fn number<'k, T: Scalar + Num>(nan: Pred<'k>, zero: Reg<'k, T>, x: Reg<'k, T>) -> Reg<'k, T> {

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Arch;
-use super::kernel::{EmittedLine, KernelState, Name, names_in};
+use super::error::Arch;
+use super::state::{EmittedLine, KernelDraft, Name, names_in};
 use crate::ast::{
     self, AddrBase, Function, Inst, Item, Linkage, Module, Operand, Stmt, Sym, Symbols,
 };
@@ -74,7 +74,7 @@ const NUMBERED: &[&str] = &[
 /// At most this many registers in one declaration.
 const NAMES_PER_LINE: usize = 8;
 
-pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<KernelState>) -> Module {
+pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<KernelDraft>) -> Module {
     let mut symbols = Symbols::default();
     let mut items = Vec::new();
     let mut drafts: Vec<NamedKernel> = kernels.drain(..).map(NamedKernel::new).collect();
@@ -100,14 +100,14 @@ type Declaration = (ScalarType, Vec<(String, Option<u32>)>);
 
 /// A kernel with chosen names.
 struct NamedKernel {
-    state: KernelState,
+    state: KernelDraft,
     /// Text of each local name.
     texts: Vec<String>,
     registers: Vec<Declaration>,
 }
 
 impl NamedKernel {
-    fn new(mut state: KernelState) -> Self {
+    fn new(mut state: KernelDraft) -> Self {
         merge_sets(&mut state);
         let mut draft = NamedKernel {
             texts: vec![String::new(); state.names.len()],
@@ -374,7 +374,7 @@ fn each_name(line: &EmittedLine, f: &mut impl FnMut(Sym)) {
 }
 
 /// `op %t, ...; mov %v, %t;` becomes `op %v, ...;` where nothing else reads `%t`.
-fn merge_sets(state: &mut KernelState) {
+fn merge_sets(state: &mut KernelDraft) {
     let mut reads = vec![0u32; state.names.len()];
     let mut writes = vec![0u32; state.names.len()];
     for line in &state.body {

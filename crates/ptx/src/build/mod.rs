@@ -1,6 +1,6 @@
 //! Kernel builder in Rust: typed registers, structured control flow, readable PTX.
 //!
-//! A [`ModuleBuilder`] holds kernels; each is written by a closure over a [`Kernel`].
+//! A [`ModuleBuilder`] holds kernels; each is written by a closure over a [`KernelBuilder`].
 //! Registers are typed by Rust's own number types, so that a mistaken operand does not
 //! compile; what types cannot exclude (a register used outside of the branch that sets it,
 //! two parameters of one name, too much shared memory) is the `Err` of
@@ -73,186 +73,53 @@
 //! });
 //! ```
 //!
-//! Elsewhere: the tree ([`crate::ast`]), its text ([`crate::print`]), finished kernels
-//! ([`crate::kernels`]).
+//! Elsewhere: the tree ([`crate::ast`]), its text ([`crate::print`]).
 
 /// The recipe's example, compiled and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/recipes/build-a-kernel.md")]
 struct Recipe;
 
+mod declare;
+mod error;
 mod finish;
+mod flow;
 mod kernel;
 mod math;
+mod operators;
 mod ptr;
 mod reg;
+mod state;
 mod tensor;
 mod types;
 mod warp;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ast::{Linkage, Module};
-use crate::words::Op;
 
-pub use kernel::{Kernel, Loop, STATIC_SHARED_LIMIT};
+use state::{KernelDraft, is_identifier};
+
+pub use declare::STATIC_SHARED_LIMIT;
+pub use error::{Arch, BuildError};
+pub use flow::Loop;
+pub use kernel::KernelBuilder;
+pub use operators::{Divide, Signed};
 pub use ptr::{
     Atomic, Cache, Const, Generic, Global, Index, Local, Ptr, PtrVar, Shared, Space, Writable,
 };
-pub use reg::{Arg, Divide, Pred, Reg, Signed, Src, Var};
+pub use reg::{Arg, Pred, Reg, Src, Var};
 pub use types::{
-    AtomicAdd, AtomicMinMax, AtomicSwap, Bf16, Bf16x2, BitOps, Bits32, ConstElement, Convert,
-    Element, F16, F16x2, Float, Int, Num, Ordered, Scalar, Tf32, Type,
+    AtomicAdd, AtomicMinMax, AtomicSwap, Bf16, Bf16x2, BitOps, Bits32, ConstElement, Convert, F16,
+    F16x2, Float, Int, MemoryElement, Num, Ordered, Scalar, Tf32, Type,
 };
 pub use warp::FULL_MASK;
-
-/// A target architecture, `sm_NN`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Arch(u32);
-
-impl Arch {
-    /// Turing.
-    pub const SM_75: Arch = Arch(75);
-    /// Ampere (A100).
-    pub const SM_80: Arch = Arch(80);
-    /// Hopper (H100, H200).
-    pub const SM_90: Arch = Arch(90);
-
-    /// `sm_{number}`: 86 for `sm_86`.
-    #[must_use]
-    pub const fn new(number: u32) -> Self {
-        Arch(number)
-    }
-
-    /// 80 for `sm_80`.
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for Arch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sm_{}", self.0)
-    }
-}
-
-/// What is wrong with a module that was written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// A name that is no PTX identifier, or is a word of PTX.
-    #[error(
-        "kernel `{kernel}`: `{name}` cannot be a name in PTX\ntry: a letter first, then letters, digits and `_`; not an opcode"
-    )]
-    BadName {
-        /// Kernel in which it was given.
-        kernel: String,
-        /// As given.
-        name: String,
-    },
-    /// Two kernels, or two parameters or variables of a kernel, have one name.
-    #[error("kernel `{kernel}`: the name `{name}` is given twice")]
-    DuplicateName {
-        /// Kernel in which it was given again.
-        kernel: String,
-        /// The name.
-        name: String,
-    },
-    /// A register is read outside of the branch or loop body that sets it.
-    #[error(
-        "kernel `{kernel}`: register `%{register}` is read outside of the branch or loop that sets it\n\
-         try: a `var` declared before the branch"
-    )]
-    RegisterOutOfScope {
-        /// Kernel.
-        kernel: String,
-        /// Its name, or type and number.
-        register: String,
-    },
-    /// A register of another kernel is read.
-    #[error(
-        "kernel `{kernel}`: a register of another kernel is read\ntry: pass the value as a parameter"
-    )]
-    ForeignRegister {
-        /// Kernel that reads it.
-        kernel: String,
-    },
-    /// Static shared memory exceeds what hardware gives.
-    #[error(
-        "kernel `{kernel}`: {bytes} bytes of static shared memory, at most {limit} exist\n\
-         try: `dynamic_shared`, sized at launch"
-    )]
-    TooMuchShared {
-        /// Kernel.
-        kernel: String,
-        /// Wanted so far.
-        bytes: u64,
-        /// Most there can be.
-        limit: u64,
-    },
-    /// Parameters exceed what a launch carries.
-    #[error(
-        "kernel `{kernel}`: {bytes} bytes of parameters, at most {limit} can be passed\ntry: a pointer to them"
-    )]
-    TooManyParams {
-        /// Kernel.
-        kernel: String,
-        /// Wanted so far.
-        bytes: u64,
-        /// Most there can be.
-        limit: u64,
-    },
-    /// A block size that no launch can have.
-    #[error("kernel `{kernel}`: {threads} threads a block; a block has 1 to 1024")]
-    BadBlock {
-        /// Kernel.
-        kernel: String,
-        /// Product of the dimensions.
-        threads: u32,
-    },
-    /// A barrier that does not exist.
-    #[error(
-        "kernel `{kernel}`: barrier {id} for {threads} threads; barriers are 0 to 15, for multiples of 32 threads"
-    )]
-    BadBarrier {
-        /// Kernel.
-        kernel: String,
-        /// As given.
-        id: u32,
-        /// As given.
-        threads: u32,
-    },
-    /// A constant offset beyond 2^31 bytes.
-    #[error(
-        "kernel `{kernel}`: an offset of {elements} elements exceeds 2^31 bytes\ntry: `index` with a register"
-    )]
-    OffsetTooLarge {
-        /// Kernel.
-        kernel: String,
-        /// As given.
-        elements: i64,
-    },
-    /// An instruction that the target lacks.
-    #[error("kernel `{kernel}`: {what} needs sm_{needs}, the target is {target}")]
-    NeedsArch {
-        /// Kernel.
-        kernel: String,
-        /// Which instruction.
-        what: String,
-        /// Least architecture.
-        needs: u32,
-        /// Architecture of the module.
-        target: Arch,
-    },
-}
 
 /// A module being written.
 pub struct ModuleBuilder {
     version: (u32, u32),
     arch: Arch,
-    kernels: Vec<kernel::KernelState>,
+    kernels: Vec<KernelDraft>,
     error: Option<BuildError>,
 }
 
@@ -276,9 +143,13 @@ impl ModuleBuilder {
     }
 
     /// Writes the kernel `name`. The body runs at once; it ends with an implied return.
-    pub fn kernel(&mut self, name: &str, body: impl for<'k> FnOnce(&'k Kernel)) -> &mut Self {
+    pub fn kernel(
+        &mut self,
+        name: &str,
+        body: impl for<'k> FnOnce(&'k KernelBuilder),
+    ) -> &mut Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let kernel = Kernel::new(name, self.arch, NEXT.fetch_add(1, Ordering::Relaxed));
+        let kernel = KernelBuilder::new(name, self.arch, NEXT.fetch_add(1, Ordering::Relaxed));
         if !is_identifier(name) {
             kernel.fail(|k| BuildError::BadName {
                 kernel: k.to_owned(),
@@ -302,7 +173,7 @@ impl ModuleBuilder {
 
     /// Leaves out of `state` the dynamic shared memory that an earlier kernel declared alike;
     /// other names may be given once.
-    fn share_globals(&self, state: &mut kernel::KernelState) {
+    fn share_globals(&self, state: &mut KernelDraft) {
         let mut globals = std::mem::take(&mut state.globals);
         globals.retain(|global| {
             let name = state.text(global.name);
@@ -336,16 +207,4 @@ impl ModuleBuilder {
             None => Ok(finish::module(self.version, self.arch, self.kernels)),
         }
     }
-}
-
-/// Whether `name` can name a kernel, parameter or variable.
-fn is_identifier(name: &str) -> bool {
-    let mut chars = name.chars();
-    chars
-        .next()
-        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && name.len() > usize::from(name.starts_with('_'))
-        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && !Op::ALL.iter().any(|op| op.text() == name)
-        && name != "WARP_SZ"
 }

@@ -8,15 +8,18 @@
 use std::marker::PhantomData;
 use std::ops;
 
-use super::BuildError;
-use super::kernel::{Kernel, Name, w};
+use super::error::BuildError;
+use super::kernel::KernelBuilder;
 use super::reg::{Arg, Pred, Reg, Src, Var};
-use super::types::{AtomicAdd, AtomicMinMax, AtomicSwap, Element, Int, Scalar, Sealed, Type};
+use super::state::{Name, w};
+use super::types::{
+    AtomicAdd, AtomicMinMax, AtomicSwap, Int, MemoryElement, Scalar, SealedType, Type,
+};
 use crate::ast::{AddrBase, Guard, Imm, Operand, Sym};
 use crate::words::{Mod, Op, ScalarType, Word};
 
 /// A state space that pointers point into.
-pub trait Space: Sealed + Copy + 'static {
+pub trait Space: SealedType + Copy + 'static {
     /// Its word in `ld` and `st`; none for generic addresses.
     const WORD: Option<Word>;
     /// Register of an address.
@@ -34,7 +37,7 @@ macro_rules! spaces {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy)]
         pub enum $name {}
-        impl Sealed for $name {}
+        impl SealedType for $name {}
         impl Space for $name {
             const WORD: Option<Word> = $word;
             type Address = $address;
@@ -58,7 +61,7 @@ spaces! {
 
 /// A pointer to elements of type `T` in space `S`.
 pub struct Ptr<'k, S, T> {
-    kernel: &'k Kernel,
+    kernel: &'k KernelBuilder,
     base: Sym,
     offset_bytes: i64,
     ty: PhantomData<(S, T)>,
@@ -176,8 +179,8 @@ impl Cache {
     }
 }
 
-impl<'k, S: Space, T: Element> Ptr<'k, S, T> {
-    pub(crate) fn new(kernel: &'k Kernel, base: Sym, offset_bytes: i64) -> Self {
+impl<'k, S: Space, T: MemoryElement> Ptr<'k, S, T> {
+    pub(crate) fn new(kernel: &'k KernelBuilder, base: Sym, offset_bytes: i64) -> Self {
         Ptr {
             kernel,
             base,
@@ -193,7 +196,7 @@ impl<'k, S: Space, T: Element> Ptr<'k, S, T> {
 
     /// The kernel it belongs to.
     #[must_use]
-    pub fn kernel(self) -> &'k Kernel {
+    pub fn kernel(self) -> &'k KernelBuilder {
         self.kernel
     }
 
@@ -246,7 +249,7 @@ impl<'k, S: Space, T: Element> Ptr<'k, S, T> {
 
     /// The same place as elements of another type.
     #[must_use]
-    pub fn cast<U: Element>(self) -> Ptr<'k, S, U> {
+    pub fn cast<U: MemoryElement>(self) -> Ptr<'k, S, U> {
         Ptr::new(self.kernel, self.base, self.offset_bytes)
     }
 
@@ -349,7 +352,7 @@ fn vector_word(n: usize) -> Mod {
     w(if n == 2 { Word::V2 } else { Word::V4 })
 }
 
-impl<'k, T: Element> Ptr<'k, Global, T> {
+impl<'k, T: MemoryElement> Ptr<'k, Global, T> {
     /// The element here, by the read-only path: nothing may write it while the kernel runs.
     #[must_use]
     pub fn load_readonly(self) -> Reg<'k, T::Value> {
@@ -432,7 +435,7 @@ impl<'k, T: Element> Ptr<'k, Global, T> {
     }
 }
 
-impl<'k, T: Element> Ptr<'k, Shared, T> {
+impl<'k, T: MemoryElement> Ptr<'k, Shared, T> {
     /// As a generic pointer.
     #[must_use]
     pub fn generic(self) -> Ptr<'k, Generic, T> {
@@ -442,14 +445,14 @@ impl<'k, T: Element> Ptr<'k, Shared, T> {
     }
 }
 
-impl<S: Space, T: Element> Ptr<'_, S, T> {
+impl<S: Space, T: MemoryElement> Ptr<'_, S, T> {
     fn store_words(self, mods: Vec<Mod>, value: Operand) {
         self.kernel
             .emit(Op::St, mods, 0, vec![self.bracket(), value]);
     }
 }
 
-impl<'k, S: Writable, T: Element> Ptr<'k, S, T> {
+impl<'k, S: Writable, T: MemoryElement> Ptr<'k, S, T> {
     /// Writes the element here.
     pub fn store(self, value: impl Arg<'k, T::Value>) {
         let value = self.kernel.src(value.src());
@@ -503,11 +506,11 @@ impl<'k, S: Writable, T: Element> Ptr<'k, S, T> {
 }
 
 /// The type of an atomic addition: integers as they are, floats as they are.
-fn atomic_type<T: Element>() -> Mod {
+fn atomic_type<T: MemoryElement>() -> Mod {
     Mod::Type(T::MEM)
 }
 
-impl<'k, S: Atomic, T: Element> Ptr<'k, S, T> {
+impl<'k, S: Atomic, T: MemoryElement> Ptr<'k, S, T> {
     fn atomic<U: Scalar>(self, how: Word, ty: Mod, values: Vec<Operand>) -> Reg<'k, U> {
         let mut sources = vec![self.bracket()];
         sources.extend(values);
@@ -619,7 +622,7 @@ impl<'k, S: Space, T> ops::Deref for PtrVar<'k, S, T> {
     }
 }
 
-impl<'k, S: Space, T: Element> PtrVar<'k, S, T> {
+impl<'k, S: Space, T: MemoryElement> PtrVar<'k, S, T> {
     /// Moves on by `i` elements.
     pub fn advance(self, i: impl Index<'k, S>) {
         self.address.set(self.ptr.index(i).address());

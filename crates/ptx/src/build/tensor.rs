@@ -3,14 +3,15 @@
 //! The PTX ISA specifies which lane holds which element ("Warp Level Matrix
 //! Multiply-Accumulate Instructions"); registers here are in its order.
 
-use super::kernel::{Kernel, w};
+use super::kernel::KernelBuilder;
 use super::ptr::{Global, Ptr, Shared};
 use super::reg::{Pred, Reg, Src};
-use super::types::{Bf16x2, Element, F16x2, Scalar, Tf32};
+use super::state::w;
+use super::types::{Bf16x2, F16x2, MemoryElement, Scalar, Tf32};
 use crate::ast::{Imm, Operand};
 use crate::words::{Mod, Op, ScalarType, Word};
 
-impl Kernel {
+impl KernelBuilder {
     fn vector<'k, T: Scalar>(&'k self, regs: &[Reg<'k, T>]) -> Operand {
         Operand::Vector(regs.iter().map(|&r| self.src(Src::of(r))).collect())
     }
@@ -115,9 +116,9 @@ impl Kernel {
     }
 }
 
-impl<'k, T: Element> Ptr<'k, Shared, T> {
+impl<'k, T: MemoryElement> Ptr<'k, Shared, T> {
     /// Begins a copy of 16 bytes from `source`; both aligned to 16. Finished after
-    /// [`Kernel::copy_wait`], and seen by other threads after a barrier.
+    /// [`KernelBuilder::copy_wait`], and seen by other threads after a barrier.
     pub fn copy_16_from(self, source: Ptr<'k, Global, T>) {
         self.copy_16(source, None);
     }

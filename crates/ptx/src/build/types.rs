@@ -9,9 +9,9 @@ use crate::ast::Imm;
 use crate::words::{Mod, ScalarType, Word};
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedType {}
 }
-pub(crate) use sealed::Sealed;
+pub(crate) use sealed::SealedType;
 
 /// IEEE binary16.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ pub enum Bf16x2 {}
 pub enum Tf32 {}
 
 /// A type of register.
-pub trait Type: Sealed + Copy + 'static {
+pub trait Type: SealedType + Copy + 'static {
     /// The type in arithmetic: `add.TY`.
     const TY: ScalarType;
     /// The type in declarations.
@@ -80,16 +80,16 @@ pub trait Float: Num + Ordered {}
 pub trait Bits32: Scalar {}
 
 /// A type that atomic addition knows.
-pub trait AtomicAdd: Element<Value = Self> + Num {}
+pub trait AtomicAdd: MemoryElement<Value = Self> + Num {}
 
 /// A type that atomic minimum and maximum know.
-pub trait AtomicMinMax: Element<Value = Self> + Int {}
+pub trait AtomicMinMax: MemoryElement<Value = Self> + Int {}
 
 /// A type that exchange and compare-and-swap know.
-pub trait AtomicSwap: Element<Value = Self> + Scalar {}
+pub trait AtomicSwap: MemoryElement<Value = Self> + Scalar {}
 
 /// An element type of memory.
-pub trait Element: Sealed + Copy + 'static {
+pub trait MemoryElement: SealedType + Copy + 'static {
     /// The register it is loaded into: a byte widens to 32 bits.
     type Value: Scalar;
     /// The type in `ld`, `st` and declarations.
@@ -100,7 +100,7 @@ pub trait Element: Sealed + Copy + 'static {
 
 macro_rules! types {
     ($($t:ty: $ty:ident $reg:ident $bits:ident $prefix:literal $bytes:literal;)*) => {$(
-        impl Sealed for $t {}
+        impl SealedType for $t {}
         impl Type for $t {
             const TY: ScalarType = ScalarType::$ty;
             const REG: ScalarType = ScalarType::$reg;
@@ -110,7 +110,7 @@ macro_rules! types {
         impl Scalar for $t {
             const BYTES: u32 = $bytes;
         }
-        impl Element for $t {
+        impl MemoryElement for $t {
             type Value = $t;
             const MEM: ScalarType = ScalarType::$reg;
             const BYTES: u32 = $bytes;
@@ -134,7 +134,7 @@ types! {
     Tf32: Tf32 B32 B32 "tf" 4;
 }
 
-impl Sealed for bool {}
+impl SealedType for bool {}
 impl Type for bool {
     const TY: ScalarType = ScalarType::Pred;
     const REG: ScalarType = ScalarType::Pred;
@@ -142,15 +142,15 @@ impl Type for bool {
     const PREFIX: &'static str = "p";
 }
 
-impl Sealed for u8 {}
-impl Element for u8 {
+impl SealedType for u8 {}
+impl MemoryElement for u8 {
     type Value = u32;
     const MEM: ScalarType = ScalarType::U8;
     const BYTES: u32 = 1;
 }
 
-impl Sealed for i8 {}
-impl Element for i8 {
+impl SealedType for i8 {}
+impl MemoryElement for i8 {
     type Value = i32;
     const MEM: ScalarType = ScalarType::S8;
     const BYTES: u32 = 1;
@@ -291,7 +291,7 @@ converts! {
 }
 
 /// A Rust number as a constant: an operand, or an element of an initialised array.
-pub trait ConstElement: Element {
+pub trait ConstElement: MemoryElement {
     /// The constant.
     fn imm(self) -> Imm;
 }

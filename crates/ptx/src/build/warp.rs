@@ -3,10 +3,11 @@
 //! Invariant: the shuffles and votes here name all 32 lanes, so every lane of the warp must
 //! arrive; the block-wide ones contain barriers, so every thread of the block must.
 
-use super::kernel::{Kernel, w};
+use super::kernel::KernelBuilder;
 use super::ptr::{Ptr, Shared};
 use super::reg::{Arg, Pred, Reg, Src};
-use super::types::{Bits32, Element, Int};
+use super::state::w;
+use super::types::{Bits32, Int, MemoryElement};
 use crate::ast::{Imm, Operand};
 use crate::words::{Mod, Op, ScalarType, Word};
 
@@ -60,7 +61,7 @@ impl<'k, T: Bits32> Reg<'k, T> {
     }
 }
 
-impl Kernel {
+impl KernelBuilder {
     fn vote(&self, how: Word, pred: Pred<'_>) -> Pred<'_> {
         let pred = self.src(Src::of(pred));
         self.op(
@@ -141,7 +142,7 @@ impl Kernel {
     ///
     /// `scratch` has room for 32 elements and may be used again at once. `identity` changes
     /// nothing under `combine`. The block is a multiple of 32 threads.
-    pub fn block_reduce<'k, T: Bits32 + Element<Value = T>>(
+    pub fn block_reduce<'k, T: Bits32 + MemoryElement<Value = T>>(
         &'k self,
         scratch: Ptr<'k, Shared, T>,
         value: Reg<'k, T>,
@@ -152,8 +153,8 @@ impl Kernel {
         self.block_combine(scratch, value, identity, combine)
     }
 
-    /// As [`Kernel::block_reduce`], of a value that each warp has in all its lanes.
-    pub fn block_combine<'k, T: Bits32 + Element<Value = T>>(
+    /// As [`KernelBuilder::block_reduce`], of a value that each warp has in all its lanes.
+    pub fn block_combine<'k, T: Bits32 + MemoryElement<Value = T>>(
         &'k self,
         scratch: Ptr<'k, Shared, T>,
         value: Reg<'k, T>,

@@ -4,7 +4,7 @@
 
 use super::error::{ParseError, excerpt};
 use crate::ast::Imm;
-use crate::words::{HASH_START, hash_step};
+use crate::word_table::{HASH_START, hash_step};
 
 /// The parser's result; the error is boxed so that a success costs no more than its value.
 pub(super) type ParseResult<T> = Result<T, Box<ParseError>>;

@@ -6,7 +6,7 @@
 //!
 //! Elsewhere: defining tasks (`task`).
 
-use fercuda_ptx::build::{Arg, Bits32, Element, Num};
+use fercuda_ptx::build::{Arg, Bits32, MemoryElement, Num};
 
 use super::task::{Task, TaskId, TaskSet};
 
@@ -133,7 +133,7 @@ fn axpy(task: &Task<'_>) {
 
 fn sum<'k, T>(task: &Task<'k>, scratch: &str)
 where
-    T: Element<Value = T> + Num + Bits32 + Arg<'k, T> + Default,
+    T: MemoryElement<Value = T> + Num + Bits32 + Arg<'k, T> + Default,
 {
     let k = task.kernel();
     let (into, values) = (task.span::<T>(0), task.span::<T>(1));

@@ -13,8 +13,8 @@ use std::sync::Mutex;
 
 use fercuda_cuda::{Context, Error, Function, Image, Module};
 use fercuda_ptx::build::{
-    Arch, Arg, BuildError, Element, FULL_MASK, Global, Kernel, Loop, ModuleBuilder, Pred, Ptr, Reg,
-    Scalar, Shared, Var,
+    Arch, Arg, BuildError, FULL_MASK, Global, KernelBuilder, Loop, MemoryElement, ModuleBuilder,
+    Pred, Ptr, Reg, Scalar, Shared, Var,
 };
 
 use super::{DispatchError, DispatchOptions};
@@ -251,7 +251,7 @@ impl TaskSet {
 
 /// A task, for its body to write.
 pub struct Task<'k> {
-    kernel: &'k Kernel,
+    kernel: &'k KernelBuilder,
     payload: Ptr<'k, Shared, u32>,
     slot: Ptr<'k, Global, u32>,
     table: Ptr<'k, Global, u64>,
@@ -267,7 +267,7 @@ pub struct Task<'k> {
 
 impl<'k> Task<'k> {
     /// The kernel builder, for arithmetic.
-    pub fn kernel(&self) -> &'k Kernel {
+    pub fn kernel(&self) -> &'k KernelBuilder {
         self.kernel
     }
 
@@ -288,7 +288,7 @@ impl<'k> Task<'k> {
     /// span is empty, and the task ends as
     /// [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
     #[must_use]
-    pub fn span<T: Element>(&self, index: usize) -> TaskSpan<'_, 'k, T> {
+    pub fn span<T: MemoryElement>(&self, index: usize) -> TaskSpan<'_, 'k, T> {
         let k = self.kernel;
         let at = SPANS + 6 * if index < TASK_SPANS { index } else { 0 };
         let buffer = self.payload.offset(at as i64).load();
@@ -406,7 +406,7 @@ pub struct TaskSpan<'t, 'k, T> {
     len: Reg<'k, u64>,
 }
 
-impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k, T> {
+impl<'k, T: MemoryElement<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k, T> {
     /// Number of elements, at most 2^32 - 1.
     #[must_use]
     pub fn len(&self) -> Reg<'k, u32> {
@@ -415,13 +415,13 @@ impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k,
 
     /// Whether the two overlap without being identical.
     #[must_use]
-    pub fn is_shifted_over<U: Element>(&self, other: &TaskSpan<'_, 'k, U>) -> Pred<'k> {
+    pub fn is_shifted_over<U: MemoryElement>(&self, other: &TaskSpan<'_, 'k, U>) -> Pred<'k> {
         let ends =
             |begin: Reg<'k, u64>, len: Reg<'k, u64>, bytes: u32| begin + len * u64::from(bytes);
         let (begin, from) = (self.begin.address(), other.begin.address());
         begin.differs(from)
             & begin.lt(ends(from, other.len, U::BYTES))
-            & from.lt(ends(begin, self.len, <T as Element>::BYTES))
+            & from.lt(ends(begin, self.len, <T as MemoryElement>::BYTES))
     }
 
     fn inside(&self, index: Reg<'k, u32>) -> Pred<'k> {

@@ -25,7 +25,7 @@ use fercuda_nvrtc::Nvrtc;
 use fercuda_testkit::filetest::FileTest;
 use fercuda_testkit::record::{DeviceRecord, RecordComparison};
 use fercuda_testkit::runner::{ARCHITECTURES, LaunchOutcome, RunError};
-use fercuda_testkit::{folder, planted, record, rng, runner};
+use fercuda_testkit::{folder, planted, record, runner};
 use serde::Serialize;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -133,7 +133,7 @@ fn tally(
 fn run(names: &[&str], json: Option<&Path>) -> Result<bool> {
     let (context, device) = open()?;
     let nvrtc = Nvrtc::find()?;
-    let seed = rng::seed();
+    let seed = fercuda_trials::seed();
     let mut rows = Vec::new();
     for file in folder::read(&folder::of_crate("corpus"))?
         .iter()
@@ -168,7 +168,7 @@ fn bundle(to: &Path) -> Result<bool> {
     let (context, device) = open()?;
     let nvrtc = Nvrtc::find()?;
     let mut kept = DeviceRecord {
-        seed: rng::seed(),
+        seed: fercuda_trials::seed(),
         device: device.clone(),
         outputs: Default::default(),
     };

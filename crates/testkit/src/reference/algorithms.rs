@@ -2,9 +2,10 @@
 
 use sha2::Digest;
 
-use super::{Reference, UNIT, rounded, summed};
-use crate::data::{Case, Expected};
-use crate::rng::Rng;
+use super::bounds::{UNIT, rounded, summed};
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
+use fastrand::Rng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("bitonic_block", bitonic_block),
@@ -29,7 +30,7 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::made("merge_path", make_sorted, merge_path),
 ];
 
-fn bitonic_block(c: &Case, e: &mut Expected) {
+fn bitonic_block(c: &LaunchInputs, e: &mut Expected) {
     let keys: Vec<u32> = c.get("keys");
     let (mut sorted, mut order) = (Vec::new(), Vec::new());
     for block in keys.chunks(512) {
@@ -42,7 +43,7 @@ fn bitonic_block(c: &Case, e: &mut Expected) {
     e.exact("order", &order);
 }
 
-fn bitonic_step(c: &Case, e: &mut Expected) {
+fn bitonic_step(c: &LaunchInputs, e: &mut Expected) {
     let (mut keys, span, apart) = (c.get::<f32>("keys"), c.size("span"), c.size("apart"));
     for i in (0..keys.len()).filter(|i| i & apart == 0) {
         let rising = i & span == 0;
@@ -53,13 +54,13 @@ fn bitonic_step(c: &Case, e: &mut Expected) {
     e.exact("keys", &keys);
 }
 
-fn radix_block(c: &Case, e: &mut Expected) {
+fn radix_block(c: &LaunchInputs, e: &mut Expected) {
     let mut keys: Vec<u32> = c.get("keys");
     keys.chunks_mut(256).for_each(<[u32]>::sort_unstable);
     e.exact("sorted", &keys);
 }
 
-fn cub_radix_sort(c: &Case, e: &mut Expected) {
+fn cub_radix_sort(c: &LaunchInputs, e: &mut Expected) {
     let (mut sorted, mut order) = (Vec::new(), Vec::new());
     for block in c.get::<u32>("keys").chunks(256) {
         let mut pairs: Vec<(u32, u32)> = block.iter().map(|k| k & 0xffff).zip(0..).collect();
@@ -76,7 +77,7 @@ fn cub_radix_sort(c: &Case, e: &mut Expected) {
     e.exact("falling", &floats);
 }
 
-fn stencil_1d(c: &Case, e: &mut Expected) {
+fn stencil_1d(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<f32> = c.get("x");
     let at = |i: i64| {
         if i < 0 {
@@ -93,7 +94,7 @@ fn stencil_1d(c: &Case, e: &mut Expected) {
     );
 }
 
-fn stencil_2d(c: &Case, e: &mut Expected) {
+fn stencil_2d(c: &LaunchInputs, e: &mut Expected) {
     let (x, w, h) = (
         c.get::<f32>("x"),
         c.size("width") as i64,
@@ -112,7 +113,7 @@ fn stencil_2d(c: &Case, e: &mut Expected) {
     );
 }
 
-fn stencil_3d(c: &Case, e: &mut Expected) {
+fn stencil_3d(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<f64> = c.get("x");
     let (nx, ny, nz) = (
         c.size("nx") as i64,
@@ -140,7 +141,7 @@ fn stencil_3d(c: &Case, e: &mut Expected) {
     );
 }
 
-fn mandelbrot(c: &Case, e: &mut Expected) {
+fn mandelbrot(c: &LaunchInputs, e: &mut Expected) {
     let (w, h, limit) = (c.size("width"), c.size("height"), c.size("limit"));
     let count = |i: usize| {
         let cx = -2.0 + 3.0 * (i % w) as f32 / w as f32;
@@ -155,7 +156,7 @@ fn mandelbrot(c: &Case, e: &mut Expected) {
     e.exact("counts", &(0..w * h).map(count).collect::<Vec<u16>>());
 }
 
-fn nbody(c: &Case, e: &mut Expected) {
+fn nbody(c: &LaunchInputs, e: &mut Expected) {
     let (p, n, soft) = (c.values("position"), c.size("n"), c.values("softening")[0]);
     let mut out = Vec::new();
     for i in 0..n {
@@ -176,7 +177,7 @@ fn nbody(c: &Case, e: &mut Expected) {
     e.near("acceleration", out);
 }
 
-fn fft(c: &Case, e: &mut Expected) {
+fn fft(c: &LaunchInputs, e: &mut Expected) {
     let x = c.values("x");
     let (mut spectrum, mut again) = (Vec::new(), Vec::new());
     for block in x.chunks(512) {
@@ -201,24 +202,24 @@ fn fft(c: &Case, e: &mut Expected) {
 }
 
 fn cuts(count: usize, total: u64, rng: &mut Rng) -> Vec<u32> {
-    let mut at: Vec<u32> = (1..count).map(|_| rng.below(total + 1) as u32).collect();
+    let mut at: Vec<u32> = (1..count).map(|_| rng.u64(..total + 1) as u32).collect();
     at.extend([0, total as u32]);
     at.sort_unstable();
     at
 }
 
-fn make_sparse(c: &mut Case, rng: &mut Rng) {
+fn make_sparse(c: &mut LaunchInputs, rng: &mut Rng) {
     let mut offsets = cuts(160, 2000, rng);
     // Empty rows happen on purpose, not only by luck.
     (offsets[11], offsets[12]) = (offsets[10], offsets[10]);
     c.put("offsets", &offsets);
     c.put(
         "columns",
-        &(0..2000).map(|_| rng.below(300) as u32).collect::<Vec<_>>(),
+        &(0..2000).map(|_| rng.u64(..300) as u32).collect::<Vec<_>>(),
     );
 }
 
-fn spmv(c: &Case, e: &mut Expected) {
+fn spmv(c: &LaunchInputs, e: &mut Expected) {
     let (offsets, columns) = (c.get::<u32>("offsets"), c.get::<u32>("columns"));
     let (values, x) = (c.values("values"), c.values("x"));
     let rows: Vec<_> = offsets
@@ -235,7 +236,7 @@ fn spmv(c: &Case, e: &mut Expected) {
     e.near("by_warp", rows);
 }
 
-fn philox(c: &Case, e: &mut Expected) {
+fn philox(c: &LaunchInputs, e: &mut Expected) {
     let seed = c.get::<u64>("seed")[0];
     let mut bits = Vec::new();
     for i in 0..c.threads() as u32 {
@@ -267,7 +268,7 @@ fn philox(c: &Case, e: &mut Expected) {
     e.exact("bits", &bits);
 }
 
-fn xorshift(c: &Case, e: &mut Expected) {
+fn xorshift(c: &LaunchInputs, e: &mut Expected) {
     let seeds: Vec<u32> = c.get("seeds");
     let last = seeds.chunks(4).map(|s| {
         let mut s: Vec<u32> = s.to_vec();
@@ -283,7 +284,7 @@ fn xorshift(c: &Case, e: &mut Expected) {
     e.exact("last", &last.collect::<Vec<u32>>());
 }
 
-fn sha256(c: &Case, e: &mut Expected) {
+fn sha256(c: &LaunchInputs, e: &mut Expected) {
     let (text, lengths) = (c.get::<u8>("text"), c.get::<u32>("lengths"));
     e.exact(
         "digests",
@@ -295,7 +296,7 @@ fn sha256(c: &Case, e: &mut Expected) {
     );
 }
 
-fn crc32(c: &Case, e: &mut Expected) {
+fn crc32(c: &LaunchInputs, e: &mut Expected) {
     let sums = c
         .get::<u8>("text")
         .chunks(100)
@@ -314,17 +315,17 @@ fn crc32(c: &Case, e: &mut Expected) {
     e.exact("sums", &sums);
 }
 
-fn make_text(c: &mut Case, rng: &mut Rng) {
+fn make_text(c: &mut LaunchInputs, rng: &mut Rng) {
     let mut letters = |n: usize| {
         (0..n)
-            .map(|_| b'a' + rng.below(3) as u8)
+            .map(|_| b'a' + rng.u64(..3) as u8)
             .collect::<Vec<u8>>()
     };
     c.put("text", &letters(1000));
     c.put("pattern", &letters(3));
 }
 
-fn find_all(c: &Case, e: &mut Expected) {
+fn find_all(c: &LaunchInputs, e: &mut Expected) {
     let (text, pattern) = (c.get::<u8>("text"), c.get::<u8>("pattern"));
     let mut places: Vec<u32> = (0..text.len())
         .filter(|i| text[*i..].starts_with(&pattern))
@@ -335,7 +336,7 @@ fn find_all(c: &Case, e: &mut Expected) {
     e.exact("places", &places);
 }
 
-fn edit_distance(c: &Case, e: &mut Expected) {
+fn edit_distance(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.get::<u8>("a"), c.get::<u8>("b"));
     let distance = |a: &[u8], b: &[u8]| {
         let mut d = vec![vec![0u32; b.len() + 1]; a.len() + 1];
@@ -361,15 +362,15 @@ fn edit_distance(c: &Case, e: &mut Expected) {
     );
 }
 
-fn make_graph(c: &mut Case, rng: &mut Rng) {
+fn make_graph(c: &mut LaunchInputs, rng: &mut Rng) {
     c.put("offsets", &cuts(200, 600, rng));
     c.put(
         "edges",
-        &(0..600).map(|_| rng.below(200) as u32).collect::<Vec<_>>(),
+        &(0..600).map(|_| rng.u64(..200) as u32).collect::<Vec<_>>(),
     );
 }
 
-fn bfs(c: &Case, e: &mut Expected) {
+fn bfs(c: &LaunchInputs, e: &mut Expected) {
     let (offsets, edges) = (c.get::<u32>("offsets"), c.get::<u32>("edges"));
     let mut distance = vec![u32::MAX; 200];
     let mut queue = std::collections::VecDeque::from([0usize]);
@@ -385,7 +386,7 @@ fn bfs(c: &Case, e: &mut Expected) {
     e.exact("distance", &distance);
 }
 
-fn kmeans_assign(c: &Case, e: &mut Expected) {
+fn kmeans_assign(c: &LaunchInputs, e: &mut Expected) {
     let (points, centres) = (c.get::<f32>("points"), c.get::<f32>("centres"));
     let (mut nearest, mut sums, mut counts) = (Vec::new(), vec![0i64; 24], vec![0u32; 8]);
     for p in points.chunks(3) {
@@ -410,15 +411,15 @@ fn kmeans_assign(c: &Case, e: &mut Expected) {
     e.exact("counts", &counts);
 }
 
-fn make_sorted(c: &mut Case, rng: &mut Rng) {
+fn make_sorted(c: &mut LaunchInputs, rng: &mut Rng) {
     for (name, n) in [("a", 300), ("b", 500)] {
-        let mut v: Vec<u32> = (0..n).map(|_| rng.below(1000) as u32).collect();
+        let mut v: Vec<u32> = (0..n).map(|_| rng.u64(..1000) as u32).collect();
         v.sort_unstable();
         c.put(name, &v);
     }
 }
 
-fn merge_path(c: &Case, e: &mut Expected) {
+fn merge_path(c: &LaunchInputs, e: &mut Expected) {
     let mut all: Vec<u32> = c.get("a");
     all.extend(c.get::<u32>("b"));
     all.sort_unstable();

@@ -1,11 +1,12 @@
 //! Floating-point arithmetic with every rounding and mode, on the edges of the formats.
 
-use super::Reference;
+use super::entry::Reference;
 use super::exact::{
     self, BF16, F16, F32, F64, FOUR, Format, Round, add, divide, fused, multiply, nan, square_root,
     subtract,
 };
-use crate::data::{Case, Elem, Expected};
+use crate::data::{Expected, LaunchInputs};
+use fercuda_tensor::Dtype;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("rounding_f32", rounding_f32),
@@ -17,7 +18,7 @@ pub(super) const TABLE: &[Reference] = &[
 
 use Round::{Down, Near, Up, Zero};
 
-fn rows(c: &Case) -> Vec<[f64; 3]> {
+fn rows(c: &LaunchInputs) -> Vec<[f64; 3]> {
     let (a, b, z) = (c.values("a"), c.values("b"), c.values("c"));
     (0..a.len()).map(|i| [a[i], b[i], z[i]]).collect()
 }
@@ -26,7 +27,7 @@ fn words(bits: impl Iterator<Item = u64>) -> Vec<u32> {
     bits.map(|b| b as u32).collect()
 }
 
-fn rounding_f32(c: &Case, e: &mut Expected) {
+fn rounding_f32(c: &LaunchInputs, e: &mut Expected) {
     let rows = rows(c);
     let each = |f: &dyn Fn(&[f64; 3], Round) -> u64| {
         words(rows.iter().flat_map(|v| FOUR.map(|r| f(v, r))))
@@ -49,7 +50,7 @@ fn rounding_f32(c: &Case, e: &mut Expected) {
     e.exact("reciprocal", &each(&|[x, _, _], r| divide(1.0, *x, F32, r)));
 }
 
-fn rounding_f64(c: &Case, e: &mut Expected) {
+fn rounding_f64(c: &LaunchInputs, e: &mut Expected) {
     let rows = rows(c);
     let each = |f: &dyn Fn(&[f64; 3], Round) -> u64| {
         rows.iter()
@@ -136,7 +137,7 @@ fn flush_bits(bits: u64) -> u64 {
 }
 
 /// Into 0..=1; NaN and negative zero give +0.
-fn saturate(format: Format, elem: Elem, bits: u64) -> u64 {
+fn saturate(format: Format, elem: Dtype, bits: u64) -> u64 {
     let v = elem.value(bits);
     if v > 1.0 {
         exact::narrow(1.0, format, Near)
@@ -147,7 +148,7 @@ fn saturate(format: Format, elem: Elem, bits: u64) -> u64 {
     }
 }
 
-fn special_f32(c: &Case, e: &mut Expected) {
+fn special_f32(c: &LaunchInputs, e: &mut Expected) {
     let pairs: Vec<(f64, f64)> = c.values("a").into_iter().zip(c.values("b")).collect();
     let single = |v: f64| exact::narrow(v, F32, Near);
     let each = |f: &dyn Fn(f64, f64) -> u64| words(pairs.iter().map(|(x, y)| f(*x, *y)));
@@ -178,7 +179,7 @@ fn special_f32(c: &Case, e: &mut Expected) {
     e.exact(
         "clamped",
         &words(pairs.iter().flat_map(|(x, y)| {
-            [add(*x, *y, F32, Near), single(*y)].map(|b| saturate(F32, Elem::F32, b))
+            [add(*x, *y, F32, Near), single(*y)].map(|b| saturate(F32, Dtype::F32, b))
         })),
     );
     e.exact(
@@ -246,7 +247,7 @@ fn relu(format: Format, bits: u64) -> u64 {
     }
 }
 
-fn f16_pairs(c: &Case, e: &mut Expected) {
+fn f16_pairs(c: &LaunchInputs, e: &mut Expected) {
     let rows = rows(c);
     let each =
         |f: &dyn Fn(f64, f64, f64) -> u64| halves(rows.iter().map(|[x, y, z]| f(*x, *y, *z)));
@@ -271,7 +272,7 @@ fn f16_pairs(c: &Case, e: &mut Expected) {
     );
     e.exact(
         "saturated",
-        &each(&|x, y, _| saturate(F16, Elem::F16, add(x, y, F16, Near))),
+        &each(&|x, y, _| saturate(F16, Dtype::F16, add(x, y, F16, Near))),
     );
     e.exact(
         "less",
@@ -286,7 +287,7 @@ fn f16_pairs(c: &Case, e: &mut Expected) {
     );
 }
 
-fn bf16_pairs(c: &Case, e: &mut Expected) {
+fn bf16_pairs(c: &LaunchInputs, e: &mut Expected) {
     let rows = rows(c);
     let each =
         |f: &dyn Fn(f64, f64, f64) -> u64| halves(rows.iter().map(|[x, y, z]| f(*x, *y, *z)));

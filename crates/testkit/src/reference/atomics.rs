@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::Reference;
-use crate::data::{Case, Expected};
-use crate::rng::Rng;
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
+use fastrand::Rng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::made("atomics_global", make_global, atomics_global),
@@ -18,7 +18,7 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::new("histogram_match", histogram_match),
 ];
 
-fn make_global(c: &mut Case, _: &mut Rng) {
+fn make_global(c: &mut LaunchInputs, _: &mut Rng) {
     c.put(
         "r",
         &[
@@ -36,7 +36,7 @@ fn make_global(c: &mut Case, _: &mut Rng) {
     c.put("w", &[7u64, u64::MAX, 0, i64::MAX as u64, u64::MAX, 0, 1]);
 }
 
-fn atomics_global(c: &Case, e: &mut Expected) {
+fn atomics_global(c: &LaunchInputs, e: &mut Expected) {
     let (x, wide): (Vec<u32>, Vec<u64>) = (c.get("x"), c.get("wide"));
     let sum = x.iter().fold(0u32, |s, v| s.wrapping_add(*v));
     let signed = || x.iter().map(|v| *v as i32);
@@ -69,7 +69,7 @@ fn atomics_global(c: &Case, e: &mut Expected) {
     );
 }
 
-fn atomics_shared(c: &Case, e: &mut Expected) {
+fn atomics_shared(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<i32> = c.get("x");
     let out: Vec<i32> = x
         .chunks(64)
@@ -90,7 +90,7 @@ fn atomics_shared(c: &Case, e: &mut Expected) {
     e.exact("r", &out);
 }
 
-fn atomics_returned(c: &Case, e: &mut Expected) {
+fn atomics_returned(c: &LaunchInputs, e: &mut Expected) {
     let threads = c.threads();
     let mut seen = vec![0u32; 384];
     let mut counter = [0u32; 3];
@@ -110,12 +110,12 @@ fn atomics_returned(c: &Case, e: &mut Expected) {
     e.exact("seen", &seen);
 }
 
-fn make_cas(c: &mut Case, _: &mut Rng) {
+fn make_cas(c: &mut LaunchInputs, _: &mut Rng) {
     c.put("high", &[-1e30f32]);
     c.put("product", &[1u32]);
 }
 
-fn cas_loops(c: &Case, e: &mut Expected) {
+fn cas_loops(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<f32> = c.get("x");
     e.exact("high", &[x.iter().copied().fold(-1e30f32, f32::max)]);
     e.exact(
@@ -129,7 +129,7 @@ fn cas_loops(c: &Case, e: &mut Expected) {
     e.exact("narrow", &[(n / 2 * 3) as u16; 2]);
 }
 
-fn spin_lock(c: &Case, e: &mut Expected) {
+fn spin_lock(c: &LaunchInputs, e: &mut Expected) {
     let (mut a, mut b) = (0u32, 0u32);
     for _ in 0..c.threads() {
         b = b.wrapping_add(a);
@@ -139,7 +139,7 @@ fn spin_lock(c: &Case, e: &mut Expected) {
     e.exact("lock", &[0u32]);
 }
 
-fn hash_insert(c: &Case, e: &mut Expected) {
+fn hash_insert(c: &LaunchInputs, e: &mut Expected) {
     let keys: Vec<u32> = c.get("keys");
     e.exact(
         "found",
@@ -156,7 +156,7 @@ fn hash_insert(c: &Case, e: &mut Expected) {
     );
 }
 
-fn atomics_float(c: &Case, e: &mut Expected) {
+fn atomics_float(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<i32> = c.get("x");
     let sum = |keep: &dyn Fn(usize) -> bool| {
         x.iter()
@@ -205,10 +205,10 @@ fn counts(data: &[u8], bins: usize) -> Vec<u32> {
     out
 }
 
-fn histogram_shared(c: &Case, e: &mut Expected) {
+fn histogram_shared(c: &LaunchInputs, e: &mut Expected) {
     e.exact("bins", &counts(&c.get::<u8>("data"), 256));
 }
 
-fn histogram_match(c: &Case, e: &mut Expected) {
+fn histogram_match(c: &LaunchInputs, e: &mut Expected) {
     e.exact("bins", &counts(&c.get::<u8>("data"), 16));
 }

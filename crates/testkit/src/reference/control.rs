@@ -1,7 +1,7 @@
 //! Divergence, calls, and communication between the lanes of a warp.
 
-use super::Reference;
-use crate::data::{Case, Expected};
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("recursion", recursion),
@@ -18,7 +18,7 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::new("life", life),
 ];
 
-fn recursion(_: &Case, e: &mut Expected) {
+fn recursion(_: &LaunchInputs, e: &mut Expected) {
     let mut fib = vec![0u32, 1];
     while fib.len() < 11 {
         fib.push(fib[fib.len() - 1] + fib[fib.len() - 2]);
@@ -64,7 +64,7 @@ fn recursion(_: &Case, e: &mut Expected) {
     e.exact("hanoi", &(0..64).map(|t| hash(t % 6)).collect::<Vec<_>>());
 }
 
-fn quicksort(c: &Case, e: &mut Expected) {
+fn quicksort(c: &LaunchInputs, e: &mut Expected) {
     for name in ["recursive", "stacked"] {
         let mut x: Vec<i32> = c.get(name);
         x.chunks_mut(32).for_each(<[i32]>::sort_unstable);
@@ -72,7 +72,7 @@ fn quicksort(c: &Case, e: &mut Expected) {
     }
 }
 
-fn dispatch(c: &Case, e: &mut Expected) {
+fn dispatch(c: &LaunchInputs, e: &mut Expected) {
     let (x, which) = (c.get::<f32>("x"), c.get::<u32>("which"));
     let step = |v: f32, k: u32| match k % 4 {
         0 => v + v,
@@ -96,7 +96,7 @@ fn dispatch(c: &Case, e: &mut Expected) {
     );
 }
 
-fn collatz(c: &Case, e: &mut Expected) {
+fn collatz(c: &LaunchInputs, e: &mut Expected) {
     let steps = |v: &u32| {
         let mut v = u64::from(*v);
         let mut n = 0u32;
@@ -112,7 +112,7 @@ fn collatz(c: &Case, e: &mut Expected) {
     );
 }
 
-fn tangled(c: &Case, e: &mut Expected) {
+fn tangled(c: &LaunchInputs, e: &mut Expected) {
     let one = |v: &u32| {
         let (v, mut r) = (*v, 1u32);
         for a in 0..v & 7 {
@@ -145,7 +145,7 @@ fn tangled(c: &Case, e: &mut Expected) {
     e.exact("y", &c.get::<u32>("x").iter().map(one).collect::<Vec<_>>());
 }
 
-fn early_exit(c: &Case, e: &mut Expected) {
+fn early_exit(c: &LaunchInputs, e: &mut Expected) {
     let (x, mut y, n) = (c.get::<i32>("x"), c.get::<i32>("y"), c.size("n"));
     for (v, out) in x.iter().zip(&mut y).take(n) {
         *out = match v {
@@ -157,7 +157,7 @@ fn early_exit(c: &Case, e: &mut Expected) {
     e.exact("y", &y);
 }
 
-fn barrier_loop(c: &Case, e: &mut Expected) {
+fn barrier_loop(c: &LaunchInputs, e: &mut Expected) {
     let mut y = Vec::new();
     for n in c.get::<u32>("rounds") {
         let mut s: Vec<u32> = (0..64).collect();
@@ -179,7 +179,7 @@ fn barrier_loop(c: &Case, e: &mut Expected) {
     e.exact("y", &y);
 }
 
-fn shuffles(c: &Case, e: &mut Expected) {
+fn shuffles(c: &LaunchInputs, e: &mut Expected) {
     let (x, wide) = (c.get::<u32>("x"), c.get::<f64>("wide"));
     let (mut r, mut d, mut valid) = (Vec::new(), Vec::new(), Vec::new());
     for t in 0..64usize {
@@ -226,7 +226,7 @@ fn mask(of: impl Iterator<Item = (usize, bool)>) -> u32 {
     of.fold(0, |m, (lane, bit)| m | u32::from(bit) << lane)
 }
 
-fn votes(c: &Case, e: &mut Expected) {
+fn votes(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u32> = c.get("x");
     let (mut all, mut ballots, mut matches, mut parts, mut lanes) =
         (vec![], vec![], vec![], vec![], vec![]);
@@ -261,7 +261,7 @@ fn votes(c: &Case, e: &mut Expected) {
     e.exact("lanes", &lanes);
 }
 
-fn cg_tiles(c: &Case, e: &mut Expected) {
+fn cg_tiles(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<i32> = c.get("x");
     let block = c.block[0] as usize;
     let group = |i: usize, size: usize| &x[i / size * size..][..size];
@@ -297,11 +297,11 @@ fn cg_tiles(c: &Case, e: &mut Expected) {
     );
 }
 
-fn printing(_: &Case, e: &mut Expected) {
+fn printing(_: &LaunchInputs, e: &mut Expected) {
     e.exact("done", &[1u32, 1]);
 }
 
-fn life(c: &Case, e: &mut Expected) {
+fn life(c: &LaunchInputs, e: &mut Expected) {
     let mut now: Vec<u8> = c.get("start");
     let mut before = now.clone();
     for _ in 0..c.size("generations") {

@@ -1,10 +1,11 @@
 //! Conversions between number formats, by the exact arithmetic of [`super::exact`].
 
-use super::Reference;
+use super::entry::Reference;
 use super::exact::{
     BF16, E5M2, F16, F32, F64, FOUR, Format, Number, Round, infinity, integer, narrow, zero,
 };
-use crate::data::{Case, Elem, Expected};
+use crate::data::{Expected, LaunchInputs};
+use fercuda_tensor::Dtype;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("f16_to_all", f16_to_all),
@@ -36,8 +37,8 @@ fn to_int(v: f64, round: Round, (low, high): (i128, i128), wide: bool) -> i128 {
     integer(v, round, low, high, if wide { 1 << (bits - 1) } else { 0 })
 }
 
-fn f16_to_all(_: &Case, e: &mut Expected) {
-    let all: Vec<f64> = (0..65536).map(|b| Elem::F16.value(b)).collect();
+fn f16_to_all(_: &LaunchInputs, e: &mut Expected) {
+    let all: Vec<f64> = (0..65536).map(|b| Dtype::F16.value(b)).collect();
     e.exact(
         "f",
         &all.iter()
@@ -77,7 +78,7 @@ fn f16_to_all(_: &Case, e: &mut Expected) {
     e.exact("whole", &all.iter().map(|v| if v.is_finite() { narrow(v.round_ties_even(), F16, NEAR) } else { narrow(*v, F16, NEAR) } as u16).collect::<Vec<_>>());
 }
 
-fn all_to_f16(c: &Case, e: &mut Expected) {
+fn all_to_f16(c: &LaunchInputs, e: &mut Expected) {
     let f = c.values("f");
     let by = |round| {
         f.iter()
@@ -109,8 +110,8 @@ fn all_to_f16(c: &Case, e: &mut Expected) {
     );
 }
 
-fn bf16_to_all(_: &Case, e: &mut Expected) {
-    let all: Vec<f64> = (0..65536).map(|b| Elem::Bf16.value(b)).collect();
+fn bf16_to_all(_: &LaunchInputs, e: &mut Expected) {
+    let all: Vec<f64> = (0..65536).map(|b| Dtype::Bf16.value(b)).collect();
     e.exact(
         "f",
         &all.iter()
@@ -131,7 +132,7 @@ fn bf16_to_all(_: &Case, e: &mut Expected) {
     );
 }
 
-fn f32_to_bf16(c: &Case, e: &mut Expected) {
+fn f32_to_bf16(c: &LaunchInputs, e: &mut Expected) {
     let f = c.values("f");
     let near: Vec<u16> = f.iter().map(|v| narrow(*v, BF16, NEAR) as u16).collect();
     e.exact("pair", &near);
@@ -182,8 +183,8 @@ fn to_e4m3(v: f64) -> u8 {
     }
 }
 
-fn fp8_to_all(_: &Case, e: &mut Expected) {
-    for (elem, f, h) in [(Elem::E4m3, "f4", "h4"), (Elem::E5m2, "f5", "h5")] {
+fn fp8_to_all(_: &LaunchInputs, e: &mut Expected) {
+    for (elem, f, h) in [(Dtype::F8E4m3, "f4", "h4"), (Dtype::F8E5m2, "f5", "h5")] {
         let all: Vec<f64> = (0..256).map(|b| elem.value(b)).collect();
         e.exact(
             f,
@@ -200,13 +201,13 @@ fn fp8_to_all(_: &Case, e: &mut Expected) {
     }
 }
 
-fn f16_to_fp8(_: &Case, e: &mut Expected) {
-    let all: Vec<f64> = (0..65536).map(|b| Elem::F16.value(b)).collect();
+fn f16_to_fp8(_: &LaunchInputs, e: &mut Expected) {
+    let all: Vec<f64> = (0..65536).map(|b| Dtype::F16.value(b)).collect();
     e.exact("e4", &all.iter().map(|v| to_e4m3(*v)).collect::<Vec<_>>());
     e.exact("e5", &all.iter().map(|v| to_e5m2(*v)).collect::<Vec<_>>());
 }
 
-fn f32_to_fp8(c: &Case, e: &mut Expected) {
+fn f32_to_fp8(c: &LaunchInputs, e: &mut Expected) {
     let f = c.values("f");
     let e4: Vec<u8> = f.iter().map(|v| to_e4m3(*v)).collect();
     e.exact("pair4", &e4);
@@ -214,7 +215,7 @@ fn f32_to_fp8(c: &Case, e: &mut Expected) {
     e.exact("e5", &f.iter().map(|v| to_e5m2(*v)).collect::<Vec<_>>());
 }
 
-fn float_to_int(c: &Case, e: &mut Expected) {
+fn float_to_int(c: &LaunchInputs, e: &mut Expected) {
     let (f, d) = (c.values("f"), c.values("d"));
     e.exact(
         "i",
@@ -274,7 +275,7 @@ fn float_to_int(c: &Case, e: &mut Expected) {
     );
 }
 
-fn int_to_float(c: &Case, e: &mut Expected) {
+fn int_to_float(c: &LaunchInputs, e: &mut Expected) {
     use Round::{Down, Up, Zero};
     let (i, l) = (c.get::<i32>("i"), c.get::<i64>("l"));
     let single = |v: i128, r| Number::whole(v).round(F32, r) as u32;
@@ -321,7 +322,7 @@ fn int_to_float(c: &Case, e: &mut Expected) {
     );
 }
 
-fn f64_to_f32(c: &Case, e: &mut Expected) {
+fn f64_to_f32(c: &LaunchInputs, e: &mut Expected) {
     let d = c.values("d");
     e.exact(
         "f",

@@ -430,65 +430,51 @@ pub(crate) fn integer(v: f64, round: Round, low: i128, high: i128, of_nan: i128)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Rng, seed};
 
     #[test]
     fn rounding_to_nearest_agrees_with_the_host_processor() {
-        let seed = seed();
-        let mut rng = Rng::new(seed, "exact");
+        let mut rng = fercuda_trials::rng();
         for _ in 0..20_000 {
             let (a, b, c) = (
-                f64::from_bits(rng.next()),
-                f64::from_bits(rng.next()),
-                f64::from_bits(rng.next()),
+                f64::from_bits(rng.u64(..)),
+                f64::from_bits(rng.u64(..)),
+                f64::from_bits(rng.u64(..)),
             );
             let same = |got: u64, want: f64| {
                 f64::from_bits(got).to_bits() == want.to_bits()
                     || (f64::from_bits(got).is_nan() && want.is_nan())
             };
-            assert!(
-                same(add(a, b, F64, Near), a + b),
-                "{a:e} + {b:e}, seed {seed}"
-            );
-            assert!(
-                same(multiply(a, b, F64, Near), a * b),
-                "{a:e} * {b:e}, seed {seed}"
-            );
-            assert!(
-                same(divide(a, b, F64, Near), a / b),
-                "{a:e} / {b:e}, seed {seed}"
-            );
-            assert!(
-                same(square_root(a, F64, Near), a.sqrt()),
-                "sqrt {a:e}, seed {seed}"
-            );
+            assert!(same(add(a, b, F64, Near), a + b), "{a:e} + {b:e}");
+            assert!(same(multiply(a, b, F64, Near), a * b), "{a:e} * {b:e}");
+            assert!(same(divide(a, b, F64, Near), a / b), "{a:e} / {b:e}");
+            assert!(same(square_root(a, F64, Near), a.sqrt()), "sqrt {a:e}");
             assert!(
                 same(fused(a, b, c, F64, Near), a.mul_add(b, c)),
-                "fma {a:e} {b:e} {c:e}, seed {seed}"
+                "fma {a:e} {b:e} {c:e}"
             );
-            let few = f64::from(rng.below(9) as u32 + 1);
+            let few = f64::from(rng.u64(..9) as u32 + 1);
             assert!(
                 same(divide(few, a, F64, Near), few / a)
                     && same(divide(a, few, F64, Near), a / few),
-                "{few} and {a:e}, seed {seed}"
+                "{few} and {a:e}"
             );
-            let near = (a, a * (1.0 + (rng.unit() - 0.5) * 1e-15));
+            let near = (a, a * (1.0 + (rng.f64() - 0.5) * 1e-15));
             assert!(
                 same(subtract(near.0, near.1, F64, Near), near.0 - near.1),
-                "{near:?}, seed {seed}"
+                "{near:?}"
             );
             let single = (a as f32, b as f32);
             let (x, y) = (f64::from(single.0), f64::from(single.1));
             let same32 = |got: u64, want: f32| got as u32 == want.to_bits() || want.is_nan();
             assert!(
                 same32(add(x, y, F32, Near), single.0 + single.1),
-                "{single:?}, seed {seed}"
+                "{single:?}"
             );
-            assert!(same32(narrow(a, F32, Near), a as f32), "{a:e}, seed {seed}");
+            assert!(same32(narrow(a, F32, Near), a as f32), "{a:e}");
             assert_eq!(
                 integer(a, Zero, i64::MIN.into(), i64::MAX.into(), 0),
                 i128::from(a as i64),
-                "{a:e}, seed {seed}"
+                "{a:e}"
             );
         }
     }

@@ -1,7 +1,7 @@
 //! The field of 256 elements modulo x^8 + x^4 + x^3 + x^2 + 1.
 
-use super::Reference;
-use crate::data::{Case, Expected};
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("gf_products", gf_products),
@@ -23,7 +23,7 @@ fn times(a: u8, b: u8) -> u8 {
     product as u8
 }
 
-fn gf_products(_: &Case, e: &mut Expected) {
+fn gf_products(_: &LaunchInputs, e: &mut Expected) {
     let table: Vec<u8> = (0..65536u32)
         .map(|i| times((i >> 8) as u8, i as u8))
         .collect();
@@ -31,7 +31,7 @@ fn gf_products(_: &Case, e: &mut Expected) {
     e.exact("tabled", &table);
 }
 
-fn gf_powers(_: &Case, e: &mut Expected) {
+fn gf_powers(_: &LaunchInputs, e: &mut Expected) {
     // Found by trying: the only b with a b = 1; zero has none and is left zero.
     let inverse = |a: u8| (0..=255u8).find(|b| times(a, *b) == 1).unwrap_or(0);
     e.exact("inverse", &(0..=255).map(inverse).collect::<Vec<u8>>());
@@ -43,7 +43,7 @@ fn gf_powers(_: &Case, e: &mut Expected) {
     );
 }
 
-fn rs_parity(c: &Case, e: &mut Expected) {
+fn rs_parity(c: &LaunchInputs, e: &mut Expected) {
     let (data, matrix): (Vec<u8>, Vec<u8>) = (c.get("data"), c.get("matrix"));
     let parity: Vec<u8> = (0..4 * 256)
         .map(|i| {
@@ -55,7 +55,7 @@ fn rs_parity(c: &Case, e: &mut Expected) {
     e.exact("parity", &parity);
 }
 
-fn rs_syndromes(c: &Case, e: &mut Expected) {
+fn rs_syndromes(c: &LaunchInputs, e: &mut Expected) {
     let words: Vec<u8> = c.get("words");
     let mut out = Vec::new();
     for word in words.chunks(255) {

@@ -1,7 +1,7 @@
 //! Integer arithmetic and bits, each instruction by its definition.
 
-use super::Reference;
-use crate::data::{Case, Expected};
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("int_products", int_products),
@@ -11,7 +11,7 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::new("int256", int256),
 ];
 
-fn rows(c: &Case) -> Vec<(u32, u32, u64)> {
+fn rows(c: &LaunchInputs) -> Vec<(u32, u32, u64)> {
     let (a, b, p) = (c.get::<u32>("a"), c.get::<u32>("b"), c.get::<u64>("p"));
     (0..a.len()).map(|i| (a[i], b[i], p[i])).collect()
 }
@@ -21,7 +21,7 @@ fn low24(v: u32) -> i64 {
     i64::from((v as i32) << 8 >> 8)
 }
 
-fn int_products(c: &Case, e: &mut Expected) {
+fn int_products(c: &LaunchInputs, e: &mut Expected) {
     let q = c.get::<u64>("q");
     let (mut r, mut w) = (Vec::new(), Vec::new());
     for (i, (x, y, u)) in rows(c).into_iter().enumerate() {
@@ -66,7 +66,7 @@ fn int_products(c: &Case, e: &mut Expected) {
     e.exact("w", &w);
 }
 
-fn int_quotients(c: &Case, e: &mut Expected) {
+fn int_quotients(c: &LaunchInputs, e: &mut Expected) {
     let q = c.get::<u64>("q");
     let (mut r, mut w) = (Vec::new(), Vec::new());
     for (i, (x, y, u)) in rows(c).into_iter().enumerate() {
@@ -109,7 +109,7 @@ fn bytes4(x: u32, y: u32, f: impl Fn(u8, u8) -> u8) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| f(a[i], b[i])))
 }
 
-fn int_bits(c: &Case, e: &mut Expected) {
+fn int_bits(c: &LaunchInputs, e: &mut Expected) {
     let (mut r, mut w) = (Vec::new(), Vec::new());
     for (i, (x, y, u)) in rows(c).into_iter().enumerate() {
         let both = u64::from(x) | u64::from(y) << 32;
@@ -177,7 +177,7 @@ fn int_bits(c: &Case, e: &mut Expected) {
     e.exact("w", &w);
 }
 
-fn int128(c: &Case, e: &mut Expected) {
+fn int128(c: &LaunchInputs, e: &mut Expected) {
     let join = |name: &str| {
         c.get::<u64>(name)
             .chunks(2)
@@ -203,7 +203,7 @@ fn int128(c: &Case, e: &mut Expected) {
     );
 }
 
-fn int256(c: &Case, e: &mut Expected) {
+fn int256(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.get::<u32>("a"), c.get::<u32>("b"));
     let (mut sum, mut difference, mut column) = (Vec::new(), Vec::new(), Vec::new());
     for (x, y) in a.chunks(8).zip(b.chunks(8)) {

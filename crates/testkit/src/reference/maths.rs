@@ -1,7 +1,8 @@
 //! Elementary functions: true values in f64, bounds as documented for the device.
 
-use super::{Reference, UNIT};
-use crate::data::{Case, Expected};
+use super::bounds::UNIT;
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("approx_f32", approx_f32),
@@ -9,7 +10,7 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::new("math_f64", math_f64),
 ];
 
-fn approx_f32(c: &Case, e: &mut Expected) {
+fn approx_f32(c: &LaunchInputs, e: &mut Expected) {
     let (x, p) = (c.values("x"), c.values("p"));
     let over = |v: &[f64], f: fn(f64) -> f64| v.iter().map(|v| f(*v)).collect::<Vec<_>>();
     // Within [-pi, pi] the absolute error is at most 2^-20.5; elsewhere it is not promised.
@@ -56,7 +57,7 @@ fn erf(x: f64) -> f64 {
     sum * std::f64::consts::FRAC_2_SQRT_PI
 }
 
-fn math_f32(c: &Case, e: &mut Expected) {
+fn math_f32(c: &LaunchInputs, e: &mut Expected) {
     let (x, p, u) = (c.values("x"), c.values("p"), c.values("u"));
     let with_large = |f: fn(f64) -> f64| {
         x.iter()
@@ -90,7 +91,7 @@ fn math_f32(c: &Case, e: &mut Expected) {
     );
 }
 
-fn math_f64(c: &Case, e: &mut Expected) {
+fn math_f64(c: &LaunchInputs, e: &mut Expected) {
     let (x, p) = (c.values("x"), c.values("p"));
     e.truth(
         "sine",

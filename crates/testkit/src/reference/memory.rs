@@ -1,8 +1,9 @@
 //! Data movement: transposes, shared and constant memory, parameters, vectors, asynchronous copies.
 
-use super::{Reference, summed};
-use crate::data::{Case, Expected};
-use crate::rng::Rng;
+use super::bounds::summed;
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
+use fastrand::Rng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("transpose_f32", transpose_f32),
@@ -27,18 +28,18 @@ fn turned<T: Copy>(x: &[T], rows: usize, cols: usize) -> Vec<T> {
         .collect()
 }
 
-fn transpose_f32(c: &Case, e: &mut Expected) {
+fn transpose_f32(c: &LaunchInputs, e: &mut Expected) {
     e.exact(
         "y",
         &turned(&c.get::<u32>("x"), c.size("rows"), c.size("cols")),
     );
 }
 
-fn transpose_f16(c: &Case, e: &mut Expected) {
+fn transpose_f16(c: &LaunchInputs, e: &mut Expected) {
     e.exact("y", &turned(&c.get::<u16>("x"), c.size("n"), c.size("n")));
 }
 
-fn dynamic_shared(c: &Case, e: &mut Expected) {
+fn dynamic_shared(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<f32> = c.get("x");
     let (mut y, mut order) = (Vec::new(), Vec::new());
     for block in x.chunks(64) {
@@ -52,7 +53,7 @@ fn dynamic_shared(c: &Case, e: &mut Expected) {
     e.exact("order", &order);
 }
 
-fn large_shared(c: &Case, e: &mut Expected) {
+fn large_shared(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u32> = c.get("x");
     let mut y = vec![0u32; x.len()];
     for (i, v) in x.iter().enumerate() {
@@ -62,7 +63,7 @@ fn large_shared(c: &Case, e: &mut Expected) {
     e.exact("size", &[98304u32]);
 }
 
-fn constants(c: &Case, e: &mut Expected) {
+fn constants(c: &LaunchInputs, e: &mut Expected) {
     let (x, taps) = (c.get::<f32>("x"), c.get::<f32>("taps"));
     let text = b"feRcuda runs kernels with and without a GPU";
     let steps = [1.0f32, -2.0, 300.0];
@@ -81,7 +82,7 @@ fn constants(c: &Case, e: &mut Expected) {
     e.exact("seen", &[1i64, 2, -45, 9]);
 }
 
-fn local_array(c: &Case, e: &mut Expected) {
+fn local_array(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u32> = c.get("x");
     e.exact(
         "digits",
@@ -124,26 +125,26 @@ fn local_array(c: &Case, e: &mut Expected) {
 
 /// Fields at their offsets: tag 0, scale 8, six steps from 16, two biases from 28, seed 40. Values
 /// are whole numbers of sixteenths, so that sums are exact.
-fn make_struct(c: &mut Case, rng: &mut Rng) {
+fn make_struct(c: &mut LaunchInputs, rng: &mut Rng) {
     let mut bytes = [0u8; 48];
-    bytes[0] = rng.below(100) as u8;
-    bytes[8..16].copy_from_slice(&[0.25f64, 0.5, 2.0, 4.0][rng.below(4) as usize].to_le_bytes());
+    bytes[0] = rng.u64(..100) as u8;
+    bytes[8..16].copy_from_slice(&[0.25f64, 0.5, 2.0, 4.0][rng.u64(..4) as usize].to_le_bytes());
     for i in 0..6 {
-        bytes[16 + 2 * i..][..2].copy_from_slice(&(rng.next() as i16).to_le_bytes());
+        bytes[16 + 2 * i..][..2].copy_from_slice(&(rng.u64(..) as i16).to_le_bytes());
     }
     for i in 0..2 {
         bytes[28 + 4 * i..][..4]
-            .copy_from_slice(&(rng.below(4096) as f32 / 16.0 - 128.0).to_le_bytes());
+            .copy_from_slice(&(rng.u64(..4096) as f32 / 16.0 - 128.0).to_le_bytes());
     }
-    bytes[40..48].copy_from_slice(&rng.next().to_le_bytes());
+    bytes[40..48].copy_from_slice(&rng.u64(..).to_le_bytes());
     c.put("s", &bytes);
     c.put(
         "odd",
-        &[rng.next() as u8, rng.next() as u8, rng.next() as u8],
+        &[rng.u64(..) as u8, rng.u64(..) as u8, rng.u64(..) as u8],
     );
 }
 
-fn struct_param(c: &Case, e: &mut Expected) {
+fn struct_param(c: &LaunchInputs, e: &mut Expected) {
     let (s, odd) = (c.get::<u8>("s"), c.get::<u8>("odd"));
     let scale = f64::from_bits(bytemuck::pod_read_unaligned(&s[8..16]));
     let steps: [i16; 6] = bytemuck::pod_read_unaligned(&s[16..28]);
@@ -166,12 +167,12 @@ fn struct_param(c: &Case, e: &mut Expected) {
     );
 }
 
-fn make_table(c: &mut Case, rng: &mut Rng) {
-    let table: Vec<u32> = (0..1152).map(|_| rng.next() as u32).collect();
+fn make_table(c: &mut LaunchInputs, rng: &mut Rng) {
+    let table: Vec<u32> = (0..1152).map(|_| rng.u64(..) as u32).collect();
     c.put("table", &table);
 }
 
-fn large_param(c: &Case, e: &mut Expected) {
+fn large_param(c: &LaunchInputs, e: &mut Expected) {
     let (table, shift) = (c.get::<u32>("table"), c.size("shift"));
     let one = |t: usize| {
         table
@@ -184,11 +185,11 @@ fn large_param(c: &Case, e: &mut Expected) {
     e.exact("y", &(0..256).map(one).collect::<Vec<u32>>());
 }
 
-fn vector_copy(c: &Case, e: &mut Expected) {
+fn vector_copy(c: &LaunchInputs, e: &mut Expected) {
     e.exact("y", &c.get::<u32>("x"));
 }
 
-fn vector_kinds(c: &Case, e: &mut Expected) {
+fn vector_kinds(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, d) = (c.get::<u8>("a"), c.get::<u16>("b"), c.get::<i32>("d"));
     let f: Vec<f64> = c.get("c");
     e.exact(
@@ -227,7 +228,7 @@ fn vector_kinds(c: &Case, e: &mut Expected) {
     );
 }
 
-fn generic_space(c: &Case, e: &mut Expected) {
+fn generic_space(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<i32> = c.get("x");
     e.exact(
         "y",
@@ -241,7 +242,7 @@ fn generic_space(c: &Case, e: &mut Expected) {
     );
 }
 
-fn double_buffered(c: &Case, e: &mut Expected) {
+fn double_buffered(c: &LaunchInputs, e: &mut Expected) {
     let (x, tiles) = (c.values("x"), c.size("tiles"));
     e.near(
         "sums",
@@ -253,7 +254,7 @@ fn double_buffered(c: &Case, e: &mut Expected) {
     );
 }
 
-fn three_stages(c: &Case, e: &mut Expected) {
+fn three_stages(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u32> = c.get("x");
     let one = |i: usize| {
         (0..16).fold(0u32, |r, tile| {
@@ -264,7 +265,7 @@ fn three_stages(c: &Case, e: &mut Expected) {
     e.exact("y", &(0..256).map(one).collect::<Vec<u32>>());
 }
 
-fn zero_fill(c: &Case, e: &mut Expected) {
+fn zero_fill(c: &LaunchInputs, e: &mut Expected) {
     let mut x: Vec<u32> = c.get("x");
     x.resize(128, 0);
     e.exact("y", &x);

@@ -2,9 +2,10 @@
 
 use half::f16;
 
-use super::{Reference, rounded};
-use crate::data::{Case, Expected};
-use crate::rng::Rng;
+use super::bounds::rounded;
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
+use fastrand::Rng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("quantise_q8_0", quantise_q8_0),
@@ -13,7 +14,7 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::made("gemv_q4k", make_q4k, gemv_q4k),
 ];
 
-fn quantise_q8_0(c: &Case, e: &mut Expected) {
+fn quantise_q8_0(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<f32> = c.get("x");
     let scales: Vec<f32> = x
         .chunks(32)
@@ -33,19 +34,19 @@ fn quantise_q8_0(c: &Case, e: &mut Expected) {
 }
 
 fn some_scale(rng: &mut Rng) -> [u8; 2] {
-    f16::from_f64(0.002 + rng.unit() * 0.05).to_le_bytes()
+    f16::from_f64(0.002 + rng.f64() * 0.05).to_le_bytes()
 }
 
-fn make_q8_0(c: &mut Case, rng: &mut Rng) {
+fn make_q8_0(c: &mut LaunchInputs, rng: &mut Rng) {
     let mut bytes = Vec::new();
     for _ in 0..c.buffer("weights").len() / 34 {
         bytes.extend(some_scale(rng));
-        bytes.extend((0..32).map(|_| rng.next() as u8));
+        bytes.extend((0..32).map(|_| rng.u64(..) as u8));
     }
     c.put("weights", &bytes);
 }
 
-fn gemv_q8_0(c: &Case, e: &mut Expected) {
+fn gemv_q8_0(c: &LaunchInputs, e: &mut Expected) {
     let (w, scale, q, blocks) = (
         c.get::<u8>("weights"),
         c.values("scale"),
@@ -69,12 +70,12 @@ fn gemv_q8_0(c: &Case, e: &mut Expected) {
     e.near("y", rows);
 }
 
-fn make_q4k(c: &mut Case, rng: &mut Rng) {
+fn make_q4k(c: &mut LaunchInputs, rng: &mut Rng) {
     let mut bytes = Vec::new();
     for _ in 0..c.buffer("weights").len() / 144 {
         bytes.extend(some_scale(rng));
         bytes.extend(some_scale(rng));
-        bytes.extend((0..140).map(|_| rng.next() as u8));
+        bytes.extend((0..140).map(|_| rng.u64(..) as u8));
     }
     c.put("weights", &bytes);
 }
@@ -107,7 +108,7 @@ fn sub_block(block: &[u8], j: usize) -> (f64, f64, Vec<u8>) {
     (d * f64::from(scale), low * f64::from(minimum), nibbles)
 }
 
-fn dequantise_q4k(c: &Case, e: &mut Expected) {
+fn dequantise_q4k(c: &LaunchInputs, e: &mut Expected) {
     let w: Vec<u8> = c.get("weights");
     let mut y = Vec::new();
     for block in w.chunks(144) {
@@ -120,7 +121,7 @@ fn dequantise_q4k(c: &Case, e: &mut Expected) {
     e.exact("y", &y);
 }
 
-fn gemv_q4k(c: &Case, e: &mut Expected) {
+fn gemv_q4k(c: &LaunchInputs, e: &mut Expected) {
     let (w, q, scale, blocks) = (
         c.get::<u8>("weights"),
         c.get::<i8>("q"),

@@ -1,7 +1,8 @@
 //! Sums, extrema, prefix sums, softmax, norms.
 
-use super::{Reference, UNIT, rounded, summed};
-use crate::data::{Case, Expected};
+use super::bounds::{UNIT, rounded, summed};
+use super::entry::Reference;
+use crate::data::{Expected, LaunchInputs};
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("warp_sums", warp_sums),
@@ -24,14 +25,14 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::new("attention_causal", attention),
 ];
 
-fn warp_sums(c: &Case, e: &mut Expected) {
+fn warp_sums(c: &LaunchInputs, e: &mut Expected) {
     let x = c.values("x");
     let sums: Vec<_> = x.chunks(32).map(|w| summed(w.iter().copied(), 5)).collect();
     e.near("butterfly", sums.iter().flat_map(|s| [*s; 32]));
     e.near("down", sums);
 }
 
-fn warp_redux(c: &Case, e: &mut Expected) {
+fn warp_redux(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u32> = c.get("x");
     let warps = || x.chunks(32);
     e.exact(
@@ -64,7 +65,7 @@ fn warp_redux(c: &Case, e: &mut Expected) {
     e.exact("masks", &masks.collect::<Vec<_>>());
 }
 
-fn block_tree(c: &Case, e: &mut Expected) {
+fn block_tree(c: &LaunchInputs, e: &mut Expected) {
     e.near(
         "sums",
         c.values("x")
@@ -73,7 +74,7 @@ fn block_tree(c: &Case, e: &mut Expected) {
     );
 }
 
-fn block_warps_first(c: &Case, e: &mut Expected) {
+fn block_warps_first(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<i32> = c.get("x");
     e.exact(
         "sums",
@@ -87,7 +88,7 @@ fn block_warps_first(c: &Case, e: &mut Expected) {
     );
 }
 
-fn last_block_sum(c: &Case, e: &mut Expected) {
+fn last_block_sum(c: &LaunchInputs, e: &mut Expected) {
     let x = c.values("x");
     let (threads, block) = (c.threads(), c.block[0] as usize);
     let each = x.len().div_ceil(threads);
@@ -106,7 +107,7 @@ fn last_block_sum(c: &Case, e: &mut Expected) {
     e.exact("ticket", &[0u32]);
 }
 
-fn coop_normalise(c: &Case, e: &mut Expected) {
+fn coop_normalise(c: &LaunchInputs, e: &mut Expected) {
     let x = c.values("x");
     let (threads, block, blocks) = (c.threads(), c.block[0] as usize, c.grid[0] as usize);
     let chain = x.len().div_ceil(threads) + 7;
@@ -140,12 +141,12 @@ fn running(x: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-fn scan_inclusive(c: &Case, e: &mut Expected) {
+fn scan_inclusive(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u32> = c.get("x");
     e.exact("y", &x.chunks(256).flat_map(running).collect::<Vec<u32>>());
 }
 
-fn scan_exclusive(c: &Case, e: &mut Expected) {
+fn scan_exclusive(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<i32> = c.get("x");
     let mut y = Vec::new();
     for block in x.chunks(256) {
@@ -162,7 +163,7 @@ fn scan_exclusive(c: &Case, e: &mut Expected) {
     );
 }
 
-fn scan_lookback(c: &Case, e: &mut Expected) {
+fn scan_lookback(c: &LaunchInputs, e: &mut Expected) {
     let y = running(&c.get::<u32>("x"));
     let state: Vec<u64> = y
         .chunks(128)
@@ -175,7 +176,7 @@ fn scan_lookback(c: &Case, e: &mut Expected) {
 
 /// exp of `x - high`: two or three roundings of the argument, which the exponential magnifies by
 /// its size, and its own 2 ulp.
-fn softmax(c: &Case, e: &mut Expected) {
+fn softmax(c: &LaunchInputs, e: &mut Expected) {
     let x = c.values("x");
     let cols = c.size("cols");
     let chain = cols.div_ceil(c.block[0] as usize) + 5 + 4;
@@ -194,7 +195,7 @@ fn softmax(c: &Case, e: &mut Expected) {
     e.near("y", out);
 }
 
-fn rmsnorm(c: &Case, e: &mut Expected) {
+fn rmsnorm(c: &LaunchInputs, e: &mut Expected) {
     let (x, weight, cols, eps) = (
         c.values("x"),
         c.values("weight"),
@@ -216,7 +217,7 @@ fn rmsnorm(c: &Case, e: &mut Expected) {
     );
 }
 
-fn rmsnorm_bf16(c: &Case, e: &mut Expected) {
+fn rmsnorm_bf16(c: &LaunchInputs, e: &mut Expected) {
     let (x, weight, eps) = (c.values("x"), c.values("weight"), c.values("eps")[0]);
     e.near(
         "y",
@@ -236,7 +237,7 @@ fn rmsnorm_bf16(c: &Case, e: &mut Expected) {
     );
 }
 
-fn layernorm(c: &Case, e: &mut Expected) {
+fn layernorm(c: &LaunchInputs, e: &mut Expected) {
     let (x, gamma, beta) = (c.values("x"), c.values("gamma"), c.values("beta"));
     let (cols, eps) = (c.size("cols"), c.values("eps")[0]);
     let chain = cols.div_ceil(c.block[0] as usize) + 5 + 8 + 1;
@@ -265,7 +266,7 @@ fn layernorm(c: &Case, e: &mut Expected) {
     );
 }
 
-fn cub_reduce(c: &Case, e: &mut Expected) {
+fn cub_reduce(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<i32> = c.get("x");
     e.exact(
         "sums",
@@ -286,7 +287,7 @@ fn cub_reduce(c: &Case, e: &mut Expected) {
     );
 }
 
-fn cub_scan(c: &Case, e: &mut Expected) {
+fn cub_scan(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u32> = c.get("x");
     let inclusive: Vec<u32> = x.chunks(256).flat_map(running).collect();
     e.exact(
@@ -309,7 +310,7 @@ fn cub_scan(c: &Case, e: &mut Expected) {
     e.exact("striped", &striped);
 }
 
-fn attention(c: &Case, e: &mut Expected) {
+fn attention(c: &LaunchInputs, e: &mut Expected) {
     let (q, k, v) = (c.values("q"), c.values("k"), c.values("v"));
     let (length, causal) = (c.size("length"), c.size("causal") != 0);
     let mut out = Vec::new();

@@ -1,8 +1,9 @@
 //! Matrix products: plain loops, bounds from the sizes.
 
+use super::bounds::rounded;
+use super::entry::Reference;
 use super::exact::{F32, Format, Number, Round};
-use super::{Reference, rounded};
-use crate::data::{Case, Expected};
+use crate::data::{Expected, LaunchInputs};
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("gemm_tiled", gemm_tiled),
@@ -53,7 +54,7 @@ fn cut(k: usize, out: Vec<(f64, f64)>) -> impl Iterator<Item = (f64, f64)> {
         .map(move |(v, size)| (v, rounded(4 * k + 4, size)))
 }
 
-fn gemm_tiled(c: &Case, e: &mut Expected) {
+fn gemm_tiled(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, m, n, k) = (
         c.values("a"),
         c.values("b"),
@@ -75,7 +76,7 @@ fn gemm_tiled(c: &Case, e: &mut Expected) {
     );
 }
 
-fn gemm_registers(c: &Case, e: &mut Expected) {
+fn gemm_registers(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.values("a"), c.values("b"));
     let out = product(
         64,
@@ -88,7 +89,7 @@ fn gemm_registers(c: &Case, e: &mut Expected) {
     e.near("c", out.into_iter().map(|(v, size)| (v, rounded(64, size))));
 }
 
-fn wmma_f16_f32(c: &Case, e: &mut Expected) {
+fn wmma_f16_f32(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, add) = (c.values("a"), c.values("b"), c.values("c"));
     let out = product(
         32,
@@ -101,7 +102,7 @@ fn wmma_f16_f32(c: &Case, e: &mut Expected) {
     e.near("d", cut(48, out).map(|(v, bound)| (2.0 * v, 2.0 * bound)));
 }
 
-fn wmma_f16_f16(c: &Case, e: &mut Expected) {
+fn wmma_f16_f16(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.values("a"), c.values("b"));
     let out = product(
         16,
@@ -121,7 +122,7 @@ fn wmma_f16_f16(c: &Case, e: &mut Expected) {
     );
 }
 
-fn wmma_tall(c: &Case, e: &mut Expected) {
+fn wmma_tall(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.values("a"), c.values("b"));
     e.near(
         "d",
@@ -145,7 +146,7 @@ fn tf32(v: &f64) -> f64 {
     f64::from(f32::from_bits((bits as u32) << 13))
 }
 
-fn wmma_tf32(c: &Case, e: &mut Expected) {
+fn wmma_tf32(c: &LaunchInputs, e: &mut Expected) {
     let a: Vec<f64> = c.values("a").iter().map(tf32).collect();
     let b: Vec<f64> = c.values("b").iter().map(tf32).collect();
     e.near(
@@ -164,7 +165,7 @@ fn wmma_tf32(c: &Case, e: &mut Expected) {
     );
 }
 
-fn wmma_bf16(c: &Case, e: &mut Expected) {
+fn wmma_bf16(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.values("a"), c.values("b"));
     e.near(
         "d",
@@ -186,7 +187,7 @@ fn whole(out: Vec<(f64, f64)>) -> Vec<i32> {
     out.into_iter().map(|(v, _)| v as i64 as i32).collect()
 }
 
-fn wmma_s8(c: &Case, e: &mut Expected) {
+fn wmma_s8(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.values("a"), c.values("b"));
     // Two 16 x 16 tiles one after the other, each by its own rows (a) and columns (b).
     let tile = |v: &[f64], line: usize, l: usize| v[l / 16 * 256 + line * 16 + l % 16];
@@ -203,7 +204,7 @@ fn wmma_s8(c: &Case, e: &mut Expected) {
     );
 }
 
-fn wmma_u8_wide(c: &Case, e: &mut Expected) {
+fn wmma_u8_wide(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, add) = (c.values("a"), c.values("b"), c.values("c"));
     e.exact(
         "d",
@@ -218,7 +219,7 @@ fn wmma_u8_wide(c: &Case, e: &mut Expected) {
     );
 }
 
-fn mma_bf16(c: &Case, e: &mut Expected) {
+fn mma_bf16(c: &LaunchInputs, e: &mut Expected) {
     let (a, b) = (c.values("a"), c.values("b"));
     e.near(
         "d",
@@ -236,7 +237,7 @@ fn mma_bf16(c: &Case, e: &mut Expected) {
     );
 }
 
-fn mma_f16_k8(c: &Case, e: &mut Expected) {
+fn mma_f16_k8(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, add) = (c.values("a"), c.values("b"), c.values("c"));
     e.near(
         "d",
@@ -254,7 +255,7 @@ fn mma_f16_k8(c: &Case, e: &mut Expected) {
     );
 }
 
-fn ldmatrix_moves(c: &Case, e: &mut Expected) {
+fn ldmatrix_moves(c: &LaunchInputs, e: &mut Expected) {
     let x: Vec<u16> = c.get("x");
     let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
     let at = |matrix: usize, row: usize, col: usize| x[matrix * 64 + row * 8 + col];
@@ -279,7 +280,7 @@ fn ldmatrix_moves(c: &Case, e: &mut Expected) {
     e.exact("turned", &turned);
 }
 
-fn mma_s8(c: &Case, e: &mut Expected) {
+fn mma_s8(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, add) = (c.values("a"), c.values("b"), c.values("c"));
     let unsigned: Vec<f64> = c.get::<u8>("a").iter().map(|v| f64::from(*v)).collect();
     e.exact(
@@ -317,7 +318,7 @@ fn mma_s8(c: &Case, e: &mut Expected) {
     );
 }
 
-fn mma_s8_saturates(c: &Case, e: &mut Expected) {
+fn mma_s8_saturates(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, add) = (c.values("a"), c.values("b"), c.values("c"));
     let out = product(
         16,
@@ -333,7 +334,7 @@ fn mma_s8_saturates(c: &Case, e: &mut Expected) {
     );
 }
 
-fn mma_tf32(c: &Case, e: &mut Expected) {
+fn mma_tf32(c: &LaunchInputs, e: &mut Expected) {
     let a: Vec<f64> = c.values("a").iter().map(tf32).collect();
     let b: Vec<f64> = c.values("b").iter().map(tf32).collect();
     e.near(
@@ -366,7 +367,7 @@ fn mma_tf32(c: &Case, e: &mut Expected) {
     );
 }
 
-fn mma_f64(c: &Case, e: &mut Expected) {
+fn mma_f64(c: &LaunchInputs, e: &mut Expected) {
     let (a, b, add) = (c.values("a"), c.values("b"), c.values("c"));
     // The order of the four fused steps is not promised; eight roundings cover both sides' own.
     let out = product(

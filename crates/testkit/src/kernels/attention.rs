@@ -10,9 +10,11 @@
 //! of the same four queries, so maxima and sums need shuffles only.
 
 use super::{
-    ArgDoc, F32, F32_PTR_16, KernelDesc, Launch, MAX_X, S32, ShapeError, U32, arg, at_most,
+    ArgDoc, F32, F32_PTR_16, KernelDesc, LaunchGeometry, MAX_X, S32, ShapeError, U32, arg, at_most,
 };
-use crate::build::{Arch, BuildError, Global, Kernel, ModuleBuilder, Ptr, Reg, Shared, Var};
+use fercuda_ptx::build::{
+    Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Ptr, Reg, Shared, Var,
+};
 
 /// Length of a head's vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl HeadDim {
 
 /// Extents of the problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct AttentionExtents {
     /// Batch times query heads.
     pub heads: u64,
     /// Queries of a head.
@@ -76,7 +78,7 @@ pub enum Mask {
     CausalToEnd,
 }
 
-impl Shape {
+impl AttentionExtents {
     /// The argument `visible` for this mask.
     #[must_use]
     pub fn visible(&self, mask: Mask) -> i64 {
@@ -121,7 +123,7 @@ const ARGS: &[ArgDoc] = &[
     arg(
         "visible",
         S32,
-        "query i sees keys 0 .. i + visible; see Shape::visible",
+        "query i sees keys 0 .. i + visible; see AttentionExtents::visible",
     ),
     arg("scale", F32, "factor of the scores, usually 1 / sqrt(d)"),
 ];
@@ -140,12 +142,12 @@ const VEC: u32 = 4;
 
 /// Places in shared memory, in elements. Rows read by several lanes at once are padded by a
 /// vector, so that they fall into different banks.
-struct Layout {
+struct SharedLayout {
     d: u32,
     keys: u32,
 }
 
-impl Layout {
+impl SharedLayout {
     const fn row_pitch(&self) -> u32 {
         self.d + VEC
     }
@@ -172,8 +174,8 @@ impl Layout {
 ///
 /// # Errors
 /// [`BuildError::NeedsArch`] before sm_80.
-pub fn f32(arch: Arch, head_dim: HeadDim) -> Result<KernelDesc<Shape>, BuildError> {
-    let layout = Layout {
+pub fn f32(arch: Arch, head_dim: HeadDim) -> Result<KernelDesc<AttentionExtents>, BuildError> {
+    let layout = SharedLayout {
         d: head_dim.elements(),
         keys: head_dim.keys(),
     };
@@ -188,7 +190,7 @@ pub fn f32(arch: Arch, head_dim: HeadDim) -> Result<KernelDesc<Shape>, BuildErro
     })
 }
 
-fn launch(s: &Shape, dynamic_shared_bytes: u32) -> Result<Launch, ShapeError> {
+fn launch(s: &AttentionExtents, dynamic_shared_bytes: u32) -> Result<LaunchGeometry, ShapeError> {
     // Positions are signed in the kernel, and a sum of two must fit.
     let limit = MAX_X / 2 - u64::from(QUERIES);
     let q_len = at_most("attention", "q_len", s.q_len, limit)?;
@@ -200,14 +202,14 @@ fn launch(s: &Shape, dynamic_shared_bytes: u32) -> Result<Launch, ShapeError> {
         blocks,
         MAX_X,
     )?;
-    Ok(Launch {
+    Ok(LaunchGeometry {
         grid: [blocks, 1, 1],
         block: [THREADS, 1, 1],
         dynamic_shared_bytes,
     })
 }
 
-fn write(k: &Kernel, layout: &Layout) {
+fn write(k: &KernelBuilder, layout: &SharedLayout) {
     k.max_threads(THREADS);
     let q = k.param_ptr_aligned::<f32>("q", 16);
     let keys = k.param_ptr_aligned::<f32>("keys", 16);
@@ -377,7 +379,7 @@ fn write(k: &Kernel, layout: &Layout) {
             output[r].iter().for_each(|o| o.set(*o * rescale));
         }
         // The weights of a query are written and read by the same warp.
-        k.warp_barrier(crate::build::FULL_MASK);
+        k.warp_barrier(fercuda_ptx::build::FULL_MASK);
 
         k.for_range("key", 0, tile_keys, VEC, |key| {
             let my_weights = my_weights.index(key);
@@ -440,7 +442,7 @@ struct SharedTile<'k> {
 
 impl<'k> SharedTile<'k> {
     /// Rows of one pass of the block, and the row and column where this thread begins.
-    fn divide(&self, k: &'k Kernel) -> (u32, Reg<'k, u32>, Reg<'k, u32>) {
+    fn divide(&self, k: &'k KernelBuilder) -> (u32, Reg<'k, u32>, Reg<'k, u32>) {
         let vectors = self.d / VEC;
         (
             THREADS / vectors,
@@ -453,7 +455,7 @@ impl<'k> SharedTile<'k> {
     /// are zeros.
     fn fill(
         &self,
-        k: &'k Kernel,
+        k: &'k KernelBuilder,
         source: Ptr<'k, Global, f32>,
         first: Reg<'k, u32>,
         len: Reg<'k, u32>,
@@ -482,7 +484,7 @@ impl<'k> SharedTile<'k> {
     /// Begins to copy rows `first ..` of `source`, which has `len`; rows beyond are zeros.
     fn copy(
         &self,
-        k: &'k Kernel,
+        k: &'k KernelBuilder,
         source: Ptr<'k, Global, f32>,
         first: Reg<'k, u32>,
         len: Reg<'k, u32>,

@@ -1,11 +1,11 @@
 //! `out = a + b`, one thread an element.
 
-use super::{ArgDoc, F32_PTR, KernelDesc, Launch, MAX_X, U32, arg, at_most};
-use crate::build::{Arch, BuildError, ModuleBuilder};
+use super::{ArgDoc, F32_PTR, KernelDesc, LaunchGeometry, MAX_X, U32, arg, at_most};
+use fercuda_ptx::build::{Arch, BuildError, ModuleBuilder};
 
 /// Length of the vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct VectorExtents {
     /// Elements.
     pub n: u64,
 }
@@ -23,7 +23,7 @@ const THREADS: u32 = 256;
 ///
 /// # Errors
 /// None for architectures that exist.
-pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
+pub fn f32(arch: Arch) -> Result<KernelDesc<VectorExtents>, BuildError> {
     let mut module = ModuleBuilder::new(arch);
     module.kernel("vector_add", |k| {
         let a = k.param_ptr::<f32>("a");
@@ -41,9 +41,9 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         module: module.finish()?,
         entry: "vector_add".into(),
         args: ARGS,
-        geometry: Box::new(|s: &Shape| {
+        geometry: Box::new(|s: &VectorExtents| {
             let n = at_most("vector_add", "n", s.n, MAX_X)?;
-            Ok(Launch {
+            Ok(LaunchGeometry {
                 grid: [n.div_ceil(THREADS), 1, 1],
                 block: [THREADS, 1, 1],
                 dynamic_shared_bytes: 0,

@@ -5,9 +5,9 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use fercuda_ptx::build::Arch;
-use fercuda_ptx::kernels::attention::{self, HeadDim};
-use fercuda_ptx::kernels::gemm::{self, Tile};
-use fercuda_ptx::kernels::{KernelDesc, layernorm, q4_k, softmax, vector_add};
+use fercuda_testkit::kernels::attention::{self, HeadDim};
+use fercuda_testkit::kernels::gemm::{self, Tile};
+use fercuda_testkit::kernels::{KernelDesc, layernorm, q4_k, softmax, vector_add};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -27,11 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (rows, cols) = (4096, 4096);
     let (small, large) = (512, 8192);
     let of_tile = |tile, n| {
-        let shape = gemm::Shape { m: n, n, k: n };
+        let shape = gemm::GemmExtents { m: n, n, k: n };
         listing(gemm::f32(arch, tile)?, &format!("{n}^3"), &shape)
     };
     let heads = |dim| {
-        let shape = attention::Shape {
+        let shape = attention::AttentionExtents {
             heads: 64,
             q_len: 2048,
             kv_len: 2048,
@@ -43,22 +43,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     write(listing(
         vector_add::f32(arch)?,
         "2^26 values",
-        &vector_add::Shape { n },
+        &vector_add::VectorExtents { n },
     )?)?;
     write(listing(
         softmax::f32(arch)?,
         row,
-        &softmax::Shape { rows, cols },
+        &softmax::RowExtents { rows, cols },
     )?)?;
     write(listing(
         layernorm::f32(arch)?,
         row,
-        &layernorm::Shape { rows, cols },
+        &layernorm::RowExtents { rows, cols },
     )?)?;
     write(listing(
         q4_k::dequantize_f32(arch)?,
         "2^18 blocks",
-        &q4_k::Shape { blocks: 1 << 18 },
+        &q4_k::Q4KExtents { blocks: 1 << 18 },
     )?)?;
     write(of_tile(Tile::Small, small)?)?;
     write(of_tile(Tile::Large, large)?)?;

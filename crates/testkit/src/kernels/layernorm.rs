@@ -4,11 +4,11 @@
 //! differences lose nothing to cancellation, as sums of squares would. The second and third
 //! reading come from cache.
 
-pub use super::rows::Rows as Shape;
+pub use super::rows::RowExtents;
 
 use super::rows::{self, MAX_THREADS, MatrixRow};
 use super::{ArgDoc, F32, F32_PTR, KernelDesc, U32, arg};
-use crate::build::{Arch, BuildError, ModuleBuilder, Reg};
+use fercuda_ptx::build::{Arch, BuildError, ModuleBuilder, Reg};
 
 const ARGS: &[ArgDoc] = &[
     arg("x", F32_PTR, "[rows, cols], contiguous"),
@@ -25,7 +25,7 @@ const ARGS: &[ArgDoc] = &[
 ///
 /// # Errors
 /// None for architectures that exist.
-pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
+pub fn f32(arch: Arch) -> Result<KernelDesc<RowExtents>, BuildError> {
     let mut module = ModuleBuilder::new(arch);
     module.kernel("layernorm", |k| {
         k.max_threads(MAX_THREADS);

@@ -8,9 +8,9 @@
 //! A warp does a block: a lane reads four bytes of nibbles and writes four values twice, 32
 //! apart, so that every access of the warp is whole lines.
 
-use super::{ArgDoc, ArgKind, F32_PTR_16, KernelDesc, Launch, U32, arg, at_most};
-use crate::build::{Arch, BuildError, F16x2, ModuleBuilder, Reg};
-use crate::words::ScalarType;
+use super::{ArgDoc, ArgKind, F32_PTR_16, KernelDesc, LaunchGeometry, U32, arg, at_most};
+use fercuda_ptx::build::{Arch, BuildError, F16x2, ModuleBuilder, Reg};
+use fercuda_ptx::words::ScalarType;
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 144;
@@ -19,7 +19,7 @@ pub const BLOCK_VALUES: u64 = 256;
 
 /// How much there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct Q4KExtents {
     /// Blocks of 144 bytes, 256 values.
     pub blocks: u64,
 }
@@ -40,7 +40,7 @@ const THREADS: u32 = 256;
 ///
 /// # Errors
 /// None for architectures that exist.
-pub fn dequantize_f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
+pub fn dequantize_f32(arch: Arch) -> Result<KernelDesc<Q4KExtents>, BuildError> {
     let mut module = ModuleBuilder::new(arch);
     module.kernel("q4_k_dequantize", |k| {
         let blocks = k.param_ptr_aligned::<u32>("blocks", 16);
@@ -93,10 +93,10 @@ pub fn dequantize_f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         module: module.finish()?,
         entry: "q4_k_dequantize".into(),
         args: ARGS,
-        geometry: Box::new(|s: &Shape| {
+        geometry: Box::new(|s: &Q4KExtents| {
             let limit = u64::from(u32::MAX - THREADS);
             let blocks = at_most("q4_k_dequantize", "blocks", s.blocks, limit)?;
-            Ok(Launch {
+            Ok(LaunchGeometry {
                 grid: [blocks.div_ceil(THREADS / 32), 1, 1],
                 block: [THREADS, 1, 1],
                 dynamic_shared_bytes: 0,

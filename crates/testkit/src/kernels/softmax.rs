@@ -4,11 +4,11 @@
 //! the sum when the maximum grows (Milakov and Gimelshein, "Online normalizer calculation for
 //! softmax", 2018); the other writes. The second reading of a row comes from cache.
 
-pub use super::rows::Rows as Shape;
+pub use super::rows::RowExtents;
 
 use super::rows::{self, MAX_THREADS, MatrixRow};
 use super::{ArgDoc, F32_PTR, KernelDesc, U32, arg};
-use crate::build::{Arch, BuildError, ModuleBuilder, Reg};
+use fercuda_ptx::build::{Arch, BuildError, ModuleBuilder, Reg};
 
 const ARGS: &[ArgDoc] = &[
     arg("x", F32_PTR, "[rows, cols], contiguous"),
@@ -23,7 +23,7 @@ const ARGS: &[ArgDoc] = &[
 ///
 /// # Errors
 /// [`BuildError::NeedsArch`] before sm_80.
-pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
+pub fn f32(arch: Arch) -> Result<KernelDesc<RowExtents>, BuildError> {
     let mut module = ModuleBuilder::new(arch);
     module.kernel("softmax", |k| {
         k.max_threads(MAX_THREADS);

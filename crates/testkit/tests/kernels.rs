@@ -1,14 +1,53 @@
 //! Tests of every finished kernel: accepted by NVIDIA's assembler, round-trips, matches its
-//! documentation.
+//! documentation. Listings are in `listings/`; `FERCUDA_BLESS=1` rewrites them.
 
+#[path = "../../ptx/tests/ptxas/mod.rs"]
 mod ptxas;
+
+use std::path::Path;
 
 use fercuda_ptx::ast::{Function, Item, Module};
 use fercuda_ptx::build::{Arch, BuildError};
-use fercuda_ptx::kernels::attention::{self, HeadDim, Mask};
-use fercuda_ptx::kernels::gemm::{self, Tile};
-use fercuda_ptx::kernels::{ArgDoc, ArgKind, KernelDesc, layernorm, q4_k, softmax, vector_add};
 use fercuda_ptx::words::ScalarType;
+use fercuda_testkit::kernels::attention::{self, HeadDim, Mask};
+use fercuda_testkit::kernels::gemm::{self, Tile};
+use fercuda_testkit::kernels::{ArgDoc, ArgKind, KernelDesc, layernorm, q4_k, softmax, vector_add};
+
+fn assert_listing(name: &str, module: &Module) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/listings")
+        .join(name);
+    let text = fercuda_ptx::print(module);
+    if std::env::var_os("FERCUDA_BLESS").is_some() {
+        std::fs::write(&path, &text).expect("the listing can be written");
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        text == wanted,
+        "{name} differs from what is printed (FERCUDA_BLESS=1 accepts it):\n{text}"
+    );
+}
+
+#[test]
+fn vector_add_reads_like_a_kernel() {
+    assert_listing(
+        "vector_add.ptx",
+        &vector_add::f32(Arch::SM_80).unwrap().module,
+    );
+}
+
+#[test]
+fn softmax_reads_like_a_kernel() {
+    assert_listing("softmax.ptx", &softmax::f32(Arch::SM_80).unwrap().module);
+}
+
+#[test]
+fn q4_k_reads_like_a_kernel() {
+    assert_listing(
+        "q4_k.ptx",
+        &q4_k::dequantize_f32(Arch::SM_80).unwrap().module,
+    );
+}
 
 struct Finished {
     entry: String,
@@ -121,14 +160,14 @@ fn argument_docs_name_the_parameters_in_order() {
 fn launches_cover_the_shape_exactly() {
     let launch = vector_add::f32(Arch::SM_80)
         .unwrap()
-        .launch(&vector_add::Shape { n: 1000 })
+        .launch(&vector_add::VectorExtents { n: 1000 })
         .unwrap();
     assert_eq!((launch.grid, launch.block), ([4, 1, 1], [256, 1, 1]));
 
     let rows = |rows, cols| {
         softmax::f32(Arch::SM_80)
             .unwrap()
-            .launch(&softmax::Shape { rows, cols })
+            .launch(&softmax::RowExtents { rows, cols })
             .unwrap()
     };
     assert_eq!((rows(9, 1).grid, rows(9, 1).block), ([2, 1, 1], [32, 8, 1]));
@@ -139,7 +178,7 @@ fn launches_cover_the_shape_exactly() {
     assert_eq!(rows(1, 1 << 20).block, [512, 1, 1]);
     assert_eq!(rows(5, 0).grid, [0, 1, 1], "nothing to do");
 
-    let shape = gemm::Shape {
+    let shape = gemm::GemmExtents {
         m: 129,
         n: 64,
         k: 7,
@@ -152,7 +191,7 @@ fn launches_cover_the_shape_exactly() {
     assert_eq!(Tile::for_shape(&shape, 132), Tile::Small);
     assert_eq!(
         Tile::for_shape(
-            &gemm::Shape {
+            &gemm::GemmExtents {
                 m: 4096,
                 n: 4096,
                 k: 1
@@ -164,7 +203,7 @@ fn launches_cover_the_shape_exactly() {
 
     let launch = attention::f32(Arch::SM_80, HeadDim::D64)
         .unwrap()
-        .launch(&attention::Shape {
+        .launch(&attention::AttentionExtents {
             heads: 6,
             q_len: 65,
             kv_len: 3,
@@ -176,7 +215,7 @@ fn launches_cover_the_shape_exactly() {
 
 #[test]
 fn masks_say_how_many_keys_a_query_sees() {
-    let shape = attention::Shape {
+    let shape = attention::AttentionExtents {
         heads: 1,
         q_len: 4,
         kv_len: 10,
@@ -194,7 +233,7 @@ fn masks_say_how_many_keys_a_query_sees() {
 fn errors_of_impossible_shapes_name_the_excess() {
     let error = attention::f32(Arch::SM_80, HeadDim::D32)
         .unwrap()
-        .launch(&attention::Shape {
+        .launch(&attention::AttentionExtents {
             heads: 1 << 40,
             q_len: 64,
             kv_len: 1,

@@ -1,4 +1,4 @@
-//! Finished kernels, written with [`crate::build`].
+//! Kernels of the corpus, written with [`fercuda_ptx::build`].
 //!
 //! Each module has one function that gives a [`KernelDesc`]: the PTX module, its entry, its
 //! arguments in order, and from a shape the launch.
@@ -16,10 +16,10 @@ mod rows;
 pub mod softmax;
 pub mod vector_add;
 
-use crate::ast::Module;
-use crate::words::ScalarType;
+use fercuda_ptx::ast::Module;
+use fercuda_ptx::words::ScalarType;
 
-type Geometry<S> = Box<dyn Fn(&S) -> Result<Launch, ShapeError> + Send + Sync>;
+type Geometry<S> = Box<dyn Fn(&S) -> Result<LaunchGeometry, ShapeError> + Send + Sync>;
 
 /// A kernel and how to call it; `S` is the shape of its problem.
 pub struct KernelDesc<S> {
@@ -37,7 +37,7 @@ impl<S> KernelDesc<S> {
     ///
     /// # Errors
     /// [`ShapeError`] for a shape that it cannot take.
-    pub fn launch(&self, shape: &S) -> Result<Launch, ShapeError> {
+    pub fn launch(&self, shape: &S) -> Result<LaunchGeometry, ShapeError> {
         (self.geometry)(shape)
     }
 }
@@ -74,7 +74,7 @@ const S32: ArgKind = ArgKind::Number(ScalarType::S32);
 
 /// A launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Launch {
+pub struct LaunchGeometry {
     /// Blocks; a dimension is 0 if there is nothing to do, and then nothing may be launched.
     pub grid: [u32; 3],
     /// Threads a block.

@@ -8,14 +8,16 @@
 //! Every element is one chain of fused multiply-adds over k = 0, 1, 2, ..., so the error
 //! bound of recursive summation applies, and both tiles give equal bits.
 
-use super::{ArgDoc, F32, F32_PTR, KernelDesc, Launch, MAX_X, ShapeError, U32, arg, at_most};
-use crate::build::{
-    Arch, BuildError, Global, Kernel, ModuleBuilder, Pred, Ptr, PtrVar, Reg, Shared, Var,
+use super::{
+    ArgDoc, F32, F32_PTR, KernelDesc, LaunchGeometry, MAX_X, ShapeError, U32, arg, at_most,
+};
+use fercuda_ptx::build::{
+    Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Pred, Ptr, PtrVar, Reg, Shared, Var,
 };
 
 /// Extents: A is m by k, B is k by n, C is m by n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct GemmExtents {
     /// Rows of A and C.
     pub m: u64,
     /// Columns of B and C.
@@ -59,7 +61,7 @@ impl Tile {
 
     /// The one to take for `shape` on a device of `multiprocessors`.
     #[must_use]
-    pub fn for_shape(shape: &Shape, multiprocessors: u32) -> Tile {
+    pub fn for_shape(shape: &GemmExtents, multiprocessors: u32) -> Tile {
         let large = Tile::Large.extent().into();
         let blocks = shape
             .m
@@ -106,7 +108,7 @@ const LANES: (u32, u32) = (4, 8);
 ///
 /// # Errors
 /// None for architectures that exist.
-pub fn f32(arch: Arch, tile: Tile) -> Result<KernelDesc<Shape>, BuildError> {
+pub fn f32(arch: Arch, tile: Tile) -> Result<KernelDesc<GemmExtents>, BuildError> {
     let mut module = ModuleBuilder::new(arch);
     module.kernel(tile.entry(), |k| write(k, tile));
     Ok(KernelDesc {
@@ -117,7 +119,7 @@ pub fn f32(arch: Arch, tile: Tile) -> Result<KernelDesc<Shape>, BuildError> {
     })
 }
 
-fn launch(s: &Shape, tile: Tile) -> Result<Launch, ShapeError> {
+fn launch(s: &GemmExtents, tile: Tile) -> Result<LaunchGeometry, ShapeError> {
     // Less a tile, so that the row or column after the last one does not wrap.
     let limit = MAX_X - 128;
     let m = at_most("gemm", "m", s.m, limit)?;
@@ -129,7 +131,7 @@ fn launch(s: &Shape, tile: Tile) -> Result<Launch, ShapeError> {
     )?;
     at_most("gemm", "k", s.k, limit)?;
     let grid = [m.div_ceil(tile.extent()), n.div_ceil(tile.extent()), 1];
-    Ok(Launch {
+    Ok(LaunchGeometry {
         grid,
         block: [THREADS, 1, 1],
         dynamic_shared_bytes: 0,
@@ -186,7 +188,7 @@ impl<'k> TileInFlight<'k> {
     }
 }
 
-fn write<'k>(k: &'k Kernel, tile: Tile) {
+fn write<'k>(k: &'k KernelBuilder, tile: Tile) {
     k.max_threads(THREADS);
     k.min_blocks(2);
     let a = k.param_ptr::<f32>("a");
@@ -259,7 +261,7 @@ fn write<'k>(k: &'k Kernel, tile: Tile) {
 
     let rows_full = (row0 + extent).le(m);
     let cols_full = (col0 + extent).le(n);
-    let aligned = is_aligned(a, lda) & is_aligned(b, ldb);
+    let aligned = test_alignment(a, lda) & test_alignment(b, ldb);
     let vectors_ok = (rows_full & cols_full & aligned).named("vectors_ok");
 
     let take = |at: Reg<'_, u32>| {
@@ -337,7 +339,7 @@ fn write<'k>(k: &'k Kernel, tile: Tile) {
 }
 
 /// Whether each row of a matrix begins at a multiple of 16 bytes.
-fn is_aligned<'k>(p: Ptr<'k, Global, f32>, stride: Reg<'k, u32>) -> Pred<'k> {
+fn test_alignment<'k>(p: Ptr<'k, Global, f32>, stride: Reg<'k, u32>) -> Pred<'k> {
     (p.address() & 15).equals(0) & (stride & 3).equals(0)
 }
 
@@ -378,7 +380,7 @@ struct TileOutput<'k> {
 }
 
 fn finish<'k>(
-    k: &'k Kernel,
+    k: &'k KernelBuilder,
     tile: Tile,
     acc: &[Vec<Var<'k, f32>>],
     c: Ptr<'k, Global, f32>,
@@ -386,7 +388,7 @@ fn finish<'k>(
 ) {
     let own = tile.per_thread();
     let reads_c = o.beta.differs(0.0).named("reads_c");
-    let vectors = (is_aligned(c, o.ldc) & (o.n & 3).equals(0)).named("c_vectors");
+    let vectors = (test_alignment(c, o.ldc) & (o.n & 3).equals(0)).named("c_vectors");
     // Row i of a thread: four in a row, then the next group of its warp.
     let place = |i: u32, lanes: u32| (i / VEC) * lanes * VEC + i % VEC;
     for i in 0..own {

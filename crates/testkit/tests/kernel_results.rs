@@ -6,13 +6,14 @@
 //! in a row.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+use fastrand::Rng;
 use fercuda_cuda::{
     Arguments, Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream,
 };
 use fercuda_ptx::build::Arch;
-use fercuda_ptx::kernels::attention::{self, HeadDim, Mask};
-use fercuda_ptx::kernels::gemm::{self, Tile};
-use fercuda_ptx::kernels::{self, KernelDesc, layernorm, q4_k, softmax, vector_add};
+use fercuda_testkit::kernels::attention::{self, HeadDim, Mask};
+use fercuda_testkit::kernels::gemm::{self, Tile};
+use fercuda_testkit::kernels::{self, KernelDesc, layernorm, q4_k, softmax, vector_add};
 
 /// Half the distance from 1 to the next `f32`.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -25,33 +26,9 @@ fn gamma(n: f64) -> f64 {
     n * U / (1.0 - n * U)
 }
 
-/// SplitMix64 (Steele, Lea, Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn fresh() -> Self {
-        let seed = fercuda_trials::seed();
-        Random(seed)
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.bits() % n
-    }
-
-    /// From -scale to scale.
-    fn values(&mut self, n: usize, scale: f32) -> Vec<f32> {
-        (0..n)
-            .map(|_| ((self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale)
-            .collect()
-    }
+/// Values from -scale to scale.
+fn values(random: &mut Rng, n: usize, scale: f32) -> Vec<f32> {
+    (0..n).map(|_| (random.f32() * 2.0 - 1.0) * scale).collect()
 }
 
 struct Bench {
@@ -90,7 +67,7 @@ impl Bench {
         values
     }
 
-    fn run<A: Arguments>(&self, function: &Function, l: kernels::Launch, arguments: A) {
+    fn run<A: Arguments>(&self, function: &Function, l: kernels::LaunchGeometry, arguments: A) {
         let ([gx, gy, gz], [bx, by, bz]) = (l.grid, l.block);
         let launch = Launch::new((gx, gy, gz), (bx, by, bz)).shared_bytes(l.dynamic_shared_bytes);
         // SAFETY: the arguments are those that the kernel's description lists, the launch is
@@ -121,14 +98,16 @@ fn assert_within(what: &str, got: &[f32], wanted: &[f64], bound: &[f64]) {
 
 #[test]
 fn vector_add_is_the_rounded_sum() {
-    let (bench, mut random) = (Bench::new(), Random::fresh());
+    let (bench, mut random) = (Bench::new(), fercuda_trials::rng());
     let desc = vector_add::f32(Arch::SM_80).unwrap();
     let function = bench.load(&desc);
-    for n in [1, 31, 32, 255, 256, 257, 1 + random.below(100_000) as usize] {
-        let (a, b) = (random.values(n, 1e3), random.values(n, 1.0));
+    for n in [1, 31, 32, 255, 256, 257, 1 + random.u64(..100_000) as usize] {
+        let (a, b) = (values(&mut random, n, 1e3), values(&mut random, n, 1.0));
         // One element more than the kernel may touch.
         let mut out = bench.put(&vec![7.0; n + 1]);
-        let launch = desc.launch(&vector_add::Shape { n: n as u64 }).unwrap();
+        let launch = desc
+            .launch(&vector_add::VectorExtents { n: n as u64 })
+            .unwrap();
         bench.run(
             &function,
             launch,
@@ -141,7 +120,7 @@ fn vector_add_is_the_rounded_sum() {
 }
 
 /// Rows shorter than a warp, about a warp, about a short row's limit, long; unaligned ones.
-fn row_shapes(random: &mut Random) -> Vec<(usize, usize)> {
+fn row_shapes(random: &mut Rng) -> Vec<(usize, usize)> {
     let mut shapes = vec![
         (1, 1),
         (9, 1),
@@ -157,12 +136,12 @@ fn row_shapes(random: &mut Random) -> Vec<(usize, usize)> {
     ];
     shapes.extend([(2, 516), (2, 1000), (2, 2048), (1, 2049), (1, 20_000)]);
     shapes.push((
-        1 + random.below(20) as usize,
-        1 + random.below(600) as usize,
+        1 + random.u64(..20) as usize,
+        1 + random.u64(..600) as usize,
     ));
     shapes.push((
-        1 + random.below(3) as usize,
-        513 + random.below(5000) as usize,
+        1 + random.u64(..3) as usize,
+        513 + random.u64(..5000) as usize,
     ));
     shapes
 }
@@ -174,15 +153,15 @@ fn per_thread(cols: usize, block: [u32; 3]) -> f64 {
 
 #[test]
 fn softmax_of_rows_of_any_length_is_within_its_error_bound() {
-    let (bench, mut random) = (Bench::new(), Random::fresh());
+    let (bench, mut random) = (Bench::new(), fercuda_trials::rng());
     let desc = softmax::f32(Arch::SM_80).unwrap();
     let function = bench.load(&desc);
     for (rows, cols) in row_shapes(&mut random) {
-        let scale = [1.0, 10.0, 80.0][random.below(3) as usize];
-        let x = random.values(rows * cols, scale);
+        let scale = [1.0, 10.0, 80.0][random.u64(..3) as usize];
+        let x = values(&mut random, rows * cols, scale);
         let mut out = bench.put(&vec![7.0; rows * cols]);
         let launch = desc
-            .launch(&softmax::Shape {
+            .launch(&softmax::RowExtents {
                 rows: rows as u64,
                 cols: cols as u64,
             })
@@ -244,7 +223,7 @@ fn softmax_gives_zero_for_what_is_masked_and_nan_where_nothing_is_left() {
         .concat();
         let mut out = bench.put(&x);
         let launch = desc
-            .launch(&softmax::Shape {
+            .launch(&softmax::RowExtents {
                 rows: 3,
                 cols: cols as u64,
             })
@@ -262,21 +241,23 @@ fn softmax_gives_zero_for_what_is_masked_and_nan_where_nothing_is_left() {
 
 #[test]
 fn layernorm_of_rows_of_any_length_is_within_its_error_bound() {
-    let (bench, mut random) = (Bench::new(), Random::fresh());
+    let (bench, mut random) = (Bench::new(), fercuda_trials::rng());
     let desc = layernorm::f32(Arch::SM_80).unwrap();
     let function = bench.load(&desc);
     let eps = 1e-5f32;
     for (rows, cols) in row_shapes(&mut random) {
         // A mean away from zero, which a sum of squares would not survive.
-        let x: Vec<f32> = random
-            .values(rows * cols, 2.0)
+        let x: Vec<f32> = values(&mut random, rows * cols, 2.0)
             .iter()
             .map(|v| v + 30.0)
             .collect();
-        let (factor, addend) = (random.values(cols, 2.0), random.values(cols, 1.0));
+        let (factor, addend) = (
+            values(&mut random, cols, 2.0),
+            values(&mut random, cols, 1.0),
+        );
         let mut out = bench.put(&vec![7.0; rows * cols]);
         let launch = desc
-            .launch(&layernorm::Shape {
+            .launch(&layernorm::RowExtents {
                 rows: rows as u64,
                 cols: cols as u64,
             })
@@ -345,7 +326,7 @@ struct Product {
 
 #[test]
 fn gemm_of_any_extents_is_within_its_error_bound_and_tiles_agree() {
-    let (bench, mut random) = (Bench::new(), Random::fresh());
+    let (bench, mut random) = (Bench::new(), fercuda_trials::rng());
     let tiles = [Tile::Small, Tile::Large].map(|t| gemm::f32(Arch::SM_80, t).unwrap());
     let functions = [bench.load(&tiles[0]), bench.load(&tiles[1])];
     let mut shapes = vec![
@@ -357,10 +338,10 @@ fn gemm_of_any_extents_is_within_its_error_bound_and_tiles_agree() {
         (128, 128, 32),
     ];
     shapes.extend([(129, 132, 33), (3, 3, 100), (7, 9, 0)]);
-    shapes.push([0; 3].map(|_| 1 + random.below(150) as usize).into());
+    shapes.push([0; 3].map(|_| 1 + random.u64(..150) as usize).into());
     for (m, n, k) in shapes {
-        let gap = [0, 3, 4][random.below(3) as usize];
-        let (alpha, beta) = [(1.0, 0.0), (1.5, -0.5)][random.below(2) as usize];
+        let gap = [0, 3, 4][random.u64(..3) as usize];
+        let (alpha, beta) = [(1.0, 0.0), (1.5, -0.5)][random.u64(..2) as usize];
         let p = Product {
             m,
             n,
@@ -370,18 +351,18 @@ fn gemm_of_any_extents_is_within_its_error_bound_and_tiles_agree() {
             beta,
         };
         let results = [0, 1]
-            .map(|i| check_product(&bench, &tiles[i], &functions[i], &p, &mut Random(random.0)));
+            .map(|i| check_product(&bench, &tiles[i], &functions[i], &p, &mut random.clone()));
         assert!(results[0] == results[1], "the tiles differ at {m}x{n}x{k}");
-        random.bits();
+        random.u64(..);
     }
 }
 
 fn check_product(
     bench: &Bench,
-    desc: &KernelDesc<gemm::Shape>,
+    desc: &KernelDesc<gemm::GemmExtents>,
     function: &Function,
     p: &Product,
-    random: &mut Random,
+    random: &mut Rng,
 ) -> Vec<u32> {
     let &Product {
         m,
@@ -394,14 +375,14 @@ fn check_product(
     let (lda, ldb, ldc) = (k + gap, n + gap, n + gap);
     // What lies between rows is poison: a product that takes it in is NaN.
     let mut matrix = |rows: usize, cols: usize| -> Vec<f32> {
-        let mut values = random.values((rows * (cols + gap)).max(1), 1.0);
+        let mut values = values(random, (rows * (cols + gap)).max(1), 1.0);
         values
             .chunks_mut((cols + gap).max(1))
             .for_each(|row| row.iter_mut().skip(cols).for_each(|v| *v = f32::NAN));
         values
     };
     let (a, b) = (matrix(m, k), matrix(k, n));
-    let c = random.values(m * ldc, 1.0);
+    let c = values(random, m * ldc, 1.0);
     // Where beta is 0, C may hold anything.
     let given = if beta == 0.0 {
         vec![f32::NAN; m * ldc]
@@ -410,7 +391,7 @@ fn check_product(
     };
     let mut out = bench.put(&given);
     let launch = desc
-        .launch(&gemm::Shape {
+        .launch(&gemm::GemmExtents {
             m: m as u64,
             n: n as u64,
             k: k as u64,
@@ -479,7 +460,7 @@ struct Heads {
 
 #[test]
 fn attention_of_any_lengths_and_masks_is_within_its_error_bound() {
-    let (bench, mut random) = (Bench::new(), Random::fresh());
+    let (bench, mut random) = (Bench::new(), fercuda_trials::rng());
     let masks = [Mask::None, Mask::CausalFromStart, Mask::CausalToEnd];
     for d in [HeadDim::D32, HeadDim::D64, HeadDim::D128] {
         let desc = attention::f32(Arch::SM_80, d).unwrap();
@@ -493,7 +474,7 @@ fn attention_of_any_lengths_and_masks_is_within_its_error_bound() {
             (1, 1, 70, 20, Mask::CausalFromStart),
             (3, 3, 5, 0, Mask::None),
         ];
-        let mut any = |n: u64| 1 + random.below(n) as usize;
+        let mut any = |n: u64| 1 + random.u64(..n) as usize;
         shapes.push((4, 2, any(80), any(150), masks[any(3) - 1]));
         for (heads, group, q_len, kv_len, mask) in shapes {
             let h = Heads {
@@ -511,10 +492,10 @@ fn attention_of_any_lengths_and_masks_is_within_its_error_bound() {
 
 fn check_attention(
     bench: &Bench,
-    desc: &KernelDesc<attention::Shape>,
+    desc: &KernelDesc<attention::AttentionExtents>,
     function: &Function,
     h: &Heads,
-    random: &mut Random,
+    random: &mut Rng,
 ) {
     let &Heads {
         d,
@@ -525,10 +506,10 @@ fn check_attention(
         mask,
     } = h;
     let d = d.elements() as usize;
-    let q = random.values(heads * q_len * d, 3.0);
-    let [k, v] = [0; 2].map(|_| random.values((heads / group * kv_len * d).max(4), 1.0));
+    let q = values(random, heads * q_len * d, 3.0);
+    let [k, v] = [0; 2].map(|_| values(random, (heads / group * kv_len * d).max(4), 1.0));
     let mut out = bench.put(&vec![7.0; heads * q_len * d]);
-    let shape = attention::Shape {
+    let shape = attention::AttentionExtents {
         heads: heads as u64,
         q_len: q_len as u64,
         kv_len: kv_len as u64,
@@ -635,11 +616,11 @@ fn q4_k_value(block: &[u8], i: usize) -> f32 {
 
 #[test]
 fn q4_k_is_dequantised_bit_for_bit() {
-    let (bench, mut random) = (Bench::new(), Random::fresh());
+    let (bench, mut random) = (Bench::new(), fercuda_trials::rng());
     let desc = q4_k::dequantize_f32(Arch::SM_80).unwrap();
     let function = bench.load(&desc);
-    for blocks in [1usize, 7, 8, 9, 1 + random.below(200) as usize] {
-        let mut bytes: Vec<u8> = (0..blocks * 144).map(|_| random.bits() as u8).collect();
+    for blocks in [1usize, 7, 8, 9, 1 + random.u64(..200) as usize] {
+        let mut bytes: Vec<u8> = (0..blocks * 144).map(|_| random.u64(..) as u8).collect();
         for block in bytes.chunks_mut(144) {
             // Finite factors: NaN has many forms, and no model holds one.
             for at in [1, 3] {
@@ -682,7 +663,7 @@ fn q4_k_equals_the_gguf_package_bit_for_bit() {
 
 fn dequantise(
     bench: &Bench,
-    desc: &KernelDesc<q4_k::Shape>,
+    desc: &KernelDesc<q4_k::Q4KExtents>,
     function: &Function,
     bytes: &[u8],
 ) -> Vec<u32> {
@@ -690,7 +671,7 @@ fn dequantise(
     let source = DeviceBuffer::from_host(bytes, &bench.stream).expect("room on the device");
     let mut out = bench.put(&vec![7.0; blocks * 256]);
     let launch = desc
-        .launch(&q4_k::Shape {
+        .launch(&q4_k::Q4KExtents {
             blocks: blocks as u64,
         })
         .expect("few blocks");

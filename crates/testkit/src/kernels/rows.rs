@@ -5,12 +5,12 @@
 //!
 //! Invariant: the threads of a row are those of one `tid.y`, and a warp belongs to one row.
 
-use super::{Launch, MAX_X, ShapeError, at_most};
-use crate::build::{Element, Global, Kernel, Pred, Ptr, Reg, Shared};
+use super::{LaunchGeometry, MAX_X, ShapeError, at_most};
+use fercuda_ptx::build::{Global, KernelBuilder, MemoryElement, Pred, Ptr, Reg, Shared};
 
-/// Rows and columns of a contiguous matrix.
+/// RowExtents and columns of a contiguous matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rows {
+pub struct RowExtents {
     /// Number of rows.
     pub rows: u64,
     /// Length of a row, in elements.
@@ -25,7 +25,7 @@ const SHORT: u32 = 512;
 const SHORT_ROWS: u32 = 8;
 
 /// As many threads a row as have four elements each to do, in whole warps.
-pub(super) fn launch(kernel: &'static str, s: &Rows) -> Result<Launch, ShapeError> {
+pub(super) fn launch(kernel: &'static str, s: &RowExtents) -> Result<LaunchGeometry, ShapeError> {
     let rows = at_most(kernel, "rows", s.rows, MAX_X)?;
     // Less a stride of the widest block, so that a running index cannot wrap.
     let cols = at_most(kernel, "cols", s.cols, MAX_X - 4 * u64::from(MAX_THREADS))?;
@@ -38,7 +38,7 @@ pub(super) fn launch(kernel: &'static str, s: &Rows) -> Result<Launch, ShapeErro
         )
     };
     let grid = if cols == 0 { 0 } else { blocks };
-    Ok(Launch {
+    Ok(LaunchGeometry {
         grid: [grid, 1, 1],
         block,
         dynamic_shared_bytes: 0,
@@ -48,7 +48,7 @@ pub(super) fn launch(kernel: &'static str, s: &Rows) -> Result<Launch, ShapeErro
 /// One row as its threads see it.
 #[derive(Clone, Copy)]
 pub(super) struct MatrixRow<'k> {
-    kernel: &'k Kernel,
+    kernel: &'k KernelBuilder,
     cols: Reg<'k, u32>,
     /// Whether it can be read four elements at a time.
     vectors: Pred<'k>,
@@ -61,7 +61,7 @@ impl<'k> MatrixRow<'k> {
     /// The row of this thread, and each named pointer at its beginning. Threads that have none
     /// return.
     pub(super) fn new<const N: usize>(
-        kernel: &'k Kernel,
+        kernel: &'k KernelBuilder,
         [rows, cols]: [Reg<'k, u32>; 2],
         pointers: [(&str, Ptr<'k, Global, f32>); N],
     ) -> (Self, [Ptr<'k, Global, f32>; N]) {
@@ -132,7 +132,7 @@ impl<'k> MatrixRow<'k> {
 }
 
 /// The elements of a chunk of one or four.
-pub(super) fn load<'k, T: Element>(
+pub(super) fn load<'k, T: MemoryElement>(
     p: Ptr<'k, Global, T>,
     i: Reg<'k, u32>,
     four: bool,
