@@ -1,4 +1,5 @@
-//! `fercuda completions`: completion scripts for shells, generated from the command line's definition.
+//! Completion scripts for shells (`fercuda completions`), generated from the command line's
+//! definition.
 
 use std::process::ExitCode;
 

@@ -22,6 +22,9 @@ pub enum Error {
         "cannot compile the kernels of the error correction: {0}\ntry: --ecc off, which needs none"
     )]
     Compile(#[from] fercuda_nvrtc::NvrtcError),
+    /// The kernels of the release cannot be used.
+    #[error(transparent)]
+    Shipped(#[from] crate::shipped::ShippedError),
     /// The compiler returned no code.
     #[error(
         "the compiler returned no code for the error correction's kernels\ntry: another NVRTC, or --ecc off"

@@ -23,6 +23,7 @@ pub mod mount;
 mod network;
 mod pieces;
 mod place;
+mod shipped;
 mod source;
 pub mod space;
 #[cfg(test)]
@@ -46,3 +47,4 @@ pub use engine::{
     BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, RowLocation, Worker,
 };
 pub use error::{Error, Result};
+pub use shipped::{SHIPPED_KERNELS, ShippedError, read_shipped, write_shipped};

@@ -105,6 +105,13 @@ impl LibraryFolders {
         self.find(GUEST)
     }
 
+    /// PTX of the filesystem's kernels, which a release has and a build has not.
+    pub(crate) fn shipped_kernels(&self) -> Option<PathBuf> {
+        let name = fercuda_vramfs::SHIPPED_KERNELS;
+        let mut files = self.folders.iter().map(|folder| folder.join(name));
+        files.find(|file| file.is_file())
+    }
+
     /// Finds a library of ours.
     fn find(&self, name: &str) -> Result<PathBuf> {
         let mut tried = String::new();

@@ -36,7 +36,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::accounts;
 use super::show::pid_namespace;
 use crate::out::{note, say, step};
-use crate::run::DeviceKind;
+use crate::run::{DeviceKind, LibraryFolders};
 use crate::run::child::is_ignored;
 use crate::status::bail_usage;
 use crate::terminal::bytes;
@@ -423,6 +423,9 @@ pub(crate) struct KernelsArgs {
     /// Emit PTX instead of machine code, which needs a compiler that supports the target.
     #[arg(long)]
     ptx: bool,
+    /// Write PTX for a release to this file instead.
+    #[arg(long, requires = "ptx")]
+    ship: Option<PathBuf>,
 }
 
 pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
@@ -430,16 +433,28 @@ pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
         capability: (args.major, args.minor),
         is_text: args.ptx,
     })?;
+    if let Some(file) = &args.ship {
+        fercuda_vramfs::write_shipped(file, &code)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     std::io::stdout().lock().write_all(&code)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compiles the kernels in a child process: the tens of MiB that the compiler takes would stay
-/// locked in the daemon's memory.
+/// The kernels for a context: those of the release where they serve as well, else compiled, in a
+/// child process: the tens of MiB that the compiler takes would stay locked in the daemon's
+/// memory.
+///
+/// A GPU gets machine code where NVRTC is found, as the driver's own compiler leaves as much
+/// memory behind; the release's PTX where it is not.
 fn compile_kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
     let target = KernelTarget::of(context)?;
+    if target.is_text
+        && let Some(kernels) = shipped_kernels(context)?
+    {
+        return Ok(kernels);
+    }
     let compile = || {
-        step!("compiling the kernels, or taking them from the cache");
         // The running executable itself, even if its path has been replaced.
         let mut other = Command::new("/proc/self/exe");
         let (major, minor) = target.capability;
@@ -461,8 +476,33 @@ fn compile_kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
                 Kernels::of(context, &code)
             }
         }
-        // Compile in this process, or fail with the reason.
-        None => Kernels::load(context),
+        None => match shipped_kernels(context)? {
+            Some(kernels) => Ok(kernels),
+            // Compile in this process, or fail with the reason.
+            None => Kernels::load(context),
+        },
+    }
+}
+
+/// The kernels that stand beside the libraries of this installation, if there are any.
+fn shipped_kernels(context: &Context) -> fercuda_vramfs::Result<Option<Kernels>> {
+    let folders = LibraryFolders::of_this_program().ok();
+    let Some(file) = folders.and_then(|folders| folders.shipped_kernels()) else {
+        return Ok(None);
+    };
+    match fercuda_vramfs::read_shipped(&file)? {
+        Some(ptx) => {
+            #[expect(
+                unsafe_code,
+                reason = "PTX of the release is trusted to be the crate's kernels"
+            )]
+            // SAFETY: its hashes are those of this version's source and of what was compiled from
+            // it when the release was made; a user that can write beside the program's libraries
+            // can as well replace them.
+            let kernels = unsafe { Kernels::of(context, &ptx) };
+            kernels.map(Some)
+        }
+        None => Ok(None),
     }
 }
 
