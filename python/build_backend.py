@@ -76,6 +76,8 @@ def stage(config_settings):
     if parts:
         files = {PROGRAM: Path(parts, "bin", PROGRAM)}
         files |= {name: Path(parts, "lib/fercuda", name) for name in LIBRARIES}
+        # With a release's own kernels.
+        files |= {file.name: file for file in Path(parts, "lib/fercuda").glob("*.ptx")}
     else:
         files = build(maturin.get_maturin_pep517_args(config_settings))
     if DATA.exists():

@@ -188,7 +188,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     println!(
         "\n{}\n{}: {:.1} MiB; {} test programs, {} benches\n\
          run there: tar xJf {} -C FOLDER && FOLDER/run.sh OUTPUT_DIR",
-        parts.profile,
+        parts.notes.join("\n"),
         archive.display(),
         size_bytes as f64 / f64::from(1 << 20),
         script.tests.len(),

@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::profile::Hook;
-use crate::{cargo, headers, profile, shell};
+use crate::{cargo, headers, profile, setup, shell};
 
 /// Libraries by package, and the file of each.
 const LIBRARIES: [(&str, &str); 3] = [
@@ -24,6 +24,9 @@ const LIBRARIES: [(&str, &str); 3] = [
 /// The library for C programs, which is no part of the program's own.
 const FOR_C: (&str, &str) = ("capi", "lib/libfercuda.so");
 
+/// The filesystem's kernels, as the program looks for them beside the libraries.
+const KERNELS: &str = "vramfs.ptx";
+
 /// The program's place in the folder.
 const PROGRAM: &str = "bin/fercuda";
 
@@ -33,8 +36,17 @@ pub(crate) struct Parts {
     pub files: Vec<(PathBuf, PathBuf)>,
     /// Likewise what C programs need, and the program does not.
     pub for_c: Vec<(PathBuf, PathBuf)>,
-    /// Whether the hook is built by a profile, as a sentence.
-    pub profile: String,
+    /// Whether the hook is built by a profile, and kernels are shipped, as sentences.
+    pub notes: Vec<String>,
+}
+
+/// Compilers of the kernels that are shipped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KernelCompiler {
+    /// NVRTC of `cargo xtask setup`, which is run first.
+    OfSetUp,
+    /// NVRTC where the program finds one; without one no kernels are shipped.
+    IfFound,
 }
 
 /// Builds, copies and tries it. `profiled`: the hook by a profile.
@@ -49,20 +61,23 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     demo.arg("demo");
     shell::run(demo).context("it was put there, and its demo fails")?;
     try_from_c(&out)?;
-    println!("\n{}", parts.profile);
+    println!("\n{}", parts.notes.join("\n"));
     println!("written: {} and what it needs", program.display());
     Ok(())
 }
 
 /// Builds what belongs together.
 pub(crate) fn parts(profiled: bool) -> Result<Parts> {
-    parts_by(cargo::command("build"), profiled)
+    parts_by(cargo::command("build"), profiled, KernelCompiler::IfFound)
 }
 
 /// The same by a `cargo build` that has options of its own, which the hook by a profile
 /// does without.
-pub(crate) fn parts_by(mut build: Command, profiled: bool) -> Result<Parts> {
-    // By itself: built with the tests, the hook has a knob that breaks rules.
+pub(crate) fn parts_by(
+    mut build: Command,
+    profiled: bool,
+    compiler: KernelCompiler,
+) -> Result<Parts> {
     build.args(["--locked", "--release"]);
     build.args(["--package", "fercuda-cli", "--package", "fercuda-capi"]);
     let made = cargo::artifacts_of(build)?;
@@ -73,7 +88,9 @@ pub(crate) fn parts_by(mut build: Command, profiled: bool) -> Result<Parts> {
         true => profile::hook(cargo::library(&made, "dropin")?)?,
         false => Hook::Without("as was asked for".to_owned()),
     };
+    let (kernels, of_kernels) = kernels(&program, compiler)?;
     let mut files = vec![(program, PathBuf::from(PROGRAM))];
+    files.extend(kernels);
     for (package, name) in LIBRARIES {
         let library = match &hook {
             Hook::Profiled(hook) if package == "hook" => hook,
@@ -95,8 +112,37 @@ pub(crate) fn parts_by(mut build: Command, profiled: bool) -> Result<Parts> {
     Ok(Parts {
         files,
         for_c,
-        profile,
+        notes: vec![profile, of_kernels],
     })
+}
+
+/// Has the program compile the filesystem's kernels, so that a mount needs no NVRTC: the file and
+/// its place, and a sentence about it.
+fn kernels(
+    program: &Path,
+    compiler: KernelCompiler,
+) -> Result<(Option<(PathBuf, PathBuf)>, String)> {
+    let file = shell::root().join("target/dist-kernels").join(KERNELS);
+    let folder = file.parent().context("a file is in a folder")?;
+    fs::create_dir_all(folder)?;
+    let mut compile = shell::command(program);
+    // The oldest architecture that they run on; later ones take its PTX.
+    compile.args(["vram", "kernels", "8", "0", "--ptx", "--ship"]);
+    compile.arg(&file);
+    if compiler == KernelCompiler::OfSetUp {
+        compile.env("FERCUDA_WHEELS", setup::run(false)?.wheels);
+    }
+    let place = Path::new("lib/fercuda").join(KERNELS);
+    match shell::run(compile) {
+        Ok(()) => Ok((Some((file, place)), "kernels are shipped".to_owned())),
+        Err(error) if compiler == KernelCompiler::OfSetUp => Err(error),
+        Err(_) => Ok((
+            None,
+            "no kernels are shipped, as NVRTC was not found: `vram mount` compiles them\n\
+             try: cargo xtask setup"
+                .to_owned(),
+        )),
+    }
 }
 
 /// Compiles and runs a C program with what was put there and nothing else.

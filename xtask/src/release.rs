@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::dist::KernelCompiler;
 use crate::profile::Rust;
 use crate::trial::{self, Trial};
 use crate::{cargo, dist, python, setup, shell};
@@ -74,10 +75,12 @@ fn build(out: &Path) -> Result<()> {
     let (product, debug) = (staging.join("product"), staging.join("debug"));
 
     shell::step("program and libraries, optimised");
-    let parts = dist::parts_by(builder.cargo(), false)?;
+    let parts = dist::parts_by(builder.cargo(), false, KernelCompiler::OfSetUp)?;
     for (built, place) in parts.files.iter().chain(&parts.for_c) {
         let to = product.join(name()).join(place);
-        if place.starts_with("include") {
+        let is_text =
+            place.starts_with("include") || place.extension().is_some_and(|it| it == "ptx");
+        if is_text {
             copy(built, &to)?;
         } else {
             strip(built, &to, &debug.join(name()).join(place))?;
@@ -380,6 +383,7 @@ fn try_files(out: &Path) -> Result<()> {
     let demo = trial.demo()?;
     trial.run("python3")?;
     trial.atomics()?;
+    trial.mount()?;
     report(&tarball, size_bytes, unpacked, demo);
 
     shell::step("the wheel");
@@ -394,7 +398,7 @@ fn try_files(out: &Path) -> Result<()> {
         );
     }
     println!(
-        "\ntried: version, demo, run --report and the 16-byte atomics, of {} files",
+        "\ntried: version, demo, run --report, a mount and the 16-byte atomics, of {} files",
         files.len()
     );
     Ok(())

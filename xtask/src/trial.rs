@@ -114,6 +114,21 @@ impl Trial {
         self.output(&words, &expected).map(drop)
     }
 
+    /// A mount, a file in it, and its end, by the kernels of the release: no compiler is found here.
+    pub(crate) fn mount(&self) -> Result<()> {
+        let place = self.folder.path().join("mount");
+        fs::create_dir(&place)?;
+        let at = place.to_string_lossy();
+        self.output(&["vram", "mount", "--size", "4MiB", &at], &["mounted at "])?;
+        let file = place.join("file");
+        let written = fs::write(&file, "kept").and_then(|()| fs::read_to_string(&file));
+        self.output(&["vram", "umount", &at], &[])?;
+        match written? == "kept" {
+            true => Ok(()),
+            false => bail!("a file of a mount was read otherwise than it was written"),
+        }
+    }
+
     /// `fercuda check` of a kernel that does the 16-byte atomics, which an optimised build
     /// may do otherwise than the tests' one.
     pub(crate) fn atomics(&self) -> Result<()> {

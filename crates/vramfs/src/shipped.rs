@@ -172,6 +172,9 @@ mod tests {
         let other = "0".repeat(64);
         fs::write(&file, format!("{MARK}{other} {}\nx", hash(&[b"x"]))).unwrap();
         let error = read_shipped(&file).unwrap_err();
-        assert!(matches!(error, ShippedError::OtherVersion { .. }), "{error}");
+        assert!(
+            matches!(error, ShippedError::OtherVersion { .. }),
+            "{error}"
+        );
     }
 }

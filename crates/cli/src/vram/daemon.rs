@@ -36,8 +36,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::accounts;
 use super::show::pid_namespace;
 use crate::out::{note, say, step};
-use crate::run::{DeviceKind, LibraryFolders};
 use crate::run::child::is_ignored;
+use crate::run::{DeviceKind, LibraryFolders};
 use crate::status::bail_usage;
 use crate::terminal::bytes;
 
