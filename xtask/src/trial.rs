@@ -114,7 +114,7 @@ impl Trial {
         self.output(&words, &expected).map(drop)
     }
 
-    /// A mount, a file in it, and its end, by the kernels of the release: no compiler is found here.
+    /// A mount, a file in it, and its end, by the kernels of the release: no compiler is here.
     pub(crate) fn mount(&self) -> Result<()> {
         let place = self.folder.path().join("mount");
         fs::create_dir(&place)?;
