@@ -21,7 +21,7 @@ mod workers;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fuser::{INodeNo, Notifier};
@@ -29,10 +29,11 @@ use rustix::io::Errno;
 
 use self::listings::Listings;
 pub(crate) use self::serve::{InitHandshake, serve};
+use crate::clock::now;
 use crate::control::ControlRequest;
 use crate::error::Error;
 use crate::export::{Exports, FileLender};
-use crate::file::{File, Seek, to_errno};
+use crate::file::{File, Seek};
 use crate::layout::{DATA_BYTES, INLINE_JOBS_MAX, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
@@ -90,14 +91,6 @@ pub(crate) struct RequestHandler<M: Medium> {
     /// Files that are shared with other processes.
     pub(crate) exports: Arc<Exports>,
     pub(crate) listings: Listings,
-}
-
-pub(crate) fn now() -> Time {
-    let nanoseconds = |it: Duration| Time::try_from(it.as_nanos()).unwrap_or(Time::MAX);
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => nanoseconds(since),
-        Err(before) => -nanoseconds(before.duration()),
-    }
 }
 
 impl<M: Medium + 'static> RequestHandler<M> {
@@ -415,7 +408,7 @@ impl<M: Medium + 'static> RequestHandler<M> {
                 free_bytes,
                 ..
             } => (Errno::NOMEM, [needed_bytes, free_bytes]),
-            error => plain(to_errno(&error)),
+            error => plain(error.to_errno()),
         };
         match step {
             ControlRequest::Scrub { from } => {

@@ -4,6 +4,7 @@
 mod acl;
 pub mod array;
 mod blocks;
+mod clock;
 pub mod code;
 pub mod control;
 mod crc;

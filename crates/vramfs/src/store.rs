@@ -9,158 +9,31 @@
 //! allocated run has zeros wherever its first write does not reach; with the code, what is read is
 //! right or an error. A run is freed only when no table refers to it, as it may be allocated again
 //! at once.
-//! Elsewhere: allocation (`space`), which pages a file has (`file`), the memory (`medium`).
+//! Elsewhere: changes of runs (`change`), allocation (`space`), which pages a file has (`file`), the
+//! memory (`medium`).
+
+mod change;
+mod counters;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 use rustix::io::Errno;
 
+pub(crate) use self::change::{Change, Content, WantedRows};
+pub use self::counters::Counters;
 use crate::engine::{BlockOutcome, BlockWork, Identity, RowLocation};
 use crate::error::{Error, Result};
-use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
+use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES};
 use crate::medium::{BlockAccess, Medium};
 use crate::pieces::LazyTable;
-use crate::space::{PageAllocator, PageRun, WHOLE};
-use crate::tools::BlockLimits;
+use crate::space::PageAllocator;
 
 /// Corrections before an access gives up: new errors may occur meanwhile.
 const ATTEMPTS: usize = 3;
-
-/// Rows of a block to read, and their offset in the staging buffer.
-#[derive(Clone, Debug)]
-pub(crate) struct WantedRows {
-    pub block: u32,
-    pub rows: Range<usize>,
-    pub at: usize,
-}
-
-impl WantedRows {
-    fn work<'i>(&self, identity: Option<&'i Identity>) -> BlockWork<'i> {
-        BlockWork {
-            block: self.block as usize,
-            rows: self.rows.clone(),
-            place: RowLocation::Staging(self.at),
-            identity,
-        }
-    }
-}
-
-/// New bytes of a run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Content<'d> {
-    Bytes(&'d [u8]),
-    Zeros(usize),
-    /// Rows of a block, none of which any change of the same call changes. They go to whole rows,
-    /// and to all of a newly allocated run, unless that is a block.
-    Rows {
-        block: u32,
-        row: usize,
-        count: usize,
-    },
-}
-
-impl Content<'_> {
-    pub(crate) fn len(self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Zeros(len) => len,
-            Self::Rows { count, .. } => count * ROW_BYTES,
-        }
-    }
-
-    /// Returns the block that is copied from.
-    fn source(self) -> Option<u32> {
-        match self {
-            Self::Rows { block, .. } => Some(block),
-            Self::Bytes(_) | Self::Zeros(_) => None,
-        }
-    }
-}
-
-/// Overwritten bytes of a run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Change<'d> {
-    pub run: PageRun,
-    /// The block's generation, if the run is newly allocated: its other bytes become zeros.
-    pub fresh: Option<u64>,
-    /// The pages' owner.
-    pub owner: u64,
-    /// First byte of the run that is overwritten.
-    pub from: usize,
-    pub content: Content<'d>,
-}
-
-impl Change<'_> {
-    /// Returns the rows of the block that are written.
-    fn rows(&self) -> Range<usize> {
-        let first = usize::from(self.run.page) * (PAGE_BYTES / ROW_BYTES);
-        // The rest of a whole block is cleared with it.
-        if self.fresh.is_some() && u32::from(self.run.order) != WHOLE {
-            return first..first + self.run.pages() as usize * (PAGE_BYTES / ROW_BYTES);
-        }
-        let end = self.from + self.content.len();
-        first + self.from / ROW_BYTES..first + end.div_ceil(ROW_BYTES)
-    }
-
-    /// Returns the content's offset in the rows.
-    fn offset(&self) -> usize {
-        let first = usize::from(self.run.page) * PAGE_BYTES;
-        first + self.from - self.rows().start * ROW_BYTES
-    }
-
-    /// Returns the rows that keep some of their bytes: the first and the last, or one.
-    fn kept(&self) -> impl Iterator<Item = usize> {
-        let (rows, offset) = (self.rows(), self.offset());
-        let end = offset + self.content.len();
-        let first = (!offset.is_multiple_of(ROW_BYTES)).then_some(rows.start);
-        let last = (!end.is_multiple_of(ROW_BYTES)).then_some(rows.end.wrapping_sub(1));
-        let last = last.filter(|last| first != Some(*last));
-        let is_kept = self.fresh.is_none() && self.content.len() > 0;
-        first.into_iter().chain(last).filter(move |_| is_kept)
-    }
-}
-
-/// Counts of errors, scrubbing and failures.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Blocks with errors that were corrected.
-    pub corrected_blocks: AtomicU64,
-    /// Symbols that were corrected.
-    pub corrected_symbols: AtomicU64,
-    /// Corrected rows that had failed their checksums.
-    pub corrected_rows: AtomicU64,
-    /// Corrected records, with all checksums of a block, that had failed their own checksums.
-    pub corrected_records: AtomicU64,
-    /// Blocks with errors that cannot be corrected.
-    pub lost_blocks: AtomicU64,
-    /// Blocks that the scrubber has checked.
-    pub scrubbed_blocks: AtomicU64,
-    /// Rounds that the scrubber has completed.
-    pub scrub_rounds: AtomicU64,
-    /// Rounds that failed.
-    pub scrub_failures: AtomicU64,
-    /// Writes that were acknowledged before the device failed without having stored their bytes.
-    pub unkept_writes: AtomicU64,
-}
-
-impl Counters {
-    fn note(&self, outcome: BlockOutcome) {
-        if outcome.is_corrected() {
-            self.corrected_blocks.fetch_add(1, Relaxed);
-            self.corrected_symbols
-                .fetch_add(u64::from(outcome.symbols()), Relaxed);
-            self.corrected_rows
-                .fetch_add(u64::from(outcome.wrong_rows()), Relaxed);
-            self.corrected_records
-                .fetch_add(u64::from(outcome.has_wrong_record()), Relaxed);
-        }
-    }
-}
 
 /// Accesses to the medium that calls reuse.
 #[derive(Debug)]
@@ -178,6 +51,15 @@ fn unowned(block: u32) -> IdentityLock {
     let mut identity = [0; IDENTITY_WORDS];
     identity[0] = u64::from(block);
     RwLock::new(identity)
+}
+
+/// How many blocks a store has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockLimits {
+    /// Blocks that have memory.
+    pub backed: u32,
+    /// The capacity: blocks from this index on are retired.
+    pub capacity: u32,
 }
 
 /// Blocks of a medium, with their allocator and their locks.

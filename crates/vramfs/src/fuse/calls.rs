@@ -5,7 +5,8 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::wire::{self, KernelRequest, Reply, number, operation, valid};
-use super::{FIGURES, PageCache, RequestHandler, now};
+use super::{FIGURES, PageCache, RequestHandler};
+use crate::clock::now;
 use crate::control::{COMMAND, ControlMessage, ControlRequest};
 use crate::directory::NAME_MAX;
 use crate::layout::PAGE_BYTES;
