@@ -4,7 +4,8 @@
 //! batch of blocks and returns when the device is done.
 //!
 //! Invariants: when a worker returns, the device no longer uses what it was given, or the context
-//! has failed; a failed worker is unusable, and its memory is leaked. The caller guarantees that a
+//! has failed, but for an update that was started, which any later call waits for; a failed worker
+//! is unusable, and its memory is leaked. The caller guarantees that a
 //! block is changed by one worker at a time, or only read: two concurrent changes leave it invalid.
 //!
 //! From the bottom up: what a call is to do (`work`, `outcome`), the kernels (`kernels`), their
@@ -31,4 +32,4 @@ pub use self::copier::{Copier, Mover};
 pub use self::kernels::{KernelTarget, Kernels};
 pub use self::outcome::BlockOutcome;
 pub use self::work::{BlockWork, Identity, RowLocation};
-pub use self::worker::Worker;
+pub use self::worker::{PendingUpdate, Worker};

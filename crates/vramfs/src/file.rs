@@ -38,6 +38,7 @@ use rustix::io::Errno;
 pub(crate) use self::lending::{FileLoan, LentRange};
 use self::loan::LoanState;
 pub use self::range::SIZE_MAX;
+pub use self::writing::PendingWrite;
 use crate::extents::ExtentTable;
 use crate::layout::{PAGE_BYTES, PAGES};
 use crate::medium::Medium;

@@ -33,7 +33,7 @@ use crate::clock::now;
 use crate::control::ControlRequest;
 use crate::error::Error;
 use crate::export::{Exports, FileLender};
-use crate::file::{File, Seek};
+use crate::file::{File, PendingWrite, Seek};
 use crate::layout::{DATA_BYTES, INLINE_JOBS_MAX, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
@@ -249,31 +249,26 @@ impl<M: Medium + 'static> RequestHandler<M> {
         self.store.read_file(&file, offset, len, take)
     }
 
-    /// Writes bytes into a file and calls `ack` with their number: if `is_sync`, only once they are
-    /// written. See [`Tree::note_written`] and [`Store::write_file_with_ack`].
-    fn write(
-        &self,
-        inode: u32,
+    /// Writes bytes into a file, and returns their number and the write, once they are committed:
+    /// if `is_sync`, once they are written. See [`Tree::note_written`] and [`PendingWrite`].
+    fn write<'a>(
+        &'a self,
+        (inode, file): (u32, &'a File),
         offset: u64,
-        bytes: &[u8],
+        bytes: &'a [u8],
         clears_suid_for: Option<Credentials>,
         is_sync: bool,
-        ack: &mut dyn FnMut(usize),
-    ) -> SysResult<()> {
-        let file = self.tree.file(inode)?;
-        let mut noted = Ok(());
-        let mut note = |written| {
-            noted = self.note_write(inode, clears_suid_for);
-            if noted.is_ok() {
-                ack(written);
-            }
-        };
-        let (store, file) = (&self.store, &*file);
-        self.retry_after_forgets(|| match is_sync {
-            true => store.write_file(file, inode, offset, bytes).map(&mut note),
-            false => store.write_file_with_ack(file, inode, offset, bytes, &mut note),
+    ) -> SysResult<(usize, PendingWrite<'a, M>)> {
+        let (written, pending) = self.retry_after_forgets(|| {
+            let mut pending = self.store.start_write_file(file, inode, offset, bytes)?;
+            let written = match is_sync {
+                true => pending.written()?,
+                false => pending.committed()?,
+            };
+            Ok((written, pending))
         })?;
-        noted
+        self.note_write(inode, clears_suid_for)?;
+        Ok((written, pending))
     }
 
     /// Copies bytes of one file into another; returns their number.

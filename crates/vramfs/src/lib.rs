@@ -44,6 +44,7 @@ mod sync {
 pub use blocks::{Blocks, SharedPiece};
 pub use crc::crc32c;
 pub use engine::{
-    BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, RowLocation, Worker,
+    BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, PendingUpdate,
+    RowLocation, Worker,
 };
 pub use error::{Error, Result};

@@ -23,6 +23,17 @@ type BlockOperation<A> =
 /// What devices answered, with their indices.
 type DeviceAnswers = Vec<(usize, Result<Vec<BlockOutcome>>)>;
 
+/// Which devices of a mirror do a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MirrorCall {
+    /// Any one of them: what is right on one device is right.
+    ReadOne,
+    /// Each: errors of each device count.
+    ReadAll,
+    /// Each, and afterwards their blocks are the same.
+    Change,
+}
+
 /// One thread's access to an array.
 #[derive(Debug)]
 pub struct ArrayAccess<M: ArrayMember> {
@@ -121,6 +132,21 @@ impl<M: ArrayMember> ArrayAccess<M> {
             return None;
         }
         Some(Err(error))
+    }
+
+    /// Has the devices do the work: of a stripe each its part, of a mirror as `how` says.
+    fn run(
+        &mut self,
+        work: &[BlockWork<'_>],
+        call: BlockOperation<M::Access>,
+        how: MirrorCall,
+    ) -> Result<()> {
+        match (self.all.spread, how) {
+            (ArrayLayout::Stripe, how) => self.run_striped(work, call, how == MirrorCall::Change),
+            (ArrayLayout::Mirror, MirrorCall::ReadOne) => self.run_on_any(work, call),
+            (ArrayLayout::Mirror, MirrorCall::ReadAll) => self.examine_all(work, call),
+            (ArrayLayout::Mirror, MirrorCall::Change) => self.change_all(work, call),
+        }
     }
 
     /// Has each device of a stripe do its part of the work.
@@ -508,51 +534,37 @@ impl<M: ArrayMember> BlockAccess for ArrayAccess<M> {
     }
 
     fn read(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::read, false)?,
-            ArrayLayout::Mirror => self.run_on_any(work, M::Access::read)?,
-        }
+        self.run(work, M::Access::read, MirrorCall::ReadOne)?;
         Ok(&self.outcomes)
     }
 
     fn read_by_policy(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::read_by_policy, false)?,
-            ArrayLayout::Mirror => self.run_on_any(work, M::Access::read_by_policy)?,
-        }
+        self.run(work, M::Access::read_by_policy, MirrorCall::ReadOne)?;
         Ok(&self.outcomes)
     }
 
     fn check(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::check, false)?,
-            // Each device copies its own rows.
-            ArrayLayout::Mirror => self.examine_all(work, M::Access::check)?,
-        }
+        // Each device copies its own rows.
+        self.run(work, M::Access::check, MirrorCall::ReadAll)?;
         Ok(&self.outcomes)
     }
 
-    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::update, true)?,
-            ArrayLayout::Mirror => self.change_all(work, M::Access::update)?,
-        }
+    fn start_update(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
+        // Done at once: the devices use one staging buffer in turn.
+        self.run(work, M::Access::update, MirrorCall::Change)
+    }
+
+    fn finish_update(&mut self) -> Result<&[BlockOutcome]> {
         Ok(&self.outcomes)
     }
 
     fn format(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::format, true)?,
-            ArrayLayout::Mirror => self.change_all(work, M::Access::format)?,
-        }
+        self.run(work, M::Access::format, MirrorCall::Change)?;
         Ok(&self.outcomes)
     }
 
     fn verify(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        match self.all.spread {
-            ArrayLayout::Stripe => self.run_striped(work, M::Access::verify, false)?,
-            ArrayLayout::Mirror => self.examine_all(work, M::Access::verify)?,
-        }
+        self.run(work, M::Access::verify, MirrorCall::ReadAll)?;
         Ok(&self.outcomes)
     }
 

@@ -49,6 +49,7 @@ impl Worker {
         work: &BlockWork<'_>,
         at: usize,
     ) -> Result<bool> {
+        self.settle();
         let _held = blocks.pin();
         self.validate(blocks, std::slice::from_ref(work), AccessMode::Reads)?;
         let Some(_slot) = self.kernels.host_verifiers.enter() else {

@@ -56,6 +56,7 @@ impl Worker {
         blocks: &Blocks,
         numbers: &[u32],
     ) -> Result<Vec<u32>> {
+        self.settle();
         let _held = blocks.pin();
         self.validate(blocks, &[], AccessMode::Reads)?;
         let Some(highest) = numbers.iter().max() else {

@@ -4,7 +4,7 @@
 //! Elsewhere: kernels over many blocks (`sweep`), verification on the host (`host_verify`).
 
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Zeroable as _;
@@ -17,7 +17,7 @@ use super::mailbox::{BlockJob, InlineJob, LaunchMailbox};
 use super::outcome::{BlockOutcome, OUTCOME_WORDS};
 use super::verifiers::HOST_VERIFY_BYTES;
 use super::work::{AccessMode, BlockWork, RowLocation};
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, BlocksPin};
 use crate::error::{Error, Result};
 use crate::layout::{
     BLOCK_BYTES, DATA_ROWS, IDENTITY_WORDS, INLINE_JOBS_MAX, RECORD_OFFSET, ROW_BYTES, SUMS_OFFSET,
@@ -46,10 +46,54 @@ pub struct Worker {
     pub(super) lists: ManuallyDrop<SweepLists>,
     /// Outcomes of the last call.
     pub(super) outcomes: Vec<BlockOutcome>,
+    /// The update that was started and is not finished.
+    in_flight: Option<UpdateInFlight>,
+}
+
+/// An update that the device was given and that was not waited for.
+#[derive(Debug)]
+struct UpdateInFlight {
+    jobs: usize,
+    parts: usize,
+    /// When it was launched.
+    begin: Instant,
+    is_committed: bool,
+    _pin: BlocksPin,
+}
+
+/// An update that the device was given ([`Worker::start_update`]). Dropped, it waits for the
+/// device, and its outcomes are lost.
+#[must_use = "its outcomes are lost unless it is finished"]
+#[derive(Debug)]
+pub struct PendingUpdate<'w>(&'w mut Worker);
+
+impl<'w> PendingUpdate<'w> {
+    /// Waits for as long as a worker spins, and returns whether it is certain that all blocks get
+    /// their rows: everything is verified, and only a failure of the device can prevent it. They
+    /// may not have them yet. On `false` nothing is known before [`PendingUpdate::finish`]; the
+    /// software device always returns that.
+    pub fn wait_committed(&mut self) -> bool {
+        self.0.wait_committed()
+    }
+
+    /// Waits until the device is done, and returns the outcomes, as [`Worker::update`] does.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn finish(self) -> Result<Vec<BlockOutcome>> {
+        self.0.finish_update().map(<[BlockOutcome]>::to_vec)
+    }
+}
+
+impl Drop for PendingUpdate<'_> {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        self.settle();
         if !self.copier.has_failed {
             // SAFETY: they are dropped once, here; the device is done with them.
             unsafe {
@@ -91,6 +135,7 @@ impl Worker {
             mailbox: ManuallyDrop::new(mailbox),
             lists: ManuallyDrop::new(lists),
             outcomes: vec![BlockOutcome::LOST; slots],
+            in_flight: None,
         })
     }
 
@@ -113,6 +158,7 @@ impl Worker {
     /// Returns its stream and page-locked memory. They stay the worker's, which waits for the
     /// device there.
     pub(crate) fn copier(&mut self) -> &mut Copier {
+        self.settle();
         &mut self.copier
     }
 
@@ -121,8 +167,9 @@ impl Worker {
         self.copier.data()
     }
 
-    /// Returns the page-locked memory, to be written.
+    /// Returns the page-locked memory, to be written; waits for an update that was started.
     pub fn data_mut(&mut self) -> &mut [u8] {
+        self.settle();
         self.copier.data_mut()
     }
 
@@ -179,37 +226,98 @@ impl Worker {
     /// # Errors
     /// As [`Worker::encode`].
     pub fn update(&mut self, blocks: &Blocks, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
-        self.update_with_ack(blocks, work, || {})
+        let kernel = self.kernels.update.clone();
+        self.run(&kernel, blocks, work, AccessMode::Changes)
     }
 
-    /// As [`Worker::update`], and calls `acknowledge`, once, if there are blocks and all get their
-    /// rows: everything is verified, and only a failure of the device can prevent it. On a GPU that
-    /// is as soon as it is certain, if this is within the time for which the worker spins; the
-    /// blocks may not have their rows yet then, so the caller has to keep other threads from them
-    /// until this returns. Otherwise it is when they have them.
+    /// As [`Worker::update`], but returns as soon as the device was given the update. The caller
+    /// keeps other threads from the blocks until it is finished.
     ///
     /// # Errors
-    /// As [`Worker::update`]; after `acknowledge`, those of a device that has failed.
-    pub fn update_with_ack(
+    /// As [`Worker::update`]; nothing is in flight then.
+    pub fn start_update(
         &mut self,
-        blocks: &Blocks,
+        blocks: &Arc<Blocks>,
         work: &[BlockWork<'_>],
-        acknowledge: impl FnOnce(),
-    ) -> Result<&[BlockOutcome]> {
+    ) -> Result<PendingUpdate<'_>> {
+        self.launch_update(blocks, work)?;
+        Ok(PendingUpdate(self))
+    }
+
+    /// As [`Worker::start_update`], for a caller that finishes it later. Any other call waits for
+    /// it first.
+    ///
+    /// # Errors
+    /// As [`Worker::start_update`].
+    pub(crate) fn launch_update(
+        &mut self,
+        blocks: &Arc<Blocks>,
+        work: &[BlockWork<'_>],
+    ) -> Result<()> {
+        self.settle();
+        let pin = blocks.pin_in_flight();
         let kernel = self.kernels.update.clone();
-        let mut acknowledge = Some(acknowledge);
-        let mut acknowledge_once = || {
-            if let Some(acknowledge) = acknowledge.take() {
-                acknowledge();
-            }
+        let parts = self.submit(&kernel, blocks, work, AccessMode::Changes)?;
+        self.in_flight = Some(UpdateInFlight {
+            jobs: work.len(),
+            parts,
+            begin: Instant::now(),
+            is_committed: false,
+            _pin: pin,
+        });
+        Ok(())
+    }
+
+    /// See [`PendingUpdate::wait_committed`]; `false` if nothing is in flight.
+    pub(crate) fn wait_committed(&mut self) -> bool {
+        let Some(it) = &mut self.in_flight else {
+            return false;
         };
-        self.run_with_ack(
-            &kernel,
-            blocks,
-            work,
-            AccessMode::Changes,
-            Some(&mut acknowledge_once),
-        )
+        // The software device's race detector does not see a host that polls.
+        if self.kernels.is_software || it.jobs == 0 {
+            return false;
+        }
+        let count = it.jobs * it.parts;
+        while !self.mailbox.are_committed(count)
+            && !self.mailbox.are_answered(count)
+            && it.begin.elapsed() < SPIN_DURATION
+        {
+            std::hint::spin_loop();
+        }
+        it.is_committed = self.mailbox.are_committed(count);
+        it.is_committed
+    }
+
+    /// Waits for the update that was started, and returns its outcomes; none if nothing is in
+    /// flight.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub(crate) fn finish_update(&mut self) -> Result<&[BlockOutcome]> {
+        let Some(it) = self.in_flight.take() else {
+            return Ok(&[]);
+        };
+        // The wait of a committed update begins anew: it was not idle before.
+        let begin = match it.is_committed {
+            true => Instant::now(),
+            false => it.begin,
+        };
+        let outcomes = self.complete(it.jobs, it.parts, begin)?;
+        debug_assert!(
+            !it.is_committed || outcomes.iter().all(BlockOutcome::is_clean),
+            "an update was reported as committed that failed"
+        );
+        Ok(outcomes)
+    }
+
+    /// Waits for an update that was started and not finished: from then on the device touches
+    /// nothing, or the worker has failed.
+    pub(super) fn settle(&mut self) {
+        if let Some(it) = self.in_flight.take() {
+            // A failed wait marks the worker as failed, which the next call reports.
+            self.wait_for(it.jobs * it.parts, it.begin)
+                .unwrap_or_default();
+        }
     }
 
     /// Corrects errors, as far as possible. No rows are returned.
@@ -228,7 +336,10 @@ impl Worker {
         work: &[BlockWork<'_>],
         how: AccessMode,
     ) -> Result<&[BlockOutcome]> {
-        self.run_with_ack(kernel, blocks, work, how, None)
+        self.settle();
+        let _held = blocks.pin();
+        let parts = self.submit(kernel, blocks, work, how)?;
+        self.complete(work.len(), parts, Instant::now())
     }
 
     /// Validates that blocks have a code and the named rows, and that there are slots and room at
@@ -250,17 +361,15 @@ impl Worker {
         }
     }
 
-    /// As [`Worker::run`], and calls `acknowledge` once all blocks are changed, or certainly will
-    /// be.
-    fn run_with_ack(
+    /// Launches a kernel over these blocks, and returns the parts of each job. The caller has
+    /// pinned the blocks until the kernel was waited for.
+    fn submit(
         &mut self,
         kernel: &JobKernel,
         blocks: &Blocks,
         work: &[BlockWork<'_>],
         how: AccessMode,
-        mut acknowledge: Option<&mut dyn FnMut()>,
-    ) -> Result<&[BlockOutcome]> {
-        let _held = blocks.pin();
+    ) -> Result<usize> {
         self.validate(blocks, work, how)?;
         let context = self.copier.stream.context();
         let data = self.copier.data.device_address_in(context)?.0;
@@ -303,29 +412,25 @@ impl Worker {
             };
         }
         if work.is_empty() {
-            return Ok(&[]);
+            return Ok(parts);
         }
-        let count = work.len() * parts;
-        let acknowledges = acknowledge.is_some();
-        self.mailbox.reset(count);
+        self.mailbox.reset(work.len() * parts);
         if let Err(error) = self.launch(kernel, work.len(), parts) {
             // Launches before a refused one have to end all the same.
             self.copier.wait()?;
             return Err(error);
         }
-        self.wait_for(count, &mut acknowledge)?;
-        let outcomes = &mut self.outcomes[..work.len()];
-        self.mailbox.read(parts, outcomes);
-        let are_clean = outcomes.iter().all(BlockOutcome::is_clean);
-        debug_assert!(
-            are_clean || !acknowledges || acknowledge.is_some(),
-            "an update was acknowledged that failed"
-        );
-        if let Some(acknowledge) = acknowledge
-            && are_clean
-        {
-            acknowledge();
+        Ok(parts)
+    }
+
+    /// Waits for the jobs of the first slots, launched at `begin`, and returns their outcomes.
+    fn complete(&mut self, jobs: usize, parts: usize, begin: Instant) -> Result<&[BlockOutcome]> {
+        if jobs == 0 {
+            return Ok(&[]);
         }
+        self.wait_for(jobs * parts, begin)?;
+        let outcomes = &mut self.outcomes[..jobs];
+        self.mailbox.read(parts, outcomes);
         Ok(outcomes)
     }
 
@@ -374,30 +479,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits for `count` results: from then on no kernel touches anything. After a while it
-    /// synchronizes with the driver, which detects kernels that never end. May call `acknowledge`
-    /// before, when the change is certain.
-    fn wait_for(&mut self, count: usize, acknowledge: &mut Option<&mut dyn FnMut()>) -> Result<()> {
+    /// Waits for `count` results of kernels launched at `begin`: from then on no kernel touches
+    /// anything. After a while it synchronizes with the driver, which detects kernels that never
+    /// end.
+    fn wait_for(&mut self, count: usize, begin: Instant) -> Result<()> {
         if self.kernels.is_software {
             return self.copier.wait();
-        }
-        let begin = Instant::now();
-        if acknowledge.is_some() {
-            while !self.mailbox.are_committed(count)
-                && !self.mailbox.are_answered(count)
-                && begin.elapsed() < SPIN_DURATION
-            {
-                std::hint::spin_loop();
-            }
-            if self.mailbox.are_committed(count)
-                && let Some(acknowledge) = acknowledge.take()
-            {
-                // Even if it panics, kernels are waited for.
-                let called = catch_unwind(AssertUnwindSafe(acknowledge));
-                let waited = self.wait_for(count, &mut None);
-                called.unwrap_or_else(|panic| resume_unwind(panic));
-                return waited;
-            }
         }
         while !self.mailbox.are_answered(count) {
             let since = begin.elapsed();

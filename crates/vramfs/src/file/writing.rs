@@ -1,17 +1,131 @@
 //! Writes of a file's bytes: in place where the file has them, else into runs that are allocated.
 
 use std::collections::BTreeSet;
+use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
 
-use super::File;
 use super::loan::LoanState;
 use super::range::{ChunkRange, SIZE_MAX, chunk_ranges, intersection, pages_of};
 use super::steps::{AllocationPolicy, owner};
+use super::{File, FileLayout};
 use crate::error::Error;
 use crate::medium::{BlockAccess as _, Medium};
-use crate::store::{Change, Content, Store};
+use crate::store::{AccessGuard, Change, Content, StartedWrite, Store};
+
+/// A write of a file that was started ([`Store::start_write_file`]).
+///
+/// It holds the locks of what it changes, so another thread that accesses those bytes waits until
+/// it is finished. Dropped, it is finished; a failure of which the caller was not informed is
+/// counted then, and reported by [`Store::sync_file`].
+#[must_use = "dropped, it reports a failure to `sync_file` alone"]
+pub struct PendingWrite<'a, M: Medium> {
+    state: WriteState<'a>,
+    /// Whether the caller has the result.
+    is_reported: bool,
+    store: &'a Store<M>,
+    file: &'a File,
+    inode: u32,
+    offset: u64,
+    bytes: &'a [u8],
+    access: AccessGuard<'a, M>,
+}
+
+/// How far a write has come.
+enum WriteState<'a> {
+    /// The memory was given all of it.
+    Started(StartedOverwrite<'a>),
+    /// As before, and only a failure of the memory can lose any of it.
+    Committed(StartedOverwrite<'a>),
+    /// It has ended.
+    Done(Result<usize, Errno>),
+}
+
+/// Bytes before the end of a file that are being overwritten in place.
+struct StartedOverwrite<'a> {
+    write: StartedWrite<'a>,
+    changes: Vec<Change<'a>>,
+    layout: RwLockReadGuard<'a, FileLayout>,
+}
+
+impl<M: Medium> PendingWrite<'_, M> {
+    /// Waits until only a crash or a failure of the device can lose the bytes, and returns their
+    /// number. That may be before they are in their blocks.
+    ///
+    /// # Errors
+    /// As [`Store::write_file`]; then the write has ended.
+    pub fn committed(&mut self) -> Result<usize, Errno> {
+        let done = WriteState::Done(Err(Errno::IO));
+        match std::mem::replace(&mut self.state, done) {
+            WriteState::Started(it) => {
+                let access = self.access.access();
+                if Store::<M>::is_write_committed(access, &it.changes, &it.write) {
+                    self.state = WriteState::Committed(it);
+                    self.is_reported = true;
+                    return Ok(self.bytes.len());
+                }
+                self.state = WriteState::Started(it);
+                self.written()
+            }
+            WriteState::Committed(it) => {
+                self.state = WriteState::Committed(it);
+                Ok(self.bytes.len())
+            }
+            WriteState::Done(written) => {
+                self.state = WriteState::Done(written);
+                self.written()
+            }
+        }
+    }
+
+    /// Waits until the bytes are written, and returns their number.
+    ///
+    /// # Errors
+    /// As [`Store::write_file`]; `IO` if the device has failed since the write was committed, which
+    /// [`Store::sync_file`] reports from then on.
+    pub fn written(&mut self) -> Result<usize, Errno> {
+        let done = WriteState::Done(Err(Errno::IO));
+        let written = match std::mem::replace(&mut self.state, done) {
+            WriteState::Started(it) => self.store.write_parts(
+                self.access.access(),
+                self.file,
+                self.inode,
+                self.offset,
+                self.bytes,
+                Some(Some(it)),
+            ),
+            WriteState::Committed(it) => {
+                // The caller was informed, so nothing can be retried elsewhere.
+                let access = self.access.access();
+                self.store.finish_committed(access, it, self.bytes.len())
+            }
+            WriteState::Done(written) => written,
+        };
+        self.state = WriteState::Done(written);
+        self.is_reported = true;
+        written
+    }
+
+    /// Waits until the bytes are written, and ends the write: other threads may access them.
+    ///
+    /// # Errors
+    /// As [`PendingWrite::written`].
+    pub fn finish(mut self) -> Result<usize, Errno> {
+        self.written()
+    }
+}
+
+impl<M: Medium> Drop for PendingWrite<'_, M> {
+    fn drop(&mut self) {
+        let was_reported = self.is_reported;
+        let written = self.written();
+        if !was_reported && written != Ok(self.bytes.len()) {
+            let unkept = &self.store.counters().unkept_writes;
+            unkept.fetch_add(1, Relaxed);
+        }
+    }
+}
 
 impl<M: Medium> Store<M> {
     /// Writes bytes at `offset` and returns their number: fewer than requested if space runs out,
@@ -26,49 +140,59 @@ impl<M: Medium> Store<M> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        self.write_bytes(file, inode, offset, bytes, &mut None)
+        self.start_write_file(file, inode, offset, bytes)?.finish()
     }
 
-    /// As [`Store::write_file`], and acknowledges early: calls `ack` with the number of bytes, once
-    /// unless an error is returned, as soon as the write cannot be refused any more, which may be
-    /// before the bytes are written. A thread that accesses their blocks meanwhile waits until they
-    /// are.
+    /// As [`Store::write_file`], but returns while the device is at it, if the bytes have their
+    /// pages already and one launch overwrites all of them. Any other write has ended.
     ///
     /// # Errors
-    /// As [`Store::write_file`]. After `ack` also `IO`, if the device has failed since:
-    /// [`Store::sync_file`] reports that from then on.
-    pub fn write_file_with_ack(
-        &self,
-        file: &File,
+    /// `FBIG`; the medium's, without an access to it. What else prevents the write is reported by
+    /// the value.
+    pub fn start_write_file<'a>(
+        &'a self,
+        file: &'a File,
         inode: u32,
         offset: u64,
-        bytes: &[u8],
-        ack: &mut dyn FnMut(usize),
-    ) -> Result<(), Errno> {
-        let mut ack = Some(ack);
-        let written = self.write_bytes(file, inode, offset, bytes, &mut ack)?;
-        if let Some(ack) = ack {
-            ack(written);
-        }
-        Ok(())
-    }
-
-    /// Writes bytes and returns their number. If all of them are accepted before they are written,
-    /// `ack` is called and taken out of the option.
-    fn write_bytes(
-        &self,
-        file: &File,
-        inode: u32,
-        offset: u64,
-        bytes: &[u8],
-        ack: &mut Option<&mut dyn FnMut(usize)>,
-    ) -> Result<usize, Errno> {
-        let (acks_early, mut no_ack) = (ack.is_some(), None);
+        bytes: &'a [u8],
+    ) -> Result<PendingWrite<'a, M>, Errno> {
         let room = SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
         let len = room.ok_or(Errno::FBIG)?.min(bytes.len() as u64);
         let (bytes, end) = (&bytes[..len as usize], offset + len);
         let mut way = self.acquire_access().map_err(|error| error.to_errno())?;
         let access = way.access();
+        let part: Vec<ChunkRange> = chunk_ranges(offset..end).take(access.slots() + 1).collect();
+        let first = (1..=access.slots())
+            .contains(&part.len())
+            .then(|| self.start_overwrite(access, file, inode, offset, &part, bytes));
+        let state = match first {
+            Some(Some(it)) => WriteState::Started(it),
+            first => WriteState::Done(self.write_parts(access, file, inode, offset, bytes, first)),
+        };
+        Ok(PendingWrite {
+            state,
+            is_reported: false,
+            store: self,
+            file,
+            inode,
+            offset,
+            bytes,
+            access: way,
+        })
+    }
+
+    /// Writes bytes, as many at a time as an access has slots, and returns their number. `first` is
+    /// the result of [`Store::start_overwrite`] for all of them, if that was tried.
+    fn write_parts(
+        &self,
+        access: &mut M::Access,
+        file: &File,
+        inode: u32,
+        offset: u64,
+        bytes: &[u8],
+        mut first: Option<Option<StartedOverwrite<'_>>>,
+    ) -> Result<usize, Errno> {
+        let end = offset + bytes.len() as u64;
         let mut done = 0;
         let has_ample_space = self.has_ample_space(chunk_ranges(offset..end).count() as u64);
         let mut lost = BTreeSet::new();
@@ -78,25 +202,13 @@ impl<M: Medium> Store<M> {
             let len: usize = part.iter().map(|it| it.bytes.len()).sum();
             let given = &bytes[done..done + len];
             let known = lost.len();
-            let ack_if_whole = match len == bytes.len() {
-                true => &mut *ack,
-                false => &mut no_ack,
+            let overwrite = match (first.take(), known) {
+                (Some(tried), _) => tried,
+                (None, 0) => self.start_overwrite(access, file, inode, at, &part, given),
+                (None, _) => None,
             };
-            let written = match known {
-                0 => self.overwrite(
-                    access,
-                    file,
-                    inode,
-                    at,
-                    &part,
-                    given,
-                    &mut lost,
-                    ack_if_whole,
-                ),
-                _ => None,
-            };
-            let written = match written {
-                Some(written) => written,
+            let written = match overwrite {
+                Some(it) => self.finish_overwrite(access, it, &mut lost),
                 None => self.write_exclusive(
                     access,
                     file,
@@ -111,8 +223,6 @@ impl<M: Medium> Store<M> {
             done += written.unwrap_or(0);
             match written {
                 Ok(written) if written == len => {}
-                // Acknowledged already, so nothing can be retried elsewhere.
-                _ if acks_early && ack.is_none() => return Err(Errno::IO),
                 // Bytes in lost blocks are written elsewhere.
                 _ if lost.len() > known => {}
                 Err(error) if done == 0 => return Err(error),
@@ -135,23 +245,17 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Overwrites bytes before the end of the file that were written before; `None` if they are
-    /// anything else. Acknowledges as [`Store::write_bytes`] does.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "content, destination and policy are separate arguments"
-    )]
-    fn overwrite(
-        &self,
+    /// Starts to overwrite bytes before the end of the file that were written before; `None` if
+    /// they are anything else.
+    fn start_overwrite<'a>(
+        &'a self,
         access: &mut M::Access,
-        file: &File,
+        file: &'a File,
         inode: u32,
         offset: u64,
         part: &[ChunkRange],
-        bytes: &[u8],
-        lost: &mut BTreeSet<u32>,
-        ack: &mut Option<&mut dyn FnMut(usize)>,
-    ) -> Option<Result<usize, Errno>> {
+        bytes: &'a [u8],
+    ) -> Option<StartedOverwrite<'a>> {
         let layout = file.layout_shared();
         if layout.lent != LoanState::No || offset + bytes.len() as u64 > file.size() {
             return None;
@@ -180,24 +284,51 @@ impl<M: Medium> Store<M> {
                 return None;
             }
         }
-        let lens = |good: usize| changes[..good].iter().map(|it| it.content.len()).sum();
-        let acks_early = ack.is_some();
-        let mut accepted = || {
-            if let Some(ack) = ack.take() {
-                ack(bytes.len());
-            }
-        };
-        let written = self.write_with_ack(access, &changes, &mut accepted);
-        // Counted while other threads still wait for the file's lock.
-        if acks_early && ack.is_none() && written.is_err() {
-            self.counters().unkept_writes.fetch_add(1, Relaxed);
-        }
+        Some(StartedOverwrite {
+            write: self.start_write(access, &changes),
+            changes,
+            layout,
+        })
+    }
+
+    /// Waits for an overwrite, and returns the number of its first bytes that were written. Adds
+    /// the block that was found lost to `lost`.
+    fn finish_overwrite(
+        &self,
+        access: &mut M::Access,
+        it: StartedOverwrite<'_>,
+        lost: &mut BTreeSet<u32>,
+    ) -> Result<usize, Errno> {
+        let written = self.finish_write(access, &it.changes, it.write);
         lost.extend(lost_block(&written));
-        Some(match written {
-            Ok(()) => Ok(bytes.len()),
+        let lens = |good: usize| it.changes[..good].iter().map(|it| it.content.len()).sum();
+        match written {
+            Ok(()) => Ok(lens(it.changes.len())),
             Err((0, error)) => Err(error.to_errno()),
             Err((good, _)) => Ok(lens(good)),
-        })
+        }
+    }
+
+    /// As [`Store::finish_overwrite`], of `len` bytes of which the caller knows that they are
+    /// committed.
+    fn finish_committed(
+        &self,
+        access: &mut M::Access,
+        it: StartedOverwrite<'_>,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        let StartedOverwrite {
+            write,
+            changes,
+            layout,
+        } = it;
+        let written = self.finish_write(access, &changes, write);
+        // Counted while other threads still wait for the file's lock.
+        if written.is_err() {
+            self.counters().unkept_writes.fetch_add(1, Relaxed);
+        }
+        drop(layout);
+        written.map(|()| len).map_err(|_| Errno::IO)
     }
 
     /// Writes any bytes, holding the file's lock exclusively.

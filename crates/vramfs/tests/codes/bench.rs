@@ -1,7 +1,7 @@
 //! Worker with blocks under test, and the code's arithmetic as the reference.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 use fercuda_cuda::{Context, Cuda, Stream};
@@ -63,8 +63,8 @@ impl Bench {
         Worker::new(&Kernels::load(&context).unwrap(), slots, stream).unwrap()
     }
 
-    pub(crate) fn blocks(&self, count: usize) -> Blocks {
-        Blocks::new(self.stream.context(), count, count, true).unwrap()
+    pub(crate) fn blocks(&self, count: usize) -> Arc<Blocks> {
+        Arc::new(Blocks::new(self.stream.context(), count, count, true).unwrap())
     }
 
     pub(crate) fn bytes(&self, blocks: &Blocks) -> Vec<u8> {
@@ -78,7 +78,7 @@ impl Bench {
     }
 
     /// Encoded blocks of random data, their bytes and their identities.
-    pub(crate) fn encoded(&mut self, count: usize) -> (Blocks, Vec<u8>, Vec<Identity>) {
+    pub(crate) fn encoded(&mut self, count: usize) -> (Arc<Blocks>, Vec<u8>, Vec<Identity>) {
         let blocks = self.blocks(count);
         let identities: Vec<Identity> = (0..count)
             .map(|_| std::array::from_fn(|_| self.random.u64(..)))

@@ -239,7 +239,7 @@ fn update_leaves_a_block_with_errors_unchanged() {
 /// On a GPU the acknowledgement precedes the end of the update; its promise has to hold all the
 /// same.
 #[test]
-fn update_is_acknowledged_once_if_no_block_refuses_it() {
+fn update_is_committed_only_if_no_block_refuses_it() {
     const WORKS: usize = 9;
     const LAST: usize = WORKS - 1;
     let mut bench = Bench::new(WORKS + 1);
@@ -287,15 +287,13 @@ fn update_is_acknowledged_once_if_no_block_refuses_it() {
                 identity: Some(&known[block]),
             })
             .collect();
-        let mut acknowledged = 0;
-        let outcomes = bench
-            .worker
-            .update_with_ack(&blocks, &works, || acknowledged += 1);
-        for (block, outcome) in outcomes.unwrap().iter().enumerate() {
+        let mut pending = bench.worker.start_update(&blocks, &works).unwrap();
+        let is_committed = pending.wait_committed();
+        for (block, outcome) in pending.finish().unwrap().iter().enumerate() {
             let is_refused = Some(block) == refused;
             assert_eq!(outcome.is_clean(), !is_refused, "round {round}, {block}");
         }
-        assert_eq!(acknowledged, u32::from(refused.is_none()), "round {round}");
+        assert!(!is_committed || refused.is_none(), "round {round}");
         let now = bench.bytes(&blocks);
         for block in 0..WORKS {
             let of = block * BLOCK_BYTES;
@@ -318,16 +316,21 @@ fn update_is_acknowledged_once_if_no_block_refuses_it() {
 }
 
 #[test]
-fn panic_in_the_acknowledgement_is_raised_after_the_update() {
+fn panic_while_an_update_is_in_flight_waits_for_it() {
     let mut bench = Bench::new(9);
     let (blocks, _, identities) = bench.encoded(9);
     for _ in 0..10 {
         bench.random.fill(bench.worker.data_mut());
         let worker = &mut bench.worker;
         let works = whole(&identities);
-        let panics =
-            || drop(worker.update_with_ack(&blocks, &works, || panic!("as it was asked to")));
-        let panicked = catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        let panics = || {
+            let mut pending = worker.start_update(&blocks, &works).unwrap();
+            pending.wait_committed();
+            panic!("as it was asked to")
+        };
+        let panicked = catch_unwind(AssertUnwindSafe(panics))
+            .map(|()| ())
+            .unwrap_err();
         assert_eq!(panicked.downcast_ref(), Some(&"as it was asked to"));
         // All changes are complete when the panic arrives here.
         let now = bench.bytes(&blocks);

@@ -1,5 +1,7 @@
 //! Kernels over many blocks: `scan` and `refresh`.
 
+use std::sync::Arc;
+
 use fercuda_vramfs::layout::{
     BLOCK_BYTES, DATA_BYTES, DATA_ROWS, MAGIC_OFFSET, RECORD_OFFSET, ROW_BYTES,
 };
@@ -62,7 +64,7 @@ fn scan_finds_each_block_with_errors_and_no_other() {
 }
 
 /// Encoded blocks of random data, with their own numbers in their records.
-fn numbered(bench: &mut Bench, count: usize) -> (Blocks, Vec<Identity>) {
+fn numbered(bench: &mut Bench, count: usize) -> (Arc<Blocks>, Vec<Identity>) {
     let blocks = bench.blocks(count);
     let mut identities: Vec<Identity> = (0..count)
         .map(|_| std::array::from_fn(|_| bench.random.u64(..)))

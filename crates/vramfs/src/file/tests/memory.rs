@@ -48,6 +48,8 @@ pub(crate) struct HostAccess {
     pub(super) memory: Arc<TestMemory>,
     pub(super) data: Vec<u8>,
     pub(super) outcomes: Vec<BlockOutcome>,
+    /// The update that is committed and not made yet.
+    pub(super) started: Option<Vec<early_ack::OwnedWork>>,
     pub(super) random: Rng,
 }
 
@@ -69,6 +71,7 @@ impl Medium for Arc<TestMemory> {
             memory: self.clone(),
             data: vec![0x5A; 3 * DATA_BYTES],
             outcomes: Vec::new(),
+            started: None,
             random: Rng::new(),
         })
     }
@@ -265,16 +268,16 @@ impl BlockAccess for HostAccess {
         Ok(&self.outcomes)
     }
 
-    fn update(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
-        self.put(work, false)
+    fn start_update(&mut self, work: &[BlockWork<'_>]) -> crate::Result<()> {
+        early_ack::start(self, work)
     }
 
-    fn update_with_ack(
-        &mut self,
-        work: &[BlockWork<'_>],
-        taken: &mut dyn FnMut(),
-    ) -> crate::Result<&[BlockOutcome]> {
-        early_ack::update(self, work, taken)
+    fn wait_committed(&mut self) -> bool {
+        self.started.is_some()
+    }
+
+    fn finish_update(&mut self) -> crate::Result<&[BlockOutcome]> {
+        early_ack::finish(self)
     }
 
     fn format(&mut self, work: &[BlockWork<'_>]) -> crate::Result<&[BlockOutcome]> {
