@@ -8,8 +8,8 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, DeviceBuffer, PhysicalMemory, Stream, VirtualRange};
@@ -48,6 +48,8 @@ pub struct Blocks {
     count: AtomicUsize,
     /// SharedPiece while the device works on the blocks; exclusive while memory is freed.
     at_work: RwLock<()>,
+    /// Work that the device was given and that no thread waits for yet.
+    in_flight: AtomicUsize,
     most: usize,
     block_bytes: usize,
     granularity_bytes: usize,
@@ -83,6 +85,7 @@ impl Blocks {
             pieces: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
             at_work: RwLock::new(()),
+            in_flight: AtomicUsize::new(0),
             most,
             block_bytes,
             granularity_bytes,
@@ -166,9 +169,13 @@ impl Blocks {
     }
 
     /// Frees memory that `count` blocks do not need. Waits until the device is done with the work
-    /// that it was given there; blocks beyond are refused from then on.
+    /// that it was given there, and for updates in flight, of which the calling thread has none;
+    /// blocks beyond are refused from then on.
     pub(crate) fn shrink(&self, count: usize) {
         let _exclusive = self.at_work.write();
+        while self.in_flight.load(Acquire) != 0 {
+            std::thread::yield_now();
+        }
         let mut pieces = self.pieces();
         self.count.fetch_min(count, Release);
         let mut end: usize = pieces.iter().map(|it| it.mapped.len()).sum();
@@ -284,7 +291,25 @@ impl Blocks {
         self.at_work.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As [`Blocks::pin`], for work that outlives the call that starts it.
+    pub(crate) fn pin_in_flight(self: &Arc<Self>) -> BlocksPin {
+        // Counted before the lock is released: a thread that frees memory afterwards sees it.
+        let _reading = self.pin();
+        self.in_flight.fetch_add(1, Relaxed);
+        BlocksPin(self.clone())
+    }
+
     fn pieces(&self) -> MutexGuard<'_, Vec<MappedPiece>> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps blocks and their memory while work on them is in flight.
+#[derive(Debug)]
+pub(crate) struct BlocksPin(Arc<Blocks>);
+
+impl Drop for BlocksPin {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Release);
     }
 }

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use fercuda_cuda::ByteSize;
+use fercuda_cuda::sys::types::CUresult;
+use rustix::io::Errno;
 
 use crate::layout::DATA_ROWS;
 
@@ -168,4 +170,18 @@ pub enum Error {
         /// What was asked for.
         blocks: usize,
     },
+}
+
+impl Error {
+    /// The errno that a system call returns for it. Lost data and a failed device are both `EIO`;
+    /// `ENOMEM` if the host or the device has no memory for what a request needs besides the
+    /// file's, where a retry may succeed.
+    pub(crate) fn to_errno(&self) -> Errno {
+        match self {
+            Self::Cuda(error) if error.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
+                Errno::NOMEM
+            }
+            _ => Errno::IO,
+        }
+    }
 }

@@ -33,7 +33,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::peer;
-use crate::file::{File, FileLoan, LentRange, to_errno};
+use crate::file::{File, FileLoan, LentRange};
 use crate::medium::{Medium, SharedBlocks};
 use crate::store::Store;
 use crate::tree::Tree;
@@ -205,7 +205,7 @@ impl<M: Medium + 'static> FileLender<M> {
                 Ok(())
             }
             Ok(None) => Err(Errno::OPNOTSUPP),
-            Err(error) => Err(to_errno(&error)),
+            Err(error) => Err(error.to_errno()),
         };
         // Also if it was sent only in part: the memory that did arrive may be in use.
         if sent.is_ok() && !self.wait_until_done(link, process) {
@@ -216,7 +216,7 @@ impl<M: Medium + 'static> FileLender<M> {
         let file = self.tree.file(self.inode);
         if self.writes && file.is_ok_and(|it| Arc::ptr_eq(&it, &self.file)) {
             self.tree
-                .note_written(self.inode, None, crate::fuse::now())
+                .note_written(self.inode, None, crate::clock::now())
                 .unwrap_or_default();
             self.forget_pages();
         }

@@ -21,7 +21,7 @@ mod workers;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fuser::{INodeNo, Notifier};
@@ -29,10 +29,11 @@ use rustix::io::Errno;
 
 use self::listings::Listings;
 pub(crate) use self::serve::{InitHandshake, serve};
+use crate::clock::now;
 use crate::control::ControlRequest;
 use crate::error::Error;
 use crate::export::{Exports, FileLender};
-use crate::file::{File, Seek, to_errno};
+use crate::file::{File, PendingWrite, Seek};
 use crate::layout::{DATA_BYTES, INLINE_JOBS_MAX, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
@@ -90,14 +91,6 @@ pub(crate) struct RequestHandler<M: Medium> {
     /// Files that are shared with other processes.
     pub(crate) exports: Arc<Exports>,
     pub(crate) listings: Listings,
-}
-
-pub(crate) fn now() -> Time {
-    let nanoseconds = |it: Duration| Time::try_from(it.as_nanos()).unwrap_or(Time::MAX);
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => nanoseconds(since),
-        Err(before) => -nanoseconds(before.duration()),
-    }
 }
 
 impl<M: Medium + 'static> RequestHandler<M> {
@@ -256,31 +249,26 @@ impl<M: Medium + 'static> RequestHandler<M> {
         self.store.read_file(&file, offset, len, take)
     }
 
-    /// Writes bytes into a file and calls `ack` with their number: if `is_sync`, only once they are
-    /// written. See [`Tree::note_written`] and [`Store::write_file_with_ack`].
-    fn write(
-        &self,
-        inode: u32,
+    /// Writes bytes into a file, and returns their number and the write, once they are committed:
+    /// if `is_sync`, once they are written. See [`Tree::note_written`] and [`PendingWrite`].
+    fn write<'a>(
+        &'a self,
+        (inode, file): (u32, &'a File),
         offset: u64,
-        bytes: &[u8],
+        bytes: &'a [u8],
         clears_suid_for: Option<Credentials>,
         is_sync: bool,
-        ack: &mut dyn FnMut(usize),
-    ) -> SysResult<()> {
-        let file = self.tree.file(inode)?;
-        let mut noted = Ok(());
-        let mut note = |written| {
-            noted = self.note_write(inode, clears_suid_for);
-            if noted.is_ok() {
-                ack(written);
-            }
-        };
-        let (store, file) = (&self.store, &*file);
-        self.retry_after_forgets(|| match is_sync {
-            true => store.write_file(file, inode, offset, bytes).map(&mut note),
-            false => store.write_file_with_ack(file, inode, offset, bytes, &mut note),
+    ) -> SysResult<(usize, PendingWrite<'a, M>)> {
+        let (written, pending) = self.retry_after_forgets(|| {
+            let mut pending = self.store.start_write_file(file, inode, offset, bytes)?;
+            let written = match is_sync {
+                true => pending.written()?,
+                false => pending.committed()?,
+            };
+            Ok((written, pending))
         })?;
-        noted
+        self.note_write(inode, clears_suid_for)?;
+        Ok((written, pending))
     }
 
     /// Copies bytes of one file into another; returns their number.
@@ -415,7 +403,7 @@ impl<M: Medium + 'static> RequestHandler<M> {
                 free_bytes,
                 ..
             } => (Errno::NOMEM, [needed_bytes, free_bytes]),
-            error => plain(to_errno(&error)),
+            error => plain(error.to_errno()),
         };
         match step {
             ControlRequest::Scrub { from } => {

@@ -4,6 +4,7 @@
 mod acl;
 pub mod array;
 mod blocks;
+mod clock;
 pub mod code;
 pub mod control;
 mod crc;
@@ -44,7 +45,8 @@ mod sync {
 pub use blocks::{Blocks, SharedPiece};
 pub use crc::crc32c;
 pub use engine::{
-    BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, RowLocation, Worker,
+    BlockOutcome, BlockWork, Copier, Identity, KernelTarget, Kernels, Mover, PendingUpdate,
+    RowLocation, Worker,
 };
 pub use error::{Error, Result};
 pub use shipped::{SHIPPED_KERNELS, ShippedError, read_shipped, write_shipped};

@@ -172,24 +172,30 @@ pub trait BlockAccess: Send {
     ///
     /// # Errors
     /// The memory's.
-    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]>;
+    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
+        self.start_update(work)?;
+        self.finish_update()
+    }
 
-    /// As [`BlockAccess::update`], and calls `acknowledge` if all blocks get their rows, as soon as
-    /// only a failure of the memory can prevent it, possibly before they have them.
+    /// Starts an update as [`BlockAccess::update`] makes it. Until it is finished, the blocks are
+    /// kept from other threads, and the staging buffer is not changed.
     ///
     /// # Errors
-    /// As [`BlockAccess::update`]; after `acknowledge`, those of memory that has failed.
-    fn update_with_ack(
-        &mut self,
-        work: &[BlockWork<'_>],
-        acknowledge: &mut dyn FnMut(),
-    ) -> Result<&[BlockOutcome]> {
-        let outcomes = self.update(work)?;
-        if outcomes.iter().all(BlockOutcome::is_clean) {
-            acknowledge();
-        }
-        Ok(outcomes)
+    /// The memory's; then there is nothing to finish.
+    fn start_update(&mut self, work: &[BlockWork<'_>]) -> Result<()>;
+
+    /// Waits for a moment, and returns whether all blocks of the update that was started get their
+    /// rows, unless the memory fails: they may not have them yet.
+    fn wait_committed(&mut self) -> bool {
+        false
     }
+
+    /// Waits until the update that was started is done.
+    ///
+    /// # Errors
+    /// The memory's; after [`BlockAccess::wait_committed`] has returned `true`, those of memory
+    /// that has failed.
+    fn finish_update(&mut self) -> Result<&[BlockOutcome]>;
 
     /// Makes blocks anew: named rows from their locations, the others zeros.
     ///
@@ -329,6 +335,7 @@ impl DeviceMedium {
             backend,
             verify: self.verify,
             clean: Vec::new(),
+            put_blocks: 0,
         })
     }
 }
@@ -460,6 +467,8 @@ pub struct DeviceAccess {
     backend: DeviceBackend,
     verify: Verify,
     clean: Vec<BlockOutcome>,
+    /// Blocks of the last update, without a code.
+    put_blocks: usize,
 }
 
 impl DeviceAccess {
@@ -536,30 +545,28 @@ impl BlockAccess for DeviceAccess {
         }
     }
 
-    fn update(&mut self, work: &[BlockWork<'_>]) -> Result<&[BlockOutcome]> {
+    fn start_update(&mut self, work: &[BlockWork<'_>]) -> Result<()> {
         match &mut self.backend {
-            DeviceBackend::Kernels(worker) => worker.update(&self.blocks, work),
+            DeviceBackend::Kernels(worker) => worker.launch_update(&self.blocks, work),
             DeviceBackend::Copies(copier) => {
                 copier.put(&self.blocks, work)?;
-                Ok(clean_outcomes(&mut self.clean, work.len()))
+                self.put_blocks = work.len();
+                Ok(())
             }
         }
     }
 
-    fn update_with_ack(
-        &mut self,
-        work: &[BlockWork<'_>],
-        acknowledge: &mut dyn FnMut(),
-    ) -> Result<&[BlockOutcome]> {
+    fn wait_committed(&mut self) -> bool {
         match &mut self.backend {
-            DeviceBackend::Kernels(worker) => {
-                worker.update_with_ack(&self.blocks, work, acknowledge)
-            }
-            DeviceBackend::Copies(copier) => {
-                copier.put(&self.blocks, work)?;
-                acknowledge();
-                Ok(clean_outcomes(&mut self.clean, work.len()))
-            }
+            DeviceBackend::Kernels(worker) => worker.wait_committed(),
+            DeviceBackend::Copies(_) => false,
+        }
+    }
+
+    fn finish_update(&mut self) -> Result<&[BlockOutcome]> {
+        match &mut self.backend {
+            DeviceBackend::Kernels(worker) => worker.finish_update(),
+            DeviceBackend::Copies(_) => Ok(clean_outcomes(&mut self.clean, self.put_blocks)),
         }
     }
 

@@ -22,11 +22,12 @@ use fuser::{Config, MountOption, Session, SessionACL};
 
 use crate::array::{Array, ArrayLayout};
 use crate::blocks::Blocks;
+use crate::clock::now;
 use crate::engine::{Kernels, Mover};
 use crate::error::{Error, Result};
 use crate::export::Exports;
 pub use crate::fuse::PageCache;
-use crate::fuse::{InitHandshake, RequestHandler, SLOTS, now, serve};
+use crate::fuse::{InitHandshake, RequestHandler, SLOTS, serve};
 use crate::layout::{BLOCK_BYTES, DATA_BYTES};
 use crate::medium::{DeviceMedium, Medium, Verify};
 use crate::meter::Meter;

@@ -9,158 +9,33 @@
 //! allocated run has zeros wherever its first write does not reach; with the code, what is read is
 //! right or an error. A run is freed only when no table refers to it, as it may be allocated again
 //! at once.
-//! Elsewhere: allocation (`space`), which pages a file has (`file`), the memory (`medium`).
+//! Elsewhere: changes of runs (`change`), writing them (`batch`), allocation (`space`), which
+//! pages a file has (`file`), the memory (`medium`).
+
+mod batch;
+mod change;
+mod counters;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 use rustix::io::Errno;
 
+pub(crate) use self::batch::StartedWrite;
+pub(crate) use self::change::{Change, Content, WantedRows};
+pub use self::counters::Counters;
 use crate::engine::{BlockOutcome, BlockWork, Identity, RowLocation};
 use crate::error::{Error, Result};
-use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
+use crate::layout::IDENTITY_WORDS;
 use crate::medium::{BlockAccess, Medium};
 use crate::pieces::LazyTable;
-use crate::space::{PageAllocator, PageRun, WHOLE};
-use crate::tools::BlockLimits;
+use crate::space::PageAllocator;
 
 /// Corrections before an access gives up: new errors may occur meanwhile.
 const ATTEMPTS: usize = 3;
-
-/// Rows of a block to read, and their offset in the staging buffer.
-#[derive(Clone, Debug)]
-pub(crate) struct WantedRows {
-    pub block: u32,
-    pub rows: Range<usize>,
-    pub at: usize,
-}
-
-impl WantedRows {
-    fn work<'i>(&self, identity: Option<&'i Identity>) -> BlockWork<'i> {
-        BlockWork {
-            block: self.block as usize,
-            rows: self.rows.clone(),
-            place: RowLocation::Staging(self.at),
-            identity,
-        }
-    }
-}
-
-/// New bytes of a run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Content<'d> {
-    Bytes(&'d [u8]),
-    Zeros(usize),
-    /// Rows of a block, none of which any change of the same call changes. They go to whole rows,
-    /// and to all of a newly allocated run, unless that is a block.
-    Rows {
-        block: u32,
-        row: usize,
-        count: usize,
-    },
-}
-
-impl Content<'_> {
-    pub(crate) fn len(self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Zeros(len) => len,
-            Self::Rows { count, .. } => count * ROW_BYTES,
-        }
-    }
-
-    /// Returns the block that is copied from.
-    fn source(self) -> Option<u32> {
-        match self {
-            Self::Rows { block, .. } => Some(block),
-            Self::Bytes(_) | Self::Zeros(_) => None,
-        }
-    }
-}
-
-/// Overwritten bytes of a run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Change<'d> {
-    pub run: PageRun,
-    /// The block's generation, if the run is newly allocated: its other bytes become zeros.
-    pub fresh: Option<u64>,
-    /// The pages' owner.
-    pub owner: u64,
-    /// First byte of the run that is overwritten.
-    pub from: usize,
-    pub content: Content<'d>,
-}
-
-impl Change<'_> {
-    /// Returns the rows of the block that are written.
-    fn rows(&self) -> Range<usize> {
-        let first = usize::from(self.run.page) * (PAGE_BYTES / ROW_BYTES);
-        // The rest of a whole block is cleared with it.
-        if self.fresh.is_some() && u32::from(self.run.order) != WHOLE {
-            return first..first + self.run.pages() as usize * (PAGE_BYTES / ROW_BYTES);
-        }
-        let end = self.from + self.content.len();
-        first + self.from / ROW_BYTES..first + end.div_ceil(ROW_BYTES)
-    }
-
-    /// Returns the content's offset in the rows.
-    fn offset(&self) -> usize {
-        let first = usize::from(self.run.page) * PAGE_BYTES;
-        first + self.from - self.rows().start * ROW_BYTES
-    }
-
-    /// Returns the rows that keep some of their bytes: the first and the last, or one.
-    fn kept(&self) -> impl Iterator<Item = usize> {
-        let (rows, offset) = (self.rows(), self.offset());
-        let end = offset + self.content.len();
-        let first = (!offset.is_multiple_of(ROW_BYTES)).then_some(rows.start);
-        let last = (!end.is_multiple_of(ROW_BYTES)).then_some(rows.end.wrapping_sub(1));
-        let last = last.filter(|last| first != Some(*last));
-        let is_kept = self.fresh.is_none() && self.content.len() > 0;
-        first.into_iter().chain(last).filter(move |_| is_kept)
-    }
-}
-
-/// Counts of errors, scrubbing and failures.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Blocks with errors that were corrected.
-    pub corrected_blocks: AtomicU64,
-    /// Symbols that were corrected.
-    pub corrected_symbols: AtomicU64,
-    /// Corrected rows that had failed their checksums.
-    pub corrected_rows: AtomicU64,
-    /// Corrected records, with all checksums of a block, that had failed their own checksums.
-    pub corrected_records: AtomicU64,
-    /// Blocks with errors that cannot be corrected.
-    pub lost_blocks: AtomicU64,
-    /// Blocks that the scrubber has checked.
-    pub scrubbed_blocks: AtomicU64,
-    /// Rounds that the scrubber has completed.
-    pub scrub_rounds: AtomicU64,
-    /// Rounds that failed.
-    pub scrub_failures: AtomicU64,
-    /// Writes that were acknowledged before the device failed without having stored their bytes.
-    pub unkept_writes: AtomicU64,
-}
-
-impl Counters {
-    fn note(&self, outcome: BlockOutcome) {
-        if outcome.is_corrected() {
-            self.corrected_blocks.fetch_add(1, Relaxed);
-            self.corrected_symbols
-                .fetch_add(u64::from(outcome.symbols()), Relaxed);
-            self.corrected_rows
-                .fetch_add(u64::from(outcome.wrong_rows()), Relaxed);
-            self.corrected_records
-                .fetch_add(u64::from(outcome.has_wrong_record()), Relaxed);
-        }
-    }
-}
 
 /// Accesses to the medium that calls reuse.
 #[derive(Debug)]
@@ -178,6 +53,15 @@ fn unowned(block: u32) -> IdentityLock {
     let mut identity = [0; IDENTITY_WORDS];
     identity[0] = u64::from(block);
     RwLock::new(identity)
+}
+
+/// How many blocks a store has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockLimits {
+    /// Blocks that have memory.
+    pub backed: u32,
+    /// The capacity: blocks from this index on are retired.
+    pub capacity: u32,
 }
 
 /// Blocks of a medium, with their allocator and their locks.
@@ -434,261 +318,6 @@ impl<M: Medium> Store<M> {
         }
         Error::Lost { block }
     }
-
-    /// Overwrites parts of runs, in batches of as many as an access has slots, one of each block.
-    ///
-    /// # Errors
-    /// The number of changes that were made, from the first on, and why the next was not.
-    /// [`Error::Source`] if rows to be copied are wrong: a read corrects them.
-    pub(crate) fn write(
-        &self,
-        access: &mut M::Access,
-        changes: &[Change<'_>],
-    ) -> std::result::Result<(), (usize, Error)> {
-        self.write_with_ack(access, changes, &mut || {})
-    }
-
-    /// As [`Store::write`], and may call `acknowledge`, once, before it returns: as soon as only a
-    /// failure of the memory can lose the bytes.
-    pub(crate) fn write_with_ack(
-        &self,
-        access: &mut M::Access,
-        changes: &[Change<'_>],
-        acknowledge: &mut dyn FnMut(),
-    ) -> std::result::Result<(), (usize, Error)> {
-        let mut done = 0;
-        while done < changes.len() {
-            // Batches have one change a block, and no block that another change copies from.
-            let (mut targets, mut sources) = (BTreeSet::new(), BTreeSet::new());
-            let is_apart = |it: &&Change<'_>| {
-                let block = it.run.block;
-                let source = it.content.source().filter(|source| *source != block);
-                let is_apart = !targets.contains(&block)
-                    && !sources.contains(&block)
-                    && source.is_none_or(|source| !targets.contains(&source));
-                if is_apart {
-                    targets.insert(block);
-                    sources.extend(source);
-                }
-                is_apart
-            };
-            let rest = &changes[done..];
-            let part = rest
-                .iter()
-                .take(access.slots())
-                .take_while(is_apart)
-                .count();
-            let mut nothing = || {};
-            let acknowledge: &mut dyn FnMut() = match part == changes.len() {
-                true => &mut *acknowledge,
-                false => &mut nothing,
-            };
-            self.write_apart(access, &rest[..part], &targets, &sources, acknowledge)
-                .map_err(|(more, error)| (done + more, error))?;
-            done += part;
-        }
-        Ok(())
-    }
-
-    fn write_apart(
-        &self,
-        access: &mut M::Access,
-        changes: &[Change<'_>],
-        targets: &BTreeSet<u32>,
-        sources: &BTreeSet<u32>,
-        acknowledge: &mut dyn FnMut(),
-    ) -> std::result::Result<(), (usize, Error)> {
-        let none = |error| (0, error);
-        let guard = |block: &u32| match targets.contains(block) {
-            true => (*block, BlockGuard::Alone(self.alone(*block))),
-            false => (*block, BlockGuard::Shared(self.shared(*block))),
-        };
-        let mut guards: Vec<_> = targets.union(sources).map(guard).collect();
-        let is_reached = |it: &Change<'_>| {
-            let source = it.content.source();
-            source.is_some_and(|source| {
-                self.medium
-                    .can_copy_rows(source as usize, it.run.block as usize)
-            })
-        };
-        verify_sources(access, changes, &guards, is_reached).map_err(none)?;
-        let identities: Vec<Identity> = changes
-            .iter()
-            .map(|it| {
-                let is = identity_of(&guards, it.run.block);
-                let mut identity = *is;
-                if let Some(generation) = it.fresh {
-                    if is[1] != generation {
-                        identity = [0; IDENTITY_WORDS];
-                        identity[0] = u64::from(it.run.block);
-                        identity[1] = generation;
-                    }
-                    let pages = usize::from(it.run.page)..;
-                    identity[2..][pages][..it.run.pages() as usize].fill(it.owner);
-                }
-                identity
-            })
-            .collect();
-        // Bytes that stay of rows that are changed in part.
-        let mut kept = Vec::new();
-        for (slot, it) in changes.iter().enumerate() {
-            for row in it.kept() {
-                kept.push(WantedRows {
-                    block: it.run.block,
-                    rows: row..row + 1,
-                    at: slot * DATA_BYTES + (row - it.rows().start) * ROW_BYTES,
-                });
-            }
-        }
-        for (slot, it) in changes.iter().enumerate() {
-            let rows = &mut access.data_mut()[slot * DATA_BYTES..][..it.rows().len() * ROW_BYTES];
-            if it.fresh.is_some() && it.content.source().is_none() {
-                rows.fill(0);
-            }
-        }
-        for attempt in 0.. {
-            if kept.is_empty() {
-                break;
-            }
-            let mut wrong = BTreeSet::new();
-            // Two for each change, so possibly more than there are slots.
-            for some in kept.chunks(access.slots()) {
-                let work: Vec<BlockWork<'_>> = some
-                    .iter()
-                    .map(|it| it.work(Some(identity_of(&guards, it.block))))
-                    .collect();
-                wrong.extend(wrong_of(some, access.read(&work).map_err(none)?));
-            }
-            if wrong.is_empty() {
-                break;
-            }
-            for block in wrong {
-                if attempt == ATTEMPTS {
-                    return Err((0, Error::Lost { block }));
-                }
-                self.correct(access, block, identity_of(&guards, block))
-                    .map_err(none)?;
-            }
-        }
-        for (slot, it) in changes.iter().enumerate() {
-            let at = slot * DATA_BYTES + it.offset();
-            match it.content {
-                Content::Bytes(bytes) => {
-                    access.data_mut()[at..at + bytes.len()].copy_from_slice(bytes);
-                }
-                Content::Zeros(len) => access.data_mut()[at..at + len].fill(0),
-                Content::Rows { .. } => {}
-            }
-        }
-        // A block that is overwritten whole needs nothing of its old content. Not so with copied
-        // rows:
-        // wrong ones would leave it invalid.
-        let is_given = |it: &Change<'_>| {
-            it.rows().len() == DATA_ROWS
-                && it.kept().next().is_none()
-                && it.content.source().is_none()
-        };
-        let is_made_anew = |at: usize| {
-            let it = &changes[at];
-            identities[at][1] != identity_of(&guards, it.run.block)[1] || is_given(it)
-        };
-        let (anew, there): (Vec<usize>, Vec<usize>) =
-            (0..changes.len()).partition(|at| is_made_anew(*at));
-        let work = |at: &usize| BlockWork {
-            block: changes[*at].run.block as usize,
-            rows: changes[*at].rows(),
-            place: match changes[*at].content {
-                Content::Rows { block, row, .. } if is_reached(&changes[*at]) => {
-                    RowLocation::Block(block as usize, row)
-                }
-                _ => RowLocation::Staging(at * DATA_BYTES),
-            },
-            identity: Some(&identities[*at]),
-        };
-        let mut failed: Option<(usize, Error)> = None;
-        let mut fail = |at: usize, error: Error| {
-            if failed.as_ref().is_none_or(|(first, _)| at < *first) {
-                failed = Some((at, error));
-            }
-        };
-        let has_bad_source = |at: usize, outcome: &BlockOutcome| {
-            let block = changes[at].content.source();
-            let block = block.filter(|_| outcome.has_wrong_source())?;
-            Some(Error::Source { block })
-        };
-        let mut is_done = vec![false; changes.len()];
-        if !anew.is_empty() {
-            let all: Vec<BlockWork<'_>> = anew.iter().map(work).collect();
-            match access.format(&all) {
-                Ok(outcomes) => {
-                    for (at, outcome) in anew.iter().zip(outcomes) {
-                        is_done[*at] = outcome.is_clean();
-                        if let Some(error) = has_bad_source(*at, outcome) {
-                            fail(*at, error);
-                        }
-                    }
-                }
-                Err(error) => fail(anew[0], error),
-            }
-        }
-        let mut left = there;
-        // Early only if the updates are all that there is to do.
-        let mut acknowledge = anew.is_empty().then_some(acknowledge);
-        for _ in 0..ATTEMPTS {
-            if left.is_empty() {
-                break;
-            }
-            let all: Vec<BlockWork<'_>> = left.iter().map(work).collect();
-            let mut wrong = Vec::new();
-            let mut acknowledge_once = || {
-                if let Some(acknowledge) = acknowledge.take() {
-                    acknowledge();
-                }
-            };
-            match access.update_with_ack(&all, &mut acknowledge_once) {
-                Ok(outcomes) => {
-                    for (at, outcome) in left.iter().zip(outcomes) {
-                        is_done[*at] = outcome.is_clean();
-                        match has_bad_source(*at, outcome) {
-                            Some(error) => {
-                                acknowledge = None;
-                                fail(*at, error);
-                            }
-                            None if outcome.is_clean() => {}
-                            None => wrong.push(*at),
-                        }
-                    }
-                }
-                Err(error) => {
-                    fail(left[0], error);
-                    break;
-                }
-            }
-            left = wrong;
-            for at in &left {
-                let block = changes[*at].run.block;
-                if let Err(error) = self.correct(access, block, identity_of(&guards, block)) {
-                    acknowledge = None;
-                    fail(*at, error);
-                }
-            }
-        }
-        for (at, identity) in identities.iter().enumerate() {
-            let block = changes[at].run.block;
-            if is_done[at] {
-                let guard = guards.iter_mut().find(|it| it.0 == block);
-                if let Some((_, BlockGuard::Alone(guard))) = guard {
-                    **guard = *identity;
-                }
-            } else {
-                fail(at, Error::Lost { block });
-            }
-        }
-        if failed.is_some() {
-            self.retire_lost_blocks();
-        }
-        failed.map_or(Ok(()), Err)
-    }
 }
 
 /// Returns the blocks that have errors.
@@ -705,61 +334,6 @@ fn known<'g>(
 ) -> Option<&'g Identity> {
     let it = guards.iter().find(|it| it.0 == block);
     it.map(|(_, identity)| &**identity)
-}
-
-/// Lock of a block that is changed, or that rows are copied from.
-enum BlockGuard<'g> {
-    Alone(RwLockWriteGuard<'g, Identity>),
-    Shared(RwLockReadGuard<'g, Identity>),
-}
-
-fn identity_of<'g>(guards: &'g [(u32, BlockGuard<'_>)], block: u32) -> &'g Identity {
-    match guards.iter().find(|it| it.0 == block) {
-        Some((_, BlockGuard::Alone(identity))) => identity,
-        Some((_, BlockGuard::Shared(identity))) => identity,
-        // The caller has locked all of them.
-        None => &[0; IDENTITY_WORDS],
-    }
-}
-
-/// Checks that rows to be copied are right, and of the expected blocks: parity that is computed
-/// from a wrong row hides the error for ever. Rows that cannot be copied directly are read into
-/// staging.
-fn verify_sources<A: BlockAccess>(
-    access: &mut A,
-    changes: &[Change<'_>],
-    guards: &[(u32, BlockGuard<'_>)],
-    is_reached: impl Fn(&Change<'_>) -> bool,
-) -> Result<()> {
-    let work = |(slot, it): (usize, &Change<'_>)| match it.content {
-        Content::Rows { block, row, count } => Some(BlockWork {
-            block: block as usize,
-            rows: row..row + count,
-            place: match is_reached(it) {
-                true => RowLocation::Nowhere,
-                false => RowLocation::Staging(slot * DATA_BYTES),
-            },
-            identity: Some(identity_of(guards, block)),
-        }),
-        Content::Bytes(_) | Content::Zeros(_) => None,
-    };
-    let work = changes.iter().enumerate().filter_map(work);
-    let (checked, staged): (Vec<_>, Vec<_>) = work.partition(|it| it.place == RowLocation::Nowhere);
-    let wrong = |work: &[BlockWork<'_>], outcomes: &[BlockOutcome]| {
-        let mut all = work.iter().zip(outcomes);
-        all.find(|(_, outcome)| !outcome.is_clean())
-            .map(|(it, _)| Error::Source {
-                block: it.block as u32,
-            })
-    };
-    let mut found = None;
-    if !checked.is_empty() {
-        found = wrong(&checked, access.check(&checked)?);
-    }
-    if !staged.is_empty() && found.is_none() {
-        found = wrong(&staged, access.read(&staged)?);
-    }
-    found.map_or(Ok(()), Err)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -32,15 +32,6 @@ pub(crate) const MAX_FAULTS: u64 = 1024;
 /// Maximum length of a burst.
 const BURST_BYTES: usize = 3 << 10;
 
-/// How many blocks a store has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockLimits {
-    /// Blocks that have memory.
-    pub backed: u32,
-    /// The capacity: blocks from this index on are retired.
-    pub capacity: u32,
-}
-
 /// Why a store cannot be resized.
 #[derive(Debug)]
 pub(crate) enum ResizeError {

@@ -9,47 +9,18 @@
 //! in between. Any mismatch, or a copy that the driver refuses, is decided by the kernel, so there
 //! is one authority on errors.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
 use fercuda_cuda::sys::types::{CUDA_MEMCPY2D, CUarray, CUmemorytype, CUresult};
 
-use super::{AccessMode, BlockOutcome, BlockWork, RowLocation, Worker};
+use super::outcome::BlockOutcome;
+use super::verifiers::HOST_VERIFY_ROWS;
+use super::work::{AccessMode, BlockWork, RowLocation};
+use super::worker::Worker;
 use crate::blocks::Blocks;
 use crate::crc::{crc32c, crc32c_append};
 use crate::error::Result;
 use crate::layout::{
     DATA_ROWS, MAGIC, MAGIC_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, ROWS, SUMS_OFFSET,
 };
-
-/// The most rows to verify this way.
-const HOST_VERIFY_ROWS: usize = 8;
-/// Bytes that the copy brings: the rows, and as many again, the last of which is the record.
-pub(super) const HOST_VERIFY_BYTES: usize = 2 * HOST_VERIFY_ROWS * ROW_BYTES;
-/// Concurrent callers of one device at most. Sixteen threads that read pages without a break get
-/// 103 % of the throughput of plain copies this way, and 96 if all of them verified on the host;
-/// four get 94, and 92 or less if none or one did (docs/bench-log/history.md).
-const HOST_VERIFIERS_MAX: u32 = 6;
-
-/// Number of workers of the same kernels that are verifying on the host.
-#[derive(Debug, Default)]
-pub(super) struct HostVerifiers(AtomicU32);
-
-impl HostVerifiers {
-    /// Admits one more, until the slot is dropped, unless the limit is reached.
-    fn enter(&self) -> Option<HostVerifySlot<'_>> {
-        let caller = HostVerifySlot(&self.0);
-        (self.0.fetch_add(1, Relaxed) < HOST_VERIFIERS_MAX).then_some(caller)
-    }
-}
-
-/// Slot of [`HostVerifiers::enter`].
-struct HostVerifySlot<'a>(&'a AtomicU32);
-
-impl Drop for HostVerifySlot<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
 
 impl Worker {
     /// As [`Worker::check`], by the fastest path: up to 8 rows of one block that go to staging are
@@ -78,6 +49,7 @@ impl Worker {
         work: &BlockWork<'_>,
         at: usize,
     ) -> Result<bool> {
+        self.settle();
         let _held = blocks.pin();
         self.validate(blocks, std::slice::from_ref(work), AccessMode::Reads)?;
         let Some(_slot) = self.kernels.host_verifiers.enter() else {
@@ -150,9 +122,12 @@ const _: () = assert!(DATA_ROWS + HOST_VERIFY_ROWS <= ROWS);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use fercuda_cuda::{Context, Cuda, Stream};
 
     use super::*;
+    use crate::engine::verifiers::HOST_VERIFIERS_MAX;
     use crate::engine::{Identity, Kernels};
     use crate::layout::IDENTITY_WORDS;
 

@@ -2,48 +2,15 @@
 //!
 //! Invariant: no device memory is needed that a worker has not allocated at the start.
 
-use fercuda_cuda::{Context, DeviceBuffer, Function, Launch};
+use fercuda_cuda::{Function, Launch};
 
-use super::{AccessMode, THREADS, WARPS, Worker};
+use super::kernels::{THREADS, WARPS};
+use super::lists::SweepLists;
+use super::work::AccessMode;
+use super::worker::Worker;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{SHARED_TO_REFRESH_BYTES, SWEEP_WORDS};
-
-/// Numbers of blocks to process, and of those that the kernel names. Memory for some is allocated
-/// at the start: a device that has none left must still be scanned.
-#[derive(Debug)]
-pub(super) struct SweepLists {
-    asked: DeviceBuffer<u32>,
-    named: DeviceBuffer<u32>,
-}
-
-impl SweepLists {
-    /// As many as a filesystem scans at once, 64 KiB of device memory.
-    pub(super) const SOME: usize = 8192;
-    /// Blocks of one launch at most: more has nothing to gain.
-    const MOST: usize = 1 << 18;
-
-    pub(super) fn new(context: &Context, room: usize) -> Result<Self> {
-        Ok(Self {
-            asked: DeviceBuffer::alloc(context, room)?,
-            named: DeviceBuffer::alloc(context, SWEEP_WORDS + room)?,
-        })
-    }
-
-    fn room(&self) -> usize {
-        self.asked.len()
-    }
-
-    /// Grows to `count` blocks, or to one launch's. Without memory for it the lists are unchanged.
-    fn make_room(&mut self, count: usize) {
-        let wanted = count.min(Self::MOST);
-        if wanted > self.room()
-            && let Ok(larger) = Self::new(self.asked.context(), wanted)
-        {
-            *self = larger;
-        }
-    }
-}
 
 impl Worker {
     /// Returns which of these blocks have errors, in no order: verified as by [`Worker::verify`]
@@ -89,6 +56,7 @@ impl Worker {
         blocks: &Blocks,
         numbers: &[u32],
     ) -> Result<Vec<u32>> {
+        self.settle();
         let _held = blocks.pin();
         self.validate(blocks, &[], AccessMode::Reads)?;
         let Some(highest) = numbers.iter().max() else {

@@ -7,7 +7,8 @@
 
 use rustix::io::Errno;
 
-use super::{File, to_errno};
+use super::File;
+use super::loan::LoanState;
 use crate::control::ScrubResult;
 use crate::engine::{BlockWork, RowLocation};
 use crate::error::Error;
@@ -18,17 +19,6 @@ use crate::store::Store;
 
 /// Blocks that are verified, or recoded, at once.
 const BLOCKS_PER_BATCH: usize = 4096;
-
-/// The processes that borrow a file's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum LoanState {
-    #[default]
-    No,
-    /// This many processes read it.
-    Readers(u32),
-    /// One process writes it.
-    Writer,
-}
 
 /// The memory of a file that a process borrows.
 #[derive(Debug)]
@@ -114,11 +104,11 @@ impl<M: Medium> Store<M> {
     }
 
     fn verify_loan(&self, loan: &FileLoan) -> Result<(), Errno> {
-        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| error.to_errno())?;
         let mut found = ScrubResult::default();
         for blocks in loan.blocks.chunks(BLOCKS_PER_BATCH) {
             let looked = self.scan_and_correct(way.access(), blocks, &mut found);
-            looked.map_err(|error| to_errno(&error))?;
+            looked.map_err(|error| error.to_errno())?;
         }
         match found.lost {
             0 => Ok(()),

@@ -15,15 +15,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
 
-use super::{
-    AllocationPolicy, COPY_BYTES, Change, ChunkRange, Content, File, SIZE_MAX, Seek, chunk_ranges,
-    chunks_of, intersection, owner, to_errno, within_chunk,
-};
+use super::range::{ChunkRange, SIZE_MAX, chunk_ranges, chunks_of, intersection, within_chunk};
+use super::steps::{AllocationPolicy, owner};
+use super::{COPY_BYTES, File, Seek};
 use crate::error::Error;
 use crate::extents::{ChunkPart, Extent, ExtentTable};
 use crate::layout::{DATA_BYTES, ROW_BYTES};
 use crate::medium::{BlockAccess, Medium};
-use crate::store::{Store, WantedRows};
+use crate::store::{Change, Content, Store, WantedRows};
 
 /// Whole rows of a copy's source: their bytes, relative to the first byte that is copied, and the
 /// block and row that hold them, or `None` for zeros.
@@ -109,7 +108,7 @@ impl<M: Medium> Store<M> {
         (target, inode, to): (&File, u32, u64),
         len: u64,
     ) -> Result<Option<u64>, Errno> {
-        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| error.to_errno())?;
         let access = way.access();
         let is_other = !std::ptr::eq(source, target);
         let is_first = std::ptr::from_ref(source) < std::ptr::from_ref(target);
@@ -175,7 +174,7 @@ impl<M: Medium> Store<M> {
         }
         if let Err((_, error)) = self.write(access, &made) {
             self.release_steps(&steps);
-            return Err(to_errno(&error));
+            return Err(error.to_errno());
         }
         let written = self.write(access, &changes);
         let good = match &written {
@@ -202,7 +201,7 @@ impl<M: Medium> Store<M> {
             // Corrupt rows are read, which corrects them; bytes in lost blocks are written
             // elsewhere.
             Err((_, Error::Source { .. } | Error::Lost { .. })) if copied == 0 => Ok(None),
-            Err((_, error)) if copied == 0 => Err(to_errno(&error)),
+            Err((_, error)) if copied == 0 => Err(error.to_errno()),
             _ => Ok(Some(copied)),
         }
     }
@@ -223,7 +222,7 @@ impl<M: Medium> Store<M> {
     /// [`PageAllocator::retire`]: crate::space::PageAllocator::retire
     /// [`PageAllocator::count_undrained`]: crate::space::PageAllocator::count_undrained
     pub fn evacuate(&self, file: &File, inode: u32, first: u32) -> Result<u64, Errno> {
-        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| error.to_errno())?;
         let access = way.access();
         let (mut moved, mut is_lost) = (0, false);
         // The next chunk, and the next page in it.
@@ -277,7 +276,7 @@ impl<M: Medium> Store<M> {
                     // The destination is lost and no longer allocated from: the extent stays until
                     // the next pass.
                     Err((_, Error::Lost { block })) if *block != it.from.run().block => {}
-                    Err((_, error)) => answer = Err(to_errno(error)),
+                    Err((_, error)) => answer = Err(error.to_errno()),
                     Ok(()) => {}
                 }
                 break;
@@ -363,7 +362,7 @@ impl<M: Medium> Store<M> {
         match self.read(access, &[wanted]) {
             Ok(()) => {}
             Err(Error::Lost { .. }) => return Ok(None),
-            Err(error) => return Err(to_errno(&error)),
+            Err(error) => return Err(error.to_errno()),
         }
         let bytes = access.data()[..all.len()].to_vec();
         let to = self.take_destinations(it.from)?;
@@ -376,14 +375,14 @@ impl<M: Medium> Store<M> {
             Ok(()) => Ok(Some(self.publish_move(file, table, &it[0]))),
             Err((_, error)) => {
                 self.abandon_move(&it[0]);
-                Err(to_errno(&error))
+                Err(error.to_errno())
             }
         }
     }
 
     /// Grows a file to at least this size.
     fn extend_to(&self, file: &File, size: u64) -> Result<(), Errno> {
-        let mut way = self.acquire_access().map_err(|error| to_errno(&error))?;
+        let mut way = self.acquire_access().map_err(|error| error.to_errno())?;
         let access = way.access();
         let mut layout = file.lock_for_write()?;
         if size > file.size() {

@@ -5,7 +5,8 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::wire::{self, KernelRequest, Reply, number, operation, valid};
-use super::{FIGURES, PageCache, RequestHandler, now};
+use super::{FIGURES, PageCache, RequestHandler};
+use crate::clock::now;
 use crate::control::{COMMAND, ControlMessage, ControlRequest};
 use crate::directory::NAME_MAX;
 use crate::layout::PAGE_BYTES;
@@ -132,17 +133,17 @@ impl<M: Medium + 'static> RequestHandler<M> {
                 let clears_suid_for = clears_suid.then(|| request.caller(0));
                 // The kernel sends no fsync request after a direct write.
                 let is_sync = it.flags as i32 & libc::O_DSYNC != 0;
-                self.write(
-                    inode,
+                let file = self.tree.file(inode)?;
+                let (written, pending) = self.write(
+                    (inode, &file),
                     it.offset,
                     request.bytes(it.size)?,
                     clears_suid_for,
                     is_sync,
-                    &mut |written| {
-                        self.writes.note(written, begin);
-                        reply.send_count(written as u32);
-                    },
                 )?;
+                self.writes.note(written, begin);
+                reply.send_count(written as u32);
+                pending.finish()?;
             }
             // Nothing is buffered, but a failed write may have to be reported.
             operation::FSYNC => self.store.sync_file(&*self.tree.file(inode)?)?,

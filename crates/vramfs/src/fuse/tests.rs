@@ -32,12 +32,11 @@ impl<M: Medium + 'static> RequestHandler<M> {
         bytes: &[u8],
         clears_suid_for: Option<Credentials>,
     ) -> SysResult<usize> {
-        let mut acked = Vec::new();
-        let done = self.write(inode, offset, bytes, clears_suid_for, false, &mut |it| {
-            acked.push(it)
-        });
-        assert_eq!(acked.len(), usize::from(done.is_ok()), "acknowledged once");
-        done.map(|()| acked[0])
+        let file = self.tree.file(inode)?;
+        let (written, pending) =
+            self.write((inode, &file), offset, bytes, clears_suid_for, false)?;
+        pending.finish()?;
+        Ok(written)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::inode::{FILE, metadata_cost};
 use super::xattr::{XATTR_MAX, XATTRS_MAX};
 use super::*;
 

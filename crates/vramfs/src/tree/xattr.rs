@@ -2,8 +2,9 @@
 
 use rustix::io::Errno;
 
-use super::{
-    Credentials, Inode, SET_GROUP, SUPERUSER, SysResult, Time, Tree, metadata_cost, xattr_bytes,
+use super::Tree;
+use super::inode::{
+    Credentials, Inode, SET_GROUP, SUPERUSER, SysResult, Time, metadata_cost, xattr_bytes,
 };
 use crate::acl::{self, AccessList, PERMISSIONS};
 use crate::directory::NAME_MAX;

@@ -4,22 +4,42 @@ use std::thread;
 
 use super::*;
 
-/// An update of slow memory: acknowledged first and then done, if nothing prevents it.
-pub(super) fn update<'h>(
-    host: &'h mut HostAccess,
-    work: &[BlockWork<'_>],
-    taken: &mut dyn FnMut(),
-) -> crate::Result<&'h [BlockOutcome]> {
+/// A block's work with the identity that it refers to.
+pub(super) type OwnedWork = (BlockWork<'static>, Option<Identity>);
+
+/// Starts an update of slow memory: it is committed first, and made when it is finished, if nothing
+/// prevents it; otherwise it is made at once.
+pub(super) fn start(host: &mut HostAccess, work: &[BlockWork<'_>]) -> crate::Result<()> {
     let is_refused = |it: &BlockWork<'_>| host.memory.refused(it, false).is_some();
-    let is_first = host.memory.yields.load(Relaxed) && !work.iter().any(is_refused);
-    if is_first {
-        taken();
+    if !host.memory.yields.load(Relaxed) || work.iter().any(is_refused) {
+        return host.put(work, false).map(drop);
     }
-    let outcomes = host.put(work, false)?;
-    if !is_first && outcomes.iter().all(BlockOutcome::is_clean) {
-        taken();
-    }
-    Ok(outcomes)
+    let owned = |it: &BlockWork<'_>| {
+        let work = BlockWork {
+            block: it.block,
+            rows: it.rows.clone(),
+            place: it.place,
+            identity: None,
+        };
+        (work, it.identity.copied())
+    };
+    host.started = Some(work.iter().map(owned).collect());
+    Ok(())
+}
+
+/// Makes the update that was started.
+pub(super) fn finish(host: &mut HostAccess) -> crate::Result<&[BlockOutcome]> {
+    let Some(started) = host.started.take() else {
+        return Ok(&host.outcomes);
+    };
+    let works: Vec<BlockWork<'_>> = started
+        .iter()
+        .map(|(it, identity)| BlockWork {
+            identity: identity.as_ref(),
+            ..it.clone()
+        })
+        .collect();
+    host.put(&works, false)
 }
 
 #[test]
@@ -36,15 +56,13 @@ fn a_read_after_an_early_ack_sees_the_written_bytes() {
         let mut acked = Vec::new();
         let (store, file, bytes) = (&store, &file, &bytes);
         thread::scope(|scope| {
-            let mut ack = |count| {
-                acked.push(count);
-                scope.spawn(move || {
-                    let is_there = |it: &[u8]| it == bytes.as_slice();
-                    assert_eq!(store.read_file(file, at as u64, page, is_there), Ok(true));
-                });
-            };
-            let written = store.write_file_with_ack(file, 1, at as u64, bytes, &mut ack);
-            assert_eq!(written, Ok(()));
+            let mut pending = store.start_write_file(file, 1, at as u64, bytes).unwrap();
+            acked.extend(pending.committed());
+            scope.spawn(move || {
+                let is_there = |it: &[u8]| it == bytes.as_slice();
+                assert_eq!(store.read_file(file, at as u64, page, is_there), Ok(true));
+            });
+            assert_eq!(pending.finish(), Ok(page));
         });
         assert_eq!(acked, [page], "round {round}");
     }
@@ -58,10 +76,13 @@ fn a_failure_after_an_early_ack_is_counted_once_and_reported() {
     for is_first in [true, false] {
         memory.yields.store(is_first, Relaxed);
         memory.fails_then.store(1, Relaxed);
-        let mut acked = Vec::new();
-        let written = store.write_file_with_ack(&file, 1, 0, &bytes, &mut |it| acked.push(it));
-        assert_eq!(written, Err(Errno::IO));
-        assert_eq!(acked, vec![PAGE_BYTES; usize::from(is_first)]);
+        let mut pending = store.start_write_file(&file, 1, 0, &bytes).unwrap();
+        let acked = match is_first {
+            true => Ok(PAGE_BYTES),
+            false => Err(Errno::IO),
+        };
+        assert_eq!(pending.committed(), acked);
+        assert_eq!(pending.finish(), Err(Errno::IO));
         // Counted once, and reported to all callers from then on.
         assert_eq!(store.counters().unkept_writes.load(Relaxed), 1);
         assert_eq!(store.sync_file(&File::default()), Err(Errno::IO));
@@ -81,13 +102,10 @@ fn corruption_is_corrected_before_a_write_is_acknowledged() {
         .unwrap()
         .flip_bits(block as usize, 0, &[1])
         .unwrap();
-    let mut acked = Vec::new();
-    let mut ack = |count| acked.push((count, memory.state(block)));
-    let written = store.write_file_with_ack(&file, 1, 0, &bytes, &mut ack);
-    assert_eq!(
-        (written, acked),
-        (Ok(()), vec![(PAGE_BYTES, (false, false))])
-    );
+    let mut pending = store.start_write_file(&file, 1, 0, &bytes).unwrap();
+    assert_eq!(pending.committed(), Ok(PAGE_BYTES));
+    assert_eq!(memory.state(block), (false, false));
+    assert_eq!(pending.finish(), Ok(PAGE_BYTES));
     assert_eq!(store.counters().corrected_blocks.load(Relaxed), 1);
     assert_eq!(store.sync_file(&file), Ok(()));
 }
@@ -101,13 +119,40 @@ fn sync_waits_for_the_files_writers() {
     memory.fails_then.store(1, Relaxed);
     let (store, file) = (&store, &file);
     thread::scope(|scope| {
-        let mut syncing = None;
-        let mut ack = |_| {
-            syncing = Some(scope.spawn(|| store.sync_file(file)));
-            thread::sleep(Duration::from_millis(20));
-        };
-        let written = store.write_file_with_ack(file, 1, 0, &bytes, &mut ack);
-        assert_eq!(written, Err(Errno::IO));
-        assert_eq!(syncing.unwrap().join().unwrap(), Err(Errno::IO));
+        let mut pending = store.start_write_file(file, 1, 0, &bytes).unwrap();
+        assert_eq!(pending.committed(), Ok(PAGE_BYTES));
+        let syncing = scope.spawn(|| store.sync_file(file));
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(pending.finish(), Err(Errno::IO));
+        assert_eq!(syncing.join().unwrap(), Err(Errno::IO));
     });
+}
+
+#[test]
+fn a_dropped_write_is_finished_or_its_failure_is_recorded() {
+    for (fails, commits) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (memory, store) = memory(4);
+        let (file, bytes) = (File::default(), vec![7; PAGE_BYTES]);
+        assert_eq!(
+            store.write_file(&file, 1, 0, &[0; PAGE_BYTES]),
+            Ok(PAGE_BYTES)
+        );
+        memory.yields.store(true, Relaxed);
+        memory.fails_then.store(u32::from(fails), Relaxed);
+        let mut pending = store.start_write_file(&file, 1, 0, &bytes).unwrap();
+        if commits {
+            assert_eq!(pending.committed(), Ok(PAGE_BYTES));
+        }
+        drop(pending);
+        let synced = match fails {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        };
+        assert_eq!(store.sync_file(&file), synced);
+        assert_eq!(
+            store.counters().unkept_writes.load(Relaxed),
+            u64::from(fails)
+        );
+        assert_eq!(read(&store, &file, 0, PAGE_BYTES) == bytes, !fails);
+    }
 }

@@ -6,6 +6,7 @@
 //! a short count, and a part that was not acknowledged may have been done: then each byte in the
 //! range of the call has its old or its new value, and all else is unchanged.
 
+mod bytes;
 mod calls;
 
 use std::collections::{BTreeMap, BTreeSet};
