@@ -24,10 +24,10 @@ use fercuda_pool::{AllocationRequest, Error, FreedBlock, PoolPlace, StreamId};
 
 use crate::clock::{ContextId, StreamOrigin, lock, read, write};
 use crate::device::GovernedDevice;
-use crate::governor::{
-    AllocationDenied, BlockNote, Governor, StreamInfo, StreamKey, UNNAMED, id, is_done,
-};
-use crate::memory_pools::PoolNumber;
+use crate::driver_call::is_done;
+use crate::governor::{AllocationDenied, Governor, StreamInfo, StreamKey, UNNAMED};
+use crate::note::{BlockNote, id};
+use crate::pool_number::PoolNumber;
 use crate::sharing::UnshareOutcome;
 
 /// The alignment of blocks, as frameworks expect it.
