@@ -17,7 +17,7 @@ use fercuda_pool::{
 
 use crate::account::DeviceAccount;
 use crate::clock::{ContextId, DriverClock};
-use crate::config::{ByteSize, GovernorConfig, PoolBacking};
+use crate::config::{GovernorConfig, MemorySize, PoolBacking};
 use crate::driver_call::is_done;
 use crate::extent::{RegionExtent, RegionExtents};
 use crate::note::{BlockNote, id};
@@ -284,7 +284,7 @@ impl DeviceSetup<'_> {
             let shared = (physical.clone(), extent);
             Ok(RegionSource::new(memory, self.ledger.clone(), row, shared))
         };
-        let limit = self.config.limit.map(ByteSize::get);
+        let limit = self.config.limit.map(MemorySize::get);
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
         let budget = MemoryBudget::new(limit.unwrap_or(total_bytes));
         let region = |extent: RegionExtent| {

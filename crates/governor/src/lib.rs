@@ -28,7 +28,7 @@ mod watermarks;
 
 pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamOrigin};
 pub use config::{
-    ByteSize, ByteSizeError, ConfigError, GovernorConfig, PoolBacking, TenantLimit, ValueError,
+    ConfigError, GovernorConfig, MemorySize, MemorySizeError, PoolBacking, TenantLimit, ValueError,
 };
 pub use device::{GovernedDevice, PoolRegion, RegionRules};
 pub use driver_call::answer;

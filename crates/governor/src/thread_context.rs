@@ -327,10 +327,10 @@ impl<'g> ThreadContext<'g> {
         Some(context)
     }
 
-    /// Whether the current context has ended or faulted: then the driver answers every call. If no
-    /// context is current it does not.
+    /// Queries whether the current context has ended or faulted: then the driver answers every
+    /// call. If no context is current it does not.
     #[inline]
-    pub fn is_current_over(&mut self) -> bool {
+    pub fn query_current_over(&mut self) -> bool {
         self.governor.anything_over.load(Relaxed) && self.has_ended_or_failed()
     }
 
