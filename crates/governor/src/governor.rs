@@ -321,12 +321,24 @@ impl Governor {
     }
 
     pub(crate) fn lock_lifecycle(&self) -> LifecycleGuard<'_> {
+        self.register_thread();
         self.lifecycle.acquire()
     }
 
     /// As [`Governor::lock_lifecycle`], without waiting; `None` if another thread holds the lock.
     pub(crate) fn try_lock_lifecycle(&self) -> Option<LifecycleGuard<'_>> {
+        self.register_thread();
         self.lifecycle.try_acquire()
+    }
+
+    /// Has the driver create the state that it keeps for the calling thread. To be called before
+    /// the lifecycle lock is taken: a driver registers the destructor of such state when a thread
+    /// first uses it, for which the C library takes the loader's lock. A library's constructor,
+    /// which runs under that one, may be waiting for ours.
+    fn register_thread(&self) {
+        let mut raw = CUcontext::NULL;
+        // SAFETY: `raw` outlives the call.
+        let _whatever_is_current = unsafe { self.driver.cuCtxGetCurrent(&mut raw) };
     }
 
     /// The number and device of a context created or returned by the driver.
