@@ -1,6 +1,6 @@
 //! Sizes in bytes on the command line, in the forms that `FERCUDA_LIMIT` has too.
 //!
-//! Options that may not be 0 are of the type `fercuda_governor::ByteSize`, with the same parser.
+//! Options that may not be 0 are of the type `fercuda_governor::MemorySize`, with the same parser.
 
 use fercuda_governor::parse_byte_count;
 

@@ -4,7 +4,7 @@
 //! every value that cannot be read and every unknown name with our prefix: the launcher refuses to
 //! start, the hook warns and continues.
 //!
-//! Invariant: the output of [`ByteSize`]'s `Display` parses to the same number of bytes.
+//! Invariant: the output of [`MemorySize`]'s `Display` parses to the same number of bytes.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct GovernorConfig {
     /// Disables the hook. `FERCUDA_DISABLE`.
     pub disabled: bool,
     /// The process's limit on each device. `FERCUDA_LIMIT`.
-    pub limit: Option<ByteSize>,
+    pub limit: Option<MemorySize>,
     /// The tenants' limits on each device. `FERCUDA_TENANT_LIMITS`.
     pub tenant_limits: Vec<TenantLimit>,
     /// The source of pooled memory. `FERCUDA_BACKING`.
@@ -52,12 +52,12 @@ pub struct TenantLimit {
     /// The tenant's name, as the ledger shows it.
     pub tenant: String,
     /// The limit.
-    pub limit: ByteSize,
+    pub limit: MemorySize,
 }
 
 /// A size in bytes, more than 0: `8GiB` or `8G`, `1.5 GiB`, `500MB`, `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ByteSize(NonZeroU64);
+pub struct MemorySize(NonZeroU64);
 
 /// An invalid variable in the environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +96,7 @@ fn advice(nearest: Option<&str>) -> String {
 pub enum ValueError {
     /// It is not a size.
     #[error(transparent)]
-    ByteSize(#[from] ByteSizeError),
+    MemorySize(#[from] MemorySizeError),
     /// An item is not `NAME=SIZE`.
     #[error("{item:?} is not NAME=SIZE\ntry: torch=4GiB,jax=2GiB")]
     Item {
@@ -109,9 +109,9 @@ pub enum ValueError {
         /// Its name.
         tenant: String,
         /// The first limit.
-        first: ByteSize,
+        first: MemorySize,
         /// The second limit.
-        second: ByteSize,
+        second: MemorySize,
     },
     /// More tenants are limited than have rows of their own in a ledger.
     #[error(
@@ -143,7 +143,7 @@ pub enum ValueError {
 /// Why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ByteSizeError {
+pub enum MemorySizeError {
     /// It does not begin with a number.
     #[error("it does not begin with a number\n{FORMS}")]
     Number,
@@ -187,7 +187,7 @@ const UNITS: &[(&str, &str, u64)] = &[
 ///
 /// # Errors
 /// The text is no such number, or 2^64 bytes or more.
-pub fn parse_byte_count(text: &str) -> Result<u64, ByteSizeError> {
+pub fn parse_byte_count(text: &str) -> Result<u64, MemorySizeError> {
     const DECIMALS: usize = 18;
     let text = text.trim();
     let digits = |text: &str| text.len() - text.trim_start_matches(is_digit).len();
@@ -198,30 +198,30 @@ pub fn parse_byte_count(text: &str) -> Result<u64, ByteSizeError> {
     };
     // "8." and ".5" are as likely to be typing errors as sizes.
     if whole.is_empty() || (rest.starts_with('.') && decimals.is_empty()) {
-        return Err(ByteSizeError::Number);
+        return Err(MemorySizeError::Number);
     }
     let unit = unit.trim_start().to_ascii_lowercase();
     let (_, _, unit) = UNITS
         .iter()
         .find(|(name, _, _)| *name == unit)
-        .ok_or(ByteSizeError::Unit)?;
+        .ok_or(MemorySizeError::Unit)?;
     let unit = u128::from(*unit);
     // Both factors are below 2^64, so nothing here overflows.
-    let whole: u64 = whole.parse().map_err(|_| ByteSizeError::TooMuch)?;
+    let whole: u64 = whole.parse().map_err(|_| MemorySizeError::TooMuch)?;
     let parts: u64 = match decimals.len() {
         0 => 0,
-        1..=DECIMALS => decimals.parse().map_err(|_| ByteSizeError::TooMuch)?,
-        _ => return Err(ByteSizeError::TooMuch),
+        1..=DECIMALS => decimals.parse().map_err(|_| MemorySizeError::TooMuch)?,
+        _ => return Err(MemorySizeError::TooMuch),
     };
     let part = u128::from(parts) * unit / 10_u128.pow(decimals.len() as u32);
     let bytes = u128::from(whole) * unit + part;
-    u64::try_from(bytes).map_err(|_| ByteSizeError::TooMuch)
+    u64::try_from(bytes).map_err(|_| MemorySizeError::TooMuch)
 }
 
-impl ByteSize {
+impl MemorySize {
     /// A size; `None` for 0.
-    pub fn new(bytes: u64) -> Option<ByteSize> {
-        NonZeroU64::new(bytes).map(ByteSize)
+    pub fn new(bytes: u64) -> Option<MemorySize> {
+        NonZeroU64::new(bytes).map(MemorySize)
     }
 
     /// The number of bytes.
@@ -230,12 +230,12 @@ impl ByteSize {
     }
 }
 
-impl FromStr for ByteSize {
-    type Err = ByteSizeError;
+impl FromStr for MemorySize {
+    type Err = MemorySizeError;
 
     /// Parses as [`parse_byte_count`], and refuses 0.
-    fn from_str(text: &str) -> Result<ByteSize, ByteSizeError> {
-        ByteSize::new(parse_byte_count(text)?).ok_or(ByteSizeError::Nothing)
+    fn from_str(text: &str) -> Result<MemorySize, MemorySizeError> {
+        MemorySize::new(parse_byte_count(text)?).ok_or(MemorySizeError::Nothing)
     }
 }
 
@@ -243,7 +243,7 @@ fn is_digit(c: char) -> bool {
     c.is_ascii_digit()
 }
 
-impl fmt::Display for ByteSize {
+impl fmt::Display for MemorySize {
     /// Prints the largest binary unit of which the size is a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.get();
@@ -417,7 +417,7 @@ mod tests {
             ("18446744073709551615", u64::MAX),
             ("15.999999999999999999TiB", 17_592_186_044_415),
         ] {
-            let read: ByteSize = text
+            let read: MemorySize = text
                 .parse()
                 .unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(read.get(), bytes, "{text}");
@@ -427,26 +427,26 @@ mod tests {
     #[test]
     fn an_invalid_size_gives_the_reason() {
         for (text, error) in [
-            ("", ByteSizeError::Number),
-            ("-1GiB", ByteSizeError::Number),
-            ("+1GiB", ByteSizeError::Number),
-            ("eight", ByteSizeError::Number),
-            (".5GiB", ByteSizeError::Number),
-            ("8.GiB", ByteSizeError::Number),
-            ("8X", ByteSizeError::Unit),
-            ("8Gi", ByteSizeError::Unit),
-            ("8 GiB!", ByteSizeError::Unit),
-            ("1e9", ByteSizeError::Unit),
-            ("1.2.3", ByteSizeError::Unit),
-            ("17179869184G", ByteSizeError::TooMuch),
-            ("0x10", ByteSizeError::Unit),
-            ("0", ByteSizeError::Nothing),
-            ("0.0000000001GiB", ByteSizeError::Nothing),
-            ("18446744073709551616", ByteSizeError::TooMuch),
-            ("16777216TiB", ByteSizeError::TooMuch),
-            ("1.0000000000000000000GiB", ByteSizeError::TooMuch),
+            ("", MemorySizeError::Number),
+            ("-1GiB", MemorySizeError::Number),
+            ("+1GiB", MemorySizeError::Number),
+            ("eight", MemorySizeError::Number),
+            (".5GiB", MemorySizeError::Number),
+            ("8.GiB", MemorySizeError::Number),
+            ("8X", MemorySizeError::Unit),
+            ("8Gi", MemorySizeError::Unit),
+            ("8 GiB!", MemorySizeError::Unit),
+            ("1e9", MemorySizeError::Unit),
+            ("1.2.3", MemorySizeError::Unit),
+            ("17179869184G", MemorySizeError::TooMuch),
+            ("0x10", MemorySizeError::Unit),
+            ("0", MemorySizeError::Nothing),
+            ("0.0000000001GiB", MemorySizeError::Nothing),
+            ("18446744073709551616", MemorySizeError::TooMuch),
+            ("16777216TiB", MemorySizeError::TooMuch),
+            ("1.0000000000000000000GiB", MemorySizeError::TooMuch),
         ] {
-            assert_eq!(text.parse::<ByteSize>(), Err(error), "{text:?}");
+            assert_eq!(text.parse::<MemorySize>(), Err(error), "{text:?}");
         }
     }
 
@@ -459,7 +459,7 @@ mod tests {
             (4000, "4000B"),
             (u64::MAX, "18446744073709551615B"),
         ] {
-            let size = ByteSize::new(bytes).unwrap();
+            let size = MemorySize::new(bytes).unwrap();
             assert_eq!(size.to_string(), text);
             assert_eq!(text.parse(), Ok(size));
         }
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(errors, []);
         let expected = GovernorConfig {
             disabled: false,
-            limit: ByteSize::new(8 << 30),
+            limit: MemorySize::new(8 << 30),
             tenant_limits: vec!["torch=4GiB".parse().unwrap(), "jax=2GiB".parse().unwrap()],
             backing: PoolBacking::Slabs,
             driver: Some("/lib/libcuda.so.1".into()),

@@ -7,23 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::types::{CUcontext, CUdevice};
-use fercuda_ledger::{Gauge, LedgerDevice, Tenant};
+use fercuda_cuda_sys::{Driver, Symbol};
+use fercuda_ledger::{Gauge, Ledger, LedgerDevice, Tenant};
 use fercuda_pool::{
     DevicePool, FreedBlock, GrowthRefused, LiveBlock, MemoryBudget, PoolPlace, PoolUsage,
     RetentionPolicy, StreamId,
 };
 
+use crate::account::DeviceAccount;
 use crate::clock::{ContextId, DriverClock};
-use crate::config::{ByteSize, PoolBacking};
-use crate::governor::{BlockNote, Governor, id, is_done};
-use crate::memory_pools::Watermarks;
+use crate::config::{GovernorConfig, MemorySize, PoolBacking};
+use crate::driver_call::is_done;
+use crate::extent::{RegionExtent, RegionExtents};
+use crate::note::{BlockNote, id};
 use crate::peers::Peers;
-use crate::reconcile::DeviceAccount;
 use crate::slabs::{SlabOwner, Slabs};
-use crate::source::{PhysicalBytes, RegionExtent, RegionExtents, RegionMemory, RegionSource};
+use crate::source::{PhysicalBytes, RegionMemory, RegionSource};
 use crate::vmm::VmmBacking;
+use crate::watermarks::Watermarks;
 
 /// A region of a device's pool.
 pub type PoolRegion = DevicePool<RegionSource, Arc<DriverClock>, BlockNote, RegionRules>;
@@ -236,7 +238,17 @@ impl GovernedDevice {
     }
 }
 
-impl Governor {
+/// What a governor gives to the devices that it creates.
+pub(crate) struct DeviceSetup<'a> {
+    pub(crate) driver: &'static Driver,
+    pub(crate) ledger: &'a Arc<Ledger>,
+    pub(crate) clock: &'a Arc<DriverClock>,
+    pub(crate) config: &'a GovernorConfig,
+    /// Tenants with a limit on each device.
+    pub(crate) limited: &'a [(Tenant, u64)],
+}
+
+impl DeviceSetup<'_> {
     /// Creates the device of this number, or returns why its memory cannot be pooled; `None` if
     /// there is no such device.
     pub(crate) fn make(&self, ordinal: u32) -> Option<Result<GovernedDevice, GrowthRefused>> {
@@ -258,7 +270,7 @@ impl Governor {
         let row = LedgerDevice::new(ordinal);
         let physical = Arc::new(PhysicalBytes::default());
         let ([small, large], extents) = RegionExtent::new();
-        let slabs = self.config().backing == PoolBacking::Slabs;
+        let slabs = self.config.backing == PoolBacking::Slabs;
         let owner = slabs.then(Arc::<SlabOwner>::default);
         let peers = Arc::new(Peers::new(self.driver, raw));
         let source = |extent: RegionExtent| {
@@ -272,7 +284,7 @@ impl Governor {
             let shared = (physical.clone(), extent);
             Ok(RegionSource::new(memory, self.ledger.clone(), row, shared))
         };
-        let limit = self.config().limit.map(ByteSize::get);
+        let limit = self.config.limit.map(MemorySize::get);
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
         let budget = MemoryBudget::new(limit.unwrap_or(total_bytes));
         let region = |extent: RegionExtent| {
@@ -300,7 +312,7 @@ impl Governor {
             account: DeviceAccount::default(),
             watermarks: Watermarks::default(),
         };
-        for (tenant, bytes) in &self.limited {
+        for (tenant, bytes) in self.limited {
             device.limit(*tenant, *bytes);
             self.ledger.set_tenant_limit(row, *tenant, *bytes);
         }

@@ -17,26 +17,25 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::thread::ThreadId;
 
+use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
-    CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream,
+    CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemAccess_flags, CUmemoryPool, CUresult, CUstream,
     CUstreamCaptureMode, CUstreamCaptureStatus,
 };
-use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_ledger::{CellId, EventKind, Governed, Ledger, LedgerDevice, LedgerEvent, Tenant};
-use fercuda_pool::{Epoch, Error, GrowthRefused, LiveBlock, PoolPlace, Span, StreamId, TenantId};
+use fercuda_ledger::{Ledger, Tenant};
+use fercuda_pool::{Epoch, Error, GrowthRefused, LiveBlock, PoolPlace, Span, StreamId};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, DriverClock, lock, read, write};
 use crate::config::GovernorConfig;
-use crate::device::GovernedDevice;
-use crate::governed::{GovernedKey, GovernedMemory, GovernedPiece};
+use crate::device::{DeviceSetup, GovernedDevice};
+use crate::driver_call::{RelaxedCapture, answer, is_done, thread_capture_mode};
+use crate::governed::GovernedMemory;
 use crate::lifecycle::{LifecycleGuard, LifecycleLock};
-use crate::memory_pools::{PoolNumber, PoolNumbers, PoolProvider};
-use crate::sharing::BlockSharing;
-use crate::vmm::thread_capture_mode;
+use crate::note::BlockNote;
+use crate::pool_number::{DEVICES, PoolNumbers, PoolProvider};
+use crate::shared_blocks::BlockSharing;
 
-/// The most devices with pools; memory of further ones is the driver's.
-pub(crate) const DEVICES: usize = 16;
 /// The first number of streams without a unique handle: default streams, of contexts and of
 /// threads.
 pub const UNNAMED: u64 = 1 << 63;
@@ -61,28 +60,6 @@ const FATAL: [CUresult; 11] = [
 pub struct HostWait(Vec<(u32, [BegunEpochs; 2])>);
 
 type BegunEpochs = Vec<(PoolPlace, Epoch)>;
-
-/// The note stored with each block.
-#[derive(Clone, Copy, Debug)]
-pub struct BlockNote {
-    /// The ledger cell that holds its charge.
-    pub charge: CellId,
-    /// The context in which it was allocated, which owns it; a stream-ordered block belongs to its
-    /// pool instead, and outlives the context.
-    pub context: ContextId,
-    /// The pool it was requested from, if it is stream-ordered.
-    pub pool: PoolNumber,
-    /// Its buffer id, which is never reused.
-    pub buffer: u64,
-}
-
-impl BlockNote {
-    /// Whether it is stream-ordered.
-    #[inline]
-    pub fn is_ordered(&self) -> bool {
-        self.pool != PoolNumber::NONE
-    }
-}
 
 /// A resolved stream handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,17 +163,6 @@ pub struct Governor {
     pub(crate) next_buffer: AtomicU64,
 }
 
-/// The driver's result; a missing function counts as a result too.
-#[inline]
-pub fn answer(result: Result<CUresult, Missing>) -> CUresult {
-    result.unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND)
-}
-
-#[inline]
-pub(crate) fn is_done(result: Result<CUresult, Missing>) -> bool {
-    answer(result) == CUresult::CUDA_SUCCESS
-}
-
 impl Governor {
     /// A governor over a driver's table, which charges a ledger.
     pub fn new(driver: &'static Driver, ledger: Ledger, config: GovernorConfig) -> Self {
@@ -277,7 +243,14 @@ impl Governor {
     /// concurrently one is dropped before it has had memory.
     #[cold]
     fn fill<'s>(&self, slot: &'s DeviceSlot, ordinal: u32) -> &'s Option<Box<GovernedDevice>> {
-        let made = self.make(ordinal);
+        let setup = DeviceSetup {
+            driver: self.driver,
+            ledger: &self.ledger,
+            clock: &self.clock,
+            config: &self.config,
+            limited: &self.limited,
+        };
+        let made = setup.make(ordinal);
         slot.get_or_init(|| match made? {
             Ok(device) => Some(Box::new(device)),
             Err(GrowthRefused(why)) => {
@@ -324,6 +297,20 @@ impl Governor {
             .collect()
     }
 
+    // ---- peers --------------------------------------------------------------
+
+    /// Grants a device access to the pooled memory of another; returns the driver's result, or
+    /// `None` if that memory is not mapped, so that the driver's own peer access applies. Access is
+    /// never revoked: a program that has disabled it will not use it.
+    pub fn grant(&self, owner: u32, to: CUdevice, flags: CUmemAccess_flags) -> Option<CUresult> {
+        let Some(device) = self.device(owner) else {
+            return Some(CUresult::CUDA_SUCCESS);
+        };
+        let peers = device.peers.as_ref()?;
+        let _relaxed = RelaxedCapture::enter(self.driver);
+        Some(peers.grant(to, flags))
+    }
+
     // ---- contexts -----------------------------------------------------------
 
     /// Runs a driver call that may create or destroy contexts, together with its bookkeeping, while
@@ -334,12 +321,24 @@ impl Governor {
     }
 
     pub(crate) fn lock_lifecycle(&self) -> LifecycleGuard<'_> {
+        self.register_thread();
         self.lifecycle.acquire()
     }
 
     /// As [`Governor::lock_lifecycle`], without waiting; `None` if another thread holds the lock.
     pub(crate) fn try_lock_lifecycle(&self) -> Option<LifecycleGuard<'_>> {
+        self.register_thread();
         self.lifecycle.try_acquire()
+    }
+
+    /// Has the driver create the state that it keeps for the calling thread. To be called before
+    /// the lifecycle lock is taken: a driver registers the destructor of such state when a thread
+    /// first uses it, for which the C library takes the loader's lock. A library's constructor,
+    /// which runs under that one, may be waiting for ours.
+    fn register_thread(&self) {
+        let mut raw = CUcontext::NULL;
+        // SAFETY: `raw` outlives the call.
+        let _whatever_is_current = unsafe { self.driver.cuCtxGetCurrent(&mut raw) };
     }
 
     /// The number and device of a context created or returned by the driver.
@@ -653,103 +652,6 @@ impl Governor {
         self.clock.captures() > 0
     }
 
-    // ---- governed memory ----------------------------------------------------
-
-    /// Makes room for memory that the driver is to allocate: charges it to the budget, and shrinks
-    /// the pool if it must.
-    pub fn admit(&self, piece: &GovernedPiece) -> bool {
-        let Some(device) = self.charged(piece) else {
-            return true;
-        };
-        let budget = device.budget();
-        if budget.charge(piece.bytes) {
-            return true;
-        }
-        device.trim();
-        let admitted = budget.charge(piece.bytes);
-        if !admitted {
-            self.record(EventKind::Refused, device.row, piece, budget.limit_bytes());
-        }
-        admitted
-    }
-
-    /// The device with the budget that a piece is charged to.
-    fn charged(&self, piece: &GovernedPiece) -> Option<&GovernedDevice> {
-        let device = piece.is_on_device().then(|| self.device(piece.device));
-        device.flatten()
-    }
-
-    /// Reverts an admission: the memory was not made.
-    pub fn cancel_admission(&self, piece: &GovernedPiece) {
-        if let Some(device) = self.charged(piece) {
-            device.budget().refund(piece.bytes);
-        }
-    }
-
-    /// Charges admitted memory that was made.
-    pub fn made(&self, key: GovernedKey, piece: GovernedPiece) {
-        self.count(&piece);
-        if let Some(before) = self.governed.insert(key, piece) {
-            self.ended(&before);
-        }
-    }
-
-    /// Records code given to the driver, which takes memory for it at any later time.
-    pub fn record_code(&self, key: GovernedKey, device: u32, bytes: u64) {
-        let piece = GovernedPiece {
-            // Libraries belong to no context.
-            context: None,
-            device,
-            tenant: Tenant::OTHERS,
-            kind: Governed::Module,
-            bytes,
-        };
-        self.governed.insert(key, piece);
-    }
-
-    /// Charges admitted physical memory that was made.
-    pub fn charge_physical(&self, handle: u64, piece: GovernedPiece) {
-        self.count(&piece);
-        if let Some(before) = self.governed.created(handle, piece) {
-            self.ended(&before);
-        }
-    }
-
-    fn count(&self, piece: &GovernedPiece) {
-        let row = LedgerDevice::new(piece.device);
-        self.ledger
-            .govern(row, piece.tenant, piece.kind, piece.bytes);
-        // It was allocated by the driver instead of the pool.
-        if piece.kind == Governed::Linear {
-            self.record(EventKind::Fallback, row, piece, 0);
-        }
-    }
-
-    /// Refunds a piece that was released.
-    pub fn ended(&self, piece: &GovernedPiece) {
-        // Code is charged when the driver's figures show it.
-        if piece.kind == Governed::Module {
-            return;
-        }
-        let row = LedgerDevice::new(piece.device);
-        self.ledger
-            .release(row, piece.tenant, piece.kind, piece.bytes);
-        self.cancel_admission(piece);
-    }
-
-    fn record(&self, kind: EventKind, device: LedgerDevice, piece: &GovernedPiece, detail: u64) {
-        self.ledger.record(LedgerEvent {
-            kind,
-            device,
-            tenant: piece.tenant,
-            bytes: piece.bytes,
-            address: 0,
-            detail,
-            stream: 0,
-            thread: 0,
-        });
-    }
-
     // ---- blocks -------------------------------------------------------------
 
     /// The live block that begins at an address, or contains it.
@@ -836,9 +738,4 @@ impl Governor {
 
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
-}
-
-/// The pool's id of a tenant.
-pub(crate) fn id(tenant: Tenant) -> TenantId {
-    TenantId(tenant.index() as u16)
 }

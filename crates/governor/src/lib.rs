@@ -1,15 +1,22 @@
 //! Governor of a process's device memory: one pool per device, over a driver's table.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod account;
+mod admission;
 mod clock;
 mod config;
 mod device;
+mod driver_call;
+mod extent;
 mod governed;
 mod governor;
 mod lifecycle;
 mod memory_pools;
+mod note;
 mod peers;
+mod pool_number;
 mod reconcile;
+mod shared_blocks;
 mod sharing;
 mod slabs;
 mod source;
@@ -17,18 +24,19 @@ mod teardown;
 mod thread_context;
 mod variables;
 mod vmm;
+mod watermarks;
 
 pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamOrigin};
 pub use config::{
-    ByteSize, ByteSizeError, ConfigError, GovernorConfig, PoolBacking, TenantLimit, ValueError,
+    ConfigError, GovernorConfig, MemorySize, MemorySizeError, PoolBacking, TenantLimit, ValueError,
     parse_byte_count,
 };
 pub use device::{GovernedDevice, PoolRegion, RegionRules};
+pub use driver_call::answer;
 pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease};
-pub use governor::{
-    AllocationDenied, BlockNote, CaptureKey, Governor, HostWait, StreamInfo, UNNAMED, answer,
-};
-pub use memory_pools::{PoolNumber, PoolProvider};
+pub use governor::{AllocationDenied, CaptureKey, Governor, HostWait, StreamInfo, UNNAMED};
+pub use note::BlockNote;
+pub use pool_number::{PoolNumber, PoolProvider};
 pub use reconcile::MemoryFigures;
 pub use sharing::{ForeignBlock, ShareDenied};
 pub use source::RegionSource;

@@ -5,8 +5,9 @@
 //! creates or destroys a context in between, nor uses a handle taken from the records.
 //!
 //! Invariant: this is the outermost of all locks but the loader's, for which a driver may wait in
-//! such a call, as it may for locks of its own. It is reentrant: a thread that holds it, and that
-//! the driver calls back, holds it still.
+//! such a call, as it may for locks of its own; that it waits for it when a thread first uses its
+//! state there happens before this lock is taken (`Governor::lock_lifecycle`). The lock is
+//! reentrant: a thread that holds it, and that the driver calls back, holds it still.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::ThreadId;

@@ -3,132 +3,19 @@
 //! A program may allocate from any pool that it created. If a pool promises nothing that ours
 //! cannot keep (its memory belongs to a device, and is not shared with other processes) our pool
 //! serves it; other pools are served by the driver.
+//!
+//! Elsewhere: their numbers ([`crate::pool_number`]) and figures ([`crate::watermarks`]).
 
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool, CUresult};
-use rustc_hash::FxHashMap;
 
 use crate::clock::{read, write};
 use crate::device::GovernedDevice;
-use crate::governor::{DEVICES, Governor, is_done};
-
-/// The pool a block was requested from, by a number that fits into its note.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct PoolNumber(u16);
-
-impl PoolNumber {
-    /// No pool: the block is not stream-ordered.
-    pub const NONE: PoolNumber = PoolNumber(0);
-    /// The device's default pool; also the number of pools beyond the largest number.
-    const DEFAULT: PoolNumber = PoolNumber(1);
-    /// The first number of pools that programs create.
-    const FIRST: usize = 2;
-}
-
-/// The numbers of pools.
-#[derive(Debug)]
-pub(crate) struct PoolNumbers {
-    /// Pools from [`PoolNumber::FIRST`] on.
-    made: RwLock<Vec<CUmemoryPool>>,
-    /// The number of each device's current pool.
-    current: [AtomicU16; DEVICES],
-}
-
-impl Default for PoolNumbers {
-    fn default() -> Self {
-        Self {
-            made: RwLock::default(),
-            current: std::array::from_fn(|_| AtomicU16::new(PoolNumber::DEFAULT.0)),
-        }
-    }
-}
-
-impl PoolNumbers {
-    /// The number of a pool that a program created. A handle reused by the driver keeps its number.
-    fn of(&self, pool: CUmemoryPool) -> PoolNumber {
-        let mut made = write(&self.made);
-        let known = made.iter().position(|known| *known == pool);
-        let at = known.unwrap_or(made.len());
-        let Ok(number) = u16::try_from(at + PoolNumber::FIRST) else {
-            return PoolNumber::DEFAULT;
-        };
-        if known.is_none() {
-            made.push(pool);
-        }
-        PoolNumber(number)
-    }
-}
-
-/// Which pool serves allocations from one of the driver's pools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PoolProvider {
-    /// Our pool of this device; the driver's pool has this number.
-    Here(u32, PoolNumber),
-    /// The driver.
-    ByTheDriver,
-}
-
-/// Figures that programs can query for the driver pools of a device that ours serves: the peak
-/// usage of each, and the peak of ours. Threads publish their usage of a pool in steps (256 KiB),
-/// with the peak since the last; so the figures are exact for one thread, and may miss as much per
-/// thread for several.
-#[derive(Debug, Default)]
-pub(crate) struct Watermarks {
-    /// The default pool's, which is the only one most programs use.
-    default: PoolUse,
-    others: RwLock<FxHashMap<PoolNumber, PoolUse>>,
-    reserved: AtomicU64,
-}
-
-/// The usage of one pool.
-#[derive(Debug, Default)]
-struct PoolUse {
-    level: AtomicI64,
-    most: AtomicU64,
-}
-
-impl PoolUse {
-    #[inline]
-    fn change(&self, bytes: i64, peak: i64) {
-        let most = self.level.fetch_add(bytes, Relaxed) + peak.max(bytes);
-        let most = u64::try_from(most).unwrap_or(0);
-        if most > self.most.load(Relaxed) {
-            self.most.fetch_max(most, Relaxed);
-        }
-    }
-
-    fn forget(&self) {
-        let now = u64::try_from(self.level.load(Relaxed)).unwrap_or(0);
-        self.most.store(now, Relaxed);
-    }
-}
-
-impl Watermarks {
-    /// Adds to the usage of a pool; `peak` is the maximum in between, relative to the previous
-    /// usage.
-    #[inline]
-    pub(crate) fn change(&self, pool: PoolNumber, bytes: i64, peak: i64) {
-        self.of(pool, |used| used.change(bytes, peak));
-    }
-
-    #[inline]
-    fn of<R>(&self, pool: PoolNumber, work: impl Fn(&PoolUse) -> R) -> R {
-        match pool {
-            PoolNumber::DEFAULT => work(&self.default),
-            pool => self.of_another(pool, work),
-        }
-    }
-
-    #[cold]
-    fn of_another<R>(&self, pool: PoolNumber, work: impl Fn(&PoolUse) -> R) -> R {
-        if let Some(used) = read(&self.others).get(&pool) {
-            return work(used);
-        }
-        work(write(&self.others).entry(pool).or_default())
-    }
-}
+use crate::driver_call::is_done;
+use crate::governor::Governor;
+use crate::pool_number::{PoolNumber, PoolProvider};
+use crate::watermarks::PoolUse;
 
 impl Governor {
     /// Records a pool that was created; `device` is set if ours may serve it.

@@ -17,8 +17,7 @@ use fercuda_cuda_sys::types::{
 use fercuda_pool::GrowthRefused;
 
 use crate::clock::lock;
-use crate::governor::{Governor, answer};
-use crate::vmm::{RelaxedCapture, done};
+use crate::driver_call::{answer, done};
 
 #[derive(Debug)]
 pub(crate) struct Peers {
@@ -88,7 +87,8 @@ impl Peers {
     }
 
     /// Grants one more device access to all existing and future mappings.
-    fn grant(&self, to: CUmemAccessDesc) -> CUresult {
+    pub(crate) fn grant(&self, to: CUdevice, flags: CUmemAccess_flags) -> CUresult {
+        let to = access(to, flags);
         let mut open = lock(&self.open);
         let known = open
             .to
@@ -117,19 +117,5 @@ impl Peers {
             None => open.to.push(to),
         }
         CUresult::CUDA_SUCCESS
-    }
-}
-
-impl Governor {
-    /// Grants a device access to the pooled memory of another; returns the driver's result, or
-    /// `None` if that memory is not mapped, so that the driver's own peer access applies. Access is
-    /// never revoked: a program that has disabled it will not use it.
-    pub fn grant(&self, owner: u32, to: CUdevice, flags: CUmemAccess_flags) -> Option<CUresult> {
-        let Some(device) = self.device(owner) else {
-            return Some(CUresult::CUDA_SUCCESS);
-        };
-        let peers = device.peers.as_ref()?;
-        let _relaxed = RelaxedCapture::enter(self.driver);
-        Some(peers.grant(access(to, flags)))
     }
 }

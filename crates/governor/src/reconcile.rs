@@ -18,25 +18,13 @@ use fercuda_cuda_sys::types::{
 use fercuda_ledger::{Gauge, Governed, Tenant};
 
 use crate::device::GovernedDevice;
-use crate::governor::{Governor, is_done};
-use crate::vmm::RelaxedCapture;
+use crate::driver_call::{RelaxedCapture, is_done};
+use crate::governor::Governor;
 
 /// The most that stacks, heaps and queues of one process may take besides code.
 const STACKS_BYTES: u64 = 256 << 20;
 /// How often figures are read until two readings agree.
 const ATTEMPTS: usize = 3;
-
-/// The charges derived from a device's figures, kept between two readings.
-#[derive(Debug, Default)]
-pub(crate) struct DeviceAccount {
-    /// Taken by contexts when they were created.
-    contexts: AtomicU64,
-    /// Charged as code.
-    code: AtomicU64,
-    /// Charged for graphs, and for the driver's own pools.
-    graphs: AtomicU64,
-    pools: AtomicU64,
-}
 
 /// The figures of one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

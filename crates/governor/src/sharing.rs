@@ -10,142 +10,18 @@
 //! another process has open when it is freed stays unchanged and unusable until it is closed there.
 //! The driver closes a slab when the last of its blocks is closed.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
-
 use fercuda_cuda_sys::types::{CUdeviceptr, CUipcMemHandle, CUresult};
-use fercuda_ledger::{
-    Folder, Governed, LingeringShare, OfferedShare, OpenedShare, Share, ShareName, Tenant,
-};
+use fercuda_ledger::{Folder, Governed, Share, Tenant};
 use fercuda_pool::{FreedBlock, LiveBlock, PoolPlace};
-use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, CurrentContext, lock};
+use crate::driver_call::answer;
 use crate::governed::{GovernedKey, GovernedPiece};
-use crate::governor::{BlockNote, Governor, answer};
-
-const MAGIC: u64 = u64::from_le_bytes(*b"feRcuIPC");
-const VERSION: u64 = 1;
-
-/// The content of a handle of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct IpcTicket {
-    name: ShareName,
-    /// As in the share, to which it must be equal.
-    offset_bytes: u64,
-    bytes: u64,
-}
-
-impl IpcTicket {
-    fn handle(self) -> CUipcMemHandle {
-        let mut bytes = [0u8; 64];
-        let words = [MAGIC, VERSION];
-        let sizes = [self.offset_bytes, self.bytes];
-        let parts = words.iter().map(|word| word.to_le_bytes().to_vec());
-        let parts = parts.chain([self.name.0.to_vec()]);
-        let parts = parts.chain(sizes.iter().map(|size| size.to_le_bytes().to_vec()));
-        for (to, from) in bytes.iter_mut().zip(parts.flatten()) {
-            *to = from;
-        }
-        CUipcMemHandle {
-            reserved: bytes.map(|byte| byte as _),
-        }
-    }
-
-    /// `None` if it is not a handle of ours.
-    fn read(handle: &CUipcMemHandle) -> Option<IpcTicket> {
-        let bytes = handle.reserved.map(|byte| byte as u8);
-        let (words, _) = bytes.as_chunks::<8>();
-        let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
-        let ours = [word(0)?, word(1)?, word(6)?, word(7)?] == [MAGIC, VERSION, 0, 0];
-        ours.then_some(IpcTicket {
-            name: ShareName(bytes[16..32].try_into().ok()?),
-            offset_bytes: word(4)?,
-            bytes: word(5)?,
-        })
-    }
-}
-
-/// A block exported to other processes.
-#[derive(Debug)]
-struct ExportedBlock {
-    ticket: IpcTicket,
-    offered: OfferedShare,
-    /// The block's buffer id.
-    buffer: u64,
-}
-
-/// A freed block that another process has open.
-#[derive(Debug)]
-struct LingeringBlock {
-    lingering: LingeringShare,
-    /// The block's buffer id.
-    buffer: u64,
-}
-
-/// A block of another process.
-#[derive(Debug)]
-struct ImportedBlock {
-    bytes: u64,
-    /// The address of the slab that contains it.
-    slab: u64,
-    buffer: u64,
-    /// How often it was opened and not closed.
-    opens: u64,
-    share: OpenedShare,
-}
-
-/// A slab of another process, open in a context.
-#[derive(Debug)]
-struct ImportedSlab {
-    handle: [u8; 64],
-    flags: u32,
-    context: ContextId,
-    bytes: u64,
-    /// How many of its blocks are open.
-    blocks: u64,
-    /// Blocks closed when no thread could wait for their last use.
-    unwaited: Vec<OpenedShare>,
-}
-
-#[derive(Debug, Default)]
-struct SharingState {
-    /// By the block's address.
-    exports: FxHashMap<u64, ExportedBlock>,
-    /// Freed blocks that other processes have open.
-    lingering: FxHashMap<u64, LingeringBlock>,
-    /// By their addresses in this process.
-    imports: BTreeMap<u64, ImportedBlock>,
-    slabs: BTreeMap<u64, ImportedSlab>,
-    /// The folder of shares; `None` until it is needed.
-    folder: Option<Folder>,
-}
-
-/// The state of sharing; see the module.
-#[derive(Debug, Default)]
-pub(crate) struct BlockSharing {
-    /// Set once anything was shared: frees check the state only then.
-    used: AtomicBool,
-    state: Mutex<SharingState>,
-}
-
-impl BlockSharing {
-    #[inline]
-    pub(crate) fn is_used(&self) -> bool {
-        self.used.load(Relaxed)
-    }
-
-    fn lock_used(&self) -> MutexGuard<'_, SharingState> {
-        self.used.store(true, Relaxed);
-        lock(&self.state)
-    }
-
-    /// Whether a block is freed but open elsewhere.
-    pub(crate) fn is_lingering(&self, block: u64) -> bool {
-        self.is_used() && lock(&self.state).lingering.contains_key(&block)
-    }
-}
+use crate::governor::Governor;
+use crate::note::BlockNote;
+use crate::shared_blocks::{
+    ExportedBlock, ImportedBlock, ImportedSlab, IpcTicket, LingeringBlock, SharingState,
+};
 
 /// Why a block cannot be shared.
 #[derive(Debug)]
@@ -574,6 +450,8 @@ impl Governor {
 
 #[cfg(test)]
 mod tests {
+    use fercuda_ledger::ShareName;
+
     use super::*;
 
     #[test]

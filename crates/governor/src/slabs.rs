@@ -20,8 +20,8 @@ use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr};
 use fercuda_pool::{GrowthRefused, MemoryBacking, Span};
 
 use crate::clock::{ContextId, CurrentContext, read, write};
-use crate::source::RegionExtent;
-use crate::vmm::{RelaxedCapture, done};
+use crate::driver_call::{RelaxedCapture, done};
+use crate::extent::RegionExtent;
 
 /// The granularity of slabs, in which drivers reserve addresses for allocations of this size:
 /// nothing is lost between two.

@@ -18,7 +18,9 @@ use fercuda_pool::{PoolPlace, StreamId};
 
 use crate::clock::{ContextId, DestroyedContexts, lock, write};
 use crate::device::GovernedDevice;
-use crate::governor::{BlockNote, Governor, is_done};
+use crate::driver_call::is_done;
+use crate::governor::Governor;
+use crate::note::BlockNote;
 use crate::slabs::SlabOwner;
 
 /// The result of a call that may have destroyed contexts.

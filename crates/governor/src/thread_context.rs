@@ -24,10 +24,10 @@ use fercuda_pool::{AllocationRequest, Error, FreedBlock, PoolPlace, StreamId};
 
 use crate::clock::{ContextId, StreamOrigin, lock, read, write};
 use crate::device::GovernedDevice;
-use crate::governor::{
-    AllocationDenied, BlockNote, Governor, StreamInfo, StreamKey, UNNAMED, id, is_done,
-};
-use crate::memory_pools::PoolNumber;
+use crate::driver_call::is_done;
+use crate::governor::{AllocationDenied, Governor, StreamInfo, StreamKey, UNNAMED};
+use crate::note::{BlockNote, id};
+use crate::pool_number::PoolNumber;
 use crate::sharing::UnshareOutcome;
 
 /// The alignment of blocks, as frameworks expect it.
@@ -327,10 +327,10 @@ impl<'g> ThreadContext<'g> {
         Some(context)
     }
 
-    /// Whether the current context has ended or faulted: then the driver answers every call. If no
-    /// context is current it does not.
+    /// Queries whether the current context has ended or faulted: then the driver answers every
+    /// call. If no context is current it does not.
     #[inline]
-    pub fn is_current_over(&mut self) -> bool {
+    pub fn query_current_over(&mut self) -> bool {
         self.governor.anything_over.load(Relaxed) && self.has_ended_or_failed()
     }
 

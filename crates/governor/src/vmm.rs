@@ -11,14 +11,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
     CUdevice, CUdeviceptr, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
-    CUstreamCaptureMode,
+    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
-use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_pool::{GrowthRefused, MemoryBacking, Span};
 
+use crate::driver_call::{RelaxedCapture, done};
 use crate::peers::Peers;
 
 /// The size of handles is that of a growth divided by this, or smaller: before memory is remapped
@@ -57,41 +57,6 @@ pub struct VmmBacking {
     /// Set once memory has been unmapped for use elsewhere.
     moves: bool,
     spare: Vec<VmmHandle>,
-}
-
-/// Checks the result of a driver call; the error names the call and its result.
-pub(crate) fn done(what: &str, answer: Result<CUresult, Missing>) -> Result<(), GrowthRefused> {
-    match answer {
-        Ok(CUresult::CUDA_SUCCESS) => Ok(()),
-        Ok(code) => Err(GrowthRefused(format!("{what} answered {code:?}"))),
-        Err(missing) => Err(GrowthRefused(missing.to_string())),
-    }
-}
-
-/// Guard that lets this thread make calls that a capture elsewhere would forbid.
-pub(crate) struct RelaxedCapture(&'static Driver, CUstreamCaptureMode);
-
-impl RelaxedCapture {
-    pub(crate) fn enter(driver: &'static Driver) -> Option<Self> {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: `mode` outlives the call.
-        let answer = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // A driver too old for captures has nothing to relax.
-        matches!(answer, Ok(CUresult::CUDA_SUCCESS)).then_some(Self(driver, mode))
-    }
-}
-
-impl Drop for RelaxedCapture {
-    fn drop(&mut self) {
-        // SAFETY: the mode outlives the call. The driver returned it earlier.
-        let _it_took_it_before = unsafe { self.0.cuThreadExchangeStreamCaptureMode(&mut self.1) };
-    }
-}
-
-/// The calling thread's capture mode.
-pub(crate) fn thread_capture_mode(driver: &'static Driver) -> Option<CUstreamCaptureMode> {
-    // Entering returns the previous mode, leaving restores it.
-    RelaxedCapture::enter(driver).map(|relaxed| relaxed.1)
 }
 
 fn properties(location: CUmemLocation) -> CUmemAllocationProp {

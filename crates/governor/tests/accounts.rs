@@ -14,7 +14,7 @@ use std::time::Duration;
 use fercuda_cuda_sys::types::*;
 use fercuda_cuda_sys::{Driver, DriverOrigin, Symbol};
 use fercuda_governor::{
-    AllocationDenied, ByteSize, CaptureKey, GovernedPiece, Governor, GovernorConfig, PoolBacking,
+    AllocationDenied, CaptureKey, GovernedPiece, Governor, GovernorConfig, MemorySize, PoolBacking,
     PoolNumber, PoolProvider, TenantLimit, ThreadContext,
 };
 use fercuda_ledger::{Governed, Ledger, TENANTS};
@@ -150,7 +150,7 @@ fn a_tenant_keeps_its_limit_however_many_tenants_came_before() {
     let context = context();
     let limit = |tenant: &str| TenantLimit {
         tenant: tenant.to_owned(),
-        limit: "1MiB".parse::<ByteSize>().unwrap(),
+        limit: "1MiB".parse::<MemorySize>().unwrap(),
     };
     let mut config = GovernorConfig::default();
     config.tenant_limits = vec![limit("late"), limit("last")];
@@ -395,7 +395,7 @@ fn a_destroyed_context_is_not_mistaken_for_an_existing_one() {
     governor.record_primary(0, primary);
     let mut thread = ThreadContext::for_teardown(&governor, 0);
     let (first, _) = thread.current().unwrap();
-    assert!(!thread.is_current_over());
+    assert!(!thread.query_current_over());
     governor.while_destroying(|| {
         ok!(cuDevicePrimaryCtxReset_v2(0));
         (vec![primary], CUresult::CUDA_SUCCESS)
@@ -403,16 +403,16 @@ fn a_destroyed_context_is_not_mistaken_for_an_existing_one() {
     // It can still be made current, and was never known here.
     ok!(cuCtxSetCurrent(primary));
     assert_eq!(thread.current(), None);
-    assert!(thread.is_current_over());
+    assert!(thread.query_current_over());
     assert_eq!(governor.context(primary), None);
     ok!(cuCtxSetCurrent(CUcontext::NULL));
-    assert!(!thread.is_current_over());
+    assert!(!thread.query_current_over());
     ok!(cuDevicePrimaryCtxRetain(&mut primary, 0));
     ok!(cuCtxSetCurrent(primary));
     governor.record_primary(0, primary);
     let (second, _) = thread.current().unwrap();
     assert_ne!(first, second);
-    assert!(!thread.is_current_over());
+    assert!(!thread.query_current_over());
     for _ in 0..2 {
         ok!(cuDevicePrimaryCtxRelease_v2(0));
     }

@@ -7,11 +7,11 @@
 //! Invariant: arguments are never inspected, so functions of unknown type can be passed on.
 
 use core::ffi::c_void;
+use core::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Release};
 
 use fercuda_cuda_sys::Symbol;
-
-use fercuda_regime::catch_panic;
+use fercuda_regime::{catch_panic, real_driver};
 
 use crate::bind;
 
@@ -19,7 +19,12 @@ use crate::bind;
 ///
 /// Called only by `bind_and_jump`, which has saved the arguments of some function.
 extern "C" fn bind_slot(index: usize) -> *mut c_void {
-    match catch_panic(|| Some((SLOTS.get(index)?, bind::target(index)))) {
+    match catch_panic(|| {
+        Some((
+            SLOTS.get(index)?,
+            bind::target(index, name(index), noting_stub),
+        ))
+    }) {
         Some((slot, address)) => {
             slot.store(address, Release);
             address
@@ -114,7 +119,7 @@ macro_rules! untyped {
         enum Untyped { $($name,)* }
 
         /// Exported names without a known type, in slot order.
-        pub(crate) const UNTYPED: &[&str] = &[$(stringify!($name)),*];
+        const UNTYPED: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
@@ -163,10 +168,10 @@ macro_rules! all {
 }
 
 /// The number of slots of functions with a known type.
-pub(crate) const TYPED: usize = Symbol::ALL.len();
+const TYPED: usize = Symbol::ALL.len();
 
 /// The number of slots.
-pub(crate) const COUNT: usize = TYPED + UNTYPED.len();
+const COUNT: usize = TYPED + UNTYPED.len();
 
 /// The target of each function.
 static SLOTS: [AtomicPtr<c_void>; COUNT] = {
@@ -180,7 +185,7 @@ static SLOTS: [AtomicPtr<c_void>; COUNT] = {
 };
 
 /// The exported name of a slot.
-pub(crate) fn name(index: usize) -> &'static str {
+fn name(index: usize) -> &'static str {
     match Symbol::ALL.get(index) {
         Some(symbol) => symbol.name(),
         None => UNTYPED[index - TYPED],
@@ -188,9 +193,20 @@ pub(crate) fn name(index: usize) -> &'static str {
 }
 
 /// The exported symbol of a name without a known type; its slot is bound at the first call.
-pub(crate) fn untyped(exported: &str) -> Option<*mut c_void> {
+fn untyped(exported: &str) -> Option<*mut c_void> {
     let at = UNTYPED.iter().position(|name| *name == exported)?;
     Some(*symbols::UNTYPED.get(at)? as *mut c_void)
+}
+
+/// What to hand out for a function that creates contexts and is not interposed: the
+/// exported symbol of the same address. Binding its slot, at the first call, notes that.
+pub(crate) fn noting_stub(requested: &[u8], address: NonNull<c_void>) -> Option<NonNull<c_void>> {
+    let real = real_driver()??;
+    let is_it = |name: &&&str| {
+        name.as_bytes().starts_with(requested) && real.find(name).is_some_and(|own| own == address)
+    };
+    let name = UNTYPED.iter().find(is_it)?;
+    NonNull::new(untyped(name)?)
 }
 
 macro_rules! with_untyped {

@@ -13,6 +13,8 @@ mod bind;
 mod exports;
 mod linked;
 mod loader;
+mod next_definition;
 mod nvml;
+mod own_library;
 mod real_driver;
 mod runtime;

@@ -15,7 +15,8 @@ use std::ffi::CString;
 
 use fercuda_regime::{CallerCache, catch_panic};
 
-use crate::{loader, real_driver};
+use crate::next_definition::{interposed_by_us, open};
+use crate::own_library::is_own;
 
 /// The loader's counts of objects loaded and unloaded so far.
 type LoadCounts = (u64, u64);
@@ -102,7 +103,7 @@ fn find(name: &CStr, caller: usize) -> Option<NonNull<c_void>> {
     // The program's dependencies, which other libraries may rely on too.
     let in_the_programs = || {
         let handles = [libc::RTLD_NEXT, libc::RTLD_DEFAULT];
-        NonNull::new(loader::interposed_by_us(
+        NonNull::new(interposed_by_us(
             handles.map(|handle| look_up(handle, name)),
         )?)
     };
@@ -159,14 +160,14 @@ impl OpenLibrary {
     fn reopen(name: *const c_char) -> Option<Self> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: the loader's own string; nothing is loaded.
-        let handle = NonNull::new(unsafe { loader::open(name, flags) })?;
+        let handle = NonNull::new(unsafe { open(name, flags) })?;
         Some(Self(handle))
     }
 
     /// A function in it or its dependencies, but none of ours.
     fn find(&self, name: &CStr) -> Option<NonNull<c_void>> {
         let found = NonNull::new(look_up(self.0.as_ptr(), name))?;
-        (!real_driver::is_own(found.as_ptr())).then_some(found)
+        (!is_own(found.as_ptr())).then_some(found)
     }
 }
 

@@ -18,7 +18,9 @@ use fercuda_cuda_sys::types::{CUdevice, CUresult, CUuuid};
 
 use fercuda_regime::{answer, catch_panic, config, governor_if_started, is_disabled};
 
-use crate::{loader, real_driver};
+use crate::exports::noting_stub;
+use crate::next_definition::{interposed_by_us, open};
+use crate::real_driver::real_driver;
 
 /// NVML's code for success.
 const SUCCESS: c_int = 0;
@@ -88,7 +90,7 @@ fn base_of_nvml(function: *mut c_void) -> Option<usize> {
     }
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
     // SAFETY: the name of a loaded object; RTLD_NODELETE keeps it loaded.
-    let handle = unsafe { loader::open(name.as_ptr(), flags) };
+    let handle = unsafe { open(name.as_ptr(), flags) };
     (!handle.is_null()).then_some(info.dli_fbase as usize)
 }
 
@@ -135,7 +137,7 @@ impl Nvml {
     fn resolve_loaded() -> Option<Nvml> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: a name; nothing is loaded.
-        let handle = unsafe { loader::open(c"libnvidia-ml.so.1".as_ptr(), flags) };
+        let handle = unsafe { open(c"libnvidia-ml.so.1".as_ptr(), flags) };
         let handle = NonNull::new(handle)?.as_ptr();
         // SAFETY: a loader's handle, which stays open, and a name.
         Nvml::resolve(|name| unsafe { next_dlsym_of(handle, name) })
@@ -152,7 +154,7 @@ impl Nvml {
         }
         let text = text.map(|byte| byte as u8);
         let uuid = parse_uuid(CStr::from_bytes_until_nul(&text).ok()?.to_bytes())?;
-        let driver = real_driver::real_driver()?.driver;
+        let driver = real_driver(noting_stub)?.driver;
         let mut count = 0;
         // SAFETY: `count` outlives the call.
         let counted = answer(unsafe { driver.cuDeviceGetCount(&mut count) });
@@ -281,7 +283,7 @@ extern "C" fn next_dlsym() -> *mut c_void {
         // SAFETY: names, and the handles that search the libraries behind this one, and all.
         let all = handles
             .map(|handle| unsafe { libc::dlvsym(handle, c"dlsym".as_ptr(), version.as_ptr()) });
-        loader::interposed_by_us(all)
+        interposed_by_us(all)
     });
     let found = found.unwrap_or(lookup_fails as *mut c_void);
     NEXT_DLSYM.store(found, Relaxed);

@@ -7,18 +7,18 @@
 //! the loader has a lock, and a library's constructor, which runs under it, may be the
 //! next caller of the driver.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use fercuda_cuda_sys::{Driver, DriverOrigin};
 use fercuda_regime::{RealDriver, config, set_real_driver};
 
-use crate::{bind, loader};
+use crate::next_definition;
+use crate::own_library::{identity, own_file};
 
 const NAME: &str = "libcuda.so.1";
 
@@ -38,19 +38,24 @@ const LOADER_CACHE: &str = "/etc/ld.so.cache";
 /// A larger file is not read.
 const MAX_CACHE_BYTES: u64 = 64 << 20;
 
-/// The real driver, opened by the first call; `None` on a machine without one.
-pub(crate) fn real_driver() -> Option<&'static RealDriver> {
-    fercuda_regime::real_driver().unwrap_or_else(open_once)
+/// Returns what to hand out for a function, by the requested name and the driver's address
+/// of it; see [`RealDriver::new`].
+pub(crate) type NotingStub = fn(&[u8], NonNull<c_void>) -> Option<NonNull<c_void>>;
+
+/// The real driver, opened by the first call, with these stubs; `None` on a machine without
+/// one.
+pub(crate) fn real_driver(stub: NotingStub) -> Option<&'static RealDriver> {
+    fercuda_regime::real_driver().unwrap_or_else(|| open_once(stub))
 }
 
 /// Opens the driver. Concurrent threads each open it, which is one library to the loader,
 /// and all use what the first one found.
 #[cold]
-fn open_once() -> Option<&'static RealDriver> {
-    set_real_driver(open())
+fn open_once(stub: NotingStub) -> Option<&'static RealDriver> {
+    set_real_driver(open(stub))
 }
 
-fn open() -> Option<RealDriver> {
+fn open(stub: NotingStub) -> Option<RealDriver> {
     let own = own_file();
     let named = config().driver.clone();
     let candidates = match named {
@@ -67,7 +72,8 @@ fn open() -> Option<RealDriver> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
         // SAFETY: `name` outlives the call. A library of this name is the
         // driver; its initialisers are meant to run in any process.
-        let Some(handle) = NonNull::new(unsafe { loader::open(name.as_ptr(), flags) }) else {
+        let Some(handle) = NonNull::new(unsafe { next_definition::open(name.as_ptr(), flags) })
+        else {
             continue;
         };
         let raw = handle.as_ptr() as usize;
@@ -81,46 +87,9 @@ fn open() -> Option<RealDriver> {
         let driver = Box::leak(Box::new(driver));
         // No export has a name with a zero in it.
         let by_name = move |name: &str| find(&CString::new(name).ok()?);
-        return Some(RealDriver::new(
-            driver,
-            Box::new(by_name),
-            bind::noting_stub,
-        ));
+        return Some(RealDriver::new(driver, Box::new(by_name), stub));
     }
     None
-}
-
-/// Device and inode of a file.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let data = fs::metadata(path).ok()?;
-    Some((data.dev(), data.ino()))
-}
-
-/// The loaded object that contains an address.
-fn object(address: *const c_void) -> Option<libc::Dl_info> {
-    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: dladdr accepts any address; `info` is filled if it answers so.
-    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
-    // SAFETY: filled, see above.
-    (found != 0).then(|| unsafe { info.assume_init() })
-}
-
-/// Whether an address is in this library.
-pub(crate) fn is_own(address: *const c_void) -> bool {
-    let base = |of| object(of).map(|object| object.dli_fbase);
-    base(address) == base(own_path as *const c_void)
-}
-
-/// The file that this code was loaded from.
-pub(crate) fn own_path() -> Option<&'static CStr> {
-    let name: *const c_char = object(own_path as *const c_void)?.dli_fname;
-    // SAFETY: the loader's own string for an object that is never unloaded.
-    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
-}
-
-fn own_file() -> Option<(u64, u64)> {
-    let name = own_path()?.to_bytes();
-    identity(Path::new(std::ffi::OsStr::from_bytes(name)))
 }
 
 /// Paths where a driver may be, the likeliest first.

@@ -21,8 +21,8 @@ use rustix::process::Resource;
 use crate::error::{Error, Result};
 use crate::format::FILE_BYTES;
 use crate::owner::{OwnerProcess, is_locked};
+use crate::private::{open_private, private};
 use crate::reader::LedgerReader;
-use crate::shares::SHARE;
 
 /// The suffix of a ledger's name.
 const LEDGER: &str = ".ledger";
@@ -30,6 +30,8 @@ const LEDGER: &str = ".ledger";
 const DRAFT: &str = ".draft";
 /// The suffix of the file by which a launcher holds a run.
 const HELD: &str = ".held";
+/// The suffix of a share's name.
+pub(crate) const SHARE: &str = ".share";
 /// How many ledgers of held runs a sweep leaves: a bound on the disk space they take.
 const LEFT_OF_RUNS: usize = 256;
 /// An older draft was left behind by a process that ended.
@@ -359,55 +361,6 @@ impl Drop for LedgerDraft<'_> {
             self.folder.remove(OsStr::new(&self.name)).ok();
         }
     }
-}
-
-/// Opens a file for reading that must be accessible to this user alone, without following a link or
-/// waiting for the other end of a pipe.
-pub(crate) fn open_private(
-    folder: impl rustix::fd::AsFd,
-    name: &Path,
-    path: &Path,
-) -> Result<File> {
-    open_private_as(OFlags::RDONLY, folder, name, path)
-}
-
-/// As [`open_private`], for reading and writing.
-pub(crate) fn open_private_to_write(path: &Path) -> Result<File> {
-    open_private_as(OFlags::RDWR, CWD, path, path)
-}
-
-fn open_private_as(
-    access: OFlags,
-    folder: impl rustix::fd::AsFd,
-    name: &Path,
-    path: &Path,
-) -> Result<File> {
-    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(folder, name, flags, Mode::empty())
-        .map(File::from)
-        .map_err(io::Error::from)
-        .map_err(Error::system("open", path))?;
-    let meta = private(&file, path)?;
-    if !meta.is_file() {
-        let why = io::Error::other("it is not a regular file");
-        return Err(Error::system("read", path)(why));
-    }
-    Ok(file)
-}
-
-/// Refuses a file that belongs to another user or is open to others.
-fn private(file: &File, path: &Path) -> Result<fs::Metadata> {
-    let meta = file.metadata().map_err(Error::system("examine", path))?;
-    let uid = rustix::process::geteuid().as_raw();
-    if meta.uid() != uid || meta.mode() & 0o77 != 0 {
-        return Err(Error::NotPrivate {
-            path: path.to_owned(),
-            owner: meta.uid(),
-            mode: meta.mode() & 0o7777,
-            uid,
-        });
-    }
-    Ok(meta)
 }
 
 fn is_absent(found: &Result<LedgerReader>) -> bool {

@@ -20,6 +20,8 @@ pub const VERSION: u64 = 1;
 pub const DEVICES: usize = 16;
 /// Rows of the table of tenants; row 0 is for tenants without a row of their own.
 pub const TENANTS: usize = 64;
+/// The row for tenants without a row of their own.
+pub(crate) const OTHERS: usize = 0;
 /// Shared cells, one per tenant and device, written by any thread.
 pub const SHARED: usize = TENANTS * DEVICES;
 /// All cells: the shared ones, then those owned by one thread each.

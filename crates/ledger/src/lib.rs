@@ -12,12 +12,14 @@
 #![deny(unsafe_code)]
 
 mod cells;
+mod collect;
 mod error;
 mod folder;
 mod format;
 #[expect(unsafe_code, reason = "maps memory and accesses it as atomics")]
 mod map;
 mod owner;
+mod private;
 mod prometheus;
 mod reader;
 mod requests;

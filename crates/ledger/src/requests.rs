@@ -29,11 +29,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::collect::read_words;
 use crate::error::{Error, FormatError};
-use crate::folder::open_private_to_write;
 use crate::format::{DEVICES, DeviceRow, LedgerLayout, LedgerRecord as _};
 use crate::owner::OwnerProcess;
-use crate::reader::{LedgerReader, read_words};
+use crate::private::open_private_to_write;
+use crate::reader::LedgerReader;
 use crate::snapshot::OwnerState;
 use crate::word::AtomicWord;
 use crate::writer::{Ledger, LedgerDevice};

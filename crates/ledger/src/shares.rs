@@ -22,10 +22,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::process::{Pid, getpid};
 
 use crate::error::{Error, Result};
-use crate::folder::Folder;
-
-/// The suffix of these files' names.
-pub(crate) const SHARE: &str = ".share";
+use crate::folder::{Folder, SHARE};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"feRshare");
 const FORMAT: u64 = 1;

@@ -11,14 +11,13 @@ use std::sync::atomic::AtomicU64;
 use serde::Serialize;
 
 use crate::cells::{AccountKey, is_folding, is_left};
+use crate::collect::{RawLedger, collect_bytes};
 use crate::error::FormatError;
 use crate::format::{
     AccountRow, CELLS, CellRow, DEVICES, DeviceRow, EVENT_WORDS, EVENTS, EventKind, FILE_BYTES,
-    Governed, Header, LedgerLayout, LedgerRecord, MAGIC, SHARED, TENANTS, TenantRow, VERSION,
-    name_from,
+    Governed, Header, LedgerLayout, LedgerRecord, MAGIC, OTHERS, SHARED, TENANTS, TenantRow,
+    VERSION, name_from,
 };
-use crate::reader::{RawLedger, collect_bytes};
-use crate::writer::OTHERS;
 
 /// The state of the process that owns a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

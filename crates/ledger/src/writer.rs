@@ -17,15 +17,16 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cells::{self, AccountKey};
+use crate::collect::collect_memory;
 use crate::error::{Error, FormatError, LedgerWarning, Result};
 use crate::folder::Folder;
 use crate::format::{
     AccountRow, CELLS, CellRow, DEVICES, DeviceRow, EVENTS, EventKind, FILE_BYTES, Governed,
-    LedgerLayout, MAGIC, NAME_BYTES, PROGRAM_BYTES, SHARED, TENANTS, VERSION, cut, name_words,
+    LedgerLayout, MAGIC, NAME_BYTES, OTHERS, PROGRAM_BYTES, SHARED, TENANTS, VERSION, cut,
+    name_words,
 };
 use crate::map::{ChangeCount, LedgerMap};
 use crate::owner::OwnerProcess;
-use crate::reader::collect_memory;
 use crate::snapshot::{self, LedgerSnapshot, OwnerState};
 
 /// A process's ledger, for writing; any number of threads may use it.
@@ -42,9 +43,6 @@ pub struct Ledger {
 /// A thread publishes its change to the levels, and so to the peaks, once it reaches this many
 /// bytes: a peak may miss as much per thread.
 pub const STEP_BYTES: u64 = 256 << 10;
-
-/// The row for tenants without a row of their own.
-pub(crate) const OTHERS: usize = 0;
 
 /// A device's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -19,9 +19,10 @@
 //! [`crate::growth`]).
 
 use crate::blocks::{AllocLayout, BlockAllocator, BlockId, SetId, Span};
-use crate::held::{CachePadded, Lock, SharedWord};
-use crate::order::{PoolPlace, StreamId};
+use crate::origin::{ARENAS, BlockOrigin};
+use crate::place::{PoolPlace, StreamId};
 use crate::rules::{AllRules, ReuseRule, ReuseRules};
+use crate::threads::{CachePadded, Lock, SharedWord};
 
 /// The largest block that is cut from a chunk.
 pub(crate) const LARGEST_CUT: u64 = 1 << 20;
@@ -31,29 +32,12 @@ const CHUNKS: usize = 2;
 /// All chunks together take at most about the limit divided by this, or as much as one arena has:
 /// memory free in them is not available to other threads.
 const LIMIT_DIVISOR: u64 = 8;
-/// The number of arenas; more threads than that share them.
-pub(crate) const ARENAS: usize = 64;
-
 /// The weight of one contended request, the score that justifies an arena, and the highest score.
 /// An uncontended request subtracts one: a thread that finds contention in less than one of 16
 /// requests has no arena.
 const MEETING: u64 = 16;
 const ENOUGH: u64 = 1024;
 const MOST: u64 = 2048;
-
-/// The origin of a block: the pool, or an arena it was cut from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockOrigin(u8);
-
-impl BlockOrigin {
-    /// The pool itself.
-    pub(crate) const POOL: BlockOrigin = BlockOrigin(0);
-
-    /// Its number, below [`ARENAS`] + 1.
-    pub(crate) fn number(self) -> usize {
-        usize::from(self.0)
-    }
-}
 
 /// The outcome of a request to an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +146,7 @@ impl<L: Lock<Option<StreamArena>>, W: SharedWord, R: ReuseRules> Arenas<L, W, R>
     }
 
     fn origin(&self, thread: usize) -> BlockOrigin {
-        BlockOrigin((thread & (self.all.len() - 1)) as u8 + 1)
+        BlockOrigin::of_arena(thread & (self.all.len() - 1))
     }
 
     /// Counts a request that found the pool's lock held.

@@ -14,31 +14,26 @@
 //! Invariants: every unit of every range is in exactly one block; no two adjacent blocks are free
 //! in the same set; the blocks of a set are in the order of their epochs.
 //!
-//! Elsewhere: size classes (`classes`), the meaning of sets and epochs ([`crate::order`]), checking
-//! all invariants (`audit`).
+//! Elsewhere: the lists of a set (`free_set`), units and layouts (`layout`), adding and removing
+//! memory (`ranges`), size classes (`classes`), the meaning of sets and epochs ([`crate::order`]),
+//! checking all invariants (`audit`).
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use crate::classes::{FIRST, SECOND, SizeClass};
+use crate::classes::{SECOND, SizeClass};
 
 mod audit;
+mod free_set;
+mod layout;
+mod ranges;
 
-/// The granularity of addresses and sizes.
-pub const UNIT_BYTES: u64 = 256;
-
-/// Up to this alignment, a block's size is a multiple of its alignment, so that aligned blocks also
-/// end aligned, and no slivers lie between them.
-const WHOLE_BYTES: u64 = 512;
+pub use free_set::SetId;
+use free_set::{BlockNode, FreeSet, ListPosition, NONE, NodeState};
+pub use layout::{AllocLayout, BadRange, Span, UNIT_BYTES};
 
 /// How many blocks of the list below the rounded-up size are examined.
 const PEEK: usize = 8;
-
-/// From this size on, the best fit among the examined blocks is taken: a large block that is split
-/// needlessly is seldom whole again.
-const LARGE_UNITS: u64 = 4096;
-
-const NONE: u32 = u32::MAX;
 
 /// The identifier of a live block. It becomes invalid when the block is given back, and stays so
 /// when its slot is reused.
@@ -55,298 +50,11 @@ pub struct Fit {
     layout: AllocLayout,
 }
 
-/// A contiguous range of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span {
-    /// Its start, a multiple of [`UNIT_BYTES`].
-    pub address: u64,
-    /// Its size, a multiple of [`UNIT_BYTES`].
-    pub bytes: u64,
-}
-
-impl Span {
-    /// The first address behind it.
-    pub fn end(self) -> u64 {
-        self.address + self.bytes
-    }
-}
-
-/// A set of free blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SetId(u32);
-
-impl SetId {
-    /// The set of blocks that any stream may take; it has no epochs.
-    pub const READY: SetId = SetId(0);
-}
-
-/// A range that cannot be added: it is empty, not made of whole units, too long, or overlaps memory
-/// that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} bytes at {:#x} cannot be added: empty, uneven, too many or there already", .0.bytes, .0.address)]
-pub struct BadRange(pub Span);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NodeState {
-    /// No block: the slot is available.
-    Vacant,
-    Free,
-    LiveBlock,
-    /// Not a block but the sentinel at the end of a range; of length zero.
-    End,
-}
-
-/// A block, or a vacant slot: one cache line. Addresses and sizes are in units.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-struct BlockNode {
-    start: u64,
-    len: u64,
-    /// The epoch in which a free block entered its set.
-    epoch: u64,
-    /// The blocks adjacent in the same range.
-    below: u32,
-    above: u32,
-    /// Neighbours in the list of its size, or of vacant slots; `previous` is meaningless in the
-    /// first node of a list.
-    previous: u32,
-    next: u32,
-    /// Neighbours in the order of its set.
-    earlier: u32,
-    later: u32,
-    generation: u32,
-    set: SetId,
-    state: NodeState,
-}
-
-const _: () = assert!(
-    size_of::<BlockNode>() == 64,
-    "a block's bookkeeping is a cache line"
-);
-
-impl BlockNode {
-    fn span(&self) -> Span {
-        Span {
-            address: self.start * UNIT_BYTES,
-            bytes: self.len * UNIT_BYTES,
-        }
-    }
-}
-
-/// The former state of a free block that was unlisted.
-#[derive(Clone, Copy, Debug)]
-struct ListPosition {
-    set: SetId,
-    epoch: u64,
-    later: u32,
-}
-
-/// The free blocks of one set. Fields are in the order in which they are read.
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct FreeSet {
-    units: u64,
-    first: u64,
-    /// The ends of the order; not maintained for the set of ready blocks.
-    oldest: u32,
-    newest: u32,
-    second: [u32; FIRST],
-    /// False if the set was dropped.
-    there: bool,
-    heads: [u32; FIRST * SECOND],
-}
-
-impl Default for FreeSet {
-    fn default() -> Self {
-        Self {
-            first: 0,
-            second: [0; FIRST],
-            heads: [NONE; FIRST * SECOND],
-            oldest: NONE,
-            newest: NONE,
-            units: 0,
-            there: true,
-        }
-    }
-}
-
-impl FreeSet {
-    /// The first block of the first nonempty list from `class` on.
-    #[inline]
-    fn first_from(&self, class: SizeClass) -> Option<u32> {
-        Some(self.heads[self.first_class(class)?.0])
-    }
-
-    /// The first class from `class` on with a nonempty list.
-    #[inline]
-    fn first_class(&self, class: SizeClass) -> Option<SizeClass> {
-        let first = class.first();
-        let here = self.second.get(first)? & (u32::MAX << class.second());
-        let (first, second) = if here != 0 {
-            (first, here)
-        } else {
-            let higher = self.first & u64::MAX.checked_shl(first as u32 + 1)?;
-            if higher == 0 {
-                return None;
-            }
-            let first = higher.trailing_zeros() as usize;
-            (first, self.second[first])
-        };
-        Some(SizeClass(first * SECOND + second.trailing_zeros() as usize))
-    }
-
-    /// Puts a block into the list of its size.
-    #[inline(always)]
-    fn insert(&mut self, nodes: &mut [BlockNode], index: u32, class: SizeClass) {
-        self.first |= 1 << class.first();
-        self.second[class.first()] |= 1 << class.second();
-        let next = std::mem::replace(&mut self.heads[class.0], index);
-        nodes[index as usize].next = next;
-        if let Some(next) = nodes.get_mut(next as usize) {
-            next.previous = index;
-        }
-    }
-
-    /// Takes a block out of the list of its size.
-    #[inline(always)]
-    fn remove(&mut self, nodes: &mut [BlockNode], index: u32, class: SizeClass) {
-        let node = &nodes[index as usize];
-        let (previous, next) = (node.previous, node.next);
-        let head = &mut self.heads[class.0];
-        if *head == index {
-            *head = next;
-            if next == NONE {
-                let second = &mut self.second[class.first()];
-                *second &= !(1 << class.second());
-                if *second == 0 {
-                    self.first &= !(1 << class.first());
-                }
-            }
-            return;
-        }
-        nodes[previous as usize].next = next;
-        if let Some(next) = nodes.get_mut(next as usize) {
-            next.previous = previous;
-        }
-    }
-
-    /// Inserts a block into the order, just before `later`, or as the newest.
-    #[inline]
-    fn remember(&mut self, nodes: &mut [BlockNode], index: u32, later: u32) {
-        let earlier = match nodes.get_mut(later as usize) {
-            Some(node) => std::mem::replace(&mut node.earlier, index),
-            None => std::mem::replace(&mut self.newest, index),
-        };
-        match nodes.get_mut(earlier as usize) {
-            Some(node) => node.later = index,
-            None => self.oldest = index,
-        }
-        let node = &mut nodes[index as usize];
-        (node.earlier, node.later) = (earlier, later);
-    }
-
-    /// Removes a block from the order.
-    #[inline]
-    fn forget(&mut self, nodes: &mut [BlockNode], index: u32) {
-        let node = &nodes[index as usize];
-        let (earlier, later) = (node.earlier, node.later);
-        match nodes.get_mut(later as usize) {
-            Some(node) => node.earlier = earlier,
-            None => self.newest = earlier,
-        }
-        match nodes.get_mut(earlier as usize) {
-            Some(node) => node.later = later,
-            None => self.oldest = later,
-        }
-    }
-
-    /// Replaces a block by another at the same position of the order.
-    #[inline]
-    fn replace(&mut self, nodes: &mut [BlockNode], index: u32, other: u32) {
-        let node = &nodes[index as usize];
-        let (earlier, later) = (node.earlier, node.later);
-        match nodes.get_mut(later as usize) {
-            Some(node) => node.earlier = other,
-            None => self.newest = other,
-        }
-        match nodes.get_mut(earlier as usize) {
-            Some(node) => node.later = other,
-            None => self.oldest = other,
-        }
-        let node = &mut nodes[other as usize];
-        (node.earlier, node.later) = (earlier, later);
-    }
-
-    /// Moves a block to the newest end of the order.
-    #[inline]
-    fn renew(&mut self, nodes: &mut [BlockNode], index: u32) {
-        if self.newest != index {
-            self.forget(nodes, index);
-            self.remember(nodes, index, NONE);
-        }
-    }
-
-    /// The first block of a list.
-    #[inline]
-    fn head(&self, class: SizeClass) -> Option<u32> {
-        self.heads.get(class.0).copied()
-    }
-}
-
 /// A contiguous run of blocks, keyed by its start.
 #[derive(Clone, Copy, Debug)]
 struct MemoryRange {
     first: u32,
     end: u32,
-}
-
-/// The size and alignment of a requested block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllocLayout {
-    units: NonZeroU64,
-    /// In units.
-    align: u64,
-}
-
-impl AllocLayout {
-    /// A layout for `bytes` at a multiple of `align_bytes`, a power of two (other values are
-    /// rounded up to one). The block's size is a multiple of the unit, and of its alignment up to
-    /// 512 bytes.
-    #[inline]
-    pub fn new(bytes: u64, align_bytes: u64) -> Self {
-        let align = align_bytes.max(UNIT_BYTES);
-        let align = align.checked_next_power_of_two().unwrap_or(1 << 63);
-        let whole = align.min(WHOLE_BYTES) / UNIT_BYTES;
-        let units = (bytes.div_ceil(UNIT_BYTES).max(1) + (whole - 1)) & !(whole - 1);
-        Self {
-            units: NonZeroU64::new(units).unwrap_or(NonZeroU64::MIN),
-            align: align / UNIT_BYTES,
-        }
-    }
-
-    /// The size of a block that satisfies it, in bytes.
-    #[inline]
-    pub fn bytes(self) -> u64 {
-        self.units.get().saturating_mul(UNIT_BYTES)
-    }
-
-    /// Whether it is large enough to search for the best fit.
-    #[inline]
-    pub(crate) fn is_large(self) -> bool {
-        self.units.get() >= LARGE_UNITS
-    }
-
-    /// Its alignment in bytes.
-    #[inline]
-    pub fn align_bytes(self) -> u64 {
-        self.align.saturating_mul(UNIT_BYTES)
-    }
-
-    /// The size of memory that holds such a block at any address.
-    pub fn padded_bytes(self) -> u64 {
-        let units = self.units.get().saturating_add(self.align - 1);
-        units.saturating_mul(UNIT_BYTES)
-    }
 }
 
 /// The block allocator; see the module. Not thread-safe: shared users lock it. Fields are in the
@@ -449,111 +157,6 @@ impl BlockAllocator {
     }
 
     // ---- memory -------------------------------------------------------------
-
-    /// Adds memory as ready; it is merged with adjacent memory.
-    ///
-    /// # Errors
-    /// [`BadRange`]; nothing has changed then.
-    pub fn add(&mut self, span: Span) -> Result<(), BadRange> {
-        self.add_range(span, true)
-    }
-
-    /// Adds memory as ready; it is never merged with adjacent memory.
-    ///
-    /// # Errors
-    /// As for [`BlockAllocator::add`].
-    pub fn add_apart(&mut self, span: Span) -> Result<(), BadRange> {
-        self.add_range(span, false)
-    }
-
-    fn add_range(&mut self, span: Span, joins: bool) -> Result<(), BadRange> {
-        let refused = BadRange(span);
-        let Span { address, bytes } = span;
-        let (start, len) = (address / UNIT_BYTES, bytes / UNIT_BYTES);
-        let end = address.checked_add(bytes).ok_or(refused)? / UNIT_BYTES;
-        let even = address.is_multiple_of(UNIT_BYTES) && bytes.is_multiple_of(UNIT_BYTES);
-        let class = SizeClass::of(NonZeroU64::new(len).ok_or(refused)?);
-        // Sums of a size and an alignment must not wrap either.
-        if !even || class.first() >= FIRST {
-            return Err(refused);
-        }
-        let before = self.ranges.range(..end).next_back();
-        let before = before.map(|(at, range)| (*at, *range));
-        if before.is_some_and(|(_, range)| self.nodes[range.end as usize].start > start) {
-            return Err(refused);
-        }
-        let ends_here = |range: &MemoryRange| self.nodes[range.end as usize].start == start;
-        let below = before.filter(|(_, range)| joins && ends_here(range));
-        let new = self.occupy(start, len, NodeState::LiveBlock);
-        let above = joins.then(|| self.ranges.remove(&end)).flatten();
-        let last = match above {
-            Some(above) => {
-                self.link(new, above.first);
-                above.end
-            }
-            None => {
-                let last = self.occupy(end, 0, NodeState::End);
-                self.link(new, last);
-                last
-            }
-        };
-        let (at, first) = match below {
-            Some((at, range)) => {
-                let beneath = self.nodes[range.end as usize].below;
-                self.link(beneath, new);
-                self.vacate(range.end);
-                (at, range.first)
-            }
-            None => (start, new),
-        };
-        self.ranges.insert(at, MemoryRange { first, end: last });
-        self.units += len;
-        self.settle(new, SetId::READY, 0);
-        Ok(())
-    }
-
-    /// Removes memory that is part of the ready block at `around`; returns whether it was.
-    pub fn remove(&mut self, span: Span, around: Span) -> bool {
-        let Some(node) = self.ready_at(around, span) else {
-            return false;
-        };
-        let (start, len) = (span.address / UNIT_BYTES, span.bytes / UNIT_BYTES);
-        let was = self.unlist(node);
-        let node = self.cut_front(node, start, &was);
-        self.cut_back(node, len, &was);
-        let BlockNode { below, above, .. } = self.nodes[node as usize];
-        let Some((&at, &range)) = self.ranges.range(..=start).next_back() else {
-            unreachable!("a block lies in a range");
-        };
-        let rest = self.nodes[above as usize].state != NodeState::End;
-        if rest {
-            self.nodes[above as usize].below = NONE;
-            let end = range.end;
-            self.ranges
-                .insert(start + len, MemoryRange { first: above, end });
-        }
-        if below == NONE {
-            // If a part remains, it starts further up and is inserted below.
-            self.ranges.remove(&at);
-            if !rest {
-                self.vacate(range.end);
-            }
-        } else {
-            let end = match rest {
-                true => self.occupy(start, 0, NodeState::End),
-                false => {
-                    self.nodes[range.end as usize].start = start;
-                    range.end
-                }
-            };
-            self.link(below, end);
-            let first = range.first;
-            self.ranges.insert(at, MemoryRange { first, end });
-        }
-        self.vacate(node);
-        self.units -= len;
-        true
-    }
 
     /// Ready blocks of at least `bytes`, larger size classes first.
     pub fn ready(&self, bytes: u64) -> impl Iterator<Item = Span> {

@@ -12,21 +12,25 @@
 //! Elsewhere: where a freed block may be reused ([`crate::order`]), the fast path to a block
 //! ([`crate::pool`]).
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use crate::backing::{GrowthRefused, MemoryBacking};
 use crate::blocks::{AllocLayout, BadRange, SetId, Span};
-use crate::order::{NewestFences, PoolPlace, ReuseFence, ReuseOrder};
-use crate::pool::{BlockRequest, DeviceClock, DevicePool, Error, FoundBlock, Pins, lock};
+use crate::clock::DeviceClock;
+use crate::error::Error;
+use crate::order::{NewestFences, ReuseFence, ReuseOrder};
+use crate::place::PoolPlace;
+use crate::pool::{DevicePool, Pins};
+use crate::request::{BlockRequest, FoundBlock};
+use crate::retention::{PoolGrowth, RetentionPolicy, TIMEOUT};
 use crate::rules::ReuseRules;
+use crate::threads::lock;
+use crate::usage::DisplaySize;
 
 /// The most other streams that one request waits for.
 const LENDERS: usize = 4;
-/// How long a request waits to stay within the slack. The device may wait for what the host does
-/// after the request, so the wait is bounded.
-const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A thread in an unbounded wait releases the lock whenever the device has made no progress for
 /// this long.
@@ -39,180 +43,6 @@ const ROUNDS: usize = 16;
 
 /// The most streams or threads that add to the slack.
 const MOST_OTHERS: u64 = 64;
-
-/// Why memory cannot be added.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct GrowthRefused(pub String);
-
-/// The source of the pool's memory.
-pub trait MemoryBacking: Send {
-    /// The smallest amount of memory that can be added or removed.
-    fn piece_bytes(&self) -> u64;
-
-    /// The alignment of growths.
-    fn align_bytes(&self) -> u64 {
-        self.piece_bytes()
-    }
-
-    /// Whether a growth is never merged with memory that it happens to be adjacent to, as separate
-    /// allocations of the driver's are not.
-    fn is_apart(&self) -> bool {
-        false
-    }
-
-    /// The bytes that a growth by `bytes` actually adds.
-    fn rounded(&self, bytes: u64) -> u64;
-
-    /// How many of them need new physical memory.
-    fn new_bytes(&self, bytes: u64) -> u64;
-
-    /// The start address of a growth by `bytes`, already rounded, if known.
-    fn site(&self, bytes: u64) -> Option<u64>;
-
-    /// Adds memory of `bytes`, already rounded, at its site.
-    ///
-    /// # Errors
-    /// [`GrowthRefused`]; then nothing was added.
-    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused>;
-
-    /// The part of `span` that can be removed by itself.
-    fn separable(&self, span: Span) -> Option<Span>;
-
-    /// Unmaps a separable span. Its physical memory is kept as spare, for the next growth.
-    fn shrink(&mut self, span: Span);
-
-    /// Returns spare physical memory to the driver, except what a growth by `but_for` bytes would
-    /// use; returns the bytes released.
-    fn release(&mut self, but_for: u64) -> u64;
-}
-
-/// The physical memory that a process may use and uses on a device.
-#[derive(Debug)]
-pub struct MemoryBudget {
-    limit: AtomicU64,
-    used: AtomicU64,
-}
-
-impl MemoryBudget {
-    /// A budget of `limit_bytes`.
-    pub fn new(limit_bytes: u64) -> Arc<Self> {
-        Arc::new(Self {
-            limit: AtomicU64::new(limit_bytes),
-            used: AtomicU64::new(0),
-        })
-    }
-
-    /// The limit.
-    pub fn limit_bytes(&self) -> u64 {
-        self.limit.load(Relaxed)
-    }
-
-    /// The bytes charged.
-    pub fn used_bytes(&self) -> u64 {
-        self.used.load(Relaxed)
-    }
-
-    /// Changes the limit. Memory charged already stays.
-    pub fn set_limit(&self, bytes: u64) {
-        self.limit.store(bytes, Relaxed);
-    }
-
-    /// Whether `bytes` more are within the limit.
-    fn has_room(&self, bytes: u64) -> bool {
-        let sum = self.used_bytes().checked_add(bytes);
-        sum.is_some_and(|sum| sum <= self.limit_bytes())
-    }
-
-    /// Charges `bytes` if they are within the limit.
-    pub fn charge(&self, bytes: u64) -> bool {
-        let limit = self.limit_bytes();
-        let room = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
-        self.used.fetch_update(Relaxed, Relaxed, room).is_ok()
-    }
-
-    /// Reverts a charge.
-    pub fn refund(&self, bytes: u64) {
-        let less = |used: u64| Some(used.saturating_sub(bytes));
-        let _always = self.used.fetch_update(Relaxed, Relaxed, less);
-    }
-}
-
-/// Displays a size with its unit: `1.5 GiB`.
-pub(crate) struct DisplaySize(pub(crate) u64);
-
-impl fmt::Display for DisplaySize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {
-            Some((shift, unit)) => {
-                let size = self.0 as f64 / (1u64 << shift) as f64;
-                write!(f, "{size:.1} {unit}")
-            }
-            None => write!(f, "{} B", self.0),
-        }
-    }
-}
-
-/// How much memory a pool may retain beyond its live bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetentionPolicy {
-    /// Beyond the peak of live bytes plus this, or plus the peak divided by `slack_divisor` if that
-    /// is more, ready memory is reused and pending memory is waited for before memory is added.
-    pub slack_bytes: u64,
-    /// The divisor of the peak; see `slack_bytes`.
-    pub slack_divisor: u64,
-    /// The additional slack for each stream, or each thread that caches freed blocks, after the
-    /// first: without it they would take memory from each other constantly.
-    pub others_bytes: u64,
-    /// The high-water mark: if more than this is ready, memory is returned to the driver.
-    pub high_bytes: u64,
-    /// The low-water mark: how much stays ready then.
-    pub low_bytes: u64,
-}
-
-impl Default for RetentionPolicy {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-impl RetentionPolicy {
-    /// 8 MiB or 1/64, and 2 MiB for each further stream or thread; memory is returned only by
-    /// explicit trimming.
-    pub const DEFAULT: Self = Self {
-        slack_bytes: 8 << 20,
-        slack_divisor: 64,
-        others_bytes: 2 << 20,
-        high_bytes: u64::MAX,
-        low_bytes: u64::MAX,
-    };
-
-    fn slack(&self, live: u64) -> u64 {
-        self.slack_bytes.max(live / self.slack_divisor.max(1))
-    }
-}
-
-/// The state locked while memory is added or removed.
-pub(crate) struct PoolGrowth<B> {
-    backing: B,
-    retention: RetentionPolicy,
-    /// The peak of live bytes as seen when memory was added, since the last trim.
-    peak_live: u64,
-    /// How long the next request waits to stay within the slack.
-    timeout: Duration,
-}
-
-impl<B> PoolGrowth<B> {
-    pub(crate) fn new(backing: B) -> Self {
-        Self {
-            backing,
-            retention: RetentionPolicy::default(),
-            peak_live: 0,
-            timeout: TIMEOUT,
-        }
-    }
-}
 
 impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, N, R> {
     /// Sets how much memory the pool may retain beyond its live bytes.

@@ -14,34 +14,31 @@
 //! bytes are counted per thread, each change under the lock of the block's shard; for a tenant with
 //! a limit in one counter besides, before the block exists.
 //!
-//! Elsewhere: the blocks themselves ([`crate::blocks`]), when they may be reused
-//! ([`crate::order`]).
+//! Elsewhere: a shard's blocks (`shard`), checking all invariants (`audit`), the blocks themselves
+//! ([`crate::blocks`]), when they may be reused ([`crate::order`]).
 
-use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Mutex, PoisonError};
 
-use rustc_hash::FxHashMap;
+use crate::blocks::{AllocLayout, BlockId, Span};
+use crate::origin::BlockOrigin;
+use crate::place::{PoolPlace, StreamId};
+use crate::request::{AllocationRequest, LiveBlock, TENANTS, TenantId};
+use crate::threads::{CachePadded, Lock, SharedWord};
+use crate::usage::{LiveCount, TenantUsage};
 
-use crate::arenas::{ARENAS, BlockOrigin};
-use crate::blocks::{AllocLayout, BlockId, Span, UNIT_BYTES};
-use crate::order::{PoolPlace, StreamId};
-use crate::pool::{AllocationRequest, LiveBlock, TenantId, TenantUsage};
+mod audit;
+mod shard;
 
-/// The number of distinct tenants; further ones count as the last.
-pub(crate) const TENANTS: usize = u64::BITS as usize;
+pub(crate) use shard::EvictedBlock;
+use shard::{CACHED, CACHED_BYTES, HeldBlock, LARGEST_CACHED, Shard};
+
 /// The number of shards: enough that the blocks of some dozen threads are seldom in one, since
 /// writes to the same cache line contend.
 const SHARDS: usize = 1024;
-/// The number of threads with hints of their own.
+/// The number of threads with hints and counts of their own; further ones share them.
 const THREADS: usize = 64;
-/// How many blocks are stored in the shard itself.
-const HERE: usize = 3;
-/// How many blocks a shard caches, how many bytes, and the size of the largest.
-const CACHED: usize = 16;
-const CACHED_BYTES: u64 = 2 << 20;
-const LARGEST_CACHED: u64 = 1 << 20;
 /// Bytes of one size that a thread caches in a stream, up to twice as many: cached blocks fragment
 /// memory for larger ones.
 const HINTED_BYTES: u64 = 2 << 20;
@@ -51,231 +48,6 @@ const SETS: usize = 32;
 const WAYS: usize = if cfg!(test) { 2 } else { 8 };
 /// How many recently requested sizes a thread remembers.
 const REQUESTED: usize = 128;
-
-/// A lock around a value; abstracted for loom.
-pub(crate) trait Lock<T> {
-    fn new(value: T) -> Self;
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
-}
-
-/// A word that threads share with relaxed ordering; abstracted for loom.
-pub(crate) trait SharedWord: Default {
-    fn get(&self) -> u64;
-    fn set(&self, value: u64);
-    /// Sets these bits, or clears them.
-    fn change(&self, bits: u64, there: bool);
-    /// Adds, wrapping around.
-    fn add(&self, value: u64);
-    /// As [`SharedWord::add`], for a word that no other thread writes.
-    #[inline]
-    fn add_own(&self, value: u64) {
-        self.set(self.get().wrapping_add(value));
-    }
-}
-
-impl<T> Lock<T> for Mutex<T> {
-    fn new(value: T) -> Self {
-        Mutex::new(value)
-    }
-    #[inline]
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        // The protected state is changed in steps that do not panic.
-        f(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl SharedWord for AtomicU64 {
-    #[inline]
-    fn get(&self) -> u64 {
-        self.load(Relaxed)
-    }
-    #[inline]
-    fn set(&self, value: u64) {
-        self.store(value, Relaxed);
-    }
-    fn change(&self, bits: u64, there: bool) {
-        match there {
-            true => self.fetch_or(bits, Relaxed),
-            false => self.fetch_and(!bits, Relaxed),
-        };
-    }
-    #[inline]
-    fn add(&self, value: u64) {
-        self.fetch_add(value, Relaxed);
-    }
-}
-
-/// A block in a shard.
-#[derive(Clone, Copy, Debug)]
-struct HeldBlock<N> {
-    id: BlockId,
-    origin: BlockOrigin,
-    bytes: u64,
-    requested_bytes: u64,
-    note: N,
-    tenant: TenantId,
-    /// Whether its size is requested repeatedly.
-    frequent: bool,
-    /// If cached: its index in the list plus one.
-    cached: u8,
-}
-
-impl<N: Copy> HeldBlock<N> {
-    /// The block as its user knows it, if it is live.
-    fn live(&self, address: u64) -> Option<LiveBlock<N>> {
-        (self.cached == 0).then_some(LiveBlock {
-            span: Span {
-                address,
-                bytes: self.bytes,
-            },
-            tenant: self.tenant,
-            note: self.note,
-            requested_bytes: self.requested_bytes,
-        })
-    }
-}
-
-/// A block that was evicted from the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EvictedBlock {
-    pub(crate) id: BlockId,
-    pub(crate) stream: StreamId,
-}
-
-/// Live blocks and bytes of a tenant, or of all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LiveCount {
-    pub(crate) bytes: u64,
-    pub(crate) blocks: u64,
-}
-
-/// A count as it is summed: blocks in the upper bits, units in the lower ones. The sum of some
-/// threads may be negative, that of all is not.
-const BLOCK: u64 = 1 << 36;
-
-impl LiveCount {
-    fn unpack(sum: u64) -> Self {
-        Self {
-            bytes: sum % BLOCK * UNIT_BYTES,
-            blocks: sum / BLOCK,
-        }
-    }
-
-    /// One block of this many bytes.
-    #[inline]
-    fn packed(bytes: u64) -> u64 {
-        BLOCK + bytes / UNIT_BYTES
-    }
-
-    fn add(&mut self, other: LiveCount) {
-        self.bytes += other.bytes;
-        self.blocks += other.blocks;
-    }
-}
-
-/// Blocks by address. In a program that does other work between two calls none of this is in the
-/// processor's caches, and each cache miss takes as long as all the rest of a call: so the first
-/// blocks are stored beside the lock of their shard, where a hash map's would be three lines
-/// further on.
-#[repr(C)]
-struct BlockMap<N> {
-    more: FxHashMap<u64, HeldBlock<N>>,
-    here: [Option<(u64, HeldBlock<N>)>; HERE],
-}
-
-impl<N> BlockMap<N> {
-    fn new() -> Self {
-        Self {
-            more: FxHashMap::default(),
-            here: [const { None }; HERE],
-        }
-    }
-
-    #[inline]
-    fn get_mut(&mut self, address: u64) -> Option<&mut HeldBlock<N>> {
-        let mut here = self.here.iter_mut().flatten();
-        match here.find(|(at, _)| *at == address) {
-            Some((_, held)) => Some(held),
-            None if self.more.is_empty() => None,
-            None => self.more.get_mut(&address),
-        }
-    }
-
-    /// Inserts a block that is not present.
-    #[inline]
-    fn insert(&mut self, address: u64, held: HeldBlock<N>) {
-        match self.here.iter_mut().find(|here| here.is_none()) {
-            Some(here) => *here = Some((address, held)),
-            None => {
-                self.more.insert(address, held);
-            }
-        }
-    }
-
-    #[inline]
-    fn remove(&mut self, address: u64) -> Option<HeldBlock<N>> {
-        let is_it = |here: &mut (u64, _)| here.0 == address;
-        let mut here = self.here.iter_mut();
-        match here.find_map(|here| here.take_if(is_it)) {
-            Some((_, held)) => Some(held),
-            None => self.more.remove(&address),
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (u64, &HeldBlock<N>)> {
-        let here = self.here.iter().flatten().map(|(at, held)| (*at, held));
-        here.chain(self.more.iter().map(|(at, held)| (*at, held)))
-    }
-}
-
-/// A shard of the table; fields are in the order in which they are read.
-#[repr(C)]
-pub(crate) struct Shard<N> {
-    /// A bit for each occupied slot of cached blocks.
-    taken: u32,
-    /// The slot to evict next when all are occupied.
-    oldest: u32,
-    cached_bytes: u64,
-    blocks: BlockMap<N>,
-    /// Cached blocks: their addresses and streams.
-    cached: [(u64, StreamId); CACHED],
-}
-
-impl<N: Copy> Shard<N> {
-    fn new() -> Self {
-        Self {
-            taken: 0,
-            oldest: 0,
-            cached_bytes: 0,
-            blocks: BlockMap::new(),
-            cached: [(0, StreamId(0)); CACHED],
-        }
-    }
-
-    /// Evicts the oldest cached block.
-    #[cold]
-    fn evict_oldest(&mut self) -> Option<EvictedBlock> {
-        let at = self.oldest as usize;
-        self.oldest = (self.oldest + 1) % CACHED as u32;
-        self.evict(at)
-    }
-
-    /// Evicts a cached block.
-    fn evict(&mut self, at: usize) -> Option<EvictedBlock> {
-        let (address, stream) = self.cached[at];
-        self.taken &= !(1 << at);
-        let held = self.blocks.remove(address)?;
-        self.cached_bytes -= held.bytes;
-        Some(EvictedBlock {
-            id: held.id,
-            stream,
-        })
-    }
-}
-
-/// Padded to cache lines of its own.
-#[repr(align(128))]
-pub(crate) struct CachePadded<T>(pub(crate) T);
 
 /// A shard and its lock.
 #[repr(C)]
@@ -341,23 +113,6 @@ pub(crate) enum FreeRefusal {
     Unknown,
     /// The caller's condition does not hold.
     NotPermitted,
-}
-
-/// The calling thread's unique number. Threads above [`THREADS`] share hints and counts.
-#[inline]
-pub(crate) fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    // The thread-local variable is gone while a thread is being torn down.
-    let thread_number = MINE.try_with(|thread_number| {
-        if thread_number.get() == usize::MAX {
-            thread_number.set(NEXT.fetch_add(1, Relaxed));
-        }
-        thread_number.get()
-    });
-    thread_number.unwrap_or(usize::MAX)
 }
 
 #[inline]
@@ -792,64 +547,6 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
             })
         })
     }
-
-    /// Checks all invariants; returns the number of blocks per origin. `span` gives the blocks'
-    /// spans from another source.
-    ///
-    /// # Errors
-    /// The first violation.
-    pub(crate) fn audit(
-        &self,
-        span: impl Fn(BlockOrigin, BlockId) -> Option<Span>,
-    ) -> Result<[usize; ARENAS + 1], String> {
-        let mut blocks = [0; ARENAS + 1];
-        let mut all = [LiveCount::default(); TENANTS];
-        for shard in &self.shards {
-            shard.0.shard.with(|shard| {
-                let (mut cached, mut taken) = (0, 0);
-                for (address, held) in shard.blocks.iter() {
-                    let here = Span {
-                        address,
-                        bytes: held.bytes,
-                    };
-                    if span(held.origin, held.id) != Some(here) {
-                        return Err(format!("{here:?} differs from what {:?} is", held.id));
-                    }
-                    blocks[held.origin.number()] += 1;
-                    if let Some(at) = usize::from(held.cached).checked_sub(1) {
-                        if shard.cached[at].0 != address {
-                            return Err(format!("{here:?} is not in the list of its shard"));
-                        }
-                        taken |= 1 << at;
-                        cached += held.bytes;
-                        continue;
-                    }
-                    let one = LiveCount {
-                        bytes: held.bytes,
-                        blocks: 1,
-                    };
-                    all[held.tenant.index()].add(one);
-                }
-                match (cached, taken) == (shard.cached_bytes, shard.taken) {
-                    true => Ok(()),
-                    false => Err(format!("{cached} cached bytes differ from the count")),
-                }
-            })?;
-        }
-        for (tenant, count) in all.iter().enumerate() {
-            let account = self.account(TenantId(tenant as u16));
-            let exact = self.is_limited(TenantId(tenant as u16));
-            let charged = self.exact[tenant].0.bytes.load(Relaxed);
-            if (account.live_bytes, account.blocks) != (count.bytes, count.blocks)
-                || exact && charged != count.bytes
-            {
-                return Err(format!(
-                    "tenant {tenant}: {count:?}, charged {charged}: {account:?}"
-                ));
-            }
-        }
-        Ok(blocks)
-    }
 }
 
 #[cfg(test)]
@@ -861,33 +558,6 @@ mod tests {
 
     use super::*;
     use crate::blocks::{BlockAllocator, SetId};
-
-    impl<T> Lock<T> for loom::sync::Mutex<T> {
-        fn new(value: T) -> Self {
-            loom::sync::Mutex::new(value)
-        }
-        fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-            f(&mut self.lock().expect("no test panics while it holds this"))
-        }
-    }
-
-    impl SharedWord for loom::sync::atomic::AtomicU64 {
-        fn get(&self) -> u64 {
-            self.load(Relaxed)
-        }
-        fn set(&self, value: u64) {
-            self.store(value, Relaxed);
-        }
-        fn change(&self, bits: u64, there: bool) {
-            match there {
-                true => self.fetch_or(bits, Relaxed),
-                false => self.fetch_and(!bits, Relaxed),
-            };
-        }
-        fn add(&self, value: u64) {
-            self.fetch_add(value, Relaxed);
-        }
-    }
 
     type Modelled = BlockTable<(), loom::sync::Mutex<Shard<()>>, loom::sync::atomic::AtomicU64>;
 

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::blocks::{AllocLayout, BlockAllocator, BlockId, Fit, SetId, Span};
+use crate::place::{PoolPlace, StreamId};
 use crate::queues::{FreeQueue, FreeQueues};
 use crate::rules::{AllRules, ReuseRule, ReuseRules};
 
@@ -47,20 +48,6 @@ const ALONE_BATCHES: u64 = 16;
 const WATCHED_BATCHES: u64 = 4;
 const ALONE_FENCES: usize = 32;
 const ALONE_JOINS: u64 = BATCH_BYTES;
-
-/// A stream, by a number that is never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamId(pub u64);
-
-/// Where a block is taken or freed: in a stream, or anywhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PoolPlace {
-    /// In the order of a stream.
-    Stream(StreamId),
-    /// In no stream's order: taken for work anywhere, the host's included; freed behind all work
-    /// queued so far.
-    Anywhere,
-}
 
 /// An interval of a queue's history, between two fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

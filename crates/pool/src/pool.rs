@@ -23,206 +23,29 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use crate::arenas::{
-    Arenas, BlockOrigin, CHUNK_BYTES, CutOutcome, LARGEST_CUT, ReturnedChunks, StreamArena,
-};
+use crate::arenas::{Arenas, CHUNK_BYTES, CutOutcome, LARGEST_CUT, ReturnedChunks, StreamArena};
+use crate::backing::MemoryBacking;
 use crate::blocks::{AllocLayout, BlockId, SetId, Span};
-use crate::growth::{DisplaySize, GrowthRefused, MemoryBacking, MemoryBudget, PoolGrowth};
-use crate::held::{
-    BlockTable, CachePadded, EvictedBlock, FreeOutcome, FreeRefusal, LiveCount, TENANTS,
-    thread_number,
+use crate::budget::MemoryBudget;
+use crate::clock::DeviceClock;
+use crate::error::Error;
+use crate::held::{BlockTable, EvictedBlock, FreeOutcome, FreeRefusal};
+use crate::order::{Epoch, FenceDue, ReuseOrder};
+use crate::origin::BlockOrigin;
+use crate::place::{PoolPlace, StreamId};
+use crate::request::{
+    AllocationRequest, BlockRequest, FoundBlock, FreedBlock, LiveBlock, TenantId,
 };
-use crate::order::{Epoch, FenceDue, PoolPlace, ReuseOrder, StreamId};
+use crate::retention::PoolGrowth;
 use crate::rules::{AllRules, BreakableRules, ReuseRule, ReuseRules};
+use crate::threads::{CachePadded, lock, thread_number};
+use crate::usage::{LiveCount, PoolUsage, TenantUsage};
 
 /// How often the pool's lock is tried before a thread sleeps, with growing pauses: some
 /// microseconds in total.
 const SPINS: u32 = 10;
-
-/// The device's progress. Every call may be refused (`None`, `false`), as during a stream capture;
-/// a refusal is always safe.
-pub trait DeviceClock: Send + Sync {
-    /// A point in the device's work.
-    type Point: Send + Sync;
-
-    /// Records a point behind all work queued at `place` so far.
-    fn record_fence(&self, place: PoolPlace) -> Option<Self::Point>;
-
-    /// Whether the device has passed a point.
-    fn passed(&self, point: &Self::Point) -> bool;
-
-    /// Makes later work in `stream` wait for a point.
-    fn wait(&self, stream: StreamId, point: &Self::Point) -> bool;
-
-    /// Blocks the host until the device has passed a point, for at most about `timeout`.
-    fn join(&self, point: &Self::Point, timeout: Duration) -> bool;
-}
-
-impl<C: DeviceClock> DeviceClock for Arc<C> {
-    type Point = C::Point;
-
-    fn record_fence(&self, place: PoolPlace) -> Option<C::Point> {
-        C::record_fence(self, place)
-    }
-
-    fn passed(&self, point: &C::Point) -> bool {
-        C::passed(self, point)
-    }
-
-    fn wait(&self, stream: StreamId, point: &C::Point) -> bool {
-        C::wait(self, stream, point)
-    }
-
-    fn join(&self, point: &C::Point, timeout: Duration) -> bool {
-        C::join(self, point, timeout)
-    }
-}
-
-/// A tenant: the user that memory is charged to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TenantId(pub u16);
-
-impl TenantId {
-    #[inline]
-    pub(crate) fn index(self) -> usize {
-        usize::from(self.0).min(TENANTS - 1)
-    }
-}
-
-/// A request. The note is the caller's own; the pool stores it with the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllocationRequest<N = ()> {
-    /// The requested size.
-    pub bytes: u64,
-    /// The address is a multiple of this power of two, and of 256.
-    pub align_bytes: u64,
-    /// Where work will use it.
-    pub place: PoolPlace,
-    /// The tenant to charge.
-    pub tenant: TenantId,
-    /// Stored with the block.
-    pub note: N,
-}
-
-/// A live block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LiveBlock<N = ()> {
-    /// Its address and size.
-    pub span: Span,
-    /// The tenant charged.
-    pub tenant: TenantId,
-    /// The request's note.
-    pub note: N,
-    /// The requested size, before it was rounded up.
-    pub requested_bytes: u64,
-}
-
-/// A block as it was when it was freed.
-pub type FreedBlock<N = ()> = LiveBlock<N>;
-
-/// A tenant's usage and limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TenantUsage {
-    /// Bytes of its live blocks.
-    pub live_bytes: u64,
-    /// The peak of live bytes; without a limit, the maximum of the values that were queried.
-    pub peak_bytes: u64,
-    /// The limit.
-    pub limit_bytes: u64,
-    /// The number of live blocks.
-    pub blocks: u64,
-}
-
-impl Default for TenantUsage {
-    fn default() -> Self {
-        Self {
-            live_bytes: 0,
-            peak_bytes: 0,
-            limit_bytes: u64::MAX,
-            blocks: 0,
-        }
-    }
-}
-
-/// A pool's usage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolUsage {
-    /// All memory.
-    pub bytes: u64,
-    /// In live blocks.
-    pub live_bytes: u64,
-    /// Free for all streams.
-    pub ready_bytes: u64,
-    /// Freed, and pending on the device.
-    pub waiting_bytes: u64,
-    /// Reserved for the streams of threads: cached freed blocks, and free memory in arenas.
-    pub cached_bytes: u64,
-    /// A lower bound of the largest block that is free for all streams.
-    pub largest_ready_bytes: u64,
-    /// The number of live blocks.
-    pub blocks: u64,
-}
-
-/// Why a request failed. The pool is unchanged.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// There is no such block, and memory cannot be added.
-    #[error(
-        "no memory for {}: {} in use, {} ready (largest block {}), {} cached by threads, {} pending on the device, {} of {} granted; {refused}",
-        DisplaySize(*.bytes), DisplaySize(.usage.live_bytes), DisplaySize(.usage.ready_bytes), DisplaySize(.usage.largest_ready_bytes),
-        DisplaySize(.usage.cached_bytes), DisplaySize(.usage.waiting_bytes), DisplaySize(*.used_bytes), DisplaySize(*.limit_bytes)
-    )]
-    Exhausted {
-        /// The requested size.
-        bytes: u64,
-        /// The pool's usage.
-        usage: PoolUsage,
-        /// The bytes charged to the budget.
-        used_bytes: u64,
-        /// The budget's limit.
-        limit_bytes: u64,
-        /// Why memory could not be added.
-        refused: GrowthRefused,
-    },
-    /// The tenant's own limit does not permit it.
-    #[error(
-        "no memory for {}: the tenant uses {} of its limit of {}",
-        DisplaySize(*.bytes), DisplaySize(.account.live_bytes), DisplaySize(.account.limit_bytes)
-    )]
-    Tenant {
-        /// The requested size.
-        bytes: u64,
-        /// Its usage.
-        account: TenantUsage,
-    },
-    /// No live block begins there.
-    #[error("no live block begins at {address:#x}")]
-    Unknown {
-        /// The given address.
-        address: u64,
-    },
-    /// The condition of [`DevicePool::free_if`] does not hold.
-    #[error("the block at {address:#x} may not be freed this way; it stays allocated")]
-    NotPermitted {
-        /// The given address.
-        address: u64,
-    },
-}
-
-/// A normalised request for a block.
-pub(crate) struct BlockRequest {
-    pub(crate) place: PoolPlace,
-    pub(crate) layout: AllocLayout,
-    /// Before rounding.
-    pub(crate) bytes: u64,
-}
-
-/// A block that was found.
-pub(crate) type FoundBlock = (BlockId, Span);
 
 /// A callback that can release memory when there is none: it receives the number of missing bytes,
 /// and returns whether another try is worthwhile.
@@ -256,11 +79,6 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> std::fmt::Debug
             .field("budget", &self.budget)
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The state behind these locks is changed in steps that do not panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The furthest of `len` items for which `ask` returns something, as far as few calls tell. Most

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::blocks::SetId;
-use crate::order::PoolPlace;
+use crate::place::PoolPlace;
 
 /// A queue of freed blocks; fields are in the order in which they are read.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl<P> FreeQueues<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::StreamId;
+    use crate::place::StreamId;
 
     /// Compared with a map, under random operations.
     #[test]

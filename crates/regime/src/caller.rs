@@ -21,7 +21,9 @@ use fercuda_ledger::Tenant;
 use rustc_hash::FxHashMap;
 
 use crate::caller_cache::CallerCache;
-use crate::interface::BY_ADDRESS;
+
+/// No tenant is set: calls are attributed by their return address.
+pub const BY_ADDRESS: u32 = u32::MAX;
 
 /// Frames that are unwound at most.
 const MAX_FRAMES: usize = 64;
@@ -30,7 +32,7 @@ const MAX_OFFSET_WORDS: usize = 4096;
 
 /// What a return address lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CallSite {
+enum CallOrigin {
     /// A tenant's own code.
     Tenant(Tenant),
     /// A bridge; its caller's return address lies this many words up the stack.
@@ -46,7 +48,7 @@ struct ThreadCallers {
     stack: Cell<(usize, usize)>,
     /// The tenant that all calls are charged to, if it is set.
     acting: Cell<Option<Tenant>>,
-    sites: CallerCache<CallSite, 16>,
+    sites: CallerCache<CallOrigin, 16>,
 }
 
 thread_local! {
@@ -75,9 +77,9 @@ impl ThreadCallers {
         }
         // SAFETY: the caller's promise.
         let offset = match self.sites.get(unsafe { *frame })? {
-            CallSite::Tenant(tenant) => return Some(tenant),
-            CallSite::Bridge(offset) => offset,
-            CallSite::BridgeToUnwind => return None,
+            CallOrigin::Tenant(tenant) => return Some(tenant),
+            CallOrigin::Bridge(offset) => offset,
+            CallOrigin::BridgeToUnwind => return None,
         };
         let beyond = frame.wrapping_add(offset);
         let (from, end) = self.stack.get();
@@ -88,7 +90,7 @@ impl ThreadCallers {
         // SAFETY: between a frame of the thread's own stack and that stack's
         // end, which words do not straddle.
         match self.sites.get(unsafe { *beyond })? {
-            CallSite::Tenant(tenant) => Some(tenant),
+            CallOrigin::Tenant(tenant) => Some(tenant),
             _ => None,
         }
     }
@@ -118,10 +120,10 @@ pub(crate) fn act_as(tenant: u32) -> u32 {
     before.map_or(BY_ADDRESS, |tenant| tenant.index() as u32)
 }
 
-fn remember(address: usize, site: CallSite) {
+fn remember(address: usize, site: CallOrigin) {
     let _an_exiting_thread_caches_nothing = CALLERS.try_with(|callers| {
         callers.sites.put(address, site);
-        if matches!(site, CallSite::Bridge(_)) && callers.stack.get() == (0, 0) {
+        if matches!(site, CallOrigin::Bridge(_)) && callers.stack.get() == (0, 0) {
             // If the range is unknown it stays empty, and each call unwinds.
             if let Some(stack) = own_stack() {
                 callers.stack.set(stack);
@@ -244,8 +246,8 @@ fn resolve(governor: &Governor, address: usize, frame: *const usize) -> Tenant {
                 let offset = slot.and_then(|slot| slot.checked_sub(frame as usize));
                 let offset = offset.map(|bytes| bytes / size_of::<usize>());
                 let site = match offset {
-                    Some(words) if words < MAX_OFFSET_WORDS => CallSite::Bridge(words),
-                    _ => CallSite::BridgeToUnwind,
+                    Some(words) if words < MAX_OFFSET_WORDS => CallOrigin::Bridge(words),
+                    _ => CallOrigin::BridgeToUnwind,
                 };
                 remember(address, site);
                 return remember_tenant(governor, beyond, &name);
@@ -257,7 +259,7 @@ fn resolve(governor: &Governor, address: usize, frame: *const usize) -> Tenant {
 
 fn remember_tenant(governor: &Governor, address: usize, name: &str) -> Tenant {
     let tenant = governor.tenant(name);
-    remember(address, CallSite::Tenant(tenant));
+    remember(address, CallOrigin::Tenant(tenant));
     tenant
 }
 

@@ -20,9 +20,10 @@ use fercuda_ledger::{DEVICES, EventKind, Governed, LedgerDevice, LedgerEvent, Te
 pub use fercuda_ledger::{RebootFailure, RebootOutcome};
 
 use crate::caller;
+pub use crate::caller::BY_ADDRESS;
 use crate::process::{catch_panic, governor, governor_if_started};
 use crate::real_driver::real_driver;
-use crate::substitute::is_disabled;
+use crate::substitute::{function_of, is_disabled};
 
 /// The version of [`Interface`].
 pub const VERSION: u32 = 4;
@@ -30,13 +31,10 @@ pub const VERSION: u32 = 4;
 /// The symbol of [`fercuda_regime_4`].
 const NAME: &CStr = c"fercuda_regime_4";
 
-/// No tenant is set: calls are attributed by their return address.
-pub const BY_ADDRESS: u32 = u32::MAX;
-
 /// A tenant's memory on a device, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TenantUsage {
+pub struct TenantFigures {
     /// Live blocks of the pool.
     pub pooled: u64,
     /// The number of those blocks.
@@ -77,7 +75,7 @@ pub struct Interface {
     tenant: unsafe extern "C" fn(name: *const u8, bytes: usize) -> u32,
     act_as: extern "C" fn(tenant: u32) -> u32,
     record_limit: extern "C" fn(device: u32, tenant: u32, bytes: u64),
-    usage: unsafe extern "C" fn(device: u32, tenant: u32, into: *mut TenantUsage) -> c_int,
+    usage: unsafe extern "C" fn(device: u32, tenant: u32, into: *mut TenantFigures) -> c_int,
     trim: extern "C" fn(device: u32, patience_us: u64) -> u64,
     holders: unsafe extern "C" fn(device: u32, to: *mut c_void, each: HolderCallback),
     next_epoch: extern "C" fn(device: u32) -> u64,
@@ -91,8 +89,12 @@ pub struct Interface {
 }
 
 /// Receives one tenant that holds memory: its name, of `bytes` bytes, and its usage.
-type HolderCallback =
-    unsafe extern "C" fn(to: *mut c_void, name: *const u8, bytes: usize, usage: *const TenantUsage);
+type HolderCallback = unsafe extern "C" fn(
+    to: *mut c_void,
+    name: *const u8,
+    bytes: usize,
+    usage: *const TenantFigures,
+);
 
 /// Guard that charges the calling thread's calls to a tenant until it is dropped.
 #[derive(Debug)]
@@ -134,8 +136,8 @@ impl Interface {
     }
 
     /// A tenant's memory on a device; `None` if that device is not governed.
-    pub fn usage(&self, device: u32, tenant: u32) -> Option<TenantUsage> {
-        let mut usage = TenantUsage::default();
+    pub fn usage(&self, device: u32, tenant: u32) -> Option<TenantFigures> {
+        let mut usage = TenantFigures::default();
         // SAFETY: `usage` outlives the call.
         let is_governed = unsafe { (self.usage)(device, tenant, &mut usage) } == 0;
         is_governed.then_some(usage)
@@ -148,21 +150,21 @@ impl Interface {
     }
 
     /// The tenants that hold memory of a device, by name.
-    pub fn holders(&self, device: u32) -> Vec<(String, TenantUsage)> {
+    pub fn holders(&self, device: u32) -> Vec<(String, TenantFigures)> {
         unsafe extern "C" fn each(
             to: *mut c_void,
             name: *const u8,
             bytes: usize,
-            usage: *const TenantUsage,
+            usage: *const TenantFigures,
         ) {
             // SAFETY: `to` is what `holders` passes below; all arguments outlive the call.
             let (to, name, usage) = unsafe {
-                let to = &mut *to.cast::<Vec<(String, TenantUsage)>>();
+                let to = &mut *to.cast::<Vec<(String, TenantFigures)>>();
                 (to, core::slice::from_raw_parts(name, bytes), *usage)
             };
             to.push((String::from_utf8_lossy(name).into_owned(), usage));
         }
-        let mut all: Vec<(String, TenantUsage)> = Vec::new();
+        let mut all: Vec<(String, TenantFigures)> = Vec::new();
         // SAFETY: `all` outlives the call, and only `each` uses it during the call.
         unsafe { (self.holders)(device, (&raw mut all).cast(), each) };
         all
@@ -348,7 +350,7 @@ extern "C" fn record_limit(device: u32, tenant: u32, bytes: u64) {
     });
 }
 
-unsafe extern "C" fn usage(device: u32, tenant: u32, into: *mut TenantUsage) -> c_int {
+unsafe extern "C" fn usage(device: u32, tenant: u32, into: *mut TenantFigures) -> c_int {
     let found = catch_panic(|| {
         let governor = governor()?;
         let tenant = Tenant::from_index(tenant)?;
@@ -356,7 +358,7 @@ unsafe extern "C" fn usage(device: u32, tenant: u32, into: *mut TenantUsage) -> 
         let governed = governor
             .ledger()
             .governed(LedgerDevice::new(device), tenant);
-        Some(TenantUsage {
+        Some(TenantFigures {
             pooled,
             blocks,
             governed,
@@ -399,14 +401,14 @@ unsafe extern "C" fn holders(device: u32, to: *mut c_void, each: HolderCallback)
                 name
             };
             let live = device_of.map_or((0, 0), |device| device.live_of(tenant));
-            let usage = TenantUsage {
+            let usage = TenantFigures {
                 pooled: live.0,
                 blocks: live.1,
                 governed: governor
                     .ledger()
                     .governed(LedgerDevice::new(device), tenant),
             };
-            if usage != TenantUsage::default() {
+            if usage != TenantFigures::default() {
                 // SAFETY: the caller's promise; name and figures outlive the call.
                 unsafe { each(to, name.as_ptr(), name.len(), &usage) };
             }
@@ -419,7 +421,7 @@ unsafe extern "C" fn function(name: *const u8, bytes: usize) -> *mut c_void {
     let found = catch_panic(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { core::slice::from_raw_parts(name, bytes) };
-        crate::table::function(real_driver()??.driver, std::str::from_utf8(name).ok()?)
+        function_of(real_driver()??.driver, std::str::from_utf8(name).ok()?)
     });
     found.map_or(core::ptr::null_mut(), NonNull::as_ptr)
 }

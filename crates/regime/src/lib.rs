@@ -11,6 +11,8 @@ mod caller_cache;
 mod diagnostics;
 #[cfg(debug_assertions)]
 mod fault_injection;
+#[cfg(debug_assertions)]
+mod injected_panic;
 pub mod interface;
 mod interposed;
 mod process;

@@ -47,7 +47,7 @@ pub fn governor() -> Option<&'static Governor> {
         None => start(),
     };
     #[cfg(debug_assertions)]
-    crate::fault_injection::panic_if_requested();
+    crate::injected_panic::panic_if_requested();
     let governor: &'static Governor = governor.as_deref()?;
     governor.ledger().is_mine().then_some(governor)
 }
@@ -117,7 +117,7 @@ pub(crate) fn with_thread_context<R>(
             let context = match &mut slot.0 {
                 Some(context) if context.is_mine() => {
                     #[cfg(debug_assertions)]
-                    crate::fault_injection::panic_if_requested();
+                    crate::injected_panic::panic_if_requested();
                     context
                 }
                 none_or_inherited => {
@@ -148,7 +148,7 @@ pub fn with_existing_thread_context<R>(
             let mut slot = slot.try_borrow_mut().ok()?;
             let context = slot.0.as_mut().filter(|context| context.is_mine())?;
             #[cfg(debug_assertions)]
-            crate::fault_injection::panic_if_requested();
+            crate::injected_panic::panic_if_requested();
             work(context)
         });
         done.ok()?

@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use fercuda_cuda_sys::types::{CUdriverProcAddressQueryResult, CUresult};
-use fercuda_cuda_sys::{ENTRIES, FunctionEntry, PER_THREAD, Symbol};
+use fercuda_cuda_sys::{Driver, ENTRIES, FunctionEntry, PER_THREAD, Symbol};
 use rustc_hash::FxHashMap;
 
 use crate::real_driver::{self, RealDriver};
@@ -165,4 +165,17 @@ pub(crate) fn substitute(address: *mut c_void, requested: &[u8]) -> *mut c_void 
         // Several functions, none of that name: which one is meant is unknown.
         _ => substitute_uninterposed(address, requested),
     }
+}
+
+/// The function to call for a name: the interposed one, or else the driver's own.
+pub(crate) fn function_of(driver: &'static Driver, name: &str) -> Option<NonNull<c_void>> {
+    let symbol = symbol(name)?;
+    // A function is interposed only where the driver has it.
+    let own = driver.address(symbol).ok()?;
+    Some(interposed_function(symbol).unwrap_or(own))
+}
+
+/// The symbol of an exported name of the driver.
+pub(crate) fn symbol(name: &str) -> Option<Symbol> {
+    Symbol::ALL.iter().find(|it| it.name() == name).copied()
 }

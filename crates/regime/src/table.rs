@@ -5,11 +5,11 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-use fercuda_cuda_sys::{Driver, Symbol};
+use fercuda_cuda_sys::Driver;
 
 use crate::interface::Interface;
 use crate::real_driver::{self, RealDriver, set_real_driver};
-use crate::substitute::{interposed_function, is_disabled};
+use crate::substitute::{is_disabled, symbol};
 
 /// Another driver is interposed in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,18 +57,6 @@ pub fn interposed_driver(interface: &'static Interface, real: &'static Driver) -
     table
 }
 
-/// The function to call for a name: the interposed one, or else the driver's own.
-pub(crate) fn function(driver: &'static Driver, name: &str) -> Option<NonNull<c_void>> {
-    let symbol = symbol(name)?;
-    // A function is interposed only where the driver has it.
-    let own = driver.address(symbol).ok()?;
-    Some(interposed_function(symbol).unwrap_or(own))
-}
-
 fn own_function(driver: &'static Driver, name: &str) -> Option<NonNull<c_void>> {
     driver.address(symbol(name)?).ok()
-}
-
-fn symbol(name: &str) -> Option<Symbol> {
-    Symbol::ALL.iter().find(|it| it.name() == name).copied()
 }

@@ -17,19 +17,19 @@ use crate::{print_diagnostic, settings};
 /// The file is flushed after this many lines.
 const LINES_PER_FLUSH: u64 = 256;
 
-struct AllocationTrace {
+struct TraceFile {
     file: Mutex<BufWriter<File>>,
     lines: AtomicU64,
     failed: AtomicBool,
 }
 
-fn trace() -> Option<&'static AllocationTrace> {
-    static TRACE: OnceLock<Option<Box<AllocationTrace>>> = OnceLock::new();
+fn trace() -> Option<&'static TraceFile> {
+    static TRACE: OnceLock<Option<Box<TraceFile>>> = OnceLock::new();
     TRACE.get_or_init(open).as_deref()
 }
 
 #[cold]
-fn open() -> Option<Box<AllocationTrace>> {
+fn open() -> Option<Box<TraceFile>> {
     let named = settings::config().trace.as_ref()?;
     // Each process of a run writes its own file: the first uses the given name, others
     // append their process ID to it.
@@ -54,7 +54,7 @@ fn open() -> Option<Box<AllocationTrace>> {
     };
     let mut file = BufWriter::new(file);
     let failed = writeln!(file, "Thread,Time,Action,Pointer,Size,Stream").is_err();
-    Some(Box::new(AllocationTrace {
+    Some(Box::new(TraceFile {
         file: Mutex::new(file),
         lines: AtomicU64::new(0),
         failed: AtomicBool::new(failed),
@@ -77,7 +77,7 @@ pub fn record_free(address: u64, bytes: u64, place: PoolPlace) {
     }
 }
 
-impl AllocationTrace {
+impl TraceFile {
     #[cold]
     fn write(&self, action: &str, address: u64, bytes: u64, place: PoolPlace) {
         if self.failed.load(Relaxed) {

@@ -23,7 +23,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use fercuda_governor::{ByteSize, GovernorConfig, TenantLimit};
+use fercuda_governor::{GovernorConfig, MemorySize, TenantLimit};
 use fercuda_ledger::Folder;
 
 use crate::out::step;
@@ -39,7 +39,7 @@ pub(crate) use places::{DeviceKind, LibraryFolders};
 pub(crate) struct Args {
     /// Limit device memory per device, for the program and each child: 8GiB.
     #[arg(long, value_name = "SIZE")]
-    limit: Option<ByteSize>,
+    limit: Option<MemorySize>,
     /// Limit one library's memory per device (may be repeated).
     #[arg(long = "tenant", value_name = "NAME=SIZE")]
     tenants: Vec<TenantLimit>,

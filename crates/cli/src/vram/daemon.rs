@@ -20,7 +20,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
-use fercuda_governor::ByteSize;
+use fercuda_governor::MemorySize;
 use fercuda_vramfs::array::{ArrayLayout, MAX_DEVICES};
 use fercuda_vramfs::layout::DATA_BYTES;
 use fercuda_vramfs::medium::Verify;
@@ -83,7 +83,7 @@ pub(crate) struct MountArgs {
     /// Capacity for data, such as 1GiB; rounded up to a multiple of 128 KiB. The
     /// software device has FERCUDA_SOFT_MEMORY, 8 GiB by default, also for the code.
     #[arg(long, value_name = "BYTES")]
-    size: ByteSize,
+    size: MemorySize,
     /// Maximum number of files and directories [default: a million, or one for
     /// each 4 KiB if that is more].
     #[arg(long, value_name = "N")]
@@ -222,7 +222,7 @@ fn scrub_rate(text: &str) -> Result<Scrub, String> {
     match text {
         "off" => Ok(Scrub::Off),
         text => text
-            .parse::<ByteSize>()
+            .parse::<MemorySize>()
             .map(|rate| Scrub::Rate(rate.get()))
             .map_err(|error| error.to_string()),
     }

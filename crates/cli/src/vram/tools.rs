@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_governor::ByteSize;
+use fercuda_governor::MemorySize;
 use fercuda_vramfs::control::{Control, InjectedFault, ScrubResult};
 use fercuda_vramfs::layout::DATA_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -210,7 +210,7 @@ pub(crate) struct GrowArgs {
     dir: PathBuf,
     /// New capacity for data, such as 16GiB.
     #[arg(long, value_name = "BYTES")]
-    size: ByteSize,
+    size: MemorySize,
 }
 
 /// Shrink a mounted filesystem, returning memory to the device.
@@ -227,7 +227,7 @@ pub(crate) struct ShrinkArgs {
     dir: PathBuf,
     /// New capacity for data, such as 4GiB.
     #[arg(long, value_name = "BYTES")]
-    size: ByteSize,
+    size: MemorySize,
 }
 
 pub(super) fn grow(args: &GrowArgs) -> Result<ExitCode> {

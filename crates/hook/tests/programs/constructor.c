@@ -57,6 +57,12 @@ static void prepare(int stage)
     handle own;
     ptr p;
     if (stage > 0) OK(cuInit(0));
+    if (stage == 4) {
+        /* All functions up to the first context are bound, so a thread takes locks before it ever waits for the loader. */
+        OK(cuDevicePrimaryCtxRetain(&own, 0));
+        OK(cuDevicePrimaryCtxRelease_v2(0));
+        return;
+    }
     if (stage > 1) {
         OK(cuDevicePrimaryCtxRetain(&own, 0));
         OK(cuCtxSetCurrent(own));
@@ -77,8 +83,8 @@ int main(int argc, char **argv)
             alarm(20);
             by_pointer = round & 1;
             /* The other thread comes to wait for the loader, or has begun, or is about as far. */
-            head_start_us = round < 8 ? 50000 : (round * 7919) % 3000;
-            prepare(round / 2 % 4);
+            head_start_us = round < 10 ? 50000 : (round * 7919) % 3000;
+            prepare(round / 2 % 5);
             pthread_barrier_init(&meeting, 0, 2);
             pthread_create(&other, 0, meanwhile, 0);
             void *library = dlopen(argv[1], RTLD_NOW);

@@ -24,16 +24,20 @@ fn runtime_as(name: &str, number: u32, options: &[&str]) -> PathBuf {
     compiled_as(name, "runtime.c", &[&own, options].concat())
 }
 
-/// The compiler option for programs linked to it: the loader searches its folder.
-fn beside() -> String {
-    let library = runtime(1);
-    format!("-Wl,-rpath,{}", library.parent().unwrap().display())
+/// The compiler option for programs linked to these libraries: the loader searches their
+/// folders.
+fn beside(linked: &[&Path]) -> String {
+    let folders = linked.iter().map(|path| path.parent().unwrap().display());
+    folders.fold("-Wl".to_owned(), |option, folder| {
+        format!("{option},-rpath,{folder}")
+    })
 }
 
 /// A library that calls the two functions, and is linked to others in this order.
 fn user(name: &str, linked: &[&Path]) -> String {
-    let beside = beside();
-    let mut options = vec!["-shared", "-fPIC", "-Wl,--no-as-needed", &beside];
+    let beside = beside(linked);
+    let mut options = vec!["-shared", "-fPIC", "-Wl,--no-as-needed"];
+    options.extend((!linked.is_empty()).then_some(beside.as_str()));
     options.extend(linked.iter().map(|path| path.to_str().unwrap()));
     let library = compiled_as(&format!("lib{name}.so"), "linked_to.c", &options);
     library.to_str().unwrap().to_owned()
@@ -47,7 +51,7 @@ fn program(way: &str, args: &[&str]) -> Client {
         _ => runtime(1),
     };
     let path = library.to_str().unwrap();
-    let beside = beside();
+    let beside = beside(&[&library]);
     let through = format!("-DTHROUGH=\"{path}\"");
     let program = match way {
         "late" => compiled_as("late", "linked.c", &["-lcuda", path, &beside]),
@@ -352,7 +356,8 @@ fn each_caller_gets_the_runtime_library_that_it_is_linked_to() {
 #[test]
 fn a_caller_gets_the_runtime_library_of_the_library_that_depends_on_it() {
     let (nothing, two) = (user("user_of_none", &[]), runtime(2));
-    let (two, beside, all) = (two.to_str().unwrap(), beside(), "-Wl,--no-as-needed");
+    let (beside, all) = (beside(&[&two]), "-Wl,--no-as-needed");
+    let two = two.to_str().unwrap();
     let options = ["-shared", "-fPIC", all, &beside, "-lcuda", &nothing, two];
     let root = compiled_as("libroot.so", "plugin.c", &options);
     let args = ["in_turn", root.to_str().unwrap()];

@@ -4,6 +4,7 @@
 //! assumed.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,10 @@ pub(crate) fn driver() -> PathBuf {
 pub(crate) fn counting_driver() -> PathBuf {
     // A library without a SONAME is recorded by its path; for the driver's name the loader
     // would use the hook.
-    let behind = compiled_as("libbehind.so", "early.c", &["-shared", "-fPIC"]);
+    // The driver's library takes its place below, and nothing can be linked to that: so it is
+    // another one whenever the source of what is linked to it changes.
+    let user = format!("-DUSER={:#x}", key_of("counting.c", "", &[]));
+    let behind = compiled_as("libbehind.so", "early.c", &["-shared", "-fPIC", &user]);
     let path = behind.to_str().unwrap();
     let named = format!("-DBEHIND=\"{path}\"");
     let counting = compiled_as(
@@ -105,17 +109,43 @@ pub(crate) fn compiled(source: &str, linked: bool) -> PathBuf {
     compiled_as(&name, source, &options)
 }
 
-/// The same under a given name, with compiler options.
+/// The hash of all that a compiled file depends on: the sources, the compiler and its options,
+/// and the driver's library, which it may be linked to.
+fn key_of(source: &str, compiler: &str, options: &[&str]) -> u64 {
+    let mut key = DefaultHasher::new();
+    let mut headers: Vec<PathBuf> = fs::read_dir(sources())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == "h"))
+        .collect();
+    headers.sort();
+    headers.push(sources().join(source));
+    for path in headers {
+        fs::read(path).unwrap().hash(&mut key);
+    }
+    let driver = fs::metadata(built("libcuda.so")).unwrap();
+    (source, compiler, options, build_folder()).hash(&mut key);
+    (driver.len(), driver.modified().unwrap()).hash(&mut key);
+    key.finish()
+}
+
+/// The same under a given name, with compiler options. A file is compiled once for all test
+/// processes: it lies in a folder named by the hash of what it depends on, and gets its name
+/// when it is complete.
 pub(crate) fn compiled_as(name: &str, source: &str, options: &[&str]) -> PathBuf {
-    static ALL: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let program = build_folder().join(name);
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    if all.iter().any(|known| known == name) {
+    static COMPILING: Mutex<()> = Mutex::new(());
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let key = key_of(source, &compiler, options);
+    let folder = build_folder().join(format!("{key:016x}"));
+    let program = folder.join(name);
+    // Two threads of this process would use the same draft.
+    let _one_at_a_time = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    if program.exists() {
         return program;
     }
-    let draft = build_folder().join(format!("{name}.{}", std::process::id()));
-    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let mut command = Command::new(cc);
+    fs::create_dir_all(&folder).unwrap();
+    let draft = folder.join(format!("{name}.{}", std::process::id()));
+    let mut command = Command::new(compiler);
     command.args(["-O1", "-w", "-o"]).arg(&draft);
     command.arg(sources().join(source));
     for folder in ["driver", "nvml"] {
@@ -124,7 +154,6 @@ pub(crate) fn compiled_as(name: &str, source: &str, options: &[&str]) -> PathBuf
     let status = command.args(options).args(["-ldl", "-lpthread"]).status();
     assert!(status.unwrap().success(), "cc {source}");
     fs::rename(&draft, &program).unwrap();
-    all.push(name.to_owned());
     program
 }
 
@@ -133,8 +162,11 @@ pub(crate) fn nvml() -> PathBuf {
     let folder = build_folder().join("nvml");
     fs::create_dir_all(&folder).unwrap();
     let soname = "-Wl,-soname,libnvidia-ml.so.1";
-    for name in ["nvml/libnvidia-ml.so.1", "nvml/libnvidia-ml.so"] {
-        compiled_as(name, "ml.c", &["-shared", "-fPIC", soname]);
+    let stub = compiled_as("libnvidia-ml.so.1", "ml.c", &["-shared", "-fPIC", soname]);
+    for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
+        let draft = folder.join(format!("{name}.{}", std::process::id()));
+        fs::copy(&stub, &draft).unwrap();
+        fs::rename(&draft, folder.join(name)).unwrap();
     }
     folder
 }

@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU64;
 
-use super::{BlockAllocator, FreeSet, NONE, NodeState, SetId, Span};
+use super::BlockAllocator;
+use super::free_set::{FreeSet, NONE, NodeState, SetId};
+use super::layout::Span;
 use crate::classes::{FIRST, SECOND, SizeClass};
 
 impl BlockAllocator {

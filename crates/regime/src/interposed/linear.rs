@@ -316,7 +316,7 @@ pub(super) unsafe extern "C" fn free_v1(address: CUdeviceptr_v1) -> CUresult {
 pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
     let freed = with_thread_context(|seat| {
         seat.touch(address);
-        if seat.governor().may_not_wait() || seat.is_current_over() {
+        if seat.governor().may_not_wait() || seat.query_current_over() {
             return None;
         }
         let freed = seat.free(address, PoolPlace::Anywhere, |_| true)?;

@@ -1,0 +1,106 @@
+//! Admission of memory that the driver allocates: charging it, and refunding it.
+//!
+//! Elsewhere: the records of such memory ([`crate::governed`]).
+
+use fercuda_ledger::{EventKind, Governed, LedgerDevice, LedgerEvent, Tenant};
+
+use crate::device::GovernedDevice;
+use crate::governed::{GovernedKey, GovernedPiece};
+use crate::governor::Governor;
+
+impl Governor {
+    /// Makes room for memory that the driver is to allocate: charges it to the budget, and shrinks
+    /// the pool if it must.
+    pub fn admit(&self, piece: &GovernedPiece) -> bool {
+        let Some(device) = self.charged(piece) else {
+            return true;
+        };
+        let budget = device.budget();
+        if budget.charge(piece.bytes) {
+            return true;
+        }
+        device.trim();
+        let admitted = budget.charge(piece.bytes);
+        if !admitted {
+            self.record(EventKind::Refused, device.row, piece, budget.limit_bytes());
+        }
+        admitted
+    }
+
+    /// The device with the budget that a piece is charged to.
+    fn charged(&self, piece: &GovernedPiece) -> Option<&GovernedDevice> {
+        let device = piece.is_on_device().then(|| self.device(piece.device));
+        device.flatten()
+    }
+
+    /// Reverts an admission: the memory was not made.
+    pub fn cancel_admission(&self, piece: &GovernedPiece) {
+        if let Some(device) = self.charged(piece) {
+            device.budget().refund(piece.bytes);
+        }
+    }
+
+    /// Charges admitted memory that was made.
+    pub fn made(&self, key: GovernedKey, piece: GovernedPiece) {
+        self.count(&piece);
+        if let Some(before) = self.governed.insert(key, piece) {
+            self.ended(&before);
+        }
+    }
+
+    /// Records code given to the driver, which takes memory for it at any later time.
+    pub fn record_code(&self, key: GovernedKey, device: u32, bytes: u64) {
+        let piece = GovernedPiece {
+            // Libraries belong to no context.
+            context: None,
+            device,
+            tenant: Tenant::OTHERS,
+            kind: Governed::Module,
+            bytes,
+        };
+        self.governed.insert(key, piece);
+    }
+
+    /// Charges admitted physical memory that was made.
+    pub fn charge_physical(&self, handle: u64, piece: GovernedPiece) {
+        self.count(&piece);
+        if let Some(before) = self.governed.created(handle, piece) {
+            self.ended(&before);
+        }
+    }
+
+    fn count(&self, piece: &GovernedPiece) {
+        let row = LedgerDevice::new(piece.device);
+        self.ledger
+            .govern(row, piece.tenant, piece.kind, piece.bytes);
+        // It was allocated by the driver instead of the pool.
+        if piece.kind == Governed::Linear {
+            self.record(EventKind::Fallback, row, piece, 0);
+        }
+    }
+
+    /// Refunds a piece that was released.
+    pub fn ended(&self, piece: &GovernedPiece) {
+        // Code is charged when the driver's figures show it.
+        if piece.kind == Governed::Module {
+            return;
+        }
+        let row = LedgerDevice::new(piece.device);
+        self.ledger
+            .release(row, piece.tenant, piece.kind, piece.bytes);
+        self.cancel_admission(piece);
+    }
+
+    fn record(&self, kind: EventKind, device: LedgerDevice, piece: &GovernedPiece, detail: u64) {
+        self.ledger.record(LedgerEvent {
+            kind,
+            device,
+            tenant: piece.tenant,
+            bytes: piece.bytes,
+            address: 0,
+            detail,
+            stream: 0,
+            thread: 0,
+        });
+    }
+}
