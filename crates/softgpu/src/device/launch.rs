@@ -268,8 +268,6 @@ impl KernelLaunch {
     fn run(&self, running: &StreamRun) {
         let m = running.m;
         let spec = LaunchSpec {
-            loaded: self.function.module.loaded.clone(),
-            kernel: self.function.index,
             grid: self.grid,
             block: self.block,
             dynamic_shared_bytes: self.shared_bytes,
@@ -288,7 +286,10 @@ impl KernelLaunch {
             print: super::print_sink(),
             cancel: Some(running.health.lost()),
         };
-        if let Err(fault) = m.executor.run(&spec) {
+        if let Err(fault) = m
+            .executor
+            .run(&self.function.module.loaded, self.function.index, &spec)
+        {
             let code = code_of(&fault);
             m.keep_fault(&fault);
             super::stream::fail(running, code, &fault.to_string());

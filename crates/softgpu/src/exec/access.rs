@@ -10,9 +10,9 @@
 //! Elsewhere: the instructions ([`super::memory`], [`super::atomics`]), checks ([`super::checks`]).
 
 use super::checks;
-use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
-use super::lanes::{ALL, LANES, Operand, RawLane, RegisterFile, eights, gather};
-use super::program::Inst;
+use super::ctx::{Ctx, Inst};
+use super::registers::{ALL, LANES, Operand, RawLane, RegisterFile, each, eights, gather};
+use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
 use crate::mem::{AddressShape, At, Scalar, Window};
 use crate::report::{Access, AccessKind, MemSpace};
 
@@ -79,16 +79,6 @@ pub(crate) fn offsets(ctx: &Ctx<'_>, i: &Inst) -> [u32; LANES] {
     } else {
         let a = ctx.rows.row::<u32>(i.a);
         std::array::from_fn(|l| a[l].wrapping_add(offset))
-    }
-}
-
-/// Calls `f` for each lane of `mask`, in order.
-#[inline(always)]
-pub(crate) fn each(mask: u32, mut f: impl FnMut(usize)) {
-    let mut m = mask;
-    while m != 0 {
-        f(m.trailing_zeros() as usize);
-        m &= m - 1;
     }
 }
 
@@ -526,7 +516,7 @@ pub(crate) fn local_put<T: Elem>(words: &mut [u32], off: u32, lane: usize, v: T)
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::lanes::FrameRows;
+    use super::super::registers::FrameRows;
     use super::*;
 
     /// Offsets of 32 elements of `size` bytes in every distinguished shape, eight lanes at a time.

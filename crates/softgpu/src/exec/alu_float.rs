@@ -6,16 +6,16 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::alu_int::{fun3, fun4, is_float, one, setp, three, two};
-use super::ctx::Ctx;
-use super::data::{self, lane_ops};
+use super::arity::{fun3, fun4, one, three, two};
+use super::basics;
+use super::compare::{Flush, setp};
+use super::ctx::{Ctx, Inst};
 use super::halves::f16_to_f32;
-use super::lanes::{Exec, Handlers, handlers, map1, map2, map3};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, rows};
-use super::program::Inst;
-use super::scalar::Round;
+use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, map3};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad};
 use super::scalar::float::{self, Extremum, FloatClass, FloatFinish, canonical as c};
-use super::scalar::half;
+use super::scalar::{Round, half};
+use super::width::{is_float, rows};
 
 const NEAR: FloatFinish = FloatFinish {
     ftz: false,
@@ -64,7 +64,6 @@ lane_ops! {
     SqrtApproxZ = map1(f32, f32) |a| float::sqrt_approx(a, true);
     AbsF32 = map1(f32, f32) |a| c(a.abs());
     NegF32 = map1(f32, f32) |a| c(-a);
-    Flush = map1(f32, f32) |a| float::flush(a);
     Saturate = map1(f32, f32) |a| float::saturate(a);
     Saturate64 = map1(f64, f64) |a| float::saturate_f64(a);
     Relu = map1(f32, f32) |a| if a.is_nan() { c(a) } else if a > 0.0 { a } else { 0.0 };
@@ -156,13 +155,6 @@ pub(crate) fn round_of(m: &Mods<'_>) -> Round {
         Some(_) => Round::NearestAway,
         None => Round::Nearest,
     }
-}
-
-/// A value with its subnormals flushed, in a temporary.
-pub(crate) fn flushed(l: &mut Lower<'_, '_>, a: Opd) -> Opd {
-    let t = l.temp_rows(1);
-    l.prepare(handlers::<Flush>(), Opd::Def(t), a, Opd::None, Opd::None);
-    Opd::Use(t)
 }
 
 pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
@@ -427,7 +419,7 @@ fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     );
     l.guard = guard;
     let d = l.pred_dst(&i.operands[0])?;
-    data::to_pred(l, d, Opd::Use(t));
+    basics::to_pred(l, d, Opd::Use(t));
     Ok(())
 }
 
@@ -586,7 +578,7 @@ fn compared_halves(
     }
     let t = l.temp_pred();
     let guard = std::mem::take(&mut l.guard);
-    let done = super::alu_int::compared(l, m, Ty::F32, a, b, PredRef::Def(t));
+    let done = super::compare::compared(l, m, Ty::F32, a, b, PredRef::Def(t));
     l.guard = guard;
     done?;
     Ok(PredRef::Use(t, false))
@@ -617,17 +609,17 @@ fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<(
     };
     if let (Some(q), Some(other)) = (second, other) {
         let q = l.pred_dst(&q)?;
-        data::logic(l, op, q, other, c);
+        basics::logic(l, op, q, other, c);
     }
     let d = l.pred_dst(&first)?;
-    data::logic(l, op, d, low, c);
+    basics::logic(l, op, d, low, c);
     Ok(())
 }
 
 pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let (out, ty) = (m.ty(0)?, m.ty(1)?);
     if !matches!(ty, Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2) {
-        return super::alu_int::set_to(l, i, m, out, ty);
+        return super::compare::set_to(l, i, m, out, ty);
     }
     if i.operands.len() != 3 {
         return bad("a combining set of halves");
@@ -643,7 +635,7 @@ pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> 
     let low = compared_halves(l, i, m, ty, false)?;
     if !matches!(ty, Ty::F16x2 | Ty::Bf16x2) {
         let d = l.dst(&i.operands[0], out)?;
-        let x = l.emit(data::from_pred(), d, Opd::None, Opd::None, Opd::None);
+        let x = l.emit(basics::from_pred(), d, Opd::None, Opd::None, Opd::None);
         x.x_pred = Some(low);
         x.imm = one;
         return Ok(());
@@ -652,7 +644,7 @@ pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> 
     let (t, u) = (l.temp_rows(1), l.temp_rows(1));
     for (v, p, one) in [(t, low, one), (u, upper, one << 16)] {
         let x = l.prepare(
-            data::from_pred(),
+            basics::from_pred(),
             Opd::Def(v),
             Opd::None,
             Opd::None,
@@ -663,7 +655,7 @@ pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> 
     }
     let d = l.dst(&i.operands[0], out)?;
     l.emit(
-        super::alu_int::add32(),
+        super::basics::add32(),
         d,
         Opd::Use(t),
         Opd::Use(u),

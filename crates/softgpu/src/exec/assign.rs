@@ -7,11 +7,11 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::lanes::{Operand, PredOperand, guarded};
+use super::ctx::{FunctionCode, Inst};
+use super::lanes::guarded;
 use super::lower::{Ext, LCallee, LInst, LTerm, Lower, Opd, PredRef, RegisterClass, VirtualReg};
-use super::program::{
-    BarrierSite, CallSite, Callee, CodeBlock, Const, FunctionCode, Inst, Terminator,
-};
+use super::program::{BarrierSite, CallSite, Callee, CodeBlock, Const, Terminator};
+use super::registers::{Operand, PredOperand};
 
 /// Most rows a frame may have: 16 MiB.
 const MAX_ROWS: u32 = 1 << 17;

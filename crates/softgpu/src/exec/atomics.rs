@@ -10,14 +10,16 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{STRONG, WIDE, addresses, admit_shared, allow, by_tag, offsets};
 use super::checks;
-use super::ctx::{Ctx, SHARED_TAG};
-use super::lanes::{Exec, LANES, Operand, handlers_plain};
-use super::lower::{AddressOperand, Lower, LowerError, Lowered, Mods, Opd, bad, bits};
-use super::memory::{ACQUIRE, RELEASE, order_flags};
-use super::program::Inst;
+use super::ctx::{Ctx, Inst};
+use super::lanes::{Exec, handlers_plain};
+use super::lower::{AddressOperand, Lower, LowerError, Lowered, Mods, Opd, bad};
+use super::ordering::{ACQUIRE, RELEASE, order_flags};
+use super::registers::{LANES, Operand};
 use super::scalar::Round;
 use super::scalar::float::{self, Extremum};
 use super::scalar::half::{self, BF16, F16, Format};
+use super::tags::SHARED_TAG;
+use super::width::bits;
 use crate::report::AccessKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

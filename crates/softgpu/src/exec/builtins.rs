@@ -1,9 +1,10 @@
 //! Built-in device functions: `vprintf`, `__assertfail`.
 
 use super::access::local_get;
-use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
-use super::lanes::Operand;
+use super::ctx::Ctx;
 use super::program::{CallSite, Callee};
+use super::registers::Operand;
+use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
 use crate::report::FaultKind;
 
 /// Longest string taken from memory, in bytes.

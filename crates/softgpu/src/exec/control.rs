@@ -4,11 +4,11 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast, Sym};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::lower::{
-    Entity, LBarrier, LCallee, LTerm, Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits,
-    operand, rows,
+    Entity, LBarrier, LCallee, LTerm, Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, operand,
 };
 use super::memory;
 use super::program::BarrierOp;
+use super::width::{bits, rows};
 
 /// Whether the instruction, if predicated, needs a block of its own.
 pub(crate) fn ends_block(i: &Tree) -> bool {

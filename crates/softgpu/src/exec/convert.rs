@@ -4,16 +4,16 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::alu_float::{round_of, saturate32, saturate64};
-use super::data::{self, lane_ops};
+use super::basics;
 use super::halves::{f16_to_f32, f32_to_bf16, f32_to_f16};
-use super::lanes::{handlers, map1};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, bad, bits, is_signed, rows};
-use super::scalar::Round;
+use super::lanes::{handlers, lane_ops, map1};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, bad};
 use super::scalar::convert::{
     Int, float_to_int, int_to_f32, int_to_f64, int_to_half, int_to_int, integral,
 };
-use super::scalar::float;
 use super::scalar::half::{self, BF16, E4M3, E5M2, F16, Format, Overflow, TF32};
+use super::scalar::{Round, float};
+use super::width::{bits, is_signed, rows};
 
 lane_ops! {
     F32FromS32 = map1(i32, f32) |a| a as f32;
@@ -162,7 +162,7 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
     let none = Opd::None;
     match (bits(narrow), is_signed(narrow), rows(reg), bits(reg)) {
         (64, ..) => {
-            data::copy(l, d, a, 2);
+            basics::copy(l, d, a, 2);
         }
         (32, s, 2, _) => {
             let a = if rows(from) == 2 {
@@ -172,9 +172,9 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
             };
             l.emit(
                 if s {
-                    data::widen_signed()
+                    basics::widen_signed()
                 } else {
-                    data::widen()
+                    basics::widen()
                 },
                 d,
                 a,
@@ -184,9 +184,9 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
         }
         (32, _, _, _) => {
             let h = if rows(from) == 2 {
-                data::narrow()
+                basics::narrow()
             } else {
-                data::copy32()
+                basics::copy32()
             };
             l.emit(h, d, a, none, none);
         }
@@ -208,9 +208,9 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
                 l.prepare(h, Opd::Def(t), a, none, none);
                 l.emit(
                     if s {
-                        data::widen_signed()
+                        basics::widen_signed()
                     } else {
-                        data::widen()
+                        basics::widen()
                     },
                     d,
                     Opd::Use(t),

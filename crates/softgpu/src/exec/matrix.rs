@@ -6,12 +6,13 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, addresses, admit_shared};
-use super::ctx::{Ctx, SHARED_TAG, TAG_MASK};
-use super::lanes::{Exec, LANES, Operand, handlers_any, handlers_plain};
+use super::ctx::{Ctx, Inst};
+use super::lanes::{Exec, handlers_any, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
 use super::mma::{Accumulator, BitOp, FragmentLayout, Mma, MmaElement};
-use super::program::Inst;
-use super::sync::whole_warp;
+use super::registers::{LANES, Operand};
+use super::rendezvous::whole_warp;
+use super::tags::{SHARED_TAG, TAG_MASK};
 use crate::report::AccessKind;
 
 pub(crate) fn element(ty: Ty) -> Option<MmaElement> {

@@ -6,27 +6,20 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space, Word};
 
 use super::access::{
-    Elem, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, each, inside, local_get,
-    local_put, local_word, offsets, read, write,
+    Elem, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside, local_get, local_put,
+    local_word, offsets, read, write,
 };
+use super::basics;
 use super::checks;
 use super::convert;
-use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG};
-use super::data::{self, lane_ops};
-use super::lanes::{
-    ALL, Exec, Handlers, LANES, Operand, handlers, handlers_any, handlers_plain, map1, map2,
-};
-use super::lower::{
-    AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad, bits, is_signed, rows,
-};
-use super::program::{FunctionCode, Inst};
+use super::ctx::{Ctx, FunctionCode, Inst};
+use super::lanes::{Exec, Handlers, handlers, handlers_any, handlers_plain, lane_ops, map1, map2};
+use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
+use super::ordering::{ACQUIRE, RELEASE, SYSTEM, order_flags};
+use super::registers::{ALL, LANES, Operand, each};
+use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG};
+use super::width::{bits, is_signed, rows};
 use crate::report::{AccessKind, MemSpace};
-
-/// Flags beside those of [`super::access`].
-pub(crate) const RELEASE: u64 = 1 << 34;
-pub(crate) const ACQUIRE: u64 = 1 << 35;
-/// Of a load or store that orders: for the host too.
-const SYSTEM: u64 = 1 << 36;
 const COUNT_SHIFT: u32 = 40;
 /// Most bytes that a lane loads or stores at once.
 const MAX_ACCESS_BYTES: u32 = 32;
@@ -318,7 +311,7 @@ fn load_fixed_at(l: &mut Lower<'_, '_>, d: Opd, row: u32, at: u32, bytes: u32) {
             );
         }
         4 => {
-            l.emit(data::copy32(), d, Opd::Fixed(r), Opd::None, Opd::None);
+            l.emit(basics::copy32(), d, Opd::Fixed(r), Opd::None, Opd::None);
         }
         n => {
             l.emit(
@@ -358,7 +351,7 @@ fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) 
             );
         }
         4 => {
-            l.emit(data::copy32(), Opd::Fixed(r), a, Opd::None, Opd::None);
+            l.emit(basics::copy32(), Opd::Fixed(r), a, Opd::None, Opd::None);
         }
         n => {
             l.emit(
@@ -457,31 +450,6 @@ fn vector_len(m: &Mods<'_>) -> usize {
         Some(_) => 8,
         None => 1,
     }
-}
-
-/// Order of a memory instruction as flags.
-pub(crate) fn order_flags(m: &Mods<'_>) -> u64 {
-    let strong = m.any(&[
-        Word::Volatile,
-        Word::Relaxed,
-        Word::Acquire,
-        Word::Release,
-        Word::AcqRel,
-        Word::Sc,
-        Word::Mmio,
-        Word::Cv,
-    ]);
-    let mut f = if strong.is_some() { STRONG } else { 0 };
-    if m.any(&[Word::Release, Word::AcqRel, Word::Sc]).is_some() {
-        f |= RELEASE;
-    }
-    if m.any(&[Word::Acquire, Word::AcqRel, Word::Sc]).is_some() {
-        f |= ACQUIRE;
-    }
-    if f & (ACQUIRE | RELEASE) != 0 && m.has(Word::Sys) {
-        f |= SYSTEM;
-    }
-    f
 }
 
 /// Whether such an access may speak to another block.
@@ -605,7 +573,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                 let u = l.temp_rows(1);
                 convert::sign_extend(l, Opd::Def(u), Opd::Use(t), ty, Ty::S32);
                 l.emit(
-                    data::widen_signed(),
+                    basics::widen_signed(),
                     Opd::Def(v),
                     Opd::Use(u),
                     Opd::None,
@@ -616,9 +584,9 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             }
         } else {
             let h = if is_signed(ty) {
-                data::widen_signed()
+                basics::widen_signed()
             } else {
-                data::widen()
+                basics::widen()
             };
             l.emit(h, Opd::Def(v), Opd::Use(t), Opd::None, Opd::None);
         }
@@ -686,7 +654,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             if let [source @ Opd::Const(_)] = sources.as_mut_slice() {
                 let n = if unit == 8 { 2 } else { 1 };
                 let t = l.temp_rows(n);
-                data::copy(l, Opd::Def(t), *source, n);
+                basics::copy(l, Opd::Def(t), *source, n);
                 *source = Opd::Use(t);
             }
             if flags & STRONG != 0 && l.k.checks && space != LOCAL {

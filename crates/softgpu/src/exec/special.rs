@@ -1,9 +1,9 @@
 //! Special registers.
 
-use super::ctx::{Ctx, LOCAL_TAG};
+use super::ctx::{Ctx, Inst};
 use super::lanes::{Exec, Handlers, handlers_plain};
 use super::lower::{Lower, LowerError, Lowered, Opd};
-use super::program::Inst;
+use super::tags::LOCAL_TAG;
 
 /// What [`Read`] reads; the number is in the instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,11 +6,12 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::checks;
-use super::ctx::Ctx;
-use super::lanes::{Exec, LANES, PredOperand, handlers_any, handlers_plain};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits};
-use super::program::Inst;
+use super::ctx::{Ctx, Inst};
+use super::lanes::{Exec, handlers_any, handlers_plain};
+use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad};
+use super::registers::{LANES, PredOperand};
+use super::rendezvous::together;
+use super::width::bits;
 
 /// `d[l] = a[source(l)]`; `imm_lo` the predicate "in range".
 struct Shfl<const MODE: u8>;
@@ -180,34 +181,6 @@ impl Exec for Elect {
         ctx.rows
             .set_pred(PredOperand::from_bits(i.imm as u32), out, mask);
     }
-}
-
-/// With checks: the lanes of the warp that are here have synchronised.
-struct RecordWarpSync;
-impl Exec for RecordWarpSync {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
-        checks::warp_synced(ctx);
-    }
-}
-
-/// Begins a block that all lanes of `mask` enter together.
-pub(crate) fn together(l: &mut Lower<'_, '_>, mask: Opd) {
-    l.sync_point(mask);
-    if l.k.checks {
-        l.emit(
-            handlers_plain::<RecordWarpSync>(),
-            Opd::None,
-            Opd::None,
-            Opd::None,
-            Opd::None,
-        );
-    }
-}
-
-/// The same for `.aligned` instructions; their mask is the whole warp.
-pub(crate) fn whole_warp(l: &mut Lower<'_, '_>) {
-    let all = l.c32(u32::MAX);
-    together(l, all);
 }
 
 fn pair(o: &Ast) -> (Ast, Option<Ast>) {

@@ -3,7 +3,8 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::lower::{Lower, LowerError, Lowered, Mods, bad, is_signed};
+use super::lower::{Lower, LowerError, Lowered, Mods, bad};
+use super::width::is_signed;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VideoOp {
@@ -19,7 +20,7 @@ enum VideoOp {
 fn what(op: Op, m: &Mods<'_>) -> Option<(VideoOp, u32)> {
     let set = || {
         m.words()
-            .find_map(|w| super::alu_int::kind(w, false))
+            .find_map(|w| super::compare::kind(w, false))
             .map(VideoOp::Set)
     };
     Some(match op {

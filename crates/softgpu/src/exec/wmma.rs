@@ -9,13 +9,14 @@ use fercuda_ptx::words::{ScalarType as Ty, Word};
 
 use super::access::{WIDE, addresses, admit_shared, allow, by_tag};
 use super::checks;
-use super::ctx::{Ctx, SHARED_TAG};
-use super::lanes::{Exec, LANES, Operand, handlers_plain};
+use super::ctx::{Ctx, Inst};
+use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
 use super::matrix::{accumulator, element as element_of, list, multiply, shape};
 use super::mma::{BitOp, FragmentLayout, Mma};
-use super::program::Inst;
-use super::sync::whole_warp;
+use super::registers::{LANES, Operand};
+use super::rendezvous::whole_warp;
+use super::tags::SHARED_TAG;
 use crate::report::AccessKind;
 
 /// Size, type and layout of one fragment, in `imm` from bit 34.
