@@ -11,7 +11,7 @@
 //! blocks; inside one, a failed instruction has no effect and the rest of the block may still run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -23,6 +23,7 @@ use super::mma::Mma;
 use super::program::{CodeBlock, Const, InstOrigin, LaneFn};
 use super::registers::{ALL, FrameRows, MaskRow, Operand, PredOperand, RegisterFile, RegisterRow};
 use super::state::{BlockState, WarpState};
+use crate::lock::lock;
 use crate::mem::{AllocInfo, Window};
 use crate::report::{Access, ExecutionPoint, Fault, FaultKind, MemSpace};
 
@@ -384,10 +385,6 @@ impl LaunchRun {
     pub(crate) fn take_fault(&self) -> Option<Box<Fault>> {
         lock(&self.fault).take()
     }
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What an instruction executes on: the block, the warp and its active lanes.

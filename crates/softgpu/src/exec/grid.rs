@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::block;
@@ -19,6 +19,7 @@ use super::ctx::{Ctx, LaunchRun, PreparedKernel};
 use super::launch::{LaunchSpec, LaunchStats};
 use super::state::BlockState;
 use super::warp::WarpStop;
+use crate::lock::lock;
 use crate::report::{Fault, FaultKind};
 
 /// The limit of suspended blocks, except for cooperative launches.
@@ -207,10 +208,6 @@ fn rest(times: usize) {
     } else {
         std::thread::sleep(REST);
     }
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Thread pool of helpers, and the launches that they may help.

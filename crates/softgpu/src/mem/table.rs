@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-use super::{MemError, os_error};
+use super::error::{MemError, os_error};
 
 /// Lazily backed zeroed memory.
 pub(crate) struct LazyTable<T> {
