@@ -1,6 +1,6 @@
 //! Executing PTX: warps of 32 lanes over decoded code.
 //!
-//! [`compile`] turns a module into an [`Image`], once; [`Loaded`] gives its variables their
+//! [`compile`] turns a module into a [`CompiledModule`], once; [`Loaded`] gives its variables their
 //! addresses; [`Executor::run`] runs a grid.
 
 mod access;
@@ -52,8 +52,8 @@ use std::sync::Arc;
 
 use crate::report::{Fault, FaultKind};
 
-pub use image::{CompileOptions, Image, Loaded, compile};
-pub use interface::{CompileError, KernelInfo, KernelParam, ModuleVariable, Relocation};
+pub use image::{CompileOptions, CompiledModule, Loaded, compile};
+pub use interface::{CompileError, KernelInfo, ModuleVariable, ParamLayout, Relocation};
 pub use launch::{DeviceInfo, LaunchSpec, LaunchStats, PrintSink};
 
 /// Runs launches on a set of threads.

@@ -27,5 +27,5 @@ pub use error::MemError;
 pub use granule::{GRANULE, round_up};
 pub(crate) use shape::{AddressShape, At};
 pub use space::{AddressSpace, MAX_DEVICES};
-pub(crate) use table::LazyTable;
-pub(crate) use window::{Scalar, Window};
+pub(crate) use table::ShadowTable;
+pub(crate) use window::{MemoryInt, Window};

@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::CheckContext;
 use super::states::{ALLOCATED, FREED, INITIALISED, States};
-use crate::mem::{AllocInfo, AllocKind, AllocationRecords, LazyTable, MemError};
+use crate::mem::{AllocInfo, AllocKind, AllocationRecords, MemError, ShadowTable};
 use crate::order::OpId;
 use crate::report::{
     Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
@@ -90,11 +90,11 @@ struct Segments {
 pub struct Shadow {
     base: u64,
     pub(crate) states: States,
-    pub(crate) writes: LazyTable<AtomicU64>,
-    pub(crate) reads: LazyTable<AtomicU64>,
+    pub(crate) writes: ShadowTable<AtomicU64>,
+    pub(crate) reads: ShadowTable<AtomicU64>,
     /// The reader before the last, of another segment: a writer that is the last reader itself
     /// still meets this one.
-    pub(crate) earlier_reads: LazyTable<AtomicU64>,
+    pub(crate) earlier_reads: ShadowTable<AtomicU64>,
     segments: RwLock<Vec<Segments>>,
     next: AtomicU32,
 }
@@ -104,9 +104,9 @@ impl Shadow {
         Ok(Shadow {
             base,
             states: States::new(size as usize)?,
-            writes: LazyTable::new(size as usize / 4)?,
-            reads: LazyTable::new(size as usize / 4)?,
-            earlier_reads: LazyTable::new(size as usize / 4)?,
+            writes: ShadowTable::new(size as usize / 4)?,
+            reads: ShadowTable::new(size as usize / 4)?,
+            earlier_reads: ShadowTable::new(size as usize / 4)?,
             segments: RwLock::default(),
             next: AtomicU32::new(1),
         })

@@ -42,7 +42,7 @@ pub(crate) mod stream;
 pub(crate) mod vmm;
 
 use config::Config;
-use handle::{HandleKind, HandleTable};
+use handle::{HandleKind, ObjectTable};
 
 pub(crate) type CuResult<T = ()> = Result<T, CUresult>;
 
@@ -86,7 +86,7 @@ pub(crate) mod err {
 }
 
 /// One simulated GPU.
-pub(crate) struct Device {
+pub(crate) struct SoftDevice {
     pub(crate) ordinal: u32,
     pub(crate) phys: Arc<heap::PhysicalBudget>,
     pub(crate) blocks: heap::BlockHeap,
@@ -111,26 +111,26 @@ pub(crate) struct Machine {
     pub(crate) executor: Arc<Executor>,
     /// The last faults of kernels, oldest first.
     pub(crate) faults: Mutex<Vec<Fault>>,
-    pub(crate) devices: Vec<Device>,
+    pub(crate) devices: Vec<SoftDevice>,
     pub(crate) host_blocks: heap::BlockHeap,
     pub(crate) memory: memory::AllocationTable,
     pub(crate) vmm: vmm::Vmm,
     pub(crate) ipc: ipc::Ipc,
     pub(crate) captures: capture::Captures,
-    pub(crate) contexts: HandleTable<context::Context>,
-    pub(crate) streams: HandleTable<stream::Stream>,
-    pub(crate) events: HandleTable<event::Event>,
-    pub(crate) modules: HandleTable<module::Module>,
-    pub(crate) functions: HandleTable<module::Function>,
-    pub(crate) libraries: HandleTable<module::Library>,
-    pub(crate) kernels: HandleTable<module::Kernel>,
-    pub(crate) graphs: HandleTable<graph::Graph>,
-    pub(crate) nodes: HandleTable<graph::NodeRef>,
-    pub(crate) execs: HandleTable<exec_graph::ExecGraph>,
-    pub(crate) pools: HandleTable<pool::MemPool>,
-    pub(crate) allocations: HandleTable<vmm::Physical>,
-    pub(crate) links: HandleTable<link::Link>,
-    pub(crate) user_objects: HandleTable<graph::UserObject>,
+    pub(crate) contexts: ObjectTable<context::SoftContext>,
+    pub(crate) streams: ObjectTable<stream::SoftStream>,
+    pub(crate) events: ObjectTable<event::SoftEvent>,
+    pub(crate) modules: ObjectTable<module::SoftModule>,
+    pub(crate) functions: ObjectTable<module::SoftFunction>,
+    pub(crate) libraries: ObjectTable<module::Library>,
+    pub(crate) kernels: ObjectTable<module::SoftKernel>,
+    pub(crate) graphs: ObjectTable<graph::SoftGraph>,
+    pub(crate) nodes: ObjectTable<graph::NodeRef>,
+    pub(crate) execs: ObjectTable<exec_graph::ExecGraph>,
+    pub(crate) pools: ObjectTable<pool::MemPool>,
+    pub(crate) allocations: ObjectTable<vmm::Physical>,
+    pub(crate) links: ObjectTable<link::Link>,
+    pub(crate) user_objects: ObjectTable<graph::UserObject>,
     next_id: AtomicU64,
     pub(crate) epoch: std::time::Instant,
 }
@@ -201,9 +201,9 @@ extern "C" fn at_exit() {
 impl Machine {
     /// Marks a device as lost: every context there returns an error from now on, and running work
     /// ends.
-    pub(crate) fn lose(&self, device: &Device) {
+    pub(crate) fn lose(&self, device: &SoftDevice) {
         device.left.store(0, Ordering::Release);
-        let of_it = |ctx: &Arc<context::Context>| ctx.device == device.ordinal;
+        let of_it = |ctx: &Arc<context::SoftContext>| ctx.device == device.ordinal;
         for ctx in self.contexts.all().into_iter().filter(of_it) {
             ctx.health.fail(err::UNKNOWN);
         }
@@ -245,10 +245,10 @@ impl Machine {
         }
         let checks = config.checks;
         let all = ((1u64 << devices) - 1) as u32;
-        let made: Vec<Device> = (0..config.devices)
+        let made: Vec<SoftDevice> = (0..config.devices)
             .map(|ordinal| {
                 let phys = Arc::new(heap::PhysicalBudget::new(config.memory_bytes));
-                Device {
+                SoftDevice {
                     ordinal,
                     blocks: heap::BlockHeap::new(1 << ordinal, Some(phys.clone()), checks),
                     managed_blocks: heap::BlockHeap::new(all, Some(phys.clone()), checks),
@@ -277,27 +277,27 @@ impl Machine {
             vmm: vmm::Vmm::default(),
             ipc: ipc::Ipc::default(),
             captures: capture::Captures::default(),
-            contexts: HandleTable::new(HandleKind::Context),
-            streams: HandleTable::new(HandleKind::Stream),
-            events: HandleTable::new(HandleKind::Event),
-            modules: HandleTable::new(HandleKind::Module),
-            functions: HandleTable::new(HandleKind::Function),
-            libraries: HandleTable::new(HandleKind::Library),
-            kernels: HandleTable::new(HandleKind::Kernel),
-            graphs: HandleTable::new(HandleKind::Graph),
-            nodes: HandleTable::new(HandleKind::Node),
-            execs: HandleTable::new(HandleKind::GraphExec),
-            pools: HandleTable::new(HandleKind::Pool),
-            allocations: HandleTable::new(HandleKind::Allocation),
-            links: HandleTable::new(HandleKind::Link),
-            user_objects: HandleTable::new(HandleKind::UserObject),
+            contexts: ObjectTable::new(HandleKind::Context),
+            streams: ObjectTable::new(HandleKind::Stream),
+            events: ObjectTable::new(HandleKind::Event),
+            modules: ObjectTable::new(HandleKind::Module),
+            functions: ObjectTable::new(HandleKind::Function),
+            libraries: ObjectTable::new(HandleKind::Library),
+            kernels: ObjectTable::new(HandleKind::Kernel),
+            graphs: ObjectTable::new(HandleKind::Graph),
+            nodes: ObjectTable::new(HandleKind::Node),
+            execs: ObjectTable::new(HandleKind::GraphExec),
+            pools: ObjectTable::new(HandleKind::Pool),
+            allocations: ObjectTable::new(HandleKind::Allocation),
+            links: ObjectTable::new(HandleKind::Link),
+            user_objects: ObjectTable::new(HandleKind::UserObject),
             next_id: AtomicU64::new(1),
             epoch: std::time::Instant::now(),
             config,
         })
     }
 
-    pub(crate) fn device(&self, ordinal: i32) -> CuResult<&Device> {
+    pub(crate) fn device(&self, ordinal: i32) -> CuResult<&SoftDevice> {
         usize::try_from(ordinal)
             .ok()
             .and_then(|i| self.devices.get(i))

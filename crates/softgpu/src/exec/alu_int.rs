@@ -6,9 +6,9 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 use super::arity::{fun3, fun4, one, three, two};
 use super::basics::{Add32, Add64};
 use super::compare::setp;
-use super::ctx::{Ctx, Inst};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, map3};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
 use super::registers::PredOperand;
 use super::scalar::int::{self, Permute};
 use super::width::{bits, is_float, is_signed, rows};
@@ -139,7 +139,7 @@ fn pair(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
 /// difference is `a + !b + carry`, so the flag is set when nothing was borrowed.
 struct CarryAdd<const WIDE: bool, const SUB: bool>;
 impl<const WIDE: bool, const SUB: bool> Exec for CarryAdd<WIDE, SUB> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let carry = ctx.rows.pred(PredOperand::from_bits(i.x));
         let mut out = 0;
         let mut m = ctx.mask;
@@ -172,13 +172,13 @@ impl<const WIDE: bool, const SUB: bool> Exec for CarryAdd<WIDE, SUB> {
 struct Lop3;
 impl Exec for Lop3 {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let table = i.imm as u8;
         map3::<u32, u32, u32, u32, FULL>(ctx, i, |a, b, c| int::lop3(a, b, c, table));
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     let ty = m.ty(0).ok()?;
     if is_float(ty) && !matches!(i.op, Op::Prmt) {
         return None;
@@ -381,7 +381,13 @@ fn shift(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, h: Handlers) -> Lowered<()> {
     Ok(())
 }
 
-fn relu_after(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, m: &Mods<'_>, h: Handlers) -> Lowered<()> {
+fn relu_after(
+    l: &mut Lower<'_, '_>,
+    i: &Tree,
+    ty: Ty,
+    m: &ModList<'_>,
+    h: Handlers,
+) -> Lowered<()> {
     two(l, i, ty, h)?;
     if m.has(Word::Relu) {
         let (v, _) = l.dst_reg(&i.operands[0], ty)?;
@@ -404,7 +410,7 @@ fn wider(ty: Ty) -> Ty {
     }
 }
 
-fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let (s, n) = (is_signed(ty), bits(ty));
     let h = match (m.any(&[Word::Lo, Word::Hi, Word::Wide]), n, s) {
         (Some(Word::Hi), 16, false) => handlers::<MulHiU16>(),
@@ -431,7 +437,7 @@ fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     Ok(())
 }
 
-fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let (s, n) = (is_signed(ty), bits(ty));
     let [od, oa, ob, oc] = i.operands.as_slice() else {
         return bad("four operands are needed");
@@ -505,7 +511,7 @@ fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     Ok(())
 }
 
-fn mad24(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn mad24(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let [od, oa, ob, oc] = i.operands.as_slice() else {
         return bad("four operands are needed");
     };
@@ -528,7 +534,7 @@ fn mad24(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     Ok(())
 }
 
-fn carry(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty, with: bool) -> Lowered<()> {
+fn carry(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty, with: bool) -> Lowered<()> {
     let [od, oa, ob] = i.operands.as_slice() else {
         return bad("three operands are needed");
     };
@@ -570,7 +576,7 @@ fn chain(l: &mut Lower<'_, '_>, d: Opd, a: Opd, b: Opd, ty: Ty, sub: bool, with:
     x.imm_lo = Some(sink);
 }
 
-fn bfind(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn bfind(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let [od, oa] = i.operands.as_slice() else {
         return bad("two operands are needed");
     };
@@ -609,7 +615,7 @@ lane_ops! {
     Bfi64 = map3(u64, u64, u32, u64) |a, b, c| int::bfi(a, b, c & 0xff, c >> 8, 64);
 }
 
-fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.any(&[Word::And, Word::Or]).is_some() {
         return Err(LowerError::Unsupported);
     }

@@ -3,7 +3,7 @@
 
 use fercuda_ptx::words::Op;
 
-use super::ctx::{Ctx, Inst};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, select, test2};
 use super::lower::{Lower, Opd, PredRef};
 use super::registers::PredOperand;
@@ -36,7 +36,7 @@ pub(crate) struct SelectLane<const WIDE: bool>;
 
 impl<const WIDE: bool> Exec for SelectLane<WIDE> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let p = ctx.rows.pred(PredOperand::from_bits(i.x));
         if WIDE {
             select::<u64, FULL>(ctx, i, p);
@@ -52,7 +52,7 @@ macro_rules! pred_behaviours {
         struct $name;
         impl Exec for $name {
             #[inline(always)]
-            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
                 let d = PredOperand::from_bits(i.imm as u32);
                 let $a = ctx.rows.pred(PredOperand::from_bits(i.x));
                 let $b = ctx.rows.pred(PredOperand::from_bits((i.imm >> 32) as u32));
@@ -74,7 +74,7 @@ struct NonZero;
 
 impl Exec for NonZero {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let v = test2::<u32, u32>(ctx, i, |a, _| a != 0);
         let mask = ctx.mask;
         ctx.rows
@@ -87,7 +87,7 @@ struct FromPred;
 
 impl Exec for FromPred {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let p = ctx.rows.pred(PredOperand::from_bits(i.x));
         let one = i.imm as u32;
         let row = std::array::from_fn(|l| if (p >> l) & 1 != 0 { one } else { 0 });

@@ -4,9 +4,9 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::basics;
-use super::ctx::{Ctx, Inst};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, Lane, handlers, handlers_any, lane_ops, map1, test2};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef};
 use super::registers::PredOperand;
 use super::scalar::float::{self, Compare};
 use super::width::is_float;
@@ -19,12 +19,12 @@ lane_ops! {
 struct SetP<C>(std::marker::PhantomData<C>);
 
 trait LaneTest: 'static {
-    fn test(ctx: &Ctx<'_>, i: &Inst) -> u32;
+    fn test(ctx: &Ctx<'_>, i: &DecodedInst) -> u32;
 }
 
 impl<C: LaneTest> Exec for SetP<C> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let v = C::test(ctx, i);
         let mask = ctx.mask;
         ctx.rows
@@ -55,7 +55,7 @@ const KINDS: [Compare; 14] = [
 
 impl<const KIND: usize, T: Lane + PartialOrd + 'static> LaneTest for CompareOp<KIND, T> {
     #[inline(always)]
-    fn test(ctx: &Ctx<'_>, i: &Inst) -> u32 {
+    fn test(ctx: &Ctx<'_>, i: &DecodedInst) -> u32 {
         test2::<T, T>(ctx, i, |a, b| KINDS[KIND].holds(a, b))
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn kind(w: Word, float: bool) -> Option<usize> {
 /// Compares two values into a fresh predicate.
 pub(crate) fn compared(
     l: &mut Lower<'_, '_>,
-    m: &Mods<'_>,
+    m: &ModList<'_>,
     ty: Ty,
     a: Opd,
     b: Opd,
@@ -134,7 +134,7 @@ pub(crate) fn compared(
     Ok(())
 }
 
-pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let (first, second) = match &i.operands[0] {
         fercuda_ptx::ast::Operand::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
         o => (o.clone(), None),
@@ -186,7 +186,7 @@ pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Low
 pub(crate) fn set_to(
     l: &mut Lower<'_, '_>,
     i: &Tree,
-    m: &Mods<'_>,
+    m: &ModList<'_>,
     out: Ty,
     ty: Ty,
 ) -> Lowered<()> {

@@ -9,10 +9,10 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, allow, inside, offsets};
 use super::checks;
-use super::ctx::{Ctx, Inst};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{
-    AddressOperand, LTerm, Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, operand,
+    AddressOperand, LTerm, Lower, LowerError, Lowered, ModList, Opd, PredRef, bad, operand,
 };
 use super::registers::{LANES, PredOperand};
 use super::state::PendingCopy;
@@ -23,7 +23,7 @@ use crate::report::{AccessKind, MemSpace};
 /// to write.
 struct CopyAsync<const CHECK: bool>;
 impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let len = i.x;
         let dst = offsets(ctx, i);
         let src = ctx.rows.row::<u64>(i.b);
@@ -138,7 +138,7 @@ fn land_groups(ctx: &mut Ctx<'_>, mask: u32, keep: Option<u32>) {
 
 struct CommitGroup;
 impl Exec for CommitGroup {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
         let mask = ctx.mask;
         let w = ctx.w();
         w.groups.resize(LANES, 0);
@@ -151,7 +151,7 @@ impl Exec for CommitGroup {
 /// `x` groups may stay under way; all must land when `imm` is 1.
 struct WaitGroups;
 impl Exec for WaitGroups {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         land_groups(ctx, mask, (i.imm == 0).then_some(i.x));
     }
@@ -225,7 +225,7 @@ impl MbarrierState {
 /// bits 0..32 the predicate.
 struct Mbarrier<const CHECK: bool>;
 impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let what = BARS[i.x as usize];
         let mask = ctx.mask;
         let mut out = 0;
@@ -353,7 +353,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     match i.op {
         Op::Cp => Some(cp(l, i, m)),
         Op::Mbarrier => Some(mbarrier(l, i, m)),
@@ -361,7 +361,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     }
 }
 
-fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if !m.has(Word::Async) || m.has(Word::Bulk) {
         return Err(LowerError::Unsupported);
     }
@@ -478,7 +478,7 @@ fn emit_mbarrier(l: &mut Lower<'_, '_>, what: Bar, d: Opd, a: Opd, b: Opd) {
     x.imm = if d == Opd::None { WIDE } else { 0 };
 }
 
-fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let none = Opd::None;
     let count = |l: &mut Lower<'_, '_>, o: Option<&Ast>| match o {
         Some(o) => l.src(o, Ty::U32),

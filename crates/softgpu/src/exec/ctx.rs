@@ -21,7 +21,9 @@ use super::checks::LaunchCheck;
 use super::launch::LaunchSpec;
 use super::mma::Mma;
 use super::program::{CodeBlock, Const, InstOrigin, LaneFn};
-use super::registers::{ALL, FrameRows, MaskRow, Operand, PredOperand, RegisterFile, RegisterRow};
+use super::registers::{
+    ALL, FrameRows, MaskRow, PredOperand, RegisterFile, RegisterRow, RowOperand,
+};
 use super::state::{BlockState, WarpState};
 use crate::lock::lock;
 use crate::mem::{AllocInfo, Window};
@@ -32,20 +34,20 @@ use crate::report::{Access, ExecutionPoint, Fault, FaultKind, MemSpace};
 /// # Safety
 /// The instruction belongs to the function of the frame that is bound to the context, and the
 /// processor has the features the handler was compiled for.
-pub(crate) type Handler = for<'l> unsafe fn(&mut Ctx<'l>, &Inst);
+pub(crate) type Handler = for<'l> unsafe fn(&mut Ctx<'l>, &DecodedInst);
 
 /// One instruction. A cache line.
 #[repr(C, align(64))]
 #[derive(Clone)]
-pub(crate) struct Inst {
+pub(crate) struct DecodedInst {
     /// For some lanes, for all lanes.
     pub(crate) f: [Handler; 2],
     /// The same behind a guard.
     pub(crate) inner: [Handler; 2],
-    pub(crate) d: Operand,
-    pub(crate) a: Operand,
-    pub(crate) b: Operand,
-    pub(crate) c: Operand,
+    pub(crate) d: RowOperand,
+    pub(crate) a: RowOperand,
+    pub(crate) b: RowOperand,
+    pub(crate) c: RowOperand,
     pub(crate) guard: PredOperand,
     /// Flags, or the start of more operands in [`FunctionCode::ext`], or an index of a lane
     /// function.
@@ -56,7 +58,7 @@ pub(crate) struct Inst {
 /// A function with registers assigned.
 pub(crate) struct FunctionCode {
     pub(crate) name: Arc<str>,
-    pub(crate) insts: Vec<Inst>,
+    pub(crate) insts: Vec<DecodedInst>,
     pub(crate) origins: Vec<InstOrigin>,
     pub(crate) blocks: Vec<CodeBlock>,
     pub(crate) ext: Vec<u32>,
@@ -86,7 +88,7 @@ impl std::fmt::Debug for FunctionCode {
 impl FunctionCode {
     /// Checks that every operand of every instruction lies inside the frame or the constant bank.
     pub(crate) fn verify(&self) -> Result<(), String> {
-        let ok = |o: Operand| {
+        let ok = |o: RowOperand| {
             o.row()
                 < if o.is_const() {
                     self.const_rows
@@ -129,7 +131,7 @@ pub(crate) struct KernelCode {
 
 /// A kernel's code with its constants, addresses included.
 #[derive(Debug)]
-pub(crate) struct PreparedKernel {
+pub(crate) struct BoundKernel {
     pub(crate) code: Arc<KernelCode>,
     /// A bank for each function.
     pub(crate) consts: Vec<Box<[RegisterRow]>>,
@@ -137,7 +139,7 @@ pub(crate) struct PreparedKernel {
     starts: Vec<u32>,
 }
 
-impl PreparedKernel {
+impl BoundKernel {
     pub(crate) fn new(
         code: Arc<KernelCode>,
         addresses: &FxHashMap<Arc<str>, u64>,
@@ -167,7 +169,7 @@ impl PreparedKernel {
             }
             consts.push(bank);
         }
-        Ok(PreparedKernel {
+        Ok(BoundKernel {
             code,
             consts,
             starts,
@@ -226,7 +228,7 @@ impl KernelCode {
 /// A launch as its blocks know it.
 pub(crate) struct LaunchRun {
     pub(crate) spec: LaunchSpec,
-    pub(crate) prepared: Arc<PreparedKernel>,
+    pub(crate) prepared: Arc<BoundKernel>,
     pub(crate) shared_bytes: u32,
     pub(crate) late_copies: bool,
     /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
@@ -251,7 +253,7 @@ impl std::fmt::Debug for LaunchRun {
 impl LaunchRun {
     pub(crate) fn new(
         spec: LaunchSpec,
-        prepared: Arc<PreparedKernel>,
+        prepared: Arc<BoundKernel>,
         workspace: u64,
         checked: Option<LaunchCheck>,
     ) -> Self {
@@ -448,9 +450,9 @@ impl<'l> Ctx<'l> {
 
     /// Index of an instruction of the bound function.
     #[inline]
-    pub(crate) fn pc_of(&self, i: &Inst) -> u32 {
+    pub(crate) fn pc_of(&self, i: &DecodedInst) -> u32 {
         let at = (std::ptr::from_ref(i) as usize).wrapping_sub(self.code.insts.as_ptr() as usize);
-        (at / size_of::<Inst>()) as u32
+        (at / size_of::<DecodedInst>()) as u32
     }
 
     /// Where lane `lane` is, at instruction `pc` of the bound function.
@@ -477,7 +479,7 @@ impl<'l> Ctx<'l> {
 
     /// Ends the kernel. The first trouble counts.
     #[cold]
-    pub(crate) fn fail(&mut self, i: &Inst, lane: u32, kind: FaultKind) {
+    pub(crate) fn fail(&mut self, i: &DecodedInst, lane: u32, kind: FaultKind) {
         if self.trouble.is_some() {
             return;
         }
@@ -494,12 +496,12 @@ impl<'l> Ctx<'l> {
     }
 
     #[cold]
-    pub(crate) fn illegal(&mut self, i: &Inst, lane: u32, access: Access) {
+    pub(crate) fn illegal(&mut self, i: &DecodedInst, lane: u32, access: Access) {
         self.fail(i, lane, FaultKind::IllegalAddress(access));
     }
 
     #[cold]
-    pub(crate) fn misaligned(&mut self, i: &Inst, lane: u32, access: Access) {
+    pub(crate) fn misaligned(&mut self, i: &DecodedInst, lane: u32, access: Access) {
         self.fail(i, lane, FaultKind::Misaligned(access));
     }
 }

@@ -7,9 +7,9 @@ use super::basics::{
     Byte1, Copy64, FromLocal, FromParam, FromShared, High16, High32, Narrow, Narrow8, Narrow16,
     SelectLane, ToShared, copy, logic,
 };
-use super::ctx::{Ctx, Inst};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, handlers_plain};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, pack_into};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad, pack_into};
 use super::registers::PredOperand;
 use super::tags::{LOCAL_TAG, SHARED_TAG, TAG_MASK, tag};
 use super::width::{bits, rows};
@@ -17,7 +17,7 @@ use super::width::{bits, rows};
 /// `p = address is in space imm`.
 struct IsSpace;
 impl Exec for IsSpace {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let a = ctx.rows.row::<u64>(i.a);
         let want = i.imm >> 32 << 32;
         let v = (0..32).fold(0u32, |v, l| v | (u32::from(a[l] & TAG_MASK == want) << l));
@@ -77,7 +77,7 @@ fn is_sink(l: &Lower<'_, '_>, o: &Ast) -> bool {
     matches!(o, Ast::Name(s) if l.name(*s) == "_")
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     Some(match i.op {
         Op::Mov => mov(l, i, m),
         Op::Selp => selp(l, i, m),
@@ -115,7 +115,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m.ty(0)?;
     let [d, a] = i.operands.as_slice() else {
         return bad("two operands are needed");
@@ -147,7 +147,7 @@ fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     }
 }
 
-fn selp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn selp(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m.ty(0)?;
     let [d, a, b, p] = i.operands.as_slice() else {
         return bad("four operands are needed");
@@ -163,7 +163,7 @@ fn selp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn slct(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn slct(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let (ty, sel) = (m.ty(0)?, m.ty(1)?);
     let [d, a, b, c] = i.operands.as_slice() else {
         return bad("four operands are needed");
@@ -190,7 +190,7 @@ fn slct(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn cvta(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn cvta(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m.ty(0)?;
     let space = m
         .any(&[
@@ -220,7 +220,7 @@ fn cvta(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn isspacep(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn isspacep(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let space = m
         .words()
         .next()

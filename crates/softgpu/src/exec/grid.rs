@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::block;
 use super::check_order::{BlockEnd, CheckOrder};
 use super::checks;
-use super::ctx::{Ctx, LaunchRun, PreparedKernel};
+use super::ctx::{BoundKernel, Ctx, LaunchRun};
 use super::launch::{LaunchSpec, LaunchStats};
 use super::state::BlockState;
 use super::warp::WarpStop;
@@ -272,7 +272,7 @@ impl HelperPool {
     pub(crate) fn run(
         &self,
         spec: LaunchSpec,
-        prepared: Arc<PreparedKernel>,
+        prepared: Arc<BoundKernel>,
     ) -> Result<LaunchStats, Box<Fault>> {
         let total = spec.grid.iter().map(|&n| u64::from(n)).product();
         let mut workspace = None;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use fercuda_ptx::ast;
 use rustc_hash::FxHashMap;
 
-use super::ctx::{KernelCode, PreparedKernel};
+use super::ctx::{BoundKernel, KernelCode};
 use super::interface::{CompileError, KernelInfo, ModuleVariable};
 use super::lanes::Isa;
 use super::layout::ModuleInfo;
@@ -24,7 +24,7 @@ pub struct CompileOptions {
 
 /// A module, checked and laid out; kernels are decoded when first run.
 #[derive(Debug)]
-pub struct Image {
+pub struct CompiledModule {
     pub(crate) kernels: Vec<KernelInfo>,
     pub(crate) variables: Vec<ModuleVariable>,
     module: ast::Module,
@@ -41,7 +41,10 @@ pub struct Image {
 ///
 /// # Errors
 /// [`CompileError`] for names that do not exist, operands of wrong kinds, and the like.
-pub fn compile(module: &ast::Module, options: &CompileOptions) -> Result<Arc<Image>, CompileError> {
+pub fn compile(
+    module: &ast::Module,
+    options: &CompileOptions,
+) -> Result<Arc<CompiledModule>, CompileError> {
     if module.address_size == 32 {
         return Err(CompileError {
             line: 0,
@@ -62,7 +65,7 @@ pub fn compile(module: &ast::Module, options: &CompileOptions) -> Result<Arc<Ima
     } else {
         Isa::detect()
     };
-    Ok(Arc::new(Image {
+    Ok(Arc::new(CompiledModule {
         kernels,
         variables,
         module,
@@ -73,7 +76,7 @@ pub fn compile(module: &ast::Module, options: &CompileOptions) -> Result<Arc<Ima
     }))
 }
 
-impl Image {
+impl CompiledModule {
     /// The kernels, in order.
     #[must_use]
     pub fn kernels(&self) -> &[KernelInfo] {
@@ -111,9 +114,9 @@ impl Image {
 /// An image with addresses assigned to its variables.
 #[derive(Debug)]
 pub struct Loaded {
-    pub(crate) image: Arc<Image>,
+    pub(crate) image: Arc<CompiledModule>,
     pub(crate) addresses: FxHashMap<Arc<str>, u64>,
-    prepared: Vec<[OnceResult<PreparedKernel>; 2]>,
+    prepared: Vec<[OnceResult<BoundKernel>; 2]>,
 }
 
 impl Loaded {
@@ -123,7 +126,7 @@ impl Loaded {
     /// # Errors
     /// [`CompileError`] naming a variable without address.
     pub fn new(
-        image: Arc<Image>,
+        image: Arc<CompiledModule>,
         addresses: FxHashMap<Arc<str>, u64>,
     ) -> Result<Arc<Self>, CompileError> {
         if let Some(v) = image
@@ -150,18 +153,14 @@ impl Loaded {
 
     /// The image.
     #[must_use]
-    pub fn image(&self) -> &Arc<Image> {
+    pub fn image(&self) -> &Arc<CompiledModule> {
         &self.image
     }
 
-    pub(super) fn prepared(
-        &self,
-        kernel: usize,
-        checks: bool,
-    ) -> Result<Arc<PreparedKernel>, String> {
+    pub(super) fn prepared(&self, kernel: usize, checks: bool) -> Result<Arc<BoundKernel>, String> {
         self.prepared[kernel][usize::from(checks)]
             .get_or_init(|| {
-                PreparedKernel::new(self.image.code(kernel, checks)?, &self.addresses).map(Arc::new)
+                BoundKernel::new(self.image.code(kernel, checks)?, &self.addresses).map(Arc::new)
             })
             .clone()
     }

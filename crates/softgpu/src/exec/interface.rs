@@ -18,7 +18,7 @@ pub struct KernelInfo {
     /// Name.
     pub name: Arc<str>,
     /// Parameters in order.
-    pub params: Vec<KernelParam>,
+    pub params: Vec<ParamLayout>,
     /// Bytes of all parameters.
     pub param_bytes: u32,
     /// Bytes of shared memory, without the dynamic part.
@@ -43,7 +43,7 @@ pub struct KernelInfo {
 
 /// A kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KernelParam {
+pub struct ParamLayout {
     /// Byte offset in the parameter block.
     pub offset: u32,
     /// Bytes.

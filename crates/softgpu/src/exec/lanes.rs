@@ -4,8 +4,8 @@
 //! when code is decoded. A handler is called only for instructions of the function whose frame is
 //! bound, on a processor that has what it was compiled for: `unsafe` here rests on that.
 
-use super::ctx::{Ctx, Handler, Inst};
-use super::registers::{ALL, LANES, MaskRow, Operand, RawLane};
+use super::ctx::{Ctx, DecodedInst, Handler};
+use super::registers::{ALL, LANES, MaskRow, RawLane, RowOperand};
 
 /// A type that lanes are read as.
 pub(crate) trait Lane: Copy {
@@ -39,7 +39,12 @@ lane! {
 }
 
 #[inline(always)]
-fn store_chunk<D: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, d: Operand, n: usize, r: [D::Raw; 8]) {
+fn store_chunk<D: Lane, const FULL: bool>(
+    ctx: &mut Ctx<'_>,
+    d: RowOperand,
+    n: usize,
+    r: [D::Raw; 8],
+) {
     if FULL {
         ctx.rows.put(d, n, r);
     } else {
@@ -54,7 +59,7 @@ fn store_chunk<D: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, d: Operand, n: usiz
 #[inline(always)]
 pub(crate) fn map1<A: Lane, D: Lane, const FULL: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     f: impl Fn(A) -> D,
 ) {
     for n in 0..4 {
@@ -68,7 +73,7 @@ pub(crate) fn map1<A: Lane, D: Lane, const FULL: bool>(
 #[inline(always)]
 pub(crate) fn map2<A: Lane, B: Lane, D: Lane, const FULL: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     f: impl Fn(A, B) -> D,
 ) {
     for n in 0..4 {
@@ -83,7 +88,7 @@ pub(crate) fn map2<A: Lane, B: Lane, D: Lane, const FULL: bool>(
 #[inline(always)]
 pub(crate) fn map3<A: Lane, B: Lane, C: Lane, D: Lane, const FULL: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     f: impl Fn(A, B, C) -> D,
 ) {
     for n in 0..4 {
@@ -99,7 +104,11 @@ pub(crate) fn map3<A: Lane, B: Lane, C: Lane, D: Lane, const FULL: bool>(
 
 /// The lanes (active or not) where `f(a, b)`.
 #[inline(always)]
-pub(crate) fn test2<A: Lane, B: Lane>(ctx: &Ctx<'_>, i: &Inst, f: impl Fn(A, B) -> bool) -> u32 {
+pub(crate) fn test2<A: Lane, B: Lane>(
+    ctx: &Ctx<'_>,
+    i: &DecodedInst,
+    f: impl Fn(A, B) -> bool,
+) -> u32 {
     let mut out = 0;
     for n in 0..4 {
         let a: [A::Raw; 8] = ctx.rows.chunk(i.a, n);
@@ -114,7 +123,7 @@ pub(crate) fn test2<A: Lane, B: Lane>(ctx: &Ctx<'_>, i: &Inst, f: impl Fn(A, B) 
 
 /// `d = p ? a : b` in every active lane.
 #[inline(always)]
-pub(crate) fn select<T: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst, p: u32) {
+pub(crate) fn select<T: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst, p: u32) {
     let m = MaskRow::new(p);
     for n in 0..4 {
         let a: [T::Raw; 8] = ctx.rows.chunk(i.a, n);
@@ -127,7 +136,7 @@ pub(crate) fn select<T: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst, p: 
 /// Behaviour of an instruction.
 pub(crate) trait Exec: 'static {
     /// For the active lanes; with `FULL` these are all 32.
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst);
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst);
 }
 
 /// Which of its two compilations code uses.
@@ -172,12 +181,12 @@ impl std::fmt::Debug for Handlers {
     }
 }
 
-unsafe fn plain<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+unsafe fn plain<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
     E::run::<FULL>(ctx, i);
 }
 
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,popcnt,lzcnt")]
-unsafe fn v3<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+unsafe fn v3<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
     E::run::<FULL>(ctx, i);
 }
 
@@ -210,7 +219,7 @@ struct Guarded;
 
 impl Exec for Guarded {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let pass = ctx.rows.pred(i.guard) & ctx.mask;
         if pass == ctx.mask {
             // SAFETY: `inner` was chosen for this processor together with `f`, for the same
@@ -237,7 +246,7 @@ pub(crate) fn guarded() -> Handlers {
 /// # Safety
 /// `insts` belong to the function of the frame that is bound to `ctx`.
 #[inline(always)]
-pub(crate) unsafe fn run(ctx: &mut Ctx<'_>, insts: &[Inst]) {
+pub(crate) unsafe fn run(ctx: &mut Ctx<'_>, insts: &[DecodedInst]) {
     let full = usize::from(ctx.mask == ALL);
     for i in insts {
         // SAFETY: by the contract; the handlers were picked for this processor when the code was
@@ -252,7 +261,7 @@ macro_rules! lane_ops {
         pub(crate) struct $name;
         impl $crate::exec::lanes::Exec for $name {
             #[inline(always)]
-            fn run<const FULL: bool>(ctx: &mut $crate::exec::ctx::Ctx<'_>, i: &$crate::exec::ctx::Inst) {
+            fn run<const FULL: bool>(ctx: &mut $crate::exec::ctx::Ctx<'_>, i: &$crate::exec::ctx::DecodedInst) {
                 $map::<$($t,)+ FULL>(ctx, i, |$($p),+| $e);
             }
         }
@@ -264,7 +273,7 @@ pub(crate) use lane_ops;
 struct LaneCall;
 
 impl Exec for LaneCall {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let f = &ctx.code.lane_fns[i.x as usize];
         let mut m = ctx.mask;
         while m != 0 {

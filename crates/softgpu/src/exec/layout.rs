@@ -11,7 +11,7 @@ use fercuda_ptx::ast::{
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::interface::{CompileError, KernelInfo, KernelParam, ModuleVariable, Relocation};
+use super::interface::{CompileError, KernelInfo, ModuleVariable, ParamLayout, Relocation};
 use super::width::bits;
 
 /// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static
@@ -310,7 +310,7 @@ impl ModuleInfo {
             for p in &tree.params {
                 let (size, align) = var_bytes(p);
                 offset = (offset as u64).next_multiple_of(align) as u32;
-                k.params.push(KernelParam {
+                k.params.push(ParamLayout {
                     offset,
                     size: size as u32,
                     align: align as u32,

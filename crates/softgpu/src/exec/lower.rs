@@ -28,7 +28,7 @@ pub(crate) use code::{
     Ext, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
 };
 pub(crate) use context::{
-    Entity, KernelLower, Lower, LowerError, Lowered, Mods, bad, class, operand,
+    Entity, KernelLower, Lower, LowerError, Lowered, ModList, bad, class, operand,
 };
 pub(crate) use operands::{AddressOperand, pack_into};
 
@@ -216,7 +216,7 @@ impl<'m> Lower<'_, 'm> {
             Some(g) => self.pred_named(g.pred, g.negated)?,
             None => PredRef::True,
         };
-        let m = Mods(&i.mods);
+        let m = ModList(&i.mods);
         // Branches use their guard themselves; other ends of blocks are branched around.
         if i.op == Op::Bra {
             return control::bra(self, i, guard);
@@ -250,7 +250,7 @@ impl<'m> Lower<'_, 'm> {
         self.dispatch(i, &m, f)
     }
 
-    fn dispatch(&mut self, i: &'m ast::Inst, m: &Mods<'_>, f: &'m ast::Function) -> Lowered<()> {
+    fn dispatch(&mut self, i: &'m ast::Inst, m: &ModList<'_>, f: &'m ast::Function) -> Lowered<()> {
         if matches!(i.op, Op::Ret) {
             if f.entry {
                 self.terminate(LTerm::Exit);

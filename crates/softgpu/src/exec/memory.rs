@@ -6,17 +6,17 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space, Word};
 
 use super::access::{
-    Elem, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside, local_get, local_put,
-    local_word, offsets, read, write,
+    MemoryElement, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside, local_get,
+    local_put, local_word, offsets, read, write,
 };
 use super::basics;
 use super::checks;
 use super::convert;
-use super::ctx::{Ctx, FunctionCode, Inst};
+use super::ctx::{Ctx, DecodedInst, FunctionCode};
 use super::lanes::{Exec, Handlers, handlers, handlers_any, handlers_plain, lane_ops, map1, map2};
-use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
+use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::ordering::{ACQUIRE, RELEASE, SYSTEM, order_flags};
-use super::registers::{ALL, LANES, Operand, each};
+use super::registers::{ALL, LANES, RowOperand, each};
 use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG};
 use super::width::{bits, is_signed, rows};
 use crate::report::{AccessKind, MemSpace};
@@ -26,13 +26,13 @@ const MAX_ACCESS_BYTES: u32 = 32;
 
 /// Vector length of a memory instruction.
 #[inline(always)]
-fn count(i: &Inst) -> usize {
+fn count(i: &DecodedInst) -> usize {
     (i.imm >> COUNT_SHIFT) as usize & 15
 }
 
 /// Registers of a memory instruction's elements. `one` is where a single one's name is kept.
 #[inline(always)]
-fn parts<'a>(code: &'a FunctionCode, i: &Inst, one: &'a mut [u32; 1]) -> &'a [u32] {
+fn parts<'a>(code: &'a FunctionCode, i: &DecodedInst, one: &'a mut [u32; 1]) -> &'a [u32] {
     match count(i) {
         1 => {
             *one = [i.d.bits()];
@@ -43,9 +43,9 @@ fn parts<'a>(code: &'a FunctionCode, i: &Inst, one: &'a mut [u32; 1]) -> &'a [u3
 }
 
 #[inline(always)]
-fn load_global<T: Elem, const CHECK: bool>(
+fn load_global<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
 ) {
@@ -57,16 +57,16 @@ fn load_global<T: Elem, const CHECK: bool>(
     });
     each(mask & !checked, |l| {
         for &d in parts {
-            let d = Operand::from_bits(d);
+            let d = RowOperand::from_bits(d);
             ctx.rows.set_lane(d, l, T::Raw::default());
         }
     });
 }
 
 #[inline(always)]
-fn store_global<T: Elem, const CHECK: bool>(
+fn store_global<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
 ) {
@@ -79,9 +79,9 @@ fn store_global<T: Elem, const CHECK: bool>(
 }
 
 #[inline(always)]
-fn load_shared<T: Elem, const CHECK: bool>(
+fn load_shared<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
 ) {
@@ -93,9 +93,9 @@ fn load_shared<T: Elem, const CHECK: bool>(
 }
 
 #[inline(always)]
-fn store_shared<T: Elem, const CHECK: bool>(
+fn store_shared<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
 ) {
@@ -106,9 +106,9 @@ fn store_shared<T: Elem, const CHECK: bool>(
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
-fn load_local<T: Elem, const CHECK: bool>(
+fn load_local<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mut mask: u32,
 ) {
@@ -124,7 +124,7 @@ fn load_local<T: Elem, const CHECK: bool>(
     let same = off.iter().fold(0, |x, o| x | o ^ off[0]) == 0;
     let words = &ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
-        let (d, k) = (Operand::from_bits(d), (k * T::SIZE) as u32);
+        let (d, k) = (RowOperand::from_bits(d), (k * T::SIZE) as u32);
         if mask == ALL && same && T::SIZE == 4 {
             let mut row = [0u32; LANES];
             row.copy_from_slice(&words[local_word(off[0] + k, 0)..][..32]);
@@ -138,9 +138,9 @@ fn load_local<T: Elem, const CHECK: bool>(
     }
 }
 
-fn store_local<T: Elem, const CHECK: bool>(
+fn store_local<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mut mask: u32,
 ) {
@@ -155,7 +155,7 @@ fn store_local<T: Elem, const CHECK: bool>(
     }
     let words = &mut ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
-        let (d, k) = (Operand::from_bits(d), (k * T::SIZE) as u32);
+        let (d, k) = (RowOperand::from_bits(d), (k * T::SIZE) as u32);
         each(mask, |l| {
             local_put(words, off[l] + k, l, T::of(ctx.rows.lane(d, l)));
         });
@@ -163,7 +163,7 @@ fn store_local<T: Elem, const CHECK: bool>(
 }
 
 /// Loads from the kernel's parameters at computed offsets.
-fn load_param<T: Elem>(ctx: &mut Ctx<'_>, i: &Inst, off: &[u32; LANES], mask: u32) {
+fn load_param<T: MemoryElement>(ctx: &mut Ctx<'_>, i: &DecodedInst, off: &[u32; LANES], mask: u32) {
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
     let size = (T::SIZE * parts.len()) as u32;
@@ -181,9 +181,9 @@ const LOCAL: u8 = 3;
 const PARAM: u8 = 4;
 
 struct LoadOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
+impl<T: MemoryElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         if CHECK && i.imm & ACQUIRE != 0 || i.imm & STRONG != 0 {
             ctx.waits += 1;
@@ -216,9 +216,9 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHEC
 }
 
 struct StoreOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHECK> {
+impl<T: MemoryElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHECK> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         if i.imm & RELEASE != 0 {
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
@@ -254,9 +254,9 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHE
 
 /// A kernel parameter at a constant offset: the same in all lanes.
 struct LoadParameter<T>(std::marker::PhantomData<T>);
-impl<T: Elem> Exec for LoadParameter<T> {
+impl<T: MemoryElement> Exec for LoadParameter<T> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let at = i.imm as usize;
         let v = match ctx.run.spec.params.get(at..at + T::SIZE) {
             Some(b) => T::from_slice(b).raw(),
@@ -277,7 +277,7 @@ lane_ops! {
 struct Extract;
 impl Exec for Extract {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let (s, m) = (i.imm as u32 & 31, (i.imm >> 32) as u32);
         map1::<u32, u32, FULL>(ctx, i, |a| (a >> s) & m);
     }
@@ -287,7 +287,7 @@ impl Exec for Extract {
 struct BitInsert;
 impl Exec for BitInsert {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let (s, m) = (i.imm as u32 & 31, (i.imm >> 32) as u32);
         map2::<u32, u32, u32, FULL>(ctx, i, |a, b| (b & !(m << s)) | ((a & m) << s));
     }
@@ -366,7 +366,7 @@ fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) 
     }
 }
 
-fn space_of(m: &Mods<'_>, var: Option<Space>) -> u8 {
+fn space_of(m: &ModList<'_>, var: Option<Space>) -> u8 {
     let words = [
         Word::Global,
         Word::Shared,
@@ -393,7 +393,7 @@ fn space_of(m: &Mods<'_>, var: Option<Space>) -> u8 {
 }
 
 fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
-    fn h<T: Elem, const C: bool>(space: u8) -> Handlers {
+    fn h<T: MemoryElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<LoadOp<T, SHARED, C>>(),
             LOCAL => handlers_any::<LoadOp<T, LOCAL, C>>(),
@@ -415,7 +415,7 @@ fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
 }
 
 fn store_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
-    fn h<T: Elem, const C: bool>(space: u8) -> Handlers {
+    fn h<T: MemoryElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<StoreOp<T, SHARED, C>>(),
             LOCAL => handlers_any::<StoreOp<T, LOCAL, C>>(),
@@ -435,7 +435,7 @@ fn store_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     Some(match i.op {
         Op::Ld | Op::Ldu => load(l, i, m),
         Op::St => store(l, i, m),
@@ -443,7 +443,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-fn vector_len(m: &Mods<'_>) -> usize {
+fn vector_len(m: &ModList<'_>) -> usize {
     match m.any(&[Word::V2, Word::V4, Word::V8]) {
         Some(Word::V2) => 2,
         Some(Word::V4) => 4,
@@ -469,7 +469,7 @@ fn elements(o: &Ast, n: usize, ty: Ty) -> Lowered<Vec<Ast>> {
     Ok(parts)
 }
 
-fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m
         .types()
         .last()
@@ -594,7 +594,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Async) {
         return Err(LowerError::Unsupported);
     }

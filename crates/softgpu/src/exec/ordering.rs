@@ -3,7 +3,7 @@
 use fercuda_ptx::words::Word;
 
 use super::access::STRONG;
-use super::lower::Mods;
+use super::lower::ModList;
 
 /// Flags beside those of [`super::access`].
 pub(crate) const RELEASE: u64 = 1 << 34;
@@ -14,7 +14,7 @@ pub(crate) const ACQUIRE: u64 = 1 << 35;
 pub(crate) const SYSTEM: u64 = 1 << 36;
 
 /// Order of a memory instruction as flags.
-pub(crate) fn order_flags(m: &Mods<'_>) -> u64 {
+pub(crate) fn order_flags(m: &ModList<'_>) -> u64 {
     let strong = m.any(&[
         Word::Volatile,
         Word::Relaxed,

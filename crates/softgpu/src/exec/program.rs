@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::registers::{Operand, PredOperand};
+use super::registers::{PredOperand, RowOperand};
 use crate::report::AccessKind;
 
 /// How a basic block ends.
@@ -18,10 +18,10 @@ pub(crate) enum Terminator {
         fall: u32,
     },
     Switch {
-        index: Operand,
+        index: RowOperand,
         targets: Box<[u32]>,
     },
-    Call(Box<CallSite>),
+    Call(Box<CallTerminator>),
     Ret,
     Exit,
     Barrier(Box<BarrierSite>),
@@ -41,7 +41,7 @@ pub(crate) enum Terminator {
 pub(crate) enum Callee {
     /// Index in [`KernelCode::functions`].
     Direct(u32),
-    Indirect(Operand),
+    Indirect(RowOperand),
     Printf,
     AssertFail,
     Malloc,
@@ -49,7 +49,7 @@ pub(crate) enum Callee {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct CallSite {
+pub(crate) struct CallTerminator {
     pub(crate) callee: Callee,
     /// (first row in the caller's fixed rows, rows).
     pub(crate) args: Box<[(u32, u32)]>,
@@ -72,12 +72,12 @@ pub(crate) enum BarrierOp {
 pub(crate) struct BarrierSite {
     pub(crate) op: BarrierOp,
     pub(crate) aligned: bool,
-    pub(crate) id: Operand,
+    pub(crate) id: RowOperand,
     /// Threads, if given.
-    pub(crate) count: Option<Operand>,
+    pub(crate) count: Option<RowOperand>,
     pub(crate) pred: PredOperand,
     /// Row, or predicate for and/or.
-    pub(crate) dest: Operand,
+    pub(crate) dest: RowOperand,
     pub(crate) dest_pred: PredOperand,
     pub(crate) next: u32,
 }
@@ -88,7 +88,7 @@ pub(crate) struct CodeBlock {
     pub(crate) start: u32,
     pub(crate) end: u32,
     /// Row with the lanes that must arrive together before this block begins.
-    pub(crate) sync: Option<Operand>,
+    pub(crate) sync: Option<RowOperand>,
     pub(crate) term: Terminator,
     /// Instruction index by which reports name the end.
     pub(crate) term_pc: u32,

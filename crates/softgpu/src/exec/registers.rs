@@ -8,7 +8,7 @@
 //! ([`super::ctx::FunctionCode::verify`]), and frames and banks have four spare rows behind the
 //! last, so that any row number that passed can be read and written at any width.
 
-use crate::mem::{At, Scalar};
+use crate::mem::{At, MemoryInt};
 
 pub(crate) const LANES: usize = 32;
 
@@ -18,14 +18,14 @@ pub(crate) const ALL: u32 = u32::MAX;
 
 /// A row of the frame, or of the constants when odd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Operand(u32);
+pub(crate) struct RowOperand(u32);
 
-impl Operand {
+impl RowOperand {
     pub(crate) fn reg(row: u32) -> Self {
-        Operand(row * ROW_BYTES as u32)
+        RowOperand(row * ROW_BYTES as u32)
     }
     pub(crate) fn constant(row: u32) -> Self {
-        Operand((row * ROW_BYTES as u32) | 1)
+        RowOperand((row * ROW_BYTES as u32) | 1)
     }
     pub(crate) fn is_const(self) -> bool {
         self.0 & 1 != 0
@@ -34,14 +34,14 @@ impl Operand {
         self.0 / ROW_BYTES as u32
     }
     pub(crate) fn from_bits(bits: u32) -> Self {
-        Operand(bits)
+        RowOperand(bits)
     }
     pub(crate) fn bits(self) -> u32 {
         self.0
     }
     /// The row `n` further.
     pub(crate) fn plus(self, n: u32) -> Self {
-        Operand(self.0 + n * ROW_BYTES as u32)
+        RowOperand(self.0 + n * ROW_BYTES as u32)
     }
 }
 
@@ -144,14 +144,14 @@ impl RegisterFile {
     }
 
     #[inline(always)]
-    fn at(&self, o: Operand) -> *mut u8 {
+    fn at(&self, o: RowOperand) -> *mut u8 {
         // SAFETY: `o` was verified against the bound function, so the offset stays inside the bank.
         unsafe { self.banks[(o.0 & 1) as usize].add((o.0 & !1) as usize) }
     }
 
     /// Eight lanes from `chunk * 8`.
     #[inline(always)]
-    pub(crate) fn chunk<R: RawLane>(&self, o: Operand, chunk: usize) -> [R; 8] {
+    pub(crate) fn chunk<R: RawLane>(&self, o: RowOperand, chunk: usize) -> [R; 8] {
         // SAFETY: any verified row can be read at up to four rows' width (module invariant), which
         // four chunks of lanes of at most 64 bits are; rows are aligned.
         unsafe { self.at(o).cast::<[R; 8]>().add(chunk & 3).read() }
@@ -159,35 +159,35 @@ impl RegisterFile {
 
     /// Eight lanes from `chunk * 8`.
     #[inline(always)]
-    pub(crate) fn put<R: RawLane>(&mut self, o: Operand, chunk: usize, v: [R; 8]) {
+    pub(crate) fn put<R: RawLane>(&mut self, o: RowOperand, chunk: usize, v: [R; 8]) {
         // SAFETY: as for `chunk`; destinations are never constants (verified).
         unsafe { self.at(o).cast::<[R; 8]>().add(chunk & 3).write(v) }
     }
 
     /// All lanes.
     #[inline(always)]
-    pub(crate) fn row<R: RawLane>(&self, o: Operand) -> [R; LANES] {
+    pub(crate) fn row<R: RawLane>(&self, o: RowOperand) -> [R; LANES] {
         // SAFETY: as for `chunk`.
         unsafe { self.at(o).cast::<[R; LANES]>().read() }
     }
 
     /// One lane.
     #[inline(always)]
-    pub(crate) fn lane<R: RawLane>(&self, o: Operand, lane: usize) -> R {
+    pub(crate) fn lane<R: RawLane>(&self, o: RowOperand, lane: usize) -> R {
         // SAFETY: as for `chunk`, for a lane below 32.
         unsafe { self.at(o).cast::<R>().add(lane & 31).read() }
     }
 
     /// One lane.
     #[inline(always)]
-    pub(crate) fn set_lane<R: RawLane>(&mut self, o: Operand, lane: usize, v: R) {
+    pub(crate) fn set_lane<R: RawLane>(&mut self, o: RowOperand, lane: usize, v: R) {
         // SAFETY: as for `put`, for a lane below 32.
         unsafe { self.at(o).cast::<R>().add(lane & 31).write(v) }
     }
 
     /// The lanes of `mask`.
     #[inline(always)]
-    pub(crate) fn set_row<R: RawLane>(&mut self, o: Operand, v: &[R; LANES], mask: u32) {
+    pub(crate) fn set_row<R: RawLane>(&mut self, o: RowOperand, v: &[R; LANES], mask: u32) {
         if mask == ALL {
             // SAFETY: as for `put`.
             unsafe { self.at(o).cast::<[R; LANES]>().write(*v) }
@@ -203,7 +203,7 @@ impl RegisterFile {
 
     /// Eight lanes from `chunk * 8`, as bytes.
     #[inline(always)]
-    pub(crate) fn bytes<R: RawLane>(&self, o: Operand, chunk: usize) -> &[[u8; 32]] {
+    pub(crate) fn bytes<R: RawLane>(&self, o: RowOperand, chunk: usize) -> &[[u8; 32]] {
         let len = size_of::<[R; 8]>() / 32;
         // SAFETY: as for `chunk`; the borrow of `self` keeps writers away.
         unsafe {
@@ -213,7 +213,7 @@ impl RegisterFile {
 
     /// Eight lanes from `chunk * 8`, as bytes.
     #[inline(always)]
-    pub(crate) fn bytes_mut<R: RawLane>(&mut self, o: Operand, chunk: usize) -> &mut [[u8; 32]] {
+    pub(crate) fn bytes_mut<R: RawLane>(&mut self, o: RowOperand, chunk: usize) -> &mut [[u8; 32]] {
         let len = size_of::<[R; 8]>() / 32;
         // SAFETY: as for `put`; the borrow of `self` keeps other row accesses away.
         unsafe {
@@ -256,7 +256,7 @@ pub(crate) fn eights<A>(a: &[A; LANES]) -> &[[A; 8]] {
 /// # Panics
 /// If one reaches beyond the end.
 #[inline(always)]
-pub(crate) fn gather<T: Scalar>(bytes: &[u8], off: &[u32; 8]) -> [T; 8] {
+pub(crate) fn gather<T: MemoryInt>(bytes: &[u8], off: &[u32; 8]) -> [T; 8] {
     let last = bytes.len().checked_sub(size_of::<T>());
     let last = last.and_then(|n| i32::try_from(n).ok());
     assert!(last.is_some_and(|last| u32::within(off, 0, last as u32, 0)));

@@ -1,7 +1,7 @@
 //! Points that lanes of a warp pass together.
 
 use super::checks;
-use super::ctx::{Ctx, Inst};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{Lower, Opd};
 
@@ -9,7 +9,7 @@ use super::lower::{Lower, Opd};
 struct RecordWarpSync;
 
 impl Exec for RecordWarpSync {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
         checks::warp_synced(ctx);
     }
 }

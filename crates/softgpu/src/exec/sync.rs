@@ -6,9 +6,9 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::ctx::{Ctx, Inst};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_any, handlers_plain};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
 use super::registers::{LANES, PredOperand};
 use super::rendezvous::together;
 use super::width::bits;
@@ -17,7 +17,7 @@ use super::width::bits;
 struct Shfl<const MODE: u8>;
 impl<const MODE: u8> Exec for Shfl<MODE> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let a = ctx.rows.row::<u32>(i.a);
         let b = ctx.rows.row::<u32>(i.b);
         let c = ctx.rows.row::<u32>(i.c);
@@ -52,7 +52,7 @@ impl<const MODE: u8> Exec for Shfl<MODE> {
 /// mask.
 struct Vote<const MODE: u8>;
 impl<const MODE: u8> Exec for Vote<MODE> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let p = ctx.rows.pred(PredOperand::from_bits(i.x));
         let member = ctx.rows.row::<u32>(i.b);
         let mask = ctx.mask;
@@ -78,7 +78,7 @@ impl<const MODE: u8> Exec for Vote<MODE> {
 
 struct Activemask;
 impl Exec for Activemask {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         ctx.rows.set_row(i.d, &[mask; LANES], mask);
     }
@@ -87,7 +87,7 @@ impl Exec for Activemask {
 /// `match.any` and `match.all`.
 struct WarpMatch<const WIDE: bool, const ALL_OF: bool>;
 impl<const WIDE: bool, const ALL_OF: bool> Exec for WarpMatch<WIDE, ALL_OF> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let value: [u64; LANES] = if WIDE {
             ctx.rows.row::<u64>(i.a)
         } else {
@@ -123,7 +123,7 @@ impl<const WIDE: bool, const ALL_OF: bool> Exec for WarpMatch<WIDE, ALL_OF> {
 /// 64 abs.
 struct Redux;
 impl Exec for Redux {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let a = ctx.rows.row::<u32>(i.a);
         let member = ctx.rows.row::<u32>(i.b);
         let mask = ctx.mask;
@@ -170,7 +170,7 @@ fn float_redux(values: impl Iterator<Item = u32>, x: u32) -> Option<u32> {
 /// `elect.sync`: the lowest lane of the mask.
 struct Elect;
 impl Exec for Elect {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let member = ctx.rows.row::<u32>(i.b);
         let mask = ctx.mask;
         let row = member.map(|m| (m & mask).trailing_zeros() & 31);
@@ -190,7 +190,7 @@ fn pair(o: &Ast) -> (Ast, Option<Ast>) {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     Some(match i.op {
         Op::Shfl => shfl(l, i, m),
         Op::Vote => vote(l, i, m),
@@ -226,7 +226,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let (d, p) = pair(&i.operands[0]);
     let [_, a, b, c, rest @ ..] = i.operands.as_slice() else {
         return bad("too few operands");
@@ -253,7 +253,7 @@ fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn vote(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn vote(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let p = l.pred(&i.operands[1])?;
     let mask = match i.operands.get(2) {
         Some(o) => l.src(o, Ty::B32)?,
@@ -283,7 +283,7 @@ fn vote(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn matches(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn matches(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m.ty(0)?;
     let (d, p) = pair(&i.operands[0]);
     let (a, mask) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], Ty::B32)?);
@@ -303,7 +303,7 @@ fn matches(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn redux(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn redux(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m.ty(0)?;
     let op = match m.any(&[
         Word::Add,

@@ -12,8 +12,8 @@ use super::builtins;
 use super::checks;
 use super::ctx::{Ctx, FunctionCode};
 use super::lanes;
-use super::program::{CallSite, Callee, Terminator};
-use super::registers::{FrameRows, Operand};
+use super::program::{CallTerminator, Callee, Terminator};
+use super::registers::{FrameRows, RowOperand};
 use super::state::{Frame, Split, SplitOutcome, SplitState};
 use super::tags::FUNCTION_TAG;
 use crate::report::{Fault, FaultKind};
@@ -243,7 +243,7 @@ fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
 }
 
 /// Live lanes that the lanes of `mask` name in their member masks.
-fn needed(ctx: &Ctx<'_>, operand: Operand, mask: u32) -> u32 {
+fn needed(ctx: &Ctx<'_>, operand: RowOperand, mask: u32) -> u32 {
     let live = ctx.block.warps[ctx.warp].live;
     let mut want = 0;
     let mut m = mask;
@@ -498,7 +498,7 @@ fn split_off(ctx: &mut Ctx<'_>, s: usize, parts: &[(u32, u32)]) -> SplitOutcome 
     SplitOutcome::Choose
 }
 
-fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> SplitOutcome {
+fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallTerminator) -> SplitOutcome {
     let run = ctx.run;
     let function = match &site.callee {
         Callee::Direct(f) => *f,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::ctx::{Ctx, LaunchRun, PreparedKernel};
+use super::super::ctx::{BoundKernel, Ctx, LaunchRun};
 use super::super::launch::LaunchSpec;
 use super::super::program::access_kind;
 use super::launch::LaunchCheck;
@@ -14,7 +14,7 @@ use crate::report::{AccessKind, ExecutionPoint};
 /// Begins the checks of a launch of `total` blocks, if they are on.
 pub(crate) fn begin(
     spec: &LaunchSpec,
-    prepared: &Arc<PreparedKernel>,
+    prepared: &Arc<BoundKernel>,
     total: u64,
 ) -> Option<LaunchCheck> {
     let identity = Arc::new(LaunchNames {
@@ -37,7 +37,7 @@ pub(super) fn shadow(run: &LaunchRun) -> Option<(&Shadow, &LaunchCheck, &CheckCo
 /// The data that resolves a thread's position in reports after the launch.
 #[derive(Debug)]
 struct LaunchNames {
-    prepared: Arc<PreparedKernel>,
+    prepared: Arc<BoundKernel>,
     grid: [u32; 3],
     block: [u32; 3],
 }

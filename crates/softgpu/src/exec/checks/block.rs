@@ -1,6 +1,6 @@
 //! Checks of accesses to a block's own memory, shared and local.
 
-use super::super::ctx::{Ctx, Inst};
+use super::super::ctx::{Ctx, DecodedInst};
 use super::super::registers::{LANES, each, eights};
 use super::global::{ThreadFinding, take_turn};
 use crate::check::shared::{SharedFinding, SharedRecord};
@@ -20,12 +20,12 @@ pub(crate) fn found(ctx: &mut Ctx<'_>, finding: Finding) {
     }
 }
 
-fn report(ctx: &mut Ctx<'_>, i: &Inst, lane: u32, r: ThreadFinding) {
+fn report(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, r: ThreadFinding) {
     let finding = r.by(ctx.place(ctx.pc_of(i), lane));
     found(ctx, finding);
 }
 
-fn pc16(ctx: &Ctx<'_>, i: &Inst) -> u32 {
+fn pc16(ctx: &Ctx<'_>, i: &DecodedInst) -> u32 {
     ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i))
 }
 
@@ -33,7 +33,7 @@ fn pc16(ctx: &Ctx<'_>, i: &Inst) -> u32 {
 #[inline(always)]
 pub(crate) fn shared(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
     size: u32,
@@ -64,7 +64,7 @@ pub(crate) fn shared(
 /// The same lane by lane.
 fn shared_lanes(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
     size: u32,
@@ -124,7 +124,7 @@ fn shared_lanes(
 }
 
 #[cold]
-fn shared_found(ctx: &mut Ctx<'_>, i: &Inst, l: u32, access: Access, found: SharedFinding) {
+fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, found: SharedFinding) {
     let originator = |m: SharedRecord| {
         let (function, pc) = ctx.run.prepared.locate(m.pc());
         let p = ctx.run.place(
@@ -169,7 +169,7 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &Inst, l: u32, access: Access, found: Shar
 /// Checks an access to local memory that lies inside it: initialisation.
 pub(crate) fn local(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
     size: u32,

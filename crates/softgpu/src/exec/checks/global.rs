@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::check_order::{AccessLog, WarpAccess};
-use super::super::ctx::{Ctx, Inst, LaunchRun};
+use super::super::ctx::{Ctx, DecodedInst, LaunchRun};
 use super::super::registers::{LANES, each, eights};
 use super::begin::shadow;
 use crate::check::clock::KnownSegments;
@@ -42,7 +42,7 @@ impl ThreadFinding {
 /// Checks an access to global memory; returns the lanes that may make it.
 pub(crate) fn global(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
     size: u64,

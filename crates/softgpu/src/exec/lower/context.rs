@@ -53,9 +53,9 @@ pub(crate) enum Entity {
 }
 
 /// Modifiers, asked by name.
-pub(crate) struct Mods<'a>(pub(crate) &'a [Mod]);
+pub(crate) struct ModList<'a>(pub(crate) &'a [Mod]);
 
-impl Mods<'_> {
+impl ModList<'_> {
     pub(crate) fn has(&self, w: Word) -> bool {
         self.0.contains(&Mod::Word(w))
     }
