@@ -138,8 +138,6 @@ impl Machine {
             sink: self.sink.clone(),
         });
         let spec = LaunchSpec {
-            loaded: loaded.clone(),
-            kernel: 0,
             grid,
             block,
             dynamic_shared_bytes: 0,
@@ -153,7 +151,7 @@ impl Machine {
             print: Arc::new(|text| print!("{text}")),
             cancel: None,
         };
-        let stats = executor.run(&spec)?;
+        let stats = executor.run(loaded, 0, &spec)?;
         if let Some(f) = self.sink.take().first() {
             return Err(f.to_string().into());
         }

@@ -15,6 +15,7 @@ pub mod check;
 pub mod control;
 mod device;
 pub mod exec;
+mod lock;
 pub mod mem;
 pub mod order;
 pub mod report;

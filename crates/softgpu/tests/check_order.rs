@@ -60,9 +60,8 @@ fn launch(
     space.add(at, GRANULE, kind, 0, None, site, false, None);
     space.shadow().unwrap().mark_initialised(at, written);
     let (order, sink) = (Arc::new(Order::new()), Arc::new(FindingSink::new()));
+    let loaded = Loaded::new(image, Default::default()).unwrap();
     let spec = LaunchSpec {
-        kernel: 0,
-        loaded: Loaded::new(image, Default::default()).unwrap(),
         grid: [blocks, 1, 1],
         block: [64, 1, 1],
         dynamic_shared_bytes: 0,
@@ -80,7 +79,7 @@ fn launch(
         print: Arc::new(|_| {}),
         cancel: None,
     };
-    let result = Executor::new(threads).run(&spec);
+    let result = Executor::new(threads).run(&loaded, 0, &spec);
     let mut bytes = vec![0; 64 * 4 * blocks as usize];
     space.read(0, at, &mut bytes, None).unwrap();
     let words = bytes.as_chunks::<4>().0;

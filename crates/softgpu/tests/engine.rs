@@ -54,9 +54,8 @@ fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
             }
         }
     };
+    let loaded = Loaded::new(image, addresses).unwrap();
     let spec = LaunchSpec {
-        kernel: 0,
-        loaded: Loaded::new(image, addresses).unwrap(),
         grid: [64, 1, 1],
         block: [1, 1, 1],
         dynamic_shared_bytes: 0,
@@ -71,7 +70,10 @@ fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
         cancel: None,
     };
     let (done, ended) = channel();
-    std::thread::spawn(move || done.send(Executor::new(4).run(&spec).map(|_| ())).ok());
+    std::thread::spawn(move || {
+        done.send(Executor::new(4).run(&loaded, 0, &spec).map(|_| ()))
+            .ok()
+    });
     let fault = ended.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!(fault.unwrap_err().kind, FaultKind::Internal);
 }
@@ -119,9 +121,8 @@ fn threads_that_rest_leave_the_processor_to_others() {
     for blocks in [1, 3] {
         let space = AddressSpace::new(1 << 30, false).unwrap();
         let (word, _backing) = space.map_new(1 << 12, 1).unwrap();
+        let loaded = Loaded::new(image.clone(), Default::default()).unwrap();
         let spec = LaunchSpec {
-            kernel: 0,
-            loaded: Loaded::new(image.clone(), Default::default()).unwrap(),
             grid: [blocks, 1, 1],
             block: [64, 1, 1],
             dynamic_shared_bytes: 0,
@@ -140,7 +141,7 @@ fn threads_that_rest_leave_the_processor_to_others() {
             space.write(0, word, &1_u32.to_le_bytes(), None).unwrap();
         });
         let before = busy();
-        Executor::new(0).run(&spec).unwrap();
+        Executor::new(0).run(&loaded, 0, &spec).unwrap();
         let spent = busy() - before;
         setter.join().unwrap();
         assert!(spent < wait / 2, "{blocks} blocks: {spent:?} of {wait:?}");

@@ -8,12 +8,12 @@ use fercuda_cuda_sys::types::*;
 
 use super::{put, put_if};
 use crate::device::context::{
-    Context, create, current, current_any, current_handle, destroy, named, pop, primary_release,
-    primary_reset, primary_retain, push, set_current,
+    SoftContext, create, current, current_any, current_handle, destroy, named, pop,
+    primary_release, primary_reset, primary_retain, push, set_current,
 };
 use crate::device::{CuResult, Machine, err, lock, machine, memory, stream};
 
-fn handle(ctx: &Context) -> CUcontext {
+fn handle(ctx: &SoftContext) -> CUcontext {
     CUcontext(ctx.handle as *mut _)
 }
 
@@ -31,7 +31,7 @@ unsafe fn create_current(out: *mut CUcontext, flags: c_uint, dev: CUdevice) -> C
 
 /// Waits also for a context that is lost: what its streams were at when it was lost may still touch
 /// host memory.
-fn synchronize(m: &Machine, ctx: &Arc<Context>) -> CuResult {
+fn synchronize(m: &Machine, ctx: &Arc<SoftContext>) -> CuResult {
     m.captures.forbid_context_call(ctx)?;
     ctx.synchronize(m)
 }

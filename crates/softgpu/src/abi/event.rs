@@ -7,17 +7,17 @@ use fercuda_cuda_sys::types::*;
 
 use super::{per_thread, put};
 use crate::device::context::current;
-use crate::device::event::{self, Event};
+use crate::device::event::{self, SoftEvent};
 use crate::device::launch::{StreamAction, enqueue};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err, machine};
 
-fn find(m: &Machine, handle: CUevent) -> CuResult<Arc<Event>> {
+fn find(m: &Machine, handle: CUevent) -> CuResult<Arc<SoftEvent>> {
     m.events.get(handle.0 as usize).ok_or(err::INVALID_HANDLE)
 }
 
 /// The event, once its context is found sound and nothing captured forbids the question.
-fn asked(handle: CUevent) -> CuResult<(&'static Machine, Arc<Event>)> {
+fn asked(handle: CUevent) -> CuResult<(&'static Machine, Arc<SoftEvent>)> {
     let m = machine()?;
     let event = find(m, handle)?;
     let ctx = m

@@ -7,11 +7,11 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, put, put_if, slice, text};
 use crate::device::exec_graph::{self, ExecGraph};
-use crate::device::graph::{self, Graph, UserObject};
+use crate::device::graph::{self, SoftGraph, UserObject};
 use crate::device::launch::StreamAction;
 use crate::device::{CuResult, err, lock, machine};
 
-pub(super) fn find(handle: CUgraph) -> CuResult<Arc<Graph>> {
+pub(super) fn find(handle: CUgraph) -> CuResult<Arc<SoftGraph>> {
     machine()?
         .graphs
         .get(handle.0 as usize)

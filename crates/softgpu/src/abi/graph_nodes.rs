@@ -8,7 +8,7 @@ use super::graph::{exec, find, raw};
 use super::launch::{pack, plain};
 use super::stream::read_mem_ops;
 use super::{get, put, slice};
-use crate::device::context::{Context, named};
+use crate::device::context::{SoftContext, named};
 use crate::device::copy::{FillPlan, plan_3d, to_params};
 use crate::device::graph::{self, GraphMemory};
 use crate::device::launch::{HostCall, KernelLaunch, StreamAction};
@@ -22,7 +22,7 @@ unsafe fn add(
     deps: *const CUgraphNode,
     data: *const CUgraphEdgeData,
     count: usize,
-    ctx: &Context,
+    ctx: &SoftContext,
     action: StreamAction,
 ) -> CuResult {
     let m = machine()?;
@@ -192,7 +192,7 @@ fn host(p: &CUDA_HOST_NODE_PARAMS) -> CuResult<StreamAction> {
     }))
 }
 
-fn event(m: &Machine, handle: CUevent) -> CuResult<Arc<crate::device::event::Event>> {
+fn event(m: &Machine, handle: CUevent) -> CuResult<Arc<crate::device::event::SoftEvent>> {
     m.events.get(handle.0 as usize).ok_or(err::INVALID_HANDLE)
 }
 
@@ -207,7 +207,7 @@ unsafe fn mem_ops(m: &Machine, p: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> CuResult<St
 unsafe fn general(
     m: &Machine,
     p: &mut CUgraphNodeParams,
-) -> CuResult<(Arc<Context>, StreamAction)> {
+) -> CuResult<(Arc<SoftContext>, StreamAction)> {
     use CUgraphNodeType as T;
     let current = || named(m, 0);
     // SAFETY: the type says which member is in use.

@@ -8,9 +8,9 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, slice};
 use crate::device::attributes as facts;
-use crate::device::context::{Context, current};
+use crate::device::context::{SoftContext, current};
 use crate::device::launch::{KernelLaunch, StreamAction, enqueue, stack_bytes};
-use crate::device::module::{Function, attribute, param_info, resolve, set_attribute};
+use crate::device::module::{SoftFunction, attribute, param_info, resolve, set_attribute};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, err, machine};
 use crate::exec::KernelInfo;
@@ -80,8 +80,8 @@ pub(super) unsafe fn pack(
 
 /// A launch with nothing but a geometry.
 pub(super) fn plain(
-    ctx: &Context,
-    function: Arc<Function>,
+    ctx: &SoftContext,
+    function: Arc<SoftFunction>,
     named: usize,
     grid: [u32; 3],
     block: [u32; 3],
@@ -151,7 +151,7 @@ unsafe fn apply(
     m: &Machine,
     launch: &mut KernelLaunch,
     attr: &CUlaunchAttribute,
-    completion: &mut Option<Arc<crate::device::event::Event>>,
+    completion: &mut Option<Arc<crate::device::event::SoftEvent>>,
 ) -> CuResult {
     use CUlaunchAttributeID as A;
     // SAFETY: by this function's contract.
@@ -189,7 +189,7 @@ unsafe fn apply(
 }
 
 /// A function's inside, for questions that need no launch.
-fn asked(func: CUfunction) -> CuResult<Arc<Function>> {
+fn asked(func: CUfunction) -> CuResult<Arc<SoftFunction>> {
     let m = machine()?;
     match m.functions.get(func.0 as usize) {
         Some(function) => Ok(function),

@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::*;
 
 use super::{put, put_if, text};
 use crate::device::context::current;
-use crate::device::module::{self, Kernel, Library};
+use crate::device::module::{self, Library, SoftKernel};
 use crate::device::{CuResult, err, machine};
 
 fn find(handle: CUlibrary) -> CuResult<Arc<Library>> {
@@ -18,7 +18,7 @@ fn find(handle: CUlibrary) -> CuResult<Arc<Library>> {
         .ok_or(err::INVALID_HANDLE)
 }
 
-fn kernel(handle: CUkernel) -> CuResult<Arc<Kernel>> {
+fn kernel(handle: CUkernel) -> CuResult<Arc<SoftKernel>> {
     machine()?
         .kernels
         .get(handle.0 as usize)

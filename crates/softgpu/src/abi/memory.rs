@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use fercuda_cuda_sys::types::*;
 
 use super::{get, put, put_if, slice};
-use crate::device::context::{Context, current, current_any, current_handle};
+use crate::device::context::{SoftContext, current, current_any, current_handle};
 use crate::device::memory::{self, Allocation, AllocationSource};
 use crate::device::{CuResult, Machine, err, event, ipc, machine, vmm};
 
 /// The current context, for a call that a capture may forbid.
-fn allocating() -> CuResult<(&'static Machine, Arc<Context>)> {
+fn allocating() -> CuResult<(&'static Machine, Arc<SoftContext>)> {
     let (m, ctx) = current()?;
     m.captures.forbid_unsafe_call()?;
     Ok((m, ctx))

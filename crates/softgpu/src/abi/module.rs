@@ -9,9 +9,9 @@ use super::{put, put_if, slice, text};
 use crate::device::context::current;
 use crate::device::image::{Jit, compile, text_of, text_of_bytes};
 use crate::device::link::{Link, LinkState};
-use crate::device::module::{self, Module};
+use crate::device::module::{self, SoftModule};
 use crate::device::{CuResult, err, lock, machine};
-use crate::exec::Image;
+use crate::exec::CompiledModule;
 
 /// Compiles what a client calls an image.
 pub(super) unsafe fn image(
@@ -19,7 +19,7 @@ pub(super) unsafe fn image(
     count: c_uint,
     options: *mut CUjit_option,
     values: *mut *mut c_void,
-) -> CuResult<Arc<Image>> {
+) -> CuResult<Arc<CompiledModule>> {
     // SAFETY: the client promises `count` options and values.
     let mut jit = unsafe { Jit::read(count, options, values)? };
     // SAFETY: the client promises an image.
@@ -34,7 +34,7 @@ pub(super) unsafe fn file(
     count: c_uint,
     options: *mut CUjit_option,
     values: *mut *mut c_void,
-) -> CuResult<Arc<Image>> {
+) -> CuResult<Arc<CompiledModule>> {
     // SAFETY: the client promises a terminated path.
     let path = unsafe { text(path)? };
     // SAFETY: the client promises `count` options and values.
@@ -66,7 +66,7 @@ unsafe fn load(
     }
 }
 
-fn find(handle: CUmodule) -> CuResult<Arc<Module>> {
+fn find(handle: CUmodule) -> CuResult<Arc<SoftModule>> {
     machine()?
         .modules
         .get(handle.0 as usize)

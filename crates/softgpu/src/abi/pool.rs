@@ -6,11 +6,11 @@ use std::sync::Arc;
 use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, slice};
-use crate::device::context::{Context, current};
+use crate::device::context::{SoftContext, current};
 use crate::device::graph::GraphMemory;
 use crate::device::launch::StreamAction;
 use crate::device::pool::{self, MemPool};
-use crate::device::stream::{Stream, of_call};
+use crate::device::stream::{SoftStream, of_call};
 use crate::device::{CuResult, Machine, capture, err, lock, machine};
 
 fn find(m: &Machine, handle: CUmemoryPool) -> CuResult<Arc<MemPool>> {
@@ -19,8 +19,8 @@ fn find(m: &Machine, handle: CUmemoryPool) -> CuResult<Arc<MemPool>> {
 
 fn alloc(
     m: &'static Machine,
-    ctx: &Context,
-    stream: &Arc<Stream>,
+    ctx: &SoftContext,
+    stream: &Arc<SoftStream>,
     pool: &Arc<MemPool>,
     bytes: usize,
     call: &'static str,

@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::CheckContext;
 use super::states::{ALLOCATED, FREED, INITIALISED, States};
-use crate::mem::{AddressSpace, AllocInfo, AllocKind, LazyTable, MemError};
+use crate::mem::{AllocInfo, AllocKind, AllocationRecords, MemError, ShadowTable};
 use crate::order::OpId;
 use crate::report::{
     Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
@@ -90,11 +90,11 @@ struct Segments {
 pub struct Shadow {
     base: u64,
     pub(crate) states: States,
-    pub(crate) writes: LazyTable<AtomicU64>,
-    pub(crate) reads: LazyTable<AtomicU64>,
+    pub(crate) writes: ShadowTable<AtomicU64>,
+    pub(crate) reads: ShadowTable<AtomicU64>,
     /// The reader before the last, of another segment: a writer that is the last reader itself
     /// still meets this one.
-    pub(crate) earlier_reads: LazyTable<AtomicU64>,
+    pub(crate) earlier_reads: ShadowTable<AtomicU64>,
     segments: RwLock<Vec<Segments>>,
     next: AtomicU32,
 }
@@ -104,9 +104,9 @@ impl Shadow {
         Ok(Shadow {
             base,
             states: States::new(size as usize)?,
-            writes: LazyTable::new(size as usize / 4)?,
-            reads: LazyTable::new(size as usize / 4)?,
-            earlier_reads: LazyTable::new(size as usize / 4)?,
+            writes: ShadowTable::new(size as usize / 4)?,
+            reads: ShadowTable::new(size as usize / 4)?,
+            earlier_reads: ShadowTable::new(size as usize / 4)?,
             segments: RwLock::default(),
             next: AtomicU32::new(1),
         })
@@ -169,7 +169,7 @@ impl Shadow {
 
     pub(crate) fn allocated(
         &self,
-        space: &AddressSpace,
+        records: &AllocationRecords,
         info: &AllocInfo,
         initialised: bool,
         ctx: Option<&CheckContext>,
@@ -183,7 +183,7 @@ impl Shadow {
         );
         if let Some(ctx) = ctx {
             self.pass(
-                space,
+                records,
                 info.start,
                 info.len,
                 true,
@@ -227,13 +227,18 @@ impl Shadow {
         }
     }
 
-    pub(crate) fn freed(&self, space: &AddressSpace, info: &AllocInfo, ctx: Option<&CheckContext>) {
+    pub(crate) fn freed(
+        &self,
+        records: &AllocationRecords,
+        info: &AllocInfo,
+        ctx: Option<&CheckContext>,
+    ) {
         if !self.covers(info.start, info.len) {
             return;
         }
         if let Some(ctx) = ctx {
             self.pass(
-                space,
+                records,
                 info.start,
                 info.len,
                 true,
@@ -246,7 +251,7 @@ impl Shadow {
 
     pub(crate) fn copied(
         &self,
-        space: &AddressSpace,
+        records: &AllocationRecords,
         dst: u64,
         src: u64,
         len: u64,
@@ -254,12 +259,12 @@ impl Shadow {
     ) {
         let (from, to) = (self.covers(src, len), self.covers(dst, len));
         if from {
-            self.pass(space, src, len, false, ctx, "");
+            self.pass(records, src, len, false, ctx, "");
         }
         if !to {
             return;
         }
-        self.pass(space, dst, len, true, ctx, "");
+        self.pass(records, dst, len, true, ctx, "");
         let (at, len) = (self.index(dst), len as usize);
         if from {
             // Copies propagate uninitialised bytes: copying padding is no error, reading it is.
@@ -269,16 +274,28 @@ impl Shadow {
         }
     }
 
-    pub(crate) fn written(&self, space: &AddressSpace, addr: u64, len: u64, ctx: &CheckContext) {
+    pub(crate) fn written(
+        &self,
+        records: &AllocationRecords,
+        addr: u64,
+        len: u64,
+        ctx: &CheckContext,
+    ) {
         if self.covers(addr, len) {
-            self.pass(space, addr, len, true, ctx, "");
+            self.pass(records, addr, len, true, ctx, "");
             self.states.initialise(self.index(addr), len as usize);
         }
     }
 
-    pub(crate) fn read(&self, space: &AddressSpace, addr: u64, len: u64, ctx: &CheckContext) {
+    pub(crate) fn read(
+        &self,
+        records: &AllocationRecords,
+        addr: u64,
+        len: u64,
+        ctx: &CheckContext,
+    ) {
         if self.covers(addr, len) {
-            self.pass(space, addr, len, false, ctx, "");
+            self.pass(records, addr, len, false, ctx, "");
         }
     }
 
@@ -286,7 +303,7 @@ impl Shadow {
     /// records it as the last access.
     fn pass(
         &self,
-        space: &AddressSpace,
+        records: &AllocationRecords,
         addr: u64,
         len: u64,
         write: bool,
@@ -325,9 +342,9 @@ impl Shadow {
             let freed = self.states.get(at) == FREED;
             let at = self.base + at as u64;
             let nearest = if freed {
-                space.find(at)
+                records.find(at)
             } else {
-                space.neighbours(at).0
+                records.neighbours(at).0
             };
             ctx.sink.add(Finding {
                 kind: if freed {
@@ -382,7 +399,7 @@ impl Shadow {
                     } else {
                         note.to_owned()
                     },
-                    allocation: space.find(at),
+                    allocation: records.find(at),
                     other: self.actor_of(record, ctx, true),
                     count: 1,
                 });

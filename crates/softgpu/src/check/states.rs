@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::mem::{LazyTable, MemError};
+use crate::mem::{MemError, ShadowTable};
 
 /// In a freed allocation. 0: never allocated.
 pub(crate) const FREED: u8 = 1;
@@ -22,7 +22,7 @@ const HIGH: u64 = LOW << 1;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct States(LazyTable<AtomicU64>);
+pub(crate) struct States(ShadowTable<AtomicU64>);
 
 /// The words that hold `len` bytes from `first`, each with the bits that do.
 #[inline(always)]
@@ -38,7 +38,7 @@ fn words(first: usize, len: usize) -> impl DoubleEndedIterator<Item = (usize, u6
 
 impl States {
     pub(crate) fn new(bytes: usize) -> Result<Self, MemError> {
-        Ok(States(LazyTable::new(bytes.div_ceil(PER))?))
+        Ok(States(ShadowTable::new(bytes.div_ceil(PER))?))
     }
 
     /// Bytes covered.

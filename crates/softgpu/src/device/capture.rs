@@ -12,11 +12,11 @@ use std::thread::ThreadId;
 
 use fercuda_cuda_sys::types::{CUgraphEdgeData, CUgraphNode};
 
-use super::context::Context;
-use super::event::Event;
-use super::graph::{Graph, NodeId};
+use super::context::SoftContext;
+use super::event::SoftEvent;
+use super::graph::{NodeId, SoftGraph};
 use super::launch::StreamAction;
-use super::stream::{Stream, StreamKind};
+use super::stream::{SoftStream, StreamKind};
 use super::{CuResult, Machine, err, lock};
 
 pub(crate) const GLOBAL: u32 = 0;
@@ -24,22 +24,22 @@ pub(crate) const RELAXED: u32 = 2;
 
 type Deps = Vec<(NodeId, CUgraphEdgeData)>;
 
-pub(crate) struct Capture {
+pub(crate) struct CaptureSession {
     pub(crate) id: u64,
     mode: u32,
     thread: ThreadId,
     ctx_id: u64,
-    origin: Weak<Stream>,
-    pub(crate) graph: Arc<Graph>,
+    origin: Weak<SoftStream>,
+    pub(crate) graph: Arc<SoftGraph>,
     /// The graph was the client's before, and stays so.
     borrowed: bool,
     lost: AtomicBool,
-    streams: Mutex<Vec<Weak<Stream>>>,
+    streams: Mutex<Vec<Weak<SoftStream>>>,
 }
 
 /// A stream's part in a capture.
 pub(crate) struct Captured {
-    pub(crate) capture: Arc<Capture>,
+    pub(crate) capture: Arc<CaptureSession>,
     deps: Deps,
     /// The dependencies that `cuStreamGetCaptureInfo` points to.
     shown: (Vec<CUgraphNode>, Vec<CUgraphEdgeData>),
@@ -48,13 +48,13 @@ pub(crate) struct Captured {
 /// The state of an event that was recorded in a capture.
 #[derive(Clone)]
 pub(crate) struct CapturedEvent {
-    capture: Arc<Capture>,
+    capture: Arc<CaptureSession>,
     deps: Deps,
 }
 
 #[derive(Default)]
 pub(crate) struct Captures {
-    active: Mutex<Vec<Arc<Capture>>>,
+    active: Mutex<Vec<Arc<CaptureSession>>>,
     count: AtomicUsize,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn exchange_mode(mode: u32) -> u32 {
     MODE.try_with(|m| m.replace(mode)).unwrap_or(GLOBAL)
 }
 
-impl Capture {
+impl CaptureSession {
     fn lose(&self) {
         self.lost.store(true, Ordering::Release);
     }
@@ -105,7 +105,7 @@ impl Captures {
     }
 
     /// A call that concerns all of a context.
-    pub(crate) fn forbid_context_call(&self, ctx: &Context) -> CuResult {
+    pub(crate) fn forbid_context_call(&self, ctx: &SoftContext) -> CuResult {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Captures {
         self.count.store(active.len(), Ordering::Release);
     }
 
-    pub(crate) fn forget_stream(&self, stream: &Arc<Stream>) {
+    pub(crate) fn forget_stream(&self, stream: &Arc<SoftStream>) {
         // Removed first: ending the capture accesses its streams again.
         let captured = lock(&stream.capture).take();
         if let Some(captured) = captured {
@@ -138,7 +138,7 @@ impl Captures {
         }
     }
 
-    fn end(&self, capture: &Arc<Capture>) {
+    fn end(&self, capture: &Arc<CaptureSession>) {
         let mut active = lock(&self.active);
         active.retain(|c| !Arc::ptr_eq(c, capture));
         self.count.store(active.len(), Ordering::Release);
@@ -159,9 +159,9 @@ impl Captures {
 /// `cuStreamBeginCapture`, into a graph of its own or the client's.
 pub(crate) fn begin(
     m: &Machine,
-    stream: &Arc<Stream>,
+    stream: &Arc<SoftStream>,
     mode: u32,
-    into: Option<(Arc<Graph>, Deps)>,
+    into: Option<(Arc<SoftGraph>, Deps)>,
 ) -> CuResult {
     if mode > RELAXED {
         return Err(err::INVALID_VALUE);
@@ -175,7 +175,7 @@ pub(crate) fn begin(
     }
     let borrowed = into.is_some();
     let (graph, deps) = into.unwrap_or_else(|| (super::graph::create(m, false), Vec::new()));
-    let capture = Arc::new(Capture {
+    let capture = Arc::new(CaptureSession {
         id: m.fresh_id(),
         mode,
         thread: std::thread::current().id(),
@@ -198,7 +198,7 @@ pub(crate) fn begin(
 }
 
 /// `cuStreamEndCapture`: the graph, or why there is none. Either way the capture is over.
-pub(crate) fn end(m: &Machine, stream: &Arc<Stream>) -> CuResult<Arc<Graph>> {
+pub(crate) fn end(m: &Machine, stream: &Arc<SoftStream>) -> CuResult<Arc<SoftGraph>> {
     let (capture, deps) = {
         let own = lock(&stream.capture);
         let captured = own.as_ref().ok_or(err::ILLEGAL_STATE)?;
@@ -226,8 +226,8 @@ pub(crate) fn end(m: &Machine, stream: &Arc<Stream>) -> CuResult<Arc<Graph>> {
 }
 
 /// Whether the work of every other stream is behind the origin's last.
-fn all_joined(capture: &Capture, origin: &Arc<Stream>, deps: &Deps) -> bool {
-    let others: Vec<Arc<Stream>> = lock(&capture.streams)
+fn all_joined(capture: &CaptureSession, origin: &Arc<SoftStream>, deps: &Deps) -> bool {
+    let others: Vec<Arc<SoftStream>> = lock(&capture.streams)
         .iter()
         .filter_map(Weak::upgrade)
         .collect();
@@ -245,8 +245,8 @@ fn all_joined(capture: &Capture, origin: &Arc<Stream>, deps: &Deps) -> bool {
 /// Adds an action to the stream's capture. False if it is not capturing.
 pub(crate) fn add(
     m: &Machine,
-    ctx: &Context,
-    stream: &Arc<Stream>,
+    ctx: &SoftContext,
+    stream: &Arc<SoftStream>,
     action: &StreamAction,
 ) -> CuResult<bool> {
     if m.captures.count.load(Ordering::Acquire) == 0 {
@@ -270,7 +270,7 @@ pub(crate) fn add(
 }
 
 /// Work that must be done now cannot be captured.
-pub(crate) fn gate(m: &Machine, ctx: &Context, stream: &Arc<Stream>) -> CuResult {
+pub(crate) fn gate(m: &Machine, ctx: &SoftContext, stream: &Arc<SoftStream>) -> CuResult {
     if m.captures.count.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
@@ -282,7 +282,7 @@ pub(crate) fn gate(m: &Machine, ctx: &Context, stream: &Arc<Stream>) -> CuResult
 }
 
 /// The default stream would have to wait for a blocking stream that is being captured.
-fn implicit(ctx: &Context, stream: &Arc<Stream>) -> CuResult {
+fn implicit(ctx: &SoftContext, stream: &Arc<SoftStream>) -> CuResult {
     if stream.kind != StreamKind::Legacy {
         return Ok(());
     }
@@ -300,9 +300,9 @@ fn implicit(ctx: &Context, stream: &Arc<Stream>) -> CuResult {
 /// `cuEventRecord` on a capturing stream. False if it is not.
 pub(crate) fn record(
     m: &Machine,
-    ctx: &Context,
-    stream: &Arc<Stream>,
-    event: &Event,
+    ctx: &SoftContext,
+    stream: &Arc<SoftStream>,
+    event: &SoftEvent,
 ) -> CuResult<bool> {
     if m.captures.count.load(Ordering::Acquire) == 0 {
         return Ok(false);
@@ -324,7 +324,7 @@ pub(crate) fn record(
 }
 
 /// `cuStreamWaitEvent` where a capture is concerned. False if none is.
-pub(crate) fn wait(m: &Machine, stream: &Arc<Stream>, event: &Event) -> CuResult<bool> {
+pub(crate) fn wait(m: &Machine, stream: &Arc<SoftStream>, event: &SoftEvent) -> CuResult<bool> {
     let inside = event.captured();
     let mut own = lock(&stream.capture);
     match (own.as_mut(), inside) {
@@ -388,7 +388,7 @@ pub(crate) fn wait(m: &Machine, stream: &Arc<Stream>, event: &Event) -> CuResult
 }
 
 /// The host asks for an event that was recorded in a capture.
-pub(crate) fn forbid_captured(event: &Event) -> CuResult {
+pub(crate) fn forbid_captured(event: &SoftEvent) -> CuResult {
     match event.captured() {
         Some(inside) => {
             inside.capture.lose();
@@ -410,7 +410,7 @@ pub(crate) struct CaptureInfo {
 }
 
 /// The captures that streams take part in which wait for the default stream.
-fn captures_of_blocking(ctx: &Context) -> Vec<Arc<Capture>> {
+fn captures_of_blocking(ctx: &SoftContext) -> Vec<Arc<CaptureSession>> {
     lock(&ctx.streams)
         .iter()
         .filter(|s| s.kind != StreamKind::NonBlocking)
@@ -420,14 +420,14 @@ fn captures_of_blocking(ctx: &Context) -> Vec<Arc<Capture>> {
 
 /// Querying whether a stream is captured invalidates no capture. The query fails for the default
 /// stream while a blocking one is captured.
-pub(crate) fn may_ask(ctx: &Context, stream: &Stream) -> CuResult {
+pub(crate) fn may_ask(ctx: &SoftContext, stream: &SoftStream) -> CuResult {
     if stream.kind == StreamKind::Legacy && !captures_of_blocking(ctx).is_empty() {
         return Err(err::CAPTURE_IMPLICIT);
     }
     Ok(())
 }
 
-pub(crate) fn info(stream: &Arc<Stream>) -> CaptureInfo {
+pub(crate) fn info(stream: &Arc<SoftStream>) -> CaptureInfo {
     let mut own = lock(&stream.capture);
     let none = CaptureInfo {
         status: 0,
@@ -465,7 +465,7 @@ pub(crate) fn info(stream: &Arc<Stream>) -> CaptureInfo {
 /// `cuStreamUpdateCaptureDependencies`.
 pub(crate) fn update_deps(
     m: &Machine,
-    stream: &Arc<Stream>,
+    stream: &Arc<SoftStream>,
     handles: &[usize],
     replace: bool,
 ) -> CuResult {
@@ -487,7 +487,7 @@ pub(crate) fn update_deps(
 }
 
 /// A capturing stream's graph and place in it.
-pub(crate) fn place(stream: &Arc<Stream>) -> CuResult<Option<(Arc<Graph>, Deps)>> {
+pub(crate) fn place(stream: &Arc<SoftStream>) -> CuResult<Option<(Arc<SoftGraph>, Deps)>> {
     match lock(&stream.capture).as_ref() {
         None => Ok(None),
         Some(captured) if captured.capture.is_lost() => Err(err::CAPTURE_INVALIDATED),

@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 use fercuda_cuda_sys::types::{CUlimit, CUresult};
 use rustc_hash::FxHashMap;
 
-use super::stream::{Stream, StreamKind};
+use super::stream::{SoftStream, StreamKind};
 use super::{CuResult, Machine, err, lock, machine};
 
 /// Whether a context can still be used; shared with the threads of its streams.
@@ -54,7 +54,7 @@ impl Health {
     }
 }
 
-pub(crate) struct Context {
+pub(crate) struct SoftContext {
     pub(crate) handle: usize,
     pub(crate) id: u64,
     pub(crate) device: u32,
@@ -62,9 +62,9 @@ pub(crate) struct Context {
     pub(crate) flags: AtomicU32,
     pub(crate) health: Arc<Health>,
     /// Also the order of submission: held while an operation is enqueued.
-    pub(crate) streams: Mutex<Vec<Arc<Stream>>>,
-    legacy: OnceLock<Arc<Stream>>,
-    per_thread: Mutex<FxHashMap<ThreadId, Arc<Stream>>>,
+    pub(crate) streams: Mutex<Vec<Arc<SoftStream>>>,
+    legacy: OnceLock<Arc<SoftStream>>,
+    per_thread: Mutex<FxHashMap<ThreadId, Arc<SoftStream>>>,
     /// Devices with memory made accessible by `cuCtxEnablePeerAccess`.
     pub(crate) peers: Mutex<BTreeSet<u32>>,
     limits: Mutex<FxHashMap<u32, usize>>,
@@ -79,7 +79,7 @@ pub(crate) struct Context {
 pub(crate) struct Primary {
     /// Created by the first retain, and the same from then on.
     pub(crate) handle: Option<usize>,
-    pub(crate) active: Option<Arc<Context>>,
+    pub(crate) active: Option<Arc<SoftContext>>,
     pub(crate) retained: u32,
     pub(crate) flags: u32,
 }
@@ -92,9 +92,9 @@ thread_local! {
 /// during process exit. An empty one counts as absent.
 static LATE: Mutex<Vec<(ThreadId, Vec<usize>)>> = Mutex::new(Vec::new());
 
-impl Context {
+impl SoftContext {
     fn new(m: &Machine, handle: usize, device: u32, primary: bool, flags: u32) -> Arc<Self> {
-        Arc::new(Context {
+        Arc::new(SoftContext {
             handle,
             id: m.fresh_id(),
             device,
@@ -114,10 +114,10 @@ impl Context {
     }
 
     /// The stream behind the null handle.
-    pub(crate) fn legacy(self: &Arc<Self>, m: &Machine) -> Arc<Stream> {
+    pub(crate) fn legacy(self: &Arc<Self>, m: &Machine) -> Arc<SoftStream> {
         self.legacy
             .get_or_init(|| {
-                let stream = Stream::new(
+                let stream = SoftStream::new(
                     m,
                     self,
                     1,
@@ -132,13 +132,13 @@ impl Context {
     }
 
     /// The calling thread's default stream.
-    pub(crate) fn per_thread(self: &Arc<Self>, m: &Machine) -> Arc<Stream> {
+    pub(crate) fn per_thread(self: &Arc<Self>, m: &Machine) -> Arc<SoftStream> {
         let mut map = lock(&self.per_thread);
         let made = map.len();
         map.entry(std::thread::current().id())
             .or_insert_with(|| {
                 let name = format!("per-thread default stream {}", made + 1);
-                let stream = Stream::new(m, self, 2, StreamKind::PerThread, 0, name);
+                let stream = SoftStream::new(m, self, 2, StreamKind::PerThread, 0, name);
                 lock(&self.streams).push(stream.clone());
                 stream
             })
@@ -151,7 +151,7 @@ impl Context {
         m: &Machine,
         handle: usize,
         per_thread: bool,
-    ) -> CuResult<Arc<Stream>> {
+    ) -> CuResult<Arc<SoftStream>> {
         match handle {
             0 if per_thread => Ok(self.per_thread(m)),
             0 | 1 => Ok(self.legacy(m)),
@@ -162,7 +162,7 @@ impl Context {
 
     /// Waits for everything enqueued so far. Reports the context's error, if it has one.
     pub(crate) fn synchronize(&self, m: &Machine) -> CuResult {
-        let tickets: Vec<_> = lock(&self.streams).iter().map(Stream::ticket).collect();
+        let tickets: Vec<_> = lock(&self.streams).iter().map(SoftStream::ticket).collect();
         let snapshots: Vec<_> = if m.config.checks {
             tickets
                 .iter()
@@ -281,7 +281,7 @@ pub(crate) fn current_handle() -> usize {
 }
 
 /// The current context, whatever its health but not destroyed.
-pub(crate) fn current_any(m: &Machine) -> CuResult<Arc<Context>> {
+pub(crate) fn current_any(m: &Machine) -> CuResult<Arc<SoftContext>> {
     match current_handle() {
         0 => Err(err::INVALID_CONTEXT),
         handle => {
@@ -296,7 +296,7 @@ pub(crate) fn current_any(m: &Machine) -> CuResult<Arc<Context>> {
 }
 
 /// The machine and the current context, in order; a fault of earlier work is reported here.
-pub(crate) fn current() -> CuResult<(&'static Machine, Arc<Context>)> {
+pub(crate) fn current() -> CuResult<(&'static Machine, Arc<SoftContext>)> {
     let m = machine()?;
     let ctx = current_any(m)?;
     ctx.health.check()?;
@@ -304,7 +304,7 @@ pub(crate) fn current() -> CuResult<(&'static Machine, Arc<Context>)> {
 }
 
 /// The context a handle names; the current one for 0.
-pub(crate) fn named(m: &Machine, handle: usize) -> CuResult<Arc<Context>> {
+pub(crate) fn named(m: &Machine, handle: usize) -> CuResult<Arc<SoftContext>> {
     if handle == 0 {
         return current_any(m);
     }
@@ -334,13 +334,13 @@ pub(crate) fn set_current(handle: usize) {
     });
 }
 
-pub(crate) fn create(m: &Machine, device: i32, flags: u32) -> CuResult<Arc<Context>> {
+pub(crate) fn create(m: &Machine, device: i32, flags: u32) -> CuResult<Arc<SoftContext>> {
     let device = m.device(device)?.ordinal;
     if flags & !0xff != 0 || !matches!(flags & 7, 0 | 1 | 2 | 4) {
         return Err(err::INVALID_VALUE);
     }
     Ok(m.contexts
-        .insert_with(|handle| Context::new(m, handle, device, false, flags))
+        .insert_with(|handle| SoftContext::new(m, handle, device, false, flags))
         .1)
 }
 
@@ -357,19 +357,21 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
     Ok(())
 }
 
-pub(crate) fn primary_retain(m: &Machine, device: i32) -> CuResult<Arc<Context>> {
+pub(crate) fn primary_retain(m: &Machine, device: i32) -> CuResult<Arc<SoftContext>> {
     let device = m.device(device)?;
     let mut primary = lock(&device.primary);
     let ctx = match (&primary.active, primary.handle) {
         (Some(ctx), _) => ctx.clone(),
         (None, Some(handle)) => {
-            let ctx = Context::new(m, handle, device.ordinal, true, primary.flags);
+            let ctx = SoftContext::new(m, handle, device.ordinal, true, primary.flags);
             m.contexts.replace(handle, ctx.clone());
             ctx
         }
         (None, None) => {
             m.contexts
-                .insert_with(|handle| Context::new(m, handle, device.ordinal, true, primary.flags))
+                .insert_with(|handle| {
+                    SoftContext::new(m, handle, device.ordinal, true, primary.flags)
+                })
                 .1
         }
     };

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::capture::CapturedEvent;
-use super::context::Context;
+use super::context::SoftContext;
 use super::ipc::SharedEvent;
-use super::stream::{QueueTicket, Stream, Submission};
+use super::stream::{QueueTicket, SoftStream, Submission};
 use super::{CuResult, Machine, err, lock};
 use crate::order::{ActorId, OrderSnapshot};
 
@@ -66,7 +66,7 @@ struct EventState {
     captured: Option<CapturedEvent>,
 }
 
-pub(crate) struct Event {
+pub(crate) struct SoftEvent {
     pub(crate) handle: usize,
     pub(crate) flags: u32,
     pub(crate) ctx_id: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Event {
     pub(crate) imported: bool,
 }
 
-pub(crate) fn create(m: &Machine, ctx: &Context, flags: u32) -> CuResult<Arc<Event>> {
+pub(crate) fn create(m: &Machine, ctx: &SoftContext, flags: u32) -> CuResult<Arc<SoftEvent>> {
     if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
         return Err(err::INVALID_VALUE);
     }
@@ -86,12 +86,12 @@ pub(crate) fn create(m: &Machine, ctx: &Context, flags: u32) -> CuResult<Arc<Eve
 
 pub(crate) fn add(
     m: &Machine,
-    ctx: &Context,
+    ctx: &SoftContext,
     flags: u32,
     imported: Option<Arc<SharedEvent>>,
-) -> Arc<Event> {
+) -> Arc<SoftEvent> {
     let (handle, event) = m.events.insert_with(|handle| {
-        Arc::new(Event {
+        Arc::new(SoftEvent {
             handle,
             flags,
             ctx_id: ctx.id,
@@ -114,7 +114,7 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
     Ok(())
 }
 
-impl Event {
+impl SoftEvent {
     /// Withdraws it from other processes.
     pub(crate) fn withdraw(&self, m: &Machine) {
         if let Some(shared) = lock(&self.shared).take().filter(|_| !self.imported) {
@@ -126,8 +126,8 @@ impl Event {
     pub(crate) fn record(
         &self,
         m: &'static Machine,
-        ctx: &Context,
-        stream: &Arc<Stream>,
+        ctx: &SoftContext,
+        stream: &Arc<SoftStream>,
     ) -> CuResult {
         if self.ctx_id != stream.ctx_id {
             return Err(err::INVALID_HANDLE);
@@ -137,12 +137,12 @@ impl Event {
     }
 
     /// `cuCtxRecordEvent`.
-    pub(crate) fn record_context(&self, m: &'static Machine, ctx: &Context) {
+    pub(crate) fn record_context(&self, m: &'static Machine, ctx: &SoftContext) {
         let streams: Vec<_> = lock(&ctx.streams).clone();
         self.record_on(m, ctx, &streams);
     }
 
-    fn record_on(&self, m: &'static Machine, ctx: &Context, streams: &[Arc<Stream>]) {
+    fn record_on(&self, m: &'static Machine, ctx: &SoftContext, streams: &[Arc<SoftStream>]) {
         let stamp = Arc::new(AtomicU64::new(0));
         let shared = lock(&self.shared).clone();
         let number = shared.as_ref().map(|s| s.begin_record());
@@ -196,7 +196,7 @@ impl Event {
     pub(crate) fn recorded_by_graph(
         &self,
         m: &Machine,
-        stream: &Stream,
+        stream: &SoftStream,
         ticket: QueueTicket,
         stamp: Arc<AtomicU64>,
     ) {
@@ -268,7 +268,7 @@ impl Event {
     }
 
     /// Milliseconds from this event to `end`.
-    pub(crate) fn elapsed_ms(&self, end: &Event) -> CuResult<f32> {
+    pub(crate) fn elapsed_ms(&self, end: &SoftEvent) -> CuResult<f32> {
         if (self.flags | end.flags) & DISABLE_TIMING != 0 {
             return Err(err::INVALID_HANDLE);
         }

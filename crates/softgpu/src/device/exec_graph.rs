@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda_sys::types::CUgraphEdgeData;
 use rustc_hash::FxHashMap;
 
-use super::context::Context;
-use super::graph::{Graph, UserObject};
+use super::context::SoftContext;
+use super::graph::{SoftGraph, UserObject};
 use super::launch::StreamAction;
-use super::stream::{QueueTicket, Stream, StreamRun, Submission};
+use super::stream::{QueueTicket, SoftStream, StreamRun, Submission};
 use super::{CuResult, Machine, err, lock};
 use crate::order::{ActorId, OpId, OpKind};
 
@@ -45,7 +45,7 @@ pub(crate) struct ExecGraph {
 
 pub(crate) const AUTO_FREE: u64 = 1;
 
-fn flatten(graph: &Graph, before: &[usize], out: &mut Vec<ExecNode>) -> Vec<usize> {
+fn flatten(graph: &SoftGraph, before: &[usize], out: &mut Vec<ExecNode>) -> Vec<usize> {
     let state = lock(&graph.state);
     let mut index: FxHashMap<u64, usize> = FxHashMap::default();
     let mut has_dependent: Vec<bool> = Vec::new();
@@ -109,7 +109,7 @@ fn chains(nodes: &mut [ExecNode]) -> usize {
     tails.len()
 }
 
-pub(crate) fn instantiate(m: &Machine, graph: &Graph, flags: u64) -> CuResult<Arc<ExecGraph>> {
+pub(crate) fn instantiate(m: &Machine, graph: &SoftGraph, flags: u64) -> CuResult<Arc<ExecGraph>> {
     // A graph launched from the device cannot free what the host allocates.
     if flags & !15 != 0 || flags & 5 == 5 {
         return Err(err::INVALID_VALUE);
@@ -148,8 +148,8 @@ impl ExecGraph {
     pub(crate) fn launch(
         self: &Arc<Self>,
         m: &'static Machine,
-        ctx: &Context,
-        stream: &Arc<Stream>,
+        ctx: &SoftContext,
+        stream: &Arc<SoftStream>,
     ) -> CuResult {
         let mut state = lock(&self.state);
         let nodes = state.nodes.clone();
@@ -241,7 +241,7 @@ impl ExecGraph {
     }
 
     /// The same as a graph, for a launch that is captured.
-    pub(crate) fn as_graph(&self, m: &Machine, ctx_handle: usize) -> CuResult<Arc<Graph>> {
+    pub(crate) fn as_graph(&self, m: &Machine, ctx_handle: usize) -> CuResult<Arc<SoftGraph>> {
         let graph = super::graph::create(m, true);
         let mut ids = Vec::new();
         for node in &lock(&self.state).nodes {
@@ -304,7 +304,7 @@ impl ExecGraph {
 
     /// Takes over the parameters of a graph of the same shape. On failure: (result, the offending
     /// node of `graph`).
-    pub(crate) fn update(&self, graph: &Graph) -> Result<(), (u32, usize)> {
+    pub(crate) fn update(&self, graph: &SoftGraph) -> Result<(), (u32, usize)> {
         let mut new = Vec::new();
         flatten(graph, &[], &mut new);
         let mut state = lock(&self.state);

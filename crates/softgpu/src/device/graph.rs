@@ -37,7 +37,7 @@ pub(crate) struct GraphState {
     objects: Vec<(Arc<UserObject>, u32)>,
 }
 
-pub(crate) struct Graph {
+pub(crate) struct SoftGraph {
     pub(crate) handle: usize,
     pub(crate) state: Mutex<GraphState>,
     /// The node of another graph that owns this one.
@@ -46,14 +46,14 @@ pub(crate) struct Graph {
 
 /// Where a node's handle leads.
 pub(crate) struct NodeRef {
-    pub(crate) graph: Weak<Graph>,
+    pub(crate) graph: Weak<SoftGraph>,
     pub(crate) id: NodeId,
 }
 
-pub(crate) fn create(m: &Machine, is_child: bool) -> Arc<Graph> {
+pub(crate) fn create(m: &Machine, is_child: bool) -> Arc<SoftGraph> {
     m.graphs
         .insert_with(|handle| {
-            Arc::new(Graph {
+            Arc::new(SoftGraph {
                 handle,
                 state: Mutex::default(),
                 is_child,
@@ -63,12 +63,12 @@ pub(crate) fn create(m: &Machine, is_child: bool) -> Arc<Graph> {
 }
 
 /// A node and its graph.
-pub(crate) fn node(m: &Machine, handle: usize) -> CuResult<(Arc<Graph>, NodeId)> {
+pub(crate) fn node(m: &Machine, handle: usize) -> CuResult<(Arc<SoftGraph>, NodeId)> {
     let found = m.nodes.get(handle).ok_or(err::INVALID_VALUE)?;
     Ok((found.graph.upgrade().ok_or(err::INVALID_VALUE)?, found.id))
 }
 
-impl Graph {
+impl SoftGraph {
     /// Adds a node behind `deps`.
     pub(crate) fn add(
         self: &Arc<Self>,
@@ -189,7 +189,7 @@ impl Graph {
     }
 
     /// A copy with new nodes, which remember the old ones.
-    pub(crate) fn copy(&self, m: &Machine, is_child: bool) -> Arc<Graph> {
+    pub(crate) fn copy(&self, m: &Machine, is_child: bool) -> Arc<SoftGraph> {
         let copy = create(m, is_child);
         let state = lock(&self.state);
         let mut nodes = BTreeMap::new();

@@ -31,7 +31,7 @@ pub(crate) enum HandleKind {
     Node,
 }
 
-pub(crate) struct HandleTable<T> {
+pub(crate) struct ObjectTable<T> {
     kind: HandleKind,
     slots: RwLock<HandleSlots<T>>,
 }
@@ -41,9 +41,9 @@ struct HandleSlots<T> {
     free: VecDeque<u32>,
 }
 
-impl<T> HandleTable<T> {
+impl<T> ObjectTable<T> {
     pub(crate) const fn new(kind: HandleKind) -> Self {
-        HandleTable {
+        ObjectTable {
             kind,
             slots: RwLock::new(HandleSlots {
                 entries: Vec::new(),
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_stale_handle_finds_nothing_even_when_its_slot_is_used_again() {
-        let table: HandleTable<u32> = HandleTable::new(HandleKind::Event);
+        let table: ObjectTable<u32> = ObjectTable::new(HandleKind::Event);
         let (a, _) = table.insert_with(|_| Arc::new(1));
         assert!(table.remove(a).is_some());
         let (b, _) = table.insert_with(|_| Arc::new(2));
@@ -140,9 +140,9 @@ mod tests {
 
     #[test]
     fn a_number_that_is_no_handle_of_this_kind_finds_nothing() {
-        let table: HandleTable<u32> = HandleTable::new(HandleKind::Event);
+        let table: ObjectTable<u32> = ObjectTable::new(HandleKind::Event);
         let (a, _) = table.insert_with(|_| Arc::new(1));
-        let other: HandleTable<u32> = HandleTable::new(HandleKind::Stream);
+        let other: ObjectTable<u32> = ObjectTable::new(HandleKind::Stream);
         for wrong in [0, 1, 2, 8, a + 1, a + 16, usize::MAX, 1 << 52] {
             assert!(table.get(wrong).is_none());
         }

@@ -219,7 +219,7 @@ fn refuse(e: &FatbinError, jit: &mut Jit) -> CUresult {
 }
 
 /// Parses and compiles PTX; errors go to the client's log in `ptxas`'s format.
-pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::Image>> {
+pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::CompiledModule>> {
     if text.trim().is_empty() {
         jit.say_error("error   : the image is empty");
         return Err(err::INVALID_IMAGE);

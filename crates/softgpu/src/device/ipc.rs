@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::context::Context;
+use super::context::SoftContext;
 use super::memory::{Allocation, AllocationSource, IpcMapping, host_op};
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
@@ -324,7 +324,7 @@ impl Ipc {
     }
 
     /// `cuIpcGetEventHandle`: publishes the event, once.
-    pub(crate) fn export_event(&self, event: &super::event::Event) -> CuResult<HandleBytes> {
+    pub(crate) fn export_event(&self, event: &super::event::SoftEvent) -> CuResult<HandleBytes> {
         if event.flags & super::event::INTERPROCESS == 0 || event.imported {
             return Err(err::INVALID_HANDLE);
         }
@@ -364,7 +364,7 @@ pub(crate) fn open_event(handle: &HandleBytes) -> CuResult<Arc<SharedEvent>> {
 }
 
 /// `cuIpcOpenMemHandle`.
-pub(crate) fn open_memory(m: &Machine, ctx: &Context, handle: &HandleBytes) -> CuResult<u64> {
+pub(crate) fn open_memory(m: &Machine, ctx: &SoftContext, handle: &HandleBytes) -> CuResult<u64> {
     let (pid, board, slot) = find(handle, MEMORY)?;
     let [fd, offset, len, inner, alloc_len] =
         [FD, OFFSET, LEN, INNER, ALLOC_LEN].map(|word| board.get(slot, word));

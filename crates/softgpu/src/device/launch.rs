@@ -9,11 +9,11 @@ use fercuda_cuda_sys::types::{CUhostFn, CUlimit, CUresult};
 
 use super::attributes;
 use super::capture;
-use super::context::Context;
+use super::context::SoftContext;
 use super::copy::{CopyPlan, FillPlan};
-use super::event::Event;
-use super::module::Function;
-use super::stream::{Stream, StreamRun, Submission};
+use super::event::SoftEvent;
+use super::module::SoftFunction;
+use super::stream::{SoftStream, StreamRun, Submission};
 use super::{CuResult, Machine, err, lock};
 use crate::exec::{DeviceInfo, LaunchSpec};
 use crate::order::OpKind;
@@ -28,9 +28,9 @@ pub(crate) enum StreamAction {
     Host(HostCall),
     MemOps(Arc<Vec<MemOp>>),
     Empty,
-    Record(Arc<Event>),
-    Wait(Arc<Event>),
-    Child(Arc<super::graph::Graph>),
+    Record(Arc<SoftEvent>),
+    Wait(Arc<SoftEvent>),
+    Child(Arc<super::graph::SoftGraph>),
     MemAlloc(Arc<super::graph::GraphMemory>),
     MemFree(u64),
 }
@@ -182,7 +182,7 @@ static WRITTEN: std::sync::Mutex<std::collections::BTreeMap<u64, crate::order::O
 /// A kernel with everything it needs.
 #[derive(Clone)]
 pub(crate) struct KernelLaunch {
-    pub(crate) function: Arc<Function>,
+    pub(crate) function: Arc<SoftFunction>,
     /// The handle the client launched, a function's or a kernel's.
     pub(crate) named: usize,
     pub(crate) grid: [u32; 3],
@@ -268,8 +268,6 @@ impl KernelLaunch {
     fn run(&self, running: &StreamRun) {
         let m = running.m;
         let spec = LaunchSpec {
-            loaded: self.function.module.loaded.clone(),
-            kernel: self.function.index,
             grid: self.grid,
             block: self.block,
             dynamic_shared_bytes: self.shared_bytes,
@@ -288,7 +286,10 @@ impl KernelLaunch {
             print: super::print_sink(),
             cancel: Some(running.health.lost()),
         };
-        if let Err(fault) = m.executor.run(&spec) {
+        if let Err(fault) = m
+            .executor
+            .run(&self.function.module.loaded, self.function.index, &spec)
+        {
             let code = code_of(&fault);
             m.keep_fault(&fault);
             super::stream::fail(running, code, &fault.to_string());
@@ -358,8 +359,8 @@ impl StreamAction {
 /// Enqueues an action on a stream, or adds it to the graph that the stream is being captured into.
 pub(crate) fn enqueue(
     m: &'static Machine,
-    ctx: &Context,
-    stream: &Arc<Stream>,
+    ctx: &SoftContext,
+    stream: &Arc<SoftStream>,
     action: StreamAction,
     call: &'static str,
 ) -> CuResult {
@@ -378,8 +379,8 @@ pub(crate) fn enqueue(
 /// Runs an action in stream order and waits for it.
 pub(crate) fn run_now(
     m: &'static Machine,
-    ctx: &Context,
-    stream: &Arc<Stream>,
+    ctx: &SoftContext,
+    stream: &Arc<SoftStream>,
     action: &StreamAction,
     call: &'static str,
 ) -> CuResult {
@@ -397,8 +398,8 @@ pub(crate) fn run_now(
 /// returns, and written before it does.
 pub(crate) fn copy(
     m: &'static Machine,
-    ctx: &Context,
-    stream: &Arc<Stream>,
+    ctx: &SoftContext,
+    stream: &Arc<SoftStream>,
     mut plan: CopyPlan,
     wait: bool,
     call: &'static str,
@@ -433,7 +434,7 @@ pub(crate) fn copy(
 }
 
 /// Stack bytes that a context's kernels may have.
-pub(crate) fn stack_bytes(ctx: &Context) -> u64 {
+pub(crate) fn stack_bytes(ctx: &SoftContext) -> u64 {
     // Recursion on hardware is bounded by the configured limit; a generous minimum keeps programs
     // that never set it running.
     ctx.limit(CUlimit::CU_LIMIT_STACK_SIZE)

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::context::Context;
+use super::context::SoftContext;
 use super::pool::MemPool;
 use super::site::site;
-use super::{CuResult, Device, Machine, err};
+use super::{CuResult, Machine, SoftDevice, err};
 use crate::mem::{AllocInfo, AllocKind};
 use crate::order::{ActorId, OpId, OpKind};
 
@@ -83,7 +83,7 @@ impl AllocationTable {
     pub(crate) fn insert(
         &self,
         m: &Machine,
-        ctx: &Context,
+        ctx: &SoftContext,
         start: u64,
         len: u64,
         source: AllocationSource,
@@ -246,7 +246,7 @@ pub(crate) fn give_back(m: &Machine, allocation: &Allocation) {
     m.ipc.withdraw_memory(allocation.start);
 }
 
-impl Device {
+impl SoftDevice {
     /// Allocates a block, after emptying pools and the quarantine if necessary.
     pub(crate) fn alloc_block(&self, m: &Machine, len: u64) -> CuResult<u64> {
         self.blocks.alloc(&m.space, len).or_else(|_| {
@@ -293,7 +293,7 @@ fn note(
 
 pub(crate) fn alloc_device(
     m: &Machine,
-    ctx: &Context,
+    ctx: &SoftContext,
     len: u64,
     call: &'static str,
 ) -> CuResult<u64> {
@@ -308,7 +308,7 @@ pub(crate) fn alloc_device(
     Ok(start)
 }
 
-pub(crate) fn alloc_managed(m: &Machine, ctx: &Context, len: u64) -> CuResult<u64> {
+pub(crate) fn alloc_managed(m: &Machine, ctx: &SoftContext, len: u64) -> CuResult<u64> {
     if len == 0 {
         return Err(err::INVALID_VALUE);
     }
@@ -327,7 +327,7 @@ pub(crate) fn alloc_managed(m: &Machine, ctx: &Context, len: u64) -> CuResult<u6
 
 pub(crate) fn alloc_host(
     m: &Machine,
-    ctx: &Context,
+    ctx: &SoftContext,
     len: u64,
     flags: u32,
     call: &'static str,
@@ -385,7 +385,7 @@ fn own_access(start: u64, len: u64) -> Option<(bool, bool)> {
 
 pub(crate) fn register_host(
     m: &Machine,
-    ctx: &Context,
+    ctx: &SoftContext,
     start: u64,
     len: u64,
     flags: u32,

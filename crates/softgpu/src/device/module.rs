@@ -11,15 +11,15 @@ use fercuda_cuda_sys::types::CUfunction_attribute as F;
 use rustc_hash::FxHashMap;
 
 use super::attributes::{MAX_SHARED, MAX_SHARED_OPTIN};
-use super::context::Context;
+use super::context::SoftContext;
 use super::memory::{AllocationSource, host_op};
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
-use crate::exec::{Image, KernelInfo, Loaded};
+use crate::exec::{CompiledModule, KernelInfo, Loaded};
 use crate::mem::AllocKind;
 use crate::order::OpId;
 
-pub(crate) struct Module {
+pub(crate) struct SoftModule {
     pub(crate) handle: usize,
     pub(crate) ctx_id: u64,
     pub(crate) ctx_handle: usize,
@@ -73,16 +73,16 @@ impl FunctionSettings {
     }
 }
 
-pub(crate) struct Function {
+pub(crate) struct SoftFunction {
     pub(crate) handle: usize,
-    pub(crate) module: Arc<Module>,
+    pub(crate) module: Arc<SoftModule>,
     pub(crate) index: usize,
     pub(crate) name: Arc<str>,
     pub(crate) c_name: CString,
     pub(crate) settings: FunctionSettings,
 }
 
-impl Function {
+impl SoftFunction {
     pub(crate) fn kernel(&self) -> &KernelInfo {
         &self.module.loaded.image().kernels()[self.index]
     }
@@ -177,10 +177,10 @@ pub(crate) fn param_info(kernel: &KernelInfo, index: usize) -> CuResult<(usize, 
 /// Allocates the image's variables in a context, and creates the module's handle.
 pub(crate) fn load(
     m: &'static Machine,
-    ctx: &Context,
-    image: Arc<Image>,
+    ctx: &SoftContext,
+    image: Arc<CompiledModule>,
     library: usize,
-) -> CuResult<Arc<Module>> {
+) -> CuResult<Arc<SoftModule>> {
     let device = &m.devices[ctx.device as usize];
     let mut globals: FxHashMap<Arc<str>, (u64, u64)> = FxHashMap::default();
     let op = if image.variables().is_empty() {
@@ -255,7 +255,7 @@ pub(crate) fn load(
         }
     }
     let (handle, module) = m.modules.insert_with(|handle| {
-        Arc::new(Module {
+        Arc::new(SoftModule {
             handle,
             ctx_id: ctx.id,
             ctx_handle: ctx.handle,
@@ -282,7 +282,7 @@ fn free_global(m: &Machine, at: u64, op: OpId) {
     }
 }
 
-impl Module {
+impl SoftModule {
     /// Frees the variables and removes the functions. The context's work is complete.
     pub(crate) fn unload(&self, m: &Machine) {
         let op = if self.globals.is_empty() {
@@ -302,14 +302,14 @@ impl Module {
         self.globals.get(name).copied().ok_or(err::NOT_FOUND)
     }
 
-    pub(crate) fn function(self: &Arc<Self>, m: &Machine, index: usize) -> Arc<Function> {
+    pub(crate) fn function(self: &Arc<Self>, m: &Machine, index: usize) -> Arc<SoftFunction> {
         let mut functions = lock(&self.functions);
         if let Some(found) = functions.get(&index).and_then(|&h| m.functions.get(h)) {
             return found;
         }
         let name = self.loaded.image().kernels()[index].name.clone();
         let (handle, function) = m.functions.insert_with(|handle| {
-            Arc::new(Function {
+            Arc::new(SoftFunction {
                 handle,
                 module: self.clone(),
                 index,
@@ -342,27 +342,27 @@ pub(crate) fn unload(m: &Machine, handle: usize) -> CuResult {
 
 pub(crate) struct Library {
     pub(crate) handle: usize,
-    pub(crate) image: Arc<Image>,
+    pub(crate) image: Arc<CompiledModule>,
     modules: Mutex<FxHashMap<u64, usize>>,
     kernels: OnceLock<Vec<usize>>,
 }
 
 /// A kernel of a library, in no particular context.
-pub(crate) struct Kernel {
+pub(crate) struct SoftKernel {
     pub(crate) library: usize,
-    pub(crate) image: Arc<Image>,
+    pub(crate) image: Arc<CompiledModule>,
     pub(crate) index: usize,
     pub(crate) c_name: CString,
     pub(crate) settings: FunctionSettings,
 }
 
-impl Kernel {
+impl SoftKernel {
     pub(crate) fn info(&self) -> &KernelInfo {
         &self.image.kernels()[self.index]
     }
 }
 
-pub(crate) fn load_library(m: &Machine, image: Arc<Image>) -> Arc<Library> {
+pub(crate) fn load_library(m: &Machine, image: Arc<CompiledModule>) -> Arc<Library> {
     m.libraries
         .insert_with(|handle| {
             Arc::new(Library {
@@ -385,7 +385,7 @@ impl Library {
                     let c_name = CString::new(&*image.kernels()[index].name).unwrap_or_default();
                     let make = |_| {
                         let settings = FunctionSettings::default();
-                        Arc::new(Kernel {
+                        Arc::new(SoftKernel {
                             library: self.handle,
                             image: image.clone(),
                             index,
@@ -399,7 +399,11 @@ impl Library {
         })
     }
 
-    pub(crate) fn module(&self, m: &'static Machine, ctx: &Context) -> CuResult<Arc<Module>> {
+    pub(crate) fn module(
+        &self,
+        m: &'static Machine,
+        ctx: &SoftContext,
+    ) -> CuResult<Arc<SoftModule>> {
         let mut modules = lock(&self.modules);
         if let Some(found) = modules.get(&ctx.id).and_then(|&h| m.modules.get(h)) {
             return Ok(found);
@@ -430,9 +434,9 @@ pub(crate) fn unload_library(m: &Machine, handle: usize) -> CuResult {
 /// A launchable object: a function, or a library kernel for the given context.
 pub(crate) fn resolve(
     m: &'static Machine,
-    ctx: &Context,
+    ctx: &SoftContext,
     handle: usize,
-) -> CuResult<Arc<Function>> {
+) -> CuResult<Arc<SoftFunction>> {
     if let Some(function) = m.functions.get(handle) {
         return Ok(function);
     }

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUmemPool_attribute as A, CUmemPoolProps};
 
-use super::context::Context;
+use super::context::SoftContext;
 use super::heap::BlockHeap;
 use super::memory::{Allocation, AllocationSource, retire};
 use super::site::site;
-use super::stream::{Stream, Submission};
-use super::{CuResult, Device, Machine, err, lock};
+use super::stream::{SoftStream, Submission};
+use super::{CuResult, Machine, SoftDevice, err, lock};
 use crate::mem::AllocKind;
 use crate::order::{OpId, OpKind};
 
@@ -55,7 +55,7 @@ impl MemPool {
     pub(crate) fn new(
         m: &Machine,
         handle: usize,
-        device: &Device,
+        device: &SoftDevice,
         props: CUmemPoolProps,
         is_default: bool,
     ) -> Self {
@@ -120,7 +120,7 @@ impl MemPool {
     pub(crate) fn alloc(
         self: &Arc<Self>,
         m: &'static Machine,
-        stream: &Arc<Stream>,
+        stream: &Arc<SoftStream>,
         len: u64,
         call: &'static str,
     ) -> CuResult<u64> {
@@ -227,8 +227,8 @@ fn round(len: u64) -> u64 {
 /// `cuMemFreeAsync` outside a capture.
 pub(crate) fn free_async(
     m: &'static Machine,
-    ctx: &Context,
-    stream: &Arc<Stream>,
+    ctx: &SoftContext,
+    stream: &Arc<SoftStream>,
     start: u64,
 ) -> CuResult {
     if start == 0 {
@@ -299,7 +299,7 @@ pub(crate) fn free_async(
 }
 
 /// A device's default pool, made on first use.
-pub(crate) fn default_pool(m: &Machine, device: &Device) -> Arc<MemPool> {
+pub(crate) fn default_pool(m: &Machine, device: &SoftDevice) -> Arc<MemPool> {
     device
         .default_pool
         .get_or_init(|| {
@@ -315,7 +315,7 @@ pub(crate) fn default_pool(m: &Machine, device: &Device) -> Arc<MemPool> {
 }
 
 /// The pool that `cuMemAllocAsync` uses on a device.
-pub(crate) fn current_pool(m: &Machine, device: &Device) -> Arc<MemPool> {
+pub(crate) fn current_pool(m: &Machine, device: &SoftDevice) -> Arc<MemPool> {
     lock(&device.current_pool)
         .clone()
         .unwrap_or_else(|| default_pool(m, device))
@@ -353,7 +353,7 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
 }
 
 /// A pool that another process exported.
-pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<Arc<MemPool>> {
+pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<Arc<MemPool>> {
     let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| err::INVALID_VALUE)?;
     if !name.to_string_lossy().contains("memfd:fercuda-device-pool") {
         return Err(err::INVALID_VALUE);

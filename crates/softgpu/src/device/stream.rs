@@ -16,7 +16,7 @@ use std::time::Duration;
 use fercuda_cuda_sys::types::CUresult;
 
 use super::capture::Captured;
-use super::context::{Context, Health};
+use super::context::{Health, SoftContext};
 use super::event::EventRecord;
 use super::{CuResult, Machine, err, lock, machine};
 use crate::order::{ActorId, OpId, OpKind};
@@ -64,7 +64,7 @@ struct StreamQueue {
     waiting: u32,
 }
 
-pub(crate) struct Stream {
+pub(crate) struct SoftStream {
     pub(crate) handle: usize,
     pub(crate) id: u64,
     pub(crate) ctx_id: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Stream {
 /// A place in a stream's queue.
 #[derive(Clone)]
 pub(crate) struct QueueTicket {
-    pub(crate) stream: Arc<Stream>,
+    pub(crate) stream: Arc<SoftStream>,
     pub(crate) seq: u64,
 }
 
@@ -132,16 +132,16 @@ impl Submission {
     }
 }
 
-impl Stream {
+impl SoftStream {
     pub(crate) fn new(
         m: &Machine,
-        ctx: &Context,
+        ctx: &SoftContext,
         handle: usize,
         kind: StreamKind,
         priority: i32,
         name: String,
     ) -> Arc<Self> {
-        Arc::new(Stream {
+        Arc::new(SoftStream {
             handle,
             id: m.fresh_id(),
             ctx_id: ctx.id,
@@ -177,8 +177,8 @@ impl Stream {
     }
 
     /// The tickets that the default stream's rule adds, and the same edges in the order.
-    fn implied(&self, m: &Machine, streams: &[Arc<Stream>], after: &mut Vec<QueueTicket>) {
-        let mut follow = |other: &Arc<Stream>| {
+    fn implied(&self, m: &Machine, streams: &[Arc<SoftStream>], after: &mut Vec<QueueTicket>) {
+        let mut follow = |other: &Arc<SoftStream>| {
             let ticket = other.ticket();
             if !ticket.is_done() {
                 after.push(ticket);
@@ -206,7 +206,11 @@ impl Stream {
 
     /// A completed ticket, if there is no pending work that an operation enqueued now would wait
     /// for.
-    pub(crate) fn idle_ticket(self: &Arc<Self>, m: &Machine, ctx: &Context) -> Option<QueueTicket> {
+    pub(crate) fn idle_ticket(
+        self: &Arc<Self>,
+        m: &Machine,
+        ctx: &SoftContext,
+    ) -> Option<QueueTicket> {
         let streams = lock(&ctx.streams);
         let mut after = Vec::new();
         self.implied(m, &streams, &mut after);
@@ -226,7 +230,7 @@ impl Stream {
     pub(crate) fn submit_with(
         self: &Arc<Self>,
         m: &'static Machine,
-        ctx: &Context,
+        ctx: &SoftContext,
         submission: Submission,
         make: impl FnOnce(OpId) -> StreamWork,
     ) -> QueueTicket {
@@ -275,7 +279,7 @@ impl Stream {
     pub(crate) fn submit(
         self: &Arc<Self>,
         m: &'static Machine,
-        ctx: &Context,
+        ctx: &SoftContext,
         submission: Submission,
         work: impl FnOnce(&StreamRun) + Send + 'static,
     ) -> QueueTicket {
@@ -287,7 +291,7 @@ impl Stream {
     pub(crate) fn run_now(
         self: &Arc<Self>,
         m: &'static Machine,
-        ctx: &Context,
+        ctx: &SoftContext,
         submission: Submission,
         work: impl FnOnce(&StreamRun) + Send,
     ) {
@@ -429,7 +433,7 @@ impl Stream {
     }
 
     /// Waits for everything enqueued so far, the default stream's rule included.
-    pub(crate) fn synchronize(self: &Arc<Self>, m: &Machine, ctx: &Context) -> CuResult {
+    pub(crate) fn synchronize(self: &Arc<Self>, m: &Machine, ctx: &SoftContext) -> CuResult {
         let (tickets, snapshot) = self.frontier(m, ctx);
         for ticket in &tickets {
             ticket.wait();
@@ -440,7 +444,7 @@ impl Stream {
         ctx.health.check()
     }
 
-    pub(crate) fn query(self: &Arc<Self>, m: &Machine, ctx: &Context) -> CuResult {
+    pub(crate) fn query(self: &Arc<Self>, m: &Machine, ctx: &SoftContext) -> CuResult {
         let (tickets, snapshot) = self.frontier(m, ctx);
         if !tickets.iter().all(QueueTicket::is_done) {
             return Err(err::NOT_READY);
@@ -454,7 +458,7 @@ impl Stream {
     fn frontier(
         self: &Arc<Self>,
         m: &Machine,
-        ctx: &Context,
+        ctx: &SoftContext,
     ) -> (Vec<QueueTicket>, Vec<crate::order::OrderSnapshot>) {
         let streams = lock(&ctx.streams);
         let mut tickets = vec![self.ticket()];
@@ -463,7 +467,7 @@ impl Stream {
                 streams
                     .iter()
                     .filter(|s| s.blocking() && s.kind != StreamKind::Legacy)
-                    .map(Stream::ticket),
+                    .map(SoftStream::ticket),
             );
         }
         let snapshots = if m.config.checks {
@@ -481,7 +485,7 @@ impl Stream {
     pub(crate) fn wait_record(
         self: &Arc<Self>,
         m: &'static Machine,
-        ctx: &Context,
+        ctx: &SoftContext,
         record: &Arc<EventRecord>,
     ) {
         if m.config.checks {
@@ -512,10 +516,10 @@ impl Stream {
 /// stable.
 pub(crate) fn create(
     m: &Machine,
-    ctx: &Arc<Context>,
+    ctx: &Arc<SoftContext>,
     flags: u32,
     priority: i32,
-) -> CuResult<Arc<Stream>> {
+) -> CuResult<Arc<SoftStream>> {
     if flags & !1 != 0 {
         return Err(err::INVALID_VALUE);
     }
@@ -526,7 +530,7 @@ pub(crate) fn create(
     };
     let ordinal = STREAMS.fetch_add(1, Ordering::Relaxed) + 1;
     let (_, stream) = m.streams.insert_with(|handle| {
-        Stream::new(
+        SoftStream::new(
             m,
             ctx,
             handle,
@@ -561,7 +565,7 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
 pub(crate) fn of_call(
     handle: usize,
     per_thread: bool,
-) -> CuResult<(&'static Machine, Arc<Context>, Arc<Stream>)> {
+) -> CuResult<(&'static Machine, Arc<SoftContext>, Arc<SoftStream>)> {
     let m = machine()?;
     if handle > 2 {
         let stream = m.streams.get(handle).ok_or(err::INVALID_HANDLE)?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUmemAccessDesc, CUmemAllocationProp};
 
-use super::context::Context;
+use super::context::SoftContext;
 use super::heap::PhysicalBudget;
 use super::memory::{AllocationSource, host_op};
 use super::site::site;
@@ -347,7 +347,7 @@ pub(crate) fn export(m: &Machine, handle: usize, kind: u32) -> CuResult<i32> {
 }
 
 /// Imports the memory of a descriptor; the descriptor stays the caller's.
-pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<usize> {
+pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<usize> {
     // SAFETY: `fcntl` on a number that is no descriptor fails and does nothing else.
     let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     if own < 0 {

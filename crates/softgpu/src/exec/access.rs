@@ -10,10 +10,10 @@
 //! Elsewhere: the instructions ([`super::memory`], [`super::atomics`]), checks ([`super::checks`]).
 
 use super::checks;
-use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
-use super::lanes::{ALL, LANES, Operand, RawLane, RegisterFile, eights, gather};
-use super::program::Inst;
-use crate::mem::{AddressShape, At, Scalar, Window};
+use super::ctx::{Ctx, DecodedInst};
+use super::registers::{ALL, LANES, RawLane, RegisterFile, RowOperand, each, eights, gather};
+use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
+use crate::mem::{AddressShape, At, MemoryInt, Window};
 use crate::report::{Access, AccessKind, MemSpace};
 
 /// Flags in the upper half of a memory instruction's `imm`; the lower half is the offset.
@@ -23,7 +23,7 @@ pub(crate) const STRONG: u64 = 1 << 33;
 pub(crate) const NOWHERE: u32 = !15;
 
 /// An element type of memory.
-pub(crate) trait Elem: Scalar + PartialEq + 'static {
+pub(crate) trait MemoryElement: MemoryInt + PartialEq + 'static {
     type Raw: RawLane;
     const SIZE: usize;
     fn raw(self) -> Self::Raw;
@@ -33,7 +33,7 @@ pub(crate) trait Elem: Scalar + PartialEq + 'static {
 }
 macro_rules! elem {
     ($($t:ty, $raw:ty;)*) => {$(
-        impl Elem for $t {
+        impl MemoryElement for $t {
             type Raw = $raw;
             const SIZE: usize = size_of::<$t>();
             #[inline(always)]
@@ -55,7 +55,7 @@ elem! { u8, u32; u16, u32; u32, u32; u64, u64; }
 
 /// Addresses in all lanes.
 #[inline(always)]
-pub(crate) fn addresses(ctx: &Ctx<'_>, i: &Inst) -> [u64; LANES] {
+pub(crate) fn addresses(ctx: &Ctx<'_>, i: &DecodedInst) -> [u64; LANES] {
     let offset = i.imm as u32 as i32 as i64 as u64;
     if i.imm & WIDE != 0 {
         let a = ctx.rows.row::<u64>(i.a);
@@ -68,7 +68,7 @@ pub(crate) fn addresses(ctx: &Ctx<'_>, i: &Inst) -> [u64; LANES] {
 
 /// Offsets in a space of 32 bits; a larger one becomes an offset beyond every memory.
 #[inline(always)]
-pub(crate) fn offsets(ctx: &Ctx<'_>, i: &Inst) -> [u32; LANES] {
+pub(crate) fn offsets(ctx: &Ctx<'_>, i: &DecodedInst) -> [u32; LANES] {
     let offset = i.imm as u32;
     if i.imm & WIDE != 0 {
         let a = ctx.rows.row::<u64>(i.a);
@@ -79,16 +79,6 @@ pub(crate) fn offsets(ctx: &Ctx<'_>, i: &Inst) -> [u32; LANES] {
     } else {
         let a = ctx.rows.row::<u32>(i.a);
         std::array::from_fn(|l| a[l].wrapping_add(offset))
-    }
-}
-
-/// Calls `f` for each lane of `mask`, in order.
-#[inline(always)]
-pub(crate) fn each(mask: u32, mut f: impl FnMut(usize)) {
-    let mut m = mask;
-    while m != 0 {
-        f(m.trailing_zeros() as usize);
-        m &= m - 1;
     }
 }
 
@@ -117,7 +107,7 @@ pub(crate) fn by_tag(addr: &[u64; LANES], mask: u32) -> [(u32, u64); 4] {
 #[inline(always)]
 pub(crate) fn admit_shared<const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mut mask: u32,
     size: u32,
@@ -136,7 +126,7 @@ pub(crate) fn admit_shared<const CHECK: bool>(
 #[expect(clippy::too_many_arguments, reason = "an access taken apart")]
 pub(crate) fn inside(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
     size: u32,
@@ -160,7 +150,7 @@ pub(crate) fn inside(
 #[expect(clippy::too_many_arguments, reason = "the slow half of `inside`")]
 fn outside(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
     size: u32,
@@ -192,7 +182,7 @@ fn outside(
 #[inline(always)]
 pub(crate) fn by_window<const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     addr: &[u64; LANES],
     mut mask: u32,
     size: u64,
@@ -240,7 +230,7 @@ pub(crate) fn by_window<const CHECK: bool>(
 #[cold]
 pub(crate) fn allow(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     lane: usize,
     addr: u64,
     len: u64,
@@ -280,10 +270,10 @@ pub(crate) fn allow(
 /// Memory that admitted lanes access.
 pub(crate) trait LaneMemory {
     type At: At;
-    fn load<T: Elem>(&self, at: Self::At) -> T;
-    fn store<T: Elem>(&mut self, at: Self::At, v: T);
-    fn load_eight<T: Elem>(&self, at: &[Self::At; 8]) -> [T; 8];
-    fn store_eight<T: Elem>(&mut self, at: &[Self::At; 8], v: [T; 8]);
+    fn load<T: MemoryElement>(&self, at: Self::At) -> T;
+    fn store<T: MemoryElement>(&mut self, at: Self::At, v: T);
+    fn load_eight<T: MemoryElement>(&self, at: &[Self::At; 8]) -> [T; 8];
+    fn store_eight<T: MemoryElement>(&mut self, at: &[Self::At; 8], v: [T; 8]);
     fn copy_out(&self, at: Self::At, out: &mut [u8; 32]);
     fn copy_in(&mut self, at: Self::At, data: &[u8; 32]);
 }
@@ -291,19 +281,19 @@ pub(crate) trait LaneMemory {
 impl LaneMemory for Window {
     type At = u64;
     #[inline(always)]
-    fn load<T: Elem>(&self, at: u64) -> T {
+    fn load<T: MemoryElement>(&self, at: u64) -> T {
         Window::load(self, at)
     }
     #[inline(always)]
-    fn store<T: Elem>(&mut self, at: u64, v: T) {
+    fn store<T: MemoryElement>(&mut self, at: u64, v: T) {
         Window::store(self, at, v);
     }
     #[inline(always)]
-    fn load_eight<T: Elem>(&self, at: &[u64; 8]) -> [T; 8] {
+    fn load_eight<T: MemoryElement>(&self, at: &[u64; 8]) -> [T; 8] {
         Window::load_eight(self, at)
     }
     #[inline(always)]
-    fn store_eight<T: Elem>(&mut self, at: &[u64; 8], v: [T; 8]) {
+    fn store_eight<T: MemoryElement>(&mut self, at: &[u64; 8], v: [T; 8]) {
         Window::store_eight(self, at, v);
     }
     #[inline(always)]
@@ -319,19 +309,19 @@ impl LaneMemory for Window {
 impl LaneMemory for [u8] {
     type At = u32;
     #[inline(always)]
-    fn load<T: Elem>(&self, at: u32) -> T {
+    fn load<T: MemoryElement>(&self, at: u32) -> T {
         T::from_slice(&self[at as usize..][..T::SIZE])
     }
     #[inline(always)]
-    fn store<T: Elem>(&mut self, at: u32, v: T) {
+    fn store<T: MemoryElement>(&mut self, at: u32, v: T) {
         v.to_slice(&mut self[at as usize..][..T::SIZE]);
     }
     #[inline(always)]
-    fn load_eight<T: Elem>(&self, at: &[u32; 8]) -> [T; 8] {
+    fn load_eight<T: MemoryElement>(&self, at: &[u32; 8]) -> [T; 8] {
         gather(self, at)
     }
     #[inline(always)]
-    fn store_eight<T: Elem>(&mut self, at: &[u32; 8], v: [T; 8]) {
+    fn store_eight<T: MemoryElement>(&mut self, at: &[u32; 8], v: [T; 8]) {
         for (a, v) in at.iter().zip(v) {
             self.store(*a, v);
         }
@@ -349,14 +339,14 @@ impl LaneMemory for [u8] {
 /// Reads each lane's elements, one behind the other at its address, into the rows that `parts`
 /// names.
 #[inline(always)]
-pub(crate) fn read<T: Elem, M: LaneMemory + ?Sized>(
+pub(crate) fn read<T: MemoryElement, M: LaneMemory + ?Sized>(
     rows: &mut RegisterFile,
     parts: &[u32],
     m: &M,
     at: &[M::At; LANES],
     mask: u32,
 ) {
-    let d = |k: usize| Operand::from_bits(parts[k]);
+    let d = |k: usize| RowOperand::from_bits(parts[k]);
     match parts.len() {
         1 => read_each::<T, M, 1>(rows, std::array::from_fn(d), m, at, mask),
         2 => read_each::<T, M, 2>(rows, std::array::from_fn(d), m, at, mask),
@@ -366,9 +356,9 @@ pub(crate) fn read<T: Elem, M: LaneMemory + ?Sized>(
 }
 
 #[inline(always)]
-fn read_each<T: Elem, M: LaneMemory + ?Sized, const N: usize>(
+fn read_each<T: MemoryElement, M: LaneMemory + ?Sized, const N: usize>(
     rows: &mut RegisterFile,
-    d: [Operand; N],
+    d: [RowOperand; N],
     m: &M,
     at: &[M::At; LANES],
     mask: u32,
@@ -421,14 +411,14 @@ fn read_each<T: Elem, M: LaneMemory + ?Sized, const N: usize>(
 
 /// The reverse of [`read`]. If lanes write the same bytes, the last one's value remains.
 #[inline(always)]
-pub(crate) fn write<T: Elem, M: LaneMemory + ?Sized>(
+pub(crate) fn write<T: MemoryElement, M: LaneMemory + ?Sized>(
     rows: &RegisterFile,
     parts: &[u32],
     m: &mut M,
     at: &[M::At; LANES],
     mask: u32,
 ) {
-    let d = |k: usize| Operand::from_bits(parts[k]);
+    let d = |k: usize| RowOperand::from_bits(parts[k]);
     match parts.len() {
         1 => write_each::<T, M, 1>(rows, std::array::from_fn(d), m, at, mask),
         2 => write_each::<T, M, 2>(rows, std::array::from_fn(d), m, at, mask),
@@ -438,9 +428,9 @@ pub(crate) fn write<T: Elem, M: LaneMemory + ?Sized>(
 }
 
 #[inline(always)]
-fn write_each<T: Elem, M: LaneMemory + ?Sized, const N: usize>(
+fn write_each<T: MemoryElement, M: LaneMemory + ?Sized, const N: usize>(
     rows: &RegisterFile,
-    d: [Operand; N],
+    d: [RowOperand; N],
     m: &mut M,
     at: &[M::At; LANES],
     mask: u32,
@@ -492,7 +482,7 @@ pub(crate) fn local_word(off: u32, lane: usize) -> usize {
     (off as usize / 4) * 32 + lane
 }
 
-pub(crate) fn local_get<T: Elem>(words: &[u32], off: u32, lane: usize) -> T {
+pub(crate) fn local_get<T: MemoryElement>(words: &[u32], off: u32, lane: usize) -> T {
     let w = local_word(off, lane);
     let v = u64::from(words[w])
         | if T::SIZE == 8 {
@@ -503,7 +493,7 @@ pub(crate) fn local_get<T: Elem>(words: &[u32], off: u32, lane: usize) -> T {
     T::from_slice(&(v >> (8 * (off % 4))).to_le_bytes()[..T::SIZE])
 }
 
-pub(crate) fn local_put<T: Elem>(words: &mut [u32], off: u32, lane: usize, v: T) {
+pub(crate) fn local_put<T: MemoryElement>(words: &mut [u32], off: u32, lane: usize, v: T) {
     let w = local_word(off, lane);
     let mut b = [0u8; 8];
     v.to_slice(&mut b[..T::SIZE]);
@@ -526,7 +516,7 @@ pub(crate) fn local_put<T: Elem>(words: &mut [u32], off: u32, lane: usize, v: T)
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::lanes::FrameRows;
+    use super::super::registers::FrameRows;
     use super::*;
 
     /// Offsets of 32 elements of `size` bytes in every distinguished shape, eight lanes at a time.
@@ -544,7 +534,7 @@ mod tests {
     }
 
     /// Writes rows to memory and reads them back into others, as whole accesses and lane by lane.
-    fn round<T: Elem>(n: usize, ways: [u8; 4], base: [u32; 4], mask: u32, content: &[u8]) {
+    fn round<T: MemoryElement>(n: usize, ways: [u8; 4], base: [u32; 4], mask: u32, content: &[u8]) {
         let mut frame = FrameRows::new(64, 1);
         let mut rows = RegisterFile::unbound();
         // SAFETY: the frame lives as long as the rows here, and is theirs alone; no instruction
@@ -552,7 +542,7 @@ mod tests {
         unsafe { rows.bind(&mut frame, &[]) };
         let parts = |first: u32| -> Vec<u32> {
             (0..n as u32)
-                .map(|k| Operand::reg(first + 2 * k).bits())
+                .map(|k| RowOperand::reg(first + 2 * k).bits())
                 .collect()
         };
         let (from, to) = (parts(0), parts(32));
@@ -561,7 +551,7 @@ mod tests {
             |k: usize, l: usize| T::from_slice(&content[(k * LANES + l) * 8..][..T::SIZE]);
         for (k, &d) in from.iter().enumerate() {
             for l in 0..LANES {
-                rows.set_lane(Operand::from_bits(d), l, element(k, l).raw());
+                rows.set_lane(RowOperand::from_bits(d), l, element(k, l).raw());
             }
         }
         let mut memory = content.to_vec();
@@ -576,7 +566,7 @@ mod tests {
         read::<T, [u8]>(&mut rows, &to, &memory, &at, mask);
         for (k, &d) in to.iter().enumerate() {
             for l in 0..LANES {
-                let got: T::Raw = rows.lane(Operand::from_bits(d), l);
+                let got: T::Raw = rows.lane(RowOperand::from_bits(d), l);
                 let want = match mask >> l & 1 {
                     0 => T::default(),
                     _ => T::from_slice(&memory[at[l] as usize + k * T::SIZE..][..T::SIZE]),

@@ -6,16 +6,16 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::alu_int::{fun3, fun4, is_float, one, setp, three, two};
-use super::ctx::Ctx;
-use super::data::{self, lane_ops};
+use super::arity::{fun3, fun4, one, three, two};
+use super::basics;
+use super::compare::{Flush, setp};
+use super::ctx::{Ctx, DecodedInst};
 use super::halves::f16_to_f32;
-use super::lanes::{Exec, Handlers, handlers, map1, map2, map3};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, rows};
-use super::program::Inst;
-use super::scalar::Round;
+use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, map3};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
 use super::scalar::float::{self, Extremum, FloatClass, FloatFinish, canonical as c};
-use super::scalar::half;
+use super::scalar::{RoundMode, half};
+use super::width::{is_float, rows};
 
 const NEAR: FloatFinish = FloatFinish {
     ftz: false,
@@ -41,19 +41,19 @@ lane_ops! {
     MulF32 = map2(f32, f32, f32) |a, b| c(a * b);
     FmaF32 = map3(f32, f32, f32, f32) |a, b, x| c(a.mul_add(b, x));
     DivF32 = map2(f32, f32, f32) |a, b| c(a / b);
-    AddF32Z = map2(f32, f32, f32) |a, b| float::add(a, b, Round::Nearest, FLUSH);
-    SubF32Z = map2(f32, f32, f32) |a, b| float::add(a, -b, Round::Nearest, FLUSH);
-    MulF32Z = map2(f32, f32, f32) |a, b| float::mul(a, b, Round::Nearest, FLUSH);
-    FmaF32Z = map3(f32, f32, f32, f32) |a, b, x| float::fma(a, b, x, Round::Nearest, FLUSH);
-    DivF32Z = map2(f32, f32, f32) |a, b| float::div(a, b, Round::Nearest, true);
+    AddF32Z = map2(f32, f32, f32) |a, b| float::add(a, b, RoundMode::Nearest, FLUSH);
+    SubF32Z = map2(f32, f32, f32) |a, b| float::add(a, -b, RoundMode::Nearest, FLUSH);
+    MulF32Z = map2(f32, f32, f32) |a, b| float::mul(a, b, RoundMode::Nearest, FLUSH);
+    FmaF32Z = map3(f32, f32, f32, f32) |a, b, x| float::fma(a, b, x, RoundMode::Nearest, FLUSH);
+    DivF32Z = map2(f32, f32, f32) |a, b| float::div(a, b, RoundMode::Nearest, true);
     MinF32 = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(false, false));
     MaxF32 = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(true, false));
     MinF32Z = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(false, true));
     MaxF32Z = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(true, true));
     SqrtF32 = map1(f32, f32) |a| c(a.sqrt());
-    SqrtF32Z = map1(f32, f32) |a| float::sqrt(a, Round::Nearest, true);
+    SqrtF32Z = map1(f32, f32) |a| float::sqrt(a, RoundMode::Nearest, true);
     RcpF32 = map1(f32, f32) |a| c(1.0 / a);
-    RcpF32Z = map1(f32, f32) |a| float::rcp(a, Round::Nearest, true);
+    RcpF32Z = map1(f32, f32) |a| float::rcp(a, RoundMode::Nearest, true);
     RsqrtF32 = map1(f32, f32) |a| float::rsqrt_approx(a, false);
     RsqrtF32Z = map1(f32, f32) |a| float::rsqrt_approx(a, true);
     DivApprox = map2(f32, f32, f32) |a, b| float::div_approx(a, b, false);
@@ -64,17 +64,16 @@ lane_ops! {
     SqrtApproxZ = map1(f32, f32) |a| float::sqrt_approx(a, true);
     AbsF32 = map1(f32, f32) |a| c(a.abs());
     NegF32 = map1(f32, f32) |a| c(-a);
-    Flush = map1(f32, f32) |a| float::flush(a);
     Saturate = map1(f32, f32) |a| float::saturate(a);
     Saturate64 = map1(f64, f64) |a| float::saturate_f64(a);
     Relu = map1(f32, f32) |a| if a.is_nan() { c(a) } else if a > 0.0 { a } else { 0.0 };
-    AddF64 = map2(f64, f64, f64) |a, b| float::add_f64(a, b, Round::Nearest);
-    SubF64 = map2(f64, f64, f64) |a, b| float::sub_f64(a, b, Round::Nearest);
-    MulF64 = map2(f64, f64, f64) |a, b| float::mul_f64(a, b, Round::Nearest);
-    FmaF64 = map3(f64, f64, f64, f64) |a, b, x| float::fma_f64(a, b, x, Round::Nearest);
-    DivF64 = map2(f64, f64, f64) |a, b| float::div_f64(a, b, Round::Nearest);
-    SqrtF64 = map1(f64, f64) |a| float::sqrt_f64(a, Round::Nearest);
-    RcpF64 = map1(f64, f64) |a| float::rcp_f64(a, Round::Nearest);
+    AddF64 = map2(f64, f64, f64) |a, b| float::add_f64(a, b, RoundMode::Nearest);
+    SubF64 = map2(f64, f64, f64) |a, b| float::sub_f64(a, b, RoundMode::Nearest);
+    MulF64 = map2(f64, f64, f64) |a, b| float::mul_f64(a, b, RoundMode::Nearest);
+    FmaF64 = map3(f64, f64, f64, f64) |a, b, x| float::fma_f64(a, b, x, RoundMode::Nearest);
+    DivF64 = map2(f64, f64, f64) |a, b| float::div_f64(a, b, RoundMode::Nearest);
+    SqrtF64 = map1(f64, f64) |a| float::sqrt_f64(a, RoundMode::Nearest);
+    RcpF64 = map1(f64, f64) |a| float::rcp_f64(a, RoundMode::Nearest);
     MinF64 = map2(f64, f64, f64) |a, b| float::extremum_f64(a, b, rule(false, false));
     MaxF64 = map2(f64, f64, f64) |a, b| float::extremum_f64(a, b, rule(true, false));
     AbsF64 = map1(f64, f64) |a| float::abs_f64(a);
@@ -118,7 +117,7 @@ macro_rules! half_ops {
         struct $name<const B: bool>;
         impl<const B: bool> Exec for $name<B> {
             #[inline(always)]
-            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
                 let $f = if B { half::BF16 } else { half::F16 };
                 map3::<u16, u16, u16, u16, FULL>(ctx, i, |$a, $b, $x| $e);
             }
@@ -126,7 +125,7 @@ macro_rules! half_ops {
         struct $name2<const B: bool>;
         impl<const B: bool> Exec for $name2<B> {
             #[inline(always)]
-            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
                 let $f = if B { half::BF16 } else { half::F16 };
                 map3::<u32, u32, u32, u32, FULL>(ctx, i, |a, b, x| both(a, b, x, |$a, $b, $x| $e));
             }
@@ -140,7 +139,7 @@ half_ops! {
     FmaHalf FmaHalves = |f, a, b, x| half::fma(f, a, b, x, PLAIN);
 }
 
-pub(crate) fn round_of(m: &Mods<'_>) -> Round {
+pub(crate) fn round_of(m: &ModList<'_>) -> RoundMode {
     match m.any(&[
         Word::Rz,
         Word::Rm,
@@ -150,22 +149,15 @@ pub(crate) fn round_of(m: &Mods<'_>) -> Round {
         Word::Rmi,
         Word::Rpi,
     ]) {
-        Some(Word::Rz | Word::Rzi) => Round::Zero,
-        Some(Word::Rm | Word::Rmi) => Round::Down,
-        Some(Word::Rp | Word::Rpi) => Round::Up,
-        Some(_) => Round::NearestAway,
-        None => Round::Nearest,
+        Some(Word::Rz | Word::Rzi) => RoundMode::Zero,
+        Some(Word::Rm | Word::Rmi) => RoundMode::Down,
+        Some(Word::Rp | Word::Rpi) => RoundMode::Up,
+        Some(_) => RoundMode::NearestAway,
+        None => RoundMode::Nearest,
     }
 }
 
-/// A value with its subnormals flushed, in a temporary.
-pub(crate) fn flushed(l: &mut Lower<'_, '_>, a: Opd) -> Opd {
-    let t = l.temp_rows(1);
-    l.prepare(handlers::<Flush>(), Opd::Def(t), a, Opd::None, Opd::None);
-    Opd::Use(t)
-}
-
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     let ty = m.ty(0).ok()?;
     if i.op == Op::Set {
         return Some(set(l, i, m));
@@ -181,7 +173,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ftz = m.has(Word::Ftz);
     let round = round_of(m);
     let ty = Ty::F32;
@@ -194,7 +186,7 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             }
         };
     }
-    if round != Round::Nearest {
+    if round != RoundMode::Nearest {
         let finish = if ftz { FLUSH } else { NEAR };
         let f = |x: u64| f32::from_bits(x as u32);
         let r = |x: f32| u64::from(x.to_bits());
@@ -278,7 +270,7 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     saturate(l, i, m)
 }
 
-fn saturate(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn saturate(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     for (w, h) in [
         (Word::Sat, handlers::<Saturate>()),
         (Word::Relu, handlers::<Relu>()),
@@ -291,7 +283,7 @@ fn saturate(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn min_max32(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ftz: bool) -> Lowered<()> {
+fn min_max32(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ftz: bool) -> Lowered<()> {
     let max = i.op == Op::Max;
     let (nan, xorsign) = (m.has(Word::PropagateNan), m.has(Word::Xorsign));
     if !nan && !xorsign && i.operands.len() == 3 {
@@ -320,10 +312,10 @@ fn min_max32(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ftz: bool) -> Lowere
     fun3(l, i, [Ty::F32; 3], f)
 }
 
-fn f64_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn f64_op(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let round = round_of(m);
     let ty = Ty::F64;
-    if round != Round::Nearest {
+    if round != RoundMode::Nearest {
         let f = f64::from_bits;
         let r = f64::to_bits;
         return match i.op {
@@ -388,7 +380,7 @@ pub(crate) fn saturate32() -> Handlers {
     handlers::<Saturate>()
 }
 
-fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let words = [
         Word::Finite,
         Word::Infinite,
@@ -427,14 +419,14 @@ fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     );
     l.guard = guard;
     let d = l.pred_dst(&i.operands[0])?;
-    data::to_pred(l, d, Opd::Use(t));
+    basics::to_pred(l, d, Opd::Use(t));
     Ok(())
 }
 
 /// What is done to one half.
 #[derive(Clone, Copy)]
 struct Half {
-    format: half::Format,
+    format: half::HalfFormat,
     finish: half::HalfFinish,
     nan: bool,
     xorsign: bool,
@@ -452,7 +444,7 @@ impl Half {
     }
 }
 
-fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let two_of = matches!(ty, Ty::F16x2 | Ty::Bf16x2);
     let brain = matches!(ty, Ty::Bf16 | Ty::Bf16x2);
     let finish = half::HalfFinish {
@@ -466,7 +458,7 @@ fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()>
         nan: m.has(Word::PropagateNan),
         xorsign: m.has(Word::Xorsign),
     };
-    if round_of(m) != Round::Nearest {
+    if round_of(m) != RoundMode::Nearest {
         return Err(LowerError::Unsupported);
     }
     let split = move |f: fn(Half, u16, u16, u16) -> u16| {
@@ -560,7 +552,7 @@ fn as_float(l: &mut Lower<'_, '_>, a: Opd, ty: Ty, high_half: bool) -> Opd {
 fn compared_halves(
     l: &mut Lower<'_, '_>,
     i: &Tree,
-    m: &Mods<'_>,
+    m: &ModList<'_>,
     ty: Ty,
     high_half: bool,
 ) -> Lowered<PredRef> {
@@ -586,13 +578,13 @@ fn compared_halves(
     }
     let t = l.temp_pred();
     let guard = std::mem::take(&mut l.guard);
-    let done = super::alu_int::compared(l, m, Ty::F32, a, b, PredRef::Def(t));
+    let done = super::compare::compared(l, m, Ty::F32, a, b, PredRef::Def(t));
     l.guard = guard;
     done?;
     Ok(PredRef::Use(t, false))
 }
 
-fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let (first, second) = match &i.operands[0] {
         Ast::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
         o => (o.clone(), None),
@@ -617,17 +609,17 @@ fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<(
     };
     if let (Some(q), Some(other)) = (second, other) {
         let q = l.pred_dst(&q)?;
-        data::logic(l, op, q, other, c);
+        basics::logic(l, op, q, other, c);
     }
     let d = l.pred_dst(&first)?;
-    data::logic(l, op, d, low, c);
+    basics::logic(l, op, d, low, c);
     Ok(())
 }
 
-pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let (out, ty) = (m.ty(0)?, m.ty(1)?);
     if !matches!(ty, Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2) {
-        return super::alu_int::set_to(l, i, m, out, ty);
+        return super::compare::set_to(l, i, m, out, ty);
     }
     if i.operands.len() != 3 {
         return bad("a combining set of halves");
@@ -643,7 +635,7 @@ pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> 
     let low = compared_halves(l, i, m, ty, false)?;
     if !matches!(ty, Ty::F16x2 | Ty::Bf16x2) {
         let d = l.dst(&i.operands[0], out)?;
-        let x = l.emit(data::from_pred(), d, Opd::None, Opd::None, Opd::None);
+        let x = l.emit(basics::from_pred(), d, Opd::None, Opd::None, Opd::None);
         x.x_pred = Some(low);
         x.imm = one;
         return Ok(());
@@ -652,7 +644,7 @@ pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> 
     let (t, u) = (l.temp_rows(1), l.temp_rows(1));
     for (v, p, one) in [(t, low, one), (u, upper, one << 16)] {
         let x = l.prepare(
-            data::from_pred(),
+            basics::from_pred(),
             Opd::Def(v),
             Opd::None,
             Opd::None,
@@ -663,7 +655,7 @@ pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> 
     }
     let d = l.dst(&i.operands[0], out)?;
     l.emit(
-        super::alu_int::add32(),
+        super::basics::add32(),
         d,
         Opd::Use(t),
         Opd::Use(u),

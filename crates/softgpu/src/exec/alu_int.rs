@@ -3,17 +3,17 @@
 use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::ctx::Ctx;
-use super::data::{self, lane_ops};
-use super::lanes::{Exec, Handlers, Lane, PredOperand, handlers, map1, map2, map3, test2};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits, is_signed, rows};
-use super::program::Inst;
-use super::scalar::float::Compare;
+use super::arity::{fun3, fun4, one, three, two};
+use super::basics::{Add32, Add64};
+use super::compare::setp;
+use super::ctx::{Ctx, DecodedInst};
+use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, map3};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
+use super::registers::PredOperand;
 use super::scalar::int::{self, Permute};
+use super::width::{bits, is_float, is_signed, rows};
 
 lane_ops! {
-    Add32 = map2(u32, u32, u32) |a, b| a.wrapping_add(b);
-    Add64 = map2(u64, u64, u64) |a, b| a.wrapping_add(b);
     Add16 = map2(u16, u16, u16) |a, b| a.wrapping_add(b);
     AddSat = map2(i32, i32, i32) |a, b| a.saturating_add(b);
     Sub32 = map2(u32, u32, u32) |a, b| a.wrapping_sub(b);
@@ -139,7 +139,7 @@ fn pair(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
 /// difference is `a + !b + carry`, so the flag is set when nothing was borrowed.
 struct CarryAdd<const WIDE: bool, const SUB: bool>;
 impl<const WIDE: bool, const SUB: bool> Exec for CarryAdd<WIDE, SUB> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let carry = ctx.rows.pred(PredOperand::from_bits(i.x));
         let mut out = 0;
         let mut m = ctx.mask;
@@ -172,88 +172,13 @@ impl<const WIDE: bool, const SUB: bool> Exec for CarryAdd<WIDE, SUB> {
 struct Lop3;
 impl Exec for Lop3 {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let table = i.imm as u8;
         map3::<u32, u32, u32, u32, FULL>(ctx, i, |a, b, c| int::lop3(a, b, c, table));
     }
 }
 
-/// `setp`: `imm_lo`, `imm_hi` the destinations, `x` the predicate combined with.
-struct SetP<C>(std::marker::PhantomData<C>);
-
-trait LaneTest: 'static {
-    fn test(ctx: &Ctx<'_>, i: &Inst) -> u32;
-}
-
-impl<C: LaneTest> Exec for SetP<C> {
-    #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
-        let v = C::test(ctx, i);
-        let mask = ctx.mask;
-        ctx.rows
-            .set_pred(PredOperand::from_bits(i.imm as u32), v, mask);
-    }
-}
-
-/// The comparison alone, as a behaviour.
-pub(crate) struct CompareOp<const KIND: usize, T>(std::marker::PhantomData<T>);
-
-/// What `setp` compares, as numbers that a const parameter can have.
-const KINDS: [Compare; 14] = [
-    Compare::Eq,
-    Compare::Ne,
-    Compare::Lt,
-    Compare::Le,
-    Compare::Gt,
-    Compare::Ge,
-    Compare::Num,
-    Compare::IsNan,
-    Compare::Equ,
-    Compare::Neu,
-    Compare::Ltu,
-    Compare::Leu,
-    Compare::Gtu,
-    Compare::Geu,
-];
-
-impl<const KIND: usize, T: Lane + PartialOrd + 'static> LaneTest for CompareOp<KIND, T> {
-    #[inline(always)]
-    fn test(ctx: &Ctx<'_>, i: &Inst) -> u32 {
-        test2::<T, T>(ctx, i, |a, b| KINDS[KIND].holds(a, b))
-    }
-}
-
-/// Handlers that set a predicate from comparing `T`s.
-pub(crate) fn compare<T: Lane + PartialOrd + 'static>(kind: usize) -> Handlers {
-    fn h<const K: usize, T: Lane + PartialOrd + 'static>() -> Handlers {
-        super::lanes::handlers_any::<SetP<CompareOp<K, T>>>()
-    }
-    match kind {
-        0 => h::<0, T>(),
-        1 => h::<1, T>(),
-        2 => h::<2, T>(),
-        3 => h::<3, T>(),
-        4 => h::<4, T>(),
-        5 => h::<5, T>(),
-        6 => h::<6, T>(),
-        7 => h::<7, T>(),
-        8 => h::<8, T>(),
-        9 => h::<9, T>(),
-        10 => h::<10, T>(),
-        11 => h::<11, T>(),
-        12 => h::<12, T>(),
-        _ => h::<13, T>(),
-    }
-}
-
-pub(crate) fn add32() -> Handlers {
-    handlers::<Add32>()
-}
-pub(crate) fn add64() -> Handlers {
-    handlers::<Add64>()
-}
-
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     let ty = m.ty(0).ok()?;
     if is_float(ty) && !matches!(i.op, Op::Prmt) {
         return None;
@@ -446,76 +371,6 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-pub(crate) fn is_float(ty: Ty) -> bool {
-    matches!(
-        ty,
-        Ty::F32 | Ty::F64 | Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2 | Ty::F32x2
-    )
-}
-
-pub(crate) fn one(l: &mut Lower<'_, '_>, i: &Tree, d: Ty, a: Ty, h: Handlers) -> Lowered<()> {
-    let [od, oa] = i.operands.as_slice() else {
-        return bad("two operands are needed");
-    };
-    let a = l.src(oa, a)?;
-    let d = l.dst(od, d)?;
-    l.emit(h, d, a, Opd::None, Opd::None);
-    Ok(())
-}
-
-pub(crate) fn two(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, h: Handlers) -> Lowered<()> {
-    let [od, oa, ob] = i.operands.as_slice() else {
-        return bad("three operands are needed");
-    };
-    let (a, b) = (l.src(oa, ty)?, l.src(ob, ty)?);
-    let d = l.dst(od, ty)?;
-    l.emit(h, d, a, b, Opd::None);
-    Ok(())
-}
-
-/// Types: destination, then sources.
-pub(crate) fn three(l: &mut Lower<'_, '_>, i: &Tree, t: [Ty; 4], h: Handlers) -> Lowered<()> {
-    let [od, oa, ob, oc] = i.operands.as_slice() else {
-        return bad("four operands are needed");
-    };
-    let (a, b, c) = (l.src(oa, t[1])?, l.src(ob, t[2])?, l.src(oc, t[3])?);
-    let d = l.dst(od, t[0])?;
-    l.emit(h, d, a, b, c);
-    Ok(())
-}
-
-pub(crate) fn fun3(
-    l: &mut Lower<'_, '_>,
-    i: &Tree,
-    t: [Ty; 3],
-    f: impl Fn(u64, u64, u64) -> u64 + Send + Sync + 'static,
-) -> Lowered<()> {
-    let [od, oa, ob] = i.operands.as_slice() else {
-        return bad("three operands are needed");
-    };
-    let (a, b) = (l.src(oa, t[1])?, l.src(ob, t[2])?);
-    let d = l.dst(od, t[0])?;
-    let w = |n: usize| rows(t[n]) == 2;
-    l.lane_fn((d, w(0)), (a, w(1)), (b, w(2)), (Opd::None, false), f);
-    Ok(())
-}
-
-pub(crate) fn fun4(
-    l: &mut Lower<'_, '_>,
-    i: &Tree,
-    t: [Ty; 4],
-    f: impl Fn(u64, u64, u64) -> u64 + Send + Sync + 'static,
-) -> Lowered<()> {
-    let [od, oa, ob, oc] = i.operands.as_slice() else {
-        return bad("four operands are needed");
-    };
-    let (a, b, c) = (l.src(oa, t[1])?, l.src(ob, t[2])?, l.src(oc, t[3])?);
-    let d = l.dst(od, t[0])?;
-    let w = |n: usize| rows(t[n]) == 2;
-    l.lane_fn((d, w(0)), (a, w(1)), (b, w(2)), (c, w(3)), f);
-    Ok(())
-}
-
 fn shift(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, h: Handlers) -> Lowered<()> {
     let [od, oa, ob] = i.operands.as_slice() else {
         return bad("three operands are needed");
@@ -526,7 +381,13 @@ fn shift(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, h: Handlers) -> Lowered<()> {
     Ok(())
 }
 
-fn relu_after(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, m: &Mods<'_>, h: Handlers) -> Lowered<()> {
+fn relu_after(
+    l: &mut Lower<'_, '_>,
+    i: &Tree,
+    ty: Ty,
+    m: &ModList<'_>,
+    h: Handlers,
+) -> Lowered<()> {
     two(l, i, ty, h)?;
     if m.has(Word::Relu) {
         let (v, _) = l.dst_reg(&i.operands[0], ty)?;
@@ -549,7 +410,7 @@ fn wider(ty: Ty) -> Ty {
     }
 }
 
-fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let (s, n) = (is_signed(ty), bits(ty));
     let h = match (m.any(&[Word::Lo, Word::Hi, Word::Wide]), n, s) {
         (Some(Word::Hi), 16, false) => handlers::<MulHiU16>(),
@@ -576,7 +437,7 @@ fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     Ok(())
 }
 
-fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let (s, n) = (is_signed(ty), bits(ty));
     let [od, oa, ob, oc] = i.operands.as_slice() else {
         return bad("four operands are needed");
@@ -650,7 +511,7 @@ fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     Ok(())
 }
 
-fn mad24(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn mad24(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let [od, oa, ob, oc] = i.operands.as_slice() else {
         return bad("four operands are needed");
     };
@@ -673,7 +534,7 @@ fn mad24(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     Ok(())
 }
 
-fn carry(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty, with: bool) -> Lowered<()> {
+fn carry(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty, with: bool) -> Lowered<()> {
     let [od, oa, ob] = i.operands.as_slice() else {
         return bad("three operands are needed");
     };
@@ -715,7 +576,7 @@ fn chain(l: &mut Lower<'_, '_>, d: Opd, a: Opd, b: Opd, ty: Ty, sub: bool, with:
     x.imm_lo = Some(sink);
 }
 
-fn bfind(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+fn bfind(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, ty: Ty) -> Lowered<()> {
     let [od, oa] = i.operands.as_slice() else {
         return bad("two operands are needed");
     };
@@ -754,7 +615,7 @@ lane_ops! {
     Bfi64 = map3(u64, u64, u32, u64) |a, b, c| int::bfi(a, b, c & 0xff, c >> 8, 64);
 }
 
-fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.any(&[Word::And, Word::Or]).is_some() {
         return Err(LowerError::Unsupported);
     }
@@ -771,145 +632,5 @@ fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     };
     let d = l.dst(od, Ty::B32)?;
     l.emit(handlers::<Lop3>(), d, a, b, c).imm = *value as u64 & 0xff;
-    Ok(())
-}
-
-/// The comparison of a modifier, as [`compare`] numbers them.
-pub(crate) fn kind(w: Word, float: bool) -> Option<usize> {
-    Some(match w {
-        Word::Eq => 0,
-        Word::Ne if !float => 9,
-        Word::Ne => 1,
-        Word::Lt | Word::Lo => 2,
-        Word::Le | Word::Ls => 3,
-        Word::Gt | Word::Hi => 4,
-        Word::Ge | Word::Hs => 5,
-        Word::Num => 6,
-        Word::IsNan => 7,
-        Word::Equ => 8,
-        Word::Neu => 9,
-        Word::Ltu => 10,
-        Word::Leu => 11,
-        Word::Gtu => 12,
-        Word::Geu => 13,
-        _ => return None,
-    })
-}
-
-/// Compares two values into a fresh predicate.
-pub(crate) fn compared(
-    l: &mut Lower<'_, '_>,
-    m: &Mods<'_>,
-    ty: Ty,
-    a: Opd,
-    b: Opd,
-    d: PredRef,
-) -> Lowered<()> {
-    let float = is_float(ty);
-    let k = m
-        .words()
-        .find_map(|w| kind(w, float))
-        .ok_or_else(|| LowerError::Bad("no comparison".to_owned()))?;
-    let h = match ty {
-        Ty::U16 | Ty::B16 => compare::<u16>(k),
-        Ty::S16 => compare::<i16>(k),
-        Ty::U32 | Ty::B32 => compare::<u32>(k),
-        Ty::S32 => compare::<i32>(k),
-        Ty::U64 | Ty::B64 => compare::<u64>(k),
-        Ty::S64 => compare::<i64>(k),
-        Ty::F32 => compare::<f32>(k),
-        Ty::F64 => compare::<f64>(k),
-        _ => return Err(LowerError::Unsupported),
-    };
-    l.emit(h, Opd::None, a, b, Opd::None).imm_lo = Some(d);
-    Ok(())
-}
-
-pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
-    let (first, second) = match &i.operands[0] {
-        fercuda_ptx::ast::Operand::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
-        o => (o.clone(), None),
-    };
-    let (mut a, mut b) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], ty)?);
-    if ty == Ty::F32 && m.has(Word::Ftz) {
-        a = super::alu_float::flushed(l, a);
-        b = super::alu_float::flushed(l, b);
-    }
-    let logic = m.any(&[Word::And, Word::Or, Word::Xor]);
-    if logic.is_none() && second.is_none() {
-        let d = l.pred_dst(&first)?;
-        return compared(l, m, ty, a, b, d);
-    }
-    let t = l.temp_pred();
-    let guard = std::mem::take(&mut l.guard);
-    let done = compared(l, m, ty, a, b, PredRef::Def(t));
-    l.guard = guard;
-    done?;
-    let c = match (logic, i.operands.get(3)) {
-        (Some(_), Some(c)) => l.pred(c)?,
-        _ => PredRef::True,
-    };
-    let op = match logic {
-        Some(Word::Or) => Op::Or,
-        Some(Word::Xor) => Op::Xor,
-        _ => Op::And,
-    };
-    let d = l.pred_dst(&first)?;
-    let q = match second {
-        Some(q) => Some(l.pred_dst(&q)?),
-        None => None,
-    };
-    let Some(q) = q else {
-        data::logic(l, op, d, PredRef::Use(t, false), c);
-        return Ok(());
-    };
-    // Either destination may be the source `c`; the first result waits in a place of its own.
-    let first = l.temp_pred();
-    let guard = std::mem::take(&mut l.guard);
-    data::logic(l, op, PredRef::Def(first), PredRef::Use(t, false), c);
-    l.guard = guard;
-    data::logic(l, op, q, PredRef::Use(t, true), c);
-    data::logic(l, Op::And, d, PredRef::Use(first, false), PredRef::True);
-    Ok(())
-}
-
-/// `set` with destination type `out` from comparing `ty`.
-pub(crate) fn set_to(
-    l: &mut Lower<'_, '_>,
-    i: &Tree,
-    m: &Mods<'_>,
-    out: Ty,
-    ty: Ty,
-) -> Lowered<()> {
-    let (a, b) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], ty)?);
-    let t = l.temp_pred();
-    let guard = std::mem::take(&mut l.guard);
-    let mut done = compared(l, m, ty, a, b, PredRef::Def(t));
-    let mut p = PredRef::Use(t, false);
-    if let (Some(w), Some(c)) = (m.any(&[Word::And, Word::Or, Word::Xor]), i.operands.get(3)) {
-        let c = l.pred(c);
-        if let Ok(c) = c {
-            let u = l.temp_pred();
-            let op = match w {
-                Word::Or => Op::Or,
-                Word::Xor => Op::Xor,
-                _ => Op::And,
-            };
-            data::logic(l, op, PredRef::Def(u), p, c);
-            p = PredRef::Use(u, false);
-        } else {
-            done = c.map(|_| ());
-        }
-    }
-    l.guard = guard;
-    done?;
-    let d = l.dst(&i.operands[0], out)?;
-    let x = l.emit(data::from_pred(), d, Opd::None, Opd::None, Opd::None);
-    x.x_pred = Some(p);
-    x.imm = if out == Ty::F32 {
-        u64::from(1f32.to_bits())
-    } else {
-        0xffff_ffff
-    };
     Ok(())
 }

@@ -7,11 +7,11 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::lanes::{Operand, PredOperand, guarded};
+use super::ctx::{DecodedInst, FunctionCode};
+use super::lanes::guarded;
 use super::lower::{Ext, LCallee, LInst, LTerm, Lower, Opd, PredRef, RegisterClass, VirtualReg};
-use super::program::{
-    BarrierSite, CallSite, Callee, CodeBlock, Const, FunctionCode, Inst, Terminator,
-};
+use super::program::{BarrierSite, CallTerminator, Callee, CodeBlock, Const, Terminator};
+use super::registers::{PredOperand, RowOperand};
 
 /// Most rows a frame may have: 16 MiB.
 const MAX_ROWS: u32 = 1 << 17;
@@ -144,11 +144,11 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
     let stray = Cell::new(false);
     let opd = |o: Opd| {
         let o = match o {
-            Opd::None => Operand::reg(0),
-            Opd::Use(v) | Opd::Def(v) | Opd::Both(v) => Operand::reg(plan.at[v as usize]),
-            Opd::UseHigh(v) | Opd::DefHigh(v) => Operand::reg(plan.at[v as usize]).plus(2),
-            Opd::Const(c) => Operand::constant(const_at[c as usize]),
-            Opd::Fixed(r) => Operand::reg(fixed_at + r),
+            Opd::None => RowOperand::reg(0),
+            Opd::Use(v) | Opd::Def(v) | Opd::Both(v) => RowOperand::reg(plan.at[v as usize]),
+            Opd::UseHigh(v) | Opd::DefHigh(v) => RowOperand::reg(plan.at[v as usize]).plus(2),
+            Opd::Const(c) => RowOperand::constant(const_at[c as usize]),
+            Opd::Fixed(r) => RowOperand::reg(fixed_at + r),
         };
         let end = if o.is_const() {
             const_rows
@@ -203,7 +203,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
             if let Some(p) = i.imm_hi {
                 imm = (imm & 0xffff_ffff) | (u64::from(pred(p).bits()) << 32);
             }
-            insts.push(Inst {
+            insts.push(DecodedInst {
                 f: if i.guard == PredRef::True { f } else { guard_f },
                 inner: f,
                 d: opd(i.d),
@@ -238,7 +238,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
                 args,
                 rets,
                 next: n,
-            } => Terminator::Call(Box::new(CallSite {
+            } => Terminator::Call(Box::new(CallTerminator {
                 callee: match callee {
                     LCallee::Direct(f) => Callee::Direct(*f),
                     LCallee::Indirect(o) => Callee::Indirect(opd(*o)),

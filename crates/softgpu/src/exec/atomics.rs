@@ -10,14 +10,16 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{STRONG, WIDE, addresses, admit_shared, allow, by_tag, offsets};
 use super::checks;
-use super::ctx::{Ctx, SHARED_TAG};
-use super::lanes::{Exec, LANES, Operand, handlers_plain};
-use super::lower::{AddressOperand, Lower, LowerError, Lowered, Mods, Opd, bad, bits};
-use super::memory::{ACQUIRE, RELEASE, order_flags};
-use super::program::Inst;
-use super::scalar::Round;
+use super::ctx::{Ctx, DecodedInst};
+use super::lanes::{Exec, handlers_plain};
+use super::lower::{AddressOperand, Lower, LowerError, Lowered, ModList, Opd, bad};
+use super::ordering::{ACQUIRE, RELEASE, order_flags};
+use super::registers::{LANES, RowOperand};
+use super::scalar::RoundMode;
 use super::scalar::float::{self, Extremum};
-use super::scalar::half::{self, BF16, F16, Format};
+use super::scalar::half::{self, BF16, F16, HalfFormat};
+use super::tags::SHARED_TAG;
+use super::width::bits;
 use crate::report::AccessKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +100,7 @@ const RED: u64 = 1 << 56;
 /// Elements of a vector `red`/`atom` of sm_90, in `ext`.
 const COUNT_SHIFT: u32 = 57;
 
-fn add_half(format: Format, a: u64, b: u64) -> u64 {
+fn add_half(format: HalfFormat, a: u64, b: u64) -> u64 {
     let finish = half::HalfFinish {
         ftz: false,
         sat: false,
@@ -118,7 +120,7 @@ fn apply_global(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
                 sat: false,
             };
             let (x, y) = (f32::from_bits(old as u32), f32::from_bits(b as u32));
-            u64::from(float::add(x, y, Round::Nearest, flush).to_bits())
+            u64::from(float::add(x, y, RoundMode::Nearest, flush).to_bits())
         }
         (Rmw::Add, AtomicKind::F64) if f64::from_bits(b).is_nan() => b,
         (Rmw::Add, AtomicKind::F64) if f64::from_bits(old).is_nan() => old,
@@ -162,7 +164,7 @@ fn apply(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
             u64::from(if r.is_nan() { 0x7fff_ffff } else { r.to_bits() })
         }
         (Rmw::Add, AtomicKind::F64) => {
-            float::add_f64(f64::from_bits(b), f64::from_bits(old), Round::Nearest).to_bits()
+            float::add_f64(f64::from_bits(b), f64::from_bits(old), RoundMode::Nearest).to_bits()
         }
         (Rmw::Add, AtomicKind::F16) => add_half(F16, old, b),
         (Rmw::Add, AtomicKind::Bf16) => add_half(BF16, old, b),
@@ -201,7 +203,7 @@ fn apply(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
 
 struct Atom<const CHECK: bool>;
 impl<const CHECK: bool> Exec for Atom<CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let op = RMW[(i.imm >> RMW_SHIFT) as usize & 15];
         let kind = KINDS[(i.imm >> KIND_SHIFT) as usize & 15];
         let red = i.imm & RED != 0;
@@ -248,7 +250,7 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
     }
 }
 
-fn operand(ctx: &Ctx<'_>, o: Operand, kind: AtomicKind, lane: usize) -> u64 {
+fn operand(ctx: &Ctx<'_>, o: RowOperand, kind: AtomicKind, lane: usize) -> u64 {
     if kind.size() == 8 {
         ctx.rows.lane::<u64>(o, lane)
     } else {
@@ -256,7 +258,7 @@ fn operand(ctx: &Ctx<'_>, o: Operand, kind: AtomicKind, lane: usize) -> u64 {
     }
 }
 
-fn put(ctx: &mut Ctx<'_>, o: Operand, kind: AtomicKind, lane: usize, v: u64) {
+fn put(ctx: &mut Ctx<'_>, o: RowOperand, kind: AtomicKind, lane: usize, v: u64) {
     if kind.size() == 8 {
         ctx.rows.set_lane::<u64>(o, lane, v)
     } else {
@@ -264,24 +266,24 @@ fn put(ctx: &mut Ctx<'_>, o: Operand, kind: AtomicKind, lane: usize, v: u64) {
     }
 }
 
-fn wide_operand(ctx: &Ctx<'_>, o: Operand, lane: usize) -> u128 {
+fn wide_operand(ctx: &Ctx<'_>, o: RowOperand, lane: usize) -> u128 {
     u128::from(ctx.rows.lane::<u64>(o, lane))
         | (u128::from(ctx.rows.lane::<u64>(o.plus(2), lane)) << 64)
 }
 
 /// (destination, source) of element `k` of a vector instruction.
-fn vector(ctx: &Ctx<'_>, i: &Inst, n: u32, k: u32) -> (Operand, Operand) {
+fn vector(ctx: &Ctx<'_>, i: &DecodedInst, n: u32, k: u32) -> (RowOperand, RowOperand) {
     if n == 1 {
         return (i.d, i.b);
     }
-    let at = |x: u32| Operand::from_bits(ctx.code.ext[(i.x + x) as usize]);
+    let at = |x: u32| RowOperand::from_bits(ctx.code.ext[(i.x + x) as usize]);
     (at(k), at(n + k))
 }
 
 #[expect(clippy::too_many_arguments, reason = "an instruction taken apart")]
 fn shared(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
     op: Rmw,
@@ -336,7 +338,7 @@ fn shared(
 #[expect(clippy::too_many_arguments, reason = "an instruction taken apart")]
 fn global(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
     op: Rmw,
@@ -417,7 +419,7 @@ fn global(
 /// 2 releases.
 struct CheckSync;
 impl Exec for CheckSync {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let shared = i.imm >> SPACE_SHIFT & 3 == 1;
         let addr = if shared {
             offsets(ctx, i).map(|o| u64::from(o) | SHARED_TAG)
@@ -473,7 +475,7 @@ pub(crate) fn emit_release(
 
 struct Fence<const CHECK: bool>;
 impl<const CHECK: bool> Exec for Fence<CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if CHECK {
             checks::fence(ctx);
@@ -481,7 +483,7 @@ impl<const CHECK: bool> Exec for Fence<CHECK> {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     Some(match i.op {
         Op::Atom | Op::Red => atom(l, i, m),
         Op::Membar | Op::Fence => {
@@ -509,7 +511,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Async) {
         return Err(LowerError::Unsupported);
     }

@@ -1,14 +1,13 @@
-//! Execution of a block: round-robin scheduling of its warps, and its barriers.
+//! Execution of a block: round-robin scheduling of its warps.
 //!
-//! Invariants: a barrier counts lanes. Without a thread count it opens when all live threads of the
-//! block have arrived, and exited threads are not waited for (with checks, that is reported). A
-//! block in which no warp can make progress ends the kernel with a deadlock.
+//! Invariant: a block in which no warp can make progress ends the kernel with a deadlock.
 
+use super::barrier;
 use super::checks;
-use super::ctx::{Barrier, Ctx, Split, SplitState};
-use super::program::{BarrierOp, BarrierSite, Terminator};
-use super::warp::{self, SplitOutcome, WarpStop};
-use crate::report::{Fault, FaultKind, Finding, FindingActor, FindingKind};
+use super::ctx::Ctx;
+use super::state::{Barrier, SplitState};
+use super::warp::{self, WarpStop};
+use crate::report::{Fault, FaultKind};
 
 /// The time slice of a warp, in basic blocks.
 const WARP_TURN: u32 = 1 << 15;
@@ -42,8 +41,9 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     }
 }
 
-/// Runs the block until it is done, yields, or fails.
-pub(crate) fn run(ctx: &mut Ctx<'_>) -> WarpStop {
+/// Runs the block until it is done, yields, or fails. `lend_a_thread` is called when it runs long:
+/// it may wait for a block that no thread is free to begin.
+pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
     let n = ctx.block.warps.len();
     let mut turns = 0;
     let mut idle = 0;
@@ -115,7 +115,7 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> WarpStop {
             if ctx.instructions > long {
                 long = ctx.instructions + BLOCK_LONG;
                 (turns, ctx.waits) = (0, 0);
-                ctx.run.lend_a_thread();
+                lend_a_thread();
             }
         } else if resting && quiet >= n {
             ctx.block.next_warp = w;
@@ -126,251 +126,6 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> WarpStop {
             return WarpStop::Yielded;
         }
     }
-}
-
-fn live_threads(ctx: &Ctx<'_>) -> u32 {
-    ctx.block.warps.iter().map(|w| w.live.count_ones()).sum()
-}
-
-/// Split `s` arrives at the barrier that ends block `pc`.
-pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) -> SplitOutcome {
-    if site.op == BarrierOp::ClusterArrive {
-        return SplitOutcome::Go(site.next);
-    }
-    ctx.w().splits[s].pc = pc;
-    if site.aligned && ctx.mask != ctx.w().live {
-        ctx.w().splits[s].state = SplitState::AtBarrier;
-        // Others at the same barrier join it there.
-        let me = ctx.w().splits[s];
-        let w = ctx.w();
-        let mut mask = me.mask;
-        w.splits.retain(|o| {
-            let same = o.state == SplitState::AtBarrier
-                && o.frame == me.frame
-                && o.pc == pc
-                && o.mask & me.mask == 0;
-            if same {
-                mask |= o.mask;
-            }
-            !same
-        });
-        let Some(at) = w.splits.iter().position(|o| o.mask & me.mask != 0) else {
-            return SplitOutcome::Choose;
-        };
-        w.splits[at].mask = mask;
-        if mask == w.live {
-            ctx.set_mask(mask);
-            arrive(ctx, at);
-        }
-        return SplitOutcome::Choose;
-    }
-    arrive(ctx, s);
-    if site.op == BarrierOp::Arrive {
-        SplitOutcome::Go(site.next)
-    } else {
-        SplitOutcome::Choose
-    }
-}
-
-/// Counts the lanes of split `s` at the barrier of its block, and opens the barrier if it is
-/// complete.
-pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
-    let split = ctx.w().splits[s];
-    let code = ctx.code;
-    let Terminator::Barrier(site) = &code.blocks[split.pc as usize].term else {
-        return;
-    };
-    let lane = split.mask.trailing_zeros() as usize & 31;
-    let id = ctx.rows.lane::<u32>(site.id, lane).min(16);
-    let expected = site.count.map_or(0, |c| ctx.rows.lane::<u32>(c, lane));
-    let p = ctx.rows.pred(site.pred) & split.mask;
-    let whole = split.mask == ctx.w().live;
-    let fresh = ctx.block.barriers[id as usize].arrived == 0;
-    if fresh {
-        ctx.block.barriers[id as usize] = Barrier {
-            and: true,
-            ..Barrier::default()
-        };
-    }
-    let b = &mut ctx.block.barriers[id as usize];
-    // A counted barrier counts whole warps as 32.
-    b.arrived += if expected != 0 && whole {
-        32
-    } else {
-        split.mask.count_ones()
-    };
-    b.expected = expected;
-    b.popc += p.count_ones();
-    b.and &= p == split.mask;
-    b.or |= p != 0;
-    let waits = site.op != BarrierOp::Arrive;
-    checks::arrived(ctx, id, waits);
-    if waits {
-        ctx.w().splits[s].state = SplitState::Barrier(id);
-    }
-    open_if_complete(ctx, id);
-}
-
-fn open_if_complete(ctx: &mut Ctx<'_>, id: u32) {
-    let b = ctx.block.barriers[id as usize];
-    let live = live_threads(ctx);
-    let want = if b.expected == 0 { live } else { b.expected };
-    if b.arrived == 0 || b.arrived < want {
-        return;
-    }
-    let value = b.popc | (u32::from(b.and) << 16) | (u32::from(b.or) << 17);
-    ctx.block.barriers[id as usize] = Barrier::default();
-    let whole = b.expected == 0;
-    checks::opened(ctx, id, whole);
-    if whole
-        && ctx.run.spec.checks.is_some()
-        && live < ctx.run.threads()
-        && !ctx.block.reported_exit
-    {
-        ctx.block.reported_exit = true;
-        exited_early(ctx, id, ctx.run.threads() - live);
-    }
-    if whole && ctx.run.spec.checks.is_some() {
-        different_barriers(ctx, id);
-    }
-    let run = ctx.run;
-    for w in &mut ctx.block.warps {
-        for s in &mut w.splits {
-            if s.state == SplitState::Barrier(id)
-                && let Some(f) = &w.frames[s.frame as usize]
-                && let Terminator::Barrier(site) =
-                    &run.code().functions[f.function as usize].blocks[s.pc as usize].term
-            {
-                s.state = SplitState::Passed(s.pc, value);
-                s.pc = site.next;
-            }
-        }
-    }
-}
-
-/// Writes a barrier's result into the lanes of the split that has just been chosen.
-pub(crate) fn give_result(ctx: &mut Ctx<'_>, block: u32, value: u32) {
-    let code = ctx.code;
-    let Terminator::Barrier(site) = &code.blocks[block as usize].term else {
-        return;
-    };
-    let mask = ctx.mask;
-    let all = |b: bool| if b { u32::MAX } else { 0 };
-    match site.op {
-        BarrierOp::RedPopc => ctx.rows.set_row(site.dest, &[value & 0xffff; 32], mask),
-        BarrierOp::RedAnd => ctx
-            .rows
-            .set_pred(site.dest_pred, all(value >> 16 & 1 != 0), mask),
-        BarrierOp::RedOr => ctx
-            .rows
-            .set_pred(site.dest_pred, all(value >> 17 & 1 != 0), mask),
-        _ => {}
-    }
-}
-
-/// Handles exited lanes: barriers that waited for them may open.
-pub(crate) fn exited(ctx: &mut Ctx<'_>) {
-    for id in 0..ctx.block.barriers.len() as u32 {
-        if ctx.block.barriers[id as usize].arrived != 0
-            && ctx.block.barriers[id as usize].expected == 0
-        {
-            open_if_complete(ctx, id);
-        }
-    }
-}
-
-fn report(ctx: &mut Ctx<'_>, function: u32, pc: u32, warp: u32, lane: u32, note: String) {
-    if ctx.run.spec.checks.is_none() {
-        return;
-    }
-    let thread = ctx.run.thread_index(warp * 32 + lane);
-    let term_pc = ctx.run.code().functions[function as usize].blocks[pc as usize].term_pc;
-    let place = ctx
-        .run
-        .place(function as usize, term_pc, ctx.block.index, thread);
-    let finding = Finding {
-        kind: FindingKind::BarrierDivergence,
-        access: None,
-        actor: FindingActor::Thread(Box::new(place), None),
-        note,
-        allocation: None,
-        other: None,
-        count: 1,
-    };
-    checks::found(ctx, finding);
-}
-
-/// The first lane that waits at barrier `id`, with its function and block.
-fn waiting(ctx: &Ctx<'_>, id: u32) -> Option<(u32, u32, u32, u32)> {
-    ctx.block.warps.iter().find_map(|w| {
-        let s: &Split = w
-            .splits
-            .iter()
-            .find(|s| s.state == SplitState::Barrier(id))?;
-        let f = w.frames[s.frame as usize].as_ref()?;
-        Some((f.function, s.pc, w.index, s.mask.trailing_zeros()))
-    })
-}
-
-/// Threads that open one barrier from different places in the code.
-fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
-    let mut places: Vec<(u32, u32, u32, u32)> = Vec::new();
-    for w in &ctx.block.warps {
-        for s in w
-            .splits
-            .iter()
-            .filter(|s| s.state == SplitState::Barrier(id))
-        {
-            let Some(f) = w.frames[s.frame as usize].as_ref() else {
-                continue;
-            };
-            if !places.iter().any(|p| (p.0, p.1) == (f.function, s.pc)) {
-                places.push((f.function, s.pc, w.index, s.mask.trailing_zeros()));
-            }
-        }
-    }
-    let [first, other, ..] = places.as_slice() else {
-        return;
-    };
-    let code = &ctx.run.code().functions[other.0 as usize];
-    let line = code.origins[code.blocks[other.1 as usize].term_pc as usize].line;
-    let t = ctx.run.thread_index(other.2 * 32 + other.3);
-    let note = format!(
-        "thread ({},{},{}) is at another one, at line {line}",
-        t[0], t[1], t[2]
-    );
-    report(ctx, first.0, first.1, first.2, first.3, note);
-}
-
-fn exited_early(ctx: &mut Ctx<'_>, id: u32, gone: u32) {
-    if let Some((function, pc, warp, lane)) = waiting(ctx, id) {
-        let note = format!("{gone} threads of the block have exited without reaching this barrier");
-        report(ctx, function, pc, warp, lane, note);
-    }
-}
-
-fn function_of(ctx: &Ctx<'_>) -> u32 {
-    ctx.block.warps[ctx.warp]
-        .frames
-        .get(ctx.frame as usize)
-        .and_then(Option::as_ref)
-        .map_or(0, |f| f.function)
-}
-
-/// Reports that lanes `mask` of the current warp are at an aligned barrier without the rest.
-pub(crate) fn diverged(ctx: &mut Ctx<'_>, pc: u32, mask: u32) {
-    let code = ctx.code;
-    if !matches!(&code.blocks[pc as usize].term, Terminator::Barrier(t) if t.aligned) {
-        return;
-    }
-    let w = &ctx.block.warps[ctx.warp];
-    let function = function_of(ctx);
-    let note = format!(
-        "lanes {mask:#010x} of warp {} reached it without lanes {:#010x}",
-        w.index,
-        w.live & !mask
-    );
-    report(ctx, function, pc, w.index, mask.trailing_zeros(), note);
 }
 
 fn deadlock(ctx: &mut Ctx<'_>) {
@@ -416,7 +171,7 @@ fn deadlock(ctx: &mut Ctx<'_>) {
         }
     }
     if let Some(&(function, pc, warp, lane)) = found.first() {
-        report(
+        barrier::report(
             ctx,
             function,
             pc,

@@ -1,15 +1,20 @@
 //! Built-in device functions: `vprintf`, `__assertfail`.
 
 use super::access::local_get;
-use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
-use super::lanes::Operand;
-use super::program::{CallSite, Callee};
+use super::ctx::Ctx;
+use super::program::{CallTerminator, Callee};
+use super::registers::RowOperand;
+use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
 use crate::report::FaultKind;
 
 /// Longest string taken from memory, in bytes.
 const MAX_STRING: usize = 1 << 16;
 
-pub(crate) fn call(ctx: &mut Ctx<'_>, callee: &Callee, site: &CallSite) -> Result<(), FaultKind> {
+pub(crate) fn call(
+    ctx: &mut Ctx<'_>,
+    callee: &Callee,
+    site: &CallTerminator,
+) -> Result<(), FaultKind> {
     let mask = ctx.mask;
     let lanes = (0..32usize).filter(move |&l| mask >> l & 1 != 0);
     match callee {
@@ -31,7 +36,7 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, callee: &Callee, site: &CallSite) -> Resul
                 let (text, count) = super::printf::render(&format, read, |at| string(ctx, at, l));
                 (ctx.run.spec.print)(&String::from_utf8_lossy(&text));
                 if let Some(&(row, _)) = site.rets.first() {
-                    ctx.rows.set_lane::<u32>(Operand::reg(row), l, count);
+                    ctx.rows.set_lane::<u32>(RowOperand::reg(row), l, count);
                 }
             }
             Ok(())
@@ -63,11 +68,11 @@ pub(crate) fn call(ctx: &mut Ctx<'_>, callee: &Callee, site: &CallSite) -> Resul
 }
 
 /// Argument `n`, of 4 or 8 bytes by its size.
-fn argument(ctx: &Ctx<'_>, site: &CallSite, n: usize, lane: usize) -> u64 {
+fn argument(ctx: &Ctx<'_>, site: &CallTerminator, n: usize, lane: usize) -> u64 {
     let Some(&(row, rows)) = site.args.get(n) else {
         return 0;
     };
-    let word = |r| u64::from(ctx.rows.lane::<u32>(Operand::reg(r), lane));
+    let word = |r| u64::from(ctx.rows.lane::<u32>(RowOperand::reg(r), lane));
     word(row) | if rows > 1 { word(row + 1) << 32 } else { 0 }
 }
 

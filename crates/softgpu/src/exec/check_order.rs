@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::lanes::{ALL, LANES, eights};
+use super::registers::{ALL, LANES, eights};
 use crate::mem::{AddressShape, At};
 use crate::report::{AccessKind, ExecutionPoint, Fault, Finding};
 

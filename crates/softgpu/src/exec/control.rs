@@ -4,11 +4,12 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast, Sym};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::lower::{
-    Entity, LBarrier, LCallee, LTerm, Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits,
-    operand, rows,
+    Entity, LBarrier, LCallee, LTerm, Lower, LowerError, Lowered, ModList, Opd, PredRef, bad,
+    operand,
 };
 use super::memory;
 use super::program::BarrierOp;
+use super::width::{bits, rows};
 
 /// Whether the instruction, if predicated, needs a block of its own.
 pub(crate) fn ends_block(i: &Tree) -> bool {
@@ -69,7 +70,7 @@ pub(crate) fn bra(l: &mut Lower<'_, '_>, i: &Tree, guard: PredRef) -> Lowered<()
     Ok(())
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     match i.op {
         Op::Exit => l.terminate(LTerm::Exit),
         Op::Trap | Op::Brkpt => l.terminate(LTerm::Trap),
@@ -205,7 +206,7 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
     Ok(())
 }
 
-fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Warp) {
         let mask = l.src(operand(i, 0)?, Ty::B32)?;
         l.sync_point(mask);

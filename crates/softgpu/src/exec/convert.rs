@@ -4,16 +4,16 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::alu_float::{round_of, saturate32, saturate64};
-use super::data::{self, lane_ops};
+use super::basics;
 use super::halves::{f16_to_f32, f32_to_bf16, f32_to_f16};
-use super::lanes::{handlers, map1};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, bad, bits, is_signed, rows};
-use super::scalar::Round;
+use super::lanes::{handlers, lane_ops, map1};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::scalar::convert::{
-    Int, float_to_int, int_to_f32, int_to_f64, int_to_half, int_to_int, integral,
+    IntFormat, float_to_int, int_to_f32, int_to_f64, int_to_half, int_to_int, integral,
 };
-use super::scalar::float;
-use super::scalar::half::{self, BF16, E4M3, E5M2, F16, Format, Overflow, TF32};
+use super::scalar::half::{self, BF16, E4M3, E5M2, F16, HalfFormat, Overflow, TF32};
+use super::scalar::{RoundMode, float};
+use super::width::{bits, is_signed, rows};
 
 lane_ops! {
     F32FromS32 = map1(i32, f32) |a| a as f32;
@@ -29,7 +29,7 @@ lane_ops! {
     F64FromS64 = map1(i64, f64) |a| a as f64;
     F64FromU64 = map1(u64, f64) |a| a as f64;
     F64FromF32 = map1(f32, f64) |a| float::f32_to_f64(a);
-    F32FromF64 = map1(f64, f32) |a| float::f64_to_f32(a, Round::Nearest);
+    F32FromF64 = map1(f64, f32) |a| float::f64_to_f32(a, RoundMode::Nearest);
     F32FromF16 = map1(u16, f32) |a| f16_to_f32(a);
     F16FromF32 = map1(f32, u16) |a| f32_to_f16(a);
     F32FromBf16 = map1(u16, f32) |a| half::bf16_value(a);
@@ -55,7 +55,7 @@ lane_ops! {
 }
 
 /// The narrow formats; f32 and f64 are not among them.
-fn format(ty: Ty) -> Option<Format> {
+fn format(ty: Ty) -> Option<HalfFormat> {
     Some(match ty {
         Ty::F16 | Ty::F16x2 => F16,
         Ty::Bf16 | Ty::Bf16x2 => BF16,
@@ -70,8 +70,8 @@ fn is_float(ty: Ty) -> bool {
     matches!(ty, Ty::F32 | Ty::F64) || format(ty).is_some()
 }
 
-fn int(ty: Ty) -> Int {
-    Int {
+fn int(ty: Ty) -> IntFormat {
+    IntFormat {
         bits: bits(ty),
         signed: is_signed(ty),
     }
@@ -87,11 +87,11 @@ fn value(ty: Ty, raw: u64, ftz: bool) -> f64 {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     (i.op == Op::Cvt).then(|| cvt(l, i, m))
 }
 
-fn cvt(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn cvt(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Pack) {
         return pack_sat(l, i, m);
     }
@@ -139,7 +139,7 @@ fn in_register(value: u64, reg: Ty) -> u64 {
     }
 }
 
-fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
+fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, to: Ty, from: Ty) -> Lowered<()> {
     if !int_like(to) || !int_like(from) {
         return Err(LowerError::Unsupported);
     }
@@ -162,7 +162,7 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
     let none = Opd::None;
     match (bits(narrow), is_signed(narrow), rows(reg), bits(reg)) {
         (64, ..) => {
-            data::copy(l, d, a, 2);
+            basics::copy(l, d, a, 2);
         }
         (32, s, 2, _) => {
             let a = if rows(from) == 2 {
@@ -172,9 +172,9 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
             };
             l.emit(
                 if s {
-                    data::widen_signed()
+                    basics::widen_signed()
                 } else {
-                    data::widen()
+                    basics::widen()
                 },
                 d,
                 a,
@@ -184,9 +184,9 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
         }
         (32, _, _, _) => {
             let h = if rows(from) == 2 {
-                data::narrow()
+                basics::narrow()
             } else {
-                data::copy32()
+                basics::copy32()
             };
             l.emit(h, d, a, none, none);
         }
@@ -208,9 +208,9 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
                 l.prepare(h, Opd::Def(t), a, none, none);
                 l.emit(
                     if s {
-                        data::widen_signed()
+                        basics::widen_signed()
                     } else {
-                        data::widen()
+                        basics::widen()
                     },
                     d,
                     Opd::Use(t),
@@ -226,23 +226,23 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
     Ok(())
 }
 
-fn int_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
+fn int_float(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, to: Ty, from: Ty) -> Lowered<()> {
     let round = round_of(m);
     let a = l.src(&i.operands[1], from)?;
     let (d, wide) = l.dst_wide(&i.operands[0], to)?;
     let h = match (to, from, round) {
-        (Ty::F32, Ty::S32, Round::Nearest) => Some(handlers::<F32FromS32>()),
-        (Ty::F32, Ty::U32, Round::Nearest) => Some(handlers::<F32FromU32>()),
-        (Ty::F32, Ty::S64, Round::Nearest) => Some(handlers::<F32FromS64>()),
-        (Ty::F32, Ty::U64, Round::Nearest) => Some(handlers::<F32FromU64>()),
+        (Ty::F32, Ty::S32, RoundMode::Nearest) => Some(handlers::<F32FromS32>()),
+        (Ty::F32, Ty::U32, RoundMode::Nearest) => Some(handlers::<F32FromU32>()),
+        (Ty::F32, Ty::S64, RoundMode::Nearest) => Some(handlers::<F32FromS64>()),
+        (Ty::F32, Ty::U64, RoundMode::Nearest) => Some(handlers::<F32FromU64>()),
         (Ty::F32, Ty::U16, _) => Some(handlers::<F32FromU16>()),
         (Ty::F32, Ty::S16, _) => Some(handlers::<F32FromS16>()),
         (Ty::F32, Ty::U8, _) => Some(handlers::<F32FromU8>()),
         (Ty::F32, Ty::S8, _) => Some(handlers::<F32FromS8>()),
         (Ty::F64, Ty::S32, _) => Some(handlers::<F64FromS32>()),
         (Ty::F64, Ty::U32, _) => Some(handlers::<F64FromU32>()),
-        (Ty::F64, Ty::S64, Round::Nearest) => Some(handlers::<F64FromS64>()),
-        (Ty::F64, Ty::U64, Round::Nearest) => Some(handlers::<F64FromU64>()),
+        (Ty::F64, Ty::S64, RoundMode::Nearest) => Some(handlers::<F64FromS64>()),
+        (Ty::F64, Ty::U64, RoundMode::Nearest) => Some(handlers::<F64FromU64>()),
         _ => None,
     };
     if let Some(h) = h {
@@ -268,7 +268,7 @@ fn int_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) ->
 }
 
 /// `.sat` of a float destination.
-fn after(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty) -> Lowered<()> {
+fn after(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, to: Ty) -> Lowered<()> {
     if m.has(Word::Sat) {
         let (v, _) = l.dst_reg(&i.operands[0], to)?;
         let h = match to {
@@ -281,18 +281,18 @@ fn after(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty) -> Lowered<()> {
     Ok(())
 }
 
-fn float_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
+fn float_int(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, to: Ty, from: Ty) -> Lowered<()> {
     let round = round_of(m);
     let ftz = m.has(Word::Ftz) && from == Ty::F32;
     let a = l.src(&i.operands[1], from)?;
     let (v, reg) = l.dst_reg(&i.operands[0], to)?;
     let d = Opd::Def(v);
     let h = match (to, from, round) {
-        (Ty::S32, Ty::F32, Round::Zero) => Some(handlers::<S32FromF32Zero>()),
-        (Ty::U32, Ty::F32, Round::Zero) => Some(handlers::<U32FromF32Zero>()),
-        (Ty::S64, Ty::F32, Round::Zero) => Some(handlers::<S64FromF32Zero>()),
-        (Ty::S32, Ty::F64, Round::Zero) => Some(handlers::<S32FromF64Zero>()),
-        (Ty::S64, Ty::F64, Round::Zero) => Some(handlers::<S64FromF64Zero>()),
+        (Ty::S32, Ty::F32, RoundMode::Zero) => Some(handlers::<S32FromF32Zero>()),
+        (Ty::U32, Ty::F32, RoundMode::Zero) => Some(handlers::<U32FromF32Zero>()),
+        (Ty::S64, Ty::F32, RoundMode::Zero) => Some(handlers::<S64FromF32Zero>()),
+        (Ty::S32, Ty::F64, RoundMode::Zero) => Some(handlers::<S32FromF64Zero>()),
+        (Ty::S64, Ty::F64, RoundMode::Zero) => Some(handlers::<S64FromF64Zero>()),
         _ => None,
     };
     if let Some(h) = h
@@ -318,7 +318,7 @@ fn float_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) ->
     Ok(())
 }
 
-fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
+fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, to: Ty, from: Ty) -> Lowered<()> {
     let round = round_of(m);
     let ftz = m.has(Word::Ftz);
     let integral_word = m.any(&[Word::Rni, Word::Rzi, Word::Rmi, Word::Rpi]);
@@ -340,11 +340,11 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
             _ => handlers::<CeilF64>(),
         }),
         (Ty::F64, Ty::F32, None) => Some(handlers::<F64FromF32>()),
-        (Ty::F32, Ty::F64, None) if round == Round::Nearest => Some(handlers::<F32FromF64>()),
+        (Ty::F32, Ty::F64, None) if round == RoundMode::Nearest => Some(handlers::<F32FromF64>()),
         (Ty::F32, Ty::F16, None) => Some(handlers::<F32FromF16>()),
-        (Ty::F16, Ty::F32, None) if round == Round::Nearest => Some(handlers::<F16FromF32>()),
+        (Ty::F16, Ty::F32, None) if round == RoundMode::Nearest => Some(handlers::<F16FromF32>()),
         (Ty::F32, Ty::Bf16, None) => Some(handlers::<F32FromBf16>()),
-        (Ty::Bf16, Ty::F32, None) if round == Round::Nearest => Some(handlers::<Bf16FromF32>()),
+        (Ty::Bf16, Ty::F32, None) if round == RoundMode::Nearest => Some(handlers::<Bf16FromF32>()),
         _ => None,
     };
     if let Some(h) = h
@@ -411,7 +411,7 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
             match (to, f) {
                 (Ty::F32, _) => u64::from(float::saturate(f32::from_bits(r as u32)).to_bits()),
                 (_, Some(f)) if f.value(r as u32) > 1.0 => {
-                    u64::from(f.round(1.0, Round::Nearest, overflow))
+                    u64::from(f.round(1.0, RoundMode::Nearest, overflow))
                 }
                 (_, Some(f)) if f.value(r as u32) > 0.0 => r,
                 (Ty::F64, _) => float::saturate_f64(f64::from_bits(r)).to_bits(),
@@ -424,7 +424,7 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
 }
 
 /// Two values into or out of one register: `cvt.rn.f16x2.f32 d, a, b` and the 8-bit pairs.
-fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
+fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>, to: Ty, from: Ty) -> Lowered<()> {
     let round = round_of(m);
     let relu = m.has(Word::Relu);
     let overflow = if m.has(Word::Satfinite) {
@@ -482,7 +482,7 @@ fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Low
 }
 
 /// `cvt.pack.sat.u8.s32.b32 d, a, b, c`.
-fn pack_sat(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn pack_sat(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let (to, from) = (m.ty(0)?, m.ty(1)?);
     let n = bits(to);
     let [d, a, b, rest @ ..] = i.operands.as_slice() else {

@@ -9,17 +9,21 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, allow, inside, offsets};
 use super::checks;
-use super::ctx::{Ctx, PendingCopy, SHARED_TAG, TAG_MASK};
-use super::lanes::{Exec, LANES, PredOperand, handlers_plain};
-use super::lower::{self, AddressOperand, Lower, LowerError, Lowered, Mods, Opd, PredRef, bad};
-use super::program::Inst;
+use super::ctx::{Ctx, DecodedInst};
+use super::lanes::{Exec, handlers_plain};
+use super::lower::{
+    AddressOperand, LTerm, Lower, LowerError, Lowered, ModList, Opd, PredRef, bad, operand,
+};
+use super::registers::{LANES, PredOperand};
+use super::state::PendingCopy;
+use super::tags::{SHARED_TAG, TAG_MASK};
 use crate::report::{AccessKind, MemSpace};
 
 /// `cp.async`: `a` the shared address, `b` the global one, `c` the bytes to read, `imm` the bytes
 /// to write.
 struct CopyAsync<const CHECK: bool>;
 impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let len = i.x;
         let dst = offsets(ctx, i);
         let src = ctx.rows.row::<u64>(i.b);
@@ -134,7 +138,7 @@ fn land_groups(ctx: &mut Ctx<'_>, mask: u32, keep: Option<u32>) {
 
 struct CommitGroup;
 impl Exec for CommitGroup {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
         let mask = ctx.mask;
         let w = ctx.w();
         w.groups.resize(LANES, 0);
@@ -147,7 +151,7 @@ impl Exec for CommitGroup {
 /// `x` groups may stay under way; all must land when `imm` is 1.
 struct WaitGroups;
 impl Exec for WaitGroups {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         land_groups(ctx, mask, (i.imm == 0).then_some(i.x));
     }
@@ -221,7 +225,7 @@ impl MbarrierState {
 /// bits 0..32 the predicate.
 struct Mbarrier<const CHECK: bool>;
 impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let what = BARS[i.x as usize];
         let mask = ctx.mask;
         let mut out = 0;
@@ -349,7 +353,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     match i.op {
         Op::Cp => Some(cp(l, i, m)),
         Op::Mbarrier => Some(mbarrier(l, i, m)),
@@ -357,7 +361,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     }
 }
 
-fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if !m.has(Word::Async) || m.has(Word::Bulk) {
         return Err(LowerError::Unsupported);
     }
@@ -377,7 +381,7 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         return Ok(());
     }
     if m.has(Word::Mbarrier) {
-        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
+        let (a, _) = shared_address(l, operand(i, 0)?)?;
         let what = if m.has(Word::Noinc) {
             Bar::CopyArriveNoinc
         } else {
@@ -424,7 +428,7 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                     PredRef::Use(v, n) => PredRef::Use(v, !n),
                     p => p,
                 };
-                let x = l.prepare(super::data::from_pred(), Opd::Def(t), none, none, none);
+                let x = l.prepare(super::basics::from_pred(), Opd::Def(t), none, none, none);
                 x.x_pred = Some(flip);
                 x.imm = *len as u64;
                 Opd::Use(t)
@@ -459,7 +463,7 @@ fn shared_address(l: &mut Lower<'_, '_>, o: &Ast) -> Lowered<(Opd, u8)> {
         return Ok((base, 2));
     }
     let (t, c) = (l.temp_rows(2), l.c64(i64::from(offset) as u64));
-    l.prepare(super::alu_int::add64(), Opd::Def(t), base, c, Opd::None);
+    l.prepare(super::basics::add64(), Opd::Def(t), base, c, Opd::None);
     Ok((Opd::Use(t), 2))
 }
 
@@ -474,32 +478,32 @@ fn emit_mbarrier(l: &mut Lower<'_, '_>, what: Bar, d: Opd, a: Opd, b: Opd) {
     x.imm = if d == Opd::None { WIDE } else { 0 };
 }
 
-fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let none = Opd::None;
     let count = |l: &mut Lower<'_, '_>, o: Option<&Ast>| match o {
         Some(o) => l.src(o, Ty::U32),
         None => Ok(l.c32(1)),
     };
     if m.has(Word::Init) {
-        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
-        let n = l.src(lower::operand(i, 1)?, Ty::U32)?;
+        let (a, _) = shared_address(l, operand(i, 0)?)?;
+        let n = l.src(operand(i, 1)?, Ty::U32)?;
         emit_mbarrier(l, Bar::Init, none, a, n);
     } else if m.has(Word::Inval) {
-        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
+        let (a, _) = shared_address(l, operand(i, 0)?)?;
         emit_mbarrier(l, Bar::Inval, none, a, none);
     } else if m.has(Word::PendingCount) {
-        let s = l.src(lower::operand(i, 1)?, Ty::B64)?;
-        let d = l.dst(lower::operand(i, 0)?, Ty::U32)?;
+        let s = l.src(operand(i, 1)?, Ty::B64)?;
+        let d = l.dst(operand(i, 0)?, Ty::U32)?;
         let zero = l.c64(0);
         emit_mbarrier(l, Bar::PendingCount, d, zero, s);
     } else if m.has(Word::TestWait) || m.has(Word::TryWait) {
-        let (a, _) = shared_address(l, lower::operand(i, 1)?)?;
+        let (a, _) = shared_address(l, operand(i, 1)?)?;
         let (what, s) = if m.has(Word::Parity) {
-            (Bar::TestParity, l.src(lower::operand(i, 2)?, Ty::U32)?)
+            (Bar::TestParity, l.src(operand(i, 2)?, Ty::U32)?)
         } else {
-            (Bar::TestWait, l.src(lower::operand(i, 2)?, Ty::B64)?)
+            (Bar::TestWait, l.src(operand(i, 2)?, Ty::B64)?)
         };
-        let p = l.pred_dst(lower::operand(i, 0)?)?;
+        let p = l.pred_dst(operand(i, 0)?)?;
         emit_mbarrier(l, what, none, a, s);
         let cur = l.cur;
         if let Some(x) = l.blocks[cur].insts.last_mut() {
@@ -508,17 +512,17 @@ fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         // Other threads of the block must progress, since this one waits for them.
         if m.has(Word::TryWait) {
             let next = l.new_block();
-            l.terminate_to(super::lower::LTerm::Yield(next), next);
+            l.terminate_to(LTerm::Yield(next), next);
         }
     } else if m.has(Word::ExpectTx) && m.has(Word::Arrive)
         || m.any(&[Word::Arrive, Word::ArriveDrop]).is_some()
     {
-        let (d, at) = match lower::operand(i, 0)? {
+        let (d, at) = match operand(i, 0)? {
             Ast::Name(s) if l.name(*s) == "_" => (none, 1),
-            Ast::Name(_) => (l.dst(lower::operand(i, 0)?, Ty::B64)?, 1),
+            Ast::Name(_) => (l.dst(operand(i, 0)?, Ty::B64)?, 1),
             _ => (none, 0),
         };
-        let (a, _) = shared_address(l, lower::operand(i, at)?)?;
+        let (a, _) = shared_address(l, operand(i, at)?)?;
         let n = count(l, i.operands.get(at + 1))?;
         let what = if m.has(Word::ExpectTx) {
             Bar::ArriveExpectTx
@@ -529,8 +533,8 @@ fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         };
         emit_mbarrier(l, what, d, a, n);
     } else if m.has(Word::ExpectTx) || m.has(Word::CompleteTx) {
-        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
-        let n = l.src(lower::operand(i, 1)?, Ty::U32)?;
+        let (a, _) = shared_address(l, operand(i, 0)?)?;
+        let n = l.src(operand(i, 1)?, Ty::U32)?;
         emit_mbarrier(
             l,
             if m.has(Word::ExpectTx) {

@@ -1,124 +1,395 @@
-//! Execution context of a worker: the block, the warp and its active lanes.
+//! Decoded code, and the context in which its instructions execute.
 //!
-//! Invariant: `trouble` is checked between two basic blocks; inside one, a failed instruction has
-//! no effect and the rest of the block may still run.
+//! An instruction holds a function over the context, and the context leads back to the code, by
+//! way of the launch: so these types stand together. Behaviours over them are in files above, by
+//! family of instructions.
+//!
+//! Invariants: every row and predicate that an instruction, its further operands or the end of a
+//! block names lies inside its function's frame or constant bank, with room for the widest row
+//! behind it, and no destination is a constant: `assign` creates and verifies each operand,
+//! [`FunctionCode::verify`] the instructions as a whole. `trouble` is checked between two basic
+//! blocks; inside one, a failed instruction has no effect and the rest of the block may still run.
 
-use super::grid::LaunchRun;
-use super::lanes::{ALL, FrameRows, MaskRow, RegisterFile};
-use super::program::{FunctionCode, Inst};
-use crate::check::shared::SharedShadow;
-use crate::mem::Window;
-use crate::report::{Access, ExecutionPoint, Fault, FaultKind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-/// Tags of generic addresses that are not global. Offsets are the low 32 bits.
-pub(crate) const SHARED_TAG: u64 = 1 << 56;
-pub(crate) const LOCAL_TAG: u64 = 2 << 56;
-pub(crate) const PARAM_TAG: u64 = 3 << 56;
-/// Addresses of functions: the tag and the function's index in its module.
-pub(crate) const FUNCTION_TAG: u64 = 4 << 56;
-pub(crate) const TAG_MASK: u64 = 0xff << 56;
+use rustc_hash::FxHashMap;
 
-/// Lanes of a warp that stand at the same place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Split {
-    pub(crate) mask: u32,
-    /// Basic block.
-    pub(crate) pc: u32,
-    /// Index in [`WarpState::frames`].
-    pub(crate) frame: u32,
-    pub(crate) state: SplitState,
-    /// Has used its time slice while others wait for theirs.
-    pub(crate) tired: bool,
+use super::check_order::CheckOrder;
+use super::checks::LaunchCheck;
+use super::launch::LaunchSpec;
+use super::mma::Mma;
+use super::program::{CodeBlock, Const, InstOrigin, LaneFn};
+use super::registers::{
+    ALL, FrameRows, MaskRow, PredOperand, RegisterFile, RegisterRow, RowOperand,
+};
+use super::state::{BlockState, WarpState};
+use crate::lock::lock;
+use crate::mem::{AllocInfo, Window};
+use crate::report::{Access, ExecutionPoint, Fault, FaultKind, MemSpace};
+
+/// Executes one instruction for the active lanes.
+///
+/// # Safety
+/// The instruction belongs to the function of the frame that is bound to the context, and the
+/// processor has the features the handler was compiled for.
+pub(crate) type Handler = for<'l> unsafe fn(&mut Ctx<'l>, &DecodedInst);
+
+/// One instruction. A cache line.
+#[repr(C, align(64))]
+#[derive(Clone)]
+pub(crate) struct DecodedInst {
+    /// For some lanes, for all lanes.
+    pub(crate) f: [Handler; 2],
+    /// The same behind a guard.
+    pub(crate) inner: [Handler; 2],
+    pub(crate) d: RowOperand,
+    pub(crate) a: RowOperand,
+    pub(crate) b: RowOperand,
+    pub(crate) c: RowOperand,
+    pub(crate) guard: PredOperand,
+    /// Flags, or the start of more operands in [`FunctionCode::ext`], or an index of a lane
+    /// function.
+    pub(crate) x: u32,
+    pub(crate) imm: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SplitState {
-    Ready,
-    /// Waits for other lanes of its warp before block `pc`.
-    Parked,
-    /// Stands at the barrier that ends block `pc` without all of its warp.
-    AtBarrier,
-    /// Has arrived at barrier `.0`.
-    Barrier(u32),
-    /// Barrier `.0` completed with result `.1`, still to be written.
-    Passed(u32, u32),
+/// A function with registers assigned.
+pub(crate) struct FunctionCode {
+    pub(crate) name: Arc<str>,
+    pub(crate) insts: Vec<DecodedInst>,
+    pub(crate) origins: Vec<InstOrigin>,
+    pub(crate) blocks: Vec<CodeBlock>,
+    pub(crate) ext: Vec<u32>,
+    pub(crate) lane_fns: Vec<LaneFn>,
+    pub(crate) products: Vec<Mma>,
+    pub(crate) consts: Vec<(u32, Const)>,
+    pub(crate) const_rows: u32,
+    pub(crate) rows: u32,
+    pub(crate) preds: u32,
+    /// Formal parameters and results: (first fixed row, rows).
+    pub(crate) params: Vec<(u32, u32)>,
+    pub(crate) rets: Vec<(u32, u32)>,
+    pub(crate) local_bytes: u32,
+    /// Whether some row is read before it is written, so that frames must begin zeroed.
+    pub(crate) zeroed: bool,
 }
 
-/// One activation of a function.
+impl std::fmt::Debug for FunctionCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FunctionCode")
+            .field("name", &self.name)
+            .field("blocks", &self.blocks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FunctionCode {
+    /// Checks that every operand of every instruction lies inside the frame or the constant bank.
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        let ok = |o: RowOperand| {
+            o.row()
+                < if o.is_const() {
+                    self.const_rows
+                } else {
+                    self.rows
+                }
+        };
+        let pred_ok = |p: PredOperand| p.slot() < self.preds;
+        for (n, i) in self.insts.iter().enumerate() {
+            if !([i.d, i.a, i.b, i.c].into_iter().all(ok) && pred_ok(i.guard)) || i.d.is_const() {
+                return Err(format!(
+                    "instruction {n} of {} names a row outside its frame",
+                    self.name
+                ));
+            }
+        }
+        for b in &self.blocks {
+            if b.end as usize > self.insts.len() || b.start > b.end {
+                return Err(format!("a block of {} lies outside its code", self.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A kernel with the functions it may call.
 #[derive(Debug)]
-pub(crate) struct Frame {
-    /// Index in [`super::program::KernelCode::functions`].
-    pub(crate) function: u32,
-    pub(crate) rows: FrameRows,
-    pub(crate) parent: u32,
-    /// Block of the parent with the call that created this frame.
-    pub(crate) call_block: u32,
-    pub(crate) depth: u32,
-    /// Lanes still inside, or below.
-    pub(crate) lanes: u32,
-    pub(crate) local_base: u32,
+pub(crate) struct KernelCode {
+    pub(crate) name: Arc<str>,
+    /// The kernel is the first.
+    pub(crate) functions: Vec<FunctionCode>,
+    /// Function of an address, by index in the module; `u32::MAX` if absent.
+    pub(crate) by_index: Vec<u32>,
+    pub(crate) opcodes: Vec<Arc<str>>,
+    pub(crate) files: Vec<Arc<str>>,
+    pub(crate) shared_bytes: u32,
+    /// Whether blocks have a means of speaking to each other, or to the outside, that has an order.
+    pub(crate) communicates: bool,
 }
 
-/// An asynchronous copy that has not landed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PendingCopy {
-    pub(crate) lane: u8,
-    pub(crate) group: u32,
-    pub(crate) dst: u32,
-    pub(crate) src: u64,
-    pub(crate) len: u32,
-    pub(crate) src_len: u32,
+/// A kernel's code with its constants, addresses included.
+#[derive(Debug)]
+pub(crate) struct BoundKernel {
+    pub(crate) code: Arc<KernelCode>,
+    /// A bank for each function.
+    pub(crate) consts: Vec<Box<[RegisterRow]>>,
+    /// Where each function's instructions begin when all are counted through.
+    starts: Vec<u32>,
 }
 
-/// 32 threads.
-#[derive(Debug, Default)]
-pub(crate) struct WarpState {
-    pub(crate) index: u32,
-    /// Threads that were launched.
-    pub(crate) launched: u32,
-    /// Threads that have not exited.
-    pub(crate) live: u32,
-    pub(crate) splits: Vec<Split>,
-    pub(crate) frames: Vec<Option<Frame>>,
-    /// Local memory: word `w` of lane `l` is `w * 32 + l`.
-    pub(crate) local: Vec<u32>,
-    /// Initialised bytes of each word, with checks.
-    pub(crate) local_init: Vec<u8>,
-    pub(crate) copies: Vec<PendingCopy>,
-    pub(crate) groups: Vec<u32>,
+impl BoundKernel {
+    pub(crate) fn new(
+        code: Arc<KernelCode>,
+        addresses: &FxHashMap<Arc<str>, u64>,
+    ) -> Result<Self, String> {
+        let mut consts = Vec::new();
+        let mut starts = Vec::new();
+        let mut at = 0;
+        for f in &code.functions {
+            starts.push(at);
+            at += f.origins.len() as u32;
+            let mut bank = vec![RegisterRow::ZERO; f.const_rows as usize + 4].into_boxed_slice();
+            for (row, c) in &f.consts {
+                let value = match c {
+                    Const::B32(v) => u64::from(*v) << 32 | u64::from(*v),
+                    Const::B64(v) => *v,
+                    Const::Address { name, addend } => addresses
+                        .get(name)
+                        .ok_or_else(|| format!("variable `{name}` has no address"))?
+                        .wrapping_add(*addend as u64),
+                };
+                let rows = if matches!(c, Const::B32(_)) { 1 } else { 2 };
+                for r in 0..rows {
+                    for piece in bank[*row as usize + r].bytes().chunks_exact_mut(8) {
+                        piece.copy_from_slice(&value.to_le_bytes());
+                    }
+                }
+            }
+            consts.push(bank);
+        }
+        Ok(BoundKernel {
+            code,
+            consts,
+            starts,
+        })
+    }
+
+    /// One number for an instruction of any function.
+    pub(crate) fn global_pc(&self, f: &FunctionCode, pc: u32) -> u32 {
+        let n = self
+            .code
+            .functions
+            .iter()
+            .position(|g| std::ptr::eq(f, g))
+            .unwrap_or(0);
+        self.starts[n] + pc
+    }
+
+    /// The function and instruction of such a number.
+    pub(crate) fn locate(&self, pc: u32) -> (usize, u32) {
+        let n = self.starts.partition_point(|&s| s <= pc).saturating_sub(1);
+        (n, pc - self.starts[n])
+    }
 }
 
-/// A hardware barrier.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Barrier {
-    pub(crate) arrived: u32,
-    /// 0: every live thread.
-    pub(crate) expected: u32,
-    pub(crate) popc: u32,
-    pub(crate) and: bool,
-    pub(crate) or: bool,
+impl KernelCode {
+    /// Where `thread` of `block` is, at instruction `pc` of `function`.
+    pub(crate) fn place(
+        &self,
+        function: usize,
+        pc: u32,
+        block: [u32; 3],
+        thread: [u32; 3],
+    ) -> ExecutionPoint {
+        let f = &self.functions[function];
+        let origin = f.origins.get(pc as usize).copied().unwrap_or_default();
+        let source = (origin.file > 0)
+            .then(|| self.files.get(origin.file as usize - 1))
+            .flatten()
+            .map(|file| (file.clone(), origin.source_line));
+        ExecutionPoint {
+            kernel: self.name.clone(),
+            function: (function != 0).then(|| f.name.clone()),
+            ptx_line: origin.line,
+            opcode: self
+                .opcodes
+                .get(origin.opcode as usize)
+                .cloned()
+                .unwrap_or_else(|| "".into()),
+            source,
+            block,
+            thread,
+        }
+    }
 }
 
-/// A block in execution. Can be suspended and resumed.
-#[derive(Debug, Default)]
-pub(crate) struct BlockState {
-    pub(crate) index: [u32; 3],
-    pub(crate) linear: u64,
-    pub(crate) warps: Vec<WarpState>,
-    pub(crate) shared: Vec<u8>,
-    pub(crate) barriers: Vec<Barrier>,
-    pub(crate) shadow: Option<Box<SharedShadow>>,
-    pub(crate) next_warp: usize,
-    /// This block's segment in the shadow of global memory.
-    pub(crate) segment: u32,
-    pub(crate) clock: crate::check::clock::BlockClock,
-    pub(crate) reported_exit: bool,
-    /// The log of unchecked accesses; `None` if this block has the turn, or if all accesses are
-    /// checked immediately.
-    pub(crate) log: Option<Box<super::check_order::AccessLog>>,
+/// A launch as its blocks know it.
+pub(crate) struct LaunchRun {
+    pub(crate) spec: LaunchSpec,
+    pub(crate) prepared: Arc<BoundKernel>,
+    pub(crate) shared_bytes: u32,
+    pub(crate) late_copies: bool,
+    /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
+    pub(crate) workspace: u64,
+    pub(crate) grid_id: u64,
+    pub(crate) checked: Option<LaunchCheck>,
+    /// With checks, when blocks run side by side.
+    pub(crate) turns: Option<CheckOrder>,
+    begun: Instant,
+    stop: AtomicBool,
+    fault: Mutex<Option<Box<Fault>>>,
 }
 
-/// See the module.
+impl std::fmt::Debug for LaunchRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaunchRun")
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LaunchRun {
+    pub(crate) fn new(
+        spec: LaunchSpec,
+        prepared: Arc<BoundKernel>,
+        workspace: u64,
+        checked: Option<LaunchCheck>,
+    ) -> Self {
+        static GRIDS: AtomicU64 = AtomicU64::new(1);
+        let statics = prepared.code.shared_bytes;
+        let shared_bytes = if spec.dynamic_shared_bytes > 0 {
+            statics.next_multiple_of(16) + spec.dynamic_shared_bytes
+        } else {
+            statics
+        };
+        // Blocks that can wait for each other are run by one thread, in an order that is always the
+        // same.
+        let apart = !spec.cooperative && !prepared.code.communicates;
+        LaunchRun {
+            turns: (checked.is_some() && apart).then(CheckOrder::default),
+            checked,
+            late_copies: spec.late_copies || spec.checks.is_some(),
+            prepared,
+            shared_bytes,
+            workspace,
+            grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
+            begun: Instant::now(),
+            stop: AtomicBool::new(false),
+            fault: Mutex::new(None),
+            spec,
+        }
+    }
+
+    pub(crate) fn code(&self) -> &KernelCode {
+        &self.prepared.code
+    }
+
+    pub(crate) fn consts(&self, function: usize) -> &[RegisterRow] {
+        &self.prepared.consts[function]
+    }
+
+    pub(crate) fn threads(&self) -> u32 {
+        self.spec.block.iter().product()
+    }
+
+    pub(crate) fn thread_index(&self, linear: u32) -> [u32; 3] {
+        let [x, y, _] = self.spec.block;
+        [linear % x, linear / x % y, linear / x / y]
+    }
+
+    pub(crate) fn block_index(&self, linear: u64) -> [u32; 3] {
+        let [x, y, _] = self.spec.grid.map(u64::from);
+        [linear % x, linear / x % y, linear / x / y].map(|n| n as u32)
+    }
+
+    pub(crate) fn place(
+        &self,
+        function: usize,
+        pc: u32,
+        block: [u32; 3],
+        thread: [u32; 3],
+    ) -> ExecutionPoint {
+        self.code().place(function, pc, block, thread)
+    }
+
+    /// The allocation to name for a bad access.
+    pub(crate) fn blame(&self, a: &Access) -> Option<Arc<AllocInfo>> {
+        if a.space != MemSpace::Global {
+            return None;
+        }
+        self.spec
+            .space
+            .find(a.addr)
+            .or_else(|| self.spec.space.neighbours(a.addr).0)
+    }
+
+    pub(crate) fn nanoseconds(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn wall_nanoseconds(&self) -> u64 {
+        static FIRST: std::sync::OnceLock<(Instant, u64)> = std::sync::OnceLock::new();
+        let first = FIRST.get_or_init(|| {
+            let wall = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
+            (Instant::now(), wall.as_nanos() as u64)
+        });
+        first.1 + first.0.elapsed().as_nanos() as u64
+    }
+
+    /// Whether blocks should stop where they are: a fault, a cancellation, the watchdog.
+    pub(crate) fn must_stop(&self) -> bool {
+        if self.stop.load(Ordering::Relaxed) {
+            return true;
+        }
+        if self
+            .spec
+            .cancel
+            .as_ref()
+            .is_some_and(|c| c.load(Ordering::Relaxed))
+        {
+            self.stop.store(true, Ordering::Relaxed);
+            return true;
+        }
+        if let Some(limit) = self.spec.watchdog
+            && self.begun.elapsed() > limit
+        {
+            self.fail(Box::new(Fault {
+                kind: FaultKind::Timeout {
+                    limit_ms: limit.as_millis() as u64,
+                },
+                place: None,
+                allocation: None,
+            }));
+            return true;
+        }
+        false
+    }
+
+    /// Ends the launch with `fault`, or with the first that was given.
+    pub(crate) fn fail(&self, fault: Box<Fault>) {
+        lock(&self.fault).get_or_insert(fault);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether blocks are to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    pub(crate) fn take_fault(&self) -> Option<Box<Fault>> {
+        lock(&self.fault).take()
+    }
+}
+
+/// What an instruction executes on: the block, the warp and its active lanes.
 pub(crate) struct Ctx<'l> {
     pub(crate) rows: RegisterFile,
     pub(crate) mask: u32,
@@ -179,9 +450,9 @@ impl<'l> Ctx<'l> {
 
     /// Index of an instruction of the bound function.
     #[inline]
-    pub(crate) fn pc_of(&self, i: &Inst) -> u32 {
+    pub(crate) fn pc_of(&self, i: &DecodedInst) -> u32 {
         let at = (std::ptr::from_ref(i) as usize).wrapping_sub(self.code.insts.as_ptr() as usize);
-        (at / size_of::<Inst>()) as u32
+        (at / size_of::<DecodedInst>()) as u32
     }
 
     /// Where lane `lane` is, at instruction `pc` of the bound function.
@@ -208,7 +479,7 @@ impl<'l> Ctx<'l> {
 
     /// Ends the kernel. The first trouble counts.
     #[cold]
-    pub(crate) fn fail(&mut self, i: &Inst, lane: u32, kind: FaultKind) {
+    pub(crate) fn fail(&mut self, i: &DecodedInst, lane: u32, kind: FaultKind) {
         if self.trouble.is_some() {
             return;
         }
@@ -225,12 +496,12 @@ impl<'l> Ctx<'l> {
     }
 
     #[cold]
-    pub(crate) fn illegal(&mut self, i: &Inst, lane: u32, access: Access) {
+    pub(crate) fn illegal(&mut self, i: &DecodedInst, lane: u32, access: Access) {
         self.fail(i, lane, FaultKind::IllegalAddress(access));
     }
 
     #[cold]
-    pub(crate) fn misaligned(&mut self, i: &Inst, lane: u32, access: Access) {
+    pub(crate) fn misaligned(&mut self, i: &DecodedInst, lane: u32, access: Access) {
         self.fail(i, lane, FaultKind::Misaligned(access));
     }
 }

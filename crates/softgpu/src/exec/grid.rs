@@ -9,19 +9,18 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use super::block;
 use super::check_order::{BlockEnd, CheckOrder};
 use super::checks;
-use super::ctx::{BlockState, Ctx};
-use super::lanes::RegisterRow;
-use super::program::KernelCode;
+use super::ctx::{BoundKernel, Ctx, LaunchRun};
+use super::launch::{LaunchSpec, LaunchStats};
+use super::state::BlockState;
 use super::warp::WarpStop;
-use super::{LaunchSpec, LaunchStats, PreparedKernel};
-use crate::mem::AllocInfo;
-use crate::report::{Access, ExecutionPoint, Fault, FaultKind, MemSpace};
+use crate::lock::lock;
+use crate::report::{Fault, FaultKind};
 
 /// The limit of suspended blocks, except for cooperative launches.
 const MAX_ASIDE: usize = 4096;
@@ -32,21 +31,11 @@ const REST: Duration = Duration::from_micros(50);
 /// The limit of threads added to one launch.
 const MAX_LENT: usize = 64;
 
-/// The state that all blocks of a launch share.
-pub(crate) struct LaunchRun {
+/// A launch in execution: which of its blocks are begun, suspended and done.
+struct GridRun {
     /// For added threads.
-    this: Weak<LaunchRun>,
-    pub(crate) spec: LaunchSpec,
-    pub(crate) prepared: Arc<PreparedKernel>,
-    pub(crate) shared_bytes: u32,
-    pub(crate) late_copies: bool,
-    /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
-    pub(crate) workspace: u64,
-    pub(crate) grid_id: u64,
-    pub(crate) checked: Option<checks::LaunchCheck>,
-    /// With checks, when blocks run side by side.
-    pub(crate) turns: Option<CheckOrder>,
-    begun: Instant,
+    this: Weak<GridRun>,
+    launch: LaunchRun,
     /// The block before which no more are begun.
     end: AtomicU64,
     next: AtomicU64,
@@ -55,116 +44,20 @@ pub(crate) struct LaunchRun {
     lent: AtomicUsize,
     aside: Mutex<VecDeque<Box<BlockState>>>,
     aside_count: AtomicUsize,
-    stop: AtomicBool,
-    fault: Mutex<Option<Box<Fault>>>,
     instructions: AtomicU64,
     ended: Condvar,
     ended_lock: Mutex<()>,
 }
 
-impl std::fmt::Debug for LaunchRun {
+impl std::fmt::Debug for GridRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaunchRun")
-            .field("spec", &self.spec)
-            .finish_non_exhaustive()
+        self.launch.fmt(f)
     }
 }
 
-impl LaunchRun {
-    pub(crate) fn code(&self) -> &KernelCode {
-        &self.prepared.code
-    }
-
-    pub(crate) fn consts(&self, function: usize) -> &[RegisterRow] {
-        &self.prepared.consts[function]
-    }
-
-    pub(crate) fn threads(&self) -> u32 {
-        self.spec.block.iter().product()
-    }
-
-    pub(crate) fn thread_index(&self, linear: u32) -> [u32; 3] {
-        let [x, y, _] = self.spec.block;
-        [linear % x, linear / x % y, linear / x / y]
-    }
-
-    pub(crate) fn block_index(&self, linear: u64) -> [u32; 3] {
-        let [x, y, _] = self.spec.grid.map(u64::from);
-        [linear % x, linear / x % y, linear / x / y].map(|n| n as u32)
-    }
-
-    pub(crate) fn place(
-        &self,
-        function: usize,
-        pc: u32,
-        block: [u32; 3],
-        thread: [u32; 3],
-    ) -> ExecutionPoint {
-        place(&self.prepared.code, function, pc, block, thread)
-    }
-
-    /// The allocation to name for a bad access.
-    pub(crate) fn blame(&self, a: &Access) -> Option<Arc<AllocInfo>> {
-        if a.space != MemSpace::Global {
-            return None;
-        }
-        self.spec
-            .space
-            .find(a.addr)
-            .or_else(|| self.spec.space.neighbours(a.addr).0)
-    }
-
-    pub(crate) fn nanoseconds(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
-    }
-
-    pub(crate) fn wall_nanoseconds(&self) -> u64 {
-        static FIRST: std::sync::OnceLock<(Instant, u64)> = std::sync::OnceLock::new();
-        let first = FIRST.get_or_init(|| {
-            let wall = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap_or_default();
-            (Instant::now(), wall.as_nanos() as u64)
-        });
-        first.1 + first.0.elapsed().as_nanos() as u64
-    }
-
-    /// Whether blocks should stop where they are: a fault, a cancellation, the watchdog.
-    pub(crate) fn must_stop(&self) -> bool {
-        if self.stop.load(Ordering::Relaxed) {
-            return true;
-        }
-        if self
-            .spec
-            .cancel
-            .as_ref()
-            .is_some_and(|c| c.load(Ordering::Relaxed))
-        {
-            self.stop.store(true, Ordering::Relaxed);
-            return true;
-        }
-        if let Some(limit) = self.spec.watchdog
-            && self.begun.elapsed() > limit
-        {
-            self.fail(Box::new(Fault {
-                kind: FaultKind::Timeout {
-                    limit_ms: limit.as_millis() as u64,
-                },
-                place: None,
-                allocation: None,
-            }));
-            return true;
-        }
-        false
-    }
-
-    fn fail(&self, fault: Box<Fault>) {
-        lock(&self.fault).get_or_insert(fault);
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
+impl GridRun {
     fn wants_help(&self) -> bool {
-        !self.stop.load(Ordering::Relaxed)
+        !self.launch.is_stopped()
             && (self.next.load(Ordering::Relaxed) < self.end.load(Ordering::Relaxed)
                 || self.aside_count.load(Ordering::Relaxed) > 0)
     }
@@ -174,7 +67,7 @@ impl LaunchRun {
     /// end.
     fn work(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.run_blocks())).is_err() {
-            self.fail(Box::new(Fault {
+            self.launch.fail(Box::new(Fault {
                 kind: FaultKind::Internal,
                 place: None,
                 allocation: None,
@@ -183,10 +76,10 @@ impl LaunchRun {
     }
 
     fn run_blocks(&self) {
-        let mut ctx = Ctx::new(self);
-        let cooperative = self.spec.cooperative;
+        let mut ctx = Ctx::new(&self.launch);
+        let cooperative = self.launch.spec.cooperative;
         let mut rests = 0;
-        while !self.must_stop() {
+        while !self.launch.must_stop() {
             let aside = self.aside_count.load(Ordering::Relaxed);
             let fresh = if cooperative || aside < MAX_ASIDE {
                 let n = self.next.fetch_add(1, Ordering::Relaxed);
@@ -197,8 +90,8 @@ impl LaunchRun {
                 None
             };
             if let Some(n) = fresh {
-                if let Some(turns) = &self.turns
-                    && !turns.begin(n, || self.must_stop())
+                if let Some(turns) = &self.launch.turns
+                    && !turns.begin(n, || self.launch.must_stop())
                 {
                     break;
                 }
@@ -210,8 +103,8 @@ impl LaunchRun {
                 self.aside_count.fetch_sub(1, Ordering::Relaxed);
                 ctx.block = b;
             }
-            let stop = block::run(&mut ctx);
-            if let Some(turns) = &self.turns {
+            let stop = block::run(&mut ctx, || self.lend_a_thread());
+            if let Some(turns) = &self.launch.turns {
                 self.end_turn(&mut ctx, turns, stop);
                 continue;
             }
@@ -222,7 +115,7 @@ impl LaunchRun {
                 }
                 WarpStop::Trouble => {
                     if let Some(fault) = ctx.trouble.take() {
-                        self.fail(fault);
+                        self.launch.fail(fault);
                     }
                 }
                 WarpStop::Yielded | WarpStop::Blocked => {
@@ -259,12 +152,12 @@ impl LaunchRun {
             block,
             ctx.block.log.take(),
             end,
-            |block, log| checks::replay(self, block, log),
+            |block, log| checks::replay(&self.launch, block, log),
             |end| match end {
                 BlockEnd::Done => {
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
-                BlockEnd::Failed(fault) => self.fail(fault),
+                BlockEnd::Failed(fault) => self.launch.fail(fault),
                 BlockEnd::Stopped => {}
             },
         );
@@ -272,11 +165,11 @@ impl LaunchRun {
 
     /// Handles a block that runs long: it may wait for a block that no thread is free to begin.
     #[cold]
-    pub(crate) fn lend_a_thread(&self) {
+    fn lend_a_thread(&self) {
         // The launching thread is not counted as at work.
         let threads = self.active.load(Ordering::Relaxed) + 1;
         let more = self.next.load(Ordering::Relaxed) < self.end.load(Ordering::Relaxed);
-        if !more || !self.turns.as_ref().is_some_and(|t| t.stuck(threads)) {
+        if !more || !self.launch.turns.as_ref().is_some_and(|t| t.stuck(threads)) {
             return;
         }
         let Some(this) = self.this.upgrade() else {
@@ -308,34 +201,6 @@ impl LaunchRun {
     }
 }
 
-pub(crate) fn place(
-    code: &KernelCode,
-    function: usize,
-    pc: u32,
-    block: [u32; 3],
-    thread: [u32; 3],
-) -> ExecutionPoint {
-    let f = &code.functions[function];
-    let origin = f.origins.get(pc as usize).copied().unwrap_or_default();
-    let source = (origin.file > 0)
-        .then(|| code.files.get(origin.file as usize - 1))
-        .flatten()
-        .map(|file| (file.clone(), origin.source_line));
-    ExecutionPoint {
-        kernel: code.name.clone(),
-        function: (function != 0).then(|| f.name.clone()),
-        ptx_line: origin.line,
-        opcode: code
-            .opcodes
-            .get(origin.opcode as usize)
-            .cloned()
-            .unwrap_or_else(|| "".into()),
-        source,
-        block,
-        thread,
-    }
-}
-
 /// Yields to other host threads, or sleeps if this has been idle often.
 fn rest(times: usize) {
     if times < RESTS {
@@ -345,14 +210,10 @@ fn rest(times: usize) {
     }
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Thread pool of helpers, and the launches that they may help.
 #[derive(Debug)]
 pub(crate) struct HelperPool {
-    launches: Mutex<Vec<Arc<LaunchRun>>>,
+    launches: Mutex<Vec<Arc<GridRun>>>,
     changed: Condvar,
     closing: AtomicBool,
 }
@@ -410,17 +271,10 @@ impl HelperPool {
     /// Runs a launch to its end.
     pub(crate) fn run(
         &self,
-        spec: &LaunchSpec,
-        prepared: Arc<PreparedKernel>,
+        spec: LaunchSpec,
+        prepared: Arc<BoundKernel>,
     ) -> Result<LaunchStats, Box<Fault>> {
-        static GRIDS: AtomicU64 = AtomicU64::new(1);
         let total = spec.grid.iter().map(|&n| u64::from(n)).product();
-        let statics = prepared.code.shared_bytes;
-        let shared_bytes = if spec.dynamic_shared_bytes > 0 {
-            statics.next_multiple_of(16) + spec.dynamic_shared_bytes
-        } else {
-            statics
-        };
         let mut workspace = None;
         if spec.cooperative {
             workspace = spec
@@ -431,24 +285,11 @@ impl HelperPool {
                 shadow.mark_initialised(*at, 4096);
             }
         }
-        let mut spec = spec.clone();
-        let kernel = &spec.loaded.image.kernels[spec.kernel];
-        spec.params
-            .resize(spec.params.len().max(kernel.param_bytes as usize), 0);
-        let checked = checks::LaunchCheck::new(&spec, &prepared, total);
-        // Blocks that can wait for each other are run by one thread, in an order that is always the
-        // same.
-        let apart = !spec.cooperative && !prepared.code.communicates;
-        let launch = Arc::new_cyclic(|this| LaunchRun {
+        let checked = checks::begin(&spec, &prepared, total);
+        let at = workspace.as_ref().map_or(0, |w| w.0);
+        let launch = Arc::new_cyclic(|this| GridRun {
             this: this.clone(),
-            turns: (checked.is_some() && apart).then(CheckOrder::default),
-            checked,
-            late_copies: spec.late_copies || spec.checks.is_some(),
-            prepared,
-            shared_bytes,
-            workspace: workspace.as_ref().map_or(0, |w| w.0),
-            grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
-            begun: Instant::now(),
+            launch: LaunchRun::new(spec, prepared, at, checked),
             end: AtomicU64::new(total),
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
@@ -456,15 +297,13 @@ impl HelperPool {
             lent: AtomicUsize::new(0),
             aside: Mutex::default(),
             aside_count: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            fault: Mutex::new(None),
             instructions: AtomicU64::new(0),
             ended: Condvar::new(),
             ended_lock: Mutex::default(),
-            spec,
         });
+        let run = &launch.launch;
         // With checks, whatever the threads, a report is the same in every run.
-        let shared = total > 1 && (launch.spec.checks.is_none() || launch.turns.is_some());
+        let shared = total > 1 && (run.spec.checks.is_none() || run.turns.is_some());
         if shared {
             lock(&self.launches).push(launch.clone());
             self.changed.notify_all();
@@ -473,7 +312,7 @@ impl HelperPool {
             launch.work();
             let guard = lock(&launch.ended_lock);
             if launch.active.load(Ordering::Acquire) == 0
-                && (launch.stop.load(Ordering::Relaxed) || !launch.wants_help())
+                && (run.is_stopped() || !launch.wants_help())
             {
                 break;
             }
@@ -497,17 +336,17 @@ impl HelperPool {
         }
         if let Some((at, _backing)) = workspace {
             // Only this launch knew the address, and it has ended.
-            if launch.spec.space.unmap(at, crate::mem::GRANULE).is_ok() {
-                launch.spec.space.release(at, crate::mem::GRANULE);
+            if run.spec.space.unmap(at, crate::mem::GRANULE).is_ok() {
+                run.spec.space.release(at, crate::mem::GRANULE);
             }
         }
-        if let Some(fault) = lock(&launch.fault).take() {
+        if let Some(fault) = run.take_fault() {
             return Err(fault);
         }
         Ok(LaunchStats {
             warp_instructions: launch.instructions.load(Ordering::Relaxed),
             blocks: launch.done.load(Ordering::Relaxed),
-            elapsed: launch.begun.elapsed(),
+            elapsed: run.elapsed(),
         })
     }
 }

@@ -1,297 +1,11 @@
-//! Register rows of 32 lanes, and the instruction handlers over them, compiled per ISA.
-//!
-//! A register is a row (128 bytes, 32 lanes of 32 bits; 16- and 8-bit registers too,
-//! zero-extended), two rows (32 lanes of 64 bits) or four (two times 32 lanes of 64 bits).
-//! Constants are rows of a bank of their own. A predicate is a bit mask.
-//!
-//! All `unsafe` of the executor is here. It rests on one fact: every operand was verified when the
-//! code was decoded
-//! ([`super::program`]), and frames and banks have four spare rows behind the last, so that any row
-//! number that passed can be read and written at any width.
+//! Instruction handlers over rows of 32 lanes, compiled for each instruction set.
 //!
 //! Every handler is compiled twice, for plain x86-64 and for AVX2 with FMA; [`Isa::detect`] chooses
-//! when code is decoded.
+//! when code is decoded. A handler is called only for instructions of the function whose frame is
+//! bound, on a processor that has what it was compiled for: `unsafe` here rests on that.
 
-use super::ctx::Ctx;
-use super::program::Inst;
-use crate::mem::{At, Scalar};
-
-pub(crate) const LANES: usize = 32;
-pub(crate) const ROW_BYTES: usize = 128;
-pub(crate) const ALL: u32 = u32::MAX;
-
-/// Executes one instruction for the active lanes.
-///
-/// # Safety
-/// The instruction belongs to the function of the frame that is bound to the context, and the
-/// processor has the features the handler was compiled for.
-pub(crate) type Handler = for<'l> unsafe fn(&mut Ctx<'l>, &Inst);
-
-/// A row of the frame, or of the constants when odd.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Operand(u32);
-
-impl Operand {
-    pub(crate) fn reg(row: u32) -> Self {
-        Operand(row * ROW_BYTES as u32)
-    }
-    pub(crate) fn constant(row: u32) -> Self {
-        Operand((row * ROW_BYTES as u32) | 1)
-    }
-    pub(crate) fn is_const(self) -> bool {
-        self.0 & 1 != 0
-    }
-    pub(crate) fn row(self) -> u32 {
-        self.0 / ROW_BYTES as u32
-    }
-    pub(crate) fn from_bits(bits: u32) -> Self {
-        Operand(bits)
-    }
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-    /// The row `n` further.
-    pub(crate) fn plus(self, n: u32) -> Self {
-        Operand(self.0 + n * ROW_BYTES as u32)
-    }
-}
-
-/// A predicate, perhaps negated. Slot 0 is always true.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PredOperand(u32);
-
-impl Default for PredOperand {
-    fn default() -> Self {
-        Self::TRUE
-    }
-}
-
-impl PredOperand {
-    pub(crate) const TRUE: Self = PredOperand(0);
-    pub(crate) const FALSE: Self = PredOperand(1);
-    pub(crate) fn new(slot: u32, negated: bool) -> Self {
-        PredOperand((slot << 1) | u32::from(negated))
-    }
-    pub(crate) fn slot(self) -> u32 {
-        self.0 >> 1
-    }
-    pub(crate) fn from_bits(bits: u32) -> Self {
-        PredOperand(bits)
-    }
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-}
-
-#[repr(C, align(128))]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RegisterRow([u8; ROW_BYTES]);
-
-impl RegisterRow {
-    pub(crate) const ZERO: RegisterRow = RegisterRow([0; ROW_BYTES]);
-    pub(crate) fn bytes(&mut self) -> &mut [u8; ROW_BYTES] {
-        &mut self.0
-    }
-}
-
-/// The storage of a frame: rows and predicates, with spare rows behind.
-#[derive(Debug)]
-pub(crate) struct FrameRows {
-    rows: Box<[RegisterRow]>,
-    preds: Box<[u32]>,
-}
-
-impl FrameRows {
-    pub(crate) fn new(rows: u32, preds: u32) -> Self {
-        let mut preds = vec![0; preds.max(1) as usize].into_boxed_slice();
-        preds[0] = ALL;
-        FrameRows {
-            rows: vec![RegisterRow::ZERO; rows as usize + 4].into_boxed_slice(),
-            preds,
-        }
-    }
-    pub(crate) fn fits(&self, rows: u32, preds: u32) -> bool {
-        self.rows.len() >= rows as usize + 4 && self.preds.len() >= preds.max(1) as usize
-    }
-    pub(crate) fn clear(&mut self) {
-        self.rows.fill(RegisterRow::ZERO);
-        self.preds[1..].fill(0);
-    }
-    pub(crate) fn row(&mut self, row: u32) -> &mut [u8; ROW_BYTES] {
-        self.rows[row as usize].bytes()
-    }
-}
-
-/// The frame and constants that instructions work on.
-pub(crate) struct RegisterFile {
-    /// Frame, constants.
-    banks: [*mut u8; 2],
-    preds: *mut u32,
-}
-
-// SAFETY: the pointers are into boxes that the same block state owns; they move with it from thread
-// to thread.
-unsafe impl Send for RegisterFile {}
-
-impl RegisterFile {
-    pub(crate) fn unbound() -> Self {
-        RegisterFile {
-            banks: [std::ptr::null_mut(); 2],
-            preds: std::ptr::null_mut(),
-        }
-    }
-
-    /// Points at a frame and a constant bank.
-    ///
-    /// # Safety
-    /// Both stay in place until the next `bind`; they belong to the function of the instructions
-    /// that run meanwhile, and no other code accesses the frame.
-    pub(crate) unsafe fn bind(&mut self, frame: &mut FrameRows, consts: &[RegisterRow]) {
-        self.banks = [
-            frame.rows.as_mut_ptr().cast(),
-            consts.as_ptr().cast::<u8>().cast_mut(),
-        ];
-        self.preds = frame.preds.as_mut_ptr();
-    }
-
-    #[inline(always)]
-    fn at(&self, o: Operand) -> *mut u8 {
-        // SAFETY: `o` was verified against the bound function, so the offset stays inside the bank.
-        unsafe { self.banks[(o.0 & 1) as usize].add((o.0 & !1) as usize) }
-    }
-
-    /// Eight lanes from `chunk * 8`.
-    #[inline(always)]
-    pub(crate) fn chunk<R: RawLane>(&self, o: Operand, chunk: usize) -> [R; 8] {
-        // SAFETY: any verified row can be read at up to four rows' width (module invariant), which
-        // four chunks of lanes of at most 64 bits are; rows are aligned.
-        unsafe { self.at(o).cast::<[R; 8]>().add(chunk & 3).read() }
-    }
-
-    /// Eight lanes from `chunk * 8`.
-    #[inline(always)]
-    pub(crate) fn put<R: RawLane>(&mut self, o: Operand, chunk: usize, v: [R; 8]) {
-        // SAFETY: as for `chunk`; destinations are never constants (verified).
-        unsafe { self.at(o).cast::<[R; 8]>().add(chunk & 3).write(v) }
-    }
-
-    /// All lanes.
-    #[inline(always)]
-    pub(crate) fn row<R: RawLane>(&self, o: Operand) -> [R; LANES] {
-        // SAFETY: as for `chunk`.
-        unsafe { self.at(o).cast::<[R; LANES]>().read() }
-    }
-
-    /// One lane.
-    #[inline(always)]
-    pub(crate) fn lane<R: RawLane>(&self, o: Operand, lane: usize) -> R {
-        // SAFETY: as for `chunk`, for a lane below 32.
-        unsafe { self.at(o).cast::<R>().add(lane & 31).read() }
-    }
-
-    /// One lane.
-    #[inline(always)]
-    pub(crate) fn set_lane<R: RawLane>(&mut self, o: Operand, lane: usize, v: R) {
-        // SAFETY: as for `put`, for a lane below 32.
-        unsafe { self.at(o).cast::<R>().add(lane & 31).write(v) }
-    }
-
-    /// The lanes of `mask`.
-    #[inline(always)]
-    pub(crate) fn set_row<R: RawLane>(&mut self, o: Operand, v: &[R; LANES], mask: u32) {
-        if mask == ALL {
-            // SAFETY: as for `put`.
-            unsafe { self.at(o).cast::<[R; LANES]>().write(*v) }
-        } else {
-            let mut m = mask;
-            while m != 0 {
-                let l = m.trailing_zeros() as usize;
-                self.set_lane(o, l, v[l]);
-                m &= m - 1;
-            }
-        }
-    }
-
-    /// Eight lanes from `chunk * 8`, as bytes.
-    #[inline(always)]
-    pub(crate) fn bytes<R: RawLane>(&self, o: Operand, chunk: usize) -> &[[u8; 32]] {
-        let len = size_of::<[R; 8]>() / 32;
-        // SAFETY: as for `chunk`; the borrow of `self` keeps writers away.
-        unsafe {
-            std::slice::from_raw_parts(self.at(o).cast::<[u8; 32]>().add(len * (chunk & 3)), len)
-        }
-    }
-
-    /// Eight lanes from `chunk * 8`, as bytes.
-    #[inline(always)]
-    pub(crate) fn bytes_mut<R: RawLane>(&mut self, o: Operand, chunk: usize) -> &mut [[u8; 32]] {
-        let len = size_of::<[R; 8]>() / 32;
-        // SAFETY: as for `put`; the borrow of `self` keeps other row accesses away.
-        unsafe {
-            std::slice::from_raw_parts_mut(
-                self.at(o).cast::<[u8; 32]>().add(len * (chunk & 3)),
-                len,
-            )
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn pred(&self, p: PredOperand) -> u32 {
-        // SAFETY: the slot was verified against the bound function.
-        let v = unsafe { *self.preds.add(p.slot() as usize) };
-        v ^ 0u32.wrapping_sub(p.0 & 1)
-    }
-
-    /// Sets the lanes of `mask`; slot 0 stays true.
-    #[inline(always)]
-    pub(crate) fn set_pred(&mut self, p: PredOperand, value: u32, mask: u32) {
-        if p.slot() == 0 {
-            return;
-        }
-        // SAFETY: as for `pred`.
-        unsafe {
-            let at = self.preds.add(p.slot() as usize);
-            *at = (*at & !mask) | (value & mask);
-        }
-    }
-}
-
-/// All lanes, eight at a time.
-#[inline(always)]
-pub(crate) fn eights<A>(a: &[A; LANES]) -> &[[A; 8]] {
-    a.as_chunks().0
-}
-
-/// Little-endian integers at eight offsets in `bytes`.
-///
-/// # Panics
-/// If one reaches beyond the end.
-#[inline(always)]
-pub(crate) fn gather<T: Scalar>(bytes: &[u8], off: &[u32; 8]) -> [T; 8] {
-    let last = bytes.len().checked_sub(size_of::<T>());
-    let last = last.and_then(|n| i32::try_from(n).ok());
-    assert!(last.is_some_and(|last| u32::within(off, 0, last as u32, 0)));
-    let at = bytes.as_ptr();
-    // SAFETY: a `T` fits from every offset on, checked just above; it is a plain integer.
-    off.map(|o| unsafe { at.add(o as usize).cast::<T>().read_unaligned() })
-}
-
-/// What a lane of a row is.
-pub(crate) trait RawLane: Copy + Default + 'static {}
-impl RawLane for u32 {}
-impl RawLane for u64 {}
-
-/// The active lanes as a row of zeros and ones.
-#[repr(C, align(32))]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MaskRow(pub(crate) [u32; LANES]);
-
-impl MaskRow {
-    #[inline(always)]
-    pub(crate) fn new(mask: u32) -> Self {
-        MaskRow(std::array::from_fn(|l| 0u32.wrapping_sub((mask >> l) & 1)))
-    }
-}
+use super::ctx::{Ctx, DecodedInst, Handler};
+use super::registers::{ALL, LANES, MaskRow, RawLane, RowOperand};
 
 /// A type that lanes are read as.
 pub(crate) trait Lane: Copy {
@@ -325,7 +39,12 @@ lane! {
 }
 
 #[inline(always)]
-fn store_chunk<D: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, d: Operand, n: usize, r: [D::Raw; 8]) {
+fn store_chunk<D: Lane, const FULL: bool>(
+    ctx: &mut Ctx<'_>,
+    d: RowOperand,
+    n: usize,
+    r: [D::Raw; 8],
+) {
     if FULL {
         ctx.rows.put(d, n, r);
     } else {
@@ -340,7 +59,7 @@ fn store_chunk<D: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, d: Operand, n: usiz
 #[inline(always)]
 pub(crate) fn map1<A: Lane, D: Lane, const FULL: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     f: impl Fn(A) -> D,
 ) {
     for n in 0..4 {
@@ -354,7 +73,7 @@ pub(crate) fn map1<A: Lane, D: Lane, const FULL: bool>(
 #[inline(always)]
 pub(crate) fn map2<A: Lane, B: Lane, D: Lane, const FULL: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     f: impl Fn(A, B) -> D,
 ) {
     for n in 0..4 {
@@ -369,7 +88,7 @@ pub(crate) fn map2<A: Lane, B: Lane, D: Lane, const FULL: bool>(
 #[inline(always)]
 pub(crate) fn map3<A: Lane, B: Lane, C: Lane, D: Lane, const FULL: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     f: impl Fn(A, B, C) -> D,
 ) {
     for n in 0..4 {
@@ -385,7 +104,11 @@ pub(crate) fn map3<A: Lane, B: Lane, C: Lane, D: Lane, const FULL: bool>(
 
 /// The lanes (active or not) where `f(a, b)`.
 #[inline(always)]
-pub(crate) fn test2<A: Lane, B: Lane>(ctx: &Ctx<'_>, i: &Inst, f: impl Fn(A, B) -> bool) -> u32 {
+pub(crate) fn test2<A: Lane, B: Lane>(
+    ctx: &Ctx<'_>,
+    i: &DecodedInst,
+    f: impl Fn(A, B) -> bool,
+) -> u32 {
     let mut out = 0;
     for n in 0..4 {
         let a: [A::Raw; 8] = ctx.rows.chunk(i.a, n);
@@ -400,7 +123,7 @@ pub(crate) fn test2<A: Lane, B: Lane>(ctx: &Ctx<'_>, i: &Inst, f: impl Fn(A, B) 
 
 /// `d = p ? a : b` in every active lane.
 #[inline(always)]
-pub(crate) fn select<T: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst, p: u32) {
+pub(crate) fn select<T: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst, p: u32) {
     let m = MaskRow::new(p);
     for n in 0..4 {
         let a: [T::Raw; 8] = ctx.rows.chunk(i.a, n);
@@ -413,7 +136,7 @@ pub(crate) fn select<T: Lane, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst, p: 
 /// Behaviour of an instruction.
 pub(crate) trait Exec: 'static {
     /// For the active lanes; with `FULL` these are all 32.
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst);
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst);
 }
 
 /// Which of its two compilations code uses.
@@ -458,12 +181,12 @@ impl std::fmt::Debug for Handlers {
     }
 }
 
-unsafe fn plain<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+unsafe fn plain<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
     E::run::<FULL>(ctx, i);
 }
 
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,popcnt,lzcnt")]
-unsafe fn v3<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+unsafe fn v3<E: Exec, const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
     E::run::<FULL>(ctx, i);
 }
 
@@ -496,7 +219,7 @@ struct Guarded;
 
 impl Exec for Guarded {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let pass = ctx.rows.pred(i.guard) & ctx.mask;
         if pass == ctx.mask {
             // SAFETY: `inner` was chosen for this processor together with `f`, for the same
@@ -523,11 +246,56 @@ pub(crate) fn guarded() -> Handlers {
 /// # Safety
 /// `insts` belong to the function of the frame that is bound to `ctx`.
 #[inline(always)]
-pub(crate) unsafe fn run(ctx: &mut Ctx<'_>, insts: &[Inst]) {
+pub(crate) unsafe fn run(ctx: &mut Ctx<'_>, insts: &[DecodedInst]) {
     let full = usize::from(ctx.mask == ALL);
     for i in insts {
         // SAFETY: by the contract; the handlers were picked for this processor when the code was
         // decoded.
         unsafe { i.f[full](ctx, i) }
     }
+}
+
+/// Declares behaviours that work lane by lane.
+macro_rules! lane_ops {
+    ($($name:ident = $map:ident($($t:ty),+) |$($p:ident),+| $e:expr;)*) => {$(
+        pub(crate) struct $name;
+        impl $crate::exec::lanes::Exec for $name {
+            #[inline(always)]
+            fn run<const FULL: bool>(ctx: &mut $crate::exec::ctx::Ctx<'_>, i: &$crate::exec::ctx::DecodedInst) {
+                $map::<$($t,)+ FULL>(ctx, i, |$($p),+| $e);
+            }
+        }
+    )*};
+}
+pub(crate) use lane_ops;
+
+/// Calls a lane function; see [`Lower::lane_fn`].
+struct LaneCall;
+
+impl Exec for LaneCall {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
+        let f = &ctx.code.lane_fns[i.x as usize];
+        let mut m = ctx.mask;
+        while m != 0 {
+            let l = m.trailing_zeros() as usize;
+            m &= m - 1;
+            let get = |ctx: &Ctx<'_>, o, bit: u32| {
+                if i.imm >> bit & 1 != 0 {
+                    ctx.rows.lane::<u64>(o, l)
+                } else {
+                    u64::from(ctx.rows.lane::<u32>(o, l))
+                }
+            };
+            let v = f(get(ctx, i.a, 1), get(ctx, i.b, 2), get(ctx, i.c, 3));
+            if i.imm & 1 != 0 {
+                ctx.rows.set_lane::<u64>(i.d, l, v);
+            } else {
+                ctx.rows.set_lane::<u32>(i.d, l, v as u32);
+            }
+        }
+    }
+}
+
+pub(crate) fn lane_call() -> Handlers {
+    handlers_plain::<LaneCall>()
 }

@@ -11,8 +11,8 @@ use fercuda_ptx::ast::{
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::lower::bits;
-use super::{CompileError, KernelInfo, KernelParam, ModuleVariable, Relocation};
+use super::interface::{CompileError, KernelInfo, ModuleVariable, ParamLayout, Relocation};
+use super::width::bits;
 
 /// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static
 /// shared variables: what a card of this compute capability has, and what keeps a declaration from
@@ -310,7 +310,7 @@ impl ModuleInfo {
             for p in &tree.params {
                 let (size, align) = var_bytes(p);
                 offset = (offset as u64).next_multiple_of(align) as u32;
-                k.params.push(KernelParam {
+                k.params.push(ParamLayout {
                     offset,
                     size: size as u32,
                     align: align as u32,
@@ -420,7 +420,7 @@ impl ModuleInfo {
                     let shift = m.trailing_zeros() & 56;
                     if let Some(&f) = self.function_index.get(name) {
                         let at =
-                            (super::ctx::FUNCTION_TAG | u64::from(f)).wrapping_add(*offset as u64);
+                            (super::tags::FUNCTION_TAG | u64::from(f)).wrapping_add(*offset as u64);
                         out.push((at >> shift) as u8);
                         return Ok(());
                     }
@@ -429,7 +429,8 @@ impl ModuleInfo {
                     ));
                 }
                 if let Some(&f) = self.function_index.get(name) {
-                    let at = (super::ctx::FUNCTION_TAG | u64::from(f)).wrapping_add(*offset as u64);
+                    let at =
+                        (super::tags::FUNCTION_TAG | u64::from(f)).wrapping_add(*offset as u64);
                     out.extend_from_slice(&at.to_le_bytes()[..(width as usize).min(8)]);
                 } else {
                     relocations.push(Relocation {

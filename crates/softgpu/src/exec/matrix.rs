@@ -6,12 +6,13 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, addresses, admit_shared};
-use super::ctx::{Ctx, SHARED_TAG, TAG_MASK};
-use super::lanes::{Exec, LANES, Operand, handlers_any, handlers_plain};
-use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
+use super::ctx::{Ctx, DecodedInst};
+use super::lanes::{Exec, handlers_any, handlers_plain};
+use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::mma::{Accumulator, BitOp, FragmentLayout, Mma, MmaElement};
-use super::program::Inst;
-use super::sync::whole_warp;
+use super::registers::{LANES, RowOperand};
+use super::rendezvous::whole_warp;
+use super::tags::{SHARED_TAG, TAG_MASK};
 use crate::report::AccessKind;
 
 pub(crate) fn element(ty: Ty) -> Option<MmaElement> {
@@ -48,12 +49,12 @@ const MAX_OUT: usize = 8;
 /// and D, then those of D, A, B and C.
 struct Multiply;
 impl Exec for Multiply {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let code = ctx.code;
         let p = &code.products[i.imm as usize];
         let ext = &code.ext[i.x as usize..];
         let counts = [ext[0], ext[1], ext[2], ext[3]];
-        let reg = |n: u32| Operand::from_bits(ext[4 + n as usize]);
+        let reg = |n: u32| RowOperand::from_bits(ext[4 + n as usize]);
         let double = p.a == MmaElement::F64;
         let mut out = [[0u64; LANES]; MAX_OUT];
         let (a, b, c) = (
@@ -81,7 +82,7 @@ impl Exec for Multiply {
 }
 
 #[inline(always)]
-fn get(ctx: &Ctx<'_>, o: Operand, lane: usize, double: bool) -> u64 {
+fn get(ctx: &Ctx<'_>, o: RowOperand, lane: usize, double: bool) -> u64 {
     if double {
         ctx.rows.lane::<u64>(o, lane)
     } else {
@@ -148,7 +149,7 @@ pub(crate) fn shape(text: &str) -> Option<(u32, u32, u32)> {
     Some((m.parse().ok()?, n.parse().ok()?, k.parse().ok()?))
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     match i.op {
         Op::Mma => mma(l, i, m),
         Op::Ldmatrix | Op::Stmatrix => matrix_copy(l, i, m),
@@ -162,7 +163,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
     }
 }
 
-fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.any(&[Word::Sp, Word::SpOrderedMetadata, Word::BlockScale])
         .is_some()
         || m.words().any(|w| w.text().starts_with("kind"))
@@ -223,7 +224,7 @@ fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 /// `ldmatrix` and `stmatrix`: `imm` bits 40.. the matrices, 44 transposed; registers in `ext`.
 struct MatrixCopy<const STORE: bool, const CHECK: bool>;
 impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let n = (i.imm >> 40) as usize & 7;
         let trans = i.imm >> 44 & 1 != 0;
         let addr = addresses(ctx, i);
@@ -247,7 +248,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
         }
         let code = ctx.code;
         for j in 0..n {
-            let reg = Operand::from_bits(code.ext[i.x as usize + j]);
+            let reg = RowOperand::from_bits(code.ext[i.x as usize + j]);
             let at = |row: usize, col: usize| off[j * 8 + row] as usize + col * 2;
             for lane in 0..LANES {
                 let (r, c) = (lane / 4, 2 * (lane % 4));
@@ -274,7 +275,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
     }
 }
 
-fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if !m.has(Word::M8n8) {
         return Err(LowerError::Unsupported);
     }
@@ -330,7 +331,7 @@ fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 /// `movmatrix.trans`.
 struct MoveMatrix;
 impl Exec for MoveMatrix {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let a = ctx.rows.row::<u32>(i.a);
         let half = |r: usize, c: usize| (a[r * 4 + c / 2] >> (16 * (c % 2))) & 0xffff;
         let row = std::array::from_fn(|l| {

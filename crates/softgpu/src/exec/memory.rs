@@ -6,40 +6,33 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space, Word};
 
 use super::access::{
-    Elem, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, each, inside, local_get,
+    MemoryElement, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside, local_get,
     local_put, local_word, offsets, read, write,
 };
+use super::basics;
 use super::checks;
 use super::convert;
-use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG};
-use super::data::{self, lane_ops};
-use super::lanes::{
-    ALL, Exec, Handlers, LANES, Operand, handlers, handlers_any, handlers_plain, map1, map2,
-};
-use super::lower::{
-    AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad, bits, is_signed, rows,
-};
-use super::program::{FunctionCode, Inst};
+use super::ctx::{Ctx, DecodedInst, FunctionCode};
+use super::lanes::{Exec, Handlers, handlers, handlers_any, handlers_plain, lane_ops, map1, map2};
+use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
+use super::ordering::{ACQUIRE, RELEASE, SYSTEM, order_flags};
+use super::registers::{ALL, LANES, RowOperand, each};
+use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG};
+use super::width::{bits, is_signed, rows};
 use crate::report::{AccessKind, MemSpace};
-
-/// Flags beside those of [`super::access`].
-pub(crate) const RELEASE: u64 = 1 << 34;
-pub(crate) const ACQUIRE: u64 = 1 << 35;
-/// Of a load or store that orders: for the host too.
-const SYSTEM: u64 = 1 << 36;
 const COUNT_SHIFT: u32 = 40;
 /// Most bytes that a lane loads or stores at once.
 const MAX_ACCESS_BYTES: u32 = 32;
 
 /// Vector length of a memory instruction.
 #[inline(always)]
-fn count(i: &Inst) -> usize {
+fn count(i: &DecodedInst) -> usize {
     (i.imm >> COUNT_SHIFT) as usize & 15
 }
 
 /// Registers of a memory instruction's elements. `one` is where a single one's name is kept.
 #[inline(always)]
-fn parts<'a>(code: &'a FunctionCode, i: &Inst, one: &'a mut [u32; 1]) -> &'a [u32] {
+fn parts<'a>(code: &'a FunctionCode, i: &DecodedInst, one: &'a mut [u32; 1]) -> &'a [u32] {
     match count(i) {
         1 => {
             *one = [i.d.bits()];
@@ -50,9 +43,9 @@ fn parts<'a>(code: &'a FunctionCode, i: &Inst, one: &'a mut [u32; 1]) -> &'a [u3
 }
 
 #[inline(always)]
-fn load_global<T: Elem, const CHECK: bool>(
+fn load_global<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
 ) {
@@ -64,16 +57,16 @@ fn load_global<T: Elem, const CHECK: bool>(
     });
     each(mask & !checked, |l| {
         for &d in parts {
-            let d = Operand::from_bits(d);
+            let d = RowOperand::from_bits(d);
             ctx.rows.set_lane(d, l, T::Raw::default());
         }
     });
 }
 
 #[inline(always)]
-fn store_global<T: Elem, const CHECK: bool>(
+fn store_global<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
 ) {
@@ -86,9 +79,9 @@ fn store_global<T: Elem, const CHECK: bool>(
 }
 
 #[inline(always)]
-fn load_shared<T: Elem, const CHECK: bool>(
+fn load_shared<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
 ) {
@@ -100,9 +93,9 @@ fn load_shared<T: Elem, const CHECK: bool>(
 }
 
 #[inline(always)]
-fn store_shared<T: Elem, const CHECK: bool>(
+fn store_shared<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
 ) {
@@ -113,9 +106,9 @@ fn store_shared<T: Elem, const CHECK: bool>(
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
-fn load_local<T: Elem, const CHECK: bool>(
+fn load_local<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mut mask: u32,
 ) {
@@ -131,7 +124,7 @@ fn load_local<T: Elem, const CHECK: bool>(
     let same = off.iter().fold(0, |x, o| x | o ^ off[0]) == 0;
     let words = &ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
-        let (d, k) = (Operand::from_bits(d), (k * T::SIZE) as u32);
+        let (d, k) = (RowOperand::from_bits(d), (k * T::SIZE) as u32);
         if mask == ALL && same && T::SIZE == 4 {
             let mut row = [0u32; LANES];
             row.copy_from_slice(&words[local_word(off[0] + k, 0)..][..32]);
@@ -145,9 +138,9 @@ fn load_local<T: Elem, const CHECK: bool>(
     }
 }
 
-fn store_local<T: Elem, const CHECK: bool>(
+fn store_local<T: MemoryElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
-    i: &Inst,
+    i: &DecodedInst,
     off: &[u32; LANES],
     mut mask: u32,
 ) {
@@ -162,7 +155,7 @@ fn store_local<T: Elem, const CHECK: bool>(
     }
     let words = &mut ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
-        let (d, k) = (Operand::from_bits(d), (k * T::SIZE) as u32);
+        let (d, k) = (RowOperand::from_bits(d), (k * T::SIZE) as u32);
         each(mask, |l| {
             local_put(words, off[l] + k, l, T::of(ctx.rows.lane(d, l)));
         });
@@ -170,7 +163,7 @@ fn store_local<T: Elem, const CHECK: bool>(
 }
 
 /// Loads from the kernel's parameters at computed offsets.
-fn load_param<T: Elem>(ctx: &mut Ctx<'_>, i: &Inst, off: &[u32; LANES], mask: u32) {
+fn load_param<T: MemoryElement>(ctx: &mut Ctx<'_>, i: &DecodedInst, off: &[u32; LANES], mask: u32) {
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
     let size = (T::SIZE * parts.len()) as u32;
@@ -188,9 +181,9 @@ const LOCAL: u8 = 3;
 const PARAM: u8 = 4;
 
 struct LoadOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
+impl<T: MemoryElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         if CHECK && i.imm & ACQUIRE != 0 || i.imm & STRONG != 0 {
             ctx.waits += 1;
@@ -223,9 +216,9 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHEC
 }
 
 struct StoreOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHECK> {
+impl<T: MemoryElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHECK> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         if i.imm & RELEASE != 0 {
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
@@ -261,9 +254,9 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHE
 
 /// A kernel parameter at a constant offset: the same in all lanes.
 struct LoadParameter<T>(std::marker::PhantomData<T>);
-impl<T: Elem> Exec for LoadParameter<T> {
+impl<T: MemoryElement> Exec for LoadParameter<T> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let at = i.imm as usize;
         let v = match ctx.run.spec.params.get(at..at + T::SIZE) {
             Some(b) => T::from_slice(b).raw(),
@@ -284,7 +277,7 @@ lane_ops! {
 struct Extract;
 impl Exec for Extract {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let (s, m) = (i.imm as u32 & 31, (i.imm >> 32) as u32);
         map1::<u32, u32, FULL>(ctx, i, |a| (a >> s) & m);
     }
@@ -294,7 +287,7 @@ impl Exec for Extract {
 struct BitInsert;
 impl Exec for BitInsert {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let (s, m) = (i.imm as u32 & 31, (i.imm >> 32) as u32);
         map2::<u32, u32, u32, FULL>(ctx, i, |a, b| (b & !(m << s)) | ((a & m) << s));
     }
@@ -318,7 +311,7 @@ fn load_fixed_at(l: &mut Lower<'_, '_>, d: Opd, row: u32, at: u32, bytes: u32) {
             );
         }
         4 => {
-            l.emit(data::copy32(), d, Opd::Fixed(r), Opd::None, Opd::None);
+            l.emit(basics::copy32(), d, Opd::Fixed(r), Opd::None, Opd::None);
         }
         n => {
             l.emit(
@@ -358,7 +351,7 @@ fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) 
             );
         }
         4 => {
-            l.emit(data::copy32(), Opd::Fixed(r), a, Opd::None, Opd::None);
+            l.emit(basics::copy32(), Opd::Fixed(r), a, Opd::None, Opd::None);
         }
         n => {
             l.emit(
@@ -373,7 +366,7 @@ fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) 
     }
 }
 
-fn space_of(m: &Mods<'_>, var: Option<Space>) -> u8 {
+fn space_of(m: &ModList<'_>, var: Option<Space>) -> u8 {
     let words = [
         Word::Global,
         Word::Shared,
@@ -400,7 +393,7 @@ fn space_of(m: &Mods<'_>, var: Option<Space>) -> u8 {
 }
 
 fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
-    fn h<T: Elem, const C: bool>(space: u8) -> Handlers {
+    fn h<T: MemoryElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<LoadOp<T, SHARED, C>>(),
             LOCAL => handlers_any::<LoadOp<T, LOCAL, C>>(),
@@ -422,7 +415,7 @@ fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
 }
 
 fn store_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
-    fn h<T: Elem, const C: bool>(space: u8) -> Handlers {
+    fn h<T: MemoryElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<StoreOp<T, SHARED, C>>(),
             LOCAL => handlers_any::<StoreOp<T, LOCAL, C>>(),
@@ -442,7 +435,7 @@ fn store_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     Some(match i.op {
         Op::Ld | Op::Ldu => load(l, i, m),
         Op::St => store(l, i, m),
@@ -450,38 +443,13 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-fn vector_len(m: &Mods<'_>) -> usize {
+fn vector_len(m: &ModList<'_>) -> usize {
     match m.any(&[Word::V2, Word::V4, Word::V8]) {
         Some(Word::V2) => 2,
         Some(Word::V4) => 4,
         Some(_) => 8,
         None => 1,
     }
-}
-
-/// Order of a memory instruction as flags.
-pub(crate) fn order_flags(m: &Mods<'_>) -> u64 {
-    let strong = m.any(&[
-        Word::Volatile,
-        Word::Relaxed,
-        Word::Acquire,
-        Word::Release,
-        Word::AcqRel,
-        Word::Sc,
-        Word::Mmio,
-        Word::Cv,
-    ]);
-    let mut f = if strong.is_some() { STRONG } else { 0 };
-    if m.any(&[Word::Release, Word::AcqRel, Word::Sc]).is_some() {
-        f |= RELEASE;
-    }
-    if m.any(&[Word::Acquire, Word::AcqRel, Word::Sc]).is_some() {
-        f |= ACQUIRE;
-    }
-    if f & (ACQUIRE | RELEASE) != 0 && m.has(Word::Sys) {
-        f |= SYSTEM;
-    }
-    f
 }
 
 /// Whether such an access may speak to another block.
@@ -501,7 +469,7 @@ fn elements(o: &Ast, n: usize, ty: Ty) -> Lowered<Vec<Ast>> {
     Ok(parts)
 }
 
-fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m
         .types()
         .last()
@@ -605,7 +573,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                 let u = l.temp_rows(1);
                 convert::sign_extend(l, Opd::Def(u), Opd::Use(t), ty, Ty::S32);
                 l.emit(
-                    data::widen_signed(),
+                    basics::widen_signed(),
                     Opd::Def(v),
                     Opd::Use(u),
                     Opd::None,
@@ -616,9 +584,9 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             }
         } else {
             let h = if is_signed(ty) {
-                data::widen_signed()
+                basics::widen_signed()
             } else {
-                data::widen()
+                basics::widen()
             };
             l.emit(h, Opd::Def(v), Opd::Use(t), Opd::None, Opd::None);
         }
@@ -626,7 +594,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Async) {
         return Err(LowerError::Unsupported);
     }
@@ -686,7 +654,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             if let [source @ Opd::Const(_)] = sources.as_mut_slice() {
                 let n = if unit == 8 { 2 } else { 1 };
                 let t = l.temp_rows(n);
-                data::copy(l, Opd::Def(t), *source, n);
+                basics::copy(l, Opd::Def(t), *source, n);
                 *source = Opd::Use(t);
             }
             if flags & STRONG != 0 && l.k.checks && space != LOCAL {

@@ -9,7 +9,7 @@
 //! exactly and cut to 24 bits. Sums in f16 are exact and rounded once; those in f64 are chains of
 //! fused multiply-adds.
 
-use super::scalar::Round;
+use super::scalar::RoundMode;
 use super::scalar::float::{canonical, narrow};
 use super::scalar::half::{E4M3, E5M2, F16, Overflow};
 
@@ -161,7 +161,7 @@ fn align(sums: &mut [f64], left: &[f64], right: &[[f64; MAX_MN]; MAX_K]) {
             });
         let total = total * unit;
         *s = if total.abs() < 2f64.powi(128) {
-            f64::from(narrow(total, Round::Zero))
+            f64::from(narrow(total, RoundMode::Zero))
         } else {
             total
         };
@@ -360,8 +360,11 @@ impl Mma {
                     let (row, column) = (row as usize, column as usize);
                     raw |= match self.d {
                         Accumulator::F16 => {
-                            u64::from(F16.round(sums[row][column], Round::Nearest, Overflow::Ieee))
-                                << (16 * i)
+                            u64::from(F16.round(
+                                sums[row][column],
+                                RoundMode::Nearest,
+                                Overflow::Ieee,
+                            )) << (16 * i)
                         }
                         Accumulator::F32 => {
                             u64::from(canonical(sums[row][column] as f32).to_bits())

@@ -1,9 +1,9 @@
 //! Special registers.
 
-use super::ctx::{Ctx, LOCAL_TAG};
+use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers_plain};
 use super::lower::{Lower, LowerError, Lowered, Opd};
-use super::program::Inst;
+use super::tags::LOCAL_TAG;
 
 /// What [`Read`] reads; the number is in the instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub(crate) fn local_address() -> Handlers {
 /// The address in local space of an offset in the frame.
 struct LocalAddress;
 impl Exec for LocalAddress {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let at = u64::from(ctx.local_base).wrapping_add(i.imm) & !LOCAL_TAG;
         let mask = ctx.mask;
         ctx.rows.set_row::<u64>(i.d, &[at; 32], mask);
@@ -134,7 +134,7 @@ impl Exec for LocalAddress {
 
 struct Read;
 impl Exec for Read {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let spec = &ctx.run.spec;
         let block = ctx.block.index;
         let linear = |l: u32| ctx.linear_thread(l);

@@ -6,17 +6,18 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::checks;
-use super::ctx::Ctx;
-use super::lanes::{Exec, LANES, PredOperand, handlers_any, handlers_plain};
-use super::lower::{Lower, LowerError, Lowered, Mods, Opd, PredRef, bad, bits};
-use super::program::Inst;
+use super::ctx::{Ctx, DecodedInst};
+use super::lanes::{Exec, handlers_any, handlers_plain};
+use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
+use super::registers::{LANES, PredOperand};
+use super::rendezvous::together;
+use super::width::bits;
 
 /// `d[l] = a[source(l)]`; `imm_lo` the predicate "in range".
 struct Shfl<const MODE: u8>;
 impl<const MODE: u8> Exec for Shfl<MODE> {
     #[inline(always)]
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let a = ctx.rows.row::<u32>(i.a);
         let b = ctx.rows.row::<u32>(i.b);
         let c = ctx.rows.row::<u32>(i.c);
@@ -51,7 +52,7 @@ impl<const MODE: u8> Exec for Shfl<MODE> {
 /// mask.
 struct Vote<const MODE: u8>;
 impl<const MODE: u8> Exec for Vote<MODE> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let p = ctx.rows.pred(PredOperand::from_bits(i.x));
         let member = ctx.rows.row::<u32>(i.b);
         let mask = ctx.mask;
@@ -77,7 +78,7 @@ impl<const MODE: u8> Exec for Vote<MODE> {
 
 struct Activemask;
 impl Exec for Activemask {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
         ctx.rows.set_row(i.d, &[mask; LANES], mask);
     }
@@ -86,7 +87,7 @@ impl Exec for Activemask {
 /// `match.any` and `match.all`.
 struct WarpMatch<const WIDE: bool, const ALL_OF: bool>;
 impl<const WIDE: bool, const ALL_OF: bool> Exec for WarpMatch<WIDE, ALL_OF> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let value: [u64; LANES] = if WIDE {
             ctx.rows.row::<u64>(i.a)
         } else {
@@ -122,7 +123,7 @@ impl<const WIDE: bool, const ALL_OF: bool> Exec for WarpMatch<WIDE, ALL_OF> {
 /// 64 abs.
 struct Redux;
 impl Exec for Redux {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let a = ctx.rows.row::<u32>(i.a);
         let member = ctx.rows.row::<u32>(i.b);
         let mask = ctx.mask;
@@ -169,7 +170,7 @@ fn float_redux(values: impl Iterator<Item = u32>, x: u32) -> Option<u32> {
 /// `elect.sync`: the lowest lane of the mask.
 struct Elect;
 impl Exec for Elect {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let member = ctx.rows.row::<u32>(i.b);
         let mask = ctx.mask;
         let row = member.map(|m| (m & mask).trailing_zeros() & 31);
@@ -182,34 +183,6 @@ impl Exec for Elect {
     }
 }
 
-/// With checks: the lanes of the warp that are here have synchronised.
-struct RecordWarpSync;
-impl Exec for RecordWarpSync {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &Inst) {
-        checks::warp_synced(ctx);
-    }
-}
-
-/// Begins a block that all lanes of `mask` enter together.
-pub(crate) fn together(l: &mut Lower<'_, '_>, mask: Opd) {
-    l.sync_point(mask);
-    if l.k.checks {
-        l.emit(
-            handlers_plain::<RecordWarpSync>(),
-            Opd::None,
-            Opd::None,
-            Opd::None,
-            Opd::None,
-        );
-    }
-}
-
-/// The same for `.aligned` instructions; their mask is the whole warp.
-pub(crate) fn whole_warp(l: &mut Lower<'_, '_>) {
-    let all = l.c32(u32::MAX);
-    together(l, all);
-}
-
 fn pair(o: &Ast) -> (Ast, Option<Ast>) {
     match o {
         Ast::Pair(a, b) => ((**a).clone(), Some((**b).clone())),
@@ -217,7 +190,7 @@ fn pair(o: &Ast) -> (Ast, Option<Ast>) {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<Lowered<()>> {
     Some(match i.op {
         Op::Shfl => shfl(l, i, m),
         Op::Vote => vote(l, i, m),
@@ -253,7 +226,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     })
 }
 
-fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let (d, p) = pair(&i.operands[0]);
     let [_, a, b, c, rest @ ..] = i.operands.as_slice() else {
         return bad("too few operands");
@@ -280,7 +253,7 @@ fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn vote(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn vote(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let p = l.pred(&i.operands[1])?;
     let mask = match i.operands.get(2) {
         Some(o) => l.src(o, Ty::B32)?,
@@ -310,7 +283,7 @@ fn vote(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn matches(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn matches(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m.ty(0)?;
     let (d, p) = pair(&i.operands[0]);
     let (a, mask) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], Ty::B32)?);
@@ -330,7 +303,7 @@ fn matches(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     Ok(())
 }
 
-fn redux(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn redux(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m.ty(0)?;
     let op = match m.any(&[
         Word::Add,

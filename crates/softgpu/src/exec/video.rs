@@ -3,7 +3,8 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::lower::{Lower, LowerError, Lowered, Mods, bad, is_signed};
+use super::lower::{Lower, LowerError, Lowered, ModList, bad};
+use super::width::is_signed;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VideoOp {
@@ -16,10 +17,10 @@ enum VideoOp {
     Set(usize),
 }
 
-fn what(op: Op, m: &Mods<'_>) -> Option<(VideoOp, u32)> {
+fn what(op: Op, m: &ModList<'_>) -> Option<(VideoOp, u32)> {
     let set = || {
         m.words()
-            .find_map(|w| super::alu_int::kind(w, false))
+            .find_map(|w| super::compare::kind(w, false))
             .map(VideoOp::Set)
     };
     Some(match op {
@@ -69,7 +70,7 @@ fn part(l: &Lower<'_, '_>, operand: &Ast) -> Lowered<(Ast, u32, u32)> {
 
 /// `vadd`, `vsub`, `vabsdiff`, `vmin`, `vmax`, `vset`: one operation on 32 bits or a part of them,
 /// with an optional second one (`.add`, `.min`, `.max`) that takes the third source.
-fn single(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+fn single(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let what = match i.op {
         Op::Vadd => VideoOp::Add,
         Op::Vsub => VideoOp::Sub,
@@ -168,7 +169,7 @@ impl VideoOp {
 }
 
 /// Two or four at once, without selectors or masks: what `__vadd4` and its kin become.
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let Some((what, n)) = what(i.op, m) else {
         return single(l, i, m);
     };

@@ -7,10 +7,15 @@
 //! Invariants: the masks of a warp's splits are disjoint and together are its live lanes. A split
 //! that has run long yields to another ready one, so lanes may wait for each other.
 
+use super::barrier;
+use super::builtins;
 use super::checks;
-use super::ctx::{Ctx, FUNCTION_TAG, Frame, Split, SplitState};
-use super::lanes::{self, FrameRows};
-use super::program::{CallSite, Callee, FunctionCode, Terminator};
+use super::ctx::{Ctx, FunctionCode};
+use super::lanes;
+use super::program::{CallTerminator, Callee, Terminator};
+use super::registers::{FrameRows, RowOperand};
+use super::state::{Frame, Split, SplitOutcome, SplitState};
+use super::tags::FUNCTION_TAG;
 use crate::report::{Fault, FaultKind};
 
 /// Basic blocks that one split runs while another is ready.
@@ -28,15 +33,6 @@ pub(crate) enum WarpStop {
     /// Used its time slice up, or yielded.
     Yielded,
     /// `ctx.trouble` has the reason.
-    Trouble,
-}
-
-pub(crate) enum SplitOutcome {
-    /// The split is at this block.
-    Go(u32),
-    /// Choose another split: this one has ended, waits, or has become two.
-    Choose,
-    Yield(u32),
     Trouble,
 }
 
@@ -198,8 +194,8 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
     {
         let split = ctx.w().splits[s];
         select(ctx, &split);
-        super::block::diverged(ctx, split.pc, split.mask);
-        super::block::arrive(ctx, s);
+        barrier::diverged(ctx, split.pc, split.mask);
+        barrier::arrive(ctx, s);
     }
     ctx.w()
         .splits
@@ -247,7 +243,7 @@ fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
 }
 
 /// Live lanes that the lanes of `mask` name in their member masks.
-fn needed(ctx: &Ctx<'_>, operand: super::lanes::Operand, mask: u32) -> u32 {
+fn needed(ctx: &Ctx<'_>, operand: RowOperand, mask: u32) -> u32 {
     let live = ctx.block.warps[ctx.warp].live;
     let mut want = 0;
     let mut m = mask;
@@ -278,7 +274,7 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
     select(ctx, &split);
     if let SplitState::Passed(block, value) = split.state {
         ctx.w().splits[s].state = SplitState::Ready;
-        super::block::give_result(ctx, block, value);
+        barrier::give_result(ctx, block, value);
     }
     let mut pc = split.pc;
     let mut turn = SPLIT_TURN;
@@ -439,7 +435,7 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Terminator) -> SplitOutcome 
             exit(ctx, s);
             SplitOutcome::Choose
         }
-        Terminator::Barrier(site) => super::block::barrier(ctx, s, pc, site),
+        Terminator::Barrier(site) => barrier::barrier(ctx, s, pc, site),
         Terminator::WarpSync(next) => {
             if ctx.run.spec.checks.is_some() {
                 checks::warp_synced(ctx);
@@ -502,7 +498,7 @@ fn split_off(ctx: &mut Ctx<'_>, s: usize, parts: &[(u32, u32)]) -> SplitOutcome 
     SplitOutcome::Choose
 }
 
-fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> SplitOutcome {
+fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallTerminator) -> SplitOutcome {
     let run = ctx.run;
     let function = match &site.callee {
         Callee::Direct(f) => *f,
@@ -540,7 +536,7 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallSite) -> SplitOutcome {
             }
         }
         builtin => {
-            return match super::builtins::call(ctx, builtin, site) {
+            return match builtins::call(ctx, builtin, site) {
                 Ok(()) => SplitOutcome::Go(site.next),
                 Err(kind) => fault(ctx, pc, ctx.mask.trailing_zeros(), kind),
             };
@@ -682,5 +678,5 @@ pub(crate) fn exit(ctx: &mut Ctx<'_>, s: usize) {
     for rows in gone {
         give_rows(ctx, rows);
     }
-    super::block::exited(ctx);
+    barrier::exited(ctx);
 }

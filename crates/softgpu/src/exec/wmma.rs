@@ -9,13 +9,14 @@ use fercuda_ptx::words::{ScalarType as Ty, Word};
 
 use super::access::{WIDE, addresses, admit_shared, allow, by_tag};
 use super::checks;
-use super::ctx::{Ctx, SHARED_TAG};
-use super::lanes::{Exec, LANES, Operand, handlers_plain};
-use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, Mods, Opd, bad};
+use super::ctx::{Ctx, DecodedInst};
+use super::lanes::{Exec, handlers_plain};
+use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::matrix::{accumulator, element as element_of, list, multiply, shape};
 use super::mma::{BitOp, FragmentLayout, Mma};
-use super::program::Inst;
-use super::sync::whole_warp;
+use super::registers::{LANES, RowOperand};
+use super::rendezvous::whole_warp;
+use super::tags::SHARED_TAG;
 use crate::report::AccessKind;
 
 /// Size, type and layout of one fragment, in `imm` from bit 34.
@@ -60,7 +61,7 @@ impl Fragment {
 
 fn element(ctx: &Ctx<'_>, x: u32, f: Fragment, lane: usize, n: usize) -> u64 {
     let per = f.per_register();
-    let reg = Operand::from_bits(ctx.code.ext[x as usize + n / per]);
+    let reg = RowOperand::from_bits(ctx.code.ext[x as usize + n / per]);
     if f.width == 64 {
         return ctx.rows.lane::<u64>(reg, lane);
     }
@@ -70,9 +71,9 @@ fn element(ctx: &Ctx<'_>, x: u32, f: Fragment, lane: usize, n: usize) -> u64 {
 }
 
 /// Loads or stores a fragment: `a` the address, `b` the stride in elements.
-struct Transfer<const STORE: bool, const CHECK: bool>;
-impl<const STORE: bool, const CHECK: bool> Exec for Transfer<STORE, CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+struct FragmentTransfer<const STORE: bool, const CHECK: bool>;
+impl<const STORE: bool, const CHECK: bool> Exec for FragmentTransfer<STORE, CHECK> {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let f = Fragment::unpack(i.imm);
         let base = addresses(ctx, i);
         let stride = ctx.rows.row::<u32>(i.b);
@@ -148,7 +149,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for Transfer<STORE, CHECK> {
         let per = f.per_register();
         let code = ctx.code;
         for r in 0..f.registers {
-            let reg = Operand::from_bits(code.ext[i.x as usize + r]);
+            let reg = RowOperand::from_bits(code.ext[i.x as usize + r]);
             for l in 0..LANES {
                 if f.width == 64 {
                     ctx.rows.set_lane::<u64>(reg, l, values[l * n + r % n]);
@@ -170,7 +171,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for Transfer<STORE, CHECK> {
     }
 }
 
-pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let (sm, sn, sk) = m
         .words()
         .find_map(|w| shape(w.text()))
@@ -238,10 +239,10 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
         }
     }
     let h = match (store, l.k.checks) {
-        (false, false) => handlers_plain::<Transfer<false, false>>(),
-        (false, true) => handlers_plain::<Transfer<false, true>>(),
-        (true, false) => handlers_plain::<Transfer<true, false>>(),
-        (true, true) => handlers_plain::<Transfer<true, true>>(),
+        (false, false) => handlers_plain::<FragmentTransfer<false, false>>(),
+        (false, true) => handlers_plain::<FragmentTransfer<false, true>>(),
+        (true, false) => handlers_plain::<FragmentTransfer<true, false>>(),
+        (true, true) => handlers_plain::<FragmentTransfer<true, true>>(),
     };
     let x = l.emit(h, Opd::None, base, stride, Opd::None);
     x.ext = ext;
@@ -252,7 +253,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()
 fn product(
     l: &mut Lower<'_, '_>,
     i: &Tree,
-    m: &Mods<'_>,
+    m: &ModList<'_>,
     (sm, sn, sk): (u32, u32, u32),
 ) -> Lowered<()> {
     let types: Vec<Ty> = m.types().collect();

@@ -3,23 +3,25 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-use super::{MemError, os_error};
+use super::error::{MemError, os_error};
 
 /// Lazily backed zeroed memory.
-pub(crate) struct LazyTable<T> {
+pub(crate) struct ShadowTable<T> {
     at: *mut T,
     len: usize,
 }
 
 // SAFETY: the table is memory like a boxed slice of atomics; access is through shared references to
 // `T: Sync`.
-unsafe impl<T: Sync + Send> Send for LazyTable<T> {}
+unsafe impl<T: Sync + Send> Send for ShadowTable<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync + Send> Sync for LazyTable<T> {}
+unsafe impl<T: Sync + Send> Sync for ShadowTable<T> {}
 
-impl<T> fmt::Debug for LazyTable<T> {
+impl<T> fmt::Debug for ShadowTable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LazyTable").field("len", &self.len).finish()
+        f.debug_struct("ShadowTable")
+            .field("len", &self.len)
+            .finish()
     }
 }
 
@@ -28,7 +30,7 @@ pub(crate) trait ZeroValid {}
 impl ZeroValid for AtomicU8 {}
 impl ZeroValid for AtomicU64 {}
 
-impl<T: ZeroValid> LazyTable<T> {
+impl<T: ZeroValid> ShadowTable<T> {
     pub(crate) fn new(len: usize) -> Result<Self, MemError> {
         let bytes = len * size_of::<T>();
         // SAFETY: a fresh anonymous mapping.
@@ -45,11 +47,11 @@ impl<T: ZeroValid> LazyTable<T> {
         if at == libc::MAP_FAILED {
             return Err(os_error("reserve the shadow", bytes as u64));
         }
-        Ok(LazyTable { at: at.cast(), len })
+        Ok(ShadowTable { at: at.cast(), len })
     }
 }
 
-impl<T> std::ops::Deref for LazyTable<T> {
+impl<T> std::ops::Deref for ShadowTable<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         // SAFETY: `len` elements were mapped zeroed at `at`, zero is a valid `T` (bound of `new`),
@@ -58,7 +60,7 @@ impl<T> std::ops::Deref for LazyTable<T> {
     }
 }
 
-impl<T> Drop for LazyTable<T> {
+impl<T> Drop for ShadowTable<T> {
     fn drop(&mut self) {
         // SAFETY: our own mapping, of this length.
         unsafe { libc::munmap(self.at.cast(), self.len * size_of::<T>()) };

@@ -18,7 +18,7 @@ pub(crate) struct Window {
 }
 
 /// An integer that memory holds.
-pub(crate) trait Scalar: Copy + Default {
+pub(crate) trait MemoryInt: Copy + Default {
     /// Loads, relaxed.
     ///
     /// # Safety
@@ -33,7 +33,7 @@ pub(crate) trait Scalar: Copy + Default {
 
 macro_rules! scalar {
     ($($t:ty, $atomic:ty;)*) => {$(
-        impl Scalar for $t {
+        impl MemoryInt for $t {
             #[inline(always)]
             unsafe fn load(at: u64) -> Self {
                 // SAFETY: by the contract, a mapped and aligned address; atomics allow concurrent
@@ -82,7 +82,7 @@ impl Window {
 
     /// Loads eight aligned scalars.
     #[inline(always)]
-    pub(crate) fn load_eight<T: Scalar>(&self, addr: &[u64; 8]) -> [T; 8] {
+    pub(crate) fn load_eight<T: MemoryInt>(&self, addr: &[u64; 8]) -> [T; 8] {
         assert!(self.holds_eight::<T>(addr));
         // SAFETY: inside the window and aligned, checked just above.
         addr.map(|a| unsafe { T::load(a) })
@@ -90,7 +90,7 @@ impl Window {
 
     /// Stores eight aligned scalars, in order.
     #[inline(always)]
-    pub(crate) fn store_eight<T: Scalar>(&self, addr: &[u64; 8], v: [T; 8]) {
+    pub(crate) fn store_eight<T: MemoryInt>(&self, addr: &[u64; 8], v: [T; 8]) {
         assert!(self.holds_eight::<T>(addr));
         for (&a, v) in addr.iter().zip(v) {
             // SAFETY: inside the window and aligned, checked just above.
@@ -100,7 +100,7 @@ impl Window {
 
     /// Loads an aligned scalar.
     #[inline(always)]
-    pub(crate) fn load<T: Scalar>(&self, addr: u64) -> T {
+    pub(crate) fn load<T: MemoryInt>(&self, addr: u64) -> T {
         assert!(
             self.holds(addr, size_of::<T>() as u64) && addr.is_multiple_of(size_of::<T>() as u64)
         );
@@ -110,7 +110,7 @@ impl Window {
 
     /// Stores an aligned scalar.
     #[inline(always)]
-    pub(crate) fn store<T: Scalar>(&self, addr: u64, value: T) {
+    pub(crate) fn store<T: MemoryInt>(&self, addr: u64, value: T) {
         assert!(
             self.holds(addr, size_of::<T>() as u64) && addr.is_multiple_of(size_of::<T>() as u64)
         );

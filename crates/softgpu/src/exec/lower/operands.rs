@@ -5,13 +5,14 @@ use std::sync::Arc;
 use fercuda_ptx::ast::{AddrBase, Imm, Operand as Ast, Sym};
 use fercuda_ptx::words::{ScalarType as Ty, Space};
 
-use super::super::ctx::FUNCTION_TAG;
+use super::super::basics::{Copy64, Pack16, Pack32, Pack64};
+use super::super::lanes::handlers;
 use super::super::layout::VariableSpace as VarPlace;
 use super::super::program::Const;
-use super::super::{alu_int, data, special};
-use super::{
-    Entity, Lower, LowerError, Lowered, Opd, PredRef, VirtualReg, bad, bits, is_signed, rows,
-};
+use super::super::tags::FUNCTION_TAG;
+use super::super::width::{bits, is_signed, rows};
+use super::super::{basics, special};
+use super::{Entity, Lower, LowerError, Lowered, Opd, PredRef, VirtualReg, bad};
 
 /// Where a variable begins.
 #[derive(Debug, Clone)]
@@ -136,7 +137,7 @@ impl Lower<'_, '_> {
                     Err(_) => return bad(format!("`{}` is no vector", self.name(*s))),
                 },
             },
-            Ast::Vector(parts) => return data::pack(self, parts, ty),
+            Ast::Vector(parts) => return pack(self, parts, ty),
             _ => return bad("an operand of a kind that cannot stand here"),
         };
         Ok(self.resize(found.0, found.1, want, is_signed(ty)))
@@ -148,16 +149,16 @@ impl Lower<'_, '_> {
             (1, 2) => {
                 let t = self.temp_rows(2);
                 let h = if signed {
-                    data::widen_signed()
+                    basics::widen_signed()
                 } else {
-                    data::widen()
+                    basics::widen()
                 };
                 self.prepare(h, Opd::Def(t), o, Opd::None, Opd::None);
                 Opd::Use(t)
             }
             (2 | 4, 1) => {
                 let t = self.temp_rows(1);
-                self.prepare(data::narrow(), Opd::Def(t), o, Opd::None, Opd::None);
+                self.prepare(basics::narrow(), Opd::Def(t), o, Opd::None, Opd::None);
                 Opd::Use(t)
             }
             _ => o,
@@ -218,9 +219,9 @@ impl Lower<'_, '_> {
     pub(crate) fn finish(&mut self, wide: Option<(VirtualReg, Opd)>, signed: bool) {
         if let Some((t, d)) = wide {
             let h = if signed {
-                data::widen_signed()
+                basics::widen_signed()
             } else {
-                data::widen()
+                basics::widen()
             };
             self.emit(h, d, Opd::Use(t), Opd::None, Opd::None);
         }
@@ -359,11 +360,85 @@ impl Lower<'_, '_> {
         }
         let t = self.temp_rows(if wide { 2 } else { 1 });
         let (h, c) = if wide {
-            (alu_int::add64(), self.c64(offset as u64))
+            (basics::add64(), self.c64(offset as u64))
         } else {
-            (alu_int::add32(), self.c32(offset as u32))
+            (basics::add32(), self.c32(offset as u32))
         };
         self.prepare(h, Opd::Def(t), base, c, Opd::None);
         (Opd::Use(t), 0)
     }
+}
+
+/// A vector operand as one value in a temporary.
+pub(crate) fn pack(l: &mut Lower<'_, '_>, parts: &[Ast], ty: Ty) -> Lowered<Opd> {
+    let t = l.temp_rows(rows(ty));
+    let guard = std::mem::take(&mut l.guard);
+    let done = pack_into(l, parts, ty, Opd::Def(t));
+    l.guard = guard;
+    done?;
+    Ok(Opd::Use(t))
+}
+
+pub(crate) fn pack_into(l: &mut Lower<'_, '_>, parts: &[Ast], ty: Ty, d: Opd) -> Lowered<()> {
+    match (bits(ty), parts) {
+        (128, [a, b]) => {
+            let (a, b) = (l.src(a, Ty::B64)?, l.src(b, Ty::B64)?);
+            let Opd::Def(v) = d else {
+                return bad("a 128-bit destination must be a register");
+            };
+            l.emit(handlers::<Copy64>(), d, a, Opd::None, Opd::None);
+            l.emit(
+                handlers::<Copy64>(),
+                Opd::DefHigh(v),
+                b,
+                Opd::None,
+                Opd::None,
+            );
+        }
+        (128, [_, _, _, _]) => {
+            let (lo, hi) = (
+                pack(l, &parts[..2], Ty::B64)?,
+                pack(l, &parts[2..], Ty::B64)?,
+            );
+            let Opd::Def(v) = d else {
+                return bad("a 128-bit destination must be a register");
+            };
+            l.emit(handlers::<Copy64>(), d, lo, Opd::None, Opd::None);
+            l.emit(
+                handlers::<Copy64>(),
+                Opd::DefHigh(v),
+                hi,
+                Opd::None,
+                Opd::None,
+            );
+        }
+        (64, [a, b]) => {
+            let (a, b) = (l.src(a, Ty::B32)?, l.src(b, Ty::B32)?);
+            l.emit(handlers::<Pack64>(), d, a, b, Opd::None);
+        }
+        (64, [_, _, _, _]) => {
+            let (a, b) = (
+                pack(l, &parts[..2], Ty::B32)?,
+                pack(l, &parts[2..], Ty::B32)?,
+            );
+            l.emit(handlers::<Pack64>(), d, a, b, Opd::None);
+        }
+        (32, [a, b]) => {
+            let (a, b) = (l.src(a, Ty::B16)?, l.src(b, Ty::B16)?);
+            l.emit(handlers::<Pack32>(), d, a, b, Opd::None);
+        }
+        (32, [_, _, _, _]) => {
+            let (a, b) = (
+                pack(l, &parts[..2], Ty::B16)?,
+                pack(l, &parts[2..], Ty::B16)?,
+            );
+            l.emit(handlers::<Pack32>(), d, a, b, Opd::None);
+        }
+        (16, [a, b]) => {
+            let (a, b) = (l.src(a, Ty::B8)?, l.src(b, Ty::B8)?);
+            l.emit(handlers::<Pack16>(), d, a, b, Opd::None);
+        }
+        _ => return bad("a vector of this shape"),
+    }
+    Ok(())
 }

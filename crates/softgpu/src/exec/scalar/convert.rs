@@ -1,17 +1,17 @@
 //! `cvt` between integers and floating point, and rounding to integral values.
 
-use super::Round;
+use super::RoundMode;
 
 /// An integer type: width in bits and signedness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Int {
+pub(crate) struct IntFormat {
     /// 8, 16, 32 or 64.
     pub(crate) bits: u32,
     /// Two's complement.
     pub(crate) signed: bool,
 }
 
-impl Int {
+impl IntFormat {
     const fn min(self) -> i128 {
         if self.signed {
             -(1 << (self.bits - 1))
@@ -50,7 +50,7 @@ impl Int {
 /// `cvt{.sat}` between integers. Without `.sat` the low bits are kept and extended by the
 /// destination's sign.
 #[inline(always)]
-pub(crate) fn int_to_int(to: Int, from: Int, raw: u64, sat: bool) -> u64 {
+pub(crate) fn int_to_int(to: IntFormat, from: IntFormat, raw: u64, sat: bool) -> u64 {
     let v = from.value(raw);
     if sat {
         to.clamp(v)
@@ -61,13 +61,13 @@ pub(crate) fn int_to_int(to: Int, from: Int, raw: u64, sat: bool) -> u64 {
 
 /// `x` rounded to an integral value in direction `r`; the sign of zero is kept.
 #[inline(always)]
-pub(crate) fn integral(x: f64, r: Round) -> f64 {
+pub(crate) fn integral(x: f64, r: RoundMode) -> f64 {
     match r {
-        Round::Nearest => x.round_ties_even(),
-        Round::NearestAway => x.round(),
-        Round::Zero => x.trunc(),
-        Round::Down => x.floor(),
-        Round::Up => x.ceil(),
+        RoundMode::Nearest => x.round_ties_even(),
+        RoundMode::NearestAway => x.round(),
+        RoundMode::Zero => x.trunc(),
+        RoundMode::Down => x.floor(),
+        RoundMode::Up => x.ceil(),
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn integral(x: f64, r: Round) -> f64 {
 ///
 /// NaN becomes 0, but the most negative number when source or destination has 64 bits.
 #[inline(always)]
-pub(crate) fn float_to_int(to: Int, x: f64, r: Round, from_bits: u32) -> u64 {
+pub(crate) fn float_to_int(to: IntFormat, x: f64, r: RoundMode, from_bits: u32) -> u64 {
     if x.is_nan() {
         return if to.bits == 64 || from_bits == 64 {
             to.value(1 << (to.bits - 1)) as u64
@@ -94,7 +94,7 @@ pub(crate) fn float_to_int(to: Int, x: f64, r: Round, from_bits: u32) -> u64 {
 /// Never: an integer of 64 bits fits the exponent range of f32 and f64; callers round f16 and bf16
 /// further.
 #[inline(always)]
-fn int_to_binary(v: i128, fraction_bits: u32, r: Round) -> f64 {
+fn int_to_binary(v: i128, fraction_bits: u32, r: RoundMode) -> f64 {
     if v == 0 {
         return 0.0;
     }
@@ -115,22 +115,27 @@ fn int_to_binary(v: i128, fraction_bits: u32, r: Round) -> f64 {
 
 /// `cvt.r.f32` from an integer.
 #[inline(always)]
-pub(crate) fn int_to_f32(from: Int, raw: u64, r: Round) -> f32 {
+pub(crate) fn int_to_f32(from: IntFormat, raw: u64, r: RoundMode) -> f32 {
     int_to_binary(from.value(raw), 23, r) as f32
 }
 
 /// `cvt.r.f64` from an integer.
 #[inline(always)]
-pub(crate) fn int_to_f64(from: Int, raw: u64, r: Round) -> f64 {
+pub(crate) fn int_to_f64(from: IntFormat, raw: u64, r: RoundMode) -> f64 {
     int_to_binary(from.value(raw), 52, r)
 }
 
 /// `cvt.r` from an integer to f16 or bf16.
 #[inline(always)]
-pub(crate) fn int_to_half(format: super::half::Format, from: Int, raw: u64, r: Round) -> u16 {
+pub(crate) fn int_to_half(
+    format: super::half::HalfFormat,
+    from: IntFormat,
+    raw: u64,
+    r: RoundMode,
+) -> u16 {
     // 2^64 has 65 bits: round to odd at 53 bits first where the integer is longer, then once.
     let v = from.value(raw);
-    let exact = int_to_binary(v, 52, Round::Zero);
+    let exact = int_to_binary(v, 52, RoundMode::Zero);
     let odd = if exact as i128 == v {
         exact
     } else {

@@ -5,7 +5,7 @@
 //! from which one more rounding in any direction is exact (Boldo and Melquiond, "Emulation of FMA
 //! and correctly rounded sums", 2008).
 
-use super::Round;
+use super::RoundMode;
 
 /// The NaN that every f32 instruction produces.
 pub(crate) const NAN_F32: u32 = 0x7fff_ffff;
@@ -110,7 +110,7 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
 
 /// `cvt.r.f32.f64`: the payload of a NaN is cut, its sign kept.
 #[inline(always)]
-pub(crate) fn f64_to_f32(x: f64, r: Round) -> f32 {
+pub(crate) fn f64_to_f32(x: f64, r: RoundMode) -> f32 {
     if x.is_nan() {
         let bits = x.to_bits();
         return f32::from_bits(
@@ -134,15 +134,15 @@ pub(crate) fn f32_to_f64(x: f32) -> f64 {
 
 /// f64 to f32 in direction `r`.
 #[inline(always)]
-pub(crate) fn narrow(x: f64, r: Round) -> f32 {
+pub(crate) fn narrow(x: f64, r: RoundMode) -> f32 {
     let near = x as f32;
     let back = f64::from(near);
     match r {
-        Round::Nearest | Round::NearestAway => near,
+        RoundMode::Nearest | RoundMode::NearestAway => near,
         _ if back == x || x.is_nan() => near,
-        Round::Zero if back.abs() > x.abs() => f32::from_bits(near.to_bits() - 1),
-        Round::Down if back > x => near.next_down(),
-        Round::Up if back < x => near.next_up(),
+        RoundMode::Zero if back.abs() > x.abs() => f32::from_bits(near.to_bits() - 1),
+        RoundMode::Down if back > x => near.next_down(),
+        RoundMode::Up if back < x => near.next_up(),
         _ => near,
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn narrow(x: f64, r: Round) -> f32 {
 /// The smallest normal f32 as the result of `.ftz` arithmetic: zero if `exact` rounded to 24 bits
 /// without a bound on the exponent is still below it. `exact` is rounded to odd.
 #[inline(always)]
-fn flush_if_tiny(result: f32, exact: impl FnOnce() -> f64, r: Round, ftz: bool) -> f32 {
+fn flush_if_tiny(result: f32, exact: impl FnOnce() -> f64, r: RoundMode, ftz: bool) -> f32 {
     if ftz
         && result.abs() == f32::MIN_POSITIVE
         && narrow(exact() * 2f64.powi(64), r).abs() < f32::MIN_POSITIVE * 2f32.powi(64)
@@ -162,10 +162,10 @@ fn flush_if_tiny(result: f32, exact: impl FnOnce() -> f64, r: Round, ftz: bool) 
 
 /// The sign of an exact zero sum of `a` and `b`.
 #[inline(always)]
-fn zero_sum(a: f64, b: f64, r: Round) -> f64 {
+fn zero_sum(a: f64, b: f64, r: RoundMode) -> f64 {
     if a.is_sign_negative() == b.is_sign_negative() {
         a
-    } else if r == Round::Down {
+    } else if r == RoundMode::Down {
         -0.0
     } else {
         0.0
@@ -174,7 +174,7 @@ fn zero_sum(a: f64, b: f64, r: Round) -> f64 {
 
 /// `a + b` for values that came from f32, rounded once to f32.
 #[inline(always)]
-fn sum_to_f32(a: f64, b: f64, r: Round) -> f32 {
+fn sum_to_f32(a: f64, b: f64, r: RoundMode) -> f32 {
     let (s, e) = two_sum(a, b);
     if s == 0.0 && e == 0.0 {
         let exact_zeros = a == 0.0 && b == 0.0;
@@ -189,20 +189,20 @@ fn sum_to_f32(a: f64, b: f64, r: Round) -> f32 {
 
 /// `add.r{.ftz}{.sat}.f32`
 #[inline(always)]
-pub(crate) fn add(a: f32, b: f32, r: Round, f: FloatFinish) -> f32 {
+pub(crate) fn add(a: f32, b: f32, r: RoundMode, f: FloatFinish) -> f32 {
     let (a, b) = (flush_if(f.ftz, a), flush_if(f.ftz, b));
     f.apply(match r {
-        Round::Nearest | Round::NearestAway => a + b,
+        RoundMode::Nearest | RoundMode::NearestAway => a + b,
         _ => sum_to_f32(a.into(), b.into(), r),
     })
 }
 
 /// `mul.r{.ftz}{.sat}.f32`
 #[inline(always)]
-pub(crate) fn mul(a: f32, b: f32, r: Round, f: FloatFinish) -> f32 {
+pub(crate) fn mul(a: f32, b: f32, r: RoundMode, f: FloatFinish) -> f32 {
     let (a, b) = (flush_if(f.ftz, a), flush_if(f.ftz, b));
     let p = match r {
-        Round::Nearest | Round::NearestAway => a * b,
+        RoundMode::Nearest | RoundMode::NearestAway => a * b,
         _ => narrow(f64::from(a) * f64::from(b), r),
     };
     f.apply(flush_if_tiny(p, || f64::from(a) * f64::from(b), r, f.ftz))
@@ -210,10 +210,10 @@ pub(crate) fn mul(a: f32, b: f32, r: Round, f: FloatFinish) -> f32 {
 
 /// `fma.r{.ftz}{.sat}.f32`
 #[inline(always)]
-pub(crate) fn fma(a: f32, b: f32, c: f32, r: Round, f: FloatFinish) -> f32 {
+pub(crate) fn fma(a: f32, b: f32, c: f32, r: RoundMode, f: FloatFinish) -> f32 {
     let (a, b, c) = (flush_if(f.ftz, a), flush_if(f.ftz, b), flush_if(f.ftz, c));
     let sum = match r {
-        Round::Nearest | Round::NearestAway => a.mul_add(b, c),
+        RoundMode::Nearest | RoundMode::NearestAway => a.mul_add(b, c),
         _ => sum_to_f32(f64::from(a) * f64::from(b), c.into(), r),
     };
     let exact = || {
@@ -225,7 +225,7 @@ pub(crate) fn fma(a: f32, b: f32, c: f32, r: Round, f: FloatFinish) -> f32 {
 
 /// `div.r{.ftz}.f32`
 #[inline(always)]
-pub(crate) fn div(a: f32, b: f32, r: Round, ftz: bool) -> f32 {
+pub(crate) fn div(a: f32, b: f32, r: RoundMode, ftz: bool) -> f32 {
     let (a, b) = (flush_if(ftz, a), flush_if(ftz, b));
     let exact = || {
         let (x, y) = (f64::from(a), f64::from(b));
@@ -239,7 +239,7 @@ pub(crate) fn div(a: f32, b: f32, r: Round, ftz: bool) -> f32 {
         to_odd(q, if y > 0.0 { rest } else { -rest })
     };
     let q = match r {
-        Round::Nearest | Round::NearestAway => a / b,
+        RoundMode::Nearest | RoundMode::NearestAway => a / b,
         _ => narrow(exact(), r),
     };
     canonical(flush_if(ftz, flush_if_tiny(q, exact, r, ftz)))
@@ -247,16 +247,16 @@ pub(crate) fn div(a: f32, b: f32, r: Round, ftz: bool) -> f32 {
 
 /// `rcp.r{.ftz}.f32`
 #[inline(always)]
-pub(crate) fn rcp(a: f32, r: Round, ftz: bool) -> f32 {
+pub(crate) fn rcp(a: f32, r: RoundMode, ftz: bool) -> f32 {
     div(1.0, a, r, ftz)
 }
 
 /// `sqrt.r{.ftz}.f32`
 #[inline(always)]
-pub(crate) fn sqrt(a: f32, r: Round, ftz: bool) -> f32 {
+pub(crate) fn sqrt(a: f32, r: RoundMode, ftz: bool) -> f32 {
     let a = flush_if(ftz, a);
     let s = match r {
-        Round::Nearest | Round::NearestAway => a.sqrt(),
+        RoundMode::Nearest | RoundMode::NearestAway => a.sqrt(),
         _ => {
             let x = f64::from(a);
             let s = x.sqrt();
@@ -373,7 +373,7 @@ fn parts(x: f64) -> (bool, i32, u64) {
 }
 
 /// mantissa * 2^exponent, plus a little more if `sticky`, rounded to f64.
-fn pack(negative: bool, exponent: i32, mantissa: u128, sticky: bool, r: Round) -> f64 {
+fn pack(negative: bool, exponent: i32, mantissa: u128, sticky: bool, r: RoundMode) -> f64 {
     use std::cmp::Ordering::Less;
     debug_assert!(mantissa != 0);
     let top = 127 - mantissa.leading_zeros() as i32;
@@ -418,7 +418,7 @@ fn pack(negative: bool, exponent: i32, mantissa: u128, sticky: bool, r: Round) -
         let inf = 0x7ffu64 << 52;
         let overflow_to_max = matches!(
             (r, negative),
-            (Round::Zero, _) | (Round::Down, false) | (Round::Up, true)
+            (RoundMode::Zero, _) | (RoundMode::Down, false) | (RoundMode::Up, true)
         );
         if overflow_to_max { inf - 1 } else { inf }
     } else {
@@ -429,7 +429,7 @@ fn pack(negative: bool, exponent: i32, mantissa: u128, sticky: bool, r: Round) -
 
 /// `fma.r.f64`
 #[inline(always)]
-pub(crate) fn fma_f64(a: f64, b: f64, c: f64, r: Round) -> f64 {
+pub(crate) fn fma_f64(a: f64, b: f64, c: f64, r: RoundMode) -> f64 {
     let near = a.mul_add(b, c);
     if near.is_nan() {
         return if a.is_nan() || b.is_nan() || c.is_nan() {
@@ -438,7 +438,7 @@ pub(crate) fn fma_f64(a: f64, b: f64, c: f64, r: Round) -> f64 {
             f64::from_bits(NAN_F64)
         };
     }
-    if r == Round::Nearest {
+    if r == RoundMode::Nearest {
         near
     } else {
         fma_f64_directed(a, b, c, near, r)
@@ -446,7 +446,7 @@ pub(crate) fn fma_f64(a: f64, b: f64, c: f64, r: Round) -> f64 {
 }
 
 #[inline(never)]
-fn fma_f64_directed(a: f64, b: f64, c: f64, near: f64, r: Round) -> f64 {
+fn fma_f64_directed(a: f64, b: f64, c: f64, near: f64, r: RoundMode) -> f64 {
     if !a.is_finite() || !b.is_finite() || !c.is_finite() {
         return near;
     }
@@ -500,7 +500,7 @@ fn fma_f64_directed(a: f64, b: f64, c: f64, near: f64, r: Round) -> f64 {
     };
     let difference = big - small;
     if difference == 0 && !sticky {
-        return if r == Round::Down { -0.0 } else { 0.0 };
+        return if r == RoundMode::Down { -0.0 } else { 0.0 };
     }
     if sticky {
         pack(negative, e, difference - 1, true, r)
@@ -511,12 +511,12 @@ fn fma_f64_directed(a: f64, b: f64, c: f64, near: f64, r: Round) -> f64 {
 
 /// `add.r.f64`
 #[inline(always)]
-pub(crate) fn add_f64(a: f64, b: f64, r: Round) -> f64 {
+pub(crate) fn add_f64(a: f64, b: f64, r: RoundMode) -> f64 {
     let near = a + b;
     if near.is_nan() {
         return nan_of(&[a, b]);
     }
-    if r == Round::Nearest {
+    if r == RoundMode::Nearest {
         near
     } else {
         fma_f64_directed(a, 1.0, b, near, r)
@@ -525,7 +525,7 @@ pub(crate) fn add_f64(a: f64, b: f64, r: Round) -> f64 {
 
 /// `sub.r.f64`
 #[inline(always)]
-pub(crate) fn sub_f64(a: f64, b: f64, r: Round) -> f64 {
+pub(crate) fn sub_f64(a: f64, b: f64, r: RoundMode) -> f64 {
     if b.is_nan() {
         nan_of(&[a, b])
     } else {
@@ -535,12 +535,12 @@ pub(crate) fn sub_f64(a: f64, b: f64, r: Round) -> f64 {
 
 /// `mul.r.f64`
 #[inline(always)]
-pub(crate) fn mul_f64(a: f64, b: f64, r: Round) -> f64 {
+pub(crate) fn mul_f64(a: f64, b: f64, r: RoundMode) -> f64 {
     let near = a * b;
     if near.is_nan() {
         return nan_of(&[a, b]);
     }
-    if r == Round::Nearest {
+    if r == RoundMode::Nearest {
         return near;
     }
     let zero = if a.is_sign_negative() != b.is_sign_negative() {
@@ -553,12 +553,12 @@ pub(crate) fn mul_f64(a: f64, b: f64, r: Round) -> f64 {
 
 /// `div.r.f64`
 #[inline(always)]
-pub(crate) fn div_f64(a: f64, b: f64, r: Round) -> f64 {
+pub(crate) fn div_f64(a: f64, b: f64, r: RoundMode) -> f64 {
     let near = a / b;
     if near.is_nan() {
         return nan_of(&[b, a]);
     }
-    if r == Round::Nearest || a == 0.0 || b == 0.0 || !a.is_finite() || !b.is_finite() {
+    if r == RoundMode::Nearest || a == 0.0 || b == 0.0 || !a.is_finite() || !b.is_finite() {
         return near;
     }
     let ((na, ea, ma), (nb, eb, mb)) = (parts(a), parts(b));
@@ -569,18 +569,18 @@ pub(crate) fn div_f64(a: f64, b: f64, r: Round) -> f64 {
 
 /// `rcp.r.f64`
 #[inline(always)]
-pub(crate) fn rcp_f64(a: f64, r: Round) -> f64 {
+pub(crate) fn rcp_f64(a: f64, r: RoundMode) -> f64 {
     div_f64(1.0, a, r)
 }
 
 /// `sqrt.r.f64`
 #[inline(always)]
-pub(crate) fn sqrt_f64(a: f64, r: Round) -> f64 {
+pub(crate) fn sqrt_f64(a: f64, r: RoundMode) -> f64 {
     let near = a.sqrt();
     if near.is_nan() {
         return nan_of(&[a]);
     }
-    if r == Round::Nearest || a == 0.0 || !a.is_finite() {
+    if r == RoundMode::Nearest || a == 0.0 || !a.is_finite() {
         return near;
     }
     // Scaled so that the remainder cannot underflow.
@@ -592,8 +592,8 @@ pub(crate) fn sqrt_f64(a: f64, r: Round) -> f64 {
     let s = x.sqrt();
     let rest = (-s).mul_add(s, x);
     let s = match r {
-        Round::Down | Round::Zero if rest < 0.0 => s.next_down(),
-        Round::Up if rest > 0.0 => s.next_up(),
+        RoundMode::Down | RoundMode::Zero if rest < 0.0 => s.next_down(),
+        RoundMode::Up if rest > 0.0 => s.next_up(),
         _ => s,
     };
     s * unscale
@@ -602,13 +602,13 @@ pub(crate) fn sqrt_f64(a: f64, r: Round) -> f64 {
 /// `rcp.approx{.ftz}.f32`: within 1 ulp.
 #[inline(always)]
 pub(crate) fn rcp_approx(a: f32, ftz: bool) -> f32 {
-    rcp(a, Round::Nearest, ftz)
+    rcp(a, RoundMode::Nearest, ftz)
 }
 
 /// `sqrt.approx{.ftz}.f32`
 #[inline(always)]
 pub(crate) fn sqrt_approx(a: f32, ftz: bool) -> f32 {
-    sqrt(a, Round::Nearest, ftz)
+    sqrt(a, RoundMode::Nearest, ftz)
 }
 
 /// `rsqrt.approx{.ftz}.f32`: relative error below 2^-22.9.
@@ -654,7 +654,7 @@ pub(crate) fn tanh_approx(a: f32) -> f32 {
 /// `div.approx` gives 0.
 #[inline(always)]
 pub(crate) fn div_approx(a: f32, b: f32, ftz: bool) -> f32 {
-    div(a, b, Round::Nearest, ftz)
+    div(a, b, RoundMode::Nearest, ftz)
 }
 
 /// Keeps the upper 32 bits, as the f64 approximations do with operand and result.

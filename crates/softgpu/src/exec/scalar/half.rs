@@ -3,12 +3,12 @@
 //! Their products are exact in f64, so an operation is one f64 sum rounded to odd and then once to
 //! the format.
 
-use super::Round;
+use super::RoundMode;
 use super::float::{Extremum, narrow};
 
 /// A binary format narrower than f32, by its field widths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Format {
+pub(crate) struct HalfFormat {
     exponent_bits: u32,
     fraction_bits: u32,
     /// The NaN that instructions produce.
@@ -18,35 +18,35 @@ pub(crate) struct Format {
 }
 
 /// IEEE binary16.
-pub(crate) const F16: Format = Format {
+pub(crate) const F16: HalfFormat = HalfFormat {
     exponent_bits: 5,
     fraction_bits: 10,
     nan: 0x7fff,
     max: 0x7bff,
 };
 /// The upper half of an f32.
-pub(crate) const BF16: Format = Format {
+pub(crate) const BF16: HalfFormat = HalfFormat {
     exponent_bits: 8,
     fraction_bits: 7,
     nan: 0x7fff,
     max: 0x7f7f,
 };
 /// 19 bits, held in the upper bits of 32.
-pub(crate) const TF32: Format = Format {
+pub(crate) const TF32: HalfFormat = HalfFormat {
     exponent_bits: 8,
     fraction_bits: 10,
     nan: 0x3ffff,
     max: 0x3fbff,
 };
 /// fp8 with 4 exponent bits: no infinity, one NaN a sign.
-pub(crate) const E4M3: Format = Format {
+pub(crate) const E4M3: HalfFormat = HalfFormat {
     exponent_bits: 4,
     fraction_bits: 3,
     nan: 0x7f,
     max: 0x7e,
 };
 /// fp8 with 5 exponent bits.
-pub(crate) const E5M2: Format = Format {
+pub(crate) const E5M2: HalfFormat = HalfFormat {
     exponent_bits: 5,
     fraction_bits: 2,
     nan: 0x7f,
@@ -62,7 +62,7 @@ pub(crate) enum Overflow {
     Finite,
 }
 
-impl Format {
+impl HalfFormat {
     const fn bits(self) -> u32 {
         1 + self.exponent_bits + self.fraction_bits
     }
@@ -77,7 +77,7 @@ impl Format {
 
     /// The bits of `x` rounded to this format.
     #[inline(always)]
-    pub(crate) fn round(self, x: f64, r: Round, overflow: Overflow) -> u32 {
+    pub(crate) fn round(self, x: f64, r: RoundMode, overflow: Overflow) -> u32 {
         let bits = x.to_bits();
         let negative = bits >> 63 == 1;
         let sign = if negative { self.sign() } else { 0 };
@@ -122,7 +122,7 @@ impl Format {
         let to_max = overflow == Overflow::Finite
             || matches!(
                 (r, negative),
-                (Round::Zero, _) | (Round::Down, false) | (Round::Up, true)
+                (RoundMode::Zero, _) | (RoundMode::Down, false) | (RoundMode::Up, true)
             );
         sign | if to_max { self.max } else { self.infinity() }
     }
@@ -155,7 +155,7 @@ impl Format {
     fn flush_tiny(self, bits: u32, x: f64) -> u32 {
         let smallest = 1 << self.fraction_bits;
         let magnitude = bits & (self.sign() - 1);
-        let scaled = || self.round(x * 4.0, Round::Nearest, Overflow::Ieee) & (self.sign() - 1);
+        let scaled = || self.round(x * 4.0, RoundMode::Nearest, Overflow::Ieee) & (self.sign() - 1);
         if magnitude < smallest || magnitude == smallest && scaled() < smallest + 2 * smallest {
             bits & self.sign()
         } else {
@@ -200,8 +200,8 @@ pub(crate) struct HalfFinish {
 impl HalfFinish {
     /// `x`, exact or rounded to odd, as a result.
     #[inline(always)]
-    fn round(self, format: Format, x: f64) -> u16 {
-        let bits = format.round(x, Round::Nearest, Overflow::Ieee);
+    fn round(self, format: HalfFormat, x: f64) -> u16 {
+        let bits = format.round(x, RoundMode::Nearest, Overflow::Ieee);
         let bits = if self.ftz {
             format.flush_tiny(bits, x)
         } else {
@@ -209,7 +209,7 @@ impl HalfFinish {
         };
         let nan = bits & (format.sign() - 1) > format.infinity();
         let negative = bits & format.sign() != 0;
-        let one = format.round(1.0, Round::Nearest, Overflow::Ieee);
+        let one = format.round(1.0, RoundMode::Nearest, Overflow::Ieee);
         (if self.sat && (nan || negative) || self.relu && negative && !nan {
             0
         } else if self.sat && bits > one {
@@ -220,7 +220,7 @@ impl HalfFinish {
     }
 
     #[inline(always)]
-    fn operand(self, format: Format, bits: u16) -> f64 {
+    fn operand(self, format: HalfFormat, bits: u16) -> f64 {
         format.value(if self.ftz {
             format.flush(bits.into())
         } else {
@@ -253,7 +253,7 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
 
 /// `add`, `a + b`
 #[inline(always)]
-pub(crate) fn add(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
+pub(crate) fn add(format: HalfFormat, a: u16, b: u16, f: HalfFinish) -> u16 {
     f.round(
         format,
         fused(f.operand(format, a), 1.0, f.operand(format, b)),
@@ -262,7 +262,7 @@ pub(crate) fn add(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
 
 /// `sub`, `a - b`
 #[inline(always)]
-pub(crate) fn sub(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
+pub(crate) fn sub(format: HalfFormat, a: u16, b: u16, f: HalfFinish) -> u16 {
     f.round(
         format,
         fused(f.operand(format, b), -1.0, f.operand(format, a)),
@@ -271,13 +271,13 @@ pub(crate) fn sub(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
 
 /// `mul`
 #[inline(always)]
-pub(crate) fn mul(format: Format, a: u16, b: u16, f: HalfFinish) -> u16 {
+pub(crate) fn mul(format: HalfFormat, a: u16, b: u16, f: HalfFinish) -> u16 {
     f.round(format, f.operand(format, a) * f.operand(format, b))
 }
 
 /// `fma`
 #[inline(always)]
-pub(crate) fn fma(format: Format, a: u16, b: u16, c: u16, f: HalfFinish) -> u16 {
+pub(crate) fn fma(format: HalfFormat, a: u16, b: u16, c: u16, f: HalfFinish) -> u16 {
     f.round(
         format,
         fused(
@@ -290,7 +290,7 @@ pub(crate) fn fma(format: Format, a: u16, b: u16, c: u16, f: HalfFinish) -> u16 
 
 /// `min` and `max`
 #[inline(always)]
-pub(crate) fn extremum(format: Format, a: u16, b: u16, rule: Extremum) -> u16 {
+pub(crate) fn extremum(format: HalfFormat, a: u16, b: u16, rule: Extremum) -> u16 {
     let prepare = |x: u16| {
         if rule.ftz {
             format.flush(x.into()) as u16
@@ -333,7 +333,7 @@ pub(crate) fn extremum(format: Format, a: u16, b: u16, rule: Extremum) -> u16 {
 
 /// `neg`, NaN included.
 #[inline(always)]
-pub(crate) fn neg(format: Format, a: u16, ftz: bool) -> u16 {
+pub(crate) fn neg(format: HalfFormat, a: u16, ftz: bool) -> u16 {
     let a = if ftz {
         format.flush(a.into()) as u16
     } else {
@@ -344,7 +344,7 @@ pub(crate) fn neg(format: Format, a: u16, ftz: bool) -> u16 {
 
 /// `abs`
 #[inline(always)]
-pub(crate) fn abs(format: Format, a: u16, ftz: bool) -> u16 {
+pub(crate) fn abs(format: HalfFormat, a: u16, ftz: bool) -> u16 {
     let a = if ftz {
         format.flush(a.into()) as u16
     } else {
@@ -354,7 +354,7 @@ pub(crate) fn abs(format: Format, a: u16, ftz: bool) -> u16 {
 }
 
 #[inline(always)]
-fn nan_or(format: Format, a: u16, result: u16) -> u16 {
+fn nan_or(format: HalfFormat, a: u16, result: u16) -> u16 {
     if u32::from(a) & (format.sign() - 1) > format.infinity() {
         format.nan as u16
     } else {
@@ -364,7 +364,7 @@ fn nan_or(format: Format, a: u16, result: u16) -> u16 {
 
 /// `ex2.approx` and `tanh.approx`: the f64 function rounded once.
 #[inline(always)]
-pub(crate) fn approx(format: Format, a: u16, ftz: bool, function: fn(f64) -> f64) -> u16 {
+pub(crate) fn approx(format: HalfFormat, a: u16, ftz: bool, function: fn(f64) -> f64) -> u16 {
     let f = HalfFinish {
         ftz,
         sat: false,
@@ -375,7 +375,13 @@ pub(crate) fn approx(format: Format, a: u16, ftz: bool, function: fn(f64) -> f64
 
 /// `cvt` from f32 to f16, bf16 or tf32 (its result is in the upper 19 of 32 bits).
 #[inline(always)]
-pub(crate) fn from_f32(format: Format, x: f32, r: Round, relu: bool, overflow: Overflow) -> u32 {
+pub(crate) fn from_f32(
+    format: HalfFormat,
+    x: f32,
+    r: RoundMode,
+    relu: bool,
+    overflow: Overflow,
+) -> u32 {
     if relu && x < 0.0 {
         return 0;
     }
@@ -387,7 +393,7 @@ pub(crate) fn from_f32(format: Format, x: f32, r: Round, relu: bool, overflow: O
     };
     if format != TF32 {
         bits
-    } else if x.is_nan() && r == Round::NearestAway {
+    } else if x.is_nan() && r == RoundMode::NearestAway {
         x.to_bits() & 0xffff_e000
     } else {
         bits << 13
@@ -396,7 +402,7 @@ pub(crate) fn from_f32(format: Format, x: f32, r: Round, relu: bool, overflow: O
 
 /// `cvt.r.f16.f64`: the payload of a NaN is cut, its sign kept.
 #[inline(always)]
-pub(crate) fn f16_from_f64(x: f64, r: Round) -> u16 {
+pub(crate) fn f16_from_f64(x: f64, r: RoundMode) -> u16 {
     if x.is_nan() {
         let bits = x.to_bits();
         return (bits >> 48) as u16 & 0x8000 | 0x7e00 | (bits >> 42) as u16 & 0x01ff;
@@ -417,25 +423,25 @@ pub(crate) fn f16_to_f64(x: u16) -> f64 {
 
 /// `cvt.rn.satfinite.{e4m3x2,e5m2x2}`: one element.
 #[inline(always)]
-pub(crate) fn to_fp8(format: Format, x: f64, relu: bool) -> u8 {
+pub(crate) fn to_fp8(format: HalfFormat, x: f64, relu: bool) -> u8 {
     if relu && x <= 0.0 {
         return 0;
     }
-    format.round(x, Round::Nearest, Overflow::Finite) as u8
+    format.round(x, RoundMode::Nearest, Overflow::Finite) as u8
 }
 
 /// `cvt.rn.f16x2.{e4m3x2,e5m2x2}`: one element; every fp8 value is an f16 value.
 #[inline(always)]
-pub(crate) fn fp8_to_f16(format: Format, x: u8, relu: bool) -> u16 {
+pub(crate) fn fp8_to_f16(format: HalfFormat, x: u8, relu: bool) -> u16 {
     let v = format.value(x.into());
     if relu && v <= 0.0 {
         return 0;
     }
-    F16.round(v, Round::Nearest, Overflow::Ieee) as u16
+    F16.round(v, RoundMode::Nearest, Overflow::Ieee) as u16
 }
 
 /// f32 rounded from the value of a narrow format.
 #[inline(always)]
 pub(crate) fn to_f32(v: f64) -> f32 {
-    super::float::canonical(narrow(v, Round::Nearest))
+    super::float::canonical(narrow(v, RoundMode::Nearest))
 }

@@ -13,7 +13,7 @@ pub(crate) mod int;
 
 /// IEEE 754 rounding directions of the ISA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Round {
+pub(crate) enum RoundMode {
     /// To nearest, ties to even: `.rn`, `.rni`.
     Nearest,
     /// To nearest, ties away from zero: `.rna`.
@@ -26,7 +26,7 @@ pub(crate) enum Round {
     Up,
 }
 
-impl Round {
+impl RoundMode {
     /// Whether a magnitude with the kept part `kept` (only its last bit matters) and a cut part
     /// that compares to half a unit as `cut` (`None`: nothing was cut) goes up in magnitude.
     #[inline(always)]
@@ -34,15 +34,15 @@ impl Round {
         use std::cmp::Ordering::{Equal, Greater, Less};
         let Some(cut) = cut else { return false };
         match self {
-            Round::Nearest => match cut {
+            RoundMode::Nearest => match cut {
                 Greater => true,
                 Equal => kept & 1 == 1,
                 Less => false,
             },
-            Round::NearestAway => cut != Less,
-            Round::Zero => false,
-            Round::Down => negative,
-            Round::Up => !negative,
+            RoundMode::NearestAway => cut != Less,
+            RoundMode::Zero => false,
+            RoundMode::Down => negative,
+            RoundMode::Up => !negative,
         }
     }
 }

@@ -1,0 +1,286 @@
+//! The machine: every device of this process, and a table for each kind of handle.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use fercuda_cuda_sys::types::CUresult;
+
+use crate::check::CheckContext;
+use crate::exec::Executor;
+use crate::lock::lock;
+use crate::mem::AddressSpace;
+use crate::order::{OpId, Order};
+use crate::report::{Fault, Finding, FindingSink};
+
+use super::config::Config;
+use super::handle::{HandleKind, ObjectTable};
+use super::output::say;
+use super::status::{CuResult, err};
+use super::{
+    capture, context, event, exec_graph, graph, heap, ipc, link, memory, module, pool, stream, vmm,
+};
+
+/// One simulated GPU.
+pub(crate) struct SoftDevice {
+    pub(crate) ordinal: u32,
+    pub(crate) phys: Arc<heap::PhysicalBudget>,
+    pub(crate) blocks: heap::BlockHeap,
+    /// Managed memory, which every device can reach.
+    pub(crate) managed_blocks: heap::BlockHeap,
+    pub(crate) primary: Mutex<context::Primary>,
+    pub(crate) default_pool: OnceLock<Arc<pool::MemPool>>,
+    pub(crate) current_pool: Mutex<Option<Arc<pool::MemPool>>>,
+    pub(crate) graph_blocks: heap::BlockHeap,
+    /// Operations left before it is lost; `u64::MAX` if it never is.
+    left: AtomicU64,
+}
+
+/// The state of the driver in this process.
+pub(crate) struct Machine {
+    pub(crate) config: Config,
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) order: Arc<Order>,
+    pub(crate) sink: Arc<FindingSink>,
+    /// Findings already printed on standard error.
+    pub(crate) printed: Mutex<Vec<Finding>>,
+    pub(crate) executor: Arc<Executor>,
+    /// The last faults of kernels, oldest first.
+    pub(crate) faults: Mutex<Vec<Fault>>,
+    pub(crate) devices: Vec<SoftDevice>,
+    pub(crate) host_blocks: heap::BlockHeap,
+    pub(crate) memory: memory::AllocationTable,
+    pub(crate) vmm: vmm::Vmm,
+    pub(crate) ipc: ipc::Ipc,
+    pub(crate) captures: capture::Captures,
+    pub(crate) contexts: ObjectTable<context::SoftContext>,
+    pub(crate) streams: ObjectTable<stream::SoftStream>,
+    pub(crate) events: ObjectTable<event::SoftEvent>,
+    pub(crate) modules: ObjectTable<module::SoftModule>,
+    pub(crate) functions: ObjectTable<module::SoftFunction>,
+    pub(crate) libraries: ObjectTable<module::Library>,
+    pub(crate) kernels: ObjectTable<module::SoftKernel>,
+    pub(crate) graphs: ObjectTable<graph::SoftGraph>,
+    pub(crate) nodes: ObjectTable<graph::NodeRef>,
+    pub(crate) execs: ObjectTable<exec_graph::ExecGraph>,
+    pub(crate) pools: ObjectTable<pool::MemPool>,
+    pub(crate) allocations: ObjectTable<vmm::Physical>,
+    pub(crate) links: ObjectTable<link::Link>,
+    pub(crate) user_objects: ObjectTable<graph::UserObject>,
+    next_id: AtomicU64,
+    pub(crate) epoch: std::time::Instant,
+}
+
+static MACHINE: OnceLock<Result<Machine, CUresult>> = OnceLock::new();
+static FORKED: AtomicBool = AtomicBool::new(false);
+static EARLY: Mutex<Option<Config>> = Mutex::new(None);
+
+/// Sets the settings to use instead of the environment's; false after `cuInit`.
+pub(crate) fn configure(config: Config) -> bool {
+    let mut early = lock(&EARLY);
+    if MACHINE.get().is_some() {
+        return false;
+    }
+    *early = Some(config);
+    true
+}
+
+/// `cuInit`.
+pub(crate) fn init() -> CuResult<&'static Machine> {
+    if FORKED.load(Ordering::Acquire) {
+        return Err(err::NOT_INITIALIZED);
+    }
+    let made = MACHINE.get_or_init(|| {
+        let config = lock(&EARLY).clone().unwrap_or_else(Config::from_env);
+        Machine::new(config)
+    });
+    made.as_ref().map_err(|&e| e)
+}
+
+/// The machine, once `cuInit` has been called in this process (and not only in its parent).
+pub(crate) fn machine() -> CuResult<&'static Machine> {
+    if FORKED.load(Ordering::Acquire) {
+        return Err(err::NOT_INITIALIZED);
+    }
+    match MACHINE.get() {
+        Some(made) => made.as_ref().map_err(|&e| e),
+        None => Err(err::NOT_INITIALIZED),
+    }
+}
+
+extern "C" fn forked_child() {
+    FORKED.store(true, Ordering::Release);
+}
+
+extern "C" fn at_exit() {
+    if FORKED.load(Ordering::Acquire) {
+        return;
+    }
+    let Some(Ok(m)) = MACHINE.get() else { return };
+    if !m.config.print_findings {
+        return;
+    }
+    m.print_findings();
+    let count = lock(&m.printed).len();
+    let plural = if count == 1 { "" } else { "s" };
+    say(&format!("software device: {count} finding{plural}"));
+    if let Some(code) = m.config.exit_code.filter(|_| count > 0) {
+        // SAFETY: ends the process at once, after the program's own exit handlers but before the C
+        // library writes out what the program has printed, which is therefore done here.
+        unsafe {
+            libc::fflush(std::ptr::null_mut());
+            libc::_exit(code)
+        }
+    }
+}
+
+impl Machine {
+    /// Marks a device as lost: every context there returns an error from now on, and running work
+    /// ends.
+    pub(crate) fn lose(&self, device: &SoftDevice) {
+        device.left.store(0, Ordering::Release);
+        let of_it = |ctx: &Arc<context::SoftContext>| ctx.device == device.ordinal;
+        for ctx in self.contexts.all().into_iter().filter(of_it) {
+            ctx.health.fail(err::UNKNOWN);
+        }
+    }
+
+    /// Counts one more operation of a device, which may be the one at which it is lost.
+    pub(crate) fn spend(&self, ordinal: u32) {
+        let Some(device) = self.devices.get(ordinal as usize) else {
+            return;
+        };
+        let fewer = |left: u64| (left != u64::MAX).then(|| left.saturating_sub(1));
+        if device.left.load(Ordering::Relaxed) != u64::MAX
+            && device
+                .left
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer)
+                == Ok(0)
+        {
+            self.lose(device);
+        }
+    }
+
+    fn new(config: Config) -> CuResult<Self> {
+        let devices = u64::from(config.devices);
+        // Addresses: all memory of all devices, again for managed, pinned and quarantined, and room
+        // for VMM reservations.
+        let space_bytes = (config
+            .memory_bytes
+            .saturating_mul(devices)
+            .saturating_mul(4))
+        .clamp(256 << 30, 4 << 40);
+        let space = AddressSpace::new(space_bytes, config.checks).map_err(|e| {
+            say(&format!("software device: {e}"));
+            err::OUT_OF_MEMORY
+        })?;
+        // SAFETY: registers functions with the C library; both are `extern "C"` and never unwind.
+        unsafe {
+            libc::pthread_atfork(None, None, Some(forked_child));
+            libc::atexit(at_exit);
+        }
+        let checks = config.checks;
+        let all = ((1u64 << devices) - 1) as u32;
+        let made: Vec<SoftDevice> = (0..config.devices)
+            .map(|ordinal| {
+                let phys = Arc::new(heap::PhysicalBudget::new(config.memory_bytes));
+                SoftDevice {
+                    ordinal,
+                    blocks: heap::BlockHeap::new(1 << ordinal, Some(phys.clone()), checks),
+                    managed_blocks: heap::BlockHeap::new(all, Some(phys.clone()), checks),
+                    graph_blocks: heap::BlockHeap::new(1 << ordinal, Some(phys.clone()), checks),
+                    phys,
+                    primary: Mutex::default(),
+                    default_pool: OnceLock::new(),
+                    current_pool: Mutex::new(None),
+                    left: AtomicU64::new(match config.lost {
+                        Some((lost, after)) if lost == ordinal => after,
+                        _ => u64::MAX,
+                    }),
+                }
+            })
+            .collect();
+        Ok(Machine {
+            sink: Arc::new(FindingSink::new()),
+            printed: Mutex::default(),
+            faults: Mutex::default(),
+            executor: Executor::new(config.threads as usize),
+            space,
+            order: Arc::new(Order::new()),
+            devices: made,
+            host_blocks: heap::BlockHeap::new(all, None, checks),
+            memory: memory::AllocationTable::default(),
+            vmm: vmm::Vmm::default(),
+            ipc: ipc::Ipc::default(),
+            captures: capture::Captures::default(),
+            contexts: ObjectTable::new(HandleKind::Context),
+            streams: ObjectTable::new(HandleKind::Stream),
+            events: ObjectTable::new(HandleKind::Event),
+            modules: ObjectTable::new(HandleKind::Module),
+            functions: ObjectTable::new(HandleKind::Function),
+            libraries: ObjectTable::new(HandleKind::Library),
+            kernels: ObjectTable::new(HandleKind::Kernel),
+            graphs: ObjectTable::new(HandleKind::Graph),
+            nodes: ObjectTable::new(HandleKind::Node),
+            execs: ObjectTable::new(HandleKind::GraphExec),
+            pools: ObjectTable::new(HandleKind::Pool),
+            allocations: ObjectTable::new(HandleKind::Allocation),
+            links: ObjectTable::new(HandleKind::Link),
+            user_objects: ObjectTable::new(HandleKind::UserObject),
+            next_id: AtomicU64::new(1),
+            epoch: std::time::Instant::now(),
+            config,
+        })
+    }
+
+    pub(crate) fn device(&self, ordinal: i32) -> CuResult<&SoftDevice> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|i| self.devices.get(i))
+            .ok_or(err::INVALID_DEVICE)
+    }
+
+    pub(crate) fn fresh_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Bit `d` for every device.
+    pub(crate) fn all_devices(&self) -> u32 {
+        ((1u64 << self.devices.len()) - 1) as u32
+    }
+
+    /// The check context of an operation; `None` with checks off.
+    pub(crate) fn check(&self, op: OpId) -> Option<CheckContext> {
+        self.config.checks.then(|| CheckContext {
+            op,
+            order: self.order.clone(),
+            sink: self.sink.clone(),
+        })
+    }
+
+    pub(crate) fn keep_fault(&self, fault: &Fault) {
+        let mut faults = lock(&self.faults);
+        if faults.len() == FAULTS_KEPT {
+            faults.remove(0);
+        }
+        faults.push(fault.clone());
+    }
+
+    /// Prints new findings, if they are to be printed.
+    pub(crate) fn print_findings(&self) {
+        if !self.config.print_findings || self.sink.is_empty() {
+            return;
+        }
+        let mut printed = lock(&self.printed);
+        for finding in self.sink.take() {
+            let again = printed
+                .iter()
+                .any(|old| old.kind == finding.kind && old.actor == finding.actor);
+            if !again {
+                say(&finding.to_string());
+                printed.push(finding);
+            }
+        }
+    }
+}
+
+const FAULTS_KEPT: usize = 64;

@@ -1,0 +1,227 @@
+//! Checks of accesses to a block's own memory, shared and local.
+
+use super::super::ctx::{Ctx, DecodedInst};
+use super::super::registers::{LANES, each, eights};
+use super::global::{ThreadFinding, take_turn};
+use crate::check::shared::{SharedFinding, SharedRecord};
+use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
+
+/// Reports a finding in the current block.
+#[cold]
+pub(crate) fn found(ctx: &mut Ctx<'_>, finding: Finding) {
+    if ctx.block.log.as_ref().is_some_and(|log| log.is_full()) && !take_turn(ctx) {
+        // The launch was stopped: later accesses of the block are not logged.
+        return;
+    }
+    match (&mut ctx.block.log, &ctx.run.spec.checks) {
+        (Some(log), _) => log.found(finding),
+        (None, Some(checks)) => checks.sink.add(finding),
+        (None, None) => {}
+    }
+}
+
+fn report(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, r: ThreadFinding) {
+    let finding = r.by(ctx.place(ctx.pc_of(i), lane));
+    found(ctx, finding);
+}
+
+fn pc16(ctx: &Ctx<'_>, i: &DecodedInst) -> u32 {
+    ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i))
+}
+
+/// Checks an access to shared memory; returns the lanes that may make it.
+#[inline(always)]
+pub(crate) fn shared(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mask: u32,
+    size: u32,
+    kind: AccessKind,
+    strong: bool,
+) -> u32 {
+    let warp = ctx.warp;
+    let pc = pc16(ctx, i);
+    let Some(shadow) = ctx.block.shadow.as_mut() else {
+        return mask;
+    };
+    let mark = shadow.mark(warp, pc, warp as u32 * 32, strong);
+    let mut allowed = 0;
+    for (n, eight) in eights(off).iter().enumerate() {
+        let Some(shadow) = ctx.block.shadow.as_mut() else {
+            return mask;
+        };
+        let lanes = mask & 255 << (8 * n);
+        if lanes == 255 << (8 * n) && shadow.quick(mark.of(8 * n), warp, eight, size, kind) {
+            allowed |= lanes;
+        } else {
+            allowed |= shared_lanes(ctx, i, off, lanes, size, kind, mark);
+        }
+    }
+    allowed
+}
+
+/// The same lane by lane.
+fn shared_lanes(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mask: u32,
+    size: u32,
+    kind: AccessKind,
+    mark: SharedRecord,
+) -> u32 {
+    let (warp, len) = (ctx.warp, ctx.block.shared.len() as u64);
+    let mut allowed = 0;
+    each(mask, |l| {
+        let at = off[l];
+        let access = Access {
+            kind,
+            space: MemSpace::Shared,
+            addr: u64::from(at),
+            len: u64::from(size),
+        };
+        if u64::from(at) + u64::from(size) > len || at & (size.next_power_of_two() - 1) != 0 {
+            let misaligned = u64::from(at) + u64::from(size) <= len;
+            let note = if misaligned {
+                format!("must be a multiple of {}", size.next_power_of_two())
+            } else {
+                format!("the block has {len} bytes of shared memory")
+            };
+            let r = ThreadFinding {
+                kind: if misaligned {
+                    FindingKind::Misaligned
+                } else {
+                    FindingKind::OutOfBounds
+                },
+                access,
+                note,
+                allocation: None,
+                other: None,
+            };
+            report(ctx, i, l as u32, r);
+            return;
+        }
+        allowed |= 1 << l;
+        let Some(shadow) = ctx.block.shadow.as_mut() else {
+            return;
+        };
+        let mark = mark.of(l);
+        let found = match kind {
+            AccessKind::Read => shadow.read(mark, warp, at, size),
+            AccessKind::AsyncCopy => shadow.write(mark, warp, at, size, true),
+            AccessKind::Write => shadow.write(mark, warp, at, size, false),
+            AccessKind::Atomic => {
+                let read = shadow.read(mark, warp, at, size);
+                read.or(shadow.write(mark, warp, at, size, false))
+            }
+        };
+        if let Some(found) = found {
+            shared_found(ctx, i, l as u32, access, found);
+        }
+    });
+    allowed
+}
+
+#[cold]
+fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, found: SharedFinding) {
+    let originator = |m: SharedRecord| {
+        let (function, pc) = ctx.run.prepared.locate(m.pc());
+        let p = ctx.run.place(
+            function,
+            pc,
+            ctx.block.index,
+            ctx.run.thread_index(m.thread()),
+        );
+        FindingActor::Thread(Box::new(p), None)
+    };
+    let (kind, note, other) = match found {
+        SharedFinding::Uninitialised => (
+            FindingKind::Uninitialised,
+            "no thread of the block wrote it".to_owned(),
+            None,
+        ),
+        SharedFinding::Race(m, kind) => (
+            FindingKind::SharedRace,
+            "no barrier between the two threads".to_owned(),
+            Some((kind, originator(m))),
+        ),
+        SharedFinding::Pending(m) => (
+            FindingKind::MissingAsyncWait,
+            "the copy has not been waited for".to_owned(),
+            Some((AccessKind::AsyncCopy, originator(m))),
+        ),
+    };
+    report(
+        ctx,
+        i,
+        l,
+        ThreadFinding {
+            kind,
+            access,
+            note,
+            allocation: None,
+            other,
+        },
+    );
+}
+
+/// Checks an access to local memory that lies inside it: initialisation.
+pub(crate) fn local(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mask: u32,
+    size: u32,
+    write: bool,
+) {
+    let warp = ctx.warp;
+    let mut m = mask;
+    while m != 0 {
+        let l = m.trailing_zeros();
+        m &= m - 1;
+        let mut unread = 0u32;
+        let mut a = off[l as usize];
+        let end = a + size;
+        while a < end {
+            let next = ((a & !3) + 4).min(end);
+            let bytes = ((1u8 << (next - a)) - 1) << (a & 3);
+            let Some(init) = ctx.block.warps[warp]
+                .local_init
+                .get_mut((a / 4) as usize * 32 + l as usize)
+            else {
+                break;
+            };
+            if write {
+                *init |= bytes;
+            } else {
+                // A word of which some bytes were written is a structure copied with its padding.
+                if bytes & *init == 0 {
+                    unread += bytes.count_ones();
+                }
+            }
+            a = next;
+        }
+        if unread != 0 {
+            let access = Access {
+                kind: AccessKind::Read,
+                space: MemSpace::Local,
+                addr: u64::from(off[l as usize]),
+                len: u64::from(size),
+            };
+            let note = format!("{unread} of its bytes were never written");
+            report(
+                ctx,
+                i,
+                l,
+                ThreadFinding {
+                    kind: FindingKind::Uninitialised,
+                    access,
+                    note,
+                    allocation: None,
+                    other: None,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Points that lanes of a warp pass together.
+
+use super::checks;
+use super::ctx::{Ctx, DecodedInst};
+use super::lanes::{Exec, handlers_plain};
+use super::lower::{Lower, Opd};
+
+/// With checks: the lanes of the warp that are here have synchronised.
+struct RecordWarpSync;
+
+impl Exec for RecordWarpSync {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
+        checks::warp_synced(ctx);
+    }
+}
+
+/// Begins a block that all lanes of `mask` enter together.
+pub(crate) fn together(l: &mut Lower<'_, '_>, mask: Opd) {
+    l.sync_point(mask);
+    if l.k.checks {
+        l.emit(
+            handlers_plain::<RecordWarpSync>(),
+            Opd::None,
+            Opd::None,
+            Opd::None,
+            Opd::None,
+        );
+    }
+}
+
+/// The same for `.aligned` instructions; their mask is the whole warp.
+pub(crate) fn whole_warp(l: &mut Lower<'_, '_>) {
+    let all = l.c32(u32::MAX);
+    together(l, all);
+}

@@ -1,0 +1,115 @@
+//! State of a block between two instructions: its warps, their splits and frames, its barriers.
+
+use super::check_order::AccessLog;
+use super::registers::FrameRows;
+use crate::check::clock::BlockClock;
+use crate::check::shared::SharedShadow;
+
+/// Lanes of a warp that stand at the same place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Split {
+    pub(crate) mask: u32,
+    /// Basic block.
+    pub(crate) pc: u32,
+    /// Index in [`WarpState::frames`].
+    pub(crate) frame: u32,
+    pub(crate) state: SplitState,
+    /// Has used its time slice while others wait for theirs.
+    pub(crate) tired: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SplitState {
+    Ready,
+    /// Waits for other lanes of its warp before block `pc`.
+    Parked,
+    /// Stands at the barrier that ends block `pc` without all of its warp.
+    AtBarrier,
+    /// Has arrived at barrier `.0`.
+    Barrier(u32),
+    /// Barrier `.0` completed with result `.1`, still to be written.
+    Passed(u32, u32),
+}
+
+/// One activation of a function.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Index in [`super::ctx::KernelCode::functions`].
+    pub(crate) function: u32,
+    pub(crate) rows: FrameRows,
+    pub(crate) parent: u32,
+    /// Block of the parent with the call that created this frame.
+    pub(crate) call_block: u32,
+    pub(crate) depth: u32,
+    /// Lanes still inside, or below.
+    pub(crate) lanes: u32,
+    pub(crate) local_base: u32,
+}
+
+/// An asynchronous copy that has not landed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PendingCopy {
+    pub(crate) lane: u8,
+    pub(crate) group: u32,
+    pub(crate) dst: u32,
+    pub(crate) src: u64,
+    pub(crate) len: u32,
+    pub(crate) src_len: u32,
+}
+
+/// 32 threads.
+#[derive(Debug, Default)]
+pub(crate) struct WarpState {
+    pub(crate) index: u32,
+    /// Threads that were launched.
+    pub(crate) launched: u32,
+    /// Threads that have not exited.
+    pub(crate) live: u32,
+    pub(crate) splits: Vec<Split>,
+    pub(crate) frames: Vec<Option<Frame>>,
+    /// Local memory: word `w` of lane `l` is `w * 32 + l`.
+    pub(crate) local: Vec<u32>,
+    /// Initialised bytes of each word, with checks.
+    pub(crate) local_init: Vec<u8>,
+    pub(crate) copies: Vec<PendingCopy>,
+    pub(crate) groups: Vec<u32>,
+}
+
+/// A hardware barrier.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Barrier {
+    pub(crate) arrived: u32,
+    /// 0: every live thread.
+    pub(crate) expected: u32,
+    pub(crate) popc: u32,
+    pub(crate) and: bool,
+    pub(crate) or: bool,
+}
+
+/// A block in execution. Can be suspended and resumed.
+#[derive(Debug, Default)]
+pub(crate) struct BlockState {
+    pub(crate) index: [u32; 3],
+    pub(crate) linear: u64,
+    pub(crate) warps: Vec<WarpState>,
+    pub(crate) shared: Vec<u8>,
+    pub(crate) barriers: Vec<Barrier>,
+    pub(crate) shadow: Option<Box<SharedShadow>>,
+    pub(crate) next_warp: usize,
+    /// This block's segment in the shadow of global memory.
+    pub(crate) segment: u32,
+    pub(crate) clock: BlockClock,
+    pub(crate) reported_exit: bool,
+    /// The log of unchecked accesses; `None` if this block has the turn, or if all accesses are
+    /// checked immediately.
+    pub(crate) log: Option<Box<AccessLog>>,
+}
+
+pub(crate) enum SplitOutcome {
+    /// The split is at this block.
+    Go(u32),
+    /// Choose another split: this one has ended, waits, or has become two.
+    Choose,
+    Yield(u32),
+    Trouble,
+}
