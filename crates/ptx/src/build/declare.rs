@@ -84,7 +84,8 @@ impl KernelBuilder {
         self.param_ptr_aligned(name, T::BYTES)
     }
 
-    /// As [`KernelBuilder::param_ptr`], aligned to `align_bytes` by contract: vector accesses need it.
+    /// As [`KernelBuilder::param_ptr`], aligned to `align_bytes` by contract: vector accesses need
+    /// it.
     pub fn param_ptr_aligned<T: MemoryElement>(
         &self,
         name: &str,
