@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fastrand::Rng;
 use fercuda_tensor::Dtype;
+
+use crate::rng::RecordedRng;
 
 /// Distance from `v` to the next representable magnitude, subnormals included.
 fn ulp(elem: Dtype, v: f64) -> f64 {
@@ -128,23 +129,23 @@ pub enum Fill {
 
 impl Fill {
     /// Fills `buffer` from `rng`; [`Fill::Made`] leaves zeros.
-    pub fn apply(self, buffer: &mut Buffer, rng: &mut Rng) {
+    pub fn apply(self, buffer: &mut Buffer, rng: &mut RecordedRng) {
         let elem = buffer.elem;
         for i in 0..buffer.len() {
             let bits = match self {
                 Fill::Zero | Fill::Made => 0,
                 Fill::Iota => elem.encode(i as f64),
                 Fill::Const(v) => elem.encode(v),
-                Fill::Uniform(low, high) => elem.encode(low + (high - low) * rng.f64()),
+                Fill::Uniform(low, high) => elem.encode(low + (high - low) * rng.unit()),
                 Fill::Int(low, high) => {
-                    let v = low.wrapping_add(rng.u64(..=high.wrapping_sub(low) as u64) as i64);
+                    let v = low.wrapping_add(rng.below((high - low) as u64 + 1) as i64);
                     if elem.float_format().is_some() {
                         elem.encode(v as f64)
                     } else {
                         v as u64
                     }
                 }
-                Fill::Bits => rng.u64(..),
+                Fill::Bits => rng.next(),
                 Fill::Mix => mixed(elem, rng),
             };
             buffer.set_bits(i, bits);
@@ -153,42 +154,44 @@ impl Fill {
 }
 
 /// Edge cases of arithmetic, mixed with ordinary values.
-fn mixed(elem: Dtype, rng: &mut Rng) -> u64 {
+fn mixed(elem: Dtype, rng: &mut RecordedRng) -> u64 {
     let Some((exponent_bits, fraction_bits)) = elem.float_format() else {
         let width = 8 * elem.bytes() as u32;
-        return match rng.u64(..6) {
-            0 => rng.u64(..),
-            1 => rng.u64(..16),
-            2 => 0u64.wrapping_sub(rng.u64(..16)),
-            3 => (1u64 << rng.u64(..u64::from(width))).wrapping_sub(rng.u64(..2)),
-            4 => rng.u64(..) >> (64 - width) >> rng.u64(..u64::from(width)),
-            _ => 0u64.wrapping_sub(rng.u64(..) >> (64 - width) >> rng.u64(..u64::from(width))),
+        return match rng.below(6) {
+            0 => rng.next(),
+            1 => rng.below(16),
+            2 => 0u64.wrapping_sub(rng.below(16)),
+            3 => (1u64 << rng.below(u64::from(width))).wrapping_sub(rng.below(2)),
+            4 => rng.next() >> (64 - width) >> rng.below(u64::from(width)),
+            _ => 0u64.wrapping_sub(rng.next() >> (64 - width) >> rng.below(u64::from(width))),
         };
     };
-    let sign = rng.u64(..2) << (exponent_bits + fraction_bits);
+    let sign = rng.below(2) << (exponent_bits + fraction_bits);
     let top = (1u64 << exponent_bits) - 1;
-    let fraction = rng.u64(..) & ((1 << fraction_bits) - 1);
-    match rng.u64(..10) {
-        0 => rng.u64(..),
-        1 => sign | [0, 1, 2, (1 << fraction_bits) - 1, 1 << fraction_bits][rng.usize(..5)],
-        2 => sign | top << fraction_bits | if rng.u64(..3) == 0 { fraction } else { 0 },
+    let fraction = rng.next() & ((1 << fraction_bits) - 1);
+    match rng.below(10) {
+        0 => rng.next(),
+        1 => sign | [0, 1, 2, (1 << fraction_bits) - 1, 1 << fraction_bits][rng.below(5) as usize],
+        2 => sign | top << fraction_bits | if rng.below(3) == 0 { fraction } else { 0 },
         3 => sign | fraction,
-        4 => sign | (top - 1 - rng.u64(..3)) << fraction_bits | fraction,
-        5 => elem.encode(rng.u64(..2000) as f64 * 0.25 - 250.0),
-        6 => elem.encode((rng.u64(..1 << 20) as f64 + 0.5) * if sign == 0 { 1.0 } else { -1.0 }),
+        4 => sign | (top - 1 - rng.below(3)) << fraction_bits | fraction,
+        5 => elem.encode(rng.below(2000) as f64 * 0.25 - 250.0),
+        6 => elem.encode((rng.below(1 << 20) as f64 + 0.5) * if sign == 0 { 1.0 } else { -1.0 }),
         7 => {
             // Few fraction bits, so that ties and exact results happen.
             let kept =
-                fraction & !(((1 << fraction_bits) - 1) >> rng.u64(..u64::from(fraction_bits)));
-            sign | (top / 2 - 8 + rng.u64(..16).min(top / 2)) << fraction_bits | kept
+                fraction & !(((1 << fraction_bits) - 1) >> rng.below(u64::from(fraction_bits)));
+            sign | (top / 2 - 8 + rng.below(16).min(top / 2)) << fraction_bits | kept
         }
         // Around the borders of the narrower formats and of the integers.
         8 => elem.encode(
-            (1.0 + rng.f64())
-                * exp2i([-150, -25, -14, -9, -6, 7, 8, 15, 16, 31, 32, 63, 64][rng.usize(..13)])
+            (1.0 + rng.unit())
+                * exp2i(
+                    [-150, -25, -14, -9, -6, 7, 8, 15, 16, 31, 32, 63, 64][rng.below(13) as usize],
+                )
                 * if sign == 0 { 1.0 } else { -1.0 },
         ),
-        _ => sign | (top / 2 - 4 + rng.u64(..8)) << fraction_bits | fraction,
+        _ => sign | (top / 2 - 4 + rng.below(8)) << fraction_bits | fraction,
     }
 }
 

@@ -20,7 +20,7 @@
 
 use crate::data::{ArgumentSpec, Buffer, Fill, Judge, LaunchInputs, Role};
 use crate::reference::Reference;
-use fastrand::Rng;
+use crate::rng::RecordedRng;
 use fercuda_tensor::{Dtype, UnknownDtype};
 
 /// A header that cannot be read.
@@ -93,11 +93,7 @@ impl Run {
 
     /// Inputs from `seed`, the reference having made its part.
     pub fn case(&self, reference: Option<&Reference>, seed: u64) -> LaunchInputs {
-        // Runs differ from each other under one seed.
-        let seed = self.name.bytes().fold(seed, |seed, byte| {
-            Rng::with_seed(seed ^ u64::from(byte)).u64(..)
-        });
-        let mut rng = Rng::with_seed(seed);
+        let mut rng = RecordedRng::new(seed, &self.name);
         let mut case = LaunchInputs {
             grid: self.grid,
             block: self.block,

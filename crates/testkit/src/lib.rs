@@ -16,4 +16,5 @@ pub mod planted;
 pub mod raw;
 pub mod record;
 pub mod reference;
+pub mod rng;
 pub mod runner;

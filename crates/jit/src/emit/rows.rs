@@ -11,7 +11,7 @@
 
 use std::cell::RefCell;
 
-use fercuda_ptx::build::{KernelBuilder, MemoryElement, Pred, Ptr, Reg, Shared, Var};
+use fercuda_ptx::build::{KernelBuilder, MemoryElement, Pred, Ptr, Reg, RegVar, Shared};
 use fercuda_tensor::Dtype;
 
 use super::elements::{
@@ -38,12 +38,12 @@ struct RunningPartial<'k> {
 /// A mutable [`DynValue`].
 #[derive(Clone, Copy)]
 enum ValueVariable<'k> {
-    F64(Var<'k, f64>),
-    F32(Var<'k, f32>),
-    I32(Var<'k, i32>),
-    U32(Var<'k, u32>),
-    I64(Var<'k, i64>),
-    U64(Var<'k, u64>),
+    F64(RegVar<'k, f64>),
+    F32(RegVar<'k, f32>),
+    I32(RegVar<'k, i32>),
+    U32(RegVar<'k, u32>),
+    I64(RegVar<'k, i64>),
+    U64(RegVar<'k, u64>),
 }
 
 impl<'k> ValueVariable<'k> {

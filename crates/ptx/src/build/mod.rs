@@ -108,7 +108,7 @@ pub use operators::{Divide, Signed};
 pub use ptr::{
     Atomic, Cache, Const, Generic, Global, Index, Local, Ptr, PtrVar, Shared, Space, Writable,
 };
-pub use reg::{Arg, Pred, Reg, Src, Var};
+pub use reg::{Arg, Pred, Reg, RegVar, Src};
 pub use types::{
     AtomicAdd, AtomicMinMax, AtomicSwap, Bf16, Bf16x2, BitOps, Bits32, ConstElement, Convert, F16,
     F16x2, Float, Int, MemoryElement, Num, Ordered, Scalar, Tf32, Type,

@@ -5,7 +5,7 @@
 
 use std::ops;
 
-use super::reg::{Arg, Pred, Reg, Var};
+use super::reg::{Arg, Pred, Reg, RegVar};
 use super::state::{mods, w};
 use super::types::{
     Bf16, Bf16x2, BitOps, Convert, F16, F16x2, Float, Int, Num, Ordered, Scalar, Type,
@@ -13,7 +13,7 @@ use super::types::{
 use crate::ast::{Imm, Operand};
 use crate::words::{Mod, Op, ScalarType, Word};
 
-impl<'k, T: Num> Var<'k, T> {
+impl<'k, T: Num> RegVar<'k, T> {
     /// `self = a * b + self`, fused for floats.
     pub fn accumulate(self, a: Reg<'k, T>, b: impl Arg<'k, T>) {
         self.set(a.mul_add(b, self));
@@ -476,7 +476,7 @@ impl<'k, T: BitOps> Reg<'k, T> {
     }
 }
 
-// Operators. `Var` forwards to its register.
+// Operators. `RegVar` forwards to its register.
 
 macro_rules! operator {
     ($tr:ident $f:ident $bound:ident |$a:ident, $b:ident| $e:expr) => {
@@ -488,7 +488,7 @@ macro_rules! operator {
             }
         }
 
-        impl<'k, T: $bound, B: Arg<'k, T>> ops::$tr<B> for Var<'k, T> {
+        impl<'k, T: $bound, B: Arg<'k, T>> ops::$tr<B> for RegVar<'k, T> {
             type Output = Reg<'k, T>;
             fn $f(self, b: B) -> Reg<'k, T> {
                 let ($a, $b) = (self.reg, b);
@@ -535,7 +535,7 @@ macro_rules! shift {
             }
         }
 
-        impl<'k, T: Int, B: Arg<'k, u32>> ops::$tr<B> for Var<'k, T> {
+        impl<'k, T: Int, B: Arg<'k, u32>> ops::$tr<B> for RegVar<'k, T> {
             type Output = Reg<'k, T>;
             fn $f(self, b: B) -> Reg<'k, T> {
                 let ($a, $b) = (self.reg, b);
@@ -573,7 +573,7 @@ impl<'k, T: Signed> ops::Neg for Reg<'k, T> {
     }
 }
 
-impl<'k, T: Signed> ops::Neg for Var<'k, T> {
+impl<'k, T: Signed> ops::Neg for RegVar<'k, T> {
     type Output = Reg<'k, T>;
     fn neg(self) -> Reg<'k, T> {
         -self.reg

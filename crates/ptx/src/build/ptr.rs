@@ -10,7 +10,7 @@ use std::ops;
 
 use super::error::BuildError;
 use super::kernel::KernelBuilder;
-use super::reg::{Arg, Pred, Reg, Src, Var};
+use super::reg::{Arg, Pred, Reg, RegVar, Src};
 use super::state::{Name, w};
 use super::types::{
     AtomicAdd, AtomicMinMax, AtomicSwap, Int, MemoryElement, Scalar, SealedType, Type,
@@ -125,7 +125,7 @@ macro_rules! index_32 {
 }
 index_32! { Shared Local Const }
 
-impl<'k, S: Space, T: Int> Index<'k, S> for Var<'k, T>
+impl<'k, S: Space, T: Int> Index<'k, S> for RegVar<'k, T>
 where
     Reg<'k, T>: Index<'k, S>,
 {
@@ -605,7 +605,7 @@ impl<'k, S: Atomic> Ptr<'k, S, u32> {
 /// A pointer that moves. Dereferences to its pointer.
 pub struct PtrVar<'k, S: Space, T> {
     ptr: Ptr<'k, S, T>,
-    address: Var<'k, S::Address>,
+    address: RegVar<'k, S::Address>,
 }
 
 impl<S: Space, T> Clone for PtrVar<'_, S, T> {

@@ -13,7 +13,7 @@ use super::types::{ConstElement, Scalar, Type};
 use crate::ast::{Imm, Operand, Sym};
 use crate::words::{Mod, Op};
 
-/// A register of type `T`, set once unless it belongs to a [`Var`].
+/// A register of type `T`, set once unless it belongs to a [`RegVar`].
 pub struct Reg<'k, T> {
     pub(crate) kernel: &'k KernelBuilder,
     pub(crate) sym: Sym,
@@ -31,26 +31,26 @@ impl<T> Clone for Reg<'_, T> {
 impl<T> Copy for Reg<'_, T> {}
 
 /// A register that can be set again. Dereferences to its register; reading happens when an
-/// instruction is emitted, so an earlier [`Var::snapshot`] keeps an earlier value.
-pub struct Var<'k, T> {
+/// instruction is emitted, so an earlier [`RegVar::snapshot`] keeps an earlier value.
+pub struct RegVar<'k, T> {
     pub(crate) reg: Reg<'k, T>,
 }
 
-impl<T> Clone for Var<'_, T> {
+impl<T> Clone for RegVar<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Var<'_, T> {}
+impl<T> Copy for RegVar<'_, T> {}
 
-impl<'k, T> ops::Deref for Var<'k, T> {
+impl<'k, T> ops::Deref for RegVar<'k, T> {
     type Target = Reg<'k, T>;
     fn deref(&self) -> &Reg<'k, T> {
         &self.reg
     }
 }
 
-impl<'k, T: Type> Var<'k, T> {
+impl<'k, T: Type> RegVar<'k, T> {
     /// Replaces the value.
     pub fn set(self, value: impl Arg<'k, T>) {
         let k = self.reg.kernel;
@@ -110,7 +110,7 @@ impl<'k, T: Type> Arg<'k, T> for Reg<'k, T> {
     }
 }
 
-impl<'k, T: Type> Arg<'k, T> for Var<'k, T> {
+impl<'k, T: Type> Arg<'k, T> for RegVar<'k, T> {
     fn src(self) -> Src<'k, T> {
         Src::of(self.reg)
     }
@@ -216,7 +216,7 @@ impl KernelBuilder {
         &'k self,
         name: impl Into<String>,
         initial: impl Arg<'k, T>,
-    ) -> Var<'k, T> {
+    ) -> RegVar<'k, T> {
         let initial = self.src(initial.src());
         let reg = self.fresh::<T>().named(name);
         self.emit(
@@ -226,7 +226,7 @@ impl KernelBuilder {
             vec![Operand::Name(reg.sym), initial],
         );
         self.mark_last_as_set();
-        Var { reg }
+        RegVar { reg }
     }
 
     /// A register holding a constant.

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use fercuda_cuda::{Context, Error, Function, Image, Module};
 use fercuda_ptx::build::{
     Arch, Arg, BuildError, FULL_MASK, Global, KernelBuilder, Loop, MemoryElement, ModuleBuilder,
-    Pred, Ptr, Reg, Scalar, Shared, Var,
+    Pred, Ptr, Reg, RegVar, Scalar, Shared,
 };
 
 use super::{DispatchError, DispatchOptions};
@@ -260,9 +260,9 @@ pub struct Task<'k> {
     value: Ptr<'k, Shared, u64>,
     leader: Pred<'k>,
     budget: Reg<'k, u32>,
-    steps: Var<'k, u32>,
+    steps: RegVar<'k, u32>,
     /// Not 0: this thread's loops end.
-    halted: Var<'k, u32>,
+    halted: RegVar<'k, u32>,
 }
 
 impl<'k> Task<'k> {

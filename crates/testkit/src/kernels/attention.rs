@@ -13,7 +13,7 @@ use super::{
     ArgDoc, F32, F32_PTR_16, KernelDesc, LaunchGeometry, MAX_X, S32, ShapeError, U32, arg, at_most,
 };
 use fercuda_ptx::build::{
-    Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Ptr, Reg, Shared, Var,
+    Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Ptr, Reg, RegVar, Shared,
 };
 
 /// Length of a head's vectors.
@@ -278,14 +278,14 @@ fn write(k: &KernelBuilder, layout: &SharedLayout) {
         .map(|r| k.var(format!("max_{r}"), f32::NEG_INFINITY))
         .collect();
     let sum: Vec<_> = (0..OWN).map(|r| k.var(format!("sum_{r}"), 0.0)).collect();
-    let output: Vec<Vec<Var<'_, f32>>> = (0..OWN)
+    let output: Vec<Vec<RegVar<'_, f32>>> = (0..OWN)
         .map(|r| {
             (0..d / ACROSS)
                 .map(|c| k.var(format!("out_{r}_{c}"), 0.0))
                 .collect()
         })
         .collect();
-    let scores: Vec<Vec<Var<'_, f32>>> = (0..OWN)
+    let scores: Vec<Vec<RegVar<'_, f32>>> = (0..OWN)
         .map(|r| {
             (0..tile_keys / ACROSS)
                 .map(|c| k.var(format!("score_{r}_{c}"), 0.0))
@@ -464,7 +464,7 @@ impl<'k> SharedTile<'k> {
         let (step, row, col) = self.divide(k);
         k.for_range("fill_row", row, self.rows, step, |row| {
             let from = first + row;
-            let values: [Var<'k, f32>; 4] = std::array::from_fn(|_| k.var("fill", 0.0));
+            let values: [RegVar<'k, f32>; 4] = std::array::from_fn(|_| k.var("fill", 0.0));
             k.if_(from.lt(len), || {
                 let loaded = source
                     .index(from.mul_wide(self.d))

@@ -12,7 +12,7 @@ use super::{
     ArgDoc, F32, F32_PTR, KernelDesc, LaunchGeometry, MAX_X, ShapeError, U32, arg, at_most,
 };
 use fercuda_ptx::build::{
-    Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Pred, Ptr, PtrVar, Reg, Shared, Var,
+    Arch, BuildError, Global, KernelBuilder, ModuleBuilder, Pred, Ptr, PtrVar, Reg, RegVar, Shared,
 };
 
 /// Extents: A is m by k, B is k by n, C is m by n.
@@ -149,7 +149,7 @@ struct TileInFlight<'k> {
     /// rows are along k and change as `source` moves.
     row: Reg<'k, u32>,
     col: Reg<'k, u32>,
-    values: Vec<[Var<'k, f32>; VEC as usize]>,
+    values: Vec<[RegVar<'k, f32>; VEC as usize]>,
 }
 
 impl<'k> TileInFlight<'k> {
@@ -251,7 +251,7 @@ fn write<'k>(k: &'k KernelBuilder, tile: Tile) {
     let a_get = a_tiles.index(my_row).named("a_get");
     let b_get = b_tiles.index(my_col).named("b_get");
 
-    let acc: Vec<Vec<Var<'_, f32>>> = (0..own)
+    let acc: Vec<Vec<RegVar<'_, f32>>> = (0..own)
         .map(|i| {
             (0..own)
                 .map(|j| k.var(format!("acc_{i}_{j}"), 0.0))
@@ -348,7 +348,7 @@ fn multiply<'k>(
     tile: Tile,
     a: Ptr<'k, Shared, f32>,
     b: Ptr<'k, Shared, f32>,
-    acc: &[Vec<Var<'k, f32>>],
+    acc: &[Vec<RegVar<'k, f32>>],
 ) {
     let extent = tile.extent();
     let groups = tile.per_thread() / VEC;
@@ -382,7 +382,7 @@ struct TileOutput<'k> {
 fn finish<'k>(
     k: &'k KernelBuilder,
     tile: Tile,
-    acc: &[Vec<Var<'k, f32>>],
+    acc: &[Vec<RegVar<'k, f32>>],
     c: Ptr<'k, Global, f32>,
     o: TileOutput<'k>,
 ) {

@@ -5,7 +5,7 @@ use sha2::Digest;
 use super::bounds::{UNIT, rounded, summed};
 use super::entry::Reference;
 use crate::data::{Expected, LaunchInputs};
-use fastrand::Rng;
+use crate::rng::RecordedRng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("bitonic_block", bitonic_block),
@@ -201,21 +201,21 @@ fn fft(c: &LaunchInputs, e: &mut Expected) {
     e.near("again", again);
 }
 
-fn cuts(count: usize, total: u64, rng: &mut Rng) -> Vec<u32> {
-    let mut at: Vec<u32> = (1..count).map(|_| rng.u64(..total + 1) as u32).collect();
+fn cuts(count: usize, total: u64, rng: &mut RecordedRng) -> Vec<u32> {
+    let mut at: Vec<u32> = (1..count).map(|_| rng.below(total + 1) as u32).collect();
     at.extend([0, total as u32]);
     at.sort_unstable();
     at
 }
 
-fn make_sparse(c: &mut LaunchInputs, rng: &mut Rng) {
+fn make_sparse(c: &mut LaunchInputs, rng: &mut RecordedRng) {
     let mut offsets = cuts(160, 2000, rng);
     // Empty rows happen on purpose, not only by luck.
     (offsets[11], offsets[12]) = (offsets[10], offsets[10]);
     c.put("offsets", &offsets);
     c.put(
         "columns",
-        &(0..2000).map(|_| rng.u64(..300) as u32).collect::<Vec<_>>(),
+        &(0..2000).map(|_| rng.below(300) as u32).collect::<Vec<_>>(),
     );
 }
 
@@ -315,10 +315,10 @@ fn crc32(c: &LaunchInputs, e: &mut Expected) {
     e.exact("sums", &sums);
 }
 
-fn make_text(c: &mut LaunchInputs, rng: &mut Rng) {
+fn make_text(c: &mut LaunchInputs, rng: &mut RecordedRng) {
     let mut letters = |n: usize| {
         (0..n)
-            .map(|_| b'a' + rng.u64(..3) as u8)
+            .map(|_| b'a' + rng.below(3) as u8)
             .collect::<Vec<u8>>()
     };
     c.put("text", &letters(1000));
@@ -362,11 +362,11 @@ fn edit_distance(c: &LaunchInputs, e: &mut Expected) {
     );
 }
 
-fn make_graph(c: &mut LaunchInputs, rng: &mut Rng) {
+fn make_graph(c: &mut LaunchInputs, rng: &mut RecordedRng) {
     c.put("offsets", &cuts(200, 600, rng));
     c.put(
         "edges",
-        &(0..600).map(|_| rng.u64(..200) as u32).collect::<Vec<_>>(),
+        &(0..600).map(|_| rng.below(200) as u32).collect::<Vec<_>>(),
     );
 }
 
@@ -411,9 +411,9 @@ fn kmeans_assign(c: &LaunchInputs, e: &mut Expected) {
     e.exact("counts", &counts);
 }
 
-fn make_sorted(c: &mut LaunchInputs, rng: &mut Rng) {
+fn make_sorted(c: &mut LaunchInputs, rng: &mut RecordedRng) {
     for (name, n) in [("a", 300), ("b", 500)] {
-        let mut v: Vec<u32> = (0..n).map(|_| rng.u64(..1000) as u32).collect();
+        let mut v: Vec<u32> = (0..n).map(|_| rng.below(1000) as u32).collect();
         v.sort_unstable();
         c.put(name, &v);
     }

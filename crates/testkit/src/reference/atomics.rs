@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::entry::Reference;
 use crate::data::{Expected, LaunchInputs};
-use fastrand::Rng;
+use crate::rng::RecordedRng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::made("atomics_global", make_global, atomics_global),
@@ -18,7 +18,7 @@ pub(super) const TABLE: &[Reference] = &[
     Reference::new("histogram_match", histogram_match),
 ];
 
-fn make_global(c: &mut LaunchInputs, _: &mut Rng) {
+fn make_global(c: &mut LaunchInputs, _: &mut RecordedRng) {
     c.put(
         "r",
         &[
@@ -110,7 +110,7 @@ fn atomics_returned(c: &LaunchInputs, e: &mut Expected) {
     e.exact("seen", &seen);
 }
 
-fn make_cas(c: &mut LaunchInputs, _: &mut Rng) {
+fn make_cas(c: &mut LaunchInputs, _: &mut RecordedRng) {
     c.put("high", &[-1e30f32]);
     c.put("product", &[1u32]);
 }

@@ -3,7 +3,7 @@
 use super::bounds::summed;
 use super::entry::Reference;
 use crate::data::{Expected, LaunchInputs};
-use fastrand::Rng;
+use crate::rng::RecordedRng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("transpose_f32", transpose_f32),
@@ -125,22 +125,22 @@ fn local_array(c: &LaunchInputs, e: &mut Expected) {
 
 /// Fields at their offsets: tag 0, scale 8, six steps from 16, two biases from 28, seed 40. Values
 /// are whole numbers of sixteenths, so that sums are exact.
-fn make_struct(c: &mut LaunchInputs, rng: &mut Rng) {
+fn make_struct(c: &mut LaunchInputs, rng: &mut RecordedRng) {
     let mut bytes = [0u8; 48];
-    bytes[0] = rng.u64(..100) as u8;
-    bytes[8..16].copy_from_slice(&[0.25f64, 0.5, 2.0, 4.0][rng.u64(..4) as usize].to_le_bytes());
+    bytes[0] = rng.below(100) as u8;
+    bytes[8..16].copy_from_slice(&[0.25f64, 0.5, 2.0, 4.0][rng.below(4) as usize].to_le_bytes());
     for i in 0..6 {
-        bytes[16 + 2 * i..][..2].copy_from_slice(&(rng.u64(..) as i16).to_le_bytes());
+        bytes[16 + 2 * i..][..2].copy_from_slice(&(rng.next() as i16).to_le_bytes());
     }
     for i in 0..2 {
         bytes[28 + 4 * i..][..4]
-            .copy_from_slice(&(rng.u64(..4096) as f32 / 16.0 - 128.0).to_le_bytes());
+            .copy_from_slice(&(rng.below(4096) as f32 / 16.0 - 128.0).to_le_bytes());
     }
-    bytes[40..48].copy_from_slice(&rng.u64(..).to_le_bytes());
+    bytes[40..48].copy_from_slice(&rng.next().to_le_bytes());
     c.put("s", &bytes);
     c.put(
         "odd",
-        &[rng.u64(..) as u8, rng.u64(..) as u8, rng.u64(..) as u8],
+        &[rng.next() as u8, rng.next() as u8, rng.next() as u8],
     );
 }
 
@@ -167,8 +167,8 @@ fn struct_param(c: &LaunchInputs, e: &mut Expected) {
     );
 }
 
-fn make_table(c: &mut LaunchInputs, rng: &mut Rng) {
-    let table: Vec<u32> = (0..1152).map(|_| rng.u64(..) as u32).collect();
+fn make_table(c: &mut LaunchInputs, rng: &mut RecordedRng) {
+    let table: Vec<u32> = (0..1152).map(|_| rng.next() as u32).collect();
     c.put("table", &table);
 }
 

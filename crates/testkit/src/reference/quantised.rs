@@ -5,7 +5,7 @@ use half::f16;
 use super::bounds::rounded;
 use super::entry::Reference;
 use crate::data::{Expected, LaunchInputs};
-use fastrand::Rng;
+use crate::rng::RecordedRng;
 
 pub(super) const TABLE: &[Reference] = &[
     Reference::new("quantise_q8_0", quantise_q8_0),
@@ -33,15 +33,15 @@ fn quantise_q8_0(c: &LaunchInputs, e: &mut Expected) {
     );
 }
 
-fn some_scale(rng: &mut Rng) -> [u8; 2] {
-    f16::from_f64(0.002 + rng.f64() * 0.05).to_le_bytes()
+fn some_scale(rng: &mut RecordedRng) -> [u8; 2] {
+    f16::from_f64(0.002 + rng.unit() * 0.05).to_le_bytes()
 }
 
-fn make_q8_0(c: &mut LaunchInputs, rng: &mut Rng) {
+fn make_q8_0(c: &mut LaunchInputs, rng: &mut RecordedRng) {
     let mut bytes = Vec::new();
     for _ in 0..c.buffer("weights").len() / 34 {
         bytes.extend(some_scale(rng));
-        bytes.extend((0..32).map(|_| rng.u64(..) as u8));
+        bytes.extend((0..32).map(|_| rng.next() as u8));
     }
     c.put("weights", &bytes);
 }
@@ -70,12 +70,12 @@ fn gemv_q8_0(c: &LaunchInputs, e: &mut Expected) {
     e.near("y", rows);
 }
 
-fn make_q4k(c: &mut LaunchInputs, rng: &mut Rng) {
+fn make_q4k(c: &mut LaunchInputs, rng: &mut RecordedRng) {
     let mut bytes = Vec::new();
     for _ in 0..c.buffer("weights").len() / 144 {
         bytes.extend(some_scale(rng));
         bytes.extend(some_scale(rng));
-        bytes.extend((0..140).map(|_| rng.u64(..) as u8));
+        bytes.extend((0..140).map(|_| rng.next() as u8));
     }
     c.put("weights", &bytes);
 }
