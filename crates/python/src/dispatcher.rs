@@ -95,7 +95,7 @@ impl PyDispatcher {
             watchdog,
         };
         let ids: Vec<BufferId> = buffers.iter().map(|it| it.get().id()).collect();
-        let booted = errors::dispatch(py, || {
+        let booted = errors::run(py, || {
             let mut registered = Vec::with_capacity(ids.len());
             for id in &ids {
                 let first = session.memory(*id)?.address().0;

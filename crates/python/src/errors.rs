@@ -6,8 +6,8 @@ use std::time::Duration;
 use fercuda_cuda as cuda;
 use fercuda_runtime::jit;
 use fercuda_runtime::{
-    DispatchError, EndReason, Error, GraphError, Holder, IgnitionError, StandardTask, TaskError,
-    TritonError,
+    DispatchError, EndReason, Error, GraphError, Holder, IgnitionError, LimitExceeded,
+    StandardTask, TaskError, TritonError,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -150,18 +150,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Error::Cuda(error) => return of_cuda(py, error),
         Error::Stale(_) => made("StaleHandleError"),
         Error::Layout(_) | Error::Overlap { .. } | Error::Strewn { .. } => made("LayoutError"),
-        Error::Limit {
-            session,
-            limit_bytes,
-            held_bytes,
-            freed_bytes,
-            asked_bytes,
-        } => made("LimitError")
-            .with("session", &**session)
-            .with("limit_bytes", *limit_bytes)
-            .with("held_bytes", *held_bytes)
-            .with("freed_bytes", *freed_bytes)
-            .with("asked_bytes", *asked_bytes),
+        Error::Limit(it) => return of_limit(py, it),
         Error::OutOfMemory { source, holders } => {
             figures_of_memory(made("OutOfMemoryError"), source).with("holders", held(holders))
         }
@@ -274,12 +263,23 @@ pub(crate) fn of_cuda(py: Python<'_>, error: &cuda::Error) -> PyErr {
     made.raise()
 }
 
+/// The exception of an allocation beyond a session's limit.
+fn of_limit(py: Python<'_>, error: &LimitExceeded) -> PyErr {
+    ExceptionBuilder::new(py, "LimitError", error)
+        .with("session", &*error.session)
+        .with("limit_bytes", error.limit_bytes)
+        .with("held_bytes", error.held_bytes)
+        .with("freed_bytes", error.freed_bytes)
+        .with("asked_bytes", error.asked_bytes)
+        .raise()
+}
+
 /// The exception of a graph that failed to be captured, kept or replayed.
 fn of_graph(py: Python<'_>, error: &GraphError) -> PyErr {
     let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         GraphError::Cuda(error) => return of_cuda(py, error),
-        GraphError::Limit(error) => return raise(py, error),
+        GraphError::Limit(it) => return of_limit(py, it),
         GraphError::TooLarge {
             bytes,
             budget_bytes,
@@ -300,7 +300,6 @@ fn of_dispatch(py: Python<'_>, error: &DispatchError) -> PyErr {
     let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         DispatchError::Cuda(error) => return of_cuda(py, error),
-        DispatchError::Session(error) => return raise(py, error),
         DispatchError::Full { priority, capacity } => made("DispatcherFullError")
             .with("priority", *priority)
             .with("capacity", *capacity),

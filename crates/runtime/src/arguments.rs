@@ -14,8 +14,8 @@ use fercuda_tensor::Layout;
 use crate::error::Error;
 use crate::error::Result;
 use crate::graphs::{ArgumentBlock, BlockLayout, Field, FieldType};
-use crate::owned::TearDown;
-use crate::runtime::lock;
+use crate::lock::lock;
+use crate::resources::TearDown;
 use crate::session::{BufferId, Session};
 
 /// An argument block of a session ([`Session::arguments`]), initially all zeros.

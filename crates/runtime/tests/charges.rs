@@ -79,7 +79,7 @@ fn limit_includes_deferred_frees() {
         assert_eq!(memory.parked_bytes, 8 * MIB, "{regime}");
         let refused = session.alloc(bytes(4 * MIB), regime).unwrap_err();
         assert!(
-            matches!(refused, Error::Limit { freed_bytes, .. } if freed_bytes == 8 * MIB),
+            matches!(&refused, Error::Limit(it) if it.freed_bytes == 8 * MIB),
             "{refused}"
         );
         assert!(
@@ -181,7 +181,7 @@ fn memory_of_a_graph_is_charged_until_the_graph_is_dropped() {
     assert_eq!(session.held_bytes(), 4 * MIB);
     let refused = record(2).unwrap_err();
     assert!(
-        matches!(refused, Error::Limit { freed_bytes, .. } if freed_bytes == 4 * MIB),
+        matches!(&refused, Error::Limit(it) if it.freed_bytes == 4 * MIB),
         "{refused}"
     );
     assert!(refused.to_string().contains("release graphs"), "{refused}");

@@ -207,13 +207,7 @@ fn memory_of_a_capture_is_within_the_sessions_limit() {
     };
     let refused = take(2 << 20).unwrap_err();
     assert!(
-        matches!(
-            refused,
-            Error::Limit {
-                asked_bytes: 2_097_152,
-                ..
-            }
-        ),
+        matches!(&refused, Error::Limit(it) if it.asked_bytes == 2_097_152),
         "{refused}"
     );
     let (scratch, _) = take(512 << 10).unwrap();
@@ -350,7 +344,7 @@ fn expressions_over_wrong_buffers_are_refused() {
     let layout = Layout::contiguous(Dtype::U8, &[3 * KIB]).unwrap();
     let most = session.alloc(layout, Regime::Pool).unwrap();
     let refused = session.evaluate(&graph, &[a, turned]).unwrap_err();
-    assert!(matches!(refused, Error::Limit { .. }), "{refused}");
+    assert!(matches!(refused, Error::Limit(_)), "{refused}");
     session.free(most).unwrap();
     // Refused calls have left nothing.
     assert_eq!(session.held_bytes(), held);

@@ -324,10 +324,10 @@ fn job_cannot_start_a_dispatcher_during_teardown() {
     assert!(
         matches!(
             &refused,
-            DispatchError::Session(Error::Ended {
+            Error::Ended {
                 why: EndReason::Closed,
                 ..
-            })
+            }
         ),
         "{refused}"
     );

@@ -214,7 +214,7 @@ fn session_launch_is_ordered_and_charged_for_scratch_memory() {
         two.into_iter().next().unwrap()
     };
     match refused(grid, &arguments) {
-        TritonError::Session(Error::Limit { asked_bytes, .. }) => assert_eq!(asked_bytes, SCRATCH),
+        TritonError::Session(Error::Limit(it)) => assert_eq!(it.asked_bytes, SCRATCH),
         other => panic!("{other}"),
     }
     match refused(grid, &arguments[1..]) {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use fercuda_runtime::{
-    BufferId, DispatchError, DispatchOptions, Resident, StandardTask, TaskArgs, TaskBuffer,
+    BufferId, DispatchError, DispatchOptions, Error, Resident, StandardTask, TaskArgs, TaskBuffer,
     TaskDone, TaskError, TaskId, TaskJob, TaskSet,
 };
 
@@ -103,12 +103,15 @@ pub unsafe extern "C" fn fer_persistent_dispatcher_boot(
             registered.push((id, open.session.layout(id)?.bytes()));
         }
         let booted = open.session.dispatcher(&TaskSet::standard(), &ids, options);
-        let resident = booted.map_err(|error| match error {
-            DispatchError::Value { why } => {
-                let what = format!("{why}\ntry: the values of fer_dispatcher_defaults");
-                CallFailure::argument("options", what)
-            }
-            error => error.into(),
+        let resident = booted.map_err(|error| match &error {
+            Error::Dispatch(refused) => match &**refused {
+                DispatchError::Value { why } => {
+                    let what = format!("{why}\ntry: the values of fer_dispatcher_defaults");
+                    CallFailure::argument("options", what)
+                }
+                _ => error.into(),
+            },
+            _ => error.into(),
         })?;
         let running = RunningDispatcher {
             session,

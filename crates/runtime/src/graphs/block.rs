@@ -15,7 +15,7 @@ use bytemuck::Pod;
 use fercuda_cuda::{DeviceBuffer, Staging, Stream};
 use fercuda_tensor::Dtype;
 
-use super::GraphError;
+use super::error::GraphError;
 
 mod sealed {
     pub trait Sealed {}
