@@ -14,7 +14,7 @@ use super::types::{
     FER_TASK_SPANS, FER_WAIT_FOREVER, fer_buffer, fer_dispatcher, fer_dispatcher_details,
     fer_dispatcher_options, fer_job_state, fer_session, fer_task, fer_task_result, fer_ticket,
 };
-use crate::handles::{DISPATCHERS, SESSIONS, TICKETS, buffer as known};
+use crate::handles::{Handles, SESSIONS, buffer as known};
 use crate::pointers::{OutPointer, list, read_pointer};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -27,6 +27,8 @@ pub(crate) struct RunningDispatcher {
     options: DispatchOptions,
 }
 
+pub(crate) static DISPATCHERS: Handles<RunningDispatcher> = Handles::new(6);
+
 /// A submitted task of the C interface.
 pub(crate) struct TaskTicket {
     pub(crate) dispatcher: u64,
@@ -36,6 +38,8 @@ pub(crate) struct TaskTicket {
     /// Size of the buffer of each of its spans, in bytes.
     sizes: Vec<u64>,
 }
+
+pub(crate) static TICKETS: Handles<TaskTicket> = Handles::new(7);
 
 /// Fills in the defaults, which fer_persistent_dispatcher_boot uses for NULL.
 // SAFETY: no other library has a function of this name.

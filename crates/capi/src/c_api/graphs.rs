@@ -21,7 +21,7 @@ use super::types::{
     FER_KEY_WORDS, fer_arguments, fer_buffer, fer_capture, fer_graph_key, fer_graph_record,
     fer_graph_times, fer_graphs, fer_graphs_details, fer_session,
 };
-use crate::handles::{ARGUMENTS, CAPTURES, GRAPHS, SESSIONS};
+use crate::handles::{Handles, SESSIONS};
 use crate::pointers::{OutPointer, list, read_pointer};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -62,6 +62,8 @@ pub(crate) struct CachedGraphs {
     begun: Mutex<Vec<Weak<OpenCapture>>>,
 }
 
+pub(crate) static GRAPHS: Handles<CachedGraphs> = Handles::new(9);
+
 /// A capture of the C interface.
 pub(crate) struct OpenCapture {
     pub(crate) session: u64,
@@ -72,6 +74,8 @@ pub(crate) struct OpenCapture {
     steps: Mutex<Option<Vec<CaptureStep>>>,
     is_invalidated: AtomicBool,
 }
+
+pub(crate) static CAPTURES: Handles<OpenCapture> = Handles::new(10);
 
 /// A piece of work of a graph.
 pub(crate) enum CaptureStep {
@@ -97,6 +101,8 @@ pub(crate) struct OpenArguments {
     block: Arguments,
     words: Field<u32>,
 }
+
+pub(crate) static ARGUMENTS: Handles<OpenArguments> = Handles::new(11);
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fercuda_cuda::{Function, Image, Launch, Module};
 use fercuda_runtime::Argument;
 
+use super::graphs::CAPTURES;
 use super::types::{fer_argument, fer_kernel, fer_launch, fer_module, fer_session};
-use crate::handles::{CAPTURES, KERNELS, MODULES, SESSIONS, buffer as known};
+use crate::handles::{Handles, SESSIONS, buffer as known};
 use crate::pointers::{OutPointer, list, read_pointer, text};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -23,12 +24,16 @@ pub(crate) struct LoadedModule {
     kernels: Mutex<HashMap<String, u64>>,
 }
 
+pub(crate) static MODULES: Handles<LoadedModule> = Handles::new(3);
+
 /// A kernel of the C interface.
 pub(crate) struct ModuleKernel {
     pub(crate) session: u64,
     module: u64,
     function: Function,
 }
+
+pub(crate) static KERNELS: Handles<ModuleKernel> = Handles::new(4);
 
 /// Loads PTX, a zero-terminated text, onto the session's device. Invalid PTX is FER_ERROR_MODULE,
 /// and the message has the compiler's log. Unloaded by fer_module_unload, or with its session.

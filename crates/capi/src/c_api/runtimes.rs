@@ -6,11 +6,13 @@ use std::sync::Arc;
 use fercuda_cuda::Select;
 use fercuda_runtime::{Allocator, Reboot, Runtime, RuntimeConfig, SessionConfig};
 
+use super::closing::end;
+use super::requests::REQUESTS;
 use super::types::{
     FER_NAME_BYTES, fer_holder, fer_memory_details, fer_reboot_details, fer_runtime, fer_session,
     fer_session_details,
 };
-use crate::handles::{OpenSession, REQUESTS, RUNTIMES, SESSIONS, check_process, end};
+use crate::handles::{OpenSession, RUNTIMES, SESSIONS, check_process};
 use crate::pointers::{OutArray, OutPointer, text};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
