@@ -9,8 +9,8 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
-use crate::errors;
 use crate::host;
+use crate::{errors, exceptions};
 
 /// Most values per field: what changes between replays is small.
 const MOST_VALUES: usize = 1 << 16;
@@ -102,7 +102,7 @@ impl PyArgumentBlock {
         pushes: usize,
         fields: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let refused = |what: String| Err(errors::plain(py, "ConfigError", what));
+        let refused = |what: String| Err(exceptions::plain(py, "ConfigError", what));
         if !(1..=MOST_VALUES).contains(&pushes) {
             return refused(format!(
                 "pushes={pushes} is out of range\ntry: 1 to {MOST_VALUES}"
@@ -148,7 +148,7 @@ impl PyArgumentBlock {
             let all: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).collect();
             let there = all.join(" ");
             let what = format!("the block has no field {name:?}\ntry: one of: {there}");
-            errors::plain(py, "ConfigError", what)
+            exceptions::plain(py, "ConfigError", what)
         })
     }
 }

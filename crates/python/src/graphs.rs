@@ -19,9 +19,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::alive::{self, DetachedDrop, lock};
-use crate::errors;
 use crate::expression::Expression;
 use crate::kernels::PyFunction;
+use crate::{errors, exceptions};
 
 /// The key of a graph. See the stubs.
 #[pyclass(
@@ -78,7 +78,7 @@ impl PyGraphKey {
                 "{} cannot be part of a key\ntry: str, or int of 64 bits",
                 part.repr()?
             );
-            Err(errors::plain(part.py(), "ConfigError", what))
+            Err(exceptions::plain(part.py(), "ConfigError", what))
         };
         Ok(Self {
             generation,
@@ -394,7 +394,7 @@ impl PyCapture {
             CapturePhase::Over(_) => "is over\ntry: a new capture",
         };
         let what = format!("the capture of {:?} {what}", self.key);
-        Err(errors::plain(py, "GraphError", what))
+        Err(exceptions::plain(py, "GraphError", what))
     }
 
     fn add(&self, py: Python<'_>, step: CapturedWork) -> PyResult<()> {
@@ -420,7 +420,7 @@ impl PyCapture {
                     "the capture of {:?} has already begun\ntry: a new capture",
                     it.key
                 );
-                return Err(errors::plain(py, "GraphError", what));
+                return Err(exceptions::plain(py, "GraphError", what));
             }
             *phase = CapturePhase::Open(it.graphs.get().begin(&it.key), Vec::new());
         }

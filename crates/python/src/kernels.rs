@@ -11,8 +11,8 @@ use pyo3::types::{PyBool, PyFloat, PyInt};
 
 use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
-use crate::errors;
 use crate::host;
+use crate::{errors, exceptions};
 
 /// Code on a device. See the stubs.
 #[pyclass(frozen, name = "Module", module = "fercuda_runtime._fercuda")]
@@ -180,7 +180,7 @@ impl KernelParameters<'_> {
         if let Some(sizes) = sizes
             && sizes.len() != given.len()
         {
-            return Err(errors::plain(
+            return Err(exceptions::plain(
                 py,
                 "ArgumentsError",
                 format!(
@@ -196,7 +196,7 @@ impl KernelParameters<'_> {
             let size = sizes.map(|sizes| sizes[at]);
             let (argument, bytes) = self.one(session, at, size, argument)?;
             if let Some(size) = size.filter(|size| *size as u64 != bytes) {
-                return Err(errors::plain(
+                return Err(exceptions::plain(
                     py,
                     "ArgumentsError",
                     format!(
@@ -222,7 +222,7 @@ impl KernelParameters<'_> {
         let py = given.py();
         let name = self.name;
         let refused = |what: String| {
-            Err(errors::plain(
+            Err(exceptions::plain(
                 py,
                 "ArgumentsError",
                 format!("argument {at} of `{name}`: {what}"),

@@ -11,10 +11,10 @@ use fercuda_runtime::{Argument, TritonError, TritonKernel, TritonMetadata};
 use pyo3::prelude::*;
 
 use crate::alive::{self, DetachedDrop};
-use crate::errors;
 use crate::job::PyJob;
 use crate::kernels::{self, KernelParameters};
 use crate::session::PySession;
+use crate::{errors, exceptions};
 
 /// A Triton kernel. See the stubs.
 #[pyclass(frozen, name = "TritonKernel", module = "fercuda_runtime._fercuda")]
@@ -56,7 +56,7 @@ impl PyTritonKernel {
         let code: Vec<u8> = match code.extract::<String>() {
             Ok(text) => text.into_bytes(),
             Err(_) => code.extract().map_err(|_| {
-                errors::plain(
+                exceptions::plain(
                     py,
                     "ModuleError",
                     "code must be PTX as str, or a CUBIN as bytes",
