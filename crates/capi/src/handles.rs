@@ -3,12 +3,12 @@
 //! Invariants: a number names one object for ever, or nothing. A table's lock is held only during a
 //! lookup, so no call waits behind work. Objects of a closed session or runtime are in no table.
 //!
-//! Elsewhere: tables, each beside its type (`c_api`); buffers, which have the runtime's own numbers.
+//! Elsewhere: tables, each beside its type (`c_api`); buffers, which have the runtime's numbers.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fercuda_runtime::{BufferId, HandleId, HandleTable, Runtime, Session, StaleHandle};
+use fercuda_runtime::{BufferId, GenerationalTable, HandleId, Runtime, Session, StaleHandle};
 
 use crate::status::{CallFailure, Result, fer_status};
 
@@ -47,7 +47,7 @@ const FIRST: u16 = 0xff00;
 /// The objects of one kind.
 pub(crate) struct Handles<T> {
     kind: u16,
-    table: Mutex<Option<HandleTable<Arc<T>>>>,
+    table: Mutex<Option<GenerationalTable<Arc<T>>>>,
 }
 
 /// The process that uses handles; 0 as long as none does.
@@ -77,7 +77,7 @@ impl<T> Handles<T> {
         }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Option<HandleTable<Arc<T>>>>> {
+    fn lock(&self) -> Result<MutexGuard<'_, Option<GenerationalTable<Arc<T>>>>> {
         check_process()?;
         Ok(self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -85,7 +85,7 @@ impl<T> Handles<T> {
     /// Inserts an object without an owner.
     pub(crate) fn insert(&self, value: T) -> Result<u64> {
         let mut table = self.lock()?;
-        let table = table.get_or_insert_with(|| HandleTable::new(FIRST + self.kind));
+        let table = table.get_or_insert_with(|| GenerationalTable::new(FIRST + self.kind));
         let id = table.insert(Arc::new(value)).map_err(|_| self.full())?;
         Ok(id.to_bits())
     }

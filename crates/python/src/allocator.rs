@@ -7,7 +7,7 @@
 use std::error::Error;
 
 use fercuda_cuda::{DeviceAddr, Stream};
-use fercuda_runtime::Allocator;
+use fercuda_runtime::MemoryAllocator;
 use pyo3::prelude::*;
 
 use crate::alive::{self, SharedPyObject};
@@ -38,7 +38,7 @@ fn handle(stream: &Stream) -> usize {
 
 // SAFETY: the caller that passes the object guarantees, as the stubs say, that there is memory
 // where it says, and that nothing else uses it until it is freed in stream order.
-unsafe impl Allocator for PythonAllocator {
+unsafe impl MemoryAllocator for PythonAllocator {
     fn allocate(
         &self,
         bytes: u64,

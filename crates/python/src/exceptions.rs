@@ -1,4 +1,4 @@
-//! Exceptions by the names of their classes in `fercuda_runtime.errors`, with figures as attributes.
+//! Exceptions by the names of their classes in `fercuda_runtime.errors`, with their figures.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;

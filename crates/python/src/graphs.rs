@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fercuda_runtime::{
-    Budget, Evaluation, GraphError, Graphs, Key, PreparedLaunch, RecordOptions, Recorded, Result,
-    Session,
+    Evaluation, GraphBudget, GraphError, Graphs, Key, PreparedLaunch, RecordOptions, RecordedGraph,
+    Result, Session,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -146,8 +146,8 @@ pub(crate) struct PyGraphRecord {
     upload_s: f64,
 }
 
-impl From<Recorded> for PyGraphRecord {
-    fn from(it: Recorded) -> Self {
+impl From<RecordedGraph> for PyGraphRecord {
+    fn from(it: RecordedGraph) -> Self {
         Self {
             nodes: it.nodes,
             bytes: it.bytes,
@@ -242,7 +242,7 @@ struct OpenCaptures {
 }
 
 impl PyGraphs {
-    pub(crate) fn new(session: &Session, budget: Budget) -> Result<Self> {
+    pub(crate) fn new(session: &Session, budget: GraphBudget) -> Result<Self> {
         Ok(Self {
             graphs: DetachedDrop::new(session.graphs(budget)?),
             session: DetachedDrop::new(session.clone()),

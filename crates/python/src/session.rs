@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Select};
 use fercuda_runtime::{
-    Budget, Dtype, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
+    Dtype, GraphBudget, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -400,8 +400,8 @@ impl PySession {
         budget_bytes: Option<u64>,
         node_bytes: Option<u64>,
     ) -> PyResult<PyGraphs> {
-        let default = Budget::default();
-        let budget = Budget {
+        let default = GraphBudget::default();
+        let budget = GraphBudget {
             bytes: budget_bytes.unwrap_or(default.bytes),
             node_bytes: node_bytes.unwrap_or(default.node_bytes),
         };

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use fercuda_cuda::{Error as CudaError, Image};
-use fercuda_runtime::{Argument, TritonError, TritonKernel, TritonMetadata};
+use fercuda_runtime::{LaunchArgument, TritonError, TritonKernel, TritonMetadata};
 use pyo3::prelude::*;
 
 use crate::alive::{self, DetachedDrop};
@@ -150,7 +150,7 @@ impl PyTritonKernel {
         session: &PySession,
         grid: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<([u32; 3], Vec<Argument>)> {
+    ) -> PyResult<([u32; 3], Vec<LaunchArgument>)> {
         let parameters = KernelParameters {
             name: &self.kernel.metadata().name,
             sizes: self.kernel.argument_bytes(),

@@ -26,17 +26,17 @@ const ALIGNMENT_BYTES: u64 = 256;
 /// last memory was freed.
 ///
 /// Calls come from several threads, also concurrently. They may use the driver and sessions, the
-/// allocator's own too; but [`Allocator::allocate`] is not called recursively.
+/// allocator's own too; but [`MemoryAllocator::allocate`] is not called recursively.
 ///
 /// # Safety
-/// Work that is queued in `stream` after [`Allocator::allocate`] has returned an address has
-/// exclusive use of `bytes` from there on, until [`Allocator::free`] is called with it and the
-/// work that `stream` had then is done.
+/// Work that is queued in `stream` after [`MemoryAllocator::allocate`] has returned an address has
+/// exclusive use of `bytes` from there on, until [`MemoryAllocator::free`] is called with it and
+/// the work that `stream` had then is done.
 #[expect(
     unsafe_code,
     reason = "only the allocator knows that its memory exists"
 )]
-pub unsafe trait Allocator: Send + Sync {
+pub unsafe trait MemoryAllocator: Send + Sync {
     /// Allocates at least 1 byte, at a multiple of `alignment`, a power of two. `stream` is the
     /// session's. Driver memory allocated meanwhile is charged to the session's tenant until the
     /// driver has it back.
@@ -50,7 +50,7 @@ pub unsafe trait Allocator: Send + Sync {
         stream: &Stream,
     ) -> std::result::Result<DeviceAddr, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Frees memory from [`Allocator::allocate`], once: all work with it precedes whatever is
+    /// Frees memory from [`MemoryAllocator::allocate`], once: all work with it precedes whatever is
     /// queued in `stream` from now on, but need not be complete. Without a stream the context has
     /// failed or was reset, and nothing runs there: memory of the driver is freed without a stream.
     /// A panic is caught.
@@ -61,7 +61,7 @@ pub unsafe trait Allocator: Send + Sync {
 pub(crate) struct SessionAllocator {
     session: String,
     device: Arc<SharedDevice>,
-    allocator: Arc<dyn Allocator>,
+    allocator: Arc<dyn MemoryAllocator>,
 }
 
 impl fmt::Debug for SessionAllocator {
@@ -79,7 +79,7 @@ impl SessionAllocator {
     pub(crate) fn new(
         session: &str,
         device: &Arc<SharedDevice>,
-        allocator: Arc<dyn Allocator>,
+        allocator: Arc<dyn MemoryAllocator>,
     ) -> Arc<Self> {
         Arc::new(Self {
             session: session.to_owned(),

@@ -22,11 +22,11 @@ mod recording;
 mod timing;
 
 pub use arena::Scratch;
-pub use block::{ArgumentBlock, BlockLayout, DecodeFields, Field, FieldType};
-pub use cache::{Budget, GraphCache, GraphStats};
+pub use block::{ArgumentBlock, BlockLayout, Field, FieldType};
+pub use cache::{GraphBudget, GraphCache, GraphStats};
 pub use error::GraphError;
-pub use key::{GraphKey, GraphKind, Key, Quantization};
-pub use recorded::{RecordOptions, Recorded};
+pub use key::{GraphKey, Key};
+pub use recorded::{RecordOptions, RecordedGraph};
 pub use recording::Recording;
 pub use timing::{ReplayTimes, Timing};
 
@@ -55,7 +55,7 @@ mod tests {
         let streams = [(); 2].map(|()| Stream::new(&context).unwrap());
         let [mut old, mut new] = [(); 2].map(|()| DeviceBuffer::zeroed(&streams[0], 4).unwrap());
         streams[0].synchronize().unwrap();
-        let cache = GraphCache::<u32>::new(&context, Budget::default()).unwrap();
+        let cache = GraphCache::<u32>::new(&context, GraphBudget::default()).unwrap();
         let record = |buffer: &mut DeviceBuffer<u32>, stream: &Stream, value| {
             let recording = cache.begin(7, stream, RecordOptions::default()).unwrap();
             buffer.fill(value, stream).unwrap();

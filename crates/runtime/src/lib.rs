@@ -26,8 +26,8 @@ mod shared_device;
 mod triton;
 
 pub use account::LimitExceeded;
-pub use arguments::Arguments;
-pub use callbacks::Allocator;
+pub use arguments::SessionArguments;
+pub use callbacks::MemoryAllocator;
 pub use error::{EndReason, Error, Holder, Result};
 pub use expressions::Evaluation;
 pub use fercuda_dispatcher::{
@@ -38,11 +38,10 @@ pub use fercuda_dispatcher::{
 pub use fercuda_jit as jit;
 pub use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK, UnknownDtype};
 pub use graphs::{
-    ArgumentBlock, BlockLayout, Budget, DecodeFields, Field, FieldType, GraphCache, GraphError,
-    GraphKey, GraphKind, GraphStats, Key, Quantization, RecordOptions, Recorded, Recording,
-    ReplayTimes, Scratch, Timing,
+    ArgumentBlock, BlockLayout, Field, FieldType, GraphBudget, GraphCache, GraphError, GraphKey,
+    GraphStats, Key, RecordOptions, RecordedGraph, Recording, ReplayTimes, Scratch, Timing,
 };
-pub use handles::{HandleId, HandleTable, HandlesExhausted, StaleHandle};
+pub use handles::{GenerationalTable, HandleId, HandlesExhausted, StaleHandle};
 pub use ignition::{ALIGN_BYTES, IgnitionError, IgnitionPlan, TensorSpec};
 pub use jobs::{Job, Status};
 pub use launches::PreparedLaunch;
@@ -50,6 +49,8 @@ pub use plan::{Need, Plan, PlanError};
 pub use requests::Requests;
 pub use resident::Resident;
 pub use runtime::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
-pub use session::{Argument, BufferId, Element, Exported, Regime, Session, SessionConfig};
+pub use session::{
+    BufferElement, BufferId, Exported, LaunchArgument, Regime, Session, SessionConfig,
+};
 pub use session_graphs::Graphs;
 pub use triton::{TritonError, TritonKernel, TritonMetadata};

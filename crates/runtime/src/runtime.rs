@@ -12,7 +12,7 @@ use fercuda_cuda::{Context, Cuda, Device, Select, destroy_deferred};
 use fercuda_dispatcher::blocks_teardown;
 use fercuda_regime::interface::Interface;
 
-use crate::callbacks::Allocator;
+use crate::callbacks::MemoryAllocator;
 use crate::error::{EndReason, Error, Holder, Result};
 use crate::lock::lock;
 use crate::session::{Session, SessionConfig, SessionCore, tear_down_all};
@@ -211,7 +211,7 @@ impl Runtime {
         &self,
         name: &str,
         config: SessionConfig,
-        allocator: Arc<dyn Allocator>,
+        allocator: Arc<dyn MemoryAllocator>,
     ) -> Result<Session> {
         self.open_session(name, config, Some(allocator))
     }
@@ -220,7 +220,7 @@ impl Runtime {
         &self,
         name: &str,
         config: SessionConfig,
-        allocator: Option<Arc<dyn Allocator>>,
+        allocator: Option<Arc<dyn MemoryAllocator>>,
     ) -> Result<Session> {
         let is_held = self
             .inner

@@ -20,4 +20,4 @@ pub(crate) use entry::BufferEntry;
 pub use entry::{BufferId, Exported, Regime};
 pub use owner::Session;
 pub(crate) use teardown::tear_down_all;
-pub use values::{Argument, Element};
+pub use values::{BufferElement, LaunchArgument};

@@ -12,7 +12,7 @@ use fercuda_cuda::Stream;
 use crate::error::Error;
 use crate::error::Result;
 use crate::graphs::{
-    Budget, GraphCache, GraphStats, Key, RecordOptions, Recorded, Recording, Timing,
+    GraphBudget, GraphCache, GraphStats, Key, RecordOptions, RecordedGraph, Recording, Timing,
 };
 use crate::lock::lock;
 use crate::session::Session;
@@ -42,7 +42,7 @@ impl<K: Key + Send + Sync + 'static> Graphs<K> {
         key: K,
         options: RecordOptions,
         body: impl FnOnce(&Recording<'_, K>) -> Result<R>,
-    ) -> Result<(R, Recorded)> {
+    ) -> Result<(R, RecordedGraph)> {
         let core = &self.session.core;
         core.with(|_| Ok(()))?;
         core.as_tenant(|| {
@@ -115,7 +115,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Ended`]; [`Error::Forked`].
-    pub fn graphs<K: Key + Send + Sync + 'static>(&self, budget: Budget) -> Result<Graphs<K>> {
+    pub fn graphs<K: Key + Send + Sync + 'static>(&self, budget: GraphBudget) -> Result<Graphs<K>> {
         let core = &self.core;
         let cache =
             core.as_tenant(|| GraphCache::of_account(core.context(), budget, core.account()));

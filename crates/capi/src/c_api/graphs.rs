@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use fercuda_runtime::{
-    Arguments, BlockLayout, Budget, Evaluation, Field, GraphError, Graphs, Key, PreparedLaunch,
-    RecordOptions,
+    BlockLayout, Evaluation, Field, GraphBudget, GraphError, Graphs, Key, PreparedLaunch,
+    RecordOptions, SessionArguments,
 };
 
 use super::types::{
@@ -98,7 +98,7 @@ impl From<Evaluation> for CaptureStep {
 /// An argument block of the C interface.
 pub(crate) struct OpenArguments {
     pub(crate) session: u64,
-    block: Arguments,
+    block: SessionArguments,
     words: Field<u32>,
 }
 
@@ -109,12 +109,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Budget of a cache; the default for 0.
-fn budget(bytes: u64) -> Budget {
+fn budget(bytes: u64) -> GraphBudget {
     match bytes {
-        0 => Budget::default(),
-        bytes => Budget {
+        0 => GraphBudget::default(),
+        bytes => GraphBudget {
             bytes,
-            ..Budget::default()
+            ..GraphBudget::default()
         },
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fercuda_cuda::{Function, Image, Launch, Module};
-use fercuda_runtime::Argument;
+use fercuda_runtime::LaunchArgument;
 
 use super::graphs::CAPTURES;
 use super::types::{fer_argument, fer_kernel, fer_launch, fer_module, fer_session};
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
             // SAFETY: that a structure argument's pointer is valid is part of the caller's promise.
             unsafe { read(at, argument) }
         });
-        let arguments: Vec<Argument> = arguments.collect::<Result<_>>()?;
+        let arguments: Vec<LaunchArgument> = arguments.collect::<Result<_>>()?;
         let [grid, block] = [("grid", launch.grid), ("block", launch.block)].map(|(name, it)| {
             if it.contains(&0) {
                 let what = format!("launch.{name}: {it:?} has a 0\ntry: 1 where there is one");
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
 
 /// # Safety
 /// A structure argument points to as many bytes as it has.
-unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
+unsafe fn read(at: usize, argument: &fer_argument) -> Result<LaunchArgument> {
     let name = |field: &str| format!("arguments[{at}].{field}");
     let value = argument.value;
     match argument.kind {
@@ -236,7 +236,7 @@ unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
             // caller's promise.
             let bytes =
                 unsafe { list(&field, value.structure.cast::<u8>(), argument.bytes.into()) }?;
-            Ok(Argument::Structure(Arc::from(bytes)))
+            Ok(LaunchArgument::Structure(Arc::from(bytes)))
         }
         other => Err(CallFailure::argument(
             &name("kind"),

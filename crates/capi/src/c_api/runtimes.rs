@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use fercuda_cuda::Select;
-use fercuda_runtime::{Allocator, Reboot, Runtime, RuntimeConfig, SessionConfig};
+use fercuda_runtime::{MemoryAllocator, Reboot, Runtime, RuntimeConfig, SessionConfig};
 
 use super::closing::end;
 use super::requests::REQUESTS;
@@ -228,7 +228,7 @@ pub(super) fn open_session(
     runtime: fer_runtime,
     name: &str,
     limit_bytes: u64,
-    allocator: Option<Arc<dyn Allocator>>,
+    allocator: Option<Arc<dyn MemoryAllocator>>,
 ) -> Result<fer_session> {
     let of = RUNTIMES.get("runtime", runtime)?;
     let config = SessionConfig {

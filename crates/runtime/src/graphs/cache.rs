@@ -12,21 +12,21 @@ use super::arena::GraphArena;
 use super::error::GraphError;
 use super::key::Key;
 use super::lru::{CheckedOut, LruCache};
-use super::recorded::Recorded;
+use super::recorded::RecordedGraph;
 use super::timing::Timing;
 use crate::account::SessionAccount;
 use crate::lock::lock;
 
 /// Budget of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
+pub struct GraphBudget {
     /// Maximum sum of the entries' sizes.
     pub bytes: u64,
     /// Size that a graph itself counts as, per node; drivers do not report it.
     pub node_bytes: u64,
 }
 
-impl Default for Budget {
+impl Default for GraphBudget {
     /// 1 GiB, and 8 KiB a node.
     fn default() -> Self {
         Self {
@@ -117,7 +117,7 @@ impl<K: Key> GraphCache<K> {
     ///
     /// # Errors
     /// Those of creating a stream.
-    pub fn new(context: &Context, budget: Budget) -> Result<Self, GraphError> {
+    pub fn new(context: &Context, budget: GraphBudget) -> Result<Self, GraphError> {
         Ok(Self {
             is_reaping: AtomicBool::new(false),
             lru: LruCache::new(budget.bytes),
@@ -140,7 +140,7 @@ impl<K: Key> GraphCache<K> {
     /// The same for a session; its limit includes the arenas.
     pub(crate) fn of_account(
         context: &Context,
-        budget: Budget,
+        budget: GraphBudget,
         account: &Arc<SessionAccount>,
     ) -> Result<Self, GraphError> {
         let mut cache = Self::new(context, budget)?;
@@ -409,8 +409,8 @@ impl<K: Key> GraphCache<K> {
         number: u64,
         stream: &Stream,
         graph: &Graph,
-        mut recorded: Recorded,
-    ) -> Result<Recorded, GraphError> {
+        mut recorded: RecordedGraph,
+    ) -> Result<RecordedGraph, GraphError> {
         let mut out = self.take_for(number, &recorded)?;
         let there = out.as_mut().map(CheckedOut::value);
         let made = instantiate_or_update(there, graph, stream, &mut recorded);
@@ -439,7 +439,7 @@ impl<K: Key> GraphCache<K> {
     fn take_for(
         &self,
         number: u64,
-        recorded: &Recorded,
+        recorded: &RecordedGraph,
     ) -> Result<Option<CheckedOut<'_, K, CachedGraph>>, GraphError> {
         let key = lock(&self.state).key_of(number)?;
         self.has_room(recorded)?;
@@ -450,7 +450,7 @@ impl<K: Key> GraphCache<K> {
         Ok(out)
     }
 
-    fn has_room(&self, recorded: &Recorded) -> Result<(), GraphError> {
+    fn has_room(&self, recorded: &RecordedGraph) -> Result<(), GraphError> {
         let budget_bytes = self.lru.budget_bytes();
         if recorded.bytes <= budget_bytes {
             return Ok(());
@@ -470,7 +470,7 @@ impl<K: Key> GraphCache<K> {
         number: u64,
         out: Option<CheckedOut<'_, K, CachedGraph>>,
         new: Option<CachedGraph>,
-        recorded: &Recorded,
+        recorded: &RecordedGraph,
     ) -> (Result<(), GraphError>, Vec<CachedGraph>) {
         let mut state = lock(&self.state);
         match recorded.updated {
@@ -548,7 +548,7 @@ fn instantiate_or_update(
     there: Option<&mut CachedGraph>,
     graph: &Graph,
     stream: &Stream,
-    recorded: &mut Recorded,
+    recorded: &mut RecordedGraph,
 ) -> Result<Option<CachedGraph>, fercuda_cuda::Error> {
     let mut new = None;
     let began = Instant::now();

@@ -11,7 +11,7 @@ pub struct RecordOptions {
     /// load code and allocate memory when they are first called.
     pub mode: CaptureMode,
     /// Size of the arena's first chunk. 0 lets it grow from small; best is the
-    /// [`Recorded::arena_peak_bytes`] of an earlier capture of the same work.
+    /// [`RecordedGraph::arena_peak_bytes`] of an earlier capture of the same work.
     pub arena_bytes: u64,
 }
 
@@ -27,7 +27,7 @@ impl Default for RecordOptions {
 /// Result of a capture.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Recorded {
+pub struct RecordedGraph {
     /// Number of graph nodes.
     pub nodes: usize,
     /// Size of the arena.

@@ -11,7 +11,7 @@ use super::arena::{self, GraphArena, Scratch};
 use super::cache::GraphCache;
 use super::error::GraphError;
 use super::key::Key;
-use super::recorded::{RecordOptions, Recorded};
+use super::recorded::{RecordOptions, RecordedGraph};
 use crate::lock::lock;
 
 /// A capture that records its graph into a cache. [`Recording::finish`] keeps it, dropping discards
@@ -64,7 +64,7 @@ impl<K: Key> GraphCache<K> {
         stream: &Stream,
         options: RecordOptions,
         body: impl FnOnce(&Recording<'_, K>) -> Result<R, E>,
-    ) -> Result<(R, Recorded), E> {
+    ) -> Result<(R, RecordedGraph), E> {
         let recording = self.begin(key, stream, options)?;
         let value = body(&recording)?;
         let recorded = recording.finish()?;
@@ -130,7 +130,7 @@ impl<'c, K: Key> Recording<'c, K> {
     /// # Errors
     /// [`GraphError::TooLarge`]; [`GraphError::Invalidated`]; those of the driver, for instance if
     /// the capture was lost. An earlier graph under the key is kept then.
-    pub fn finish(mut self) -> Result<Recorded, GraphError> {
+    pub fn finish(mut self) -> Result<RecordedGraph, GraphError> {
         let Some(capture) = self.capture.take() else {
             unreachable!("only its end takes it")
         };
@@ -142,7 +142,7 @@ impl<'c, K: Key> Recording<'c, K> {
         };
         let graph = graph?;
         let nodes = graph.node_count()?;
-        let recorded = Recorded {
+        let recorded = RecordedGraph {
             nodes,
             arena_bytes,
             arena_peak_bytes,

@@ -7,7 +7,7 @@ use fercuda_tensor::{Dtype, Layout};
 
 use super::entry::{BufferEntry, BufferId, Regime, copies, copy_runs, get, granule, overlap, put};
 use super::owner::Session;
-use super::values::Element;
+use super::values::BufferElement;
 use crate::contiguous_runs::ContiguousRuns;
 use crate::error::{Error, Result};
 use crate::jobs::Job;
@@ -17,7 +17,7 @@ impl Session {
     ///
     /// # Errors
     /// As for [`Session::alloc`] and [`Session::upload`].
-    pub fn buffer<T: Element>(&self, shape: &[u64], values: &[T]) -> Result<BufferId> {
+    pub fn buffer<T: BufferElement>(&self, shape: &[u64], values: &[T]) -> Result<BufferId> {
         let layout = Layout::contiguous(T::DTYPE, shape)?;
         let id = self.alloc(layout, Regime::Pool)?;
         let done = self.upload(id, values);
@@ -32,7 +32,7 @@ impl Session {
     /// # Errors
     /// [`Error::Type`]; [`Error::Length`]; [`Error::Overlap`]; [`Error::Strewn`];
     /// [`Error::Stale`]; [`Error::Cuda`] with the first error of the session's work.
-    pub fn upload<T: Element>(&self, id: BufferId, values: &[T]) -> Result<()> {
+    pub fn upload<T: BufferElement>(&self, id: BufferId, values: &[T]) -> Result<()> {
         self.check_type::<T>("upload to", id)?;
         self.upload_bytes(id, bytemuck::cast_slice(values))
     }
@@ -82,7 +82,7 @@ impl Session {
     /// # Errors
     /// [`Error::Type`]; [`Error::Strewn`]; [`Error::Stale`]; [`Error::Cuda`] with the
     /// first error of the session's work.
-    pub fn download<T: Element>(&self, id: BufferId) -> Result<Vec<T>> {
+    pub fn download<T: BufferElement>(&self, id: BufferId) -> Result<Vec<T>> {
         self.check_type::<T>("download", id)?;
         let bytes = self.download_bytes(id)?;
         let mut values = vec![T::zeroed(); bytes.len() / size_of::<T>()];
@@ -204,7 +204,7 @@ impl Session {
         })
     }
 
-    fn check_type<T: Element>(&self, doing: &'static str, id: BufferId) -> Result<()> {
+    fn check_type<T: BufferElement>(&self, doing: &'static str, id: BufferId) -> Result<()> {
         let dtype = self.core.entry(id)?.layout.dtype();
         if dtype != T::DTYPE {
             return Err(Error::Type {

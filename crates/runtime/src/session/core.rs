@@ -10,9 +10,9 @@ use fercuda_tensor::{Dtype, Layout};
 
 use super::entry::{BufferEntry, BufferId, Regime, SessionMemory};
 use crate::account::{LimitExceeded, SessionAccount, SessionCharge};
-use crate::callbacks::{Allocator, SessionAllocator};
+use crate::callbacks::{MemoryAllocator, SessionAllocator};
 use crate::error::{EndReason, Error, Result};
-use crate::handles::HandleTable;
+use crate::handles::GenerationalTable;
 use crate::jobs::{Job, SubmissionThread};
 use crate::lock::lock;
 use crate::resources::SessionResources;
@@ -47,9 +47,9 @@ pub(crate) struct SessionCore {
 
 #[derive(Debug)]
 pub(super) enum SessionPhase {
-    Open(HandleTable<BufferEntry>),
+    Open(GenerationalTable<BufferEntry>),
     /// Its jobs are running to completion; only they still have access.
-    Draining(HandleTable<BufferEntry>, EndReason),
+    Draining(GenerationalTable<BufferEntry>, EndReason),
     /// Its resources are being released.
     Releasing(EndReason),
     Ended(EndReason),
@@ -61,7 +61,7 @@ impl SessionCore {
         number: u16,
         name: &str,
         config: SessionConfig,
-        allocator: Option<Arc<dyn Allocator>>,
+        allocator: Option<Arc<dyn MemoryAllocator>>,
     ) -> Result<Arc<Self>> {
         let tenant = device.tenant(name);
         let _tenant = device.act_as(tenant);
@@ -74,7 +74,7 @@ impl SessionCore {
             account: SessionAccount::new(name, config.limit_bytes),
             stream: Stream::new(&context)?,
             context,
-            phase: Mutex::new(SessionPhase::Open(HandleTable::new(number))),
+            phase: Mutex::new(SessionPhase::Open(GenerationalTable::new(number))),
             has_ended: Condvar::new(),
             submission: Mutex::new(None),
             owned: SessionResources::default(),
@@ -133,7 +133,7 @@ impl SessionCore {
     /// [`Error::Ended`].
     pub(crate) fn with<R>(
         &self,
-        work: impl FnOnce(&mut HandleTable<BufferEntry>) -> Result<R>,
+        work: impl FnOnce(&mut GenerationalTable<BufferEntry>) -> Result<R>,
     ) -> Result<R> {
         self.check_process()?;
         match &mut *lock(&self.phase) {

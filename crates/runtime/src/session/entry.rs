@@ -31,7 +31,7 @@ pub enum Regime {
     Pinned,
     /// Imported memory of another owner.
     Foreign,
-    /// Memory from the program's [`Allocator`](crate::Allocator).
+    /// Memory from the program's [`MemoryAllocator`](crate::MemoryAllocator).
     Callbacks,
 }
 

@@ -9,7 +9,7 @@ use super::core::SessionCore;
 use super::entry::{BufferEntry, BufferId, Exported, Regime, SessionMemory, overlap, part};
 use super::teardown::{LastHandle, tear_down_all};
 use crate::error::{EndReason, Error, Result};
-use crate::handles::HandleTable;
+use crate::handles::GenerationalTable;
 use crate::jobs::Job;
 
 /// A session. Clones share it; it ends when it is closed, or when the last clone is dropped.
@@ -57,8 +57,9 @@ impl Session {
     /// # Errors
     /// [`Error::Ended`].
     pub fn buffers(&self) -> Result<Vec<BufferId>> {
-        let ids =
-            |table: &mut HandleTable<BufferEntry>| Ok(table.iter().map(|(id, _)| id).collect());
+        let ids = |table: &mut GenerationalTable<BufferEntry>| {
+            Ok(table.iter().map(|(id, _)| id).collect())
+        };
         self.core.with(ids)
     }
 

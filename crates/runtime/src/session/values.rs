@@ -9,14 +9,14 @@ use fercuda_tensor::Dtype;
 use super::entry::BufferId;
 
 /// Type of values in a buffer.
-pub trait Element: Pod {
+pub trait BufferElement: Pod {
     /// The element type.
     const DTYPE: Dtype;
 }
 
 macro_rules! elements {
     ($($type:ty => $dtype:ident),*) => {
-        $(impl Element for $type {
+        $(impl BufferElement for $type {
             const DTYPE: Dtype = Dtype::$dtype;
         })*
     };
@@ -30,7 +30,7 @@ elements!(
 
 /// Argument of a kernel.
 #[derive(Clone, Debug)]
-pub enum Argument {
+pub enum LaunchArgument {
     /// The address of a buffer's first element.
     Buffer(BufferId),
     /// A number of 1, 2, 4 or 8 bytes.
@@ -39,7 +39,7 @@ pub enum Argument {
     Structure(Arc<[u8]>),
 }
 
-impl From<BufferId> for Argument {
+impl From<BufferId> for LaunchArgument {
     fn from(id: BufferId) -> Self {
         Self::Buffer(id)
     }
@@ -47,7 +47,7 @@ impl From<BufferId> for Argument {
 
 macro_rules! numbers {
     ($($type:ty)*) => {
-        $(impl From<$type> for Argument {
+        $(impl From<$type> for LaunchArgument {
             fn from(number: $type) -> Self {
                 Self::Number(KernelArg::number(number))
             }

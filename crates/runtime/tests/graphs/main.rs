@@ -26,7 +26,7 @@ use fercuda_cuda::{
     Context, Cuda, DeviceBuffer, Function, HostSlot, Image, Launch, MemoryPool, Module, Stream,
 };
 use fercuda_runtime::{
-    ArgumentBlock, BlockLayout, Budget, GraphCache, GraphError, Key, RecordOptions, Recording,
+    ArgumentBlock, BlockLayout, GraphBudget, GraphCache, GraphError, Key, RecordOptions, Recording,
 };
 
 /// Gives one test at a time the device, so that its figures are the test's own; at its end the
@@ -97,7 +97,7 @@ impl Bench {
     }
 
     fn cache(&self, bytes: u64) -> GraphCache<Number> {
-        let budget = Budget {
+        let budget = GraphBudget {
             bytes,
             node_bytes: NODE_BYTES,
         };
@@ -128,7 +128,7 @@ impl Bench {
         key: Number,
         out: &DeviceBuffer<u32>,
         values: &[u32],
-    ) -> fercuda_runtime::Recorded {
+    ) -> fercuda_runtime::RecordedGraph {
         let recording = cache.begin(key, &self.stream, SMALL).unwrap();
         for value in values {
             self.add(out, *value, recording.stream());

@@ -11,7 +11,7 @@ fn replay_reads_the_push_before_it_however_far_the_host_is_ahead() {
     // The first word is the number of words, including itself.
     bench.add(&log, 1, &bench.stream);
     let mut layout = BlockLayout::new();
-    let fields = layout.decode();
+    let fields = decode::DecodeFields::add_to(&mut layout);
     let mine = layout.array::<f32>("mine", 3);
     let wide = layout.field::<u64>("wide");
     assert_eq!(

@@ -31,7 +31,7 @@ use fastrand::Rng;
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{CaptureMode, DeviceBuffer, DriverFailure, Image, Launch, Module, Stream};
 use fercuda_runtime::{
-    Argument, BufferId, Dtype, EndReason, Error, Job, Layout, Regime, Runtime, RuntimeConfig,
+    BufferId, Dtype, EndReason, Error, Job, LaunchArgument, Layout, Regime, Runtime, RuntimeConfig,
     Session, SessionConfig, Status,
 };
 use lending::Slab;

@@ -34,7 +34,7 @@ fn kernels_are_launched_with_handles() {
     let scale = module.function("scale").unwrap();
     let id = session.buffer(&[8], &[1.0f32; 8]).unwrap();
     let half = session.view(id, |it| Ok(it.slice(0, 4..8, 1)?)).unwrap();
-    let launch = |arguments: &[Argument]| {
+    let launch = |arguments: &[LaunchArgument]| {
         // SAFETY: the kernel changes `count` values, which exist.
         unsafe { session.launch(&scale, Launch::new(1, 32), arguments) }
     };

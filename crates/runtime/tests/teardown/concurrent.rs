@@ -307,7 +307,7 @@ fn growing_arena_may_run_deferred_frees_of_its_own_memory() {
             0
         }
     }
-    let graphs = session.graphs::<Only>(Budget::default()).unwrap();
+    let graphs = session.graphs::<Only>(GraphBudget::default()).unwrap();
     soon(move || {
         let recorded = graphs.record(Only, RecordOptions::default(), |recording| {
             let mut scratch = Some(recording.alloc::<u8>(64)?);

@@ -26,8 +26,8 @@ use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{DeviceBuffer, SharedWords, Stream, destroy_later};
 use fercuda_runtime::jit::{Binary, ExprGraph as Expression};
 use fercuda_runtime::{
-    Budget, BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, EndReason, Error, Key,
-    Layout, RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer,
+    BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, EndReason, Error, GraphBudget,
+    Key, Layout, RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer,
     TaskBuffers, TaskError, TaskId, TaskJob, TaskSet,
 };
 
