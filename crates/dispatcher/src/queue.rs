@@ -293,3 +293,30 @@ impl TaskQueue {
         self.result(task.slot)[BEGUN].load(Ordering::Relaxed) == task.ticket
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fercuda_cuda::Cuda;
+
+    use super::*;
+    use crate::task_set::TaskSet;
+
+    #[test]
+    fn kernel_of_another_shape_is_refused() {
+        let device = Cuda::from_env().unwrap().device(0).unwrap();
+        let context = Context::primary(device).unwrap();
+        let options = DispatchOptions::default();
+        let kernel = TaskSet::standard().kernel(&context, &options).unwrap();
+        // It would read slots that do not exist.
+        let fewer = DispatchOptions {
+            capacity: options.capacity / 2,
+            ..options
+        };
+        let started = TaskQueue::start(None, &context, kernel, TaskBuffers::new(), fewer);
+        let refused = started.unwrap_err();
+        assert!(
+            matches!(&refused, DispatchError::Value { why } if why.contains("shape")),
+            "{refused}"
+        );
+    }
+}

@@ -36,3 +36,20 @@ impl Drop for TeardownScope {
 pub fn blocks_teardown() -> bool {
     is_in_callback() || TEARDOWNS.with(Cell::get) > 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_blocks_teardown_until_its_last_scope_is_left() {
+        assert!(!blocks_teardown());
+        let outer = TeardownScope::enter();
+        drop(TeardownScope::enter());
+        assert!(blocks_teardown());
+        let other = std::thread::spawn(blocks_teardown).join();
+        assert!(matches!(other, Ok(false)));
+        drop(outer);
+        assert!(!blocks_teardown());
+    }
+}
