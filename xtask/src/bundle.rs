@@ -32,7 +32,7 @@ const DECODER: &str = "reedsolo.py";
 const EXAMPLES: [(&str, &str, &str); 6] = [
     ("cuda", "waits", ""),
     ("jit", "expressions", ""),
-    ("runtime", "dispatcher", ""),
+    ("dispatcher", "dispatcher", ""),
     ("runtime", "graphs", "replays=1000000 workers=4 seconds=280"),
     ("runtime", "reboot", "1000"),
     ("vramfs", "codes", "65536"),

@@ -3,19 +3,13 @@
 //! Invariants: a number names one object for ever, or nothing. A table's lock is held only during a
 //! lookup, so no call waits behind work. Objects of a closed session or runtime are in no table.
 //!
-//! Elsewhere: buffers, which have the runtime's own numbers.
+//! Elsewhere: tables, each beside its type (`c_api`); buffers, which have the runtime's numbers.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fercuda_runtime::{BufferId, HandleId, HandleTable, Runtime, Session, StaleHandle};
+use fercuda_runtime::{BufferId, GenerationalTable, HandleId, Runtime, Session, StaleHandle};
 
-use crate::c_api::arenas::OpenArena;
-use crate::c_api::dispatchers::{RunningDispatcher, TaskTicket};
-use crate::c_api::graphs::{CachedGraphs, OpenArguments, OpenCapture};
-use crate::c_api::jobs::PendingJob;
-use crate::c_api::launches::{LoadedModule, ModuleKernel};
-use crate::c_api::requests::RequestServing;
 use crate::status::{CallFailure, Result, fer_status};
 
 /// A session with its runtime's number.
@@ -26,16 +20,6 @@ pub(crate) struct OpenSession {
 
 pub(crate) static RUNTIMES: Handles<Runtime> = Handles::new(0);
 pub(crate) static SESSIONS: Handles<OpenSession> = Handles::new(1);
-pub(crate) static JOBS: Handles<PendingJob> = Handles::new(2);
-pub(crate) static MODULES: Handles<LoadedModule> = Handles::new(3);
-pub(crate) static KERNELS: Handles<ModuleKernel> = Handles::new(4);
-pub(crate) static ARENAS: Handles<OpenArena> = Handles::new(5);
-pub(crate) static DISPATCHERS: Handles<RunningDispatcher> = Handles::new(6);
-pub(crate) static TICKETS: Handles<TaskTicket> = Handles::new(7);
-pub(crate) static REQUESTS: Handles<RequestServing> = Handles::new(8);
-pub(crate) static GRAPHS: Handles<CachedGraphs> = Handles::new(9);
-pub(crate) static CAPTURES: Handles<OpenCapture> = Handles::new(10);
-pub(crate) static ARGUMENTS: Handles<OpenArguments> = Handles::new(11);
 
 /// Name of each kind of object, and the functions that return it.
 const KINDS: [(&str, &str); 12] = [
@@ -63,7 +47,7 @@ const FIRST: u16 = 0xff00;
 /// The objects of one kind.
 pub(crate) struct Handles<T> {
     kind: u16,
-    table: Mutex<Option<HandleTable<Arc<T>>>>,
+    table: Mutex<Option<GenerationalTable<Arc<T>>>>,
 }
 
 /// The process that uses handles; 0 as long as none does.
@@ -85,14 +69,15 @@ pub(crate) fn check_process() -> Result<()> {
 }
 
 impl<T> Handles<T> {
-    const fn new(kind: u16) -> Self {
+    /// Creates the table of a kind, by its index in [`KINDS`]; each kind has one.
+    pub(crate) const fn new(kind: u16) -> Self {
         Self {
             kind,
             table: Mutex::new(None),
         }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Option<HandleTable<Arc<T>>>>> {
+    fn lock(&self) -> Result<MutexGuard<'_, Option<GenerationalTable<Arc<T>>>>> {
         check_process()?;
         Ok(self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -100,7 +85,7 @@ impl<T> Handles<T> {
     /// Inserts an object without an owner.
     pub(crate) fn insert(&self, value: T) -> Result<u64> {
         let mut table = self.lock()?;
-        let table = table.get_or_insert_with(|| HandleTable::new(FIRST + self.kind));
+        let table = table.get_or_insert_with(|| GenerationalTable::new(FIRST + self.kind));
         let id = table.insert(Arc::new(value)).map_err(|_| self.full())?;
         Ok(id.to_bits())
     }
@@ -227,32 +212,6 @@ pub(crate) fn buffer(name: &str, number: u64) -> Result<BufferId> {
         )),
         None => Ok(id),
     }
-}
-
-/// Closes sessions that were removed from their table, with their objects; returns the first error
-/// of their work. They are closed all the same.
-pub(crate) fn end(closing: &[(u64, Arc<OpenSession>)]) -> Result<()> {
-    let is_closing = |session: u64| closing.iter().any(|(number, _)| *number == session);
-    for (_, job) in JOBS.take(|job| is_closing(job.session)) {
-        job.forget();
-    }
-    // Owners first: a thread that inserts one of their objects afterwards removes it again.
-    let graphs = GRAPHS.take(|graphs| is_closing(graphs.session));
-    for (_, capture) in CAPTURES.take(|capture| is_closing(capture.session)) {
-        capture.end();
-    }
-    let blocks = ARGUMENTS.take(|block| is_closing(block.session));
-    let modules = MODULES.take(|module| is_closing(module.session));
-    let kernels = KERNELS.take(|kernel| is_closing(kernel.session));
-    let arenas = ARENAS.take(|arena| is_closing(arena.session));
-    let dispatchers = DISPATCHERS.take(|dispatcher| is_closing(dispatcher.session));
-    let tickets = TICKETS.take(|ticket| is_closing(ticket.session));
-    let sessions: Vec<Session> = closing.iter().map(|(_, it)| it.session.clone()).collect();
-    let ended = Session::close_all(&sessions);
-    // Their work is done, so no kernel of the modules runs any more, and tasks have been run.
-    drop((kernels, modules, arenas, tickets, dispatchers));
-    drop((graphs, blocks));
-    Ok(ended?)
 }
 
 #[cfg(test)]

@@ -184,7 +184,6 @@ fn status_of_dispatch(error: &DispatchError) -> fer_status {
         DispatchError::Value { .. } => fer_status::FER_ERROR_INVALID_ARGUMENT,
         DispatchError::Buffer { .. } => fer_status::FER_ERROR_LAYOUT,
         DispatchError::Cuda(error) => status_of_driver(error),
-        DispatchError::Session(error) => status_of(error),
         _ => fer_status::FER_ERROR_INTERNAL,
     }
 }
@@ -209,9 +208,7 @@ fn status_of(error: &Error) -> fer_status {
         | Error::Overlap { .. }
         | Error::Strewn { .. }
         | Error::NotABool { .. } => fer_status::FER_ERROR_LAYOUT,
-        Error::Limit { .. } | Error::Full(_) | Error::NoThread { .. } => {
-            fer_status::FER_ERROR_LIMIT
-        }
+        Error::Limit(_) | Error::Full(_) | Error::NoThread { .. } => fer_status::FER_ERROR_LIMIT,
         Error::Served { .. } => fer_status::FER_ERROR_SERVED,
         Error::Expression(_) | Error::Operand { .. } => fer_status::FER_ERROR_EXPRESSION,
         Error::Within { .. } | Error::WithinJob { .. } => fer_status::FER_ERROR_WITHIN,

@@ -21,7 +21,7 @@ use pyo3::ffi::{
 };
 use pyo3::prelude::*;
 
-use crate::errors;
+use crate::exceptions;
 
 /// How long the interpreter's exit waits for Python code called by our threads.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ fn is_live() -> bool {
 pub(crate) fn check_process(py: Python<'_>) -> PyResult<()> {
     match is_owner() {
         true => Ok(()),
-        false => Err(errors::forked(py, OWNER.load(Relaxed))),
+        false => Err(exceptions::forked(py, OWNER.load(Relaxed))),
     }
 }
 

@@ -4,25 +4,15 @@
 //! `free` goes to `sys.unraisablehook`. It is not called after the interpreter has begun to
 //! exit. Elsewhere: validation of its results, and the order of frees (`fercuda_runtime`).
 
-use std::cell::RefCell;
 use std::error::Error;
 
 use fercuda_cuda::{DeviceAddr, Stream};
-use fercuda_runtime::Allocator;
+use fercuda_runtime::MemoryAllocator;
 use pyo3::prelude::*;
 
 use crate::alive::{self, SharedPyObject};
+use crate::raised::{keep_raised, take_raised};
 use crate::stream::check_address;
-
-thread_local! {
-    /// The last exception of an allocator called by this thread, until it is taken.
-    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-}
-
-/// Takes the exception raised in the calling thread.
-pub(crate) fn take_raised() -> Option<PyErr> {
-    RAISED.take()
-}
 
 /// An object with `allocate(bytes, stream)` and `free(address, bytes, stream)`.
 pub(crate) struct PythonAllocator(SharedPyObject);
@@ -48,7 +38,7 @@ fn handle(stream: &Stream) -> usize {
 
 // SAFETY: the caller that passes the object guarantees, as the stubs say, that there is memory
 // where it says, and that nothing else uses it until it is freed in stream order.
-unsafe impl Allocator for PythonAllocator {
+unsafe impl MemoryAllocator for PythonAllocator {
     fn allocate(
         &self,
         bytes: u64,
@@ -57,7 +47,7 @@ unsafe impl Allocator for PythonAllocator {
     ) -> Result<DeviceAddr, Box<dyn Error + Send + Sync>> {
         let mut given = None;
         alive::with_python(|py| {
-            RAISED.take();
+            drop(take_raised());
             let ask = |allocator: &Bound<'_, PyAny>| {
                 let given = allocator.call_method1("allocate", (bytes, handle(stream)))?;
                 given.extract::<u64>()
@@ -65,7 +55,7 @@ unsafe impl Allocator for PythonAllocator {
             given = self.call(py, ask).map(|given| {
                 given.map_err(|error| {
                     let said = error.to_string();
-                    RAISED.set(Some(error));
+                    keep_raised(error);
                     said
                 })
             });

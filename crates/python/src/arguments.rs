@@ -3,14 +3,14 @@
 //! Invariant: values that are set together all fit their fields, or none is set.
 //! Elsewhere: the block and its pushes (`fercuda_runtime`).
 
-use fercuda_runtime::{Arguments, BlockLayout, Dtype, Field, Result, Session};
+use fercuda_runtime::{BlockLayout, Dtype, Field, Result, Session, SessionArguments};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
-use crate::errors;
 use crate::host;
+use crate::{errors, exceptions};
 
 /// Most values per field: what changes between replays is small.
 const MOST_VALUES: usize = 1 << 16;
@@ -24,13 +24,13 @@ const MOST_VALUES: usize = 1 << 16;
 )]
 pub(crate) struct PyArgumentBlock {
     session: DetachedDrop<Session>,
-    block: DetachedDrop<Arguments>,
+    block: DetachedDrop<SessionArguments>,
     fields: Vec<(String, TypedField)>,
     bytes: usize,
 }
 
 /// Sets a field to values that were validated.
-type FieldSetter = Box<dyn FnOnce(&Arguments) -> Result<()> + Send>;
+type FieldSetter = Box<dyn FnOnce(&SessionArguments) -> Result<()> + Send>;
 
 macro_rules! typed {
     ($($dtype:ident $type:ident),*) => {
@@ -57,7 +57,7 @@ macro_rules! typed {
                 match self { $(Self::$dtype(field) => field.offset_bytes()),* }
             }
 
-            fn buffer(self, block: &Arguments) -> Result<fercuda_runtime::BufferId> {
+            fn buffer(self, block: &SessionArguments) -> Result<fercuda_runtime::BufferId> {
                 match self { $(Self::$dtype(field) => block.field(field)),* }
             }
 
@@ -69,7 +69,7 @@ macro_rules! typed {
                             _ => value.extract()?,
                         };
                         self.check(value, values.len())?;
-                        Ok(Box::new(move |block: &Arguments| {
+                        Ok(Box::new(move |block: &SessionArguments| {
                             let mut all = values.into_iter().enumerate();
                             all.try_for_each(|(at, value)| block.set_at(field, at, value))
                         }))
@@ -102,7 +102,7 @@ impl PyArgumentBlock {
         pushes: usize,
         fields: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let refused = |what: String| Err(errors::plain(py, "ConfigError", what));
+        let refused = |what: String| Err(exceptions::plain(py, "ConfigError", what));
         if !(1..=MOST_VALUES).contains(&pushes) {
             return refused(format!(
                 "pushes={pushes} is out of range\ntry: 1 to {MOST_VALUES}"
@@ -148,7 +148,7 @@ impl PyArgumentBlock {
             let all: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).collect();
             let there = all.join(" ");
             let what = format!("the block has no field {name:?}\ntry: one of: {there}");
-            errors::plain(py, "ConfigError", what)
+            exceptions::plain(py, "ConfigError", what)
         })
     }
 }

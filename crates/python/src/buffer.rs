@@ -7,17 +7,17 @@
 use std::sync::Mutex;
 
 use fercuda_cuda::DeviceBuffer;
-use fercuda_runtime::{BufferId, Dtype, Layout, LayoutError, Regime, Result, Session};
+use fercuda_runtime::{BufferId, Layout, LayoutError, Regime, Result, Session};
 use pyo3::exceptions::{PyAttributeError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
 
 use crate::alive::{DetachedDrop, lock};
 use crate::dlpack::{LentMemory, TensorDevice, TensorLoan};
-use crate::errors;
 use crate::host;
 use crate::job::PyJob;
 use crate::stream;
+use crate::{errors, exceptions};
 
 /// A handle that is freed on drop.
 pub(crate) struct BufferHandle {
@@ -532,14 +532,14 @@ impl PyBuffer {
         match stream {
             Some(-1) => {}
             Some(0) => {
-                return Err(errors::plain(
+                return Err(exceptions::plain(
                     py,
                     "ConfigError",
                     "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the per-thread default stream",
                 ));
             }
             Some(number) if number < 0 => {
-                return Err(errors::plain(
+                return Err(exceptions::plain(
                     py,
                     "ConfigError",
                     format!(
@@ -598,23 +598,4 @@ impl PyBuffer {
             self.session().name()
         )
     }
-}
-
-/// The type with this element size and one of NumPy's kinds.
-pub(crate) fn of_kind(kind: char, bytes: u64) -> Option<Dtype> {
-    Some(match (kind, bytes) {
-        ('f', 8) => Dtype::F64,
-        ('f', 4) => Dtype::F32,
-        ('f', 2) => Dtype::F16,
-        ('i', 1) => Dtype::I8,
-        ('i', 2) => Dtype::I16,
-        ('i', 4) => Dtype::I32,
-        ('i', 8) => Dtype::I64,
-        ('u', 1) => Dtype::U8,
-        ('u', 2) => Dtype::U16,
-        ('u', 4) => Dtype::U32,
-        ('u', 8) => Dtype::U64,
-        ('b', 1) => Dtype::Bool,
-        _ => return None,
-    })
 }

@@ -16,7 +16,7 @@ use pyo3::types::PyTuple;
 
 use crate::alive::{self, DetachedDrop};
 use crate::buffer::PyBuffer;
-use crate::errors;
+use crate::{errors, exceptions};
 
 /// Minimum time between two checks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);
@@ -83,7 +83,7 @@ impl PyDispatcher {
         let watchdog = errors::time_limit(py, Some(options.watchdog_s))?.unwrap_or_default();
         if watchdog.is_zero() || options.steps == 0 {
             let what = "watchdog_s and steps must not be 0\ntry: their defaults";
-            return Err(errors::plain(py, "ConfigError", what));
+            return Err(exceptions::plain(py, "ConfigError", what));
         }
         let options = DispatchOptions {
             capacity: options.capacity,
@@ -95,7 +95,7 @@ impl PyDispatcher {
             watchdog,
         };
         let ids: Vec<BufferId> = buffers.iter().map(|it| it.get().id()).collect();
-        let booted = errors::dispatch(py, || {
+        let booted = errors::run(py, || {
             let mut registered = Vec::with_capacity(ids.len());
             for id in &ids {
                 let first = session.memory(*id)?.address().0;
@@ -115,7 +115,7 @@ impl PyDispatcher {
     /// The registered buffer that contains a buffer's elements, and their range in it.
     fn span(&self, py: Python<'_>, buffer: &PyBuffer) -> PyResult<(TaskBuffer, u64, u64)> {
         let layout = buffer.layout();
-        let refused = |why: String| Err(errors::plain(py, "ArgumentsError", why));
+        let refused = |why: String| Err(exceptions::plain(py, "ArgumentsError", why));
         if !layout.is_contiguous() || !layout.bytes().is_multiple_of(4) {
             return refused(format!(
                 "{layout}: a task needs contiguous four-byte words\ntry: a contiguous buffer or a copy"

@@ -6,56 +6,13 @@ use std::time::Duration;
 use fercuda_cuda as cuda;
 use fercuda_runtime::jit;
 use fercuda_runtime::{
-    DispatchError, EndReason, Error, GraphError, Holder, IgnitionError, StandardTask, TaskError,
-    TritonError,
+    DispatchError, EndReason, Error, GraphError, Holder, IgnitionError, LimitExceeded,
+    StandardTask, TaskError, TritonError,
 };
-use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
-use crate::{alive, allocator};
-
-/// Builder of an exception.
-struct ExceptionBuilder<'py> {
-    class: &'static str,
-    message: String,
-    figures: Vec<(&'static str, Bound<'py, PyAny>)>,
-    py: Python<'py>,
-}
-
-impl<'py> ExceptionBuilder<'py> {
-    fn new(py: Python<'py>, class: &'static str, message: impl ToString) -> Self {
-        Self {
-            class,
-            message: message.to_string(),
-            figures: Vec::new(),
-            py,
-        }
-    }
-
-    fn with(mut self, name: &'static str, value: impl IntoPyObjectExt<'py>) -> Self {
-        if let Ok(value) = value.into_bound_py_any(self.py) {
-            self.figures.push((name, value));
-        }
-        self
-    }
-
-    fn raise(self) -> PyErr {
-        let made = || -> PyResult<Bound<'py, PyAny>> {
-            let classes = self.py.import("fercuda_runtime.errors")?;
-            let error = classes.getattr(self.class)?.call1((&*self.message,))?;
-            for (name, value) in &self.figures {
-                error.setattr(*name, value)?;
-            }
-            Ok(error)
-        };
-        made().map_or_else(|error| error, PyErr::from_value)
-    }
-}
-
-/// An exception of a class that only has a message.
-pub(crate) fn plain(py: Python<'_>, class: &'static str, message: impl ToString) -> PyErr {
-    ExceptionBuilder::new(py, class, message).raise()
-}
+use crate::exceptions::{ExceptionBuilder, plain};
+use crate::{alive, raised};
 
 pub(crate) fn layout(py: Python<'_>, message: impl ToString) -> PyErr {
     plain(py, "LayoutError", message)
@@ -63,16 +20,6 @@ pub(crate) fn layout(py: Python<'_>, message: impl ToString) -> PyErr {
 
 pub(crate) fn dtype(py: Python<'_>, message: impl ToString) -> PyErr {
     plain(py, "DtypeError", message)
-}
-
-pub(crate) fn forked(py: Python<'_>, process: u32) -> PyErr {
-    let here = std::process::id();
-    let message = format!(
-        "process {here} was forked from {process}, which uses the device\n\
-         try: multiprocessing's \"spawn\", or import fercuda_runtime only after the fork"
-    );
-    let made = ExceptionBuilder::new(py, "ForkedError", message);
-    made.with("process", process).raise()
 }
 
 /// The exception of an invalid plan.
@@ -150,18 +97,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Error::Cuda(error) => return of_cuda(py, error),
         Error::Stale(_) => made("StaleHandleError"),
         Error::Layout(_) | Error::Overlap { .. } | Error::Strewn { .. } => made("LayoutError"),
-        Error::Limit {
-            session,
-            limit_bytes,
-            held_bytes,
-            freed_bytes,
-            asked_bytes,
-        } => made("LimitError")
-            .with("session", &**session)
-            .with("limit_bytes", *limit_bytes)
-            .with("held_bytes", *held_bytes)
-            .with("freed_bytes", *freed_bytes)
-            .with("asked_bytes", *asked_bytes),
+        Error::Limit(it) => return of_limit(py, it),
         Error::OutOfMemory { source, holders } => {
             figures_of_memory(made("OutOfMemoryError"), source).with("holders", held(holders))
         }
@@ -172,7 +108,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         } => {
             let made = made("AllocatorError").with("session", &**session);
             let raised = made.with("asked_bytes", *asked_bytes).raise();
-            raised.set_cause(py, allocator::take_raised());
+            raised.set_cause(py, raised::take_raised());
             return raised;
         }
         Error::NoAllocator { .. } => made("ConfigError"),
@@ -274,12 +210,23 @@ pub(crate) fn of_cuda(py: Python<'_>, error: &cuda::Error) -> PyErr {
     made.raise()
 }
 
+/// The exception of an allocation beyond a session's limit.
+fn of_limit(py: Python<'_>, error: &LimitExceeded) -> PyErr {
+    ExceptionBuilder::new(py, "LimitError", error)
+        .with("session", &*error.session)
+        .with("limit_bytes", error.limit_bytes)
+        .with("held_bytes", error.held_bytes)
+        .with("freed_bytes", error.freed_bytes)
+        .with("asked_bytes", error.asked_bytes)
+        .raise()
+}
+
 /// The exception of a graph that failed to be captured, kept or replayed.
 fn of_graph(py: Python<'_>, error: &GraphError) -> PyErr {
     let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         GraphError::Cuda(error) => return of_cuda(py, error),
-        GraphError::Limit(error) => return raise(py, error),
+        GraphError::Limit(it) => return of_limit(py, it),
         GraphError::TooLarge {
             bytes,
             budget_bytes,
@@ -300,7 +247,6 @@ fn of_dispatch(py: Python<'_>, error: &DispatchError) -> PyErr {
     let made = |class| ExceptionBuilder::new(py, class, error);
     let made = match error {
         DispatchError::Cuda(error) => return of_cuda(py, error),
-        DispatchError::Session(error) => return raise(py, error),
         DispatchError::Full { priority, capacity } => made("DispatcherFullError")
             .with("priority", *priority)
             .with("capacity", *capacity),

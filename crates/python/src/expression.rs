@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::buffer::PyBuffer;
-use crate::errors;
+use crate::{errors, exceptions};
 
 /// A parsed and validated expression with its input buffers.
 pub(crate) struct Expression {
@@ -134,7 +134,7 @@ fn named<'py>(
             let class = error.into_inner().get_type();
             let hint = "a Buffer; a number is written in the text";
             let message = format!("{what} {name:?} is {class}\ntry: {hint}");
-            errors::plain(given.py(), "ArgumentsError", message)
+            exceptions::plain(given.py(), "ArgumentsError", message)
         })?;
         all.push((name, buffer));
     }

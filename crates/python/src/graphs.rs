@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fercuda_runtime::{
-    Budget, Evaluation, GraphError, Graphs, Key, PreparedLaunch, RecordOptions, Recorded, Result,
-    Session,
+    Evaluation, GraphBudget, GraphError, Graphs, Key, PreparedLaunch, RecordOptions, RecordedGraph,
+    Result, Session,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::alive::{self, DetachedDrop, lock};
-use crate::errors;
 use crate::expression::Expression;
 use crate::kernels::PyFunction;
+use crate::{errors, exceptions};
 
 /// The key of a graph. See the stubs.
 #[pyclass(
@@ -78,7 +78,7 @@ impl PyGraphKey {
                 "{} cannot be part of a key\ntry: str, or int of 64 bits",
                 part.repr()?
             );
-            Err(errors::plain(part.py(), "ConfigError", what))
+            Err(exceptions::plain(part.py(), "ConfigError", what))
         };
         Ok(Self {
             generation,
@@ -146,8 +146,8 @@ pub(crate) struct PyGraphRecord {
     upload_s: f64,
 }
 
-impl From<Recorded> for PyGraphRecord {
-    fn from(it: Recorded) -> Self {
+impl From<RecordedGraph> for PyGraphRecord {
+    fn from(it: RecordedGraph) -> Self {
         Self {
             nodes: it.nodes,
             bytes: it.bytes,
@@ -242,7 +242,7 @@ struct OpenCaptures {
 }
 
 impl PyGraphs {
-    pub(crate) fn new(session: &Session, budget: Budget) -> Result<Self> {
+    pub(crate) fn new(session: &Session, budget: GraphBudget) -> Result<Self> {
         Ok(Self {
             graphs: DetachedDrop::new(session.graphs(budget)?),
             session: DetachedDrop::new(session.clone()),
@@ -394,7 +394,7 @@ impl PyCapture {
             CapturePhase::Over(_) => "is over\ntry: a new capture",
         };
         let what = format!("the capture of {:?} {what}", self.key);
-        Err(errors::plain(py, "GraphError", what))
+        Err(exceptions::plain(py, "GraphError", what))
     }
 
     fn add(&self, py: Python<'_>, step: CapturedWork) -> PyResult<()> {
@@ -420,7 +420,7 @@ impl PyCapture {
                     "the capture of {:?} has already begun\ntry: a new capture",
                     it.key
                 );
-                return Err(errors::plain(py, "GraphError", what));
+                return Err(exceptions::plain(py, "GraphError", what));
             }
             *phase = CapturePhase::Open(it.graphs.get().begin(&it.key), Vec::new());
         }

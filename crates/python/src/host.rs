@@ -4,7 +4,6 @@ use fercuda_runtime::{Dtype, Layout};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
-use crate::buffer::of_kind;
 use crate::errors;
 
 /// Type names of other libraries.
@@ -142,4 +141,23 @@ pub(crate) fn bytes_for(data: &Bound<'_, PyAny>, layout: &Layout) -> PyResult<Ve
     }
     let bytes = memory.call_method0("tobytes")?;
     Ok(bytes.cast::<PyBytes>()?.as_bytes().to_vec())
+}
+
+/// The type with this element size and one of NumPy's kinds.
+pub(crate) fn of_kind(kind: char, bytes: u64) -> Option<Dtype> {
+    Some(match (kind, bytes) {
+        ('f', 8) => Dtype::F64,
+        ('f', 4) => Dtype::F32,
+        ('f', 2) => Dtype::F16,
+        ('i', 1) => Dtype::I8,
+        ('i', 2) => Dtype::I16,
+        ('i', 4) => Dtype::I32,
+        ('i', 8) => Dtype::I64,
+        ('u', 1) => Dtype::U8,
+        ('u', 2) => Dtype::U16,
+        ('u', 4) => Dtype::U32,
+        ('u', 8) => Dtype::U64,
+        ('b', 1) => Dtype::Bool,
+        _ => return None,
+    })
 }

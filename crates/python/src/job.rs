@@ -17,7 +17,7 @@ use crate::alive::{self, lock};
 use crate::errors;
 
 /// The result of a job.
-pub(crate) enum JobOutcome {
+pub(crate) enum JobValue {
     Nothing,
     Bytes(Vec<u8>),
 }
@@ -44,19 +44,19 @@ impl SessionJob {
         }
     }
 
-    fn wait(&self) -> Result<JobOutcome> {
+    fn wait(&self) -> Result<JobValue> {
         match self {
-            Self::Sends(job) => job.wait().map(|_| JobOutcome::Nothing),
-            Self::Fetches(job) => job.wait().map(JobOutcome::Bytes),
-            Self::Runs(job) => job.wait().map(|()| JobOutcome::Nothing),
+            Self::Sends(job) => job.wait().map(|_| JobValue::Nothing),
+            Self::Fetches(job) => job.wait().map(JobValue::Bytes),
+            Self::Runs(job) => job.wait().map(|()| JobValue::Nothing),
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<JobOutcome>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<JobValue>> {
         match self {
-            Self::Sends(job) => Pin::new(job).poll(context).map_ok(|_| JobOutcome::Nothing),
-            Self::Fetches(job) => Pin::new(job).poll(context).map_ok(JobOutcome::Bytes),
-            Self::Runs(job) => Pin::new(job).poll(context).map_ok(|()| JobOutcome::Nothing),
+            Self::Sends(job) => Pin::new(job).poll(context).map_ok(|_| JobValue::Nothing),
+            Self::Fetches(job) => Pin::new(job).poll(context).map_ok(JobValue::Bytes),
+            Self::Runs(job) => Pin::new(job).poll(context).map_ok(|()| JobValue::Nothing),
         }
     }
 }
@@ -70,7 +70,7 @@ struct AwaitedJob {
 
 #[derive(Default)]
 struct JobOutcomeSlot {
-    outcome: Option<Result<JobOutcome>>,
+    outcome: Option<Result<JobValue>>,
     callbacks: Vec<Py<PyAny>>,
 }
 
@@ -218,8 +218,8 @@ impl PyJob {
             }
         }
         match &lock(&self.shared.state).outcome {
-            Some(Ok(JobOutcome::Bytes(bytes))) => Ok(Some(PyBytes::new(py, bytes))),
-            Some(Ok(JobOutcome::Nothing)) | None => Ok(None),
+            Some(Ok(JobValue::Bytes(bytes))) => Ok(Some(PyBytes::new(py, bytes))),
+            Some(Ok(JobValue::Nothing)) | None => Ok(None),
             Some(Err(error)) => Err(errors::raise(py, error)),
         }
     }

@@ -4,15 +4,15 @@
 //! Python number is converted to that size, and one that does not fit is rejected.
 
 use fercuda_cuda::{Dim, Function, KernelArg, Launch, Module};
-use fercuda_runtime::{Argument, Dtype, Job, PreparedLaunch, Result, Session};
+use fercuda_runtime::{Dtype, Job, LaunchArgument, PreparedLaunch, Result, Session};
 use half::{bf16, f16};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
 use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
-use crate::errors;
 use crate::host;
+use crate::{errors, exceptions};
 
 /// Code on a device. See the stubs.
 #[pyclass(frozen, name = "Module", module = "fercuda_runtime._fercuda")]
@@ -48,7 +48,7 @@ pub(crate) struct PyFunction {
 pub(crate) struct KernelCall {
     function: Function,
     launch: Launch,
-    arguments: Vec<Argument>,
+    arguments: Vec<LaunchArgument>,
 }
 
 impl KernelCall {
@@ -171,7 +171,7 @@ impl KernelParameters<'_> {
         py: Python<'_>,
         session: &Session,
         arguments: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<Argument>> {
+    ) -> PyResult<Vec<LaunchArgument>> {
         let given: Vec<Bound<'_, PyAny>> = match arguments {
             Some(arguments) => arguments.try_iter()?.collect::<PyResult<_>>()?,
             None => Vec::new(),
@@ -180,7 +180,7 @@ impl KernelParameters<'_> {
         if let Some(sizes) = sizes
             && sizes.len() != given.len()
         {
-            return Err(errors::plain(
+            return Err(exceptions::plain(
                 py,
                 "ArgumentsError",
                 format!(
@@ -196,7 +196,7 @@ impl KernelParameters<'_> {
             let size = sizes.map(|sizes| sizes[at]);
             let (argument, bytes) = self.one(session, at, size, argument)?;
             if let Some(size) = size.filter(|size| *size as u64 != bytes) {
-                return Err(errors::plain(
+                return Err(exceptions::plain(
                     py,
                     "ArgumentsError",
                     format!(
@@ -218,11 +218,11 @@ impl KernelParameters<'_> {
         at: usize,
         size: Option<usize>,
         given: &Bound<'_, PyAny>,
-    ) -> PyResult<(Argument, u64)> {
+    ) -> PyResult<(LaunchArgument, u64)> {
         let py = given.py();
         let name = self.name;
         let refused = |what: String| {
-            Err(errors::plain(
+            Err(exceptions::plain(
                 py,
                 "ArgumentsError",
                 format!("argument {at} of `{name}`: {what}"),
@@ -236,17 +236,17 @@ impl KernelParameters<'_> {
                     session.name()
                 ));
             }
-            return Ok((Argument::Buffer(buffer.get().id()), 8));
+            return Ok((LaunchArgument::Buffer(buffer.get().id()), 8));
         }
         if let Ok(scalar) = given.cast::<PyScalar>() {
             let scalar = scalar.get();
-            return Ok((Argument::Number(scalar.number), scalar.dtype.bytes()));
+            return Ok((LaunchArgument::Number(scalar.number), scalar.dtype.bytes()));
         }
         // NumPy's numbers have a type.
         if let (Ok(dtype), true) = (given.getattr("dtype"), given.hasattr("item")?) {
             let dtype = host::dtype_of(&dtype)?;
             let number = typed(dtype, &given.call_method0("item")?)?;
-            return Ok((Argument::Number(number), dtype.bytes()));
+            return Ok((LaunchArgument::Number(number), dtype.bytes()));
         }
         let Some(size) = size else {
             return refused(
@@ -284,7 +284,7 @@ impl KernelParameters<'_> {
             ));
         };
         match typed(dtype, given) {
-            Ok(number) => Ok((Argument::Number(number), dtype.bytes())),
+            Ok(number) => Ok((LaunchArgument::Number(number), dtype.bytes())),
             Err(_) => refused(format!(
                 "{given} does not fit the {size} bytes of the parameter"
             )),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Select};
 use fercuda_runtime::{
-    Budget, Dtype, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
+    Dtype, GraphBudget, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -16,10 +16,9 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::alive::{self, DetachedDrop, SharedPyObject};
 use crate::allocator::PythonAllocator;
 use crate::arguments::PyArgumentBlock;
-use crate::buffer::{PyBuffer, of_kind};
+use crate::buffer::PyBuffer;
 use crate::dispatcher::{DispatcherOptions, PyDispatcher};
 use crate::dlpack::{self, BorrowedTensor, TensorDevice};
-use crate::errors;
 use crate::expression::Expression;
 use crate::graphs::PyGraphs;
 use crate::host;
@@ -28,6 +27,7 @@ use crate::kernels::{PyFunction, PyModule};
 use crate::requests::PyRequests;
 use crate::stream;
 use crate::vram::PyVramFile;
+use crate::{errors, exceptions};
 
 /// A device and its pool. See the stubs.
 #[pyclass(frozen, weakref, name = "Runtime", module = "fercuda_runtime._fercuda")]
@@ -42,7 +42,7 @@ fn select(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Select>> {
         Some("gpu") => Select::Hardware,
         Some("soft") => Select::Software,
         Some(other) => {
-            return Err(errors::plain(
+            return Err(exceptions::plain(
                 py,
                 "ConfigError",
                 format!(
@@ -160,7 +160,7 @@ fn regime(py: Python<'_>, name: &str) -> PyResult<Regime> {
         "pinned" => Regime::Pinned,
         "callbacks" => Regime::Callbacks,
         other => {
-            return Err(errors::plain(
+            return Err(exceptions::plain(
                 py,
                 "ConfigError",
                 format!(
@@ -181,7 +181,7 @@ fn lender(allocator: &Bound<'_, PyAny>) -> PyResult<Arc<PythonAllocator>> {
                 "{class} is not an allocator: it has no method {name:?}\n\
                  try: an object with allocate(bytes, stream) and free(address, bytes, stream)"
             );
-            return Err(errors::plain(allocator.py(), "ConfigError", what));
+            return Err(exceptions::plain(allocator.py(), "ConfigError", what));
         }
     }
     Ok(Arc::new(PythonAllocator::new(allocator.clone().unbind())))
@@ -335,7 +335,7 @@ impl PySession {
             errors::run(py, || self.session.load(&Image::ptx(text)))?
         } else {
             let bytes: Vec<u8> = image.extract().map_err(|_| {
-                errors::plain(
+                exceptions::plain(
                     py,
                     "ModuleError",
                     "a module must be PTX as str, or a CUBIN or fat binary as bytes",
@@ -400,8 +400,8 @@ impl PySession {
         budget_bytes: Option<u64>,
         node_bytes: Option<u64>,
     ) -> PyResult<PyGraphs> {
-        let default = Budget::default();
-        let budget = Budget {
+        let default = GraphBudget::default();
+        let budget = GraphBudget {
             bytes: budget_bytes.unwrap_or(default.bytes),
             node_bytes: node_bytes.unwrap_or(default.node_bytes),
         };
@@ -651,7 +651,7 @@ impl ArrayInterface {
             Some(stream) => {
                 let stream: u64 = stream.extract()?;
                 if stream == 0 {
-                    return Err(errors::plain(
+                    return Err(exceptions::plain(
                         py,
                         "ConfigError",
                         "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the per-thread default stream",
@@ -676,5 +676,5 @@ fn read_typestr(typestr: &str) -> Option<Dtype> {
     if order == '>' && bytes > 1 {
         return None;
     }
-    of_kind(kind, bytes)
+    host::of_kind(kind, bytes)
 }

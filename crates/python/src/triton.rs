@@ -7,14 +7,14 @@
 use std::path::PathBuf;
 
 use fercuda_cuda::{Error as CudaError, Image};
-use fercuda_runtime::{Argument, TritonError, TritonKernel, TritonMetadata};
+use fercuda_runtime::{LaunchArgument, TritonError, TritonKernel, TritonMetadata};
 use pyo3::prelude::*;
 
 use crate::alive::{self, DetachedDrop};
-use crate::errors;
 use crate::job::PyJob;
 use crate::kernels::{self, KernelParameters};
 use crate::session::PySession;
+use crate::{errors, exceptions};
 
 /// A Triton kernel. See the stubs.
 #[pyclass(frozen, name = "TritonKernel", module = "fercuda_runtime._fercuda")]
@@ -56,7 +56,7 @@ impl PyTritonKernel {
         let code: Vec<u8> = match code.extract::<String>() {
             Ok(text) => text.into_bytes(),
             Err(_) => code.extract().map_err(|_| {
-                errors::plain(
+                exceptions::plain(
                     py,
                     "ModuleError",
                     "code must be PTX as str, or a CUBIN as bytes",
@@ -150,7 +150,7 @@ impl PyTritonKernel {
         session: &PySession,
         grid: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<([u32; 3], Vec<Argument>)> {
+    ) -> PyResult<([u32; 3], Vec<LaunchArgument>)> {
         let parameters = KernelParameters {
             name: &self.kernel.metadata().name,
             sizes: self.kernel.argument_bytes(),

@@ -17,7 +17,7 @@ use pyo3::types::PyTuple;
 use crate::alive::{self, DetachedDrop, lock};
 use crate::buffer::PyBuffer;
 use crate::dlpack::TensorDevice;
-use crate::errors;
+use crate::{errors, exceptions};
 
 /// A mapped file. See the stubs.
 #[pyclass(
@@ -41,7 +41,7 @@ pub(crate) struct PyVramFile {
 fn raise(py: Python<'_>, error: &Error) -> PyErr {
     match error {
         Error::Cuda(error) => errors::of_cuda(py, error),
-        error => errors::plain(py, "VramError", error),
+        error => exceptions::plain(py, "VramError", error),
     }
 }
 
@@ -80,7 +80,7 @@ impl PyVramFile {
                 "{} was closed\ntry: map it again, or use it within its `with`",
                 self.path.display()
             );
-            errors::plain(py, "VramError", message)
+            exceptions::plain(py, "VramError", message)
         })
     }
 

@@ -20,10 +20,7 @@ use fercuda_cuda::sys::Symbol;
 use fercuda_cuda::sys::signatures::cuGraphLaunch;
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{CaptureMode, Context, Cuda, Stream};
-use fercuda_runtime::{
-    ArgumentBlock, Budget, Dtype, GraphCache, GraphKey, GraphKind, Quantization, RecordOptions,
-    Recording,
-};
+use fercuda_runtime::{ArgumentBlock, GraphBudget, GraphCache, GraphKey, RecordOptions, Recording};
 
 mod decode;
 
@@ -97,14 +94,12 @@ fn costs(context: &Context, options: &Options, rounds: usize, launches: usize) -
     let model = Model::new(&stream, options.shape, &mut random)?;
     let mut block = ArgumentBlock::new(&stream, model.layout.clone(), 64)?;
     let out = Output::new(&stream, options.shape)?;
-    let cache = GraphCache::new(context, Budget::default())?;
+    let cache = GraphCache::new(context, GraphBudget::default())?;
     let key = |number: u32| GraphKey {
         generation: 1,
-        kind: GraphKind::Decode,
-        batch: number,
-        context: 8,
-        dtype: Dtype::F32,
-        quantization: Quantization::default(),
+        kind: 1,
+        bucket: number,
+        words: [8, 0],
     };
     let fields = model.fields;
     block.set(fields.kv_len, 1)?;

@@ -3,10 +3,44 @@
 //! Invariant: the sum of all charges is within the limit. A charge counts until its
 //! [`SessionCharge`] is dropped.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::error::{Error, Result};
+use crate::human_bytes::HumanBytes;
+
+/// An allocation that would exceed a session's limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "session {session:?} is limited to {}, holds {}{}, and {} were requested\ntry: {}free some, or a larger limit",
+    HumanBytes(*limit_bytes), HumanBytes(*held_bytes), FreedNote(*freed_bytes), HumanBytes(*asked_bytes),
+    if *freed_bytes == 0 { "" } else { "release graphs that have it, stop dispatchers, " }
+)]
+pub struct LimitExceeded {
+    /// The session's name.
+    pub session: String,
+    /// Its limit.
+    pub limit_bytes: u64,
+    /// Bytes it holds.
+    pub held_bytes: u64,
+    /// The part of these that was freed and is still held: by graphs, by other owners, or in a
+    /// deferred free until no resident kernel runs on the device.
+    pub freed_bytes: u64,
+    /// Bytes that were requested.
+    pub asked_bytes: u64,
+}
+
+/// The part of the held bytes that was freed.
+struct FreedNote(u64);
+
+impl fmt::Display for FreedNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            bytes => write!(f, " ({} of it freed, but still in use)", HumanBytes(bytes)),
+        }
+    }
+}
 
 /// Counters and limit of one session. See the module.
 #[derive(Debug)]
@@ -60,12 +94,12 @@ impl SessionAccount {
     /// Charges bytes before they are allocated.
     ///
     /// # Errors
-    /// [`Error::Limit`].
-    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<SessionCharge> {
+    /// [`LimitExceeded`].
+    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<SessionCharge, LimitExceeded> {
         let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
         let within = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
         let held = self.held_bytes.fetch_update(Relaxed, Relaxed, within);
-        held.map_err(|held_bytes| Error::Limit {
+        held.map_err(|held_bytes| LimitExceeded {
             session: self.session.clone(),
             limit_bytes,
             held_bytes,

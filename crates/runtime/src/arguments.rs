@@ -14,15 +14,15 @@ use fercuda_tensor::Layout;
 use crate::error::Error;
 use crate::error::Result;
 use crate::graphs::{ArgumentBlock, BlockLayout, Field, FieldType};
-use crate::owned::TearDown;
-use crate::runtime::lock;
+use crate::lock::lock;
+use crate::resources::TearDown;
 use crate::session::{BufferId, Session};
 
 /// An argument block of a session ([`Session::arguments`]), initially all zeros.
 ///
-/// All calls may be made from any thread; [`Arguments::set_at`] also in a host callback.
+/// All calls may be made from any thread; [`SessionArguments::set_at`] also in a host callback.
 #[derive(Debug)]
-pub struct Arguments {
+pub struct SessionArguments {
     session: Session,
     block: Arc<SharedBlock>,
     whole: BufferId,
@@ -52,14 +52,14 @@ impl Session {
     /// # Errors
     /// [`Error::Limit`]; [`Error::Graph`]; [`Error::Cuda`]; [`Error::Ended`];
     /// [`Error::Forked`].
-    pub fn arguments(&self, layout: BlockLayout, pushes: usize) -> Result<Arguments> {
+    pub fn arguments(&self, layout: BlockLayout, pushes: usize) -> Result<SessionArguments> {
         let core = &self.core;
         core.with(|_| Ok(()))?;
         let made = || ArgumentBlock::new(core.stream(), layout.clone(), pushes);
         let block = core.as_tenant(made)?;
         let memory = block.memory();
         let whole = core.adopt(memory.part(0, memory.len())?)?;
-        let arguments = Arguments {
+        let arguments = SessionArguments {
             session: self.clone(),
             block: Arc::new(SharedBlock {
                 layout,
@@ -78,7 +78,7 @@ impl Session {
     }
 }
 
-impl Arguments {
+impl SessionArguments {
     /// The whole block as a buffer of bytes, which is freed with this block.
     pub fn whole(&self) -> BufferId {
         self.whole
@@ -104,7 +104,7 @@ impl Arguments {
     /// Sets one of a field's values for the next push. Never waits.
     ///
     /// # Errors
-    /// As for [`Arguments::field`].
+    /// As for [`SessionArguments::field`].
     pub fn set_at<T: FieldType>(&self, field: Field<T>, index: usize, value: T) -> Result<()> {
         self.session.core.with(|_| Ok(()))?;
         let host = &mut lock(&self.block.host);
@@ -131,7 +131,7 @@ impl Arguments {
     }
 }
 
-impl Drop for Arguments {
+impl Drop for SessionArguments {
     fn drop(&mut self) {
         let core = &self.session.core;
         if core.check_process().is_err() {

@@ -6,16 +6,17 @@
 //! Elsewhere: stream-ordered lending of memory (`fercuda_cuda`).
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use fercuda_cuda::{DeviceAddr, DeviceBuffer, Stream};
 
 use crate::error::{Error, Result};
 use crate::jobs::panic_message;
-use crate::runtime::{RuntimeInner, lock};
+use crate::lent_ranges::add;
+use crate::lock::lock;
+use crate::shared_device::SharedDevice;
 
 /// Required alignment of an allocator's memory; the driver's own alignment.
 const ALIGNMENT_BYTES: u64 = 256;
@@ -25,17 +26,17 @@ const ALIGNMENT_BYTES: u64 = 256;
 /// last memory was freed.
 ///
 /// Calls come from several threads, also concurrently. They may use the driver and sessions, the
-/// allocator's own too; but [`Allocator::allocate`] is not called recursively.
+/// allocator's own too; but [`MemoryAllocator::allocate`] is not called recursively.
 ///
 /// # Safety
-/// Work that is queued in `stream` after [`Allocator::allocate`] has returned an address has
-/// exclusive use of `bytes` from there on, until [`Allocator::free`] is called with it and the
-/// work that `stream` had then is done.
+/// Work that is queued in `stream` after [`MemoryAllocator::allocate`] has returned an address has
+/// exclusive use of `bytes` from there on, until [`MemoryAllocator::free`] is called with it and
+/// the work that `stream` had then is done.
 #[expect(
     unsafe_code,
     reason = "only the allocator knows that its memory exists"
 )]
-pub unsafe trait Allocator: Send + Sync {
+pub unsafe trait MemoryAllocator: Send + Sync {
     /// Allocates at least 1 byte, at a multiple of `alignment`, a power of two. `stream` is the
     /// session's. Driver memory allocated meanwhile is charged to the session's tenant until the
     /// driver has it back.
@@ -49,21 +50,18 @@ pub unsafe trait Allocator: Send + Sync {
         stream: &Stream,
     ) -> std::result::Result<DeviceAddr, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Frees memory from [`Allocator::allocate`], once: all work with it precedes whatever is
+    /// Frees memory from [`MemoryAllocator::allocate`], once: all work with it precedes whatever is
     /// queued in `stream` from now on, but need not be complete. Without a stream the context has
     /// failed or was reset, and nothing runs there: memory of the driver is freed without a stream.
     /// A panic is caught.
     fn free(&self, address: DeviceAddr, bytes: u64, stream: Option<&Stream>);
 }
 
-/// The ranges that the allocators of a runtime's sessions have lent, from begin to end address.
-pub(crate) type LentRanges = Mutex<BTreeMap<u64, u64>>;
-
 /// A session's allocator.
 pub(crate) struct SessionAllocator {
     session: String,
-    runtime: Arc<RuntimeInner>,
-    allocator: Arc<dyn Allocator>,
+    device: Arc<SharedDevice>,
+    allocator: Arc<dyn MemoryAllocator>,
 }
 
 impl fmt::Debug for SessionAllocator {
@@ -80,12 +78,12 @@ thread_local! {
 impl SessionAllocator {
     pub(crate) fn new(
         session: &str,
-        runtime: &Arc<RuntimeInner>,
-        allocator: Arc<dyn Allocator>,
+        device: &Arc<SharedDevice>,
+        allocator: Arc<dyn MemoryAllocator>,
     ) -> Arc<Self> {
         Arc::new(Self {
             session: session.to_owned(),
-            runtime: runtime.clone(),
+            device: device.clone(),
             allocator,
         })
     }
@@ -146,7 +144,7 @@ impl SessionAllocator {
             return Err(refused("it returned address 0".into(), advice));
         }
         let end = address.0.checked_add(bytes);
-        let lent_ranges = &self.runtime.lent_ranges;
+        let lent_ranges = &self.device.lent_ranges;
         if let Some((from, until)) = add(lent_ranges, address.0, end.unwrap_or(u64::MAX)) {
             let why = format!(
                 "it returned {address}, which overlaps memory in use from {from:#x} to {until:#x}; it was not freed"
@@ -166,7 +164,7 @@ impl SessionAllocator {
 
     fn end(&self, address: DeviceAddr, bytes: u64, stream: Option<&Stream>) {
         // Before the call, since from then on the allocator may return the range again.
-        lock(&self.runtime.lent_ranges).remove(&address.0);
+        lock(&self.device.lent_ranges).remove(&address.0);
         let free = || self.allocator.free(address, bytes, stream);
         let taken = catch_unwind(AssertUnwindSafe(free));
         // A payload's destructor may panic too.
@@ -192,47 +190,5 @@ impl AllocatorCall {
 impl Drop for AllocatorCall {
     fn drop(&mut self) {
         CALLING.with_borrow_mut(Vec::pop);
-    }
-}
-
-/// Adds a range, or returns the existing one that it would overlap.
-pub(crate) fn add(lent_ranges: &LentRanges, from: u64, until: u64) -> Option<(u64, u64)> {
-    let mut lent_ranges = lock(lent_ranges);
-    let below = lent_ranges.range(..until).next_back();
-    let over = below.filter(|(_, end)| **end > from);
-    let over = over.map(|(from, until)| (*from, *until));
-    if over.is_none() {
-        lent_ranges.insert(from, until);
-    }
-    over
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_never_overlap() {
-        let lent_ranges = LentRanges::default();
-        let mut random = fastrand::Rng::new();
-        let seed = random.get_seed();
-        let mut kept: Vec<(u64, u64)> = Vec::new();
-        for _ in 0..2000 {
-            let from = random.u64(1..300);
-            let until = from + random.u64(1..20);
-            let over = add(&lent_ranges, from, until);
-            let is_over = |it: &&(u64, u64)| it.0 < until && from < it.1;
-            match over {
-                Some(other) => assert!(kept.iter().filter(is_over).any(|it| *it == other)),
-                None => {
-                    assert!(!kept.iter().any(|it| is_over(&it)), "seed {seed}");
-                    kept.push((from, until));
-                }
-            }
-            if kept.len() > 8 {
-                let (from, _) = kept.swap_remove(random.usize(0..kept.len()));
-                lock(&lent_ranges).remove(&from);
-            }
-        }
     }
 }

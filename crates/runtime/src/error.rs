@@ -4,9 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fercuda_dispatcher::DispatchError;
 use fercuda_tensor::{Dtype, Layout, LayoutError};
 
+use crate::account::LimitExceeded;
+use crate::graphs::GraphError;
 use crate::handles::{HandlesExhausted, StaleHandle};
+use crate::human_bytes::HumanBytes;
 
 /// Result of this crate's fallible functions.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -20,13 +24,13 @@ pub enum Error {
     Cuda(Arc<fercuda_cuda::Error>),
     /// A graph was not captured, kept or replayed.
     #[error(transparent)]
-    Graph(Arc<crate::GraphError>),
+    Graph(Arc<GraphError>),
     /// An expression was not compiled or run.
     #[error(transparent)]
     Expression(Arc<fercuda_jit::Error>),
     /// A dispatcher did not shut down normally.
     #[error(transparent)]
-    Dispatch(Arc<crate::DispatchError>),
+    Dispatch(Arc<DispatchError>),
     /// A buffer does not match an expression's input or output.
     #[error(
         "{what} {name:?} is {layout}, and {id} is {given}\ntry: a view of that shape, or an expression for these strides"
@@ -64,30 +68,14 @@ pub enum Error {
         driver: String,
     },
     /// An allocation would exceed the session's limit.
-    #[error(
-        "session {session:?} is limited to {}, holds {}{}, and {} were requested\ntry: {}free some, or a larger limit",
-        HumanBytes(*limit_bytes), HumanBytes(*held_bytes), FreedNote(*freed_bytes), HumanBytes(*asked_bytes),
-        if *freed_bytes == 0 { "" } else { "release graphs that have it, stop dispatchers, " }
-    )]
-    Limit {
-        /// Its name.
-        session: String,
-        /// Its limit.
-        limit_bytes: u64,
-        /// HumanBytes it holds.
-        held_bytes: u64,
-        /// The part of these that was freed and is still held: by graphs, by other owners, or in a
-        /// deferred free until no resident kernel runs on the device.
-        freed_bytes: u64,
-        /// HumanBytes that were requested.
-        asked_bytes: u64,
-    },
+    #[error(transparent)]
+    Limit(#[from] LimitExceeded),
     /// The device is out of memory.
     #[error("{source}\nheld: {}", HolderList(holders))]
     OutOfMemory {
         /// The driver's call and its answer.
         source: Arc<fercuda_cuda::Error>,
-        /// HolderList of the device's memory.
+        /// Tenants that hold the device's memory.
         holders: Vec<Holder>,
     },
     /// The session's allocator returned no usable memory.
@@ -98,7 +86,7 @@ pub enum Error {
     Allocator {
         /// The session's name.
         session: String,
-        /// HumanBytes that were requested.
+        /// Bytes that were requested.
         asked_bytes: u64,
         /// The allocator's error, or why its memory is unusable.
         why: String,
@@ -148,9 +136,9 @@ pub enum Error {
         doing: &'static str,
         /// The buffer.
         id: String,
-        /// HumanBytes of the argument.
+        /// Bytes of the argument.
         given: u64,
-        /// HumanBytes of the buffer.
+        /// Bytes of the buffer.
         expected: u64,
         /// The buffer's shape.
         shape: Vec<u64>,
@@ -422,60 +410,26 @@ impl fmt::Display for HolderList<'_> {
     }
 }
 
-/// A number of bytes, printed with a binary unit.
-pub(crate) struct HumanBytes(pub(crate) u64);
-
-impl fmt::Display for HumanBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-        let mut value = self.0 as f64;
-        let mut unit = "B";
-        for next in UNITS {
-            if value < 1024.0 {
-                break;
-            }
-            (value, unit) = (value / 1024.0, next);
-        }
-        match unit {
-            "B" => write!(f, "{} B", self.0),
-            unit => write!(f, "{value:.1} {unit}"),
-        }
-    }
-}
-
-/// The part of the held bytes that was freed.
-struct FreedNote(u64);
-
-impl fmt::Display for FreedNote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            bytes => write!(f, " ({} of it freed, but still in use)", HumanBytes(bytes)),
-        }
-    }
-}
-
 impl From<fercuda_cuda::Error> for Error {
     fn from(error: fercuda_cuda::Error) -> Self {
         Self::Cuda(Arc::new(error))
     }
 }
 
-impl From<crate::GraphError> for Error {
-    fn from(error: crate::GraphError) -> Self {
+impl From<GraphError> for Error {
+    fn from(error: GraphError) -> Self {
         match error {
-            crate::GraphError::Cuda(error) => error.into(),
-            crate::GraphError::Limit(error) => *error,
+            GraphError::Cuda(error) => error.into(),
+            GraphError::Limit(error) => error.into(),
             error => Self::Graph(Arc::new(error)),
         }
     }
 }
 
-impl From<crate::DispatchError> for Error {
-    fn from(error: crate::DispatchError) -> Self {
+impl From<DispatchError> for Error {
+    fn from(error: DispatchError) -> Self {
         match error {
-            crate::DispatchError::Cuda(error) => error.into(),
-            crate::DispatchError::Session(error) => error,
+            DispatchError::Cuda(error) => error.into(),
             error => Self::Dispatch(Arc::new(error)),
         }
     }

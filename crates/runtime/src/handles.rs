@@ -131,7 +131,7 @@ struct HandleSlot<T> {
 
 /// Values by their handles.
 #[derive(Debug)]
-pub struct HandleTable<T> {
+pub struct GenerationalTable<T> {
     number: u16,
     slots: Vec<HandleSlot<T>>,
     /// Slots that can be reused, in the order in which they were freed.
@@ -139,7 +139,7 @@ pub struct HandleTable<T> {
     max_slots: u32,
 }
 
-impl<T> HandleTable<T> {
+impl<T> GenerationalTable<T> {
     /// An empty table with this number.
     pub fn new(number: u16) -> Self {
         Self {
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn slot_with_exhausted_generations_is_not_reused() {
-        let mut table = HandleTable::new(7);
+        let mut table = GenerationalTable::new(7);
         table.max_slots = 2;
         let first = table.insert('a').unwrap();
         table.slots[0].generation = LAST_GENERATION;
@@ -293,14 +293,14 @@ mod tests {
 
     #[test]
     fn stale_handle_reports_what_happened_to_its_value() {
-        let mut table = HandleTable::new(2);
+        let mut table = GenerationalTable::new(2);
         let id = table.insert(1).unwrap();
         assert_eq!(HandleId::from_bits(id.to_bits()), Some(id));
         assert_eq!(
             (id.to_string(), HandleId::from_bits(0)),
             ("2:0.1".to_owned(), None)
         );
-        let other = HandleTable::new(3).insert(1).unwrap();
+        let other = GenerationalTable::new(3).insert(1).unwrap();
         let said = table.get(other).unwrap_err().to_string();
         assert!(
             said.starts_with("3:0.1 belongs to session 3, and this is session 2"),

@@ -23,10 +23,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::Stream;
+use fercuda_dispatcher::TeardownScope;
 
 use crate::error::{Error, Result};
-use crate::runtime::lock;
-use crate::session::SessionCore;
+use crate::lock::lock;
 
 /// Maximum number of jobs of a session in flight on the device.
 const WINDOW: usize = 64;
@@ -41,12 +41,7 @@ thread_local! {
     static CURRENT_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether the calling thread is a session's submission thread.
-pub(crate) fn is_submission_thread() -> bool {
-    CURRENT_THREAD.with(Cell::get) != 0
-}
-
-/// JobState of a job.
+/// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Waiting on the host.
@@ -125,7 +120,7 @@ impl<T> Job<T> {
         self.number
     }
 
-    /// JobState of the job. Never waits.
+    /// State of the job. Never waits.
     pub fn status(&self) -> Status {
         lock(&self.shared.state).status
     }
@@ -312,12 +307,12 @@ pub(crate) struct SubmissionThread {
 }
 
 impl SubmissionThread {
-    pub(crate) fn begin(session: &Arc<SessionCore>) -> Result<Arc<Self>> {
+    pub(crate) fn begin(stream: &Stream) -> Result<Arc<Self>> {
         let (sender, receiver) = channel();
         let backlog = Arc::new(AtomicUsize::new(0));
         let number = NEXT_THREAD.fetch_add(1, AcqRel);
-        let mut state = SubmissionLoop {
-            stream: session.stream().clone(),
+        let state = SubmissionLoop {
+            stream: stream.clone(),
             sender: sender.clone(),
             receiver,
             backlog: backlog.clone(),
@@ -331,6 +326,10 @@ impl SubmissionThread {
         let named = std::thread::Builder::new().name("fercuda jobs".to_owned());
         let thread = named.spawn(move || {
             CURRENT_THREAD.with(|here| here.set(number));
+            // A teardown waits for jobs, so no job waits for a teardown, nor do values of jobs
+            // that are dropped with the loop.
+            let _scope = TeardownScope::enter();
+            let mut state = state;
             state.work()
         });
         let thread = thread.map_err(|error| Error::NoThread {
@@ -423,7 +422,7 @@ struct InFlightJob {
     is_notified: bool,
 }
 
-/// JobState of the submission thread.
+/// State of the submission thread.
 struct SubmissionLoop {
     stream: Stream,
     sender: Sender<SubmissionMessage>,

@@ -10,7 +10,7 @@ use fercuda_cuda::{DeviceBuffer, Function, KernelArg, Launch, Stream};
 
 use crate::error::Result;
 use crate::jobs::Job;
-use crate::session::{Argument, Session};
+use crate::session::{LaunchArgument, Session};
 
 /// A resolved argument.
 enum ResolvedArgument {
@@ -75,7 +75,7 @@ impl Session {
         &self,
         function: &Function,
         launch: Launch,
-        arguments: &[Argument],
+        arguments: &[LaunchArgument],
     ) -> Result<()> {
         let prepared = self.prepare_launch(function, launch, arguments)?;
         // SAFETY: the promise of this function's caller.
@@ -96,7 +96,7 @@ impl Session {
         &self,
         function: &Function,
         launch: Launch,
-        arguments: &[Argument],
+        arguments: &[LaunchArgument],
     ) -> Result<Job<()>> {
         let prepared = self.prepare_launch(function, launch, arguments)?;
         // SAFETY: the promise of this function's caller.
@@ -113,13 +113,13 @@ impl Session {
         &self,
         function: &Function,
         launch: Launch,
-        arguments: &[Argument],
+        arguments: &[LaunchArgument],
     ) -> Result<PreparedLaunch> {
-        let hold = |argument: &Argument| {
+        let hold = |argument: &LaunchArgument| {
             Ok(match argument {
-                Argument::Buffer(id) => ResolvedArgument::Memory(self.memory(*id)?),
-                Argument::Number(number) => ResolvedArgument::Number(*number),
-                Argument::Structure(bytes) => ResolvedArgument::Structure(bytes.clone()),
+                LaunchArgument::Buffer(id) => ResolvedArgument::Memory(self.memory(*id)?),
+                LaunchArgument::Number(number) => ResolvedArgument::Number(*number),
+                LaunchArgument::Structure(bytes) => ResolvedArgument::Structure(bytes.clone()),
             })
         };
         Ok(PreparedLaunch {

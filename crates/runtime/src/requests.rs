@@ -12,11 +12,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fercuda_dispatcher::blocks_teardown;
 use fercuda_regime::interface::{Interface, RebootFailure, RebootOutcome};
 
 use crate::error::{Error, Result};
-use crate::reentrancy::blocks_teardown;
-use crate::runtime::{Runtime, lock};
+use crate::lock::lock;
+use crate::runtime::Runtime;
 
 /// Polling interval for requests; a poll is a few loads.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -9,10 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dispatcher::{
+use fercuda_dispatcher::{
     DispatchError, DispatchOptions, DispatchStats, TaskArgs, TaskBuffers, TaskId, TaskJob,
     TaskQueue, TaskSet,
 };
+
+use crate::error::Result;
 use crate::session::{BufferId, Session};
 
 /// Alignment of a registered buffer's address.
@@ -40,7 +42,7 @@ impl Resident {
         priority: u32,
         task: TaskId,
         arguments: &TaskArgs,
-    ) -> Result<TaskJob, DispatchError> {
+    ) -> std::result::Result<TaskJob, DispatchError> {
         self.queue.submit(priority, task, arguments)
     }
 
@@ -55,7 +57,7 @@ impl Resident {
     /// # Errors
     /// [`DispatchError::Running`] if it has not ended yet; [`DispatchError::Lost`];
     /// [`DispatchError::Forked`]; [`DispatchError::Cuda`], the kernel's error, each time.
-    pub fn stop(&self, longest: Duration) -> Result<(), DispatchError> {
+    pub fn stop(&self, longest: Duration) -> std::result::Result<(), DispatchError> {
         let core = &self.session.core;
         core.as_tenant(|| self.queue.drain(longest))
     }
@@ -65,7 +67,7 @@ impl Resident {
     ///
     /// # Errors
     /// As for [`Resident::stop`].
-    pub fn abandon(&self) -> Result<(), DispatchError> {
+    pub fn abandon(&self) -> std::result::Result<(), DispatchError> {
         self.session.core.as_tenant(|| self.queue.abandon())
     }
 }
@@ -94,15 +96,16 @@ impl Session {
     /// [`Dispatcher`](crate::Dispatcher).
     ///
     /// # Errors
-    /// [`DispatchError::Buffer`] for one that is not contiguous, or not aligned to 16 bytes;
-    /// [`DispatchError::Value`]; [`DispatchError::Build`]; [`DispatchError::Cuda`];
-    /// [`DispatchError::Session`], also in a job that runs during the session's teardown.
+    /// [`Error::Dispatch`](crate::Error::Dispatch) with [`DispatchError::Buffer`] for one that is
+    /// not contiguous, or not aligned to 16 bytes, [`DispatchError::Value`] or
+    /// [`DispatchError::Build`]; [`Error::Cuda`](crate::Error::Cuda); those of a session that has
+    /// ended, also in a job that runs during its teardown.
     pub fn dispatcher(
         &self,
         set: &TaskSet,
         buffers: &[BufferId],
         options: DispatchOptions,
-    ) -> Result<Resident, DispatchError> {
+    ) -> Result<Resident> {
         // A session in teardown has stopped its dispatchers before its last jobs are done.
         self.core.while_open(|_| ())?;
         let mut registered = TaskBuffers::new();
@@ -114,17 +117,18 @@ impl Session {
             };
             if !entry.layout.is_contiguous() {
                 let layout = &entry.layout;
-                return Err(refused(format!("{layout} is not contiguous")));
+                return Err(refused(format!("{layout} is not contiguous")).into());
             }
             let (first, bytes) = (entry.first as usize, entry.layout.bytes() as usize);
             let memory = entry.memory.buffer.part::<u8>(first, bytes)?;
             let address = memory.address().0;
             if !address.is_multiple_of(ALIGN_BYTES) {
-                return Err(refused(format!(
+                let why = format!(
                     "it begins at {address:#x}, which is no multiple of {ALIGN_BYTES} bytes"
-                )));
+                );
+                return Err(refused(why).into());
             }
-            registered.owned(memory, entry);
+            registered.device_of(memory, entry);
         }
         let core = &self.core;
         // The function is not the session's: other sessions may share it.
@@ -155,7 +159,8 @@ mod tests {
             ["one", "other"].map(|name| runtime.session(name, SessionConfig::default()).unwrap());
         let options = DispatchOptions::default();
         let kernel = |session: &Session, set: &TaskSet, options: &DispatchOptions| {
-            session.core.task_kernel(set, options).unwrap()
+            let kernel = session.core.task_kernel(set, options).unwrap();
+            kernel.function().clone()
         };
         let standard = || TaskSet::standard();
         let first = kernel(&one, &standard(), &options);

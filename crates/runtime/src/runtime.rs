@@ -5,26 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, Cuda, Device, Select, destroy_deferred};
-use fercuda_regime::interface::{self, ActingTenant, Interface};
-use fercuda_regime::{interpose, interposed_driver};
+use fercuda_dispatcher::blocks_teardown;
+use fercuda_regime::interface::Interface;
 
-use crate::callbacks::{Allocator, LentRanges};
-use crate::dispatcher::KernelCache;
+use crate::callbacks::MemoryAllocator;
 use crate::error::{EndReason, Error, Holder, Result};
-use crate::reentrancy::blocks_teardown;
+use crate::lock::lock;
 use crate::session::{Session, SessionConfig, SessionCore, tear_down_all};
-
-/// How long returning memory to the driver waits for the device's work.
-const TRIM_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Locks a mutex with data that no panic can leave inconsistent.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::shared_device::SharedDevice;
 
 /// Device of a runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +45,7 @@ pub struct MemoryInfo {
 pub struct Reboot {
     /// Epoch of the device's memory: the number of reboots, including this one.
     pub epoch: u64,
-    /// SessionList that were ended.
+    /// Number of sessions that were ended.
     pub sessions: usize,
     /// Bytes that were returned to the driver.
     pub returned_bytes: u64,
@@ -71,21 +63,10 @@ pub struct Runtime {
 
 /// A device and its sessions, shared by all handles.
 #[derive(Debug)]
-pub(crate) struct RuntimeInner {
-    device: Device,
-    /// `None` where nothing is governed (`FERCUDA_DISABLE=1`).
-    interposer: Option<&'static Interface>,
-    /// Replaced by a reset.
-    context: Mutex<Context>,
+struct RuntimeInner {
+    device: Arc<SharedDevice>,
     epoch: AtomicU64,
     sessions: Mutex<SessionList>,
-    /// Number of sessions in teardown.
-    teardowns: Mutex<usize>,
-    no_teardowns: Condvar,
-    /// Memory ranges that programs' allocators have lent.
-    pub(crate) lent_ranges: LentRanges,
-    /// KernelCache of the standard tasks, until a reboot.
-    pub(crate) standard_kernels: KernelCache,
 }
 
 #[derive(Debug, Default)]
@@ -115,24 +96,6 @@ impl RuntimePhase {
             Self::Rebooting => Err(Error::Rebooting),
             Self::Lost(error) => Err(error.clone()),
         }
-    }
-}
-
-/// Counts a session in teardown until dropped, by whichever thread.
-#[derive(Debug)]
-pub(crate) struct TeardownCount(Arc<RuntimeInner>);
-
-impl TeardownCount {
-    pub(crate) fn begin(inner: &Arc<RuntimeInner>) -> Self {
-        *lock(&inner.teardowns) += 1;
-        Self(inner.clone())
-    }
-}
-
-impl Drop for TeardownCount {
-    fn drop(&mut self) {
-        *lock(&self.0.teardowns) -= 1;
-        self.0.no_teardowns.notify_all();
     }
 }
 
@@ -169,22 +132,12 @@ impl Runtime {
             Some(select) => select,
             None => Select::from_env()?,
         };
-        let (cuda, interposer) = governed(Cuda::select(select)?)?;
-        let device = cuda.device(config.device)?;
+        let device = SharedDevice::open(Cuda::select(select)?, config.device)?;
         let inner = RuntimeInner {
-            device,
-            interposer,
-            context: Mutex::new(Context::primary(device)?),
+            device: Arc::new(device),
             epoch: AtomicU64::new(0),
             sessions: Mutex::default(),
-            teardowns: Mutex::default(),
-            no_teardowns: Condvar::new(),
-            lent_ranges: LentRanges::default(),
-            standard_kernels: KernelCache::default(),
         };
-        if let Some(interposer) = interposer {
-            interposer.note_runtime(device.ordinal(), true);
-        }
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -192,17 +145,17 @@ impl Runtime {
 
     /// The runtime's device.
     pub fn device(&self) -> Device {
-        self.inner.device
+        self.inner.device.device()
     }
 
     /// The runtime's context; a reboot that resets it replaces it.
     pub fn context(&self) -> Context {
-        self.inner.context()
+        self.inner.device.context()
     }
 
     /// Whether memory is governed: a pool and a ledger exist.
     pub fn is_governed(&self) -> bool {
-        self.inner.interposer.is_some()
+        self.inner.device.interposer().is_some()
     }
 
     /// The driver's figures of the device's memory, and the bytes in deferred frees.
@@ -221,18 +174,18 @@ impl Runtime {
 
     /// Interface of the functions interposed before the driver; `None` where nothing is governed.
     pub(crate) fn interposer(&self) -> Option<&'static Interface> {
-        self.inner.interposer
+        self.inner.device.interposer()
     }
 
     /// Tenants of this process that hold memory of the device.
     pub fn holders(&self) -> Vec<Holder> {
-        self.inner.holders()
+        self.inner.device.holders()
     }
 
     /// Returns unused memory of the pool to the driver; returns the number of bytes. Waits up to a
     /// second for memory that was freed behind work of the device.
     pub fn trim(&self) -> u64 {
-        self.inner.trim()
+        self.inner.device.trim()
     }
 
     /// Number of reboots.
@@ -258,7 +211,7 @@ impl Runtime {
         &self,
         name: &str,
         config: SessionConfig,
-        allocator: Arc<dyn Allocator>,
+        allocator: Arc<dyn MemoryAllocator>,
     ) -> Result<Session> {
         self.open_session(name, config, Some(allocator))
     }
@@ -267,9 +220,14 @@ impl Runtime {
         &self,
         name: &str,
         config: SessionConfig,
-        allocator: Option<Arc<dyn Allocator>>,
+        allocator: Option<Arc<dyn MemoryAllocator>>,
     ) -> Result<Session> {
-        let is_held = self.inner.holders().iter().any(|it| it.tenant == name);
+        let is_held = self
+            .inner
+            .device
+            .holders()
+            .iter()
+            .any(|it| it.tenant == name);
         // The last reference to user code must not be dropped under the lock.
         let _kept = allocator.clone();
         let live: Vec<Arc<SessionCore>>;
@@ -283,7 +241,7 @@ impl Runtime {
                 name: name.to_owned(),
             });
         }
-        let core = SessionCore::open(&self.inner, next_number(), name, config, allocator)?;
+        let core = SessionCore::open(&self.inner.device, next_number(), name, config, allocator)?;
         let number = sessions.next;
         sessions.next += 1;
         sessions.names.insert(name.to_owned());
@@ -348,6 +306,7 @@ impl Runtime {
     #[expect(unsafe_code, reason = "as for `reset`, its only caller that resets")]
     fn reboot_or_reset<G>(&self, quiet: Option<impl FnOnce(&Context) -> G>) -> Result<Reboot> {
         let inner = &self.inner;
+        let shared = &inner.device;
         let left = || inner.sessions_left();
         if blocks_teardown() || left().iter().any(|it| it.blocks_teardown()) {
             // A session's teardown would wait for this thread, or this thread for itself.
@@ -357,10 +316,10 @@ impl Runtime {
         let next = inner.epoch.load(Relaxed) + 1;
         let ended = tear_down_all(&left(), EndReason::Rebooted(next));
         // Also sessions without any handle are gone now.
-        inner.wait_for_teardowns();
+        shared.wait_for_teardowns();
         let is_sticky = |error: &Error| error.is_sticky();
         let mut failed = ended.iter().flat_map(|it| it.as_ref().err()).any(is_sticky);
-        let before = inner.context();
+        let before = shared.context();
         if !failed {
             wait_for_stopping_kernels(&before);
         }
@@ -369,7 +328,7 @@ impl Runtime {
             let asked = before.legacy_stream().is_idle().map_err(Error::from);
             failed = asked.is_err_and(|error| error.is_sticky());
             if !failed {
-                let device = inner.device.ordinal();
+                let device = shared.device().ordinal();
                 let mut errors = ended.into_iter().filter_map(Result::err);
                 let lost = errors.find(|error| matches!(error, Error::Dispatch(_)));
                 return Err(lost.unwrap_or(Error::Resident { device }));
@@ -378,44 +337,44 @@ impl Runtime {
         failed |= before.synchronize().is_err_and(|error| error.is_sticky());
         if failed && quiet.is_none() {
             return Err(Error::Failed {
-                device: inner.device.ordinal(),
+                device: shared.device().ordinal(),
             });
         }
-        inner.standard_kernels.clear();
+        shared.standard_kernels.clear();
         // Memory that sessions could not free in a failed context is destroyed with it.
         let own = lock(&inner.sessions).names.clone();
-        let mut others = inner.holders();
+        let mut others = shared.holders();
         others.retain(|it| !own.contains(&it.tenant));
         if failed && !others.is_empty() {
             return Err(Error::Occupied {
-                device: inner.device.ordinal(),
+                device: shared.device().ordinal(),
                 holders: others,
             });
         }
-        let mut returned_bytes = inner.trim();
+        let mut returned_bytes = shared.trim();
         if failed {
             let _quiet = quiet.map(|quiet| quiet(&before));
             // SAFETY: the promise of `reset`'s caller; sessions have ended.
             let after = unsafe { before.reset() };
-            let device = inner.device.ordinal();
+            let device = shared.device().ordinal();
             let after = after.map_err(|error| Error::Lost {
                 device,
                 source: Arc::new(error),
             });
             match after {
-                Ok(after) => *lock(&inner.context) = after,
+                Ok(after) => shared.set_context(after),
                 Err(error) => {
                     guard.then = RuntimePhase::Lost(error.clone());
                     return Err(error);
                 }
             }
             // Deferred frees complete in the new context.
-            inner.context().synchronize()?;
-            returned_bytes += inner.trim();
+            shared.context().synchronize()?;
+            returned_bytes += shared.trim();
         }
-        let epoch = inner
-            .interposer
-            .map(|it| it.next_epoch(inner.device.ordinal()));
+        let epoch = shared
+            .interposer()
+            .map(|it| it.next_epoch(shared.device().ordinal()));
         inner.epoch.store(next, Relaxed);
         Ok(Reboot {
             epoch: epoch.unwrap_or(next),
@@ -440,24 +399,6 @@ fn wait_for_stopping_kernels(context: &Context) {
     }
 }
 
-/// Interposes the pool before the driver; returns the governed driver and its interface.
-fn governed(cuda: Cuda) -> Result<(Cuda, Option<&'static Interface>)> {
-    // The opened library may be the hook, which is initialised by now, or another library of this
-    // process has interposed already. Each library has a software device of its own.
-    let others = || interface::find().filter(|_| !cuda.is_software());
-    let interposer = if let Some(interposer) = others().filter(|_| interface::own().is_none()) {
-        Some(interposer)
-    } else {
-        interpose(cuda.driver()).map_err(|elsewhere| Error::OtherDriver {
-            before: elsewhere.driver,
-            driver: cuda.driver().origin().to_string(),
-        })?;
-        interface::own()
-    };
-    let table = interposer.map(|interposer| interposed_driver(interposer, cuda.driver()));
-    Ok((table.map_or(cuda, |table| cuda.through(table)), interposer))
-}
-
 /// Number for a new handle table. It wraps after 2^16 sessions; a handle of a session that ended so
 /// long ago may then name another value.
 fn next_number() -> u16 {
@@ -465,26 +406,7 @@ fn next_number() -> u16 {
     NEXT.fetch_add(1, Relaxed)
 }
 
-impl Drop for RuntimeInner {
-    fn drop(&mut self) {
-        if let Some(interposer) = self.interposer {
-            interposer.note_runtime(self.device.ordinal(), false);
-        }
-    }
-}
-
 impl RuntimeInner {
-    pub(crate) fn context(&self) -> Context {
-        lock(&self.context).clone()
-    }
-
-    fn wait_for_teardowns(&self) {
-        let teardowns = self
-            .no_teardowns
-            .wait_while(lock(&self.teardowns), |it| *it > 0);
-        drop(teardowns.unwrap_or_else(PoisonError::into_inner));
-    }
-
     /// The sessions that have not ended.
     fn sessions_left(&self) -> Vec<Arc<SessionCore>> {
         let sessions = lock(&self.sessions);
@@ -493,43 +415,5 @@ impl RuntimeInner {
         drop(sessions);
         live.retain(|session| !session.has_ended());
         live
-    }
-
-    /// Tenant with this name.
-    pub(crate) fn tenant(&self, name: &str) -> Option<u32> {
-        Some(self.interposer?.tenant(name))
-    }
-
-    /// Attributes the thread's calls to a tenant until the guard is dropped.
-    pub(crate) fn act_as(&self, tenant: Option<u32>) -> Option<ActingTenant> {
-        Some(self.interposer?.act_as(tenant?))
-    }
-
-    pub(crate) fn tell_limit(&self, tenant: Option<u32>, bytes: u64) {
-        if let (Some(interposer), Some(tenant)) = (self.interposer, tenant) {
-            interposer.record_limit(self.device.ordinal(), tenant, bytes);
-        }
-    }
-
-    pub(crate) fn holders(&self) -> Vec<Holder> {
-        let Some(interposer) = self.interposer else {
-            return Vec::new();
-        };
-        let all = interposer.holders(self.device.ordinal()).into_iter();
-        let mut all: Vec<Holder> = all
-            .map(|(tenant, held)| Holder {
-                tenant,
-                pooled_bytes: held.pooled,
-                governed_bytes: held.governed,
-            })
-            .collect();
-        all.sort_by_key(|it| std::cmp::Reverse(it.pooled_bytes + it.governed_bytes));
-        all
-    }
-
-    fn trim(&self) -> u64 {
-        let device = self.device.ordinal();
-        self.interposer
-            .map_or(0, |it| it.trim(device, TRIM_TIMEOUT))
     }
 }

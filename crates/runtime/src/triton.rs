@@ -19,7 +19,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::Error;
 use crate::jobs::Job;
-use crate::session::{Argument, BufferId, Regime, Session};
+use crate::session::{BufferId, LaunchArgument, Regime, Session};
 
 /// Threads of a warp.
 const WARP: u32 = 32;
@@ -511,7 +511,7 @@ impl TritonKernel {
         &self,
         session: &Session,
         grid: [u32; 3],
-        arguments: &[Argument],
+        arguments: &[LaunchArgument],
     ) -> Result<()> {
         self.check_count(arguments.len())?;
         let Some(blocks) = self.blocks(grid)? else {
@@ -535,7 +535,7 @@ impl TritonKernel {
         &self,
         session: &Session,
         grid: [u32; 3],
-        arguments: &[Argument],
+        arguments: &[LaunchArgument],
     ) -> Result<Job<()>> {
         self.check_count(arguments.len())?;
         let Some(blocks) = self.blocks(grid)? else {
@@ -595,8 +595,8 @@ impl TritonKernel {
         session: &'s Session,
         grid: [u32; 3],
         blocks: [u32; 3],
-        arguments: &[Argument],
-    ) -> Result<(Vec<Argument>, Option<ScratchBuffer<'s>>)> {
+        arguments: &[LaunchArgument],
+    ) -> Result<(Vec<LaunchArgument>, Option<ScratchBuffer<'s>>)> {
         let mut all = arguments.to_vec();
         let mut taken = None;
         if self.metadata.scratch_bytes.is_some() {

@@ -13,13 +13,15 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use bench::Bench;
-use fercuda_runtime::{Arguments, BlockLayout, Dtype, Error, Field, GraphError, Regime, Session};
+use fercuda_runtime::{
+    BlockLayout, Dtype, Error, Field, GraphError, Regime, Session, SessionArguments,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 /// Pushes that may be in flight.
 const PUSHES: usize = 4;
 
-fn block(session: &Session) -> (Arguments, Field<u32>) {
+fn block(session: &Session) -> (SessionArguments, Field<u32>) {
     let mut layout = BlockLayout::new();
     let token = layout.field::<u32>("token");
     (session.arguments(layout, PUSHES).unwrap(), token)

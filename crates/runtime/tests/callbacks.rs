@@ -18,8 +18,8 @@ use std::time::Duration;
 use bench::Bench;
 use fercuda_cuda::{DeviceAddr, DeviceBuffer, Stream};
 use fercuda_runtime::{
-    Allocator, Budget, Dtype, Error, GraphKey, GraphKind, Layout, Quantization, RecordOptions,
-    Regime, Runtime, Session, SessionConfig,
+    Dtype, Error, GraphBudget, GraphKey, Layout, MemoryAllocator, RecordOptions, Regime, Runtime,
+    Session, SessionConfig,
 };
 use lending::Slab;
 
@@ -34,7 +34,7 @@ struct Calls<A, F> {
 
 // SAFETY: those of this file return memory of the device that they hold, or addresses that the
 // session refuses before any use.
-unsafe impl<A, F> Allocator for Calls<A, F>
+unsafe impl<A, F> MemoryAllocator for Calls<A, F>
 where
     A: Fn(u64, &Stream) -> Given + Send + Sync,
     F: Fn(DeviceAddr, Option<&Stream>) + Send + Sync,
@@ -59,7 +59,7 @@ fn calls<A, F>(allocate: A, free: F) -> Arc<Calls<A, F>> {
     })
 }
 
-fn open(runtime: &Runtime, name: &str, allocator: Arc<dyn Allocator>) -> Session {
+fn open(runtime: &Runtime, name: &str, allocator: Arc<dyn MemoryAllocator>) -> Session {
     let config = SessionConfig::default();
     runtime
         .session_with_allocator(name, config, allocator)
@@ -74,7 +74,7 @@ fn bytes(len: u64) -> Layout {
 type Held = Arc<Mutex<HashMap<u64, DeviceBuffer<u8>>>>;
 
 /// An allocator that calls the driver each time.
-fn direct(held: &Held) -> Arc<dyn Allocator> {
+fn direct(held: &Held) -> Arc<dyn MemoryAllocator> {
     let (from, to) = (held.clone(), held.clone());
     calls(
         move |bytes, stream: &Stream| {
@@ -115,7 +115,7 @@ fn memory_of_a_program_allocator_is_counted_and_freed_once() {
         (3072, 0)
     );
     let refused = session.alloc(bytes(2001), Regime::Callbacks).unwrap_err();
-    assert!(matches!(refused, Error::Limit { .. }), "{refused}");
+    assert!(matches!(refused, Error::Limit(_)), "{refused}");
     let none = session.alloc(bytes(0), Regime::Callbacks).unwrap();
     assert_eq!(session.regime(none).unwrap(), Regime::Callbacks);
     assert_eq!(held.lock().unwrap().len(), 1, "it must not be called");
@@ -330,16 +330,14 @@ fn memory_with_another_owner_outlives_its_session_and_is_freed_later() {
     let held = Held::default();
     let lent = || held.lock().unwrap().len();
     let session = open(&bench.runtime, "outlived", direct(&held));
-    let graphs = session.graphs::<GraphKey>(Budget::default()).unwrap();
+    let graphs = session.graphs::<GraphKey>(GraphBudget::default()).unwrap();
     let [captured, kept, left] =
         [(); 3].map(|()| session.alloc(bytes(64), Regime::Callbacks).unwrap());
     let key = GraphKey {
         generation: 0,
-        kind: GraphKind::Decode,
-        batch: 1,
-        context: 1,
-        dtype: Dtype::F32,
-        quantization: Quantization::default(),
+        kind: 1,
+        bucket: 1,
+        words: [1, 0],
     };
     let mut memory = session.memory(captured).unwrap();
     let recorded = graphs.record(key, RecordOptions::default(), |recording| {

@@ -16,8 +16,8 @@ use bench::Bench;
 use fercuda_cuda::{Image, Launch};
 use fercuda_runtime::jit::{Binary, ExprGraph as Expression};
 use fercuda_runtime::{
-    Argument, Budget, DispatchOptions, Dtype, Error, GraphKey, GraphKind, Graphs, Layout,
-    Quantization, RecordOptions, Regime, Resident, Session, SessionConfig, TaskSet,
+    DispatchOptions, Dtype, Error, GraphBudget, GraphKey, Graphs, LaunchArgument, Layout,
+    RecordOptions, Regime, Resident, Session, SessionConfig, TaskSet,
 };
 
 const MIB: u64 = 1 << 20;
@@ -41,11 +41,9 @@ fn resident(session: &Session) -> Resident {
 fn key(generation: u64) -> GraphKey {
     GraphKey {
         generation,
-        kind: GraphKind::Decode,
-        batch: 1,
-        context: 1,
-        dtype: Dtype::F32,
-        quantization: Quantization::default(),
+        kind: 1,
+        bucket: 1,
+        words: [1, 0],
     }
 }
 
@@ -79,7 +77,7 @@ fn limit_includes_deferred_frees() {
         assert_eq!(memory.parked_bytes, 8 * MIB, "{regime}");
         let refused = session.alloc(bytes(4 * MIB), regime).unwrap_err();
         assert!(
-            matches!(refused, Error::Limit { freed_bytes, .. } if freed_bytes == 8 * MIB),
+            matches!(&refused, Error::Limit(it) if it.freed_bytes == 8 * MIB),
             "{refused}"
         );
         assert!(
@@ -154,11 +152,11 @@ fn memory_of_a_graph_is_charged_until_the_graph_is_dropped() {
     let session = bench.runtime.session("captured", config).unwrap();
     let module = session.load(&Image::ptx(ADD)).unwrap();
     let add = module.function("add").unwrap();
-    let graphs: Graphs<GraphKey> = session.graphs(Budget::default()).unwrap();
+    let graphs: Graphs<GraphKey> = session.graphs(GraphBudget::default()).unwrap();
     let record = |generation| {
         let id = session.alloc(bytes(2 * MIB), Regime::Pool)?;
         let shape = Launch::new(1, 1);
-        let arguments = [Argument::Buffer(id), 1u32.into()];
+        let arguments = [LaunchArgument::Buffer(id), 1u32.into()];
         let launch = session.prepare_launch(&add, shape, &arguments)?;
         let part = session.memory(id)?;
         let recorded = graphs.record(key(generation), RecordOptions::default(), |recording| {
@@ -181,7 +179,7 @@ fn memory_of_a_graph_is_charged_until_the_graph_is_dropped() {
     assert_eq!(session.held_bytes(), 4 * MIB);
     let refused = record(2).unwrap_err();
     assert!(
-        matches!(refused, Error::Limit { freed_bytes, .. } if freed_bytes == 4 * MIB),
+        matches!(&refused, Error::Limit(it) if it.freed_bytes == 4 * MIB),
         "{refused}"
     );
     assert!(refused.to_string().contains("release graphs"), "{refused}");
@@ -197,7 +195,7 @@ fn memory_of_a_graph_is_charged_until_the_graph_is_dropped() {
 fn memory_of_an_expression_in_a_graph_is_charged_until_the_graph_is_dropped() {
     let bench = Bench::new();
     let session = bench.session("expressed");
-    let graphs: Graphs<GraphKey> = session.graphs(Budget::default()).unwrap();
+    let graphs: Graphs<GraphKey> = session.graphs(GraphBudget::default()).unwrap();
     let layout = Layout::contiguous(Dtype::F32, &[MIB]).unwrap();
     let mut expression = Expression::new();
     let x = expression.input("x", layout).unwrap();

@@ -17,7 +17,7 @@ use std::time::Duration;
 use faulty::{FAULTY, fail};
 use fercuda_cuda::{CaptureMode, Context, DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
-    Allocator, DispatchError, DispatchOptions, Dtype, Error, Layout, Regime, Runtime,
+    DispatchError, DispatchOptions, Dtype, Error, Layout, MemoryAllocator, Regime, Runtime,
     RuntimeConfig, Session, SessionConfig, TaskArgs, TaskBuffer,
 };
 
@@ -60,7 +60,7 @@ struct Direct {
 }
 
 // SAFETY: memory of the driver that is held until it is freed.
-unsafe impl Allocator for Direct {
+unsafe impl MemoryAllocator for Direct {
     fn allocate(
         &self,
         bytes: u64,
@@ -83,7 +83,7 @@ unsafe impl Allocator for Direct {
 struct OpensAnother(Runtime);
 
 // SAFETY: it returns no memory.
-unsafe impl Allocator for OpensAnother {
+unsafe impl MemoryAllocator for OpensAnother {
     fn allocate(
         &self,
         _: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fercuda_runtime::{HandleId, HandleTable, StaleHandle};
+use fercuda_runtime::{GenerationalTable, HandleId, StaleHandle};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #[test]
     fn handle_names_one_value_for_ever_or_nothing(ops in ops(), number in any::<u16>()) {
-        let mut table = HandleTable::new(number);
+        let mut table = GenerationalTable::new(number);
         let mut given: Vec<HandleId> = Vec::new();
         let mut live: HashMap<HandleId, usize> = HashMap::new();
         for (n, op) in ops.iter().enumerate() {
@@ -60,7 +60,7 @@ proptest! {
                     (Err(StaleHandle::Freed { .. } | StaleHandle::Replaced { .. }), None) => {}
                     (got, expected) => prop_assert!(false, "{}: {:?}, not {:?}", id, got, expected),
                 }
-                let elsewhere = HandleTable::<usize>::new(number.wrapping_add(1));
+                let elsewhere = GenerationalTable::<usize>::new(number.wrapping_add(1));
                 let is_foreign = matches!(elsewhere.get(*id), Err(StaleHandle::Foreign { .. }));
                 prop_assert!(is_foreign);
             }

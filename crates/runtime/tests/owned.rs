@@ -18,8 +18,8 @@ use bench::Bench;
 use fercuda_cuda::{DeviceBuffer, Function, Image, Launch};
 use fercuda_runtime::jit::{Binary, ExprGraph as Expression, Reduction, Unary};
 use fercuda_runtime::{
-    Argument, Budget, Dtype, EndReason, Error, GraphError, GraphKey, GraphKind, Graphs, Layout,
-    Quantization, RecordOptions, Regime, Session, SessionConfig,
+    Dtype, EndReason, Error, GraphBudget, GraphError, GraphKey, Graphs, LaunchArgument, Layout,
+    RecordOptions, Regime, Session, SessionConfig,
 };
 
 const KIB: u64 = 1 << 10;
@@ -27,11 +27,9 @@ const KIB: u64 = 1 << 10;
 fn key(generation: u64, batch: u32) -> GraphKey {
     GraphKey {
         generation,
-        kind: GraphKind::Decode,
-        batch,
-        context: 1,
-        dtype: Dtype::F32,
-        quantization: Quantization::default(),
+        kind: 1,
+        bucket: batch,
+        words: [1, 0],
     }
 }
 
@@ -41,7 +39,7 @@ fn add_of(session: &Session) -> Function {
 }
 
 fn graphs(session: &Session) -> Graphs<GraphKey> {
-    session.graphs(Budget::default()).unwrap()
+    session.graphs(GraphBudget::default()).unwrap()
 }
 
 /// Records a graph that adds each of `values`, through scratch memory.
@@ -51,7 +49,7 @@ fn record(
     add: &Function,
     into: &DeviceBuffer<u8>,
     values: &[u32],
-) -> fercuda_runtime::Result<fercuda_runtime::Recorded> {
+) -> fercuda_runtime::Result<fercuda_runtime::RecordedGraph> {
     let options = RecordOptions::default();
     let recorded = graphs.record(key, options, |recording| {
         let stream = recording.stream();
@@ -171,7 +169,7 @@ fn work_of_other_threads_is_not_captured() {
         let other = scope.spawn(|| {
             let mut launched = 0;
             while !done.load(Relaxed) {
-                let arguments = [Argument::from(ids[1]), 1u32.into()];
+                let arguments = [LaunchArgument::from(ids[1]), 1u32.into()];
                 // SAFETY: the kernel reads and writes one value, which is there.
                 unsafe { session.launch(&add, Launch::new(1, 1), &arguments) }.unwrap();
                 launched += 1;
@@ -207,13 +205,7 @@ fn memory_of_a_capture_is_within_the_sessions_limit() {
     };
     let refused = take(2 << 20).unwrap_err();
     assert!(
-        matches!(
-            refused,
-            Error::Limit {
-                asked_bytes: 2_097_152,
-                ..
-            }
-        ),
+        matches!(&refused, Error::Limit(it) if it.asked_bytes == 2_097_152),
         "{refused}"
     );
     let (scratch, _) = take(512 << 10).unwrap();
@@ -350,7 +342,7 @@ fn expressions_over_wrong_buffers_are_refused() {
     let layout = Layout::contiguous(Dtype::U8, &[3 * KIB]).unwrap();
     let most = session.alloc(layout, Regime::Pool).unwrap();
     let refused = session.evaluate(&graph, &[a, turned]).unwrap_err();
-    assert!(matches!(refused, Error::Limit { .. }), "{refused}");
+    assert!(matches!(refused, Error::Limit(_)), "{refused}");
     session.free(most).unwrap();
     // Refused calls have left nothing.
     assert_eq!(session.held_bytes(), held);

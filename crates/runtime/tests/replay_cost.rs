@@ -4,9 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use fercuda_cuda::{CaptureMode, Context, Cuda, DeviceBuffer, Stream};
-use fercuda_runtime::{
-    Budget, Dtype, GraphCache, GraphKey, GraphKind, Quantization, RecordOptions,
-};
+use fercuda_runtime::{GraphBudget, GraphCache, GraphKey, RecordOptions};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -37,14 +35,12 @@ fn replay_allocates_no_more_than_the_drivers_launch() {
     let context = Context::primary(device).unwrap();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 64).unwrap();
-    let cache = GraphCache::new(&context, Budget::default()).unwrap();
+    let cache = GraphCache::new(&context, GraphBudget::default()).unwrap();
     let key = |batch| GraphKey {
         generation: 1,
-        kind: GraphKind::Decode,
-        batch,
-        context: 128,
-        dtype: Dtype::F32,
-        quantization: Quantization::default(),
+        kind: 1,
+        bucket: batch,
+        words: [128, 0],
     };
     for batch in 0..20 {
         let record = RecordOptions::default();

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, KernelArg, Stream};
 use fercuda_ptx::build::{Arch, ModuleBuilder};
 use fercuda_runtime::{
-    Argument, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, SessionConfig, TritonError,
-    TritonKernel, TritonMetadata,
+    Dtype, Error, LaunchArgument, Layout, Regime, Runtime, RuntimeConfig, SessionConfig,
+    TritonError, TritonKernel, TritonMetadata,
 };
 use serde_json::{Value as Json, json};
 
@@ -199,7 +199,7 @@ fn session_launch_is_ordered_and_charged_for_scratch_memory() {
     let (small, kernel, x, y, arguments) = session("small", BUFFERS + SCRATCH - 1);
     small.fill_bytes(x, 0).unwrap();
     small.fill_bytes(y, 1).unwrap();
-    let refused = |grid: [u32; 3], arguments: &[Argument]| {
+    let refused = |grid: [u32; 3], arguments: &[LaunchArgument]| {
         // SAFETY: they are refused before anything is launched.
         let two = unsafe {
             [
@@ -214,7 +214,7 @@ fn session_launch_is_ordered_and_charged_for_scratch_memory() {
         two.into_iter().next().unwrap()
     };
     match refused(grid, &arguments) {
-        TritonError::Session(Error::Limit { asked_bytes, .. }) => assert_eq!(asked_bytes, SCRATCH),
+        TritonError::Session(Error::Limit(it)) => assert_eq!(it.asked_bytes, SCRATCH),
         other => panic!("{other}"),
     }
     match refused(grid, &arguments[1..]) {

@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use fercuda_cuda::{DeviceAddr, Stream};
-use fercuda_runtime::Allocator;
+use fercuda_runtime::MemoryAllocator;
 
 use super::buffers::{OnceDeleter, fer_deleter};
 use super::runtimes::open_session;
@@ -67,7 +67,7 @@ impl Drop for ProgramAllocator {
 }
 
 // SAFETY: the contract of the functions, which the caller has promised.
-unsafe impl Allocator for ProgramAllocator {
+unsafe impl MemoryAllocator for ProgramAllocator {
     fn allocate(
         &self,
         bytes: u64,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn fer_session_open_with_allocator(
         };
         let callbacks = ProgramAllocator::read(&allocator)?;
         let ended = callbacks.ended.clone();
-        let allocator = Some(Arc::new(callbacks) as Arc<dyn Allocator>);
+        let allocator = Some(Arc::new(callbacks) as Arc<dyn MemoryAllocator>);
         place.put(open_session(runtime, name, limit_bytes, allocator)?);
         ended.arrive();
         Ok(())

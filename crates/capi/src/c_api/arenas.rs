@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use fercuda_runtime::{BufferId, Dtype, Error, IgnitionPlan, Layout, Regime, Session, TensorSpec};
 
 use super::types::{self, fer_arena, fer_arena_details, fer_buffer, fer_session, fer_tensor_spec};
-use crate::handles::{ARENAS, SESSIONS};
+use crate::handles::{Handles, SESSIONS};
 use crate::pointers::{OutArray, OutPointer, list, text};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -18,6 +18,8 @@ pub(crate) struct OpenArena {
     tensors: HashMap<String, (BufferId, u64)>,
     plan: IgnitionPlan,
 }
+
+pub(crate) static ARENAS: Handles<OpenArena> = Handles::new(5);
 
 /// Plans `count` tensors into one arena, allocates it as one block of the pool, and creates a
 /// buffer for each tensor in it. Tensors that are live at one step do not overlap; others may, so

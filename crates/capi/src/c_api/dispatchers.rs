@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use fercuda_runtime::{
-    BufferId, DispatchError, DispatchOptions, Resident, StandardTask, TaskArgs, TaskBuffer,
+    BufferId, DispatchError, DispatchOptions, Error, Resident, StandardTask, TaskArgs, TaskBuffer,
     TaskDone, TaskError, TaskId, TaskJob, TaskSet,
 };
 
@@ -14,7 +14,7 @@ use super::types::{
     FER_TASK_SPANS, FER_WAIT_FOREVER, fer_buffer, fer_dispatcher, fer_dispatcher_details,
     fer_dispatcher_options, fer_job_state, fer_session, fer_task, fer_task_result, fer_ticket,
 };
-use crate::handles::{DISPATCHERS, SESSIONS, TICKETS, buffer as known};
+use crate::handles::{Handles, SESSIONS, buffer as known};
 use crate::pointers::{OutPointer, list, read_pointer};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -27,6 +27,8 @@ pub(crate) struct RunningDispatcher {
     options: DispatchOptions,
 }
 
+pub(crate) static DISPATCHERS: Handles<RunningDispatcher> = Handles::new(6);
+
 /// A submitted task of the C interface.
 pub(crate) struct TaskTicket {
     pub(crate) dispatcher: u64,
@@ -36,6 +38,8 @@ pub(crate) struct TaskTicket {
     /// Size of the buffer of each of its spans, in bytes.
     sizes: Vec<u64>,
 }
+
+pub(crate) static TICKETS: Handles<TaskTicket> = Handles::new(7);
 
 /// Fills in the defaults, which fer_persistent_dispatcher_boot uses for NULL.
 // SAFETY: no other library has a function of this name.
@@ -103,12 +107,15 @@ pub unsafe extern "C" fn fer_persistent_dispatcher_boot(
             registered.push((id, open.session.layout(id)?.bytes()));
         }
         let booted = open.session.dispatcher(&TaskSet::standard(), &ids, options);
-        let resident = booted.map_err(|error| match error {
-            DispatchError::Value { why } => {
-                let what = format!("{why}\ntry: the values of fer_dispatcher_defaults");
-                CallFailure::argument("options", what)
-            }
-            error => error.into(),
+        let resident = booted.map_err(|error| match &error {
+            Error::Dispatch(refused) => match &**refused {
+                DispatchError::Value { why } => {
+                    let what = format!("{why}\ntry: the values of fer_dispatcher_defaults");
+                    CallFailure::argument("options", what)
+                }
+                _ => error.into(),
+            },
+            _ => error.into(),
         })?;
         let running = RunningDispatcher {
             session,

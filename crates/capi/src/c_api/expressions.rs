@@ -8,8 +8,9 @@ use core::ffi::c_char;
 use fercuda_runtime::jit::{ExprGraph, text as texts};
 use fercuda_runtime::{BufferId, Regime, Session};
 
+use super::graphs::CAPTURES;
 use super::types::{fer_named_buffer, fer_session};
-use crate::handles::{CAPTURES, SESSIONS, buffer as known};
+use crate::handles::{SESSIONS, buffer as known};
 use crate::pointers::{OutArray, list, text};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 

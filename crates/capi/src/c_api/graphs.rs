@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use fercuda_runtime::{
-    Arguments, BlockLayout, Budget, Evaluation, Field, GraphError, Graphs, Key, PreparedLaunch,
-    RecordOptions,
+    BlockLayout, Evaluation, Field, GraphBudget, GraphError, Graphs, Key, PreparedLaunch,
+    RecordOptions, SessionArguments,
 };
 
 use super::types::{
     FER_KEY_WORDS, fer_arguments, fer_buffer, fer_capture, fer_graph_key, fer_graph_record,
     fer_graph_times, fer_graphs, fer_graphs_details, fer_session,
 };
-use crate::handles::{ARGUMENTS, CAPTURES, GRAPHS, SESSIONS};
+use crate::handles::{Handles, SESSIONS};
 use crate::pointers::{OutPointer, list, read_pointer};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -62,6 +62,8 @@ pub(crate) struct CachedGraphs {
     begun: Mutex<Vec<Weak<OpenCapture>>>,
 }
 
+pub(crate) static GRAPHS: Handles<CachedGraphs> = Handles::new(9);
+
 /// A capture of the C interface.
 pub(crate) struct OpenCapture {
     pub(crate) session: u64,
@@ -72,6 +74,8 @@ pub(crate) struct OpenCapture {
     steps: Mutex<Option<Vec<CaptureStep>>>,
     is_invalidated: AtomicBool,
 }
+
+pub(crate) static CAPTURES: Handles<OpenCapture> = Handles::new(10);
 
 /// A piece of work of a graph.
 pub(crate) enum CaptureStep {
@@ -94,21 +98,23 @@ impl From<Evaluation> for CaptureStep {
 /// An argument block of the C interface.
 pub(crate) struct OpenArguments {
     pub(crate) session: u64,
-    block: Arguments,
+    block: SessionArguments,
     words: Field<u32>,
 }
+
+pub(crate) static ARGUMENTS: Handles<OpenArguments> = Handles::new(11);
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Budget of a cache; the default for 0.
-fn budget(bytes: u64) -> Budget {
+fn budget(bytes: u64) -> GraphBudget {
     match bytes {
-        0 => Budget::default(),
-        bytes => Budget {
+        0 => GraphBudget::default(),
+        bytes => GraphBudget {
             bytes,
-            ..Budget::default()
+            ..GraphBudget::default()
         },
     }
 }

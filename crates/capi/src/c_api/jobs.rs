@@ -14,7 +14,7 @@ use fercuda_runtime::{Error, Job, Status};
 
 use super::buffers::check_len;
 use super::types::{FER_WAIT_FOREVER, fer_buffer, fer_job, fer_job_state, fer_session};
-use crate::handles::{JOBS, OpenSession, SESSIONS, buffer as known};
+use crate::handles::{Handles, OpenSession, SESSIONS, buffer as known};
 use crate::pointers::{OutArray, OutPointer, list};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -33,6 +33,8 @@ pub(crate) struct PendingJob {
     state: Mutex<JobOutcome>,
     changed: Condvar,
 }
+
+pub(crate) static JOBS: Handles<PendingJob> = Handles::new(2);
 
 struct JobOutcome {
     into: Option<DownloadTarget>,

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fercuda_cuda::{Function, Image, Launch, Module};
-use fercuda_runtime::Argument;
+use fercuda_runtime::LaunchArgument;
 
+use super::graphs::CAPTURES;
 use super::types::{fer_argument, fer_kernel, fer_launch, fer_module, fer_session};
-use crate::handles::{CAPTURES, KERNELS, MODULES, SESSIONS, buffer as known};
+use crate::handles::{Handles, SESSIONS, buffer as known};
 use crate::pointers::{OutPointer, list, read_pointer, text};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -23,12 +24,16 @@ pub(crate) struct LoadedModule {
     kernels: Mutex<HashMap<String, u64>>,
 }
 
+pub(crate) static MODULES: Handles<LoadedModule> = Handles::new(3);
+
 /// A kernel of the C interface.
 pub(crate) struct ModuleKernel {
     pub(crate) session: u64,
     module: u64,
     function: Function,
 }
+
+pub(crate) static KERNELS: Handles<ModuleKernel> = Handles::new(4);
 
 /// Loads PTX, a zero-terminated text, onto the session's device. Invalid PTX is FER_ERROR_MODULE,
 /// and the message has the compiler's log. Unloaded by fer_module_unload, or with its session.
@@ -167,7 +172,7 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
             // SAFETY: that a structure argument's pointer is valid is part of the caller's promise.
             unsafe { read(at, argument) }
         });
-        let arguments: Vec<Argument> = arguments.collect::<Result<_>>()?;
+        let arguments: Vec<LaunchArgument> = arguments.collect::<Result<_>>()?;
         let [grid, block] = [("grid", launch.grid), ("block", launch.block)].map(|(name, it)| {
             if it.contains(&0) {
                 let what = format!("launch.{name}: {it:?} has a 0\ntry: 1 where there is one");
@@ -193,7 +198,7 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
 
 /// # Safety
 /// A structure argument points to as many bytes as it has.
-unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
+unsafe fn read(at: usize, argument: &fer_argument) -> Result<LaunchArgument> {
     let name = |field: &str| format!("arguments[{at}].{field}");
     let value = argument.value;
     match argument.kind {
@@ -231,7 +236,7 @@ unsafe fn read(at: usize, argument: &fer_argument) -> Result<Argument> {
             // caller's promise.
             let bytes =
                 unsafe { list(&field, value.structure.cast::<u8>(), argument.bytes.into()) }?;
-            Ok(Argument::Structure(Arc::from(bytes)))
+            Ok(LaunchArgument::Structure(Arc::from(bytes)))
         }
         other => Err(CallFailure::argument(
             &name("kind"),

@@ -3,6 +3,7 @@
 pub(crate) mod allocators;
 pub(crate) mod arenas;
 pub(crate) mod buffers;
+mod closing;
 pub(crate) mod dispatchers;
 pub(crate) mod expressions;
 pub(crate) mod graphs;

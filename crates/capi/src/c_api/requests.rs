@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 use fercuda_runtime::Requests;
 
 use super::types::{fer_requests, fer_runtime};
-use crate::handles::{REQUESTS, RUNTIMES};
+use crate::handles::{Handles, RUNTIMES};
 use crate::pointers::OutPointer;
 use crate::status::{CallFailure, catch_panics, fer_status};
 
@@ -27,6 +27,8 @@ pub(crate) struct RequestServing {
     /// The child of a fork has no thread that serves requests.
     process: u32,
 }
+
+pub(crate) static REQUESTS: Handles<RequestServing> = Handles::new(8);
 
 impl Drop for RequestServing {
     fn drop(&mut self) {

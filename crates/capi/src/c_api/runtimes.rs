@@ -4,13 +4,15 @@ use core::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use fercuda_cuda::Select;
-use fercuda_runtime::{Allocator, Reboot, Runtime, RuntimeConfig, SessionConfig};
+use fercuda_runtime::{MemoryAllocator, Reboot, Runtime, RuntimeConfig, SessionConfig};
 
+use super::closing::end;
+use super::requests::REQUESTS;
 use super::types::{
     FER_NAME_BYTES, fer_holder, fer_memory_details, fer_reboot_details, fer_runtime, fer_session,
     fer_session_details,
 };
-use crate::handles::{OpenSession, REQUESTS, RUNTIMES, SESSIONS, check_process, end};
+use crate::handles::{OpenSession, RUNTIMES, SESSIONS, check_process};
 use crate::pointers::{OutArray, OutPointer, text};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
 
@@ -226,7 +228,7 @@ pub(super) fn open_session(
     runtime: fer_runtime,
     name: &str,
     limit_bytes: u64,
-    allocator: Option<Arc<dyn Allocator>>,
+    allocator: Option<Arc<dyn MemoryAllocator>>,
 ) -> Result<fer_session> {
     let of = RUNTIMES.get("runtime", runtime)?;
     let config = SessionConfig {

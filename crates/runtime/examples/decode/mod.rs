@@ -12,7 +12,7 @@ use fercuda_cuda::{
     Context, DeviceBuffer, DeviceSliceMut, Function, Image, Launch, Module, Stream,
 };
 use fercuda_ptx::build::{Arch, ModuleBuilder};
-use fercuda_runtime::{ArgumentBlock, BlockLayout, DecodeFields, Key, Recording, Scratch};
+use fercuda_runtime::{ArgumentBlock, BlockLayout, Field, Key, Recording, Scratch};
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -30,6 +30,28 @@ pub(crate) struct Shape {
     pub width: u32,
     /// Maximum number of rows of a step.
     pub rows: u32,
+}
+
+/// The fields of a step that decodes one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecodeFields {
+    /// The last token.
+    pub token: Field<u32>,
+    /// Its position.
+    pub position: Field<u32>,
+    /// Number of positions in the cache, including this one.
+    pub kv_len: Field<u32>,
+}
+
+impl DecodeFields {
+    /// Adds them to a layout.
+    pub(crate) fn add_to(layout: &mut BlockLayout) -> Self {
+        Self {
+            token: layout.field("token"),
+            position: layout.field("position"),
+            kv_len: layout.field("kv_len"),
+        }
+    }
 }
 
 /// Kernels, weights and cache.
@@ -202,7 +224,7 @@ impl Model {
         let weights: fercuda_cuda::Result<_> =
             (0..layers).map(|_| values(4 * shape.width)).collect();
         let mut layout = BlockLayout::new();
-        let fields = layout.decode();
+        let fields = DecodeFields::add_to(&mut layout);
         let rows = layers * (shape.rows * POSITIONS) as usize;
         Ok(Self {
             shape,

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, DeviceBuffer, MemoryPool, Stream, destroy_deferred};
 use fercuda_runtime::{
-    ArgumentBlock, Budget, Dtype, GraphCache, GraphError, GraphKey, GraphKind, GraphStats,
-    Quantization, RecordOptions,
+    ArgumentBlock, GraphBudget, GraphCache, GraphError, GraphKey, GraphStats, RecordOptions,
 };
 
 use super::{Model, Output, POSITIONS, Result, Shape};
@@ -67,11 +66,9 @@ fn key(number: u32, options: &Options) -> GraphKey {
     GraphKey {
         // Generations of four keys.
         generation: u64::from(number / 4),
-        kind: GraphKind::Decode,
-        batch: 1 + number % rows,
-        context: 1 + number / rows,
-        dtype: Dtype::F32,
-        quantization: Quantization::default(),
+        kind: 1,
+        bucket: 1 + number % rows,
+        words: [u64::from(1 + number / rows), 0],
     }
 }
 
@@ -152,7 +149,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> Result<Report> {
 }
 
 fn replay_all(context: &Context, options: &Options) -> Result<Report> {
-    let cache = GraphCache::new(context, Budget::default())?;
+    let cache = GraphCache::new(context, GraphBudget::default())?;
     let capturing = RwLock::new(());
     cache.set_budget_bytes(u64::MAX);
     // The largest of them determines the budget of the others.
@@ -264,8 +261,11 @@ impl<'o> Work<'o> {
 
     fn capture(&mut self, number: u32) -> Result<()> {
         let key = self.key(number);
-        let (size, out) = ((key.batch, key.context), &self.outputs[number as usize]);
-        let arena_bytes = &mut self.arena_bytes[key.batch as usize];
+        let (size, out) = (
+            (key.bucket, key.words[0] as u32),
+            &self.outputs[number as usize],
+        );
+        let arena_bytes = &mut self.arena_bytes[key.bucket as usize];
         let options = RecordOptions {
             arena_bytes: *arena_bytes,
             ..RecordOptions::default()
@@ -309,7 +309,7 @@ impl<'o> Work<'o> {
     /// Replays a step and does it eagerly with the same cache, and compares the bits.
     fn compare(&mut self, number: u32) -> Result<()> {
         let (stream, key) = (self.stream.clone(), self.key(number));
-        let size = (key.batch, key.context);
+        let size = (key.bucket, key.words[0] as u32);
         let before = self.model.cache.to_vec(&stream)?;
         let copy = DeviceBuffer::from_host(&before, &stream)?;
         let eager = Output::new(&stream, self.options.shape)?;

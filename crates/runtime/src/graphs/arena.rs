@@ -1,4 +1,4 @@
-//! GraphArena of device memory that is allocated while a graph is captured, and owned by the graph.
+//! Arena of device memory that is allocated while a graph is captured, and owned by the graph.
 //!
 //! An arena is a few chunks of device memory, allocated and freed in the order of a stream that is
 //! never captured. Allocations are multiples of [`ALIGN_BYTES`], best fit, else in a new chunk.
@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex};
 use bytemuck::Pod;
 use fercuda_cuda::{Capture, DeviceBuffer, DeviceSliceMut, Stream};
 
-use super::{GraphError, lock};
+use super::error::GraphError;
 use crate::account::{SessionAccount, SessionCharge};
+use crate::lock::lock;
 
 /// Alignment of allocations.
 const ALIGN_BYTES: u64 = 256;
@@ -214,9 +215,7 @@ fn grow(arena: &Mutex<GraphArena>, bytes: u64, capture: &Capture) -> Result<(), 
     };
     let size = usize::try_from(bytes).unwrap_or(usize::MAX);
     let charge = account.as_ref().map(|it| it.charge(bytes));
-    let charge = charge.transpose();
-    let charge = charge.map_err(|error| GraphError::Limit(Box::new(error)))?;
-    let charge = charge.map(Arc::new);
+    let charge = charge.transpose()?.map(Arc::new);
     let memory = DeviceBuffer::<u8>::alloc_ordered(&home, size)?;
     account.iter().for_each(|it| it.update_peak());
     // A graph's launch is not ordered behind work of `home`. The graph retains the chunk also

@@ -15,14 +15,14 @@ use bytemuck::Pod;
 use fercuda_cuda::{DeviceBuffer, Staging, Stream};
 use fercuda_tensor::Dtype;
 
-use super::GraphError;
+use super::error::GraphError;
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedField {}
 }
 
 /// Type of a field.
-pub trait FieldType: sealed::Sealed + Pod + fmt::Debug {
+pub trait FieldType: sealed::SealedField + Pod + fmt::Debug {
     /// The type's name.
     const NAME: &'static str;
     /// Element type of a buffer of such values.
@@ -31,7 +31,7 @@ pub trait FieldType: sealed::Sealed + Pod + fmt::Debug {
 
 macro_rules! field_types {
     ($($type:ident $dtype:ident),*) => {$(
-        impl sealed::Sealed for $type {}
+        impl sealed::SealedField for $type {}
         impl FieldType for $type {
             const NAME: &'static str = stringify!($type);
             const DTYPE: Dtype = Dtype::$dtype;
@@ -90,17 +90,6 @@ pub struct BlockLayout {
     bytes: usize,
 }
 
-/// The fields of a step that decodes one sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct DecodeFields {
-    /// The last token.
-    pub token: Field<u32>,
-    /// Its position.
-    pub position: Field<u32>,
-    /// Number of positions in the cache, including this one.
-    pub kv_len: Field<u32>,
-}
-
 impl BlockLayout {
     /// An empty layout.
     pub fn new() -> Self {
@@ -126,15 +115,6 @@ impl BlockLayout {
             offset_bytes,
             len,
             values: PhantomData,
-        }
-    }
-
-    /// Adds token, position and length of the cache.
-    pub fn decode(&mut self) -> DecodeFields {
-        DecodeFields {
-            token: self.field("token"),
-            position: self.field("position"),
-            kv_len: self.field("kv_len"),
         }
     }
 

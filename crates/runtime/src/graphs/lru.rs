@@ -20,7 +20,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use fercuda_cuda::{ContendedGuard, ContendedLock};
 use rustc_hash::FxBuildHasher;
 
-use super::lock;
+use crate::lock::lock;
 
 /// Number of home slots; a power of two. With many more keys, the others are found through the
 /// index.

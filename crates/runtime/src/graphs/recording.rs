@@ -5,52 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use fercuda_cuda::{Capture, CaptureMode, Stream};
+use fercuda_cuda::{Capture, Stream};
 
 use super::arena::{self, GraphArena, Scratch};
-use super::{GraphCache, GraphError, Key, lock};
-
-/// Options of a capture.
-#[derive(Clone, Copy, Debug)]
-pub struct RecordOptions {
-    /// What the capture forbids on other threads and streams. Default: nothing, since libraries
-    /// load code and allocate memory when they are first called.
-    pub mode: CaptureMode,
-    /// Size of the arena's first chunk. 0 lets it grow from small; best is the
-    /// [`Recorded::arena_peak_bytes`] of an earlier capture of the same work.
-    pub arena_bytes: u64,
-}
-
-impl Default for RecordOptions {
-    fn default() -> Self {
-        Self {
-            mode: CaptureMode::Relaxed,
-            arena_bytes: 0,
-        }
-    }
-}
-
-/// Result of a capture.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Recorded {
-    /// Number of graph nodes.
-    pub nodes: usize,
-    /// Size of the arena.
-    pub arena_bytes: u64,
-    /// Peak of the bytes allocated from it.
-    pub arena_peak_bytes: u64,
-    /// Size that the entry counts as: the arena, and the graph itself by its nodes.
-    pub bytes: u64,
-    /// Whether an existing graph was updated, rather than instantiated anew.
-    pub updated: bool,
-    /// Host time of the capture.
-    pub capture: Duration,
-    /// Host time of the update or instantiation.
-    pub instantiate: Duration,
-    /// Host time of the upload to the device.
-    pub upload: Duration,
-}
+use super::cache::GraphCache;
+use super::error::GraphError;
+use super::key::Key;
+use super::recorded::{RecordOptions, RecordedGraph};
+use crate::lock::lock;
 
 /// A capture that records its graph into a cache. [`Recording::finish`] keeps it, dropping discards
 /// it; either way its stream is usable again.
@@ -58,7 +20,7 @@ pub struct Recorded {
 pub struct Recording<'c, K: Key> {
     cache: &'c GraphCache<K>,
     /// Key by which the cache knows the recording while it runs.
-    pub(super) number: u64,
+    number: u64,
     /// `None` only after it has ended.
     capture: Option<Capture>,
     stream: Stream,
@@ -72,8 +34,46 @@ impl<K: Key> fmt::Debug for Recording<'_, K> {
     }
 }
 
+impl<K: Key> GraphCache<K> {
+    /// Begins to capture `stream`, after waiting for its earlier work; [`Recording::finish`] keeps
+    /// the graph under `key`.
+    ///
+    /// # Errors
+    /// Those of [`Stream::begin_capture`].
+    pub fn begin(
+        &self,
+        key: K,
+        stream: &Stream,
+        options: RecordOptions,
+    ) -> Result<Recording<'_, K>, GraphError> {
+        let number = self.register(key)?;
+        Recording::begin(self, number, stream, options).map_err(|error| {
+            self.forget(number);
+            error.into()
+        })
+    }
+
+    /// Captures the work that `body` submits to the stream, and keeps the graph under `key`. If
+    /// `body` fails or panics, the capture is discarded, and the stream is usable.
+    ///
+    /// # Errors
+    /// Those of `body`, [`GraphCache::begin`] and [`Recording::finish`].
+    pub fn record<R, E: From<GraphError>>(
+        &self,
+        key: K,
+        stream: &Stream,
+        options: RecordOptions,
+        body: impl FnOnce(&Recording<'_, K>) -> Result<R, E>,
+    ) -> Result<(R, RecordedGraph), E> {
+        let recording = self.begin(key, stream, options)?;
+        let value = body(&recording)?;
+        let recorded = recording.finish()?;
+        Ok((value, recorded))
+    }
+}
+
 impl<'c, K: Key> Recording<'c, K> {
-    pub(super) fn begin(
+    fn begin(
         cache: &'c GraphCache<K>,
         number: u64,
         stream: &Stream,
@@ -130,7 +130,7 @@ impl<'c, K: Key> Recording<'c, K> {
     /// # Errors
     /// [`GraphError::TooLarge`]; [`GraphError::Invalidated`]; those of the driver, for instance if
     /// the capture was lost. An earlier graph under the key is kept then.
-    pub fn finish(mut self) -> Result<Recorded, GraphError> {
+    pub fn finish(mut self) -> Result<RecordedGraph, GraphError> {
         let Some(capture) = self.capture.take() else {
             unreachable!("only its end takes it")
         };
@@ -142,7 +142,7 @@ impl<'c, K: Key> Recording<'c, K> {
         };
         let graph = graph?;
         let nodes = graph.node_count()?;
-        let recorded = Recorded {
+        let recorded = RecordedGraph {
             nodes,
             arena_bytes,
             arena_peak_bytes,
@@ -152,7 +152,7 @@ impl<'c, K: Key> Recording<'c, K> {
             instantiate: Duration::ZERO,
             upload: Duration::ZERO,
         };
-        self.cache.keep(&self, &graph, recorded)
+        self.cache.keep(self.number, &self.stream, &graph, recorded)
     }
 }
 

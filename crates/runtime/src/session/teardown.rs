@@ -14,11 +14,12 @@ use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use super::{SessionCore, SessionPhase};
-use crate::dispatcher::TaskQueue;
+use fercuda_dispatcher::{TaskQueue, TeardownScope, blocks_teardown};
+
+use super::core::{SessionCore, SessionPhase};
 use crate::error::{EndReason, Error, Result};
-use crate::reentrancy::{TeardownScope, blocks_teardown};
-use crate::runtime::{TeardownCount, lock};
+use crate::lock::lock;
+use crate::shared_device::TeardownCount;
 
 /// A session in teardown. Dropping this marks the session as ended and notifies the waiters, also
 /// on a panic of user code.
@@ -45,7 +46,7 @@ impl SessionTeardown {
         Some(Self {
             core: core.clone(),
             why,
-            _count: TeardownCount::begin(&core.runtime),
+            _count: TeardownCount::begin(&core.device),
         })
     }
 

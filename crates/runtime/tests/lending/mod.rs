@@ -6,7 +6,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 
 use fercuda_cuda::{Context, DeviceAddr, DeviceBuffer, Stream};
-use fercuda_runtime::Allocator;
+use fercuda_runtime::MemoryAllocator;
 
 /// One allocation, for one session.
 pub(crate) struct Slab {
@@ -35,7 +35,7 @@ impl Slab {
 
 // SAFETY: blocks are disjoint parts of memory that this owns exclusively; they are reused by the
 // same session, in the order of its stream.
-unsafe impl Allocator for Slab {
+unsafe impl MemoryAllocator for Slab {
     fn allocate(
         &self,
         bytes: u64,

@@ -2,7 +2,7 @@
 //! kernel
 //! that does the same and waiting for its stream, in turns.
 //!
-//! `cargo run --release -p fercuda-runtime --example dispatcher -- [OPTION=VALUE ...]`,
+//! `cargo run --release -p fercuda-dispatcher --example dispatcher -- [OPTION=VALUE ...]`,
 //! with `FERCUDA_DEVICE=gpu` on a GPU. Options, with their defaults:
 //! `tasks=20000`, `blocks=1`, `threads=32`, `idle=0` (nanoseconds of sleep), `batch=32`
 //! (tasks submitted at once, for the rate).
@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, Cuda, Image, Launch, Module, SharedWords, Stream};
+use fercuda_dispatcher::{DispatchOptions, Dispatcher, TaskArgs, TaskBuffers, TaskSet};
 use fercuda_ptx::build::{Arch, ModuleBuilder};
-use fercuda_runtime::{DispatchOptions, Dispatcher, TaskArgs, TaskBuffers, TaskSet};
 
 const LONG: Duration = Duration::from_secs(30);
 

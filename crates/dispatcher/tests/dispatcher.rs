@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, SharedWords, Stream};
-use fercuda_runtime::{
+use fercuda_dispatcher::{
     DispatchError, DispatchOptions, Dispatcher, Task, TaskArgs, TaskBuffer, TaskBuffers, TaskDone,
     TaskError, TaskId, TaskJob, TaskSet,
 };

@@ -8,7 +8,8 @@
 
 use fercuda_ptx::build::{Arg, Bits32, MemoryElement, Num};
 
-use super::task::{Task, TaskId, TaskSet};
+use crate::task::Task;
+use crate::task_set::{TaskId, TaskSet};
 
 /// A task of [`TaskSet::standard`]. A span is whole elements of four bytes, as many as stated;
 /// words that are not named are not read. Each task returns the number of elements that it has
@@ -117,7 +118,7 @@ fn fill(task: &Task<'_>) {
 fn copy(task: &Task<'_>) {
     let (to, from) = (task.span::<u32>(0), task.span::<u32>(1));
     task.fail_if(to.len().differs(from.len()));
-    task.fail_if(to.is_shifted_over(&from));
+    task.fail_if(to.overlaps_shifted(&from));
     task.for_each(to.len(), |i| to.store(i, from.load(i)));
     task.returns(to.len().to::<u64>());
 }
@@ -126,7 +127,7 @@ fn axpy(task: &Task<'_>) {
     let (y, x) = (task.span::<f32>(0), task.span::<f32>(1));
     let a = task.word(0).to::<u32>().bitcast::<f32>();
     task.fail_if(y.len().differs(x.len()));
-    task.fail_if(y.is_shifted_over(&x));
+    task.fail_if(y.overlaps_shifted(&x));
     task.for_each(y.len(), |i| y.store(i, a.mul_add(x.load(i), y.load(i))));
     task.returns(y.len().to::<u64>());
 }
@@ -144,7 +145,7 @@ where
     let all = k.block_reduce(scratch, *own, T::default(), |a, b| a + b);
     // All threads have read their values by now, so `into` may lie among them. No thread stores if
     // one has stopped early.
-    k.if_(task.is_well() & k.tid_x().equals(0u32), || {
+    k.if_(task.all_well() & k.tid_x().equals(0u32), || {
         let zero = k.value(0u32);
         into.store(zero, all);
     });
