@@ -79,8 +79,8 @@ const OF_CHORES: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 /// Violations that were there when their check was made, by check: none may be added, and the
 /// number is lowered with each that is mended. `cargo xtask tidy --all` lists them.
 const KNOWN: [(&str, usize); 2] = [
-    ("no circles between files of a crate", 15),
-    ("predicates, and types' own names", 35),
+    ("no circles between files of a crate", 2),
+    ("predicates, and types' own names", 3),
 ];
 
 /// Runs every check. `everything`: known violations are listed too, and fail.

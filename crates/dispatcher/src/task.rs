@@ -8,7 +8,9 @@
 //! the task's loops ends within its budget, never faults, and reports what was wrong. Elsewhere:
 //! the kernel around it (`kernel`).
 
-use fercuda_ptx::build::{Arg, MemoryElement, Global, KernelBuilder, Loop, Pred, Ptr, Reg, Scalar, Shared, RegVar};
+use fercuda_ptx::build::{
+    Arg, Global, KernelBuilder, Loop, MemoryElement, Pred, Ptr, Reg, RegVar, Scalar, Shared,
+};
 
 use crate::words::{
     ARGUMENTS, CANCEL, CANCELLED, FAILED, GOOD, OUTSIDE, OVER_BUDGET, SPANS, TASK_SPANS, TASK_WORDS,
