@@ -19,7 +19,7 @@ use self::repository::Repository;
 use crate::{benchmarks, book, headers as made, shell};
 
 /// Longer files hold more than one subject.
-const FILE_LIMIT_LINES: usize = 1200;
+const FILE_LIMIT_LINES: usize = 800;
 
 /// Tables of an ABI: long because it is, and of one subject.
 const TABLES: [&str; 3] = [
@@ -78,10 +78,7 @@ const OF_CHORES: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 
 /// Violations that were there when their check was made, by check: none may be added, and the
 /// number is lowered with each that is mended. `cargo xtask tidy --all` lists them.
-const KNOWN: [(&str, usize); 2] = [
-    ("no circles between files of a crate", 2),
-    ("predicates, and types' own names", 3),
-];
+const KNOWN: [(&str, usize); 1] = [("no circles between files of a crate", 1)];
 
 /// Runs every check. `everything`: known violations are listed too, and fail.
 pub(crate) fn run(everything: bool) -> Result<()> {

@@ -8,7 +8,7 @@
 
 use crate::words::{Mod, Op, ScalarType, Space};
 
-/// An interned name; its text is in the [`Symbols`] of the same [`Module`].
+/// An interned name; its text is in the [`Symbols`] of the same [`PtxModule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sym(pub u32);
 
@@ -16,7 +16,7 @@ pub struct Sym(pub u32);
 ///
 /// Modules compare as their texts do: see [`crate::walk`].
 #[derive(Debug, Clone)]
-pub struct Module {
+pub struct PtxModule {
     /// `.version` as (major, minor).
     pub version: (u32, u32),
     /// `.target` words in order, the architecture first: `["sm_90a", "debug"]`.
@@ -35,7 +35,7 @@ pub enum Item {
     /// `.global`, `.const`, `.shared` or `.tex` variable.
     Var(Var),
     /// `.entry` or `.func`, declared or defined.
-    Function(Function),
+    Function(PtxFunction),
     /// `.file index "path"[, timestamp, size]`.
     File {
         /// Referred to by `.loc`.
@@ -172,7 +172,7 @@ impl Eq for Imm {}
 
 /// `.entry` or `.func`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Function {
+pub struct PtxFunction {
     /// Visibility.
     pub linkage: Linkage,
     /// A kernel rather than a device function.

@@ -8,7 +8,7 @@
 //! Elsewhere: the grammar ([`crate::parse`]); types and valid combinations of operands,
 //! which the compiler of the module checks.
 
-use crate::ast::{AddrBase, Function, Init, Inst, Item, Linkage, Module, Operand, Stmt, Sym};
+use crate::ast::{AddrBase, Init, Inst, Item, Linkage, Operand, PtxFunction, PtxModule, Stmt, Sym};
 use crate::parse::is_special_vector;
 use crate::words::Op;
 use rustc_hash::FxHashMap;
@@ -39,7 +39,7 @@ pub const MAX_DIAGNOSTICS: usize = 64;
 /// What is wrong with the names of `module`, each name once in a function, in order; the first
 /// [`MAX_DIAGNOSTICS`] of it.
 #[must_use]
-pub fn check(module: &Module) -> Vec<Diagnostic> {
+pub fn check(module: &PtxModule) -> Vec<Diagnostic> {
     let mut checker = Checker {
         module,
         globals: FxHashMap::default(),
@@ -94,7 +94,7 @@ enum DiagnosticPosition<'a> {
 }
 
 struct Checker<'a> {
-    module: &'a Module,
+    module: &'a PtxModule,
     /// Kind, and whether defined rather than declared.
     globals: FxHashMap<Sym, (NameKind, bool)>,
     scopes: Vec<Scope>,
@@ -182,7 +182,7 @@ impl<'a> Checker<'a> {
         self.report(at, message);
     }
 
-    fn function(&mut self, function: &'a Function) {
+    fn function(&mut self, function: &'a PtxFunction) {
         let Some(body) = &function.body else { return };
         let mut scope = Scope::default();
         for var in function.returns.iter().chain(&function.params) {

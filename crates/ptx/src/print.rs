@@ -6,14 +6,14 @@
 //! Invariant: floats are written as bits (`0f`, `0d`), integers in decimal; nothing is rounded.
 
 use crate::ast::{
-    AddrBase, Directive, Function, Imm, Init, Inst, Item, Linkage, Loc, Module, Operand, Stmt, Sym,
-    Symbols, Var,
+    AddrBase, Directive, Imm, Init, Inst, Item, Linkage, Loc, Operand, PtxFunction, PtxModule,
+    Stmt, Sym, Symbols, Var,
 };
 use std::fmt;
 
 /// The text of `module`.
 #[must_use]
-pub fn print(module: &Module) -> String {
+pub fn print(module: &PtxModule) -> String {
     let mut printer = Printer {
         out: String::with_capacity(4096),
         symbols: &module.symbols,
@@ -22,13 +22,13 @@ pub fn print(module: &Module) -> String {
     printer.out
 }
 
-impl fmt::Display for Module {
+impl fmt::Display for PtxModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&print(self))
     }
 }
 
-impl Module {
+impl PtxModule {
     /// The text of one instruction, guard to semicolon, for reports.
     #[must_use]
     pub fn instruction_text(&self, inst: &Inst) -> String {
@@ -74,7 +74,7 @@ struct Printer<'a> {
 const INDENT: &str = "    ";
 
 impl Printer<'_> {
-    fn module(&mut self, module: &Module) {
+    fn module(&mut self, module: &PtxModule) {
         self.text(".version ");
         self.number(u64::from(module.version.0));
         self.out.push('.');
@@ -238,7 +238,7 @@ impl Printer<'_> {
         }
     }
 
-    fn function(&mut self, function: &Function) {
+    fn function(&mut self, function: &PtxFunction) {
         self.linkage(function.linkage);
         self.text(if function.entry { ".entry " } else { ".func " });
         for directive in &function.directives {

@@ -4,13 +4,13 @@
 //! that no directive uses, do not count.
 
 use crate::ast::{
-    AddrBase, Function, Init, Inst, Item, Loc, Module, Operand, Stmt, Sym, Symbols, Var,
+    AddrBase, Init, Inst, Item, Loc, Operand, PtxFunction, PtxModule, Stmt, Sym, Symbols, Var,
 };
 
-impl Module {
+impl PtxModule {
     /// The kernel or device function called `name`; a definition before a declaration.
     #[must_use]
-    pub fn function(&self, name: &str) -> Option<&Function> {
+    pub fn function(&self, name: &str) -> Option<&PtxFunction> {
         let name = self.symbols.get(name)?;
         let named = || self.functions().filter(|f| f.name == name);
         named()
@@ -19,7 +19,7 @@ impl Module {
     }
 
     /// Kernels and device functions in order, declarations included.
-    pub fn functions(&self) -> impl Iterator<Item = &Function> {
+    pub fn functions(&self) -> impl Iterator<Item = &PtxFunction> {
         self.items.iter().filter_map(|item| match item {
             Item::Function(function) => Some(function),
             _ => None,
@@ -44,7 +44,7 @@ impl Module {
     /// Calls `visit` with every symbol in the tree, in an order that depends on the tree alone.
     ///
     /// For renaming and linking: what `visit` leaves behind must be in the module's
-    /// [`Module::symbols`] when it is next printed.
+    /// [`PtxModule::symbols`] when it is next printed.
     pub fn visit_symbols(&mut self, mut visit: impl FnMut(&mut Sym)) {
         for item in &mut self.items {
             walk_item(item, &mut visit);
@@ -60,9 +60,9 @@ impl Module {
     }
 }
 
-impl PartialEq for Module {
-    fn eq(&self, other: &Module) -> bool {
-        let heads = |m: &Module| (m.version, m.address_size);
+impl PartialEq for PtxModule {
+    fn eq(&self, other: &PtxModule) -> bool {
+        let heads = |m: &PtxModule| (m.version, m.address_size);
         if heads(self) != heads(other)
             || self.target != other.target
             || self.items.len() != other.items.len()
@@ -79,7 +79,7 @@ impl PartialEq for Module {
     }
 }
 
-impl Function {
+impl PtxFunction {
     /// The instructions in written order, those of nested blocks included, each with the `.loc`
     /// in force.
     #[must_use]
@@ -91,7 +91,7 @@ impl Function {
     }
 }
 
-/// Iterator of [`Function::instructions`].
+/// Iterator of [`PtxFunction::instructions`].
 #[derive(Debug, Clone)]
 pub struct Instructions<'a> {
     blocks: Vec<std::slice::Iter<'a, Stmt>>,

@@ -1,8 +1,8 @@
 //! Property tests over trees: printed text parses back equal.
 
 use fercuda_ptx::ast::{
-    AddrBase, Directive, Function, Guard, Imm, Init, InlinedAt, Inst, Item, Linkage, Loc, Module,
-    Operand, PtrAttr, Stmt, Sym, Symbols, Var,
+    AddrBase, Directive, Guard, Imm, Init, InlinedAt, Inst, Item, Linkage, Loc, Operand, PtrAttr,
+    PtxFunction, PtxModule, Stmt, Sym, Symbols, Var,
 };
 use fercuda_ptx::check::{MAX_DIAGNOSTICS, check};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Space, Word};
@@ -245,7 +245,7 @@ fn stmt() -> BoxedStrategy<Stmt> {
         .boxed()
 }
 
-fn function() -> impl Strategy<Value = Function> {
+fn function() -> impl Strategy<Value = PtxFunction> {
     (
         (linkage(), any::<bool>(), sym(), params(), params()),
         (
@@ -259,7 +259,7 @@ fn function() -> impl Strategy<Value = Function> {
                 if let Some(attributes) = attributes.filter(|a| !a.is_empty()) {
                     directives.insert(0, Directive::Attribute(attributes));
                 }
-                Function {
+                PtxFunction {
                     linkage,
                     entry,
                     name,
@@ -286,7 +286,7 @@ fn item() -> impl Strategy<Value = Item> {
     ]
 }
 
-fn module() -> impl Strategy<Value = Module> {
+fn module() -> impl Strategy<Value = PtxModule> {
     (
         (0u32..=9999, 0u32..=9999),
         vec(
@@ -305,7 +305,7 @@ fn module() -> impl Strategy<Value = Module> {
             for name in NAMES {
                 symbols.intern(name);
             }
-            Module {
+            PtxModule {
                 version,
                 target,
                 address_size,

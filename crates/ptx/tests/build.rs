@@ -6,13 +6,13 @@ mod ptxas;
 
 use std::path::Path;
 
-use fercuda_ptx::ast::Module;
+use fercuda_ptx::ast::PtxModule;
 use fercuda_ptx::build::{
     Arch, Bf16, Bf16x2, BuildError, Cache, F16, F16x2, KernelBuilder, ModuleBuilder, Reg,
     STATIC_SHARED_LIMIT, Tf32,
 };
 
-fn assert_listing(name: &str, module: &Module) {
+fn assert_listing(name: &str, module: &PtxModule) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/listings")
         .join(name);
@@ -27,7 +27,7 @@ fn assert_listing(name: &str, module: &Module) {
     );
 }
 
-fn one(body: impl for<'k> FnOnce(&'k KernelBuilder)) -> Result<Module, BuildError> {
+fn one(body: impl for<'k> FnOnce(&'k KernelBuilder)) -> Result<PtxModule, BuildError> {
     let mut module = ModuleBuilder::new(Arch::SM_80);
     module.kernel("kernel", body);
     module.finish()

@@ -3,7 +3,7 @@
 //!
 //! ptxas 13.0 accepts each of these files (`declarations.ptx` but for its unresolved externs).
 
-use fercuda_ptx::ast::{Imm, Init, InlinedAt, Inst, Item, Module, Operand, Stmt};
+use fercuda_ptx::ast::{Imm, Init, InlinedAt, Inst, Item, Operand, PtxModule, Stmt};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Word};
 use fercuda_ptx::{check, parse, print};
 use std::collections::HashSet;
@@ -23,11 +23,11 @@ fn forms() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-fn read(text: &str) -> Module {
+fn read(text: &str) -> PtxModule {
     parse(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn form(name: &str) -> Module {
+fn form(name: &str) -> PtxModule {
     let (_, text) = forms()
         .into_iter()
         .find(|(p, _)| p.ends_with(name))
@@ -36,7 +36,7 @@ fn form(name: &str) -> Module {
 }
 
 /// The instructions of a kernel with this body.
-fn body(text: &str) -> (Module, Vec<Inst>) {
+fn body(text: &str) -> (PtxModule, Vec<Inst>) {
     let module = read(&format!(
         ".version 9.0\n.target sm_90\n.address_size 64\n.entry k()\n{{\n{text}\n}}\n"
     ));

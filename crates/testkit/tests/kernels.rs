@@ -6,14 +6,14 @@ mod ptxas;
 
 use std::path::Path;
 
-use fercuda_ptx::ast::{Function, Item, Module};
+use fercuda_ptx::ast::{Item, PtxFunction, PtxModule};
 use fercuda_ptx::build::{Arch, BuildError};
 use fercuda_ptx::words::ScalarType;
 use fercuda_testkit::kernels::attention::{self, HeadDim, Mask};
 use fercuda_testkit::kernels::gemm::{self, Tile};
 use fercuda_testkit::kernels::{ArgDoc, ArgKind, KernelDesc, layernorm, q4_k, softmax, vector_add};
 
-fn assert_listing(name: &str, module: &Module) {
+fn assert_listing(name: &str, module: &PtxModule) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/listings")
         .join(name);
@@ -51,7 +51,7 @@ fn q4_k_reads_like_a_kernel() {
 
 struct Finished {
     entry: String,
-    module: Module,
+    module: PtxModule,
     args: &'static [ArgDoc],
 }
 
@@ -83,7 +83,7 @@ fn every_kernel(arch: Arch) -> Vec<Finished> {
     ]
 }
 
-fn entry(module: &Module) -> &Function {
+fn entry(module: &PtxModule) -> &PtxFunction {
     let functions: Vec<_> = module
         .items
         .iter()

@@ -114,7 +114,8 @@ impl ImportGraph {
                 continue;
             }
             if let Some(name) = declared(item) {
-                module.names.insert(name, Binding::Declared);
+                // A function may have the name of a module: a path goes on in the module.
+                module.names.entry(name).or_insert(Binding::Declared);
             }
             code.visit_item(item);
         }

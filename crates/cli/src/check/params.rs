@@ -6,7 +6,7 @@
 use std::fmt;
 
 use anyhow::{Result, bail};
-use fercuda_ptx::ast::{Directive, Function, Item, Module, Var};
+use fercuda_ptx::ast::{Directive, Item, PtxFunction, PtxModule, Var};
 use fercuda_ptx::words::ScalarType;
 
 use crate::check::spec::{ArgSpec, ElementType};
@@ -42,7 +42,7 @@ enum ParamKind {
 ///
 /// # Errors
 /// Lists the module's kernels, the closest name first.
-pub(crate) fn find(module: &Module, name: Option<&str>) -> Result<KernelSignature> {
+pub(crate) fn find(module: &PtxModule, name: Option<&str>) -> Result<KernelSignature> {
     let kernels: Vec<KernelSignature> = module
         .items
         .iter()
@@ -93,7 +93,7 @@ pub(crate) fn find(module: &Module, name: Option<&str>) -> Result<KernelSignatur
     bail!("no kernel {name:?}; the module defines{}\n{hint}", list())
 }
 
-fn kernel(module: &Module, function: &Function) -> KernelSignature {
+fn kernel(module: &PtxModule, function: &PtxFunction) -> KernelSignature {
     let product = |wanted: &str| {
         function
             .directives

@@ -15,7 +15,7 @@ mod narrow;
 mod rows;
 mod value;
 
-use fercuda_ptx::ast::Module;
+use fercuda_ptx::ast::PtxModule;
 use fercuda_ptx::build::{Arch, BuildError, ModuleBuilder};
 
 use fercuda_tensor::Dtype;
@@ -32,7 +32,7 @@ pub(crate) fn name(n: usize) -> String {
 ///
 /// # Errors
 /// [`BuildError::NeedsArch`] for an architecture that lacks an instruction.
-pub(crate) fn module(kernels: &[FusedKernel], arch: Arch) -> Result<Module, BuildError> {
+pub(crate) fn module(kernels: &[FusedKernel], arch: Arch) -> Result<PtxModule, BuildError> {
     let mut module = ModuleBuilder::new(arch);
     if arch.number() < FP8 {
         for (n, kernel) in kernels.iter().enumerate() {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::error::Arch;
 use super::state::{EmittedLine, KernelDraft, Name, names_in};
 use crate::ast::{
-    self, AddrBase, Function, Inst, Item, Linkage, Module, Operand, Stmt, Sym, Symbols,
+    self, AddrBase, Inst, Item, Linkage, Operand, PtxFunction, PtxModule, Stmt, Sym, Symbols,
 };
 use crate::words::{Op, ScalarType};
 
@@ -74,7 +74,7 @@ const NUMBERED: &[&str] = &[
 /// At most this many registers in one declaration.
 const NAMES_PER_LINE: usize = 8;
 
-pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<KernelDraft>) -> Module {
+pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<KernelDraft>) -> PtxModule {
     let mut symbols = Symbols::default();
     let mut items = Vec::new();
     let mut drafts: Vec<NamedKernel> = kernels.drain(..).map(NamedKernel::new).collect();
@@ -86,7 +86,7 @@ pub(crate) fn module(version: (u32, u32), arch: Arch, mut kernels: Vec<KernelDra
     for draft in drafts {
         items.push(Item::Function(draft.function(&mut symbols)));
     }
-    Module {
+    PtxModule {
         version,
         target: vec![arch.to_string()],
         address_size: 64,
@@ -202,7 +202,7 @@ impl NamedKernel {
         symbols.intern(&self.texts[local.0 as usize])
     }
 
-    fn function(self, symbols: &mut Symbols) -> Function {
+    fn function(self, symbols: &mut Symbols) -> PtxFunction {
         let name = symbols.intern(&self.state.entry);
         let params = self
             .state
@@ -241,7 +241,7 @@ impl NamedKernel {
             };
             body.push(Stmt::Inst(ret));
         }
-        Function {
+        PtxFunction {
             linkage: Linkage::Visible,
             entry: true,
             name,

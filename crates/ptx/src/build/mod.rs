@@ -96,7 +96,7 @@ mod warp;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ast::{Linkage, Module};
+use crate::ast::{Linkage, PtxModule};
 
 use state::{KernelDraft, is_identifier};
 
@@ -201,7 +201,7 @@ impl ModuleBuilder {
     ///
     /// # Errors
     /// The first error, in the order of the builder's calls.
-    pub fn finish(self) -> Result<Module, BuildError> {
+    pub fn finish(self) -> Result<PtxModule, BuildError> {
         match self.error {
             Some(error) => Err(error),
             None => Ok(finish::module(self.version, self.arch, self.kernels)),

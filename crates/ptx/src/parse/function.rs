@@ -3,7 +3,7 @@
 use super::Parser;
 use super::cursor::ParseResult;
 use super::error::suggestion;
-use crate::ast::{Directive, Function, InlinedAt, Linkage, Loc, Stmt, Var};
+use crate::ast::{Directive, InlinedAt, Linkage, Loc, PtxFunction, Stmt, Var};
 use crate::words::{Op, ScalarType, Space};
 
 /// Directives without and with numbers that may stand behind a function's header.
@@ -37,7 +37,7 @@ const STATEMENTS: [&str; 11] = [
 
 impl Parser<'_> {
     /// Everything behind `.entry` or `.func`.
-    pub(super) fn function(&mut self, linkage: Linkage, entry: bool) -> ParseResult<Function> {
+    pub(super) fn function(&mut self, linkage: Linkage, entry: bool) -> ParseResult<PtxFunction> {
         let mut directives = Vec::new();
         while self.cur.peek_dot_word() == "attribute" {
             self.cur.dot_word("`.attribute`")?;
@@ -71,7 +71,7 @@ impl Parser<'_> {
                     .expected("`{`, `;` or a directive after the function's header"));
             }
         };
-        Ok(Function {
+        Ok(PtxFunction {
             linkage,
             entry,
             name,

@@ -19,7 +19,7 @@ mod operand;
 pub use error::ParseError;
 pub(crate) use operand::is_special_vector;
 
-use crate::ast::{Module, Operand, Symbols};
+use crate::ast::{Operand, PtxModule, Symbols};
 use crate::words::Mod;
 use cursor::{Cursor, ParseResult};
 
@@ -34,7 +34,7 @@ pub const MAX_NESTING: u32 = 64;
 /// # Errors
 /// The first thing that is not PTX, with its position. Names are not looked up: that is
 /// [`crate::check()`].
-pub fn parse(text: &str) -> Result<Module, ParseError> {
+pub fn parse(text: &str) -> Result<PtxModule, ParseError> {
     if text.len() > MAX_LEN_BYTES {
         return Err(ParseError {
             line: 1,

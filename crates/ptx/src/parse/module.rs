@@ -3,7 +3,7 @@
 use super::Parser;
 use super::cursor::ParseResult;
 use super::error::suggestion;
-use crate::ast::{Init, Item, Linkage, Module, PtrAttr, Var};
+use crate::ast::{Init, Item, Linkage, PtrAttr, PtxModule, Var};
 use crate::words::{ScalarType, Space};
 
 /// Directives that may stand at module scope.
@@ -49,7 +49,7 @@ pub(super) fn linkage(word: &str) -> Option<Linkage> {
 }
 
 impl Parser<'_> {
-    pub(super) fn module(mut self) -> ParseResult<Module> {
+    pub(super) fn module(mut self) -> ParseResult<PtxModule> {
         let version = self.version()?;
         let target = self.target()?;
         let mut address_size = None;
@@ -71,7 +71,7 @@ impl Parser<'_> {
             self.item(&mut items)?;
         }
         items.shrink_to_fit();
-        Ok(Module {
+        Ok(PtxModule {
             version,
             target,
             address_size: address_size.unwrap_or(32),

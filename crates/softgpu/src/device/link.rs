@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use fercuda_ptx::ast::{Item, Linkage, Module, Stmt};
+use fercuda_ptx::ast::{Item, Linkage, PtxModule, Stmt};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::image::{Jit, LINKED_MAGIC, text_of_bytes};
@@ -102,7 +102,7 @@ fn merge(texts: &[String]) -> Result<String, String> {
         modules
             .push(fercuda_ptx::parse(text).map_err(|e| format!("line {}: {}", e.line, e.message))?);
     }
-    let name_of = |module: &Module, item: &Item| match item {
+    let name_of = |module: &PtxModule, item: &Item| match item {
         Item::Var(v) => Some((
             module.symbols.name(v.name).to_owned(),
             v.linkage,

@@ -27,7 +27,7 @@ pub struct CompileOptions {
 pub struct CompiledModule {
     pub(crate) kernels: Vec<KernelInfo>,
     pub(crate) variables: Vec<ModuleVariable>,
-    module: ast::Module,
+    module: ast::PtxModule,
     info: ModuleInfo,
     /// Function index of each kernel.
     functions: Vec<u32>,
@@ -42,7 +42,7 @@ pub struct CompiledModule {
 /// # Errors
 /// [`CompileError`] for names that do not exist, operands of wrong kinds, and the like.
 pub fn compile(
-    module: &ast::Module,
+    module: &ast::PtxModule,
     options: &CompileOptions,
 ) -> Result<Arc<CompiledModule>, CompileError> {
     if module.address_size == 32 {

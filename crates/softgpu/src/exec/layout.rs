@@ -73,7 +73,7 @@ fn behind(at: u64, size: u64, align: u64) -> u64 {
 }
 
 impl ModuleInfo {
-    pub(crate) fn new(module: &ast::Module) -> Self {
+    pub(crate) fn new(module: &ast::PtxModule) -> Self {
         let mut info = ModuleInfo::default();
         let mut aliases = Vec::new();
         for (n, item) in module.items.iter().enumerate() {
@@ -166,7 +166,7 @@ impl ModuleInfo {
         }
     }
 
-    pub(crate) fn function<'m>(&self, module: &'m ast::Module, f: u32) -> &'m ast::Function {
+    pub(crate) fn function<'m>(&self, module: &'m ast::PtxModule, f: u32) -> &'m ast::PtxFunction {
         match &module.items[self.functions[f as usize]] {
             Item::Function(f) => f,
             _ => unreachable!("`functions` indexes functions"),
@@ -174,7 +174,7 @@ impl ModuleInfo {
     }
 
     /// The kernel and every defined function that it may call, the kernel first.
-    pub(crate) fn reachable(&self, module: &ast::Module, kernel: u32) -> Vec<u32> {
+    pub(crate) fn reachable(&self, module: &ast::PtxModule, kernel: u32) -> Vec<u32> {
         let mut out = vec![kernel];
         let mut seen: FxHashSet<u32> = FxHashSet::from_iter([kernel]);
         let mut at = 0;
@@ -202,7 +202,7 @@ impl ModuleInfo {
     }
 
     /// Rejects sizes beyond every device, before anything of that size is allocated.
-    pub(crate) fn check_sizes(&self, module: &ast::Module) -> Result<(), CompileError> {
+    pub(crate) fn check_sizes(&self, module: &ast::PtxModule) -> Result<(), CompileError> {
         for f in 0..self.functions.len() as u32 {
             let tree = self.function(module, f);
             let Some(body) = &tree.body else { continue };
@@ -278,7 +278,7 @@ impl ModuleInfo {
     }
 
     /// The outsides of the kernels, each with its function index.
-    pub(crate) fn kernels(&self, module: &ast::Module) -> Vec<(KernelInfo, u32)> {
+    pub(crate) fn kernels(&self, module: &ast::PtxModule) -> Vec<(KernelInfo, u32)> {
         let const_bytes: u64 = module
             .items
             .iter()
@@ -342,7 +342,7 @@ impl ModuleInfo {
     /// The variables with their initial bytes.
     pub(crate) fn image_variables(
         &self,
-        module: &ast::Module,
+        module: &ast::PtxModule,
     ) -> Result<Vec<ModuleVariable>, CompileError> {
         let mut out = Vec::new();
         let mut error = None;
@@ -367,7 +367,7 @@ impl ModuleInfo {
         }
     }
 
-    fn image_variable(&self, module: &ast::Module, v: &Var) -> Result<ModuleVariable, String> {
+    fn image_variable(&self, module: &ast::PtxModule, v: &Var) -> Result<ModuleVariable, String> {
         let (mut size, align) = var_bytes(v);
         let width = u64::from(bits(v.ty)).div_ceil(8);
         let mut init = Vec::new();
@@ -391,7 +391,7 @@ impl ModuleInfo {
 
     fn init(
         &self,
-        module: &ast::Module,
+        module: &ast::PtxModule,
         i: &Init,
         ty: Ty,
         width: u64,

@@ -34,7 +34,7 @@ pub(crate) use operands::{AddressOperand, pack_into};
 
 impl<'m> Lower<'_, 'm> {
     /// Lowers a whole function.
-    pub(crate) fn function(&mut self, f: &'m ast::Function) -> Result<(), String> {
+    pub(crate) fn function(&mut self, f: &'m ast::PtxFunction) -> Result<(), String> {
         self.cur = self.new_block();
         if f.entry {
             let mut offset = 0u32;
@@ -81,7 +81,7 @@ impl<'m> Lower<'_, 'm> {
         Ok(())
     }
 
-    fn ret(&mut self, f: &ast::Function) {
+    fn ret(&mut self, f: &ast::PtxFunction) {
         for (n, p) in f.returns.iter().enumerate() {
             if p.space == Space::Reg
                 && let Some(Entity::Reg(v, ty)) = self.lookup(p.name)
@@ -93,7 +93,7 @@ impl<'m> Lower<'_, 'm> {
         self.terminate(LTerm::Ret);
     }
 
-    fn stmts(&mut self, list: &'m [Stmt], f: &'m ast::Function) -> Result<(), String> {
+    fn stmts(&mut self, list: &'m [Stmt], f: &'m ast::PtxFunction) -> Result<(), String> {
         self.scopes.push(FxHashMap::default());
         let (fixed, local) = (self.fixed_next, self.local_next);
         for s in list {
@@ -177,7 +177,7 @@ impl<'m> Lower<'_, 'm> {
         Ok(())
     }
 
-    fn inst(&mut self, i: &'m ast::Inst, f: &'m ast::Function) -> Result<(), String> {
+    fn inst(&mut self, i: &'m ast::Inst, f: &'m ast::PtxFunction) -> Result<(), String> {
         let mut text = i.op.text().to_owned();
         for m in &i.mods {
             text.push('.');
@@ -211,7 +211,7 @@ impl<'m> Lower<'_, 'm> {
         }
     }
 
-    fn guarded_inst(&mut self, i: &'m ast::Inst, f: &'m ast::Function) -> Lowered<()> {
+    fn guarded_inst(&mut self, i: &'m ast::Inst, f: &'m ast::PtxFunction) -> Lowered<()> {
         let guard = match &i.guard {
             Some(g) => self.pred_named(g.pred, g.negated)?,
             None => PredRef::True,
@@ -250,7 +250,12 @@ impl<'m> Lower<'_, 'm> {
         self.dispatch(i, &m, f)
     }
 
-    fn dispatch(&mut self, i: &'m ast::Inst, m: &ModList<'_>, f: &'m ast::Function) -> Lowered<()> {
+    fn dispatch(
+        &mut self,
+        i: &'m ast::Inst,
+        m: &ModList<'_>,
+        f: &'m ast::PtxFunction,
+    ) -> Lowered<()> {
         if matches!(i.op, Op::Ret) {
             if f.entry {
                 self.terminate(LTerm::Exit);
@@ -280,7 +285,7 @@ impl<'m> Lower<'_, 'm> {
 
 /// Lowers a kernel and everything it may call.
 pub(crate) fn kernel(
-    module: &ast::Module,
+    module: &ast::PtxModule,
     info: &ModuleInfo,
     kernel: u32,
     isa: Isa,

@@ -16,7 +16,7 @@ mod rows;
 pub mod softmax;
 pub mod vector_add;
 
-use fercuda_ptx::ast::Module;
+use fercuda_ptx::ast::PtxModule;
 use fercuda_ptx::words::ScalarType;
 
 type Geometry<S> = Box<dyn Fn(&S) -> Result<LaunchGeometry, ShapeError> + Send + Sync>;
@@ -24,7 +24,7 @@ type Geometry<S> = Box<dyn Fn(&S) -> Result<LaunchGeometry, ShapeError> + Send +
 /// A kernel and how to call it; `S` is the shape of its problem.
 pub struct KernelDesc<S> {
     /// The module, with this kernel as its only entry.
-    pub module: Module,
+    pub module: PtxModule,
     /// Name of the entry.
     pub entry: String,
     /// Arguments in order.

@@ -82,7 +82,7 @@ impl ModList<'_> {
 
 /// Everything shared by the functions of one kernel while they are lowered.
 pub(crate) struct KernelLower<'m> {
-    pub(crate) module: &'m ast::Module,
+    pub(crate) module: &'m ast::PtxModule,
     pub(crate) info: &'m ModuleInfo,
     pub(crate) isa: Isa,
     pub(crate) checks: bool,
