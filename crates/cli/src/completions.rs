@@ -1,4 +1,4 @@
-//! `fercuda completions`: completion scripts for shells, generated from the command line's definition.
+//! `fercuda completions`: completion scripts for shells, from the command line's definition.
 
 use std::process::ExitCode;
 

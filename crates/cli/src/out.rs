@@ -1,8 +1,8 @@
 //! Writing to standard output and standard error, either of which may be closed early, and how
 //! much is written to the latter.
 //!
-//! `say!` is for results. On stderr, `alert!` is for errors and warnings, `note!` for what `--quiet`
-//! suppresses, and `step!` for what `--verbose` adds.
+//! `say!` is for results. On stderr, `alert!` is for errors and warnings, `note!` for what
+//! `--quiet` suppresses, and `step!` for what `--verbose` adds.
 
 use std::fmt;
 use std::io::{ErrorKind, Write as _};

@@ -241,8 +241,8 @@ pub(crate) fn is_mistaken(name: &str) -> bool {
     ours && VARIABLES.iter().all(|known| known.name != name)
 }
 
-/// The variable whose name takes the fewest edits to reach from `name`, if that is at most a third of
-/// the part behind our prefix.
+/// The variable whose name takes the fewest edits to reach from `name`, if that is at most a third
+/// of the part behind our prefix.
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     let own = |name: &str| name.len().saturating_sub(PREFIX.len());
     VARIABLES
