@@ -1,6 +1,6 @@
 //! Installation of the program and its libraries, where they find each
 //! other: `bin` and `lib/fercuda` of one folder, as under `/usr/local`; and what C
-//! programs need into `lib` and `include`.
+//! programs need into `lib` and `include`; manual pages and completion scripts into `share`.
 //!
 //! Invariant: what is there afterwards was tried there, where nothing of the
 //! build can be found in its stead. Elsewhere: the hook's profile (`profile`).
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use crate::profile::Hook;
 use crate::{cargo, headers, profile, setup, shell};
@@ -29,6 +29,13 @@ const KERNELS: &str = "vramfs.ptx";
 
 /// The program's place in the folder.
 const PROGRAM: &str = "bin/fercuda";
+
+/// Shells, and where each looks for its script, below `share`.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "bash-completion/completions/fercuda"),
+    ("zsh", "zsh/site-functions/_fercuda"),
+    ("fish", "fish/vendor_completions.d/fercuda.fish"),
+];
 
 /// What belongs together.
 pub(crate) struct Parts {
@@ -57,6 +64,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         put(built, &out.join(place))?;
     }
     let program = out.join(PROGRAM);
+    write_pages_and_completions(&program, &out.join("share"))?;
     let mut demo = shell::command(&program);
     demo.arg("demo");
     shell::run(demo).context("it was put there, and its demo fails")?;
@@ -143,6 +151,27 @@ fn kernels(
                 .to_owned(),
         )),
     }
+}
+
+/// The program writes its manual pages, and a completion script for each shell that reads a folder.
+fn write_pages_and_completions(program: &Path, share: &Path) -> Result<()> {
+    let mut pages = shell::command(program);
+    pages.args(["--quiet", "man", "--force", "--out"]);
+    pages.arg(share.join("man/man1"));
+    shell::run(pages).context("its manual pages cannot be written")?;
+    for (name, place) in COMPLETIONS {
+        let done = shell::command(program).args(["completions", name]).output();
+        let done = done.with_context(|| format!("cannot start {}", program.display()))?;
+        let file = share.join(place);
+        if !done.status.success() {
+            bail!("{} completions {name} fails", program.display());
+        }
+        let folder = file.parent().context("a file is in a folder")?;
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&file, done.stdout))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Compiles and runs a C program with what was put there and nothing else.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::memory::{
     Allocator, AsyncAllocator, DeviceUnderTest, Latencies, PoolAllocator, SyncAllocator, latency,
 };
-use crate::out::say;
+use crate::out::{say, step};
 use crate::run::DeviceKind;
 use crate::terminal::{Paint, clipped};
 
@@ -91,8 +91,10 @@ struct BenchRow {
 
 impl BenchRow {
     fn of(what: impl Into<String>, mut latencies: Latencies, target: &'static str) -> BenchRow {
+        let what = what.into();
+        step!("measured {what}");
         BenchRow {
-            what: what.into(),
+            what,
             p50_ns: latencies.at(0.5),
             p99_ns: latencies.at(0.99),
             p999_ns: latencies.at(0.999),

@@ -1,5 +1,4 @@
-//! Completion scripts for shells (`fercuda completions`), generated from the command line's
-//! definition.
+//! `fercuda completions`: completion scripts for shells, from the command line's definition.
 
 use std::process::ExitCode;
 

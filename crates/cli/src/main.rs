@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     args.verbosity.apply();
     let otherwise = status_of_errors(&args.command);
     check_variables(&args.command)
-        .and_then(|()| run(args.command))
+        .and_then(|()| dispatch(args.command))
         .unwrap_or_else(|error| report(&error, ExitStatus::of_error(&error, otherwise)))
 }
 
@@ -146,7 +146,7 @@ fn check_variables(command: &Command) -> Result<()> {
     }
 }
 
-fn run(command: Command) -> Result<ExitCode> {
+fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),

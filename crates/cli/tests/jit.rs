@@ -139,7 +139,7 @@ fn a_run_that_is_too_large_is_refused_before_anything_is_allocated() {
         (
             "100,100",
             &["--max-values", "100"],
-            "try: smaller shapes, or --max-values 30000",
+            "try: smaller shapes, or --max-values 40001",
         ),
     ] {
         let input = format!("x:f32[{shape}]");

@@ -208,3 +208,49 @@ fn a_size_error_names_the_accepted_forms() {
         assert!(err.contains("8GiB or 8G"), "{size}: {err}");
     }
 }
+
+/// A `python3` that has a folder of packages, with a wheel's library in it.
+#[test]
+fn what_the_hint_of_a_missing_library_installs_is_found() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let packages = folder.path().join("site-packages");
+    let script = format!("#!/bin/sh\necho '{}'\n", packages.display());
+    let python = folder.path().join("python3");
+    fs::write(&python, script).expect("it is written");
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).expect("it is executable");
+    let doctor = || {
+        let mut command = fercuda(&["doctor", "--json"]);
+        for name in [
+            "VIRTUAL_ENV",
+            "CONDA_PREFIX",
+            "LD_LIBRARY_PATH",
+            "CUDA_HOME",
+            "CUDA_PATH",
+        ] {
+            command.env_remove(name);
+        }
+        command
+            .env("HOME", folder.path())
+            .env_remove("XDG_DATA_HOME");
+        let (status, out, err) = ended(command.env("PATH", folder.path()));
+        assert_eq!(status, Some(0), "{err}");
+        let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let items = report["items"].as_array().cloned().unwrap_or_default();
+        let nccl = items.into_iter().find(|item| item["name"] == "NCCL");
+        nccl.expect("it is listed")
+    };
+    let missing = doctor();
+    if missing["found"] == false {
+        assert_eq!(missing["hint"], "python3 -m pip install nvidia-nccl-cu13");
+    }
+    let lib = packages.join("nvidia/nccl/lib");
+    fs::create_dir_all(&lib).expect("a folder");
+    fs::write(lib.join("libnccl.so.2"), "").expect("a file");
+    let found = doctor();
+    assert_eq!(found["found"], true, "{found}");
+    if missing["found"] == false {
+        let place = lib.join("libnccl.so.2").display().to_string();
+        assert_eq!(found["place"], place);
+    }
+}

@@ -338,7 +338,7 @@ impl Nvrtc {
 
 const LIBRARY: &str = "libnvrtc.so";
 
-const ADVICE: &str = "fercuda setup nvrtc, pip install nvidia-cuda-nvrtc or the CUDA toolkit, \
+const ADVICE: &str = "fercuda setup nvrtc, python3 -m pip install nvidia-cuda-nvrtc, the CUDA toolkit, \
     or set FERCUDA_NVRTC to the file";
 
 fn status(

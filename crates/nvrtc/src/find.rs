@@ -144,6 +144,16 @@ pub fn wheel_directories() -> Vec<PathBuf> {
     found
 }
 
+/// `nvidia` in the package directories of the `python3` of `PATH`, which is started to learn them:
+/// where `python3 -m pip install` puts wheels without an active environment.
+pub fn wheel_directories_of_path() -> Vec<PathBuf> {
+    let search = of_process("PATH").unwrap_or_default();
+    let packages = ask_python(&search).into_iter();
+    let mut found: Vec<PathBuf> = packages.map(|it| it.join("nvidia")).collect();
+    found.retain(|directory| directory.is_dir());
+    found
+}
+
 /// The first `python3` in an absolute directory of `search`, a value of `PATH`.
 fn first_python(search: &std::ffi::OsStr) -> Option<PathBuf> {
     let directories = std::env::split_paths(search).filter(|directory| directory.is_absolute());

@@ -1,6 +1,7 @@
 //! Search for a shared library by name, without loading it.
 //!
-//! Search order: LD_LIBRARY_PATH, NVIDIA's Python wheels, the CUDA toolkit, the loader's cache.
+//! Search order: LD_LIBRARY_PATH, NVIDIA's Python wheels in environments that the user named, the
+//! CUDA toolkit, the wheels of the `python3` of `PATH`, the loader's cache.
 //! A version is read from the file's own name (`libnccl.so.2.27.3`) or from the metadata of its
 //! wheel, never by running the library's code.
 
@@ -35,9 +36,7 @@ impl LibrarySearchPath {
         };
         let mut folders = list("LD_LIBRARY_PATH");
         for wheels in find::wheel_directories() {
-            let mut packages: Vec<PathBuf> = entries(&wheels).collect();
-            packages.sort();
-            folders.extend(packages.into_iter().map(|package| package.join("lib")));
+            folders.extend(library_folders(&wheels));
         }
         for home in ["CUDA_HOME", "CUDA_PATH"] {
             for home in list(home) {
@@ -45,6 +44,9 @@ impl LibrarySearchPath {
             }
         }
         folders.push(PathBuf::from("/usr/local/cuda/lib64"));
+        for wheels in find::wheel_directories_of_path() {
+            folders.extend(library_folders(&wheels));
+        }
         LibrarySearchPath {
             folders,
             cached: loader_cache(),
@@ -72,6 +74,14 @@ impl LibrarySearchPath {
             path,
         })
     }
+}
+
+/// `lib` of each package in a folder of NVIDIA's wheels.
+fn library_folders(wheels: &Path) -> Vec<PathBuf> {
+    let mut packages: Vec<PathBuf> = entries(wheels).collect();
+    packages.sort();
+    let folders = packages.into_iter().map(|package| package.join("lib"));
+    folders.collect()
 }
 
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {

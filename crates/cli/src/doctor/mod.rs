@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Some(found) => item.found(found.version, found.path.display().to_string()),
             None => item.missing(
                 "not in LD_LIBRARY_PATH, the wheels, the toolkit or the loader's cache",
-                format!("pip install {}", library.wheel),
+                format!("python3 -m pip install {}", library.wheel),
             ),
         });
     }

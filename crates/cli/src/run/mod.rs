@@ -114,8 +114,8 @@ and returned in small pieces, and other processes cannot open it.
 The first process that uses device memory writes the trace FILE, every other
 one of the run FILE.PID.
 
-With FERCUDA_DISABLE=1 nothing is governed, and options that need it are refused;
---device still selects the device.
+With FERCUDA_DISABLE=1 nothing is governed, and options that need it are
+refused; --device still selects the device.
 
 Refused before it starts, because the loader would not preload the hook: a
 program that is statically linked, set-user-ID, has file capabilities, is 32-bit

@@ -22,7 +22,7 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 use serde::Serialize;
 
-use crate::out::{alert, is_quiet, say};
+use crate::out::{alert, is_quiet, say, step};
 use crate::status::ExitStatus;
 use crate::terminal::{self, Paint};
 use bundles::{Bundle, Pin, words};
@@ -122,6 +122,7 @@ struct SetupCommand {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let target = InstallTarget::choose(args.into.as_deref())?;
     let state = target.state()?;
+    step!("target {}", terminal::plain(target.path()));
     let only_lists = args.list || args.bundles.is_empty();
     let wanted: BTreeSet<Bundle> = match args.bundles[..] {
         [] => Bundle::ALL.into(),

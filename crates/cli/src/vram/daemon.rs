@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::MemorySize;
@@ -395,7 +395,9 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         Some(spread) => mount::array(&contexts, spread, &shape, &compile_kernels)
             .and_then(|store| Mount::new(store, &args.dir, &lock())),
     };
-    let mount = mount.with_context(what)?;
+    let mount = mount
+        .map_err(|error| hint_at_memory(error, cuda.is_software()))
+        .with_context(what)?;
     spawn_signal_thread(signals, mount.place());
     if args.detached {
         // The parent may have exited. Then this fails and the filesystem is unmounted, as no caller
@@ -411,6 +413,17 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     }
     mount.wait()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Adds to an error about device memory how the software device gets more.
+fn hint_at_memory(error: fercuda_vramfs::Error, is_software: bool) -> anyhow::Error {
+    match error {
+        fercuda_vramfs::Error::Room { .. } if is_software => anyhow!(
+            "{error}\ntry: a larger FERCUDA_SOFT_MEMORY, which is 8GiB by default, as in \
+             FERCUDA_SOFT_MEMORY=16GiB"
+        ),
+        other => other.into(),
+    }
 }
 
 /// Writes the compiled kernels to standard output, so that the compiler's memory is freed with this

@@ -157,3 +157,79 @@ fn a_trace_path_is_relative_to_the_launchers_folder() {
         "{said}"
     );
 }
+
+#[test]
+fn disabled_it_keeps_the_device_and_refuses_what_needs_governing() {
+    let it = Installed::new();
+    it.compile("libcuda.so", &["-shared", "-fPIC", "-x", "c"], "");
+    let off = [("FERCUDA_DISABLE", "1")];
+    let given = environment(&it, &["--device", "soft"], &off);
+    let driver = it.path("libcuda.so").display().to_string();
+    assert_eq!(given.get("LD_PRELOAD"), Some(&driver));
+    assert_eq!(given.get("FERCUDA_RUN"), None);
+    for words in [
+        &["--limit", "1G"][..],
+        &["--tenant", "torch=1G"],
+        &["--trace", "trace.csv"],
+        &["--report"],
+        &["--json", "report.json"],
+        &["--ipc"],
+    ] {
+        let words = [words, &["--", "env"]].concat();
+        let refused = ended(it.run(&words).env("FERCUDA_DISABLE", "1"));
+        assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+        let said = refused.err;
+        assert!(
+            said.contains(words[0]) && said.contains("FERCUDA_DISABLE"),
+            "{said}"
+        );
+        assert!(said.contains("\ntry: "), "{said}");
+    }
+}
+
+#[test]
+fn existing_files_are_kept_and_a_report_that_cannot_be_written_stops_the_run() {
+    let it = Installed::new();
+    for (option, name) in [("--trace", "old.csv"), ("--json", "old.json")] {
+        let file = it.path(name);
+        std::fs::write(&file, "old").unwrap();
+        let path = file.to_str().unwrap();
+        let refused = ended(&mut it.run(&[option, path, "--", "echo", "ran"]));
+        assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+        let said = refused.err;
+        assert!(
+            said.contains("exists\ntry: --force, or another name"),
+            "{said}"
+        );
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
+        let forced = ended(&mut it.run(&[option, path, "--force", "--", "echo", "ran"]));
+        assert_eq!(forced.out, "ran\n", "{}", forced.err);
+        // The stub of the hook writes no trace.
+        let now = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(!now.contains("old"), "{now}");
+    }
+    for file in ["/nowhere/report.json", "/"] {
+        let refused = ended(&mut it.run(&["--json", file, "--", "echo", "ran"]));
+        assert_eq!(
+            (refused.code, refused.out.as_str()),
+            (Some(2), ""),
+            "{file}"
+        );
+    }
+    let piped = ended(&mut it.run(&["--json", "-", "--", "echo", "ran"]));
+    let report = piped.out.strip_prefix("ran\n").unwrap_or_default();
+    let report: serde_json::Value = serde_json::from_str(report).unwrap();
+    assert_eq!(report["status"], 0);
+    // A double holds it exactly.
+    assert!(report["run"].as_u64() < Some(1 << 53), "{report}");
+    // The program itself is an input.
+    let program = it.script("program", "#!/bin/sh\necho ran\n");
+    let path = program.to_str().unwrap();
+    let refused = ended(&mut it.run(&["--json", path, "--force", "--", path]));
+    assert_eq!(refused.code, Some(2));
+    assert!(
+        refused.err.contains("overwritten while it is read"),
+        "{}",
+        refused.err
+    );
+}

@@ -85,7 +85,7 @@ fn a_missing_or_non_executable_program_ends_as_in_a_shell() {
 fn an_invalid_value_is_refused_from_an_option_or_a_variable() {
     let it = Installed::new();
     for (words, said) in [
-        (&["--limit", "8G"][..], "its unit is not one of B, KiB"),
+        (&["--limit", "8X"][..], "its unit is not one of B, K"),
         (&["--limit", "0"], "less than 1 byte"),
         (&["--tenant", "torch"], "is not NAME=SIZE"),
         (&["--device", "tpu"], "possible values: auto, gpu, soft"),

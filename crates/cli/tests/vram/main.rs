@@ -58,9 +58,19 @@ fn vram(words: &[&str]) -> Output {
 
 /// Runs a command that has to fail with status 1; returns its standard error.
 fn expect_failure(words: &[&str]) -> String {
+    expect_status(words, 1)
+}
+
+/// Runs a command that has to be refused for its arguments, with status 2; returns its standard
+/// error.
+fn expect_usage_error(words: &[&str]) -> String {
+    expect_status(words, 2)
+}
+
+fn expect_status(words: &[&str], status: i32) -> String {
     let done = vram(words);
     let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert_eq!(done.status.code(), Some(status), "{said}");
     said
 }
 

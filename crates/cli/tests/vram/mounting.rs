@@ -14,8 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{
-    OTHER_USER, TestMount, copy_program, expect_failure, fercuda, is_mounted, needs_fuse,
-    other_user_can, run_in_mount_namespace, vram,
+    OTHER_USER, TestMount, copy_program, expect_failure, expect_usage_error, fercuda, is_mounted,
+    needs_fuse, other_user_can, run_in_mount_namespace, vram,
 };
 
 const SIZE: &str = "--size=1MiB";
@@ -595,7 +595,7 @@ fn unread_blocks_are_scrubbed_in_the_background() {
         (0, 0)
     );
     assert!(fs::read(mounted.at("file")).unwrap() == bytes);
-    let message = expect_failure(&["mount", SIZE, "--ecc=off", "--verify=scrub", "/nowhere"]);
+    let message = expect_usage_error(&["mount", SIZE, "--ecc=off", "--verify=scrub", "/nowhere"]);
     assert!(message.contains("try: without --ecc off"), "{message}");
 }
 

@@ -328,9 +328,7 @@ fn panic_while_an_update_is_in_flight_waits_for_it() {
             pending.wait_committed();
             panic!("as it was asked to")
         };
-        let panicked = catch_unwind(AssertUnwindSafe(panics))
-            .map(|()| ())
-            .unwrap_err();
+        let panicked = catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
         assert_eq!(panicked.downcast_ref(), Some(&"as it was asked to"));
         // All changes are complete when the panic arrives here.
         let now = bench.bytes(&blocks);

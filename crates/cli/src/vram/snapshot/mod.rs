@@ -79,8 +79,8 @@ During the load other users have no access to DIR. Afterwards DIR has its saved
 owner and mode; if the load fails, DIR is empty again with those it had before.
 If the command is killed, DIR stays inaccessible: mount a new filesystem.
 
-Allowed for root, the mount's owner and the owner of DIR. Standard input is copied
-to a file in TMPDIR first.
+Allowed for root, the mount's owner and the owner of DIR. Standard input is
+copied to a file in TMPDIR first.
 
 Exit status: 0; 1 if it was not loaded, or not completely.
 
