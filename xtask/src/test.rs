@@ -27,13 +27,17 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     let only_python = packages == [PYTHON];
     if !only_python {
         shell::step("tests of the workspace");
+        let begun = Instant::now();
         suites.insert("workspace".to_owned(), workspace(&venv, packages, rest)?);
+        println!("-- tests of the workspace: {} s", begun.elapsed().as_secs());
     }
     if all {
         shell::step("foreign clients over the drop-in library, alone and under the hook");
+        let begun = Instant::now();
         for suite in conformance::run_all(&venv)? {
             suites.insert(suite.title(), suite.count);
         }
+        println!("-- the foreign clients: {} s", begun.elapsed().as_secs());
     }
     if all || only_python {
         shell::step("the Python package, as a wheel");
@@ -73,7 +77,9 @@ fn workspace(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count>
         return by_cargo(venv, packages, rest, &[]);
     }
     let mut count = by_nextest(venv, packages, rest)?;
+    let begun = Instant::now();
     count.add(&by_cargo(venv, packages, rest, &["--doc"])?);
+    println!("-- examples in documents: {} s", begun.elapsed().as_secs());
     Ok(count)
 }
 
