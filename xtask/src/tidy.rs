@@ -7,6 +7,7 @@
 
 mod circles;
 mod language;
+mod packages;
 mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,10 +87,11 @@ const KNOWN: [(&str, usize); 2] = [
 pub(crate) fn run(everything: bool) -> Result<()> {
     let repository = Repository::read()?;
     let mut violations = Vec::new();
-    let checks: [(&str, Check); 16] = [
+    let checks: [(&str, Check); 17] = [
         ("crate table and direction of dependencies", crate_table),
         ("every dependency explained", dependencies),
         ("licences", licences),
+        ("manifests of published crates", packages::published),
         ("crate roots and READMEs", crates),
         ("headers and length of source files", sources),
         ("no circles between files of a crate", no_circles),
