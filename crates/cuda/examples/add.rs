@@ -3,9 +3,10 @@
 //! `cargo run -p fercuda-cuda --example add`
 //!
 //! Runs on a GPU if there is one, else on the software device (`FERCUDA_DEVICE=soft` chooses it
-//! anyway). It prints the device's name and the sums:
+//! anyway). On the latter it prints:
 //! ```text
-//! OUTPUT
+//! device: feRcuda software device
+//! sums: [11.0, 22.0, 33.0, 44.0]
 //! ```
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
