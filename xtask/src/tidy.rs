@@ -16,7 +16,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use self::repository::Repository;
+use self::repository::{Repository, dependencies_of, name_of};
 use crate::{benchmarks, book, headers as made, shell};
 
 /// Longer files hold more than one subject.
@@ -142,14 +142,6 @@ pub(crate) fn run(everything: bool) -> Result<()> {
 }
 
 type Check = fn(&Repository, &mut Vec<String>);
-
-fn name_of(package: &Value) -> &str {
-    package["name"].as_str().unwrap_or_default()
-}
-
-fn dependencies_of(package: &Value) -> impl Iterator<Item = &Value> {
-    package["dependencies"].as_array().into_iter().flatten()
-}
 
 /// The rows of Markdown tables of crates, heads left out: each one's first
 /// cell, unquoted, and the rest.

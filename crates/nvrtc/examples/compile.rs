@@ -28,7 +28,7 @@ fn main() -> Result<(), NvrtcError> {
     let (major, minor) = nvrtc.version();
     println!("// NVRTC {major}.{minor}: {}", nvrtc.file().display());
 
-    // An instance of a template is compiled if it is named; the kernel's name is then a mangled one.
+    // A template is compiled for the instances that are named; each is a kernel by a mangled name.
     let instance = "scale<float>";
     let source = CudaSource::new("scale.cu", SOURCE, GpuArch::new(8, 0)).expression(instance);
     let compiled = nvrtc.compile(&source)?;

@@ -4,7 +4,7 @@
 //!
 //! Runs on a GPU if there is one, else on the software device (`FERCUDA_DEVICE=soft` chooses it
 //! anyway). It prints the values of a view, the bytes that the session holds, the error of a buffer
-//! beyond the limit with who holds the memory, and the error of a handle that outlived its session.
+//! beyond the limit, and the error of a handle that outlived its session.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use fercuda_runtime::{Dtype, Layout, Regime, Result, Runtime, RuntimeConfig, SessionConfig};

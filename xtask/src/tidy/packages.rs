@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::repository::Repository;
-use super::{dependencies_of, name_of};
+use super::repository::{Repository, dependencies_of, name_of};
 use crate::packages::PUBLISHED;
 
 /// Slugs of crates.io's categories that describe these crates; it ignores those that it does not
