@@ -22,6 +22,7 @@ mod count;
 mod dist;
 mod headers;
 mod hooklist;
+mod packages;
 mod profile;
 mod python;
 mod record;
@@ -55,8 +56,8 @@ enum Chore {
         #[arg(long)]
         force: bool,
     },
-    /// Set up, then run every test: the workspace's, the foreign clients' and the
-    /// Python package's.
+    /// Set up, then run every test: the workspace's, the published crates' packages, the
+    /// foreign clients' and the Python package's.
     Test {
         /// Only tests of this package (may be repeated); `python` alone for those of
         /// the Python package.
@@ -74,6 +75,8 @@ enum Chore {
         #[arg(long)]
         all: bool,
     },
+    /// Pack the crates that crates.io gets into target/package, and check what is in them.
+    Packages,
     /// Make include/fercuda of the C interface's sources.
     Headers,
     /// Build fercuda and the libraries it needs, optimised, and put them into a folder.
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Chore::Test { package, rest } => test::run(&package, &rest),
         Chore::Ci => shell::run(shell::command(".ci/run")),
         Chore::Tidy { all } => tidy::run(all),
+        Chore::Packages => packages::run(),
         Chore::Headers => headers::run(),
         Chore::Dist { out, no_profile } => dist::run(&out, !no_profile),
         Chore::Release(args) => release::run(&args),

@@ -12,13 +12,13 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::count::Count;
 use crate::setup::{Venv, environment};
-use crate::{cargo, conformance, python, setup, shell};
+use crate::{cargo, conformance, packages, python, setup, shell};
 
 /// What the package in `python/` is called here.
 const PYTHON: &str = "python";
 
-/// Runs the tests of `packages`. Empty: all, with the foreign clients and the Python
-/// package, whose own are the only ones if it is named alone.
+/// Runs the tests of `packages`. Empty: all, with what would be published, the foreign clients and
+/// the Python package, whose own are the only ones if it is named alone.
 pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     let venv = setup::run(false)?;
     let mut suites = BTreeMap::new();
@@ -32,6 +32,8 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
         println!("-- tests of the workspace: {} s", begun.elapsed().as_secs());
     }
     if all {
+        shell::step("packages of the published crates");
+        suites.insert("packages".to_owned(), packages::test()?);
         shell::step("foreign clients over the drop-in library, alone and under the hook");
         let begun = Instant::now();
         for suite in conformance::run_all(&venv)? {

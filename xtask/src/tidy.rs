@@ -7,6 +7,7 @@
 
 mod circles;
 mod language;
+mod packages;
 mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use self::repository::Repository;
+use self::repository::{Repository, dependencies_of, name_of};
 use crate::{benchmarks, book, headers as made, shell};
 
 /// Longer files hold more than one subject.
@@ -84,10 +85,11 @@ const KNOWN: [(&str, usize); 1] = [("no circles between files of a crate", 1)];
 pub(crate) fn run(everything: bool) -> Result<()> {
     let repository = Repository::read()?;
     let mut violations = Vec::new();
-    let checks: [(&str, Check); 16] = [
+    let checks: [(&str, Check); 17] = [
         ("crate table and direction of dependencies", crate_table),
         ("every dependency explained", dependencies),
         ("licences", licences),
+        ("manifests of published crates", packages::published),
         ("crate roots and READMEs", crates),
         ("headers and length of source files", sources),
         ("no circles between files of a crate", no_circles),
@@ -138,14 +140,6 @@ pub(crate) fn run(everything: bool) -> Result<()> {
 }
 
 type Check = fn(&Repository, &mut Vec<String>);
-
-fn name_of(package: &Value) -> &str {
-    package["name"].as_str().unwrap_or_default()
-}
-
-fn dependencies_of(package: &Value) -> impl Iterator<Item = &Value> {
-    package["dependencies"].as_array().into_iter().flatten()
-}
 
 /// The rows of Markdown tables of crates, heads left out: each one's first
 /// cell, unquoted, and the rest.

@@ -6,7 +6,7 @@
 //! the user; `/usr/local/cuda`; the `python3` of `PATH`; the loader's own search path.
 //!
 //! Invariant: code is loaded from a place that the user named in the environment, or that
-//! passes [`trust`]. The current directory and those above it are never searched.
+//! passes `trust`. The current directory and those above it are never searched.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

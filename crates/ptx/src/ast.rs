@@ -3,8 +3,8 @@
 //! Invariant: everything that changes meaning is in the tree; comments and layout are not.
 //! Positions ([`Inst::line`]) are not part of equality, so `parse(print(x)) == x`.
 //!
-//! Elsewhere: the words of the language ([`crate::words`]), parsing ([`crate::parse`]),
-//! printing ([`crate::print`]), building ([`crate::build`]).
+//! Elsewhere: the words of the language ([`crate::words`]), parsing ([`crate::parse()`]),
+//! printing ([`crate::print()`]), building ([`crate::build`]).
 
 use crate::words::{Mod, Op, ScalarType, Space};
 

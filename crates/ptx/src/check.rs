@@ -5,7 +5,7 @@
 //! are in its body's; a label is known throughout its block and the blocks within, everything else
 //! behind its declaration only.
 //!
-//! Elsewhere: the grammar ([`crate::parse`]); types and valid combinations of operands,
+//! Elsewhere: the grammar ([`crate::parse()`]); types and valid combinations of operands,
 //! which the compiler of the module checks.
 
 use crate::ast::{AddrBase, Init, Inst, Item, Linkage, Operand, PtxFunction, PtxModule, Stmt, Sym};

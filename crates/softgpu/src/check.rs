@@ -1,6 +1,6 @@
 //! Access checking: shadow memory with each byte's state and each word's last accesses.
 //!
-//! [`Shadow`] belongs to an address space and outlives kernels; [`shared`] belongs to a block.
+//! [`Shadow`] belongs to an address space and outlives kernels; `shared` belongs to a block.
 //!
 //! Invariant: with checks off no shadow exists at run time, and no kernel tests whether it does.
 

@@ -9,7 +9,7 @@
 //! behind an unmap reads garbage and is reported, but never crashes the process.
 //!
 //! Elsewhere: the state of each byte ([`crate::check`]), cutting blocks (`device`),
-//! the accesses of kernels ([`crate::exec`], through [`Window`]).
+//! the accesses of kernels ([`crate::exec`], through `Window`).
 
 mod allocation;
 mod backing;

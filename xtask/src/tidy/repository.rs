@@ -54,3 +54,13 @@ impl Repository {
             .filter(|package| package["source"].is_null())
     }
 }
+
+/// A package's name in cargo's tables.
+pub(super) fn name_of(package: &Value) -> &str {
+    package["name"].as_str().unwrap_or_default()
+}
+
+/// What a package depends on, tests and build scripts included.
+pub(super) fn dependencies_of(package: &Value) -> impl Iterator<Item = &Value> {
+    package["dependencies"].as_array().into_iter().flatten()
+}

@@ -73,7 +73,7 @@
 //! });
 //! ```
 //!
-//! Elsewhere: the tree ([`crate::ast`]), its text ([`crate::print`]).
+//! Elsewhere: the tree ([`crate::ast`]), its text ([`crate::print()`]).
 
 /// The recipe's example, compiled and run.
 #[cfg(doctest)]

@@ -7,7 +7,7 @@
 //! linearly with the input, which is bounded by [`MAX_LEN_BYTES`]; the first error is
 //! reported.
 //!
-//! Elsewhere: whether names are declared ([`crate::check`]); what an instruction means.
+//! Elsewhere: whether names are declared ([`crate::check()`]); what an instruction means.
 
 mod cursor;
 mod error;

@@ -3,7 +3,7 @@
 //! Every entry of the driver's table becomes a function: those in the modules below, and for the
 //! rest a stub that returns `CUDA_ERROR_NOT_SUPPORTED` and reports that once.
 //!
-//! Elsewhere: the semantics of the functions ([`crate::device`]).
+//! Elsewhere: the semantics of the functions (`device`).
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
