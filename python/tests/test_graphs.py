@@ -1,6 +1,7 @@
 """The graph cache: capture, replay, eviction; and argument blocks."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -101,9 +102,14 @@ def test_a_graph_holds_what_it_was_given_until_it_is_let_go(runtime, session, gr
     assert held() - before >= 2 * array.nbytes
     assert graphs.invalidate("sum") and not graphs.invalidate("sum")
     session.synchronize()
-    graphs.invalidate_all()
     total.free()
-    assert held() - before < array.nbytes
+    # A dropped graph is destroyed when a call on the cache finds its last launch finished, and its
+    # memory is freed by a thread of the driver's: both are soon, but not at once.
+    end = time.monotonic() + 60
+    while held() != before:
+        graphs.invalidate_all()
+        assert time.monotonic() < end, f"the graph's memory is left: {held() - before} bytes"
+        time.sleep(0.01)
 
 
 def test_memory_between_an_expressions_kernels_is_the_graphs(session, graphs, rng):

@@ -49,11 +49,12 @@ def main() -> None:
     config = RuntimeConfig(device=0, select="soft")
     done: Activation = activate(torch=True)
     report: Report = doctor()
-    with RuntimeSession("typed", limit_bytes=1 << 20, config=config) as session:
+    with RuntimeSession("typed", limit_bytes="1MiB", config=config) as session:
         try:
             asyncio.run(awaits(session.alloc((3,))))
         except errors.LimitError as error:
             print(error.limit_bytes - error.held_bytes)
+        print(session.alloc((3,)).numpy().sum(), session._repr_html_())
     print(done.set, report)
 
 
@@ -80,6 +81,7 @@ def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     session.launch(buffer, 1, 1)  # type: ignore[arg-type]
     session.evaluate("x", x=3)  # type: ignore[arg-type]
     session.dispatcher(buffer)  # type: ignore[arg-type]
+    RuntimeSession("x", limit_bytes=1.5)  # type: ignore[arg-type]
     RuntimeSession("x", allocator=buffer)  # type: ignore[arg-type]
     session.graphs().replay(1.5)  # type: ignore[arg-type]
     session.argument_block(a="u32").set(a="x")  # type: ignore[arg-type]

@@ -14,8 +14,12 @@ use pyo3::types::{PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
 
 use crate::alive::{DetachedDrop, lock};
 use crate::dlpack::{LentMemory, TensorDevice, TensorLoan};
+use crate::extents;
 use crate::host;
+use crate::html::{ByteCount, HtmlTable};
+use crate::interrupt;
 use crate::job::PyJob;
+use crate::numpy::ArraySource;
 use crate::stream;
 use crate::{errors, exceptions};
 
@@ -82,6 +86,21 @@ impl PyBuffer {
         &self.layout
     }
 
+    /// `this` as a NumPy array.
+    fn array<'py>(
+        &self,
+        this: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let source = ArraySource {
+            lender: this,
+            dtype: self.layout.dtype(),
+            is_host_readable: self.place.is_of_host(),
+        };
+        source.array(dtype, copy, || self.loan_of_host(this.py()))
+    }
+
     fn viewed(
         &self,
         py: Python<'_>,
@@ -126,10 +145,17 @@ impl PyBuffer {
         })
     }
 
+    fn downloaded(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        let id = self.id();
+        interrupt::wait(py, self.session(), move |session| {
+            session.download_bytes(id)
+        })
+    }
+
     /// Its elements, copied to host memory.
     fn loan_of_host(&self, py: Python<'_>) -> PyResult<TensorLoan> {
+        let bytes = self.downloaded(py)?;
         errors::run(py, || {
-            let bytes = self.session().download_bytes(self.id())?;
             Ok(TensorLoan {
                 address: bytes.as_ptr().expose_provenance() as u64,
                 memory: LentMemory::Host { _bytes: bytes },
@@ -232,11 +258,9 @@ fn indexed(layout: &Layout, key: &Bound<'_, PyAny>) -> PyResult<(Layout, i64)> {
 /// Resolves a shape in which one length may be -1, from the number of elements.
 fn resolved(py: Python<'_>, shape: &[i64], elements: u64) -> PyResult<Vec<u64>> {
     let open = shape.iter().filter(|len| **len == -1).count();
-    let known: u64 = shape
-        .iter()
-        .filter(|len| **len > 0)
-        .map(|len| *len as u64)
-        .product();
+    // Too large a product is no divisor of the number of elements either.
+    let known = shape.iter().filter(|len| **len > 0);
+    let known = known.fold(1_u64, |known, len| known.saturating_mul(*len as u64));
     let has_none = shape.contains(&0);
     if open > 1
         || shape.iter().any(|len| *len < -1)
@@ -259,16 +283,6 @@ fn resolved(py: Python<'_>, shape: &[i64], elements: u64) -> PyResult<Vec<u64>> 
             }
         })
         .collect())
-}
-
-/// Arguments that are numbers, or one list of numbers.
-fn numbers(given: &Bound<'_, PyTuple>) -> PyResult<Vec<i64>> {
-    if given.len() == 1
-        && let Ok(list) = given.get_item(0)?.extract::<Vec<i64>>()
-    {
-        return Ok(list);
-    }
-    given.extract()
 }
 
 #[pymethods]
@@ -379,7 +393,7 @@ impl PyBuffer {
     #[pyo3(signature = (*shape))]
     fn reshape(&self, shape: &Bound<'_, PyTuple>) -> PyResult<Self> {
         let py = shape.py();
-        let shape = resolved(py, &numbers(shape)?, self.layout.len())?;
+        let shape = resolved(py, &extents::numbers(shape)?, self.layout.len())?;
         self.viewed(py, move |layout| Ok((layout.reshape(&shape)?, 0)))
     }
 
@@ -387,7 +401,7 @@ impl PyBuffer {
     fn transpose(&self, order: &Bound<'_, PyTuple>) -> PyResult<Self> {
         let py = order.py();
         let rank = self.layout.shape().len();
-        let given = numbers(order)?;
+        let given = extents::numbers(order)?;
         let order: Vec<usize> = match given.is_empty() {
             true => (0..rank).rev().collect(),
             false => {
@@ -410,7 +424,7 @@ impl PyBuffer {
     #[pyo3(signature = (*shape))]
     fn broadcast_to(&self, shape: &Bound<'_, PyTuple>) -> PyResult<Self> {
         let py = shape.py();
-        let shape = resolved(py, &numbers(shape)?, self.layout.len())?;
+        let shape = resolved(py, &extents::numbers(shape)?, self.layout.len())?;
         self.viewed(py, move |layout| Ok((layout.broadcast(&shape)?, 0)))
     }
 
@@ -419,10 +433,10 @@ impl PyBuffer {
         &self,
         py: Python<'_>,
         dtype: &Bound<'_, PyAny>,
-        shape: Vec<u64>,
+        shape: &Bound<'_, PyAny>,
         offset_bytes: i64,
     ) -> PyResult<Self> {
-        let dtype = host::dtype_of(dtype)?;
+        let (dtype, shape) = (host::dtype_of(dtype)?, extents::shape_of(shape)?);
         self.viewed(py, move |_| {
             Ok((Layout::contiguous(dtype, &shape)?, offset_bytes))
         })
@@ -432,7 +446,10 @@ impl PyBuffer {
 
     fn upload(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = host::bytes_for(data, &self.layout)?;
-        errors::run(data.py(), || self.session().upload_bytes(self.id(), &bytes))
+        let id = self.id();
+        interrupt::wait(data.py(), self.session(), move |session| {
+            session.upload_bytes(id, &bytes)
+        })
     }
 
     fn upload_async(&self, data: &Bound<'_, PyAny>) -> PyResult<PyJob> {
@@ -444,8 +461,20 @@ impl PyBuffer {
     }
 
     fn download<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = errors::run(py, || self.session().download_bytes(self.id()))?;
-        Ok(PyBytes::new(py, &bytes))
+        Ok(PyBytes::new(py, &self.downloaded(py)?))
+    }
+
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().array(slf.as_any(), None, Some(true))
+    }
+
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().array(slf.as_any(), dtype, copy)
     }
 
     fn download_async(&self, py: Python<'_>) -> PyResult<PyJob> {
@@ -548,7 +577,9 @@ impl PyBuffer {
                 ));
             }
             // The host reads the memory, so no stream is involved.
-            None if wanted.is_of_host() => errors::run(py, || self.session().synchronize())?,
+            None if wanted.is_of_host() => {
+                interrupt::wait(py, self.session(), Session::synchronize)?
+            }
             number => {
                 let number = number.map_or(stream::LEGACY, i64::unsigned_abs);
                 errors::run(py, || stream::follow(self.session(), number))?;
@@ -587,6 +618,20 @@ impl PyBuffer {
         interface.set_item("stream", stream.0.expose_provenance())?;
         interface.set_item("version", 3)?;
         Ok(interface)
+    }
+
+    fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
+        let layout = &self.layout;
+        let state = if self.is_freed(py)? { "freed" } else { "live" };
+        Ok(HtmlTable::new("Buffer")
+            .row("shape", format!("{:?}", layout.shape()))
+            .row("dtype", layout.dtype())
+            .row("size", ByteCount(layout.bytes()))
+            .row("memory", self.regime)
+            .row("device", self.device())
+            .row("session", self.session().name())
+            .row("state", state)
+            .finish())
     }
 
     fn __repr__(&self) -> String {

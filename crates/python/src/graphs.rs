@@ -461,14 +461,14 @@ impl PyCapture {
         Ok(())
     }
 
-    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=0))]
+    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=None))]
     fn launch(
         &self,
         function: &PyFunction,
         grid: &Bound<'_, PyAny>,
         block: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
-        shared_bytes: u32,
+        shared_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = grid.py();
         self.check_open(py)?;

@@ -3,37 +3,105 @@
 //! Invariant: every argument has the size that the kernel declares, or nothing is launched: a
 //! Python number is converted to that size, and one that does not fit is rejected.
 
-use fercuda_cuda::{Dim, Function, KernelArg, Launch, Module};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+use std::thread::Builder;
+
+use fercuda_cuda::{Dim, Function, KernelArg, Launch, Module, Stream};
 use fercuda_runtime::{Dtype, Job, LaunchArgument, PreparedLaunch, Result, Session};
 use half::{bf16, f16};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
-use crate::alive::DetachedDrop;
+use crate::alive::{self, DetachedDrop};
 use crate::buffer::PyBuffer;
+use crate::extents;
 use crate::host;
+use crate::signature::{ModuleSignatures, ParameterDeclaration, ParameterKind};
 use crate::{errors, exceptions};
+
+/// Code that may be running in a session's stream. Unloading waits for that, so a thread of its own
+/// does it then: collecting an object never waits for a kernel.
+struct StreamCode<T: Send + 'static> {
+    code: Option<T>,
+    stream: Stream,
+}
+
+impl<T: Send + 'static> StreamCode<T> {
+    fn new(code: T, stream: &Stream) -> DetachedDrop<Self> {
+        DetachedDrop::new(Self {
+            code: Some(code),
+            stream: stream.clone(),
+        })
+    }
+}
+
+impl<T: Send + 'static> Deref for StreamCode<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.code {
+            Some(code) => code,
+            None => unreachable!("only `drop` takes it"),
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for StreamCode<T> {
+    fn drop(&mut self) {
+        // A stream that cannot be queried has failed, or this is a host callback: no wait either.
+        if let Some(code) = self.code.take()
+            && !self.stream.is_idle().unwrap_or(true)
+        {
+            let thread = Builder::new().name("fercuda unload".to_owned());
+            // Without a thread, the closure is dropped here.
+            drop(thread.spawn(move || alive::end_without_python(code)));
+        }
+    }
+}
 
 /// Code on a device. See the stubs.
 #[pyclass(frozen, name = "Module", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyModule {
-    module: DetachedDrop<Module>,
+    module: DetachedDrop<StreamCode<Module>>,
+    /// Its source, if that is PTX.
+    ptx: Option<String>,
+    /// Read from the source when first asked for.
+    signatures: OnceLock<ModuleSignatures>,
 }
 
 impl PyModule {
-    pub(crate) fn new(module: Module) -> Self {
+    /// Machine code.
+    pub(crate) fn new(module: Module, stream: &Stream) -> Self {
         Self {
-            module: DetachedDrop::new(module),
+            module: StreamCode::new(module, stream),
+            ptx: None,
+            signatures: OnceLock::new(),
         }
+    }
+
+    pub(crate) fn of_ptx(module: Module, stream: &Stream, ptx: String) -> Self {
+        Self {
+            ptx: Some(ptx),
+            ..Self::new(module, stream)
+        }
+    }
+
+    fn signatures(&self) -> &ModuleSignatures {
+        let read = || self.ptx.as_deref().map(ModuleSignatures::read);
+        self.signatures.get_or_init(|| read().unwrap_or_default())
     }
 }
 
 #[pymethods]
 impl PyModule {
     fn function(&self, py: Python<'_>, name: &str) -> PyResult<PyFunction> {
-        let function = errors::run(py, || Ok(self.module.function(name)?))?;
+        let (function, signature) = errors::run(py, || {
+            Ok((self.module.function(name)?, self.signatures().of(name)))
+        })?;
         Ok(PyFunction {
-            function: DetachedDrop::new(function),
+            function: StreamCode::new(function, &self.module.stream),
+            signature,
         })
     }
 }
@@ -41,7 +109,9 @@ impl PyModule {
 /// A kernel. See the stubs.
 #[pyclass(frozen, name = "Function", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyFunction {
-    function: DetachedDrop<Function>,
+    function: DetachedDrop<StreamCode<Function>>,
+    /// Its parameters, if its code is PTX that we can parse.
+    signature: Option<Arc<[ParameterDeclaration]>>,
 }
 
 /// A launch with all its arguments.
@@ -138,15 +208,17 @@ impl PyFunction {
         grid: &Bound<'_, PyAny>,
         block: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
-        shared_bytes: u32,
+        shared_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<KernelCall> {
+        let shared_bytes = extents::u32_bytes_of("shared_bytes", shared_bytes)?;
         let parameters = KernelParameters {
             name: self.function.name(),
             sizes: self.function.parameter_bytes(),
+            declared: self.signature.as_deref(),
         };
         let arguments = parameters.read(grid.py(), session, arguments)?;
         Ok(KernelCall {
-            function: (*self.function).clone(),
+            function: Function::clone(&self.function),
             launch: Launch::new(dim(grid)?, dim(block)?).shared_bytes(shared_bytes),
             arguments,
         })
@@ -159,6 +231,35 @@ pub(crate) struct KernelParameters<'k> {
     pub(crate) name: &'k str,
     /// Size of each in bytes, if the driver reports it.
     pub(crate) sizes: Option<&'k [usize]>,
+    /// Their declarations, if they are known.
+    pub(crate) declared: Option<&'k [ParameterDeclaration]>,
+}
+
+/// What kind of value an argument is; `None` if it is of no particular kind.
+fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Option<ParameterKind>> {
+    let of_dtype = |dtype| match dtype {
+        Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16 => ParameterKind::Float,
+        Dtype::F8E4m3 | Dtype::F8E5m2 => ParameterKind::Untyped,
+        _ => ParameterKind::Integer,
+    };
+    Ok(if given.is_instance_of::<PyBuffer>() {
+        Some(ParameterKind::Integer)
+    } else if let Ok(scalar) = given.cast::<PyScalar>() {
+        Some(of_dtype(scalar.get().dtype))
+    } else if given.is_instance_of::<PyFloat>() {
+        Some(ParameterKind::Float)
+    } else if given.is_instance_of::<PyInt>() {
+        Some(ParameterKind::Integer)
+    } else if let (Ok(dtype), true) = (given.getattr("dtype"), given.hasattr("item")?) {
+        Some(of_dtype(host::dtype_of(&dtype)?))
+    } else {
+        None
+    })
+}
+
+/// Whether an argument is an int without a type, which stands for a float too.
+fn is_plain_int(given: &Bound<'_, PyAny>) -> bool {
+    given.is_instance_of::<PyInt>()
 }
 
 impl KernelParameters<'_> {
@@ -194,6 +295,12 @@ impl KernelParameters<'_> {
         let mut made = Vec::with_capacity(given.len());
         for (at, argument) in given.iter().enumerate() {
             let size = sizes.map(|sizes| sizes[at]);
+            let declared = self.declared.and_then(|declared| declared.get(at));
+            let converted = match declared {
+                Some(declared) => self.checked(at, declared, argument)?,
+                None => None,
+            };
+            let argument = converted.as_ref().unwrap_or(argument);
             let (argument, bytes) = self.one(session, at, size, argument)?;
             if let Some(size) = size.filter(|size| *size as u64 != bytes) {
                 return Err(exceptions::plain(
@@ -209,6 +316,48 @@ impl KernelParameters<'_> {
             made.push(argument);
         }
         Ok(made)
+    }
+
+    /// Refuses an argument of another kind than the parameter's; returns the float for which an int
+    /// stands.
+    fn checked<'py>(
+        &self,
+        at: usize,
+        declared: &ParameterDeclaration,
+        given: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = given.py();
+        if declared.kind == ParameterKind::Float && is_plain_int(given) {
+            let number = given.extract().map_err(|_| {
+                let what = format!(
+                    "argument {at} of `{}`, {declared}, is {given}\ntry: a number that a float can hold",
+                    self.name
+                );
+                exceptions::plain(py, "ArgumentsError", what)
+            })?;
+            return Ok(Some(PyFloat::new(py, number).into_any()));
+        }
+        let fits = match kind_of(given)? {
+            Some(ParameterKind::Untyped) => true,
+            Some(kind) => declared.kind == ParameterKind::Untyped || kind == declared.kind,
+            // Refused with the accepted types.
+            None => return Ok(None),
+        };
+        if fits {
+            return Ok(None);
+        }
+        let (class, name) = (given.get_type().name()?, self.name);
+        let advice = match declared.kind {
+            ParameterKind::Float => "a float, or a Scalar of a float type",
+            _ => "a Buffer of the session, an int, or a Scalar of an integer type",
+        };
+        Err(exceptions::plain(
+            py,
+            "ArgumentsError",
+            format!(
+                "argument {at} of `{name}`, {declared}, is {given} of type {class}\ntry: {advice}"
+            ),
+        ))
     }
 
     /// Converts one argument; returns it and its size in bytes.

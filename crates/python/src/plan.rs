@@ -4,10 +4,11 @@ use fercuda_runtime::{IgnitionPlan, TensorSpec};
 use pyo3::prelude::*;
 
 use crate::errors;
+use crate::extents;
 use crate::host;
 
 /// (name, dtype, shape, first step, end step)
-type TensorRow = (String, String, Vec<u64>, u32, u32);
+type TensorRow<'py> = (String, String, Bound<'py, PyAny>, u32, u32);
 /// (name, dtype, shape, first step, end step, offset in bytes)
 type PlacedTensorRow = (String, String, Vec<u64>, u32, u32, u64);
 
@@ -20,13 +21,13 @@ pub(crate) struct PyPlan {
 #[pymethods]
 impl PyPlan {
     #[new]
-    fn new(py: Python<'_>, tensors: Vec<TensorRow>) -> PyResult<Self> {
-        let spec = |(name, dtype, shape, from, until): TensorRow| -> PyResult<TensorSpec> {
+    fn new(py: Python<'_>, tensors: Vec<TensorRow<'_>>) -> PyResult<Self> {
+        let spec = |(name, dtype, shape, from, until): TensorRow<'_>| -> PyResult<TensorSpec> {
             let dtype = host::dtype_of(dtype.into_pyobject(py)?.as_any())?;
             Ok(TensorSpec {
                 name,
                 dtype,
-                shape,
+                shape: extents::shape_of(&shape)?,
                 from,
                 until,
             })

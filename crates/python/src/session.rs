@@ -3,15 +3,18 @@
 //! Invariant: whatever may wait for the device, or for a lock that a waiting thread holds, runs
 //! without the GIL.
 
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Select};
 use fercuda_runtime::{
     Dtype, GraphBudget, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
 };
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeWarning};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::alive::{self, DetachedDrop, SharedPyObject};
 use crate::allocator::PythonAllocator;
@@ -20,14 +23,20 @@ use crate::buffer::PyBuffer;
 use crate::dispatcher::{DispatcherOptions, PyDispatcher};
 use crate::dlpack::{self, BorrowedTensor, TensorDevice};
 use crate::expression::Expression;
+use crate::extents;
 use crate::graphs::PyGraphs;
 use crate::host;
+use crate::html::{ByteCount, HtmlTable};
+use crate::interrupt;
 use crate::job::PyJob;
 use crate::kernels::{PyFunction, PyModule};
 use crate::requests::PyRequests;
 use crate::stream;
 use crate::vram::PyVramFile;
 use crate::{errors, exceptions};
+
+/// How long the end of a `with` that was interrupted waits for the session's work.
+const INTERRUPTED_EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A device and its pool. See the stubs.
 #[pyclass(frozen, weakref, name = "Runtime", module = "fercuda_runtime._fercuda")]
@@ -228,9 +237,10 @@ impl PySession {
         py: Python<'_>,
         runtime: &PyRuntime,
         name: &str,
-        limit_bytes: Option<u64>,
+        limit_bytes: Option<&Bound<'_, PyAny>>,
         allocator: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let limit_bytes = extents::bytes_of("limit_bytes", limit_bytes)?;
         let config = SessionConfig { limit_bytes };
         let lender = allocator.map(|allocator| lender(&allocator)).transpose()?;
         let runtime = &runtime.runtime;
@@ -294,30 +304,56 @@ impl PySession {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::run(py, || self.session.close())
+        interrupt::wait(py, &self.session, Session::close)
     }
 
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
-        errors::run(py, || self.session.synchronize())
+        interrupt::wait(py, &self.session, Session::synchronize)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, py: Python<'_>, error: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let was_interrupted = match error.get_item(0) {
+            Ok(kind) if !kind.is_none() => kind
+                .cast::<PyType>()?
+                .is_subclass_of::<PyKeyboardInterrupt>()?,
+            _ => false,
+        };
+        if !was_interrupted {
+            return self.close(py);
+        }
+        // The interrupted work may never finish.
+        let session = &self.session;
+        if interrupt::wait_at_most(py, session, INTERRUPTED_EXIT_TIMEOUT, Session::close)? {
+            return Ok(());
+        }
+        let what = format!(
+            "session {:?} was interrupted, and its work has not finished: it ends in the background",
+            session.name()
+        );
+        let what =
+            CString::new(what).map_err(|_| exceptions::plain(py, "FercudaError", "a name"))?;
+        let category = py.get_type::<PyRuntimeWarning>();
+        if let Err(error) = PyErr::warn(py, &category, &what, 1) {
+            // The interrupt is what the program sees, even if warnings are errors.
+            error.write_unraisable(py, None);
+        }
+        Ok(())
     }
 
     #[pyo3(signature = (shape, dtype=None, *, regime="pool"))]
     fn alloc(
         &self,
         py: Python<'_>,
-        shape: Vec<u64>,
+        shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         regime: &str,
     ) -> PyResult<PyBuffer> {
+        let shape = extents::shape_of(shape)?;
         let dtype = dtype.map_or(Ok(Dtype::F32), host::dtype_of)?;
         let regime = self::regime(py, regime)?;
         errors::run(py, || {
@@ -332,7 +368,8 @@ impl PySession {
     fn load(&self, image: &Bound<'_, PyAny>) -> PyResult<PyModule> {
         let py = image.py();
         let made = if let Ok(text) = image.extract::<String>() {
-            errors::run(py, || self.session.load(&Image::ptx(text)))?
+            let made = errors::run(py, || self.session.load(&Image::ptx(&*text)))?;
+            return Ok(PyModule::of_ptx(made, self.session.stream(), text));
         } else {
             let bytes: Vec<u8> = image.extract().map_err(|_| {
                 exceptions::plain(
@@ -348,30 +385,30 @@ impl PySession {
                 self.session.load(&image)
             })?
         };
-        Ok(PyModule::new(made))
+        Ok(PyModule::new(made, self.session.stream()))
     }
 
-    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=0))]
+    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=None))]
     fn launch(
         &self,
         function: &PyFunction,
         grid: &Bound<'_, PyAny>,
         block: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
-        shared_bytes: u32,
+        shared_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let call = function.call(&self.session, grid, block, arguments, shared_bytes)?;
         errors::run(grid.py(), || call.launch(&self.session))
     }
 
-    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=0))]
+    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=None))]
     fn launch_async(
         &self,
         function: &PyFunction,
         grid: &Bound<'_, PyAny>,
         block: &Bound<'_, PyAny>,
         arguments: Option<&Bound<'_, PyAny>>,
-        shared_bytes: u32,
+        shared_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyJob> {
         let call = function.call(&self.session, grid, block, arguments, shared_bytes)?;
         errors::run(grid.py(), || Ok(PyJob::runs(call.submit(&self.session)?)))
@@ -397,10 +434,12 @@ impl PySession {
     fn graphs(
         &self,
         py: Python<'_>,
-        budget_bytes: Option<u64>,
-        node_bytes: Option<u64>,
+        budget_bytes: Option<&Bound<'_, PyAny>>,
+        node_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyGraphs> {
         let default = GraphBudget::default();
+        let budget_bytes = extents::bytes_of("budget_bytes", budget_bytes)?;
+        let node_bytes = extents::bytes_of("node_bytes", node_bytes)?;
         let budget = GraphBudget {
             bytes: budget_bytes.unwrap_or(default.bytes),
             node_bytes: node_bytes.unwrap_or(default.node_bytes),
@@ -530,12 +569,12 @@ impl PySession {
         &self,
         py: Python<'_>,
         address: u64,
-        shape: Vec<u64>,
+        shape: &Bound<'_, PyAny>,
         dtype: &Bound<'_, PyAny>,
         strides: Option<Vec<i64>>,
         deleter: Option<Py<PyAny>>,
     ) -> PyResult<PyBuffer> {
-        let dtype = host::dtype_of(dtype)?;
+        let (shape, dtype) = (extents::shape_of(shape)?, host::dtype_of(dtype)?);
         let layout = match strides {
             None => Layout::contiguous(dtype, &shape),
             Some(strides) => Layout::strided(dtype, &shape, &strides),
@@ -558,6 +597,23 @@ impl PySession {
             self.ordinal(),
             self.session.held_bytes()
         )
+    }
+
+    fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
+        let session = &*self.session;
+        let state = if self.is_open(py)? { "open" } else { "ended" };
+        let limit = session.limit_bytes();
+        Ok(HtmlTable::new("Session")
+            .row("name", session.name())
+            .row("device", self.ordinal())
+            .row("state", state)
+            .row("held", ByteCount(session.held_bytes()))
+            .row("peak", ByteCount(session.peak_bytes()))
+            .row(
+                "limit",
+                limit.map_or("none".to_owned(), |it| ByteCount(it).to_string()),
+            )
+            .finish())
     }
 }
 

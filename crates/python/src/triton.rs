@@ -154,6 +154,7 @@ impl PyTritonKernel {
         let parameters = KernelParameters {
             name: &self.kernel.metadata().name,
             sizes: self.kernel.argument_bytes(),
+            declared: None,
         };
         let arguments = parameters.read(grid.py(), session.session(), arguments)?;
         let grid = kernels::dim(grid)?;

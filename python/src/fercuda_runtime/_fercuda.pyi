@@ -19,6 +19,8 @@ _Extents = int | Sequence[int]
 _Index = SupportsIndex | slice | EllipsisType
 _Argument = Buffer | Scalar | SupportsIndex | SupportsFloat
 _Dtype = str | type | Any
+_Bytes = int | str
+"""Number of bytes, or text such as "1GiB", "512M" or "4096", as on the command line."""
 _GraphKey = GraphKey | str | int | tuple[str | int, ...]
 _Shown = tuple[int, str, tuple[int, int], int, int]
 
@@ -128,7 +130,8 @@ class Requests:
 class Session:
     """The owner of buffers, modules and jobs on a device, ordered in one stream.
 
-    `name`: the name of its tenant in the ledger. `limit_bytes`: the most device memory it may hold.
+    `name`: the name of its tenant in the ledger. `limit_bytes`: the most device memory it may hold,
+    a number or text such as "1GiB".
     `allocator`: the source of buffers of the regime "callbacks"; it is kept alive until the session
     and all memory from it are gone, so it should not refer to the session.
 
@@ -136,7 +139,7 @@ class Session:
     """
 
     def __new__(
-        cls, runtime: Runtime, name: str, limit_bytes: int | None = None, *, allocator: Allocator | None = None
+        cls, runtime: Runtime, name: str, limit_bytes: _Bytes | None = None, *, allocator: Allocator | None = None
     ) -> Self: ...
     @property
     def name(self) -> str:
@@ -167,13 +170,24 @@ class Session:
         """The number of its live handles. Raises `SessionEndedError`."""
     def close(self) -> None:
         """Waits for its work, ends it and frees all its memory. Raises the first error of its work;
-        it has ended even then."""
+        it has ended even then.
+
+        Ctrl-C interrupts the wait: the session accepts no more calls, and ends in the background
+        when its work has finished. Its name and memory are taken until then, or until the process
+        exits, which does not wait for it.
+        """
     def synchronize(self) -> None:
-        """Waits for all its work, including jobs. Raises the first error of that work."""
+        """Waits for all its work, including jobs. Raises the first error of that work. Ctrl-C
+        interrupts the wait, and the work goes on."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    ) -> None:
+        """Closes it. If the body was left by `KeyboardInterrupt`, waits for half a second at most:
+        then a `RuntimeWarning` says that it ends in the background, as after an interrupted
+        `close`."""
+    def _repr_html_(self) -> str:
+        """A table of its name, device, state and memory, for notebooks."""
     def alloc(
         self,
         shape: Sequence[int],
@@ -188,7 +202,8 @@ class Session:
         from host and device; "pinned", page-locked host memory; "callbacks", from the session's
         allocator.
 
-        Raises `LimitError`, `OutOfMemoryError`, `LayoutError`, `DtypeError`, `SessionEndedError`;
+        Raises `LimitError`, `OutOfMemoryError`, `LayoutError` (also for a length that is negative,
+        or a size of 2^63 bytes or more), `DtypeError`, `SessionEndedError`;
         `AllocatorError`, and `ConfigError` if the session has no allocator.
         """
     def load(self, image: str | bytes) -> Module:
@@ -203,16 +218,18 @@ class Session:
         block: _Extents,
         arguments: Iterable[_Argument] | None = None,
         *,
-        shared_bytes: int = 0,
+        shared_bytes: _Bytes | None = None,
     ) -> None:
         """Queues a kernel after the session's work: `grid` blocks of `block` threads, one to three
         extents each.
 
         An argument is a buffer of this session, a `Scalar`, a NumPy number, or an int or float,
-        which is converted to the size that the kernel declares. Only the software device checks the
-        kernel's accesses: it must stay within its buffers. Returns before the kernel has run.
+        which is converted to the size that the kernel declares. PTX also declares types: an address
+        or integer takes no float, and a float no buffer and no typed integer; an int becomes a
+        float. Machine code has sizes only. Only the software device checks the kernel's accesses:
+        it must stay within its buffers. Returns before the kernel has run.
 
-        Raises `ArgumentsError`, `LaunchLimitError`, `StaleHandleError`, `DeviceFaultError` of
+        Raises `ArgumentsError` (a `TypeError`), before anything is launched, `LaunchLimitError`, `StaleHandleError`, `DeviceFaultError` of
         earlier work.
         """
     def launch_async(
@@ -222,7 +239,7 @@ class Session:
         block: _Extents,
         arguments: Iterable[_Argument] | None = None,
         *,
-        shared_bytes: int = 0,
+        shared_bytes: _Bytes | None = None,
     ) -> Job:
         """Like `launch`, as a job that is done when the kernel is; its buffers live until then."""
     def evaluate(
@@ -250,7 +267,7 @@ class Session:
         value that is not a buffer; `StaleHandleError`, also for a buffer of another session;
         `LimitError`, `OutOfMemoryError`, `SessionEndedError`. Nothing is computed then.
         """
-    def graphs(self, *, budget_bytes: int | None = None, node_bytes: int | None = None) -> Graphs:
+    def graphs(self, *, budget_bytes: _Bytes | None = None, node_bytes: _Bytes | None = None) -> Graphs:
         """Creates a cache of this session's graphs. `budget_bytes`: the most that all graphs may
         count for (default 1 GiB); `node_bytes`: what each node of a graph counts for (default 8
         KiB), since drivers do not report it. The cache ends with the session, or with its last
@@ -523,7 +540,7 @@ class Capture:
         block: _Extents,
         arguments: Iterable[_Argument] | None = None,
         *,
-        shared_bytes: int = 0,
+        shared_bytes: _Bytes | None = None,
     ) -> None:
         """Adds a kernel, as in `Session.launch`. Numbers are fixed in the graph; values that change
         between replays belong in a buffer, such as one of an `ArgumentBlock`. Raises
@@ -741,7 +758,20 @@ class Buffer:
     def upload_async(self, data: HostBytes) -> Job:
         """Like `upload`, as a job. `data` is copied first, and may change or be freed at once."""
     def download(self) -> bytes:
-        """Copies its elements to the host, as bytes in element order. Waits."""
+        """Copies its elements to the host, as bytes in element order. Waits; Ctrl-C interrupts the
+        wait, and the session's work goes on."""
+    def numpy(self) -> Any:
+        """Copies its elements to a NumPy array. Waits, as `download`. Raises `DtypeError` for a type
+        that NumPy does not have: bf16 and eight-bit floats."""
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """A NumPy array, for `np.asarray(buffer)`: a view of pinned and managed memory, which later
+        work of the session changes, and one copy of other memory. Waits, as `download`.
+
+        `copy`: True to copy always; False raises `ValueError` if that needs a copy. Raises
+        `DtypeError` as `numpy`.
+        """
+    def _repr_html_(self) -> str:
+        """A table of its shape, dtype, size, memory and state, for notebooks."""
     def download_async(self) -> Job:
         """Like `download`, as a job with the bytes as its result."""
     def copy_from(self, source: Buffer) -> None:

@@ -326,4 +326,13 @@ impl Session {
         }
         Ok(self.core.stream.synchronize()?)
     }
+
+    /// Whether a call on this thread that waits for the session's work would block: some of that
+    /// work is unfinished, and no teardown may be waiting for this thread. Never waits; the answer
+    /// may change at once.
+    pub fn would_wait(&self) -> bool {
+        let core = &self.core;
+        let is_done = || core.has_ended_all() && core.stream.is_idle().unwrap_or(true);
+        core.check_process().is_ok() && !core.blocks_teardown() && !is_done()
+    }
 }

@@ -34,8 +34,8 @@ class RuntimeSession(Session):
     pool.
 
     `name` is the name of its tenant in the ledger and in `fercuda top`; `limit_bytes` is the most
-    device memory it may hold, None for no limit. As a context manager it is closed at the end: its
-    work is waited for, and its memory is freed. `allocator` is the source of buffers of the regime
+    device memory it may hold, as a number or as text such as "1GiB"; None for no limit. As a
+    context manager it is closed at the end: its work is waited for, and its memory is freed. `allocator` is the source of buffers of the regime
     "callbacks": see `Session`.
 
     Raises `SessionNameError` if a session of that name is open, and the exceptions of
@@ -48,7 +48,7 @@ class RuntimeSession(Session):
         cls,
         name: str,
         *,
-        limit_bytes: int | None = None,
+        limit_bytes: int | str | None = None,
         config: RuntimeConfig | None = None,
         runtime: Runtime | None = None,
         allocator: Allocator | None = None,
