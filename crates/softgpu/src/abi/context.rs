@@ -8,8 +8,8 @@ use fercuda_cuda_sys::types::*;
 
 use super::{put, put_if};
 use crate::device::context::{
-    create, current, current_any, current_handle, destroy, named, pop, primary_release,
-    primary_reset, primary_retain, push, set_current,
+    create, current, current_any, current_handle, destroy, named, pop, prepare_thread,
+    primary_release, primary_reset, primary_retain, push, set_current,
 };
 use crate::device::objects::SoftContext;
 use crate::device::{CuResult, Machine, err, lock, machine, memory, stream};
@@ -165,6 +165,7 @@ driver_fns! {
     }
 
     fn cuCtxGetCurrent[](ctx: *mut CUcontext) {
+        prepare_thread();
         machine()?;
         put(ctx, CUcontext(current_handle() as *mut _))
     }

@@ -204,6 +204,13 @@ fn with_stack<R>(work: impl Fn(&mut Vec<usize>) -> R) -> R {
     })
 }
 
+/// Registers the destructors of the calling thread's state, so that no later call does (see
+/// `site`). For calls that callers make before they take locks of their own.
+pub(crate) fn prepare_thread() {
+    with_stack(|_| ());
+    super::site::prepare_thread();
+}
+
 /// The handle current on this thread, 0 if none.
 pub(crate) fn current_handle() -> usize {
     with_stack(|stack| stack.last().copied().unwrap_or(0))
