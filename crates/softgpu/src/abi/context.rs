@@ -8,9 +8,10 @@ use fercuda_cuda_sys::types::*;
 
 use super::{put, put_if};
 use crate::device::context::{
-    SoftContext, create, current, current_any, current_handle, destroy, named, pop,
+    create, current, current_any, current_handle, destroy, named, pop, prepare_thread,
     primary_release, primary_reset, primary_retain, push, set_current,
 };
+use crate::device::objects::SoftContext;
 use crate::device::{CuResult, Machine, err, lock, machine, memory, stream};
 
 fn handle(ctx: &SoftContext) -> CUcontext {
@@ -164,6 +165,7 @@ driver_fns! {
     }
 
     fn cuCtxGetCurrent[](ctx: *mut CUcontext) {
+        prepare_thread();
         machine()?;
         put(ctx, CUcontext(current_handle() as *mut _))
     }

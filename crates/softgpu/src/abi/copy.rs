@@ -5,9 +5,10 @@ use std::ffi::{c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put_if, slice};
-use crate::device::copy::{CopyPlan, CopySide, FillPlan, plan_2d, plan_3d};
-use crate::device::launch::{StreamAction, copy, enqueue, run_now};
+use crate::device::copy::{plan_2d, plan_3d};
+use crate::device::launch::{copy, enqueue, run_now};
 use crate::device::memory::{check_range, is_ours};
+use crate::device::objects::{CopyPlan, CopySide, FillPlan, StreamAction};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err};
 

@@ -7,8 +7,9 @@ use fercuda_cuda_sys::types::*;
 
 use super::{per_thread, put};
 use crate::device::context::current;
-use crate::device::event::{self, SoftEvent};
-use crate::device::launch::{StreamAction, enqueue};
+use crate::device::event;
+use crate::device::launch::enqueue;
+use crate::device::objects::{SoftEvent, StreamAction};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err, machine};
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use fercuda_cuda_sys::types::*;
 
 use super::{get, put, put_if, slice, text};
-use crate::device::exec_graph::{self, ExecGraph};
-use crate::device::graph::{self, SoftGraph, UserObject};
-use crate::device::launch::StreamAction;
+use crate::device::exec_graph;
+use crate::device::graph;
+use crate::device::objects::{ExecGraph, SoftGraph, StreamAction, UserObject};
 use crate::device::{CuResult, err, lock, machine};
 
 pub(super) fn find(handle: CUgraph) -> CuResult<Arc<SoftGraph>> {

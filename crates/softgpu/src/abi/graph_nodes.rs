@@ -8,11 +8,13 @@ use super::graph::{exec, find, raw};
 use super::launch::{pack, plain};
 use super::stream::read_mem_ops;
 use super::{get, put, slice};
-use crate::device::context::{SoftContext, named};
-use crate::device::copy::{FillPlan, plan_3d, to_params};
-use crate::device::graph::{self, GraphMemory};
-use crate::device::launch::{HostCall, KernelLaunch, StreamAction};
+use crate::device::context::named;
+use crate::device::copy::{plan_3d, to_params};
+use crate::device::graph;
 use crate::device::module::resolve;
+use crate::device::objects::{
+    FillPlan, GraphMemory, HostCall, KernelLaunch, SoftContext, SoftEvent, StreamAction,
+};
 use crate::device::{CuResult, Machine, err, machine};
 
 /// Adds a node behind others.
@@ -192,7 +194,7 @@ fn host(p: &CUDA_HOST_NODE_PARAMS) -> CuResult<StreamAction> {
     }))
 }
 
-fn event(m: &Machine, handle: CUevent) -> CuResult<Arc<crate::device::event::SoftEvent>> {
+fn event(m: &Machine, handle: CUevent) -> CuResult<Arc<SoftEvent>> {
     m.events.get(handle.0 as usize).ok_or(err::INVALID_HANDLE)
 }
 

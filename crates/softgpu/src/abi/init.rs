@@ -91,6 +91,7 @@ driver_fns! {
     }
 
     fn cuInit[](flags: c_uint) {
+        crate::device::context::prepare_thread();
         if flags != 0 {
             return Err(err::INVALID_VALUE);
         }

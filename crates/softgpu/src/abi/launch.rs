@@ -8,9 +8,10 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, slice};
 use crate::device::attributes as facts;
-use crate::device::context::{SoftContext, current};
-use crate::device::launch::{KernelLaunch, StreamAction, enqueue, stack_bytes};
-use crate::device::module::{SoftFunction, attribute, param_info, resolve, set_attribute};
+use crate::device::context::current;
+use crate::device::launch::{enqueue, stack_bytes};
+use crate::device::module::{attribute, param_info, resolve, set_attribute};
+use crate::device::objects::{KernelLaunch, SoftContext, SoftEvent, SoftFunction, StreamAction};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, err, machine};
 use crate::exec::KernelInfo;
@@ -151,7 +152,7 @@ unsafe fn apply(
     m: &Machine,
     launch: &mut KernelLaunch,
     attr: &CUlaunchAttribute,
-    completion: &mut Option<Arc<crate::device::event::SoftEvent>>,
+    completion: &mut Option<Arc<SoftEvent>>,
 ) -> CuResult {
     use CUlaunchAttributeID as A;
     // SAFETY: by this function's contract.

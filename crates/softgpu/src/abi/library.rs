@@ -8,7 +8,8 @@ use fercuda_cuda_sys::types::*;
 
 use super::{put, put_if, text};
 use crate::device::context::current;
-use crate::device::module::{self, Library, SoftKernel};
+use crate::device::module;
+use crate::device::objects::{Library, SoftKernel};
 use crate::device::{CuResult, err, machine};
 
 fn find(handle: CUlibrary) -> CuResult<Arc<Library>> {

@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering;
 use fercuda_cuda_sys::types::*;
 
 use super::{per_thread, put, slice};
+use crate::device::allocation::{Allocation, AllocationSource};
 use crate::device::context::current;
-use crate::device::launch::{StreamAction, enqueue};
-use crate::device::memory::{self, Allocation, AllocationSource, NOWHERE, advice_of};
+use crate::device::launch::enqueue;
+use crate::device::memory::{self, NOWHERE, advice_of};
+use crate::device::objects::StreamAction;
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, err};
 

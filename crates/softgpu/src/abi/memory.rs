@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering;
 use fercuda_cuda_sys::types::*;
 
 use super::{get, put, put_if, slice};
-use crate::device::context::{SoftContext, current, current_any, current_handle};
-use crate::device::memory::{self, Allocation, AllocationSource};
-use crate::device::{CuResult, Machine, err, event, ipc, machine, vmm};
+use crate::device::allocation::{Allocation, AllocationSource};
+use crate::device::context::{current, current_any, current_handle};
+use crate::device::memory;
+use crate::device::objects::SoftContext;
+use crate::device::{CuResult, Machine, err, event, ipc, machine, release, vmm};
 
 /// The current context, for a call that a capture may forbid.
 fn allocating() -> CuResult<(&'static Machine, Arc<SoftContext>)> {
@@ -160,7 +162,7 @@ driver_fns! {
     }
 
     fn cuMemFree_v2[](dptr: CUdeviceptr) {
-        memory::free_device(freeing()?, dptr)
+        release::free_device(freeing()?, dptr)
     }
 
     fn cuMemGetAddressRange_v2[](base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr) {
@@ -197,7 +199,7 @@ driver_fns! {
 
     fn cuMemFreeHost[](p: *mut c_void) {
         let (m, _) = allocating()?;
-        memory::free_host(m, p as u64)
+        release::free_host(m, p as u64)
     }
 
     fn cuMemHostRegister_v2[](p: *mut c_void, bytes: usize, flags: c_uint) {
@@ -212,7 +214,7 @@ driver_fns! {
 
     fn cuMemHostUnregister[](p: *mut c_void) {
         let (m, _) = allocating()?;
-        memory::unregister_host(m, p as u64)
+        release::unregister_host(m, p as u64)
     }
 
     fn cuMemHostGetDevicePointer_v2[](dptr: *mut CUdeviceptr, p: *mut c_void, flags: c_uint) {

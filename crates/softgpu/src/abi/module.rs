@@ -7,9 +7,9 @@ use fercuda_cuda_sys::types::*;
 
 use super::{put, put_if, slice, text};
 use crate::device::context::current;
-use crate::device::image::{Jit, compile, text_of, text_of_bytes};
-use crate::device::link::{Link, LinkState};
-use crate::device::module::{self, SoftModule};
+use crate::device::image::{compile, text_of, text_of_bytes};
+use crate::device::module;
+use crate::device::objects::{Jit, Link, LinkState, SoftModule};
 use crate::device::{CuResult, err, lock, machine};
 use crate::exec::CompiledModule;
 

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, slice};
-use crate::device::context::{SoftContext, current};
-use crate::device::graph::GraphMemory;
-use crate::device::launch::StreamAction;
-use crate::device::pool::{self, MemPool};
-use crate::device::stream::{SoftStream, of_call};
+use crate::device::context::current;
+use crate::device::objects::{GraphMemory, MemPool, SoftContext, SoftStream, StreamAction};
+use crate::device::pool;
+use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err, lock, machine};
 
 fn find(m: &Machine, handle: CUmemoryPool) -> CuResult<Arc<MemPool>> {

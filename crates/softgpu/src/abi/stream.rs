@@ -8,8 +8,9 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, put_if, slice};
 use crate::device::context::current;
-use crate::device::launch::{HostCall, MemOp, StreamAction, call_program, enqueue};
-use crate::device::stream::{self, StreamKind, Submission, of_call};
+use crate::device::launch::{call_program, enqueue};
+use crate::device::objects::{HostCall, MemOp, StreamAction, StreamKind};
+use crate::device::stream::{self, Submission, of_call};
 use crate::device::{CuResult, Machine, capture, err, machine};
 
 fn raw(handles: &[CUgraphNode]) -> Vec<usize> {
@@ -225,7 +226,7 @@ driver_fns! {
             let status = running.health.check().err().unwrap_or(CUresult::CUDA_SUCCESS);
             // SAFETY: the program gave this function and its argument to be called here.
             call_program(|| unsafe { callback(handle, status, call.data) });
-            call.run(running);
+            call.run(m, running);
         });
         Ok(())
     }

@@ -6,57 +6,19 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::ThreadId;
 
 use fercuda_cuda_sys::types::{CUgraphEdgeData, CUgraphNode};
 
-use super::context::SoftContext;
-use super::event::SoftEvent;
-use super::graph::{NodeId, SoftGraph};
-use super::launch::StreamAction;
-use super::stream::{SoftStream, StreamKind};
+use super::objects::{
+    CaptureSession, Captured, CapturedEvent, Captures, Deps, NodeId, SoftContext, SoftEvent,
+    SoftGraph, SoftStream, StreamAction, StreamKind,
+};
 use super::{CuResult, Machine, err, lock};
 
 pub(crate) const GLOBAL: u32 = 0;
 pub(crate) const RELAXED: u32 = 2;
-
-type Deps = Vec<(NodeId, CUgraphEdgeData)>;
-
-pub(crate) struct CaptureSession {
-    pub(crate) id: u64,
-    mode: u32,
-    thread: ThreadId,
-    ctx_id: u64,
-    origin: Weak<SoftStream>,
-    pub(crate) graph: Arc<SoftGraph>,
-    /// The graph was the client's before, and stays so.
-    borrowed: bool,
-    lost: AtomicBool,
-    streams: Mutex<Vec<Weak<SoftStream>>>,
-}
-
-/// A stream's part in a capture.
-pub(crate) struct Captured {
-    pub(crate) capture: Arc<CaptureSession>,
-    deps: Deps,
-    /// The dependencies that `cuStreamGetCaptureInfo` points to.
-    shown: (Vec<CUgraphNode>, Vec<CUgraphEdgeData>),
-}
-
-/// The state of an event that was recorded in a capture.
-#[derive(Clone)]
-pub(crate) struct CapturedEvent {
-    capture: Arc<CaptureSession>,
-    deps: Deps,
-}
-
-#[derive(Default)]
-pub(crate) struct Captures {
-    active: Mutex<Vec<Arc<CaptureSession>>>,
-    count: AtomicUsize,
-}
 
 thread_local! {
     static MODE: Cell<u32> = const { Cell::new(GLOBAL) };

@@ -4,85 +4,14 @@
 //! calls return "destroyed" until it is retained again.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 
-use fercuda_cuda_sys::types::{CUlimit, CUresult};
-use rustc_hash::FxHashMap;
+use fercuda_cuda_sys::types::CUlimit;
 
-use super::stream::{SoftStream, StreamKind};
+use super::objects::{SoftContext, SoftStream, StreamKind};
 use super::{CuResult, Machine, err, lock, machine};
-
-/// Whether a context can still be used; shared with the threads of its streams.
-#[derive(Debug, Default)]
-pub(crate) struct Health {
-    sticky: AtomicU32,
-    dead: AtomicBool,
-    /// Set with the first error: kernels that run then are ended, as on hardware, lest they wait
-    /// for the failed one.
-    lost: Arc<AtomicBool>,
-}
-
-impl Health {
-    /// Makes `error` the result of every later call; the first error stays.
-    pub(crate) fn fail(&self, error: CUresult) {
-        self.sticky
-            .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire)
-            .ok();
-        self.lost.store(true, Ordering::Release);
-    }
-
-    /// The flag by which running kernels learn that the context has failed.
-    pub(crate) fn lost(&self) -> Arc<AtomicBool> {
-        self.lost.clone()
-    }
-
-    pub(crate) fn check(&self) -> CuResult {
-        if self.dead.load(Ordering::Acquire) {
-            return Err(err::CONTEXT_IS_DESTROYED);
-        }
-        match self.sticky.load(Ordering::Acquire) {
-            0 => Ok(()),
-            code => Err(CUresult(code)),
-        }
-    }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
-    }
-}
-
-pub(crate) struct SoftContext {
-    pub(crate) handle: usize,
-    pub(crate) id: u64,
-    pub(crate) device: u32,
-    pub(crate) primary: bool,
-    pub(crate) flags: AtomicU32,
-    pub(crate) health: Arc<Health>,
-    /// Also the order of submission: held while an operation is enqueued.
-    pub(crate) streams: Mutex<Vec<Arc<SoftStream>>>,
-    legacy: OnceLock<Arc<SoftStream>>,
-    per_thread: Mutex<FxHashMap<ThreadId, Arc<SoftStream>>>,
-    /// Devices with memory made accessible by `cuCtxEnablePeerAccess`.
-    pub(crate) peers: Mutex<BTreeSet<u32>>,
-    limits: Mutex<FxHashMap<u32, usize>>,
-    pub(crate) cache_config: AtomicU32,
-    pub(crate) shared_config: AtomicU32,
-    pub(crate) modules: Mutex<Vec<usize>>,
-    pub(crate) events: Mutex<BTreeSet<usize>>,
-}
-
-/// The state of a device's primary context.
-#[derive(Default)]
-pub(crate) struct Primary {
-    /// Created by the first retain, and the same from then on.
-    pub(crate) handle: Option<usize>,
-    pub(crate) active: Option<Arc<SoftContext>>,
-    pub(crate) retained: u32,
-    pub(crate) flags: u32,
-}
 
 thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -273,6 +202,13 @@ fn with_stack<R>(work: impl Fn(&mut Vec<usize>) -> R) -> R {
         }
         result
     })
+}
+
+/// Registers the destructors of the calling thread's state, so that no later call does (see
+/// `site`). For calls that callers make before they take locks of their own.
+pub(crate) fn prepare_thread() {
+    with_stack(|_| ());
+    super::site::prepare_thread();
 }
 
 /// The handle current on this thread, 0 if none.

@@ -3,28 +3,8 @@
 use fercuda_cuda_sys::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS};
 
 use super::memory::{check_range, is_ours};
-use super::stream::StreamRun;
+use super::objects::{CopyPlan, CopySide, FillPlan, StreamRun};
 use super::{CuResult, Machine, err};
-
-/// One side of a copy: the address of its first byte, and the pitches of rows and slices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CopySide {
-    pub(crate) at: u64,
-    pub(crate) pitch: u64,
-    pub(crate) slice: u64,
-}
-
-/// `depth` slices of `height` rows of `width` bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CopyPlan {
-    pub(crate) dst: CopySide,
-    pub(crate) src: CopySide,
-    pub(crate) width: u64,
-    pub(crate) height: u64,
-    pub(crate) depth: u64,
-    /// The source's bytes, taken when the call was made: rows without gaps.
-    pub(crate) staged: Option<std::sync::Arc<[u8]>>,
-}
 
 impl CopyPlan {
     pub(crate) fn linear(dst: u64, src: u64, len: u64) -> Self {
@@ -94,8 +74,8 @@ impl CopyPlan {
         };
     }
 
-    pub(crate) fn run(&self, running: &StreamRun) {
-        let check = running.m.check(running.op);
+    pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {
+        let check = m.check(running.op);
         let base = self
             .staged
             .as_ref()
@@ -104,7 +84,7 @@ impl CopyPlan {
             // SAFETY: device ranges were live when the call was made, and freeing them waits for
             // this operation or is ordered behind it by the program; host ranges are the caller's
             // promise. Freed memory stays mapped.
-            unsafe { running.m.space.copy(dst, src + base, len, check.as_ref()) }
+            unsafe { m.space.copy(dst, src + base, len, check.as_ref()) }
         };
         match self.run_len() {
             Some(len) => copy(self.dst.at, self.src.at, len),
@@ -115,18 +95,6 @@ impl CopyPlan {
             }
         }
     }
-}
-
-/// A fill of `height` rows of `width` elements.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FillPlan {
-    pub(crate) dst: u64,
-    pub(crate) pitch: u64,
-    pub(crate) value: u32,
-    /// Bytes: 1, 2 or 4.
-    pub(crate) element: u64,
-    pub(crate) width: u64,
-    pub(crate) height: u64,
 }
 
 impl FillPlan {
@@ -143,8 +111,8 @@ impl FillPlan {
         (0..self.height).try_for_each(|y| check_range(m, self.dst + y * self.pitch, row))
     }
 
-    pub(crate) fn run(&self, running: &StreamRun) {
-        let check = running.m.check(running.op);
+    pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {
+        let check = m.check(running.op);
         let (rows, count) = if self.pitch == self.width * self.element {
             (1, self.width * self.height)
         } else {
@@ -154,7 +122,7 @@ impl FillPlan {
             // SAFETY: checked to be device memory when the call was made; as for copies from then
             // on.
             unsafe {
-                running.m.space.fill(
+                m.space.fill(
                     self.dst + y * self.pitch,
                     self.value,
                     self.element,

@@ -3,33 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::capture::CapturedEvent;
-use super::context::SoftContext;
-use super::ipc::SharedEvent;
-use super::stream::{QueueTicket, SoftStream, Submission};
+use super::board::SharedEvent;
+use super::objects::{
+    CapturedEvent, EventRecord, ForeignRecording, QueueTicket, SoftContext, SoftEvent, SoftStream,
+};
+use super::stream::Submission;
 use super::{CuResult, Machine, err, lock};
 use crate::order::{ActorId, OrderSnapshot};
 
 pub(crate) const DISABLE_TIMING: u32 = 2;
 pub(crate) const INTERPROCESS: u32 = 4;
-
-/// One recording of an event. Waiters hold it, so recording again does not move them.
-#[derive(Debug)]
-pub(crate) struct EventRecord {
-    pub(crate) tickets: Vec<QueueTicket>,
-    pub(crate) snapshot: OrderSnapshot,
-    /// Nanoseconds since the machine's epoch, the latest of the stamps; 0 before.
-    stamp: Arc<AtomicU64>,
-    /// The recording is another process's.
-    pub(crate) foreign: Option<ForeignRecording>,
-}
-
-/// A recording that another process made, by its number.
-#[derive(Debug, Clone)]
-pub(crate) struct ForeignRecording {
-    pub(crate) event: Arc<SharedEvent>,
-    pub(crate) number: u64,
-}
 
 impl ForeignRecording {
     pub(crate) fn is_done(&self) -> bool {
@@ -58,23 +41,6 @@ impl EventRecord {
             foreign.wait();
         }
     }
-}
-
-#[derive(Default)]
-struct EventState {
-    record: Option<Arc<EventRecord>>,
-    captured: Option<CapturedEvent>,
-}
-
-pub(crate) struct SoftEvent {
-    pub(crate) handle: usize,
-    pub(crate) flags: u32,
-    pub(crate) ctx_id: u64,
-    pub(crate) ctx_handle: usize,
-    state: Mutex<EventState>,
-    /// Set for events that other processes may open, and for opened ones.
-    pub(crate) shared: Mutex<Option<Arc<SharedEvent>>>,
-    pub(crate) imported: bool,
 }
 
 pub(crate) fn create(m: &Machine, ctx: &SoftContext, flags: u32) -> CuResult<Arc<SoftEvent>> {

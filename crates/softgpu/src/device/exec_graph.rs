@@ -9,39 +9,13 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda_sys::types::CUgraphEdgeData;
 use rustc_hash::FxHashMap;
 
-use super::context::SoftContext;
-use super::graph::{SoftGraph, UserObject};
-use super::launch::StreamAction;
-use super::stream::{QueueTicket, SoftStream, StreamRun, Submission};
+use super::objects::{
+    ExecGraph, ExecGraphState, ExecNode, ForeignRecording, QueueTicket, SoftContext, SoftGraph,
+    SoftStream, StreamAction, StreamRun,
+};
+use super::stream::Submission;
 use super::{CuResult, Machine, err, lock};
 use crate::order::{ActorId, OpId, OpKind};
-
-#[derive(Clone)]
-pub(crate) struct ExecNode {
-    /// Of the node in the graph it came from.
-    pub(crate) handle: usize,
-    pub(crate) action: StreamAction,
-    /// Indices of earlier nodes.
-    deps: Vec<usize>,
-    pub(crate) enabled: bool,
-    /// Nodes of one chain are ordered by it.
-    chain: usize,
-}
-
-struct ExecGraphState {
-    nodes: Vec<ExecNode>,
-    chains: usize,
-    /// The checks' actors of the chains; the first is the stream's.
-    actors: Vec<ActorId>,
-    last: Option<QueueTicket>,
-    objects: Vec<Arc<UserObject>>,
-}
-
-pub(crate) struct ExecGraph {
-    pub(crate) handle: usize,
-    pub(crate) flags: u64,
-    state: Mutex<ExecGraphState>,
-}
 
 pub(crate) const AUTO_FREE: u64 = 1;
 
@@ -212,20 +186,20 @@ impl ExecGraph {
         let ticket = stream.submit_with(m, ctx, submission, move |op| {
             let ops = begin_all(m, op, actor, &actors, &nodes);
             Box::new(move |running: &StreamRun| {
-                foreign
-                    .iter()
-                    .for_each(super::event::ForeignRecording::wait);
+                foreign.iter().for_each(ForeignRecording::wait);
                 for (i, node) in nodes.iter().enumerate() {
                     if running.health.check().is_err() {
                         break;
                     }
                     if node.enabled {
                         let op = ops.get(i).copied().unwrap_or(OpId::NONE);
-                        node.action.run(&StreamRun {
+                        node.action.run(
                             m,
-                            op,
-                            health: running.health,
-                        });
+                            &StreamRun {
+                                op,
+                                health: running.health,
+                            },
+                        );
                     }
                     if let Some(stamp) = &stamps[i] {
                         super::event::stamp_now(m, stamp);

@@ -5,50 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUgraphEdgeData, CUhostFn};
 use rustc_hash::FxHashMap;
 
-use super::launch::StreamAction;
-use super::memory::AllocationSource;
-use super::site::site;
-use super::stream::StreamRun;
+use super::objects::{GraphState, Node, NodeId, NodeRef, SoftGraph, StreamAction, UserObject};
 use super::{CuResult, Machine, err, lock};
-use crate::mem::AllocKind;
-
-pub(crate) type NodeId = u64;
-
-#[derive(Clone)]
-pub(crate) struct Node {
-    pub(crate) handle: usize,
-    pub(crate) action: StreamAction,
-    pub(crate) deps: Vec<(NodeId, CUgraphEdgeData)>,
-    /// The node it was cloned from.
-    pub(crate) original: Option<usize>,
-    pub(crate) ctx_handle: usize,
-}
-
-#[derive(Default)]
-pub(crate) struct GraphState {
-    pub(crate) nodes: BTreeMap<NodeId, Node>,
-    next: NodeId,
-    objects: Vec<(Arc<UserObject>, u32)>,
-}
-
-pub(crate) struct SoftGraph {
-    pub(crate) handle: usize,
-    pub(crate) state: Mutex<GraphState>,
-    /// The node of another graph that owns this one.
-    pub(crate) is_child: bool,
-}
-
-/// Where a node's handle leads.
-pub(crate) struct NodeRef {
-    pub(crate) graph: Weak<SoftGraph>,
-    pub(crate) id: NodeId,
-}
 
 pub(crate) fn create(m: &Machine, is_child: bool) -> Arc<SoftGraph> {
     m.graphs
@@ -365,20 +329,6 @@ impl GraphState {
     }
 }
 
-/// An object of the program that lives as long as the graphs that use it.
-pub(crate) struct UserObject {
-    pub(crate) handle: usize,
-    data: *mut c_void,
-    destroy: CUhostFn,
-    references: AtomicU64,
-}
-
-// SAFETY: the driver's contract lets the destructor run on any thread; the pointer is only handed
-// to it.
-unsafe impl Send for UserObject {}
-// SAFETY: as above.
-unsafe impl Sync for UserObject {}
-
 impl UserObject {
     pub(crate) fn create(
         m: &Machine,
@@ -416,133 +366,6 @@ impl UserObject {
                 // SAFETY: the program gave the destructor and its argument; the count reached zero
                 // once.
                 unsafe { destroy(self.data) }
-            }
-        }
-    }
-}
-
-/// Memory that an allocation node owns: its address is fixed when the node is made.
-pub(crate) struct GraphMemory {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    pub(crate) device: u32,
-    pub(crate) pool_location: (u32, i32),
-    live: AtomicBool,
-}
-
-static GRAPH_MEMORY: Mutex<BTreeMap<u64, Weak<GraphMemory>>> = Mutex::new(BTreeMap::new());
-
-impl GraphMemory {
-    pub(crate) fn new(m: &Machine, device: u32, len: u64) -> CuResult<Arc<Self>> {
-        if len == 0 {
-            return Err(err::INVALID_VALUE);
-        }
-        let owner = &m.devices[device as usize];
-        let start = owner.graph_blocks.alloc(&m.space, len).or_else(|_| {
-            owner.reclaim(m);
-            owner.graph_blocks.alloc(&m.space, len)
-        })?;
-        m.memory
-            .insert_unowned(m, start, len, AllocationSource::Graph, device);
-        let memory = Arc::new(GraphMemory {
-            start,
-            len,
-            device,
-            pool_location: (1, device as i32),
-            live: AtomicBool::new(false),
-        });
-        lock(&GRAPH_MEMORY).insert(start, Arc::downgrade(&memory));
-        Ok(memory)
-    }
-
-    pub(crate) fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
-    }
-
-    /// The node runs: the memory is allocated from here on.
-    pub(crate) fn begin(&self, running: &StreamRun) {
-        let m = running.m;
-        if self.live.swap(true, Ordering::AcqRel) {
-            m.space.retire(
-                self.start,
-                site("cuGraphLaunch"),
-                m.check(running.op).as_ref(),
-            );
-        }
-        let made = site("cuGraphLaunch");
-        let check = m.check(running.op);
-        m.space.add(
-            self.start,
-            self.len,
-            AllocKind::Pool,
-            self.device,
-            None,
-            made,
-            false,
-            check.as_ref(),
-        );
-    }
-
-    fn end(&self, m: &Machine, call: &'static str, op: crate::order::OpId) -> bool {
-        let was = self.live.swap(false, Ordering::AcqRel);
-        if was {
-            m.space.retire(self.start, site(call), m.check(op).as_ref());
-        }
-        was
-    }
-}
-
-impl Drop for GraphMemory {
-    fn drop(&mut self) {
-        if let Ok(m) = super::machine() {
-            lock(&GRAPH_MEMORY).remove(&self.start);
-            m.memory
-                .take(self.start, |a| matches!(a.source, AllocationSource::Graph));
-            self.end(m, "cuGraphDestroy", crate::order::OpId::NONE);
-            m.devices[self.device as usize]
-                .graph_blocks
-                .free(&m.space, self.start, 0);
-        }
-    }
-}
-
-/// Frees memory of a graph that was launched, outside any graph.
-pub(crate) fn free_graph_memory(m: &Machine, start: u64) -> CuResult {
-    let memory = lock(&GRAPH_MEMORY)
-        .get(&start)
-        .and_then(Weak::upgrade)
-        .ok_or(err::INVALID_VALUE)?;
-    if memory.end(
-        m,
-        "cuMemFreeAsync",
-        super::memory::host_op(m, "cuMemFreeAsync"),
-    ) {
-        Ok(())
-    } else {
-        Err(err::INVALID_VALUE)
-    }
-}
-
-/// A free node runs.
-pub(crate) fn end_graph_memory(running: &StreamRun, start: u64) {
-    let memory = lock(&GRAPH_MEMORY).get(&start).and_then(Weak::upgrade);
-    match memory {
-        Some(memory) => {
-            memory.end(running.m, "cuGraphLaunch", running.op);
-        }
-        None => {
-            // Memory of a pool, freed by a graph.
-            if let Some(a) = running.m.memory.take(start, |a| {
-                matches!(
-                    a.source,
-                    AllocationSource::Pool(_) | AllocationSource::Device
-                )
-            }) {
-                super::memory::retire(running.m, &a, "cuGraphLaunch", running.op);
-                if let AllocationSource::Pool(pool) = &a.source {
-                    pool.note_freed(a.len);
-                }
-                super::memory::give_back(running.m, &a);
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use fercuda_cuda_sys::types::{CUjit_option as J, CUresult};
 
 use super::fatbin::{self, FatbinError};
+use super::objects::Jit;
 use super::{CuResult, err};
 use crate::exec;
 
@@ -14,18 +15,6 @@ use crate::exec;
 pub(crate) const LINKED_MAGIC: &[u8; 16] = b"feRcuda linked 1";
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const SM: u32 = 90;
-
-/// The client's log buffers and the few options that mean something here.
-#[derive(Default)]
-pub(crate) struct Jit {
-    info: Option<(*mut c_char, usize)>,
-    error: Option<(*mut c_char, usize)>,
-    verbose: bool,
-    values: Vec<(u32, *mut *mut c_void)>,
-    info_len: usize,
-    error_len: usize,
-    started: Option<Instant>,
-}
 
 impl Jit {
     /// Reads an option list.

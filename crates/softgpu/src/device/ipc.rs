@@ -5,159 +5,28 @@
 //! So a handle of freed memory, of a dead process with a reused PID, or a forged one fails to
 //! open.
 //!
-//! A slot is 128 bytes: nonce (16), kind, descriptor, offset, length, offset in the mapping,
-//! allocation length, events' recorded and completed counts, device.
+//! Elsewhere: the board and its slots (`board`).
 
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
-use super::context::SoftContext;
-use super::memory::{Allocation, AllocationSource, IpcMapping, host_op};
+use super::allocation::{Allocation, AllocationSource, IpcMapping};
+use super::board::{
+    ALLOC_LEN, Board, DEVICE, FD, INNER, Ipc, KIND, LEN, NONCE, OFFSET, SLOTS, SharedEvent, WORDS,
+};
+use super::memory::host_op;
+use super::objects::SoftContext;
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
 use crate::mem::{AllocKind, Backing};
 
-const SLOTS: usize = 4096;
-const WORDS: usize = 16;
 const MAGIC: u64 = 0x6665_7263_7564_6131;
 const MEMORY: u64 = 1;
 const EVENT: u64 = 2;
 
-const NONCE: usize = 0;
-const KIND: usize = 2;
-const FD: usize = 3;
-const OFFSET: usize = 4;
-const LEN: usize = 5;
-const INNER: usize = 6;
-const ALLOC_LEN: usize = 7;
-const RECORDED: usize = 8;
-const COMPLETED: usize = 9;
-const DEVICE: usize = 10;
-
 /// The 64 bytes of a handle.
 pub(crate) type HandleBytes = [u8; 64];
-
-struct Board {
-    file: OwnedFd,
-    at: *mut AtomicU64,
-}
-
-// SAFETY: the mapping is shared memory of atomics, mapped for the life of the board.
-unsafe impl Send for Board {}
-// SAFETY: as above.
-unsafe impl Sync for Board {}
-
-impl Board {
-    fn map(file: OwnedFd) -> CuResult<Self> {
-        // SAFETY: a fresh shared mapping of a file of at least this size (checked by both callers).
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SLOTS * WORDS * 8,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            Err(err::OPERATING_SYSTEM)
-        } else {
-            Ok(Board {
-                file,
-                at: at.cast(),
-            })
-        }
-    }
-
-    fn word(&self, slot: usize, word: usize) -> &AtomicU64 {
-        assert!(slot < SLOTS && word < WORDS);
-        // SAFETY: in bounds of the mapping, which lives as long as `self`; any bits are an
-        // `AtomicU64`.
-        unsafe { &*self.at.add(slot * WORDS + word) }
-    }
-
-    fn get(&self, slot: usize, word: usize) -> u64 {
-        self.word(slot, word).load(Ordering::Acquire)
-    }
-
-    fn set(&self, slot: usize, word: usize, value: u64) {
-        self.word(slot, word).store(value, Ordering::Release);
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, of this length; nothing borrows from it any more.
-        unsafe { libc::munmap(self.at.cast(), SLOTS * WORDS * 8) };
-    }
-}
-
-/// An event's two counters on its owner's board.
-pub(crate) struct SharedEvent {
-    board: Arc<Board>,
-    slot: usize,
-    nonce: u64,
-    owner: u32,
-}
-
-impl std::fmt::Debug for SharedEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "event {} of process {}", self.slot, self.owner)
-    }
-}
-
-impl SharedEvent {
-    /// Takes the next number; the recording is complete when `complete` is called with it.
-    pub(crate) fn begin_record(&self) -> u64 {
-        self.board
-            .word(self.slot, RECORDED)
-            .fetch_add(1, Ordering::AcqRel)
-            + 1
-    }
-
-    pub(crate) fn complete(&self, number: u64) {
-        // The event may have been destroyed meanwhile, and its slot reused.
-        if self.board.get(self.slot, NONCE) == self.nonce {
-            self.board
-                .word(self.slot, COMPLETED)
-                .fetch_max(number, Ordering::AcqRel);
-        }
-    }
-
-    pub(crate) fn recorded(&self) -> u64 {
-        self.board.get(self.slot, RECORDED)
-    }
-
-    pub(crate) fn completed(&self) -> u64 {
-        if self.board.get(self.slot, NONCE) == self.nonce {
-            self.board.get(self.slot, COMPLETED)
-        } else {
-            // The owner destroyed it: nothing is left to wait for.
-            u64::MAX
-        }
-    }
-
-    pub(crate) fn owner_is_gone(&self) -> bool {
-        // SAFETY: signal 0 asks only whether the process is there.
-        unsafe { libc::kill(self.owner as i32, 0) != 0 }
-    }
-}
-
-#[derive(Default)]
-struct ExportState {
-    board: Option<Arc<Board>>,
-    /// Slot of each exported allocation, by address.
-    memory: std::collections::BTreeMap<u64, usize>,
-    used: Vec<bool>,
-}
-
-#[derive(Default)]
-pub(crate) struct Ipc {
-    state: Mutex<ExportState>,
-}
 
 fn random() -> CuResult<[u64; 2]> {
     let mut bytes = [0u8; 16];
@@ -167,49 +36,6 @@ fn random() -> CuResult<[u64; 2]> {
     let (a, b) = bytes.split_at(8);
     let word = |x: &[u8]| x.iter().fold(0u64, |n, &b| (n << 8) | u64::from(b));
     Ok([word(a) | 1, word(b)])
-}
-
-impl ExportState {
-    fn slot(&mut self) -> CuResult<(Arc<Board>, usize)> {
-        let board = match &self.board {
-            Some(board) => board.clone(),
-            None => {
-                // SAFETY: the name is a C string; the descriptor is fresh.
-                let fd = unsafe {
-                    libc::memfd_create(c"fercuda-device-board".as_ptr(), libc::MFD_CLOEXEC)
-                };
-                if fd < 0 {
-                    return Err(err::OPERATING_SYSTEM);
-                }
-                // SAFETY: it was just created and is not shared.
-                let file = unsafe { OwnedFd::from_raw_fd(fd) };
-                // SAFETY: plain system call on our descriptor.
-                if unsafe { libc::ftruncate(file.as_raw_fd(), (SLOTS * WORDS * 8) as i64) } != 0 {
-                    return Err(err::OPERATING_SYSTEM);
-                }
-                let board = Arc::new(Board::map(file)?);
-                self.used = vec![false; SLOTS];
-                self.board = Some(board.clone());
-                board
-            }
-        };
-        let slot = self
-            .used
-            .iter()
-            .position(|u| !u)
-            .ok_or(err::OUT_OF_MEMORY)?;
-        self.used[slot] = true;
-        Ok((board, slot))
-    }
-
-    fn withdraw(&mut self, slot: usize) {
-        if let Some(board) = &self.board {
-            for word in 0..WORDS {
-                board.set(slot, word, 0);
-            }
-            self.used[slot] = false;
-        }
-    }
 }
 
 fn handle_bytes(board: &Board, slot: usize) -> HandleBytes {
@@ -324,7 +150,7 @@ impl Ipc {
     }
 
     /// `cuIpcGetEventHandle`: publishes the event, once.
-    pub(crate) fn export_event(&self, event: &super::event::SoftEvent) -> CuResult<HandleBytes> {
+    pub(crate) fn export_event(&self, event: &super::objects::SoftEvent) -> CuResult<HandleBytes> {
         if event.flags & super::event::INTERPROCESS == 0 || event.imported {
             return Err(err::INVALID_HANDLE);
         }

@@ -1,51 +1,21 @@
 //! Actions of streams and graph nodes, and their execution.
 
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use fercuda_cuda_sys::types::{CUhostFn, CUlimit, CUresult};
+use fercuda_cuda_sys::types::{CUlimit, CUresult};
 
 use super::attributes;
 use super::capture;
-use super::context::SoftContext;
-use super::copy::{CopyPlan, FillPlan};
-use super::event::SoftEvent;
-use super::module::SoftFunction;
-use super::stream::{SoftStream, StreamRun, Submission};
+use super::objects::{
+    CopyPlan, HostCall, KernelLaunch, MemOp, SoftContext, SoftStream, StreamAction, StreamRun,
+};
+use super::stream::Submission;
 use super::{CuResult, Machine, err, lock};
 use crate::exec::{DeviceInfo, LaunchSpec};
 use crate::order::OpKind;
 use crate::report::{Fault, FaultKind};
-
-/// An action of a stream or of a graph node.
-#[derive(Clone)]
-pub(crate) enum StreamAction {
-    Kernel(Arc<KernelLaunch>),
-    Copy(CopyPlan),
-    Fill(FillPlan),
-    Host(HostCall),
-    MemOps(Arc<Vec<MemOp>>),
-    Empty,
-    Record(Arc<SoftEvent>),
-    Wait(Arc<SoftEvent>),
-    Child(Arc<super::graph::SoftGraph>),
-    MemAlloc(Arc<super::graph::GraphMemory>),
-    MemFree(u64),
-}
-
-/// A function of the program.
-#[derive(Clone, Copy)]
-pub(crate) struct HostCall {
-    pub(crate) function: CUhostFn,
-    pub(crate) data: *mut c_void,
-}
-
-// SAFETY: the driver's contract for host functions is that they may be called from any thread.
-unsafe impl Send for HostCall {}
-// SAFETY: as above.
-unsafe impl Sync for HostCall {}
 
 thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
@@ -65,34 +35,17 @@ pub(crate) fn in_host_function() -> bool {
 }
 
 impl HostCall {
-    pub(crate) fn run(&self, running: &StreamRun) {
+    pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {
         // From its start on, a host function may pass on what it has observed: another thread may
         // proceed before the function returns.
-        if running.m.config.checks {
-            running.m.order.tell_host(running.op);
+        if m.config.checks {
+            m.order.tell_host(running.op);
         }
         if let Some(function) = self.function {
             // SAFETY: the program gave this function and its argument to be called here.
             call_program(|| unsafe { function(self.data) });
         }
     }
-}
-
-/// A write to memory, or a wait for a value in it, in stream order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MemOp {
-    Write {
-        addr: u64,
-        value: u64,
-        wide: bool,
-    },
-    Wait {
-        addr: u64,
-        value: u64,
-        wide: bool,
-        how: u32,
-    },
-    Barrier,
 }
 
 impl MemOp {
@@ -110,14 +63,14 @@ impl MemOp {
         }
     }
 
-    fn run(&self, running: &StreamRun) {
+    fn run(&self, m: &Machine, running: &StreamRun) {
         match *self {
             MemOp::Barrier => {}
             MemOp::Write { addr, value, wide } => {
-                if running.m.config.checks {
-                    let snapshot = running.m.order.through(running.op);
+                if m.config.checks {
+                    let snapshot = m.order.through(running.op);
                     lock(&WRITTEN).insert(addr, snapshot);
-                    if let Some(shadow) = running.m.space.shadow() {
+                    if let Some(shadow) = m.space.shadow() {
                         shadow.mark_initialised(addr, if wide { 8 } else { 4 });
                     }
                 }
@@ -165,10 +118,10 @@ impl MemOp {
                         std::thread::sleep(std::time::Duration::from_micros(50));
                     }
                 }
-                if running.m.config.checks
+                if m.config.checks
                     && let Some(snapshot) = lock(&WRITTEN).get(&addr)
                 {
-                    running.m.order.wait_late(running.op, snapshot);
+                    m.order.wait_late(running.op, snapshot);
                 }
             }
         }
@@ -178,24 +131,6 @@ impl MemOp {
 /// The operation that wrote a word that streams wait for, for the checks.
 static WRITTEN: std::sync::Mutex<std::collections::BTreeMap<u64, crate::order::OrderSnapshot>> =
     std::sync::Mutex::new(std::collections::BTreeMap::new());
-
-/// A kernel with everything it needs.
-#[derive(Clone)]
-pub(crate) struct KernelLaunch {
-    pub(crate) function: Arc<SoftFunction>,
-    /// The handle the client launched, a function's or a kernel's.
-    pub(crate) named: usize,
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) shared_bytes: u32,
-    pub(crate) cooperative: bool,
-    pub(crate) cluster: [u32; 3],
-    pub(crate) priority: i32,
-    pub(crate) params: Vec<u8>,
-    pub(crate) stack_bytes: u64,
-    /// Where each parameter is in `params`, for a client that asks a node.
-    pub(crate) pointers: std::sync::OnceLock<Vec<usize>>,
-}
 
 impl KernelLaunch {
     /// Checks a launch against the device's limits, in the order that gives the driver's codes.
@@ -265,8 +200,7 @@ impl KernelLaunch {
         })
     }
 
-    fn run(&self, running: &StreamRun) {
-        let m = running.m;
+    fn run(&self, m: &Machine, running: &StreamRun) {
         let spec = LaunchSpec {
             grid: self.grid,
             block: self.block,
@@ -338,15 +272,15 @@ impl StreamAction {
     }
 
     /// Executes it, on a stream's thread.
-    pub(crate) fn run(&self, running: &StreamRun) {
+    pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {
         match self {
-            StreamAction::Kernel(kernel) => kernel.run(running),
-            StreamAction::Copy(copy) => copy.run(running),
-            StreamAction::Fill(fill) => fill.run(running),
-            StreamAction::Host(host) => host.run(running),
-            StreamAction::MemOps(ops) => ops.iter().for_each(|op| op.run(running)),
-            StreamAction::MemAlloc(memory) => memory.begin(running),
-            StreamAction::MemFree(addr) => super::graph::end_graph_memory(running, *addr),
+            StreamAction::Kernel(kernel) => kernel.run(m, running),
+            StreamAction::Copy(copy) => copy.run(m, running),
+            StreamAction::Fill(fill) => fill.run(m, running),
+            StreamAction::Host(host) => host.run(m, running),
+            StreamAction::MemOps(ops) => ops.iter().for_each(|op| op.run(m, running)),
+            StreamAction::MemAlloc(memory) => memory.begin(m, running),
+            StreamAction::MemFree(addr) => super::graph_memory::end_graph_memory(m, running, *addr),
             // Events and children are resolved when a graph is launched.
             StreamAction::Empty
             | StreamAction::Record(_)
@@ -372,7 +306,7 @@ pub(crate) fn enqueue(
         after: Vec::new(),
         always: false,
     };
-    stream.submit(m, ctx, submission, move |running| action.run(running));
+    stream.submit(m, ctx, submission, move |running| action.run(m, running));
     Ok(())
 }
 
@@ -390,7 +324,7 @@ pub(crate) fn run_now(
         after: Vec::new(),
         always: false,
     };
-    stream.run_now(m, ctx, submission, |running| action.run(running));
+    stream.run_now(m, ctx, submission, |running| action.run(m, running));
     ctx.health.check()
 }
 

@@ -3,28 +3,12 @@
 //! A module-local name that another module defines is renamed; a declaration is replaced by a
 //! definition in another module. The output is our own container around the merged text.
 
-use std::sync::Mutex;
-
 use fercuda_ptx::ast::{Item, Linkage, PtxModule, Stmt};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::image::{Jit, LINKED_MAGIC, text_of_bytes};
+use super::image::{LINKED_MAGIC, text_of_bytes};
+use super::objects::LinkState;
 use super::{CuResult, err};
-
-pub(crate) struct Link {
-    pub(crate) state: Mutex<LinkState>,
-}
-
-pub(crate) struct LinkState {
-    pub(crate) jit: Jit,
-    pub(crate) inputs: Vec<String>,
-    /// The output of `cuLinkComplete`; the client reads it until `cuLinkDestroy`.
-    pub(crate) output: Option<Box<[u8]>>,
-}
-
-// SAFETY: the pointers inside are the client's log buffers, used only in calls on this link, under
-// its lock.
-unsafe impl Send for LinkState {}
 
 const CUBIN: u32 = 0;
 const PTX: u32 = 1;

@@ -5,20 +5,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use fercuda_cuda_sys::types::CUresult;
 
+use super::config::Config;
+use super::handle::{HandleKind, ObjectTable};
+use super::output::say;
+use super::status::{CuResult, err};
+use super::{allocation, board, heap, objects};
 use crate::check::CheckContext;
 use crate::exec::Executor;
 use crate::lock::lock;
 use crate::mem::AddressSpace;
 use crate::order::{OpId, Order};
 use crate::report::{Fault, Finding, FindingSink};
-
-use super::config::Config;
-use super::handle::{HandleKind, ObjectTable};
-use super::output::say;
-use super::status::{CuResult, err};
-use super::{
-    capture, context, event, exec_graph, graph, heap, ipc, link, memory, module, pool, stream, vmm,
-};
 
 /// One simulated GPU.
 pub(crate) struct SoftDevice {
@@ -27,9 +24,9 @@ pub(crate) struct SoftDevice {
     pub(crate) blocks: heap::BlockHeap,
     /// Managed memory, which every device can reach.
     pub(crate) managed_blocks: heap::BlockHeap,
-    pub(crate) primary: Mutex<context::Primary>,
-    pub(crate) default_pool: OnceLock<Arc<pool::MemPool>>,
-    pub(crate) current_pool: Mutex<Option<Arc<pool::MemPool>>>,
+    pub(crate) primary: Mutex<objects::Primary>,
+    pub(crate) default_pool: OnceLock<Arc<objects::MemPool>>,
+    pub(crate) current_pool: Mutex<Option<Arc<objects::MemPool>>>,
     pub(crate) graph_blocks: heap::BlockHeap,
     /// Operations left before it is lost; `u64::MAX` if it never is.
     left: AtomicU64,
@@ -48,24 +45,24 @@ pub(crate) struct Machine {
     pub(crate) faults: Mutex<Vec<Fault>>,
     pub(crate) devices: Vec<SoftDevice>,
     pub(crate) host_blocks: heap::BlockHeap,
-    pub(crate) memory: memory::AllocationTable,
-    pub(crate) vmm: vmm::Vmm,
-    pub(crate) ipc: ipc::Ipc,
-    pub(crate) captures: capture::Captures,
-    pub(crate) contexts: ObjectTable<context::SoftContext>,
-    pub(crate) streams: ObjectTable<stream::SoftStream>,
-    pub(crate) events: ObjectTable<event::SoftEvent>,
-    pub(crate) modules: ObjectTable<module::SoftModule>,
-    pub(crate) functions: ObjectTable<module::SoftFunction>,
-    pub(crate) libraries: ObjectTable<module::Library>,
-    pub(crate) kernels: ObjectTable<module::SoftKernel>,
-    pub(crate) graphs: ObjectTable<graph::SoftGraph>,
-    pub(crate) nodes: ObjectTable<graph::NodeRef>,
-    pub(crate) execs: ObjectTable<exec_graph::ExecGraph>,
-    pub(crate) pools: ObjectTable<pool::MemPool>,
-    pub(crate) allocations: ObjectTable<vmm::Physical>,
-    pub(crate) links: ObjectTable<link::Link>,
-    pub(crate) user_objects: ObjectTable<graph::UserObject>,
+    pub(crate) memory: allocation::AllocationTable,
+    pub(crate) vmm: objects::Vmm,
+    pub(crate) ipc: board::Ipc,
+    pub(crate) captures: objects::Captures,
+    pub(crate) contexts: ObjectTable<objects::SoftContext>,
+    pub(crate) streams: ObjectTable<objects::SoftStream>,
+    pub(crate) events: ObjectTable<objects::SoftEvent>,
+    pub(crate) modules: ObjectTable<objects::SoftModule>,
+    pub(crate) functions: ObjectTable<objects::SoftFunction>,
+    pub(crate) libraries: ObjectTable<objects::Library>,
+    pub(crate) kernels: ObjectTable<objects::SoftKernel>,
+    pub(crate) graphs: ObjectTable<objects::SoftGraph>,
+    pub(crate) nodes: ObjectTable<objects::NodeRef>,
+    pub(crate) execs: ObjectTable<objects::ExecGraph>,
+    pub(crate) pools: ObjectTable<objects::MemPool>,
+    pub(crate) allocations: ObjectTable<objects::Physical>,
+    pub(crate) links: ObjectTable<objects::Link>,
+    pub(crate) user_objects: ObjectTable<objects::UserObject>,
     next_id: AtomicU64,
     pub(crate) epoch: std::time::Instant,
 }
@@ -138,7 +135,7 @@ impl Machine {
     /// ends.
     pub(crate) fn lose(&self, device: &SoftDevice) {
         device.left.store(0, Ordering::Release);
-        let of_it = |ctx: &Arc<context::SoftContext>| ctx.device == device.ordinal;
+        let of_it = |ctx: &Arc<objects::SoftContext>| ctx.device == device.ordinal;
         for ctx in self.contexts.all().into_iter().filter(of_it) {
             ctx.health.fail(err::UNKNOWN);
         }
@@ -208,10 +205,10 @@ impl Machine {
             order: Arc::new(Order::new()),
             devices: made,
             host_blocks: heap::BlockHeap::new(all, None, checks),
-            memory: memory::AllocationTable::default(),
-            vmm: vmm::Vmm::default(),
-            ipc: ipc::Ipc::default(),
-            captures: capture::Captures::default(),
+            memory: allocation::AllocationTable::default(),
+            vmm: objects::Vmm::default(),
+            ipc: board::Ipc::default(),
+            captures: objects::Captures::default(),
             contexts: ObjectTable::new(HandleKind::Context),
             streams: ObjectTable::new(HandleKind::Stream),
             events: ObjectTable::new(HandleKind::Event),

@@ -3,81 +3,18 @@
 //! Invariant: an address belongs to at most one live entry. An entry is removed in the call that
 //! frees it; its bytes are reused only when the work that may still access them is complete.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
-use super::context::SoftContext;
-use super::pool::MemPool;
+use super::allocation::{Allocation, AllocationSource, AllocationTable};
+use super::objects::SoftContext;
 use super::site::site;
 use super::{CuResult, Machine, SoftDevice, err};
 use crate::mem::{AllocInfo, AllocKind};
 use crate::order::{ActorId, OpId, OpKind};
 
-/// Where an allocation's bytes come from and how they are released.
-pub(crate) enum AllocationSource {
-    /// `cuMemAlloc` and friends: from the device's heap.
-    Device,
-    /// A pool's block.
-    Pool(Arc<MemPool>),
-    /// Pinned host memory, with its `CU_MEMHOSTALLOC_*` flags.
-    Host(u32),
-    /// The program's own memory, with its `CU_MEMHOSTREGISTER_*` flags.
-    Registered(u32),
-    Managed,
-    /// A module's variable.
-    Global,
-    /// `cuMemMap`.
-    Mapped,
-    /// Another process's memory.
-    Ipc(IpcMapping),
-    /// A graph's allocation node.
-    Graph,
-}
-
-/// Where another process's memory is mapped here.
-pub(crate) struct IpcMapping {
-    pub(crate) base: u64,
-    pub(crate) backing: crate::mem::Backing,
-}
-
-pub(crate) struct Allocation {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    pub(crate) source: AllocationSource,
-    pub(crate) device: u32,
-    pub(crate) ctx_id: u64,
-    pub(crate) ctx_handle: usize,
-    pub(crate) buffer_id: u64,
-    pub(crate) sync_memops: AtomicBool,
-    /// `cuMemAdvise` on the whole of it: read mostly, preferred location, accessed-by mask, last
-    /// prefetch.
-    pub(crate) read_mostly: AtomicBool,
-    pub(crate) preferred: AtomicI32,
-    pub(crate) accessed_by: AtomicU32,
-    pub(crate) prefetched: AtomicI32,
-}
-
 /// No location, as `cuMemRangeGetAttribute` encodes it.
 pub(crate) const NOWHERE: i32 = -2;
-
-impl Allocation {
-    pub(crate) fn is_host(&self) -> bool {
-        matches!(
-            self.source,
-            AllocationSource::Host(_) | AllocationSource::Registered(_)
-        )
-    }
-
-    pub(crate) fn end(&self) -> u64 {
-        self.start + self.len
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct AllocationTable {
-    live: RwLock<BTreeMap<u64, Arc<Allocation>>>,
-}
 
 impl AllocationTable {
     pub(crate) fn insert(
@@ -418,68 +355,6 @@ pub(crate) fn register_host(
         ctx.device,
     );
     note(m, &made, AllocKind::Pinned, "cuMemHostRegister_v2", true);
-    Ok(())
-}
-
-pub(crate) fn unregister_host(m: &Machine, start: u64) -> CuResult {
-    if m.memory
-        .find(start)
-        .is_some_and(|a| a.start != start || !matches!(a.source, AllocationSource::Registered(_)))
-    {
-        return Err(err::INVALID_VALUE);
-    }
-    let allocation = m
-        .memory
-        .take(start, |a| {
-            matches!(a.source, AllocationSource::Registered(_))
-        })
-        .ok_or(err::HOST_NOT_REGISTERED)?;
-    settle(m);
-    retire(
-        m,
-        &allocation,
-        "cuMemHostUnregister",
-        host_op(m, "cuMemHostUnregister"),
-    );
-    give_back(m, &allocation);
-    Ok(())
-}
-
-/// `cuMemFree`: waits for the work of the context that made it, as the driver does.
-pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
-    if start == 0 {
-        return Ok(());
-    }
-    let wanted = |a: &Allocation| {
-        matches!(
-            a.source,
-            AllocationSource::Device | AllocationSource::Managed | AllocationSource::Pool(_)
-        )
-    };
-    let allocation = match m.memory.take(start, wanted) {
-        Some(allocation) => allocation,
-        None => return super::graph::free_graph_memory(m, start),
-    };
-    settle(m);
-    retire(m, &allocation, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
-    if let AllocationSource::Pool(pool) = &allocation.source {
-        pool.note_freed(allocation.len);
-    }
-    give_back(m, &allocation);
-    Ok(())
-}
-
-pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
-    if start == 0 {
-        return Ok(());
-    }
-    let allocation = m
-        .memory
-        .take(start, |a| matches!(a.source, AllocationSource::Host(_)))
-        .ok_or(err::INVALID_VALUE)?;
-    settle(m);
-    retire(m, &allocation, "cuMemFreeHost", host_op(m, "cuMemFreeHost"));
-    give_back(m, &allocation);
     Ok(())
 }
 

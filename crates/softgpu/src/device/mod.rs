@@ -1,13 +1,16 @@
 //! Device model: the driver's state between calls.
 //!
-//! One [`Machine`] per process, created by `cuInit`. Every object with a handle is in a table here.
+//! One [`Machine`] per process, created by `cuInit`. Every object with a handle is in a table here:
+//! its data in [`objects`], below the machine, and its operations above, in a file for each kind.
 //! Work runs on streams' threads ([`stream`]); memory is cut by [`heap`] out of [`crate::mem`].
 //!
 //! Invariant: no lock here is held while work runs or while a host function of the program runs.
 //!
 //! Elsewhere: the C functions ([`crate::abi`]), executing kernels ([`crate::exec`]).
 
+pub(crate) mod allocation;
 pub(crate) mod attributes;
+mod board;
 pub(crate) mod capture;
 pub(crate) mod config;
 pub(crate) mod context;
@@ -16,6 +19,7 @@ pub(crate) mod event;
 pub(crate) mod exec_graph;
 pub(crate) mod fatbin;
 pub(crate) mod graph;
+pub(crate) mod graph_memory;
 pub(crate) mod handle;
 pub(crate) mod heap;
 pub(crate) mod image;
@@ -25,8 +29,10 @@ pub(crate) mod link;
 mod machine;
 pub(crate) mod memory;
 pub(crate) mod module;
+pub(crate) mod objects;
 mod output;
 pub(crate) mod pool;
+pub(crate) mod release;
 pub(crate) mod site;
 mod status;
 pub(crate) mod stream;

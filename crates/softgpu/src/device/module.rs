@@ -4,57 +4,23 @@
 //! first used there.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use fercuda_cuda_sys::types::CUfunction_attribute as F;
 use rustc_hash::FxHashMap;
 
+use super::allocation::AllocationSource;
 use super::attributes::{MAX_SHARED, MAX_SHARED_OPTIN};
-use super::context::SoftContext;
-use super::memory::{AllocationSource, host_op};
+use super::memory::host_op;
+use super::objects::{
+    FunctionSettings, Library, SoftContext, SoftFunction, SoftKernel, SoftModule,
+};
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
 use crate::exec::{CompiledModule, KernelInfo, Loaded};
 use crate::mem::AllocKind;
 use crate::order::OpId;
-
-pub(crate) struct SoftModule {
-    pub(crate) handle: usize,
-    pub(crate) ctx_id: u64,
-    pub(crate) ctx_handle: usize,
-    pub(crate) device: u32,
-    pub(crate) loaded: Arc<Loaded>,
-    globals: FxHashMap<Arc<str>, (u64, u64)>,
-    /// Handles given out, by kernel.
-    functions: Mutex<FxHashMap<usize, usize>>,
-    /// The library it was made for, 0 if none.
-    pub(crate) library: usize,
-}
-
-/// Settings that `cuFuncSetAttribute` and `cuKernelSetAttribute` change.
-#[derive(Debug)]
-pub(crate) struct FunctionSettings {
-    max_dynamic: AtomicI32,
-    carveout: AtomicI32,
-    cluster: [AtomicI32; 3],
-    non_portable: AtomicI32,
-    policy: AtomicI32,
-    pub(crate) cache_config: AtomicU32,
-}
-
-impl Default for FunctionSettings {
-    fn default() -> Self {
-        FunctionSettings {
-            max_dynamic: AtomicI32::new(-1),
-            carveout: AtomicI32::new(-1),
-            cluster: [const { AtomicI32::new(0) }; 3],
-            non_portable: AtomicI32::new(0),
-            policy: AtomicI32::new(0),
-            cache_config: AtomicU32::new(0),
-        }
-    }
-}
 
 impl FunctionSettings {
     fn copy_from(&self, other: &FunctionSettings) {
@@ -71,15 +37,6 @@ impl FunctionSettings {
             a.store(b.load(Ordering::Acquire), Ordering::Release);
         }
     }
-}
-
-pub(crate) struct SoftFunction {
-    pub(crate) handle: usize,
-    pub(crate) module: Arc<SoftModule>,
-    pub(crate) index: usize,
-    pub(crate) name: Arc<str>,
-    pub(crate) c_name: CString,
-    pub(crate) settings: FunctionSettings,
 }
 
 impl SoftFunction {
@@ -338,22 +295,6 @@ pub(crate) fn unload(m: &Machine, handle: usize) -> CuResult {
     m.modules.remove(handle);
     module.unload(m);
     Ok(())
-}
-
-pub(crate) struct Library {
-    pub(crate) handle: usize,
-    pub(crate) image: Arc<CompiledModule>,
-    modules: Mutex<FxHashMap<u64, usize>>,
-    kernels: OnceLock<Vec<usize>>,
-}
-
-/// A kernel of a library, in no particular context.
-pub(crate) struct SoftKernel {
-    pub(crate) library: usize,
-    pub(crate) image: Arc<CompiledModule>,
-    pub(crate) index: usize,
-    pub(crate) c_name: CString,
-    pub(crate) settings: FunctionSettings,
 }
 
 impl SoftKernel {

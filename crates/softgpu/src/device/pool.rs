@@ -11,45 +11,15 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUmemPool_attribute as A, CUmemPoolProps};
 
-use super::context::SoftContext;
+use super::allocation::{Allocation, AllocationSource};
 use super::heap::BlockHeap;
-use super::memory::{Allocation, AllocationSource, retire};
+use super::memory::retire;
+use super::objects::{MemPool, PendingFree, SoftContext, SoftStream};
 use super::site::site;
-use super::stream::{SoftStream, Submission};
+use super::stream::Submission;
 use super::{CuResult, Machine, SoftDevice, err, lock};
 use crate::mem::AllocKind;
 use crate::order::{OpId, OpKind};
-
-/// A block freed on a stream that has not reached the free.
-struct PendingFree {
-    stream: u64,
-    start: u64,
-    len: u64,
-    /// Whether it has a new owner, or is back in the heap.
-    taken: Arc<AtomicBool>,
-}
-
-pub(crate) struct MemPool {
-    pub(crate) handle: usize,
-    pub(crate) device: u32,
-    pub(crate) heap: BlockHeap,
-    pub(crate) props: CUmemPoolProps,
-    pub(crate) is_default: bool,
-    /// Another process's: pointers can be imported into it, nothing is allocated from it.
-    pub(crate) imported: bool,
-    pending: Mutex<Vec<PendingFree>>,
-    threshold: AtomicU64,
-    used: AtomicU64,
-    used_high: AtomicU64,
-    reserved_high: AtomicU64,
-    reuse: [AtomicBool; 3],
-}
-
-// SAFETY: the only raw pointer is the Windows attribute in `props`, which is kept for
-// `cuMemPoolGet...` and never followed.
-unsafe impl Send for MemPool {}
-// SAFETY: as above.
-unsafe impl Sync for MemPool {}
 
 impl MemPool {
     pub(crate) fn new(
@@ -241,7 +211,7 @@ pub(crate) fn free_async(
         )
     };
     let Some(allocation) = m.memory.take(start, wanted) else {
-        return super::graph::free_graph_memory(m, start);
+        return super::graph_memory::free_graph_memory(m, start);
     };
     let AllocationSource::Pool(pool) = &allocation.source else {
         // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream

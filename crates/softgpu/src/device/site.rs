@@ -1,4 +1,10 @@
 //! Names of driver calls and threads that are the same in two runs of a program.
+//!
+//! A thread's first use of a thread-local with a destructor takes the loader's lock, to register
+//! it. A caller may hold a lock of its own around a call that allocates, and a library's
+//! constructor may wait for that lock while it holds the loader's: a deadlock. So `cuInit` and
+//! `cuCtxGetCurrent`, which callers make before they take such locks, register what this thread
+//! will need ([`prepare_thread`], and `context` likewise for its stack of contexts).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,13 +16,21 @@ use crate::mem::DriverCallSite;
 
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
+#[derive(Default)]
 struct Calls {
-    thread: Arc<str>,
+    /// Set by the first call that is counted.
+    thread: Option<Arc<str>>,
     counts: FxHashMap<&'static str, u64>,
 }
 
 thread_local! {
-    static CALLS: RefCell<Calls> = RefCell::new(Calls { thread: thread_name(), counts: FxHashMap::default() });
+    static CALLS: RefCell<Calls> = RefCell::default();
+}
+
+/// Registers the destructor of the calling thread's counts; names nothing and counts no call.
+pub(crate) fn prepare_thread() {
+    // In a thread that is exiting there is nothing left to register.
+    CALLS.try_with(|_| ()).ok();
 }
 
 /// The main thread by that name, others by their own or by the order of their first call.
@@ -37,10 +51,11 @@ pub(crate) fn site(call: &'static str) -> DriverCallSite {
             let mut calls = calls.borrow_mut();
             let count = calls.counts.entry(call).or_default();
             *count += 1;
+            let ordinal = *count;
             DriverCallSite {
                 call,
-                ordinal: *count,
-                thread: calls.thread.clone(),
+                ordinal,
+                thread: calls.thread.get_or_insert_with(thread_name).clone(),
             }
         })
         .unwrap_or_else(|_| DriverCallSite {

@@ -8,86 +8,20 @@
 //! form a cycle. Every ticket completes in the end, also after a fault: then operations are
 //! skipped, not dropped.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fercuda_cuda_sys::types::CUresult;
 
-use super::capture::Captured;
-use super::context::{Health, SoftContext};
-use super::event::EventRecord;
+use super::objects::{
+    EventRecord, Health, QueueTicket, QueuedOp, SoftContext, SoftStream, StreamKind, StreamQueue,
+    StreamRun, StreamWork,
+};
 use super::{CuResult, Machine, err, lock, machine};
 use crate::order::{ActorId, OpId, OpKind};
 
 const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(2);
-
-/// How a stream relates to the default stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamKind {
-    Legacy,
-    PerThread,
-    Blocking,
-    NonBlocking,
-}
-
-/// What runs on a stream's thread.
-pub(crate) type StreamWork = Box<dyn FnOnce(&StreamRun) + Send>;
-
-/// The arguments of work when it runs.
-pub(crate) struct StreamRun<'a> {
-    pub(crate) m: &'static Machine,
-    pub(crate) op: OpId,
-    pub(crate) health: &'a Health,
-}
-
-struct QueuedOp {
-    after: Vec<QueueTicket>,
-    op: OpId,
-    /// Runs also in a context that has failed.
-    always: bool,
-    /// `None` keeps the place of work that the submitting thread runs itself.
-    work: Option<StreamWork>,
-}
-
-#[derive(Default)]
-struct StreamQueue {
-    ops: VecDeque<QueuedOp>,
-    submitted: u64,
-    completed: u64,
-    closing: bool,
-    working: bool,
-    /// The stream's thread waits for `wake`, which has not been signalled yet.
-    asleep: bool,
-    /// Threads that wait for `done`.
-    waiting: u32,
-}
-
-pub(crate) struct SoftStream {
-    pub(crate) handle: usize,
-    pub(crate) id: u64,
-    pub(crate) ctx_id: u64,
-    pub(crate) ctx_handle: usize,
-    pub(crate) device: u32,
-    pub(crate) kind: StreamKind,
-    pub(crate) priority: AtomicI32,
-    pub(crate) name: String,
-    pub(crate) actor: ActorId,
-    pub(crate) health: Arc<Health>,
-    pub(crate) capture: Mutex<Option<Captured>>,
-    pub(crate) sync_policy: AtomicU64,
-    queue: Mutex<StreamQueue>,
-    wake: Condvar,
-    done: Condvar,
-}
-
-/// A place in a stream's queue.
-#[derive(Clone)]
-pub(crate) struct QueueTicket {
-    pub(crate) stream: Arc<SoftStream>,
-    pub(crate) seq: u64,
-}
 
 impl std::fmt::Debug for QueueTicket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -322,7 +256,6 @@ impl SoftStream {
         }
         if always || self.health.check().is_ok() {
             let running = StreamRun {
-                m,
                 op,
                 health: &self.health,
             };
@@ -400,7 +333,6 @@ impl SoftStream {
                 .filter(|_| next.always || self.health.check().is_ok())
             {
                 let running = StreamRun {
-                    m,
                     op: next.op,
                     health: &self.health,
                 };

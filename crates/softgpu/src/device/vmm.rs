@@ -1,54 +1,18 @@
 //! Virtual memory management: address reservation, physical memory, mappings.
 
-use std::collections::BTreeMap;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUmemAccessDesc, CUmemAllocationProp};
 
-use super::context::SoftContext;
-use super::heap::PhysicalBudget;
-use super::memory::{AllocationSource, host_op};
+use super::allocation::AllocationSource;
+use super::memory::host_op;
+use super::objects::{Mapping, Physical, SoftContext};
 use super::site::site;
 use super::{CuResult, Machine, err, lock};
 use crate::mem::{AllocKind, Backing, GRANULE};
 
 const FD: i32 = 1;
-
-/// Physical memory that `cuMemCreate` made, or that came from another process.
-#[derive(Debug)]
-pub(crate) struct Physical {
-    pub(crate) backing: Backing,
-    pub(crate) size: u64,
-    pub(crate) device: u32,
-    /// `CUmemAllocationHandleType` asked for.
-    pub(crate) handle_types: u32,
-    pub(crate) location: (u32, i32),
-    pub(crate) compression: u8,
-    /// Handles given out for it: created, imported, retained.
-    references: Mutex<u32>,
-    charged: Option<Arc<PhysicalBudget>>,
-}
-
-impl Drop for Physical {
-    fn drop(&mut self) {
-        if let Some(phys) = &self.charged {
-            phys.give(self.size);
-        }
-    }
-}
-
-struct Mapping {
-    len: u64,
-    physical: Arc<Physical>,
-    handle: usize,
-}
-
-#[derive(Default)]
-pub(crate) struct Vmm {
-    reserved: Mutex<BTreeMap<u64, u64>>,
-    mapped: Mutex<BTreeMap<u64, Mapping>>,
-}
 
 /// The device that a property's location means: (device, whether the memory is the host's).
 fn place(m: &Machine, kind: u32, id: i32) -> CuResult<(u32, bool)> {

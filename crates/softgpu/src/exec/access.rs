@@ -22,8 +22,8 @@ pub(crate) const STRONG: u64 = 1 << 33;
 /// An offset beyond every memory, aligned for every access.
 pub(crate) const NOWHERE: u32 = !15;
 
-/// An element type of memory.
-pub(crate) trait AccessElement: MemoryInt + PartialEq + 'static {
+/// A type of one lane's access to memory.
+pub(crate) trait LaneElement: MemoryInt + PartialEq + 'static {
     type Raw: RawLane;
     const SIZE: usize;
     fn raw(self) -> Self::Raw;
@@ -33,7 +33,7 @@ pub(crate) trait AccessElement: MemoryInt + PartialEq + 'static {
 }
 macro_rules! elem {
     ($($t:ty, $raw:ty;)*) => {$(
-        impl AccessElement for $t {
+        impl LaneElement for $t {
             type Raw = $raw;
             const SIZE: usize = size_of::<$t>();
             #[inline(always)]
@@ -270,10 +270,10 @@ pub(crate) fn allow(
 /// Memory that admitted lanes access.
 pub(crate) trait LaneMemory {
     type At: At;
-    fn load<T: AccessElement>(&self, at: Self::At) -> T;
-    fn store<T: AccessElement>(&mut self, at: Self::At, v: T);
-    fn load_eight<T: AccessElement>(&self, at: &[Self::At; 8]) -> [T; 8];
-    fn store_eight<T: AccessElement>(&mut self, at: &[Self::At; 8], v: [T; 8]);
+    fn load<T: LaneElement>(&self, at: Self::At) -> T;
+    fn store<T: LaneElement>(&mut self, at: Self::At, v: T);
+    fn load_eight<T: LaneElement>(&self, at: &[Self::At; 8]) -> [T; 8];
+    fn store_eight<T: LaneElement>(&mut self, at: &[Self::At; 8], v: [T; 8]);
     fn copy_out(&self, at: Self::At, out: &mut [u8; 32]);
     fn copy_in(&mut self, at: Self::At, data: &[u8; 32]);
 }
@@ -281,19 +281,19 @@ pub(crate) trait LaneMemory {
 impl LaneMemory for Window {
     type At = u64;
     #[inline(always)]
-    fn load<T: AccessElement>(&self, at: u64) -> T {
+    fn load<T: LaneElement>(&self, at: u64) -> T {
         Window::load(self, at)
     }
     #[inline(always)]
-    fn store<T: AccessElement>(&mut self, at: u64, v: T) {
+    fn store<T: LaneElement>(&mut self, at: u64, v: T) {
         Window::store(self, at, v);
     }
     #[inline(always)]
-    fn load_eight<T: AccessElement>(&self, at: &[u64; 8]) -> [T; 8] {
+    fn load_eight<T: LaneElement>(&self, at: &[u64; 8]) -> [T; 8] {
         Window::load_eight(self, at)
     }
     #[inline(always)]
-    fn store_eight<T: AccessElement>(&mut self, at: &[u64; 8], v: [T; 8]) {
+    fn store_eight<T: LaneElement>(&mut self, at: &[u64; 8], v: [T; 8]) {
         Window::store_eight(self, at, v);
     }
     #[inline(always)]
@@ -309,19 +309,19 @@ impl LaneMemory for Window {
 impl LaneMemory for [u8] {
     type At = u32;
     #[inline(always)]
-    fn load<T: AccessElement>(&self, at: u32) -> T {
+    fn load<T: LaneElement>(&self, at: u32) -> T {
         T::from_slice(&self[at as usize..][..T::SIZE])
     }
     #[inline(always)]
-    fn store<T: AccessElement>(&mut self, at: u32, v: T) {
+    fn store<T: LaneElement>(&mut self, at: u32, v: T) {
         v.to_slice(&mut self[at as usize..][..T::SIZE]);
     }
     #[inline(always)]
-    fn load_eight<T: AccessElement>(&self, at: &[u32; 8]) -> [T; 8] {
+    fn load_eight<T: LaneElement>(&self, at: &[u32; 8]) -> [T; 8] {
         gather(self, at)
     }
     #[inline(always)]
-    fn store_eight<T: AccessElement>(&mut self, at: &[u32; 8], v: [T; 8]) {
+    fn store_eight<T: LaneElement>(&mut self, at: &[u32; 8], v: [T; 8]) {
         for (a, v) in at.iter().zip(v) {
             self.store(*a, v);
         }
@@ -339,7 +339,7 @@ impl LaneMemory for [u8] {
 /// Reads each lane's elements, one behind the other at its address, into the rows that `parts`
 /// names.
 #[inline(always)]
-pub(crate) fn read<T: AccessElement, M: LaneMemory + ?Sized>(
+pub(crate) fn read<T: LaneElement, M: LaneMemory + ?Sized>(
     rows: &mut RegisterFile,
     parts: &[u32],
     m: &M,
@@ -356,7 +356,7 @@ pub(crate) fn read<T: AccessElement, M: LaneMemory + ?Sized>(
 }
 
 #[inline(always)]
-fn read_each<T: AccessElement, M: LaneMemory + ?Sized, const N: usize>(
+fn read_each<T: LaneElement, M: LaneMemory + ?Sized, const N: usize>(
     rows: &mut RegisterFile,
     d: [RowOperand; N],
     m: &M,
@@ -411,7 +411,7 @@ fn read_each<T: AccessElement, M: LaneMemory + ?Sized, const N: usize>(
 
 /// The reverse of [`read`]. If lanes write the same bytes, the last one's value remains.
 #[inline(always)]
-pub(crate) fn write<T: AccessElement, M: LaneMemory + ?Sized>(
+pub(crate) fn write<T: LaneElement, M: LaneMemory + ?Sized>(
     rows: &RegisterFile,
     parts: &[u32],
     m: &mut M,
@@ -428,7 +428,7 @@ pub(crate) fn write<T: AccessElement, M: LaneMemory + ?Sized>(
 }
 
 #[inline(always)]
-fn write_each<T: AccessElement, M: LaneMemory + ?Sized, const N: usize>(
+fn write_each<T: LaneElement, M: LaneMemory + ?Sized, const N: usize>(
     rows: &RegisterFile,
     d: [RowOperand; N],
     m: &mut M,
@@ -482,7 +482,7 @@ pub(crate) fn local_word(off: u32, lane: usize) -> usize {
     (off as usize / 4) * 32 + lane
 }
 
-pub(crate) fn local_get<T: AccessElement>(words: &[u32], off: u32, lane: usize) -> T {
+pub(crate) fn local_get<T: LaneElement>(words: &[u32], off: u32, lane: usize) -> T {
     let w = local_word(off, lane);
     let v = u64::from(words[w])
         | if T::SIZE == 8 {
@@ -493,7 +493,7 @@ pub(crate) fn local_get<T: AccessElement>(words: &[u32], off: u32, lane: usize) 
     T::from_slice(&(v >> (8 * (off % 4))).to_le_bytes()[..T::SIZE])
 }
 
-pub(crate) fn local_put<T: AccessElement>(words: &mut [u32], off: u32, lane: usize, v: T) {
+pub(crate) fn local_put<T: LaneElement>(words: &mut [u32], off: u32, lane: usize, v: T) {
     let w = local_word(off, lane);
     let mut b = [0u8; 8];
     v.to_slice(&mut b[..T::SIZE]);
@@ -534,7 +534,7 @@ mod tests {
     }
 
     /// Writes rows to memory and reads them back into others, as whole accesses and lane by lane.
-    fn round<T: AccessElement>(n: usize, ways: [u8; 4], base: [u32; 4], mask: u32, content: &[u8]) {
+    fn round<T: LaneElement>(n: usize, ways: [u8; 4], base: [u32; 4], mask: u32, content: &[u8]) {
         let mut frame = FrameRows::new(64, 1);
         let mut rows = RegisterFile::unbound();
         // SAFETY: the frame lives as long as the rows here, and is theirs alone; no instruction

@@ -6,7 +6,7 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space, Word};
 
 use super::access::{
-    AccessElement, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside, local_get,
+    LaneElement, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside, local_get,
     local_put, local_word, offsets, read, write,
 };
 use super::basics;
@@ -43,7 +43,7 @@ fn parts<'a>(code: &'a FunctionCode, i: &DecodedInst, one: &'a mut [u32; 1]) -> 
 }
 
 #[inline(always)]
-fn load_global<T: AccessElement, const CHECK: bool>(
+fn load_global<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     addr: &[u64; LANES],
@@ -64,7 +64,7 @@ fn load_global<T: AccessElement, const CHECK: bool>(
 }
 
 #[inline(always)]
-fn store_global<T: AccessElement, const CHECK: bool>(
+fn store_global<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     addr: &[u64; LANES],
@@ -79,7 +79,7 @@ fn store_global<T: AccessElement, const CHECK: bool>(
 }
 
 #[inline(always)]
-fn load_shared<T: AccessElement, const CHECK: bool>(
+fn load_shared<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     off: &[u32; LANES],
@@ -93,7 +93,7 @@ fn load_shared<T: AccessElement, const CHECK: bool>(
 }
 
 #[inline(always)]
-fn store_shared<T: AccessElement, const CHECK: bool>(
+fn store_shared<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     off: &[u32; LANES],
@@ -106,7 +106,7 @@ fn store_shared<T: AccessElement, const CHECK: bool>(
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
-fn load_local<T: AccessElement, const CHECK: bool>(
+fn load_local<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     off: &[u32; LANES],
@@ -138,7 +138,7 @@ fn load_local<T: AccessElement, const CHECK: bool>(
     }
 }
 
-fn store_local<T: AccessElement, const CHECK: bool>(
+fn store_local<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     off: &[u32; LANES],
@@ -163,7 +163,7 @@ fn store_local<T: AccessElement, const CHECK: bool>(
 }
 
 /// Loads from the kernel's parameters at computed offsets.
-fn load_param<T: AccessElement>(ctx: &mut Ctx<'_>, i: &DecodedInst, off: &[u32; LANES], mask: u32) {
+fn load_param<T: LaneElement>(ctx: &mut Ctx<'_>, i: &DecodedInst, off: &[u32; LANES], mask: u32) {
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
     let size = (T::SIZE * parts.len()) as u32;
@@ -181,7 +181,7 @@ const LOCAL: u8 = 3;
 const PARAM: u8 = 4;
 
 struct LoadOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: AccessElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
+impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
@@ -216,7 +216,7 @@ impl<T: AccessElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SP
 }
 
 struct StoreOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
-impl<T: AccessElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHECK> {
+impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPACE, CHECK> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let mask = ctx.mask;
@@ -254,7 +254,7 @@ impl<T: AccessElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, S
 
 /// A kernel parameter at a constant offset: the same in all lanes.
 struct LoadParameter<T>(std::marker::PhantomData<T>);
-impl<T: AccessElement> Exec for LoadParameter<T> {
+impl<T: LaneElement> Exec for LoadParameter<T> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let at = i.imm as usize;
@@ -393,7 +393,7 @@ fn space_of(m: &ModList<'_>, var: Option<Space>) -> u8 {
 }
 
 fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
-    fn h<T: AccessElement, const C: bool>(space: u8) -> Handlers {
+    fn h<T: LaneElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<LoadOp<T, SHARED, C>>(),
             LOCAL => handlers_any::<LoadOp<T, LOCAL, C>>(),
@@ -415,7 +415,7 @@ fn load_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
 }
 
 fn store_handlers(ty_bytes: u32, space: u8, check: bool) -> Handlers {
-    fn h<T: AccessElement, const C: bool>(space: u8) -> Handlers {
+    fn h<T: LaneElement, const C: bool>(space: u8) -> Handlers {
         match space {
             SHARED => handlers_any::<StoreOp<T, SHARED, C>>(),
             LOCAL => handlers_any::<StoreOp<T, LOCAL, C>>(),

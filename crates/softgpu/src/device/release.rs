@@ -1,0 +1,68 @@
+//! Releases of memory by call: the device's, the host's and the program's own.
+
+use super::allocation::{Allocation, AllocationSource};
+use super::graph_memory::free_graph_memory;
+use super::memory::{give_back, host_op, retire, settle};
+use super::{CuResult, Machine, err};
+
+/// `cuMemFree`: waits for the work of the context that made it, as the driver does.
+pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
+    if start == 0 {
+        return Ok(());
+    }
+    let wanted = |a: &Allocation| {
+        matches!(
+            a.source,
+            AllocationSource::Device | AllocationSource::Managed | AllocationSource::Pool(_)
+        )
+    };
+    let allocation = match m.memory.take(start, wanted) {
+        Some(allocation) => allocation,
+        None => return free_graph_memory(m, start),
+    };
+    settle(m);
+    retire(m, &allocation, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
+    if let AllocationSource::Pool(pool) = &allocation.source {
+        pool.note_freed(allocation.len);
+    }
+    give_back(m, &allocation);
+    Ok(())
+}
+
+pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
+    if start == 0 {
+        return Ok(());
+    }
+    let allocation = m
+        .memory
+        .take(start, |a| matches!(a.source, AllocationSource::Host(_)))
+        .ok_or(err::INVALID_VALUE)?;
+    settle(m);
+    retire(m, &allocation, "cuMemFreeHost", host_op(m, "cuMemFreeHost"));
+    give_back(m, &allocation);
+    Ok(())
+}
+
+pub(crate) fn unregister_host(m: &Machine, start: u64) -> CuResult {
+    if m.memory
+        .find(start)
+        .is_some_and(|a| a.start != start || !matches!(a.source, AllocationSource::Registered(_)))
+    {
+        return Err(err::INVALID_VALUE);
+    }
+    let allocation = m
+        .memory
+        .take(start, |a| {
+            matches!(a.source, AllocationSource::Registered(_))
+        })
+        .ok_or(err::HOST_NOT_REGISTERED)?;
+    settle(m);
+    retire(
+        m,
+        &allocation,
+        "cuMemHostUnregister",
+        host_op(m, "cuMemHostUnregister"),
+    );
+    give_back(m, &allocation);
+    Ok(())
+}
