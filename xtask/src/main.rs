@@ -70,11 +70,7 @@ enum Chore {
     /// Run .ci/run: format, lints, tidy, tests.
     Ci,
     /// Check the repository itself: crate table, dependencies, licences, wording.
-    Tidy {
-        /// List known violations too, which are otherwise allowed as long as none is added.
-        #[arg(long)]
-        all: bool,
-    },
+    Tidy,
     /// Pack the crates that crates.io gets into target/package, and check what is in them.
     Packages,
     /// Make include/fercuda of the C interface's sources.
@@ -129,7 +125,7 @@ fn main() -> ExitCode {
         Chore::Setup { force } => setup::run(force).map(drop),
         Chore::Test { package, rest } => test::run(&package, &rest),
         Chore::Ci => shell::run(shell::command(".ci/run")),
-        Chore::Tidy { all } => tidy::run(all),
+        Chore::Tidy => tidy::run(),
         Chore::Packages => packages::run(),
         Chore::Headers => headers::run(),
         Chore::Dist { out, no_profile } => dist::run(&out, !no_profile),

@@ -77,12 +77,8 @@ const LICENCES: [&str; 12] = [
 /// nothing of them is in what we build.
 const OF_CHORES: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 
-/// Violations that were there when their check was made, by check: none may be added, and the
-/// number is lowered with each that is mended. `cargo xtask tidy --all` lists them.
-const KNOWN: [(&str, usize); 1] = [("no circles between files of a crate", 1)];
-
-/// Runs every check. `everything`: known violations are listed too, and fail.
-pub(crate) fn run(everything: bool) -> Result<()> {
+/// Runs every check.
+pub(crate) fn run() -> Result<()> {
     let repository = Repository::read()?;
     let mut violations = Vec::new();
     let checks: [(&str, Check); 17] = [
@@ -108,27 +104,11 @@ pub(crate) fn run(everything: bool) -> Result<()> {
         let before = violations.len();
         check(&repository, &mut violations);
         let found = violations.len() - before;
-        let known = KNOWN.iter().find(|(of, _)| *of == name);
-        let known = known.map_or(0, |(_, count)| *count);
         let verdict = match found {
             0 => "ok".to_owned(),
-            found if found == known => format!("{found} known, no more"),
-            found if found < known => format!("{found} found; try: {found} in KNOWN, now {known}"),
-            found => format!("{found} found, {known} known"),
+            found => format!("{found} found"),
         };
         println!("tidy: {name:<44} {verdict}");
-        // What is known is allowed while it grows no further.
-        if everything {
-            continue;
-        }
-        if found == known {
-            violations.truncate(before);
-        } else if found < known {
-            violations.truncate(before);
-            violations.push(format!(
-                "xtask/src/tidy.rs: KNOWN has {known} of {name:?}, there are {found}"
-            ));
-        }
     }
     for violation in &violations {
         eprintln!("  {violation}");
