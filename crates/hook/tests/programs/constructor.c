@@ -6,9 +6,9 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-static pthread_barrier_t meeting;
+static pthread_barrier_t meeting, ready;
 static unsigned head_start_us;
-static int by_pointer;
+static int by_pointer, growing;
 
 static void *found(const char *name)
 {
@@ -21,6 +21,11 @@ static void use(void)
 {
     handle own;
     ptr p;
+    if (growing) {
+        /* More than the pool has: one of the two makes it grow, and the other waits for that. */
+        OK(cuMemAlloc_v2(&p, 64 << 20));
+        return;
+    }
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&own, 0));
     OK(cuCtxSetCurrent(own));
@@ -46,6 +51,13 @@ void while_loading(void)
 
 static void *meanwhile(void *nothing)
 {
+    handle own;
+    if (growing) {
+        OK(cuInit(0));
+        OK(cuDevicePrimaryCtxRetain(&own, 0));
+        OK(cuCtxSetCurrent(own));
+        pthread_barrier_wait(&ready);
+    }
     pthread_barrier_wait(&meeting);
     use();
     return nothing;
@@ -83,10 +95,14 @@ int main(int argc, char **argv)
             alarm(20);
             by_pointer = round & 1;
             /* The other thread comes to wait for the loader, or has begun, or is about as far. */
-            head_start_us = round < 10 ? 50000 : (round * 7919) % 3000;
-            prepare(round / 2 % 5);
+            head_start_us = round < 12 ? 50000 : (round * 7919) % 3000;
+            /* In the last stage both threads have contexts, and the first allocation of the other one grows the pool. */
+            growing = round / 2 % 6 == 5;
+            prepare(round / 2 % 6);
             pthread_barrier_init(&meeting, 0, 2);
+            pthread_barrier_init(&ready, 0, 2);
             pthread_create(&other, 0, meanwhile, 0);
+            if (growing) pthread_barrier_wait(&ready);
             void *library = dlopen(argv[1], RTLD_NOW);
             if (!library) _exit(4);
             pthread_join(other, 0);

@@ -309,7 +309,7 @@ fn a_linked_program_without_a_driver_gets_the_stub_librarys_error() {
 fn the_driver_is_used_in_a_librarys_constructor_while_others_use_it_first() {
     let library = compiled_as("libearly.so", "early.c", &["-shared", "-fPIC"]);
     let program = compiled_as("constructor", "constructor.c", &["-rdynamic", "-lcuda"]);
-    let args = &[library.to_str().unwrap(), "40"];
+    let args = &[library.to_str().unwrap(), "48"];
     for backing in ["vmm", "slabs"] {
         let run = Client::new(&program, args)
             .hooked()
