@@ -325,7 +325,8 @@ impl Governor {
         self.lifecycle.acquire()
     }
 
-    /// As [`Governor::lock_lifecycle`], without waiting; `None` if another thread holds the lock.
+    /// As [`Governor::lock_lifecycle`], without waiting for a thread that holds the lock; `None` if
+    /// there is one.
     pub(crate) fn try_lock_lifecycle(&self) -> Option<LifecycleGuard<'_>> {
         self.register_thread();
         self.lifecycle.try_acquire()

@@ -46,7 +46,7 @@ pub struct Blocks {
     /// Contiguous, from the range's start.
     pieces: Mutex<Vec<MappedPiece>>,
     count: AtomicUsize,
-    /// SharedPiece while the device works on the blocks; exclusive while memory is freed.
+    /// Shared while the device works on the blocks; exclusive while memory is freed.
     at_work: RwLock<()>,
     /// Work that the device was given and that no thread waits for yet.
     in_flight: AtomicUsize,

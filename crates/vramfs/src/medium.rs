@@ -63,7 +63,7 @@ pub trait Medium: Send + Sync {
     /// Returns whether rows of one block can be copied to another directly
     /// ([`RowLocation::Block`]); else they go through staging.
     ///
-    /// [`RowLocation::Block`]: crate::Place::Block
+    /// [`RowLocation::Block`]: crate::RowLocation::Block
     fn can_copy_rows(&self, _from: usize, _to: usize) -> bool {
         true
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::RwLockReadGuard;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use crate::store::{AccessGuard, Change, Content, StartedWrite, Store};
 /// A write of a file that was started ([`Store::start_write_file`]).
 ///
 /// It holds the locks of what it changes, so another thread that accesses those bytes waits until
-/// it is finished. Dropped, it is finished; a failure of which the caller was not informed is
+/// it is finished; its own thread finishes it before another call of the store. Dropped, it is finished; a failure of which the caller was not informed is
 /// counted then, and reported by [`Store::sync_file`].
 #[must_use = "dropped, it reports a failure to `sync_file` alone"]
 pub struct PendingWrite<'a, M: Medium> {
@@ -56,27 +57,24 @@ impl<M: Medium> PendingWrite<'_, M> {
     /// # Errors
     /// As [`Store::write_file`]; then the write has ended.
     pub fn committed(&mut self) -> Result<usize, Errno> {
-        let done = WriteState::Done(Err(Errno::IO));
-        match std::mem::replace(&mut self.state, done) {
+        // Only looked at until it is known: a panic leaves what `drop` has to finish.
+        let is_committed = match &self.state {
             WriteState::Started(it) => {
-                let access = self.access.access();
-                if Store::<M>::is_write_committed(access, &it.changes, &it.write) {
-                    self.state = WriteState::Committed(it);
-                    self.is_reported = true;
-                    return Ok(self.bytes.len());
-                }
-                self.state = WriteState::Started(it);
-                self.written()
+                Store::<M>::is_write_committed(self.access.access(), &it.changes, &it.write)
             }
-            WriteState::Committed(it) => {
-                self.state = WriteState::Committed(it);
-                Ok(self.bytes.len())
-            }
-            WriteState::Done(written) => {
-                self.state = WriteState::Done(written);
-                self.written()
-            }
+            WriteState::Committed(_) => true,
+            WriteState::Done(_) => false,
+        };
+        if !is_committed {
+            return self.written();
         }
+        let done = WriteState::Done(Err(Errno::IO));
+        self.state = match std::mem::replace(&mut self.state, done) {
+            WriteState::Started(it) => WriteState::Committed(it),
+            other => other,
+        };
+        self.is_reported = true;
+        Ok(self.bytes.len())
     }
 
     /// Waits until the bytes are written, and returns their number.
@@ -194,7 +192,7 @@ impl<M: Medium> Store<M> {
     ) -> Result<usize, Errno> {
         let end = offset + bytes.len() as u64;
         let mut done = 0;
-        let has_ample_space = self.has_ample_space(chunk_ranges(offset..end).count() as u64);
+        let mut has_ample_space = None;
         let mut lost = BTreeSet::new();
         while done < bytes.len() {
             let at = offset + done as u64;
@@ -209,16 +207,21 @@ impl<M: Medium> Store<M> {
             };
             let written = match overwrite {
                 Some(it) => self.finish_overwrite(access, it, &mut lost),
-                None => self.write_exclusive(
-                    access,
-                    file,
-                    inode,
-                    at,
-                    &part,
-                    given,
-                    has_ample_space,
-                    &mut lost,
-                ),
+                None => {
+                    let chunks = || chunk_ranges(offset..end).count() as u64;
+                    let has_ample_space =
+                        *has_ample_space.get_or_insert_with(|| self.has_ample_space(chunks()));
+                    self.write_exclusive(
+                        access,
+                        file,
+                        inode,
+                        at,
+                        &part,
+                        given,
+                        has_ample_space,
+                        &mut lost,
+                    )
+                }
             };
             done += written.unwrap_or(0);
             match written {
@@ -322,11 +325,13 @@ impl<M: Medium> Store<M> {
             changes,
             layout,
         } = it;
+        // Counted while other threads still wait for the file's lock, also by a panic.
+        let mut failure = CountedFailure(Some(&self.counters().unkept_writes));
         let written = self.finish_write(access, &changes, write);
-        // Counted while other threads still wait for the file's lock.
-        if written.is_err() {
-            self.counters().unkept_writes.fetch_add(1, Relaxed);
+        if written.is_ok() {
+            failure.0 = None;
         }
+        drop(failure);
         drop(layout);
         written.map(|()| len).map_err(|_| Errno::IO)
     }
@@ -400,6 +405,17 @@ impl<M: Medium> Store<M> {
         let written = steps[..good].iter().map(|it| it.len).sum();
         file.size.fetch_max(offset + written as u64, Relaxed);
         Ok(written)
+    }
+}
+
+/// Failure of an acknowledged write, counted when this is dropped unless it is disarmed before.
+struct CountedFailure<'a>(Option<&'a AtomicU64>);
+
+impl Drop for CountedFailure<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.0 {
+            count.fetch_add(1, Relaxed);
+        }
     }
 }
 

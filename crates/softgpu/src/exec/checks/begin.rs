@@ -17,6 +17,7 @@ pub(crate) fn begin(
     prepared: &Arc<BoundKernel>,
     total: u64,
 ) -> Option<LaunchCheck> {
+    spec.checks.as_ref()?;
     let identity = Arc::new(LaunchNames {
         prepared: prepared.clone(),
         grid: spec.grid,
