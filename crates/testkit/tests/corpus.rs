@@ -3,7 +3,7 @@
 //! Runs on the software device, or on `FERCUDA_DEVICE`. `FERCUDA_SEED` repeats a run's inputs.
 
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fercuda_cuda::{Context, Cuda, Select};
 use fercuda_nvrtc::Nvrtc;
@@ -15,7 +15,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 struct Lab {
     context: Context,
     nvrtc: Nvrtc,
-    seed: u64,
+    /// Drawn by the first test that needs it: it is printed, and a list of tests is to have no
+    /// other lines.
+    seed: OnceLock<u64>,
 }
 
 impl Lab {
@@ -28,7 +30,7 @@ impl Lab {
         Ok(Lab {
             context: Context::primary(Cuda::select(select)?.device(0)?)?,
             nvrtc: Nvrtc::find()?,
-            seed: fercuda_trials::seed(),
+            seed: OnceLock::new(),
         })
     }
 }
@@ -36,19 +38,15 @@ impl Lab {
 fn test(lab: &Lab, file: &FileTest, arch: &str) -> Result<(), Failed> {
     let ptx = runner::compile(&lab.nvrtc, file, arch, &[])?;
     runner::round_trip(&ptx)?;
-    let wrong: Vec<String> = runner::execute(&lab.context, file, &ptx, lab.seed)
+    let seed = *lab.seed.get_or_init(fercuda_trials::seed);
+    let wrong: Vec<String> = runner::execute(&lab.context, file, &ptx, seed)
         .into_iter()
         .flat_map(|o| o.wrong.into_iter().map(move |w| format!("{}: {w}", o.run)))
         .collect();
     if wrong.is_empty() {
         Ok(())
     } else {
-        Err(format!(
-            "{}\nrepeat with FERCUDA_SEED={}",
-            wrong.join("\n"),
-            lab.seed
-        )
-        .into())
+        Err(format!("{}\nrepeat with FERCUDA_SEED={seed}", wrong.join("\n")).into())
     }
 }
 
