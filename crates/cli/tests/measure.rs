@@ -40,7 +40,7 @@ fn the_variable_selects_the_device_without_an_option() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
         let output = command.args(words).env("FERCUDA_DEVICE", "tpu").output();
         let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains("try: soft, gpu or auto"), "{said}");
     };

@@ -471,7 +471,7 @@ fn the_tour_passes_fits_80_columns_and_repeats_with_its_seed() {
 #[test]
 fn an_unknown_device_is_an_error_with_a_hint() {
     let run = finish(fercuda().env("FERCUDA_DEVICE", "tpu").arg("demo"));
-    assert_eq!(run.status, 1);
+    assert_eq!(run.status, 2);
     assert_contains(&run.err, &["tpu", "try: soft, gpu or auto"]);
     let run = finish(fercuda().args(["demo", "--device", "5"]));
     assert_eq!(run.status, 1);
