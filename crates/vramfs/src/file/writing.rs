@@ -18,8 +18,9 @@ use crate::store::{AccessGuard, Change, Content, StartedWrite, Store};
 /// A write of a file that was started ([`Store::start_write_file`]).
 ///
 /// It holds the locks of what it changes, so another thread that accesses those bytes waits until
-/// it is finished; its own thread finishes it before another call of the store. Dropped, it is finished; a failure of which the caller was not informed is
-/// counted then, and reported by [`Store::sync_file`].
+/// it is finished; its own thread finishes it before another call of the store. Dropped, it is
+/// finished; a failure of which the caller was not informed is counted then, and reported by
+/// [`Store::sync_file`].
 #[must_use = "dropped, it reports a failure to `sync_file` alone"]
 pub struct PendingWrite<'a, M: Medium> {
     state: WriteState<'a>,
