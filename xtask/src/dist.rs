@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::profile::Hook;
 use crate::{cargo, headers, profile, setup, shell};
@@ -160,15 +160,13 @@ fn write_pages_and_completions(program: &Path, share: &Path) -> Result<()> {
     pages.arg(share.join("man/man1"));
     shell::run(pages).context("its manual pages cannot be written")?;
     for (name, place) in COMPLETIONS {
-        let done = shell::command(program).args(["completions", name]).output();
-        let done = done.with_context(|| format!("cannot start {}", program.display()))?;
+        let mut script = shell::command(program);
+        script.args(["completions", name]);
+        let script = shell::capture(script)?;
         let file = share.join(place);
-        if !done.status.success() {
-            bail!("{} completions {name} fails", program.display());
-        }
         let folder = file.parent().context("a file is in a folder")?;
         fs::create_dir_all(folder)
-            .and_then(|()| fs::write(&file, done.stdout))
+            .and_then(|()| fs::write(&file, script))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
