@@ -26,10 +26,10 @@ use crate::reentrancy::{TeardownScope, blocks_teardown};
 use crate::watchdog::StragglerWatchdog;
 use crate::words::{DRAIN, END};
 
-/// Upper bound of how long a kernel may take to exit after a shutdown request. Its remaining work
-/// is unknown, so it is given as long as its watchdog allows a task, but no longer than this,
+/// Upper bound of the time for a kernel's remaining work after a shutdown request: that is unknown,
+/// so the kernel gets as long as its watchdog allows a task, but no longer.
 const MAX_SHUTDOWN: Duration = Duration::from_secs(60);
-/// plus this.
+/// Time that is added for the kernel's exit itself.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl TaskQueue {
