@@ -7,24 +7,36 @@ use fercuda_ledger::{EventKind, Governed, LedgerDevice, LedgerEvent, Tenant};
 use crate::device::GovernedDevice;
 use crate::governed::{GovernedKey, GovernedPiece};
 use crate::governor::Governor;
+use crate::note::id;
 
 impl Governor {
-    /// Makes room for memory that the driver is to allocate: charges it to the budget, and shrinks
-    /// the pool if it must.
+    /// Makes room for memory that the driver is to allocate: charges it to its tenant and to the
+    /// process, and shrinks the pool if it must. A refusal charges nothing and is recorded.
     pub fn admit(&self, piece: &GovernedPiece) -> bool {
         let Some(device) = self.charged(piece) else {
             return true;
         };
         let budget = device.budget();
-        if budget.charge(piece.bytes) {
+        let tenant = budget.tenant(id(piece.tenant));
+        if let Err(refused) = tenant.charge(piece.bytes) {
+            self.record(
+                EventKind::TenantLimit,
+                device.row,
+                piece,
+                refused.limit_bytes,
+            );
+            return false;
+        }
+        if budget.charge(piece.bytes).is_ok() {
             return true;
         }
         device.trim();
-        let admitted = budget.charge(piece.bytes);
-        if !admitted {
-            self.record(EventKind::Refused, device.row, piece, budget.limit_bytes());
-        }
-        admitted
+        let Err(refused) = budget.charge(piece.bytes) else {
+            return true;
+        };
+        tenant.refund(piece.bytes);
+        self.record(EventKind::Refused, device.row, piece, refused.limit_bytes);
+        false
     }
 
     /// The device with the budget that a piece is charged to.
@@ -37,6 +49,7 @@ impl Governor {
     pub fn cancel_admission(&self, piece: &GovernedPiece) {
         if let Some(device) = self.charged(piece) {
             device.budget().refund(piece.bytes);
+            device.budget().tenant(id(piece.tenant)).refund(piece.bytes);
         }
     }
 

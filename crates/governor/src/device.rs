@@ -4,7 +4,6 @@
 //! (`governor`), context teardown (`teardown`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use fercuda_cuda_sys::types::{CUcontext, CUdevice};
@@ -48,8 +47,6 @@ pub struct GovernedDevice {
     extents: Arc<RegionExtents>,
     /// The owner of its slabs, if memory is in slabs.
     owner: Option<Arc<SlabOwner>>,
-    /// Tenants with a limit, a bit each: their usage is counted in one region, whatever the size.
-    limited: AtomicU64,
     pub(crate) total_bytes: u64,
     pub(crate) ordinal: u32,
     pub(crate) row: LedgerDevice,
@@ -86,11 +83,10 @@ impl GovernedDevice {
         [&self.small, &self.large]
     }
 
-    /// The region for a tenant's blocks of a size, and the other region.
+    /// The region for blocks of a size, and the other region.
     #[inline]
-    pub(crate) fn region(&self, tenant: Tenant, bytes: u64) -> (&PoolRegion, &PoolRegion) {
-        let limited = self.limited.load(Relaxed) & (1 << (tenant.index() & 63)) != 0;
-        match bytes < SMALL_BYTES && !limited {
+    pub(crate) fn region(&self, bytes: u64) -> (&PoolRegion, &PoolRegion) {
+        match bytes < SMALL_BYTES {
             true => (&self.small, &self.large),
             false => (&self.large, &self.small),
         }
@@ -167,10 +163,11 @@ impl GovernedDevice {
         self.extents.hold(address)
     }
 
-    /// Sets a tenant's limit; from then on its usage is counted in one region.
+    /// Sets a tenant's limit of memory here, whether pooled or allocated by the driver.
     pub(crate) fn limit(&self, tenant: Tenant, bytes: u64) {
-        self.large.set_tenant_limit(id(tenant), bytes);
-        self.limited.fetch_or(1 << (tenant.index() & 63), Relaxed);
+        for region in self.regions() {
+            region.set_tenant_limit(id(tenant), bytes);
+        }
     }
 
     /// A tenant's live bytes and blocks in both regions.
@@ -179,7 +176,7 @@ impl GovernedDevice {
         (a.live_bytes + b.live_bytes, a.blocks + b.blocks)
     }
 
-    /// The budget of both regions.
+    /// The budget of both regions and of what the driver allocates here.
     pub fn budget(&self) -> &MemoryBudget {
         self.large.budget()
     }
@@ -305,7 +302,6 @@ impl DeviceSetup<'_> {
             small: region(small)?,
             large,
             physical: physical.clone(),
-            limited: AtomicU64::new(0),
             extents,
             owner: owner.clone(),
             peers: (!slabs).then(|| peers.clone()),

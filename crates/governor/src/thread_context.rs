@@ -504,7 +504,7 @@ impl<'g> ThreadContext<'g> {
                 buffer: self.buffer(),
             },
         };
-        let (region, other) = device.region(tenant, bytes);
+        let (region, other) = device.region(bytes);
         let mut allocated = region.allocate(&request);
         // Memory that the other region can release, or that is no longer in use, may suffice.
         if allocated.is_err()

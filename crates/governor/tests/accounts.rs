@@ -17,8 +17,8 @@ use fercuda_governor::{
     AllocationDenied, CaptureKey, GovernedPiece, Governor, GovernorConfig, MemorySize, PoolBacking,
     PoolNumber, PoolProvider, TenantLimit, ThreadContext,
 };
-use fercuda_ledger::{Governed, Ledger, TENANTS};
-use fercuda_pool::PoolPlace;
+use fercuda_ledger::{EventKind, Governed, Ledger, TENANTS};
+use fercuda_pool::{PoolPlace, TenantId};
 use fercuda_softgpu::control::{self, Config as Soft};
 
 const MIB: u64 = 1 << 20;
@@ -186,6 +186,63 @@ fn a_tenant_keeps_its_limit_however_many_tenants_came_before() {
 }
 
 #[test]
+fn a_tenants_limit_holds_for_blocks_of_any_size_and_for_what_the_driver_allocates() {
+    let _one = serialize_tests();
+    ok!(cuInit(0));
+    let context = context();
+    let mut config = GovernorConfig::default();
+    config.tenant_limits = vec![TenantLimit {
+        tenant: "both".to_owned(),
+        limit: "4MiB".parse::<MemorySize>().unwrap(),
+    }];
+    config.limit = Some("16MiB".parse().unwrap());
+    let governor = Governor::new(driver(), Ledger::in_memory(), config);
+    let both = governor.tenant("both");
+    let piece = |bytes: u64| GovernedPiece {
+        device: 0,
+        tenant: both,
+        kind: Governed::Vmm,
+        bytes,
+        context: None,
+    };
+    let device = governor.device(0).unwrap();
+    let used = || {
+        device
+            .budget()
+            .tenant(TenantId(both.index() as u16))
+            .used_bytes()
+    };
+    // A small block, a large one, and memory of the driver.
+    assert!(try_allocate(&governor, context, "both", MIB / 2));
+    assert!(try_allocate(&governor, context, "both", MIB + MIB / 2));
+    assert!(governor.admit(&piece(MIB)));
+    assert_eq!(used(), 3 * MIB);
+    governor.charge_physical(7, piece(MIB));
+    // None of them may have 2 MiB more, each may have 1 MiB.
+    assert!(!governor.admit(&piece(2 * MIB)));
+    for bytes in [2 * MIB, MIB + 256] {
+        assert!(!try_allocate(&governor, context, "both", bytes));
+    }
+    assert!(governor.admit(&piece(MIB)));
+    assert!(!try_allocate(&governor, context, "both", 256));
+    governor.cancel_admission(&piece(MIB));
+    assert!(try_allocate(&governor, context, "both", MIB));
+    let taken = governor.governed().released(7);
+    taken.ended().for_each(|piece| governor.ended(piece));
+    assert_eq!(used(), 3 * MIB);
+    // What the process's limit refuses is not left with the tenant.
+    let physical = device.budget().used_bytes();
+    device.budget().charge(16 * MIB - physical).unwrap();
+    assert!(!governor.admit(&piece(MIB)));
+    assert_eq!(used(), 3 * MIB);
+    let snapshot = governor.ledger().snapshot().unwrap();
+    let refusals = &snapshot.devices[0].event_counts;
+    assert_eq!(refusals[&EventKind::TenantLimit], 4);
+    assert_eq!(refusals[&EventKind::Refused], 1);
+    ok!(cuCtxDestroy_v2(context));
+}
+
+#[test]
 fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
     let _one = serialize_tests();
     ok!(cuInit(0));
@@ -235,7 +292,7 @@ fn a_multicast_object_is_neither_charged_to_nor_refunded_from_the_budget() {
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let device = governor.device(0).unwrap();
-    assert!(device.budget().charge(8 * MIB));
+    device.budget().charge(8 * MIB).unwrap();
     let object = GovernedPiece {
         device: 0,
         tenant: governor.tenant("tenant"),

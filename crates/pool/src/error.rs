@@ -1,7 +1,8 @@
 //! Errors of requests.
 
 use crate::backing::GrowthRefused;
-use crate::usage::{DisplaySize, PoolUsage, TenantUsage};
+use crate::budget::ChargeRefused;
+use crate::usage::{DisplaySize, PoolUsage};
 
 /// Why a request failed. The pool is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,13 +29,13 @@ pub enum Error {
     /// The tenant's own limit does not permit it.
     #[error(
         "no memory for {}: the tenant uses {} of its limit of {}",
-        DisplaySize(*.bytes), DisplaySize(.account.live_bytes), DisplaySize(.account.limit_bytes)
+        DisplaySize(*.bytes), DisplaySize(.account.used_bytes), DisplaySize(.account.limit_bytes)
     )]
     Tenant {
         /// The requested size.
         bytes: u64,
-        /// Its usage.
-        account: TenantUsage,
+        /// What its account says.
+        account: ChargeRefused,
     },
     /// No live block begins there.
     #[error("no live block begins at {address:#x}")]

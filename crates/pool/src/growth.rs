@@ -321,7 +321,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, 
         // Spare memory of the wrong size is released before memory is added.
         self.budget.refund(backing.release(bytes));
         let new = backing.new_bytes(bytes);
-        if !self.budget.charge(new) {
+        if self.budget.charge(new).is_err() {
             return Err(GrowthRefused(format!(
                 "{} more are above the limit",
                 DisplaySize(new)

@@ -12,16 +12,17 @@
 //! Invariants: a block is live, or cached and in the list of its shard, which holds a bounded
 //! number of blocks and of bytes; a thread that runs out of memory evicts all cached blocks. Live
 //! bytes are counted per thread, each change under the lock of the block's shard; for a tenant with
-//! a limit in one counter besides, before the block exists.
+//! a limit in its account besides ([`MemoryBudget::tenant`]), before the block exists.
 //!
 //! Elsewhere: a shard's blocks (`shard`), checking all invariants (`audit`), the blocks themselves
 //! ([`crate::blocks`]), when they may be reused ([`crate::order`]).
 
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex};
 
 use crate::blocks::{AllocLayout, BlockId, Span};
+use crate::budget::{ChargeRefused, MemoryBudget};
 use crate::origin::BlockOrigin;
 use crate::place::{PoolPlace, StreamId};
 use crate::request::{AllocationRequest, LiveBlock, TENANTS, TenantId};
@@ -66,13 +67,6 @@ struct CacheHints<W> {
     requested: [W; REQUESTED],
 }
 
-/// The counter of a tenant that has a limit.
-#[derive(Default)]
-struct ExactCounter {
-    bytes: AtomicU64,
-    peak: AtomicU64,
-}
-
 /// The table; see the module. Fields are in the order in which they are read.
 #[repr(C, align(64))]
 pub(crate) struct BlockTable<N, L = Mutex<Shard<N>>, W = AtomicU64> {
@@ -88,8 +82,8 @@ pub(crate) struct BlockTable<N, L = Mutex<Shard<N>>, W = AtomicU64> {
     limited: AtomicU64,
     /// A bit for each thread with hints that has cached a block since the last drain.
     caching_threads: W,
-    limits: Box<[AtomicU64]>,
-    exact: Box<[CachePadded<ExactCounter>]>,
+    /// Has the accounts of tenants that have a limit.
+    budget: Arc<MemoryBudget>,
     note: std::marker::PhantomData<fn(N) -> N>,
 }
 
@@ -128,12 +122,12 @@ fn hint(address: u64, hash: u64) -> u64 {
 
 impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
     /// An empty table.
-    pub(crate) fn new() -> Self {
-        Self::of(SHARDS, THREADS)
+    pub(crate) fn new(budget: Arc<MemoryBudget>) -> Self {
+        Self::of(SHARDS, THREADS, budget)
     }
 
     /// With `shards` shards, for `threads` threads; both are powers of two.
-    fn of(shards: usize, threads: usize) -> Self {
+    fn of(shards: usize, threads: usize, budget: Arc<MemoryBudget>) -> Self {
         let hints = || CacheHints {
             sets: std::array::from_fn(|_| std::array::from_fn(|_| W::default())),
             requested: std::array::from_fn(|_| W::default()),
@@ -150,10 +144,7 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
             hints: (0..threads).map(|_| CachePadded(hints())).collect(),
             counts: (0..=threads).map(|_| CachePadded(none())).collect(),
             limited: AtomicU64::new(0),
-            limits: (0..TENANTS).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            exact: (0..TENANTS)
-                .map(|_| CachePadded(ExactCounter::default()))
-                .collect(),
+            budget,
             note: std::marker::PhantomData,
         }
     }
@@ -195,24 +186,27 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
         self.limited.load(Acquire) >> tenant.index() & 1 != 0
     }
 
-    /// Charges a tenant that has a limit; `None` if the limit does not permit it.
+    /// Charges a tenant that has a limit.
+    ///
+    /// # Errors
+    /// [`ChargeRefused`].
     #[inline]
-    pub(crate) fn charge(&self, tenant: TenantId, bytes: u64) -> Option<TenantCharge> {
-        if !self.is_limited(tenant) {
-            return Some(TenantCharge(false));
+    pub(crate) fn charge(
+        &self,
+        tenant: TenantId,
+        bytes: u64,
+    ) -> Result<TenantCharge, ChargeRefused> {
+        let is_charged = self.is_limited(tenant);
+        if is_charged {
+            self.budget.tenant(tenant).charge(bytes)?;
         }
-        let ExactCounter { bytes: live, peak } = &self.exact[tenant.index()].0;
-        let limit = self.limits[tenant.index()].load(Relaxed);
-        let fits = |live: u64| live.checked_add(bytes).filter(|sum| *sum <= limit);
-        let before = live.fetch_update(Relaxed, Relaxed, fits).ok()?;
-        peak.fetch_max(before + bytes, Relaxed);
-        Some(TenantCharge(true))
+        Ok(TenantCharge(is_charged))
     }
 
     /// Reverts a charge for which no block was made.
     pub(crate) fn refund(&self, tenant: TenantId, bytes: u64, charged: TenantCharge) {
         if charged.0 {
-            self.exact[tenant.index()].0.bytes.fetch_sub(bytes, Relaxed);
+            self.budget.tenant(tenant).refund(bytes);
         }
     }
 
@@ -221,7 +215,7 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
     fn settle(&self, tenant: TenantId, bytes: u64, charged: TenantCharge) {
         // The limit may have been set after the charge.
         if !charged.0 && self.is_limited(tenant) {
-            self.exact[tenant.index()].0.bytes.fetch_add(bytes, Relaxed);
+            self.budget.tenant(tenant).add(bytes);
         }
     }
 
@@ -231,25 +225,26 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
         self.refund(tenant, bytes, TenantCharge(self.is_limited(tenant)));
     }
 
-    /// Sets a tenant's limit. Blocks it holds already stay.
-    pub(crate) fn set_limit(&self, tenant: TenantId, bytes: u64) {
-        self.limits[tenant.index()].store(bytes, Relaxed);
+    /// From now on the tenant's live blocks, those that exist included, are in its account.
+    pub(crate) fn charge_live(&self, tenant: TenantId) {
         if !self.is_limited(tenant) {
-            // All shards are locked, so every block is counted in one place from one moment on.
-            self.count_exactly(tenant, 0);
+            // All shards are locked, so every block is charged once from one moment on.
+            self.charge_live_from(tenant, 0);
         }
     }
 
     /// With the shards from `at` on locked here, and those before by the caller.
-    fn count_exactly(&self, tenant: TenantId, at: usize) {
+    fn charge_live_from(&self, tenant: TenantId, at: usize) {
         if let Some(shard) = self.shards.get(at) {
-            return shard.0.shard.with(|_| self.count_exactly(tenant, at + 1));
+            return shard
+                .0
+                .shard
+                .with(|_| self.charge_live_from(tenant, at + 1));
         }
         if !self.is_limited(tenant) {
-            let ExactCounter { bytes, .. } = &self.exact[tenant.index()].0;
-            bytes.store(self.count(tenant).bytes, Relaxed);
-            // A thread that sees this bit adds to the counter stored above, also if other tenants
-            // have got a limit since.
+            self.budget.tenant(tenant).add(self.count(tenant).bytes);
+            // A thread that sees this bit changes the account that was changed above, also if other
+            // tenants have got a limit since.
             self.limited.fetch_or(1 << tenant.index(), Release);
         }
     }
@@ -263,11 +258,9 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
     /// A tenant's usage.
     pub(crate) fn account(&self, tenant: TenantId) -> TenantUsage {
         let live = self.count(tenant);
-        let peak = &self.exact[tenant.index()].0.peak;
         TenantUsage {
             live_bytes: live.bytes,
-            peak_bytes: peak.fetch_max(live.bytes, Relaxed).max(live.bytes),
-            limit_bytes: self.limits[tenant.index()].load(Relaxed),
+            limit_bytes: self.budget.tenant(tenant).limit_bytes(),
             blocks: live.blocks,
         }
     }
@@ -579,7 +572,8 @@ mod tests {
     /// Live blocks of repeatedly requested sizes, in a table of one shard and with one thread's
     /// hints, so that threads contend.
     fn table(blocks: usize) -> (Modelled, BlockAllocator, Vec<(BlockId, Span)>) {
-        let (table, mut memory) = (Modelled::of(1, 1), BlockAllocator::new());
+        let budget = MemoryBudget::new(u64::MAX);
+        let (table, mut memory) = (Modelled::of(1, 1, budget), BlockAllocator::new());
         let span = Span {
             address: 1 << 20,
             bytes: 1 << 20,
@@ -612,7 +606,7 @@ mod tests {
     }
 
     fn take_as(table: &Modelled, thread: usize) -> Option<u64> {
-        let charged = table.charge(REQUEST.tenant, REQUEST.bytes)?;
+        let charged = table.charge(REQUEST.tenant, REQUEST.bytes).ok()?;
         let taken = table.take(thread, &REQUEST, layout(), charged);
         if taken.is_err() {
             table.refund(REQUEST.tenant, REQUEST.bytes, charged);
@@ -756,9 +750,10 @@ mod tests {
                     free_as(&table, 0, second);
                 })
             };
-            table.set_limit(REQUEST.tenant, 1 << 20);
+            table.budget.tenant(REQUEST.tenant).set_limit(1 << 20);
+            table.charge_live(REQUEST.tenant);
             other.join().expect("it does not panic");
-            // Compares the counter with the blocks.
+            // Compares the account with the blocks.
             table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }

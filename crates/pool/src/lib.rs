@@ -23,7 +23,7 @@ mod usage;
 
 pub use backing::{GrowthRefused, MemoryBacking};
 pub use blocks::{AllocLayout, BadRange, BlockAllocator, BlockId, SetId, Span, UNIT_BYTES};
-pub use budget::MemoryBudget;
+pub use budget::{ChargeRefused, MemoryAccount, MemoryBudget};
 pub use clock::DeviceClock;
 pub use error::Error;
 pub use order::{Epoch, FenceDue, ReuseFence, ReuseOrder};

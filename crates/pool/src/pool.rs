@@ -147,9 +147,12 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, 
         self.held.account(tenant)
     }
 
-    /// Sets a tenant's limit. Blocks it holds already stay.
+    /// Sets a tenant's limit, in the budget: it holds for all pools that have this budget and for
+    /// which it was set, and for what other code charges there. Blocks it holds already stay, and
+    /// count.
     pub fn set_tenant_limit(&self, tenant: TenantId, bytes: u64) {
-        self.held.set_limit(tenant, bytes);
+        self.budget.tenant(tenant).set_limit(bytes);
+        self.held.charge_live(tenant);
     }
 
     /// The live block that begins at `address`.
@@ -440,7 +443,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, 
     /// An empty pool whose type says which rules of reuse hold.
     pub fn with_rules(backing: B, clock: C, budget: Arc<MemoryBudget>) -> Self {
         Self {
-            held: BlockTable::new(),
+            held: BlockTable::new(budget.clone()),
             arenas: Arenas::new(),
             order: CachePadded(Mutex::default()),
             pinned: Mutex::default(),
@@ -459,12 +462,11 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy, R: ReuseRules> DevicePool<B, C, 
     #[inline]
     pub fn allocate(&self, request: &AllocationRequest<N>) -> Result<Span, Error> {
         let layout = AllocLayout::new(request.bytes, request.align_bytes);
-        let Some(charged) = self.held.charge(request.tenant, layout.bytes()) else {
-            return Err(Error::Tenant {
-                bytes: request.bytes,
-                account: self.account(request.tenant),
-            });
-        };
+        let charged = self.held.charge(request.tenant, layout.bytes());
+        let charged = charged.map_err(|account| Error::Tenant {
+            bytes: request.bytes,
+            account,
+        })?;
         let thread = thread_number();
         let often = match self.held.take(thread, request, layout, charged) {
             Ok(span) => return Ok(span),

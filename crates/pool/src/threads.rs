@@ -61,6 +61,7 @@ impl SharedWord for AtomicU64 {
 }
 
 /// Padded to cache lines of its own.
+#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub(crate) T);
 

@@ -11,9 +11,7 @@ use crate::blocks::UNIT_BYTES;
 pub struct TenantUsage {
     /// Bytes of its live blocks.
     pub live_bytes: u64,
-    /// The peak of live bytes; without a limit, the maximum of the values that were queried.
-    pub peak_bytes: u64,
-    /// The limit.
+    /// The limit of its account, which other memory may be charged to as well.
     pub limit_bytes: u64,
     /// The number of live blocks.
     pub blocks: u64,
@@ -23,7 +21,6 @@ impl Default for TenantUsage {
     fn default() -> Self {
         Self {
             live_bytes: 0,
-            peak_bytes: 0,
             limit_bytes: u64::MAX,
             blocks: 0,
         }

@@ -1,11 +1,17 @@
 //! Accounting of the device memory that a session holds, and its limit.
 //!
+//! It is separate from the account of the session's tenant, which the pool charges: it also has
+//! memory that no pool made, exists where nothing is governed, and sessions of one tenant have one
+//! each.
+//!
 //! Invariant: the sum of all charges is within the limit. A charge counts until its
 //! [`SessionCharge`] is dropped.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use fercuda_pool::{ChargeRefused, MemoryAccount};
 
 use crate::human_bytes::HumanBytes;
 
@@ -42,14 +48,13 @@ impl fmt::Display for FreedNote {
     }
 }
 
-/// Counters and limit of one session. See the module.
+/// Account of one session. See the module.
 #[derive(Debug)]
 pub(crate) struct SessionAccount {
     session: String,
-    limit_bytes: Option<u64>,
-    held_bytes: AtomicU64,
+    memory: MemoryAccount,
     peak_bytes: AtomicU64,
-    /// The part of `held_bytes` that no handle refers to any more.
+    /// The part of the charged bytes that no handle refers to any more.
     freed_bytes: AtomicU64,
 }
 
@@ -76,7 +81,7 @@ impl Drop for SessionCharge {
         if *self.is_freed.get_mut() {
             self.account.freed_bytes.fetch_sub(self.bytes, Relaxed);
         }
-        self.account.held_bytes.fetch_sub(self.bytes, Relaxed);
+        self.account.memory.refund(self.bytes);
     }
 }
 
@@ -84,8 +89,7 @@ impl SessionAccount {
     pub(crate) fn new(session: &str, limit_bytes: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             session: session.to_owned(),
-            limit_bytes,
-            held_bytes: AtomicU64::new(0),
+            memory: MemoryAccount::new(limit_bytes.unwrap_or(u64::MAX)),
             peak_bytes: AtomicU64::new(0),
             freed_bytes: AtomicU64::new(0),
         })
@@ -96,16 +100,14 @@ impl SessionAccount {
     /// # Errors
     /// [`LimitExceeded`].
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<SessionCharge, LimitExceeded> {
-        let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
-        let within = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
-        let held = self.held_bytes.fetch_update(Relaxed, Relaxed, within);
-        held.map_err(|held_bytes| LimitExceeded {
+        let exceeded = |refused: ChargeRefused| LimitExceeded {
             session: self.session.clone(),
-            limit_bytes,
-            held_bytes,
+            limit_bytes: refused.limit_bytes,
+            held_bytes: refused.used_bytes,
             freed_bytes: self.freed_bytes.load(Relaxed),
             asked_bytes: bytes,
-        })?;
+        };
+        self.memory.charge(bytes).map_err(exceeded)?;
         Ok(SessionCharge {
             account: self.clone(),
             bytes,
@@ -119,11 +121,12 @@ impl SessionAccount {
     }
 
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
-        self.limit_bytes
+        let limit_bytes = self.memory.limit_bytes();
+        (limit_bytes < u64::MAX).then_some(limit_bytes)
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.held_bytes.load(Relaxed)
+        self.memory.used_bytes()
     }
 
     pub(crate) fn peak_bytes(&self) -> u64 {

@@ -156,9 +156,18 @@ fn a_full_device_is_out_of_memory_too() {
 }
 
 #[test]
-fn memory_that_is_not_pooled_counts_against_the_limit() {
+fn memory_that_is_not_pooled_counts_against_each_limit() {
+    for (variable, limit) in [
+        ("FERCUDA_LIMIT", "32MiB"),
+        ("FERCUDA_TENANT_LIMITS", "calls=32MiB"),
+    ] {
+        governed_out_of_memory(variable, limit);
+    }
+}
+
+fn governed_out_of_memory(variable: &str, limit: &str) {
     let run = hooked("calls.c", &["governed_out_of_memory"])
-        .env("FERCUDA_LIMIT", "32MiB")
+        .env(variable, limit)
         .run()
         .succeeds();
     let expected = "got 16, then 2\nbeside it 2\ncuMemAlloc_v2(&p, 10 * MiB) = 0\ncuMemFree_v2(p) = 0\n\

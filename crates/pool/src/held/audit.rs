@@ -1,7 +1,5 @@
 //! Consistency check over the table of live blocks, for tests.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::BlockTable;
 use super::shard::Shard;
 use crate::blocks::{BlockId, Span};
@@ -12,7 +10,7 @@ use crate::usage::LiveCount;
 
 impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
     /// Checks all invariants; returns the number of blocks per origin. `span` gives the blocks'
-    /// spans from another source.
+    /// spans from another source. Nothing else may be charged to tenants that have a limit.
     ///
     /// # Errors
     /// The first violation.
@@ -56,10 +54,10 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
         }
         for (tenant, count) in all.iter().enumerate() {
             let account = self.account(TenantId(tenant as u16));
-            let exact = self.is_limited(TenantId(tenant as u16));
-            let charged = self.exact[tenant].0.bytes.load(Relaxed);
+            let is_limited = self.is_limited(TenantId(tenant as u16));
+            let charged = self.budget.tenant(TenantId(tenant as u16)).used_bytes();
             if (account.live_bytes, account.blocks) != (count.bytes, count.blocks)
-                || exact && charged != count.bytes
+                || is_limited && charged != count.bytes
             {
                 return Err(format!(
                     "tenant {tenant}: {count:?}, charged {charged}: {account:?}"
