@@ -22,6 +22,7 @@ mod count;
 mod dist;
 mod headers;
 mod hooklist;
+mod installed;
 mod packages;
 mod profile;
 mod python;
@@ -50,7 +51,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Make build/venv and install the pinned wheels of requirements.txt.
+    /// Install the pinned wheels of requirements.txt in an environment of their own, build/venv.
     Setup {
         /// Install again even if nothing changed.
         #[arg(long)]

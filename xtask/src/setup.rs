@@ -1,10 +1,8 @@
-//! build/venv: a Python with NVIDIA's wheels and the foreign clients; build/python:
-//! one with what builds and checks our own package; build/release: one with what builds a
-//! release.
+//! Virtual environments of the chores: NVIDIA's wheels and the foreign clients (`build/venv`), what
+//! builds and checks our own package (`build/python`), what builds a release (`build/release`).
 //!
-//! Invariant: a venv holds exactly what its requirements.txt names, or it is
-//! made again; a copy of that file inside the venv, written last, is the proof.
-//! Nothing is installed outside build/.
+//! Invariant: an environment holds exactly what its requirements.txt names, or it is made again.
+//! Elsewhere: where they are kept ([`crate::installed`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::installed::{self, Wanted};
 use crate::shell;
 
 /// What set-up leaves behind for the other chores.
@@ -24,16 +23,15 @@ pub(crate) struct Venv {
 
 /// Makes the venv unless it is already as requirements.txt says.
 pub(crate) fn run(force: bool) -> Result<Venv> {
-    let what = "build/venv and NVIDIA's wheels (about 1 GB on disk, once)";
-    let (venv, fresh) = installed("build/venv", "requirements.txt", what, force)?;
-    let wheels = nvidia_folder(&venv)?;
-    if !fresh {
-        make_runnable(&wheels)?;
+    let what = "a Python with NVIDIA's wheels (about 1 GB on disk, once)";
+    let finish = |venv: &Path| make_runnable(&nvidia_folder(venv)?);
+    let (venv, was_there) = environment_of("venv", "requirements.txt", what, force, finish)?;
+    if !was_there {
         println!("ready: {}", venv.display());
     }
     Ok(Venv {
         python: venv.join("bin/python"),
-        wheels,
+        wheels: nvidia_folder(&venv)?,
     })
 }
 
@@ -51,41 +49,45 @@ pub(crate) fn environment(command: &mut Command, venv: &Venv) {
 
 /// The Python that has what builds and checks the package: maturin and mypy.
 pub(crate) fn tools() -> Result<PathBuf> {
-    let what = "build/python: maturin and mypy";
-    let (venv, _) = installed("build/python", "python/requirements.txt", what, false)?;
+    let what = "a Python with maturin and mypy";
+    let (venv, _) = environment_of("python", "python/requirements.txt", what, false, |_| Ok(()))?;
     Ok(venv.join("bin/python"))
 }
 
 /// The Python that has what builds a release: maturin, zig and cargo-zigbuild.
 pub(crate) fn release_tools() -> Result<PathBuf> {
-    let what = "build/release: maturin, zig and cargo-zigbuild (about 400 MB on disk, once)";
-    let (venv, _) = installed(
-        "build/release",
-        "python/requirements-release.txt",
-        what,
-        false,
-    )?;
+    let what = "a Python with maturin, zig and cargo-zigbuild (about 400 MB on disk, once)";
+    let file = "python/requirements-release.txt";
+    let (venv, _) = environment_of("release", file, what, false, |_| Ok(()))?;
     Ok(venv.join("bin/python"))
 }
 
-/// A venv as a file of requirements says; whether it was so before.
-fn installed(venv: &str, file: &str, what: &str, force: bool) -> Result<(PathBuf, bool)> {
-    let root = shell::root();
-    let venv = root.join(venv);
-    let stamp = venv.join("fercuda-requirements.txt");
-    let wanted = fs::read(root.join(file)).with_context(|| format!("cannot read {file}"))?;
-    let fresh = !force && fs::read(&stamp).is_ok_and(|had| had == wanted);
-    if !fresh {
-        shell::step(&format!("set-up: {what}"));
-        make(&venv, file)?;
-        fs::write(&stamp, &wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
-    }
-    Ok((venv, fresh))
+/// A virtual environment as a file of requirements says; whether it was there.
+fn environment_of(
+    name: &str,
+    file: &str,
+    what: &str,
+    force: bool,
+    finish: impl FnOnce(&Path) -> Result<()>,
+) -> Result<(PathBuf, bool)> {
+    let python = find_python()?;
+    let requirements = fs::read(shell::root().join(file));
+    let mut key = requirements.with_context(|| format!("cannot read {file}"))?;
+    key.extend(python.as_os_str().as_encoded_bytes());
+    let wanted = Wanted {
+        name,
+        key: &key,
+        what,
+        force,
+    };
+    installed::folder(&wanted, |venv| {
+        make(&python, venv, file)?;
+        finish(venv)
+    })
 }
 
-fn make(venv: &Path, file: &str) -> Result<()> {
-    let python = find_python()?;
-    let mut create = shell::command(&python);
+fn make(python: &Path, venv: &Path, file: &str) -> Result<()> {
+    let mut create = shell::command(python);
     create.args(["-m", "venv", "--clear"]).arg(venv);
     shell::run(create).context(
         "cannot make a virtual environment\n\
@@ -109,7 +111,7 @@ fn make(venv: &Path, file: &str) -> Result<()> {
     )
 }
 
-/// A Python that the pinned wheels exist for: 3.11 to 3.14.
+/// The program of a Python that the pinned wheels exist for: 3.11 to 3.14.
 fn find_python() -> Result<PathBuf> {
     let mut tried = Vec::new();
     let named = std::env::var_os("PYTHON").map(PathBuf::from);
@@ -122,16 +124,20 @@ fn find_python() -> Result<PathBuf> {
     ];
     for python in named.into_iter().chain(usual.map(PathBuf::from)) {
         let version = Command::new(&python)
-            .args(["-c", "import sys; print(*sys.version_info[:2], sep='.')"])
+            .args([
+                "-c",
+                "import sys; print(*sys.version_info[:2], sep='.'); print(sys.executable)",
+            ])
             .stderr(Stdio::null())
             .output();
         let Ok(output) = version else {
             tried.push(format!("{}: not found", python.display()));
             continue;
         };
-        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if matches!(version.as_str(), "3.11" | "3.12" | "3.13" | "3.14") {
-            return Ok(python);
+        let answer = String::from_utf8_lossy(&output.stdout);
+        let (version, program) = answer.trim().split_once('\n').unwrap_or((&answer, ""));
+        if matches!(version, "3.11" | "3.12" | "3.13" | "3.14") && !program.is_empty() {
+            return Ok(PathBuf::from(program));
         }
         tried.push(format!("{}: version {version:?}", python.display()));
     }

@@ -1,6 +1,6 @@
-//! Installation of the suites: crates built here, and a package of the distribution.
+//! Installation of the suites: crates built here, and packages of the distribution.
 //!
-//! Invariant: nothing is installed outside build/.
+//! Elsewhere: where they are kept ([`crate::installed`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::installed::{self, Wanted};
 use crate::{cargo, shell};
 
 /// Name and version; the expected numbers of passes in `judge` depend on the version.
@@ -19,6 +20,8 @@ const FUSERMOUNT: &str = "fusermount3";
 /// Installed programs, with the libraries that they need.
 pub(super) struct SuiteTools {
     bin: PathBuf,
+    /// Programs of unpacked packages, by name.
+    unpacked: Vec<(&'static str, PathBuf)>,
     /// Libraries of an unpacked stress-ng.
     libraries: Vec<PathBuf>,
 }
@@ -28,15 +31,25 @@ impl SuiteTools {
     pub(super) fn in_folder(folder: &Path) -> Self {
         let bin = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let libraries = vec![bin.join("lib")];
-        Self { bin, libraries }
+        Self {
+            bin,
+            unpacked: Vec::new(),
+            libraries,
+        }
+    }
+
+    /// A program that was installed here.
+    fn own(&self, name: &str) -> Option<PathBuf> {
+        let built = Some(self.bin.join(name)).filter(|program| program.exists());
+        let mut unpacked = self.unpacked.iter();
+        built.or_else(|| Some(unpacked.find(|(its, _)| *its == name)?.1.clone()))
     }
 
     /// Command for a program: the folder's, else the system's.
     pub(super) fn command(&self, name: &str) -> Command {
-        let own = self.bin.join(name);
-        if !own.exists() {
+        let Some(own) = self.own(name) else {
             return Command::new(name);
-        }
+        };
         let mut command = Command::new(own);
         if name == STRESS_NG
             && let Ok(search) = std::env::join_paths(&self.libraries)
@@ -48,11 +61,8 @@ impl SuiteTools {
 
     /// stress-ng and its libraries, to be copied into a folder for [`SuiteTools::in_folder`].
     pub(super) fn stress_ng(&self) -> Result<(PathBuf, Vec<PathBuf>)> {
-        let own = self.bin.join(STRESS_NG);
-        let program = match own.exists() {
-            true => own,
-            false => find(STRESS_NG).context("stress-ng is not on PATH")?,
-        };
+        let program = self.own(STRESS_NG).or_else(|| find(STRESS_NG));
+        let program = program.context("stress-ng is not on PATH")?;
         let mut ask = Command::new("ldd");
         ask.arg(&program);
         if let Ok(search) = std::env::join_paths(&self.libraries) {
@@ -68,13 +78,8 @@ impl SuiteTools {
 
     /// Path of fusermount3.
     pub(super) fn fusermount(&self) -> Result<PathBuf> {
-        let own = self.bin.join(FUSERMOUNT);
-        match own.exists() {
-            true => Ok(own),
-            false => {
-                find(FUSERMOUNT).context("fusermount3 is not on PATH\ntry: apt-get install fuse3")
-            }
-        }
+        let program = self.own(FUSERMOUNT).or_else(|| find(FUSERMOUNT));
+        program.context("fusermount3 is not on PATH\ntry: apt-get install fuse3")
     }
 
     /// Folder of the programs built here.
@@ -100,29 +105,41 @@ fn is_of_glibc(path: &Path) -> bool {
 
 /// Installs missing programs.
 pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<SuiteTools> {
-    let root = shell::root().join("build/suites");
-    fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
-    // Cargo rejects symbolic links in the path.
-    let root = root.canonicalize()?;
-    for (name, version) in [PJDFSTEST, FSX] {
-        install_crate(&root, name, version)?;
-    }
-    let unpacked = root.join(STRESS_NG);
-    let tools = SuiteTools {
+    let crates = [PJDFSTEST, FSX];
+    let named = crates.map(|(name, version)| format!("{name} {version}"));
+    let key = named.join(", ");
+    let wanted = Wanted {
+        name: "suites",
+        key: key.as_bytes(),
+        what: &key,
+        force: false,
+    };
+    let (root, _) = installed::folder(&wanted, |root| {
+        for (name, version) in crates {
+            install_crate(root, name, version)?;
+        }
+        // What only the build needed.
+        let target = root.join("target");
+        fs::remove_dir_all(&target).with_context(|| format!("cannot remove {}", target.display()))
+    })?;
+    let mut tools = SuiteTools {
         bin: root.join("bin"),
-        libraries: ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"]
-            .map(|folder| unpacked.join(folder))
-            .into(),
+        unpacked: Vec::new(),
+        libraries: Vec::new(),
     };
     for (is_wanted, package, program) in [
         (with_stress_ng, STRESS_NG, STRESS_NG),
         (with_fusermount, "fuse3", FUSERMOUNT),
     ] {
         if is_wanted && find(program).is_none() {
-            let link = tools.bin.join(program);
-            let program = unpack_debian_program(package, program, &root.join(package))?;
-            let _none_before = fs::remove_file(&link);
-            std::os::unix::fs::symlink(program, &link)?;
+            let unpacked = unpack_debian_package(package, program)?;
+            let file = find_in_package(&unpacked, program);
+            let file = file.with_context(|| format!("Debian's {package} has no {program}"))?;
+            tools.unpacked.push((program, file));
+            if program == STRESS_NG {
+                let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+                tools.libraries = folders.map(|folder| unpacked.join(folder)).into();
+            }
         }
     }
     if with_stress_ng && !reports_version(tools.command(STRESS_NG), "stress-ng") {
@@ -147,11 +164,6 @@ pub(super) fn fercuda(is_fast: bool) -> Result<PathBuf> {
 
 /// Installs a crate's program with little optimisation, as what it tests is slower.
 fn install_crate(root: &Path, name: &str, version: &str) -> Result<()> {
-    let there = Command::new(root.join("bin").join(name));
-    if reports_version(there, &format!("{name} {version}")) {
-        return Ok(());
-    }
-    shell::step(&format!("set-up: {name} {version}, once"));
     let mut install = cargo::command("install");
     install.args([
         "--locked",
@@ -189,18 +201,23 @@ fn find_in_package(unpacked: &Path, program: &str) -> Option<PathBuf> {
     folders.into_iter().find(|file| file.exists())
 }
 
-/// Path of a program of a Debian package, which is downloaded and unpacked if necessary.
-fn unpack_debian_program(package: &str, program: &str, to: &Path) -> Result<PathBuf> {
-    if let Some(there) = find_in_package(to, program) {
-        return Ok(there);
-    }
-    shell::step(&format!(
-        "set-up: {program}, unpacked from Debian's package {package}"
-    ));
-    download_and_unpack(package, to).with_context(|| {
-        format!("{program} is not on PATH, and Debian's package could not be unpacked into build/\ntry: apt-get install {package}")
+/// Folder with a Debian package, which is downloaded and unpacked if necessary.
+fn unpack_debian_package(package: &str, program: &str) -> Result<PathBuf> {
+    let what = format!("{program}, unpacked from Debian's package {package}");
+    // The package of one release does not run on another.
+    let system = fs::read("/etc/os-release").unwrap_or_default();
+    let wanted = Wanted {
+        name: package,
+        key: &[package.as_bytes(), b"\n", &system].concat(),
+        what: &what,
+        force: false,
+    };
+    let (folder, _) = installed::folder(&wanted, |to| {
+        download_and_unpack(package, to).with_context(|| {
+            format!("{program} is not on PATH, and Debian's package could not be unpacked\ntry: apt-get install {package}")
+        })
     })?;
-    find_in_package(to, program).with_context(|| format!("Debian's {package} has no {program}"))
+    Ok(folder)
 }
 
 /// Downloads a Debian package and its missing dependencies, with separate package lists, and
