@@ -1,10 +1,11 @@
 //! Terminal output: colours, units, wrapping.
 //!
-//! Invariant: without a terminal, or with NO_COLOR set, no escape sequence is ever written; no
-//! information is in colour alone.
+//! Invariant: a stream that is no terminal gets no escape sequence, nor any with NO_COLOR set
+//! (CLICOLOR_FORCE asks for them); no information is in colour alone.
 
-use std::io::IsTerminal as _;
-
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
 use fercuda_governor::edit_distance;
 
 /// Whether a stream shows colours.
@@ -16,19 +17,17 @@ pub(crate) struct Paint {
 impl Paint {
     /// For stdout.
     pub(crate) fn stdout() -> Paint {
-        Paint::new(std::io::stdout().is_terminal())
+        Paint::of(&std::io::stdout())
     }
 
     /// For stderr.
     pub(crate) fn stderr() -> Paint {
-        Paint::new(std::io::stderr().is_terminal())
+        Paint::of(&std::io::stderr())
     }
 
-    fn new(terminal: bool) -> Paint {
-        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    fn of(stream: &impl RawStream) -> Paint {
         Paint {
-            colour: terminal && !dumb && !set("NO_COLOR"),
+            colour: AutoStream::choice(stream) != ColorChoice::Never,
         }
     }
 
@@ -38,26 +37,25 @@ impl Paint {
     }
 
     pub(crate) fn good(self, text: &str) -> String {
-        self.wrap("32", text)
+        self.styled(AnsiColor::Green.on_default(), text)
     }
 
     pub(crate) fn bad(self, text: &str) -> String {
-        self.wrap("1;31", text)
+        self.styled(AnsiColor::Red.on_default().bold(), text)
     }
 
     pub(crate) fn strong(self, text: &str) -> String {
-        self.wrap("1", text)
+        self.styled(Style::new().bold(), text)
     }
 
     pub(crate) fn faint(self, text: &str) -> String {
-        self.wrap("2", text)
+        self.styled(Style::new().dimmed(), text)
     }
 
-    fn wrap(self, code: &str, text: &str) -> String {
-        if self.colour {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
+    fn styled(self, style: Style, text: &str) -> String {
+        match self.colour {
+            true => format!("{style}{text}{style:#}"),
+            false => text.to_owned(),
         }
     }
 }
