@@ -22,6 +22,7 @@ use fercuda_ledger::Folder;
 
 use crate::cargo::Artifact;
 use crate::count::Count;
+use crate::installed::{self, Wanted};
 use crate::setup::Venv;
 use crate::{cargo, hooklist, record, setup, shell};
 
@@ -399,7 +400,7 @@ const NOT_RUN: [(&str, &str); 5] = [
 /// Runs the tests that cudarc has in its own source for its `driver` module.
 fn run_cudarc(venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
     println!("\n-- cudarc ({})", front.name());
-    let (version, program) = build_cudarc()?;
+    let (version, program) = cudarc()?;
     let start = |args: &[&str]| -> Result<Command> {
         let mut command = shell::command(&program);
         built.environment(&mut command, venv, front, "cudarc")?;
@@ -474,17 +475,46 @@ impl Suite {
     }
 }
 
-/// Builds cudarc's tests from the registry's copy of its source.
-fn build_cudarc() -> Result<(String, PathBuf)> {
-    let (version, source) = unpack_cudarc()?;
-    let target = shell::root().join("target/cudarc");
+/// cudarc's version, and its tests, built from the registry's copy of its source.
+fn cudarc() -> Result<(String, PathBuf)> {
+    let (version, source) = cudarc_source()?;
+    let compiler = shell::capture({
+        let mut ask = shell::command("rustc");
+        ask.arg("-vV");
+        ask
+    })?;
+    let key = format!("cudarc {version}, {CUDARC_FEATURES}\n{compiler}");
+    let wanted = Wanted {
+        name: "cudarc",
+        key: key.as_bytes(),
+        what: "the tests of cudarc",
+        force: false,
+    };
+    let (folder, _) = installed::folder(&wanted, |to| build_cudarc(&source, to))?;
+    Ok((version, folder.join(CUDARC_TESTS)))
+}
+
+const CUDARC_FEATURES: &str = "std,driver,nvrtc,f16,dynamic-loading,cuda-13000";
+/// The program with cudarc's tests.
+const CUDARC_TESTS: &str = "tests";
+
+/// Builds cudarc's tests in a folder, where only the program stays.
+fn build_cudarc(source: &Path, to: &Path) -> Result<()> {
+    let build = to.join("build");
+    copy_tree(source, &build)?;
+    // It must not take a workspace around it for its own.
+    let manifest = build.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest)?;
+    if !text.contains("[workspace]") {
+        fs::write(&manifest, format!("{text}\n[workspace]\n"))?;
+    }
     let mut command = cargo::command("test");
     command
-        .current_dir(&source)
+        .current_dir(&build)
         .args(["--lib", "--no-run", "--no-default-features", "--features"])
         .arg(CUDARC_FEATURES)
         .arg("--target-dir")
-        .arg(&target)
+        .arg(build.join("target"))
         // Our lints are not its lints.
         .env("RUSTFLAGS", "--cap-lints allow");
     let made = cargo::artifacts_of(command)?;
@@ -493,13 +523,13 @@ fn build_cudarc() -> Result<(String, PathBuf)> {
         .filter(|made| made.is_test && made.target == "cudarc")
         .find_map(|made| made.executable)
         .context("cudarc built no test program")?;
-    Ok((version, program))
+    let tests = to.join(CUDARC_TESTS);
+    fs::copy(&program, &tests).with_context(|| format!("cannot write {}", tests.display()))?;
+    fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))
 }
 
-const CUDARC_FEATURES: &str = "std,driver,nvrtc,f16,dynamic-loading,cuda-13000";
-
-/// Copies cudarc's source, as the registry has it, to where it can be built.
-fn unpack_cudarc() -> Result<(String, PathBuf)> {
+/// cudarc's version, and the folder of its source as the registry has it.
+fn cudarc_source() -> Result<(String, PathBuf)> {
     let mut metadata = cargo::command("metadata");
     metadata.args([
         "--format-version",
@@ -517,20 +547,10 @@ fn unpack_cudarc() -> Result<(String, PathBuf)> {
         .context("tests/clients/cudarc does not depend on cudarc")?;
     let version = package["version"].as_str().unwrap_or_default().to_owned();
     let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap_or_default());
-    let from = manifest
+    let source = manifest
         .parent()
         .context("cudarc's manifest has no folder")?;
-    let to = shell::root().join(format!("build/cudarc-{version}"));
-    if !to.join("Cargo.toml").is_file() {
-        copy_tree(from, &to)?;
-        // It must not take the workspace around it for its own.
-        let own = to.join("Cargo.toml");
-        let text = fs::read_to_string(&own)?;
-        if !text.contains("[workspace]") {
-            fs::write(&own, format!("{text}\n[workspace]\n"))?;
-        }
-    }
-    Ok((version, to))
+    Ok((version, source.to_owned()))
 }
 
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
