@@ -40,11 +40,25 @@ pub(crate) fn name(process: &LedgerSnapshot, width: usize) -> String {
 
 /// One row per device of each process, highest peak first.
 pub(crate) fn devices(processes: &[LedgerSnapshot], limit: usize) -> Vec<String> {
-    let mut rows: Vec<(&LedgerSnapshot, &DeviceSnapshot)> = processes
-        .iter()
-        .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
-        .collect();
+    let mut rows = devices_of(processes);
     rows.sort_by_key(|(_, device)| std::cmp::Reverse(device.peak_bytes));
+    device_table(&rows, limit)
+}
+
+/// The devices of all processes.
+pub(crate) fn devices_of(processes: &[LedgerSnapshot]) -> Vec<(&LedgerSnapshot, &DeviceSnapshot)> {
+    let devices = |process| {
+        let process: &LedgerSnapshot = process;
+        process.devices.iter().map(move |device| (process, device))
+    };
+    processes.iter().flat_map(devices).collect()
+}
+
+/// One row per device of a process.
+pub(crate) fn device_table(
+    rows: &[(&LedgerSnapshot, &DeviceSnapshot)],
+    limit: usize,
+) -> Vec<String> {
     let head = format!(
         "{:<16} {:>9} {:>3} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "PROCESS", "PID", "DEV", "LIVE", "PEAK", "POOL", "FREE", "GOVERNED"

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use fercuda_ledger::{Folder, LedgerSnapshot};
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::breakdown::Breakdown;
+use super::gpus::Gpus;
 use super::view::View;
 use crate::ledgers;
-use crate::terminal::Paint;
 
 /// How often ledgers are read.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) fn show(
     folder: &Folder,
     keep: &dyn Fn(&LedgerSnapshot) -> bool,
-    by: Breakdown,
+    view: View,
 ) -> Result<ExitCode> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
@@ -37,8 +36,6 @@ pub(super) fn show(
             .context("cannot listen for signals")?;
     }
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
-    let mut view = View::new(Paint::stdout().has_colour());
-    view.by = by;
     let ended = draw(&mut terminal, view, (folder, keep), &signal);
     // Dropping the terminal shows the cursor again.
     drop(terminal);
@@ -58,6 +55,7 @@ fn draw(
     (folder, keep): (&Folder, &dyn Fn(&LedgerSnapshot) -> bool),
     signal: &AtomicUsize,
 ) -> Result<()> {
+    let gpus = Gpus::open();
     let mut read_at: Option<Instant> = None;
     let mut changed = true;
     while signal.load(Ordering::Relaxed) == 0 {
@@ -67,6 +65,7 @@ fn draw(
             let (processes, unreadable) = ledgers::gather(folder, keep)?;
             let passed = read_at.map(|at| now.duration_since(at));
             view.update(processes, unreadable.len(), passed);
+            view.gpus = gpus.read();
             read_at = Some(now);
         }
         if changed || due {
@@ -80,14 +79,8 @@ fn draw(
         if let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
         {
-            match key.code {
-                KeyCode::Char('q') | KeyCode::Esc => break,
-                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => break,
-                KeyCode::Char('v') => view.by = view.by.next(),
-                KeyCode::Char('p') => view.paused = !view.paused,
-                KeyCode::Up | KeyCode::Char('k') => view.choose(-1),
-                KeyCode::Down | KeyCode::Char('j') => view.choose(1),
-                _ => {}
+            if !view.press(key) {
+                break;
             }
         }
     }

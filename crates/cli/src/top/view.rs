@@ -9,15 +9,25 @@ use std::time::Duration;
 
 use fercuda_ledger::{DeviceSnapshot, LedgerSnapshot, StreamSnapshot};
 use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
 use super::breakdown::Breakdown;
+use super::columns::{Column, per_second, quantity, table_row};
+use super::gpus::GpuLoad;
+use super::order::{FILTER_CHARS, ProcessOrder, matches};
 use crate::ledgers;
-use crate::terminal::{bytes, clipped, count};
+use crate::terminal::{bytes, clipped, count, plain_text};
 
 /// Shown when no process is governed.
 pub(super) const NO_PROCESS: &str = "No process is governed now.\ntry: fercuda run -- PROGRAM";
+
+/// Shown when no process matches a filter.
+pub(super) fn no_match(filter: &str) -> String {
+    let filter = plain_text(filter);
+    format!("No process or tenant has {filter:?} in its name.\ntry: another filter, or none")
+}
 
 /// Everything that is shown.
 pub(super) struct View {
@@ -30,6 +40,12 @@ pub(super) struct View {
     pub(super) paused: bool,
     /// Breakdown of the selected process's memory.
     pub(super) by: Breakdown,
+    pub(super) order: ProcessOrder,
+    /// Only processes that match this text are shown.
+    pub(super) filter: String,
+    /// Keys change the filter.
+    typing: bool,
+    pub(super) gpus: Vec<GpuLoad>,
     colour: bool,
 }
 
@@ -41,9 +57,6 @@ struct MemoryHolder {
     /// Allocations at the previous reading, and how long ago it was taken.
     before: Option<(u64, Duration)>,
 }
-
-/// A column of a table: its header, and its width including the leading blank.
-type Column = (&'static str, usize);
 
 const PROCESSES: [Column; 7] = [
     ("PID", 9),
@@ -66,9 +79,8 @@ const TENANTS: [Column; 6] = [
 const HOLDERS: [Column; 3] = [("LIVE", 10), ("ALLOCS", 10), ("ALLOC/S", 9)];
 /// Screens with fewer rows show only what matters most.
 const SHORT: usize = 16;
-/// The first column takes the remaining width, but at least this.
-const NAME: usize = 12;
-
+/// The most lines for GPUs.
+const GPU_LINES: usize = 2;
 impl View {
     pub(super) fn new(colour: bool) -> View {
         View {
@@ -78,8 +90,40 @@ impl View {
             chosen: None,
             paused: false,
             by: Breakdown::default(),
+            order: ProcessOrder::Start,
+            filter: String::new(),
+            typing: false,
+            gpus: Vec::new(),
             colour,
         }
+    }
+
+    /// Handles a key; returns false if it ends the display.
+    pub(super) fn press(&mut self, key: KeyEvent) -> bool {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match (key.code, self.typing) {
+            (KeyCode::Char('c'), _) if is_control => return false,
+            (KeyCode::Esc, true) => {
+                self.filter.clear();
+                self.typing = false;
+            }
+            (KeyCode::Enter, true) => self.typing = false,
+            (KeyCode::Backspace, true) => drop(self.filter.pop()),
+            (KeyCode::Char(typed), true) => {
+                if !is_control && self.filter.chars().count() < FILTER_CHARS {
+                    self.filter.push(typed);
+                }
+            }
+            (KeyCode::Char('q') | KeyCode::Esc, false) => return false,
+            (KeyCode::Char('v'), false) => self.by = self.by.next(),
+            (KeyCode::Char('s'), false) => self.order = self.order.next(),
+            (KeyCode::Char('/'), false) => self.typing = true,
+            (KeyCode::Char('p'), false) => self.paused = !self.paused,
+            (KeyCode::Up | KeyCode::Char('k'), false) => self.choose(-1),
+            (KeyCode::Down | KeyCode::Char('j'), false) => self.choose(1),
+            _ => {}
+        }
+        true
     }
 
     /// Takes a new reading, `passed` after the last one.
@@ -109,11 +153,10 @@ impl View {
     }
 
     fn rows(&self) -> Vec<(&LedgerSnapshot, &DeviceSnapshot)> {
-        let devices = |process| {
-            let process: &LedgerSnapshot = process;
-            process.devices.iter().map(move |device| (process, device))
-        };
-        self.processes.iter().flat_map(devices).collect()
+        let mut rows = ledgers::devices_of(&self.processes);
+        rows.retain(|(process, _)| matches(process, &self.filter));
+        self.order.sort(&mut rows);
+        rows
     }
 
     fn place(&self, rows: &[(&LedgerSnapshot, &DeviceSnapshot)]) -> usize {
@@ -136,9 +179,16 @@ impl View {
     fn lines(&self, width: usize, height: usize) -> Vec<Line<'static>> {
         let rows = self.rows();
         let mut lines = vec![self.head(width)];
+        if height >= SHORT {
+            lines.extend(self.gpu_lines(width));
+        }
         let Some((process, device)) = rows.get(self.place(&rows)).copied() else {
             lines.push(Line::default());
-            lines.extend(NO_PROCESS.lines().map(|line| Line::raw(line.to_owned())));
+            let why = match self.processes.is_empty() {
+                true => NO_PROCESS.to_owned(),
+                false => no_match(&self.filter),
+            };
+            lines.extend(why.lines().map(|line| Line::raw(clipped(line, width))));
             lines.truncate(height);
             return lines;
         };
@@ -172,8 +222,20 @@ impl View {
         };
         let number = self.processes.len();
         let noun = if number == 1 { "process" } else { "processes" };
-        let left = format!("fercuda top: {paused}{number} {noun}{unreadable}");
-        let right = "up/down v p q";
+        let order = match self.order {
+            ProcessOrder::Start => String::new(),
+            order => format!(", by {}", order.name()),
+        };
+        let filter = match (self.typing, self.filter.as_str()) {
+            (false, "") => String::new(),
+            (false, filter) => format!(", filter {}", plain_text(filter)),
+            (true, filter) => format!(", filter: {}_", plain_text(filter)),
+        };
+        let left = format!("fercuda top: {paused}{number} {noun}{unreadable}{order}{filter}");
+        let right = match self.typing {
+            true => "Enter Escape",
+            false => "up/down v s / p q",
+        };
         let gap = width.saturating_sub(left.chars().count() + right.len());
         if gap < 2 {
             return Line::styled(clipped(&left, width), self.strong());
@@ -183,6 +245,29 @@ impl View {
             Span::raw(" ".repeat(gap)),
             Span::styled(right, self.faint()),
         ])
+    }
+
+    /// Use and temperature of GPUs, several on a line; at most [`GPU_LINES`].
+    fn gpu_lines(&self, width: usize) -> Vec<Line<'static>> {
+        let mut lines: Vec<String> = Vec::new();
+        for gpu in &self.gpus {
+            let text = gpu.short();
+            match lines.last_mut() {
+                Some(line) if line.len() + 3 + text.len() <= width => {
+                    line.push_str(" | ");
+                    line.push_str(&text);
+                }
+                _ => lines.push(format!("GPU {text}")),
+            }
+        }
+        if lines.len() > GPU_LINES {
+            lines.truncate(GPU_LINES);
+            if let Some(last) = lines.last_mut() {
+                last.push_str(" ...");
+            }
+        }
+        let line = |text: String| Line::raw(clipped(&text, width));
+        lines.into_iter().map(line).collect()
     }
 
     fn process_table(
@@ -443,27 +528,6 @@ impl View {
     }
 }
 
-/// A row with the columns that fit; the name gets the remaining width.
-fn table_row(
-    name: impl Fn(usize) -> String,
-    cells: &[String],
-    columns: &[Column],
-    width: usize,
-) -> String {
-    let mut room = width;
-    let fit = columns.iter().take_while(|(_, len)| {
-        let fits = room >= NAME + len;
-        room -= if fits { *len } else { 0 };
-        fits
-    });
-    let fit = fit.count();
-    let mut text = format!("{:<room$}", name(room.saturating_sub(1)));
-    for (cell, (_, len)) in cells.iter().zip(columns).take(fit) {
-        text.push_str(&format!("{cell:>len$}"));
-    }
-    text
-}
-
 /// The streams of a device, and memory that belongs to no stream.
 fn streams_of<'s>(
     process: &'s LedgerSnapshot,
@@ -483,24 +547,6 @@ fn streams(process: &LedgerSnapshot, device: &DeviceSnapshot) -> String {
         format!("{stream}: {}", bytes(it.live_bytes))
     };
     streams.iter().map(text).collect::<Vec<_>>().join(", ")
-}
-
-fn per_second(before: u64, now: u64, passed: Duration) -> f64 {
-    now.saturating_sub(before) as f64 / passed.as_secs_f64().max(1e-3)
-}
-
-/// A number in at most five characters: `12.3k`.
-fn quantity(number: f64) -> String {
-    let (value, unit) = match number {
-        n if n >= 1e9 => (n / 1e9, "G"),
-        n if n >= 1e6 => (n / 1e6, "M"),
-        n if n >= 1e3 => (n / 1e3, "k"),
-        n => return format!("{n:.0}"),
-    };
-    match value {
-        v if v >= 100.0 => format!("{v:.0}{unit}"),
-        v => format!("{v:.1}{unit}"),
-    }
 }
 
 #[cfg(test)]
@@ -639,6 +685,61 @@ mod tests {
         assert_eq!(view.chosen, Some((4800, 1)));
     }
 
+    fn typed(view: &mut View, text: &str) {
+        for typed in text.chars() {
+            assert!(view.press(KeyEvent::new(KeyCode::Char(typed), KeyModifiers::NONE)));
+        }
+    }
+
+    #[test]
+    fn keys_change_order_and_filter() {
+        let mut view = view();
+        let first = |view: &View| view.rows()[0].0.program.clone();
+        assert_eq!(first(&view), "python3.12");
+        typed(&mut view, "s");
+        assert_eq!(first(&view), "a-server-with-a-very-long-name");
+        assert!(screen(&view, 80, 24).contains("unreadable, by live"));
+        // Through all of them, back to the first.
+        typed(&mut view, "ssssss");
+        assert_eq!(view.order, ProcessOrder::Start);
+        // A tenant's name, in any case; keys are text now.
+        typed(&mut view, "/JAXq");
+        assert!(view.rows().is_empty());
+        let text = screen(&view, 80, 24);
+        assert!(text.contains("filter: JAXq_"), "{text}");
+        assert!(
+            text.contains("No process or tenant has \"JAXq\" in its name."),
+            "{text}"
+        );
+        assert!(view.press(KeyCode::Backspace.into()));
+        assert!(view.press(KeyCode::Enter.into()));
+        assert_eq!(first(&view), "a-server-with-a-very-long-name");
+        assert_eq!(view.rows().len(), 1);
+        assert!(screen(&view, 80, 24).contains("filter JAX"));
+        // Escape removes the filter, then it quits.
+        typed(&mut view, "/x");
+        assert!(view.press(KeyCode::Esc.into()));
+        assert_eq!(view.rows().len(), 2);
+        assert!(!view.press(KeyCode::Esc.into()));
+        assert!(!view.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+    }
+
+    #[test]
+    fn gpus_share_lines_and_leave_room_for_processes() {
+        let mut view = view();
+        view.gpus = (0..8)
+            .map(|n| GpuLoad {
+                place: format!("{n}b:00.0"),
+                name: "NVIDIA H200".to_owned(),
+                busy_percent: Some(100 - n),
+                celsius: (n > 0).then_some(40 + n),
+                watts: Some(700),
+            })
+            .collect();
+        assert_screen("80x24-gpus.txt", &screen(&view, 80, 24));
+        assert!(!screen(&view, 40, 10).contains("GPU"));
+    }
+
     #[test]
     fn an_empty_list_says_what_to_do() {
         let text = screen(&View::new(false), 80, 24);
@@ -666,17 +767,5 @@ mod tests {
         };
         assert_eq!(colours(false), 0);
         assert!(colours(true) > 0);
-    }
-
-    #[test]
-    fn numbers_have_fit_units() {
-        for (number, text) in [
-            (0.4, "0"),
-            (999.0, "999"),
-            (1234.0, "1.2k"),
-            (123_456.0, "123k"),
-        ] {
-            assert_eq!(quantity(number), text);
-        }
     }
 }

@@ -116,6 +116,75 @@ fn a_governed_process_is_shown_while_it_runs() {
     );
 }
 
+#[test]
+fn processes_are_sorted_and_filtered_and_gpus_have_their_figures() {
+    let it = Installed::new();
+    // Two GPUs; the second one reports neither use nor power.
+    it.compile(
+        "libnvidia-ml.so.1",
+        &["-shared", "-fPIC", "-x", "c"],
+        "#include <string.h>
+        static char devices[2];
+        int nvmlInit_v2(void) { return 0; }
+        int nvmlShutdown(void) { return 0; }
+        const char *nvmlErrorString(int code) { return \"an error\"; }
+        int nvmlDeviceGetCount_v2(unsigned *count) { return *count = 2, 0; }
+        int nvmlDeviceGetHandleByIndex_v2(unsigned at, char **device) { return *device = devices + at, 0; }
+        struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; };
+        int nvmlDeviceGetPciInfo_v3(char *device, struct pci *pci)
+        {
+            memset(pci, 0, sizeof *pci);
+            strcpy(pci->text, device == devices ? \"00000000:3B:00.0\" : \"00000000:AF:00.0\");
+            return 0;
+        }
+        int nvmlDeviceGetName(char *device, char *name, unsigned size) { return strcpy(name, \"NVIDIA Test\"), 0; }
+        int nvmlDeviceGetUtilizationRates(char *device, unsigned *rates)
+        {
+            return device == devices ? rates[0] = 87, rates[1] = 12, 0 : 3;
+        }
+        int nvmlDeviceGetTemperature(char *device, int sensor, unsigned *celsius) { return *celsius = 61, 0; }
+        int nvmlDeviceGetPowerUsage(char *device, unsigned *milliwatts)
+        {
+            return device == devices ? *milliwatts = 311500, 0 : 3;
+        }
+        ",
+    );
+    let (mut child, number) = governed(&it);
+    let top = |words: &[&str]| {
+        let mut command = it.fercuda();
+        command.args(["top", "--once"]).args(words);
+        ended(command.env("LD_LIBRARY_PATH", it.path("")))
+    };
+    let shown = top(&["--sort", "live", "--filter", "TORCH"]);
+    assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""));
+    assert!(shown.out.lines().all(|line| line.chars().count() <= 80));
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = shown.out.lines().map(words).collect();
+    assert_eq!(lines[0], "GPU NAME USE TEMP POWER");
+    assert_eq!(lines[1], "3b:00.0 NVIDIA Test 87% 61 C 312 W");
+    assert_eq!(lines[2], "af:00.0 NVIDIA Test - 61 C -");
+    assert_contains(&shown.out, &[&number, "torch "]);
+    let none = top(&["--filter", "no such thing"]);
+    assert_eq!(none.code, Some(0));
+    assert_contains(
+        &none.out,
+        &[
+            "No process or tenant has \"no such thing\"",
+            "try: another filter",
+        ],
+    );
+    let json = ended(
+        it.fercuda()
+            .args(["top", "--json", "--filter", "no such thing"]),
+    );
+    assert_eq!(json.out, "[]\n");
+    for refused in [&["--sort", "size"][..], &["--json", "--sort", "live"]] {
+        assert_eq!(top(refused).code, Some(2), "{refused:?}");
+    }
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    child.wait().unwrap();
+}
+
 const ENTERED: &str = "\x1b[?1049h";
 const LEFT: &str = "\x1b[?1049l";
 /// Makes the cursor visible.
