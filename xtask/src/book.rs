@@ -1,9 +1,10 @@
 //! Sources of the book, laid out for mdBook.
 //!
-//! The guide is `docs/`; the design is the READMEs of the root and of the crates. Their links
-//! are relative to where they lie, so the book's source folder is an image of the repository
-//! with those files alone, and the table of contents, `docs/SUMMARY.md`, has its links rewritten
-//! to the root. Nothing is kept in the repository twice.
+//! The guide is `docs/`; the design is the READMEs of the root and of the crates. Their links are
+//! relative to where they lie, so the book's source folder is an image of the repository with the
+//! book's pages alone. A link to a README is one to the `index` that mdBook makes of it, a link to
+//! what is no page leads to the repository, and the table of contents, `docs/SUMMARY.md`, has its
+//! links rewritten to the root. Nothing is kept in the repository twice.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
 
-use crate::shell;
+use crate::{cargo, shell};
 
 /// The table of contents.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
@@ -26,25 +27,16 @@ pub(crate) fn run() -> Result<()> {
             .with_context(|| format!("cannot empty {}", source.display()))?;
     }
     let summary = read(&root.join(SUMMARY))?;
-    let mut list = shell::command("git");
-    list.args([
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
-    ]);
-    // What the pages link to besides each other.
-    list.args(["*.md", "examples", "include", "LICENSE-*"]);
-    for name in shell::capture(list)?
-        .split('\0')
-        .filter(|name| !name.is_empty())
-    {
+    let repository = repository()?;
+    let pages = pages(&summary);
+    for name in &pages {
         let to = source.join(name);
         let folder = to.parent().context("a file is in a folder")?;
         fs::create_dir_all(folder)?;
-        fs::copy(root.join(name), &to).with_context(|| format!("cannot copy {name}"))?;
+        let text = relinked(&read(&root.join(name))?, |link| {
+            book_link(&root, name, &pages, &repository, link)
+        });
+        fs::write(&to, text).with_context(|| format!("cannot write {}", to.display()))?;
     }
     fs::write(source.join("SUMMARY.md"), from_the_root(&summary))?;
     fs::copy(root.join("docs/book.toml"), book.join("book.toml"))?;
@@ -88,25 +80,84 @@ fn rooted(link: &str) -> String {
 }
 
 fn from_the_root(summary: &str) -> String {
-    let mut parts = summary.split("](");
-    let mut text = parts.next().unwrap_or_default().to_owned();
+    relinked(summary, |link| Some(rooted(link)))
+}
+
+/// A text with its links replaced by what `change` returns for them.
+fn relinked(text: &str, change: impl Fn(&str) -> Option<String>) -> String {
+    let mut parts = text.split("](");
+    let mut changed = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        text.push_str("](");
+        changed.push_str("](");
         match part.split_once(')') {
             Some((link, rest)) => {
-                text.push_str(&rooted(link));
-                text.push(')');
-                text.push_str(rest);
+                changed.push_str(change(link).as_deref().unwrap_or(link));
+                changed.push(')');
+                changed.push_str(rest);
             }
-            None => text.push_str(part),
+            None => changed.push_str(part),
         }
     }
-    text
+    changed
+}
+
+/// Where the workspace's source is published.
+fn repository() -> Result<String> {
+    let metadata = cargo::metadata()?;
+    let mut packages = metadata["packages"].as_array().into_iter().flatten();
+    let url = packages.find_map(|package| package["repository"].as_str());
+    Ok(url
+        .context("no package says where its repository is")?
+        .to_owned())
+}
+
+/// A page's link as the book has it; `None` if it stays.
+fn book_link(
+    root: &Path,
+    page: &str,
+    pages: &[String],
+    repository: &str,
+    link: &str,
+) -> Option<String> {
+    let (path, anchor) = match link.split_once('#') {
+        Some((path, anchor)) => (path, format!("#{anchor}")),
+        None => (link, String::new()),
+    };
+    if path.is_empty() || path.contains(':') {
+        return None;
+    }
+    let target = joined(page, path)?;
+    if pages.contains(&target) {
+        let index = path.strip_suffix("README.md")?;
+        return Some(format!("{index}index.md{anchor}"));
+    }
+    let kind = if root.join(&target).is_dir() {
+        "tree"
+    } else {
+        "blob"
+    };
+    Some(format!("{repository}/{kind}/main/{target}{anchor}"))
+}
+
+/// A path relative to a file, from the root; `None` if it leads out of it.
+fn joined(file: &str, path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = file.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{from_the_root, pages};
+    use std::path::Path;
+
+    use super::{book_link, from_the_root, pages};
 
     const SUMMARY: &str = "# Summary\n[a](../README.md)\n- [b](guide/b.md)\n";
 
@@ -115,5 +166,29 @@ mod tests {
         let moved = "# Summary\n[a](README.md)\n- [b](docs/guide/b.md)\n";
         assert_eq!(from_the_root(SUMMARY), moved);
         assert_eq!(pages(SUMMARY), ["README.md", "docs/guide/b.md"]);
+    }
+
+    #[test]
+    fn links_lead_to_pages_or_to_the_repository() {
+        let pages = ["README.md", "docs/a.md", "crates/pool/README.md"].map(str::to_owned);
+        let of = |page: &str, link: &str| {
+            book_link(Path::new("/nowhere"), page, &pages, "https://host/it", link)
+        };
+        assert_eq!(
+            of("docs/a.md", "../README.md#x").as_deref(),
+            Some("../index.md#x")
+        );
+        assert_eq!(
+            of("README.md", "crates/pool/README.md").as_deref(),
+            Some("crates/pool/index.md")
+        );
+        assert_eq!(of("README.md", "docs/a.md"), None);
+        assert_eq!(of("README.md", "#limits"), None);
+        assert_eq!(of("README.md", "https://elsewhere/README.md"), None);
+        assert_eq!(
+            of("crates/pool/README.md", "../trials/README.md").as_deref(),
+            Some("https://host/it/blob/main/crates/trials/README.md")
+        );
+        assert_eq!(of("README.md", "../outside.md"), None);
     }
 }
