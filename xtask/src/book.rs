@@ -7,6 +7,7 @@
 //! links rewritten to the root. Nothing is kept in the repository twice.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -66,9 +67,10 @@ fn read(path: &Path) -> Result<String> {
 
 /// Paths, from the root, of the pages that the table of contents links to, in order.
 pub(crate) fn pages(summary: &str) -> Vec<String> {
-    let links = summary.split("](").skip(1);
-    let links = links.filter_map(|rest| rest.split_once(')').map(|(link, _)| link));
-    links.map(rooted).collect()
+    links(summary)
+        .into_iter()
+        .map(|link| rooted(&summary[link]))
+        .collect()
 }
 
 /// A link of a file in `docs/`, as one of the root.
@@ -83,21 +85,28 @@ fn from_the_root(summary: &str) -> String {
     relinked(summary, |link| Some(rooted(link)))
 }
 
+/// The targets of a text's links, by their places. What is in backticks is no link.
+pub(crate) fn links(text: &str) -> Vec<Range<usize>> {
+    let starts = text.match_indices("](").filter_map(|(at, _)| {
+        let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let is_code = text[line..at].matches('`').count() % 2 == 1;
+        (!is_code).then_some(at + 2)
+    });
+    let whole = |start: usize| Some(start..start + text[start..].find(')')?);
+    starts.filter_map(whole).collect()
+}
+
 /// A text with its links replaced by what `change` returns for them.
 fn relinked(text: &str, change: impl Fn(&str) -> Option<String>) -> String {
-    let mut parts = text.split("](");
-    let mut changed = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        changed.push_str("](");
-        match part.split_once(')') {
-            Some((link, rest)) => {
-                changed.push_str(change(link).as_deref().unwrap_or(link));
-                changed.push(')');
-                changed.push_str(rest);
-            }
-            None => changed.push_str(part),
-        }
+    let mut changed = String::new();
+    let mut end = 0;
+    for link in links(text) {
+        changed.push_str(&text[end..link.start]);
+        end = link.end;
+        let link = &text[link];
+        changed.push_str(change(link).as_deref().unwrap_or(link));
     }
+    changed.push_str(&text[end..]);
     changed
 }
 
@@ -157,7 +166,7 @@ fn joined(file: &str, path: &str) -> Option<String> {
 mod tests {
     use std::path::Path;
 
-    use super::{book_link, from_the_root, pages};
+    use super::{book_link, from_the_root, links, pages};
 
     const SUMMARY: &str = "# Summary\n[a](../README.md)\n- [b](guide/b.md)\n";
 
@@ -166,6 +175,13 @@ mod tests {
         let moved = "# Summary\n[a](README.md)\n- [b](docs/guide/b.md)\n";
         assert_eq!(from_the_root(SUMMARY), moved);
         assert_eq!(pages(SUMMARY), ["README.md", "docs/guide/b.md"]);
+    }
+
+    #[test]
+    fn code_has_no_links() {
+        let text = "`K[g](a)` and [b](c)\n[d](e`f)";
+        let links: Vec<&str> = links(text).into_iter().map(|link| &text[link]).collect();
+        assert_eq!(links, ["c", "e`f"]);
     }
 
     #[test]

@@ -503,10 +503,8 @@ fn links(repository: &Repository, violations: &mut Vec<String>) {
             continue;
         }
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        for part in text.split("](").skip(1) {
-            let Some((link, _)) = part.split_once(')') else {
-                continue;
-            };
+        for link in book::links(text) {
+            let link = &text[link];
             let target = link.split('#').next().unwrap_or_default();
             if target.is_empty() || link.contains("://") || link.contains(char::is_whitespace) {
                 continue;

@@ -229,8 +229,8 @@ class Session:
         float. Machine code has sizes only. Only the software device checks the kernel's accesses:
         it must stay within its buffers. Returns before the kernel has run.
 
-        Raises `ArgumentsError` (a `TypeError`), before anything is launched, `LaunchLimitError`, `StaleHandleError`, `DeviceFaultError` of
-        earlier work.
+        Raises `ArgumentsError` (a `TypeError`), before anything is launched, `LaunchLimitError`,
+        `StaleHandleError`, `DeviceFaultError` of earlier work.
         """
     def launch_async(
         self,

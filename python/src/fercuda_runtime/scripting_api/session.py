@@ -35,8 +35,8 @@ class RuntimeSession(Session):
 
     `name` is the name of its tenant in the ledger and in `fercuda top`; `limit_bytes` is the most
     device memory it may hold, as a number or as text such as "1GiB"; None for no limit. As a
-    context manager it is closed at the end: its work is waited for, and its memory is freed. `allocator` is the source of buffers of the regime
-    "callbacks": see `Session`.
+    context manager it is closed at the end: its work is waited for, and its memory is freed.
+    `allocator` is the source of buffers of the regime "callbacks": see `Session`.
 
     Raises `SessionNameError` if a session of that name is open, and the exceptions of
     `RuntimeConfig.open`.
