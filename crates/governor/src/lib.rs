@@ -41,6 +41,6 @@ pub use reconcile::MemoryFigures;
 pub use sharing::{ForeignBlock, ShareDenied};
 pub use source::RegionSource;
 pub use teardown::TeardownResult;
-pub use thread_context::{ResolvedStream, ThreadContext};
+pub use thread_context::{ReleasedBlock, ResolvedStream, ThreadContext};
 pub use variables::{EnvVariable, VARIABLES, VariableReader, edit_distance};
 pub use vmm::VmmBacking;

@@ -271,10 +271,10 @@ fn a_block_is_freed_wherever_and_however_it_was_allocated() {
         let block = thread
             .allocate_ordered(&ordered, tenant, pool, bytes)
             .unwrap();
-        assert_eq!(thread.free_ordered(&ordered, block).unwrap().1, here);
+        assert_eq!(thread.free_ordered(&ordered, block).unwrap().place, here);
         assert!(thread.free_ordered(&ordered, block).is_none());
         let plain = thread.allocate(tenant, of, PoolPlace::Anywhere, PoolNumber::NONE, bytes);
-        let (_, place) = thread.free_ordered(&ordered, plain.unwrap()).unwrap();
+        let place = thread.free_ordered(&ordered, plain.unwrap()).unwrap().place;
         assert_eq!(place, PoolPlace::Anywhere);
     }
     assert_eq!(governor.device(0).unwrap().usage().live_bytes, 0);
