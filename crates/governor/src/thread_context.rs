@@ -28,6 +28,7 @@ use crate::driver_call::is_done;
 use crate::governor::{AllocationDenied, Governor, StreamInfo, StreamKey, UNNAMED};
 use crate::note::{BlockNote, id};
 use crate::pool_number::PoolNumber;
+use crate::released_block::ReleasedBlock;
 use crate::sharing::UnshareOutcome;
 
 /// The alignment of blocks, as frameworks expect it.
@@ -48,24 +49,6 @@ pub struct ResolvedStream<'g> {
     pub pool: Option<(&'g GovernedDevice, PoolNumber)>,
     /// No other process can have blocks there open.
     unshared: bool,
-}
-
-/// A block that a thread freed.
-#[derive(Clone, Copy, Debug)]
-pub struct ReleasedBlock<'g> {
-    /// Its device.
-    pub device: &'g GovernedDevice,
-    /// The block, as it was.
-    pub block: FreedBlock<BlockNote>,
-    /// Where it was freed.
-    pub place: PoolPlace,
-}
-
-impl ReleasedBlock<'_> {
-    /// The tenant that it was charged to.
-    pub fn tenant(&self) -> Tenant {
-        Tenant::from_index(u32::from(self.block.tenant.0)).unwrap_or(Tenant::OTHERS)
-    }
 }
 
 /// The result of the last call.

@@ -190,7 +190,7 @@ fn free_pooled(address: CUdeviceptr, stream: CUstream) -> Option<()> {
         seat.touch(address);
         let ordered = ordered(seat, stream)?;
         let freed = seat.free_ordered(&ordered, address)?;
-        trace::record_free(seat.governor(), address, &freed);
+        trace::record_free(seat.governor(), &freed);
         Some(())
     })
 }

@@ -102,9 +102,9 @@ pub fn record_failure(governor: &Governor, request: TracedRequest) {
     }
 }
 
-/// Records that the program freed a block.
+/// Records that a block was freed, by the program or with its context.
 #[inline]
-pub fn record_free(governor: &Governor, address: u64, released: &ReleasedBlock<'_>) {
+pub fn record_free(governor: &Governor, released: &ReleasedBlock<'_>) {
     if let Some(trace) = trace() {
         let request = TracedRequest {
             device: released.device.ordinal(),
@@ -112,6 +112,7 @@ pub fn record_free(governor: &Governor, address: u64, released: &ReleasedBlock<'
             bytes: released.block.requested_bytes,
             place: released.place,
         };
+        let address = released.block.span.address;
         trace.write(governor, "free", address, request);
     }
 }

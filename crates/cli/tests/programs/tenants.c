@@ -37,17 +37,22 @@ int main(void)
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    void *context;
+    void *context, *second;
     unsigned long long own, theirs, none;
     allocate_type allocate = (allocate_type)find("cuMemAlloc_v2");
     free_type release = (free_type)find("cuMemFree_v2");
     int init = ((int (*)(unsigned))find("cuInit"))(0);
-    int create = ((int (*)(void **, unsigned, int))find("cuCtxCreate_v2"))(&context, 0, 0);
+    int (*make)(void **, unsigned, int) = (int (*)(void **, unsigned, int))find("cuCtxCreate_v2");
+    int create = make(&context, 0, 0);
     printf("%d %d", init, create);
     printf(" %d", allocate(&own, 3 << 20));
     printf(" %d", take((void *)allocate, &theirs, 5 << 20));
     printf(" %d", take((void *)allocate, &none, 3ull << 30));
-    printf(" %d\n", release(own));
+    printf(" %d", release(own));
+    /* A block that ends with its context. */
+    printf(" %d", make(&second, 0, 0));
+    printf(" %d", take((void *)allocate, &none, 2 << 20));
+    printf(" %d\n", ((int (*)(void *))find("cuCtxDestroy_v2"))(second));
     return 0;
 }
 

@@ -84,7 +84,7 @@ fn a_trace_of_a_run_becomes_a_timeline_with_its_tenants_and_refusals() {
     let first = run(&words);
     assert_eq!(
         (first.code, first.out.as_str()),
-        (Some(0), "0 0 0 0 2 0\n"),
+        (Some(0), "0 0 0 0 2 0 0 0 0\n"),
         "{}",
         first.err
     );
@@ -101,6 +101,9 @@ fn a_trace_of_a_run_becomes_a_timeline_with_its_tenants_and_refusals() {
         "allocate 5242880 0 worker",
         "allocate failure 3221225472 0 worker",
         "free 3145728 0 tenants",
+        "allocate 2097152 0 worker",
+        // With its context.
+        "free 2097152 0 worker",
     ];
     assert_eq!(cells, expected, "{rows}");
 
@@ -128,7 +131,7 @@ fn a_trace_of_a_run_becomes_a_timeline_with_its_tenants_and_refusals() {
         cells.collect::<Vec<_>>().join("|")
     };
     assert_eq!(row("tenants"), "0|3.0 MiB|0 B|0|1|1|0");
-    assert_eq!(row("worker"), "0|5.0 MiB|5.0 MiB|1|1|0|1");
+    assert_eq!(row("worker"), "0|7.0 MiB|5.0 MiB|1|2|1|1");
     let replayed = run(&["replay", trace, "--device", "soft", "--json"]);
     let outcome: Value = serde_json::from_str(&replayed.out).unwrap();
     assert_eq!(outcome["trace_failures"], 1);

@@ -328,7 +328,7 @@ pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
             return None;
         }
         let freed = seat.free(address, PoolPlace::Anywhere, |_| true)?;
-        trace::record_free(seat.governor(), address, &freed);
+        trace::record_free(seat.governor(), &freed);
         Some(())
     });
     if freed.is_some() {

@@ -171,7 +171,7 @@ fn free_pooled(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Opti
         seat.touch(address);
         let ordered = seat.ordered(stream, per_thread)?;
         let freed = seat.free_ordered(&ordered, address)?;
-        trace::record_free(seat.governor(), address, &freed);
+        trace::record_free(seat.governor(), &freed);
         Some(CUresult::CUDA_SUCCESS)
     })
 }

@@ -69,7 +69,7 @@ impl TimeColumns {
         if self.steps == self.width * self.limit as u64 {
             self.halve();
         }
-        if self.steps % self.width == 0 {
+        if self.steps.is_multiple_of(self.width) {
             self.columns.push(TimeColumn {
                 total: self.total,
                 parts: self.live.clone(),
