@@ -147,11 +147,8 @@ fn a_trace_becomes_a_snapshot_that_python_and_replay_can_read() {
     assert_eq!(again["peak_live_bytes"], 32 << 20);
 
     let (code, _, err) = replay_only(SMALL, &["--snapshot", "/no/such/folder/x"]);
-    assert_eq!(code, Some(1));
-    assert!(
-        err.contains("cannot write the snapshot /no/such/folder/x"),
-        "{err}"
-    );
+    assert_eq!(code, Some(2));
+    assert!(err.contains("cannot write /no/such/folder/x"), "{err}");
     let (code, ..) = replay_only(SMALL, &["--snapshot", "x", "--json"]);
     assert_eq!(code, Some(2));
 }
@@ -168,6 +165,120 @@ fn an_allocation_too_large_for_the_device_fails_everywhere_and_the_rest_continue
         assert_eq!(row["failures"], 1, "{row}");
         assert!(row["first_failure"].is_string(), "{row}");
         assert_eq!(row["peak_live_bytes"], 32 << 20, "{row}");
+    }
+}
+
+#[test]
+fn an_allocation_beyond_all_addresses_is_a_failed_step() {
+    for bytes in [u64::MAX, u64::MAX - (1 << 22), 1 << 63] {
+        let rows = format!("1,0,allocate,0x100,{bytes},0\n{SMALL}");
+        let (code, out, err) = replay(&rows, &["--json"]);
+        assert_eq!(code, Some(0), "{bytes}: {err}");
+        let outcome: Value = serde_json::from_str(&out).unwrap();
+        for row in outcome["allocators"].as_array().unwrap() {
+            assert_eq!(row["failures"], 1, "{bytes}: {row}");
+            assert_eq!(row["peak_live_bytes"], 32 << 20, "{bytes}: {row}");
+        }
+    }
+}
+
+#[test]
+fn a_timeline_is_one_file_that_replaces_nothing_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("timeline.html");
+    let out = out.to_str().unwrap();
+    let (code, said, err) = replay_only(SMALL, &["--html", out]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(said, format!("{out}: open it in a browser\n"));
+    let page = std::fs::read_to_string(out).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("title=\"33554432 bytes\""), "{page}");
+    let (code, _, err) = replay_only(SMALL, &["--html", out]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("exists\ntry: --force"), "{err}");
+    let (code, said, _) = replay_only(SMALL, &["--html", "-"]);
+    assert_eq!((code, said), (Some(0), page));
+    // Nothing is left of a page whose trace cannot be read.
+    std::fs::remove_file(out).unwrap();
+    let (code, ..) = replay_only("1,0,allocate,0x1000,much,0x0\n", &["--html", out]);
+    assert_eq!(code, Some(2));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let file = folder.path().join("trace.csv");
+    std::fs::write(&file, format!("{HEAD}{SMALL}")).unwrap();
+    let file = file.to_str().unwrap();
+    let (code, _, err) = fercuda(&["replay", file, "--html", file, "--force"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("overwritten while it is read"), "{err}");
+}
+
+/// Writes snapshots as PyTorch does: a block from before the recording, a block of 2 MiB that is
+/// freed, a failed allocation, and another device with a block of 5 MiB.
+const SNAPSHOTS: &str = "import collections, pickle, sys
+A, MIB = 0x7f1000000000, 1 << 20
+frames = [dict(name='forward', filename='net.py', line=12), dict(name='<module>', filename='</script>', line=3)]
+def block(address, size, state):
+    return dict(address=address, size=size, requested_size=size - 12, state=state, frames=frames)
+def event(action, address, size, **more):
+    it = dict(action=action, addr=address, size=size, stream=0, time_us=1700000000000000, frames=frames)
+    it.update(more)
+    return it
+segment = dict(device=0, address=A, total_size=20 * MIB, stream=0, segment_type='large', blocks=[
+    block(A, MIB, 'active_allocated'), block(A + MIB, 19 * MIB, 'inactive')])
+first = [event('segment_map', A, 20 * MIB), event('alloc', A + MIB, 2 * MIB),
+    event('free_requested', A + MIB, 2 * MIB), event('free_completed', A + MIB, 2 * MIB),
+    event('oom', 0x1234, 99 << 30, device_free=5), event('snapshot', 0, 0)]
+second = [event('alloc', A, 5 * MIB)]
+it = dict(segments=[segment], device_traces=[first, second])
+for protocol in range(6):
+    pickle.dump(it, open(f'{sys.argv[1]}/{protocol}.pickle', 'wb'), protocol=protocol)
+pickle.dump(collections.OrderedDict(it), open(f'{sys.argv[1]}/ordered.pickle', 'wb'))
+";
+
+#[test]
+fn a_snapshot_is_read_with_what_was_live_before_it_and_other_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().to_str().unwrap();
+    let python = std::env::var("FERCUDA_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let made = Command::new(python).args(["-c", SNAPSHOTS, at]).status();
+    assert!(made.unwrap().success());
+    for name in ["2", "3", "4", "5", "ordered"] {
+        let file = format!("{at}/{name}.pickle");
+        let (code, out, err) = fercuda(&["replay", &file, "--device", "soft", "--json"]);
+        assert_eq!(code, Some(0), "{name}: {err}");
+        let outcome: Value = serde_json::from_str(&out).unwrap();
+        for (part, expected) in [
+            ("allocations", 2),
+            ("frees", 1),
+            ("held_blocks", 1),
+            ("trace_failures", 1),
+            ("other_devices", 1),
+            ("peak_live_bytes", 3 << 20),
+        ] {
+            assert_eq!(outcome[part], expected, "{name}: {part}");
+        }
+        let (code, page, err) = fercuda(&["replay", &file, "--html", "-"]);
+        assert_eq!(code, Some(0), "{name}: {err}");
+        for (part, times) in [
+            (
+                "<li>device 0: 1 block of 1.0 MiB live before the trace began</li>",
+                1,
+            ),
+            ("title=\"3145728 bytes\"", 2),
+            ("title=\"5242880 bytes\"", 4),
+            // Stored once, with the innermost frame first.
+            ("forward (net.py:12)\\n", 1),
+            ("</script", 2),
+        ] {
+            assert_eq!(page.matches(part).count(), times, "{name}: {part}\n{page}");
+        }
+    }
+    for name in ["0", "1"] {
+        let (code, _, err) = fercuda(&["replay", &format!("{at}/{name}.pickle")]);
+        assert_eq!(code, Some(2));
+        assert!(
+            err.contains("try: pickle.dump(snapshot, file, protocol=4)"),
+            "{err}"
+        );
     }
 }
 

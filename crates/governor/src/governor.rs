@@ -34,6 +34,7 @@ use crate::governed::GovernedMemory;
 use crate::lifecycle::{LifecycleGuard, LifecycleLock};
 use crate::note::BlockNote;
 use crate::pool_number::{DEVICES, PoolNumbers, PoolProvider};
+use crate::released_block::ReleasedBlock;
 use crate::shared_blocks::BlockSharing;
 
 /// The first number of streams without a unique handle: default streams, of contexts and of
@@ -126,6 +127,8 @@ pub struct Governor {
     pub(crate) clock: Arc<DriverClock>,
     config: GovernorConfig,
     tell: OnceLock<fn(&str)>,
+    /// Called with the blocks that end with their context.
+    pub(crate) on_ended: OnceLock<fn(&Governor, &ReleasedBlock<'_>)>,
     devices: [DeviceSlot; DEVICES],
     pub(crate) governed: GovernedMemory,
     pub(crate) sharing: BlockSharing,
@@ -180,6 +183,7 @@ impl Governor {
             clock: Arc::new(DriverClock::new(driver)),
             config,
             tell: OnceLock::new(),
+            on_ended: OnceLock::new(),
             devices: std::array::from_fn(|_| OnceLock::new()),
             governed: GovernedMemory::default(),
             sharing: BlockSharing::default(),
@@ -268,6 +272,12 @@ impl Governor {
     /// it there is no notification.
     pub fn on_missing_pool(&self, tell: fn(&str)) {
         self.tell.get_or_init(|| tell);
+    }
+
+    /// Sets the function that is called once for each block that ends with its context. No context
+    /// is made or destroyed while it runs.
+    pub fn on_ended_block(&self, record: fn(&Governor, &ReleasedBlock<'_>)) {
+        self.on_ended.get_or_init(|| record);
     }
 
     /// The devices that have pools.

@@ -16,6 +16,7 @@ mod note;
 mod peers;
 mod pool_number;
 mod reconcile;
+mod released_block;
 mod shared_blocks;
 mod sharing;
 mod slabs;
@@ -38,6 +39,7 @@ pub use governor::{AllocationDenied, CaptureKey, Governor, HostWait, StreamInfo,
 pub use note::BlockNote;
 pub use pool_number::{PoolNumber, PoolProvider};
 pub use reconcile::MemoryFigures;
+pub use released_block::ReleasedBlock;
 pub use sharing::{ForeignBlock, ShareDenied};
 pub use source::RegionSource;
 pub use teardown::TeardownResult;

@@ -15,6 +15,7 @@ use fercuda_ledger::{Folder, Governed, Share, Tenant};
 use fercuda_pool::{FreedBlock, LiveBlock, PoolPlace};
 
 use crate::clock::{ContextId, CurrentContext, lock};
+use crate::device::GovernedDevice;
 use crate::driver_call::answer;
 use crate::governed::{GovernedKey, GovernedPiece};
 use crate::governor::Governor;
@@ -35,13 +36,13 @@ pub enum ShareDenied {
 }
 
 /// How to go on freeing a block.
-pub(crate) enum UnshareOutcome {
+pub(crate) enum UnshareOutcome<'g> {
     /// As usual.
     Free,
     /// It was freed before.
     Unknown,
     /// It counts as freed, and stays until no process has it open.
-    Later(FreedBlock<BlockNote>),
+    Later(&'g GovernedDevice, FreedBlock<BlockNote>),
 }
 
 /// A block of another process.
@@ -145,7 +146,11 @@ impl Governor {
     /// Withdraws a block that is about to be freed, if `may` permits it for its note: no process
     /// opens it any more.
     #[cold]
-    pub(crate) fn unshare(&self, block: u64, may: impl Fn(&BlockNote) -> bool) -> UnshareOutcome {
+    pub(crate) fn unshare(
+        &self,
+        block: u64,
+        may: impl Fn(&BlockNote) -> bool,
+    ) -> UnshareOutcome<'_> {
         let unshared = self.unshare_now(block, may);
         if !matches!(unshared, UnshareOutcome::Free) {
             self.end_lingering();
@@ -154,12 +159,15 @@ impl Governor {
     }
 
     /// The live block that begins at `block`.
-    fn live_at(&self, block: u64) -> Option<LiveBlock<BlockNote>> {
-        let mut regions = self.devices().flat_map(|device| device.regions());
-        regions.find_map(|region| region.live(block))
+    fn live_at(&self, block: u64) -> Option<(&GovernedDevice, LiveBlock<BlockNote>)> {
+        self.devices().find_map(|device| {
+            let mut regions = device.regions().into_iter();
+            let live = regions.find_map(|region| region.live(block));
+            live.map(|live| (device, live))
+        })
     }
 
-    fn unshare_now(&self, block: u64, may: impl Fn(&BlockNote) -> bool) -> UnshareOutcome {
+    fn unshare_now(&self, block: u64, may: impl Fn(&BlockNote) -> bool) -> UnshareOutcome<'_> {
         let mut state = lock(&self.sharing.state);
         if state.lingering.contains_key(&block) {
             return UnshareOutcome::Unknown;
@@ -167,7 +175,8 @@ impl Governor {
         if !state.exports.contains_key(&block) {
             return UnshareOutcome::Free;
         }
-        let Some(live) = self.live_at(block).filter(|live| may(&live.note)) else {
+        let live = self.live_at(block);
+        let Some((device, live)) = live.filter(|(_, live)| may(&live.note)) else {
             // Freeing it returns the reason.
             return UnshareOutcome::Free;
         };
@@ -176,7 +185,7 @@ impl Governor {
         match export.and_then(|export| withdraw(folder, export)) {
             Some(left) => {
                 state.lingering.insert(block, left);
-                UnshareOutcome::Later(live)
+                UnshareOutcome::Later(device, live)
             }
             None => UnshareOutcome::Free,
         }
@@ -425,7 +434,7 @@ impl Governor {
         imports.retain(|_, import| slabs.contains_key(&import.slab));
         let is_live = |block: u64, buffer: u64| {
             let live = self.live_at(block);
-            live.is_some_and(|live| live.note.buffer == buffer)
+            live.is_some_and(|(_, live)| live.note.buffer == buffer)
         };
         let exports = &mut state.exports;
         let ended = exports.extract_if(|block, export| !is_live(*block, export.buffer));

@@ -21,6 +21,7 @@ use crate::device::GovernedDevice;
 use crate::driver_call::is_done;
 use crate::governor::Governor;
 use crate::note::BlockNote;
+use crate::released_block::ReleasedBlock;
 use crate::slabs::SlabOwner;
 
 /// The result of a call that may have destroyed contexts.
@@ -180,6 +181,16 @@ impl Governor {
                 .regions()
                 .map(|region| region.free_all(PoolPlace::Anywhere, of_it));
             for freed in freed.iter().flatten() {
+                if let Some(record) = self.on_ended.get() {
+                    record(
+                        self,
+                        &ReleasedBlock {
+                            device,
+                            block: *freed,
+                            place: PoolPlace::Anywhere,
+                        },
+                    );
+                }
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
                 if freed.note.is_ordered() {
                     let bytes = freed.span.bytes;

@@ -28,6 +28,7 @@ use crate::driver_call::is_done;
 use crate::governor::{AllocationDenied, Governor, StreamInfo, StreamKey, UNNAMED};
 use crate::note::{BlockNote, id};
 use crate::pool_number::PoolNumber;
+use crate::released_block::ReleasedBlock;
 use crate::sharing::UnshareOutcome;
 
 /// The alignment of blocks, as frameworks expect it.
@@ -575,7 +576,7 @@ impl<'g> ThreadContext<'g> {
         address: u64,
         place: PoolPlace,
         if_so: impl Fn(&BlockNote) -> bool,
-    ) -> Option<FreedBlock<BlockNote>> {
+    ) -> Option<ReleasedBlock<'g>> {
         let governor = self.governor;
         let may = |note: &BlockNote| note.is_ordered() || !governor.is_lost(note.context);
         let if_so = |note: &BlockNote| may(note) && if_so(note);
@@ -583,39 +584,51 @@ impl<'g> ThreadContext<'g> {
             match governor.unshare(address, if_so) {
                 UnshareOutcome::Free => {}
                 UnshareOutcome::Unknown => return None,
-                UnshareOutcome::Later(freed) => return Some(freed),
+                UnshareOutcome::Later(device, block) => {
+                    return Some(ReleasedBlock {
+                        device,
+                        block,
+                        place,
+                    });
+                }
             }
         }
         let mut devices = governor.devices();
         let free = |device: &GovernedDevice| device.free_if(address, place, if_so);
-        let (device, freed) = devices.find_map(|device| Some((device, free(device)?)))?;
-        self.settle(device, &freed);
-        Some(freed)
+        let (device, block) = devices.find_map(|device| Some((device, free(device)?)))?;
+        self.settle(device, &block);
+        Some(ReleasedBlock {
+            device,
+            block,
+            place,
+        })
     }
 
-    /// Frees a block for a stream-ordered call, in whatever order it was allocated; also returns
-    /// where it is freed.
+    /// Frees a block for a stream-ordered call, in whatever order it was allocated.
     #[inline]
     pub fn free_ordered(
         &mut self,
         ordered: &ResolvedStream<'g>,
         address: u64,
-    ) -> Option<(FreedBlock<BlockNote>, PoolPlace)> {
+    ) -> Option<ReleasedBlock<'g>> {
         let place = PoolPlace::Stream(ordered.stream.id);
         if ordered.unshared
             && let Some((device, _)) = ordered.pool
-            && let Some(freed) = device.free_if(address, place, BlockNote::is_ordered)
+            && let Some(block) = device.free_if(address, place, BlockNote::is_ordered)
         {
-            self.settle(device, &freed);
-            return Some((freed, place));
+            self.settle(device, &block);
+            return Some(ReleasedBlock {
+                device,
+                block,
+                place,
+            });
         }
-        if let Some(freed) = self.free(address, place, BlockNote::is_ordered) {
-            return Some((freed, place));
+        if let Some(released) = self.free(address, place, BlockNote::is_ordered) {
+            return Some(released);
         }
         // Memory that is not stream-ordered may be freed this way too; work of other streams may
         // still use it.
-        let freed = self.free(address, PoolPlace::Anywhere, |_| true)?;
-        Some((freed, PoolPlace::Anywhere))
+        self.free(address, PoolPlace::Anywhere, |_| true)
     }
 
     /// Refunds a block's charge.

@@ -89,7 +89,8 @@ pub const VARIABLES: &[EnvVariable] = &[
         VariableReader::Hook,
         "FERCUDA_TRACE",
         "a file, default none",
-        "every allocation and free as `Thread,Time,Action,Pointer,Size,Stream`; for `fercuda replay`",
+        "every allocation, failed or not, and free as \
+         `Thread,Time,Action,Pointer,Size,Stream,Device,Tenant`; for `fercuda replay`",
     ),
     row(
         VariableReader::Hook,

@@ -176,7 +176,14 @@ impl VmmBacking {
         if let Some(at) = self.fits(bytes) {
             return Ok(at);
         }
-        let mut size = bytes.next_multiple_of(self.reservation);
+        // Both are whole granules, so that halving ends at `least`.
+        let Some(least) = bytes.checked_next_multiple_of(self.granularity) else {
+            return Err(GrowthRefused(format!(
+                "there are no addresses for {bytes} bytes"
+            )));
+        };
+        let whole = bytes.checked_next_multiple_of(self.reservation);
+        let mut size = whole.unwrap_or(least);
         loop {
             let mut address: CUdeviceptr = Default::default();
             // SAFETY: `address` outlives the call.
@@ -195,8 +202,11 @@ impl VmmBacking {
                     self.vacate(address, size);
                     return Ok(self.fits(bytes).unwrap_or(address));
                 }
-                Err(refused) if size == bytes => return Err(refused),
-                Err(_) => size = (size / 2).max(bytes).next_multiple_of(self.granularity),
+                Err(refused) if size <= least => return Err(refused),
+                Err(_) => {
+                    let half = (size / 2).next_multiple_of(self.granularity);
+                    size = half.max(least);
+                }
             }
         }
     }

@@ -271,11 +271,35 @@ fn a_block_is_freed_wherever_and_however_it_was_allocated() {
         let block = thread
             .allocate_ordered(&ordered, tenant, pool, bytes)
             .unwrap();
-        assert_eq!(thread.free_ordered(&ordered, block).unwrap().1, here);
+        assert_eq!(thread.free_ordered(&ordered, block).unwrap().place, here);
         assert!(thread.free_ordered(&ordered, block).is_none());
         let plain = thread.allocate(tenant, of, PoolPlace::Anywhere, PoolNumber::NONE, bytes);
-        let (_, place) = thread.free_ordered(&ordered, plain.unwrap()).unwrap();
+        let place = thread.free_ordered(&ordered, plain.unwrap()).unwrap().place;
         assert_eq!(place, PoolPlace::Anywhere);
     }
     assert_eq!(governor.device(0).unwrap().usage().live_bytes, 0);
+}
+
+#[test]
+fn blocks_of_a_destroyed_context_are_live_in_no_account() {
+    let (_one, governor, [first, second]) = with_two_contexts();
+    let mut thread = ThreadContext::new(&governor, 1);
+    let tenant = governor.tenant("tenant");
+    for context in [first, second] {
+        let of = governor.context(context).unwrap();
+        let block = thread.allocate(tenant, of, PoolPlace::Anywhere, PoolNumber::NONE, 3 << 20);
+        block.unwrap();
+    }
+    let live = || {
+        let snapshot = governor.ledger().snapshot().unwrap();
+        let named = snapshot.tenants.iter().find(|it| it.name == "tenant");
+        let account = &named.unwrap().accounts[0];
+        (account.blocks, account.live_bytes)
+    };
+    assert_eq!(live(), (2, 6 << 20));
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(first));
+        (vec![first], CUresult::CUDA_SUCCESS)
+    });
+    assert_eq!(live(), (1, 3 << 20));
 }

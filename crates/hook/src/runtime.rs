@@ -25,7 +25,8 @@ use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdevicept
 use fercuda_governor::{ResolvedStream, ThreadContext};
 use fercuda_pool::PoolPlace;
 
-use fercuda_regime::{tenant, trace, with_existing_thread_context};
+use fercuda_regime::trace::{self, TracedRequest};
+use fercuda_regime::{tenant, with_existing_thread_context};
 
 use crate::linked;
 
@@ -170,7 +171,13 @@ unsafe fn allocate_pooled(
         let address = seat.try_allocate_ordered(&ordered, tenant, of, bytes as u64)?;
         // SAFETY: not null; the program's own.
         unsafe { into.write(address) };
-        trace::record_allocation(address, bytes as u64, PoolPlace::Stream(ordered.stream.id));
+        let request = TracedRequest {
+            device: of.0.ordinal(),
+            tenant,
+            bytes: bytes as u64,
+            place: PoolPlace::Stream(ordered.stream.id),
+        };
+        trace::record_allocation(seat.governor(), address, request);
         Some(())
     })
 }
@@ -182,8 +189,8 @@ fn free_pooled(address: CUdeviceptr, stream: CUstream) -> Option<()> {
     with_context(|seat| {
         seat.touch(address);
         let ordered = ordered(seat, stream)?;
-        let (freed, place) = seat.free_ordered(&ordered, address)?;
-        trace::record_free(address, freed.requested_bytes, place);
+        let freed = seat.free_ordered(&ordered, address)?;
+        trace::record_free(seat.governor(), &freed);
         Some(())
     })
 }

@@ -81,6 +81,7 @@ fn create(driver: &'static Driver) -> Option<Box<Governor>> {
     }
     let governor = Governor::new(driver, ledger, config.clone());
     governor.on_missing_pool(print_diagnostic);
+    governor.on_ended_block(trace::record_free);
     // SAFETY: the library is never unloaded, and `at_exit` does not unwind.
     let _only_the_final_figures_depend_on_it = unsafe { libc::atexit(at_exit) };
     Some(Box::new(governor))

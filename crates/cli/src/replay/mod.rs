@@ -4,11 +4,15 @@
 //! Invariant: each allocator gets the same operations in the same order, on the same device,
 //! and frees everything before the next begins. Nothing in a trace is executed.
 
+mod history;
+mod html;
+mod live;
+mod log;
 mod pickle;
+mod row;
 mod snapshot;
 mod trace;
 
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,6 +26,7 @@ use crate::memory::{
     SyncAllocator, latency,
 };
 use crate::out::say;
+use crate::output::{OutputFile, is_stream};
 use crate::run::DeviceKind;
 use crate::status::ExitStatus;
 use crate::terminal::{Paint, bytes, clipped, count};
@@ -47,13 +52,17 @@ A failed operation is counted, and is not in PHYSICAL.
 --snapshot converts the trace to a PyTorch memory snapshot instead: its events,
 and the blocks live at its end. pytorch.org/memory_viz shows such files. The
 trace of a running process works too, except for its last lines. Segments are
-runs of adjacent live blocks; a trace does not record the device.
+runs of adjacent live blocks.
+
+--html writes a timeline: live memory by tenant, its peak, failed allocations
+and the largest blocks, in one file that loads nothing.
 
 Exit status: 0; 1 if the device failed; 2 if the trace cannot be read.
 
 Examples:
   fercuda run --trace /tmp/trace.csv -- python train.py
   fercuda replay /tmp/trace.csv
+  fercuda replay /tmp/trace.csv --html /tmp/timeline.html
   fercuda replay /tmp/trace.csv --snapshot /tmp/memory.pickle
   fercuda replay snapshot.pickle --device gpu --json")]
 pub(crate) struct Args {
@@ -66,6 +75,12 @@ pub(crate) struct Args {
     /// Convert the trace to a PyTorch memory snapshot in this file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "json"])]
     snapshot: Option<PathBuf>,
+    /// Write a memory timeline as one HTML file that a browser opens alone.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "json", "snapshot"])]
+    html: Option<PathBuf>,
+    /// Replace the file of --snapshot or --html if it exists.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -80,6 +95,14 @@ struct ReplayOutcome {
     streams: u32,
     /// Frees of addresses that the trace never allocated.
     unmatched_frees: u64,
+    /// Blocks that were live before the trace began, which are allocated first.
+    held_blocks: u32,
+    /// Allocations that failed in the trace, which are not replayed.
+    trace_failures: u64,
+    /// Operations of other devices than the replayed one.
+    other_devices: u64,
+    /// What else was left out.
+    notes: Vec<String>,
     peak_live_bytes: u64,
     allocators: Vec<ReplayRow>,
 }
@@ -105,13 +128,32 @@ struct ReplayRow {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let unread = || format!("cannot read the trace {}", args.file.display());
     if let Some(file) = &args.snapshot {
+        let out = OutputFile::open(file, args.force, &[&args.file])?;
         let mut snapshot = MemorySnapshot::default();
-        let read = trace::rows(&args.file, &mut |row| {
-            snapshot.add(row);
+        let read = trace::rows(&args.file, false, &mut |row| {
+            snapshot.add(*row);
             Ok(())
         });
         return match read.with_context(unread) {
-            Ok(()) => write(&snapshot, file),
+            Ok(reading) => {
+                write(&snapshot, out, file)?;
+                if !is_stream(file) {
+                    reading.notes().iter().for_each(|note| say!("{note}"));
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => Ok(crate::errors::report(&error, ExitStatus::Usage)),
+        };
+    }
+    if let Some(file) = &args.html {
+        let out = OutputFile::open(file, args.force, &[&args.file])?;
+        let mut timeline = html::Timeline::default();
+        let read = trace::rows(&args.file, true, &mut |row| {
+            timeline.add(row);
+            Ok(())
+        });
+        return match read.with_context(unread) {
+            Ok(reading) => write_html(timeline, &reading, &args.file, (out, file)),
             Err(error) => Ok(crate::errors::report(&error, ExitStatus::Usage)),
         };
     }
@@ -137,6 +179,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         frees: trace.ops.len() - trace.blocks as usize,
         streams: trace.streams,
         unmatched_frees: trace.unmatched,
+        held_blocks: trace.held,
+        trace_failures: trace.failures,
+        other_devices: trace.other_devices,
+        notes: trace.notes.clone(),
         peak_live_bytes: peak_live_bytes(&trace),
         allocators,
     };
@@ -148,22 +194,41 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a snapshot, and prints its counts.
-fn write(snapshot: &MemorySnapshot, file: &Path) -> Result<ExitCode> {
-    let unwritten = || format!("cannot write the snapshot {}", file.display());
-    let out = File::create(file).with_context(unwritten)?;
-    let written = snapshot
-        .write(BufWriter::new(out))
-        .with_context(unwritten)?;
-    say!(
-        "{}: {} live in {}, {} in all; {}",
-        file.display(),
-        count(written.blocks, "block"),
-        count(written.segments, "segment"),
-        bytes(written.live_bytes),
-        count(written.events, "event"),
-    );
+/// Writes a timeline.
+fn write_html(
+    timeline: html::Timeline,
+    reading: &row::TraceReading,
+    trace: &Path,
+    (mut out, file): (OutputFile, &Path),
+) -> Result<ExitCode> {
+    let unwritten = || format!("cannot write the timeline {}", file.display());
+    let name = trace.file_name().unwrap_or_default().to_string_lossy();
+    html::write(timeline, reading, &name, &mut out).with_context(unwritten)?;
+    out.finish()?;
+    if !is_stream(file) {
+        say!("{}: open it in a browser", file.display());
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a snapshot, and prints its counts.
+fn write(snapshot: &MemorySnapshot, mut out: OutputFile, file: &Path) -> Result<()> {
+    let unwritten = || format!("cannot write the snapshot {}", file.display());
+    let written = snapshot
+        .write(BufWriter::new(&mut out))
+        .with_context(unwritten)?;
+    out.finish()?;
+    if !is_stream(file) {
+        say!(
+            "{}: {} live in {}, {} in all; {}",
+            file.display(),
+            count(written.blocks, "block"),
+            count(written.segments, "segment"),
+            bytes(written.live_bytes),
+            count(written.events, "event"),
+        );
+    }
+    Ok(())
 }
 
 /// The peak of live memory, if no operation fails.
@@ -270,6 +335,19 @@ fn print(outcome: &ReplayOutcome) {
             outcome.unmatched_frees
         );
     }
+    for (number, what) in [
+        (
+            u64::from(outcome.held_blocks),
+            "live before the trace began",
+        ),
+        (outcome.trace_failures, "failed in the trace, not replayed"),
+        (outcome.other_devices, "of other devices, left out"),
+    ] {
+        if number > 0 {
+            say!("{number} {what}");
+        }
+    }
+    outcome.notes.iter().for_each(|note| say!("{note}"));
     let device = format!(
         "peak live {} on {}",
         bytes(outcome.peak_live_bytes),

@@ -12,18 +12,25 @@ use std::collections::HashMap;
 
 use anyhow::{Result, anyhow, bail};
 
+/// Keys of a dictionary that are searched; those of a snapshot have less than 30.
+const LARGEST_DICTIONARY: usize = 256;
+
 /// A value. Its contents are stored in its pickle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum PickleValue {
     None,
-    /// An integer from 0 to 2^64.
+    /// An integer from 0 to 2^64 - 1.
     Number(u64),
+    /// A negative integer of at most eight bytes.
+    Negative(i64),
     /// A string, by its range in the file.
     Text(usize, usize),
     /// A list, tuple or set, by its index.
     Items(usize),
     /// A dictionary, by its index.
     Pairs(usize),
+    /// The class of an ordered dictionary, which is read as a dictionary.
+    DictionaryClass,
     /// Anything else: other numbers, bytes, Python objects.
     Opaque,
 }
@@ -33,6 +40,14 @@ impl PickleValue {
         match self {
             Self::Number(number) => Some(number),
             _ => None,
+        }
+    }
+
+    /// The 64 bits of an integer, of which negative ones are the upper half.
+    pub(super) fn identifier(self) -> Option<u64> {
+        match self {
+            Self::Negative(number) => Some(number as u64),
+            other => other.number(),
         }
     }
 }
@@ -94,8 +109,14 @@ impl<'a> Pickle<'a> {
         let PickleValue::Pairs(number) = value else {
             return None;
         };
-        // The last assignment wins, as in Python.
-        let mut pairs = self.pairs.get(number)?.iter().rev();
+        // The last assignment wins, as in Python. A dictionary that many events refer to is
+        // searched for each of them, so not all of a large one is.
+        let mut pairs = self
+            .pairs
+            .get(number)?
+            .iter()
+            .rev()
+            .take(LARGEST_DICTIONARY);
         let found = pairs.find(|(key, _)| self.text(*key) == Some(name));
         found.map(|(_, value)| *value)
     }
@@ -142,8 +163,10 @@ impl PickleReader<'_> {
             b'M' => self.push_number(2)?,
             b'J' => {
                 let number = self.number(4)? as u32 as i32;
-                self.stack
-                    .push(u64::try_from(number).map_or(PickleValue::Opaque, PickleValue::Number));
+                self.stack.push(match u64::try_from(number) {
+                    Ok(number) => PickleValue::Number(number),
+                    Err(_) => PickleValue::Negative(number.into()),
+                });
             }
             // LONG1, LONG4
             0x8a | 0x8b => {
@@ -232,12 +255,30 @@ impl PickleReader<'_> {
             b'2' => self.stack.push(self.top()?),
             // GLOBAL: two lines. Nothing is looked up.
             b'c' => {
+                let from = self.at;
                 self.skip_line()?;
                 self.skip_line()?;
-                self.stack.push(PickleValue::Opaque);
+                let name = &self.pickle.bytes[from..self.at];
+                self.stack
+                    .push(class(name == b"collections\nOrderedDict\n"));
             }
-            // STACK_GLOBAL, REDUCE, NEWOBJ: nothing is called.
-            0x93 | b'R' | 0x81 => self.opaque(2)?,
+            // STACK_GLOBAL
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let names = [module, name].map(|it| self.pickle.text(it));
+                let is_dictionary = names == [Some("collections"), Some("OrderedDict")];
+                self.stack.push(class(is_dictionary));
+            }
+            // REDUCE: nothing is called. The items of a dictionary follow.
+            b'R' => {
+                let (_arguments, callee) = (self.pop()?, self.pop()?);
+                match callee {
+                    PickleValue::DictionaryClass => self.push_pairs(Vec::new()),
+                    _ => self.stack.push(PickleValue::Opaque),
+                }
+            }
+            // NEWOBJ
+            0x81 => self.opaque(2)?,
             0x92 => self.opaque(3)?,
             // BUILD: the object stays unchanged.
             b'b' => {
@@ -282,10 +323,12 @@ impl PickleReader<'_> {
         let fits = bytes.len() <= 8 || bytes.len() == 9 && bytes[8] == 0;
         let digits = bytes.iter().take(8).rev();
         let number = digits.fold(0, |number, byte| number << 8 | u64::from(*byte));
-        self.stack.push(if fits && !negative {
-            PickleValue::Number(number)
-        } else {
-            PickleValue::Opaque
+        // The sign's bits fill the bytes that are not there.
+        let unused = 64 - 8 * bytes.len().min(8) as u32;
+        self.stack.push(match (fits, negative) {
+            (true, false) => PickleValue::Number(number),
+            (true, true) => PickleValue::Negative((number << unused) as i64 >> unused),
+            (false, _) => PickleValue::Opaque,
         });
         Ok(())
     }
@@ -376,10 +419,30 @@ impl PickleReader<'_> {
     }
 }
 
+fn class(is_dictionary: bool) -> PickleValue {
+    match is_dictionary {
+        true => PickleValue::DictionaryClass,
+        false => PickleValue::Opaque,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::random;
     use super::*;
+
+    #[test]
+    fn an_ordered_dictionary_is_a_dictionary() {
+        // OrderedDict(a=7), as protocol 2 and as protocol 4 write it.
+        for bytes in [
+            &b"\x80\x02ccollections\nOrderedDict\nq\x00)Rq\x01X\x01\x00\x00\x00aK\x07s."[..],
+            b"\x80\x04\x8c\x0bcollections\x94\x8c\x0bOrderedDict\x94\x93\x94)R\x94\x8c\x01aK\x07s.",
+        ] {
+            let pickle = Pickle::read(bytes).unwrap();
+            let value = pickle.get(pickle.root(), "a").unwrap();
+            assert_eq!(value.number(), Some(7));
+        }
+    }
 
     #[test]
     fn code_in_a_pickle_is_opaque() {
@@ -406,6 +469,33 @@ mod tests {
         assert_eq!(numbers("a"), [1, 300, 70_000, 1 << 40]);
         assert_eq!(numbers("b"), [1 << 63]);
         assert_eq!(pickle.get(pickle.root(), "c"), None);
+    }
+
+    #[test]
+    fn negative_integers_keep_their_64_bits() {
+        // (-2, -2**31, -2**40, -2**63)
+        let bytes = b"\x80\x04(\x8a\x01\xfeJ\x00\x00\x00\x80\
+            \x8a\x06\x00\x00\x00\x00\x00\xff\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80t.";
+        let pickle = Pickle::read(bytes).unwrap();
+        let read = pickle.items(pickle.root());
+        let expected = [-2, i64::from(i32::MIN), -1 << 40, i64::MIN];
+        assert_eq!(read, expected.map(PickleValue::Negative));
+        assert_eq!(read[0].identifier(), Some(u64::MAX - 1));
+        assert_eq!(read[0].number(), None);
+    }
+
+    #[test]
+    fn many_lookups_in_a_large_dictionary_end() {
+        // 100,000 keys, and a lookup as for each of 100,000 events.
+        let mut bytes = b"\x80\x04}(".to_vec();
+        for _ in 0..100_000 {
+            bytes.extend(b"\x8c\x01aK\x01");
+        }
+        bytes.extend(b"u.");
+        let pickle = Pickle::read(&bytes).unwrap();
+        for _ in 0..100_000 {
+            assert_eq!(pickle.get(pickle.root(), "b"), None);
+        }
     }
 
     #[test]

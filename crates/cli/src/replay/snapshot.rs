@@ -2,25 +2,28 @@
 //! returns, as a pickle, for PyTorch's viewer.
 //!
 //! Events are the trace's. Segments are runs of adjacent live blocks of one stream: free memory
-//! of a pool is not in a trace, and nor is the device, so everything is on device 0.
+//! of a pool is not in a trace.
 //!
-//! Invariant: the output can be read by `pickle`, and by Python's.
+//! Invariant: the output can be read by `pickle`, by Python's, and by readers without integers
+//! of more than eight bytes, such as PyTorch's viewer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 
-use super::trace::TraceRow;
+use super::row::{TraceAction, TraceRow};
 
 /// Block sizes are multiples of this; adjacent blocks may be up to twice as far apart.
 const ROUND_BYTES: u64 = 256;
+/// The largest size that is written.
+const LARGEST: u64 = i64::MAX as u64;
 
 /// The live blocks at the end of a trace.
 #[derive(Debug, Default)]
 pub(super) struct MemorySnapshot {
     rows: Vec<TraceRow>,
-    /// By address. Lines of several threads may be out of order, so an address can be allocated
-    /// again before its free.
-    live: BTreeMap<u64, VecDeque<SnapshotBlock>>,
+    /// By device and address. Lines of several threads may be out of order, so an address can be
+    /// allocated again before its free.
+    live: BTreeMap<(u32, u64), VecDeque<SnapshotBlock>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +35,7 @@ struct SnapshotBlock {
 /// Adjacent blocks, by address.
 #[derive(Debug, PartialEq, Eq)]
 struct SnapshotSegment {
+    device: u32,
     stream: u64,
     blocks: Vec<(u64, SnapshotBlock)>,
 }
@@ -47,46 +51,69 @@ pub(super) struct SnapshotCounts {
 
 impl MemorySnapshot {
     pub(super) fn add(&mut self, row: TraceRow) {
-        let blocks = self.live.entry(row.address).or_default();
-        if row.is_free {
-            blocks.pop_front();
-        } else {
-            blocks.push_back(SnapshotBlock {
-                requested_bytes: row.bytes,
-                stream: row.stream,
-            });
+        let key = (row.device, row.address);
+        match row.action {
+            TraceAction::Allocate | TraceAction::Hold => {
+                self.live.entry(key).or_default().push_back(SnapshotBlock {
+                    requested_bytes: row.bytes.min(LARGEST),
+                    stream: row.stream,
+                });
+            }
+            TraceAction::Free => {
+                if let Some(blocks) = self.live.get_mut(&key) {
+                    blocks.pop_front();
+                    if blocks.is_empty() {
+                        self.live.remove(&key);
+                    }
+                }
+            }
+            TraceAction::Fail => {}
         }
-        if blocks.is_empty() {
-            self.live.remove(&row.address);
+        // A block from before the trace has no event.
+        if row.action != TraceAction::Hold {
+            self.rows.push(row);
         }
-        self.rows.push(row);
     }
 
-    /// Live blocks, by address.
-    fn blocks(&self) -> impl Iterator<Item = (u64, SnapshotBlock)> {
+    /// Live blocks, by device and address.
+    fn blocks(&self) -> impl Iterator<Item = (u32, u64, SnapshotBlock)> {
         let all = self.live.iter();
-        all.filter_map(|(address, blocks)| Some((*address, *blocks.back()?)))
+        all.filter_map(|((device, address), blocks)| Some((*device, *address, *blocks.back()?)))
     }
 
     fn segments(&self) -> Vec<SnapshotSegment> {
         let mut segments: Vec<SnapshotSegment> = Vec::new();
         let mut end = 0;
-        for (address, block) in self.blocks() {
+        for (device, address, block) in self.blocks() {
             match segments.last_mut() {
-                Some(last) if last.stream == block.stream && address <= end => {
+                Some(last)
+                    if last.device == device && last.stream == block.stream && address <= end =>
+                {
                     last.blocks.push((address, block));
                 }
                 _ => segments.push(SnapshotSegment {
+                    device,
                     stream: block.stream,
                     blocks: vec![(address, block)],
                 }),
             }
             let size = block.requested_bytes.max(1);
-            end = address
-                .saturating_add(size)
-                .next_multiple_of(2 * ROUND_BYTES);
+            end = rounded(address.saturating_add(size), 2 * ROUND_BYTES);
         }
         segments
+    }
+
+    /// The rows of each device, from device 0 to the last that has any.
+    fn devices(&self) -> Vec<Vec<&TraceRow>> {
+        let mut devices = vec![Vec::new()];
+        for row in &self.rows {
+            let at = row.device as usize;
+            if at >= devices.len() {
+                devices.resize(at + 1, Vec::new());
+            }
+            devices[at].push(row);
+        }
+        devices
     }
 
     /// Writes the pickle.
@@ -102,8 +129,8 @@ impl MemorySnapshot {
                 pickle.list(&segments, PickleWriter::segment)
             })?;
             pickle.entry("device_traces", |pickle| {
-                pickle.list(&[&self.rows], |pickle, rows| {
-                    pickle.list(rows, PickleWriter::events)
+                pickle.list(&self.devices(), |pickle, rows| {
+                    pickle.list(rows, |pickle, row| pickle.events(row))
                 })
             })
         })?;
@@ -112,9 +139,20 @@ impl MemorySnapshot {
             events: self.rows.len(),
             blocks: self.live.len(),
             segments: segments.len(),
-            live_bytes: self.blocks().map(|(_, block)| block.requested_bytes).sum(),
+            live_bytes: sum(self.blocks().map(|(_, _, block)| block.requested_bytes)),
         })
     }
+}
+
+/// The next multiple of `unit`, at most [`LARGEST`].
+fn rounded(bytes: u64, unit: u64) -> u64 {
+    let rounded = bytes.checked_next_multiple_of(unit);
+    rounded.unwrap_or(LARGEST).min(LARGEST)
+}
+
+/// Adds up with saturation.
+fn sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add).min(LARGEST)
 }
 
 impl SnapshotSegment {
@@ -125,8 +163,8 @@ impl SnapshotSegment {
             .enumerate()
             .map(|(at, (address, block))| {
                 let next = self.blocks.get(at + 1).map(|(next, _)| next - address);
-                let rounded = || block.requested_bytes.next_multiple_of(ROUND_BYTES);
-                (*address, next.unwrap_or_else(rounded), *block)
+                let alone = || rounded(block.requested_bytes, ROUND_BYTES);
+                (*address, next.unwrap_or_else(alone), *block)
             })
     }
 }
@@ -162,14 +200,26 @@ impl<W: Write> PickleWriter<W> {
         Ok(())
     }
 
+    /// An integer in as few bytes as it needs. From 2^63 on, as only addresses and streams can
+    /// be, it is the negative one with the same 64 bits.
     fn number(&mut self, number: u64) -> io::Result<()> {
+        // BININT1, BININT2, BININT
         if let Ok(small) = u8::try_from(number) {
             return self.out.write_all(&[b'K', small]);
         }
-        // LONG1, with a ninth byte so that the number is not negative.
-        self.out.write_all(&[0x8a, 9])?;
-        self.out.write_all(&number.to_le_bytes())?;
-        self.out.write_all(&[0])
+        if let Ok(small) = u16::try_from(number) {
+            self.out.write_all(b"M")?;
+            return self.out.write_all(&small.to_le_bytes());
+        }
+        if let Ok(small) = i32::try_from(number) {
+            self.out.write_all(b"J")?;
+            return self.out.write_all(&small.to_le_bytes());
+        }
+        // LONG1 in two's complement, of which the sign is the highest bit.
+        let bits = u64::BITS - number.leading_zeros();
+        let len = (bits as usize / 8 + 1).min(8);
+        self.out.write_all(&[0x8a, len as u8])?;
+        self.out.write_all(&number.to_le_bytes()[..len])
     }
 
     fn dictionary(&mut self, entries: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
@@ -214,16 +264,12 @@ impl<W: Write> PickleWriter<W> {
 
     fn segment(&mut self, segment: &SnapshotSegment) -> io::Result<()> {
         let address = segment.blocks.first().map_or(0, |(address, _)| *address);
-        let total: u64 = segment.sizes().map(|(_, size, _)| size).sum();
-        let requested: u64 = segment
-            .blocks
-            .iter()
-            .map(|(_, it)| it.requested_bytes)
-            .sum();
+        let total = sum(segment.sizes().map(|(_, size, _)| size));
+        let requested = sum(segment.blocks.iter().map(|(_, it)| it.requested_bytes));
         let sizes: Vec<_> = segment.sizes().collect();
         self.dictionary(|pickle| {
             pickle.numbers(&[
-                ("device", 0),
+                ("device", u64::from(segment.device)),
                 ("address", address),
                 ("total_size", total),
                 ("allocated_size", total),
@@ -259,19 +305,22 @@ impl<W: Write> PickleWriter<W> {
         })
     }
 
-    /// One event for an allocation; two for a free, requested and completed, which the trace does
-    /// not distinguish.
+    /// One event for an allocation, made or failed; two for a free, requested and completed, which
+    /// the trace does not distinguish.
     fn events(&mut self, row: &TraceRow) -> io::Result<()> {
-        let actions: &[&'static str] = match row.is_free {
-            false => &["alloc"],
-            true => &["free_requested", "free_completed"],
+        let (actions, place): (&[&'static str], _) = match row.action {
+            TraceAction::Allocate => (&["alloc"], ("addr", row.address)),
+            TraceAction::Free => (&["free_requested", "free_completed"], ("addr", row.address)),
+            // A trace does not record how much memory the device had left.
+            TraceAction::Fail => (&["oom"], ("device_free", 0)),
+            TraceAction::Hold => return Ok(()),
         };
         for action in actions {
             self.dictionary(|pickle| {
                 pickle.entry("action", |pickle| pickle.text(action))?;
                 pickle.numbers(&[
-                    ("addr", row.address),
-                    ("size", row.bytes),
+                    place,
+                    ("size", row.bytes.min(LARGEST)),
                     ("stream", row.stream),
                     ("time_us", row.time_us),
                 ])?;
@@ -292,7 +341,22 @@ mod tests {
 
     /// A dictionary's number under a key.
     fn number(pickle: &Pickle<'_>, value: PickleValue, name: &str) -> u64 {
-        pickle.get(value, name).unwrap().number().unwrap()
+        pickle.get(value, name).unwrap().identifier().unwrap()
+    }
+
+    /// A row of device 0.
+    fn row(action: TraceAction, address: u64, bytes: u64, stream: u64) -> TraceRow {
+        TraceRow {
+            action,
+            device: 0,
+            address,
+            bytes,
+            stream,
+            thread: 1,
+            time_us: 0,
+            tenant: 0,
+            stack: None,
+        }
     }
 
     fn list(pickle: &Pickle<'_>, value: PickleValue, name: &str) -> Vec<PickleValue> {
@@ -321,13 +385,12 @@ mod tests {
                         block
                     }
                 };
-                snapshot.add(TraceRow {
-                    address,
-                    bytes,
-                    stream,
-                    time_us,
-                    is_free: !model.contains_key(&address),
-                });
+                let action = match model.contains_key(&address) {
+                    true => TraceAction::Allocate,
+                    false => TraceAction::Free,
+                };
+                let row = row(action, address, bytes, stream);
+                snapshot.add(TraceRow { time_us, ..row });
             }
             let mut bytes = Vec::new();
             let written = snapshot.write(&mut bytes).unwrap();
@@ -374,16 +437,105 @@ mod tests {
     #[test]
     fn an_address_reallocated_before_its_free_is_live_once() {
         let mut snapshot = MemorySnapshot::default();
-        for (is_free, bytes) in [(false, 300), (false, 500), (true, 300)] {
-            snapshot.add(TraceRow {
-                address: 4096,
-                bytes,
-                stream: 1,
-                time_us: 0,
-                is_free,
-            });
+        for (action, bytes) in [
+            (TraceAction::Allocate, 300),
+            (TraceAction::Allocate, 500),
+            (TraceAction::Free, 300),
+        ] {
+            snapshot.add(row(action, 4096, bytes, 1));
         }
         let written = snapshot.write(Vec::new()).unwrap();
         assert_eq!((written.blocks, written.live_bytes), (1, 500));
+    }
+
+    #[test]
+    fn devices_failures_and_blocks_from_before_are_written() {
+        let mut snapshot = MemorySnapshot::default();
+        snapshot.add(row(TraceAction::Hold, 4096, 100, 0));
+        snapshot.add(row(TraceAction::Fail, 0, 1 << 40, 0));
+        snapshot.add(TraceRow {
+            device: 2,
+            ..row(TraceAction::Allocate, 4096, 7, 0)
+        });
+        let mut bytes = Vec::new();
+        let written = snapshot.write(&mut bytes).unwrap();
+        assert_eq!(
+            (written.events, written.blocks, written.segments),
+            (2, 2, 2)
+        );
+        let pickle = Pickle::read(&bytes).unwrap();
+        let traces = list(&pickle, pickle.root(), "device_traces");
+        let lens: Vec<usize> = traces.iter().map(|it| pickle.items(*it).len()).collect();
+        assert_eq!(lens, [1, 0, 1]);
+        let failure = pickle.items(traces[0])[0];
+        let action = pickle.get(failure, "action").unwrap();
+        assert_eq!(pickle.text(action), Some("oom"));
+        assert_eq!(number(&pickle, failure, "size"), 1 << 40);
+        let segments = list(&pickle, pickle.root(), "segments");
+        let devices: Vec<u64> = segments
+            .iter()
+            .map(|it| number(&pickle, *it, "device"))
+            .collect();
+        assert_eq!(devices, [0, 2]);
+    }
+
+    /// Every integer of a pickle that this module wrote, read without the reader of `pickle`:
+    /// as PyTorch's viewer does, which takes no more than eight bytes.
+    fn integers(bytes: &[u8]) -> Vec<i64> {
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let (operand, len, is_signed) = match bytes[at] {
+                b'K' => (at + 1, 1, false),
+                b'M' => (at + 1, 2, false),
+                b'J' => (at + 1, 4, true),
+                0x8a => (at + 2, usize::from(bytes[at + 1]), true),
+                0x8c => {
+                    at += 2 + usize::from(bytes[at + 1]);
+                    continue;
+                }
+                // PROTO, BINPUT and BINGET have one byte, the others none.
+                0x80 | b'q' | b'h' => {
+                    at += 2;
+                    continue;
+                }
+                b'}' | b']' | b'(' | b'u' | b'e' | 0x86 | 0x89 | b'.' => {
+                    at += 1;
+                    continue;
+                }
+                other => panic!("opcode {other:#04x} at byte {at}"),
+            };
+            assert!((1..=8).contains(&len), "an integer of {len} bytes at {at}");
+            let digits = &bytes[operand..operand + len];
+            let fill = is_signed && digits[len - 1] >= 0x80;
+            let mut all = [if fill { 0xff } else { 0 }; 8];
+            all[..len].copy_from_slice(digits);
+            found.push(i64::from_le_bytes(all));
+            at = operand + len;
+        }
+        found
+    }
+
+    #[test]
+    fn integers_take_at_most_eight_bytes_and_keep_their_value() {
+        let mut values: Vec<u64> = (0..64)
+            .flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1])
+            .collect();
+        values.extend([u64::MAX - 1, u64::MAX]);
+        for value in values {
+            let mut snapshot = MemorySnapshot::default();
+            snapshot.add(row(TraceAction::Allocate, value, value, value));
+            let mut bytes = Vec::new();
+            snapshot.write(&mut bytes).unwrap();
+            let found = integers(&bytes);
+            // The event is last: address, size, stream and time.
+            let size = value.min(LARGEST) as i64;
+            let event = [value as i64, size, value as i64, 0];
+            assert!(found.ends_with(&event), "{value:#x}: {found:?}");
+            let pickle = Pickle::read(&bytes).unwrap();
+            let traces = list(&pickle, pickle.root(), "device_traces");
+            let event = pickle.items(traces[0])[0];
+            assert_eq!(number(&pickle, event, "addr"), value);
+        }
     }
 }

@@ -1,24 +1,21 @@
-//! Allocation traces: allocations and frees in order, read from a log in RMM's format or a
-//! PyTorch memory snapshot.
+//! Allocation traces: allocations and frees in order, from a log or a PyTorch memory snapshot.
 //!
 //! Invariant: for any input, reading takes memory proportional to the file, and an error names
 //! its position.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
-use super::pickle::{Pickle, PickleValue};
+use super::live::{FreeTarget, LiveBlocks};
+use super::row::{RowVisitor, TraceAction, TraceReading, TraceRow};
+use super::{history, log};
 
 /// Larger files are rejected.
 const LARGEST_FILE: u64 = 2 << 30;
-/// Longer lines are rejected.
-const LINE_BYTES: u64 = 4096;
-/// The header line of a log.
-const HEAD: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
 
 /// One operation. Blocks and streams are numbered from 0 in order of appearance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,273 +24,163 @@ pub(super) enum TraceOp {
     Free { block: u32, stream: u32 },
 }
 
-/// An operation as it is in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TraceRow {
-    pub(super) address: u64,
-    /// The size in the row; may be 0 for a free.
-    pub(super) bytes: u64,
-    pub(super) stream: u64,
-    /// Microseconds since the file's own origin.
-    pub(super) time_us: u64,
-    pub(super) is_free: bool,
-}
-
-/// All operations of a file.
+/// All operations of one device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct AllocationTrace {
+    /// The device of the file.
+    pub(super) device: u32,
     pub(super) ops: Vec<TraceOp>,
     pub(super) blocks: u32,
     pub(super) streams: u32,
-    /// Frees of addresses that were never allocated, as from before the trace.
+    /// The first of the blocks: live before the trace began.
+    pub(super) held: u32,
+    /// Frees of addresses that were not allocated.
     pub(super) unmatched: u64,
+    /// Failed allocations, which are not among the operations.
+    pub(super) failures: u64,
+    /// Operations of other devices, which were left out.
+    pub(super) other_devices: u64,
+    /// What else was left out, as text.
+    pub(super) notes: Vec<String>,
 }
 
 impl AllocationTrace {
+    /// Reads the trace of the device with the most operations.
     pub(super) fn read(path: &Path) -> Result<AllocationTrace> {
         let mut making = TraceBuilder::default();
-        rows(path, &mut |row| making.row(&row))?;
-        Ok(making.trace)
+        let reading = rows(path, false, &mut |row| making.row(row))?;
+        let mut trace = making.finish();
+        trace.notes = reading.notes();
+        Ok(trace)
     }
 }
 
-/// Reads a file's operations in order.
-pub(super) fn rows(path: &Path, each: RowVisitor<'_>) -> Result<()> {
+/// Reads a file's rows in order; with call stacks if they are wanted.
+pub(super) fn rows(path: &Path, with_stacks: bool, each: RowVisitor<'_>) -> Result<TraceReading> {
     let file = File::open(path)?;
     let len_bytes = file.metadata()?.len();
     if len_bytes > LARGEST_FILE {
         bail!("it has {len_bytes} bytes; the maximum is {LARGEST_FILE}\ntry: a shorter trace");
     }
     let mut reader = BufReader::new(file.take(LARGEST_FILE));
-    // Pickles of protocol 2 and later begin with this byte.
-    if reader.fill_buf()?.first() == Some(&0x80) {
-        let mut bytes = Vec::new();
-        reader.read_to_end(&mut bytes)?;
-        return from_snapshot(&bytes, each);
-    }
-    from_log(reader, each)
-}
-
-/// Called for each operation.
-type RowVisitor<'e> = &'e mut dyn FnMut(TraceRow) -> Result<()>;
-
-/// Reads `Thread,Time,Action,Pointer,Size,Stream`.
-fn from_log(mut reader: impl BufRead, each: RowVisitor<'_>) -> Result<()> {
-    let mut line = Vec::new();
-    let mut any = false;
-    for number in 1.. {
-        line.clear();
-        let len = reader
-            .by_ref()
-            .take(LINE_BYTES)
-            .read_until(b'\n', &mut line)?;
-        if len == 0 {
-            break;
+    match reader.fill_buf()?.first() {
+        // Pickles of protocol 2 and later begin with this byte.
+        Some(0x80) => {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes)?;
+            history::read(&bytes, with_stacks, each)
         }
-        if len as u64 == LINE_BYTES && !line.ends_with(b"\n") {
-            bail!("line {number}: it is longer than {LINE_BYTES} bytes");
-        }
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim();
-        if number == 1 {
-            if text.split(',').map(str::trim).ne(HEAD) {
-                bail!(
-                    "line 1: it is {text:?}, not {}\n\
-                     try: a log of RMM or of fercuda run --trace, or a pickle of PyTorch",
-                    HEAD.join(",")
-                );
-            }
-        } else if !text.is_empty()
-            && let Some(row) = row(text).with_context(|| format!("line {number}"))?
-        {
-            any |= !row.is_free;
-            each(row).with_context(|| format!("line {number}"))?;
-        }
+        // Earlier ones with a container or a name.
+        Some(b'(' | b'}' | b']' | b'c') => bail!(
+            "it is a pickle of protocol 0 or 1, or no trace\n\
+             try: pickle.dump(snapshot, file, protocol=4)"
+        ),
+        _ => log::read(reader, each),
     }
-    if !any {
-        bail!("it contains no allocation");
-    }
-    Ok(())
-}
-
-/// A line of a log; `None` where nothing was allocated or freed: null address, size zero, or a
-/// failed allocation.
-fn row(text: &str) -> Result<Option<TraceRow>> {
-    let mut cells = text.split(',').map(str::trim);
-    // A missing cell is rejected below as an empty one.
-    let mut next = || cells.next().unwrap_or_default();
-    let (_thread, time, action) = (next(), next(), next());
-    let (pointer, size, stream) = (next(), next(), next());
-    let is_free = match action {
-        "allocate" => false,
-        "free" => true,
-        "allocate failure" => return Ok(None),
-        _ => bail!("{action:?} is not an action\ntry: allocate, free or allocate failure"),
-    };
-    let bytes = match number(size) {
-        Some(bytes) => bytes,
-        // A free is identified by its address.
-        None if is_free => 0,
-        None => bail!("{size:?} is not a size"),
-    };
-    let address = number(pointer).with_context(|| format!("{pointer:?} is not a pointer"))?;
-    let stream = number(stream).with_context(|| format!("{stream:?} is not a stream"))?;
-    let row = TraceRow {
-        address,
-        bytes,
-        stream,
-        time_us: time_of_day_us(time).unwrap_or(0),
-        is_free,
-    };
-    Ok((address != 0 && (is_free || bytes != 0)).then_some(row))
-}
-
-/// `10:00:00.000001`; other time formats are ignored.
-fn time_of_day_us(text: &str) -> Option<u64> {
-    let (hours, rest) = text.split_once(':')?;
-    let (minutes, rest) = rest.split_once(':')?;
-    let (seconds, fraction) = rest.split_once(['.', ':']).unwrap_or((rest, ""));
-    let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number < 60);
-    let micros = format!("{fraction:0<6}");
-    let micros: u64 = micros.get(..6)?.parse().ok()?;
-    let minutes = number(hours)? * 60 + number(minutes)?;
-    Some((minutes * 60 + number(seconds)?) * 1_000_000 + micros)
-}
-
-/// Reads a file of `torch.cuda.memory._dump_snapshot`: the history of the device with the most
-/// events.
-fn from_snapshot(bytes: &[u8], each: RowVisitor<'_>) -> Result<()> {
-    let pickle = Pickle::read(bytes)?;
-    let traces = pickle
-        .get(pickle.root(), "device_traces")
-        .unwrap_or(PickleValue::None);
-    let longest = pickle
-        .items(traces)
-        .iter()
-        .max_by_key(|device| pickle.items(**device).len());
-    let events = longest.map_or(&[][..], |device| pickle.items(*device));
-    let mut any = false;
-    for (number, event) in events.iter().enumerate() {
-        let number_of = |name| pickle.get(*event, name).and_then(|value| value.number());
-        let action = pickle.get(*event, "action").and_then(|it| pickle.text(it));
-        // A block freed in its own stream is reusable at once; others wait for
-        // `free_completed`, when PyTorch has the block back.
-        let Some(action @ ("alloc" | "free_completed")) = action else {
-            continue;
-        };
-        let (Some(address), Some(bytes)) = (number_of("addr"), number_of("size")) else {
-            bail!("event {number}: {action} has no addr and size");
-        };
-        let row = TraceRow {
-            address,
-            bytes,
-            stream: number_of("stream").unwrap_or(0),
-            time_us: number_of("time_us").unwrap_or(0),
-            is_free: action != "alloc",
-        };
-        if address == 0 || !row.is_free && bytes == 0 {
-            continue;
-        }
-        any |= !row.is_free;
-        each(row).with_context(|| format!("event {number}"))?;
-    }
-    if !any {
-        bail!(
-            "it is a pickle without a history of allocations\n\
-             try: call torch.cuda.memory._record_memory_history() before the allocations"
-        );
-    }
-    Ok(())
 }
 
 /// State while a trace is read.
 #[derive(Default)]
 struct TraceBuilder {
+    devices: BTreeMap<u32, DeviceTrace>,
+    live: LiveBlocks<u32>,
+}
+
+/// One device's trace while it is read.
+#[derive(Default)]
+struct DeviceTrace {
     trace: AllocationTrace,
+    /// Allocations of blocks that were live before the trace began.
+    held: Vec<TraceOp>,
     streams: HashMap<u64, u32>,
-    /// Live blocks by address. Lines of several threads may be out of order, so an address can
-    /// be allocated again before its free.
-    live: HashMap<u64, VecDeque<u32>>,
 }
 
 impl TraceBuilder {
     fn row(&mut self, row: &TraceRow) -> Result<()> {
-        match row.is_free {
-            true => self.free(row.address, row.stream),
-            false => return self.allocate(row.address, row.bytes, row.stream),
+        let device = self.devices.entry(row.device).or_default();
+        match row.action {
+            TraceAction::Allocate => {
+                let block = device.allocate(row, false)?;
+                self.live.allocate(row.device, row.address, block);
+            }
+            TraceAction::Hold => {
+                let block = device.allocate(row, true)?;
+                self.live.allocate(row.device, row.address, block);
+            }
+            TraceAction::Fail => device.trace.failures += 1,
+            TraceAction::Free => {
+                let block = match self.live.free(row.device, row.address, row.bytes) {
+                    FreeTarget::Live(block) => block,
+                    FreeTarget::Earlier => device.allocate(row, true)?,
+                    FreeTarget::Unknown => {
+                        device.trace.unmatched += 1;
+                        return Ok(());
+                    }
+                };
+                let stream = device.stream(row.stream);
+                device.trace.ops.push(TraceOp::Free { block, stream });
+            }
         }
         Ok(())
     }
 
+    /// The device with the most operations, the first of several.
+    fn finish(self) -> AllocationTrace {
+        let len = |it: &DeviceTrace| it.trace.ops.len() + it.held.len();
+        let all: usize = self.devices.values().map(len).sum();
+        let busiest = self.devices.into_iter().rev();
+        let Some((number, device)) = busiest.max_by_key(|(_, it)| len(it)) else {
+            return AllocationTrace::default();
+        };
+        let other_devices = (all - len(&device)) as u64;
+        let mut trace = device.trace;
+        trace.device = number;
+        trace.held = device.held.len() as u32;
+        trace.other_devices = other_devices;
+        trace.streams = device.streams.len() as u32;
+        trace.ops.splice(0..0, device.held);
+        trace
+    }
+}
+
+impl DeviceTrace {
     fn stream(&mut self, stream: u64) -> u32 {
         let next = self.streams.len() as u32;
-        let number = *self.streams.entry(stream).or_insert(next);
-        self.trace.streams = self.streams.len() as u32;
-        number
+        *self.streams.entry(stream).or_insert(next)
     }
 
-    fn allocate(&mut self, address: u64, bytes: u64, stream: u64) -> Result<()> {
+    /// Adds an allocation, before all operations if the block was held.
+    fn allocate(&mut self, row: &TraceRow, is_held: bool) -> Result<u32> {
         let block = self.trace.blocks;
         let Some(next) = block.checked_add(1) else {
             bail!("there are more than {} allocations", u32::MAX);
         };
         self.trace.blocks = next;
-        self.live.entry(address).or_default().push_back(block);
-        let stream = self.stream(stream);
-        self.trace.ops.push(TraceOp::Allocate {
+        let op = TraceOp::Allocate {
             block,
-            bytes,
-            stream,
-        });
-        Ok(())
-    }
-
-    fn free(&mut self, address: u64, stream: u64) {
-        let blocks = self.live.get_mut(&address);
-        let Some(block) = blocks.and_then(VecDeque::pop_front) else {
-            self.trace.unmatched += 1;
-            return;
+            bytes: row.bytes,
+            stream: self.stream(row.stream),
         };
-        let stream = self.stream(stream);
-        self.trace.ops.push(TraceOp::Free { block, stream });
-    }
-}
-
-/// `0x70000`, `4096`, or C's null pointer.
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None if text == "(nil)" => Some(0),
-        None => text.parse().ok(),
+        match is_held {
+            true => self.held.push(op),
+            false => self.trace.ops.push(op),
+        }
+        Ok(block)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::LastLine;
     use super::*;
 
     fn log(rows: &str) -> Result<AllocationTrace> {
         let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
         let mut making = TraceBuilder::default();
-        from_log(text.as_bytes(), &mut |row| making.row(&row))?;
-        Ok(making.trace)
-    }
-
-    #[test]
-    fn times_of_day_are_microseconds() {
-        for (text, time_us) in [
-            ("00:00:00.000001", Some(1)),
-            ("10:02:03.5", Some(36_123_500_000)),
-            // In RMM's format.
-            ("10:02:03:000007", Some(36_123_000_007)),
-            ("10:02:03", Some(36_123_000_000)),
-            ("", None),
-            ("0", None),
-            ("1:2:x", None),
-            ("1:99:0.0", None),
-        ] {
-            assert_eq!(time_of_day_us(text), time_us, "{text}");
-        }
+        let reading = log::read(text.as_bytes(), &mut |row| making.row(row))?;
+        let mut trace = making.finish();
+        trace.notes = reading.notes();
+        Ok(trace)
     }
 
     #[test]
@@ -314,21 +201,28 @@ mod tests {
         assert_eq!(
             trace.ops,
             [
+                // Freed below, and allocated before the trace began.
+                allocate(2, 1, 0),
                 allocate(0, 400, 0),
                 allocate(1, 512, 1),
                 TraceOp::Free {
                     block: 0,
                     stream: 1
                 },
+                TraceOp::Free {
+                    block: 2,
+                    stream: 0
+                },
                 // Its free was written late.
-                allocate(2, 64, 0),
+                allocate(3, 64, 0),
                 TraceOp::Free {
                     block: 1,
                     stream: 1
                 },
             ]
         );
-        assert_eq!((trace.blocks, trace.streams, trace.unmatched), (3, 2, 1));
+        assert_eq!((trace.blocks, trace.held, trace.streams), (4, 1, 2));
+        assert_eq!((trace.failures, trace.unmatched), (1, 0));
     }
 
     #[test]
@@ -352,7 +246,7 @@ mod tests {
             let error = format!("{:#}", log(rows).unwrap_err());
             assert!(error.contains(said), "{error}");
         }
-        let error = from_log(&b"a,b\n"[..], &mut |_| Ok(()))
+        let error = log::read(&b"a,b\n"[..], &mut |_| Ok(()))
             .unwrap_err()
             .to_string();
         assert!(
@@ -370,8 +264,8 @@ mod tests {
         //   {'action': 'free_completed', 'addr': 4096, 'size': 512, 'stream': 0}]]})
         let bytes = include_bytes!("snapshot.pickle");
         let mut making = TraceBuilder::default();
-        from_snapshot(bytes, &mut |row| making.row(&row)).unwrap();
-        let trace = making.trace;
+        history::read(bytes, false, &mut |row| making.row(row)).unwrap();
+        let trace = making.finish();
         let (block, stream) = (0, 0);
         assert_eq!(
             trace.ops,
@@ -384,5 +278,70 @@ mod tests {
                 TraceOp::Free { block, stream },
             ]
         );
+    }
+
+    #[test]
+    fn a_second_free_of_an_address_is_counted() {
+        let rows = "1,0,allocate,0x10,4,0\n1,0,free,0x10,4,0\n1,0,free,0x10,4,0\n\
+                    1,0,free,0x20,0,0\n";
+        let trace = log(rows).unwrap();
+        assert_eq!((trace.blocks, trace.ops.len(), trace.unmatched), (1, 2, 2));
+    }
+
+    #[test]
+    fn an_incomplete_last_line_is_left_out_and_reported() {
+        let whole = "1,0,allocate,0x10,512,0\n";
+        for cut in [
+            "1,0,allo",
+            "1,0,allocate,0x1",
+            "1,0,free,0x",
+            "1,0,allocate,0x20,51",
+        ] {
+            let trace = log(&format!("{whole}{cut}")).unwrap();
+            assert_eq!(trace.blocks, 1, "{cut}");
+            assert_eq!(
+                trace.notes,
+                ["the last line is incomplete and was left out"],
+                "{cut}"
+            );
+            // It is an error in any other line.
+            assert!(log(&format!("{whole}{cut}\n{whole}")).is_err(), "{cut}");
+        }
+        // A line with all its cells may be complete without a line end, or cut in the last one.
+        let trace = log(whole.trim_end()).unwrap();
+        assert_eq!(trace.blocks, 1);
+        assert_eq!(
+            trace.notes,
+            ["the last line has no end; its last number may be incomplete"]
+        );
+    }
+
+    #[test]
+    fn the_busiest_device_is_kept_and_the_others_are_counted() {
+        let head = "Thread,Time,Action,Pointer,Size,Stream,Device,Tenant\n";
+        let rows = "1,0,allocate,0x10,512,0,0,torch\n1,0,allocate,0x10,64,0,1,a,b\n\
+                    1,0,free,0x10,512,0,1,\n1,0,allocate failure,(nil),9,0,1,x\n\
+                    1,0,allocate,0x20,512,0,0,tor";
+        let mut making = TraceBuilder::default();
+        let mut tenants = Vec::new();
+        let text = format!("{head}{rows}");
+        let reading = super::log::read(text.as_bytes(), &mut |row| {
+            tenants.push(row.tenant);
+            making.row(row)
+        });
+        let reading = reading.unwrap();
+        // The last line has no end, so its tenant may be cut.
+        assert_eq!(reading.tenants, ["torch", "a,b", "(no tenant)", "x", "tor"]);
+        assert_eq!(tenants, [0, 1, 2, 3]);
+        assert_eq!(reading.last_line, LastLine::Cut);
+        let trace = making.finish();
+        assert_eq!((trace.device, trace.blocks), (1, 1));
+        assert_eq!(
+            (trace.ops.len(), trace.failures, trace.other_devices),
+            (2, 1, 1)
+        );
+        let wrong = format!("{head}1,0,allocate,0x10,512,0,64,torch\n");
+        let error = super::log::read(wrong.as_bytes(), &mut |_| Ok(())).unwrap_err();
+        assert!(format!("{error:#}").contains("line 2: \"64\" is not a device"));
     }
 }

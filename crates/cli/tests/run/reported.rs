@@ -89,6 +89,7 @@ fn a_report_of_a_killed_program_shows_its_tenants_and_peaks() {
             "1.0 GiB   4.0 GiB 512.0 MiB         2   6.0 GiB",
             "governed: context 512.0 MiB\n",
             "events: out of memory 1\n",
+            "live at exit: torch 1.0 GiB in 1 block, cublas 64.0 MiB in 1 block\n",
             "last: out of memory: torch asked for 6.0 GiB, largest block 2.5 GiB\n",
             "ungoverned = 0 B, fallback = 0 allocations\n",
         ],
@@ -97,6 +98,13 @@ fn a_report_of_a_killed_program_shows_its_tenants_and_peaks() {
     let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(report["signal"], 9);
     assert_eq!(report["processes"][0]["owner"], "gone");
+    let leaked = &report["live_at_exit"];
+    assert_eq!(leaked.as_array().map(Vec::len), Some(2), "{leaked}");
+    assert_eq!(leaked[0]["tenant"], "torch", "{leaked}");
+    assert_eq!(
+        (&leaked[0]["blocks"], &leaked[0]["bytes"]),
+        (&1.into(), &(1_u64 << 30).into())
+    );
     assert_eq!(
         report["processes"][0]["devices"][0]["peak_bytes"],
         (4_u64 << 30) + (64 << 20)

@@ -305,7 +305,7 @@ fn a_context_that_no_interposed_function_has_seen_is_current_all_the_same() {
         assert!(!run.stdout.contains("from nowhere"));
         let trace = std::fs::read_to_string(trace).unwrap();
         let allocated = trace.lines().filter(|line| line.contains(",allocate,"));
-        let streams: Vec<_> = allocated.map(|line| line.rsplit(',').next()).collect();
+        let streams: Vec<_> = allocated.map(|line| line.split(',').nth(5)).collect();
         let Some((other, first)) = streams.split_last() else {
             panic!("{trace}");
         };

@@ -17,8 +17,9 @@ use fercuda_pool::{Error, PoolPlace};
 use super::entry_stub;
 use super::queries::UNMAPPED_ADDRESS;
 use crate::caller;
+use crate::print_diagnostic;
 use crate::process::{call_driver, catch_panic, govern_call, governor, with_thread_context};
-use crate::{print_diagnostic, trace};
+use crate::trace::{self, TracedRequest};
 
 /// The row alignment of pitched memory; see `alloc_pitch`.
 const PITCH_BYTES: usize = 512;
@@ -91,7 +92,15 @@ unsafe fn allocate_pooled(
             bytes as u64,
         );
         // SAFETY: not null; the program's own.
-        unsafe { finish_allocation(seat, context.1, into, allocated, bytes, PoolPlace::Anywhere) }
+        unsafe {
+            let request = TracedRequest {
+                device: context.1,
+                tenant,
+                bytes: bytes as u64,
+                place: PoolPlace::Anywhere,
+            };
+            finish_allocation(seat, into, allocated, request)
+        }
     })
 }
 
@@ -102,22 +111,21 @@ unsafe fn allocate_pooled(
 /// `into` may be written.
 pub(super) unsafe fn finish_allocation(
     seat: &mut ThreadContext<'static>,
-    device: u32,
     into: *mut CUdeviceptr,
     allocated: Result<u64, AllocationDenied>,
-    bytes: usize,
-    place: PoolPlace,
+    request: TracedRequest,
 ) -> Option<CUresult> {
     match allocated {
         Ok(address) => {
             // SAFETY: the caller's promise.
             unsafe { into.write(address) };
-            trace::record_allocation(address, bytes as u64, place);
+            trace::record_allocation(seat.governor(), address, request);
             Some(CUresult::CUDA_SUCCESS)
         }
         Err(AllocationDenied::Driver) => None,
         Err(AllocationDenied::OutOfMemory(error)) => {
-            if let Some(device) = seat.governor().device(device) {
+            trace::record_failure(seat.governor(), request);
+            if let Some(device) = seat.governor().device(request.device) {
                 report_denial(seat, device, &error);
             }
             Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
@@ -320,7 +328,7 @@ pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
             return None;
         }
         let freed = seat.free(address, PoolPlace::Anywhere, |_| true)?;
-        trace::record_free(address, freed.requested_bytes, PoolPlace::Anywhere);
+        trace::record_free(seat.governor(), &freed);
         Some(())
     });
     if freed.is_some() {

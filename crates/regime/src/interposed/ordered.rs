@@ -17,7 +17,7 @@ use super::entry_stub;
 use super::linear::{allocate_governed, finish_allocation, free_with_driver, tenant_of};
 use crate::caller;
 use crate::process::{call_driver, catch_panic, govern_call, governor, with_thread_context};
-use crate::trace;
+use crate::trace::{self, TracedRequest};
 
 entry_stub!(alloc_entry => alloc);
 entry_stub!(alloc_per_thread_entry => alloc_per_thread);
@@ -61,9 +61,14 @@ unsafe fn allocate_pooled(
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(governor, frame) };
         let allocated = seat.allocate_ordered(&ordered, tenant, of, bytes as u64);
-        let place = PoolPlace::Stream(ordered.stream.id);
+        let request = TracedRequest {
+            device: of.0.ordinal(),
+            tenant,
+            bytes: bytes as u64,
+            place: PoolPlace::Stream(ordered.stream.id),
+        };
         // SAFETY: not null; the program's own.
-        unsafe { finish_allocation(seat, of.0.ordinal(), into, allocated, bytes, place) }
+        unsafe { finish_allocation(seat, into, allocated, request) }
     })
 }
 
@@ -165,8 +170,8 @@ fn free_pooled(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Opti
     with_thread_context(|seat| {
         seat.touch(address);
         let ordered = seat.ordered(stream, per_thread)?;
-        let (freed, place) = seat.free_ordered(&ordered, address)?;
-        trace::record_free(address, freed.requested_bytes, place);
+        let freed = seat.free_ordered(&ordered, address)?;
+        trace::record_free(seat.governor(), &freed);
         Some(CUresult::CUDA_SUCCESS)
     })
 }

@@ -101,7 +101,7 @@ impl MemPool {
             return Err(err::INVALID_VALUE);
         }
         let limit = self.props.maxSize as u64;
-        if limit != 0 && self.used.load(Ordering::Acquire) + round(len) > limit {
+        if limit != 0 && self.used.load(Ordering::Acquire).saturating_add(round(len)) > limit {
             return Err(err::OUT_OF_MEMORY);
         }
         let start = self.take(m, stream.id, len)?;
@@ -190,8 +190,10 @@ impl MemPool {
     }
 }
 
+/// `len` rounded up to a block's alignment, at most the largest multiple of it.
 fn round(len: u64) -> u64 {
-    len.next_multiple_of(super::heap::ALIGN)
+    let most = u64::MAX / super::heap::ALIGN * super::heap::ALIGN;
+    len.min(most).next_multiple_of(super::heap::ALIGN)
 }
 
 /// `cuMemFreeAsync` outside a capture.
@@ -341,4 +343,18 @@ pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<Arc<Me
         })
     };
     Ok(m.pools.insert_with(make).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::ALIGN;
+    use super::round;
+
+    #[test]
+    fn a_length_is_rounded_up_without_overflow() {
+        let most = u64::MAX / ALIGN * ALIGN;
+        for (len, rounded) in [(1, ALIGN), (ALIGN, ALIGN), (most, most), (u64::MAX, most)] {
+            assert_eq!(round(len), rounded, "{len}");
+        }
+    }
 }
