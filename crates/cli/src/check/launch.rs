@@ -68,7 +68,9 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     let mut config = control::config();
     config.checks = true;
     config.late_copies = true;
+    // The caller reports both.
     config.print_findings = false;
+    config.print_faults = false;
     config.exit_code = None;
     config.watchdog = Some(request.timeout);
     if !control::configure(config) {
