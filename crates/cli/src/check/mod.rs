@@ -20,13 +20,14 @@ use crate::out::{self, say};
 use crate::size::parse_u32_bytes;
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
-use spec::{ArgSpec, BufferOutput};
+use spec::{ArgSpec, BufferOutput, element_size, show_element};
 
 /// Checks a kernel for undefined behaviour on the software device.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Arguments, one --arg for each parameter of the kernel, in order:
-  f32:2.5  u32:1024  u64:0xff     a number: u8..u64 s8..s64 f16 bf16 f32 f64
+  f32:2.5  u32:1024  u64:0xff     a number: u8..u64 i8..i64 f16 bf16 f32 f64
+                                  f8e4m3 f8e5m2 bool
   bytes:0a0b0c0d                  anything else passed by value
   buf:f32[1024]=iota              device memory: iota, zeros, ones, a number,
   buf:f32[64*64]=random:SEED      random:SEED, or @FILE (bytes; .txt: numbers)
@@ -134,7 +135,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     for (spec, bytes) in outputs(&specs, &outcome) {
         if let Some(BufferOutput::File(path)) = &spec.output {
-            spec.write(path, bytes)?;
+            std::fs::write(path, spec.file_contents(path, bytes))
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
     Ok(if outcome.found() {
@@ -225,22 +227,21 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
             Some(BufferOutput::File(path)) => {
                 say!(
                     "out:{}[{}] -> {}",
-                    buffer.element,
+                    buffer.dtype,
                     buffer.count,
                     path.display()
                 );
             }
             _ => {
-                let size = buffer.element.size();
                 let shown: Vec<String> = bytes
-                    .chunks(size)
+                    .chunks(element_size(buffer.dtype))
                     .take(SHOWN)
-                    .map(|element| buffer.element.show(element))
+                    .map(|element| show_element(buffer.dtype, element))
                     .collect();
                 let more = if buffer.count > SHOWN { " ..." } else { "" };
                 say!(
                     "out:{}[{}] = {}{more}",
-                    buffer.element,
+                    buffer.dtype,
                     buffer.count,
                     shown.join(" ")
                 );
@@ -362,11 +363,11 @@ impl<'a> CheckReport<'a> {
             printf: &outcome.printed,
             outputs: outputs(specs, outcome)
                 .map(|(buffer, bytes)| OutputItem {
-                    element: buffer.element.to_string(),
+                    element: buffer.dtype.to_string(),
                     count: buffer.count,
                     values: bytes
-                        .chunks(buffer.element.size())
-                        .map(|element| buffer.element.show(element))
+                        .chunks(element_size(buffer.dtype))
+                        .map(|element| show_element(buffer.dtype, element))
                         .collect(),
                 })
                 .collect(),

@@ -8,8 +8,9 @@ use std::fmt;
 use anyhow::{Result, bail};
 use fercuda_ptx::ast::{Directive, Item, PtxFunction, PtxModule, Var};
 use fercuda_ptx::words::ScalarType;
+use fercuda_tensor::Dtype;
 
-use crate::check::spec::{ArgSpec, ElementType};
+use crate::check::spec::ArgSpec;
 use crate::terminal;
 
 /// A kernel that the module defines.
@@ -191,7 +192,7 @@ impl KernelSignature {
             let (size, nature) = match arg {
                 ArgSpec::Buffer(_) => (8, ParamKind::Integer),
                 ArgSpec::Bytes(bytes) => (bytes.len() as u64, ParamKind::Bits),
-                ArgSpec::Scalar { element, bytes } => (bytes.len() as u64, nature_of(*element)),
+                ArgSpec::Scalar { dtype, bytes } => (bytes.len() as u64, nature_of(*dtype)),
             };
             if size != param.size {
                 let what = if matches!(arg, ArgSpec::Buffer(_)) {
@@ -219,10 +220,11 @@ impl KernelSignature {
     }
 }
 
-fn nature_of(element: ElementType) -> ParamKind {
-    match element {
-        ElementType::F32 | ElementType::F64 => ParamKind::Float,
-        ElementType::F16 | ElementType::Bf16 => ParamKind::Bits,
+fn nature_of(dtype: Dtype) -> ParamKind {
+    match dtype {
+        Dtype::F32 | Dtype::F64 => ParamKind::Float,
+        // PTX declares the small floats as bits, and a bool as an integer of any kind.
+        _ if dtype.is_float() || dtype == Dtype::Bool => ParamKind::Bits,
         _ => ParamKind::Integer,
     }
 }
