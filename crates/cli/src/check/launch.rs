@@ -3,7 +3,6 @@
 //! Invariant: the device is configured before its first call and used for this one launch, so
 //! every finding belongs to it.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::{
     Context, Cuda, Device, DeviceBuffer, Image, KernelArg, Launch, Module, Select, Stream,
 };
-use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 use fercuda_softgpu::control;
 use fercuda_softgpu::report::{Fault, Finding};
 
@@ -227,38 +225,4 @@ fn within_limits(request: &CheckRequest<'_>, device: &Device, static_shared: u32
         );
     }
     Ok(())
-}
-
-/// CUDA C++ to PTX with line information, by NVRTC.
-///
-/// # Errors
-/// NVRTC was not found (the error lists the paths tried), or the compiler's own message.
-pub(crate) fn compile(
-    source: &str,
-    file: &Path,
-    arch: &str,
-    include: &[PathBuf],
-) -> Result<String> {
-    let nvrtc = Nvrtc::find()?;
-    let mut program = CudaSource::new(file.display().to_string(), source, GpuArch::parse(arch)?)
-        .option("--generate-line-info");
-    let beside = file
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let beside = beside.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-    // A program that names include directories is not cached, so this one is named only
-    // where it may be needed.
-    let beside = source.contains("#include").then_some(&beside);
-    for folder in include.iter().chain(beside) {
-        program = program.include(folder);
-    }
-    let compiled = nvrtc.compile(&program)?;
-    for line in compiled.log().lines() {
-        eprintln!("{line}");
-    }
-    for warning in compiled.cache_warnings() {
-        eprintln!("warning: {warning}");
-    }
-    let ptx = compiled.ptx().context("NVRTC did not return PTX")?;
-    Ok(ptx.to_owned())
 }

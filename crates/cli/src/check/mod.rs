@@ -1,18 +1,20 @@
 //! `fercuda check`: one launch of one kernel on the software device, with all checks on.
 //!
 //! Invariant: no GPU is ever used; every error that is detected before the kernel runs exits
-//! with status 2. Elsewhere: the syntax of `--arg` (`spec`), matching it against the kernel
-//! (`params`), the launch (`launch`).
+//! with status 2. Elsewhere: reading and compiling the file (`source`), the syntax of `--arg`
+//! (`spec`), matching it against the kernel (`params`), the launch (`launch`).
 
 mod launch;
 mod params;
+mod refusal;
+mod source;
 mod spec;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
@@ -20,6 +22,7 @@ use crate::out::{self, say};
 use crate::size::parse_u32_bytes;
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
+use source::CompileArgs;
 use spec::{ArgSpec, BufferOutput, element_size, show_element};
 
 /// Checks a kernel for undefined behaviour on the software device.
@@ -35,6 +38,9 @@ Arguments, one --arg for each parameter of the kernel, in order:
   out:f32[1024]=zeros             like buf, and printed after the launch
   out:f32[1024]=zeros@y.bin       or written to a file
 
+Host code is not compiled: leave it out by #ifndef __CUDACC_RTC__, or check a
+whole program by fercuda check -- ./program.
+
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, faults.
 
@@ -45,9 +51,11 @@ Examples:
       --arg f32:2.5 --arg buf:f32[1024]=iota --arg out:f32[1024]=zeros \\
       --arg u32:1024
   fercuda check reduce.ptx --grid 8 --block 128 --shared 512 --timeout 5s \\
-      --arg buf:f32[1024]=random:7 --arg out:f32[8] --json")]
+      --arg buf:f32[1024]=random:7 --arg out:f32[8] --json
+  nvcc -ptx -o - k.cu | fercuda check - --grid 1 --block 32 \\
+      --arg out:f32[32]")]
 pub(crate) struct Args {
-    /// CUDA C++ (.cu, compiled with NVRTC) or PTX (.ptx).
+    /// CUDA C++ (.cu, compiled with NVRTC), PTX (.ptx), or - for either from standard input.
     file: PathBuf,
     /// Kernel to check; optional if the file has only one.
     #[arg(long, value_name = "NAME")]
@@ -64,12 +72,8 @@ pub(crate) struct Args {
     /// Kernel argument (once for each parameter); see below.
     #[arg(long = "arg", value_name = "SPEC", allow_hyphen_values = true)]
     args: Vec<String>,
-    /// Architecture to compile CUDA C++ for.
-    #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
-    arch: String,
-    /// Include directory for CUDA C++ (may be repeated).
-    #[arg(long, short = 'I', value_name = "DIR")]
-    include: Vec<PathBuf>,
+    #[command(flatten)]
+    compile: CompileArgs,
     /// Stop a kernel that runs longer: 500ms, 10s, 2m.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     timeout: Duration,
@@ -112,9 +116,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 .with_context(|| format!("--arg {text} cannot be used"))?,
         );
     }
-    let ptx = ptx_of(args)?;
+    let ptx = source::ptx_of(&args.file, &args.compile)?;
     let module = fercuda_ptx::parse(&ptx)
-        .with_context(|| format!("{} is not valid PTX", args.file.display()))?;
+        .with_context(|| format!("{} is not valid PTX", source::name_of(&args.file)))?;
     let kernel = params::find(&module, args.kernel.as_deref())?;
     kernel.accept(&specs)?;
     let request = launch::CheckRequest {
@@ -144,28 +148,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
-}
-
-/// The PTX of the file, compiled if necessary.
-fn ptx_of(args: &Args) -> Result<String> {
-    let file = &args.file;
-    let extension = file
-        .extension()
-        .and_then(|e| e.to_str())
-        .unwrap_or_default();
-    if !matches!(extension, "cu" | "ptx") {
-        bail!(
-            "{} is neither CUDA C++ (.cu) nor PTX (.ptx)\n\
-             try: nvcc -ptx to get PTX; machine code only runs on a GPU",
-            file.display()
-        );
-    }
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    if extension == "ptx" {
-        return Ok(text);
-    }
-    launch::compile(&text, file, &args.arch, &args.include)
 }
 
 /// The output buffers, with their final contents.
@@ -346,7 +328,7 @@ impl<'a> CheckReport<'a> {
         outcome: &'a CheckOutcome,
     ) -> CheckReport<'a> {
         CheckReport {
-            file: args.file.display().to_string(),
+            file: source::name_of(&args.file),
             kernel,
             grid: args.grid,
             block: args.block,
