@@ -6,6 +6,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 struct Run {
     status: i32,
     out: String,
@@ -178,6 +180,50 @@ fn host_code_and_missing_headers_are_explained_above_the_compilers_log() {
     let guarded = format!("{kernel}#ifndef __CUDACC_RTC__\n#include <iostream>\n#endif\n");
     let run = check("k.cu", &guarded, words);
     assert_ends(&run, 0, &["out:i32[1] = 1"], &[]);
+}
+
+const NAMES: &str = "\
+namespace image {
+template <class T> __global__ void scale(T* x) { x[threadIdx.x + 1] = 2; }
+template __global__ void scale<float>(float*);
+template __global__ void scale<double>(double*);
+}
+";
+
+#[test]
+fn kernels_are_named_as_in_their_source_and_keep_their_symbol_in_json() {
+    let words = "--grid 1 --block 4 --arg out:f32[4]=zeros --kernel";
+    for name in [
+        "scale<float>",
+        "image::scale<float>",
+        "_ZN5image5scaleIfEEvPT_",
+    ] {
+        let run = check("k.cu", NAMES, &format!("{words} {name}"));
+        assert_ends(
+            &run,
+            1,
+            &[
+                "   kernel: image::scale<float>(float*), PTX line",
+                "found: image::scale<float>(float*), grid 1x1x1",
+            ],
+            &[],
+        );
+        assert!(!run.out.contains("_Z"), "{}", run.out);
+    }
+    let run = check("k.cu", NAMES, &format!("{words} scale"));
+    assert_ends(
+        &run,
+        2,
+        &[],
+        &[
+            "\"scale\" is the name of 2 kernels",
+            "image::scale<double>(double*) takes (.u64)",
+        ],
+    );
+    let run = check("k.cu", NAMES, &format!("{words} scale<float> --json"));
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(report["kernel"], "image::scale<float>(float*)");
+    assert_eq!(report["symbol"], "_ZN5image5scaleIfEEvPT_");
 }
 
 #[test]

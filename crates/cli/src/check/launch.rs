@@ -15,6 +15,7 @@ use fercuda_softgpu::report::{Fault, Finding};
 
 use super::params::KernelSignature;
 use super::spec::{ArgSpec, BufferSpec};
+use super::symbols;
 
 /// The launch to run.
 pub(crate) struct CheckRequest<'a> {
@@ -46,14 +47,14 @@ impl CheckOutcome {
         self.fault.is_some() || !self.findings.is_empty()
     }
 
-    /// The report, with buffers named by their argument.
+    /// The report, with buffers named by their argument and C++ names demangled.
     pub(crate) fn named(&self, report: &str) -> String {
         let mut text = report.to_owned();
         for (argument, start, bytes) in &self.places {
             let plain = format!("({bytes} bytes at {start:#x}");
             text = text.replace(&plain, &format!("(argument {argument}: {}", &plain[1..]));
         }
-        text
+        symbols::with_demangled(&text)
     }
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     let context = Context::primary(device)?;
     let stream = Stream::new(&context)?;
     let module = Module::load(&context, &Image::ptx(request.ptx))?;
-    let function = module.function(&request.kernel.name)?;
+    let function = module.function(&request.kernel.symbol)?;
     within_limits(request, &device, function.static_shared_bytes())?;
 
     let mut buffers = Vec::new();

@@ -9,6 +9,7 @@ mod params;
 mod refusal;
 mod source;
 mod spec;
+mod symbols;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ use crate::out::{self, say};
 use crate::size::parse_u32_bytes;
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
+use params::KernelSignature;
 use source::CompileArgs;
 use spec::{ArgSpec, BufferOutput, element_size, show_element};
 
@@ -37,6 +39,8 @@ Arguments, one --arg for each parameter of the kernel, in order:
   buf:f32[1024]                   uninitialised: reading it is a finding
   out:f32[1024]=zeros             like buf, and printed after the launch
   out:f32[1024]=zeros@y.bin       or written to a file
+
+Kernels may be named as in C++, as far as needed: scale, ns::scale<float>.
 
 Host code is not compiled: leave it out by #ifndef __CUDACC_RTC__, or check a
 whole program by fercuda check -- ./program.
@@ -57,7 +61,7 @@ Examples:
 pub(crate) struct Args {
     /// CUDA C++ (.cu, compiled with NVRTC), PTX (.ptx), or - for either from standard input.
     file: PathBuf,
-    /// Kernel to check; optional if the file has only one.
+    /// Kernel to check, by its C++ or mangled name; optional if the file has only one.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// Grid size in blocks: X, X,Y or X,Y,Z.
@@ -132,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let outcome = launch::run(&request)?;
     if args.json {
-        let report = CheckReport::new(&kernel.name, args, &specs, &outcome);
+        let report = CheckReport::new(&kernel, args, &specs, &outcome);
         say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&kernel.name, args, &specs, &outcome, Paint::stdout());
@@ -244,7 +248,10 @@ fn emphasised(report: &str, paint: Paint) -> String {
 #[derive(Serialize)]
 struct CheckReport<'a> {
     file: String,
+    /// Demangled.
     kernel: &'a str,
+    /// As the PTX spells it.
+    symbol: &'a str,
     grid: [u32; 3],
     block: [u32; 3],
     passed: bool,
@@ -322,14 +329,15 @@ impl FaultItem {
 
 impl<'a> CheckReport<'a> {
     fn new(
-        kernel: &'a str,
+        kernel: &'a KernelSignature,
         args: &Args,
         specs: &[ArgSpec],
         outcome: &'a CheckOutcome,
     ) -> CheckReport<'a> {
         CheckReport {
             file: source::name_of(&args.file),
-            kernel,
+            kernel: &kernel.name,
+            symbol: &kernel.symbol,
             grid: args.grid,
             block: args.block,
             passed: !outcome.found(),
