@@ -182,6 +182,59 @@ fn host_code_and_missing_headers_are_explained_above_the_compilers_log() {
     assert_ends(&run, 0, &["out:i32[1] = 1"], &[]);
 }
 
+const GRID_SYNC: &str = "\
+#include <cooperative_groups.h>
+__global__ void reversed(const int* x, int* shared, int* y) {
+    auto grid = cooperative_groups::this_grid();
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    shared[i] = x[i];
+    grid.sync();
+    y[i] = shared[gridDim.x * blockDim.x - 1 - i];
+}
+";
+
+#[test]
+fn a_kernel_that_synchronises_its_grid_needs_a_cooperative_launch() {
+    let words = "--grid 4 --block 32 --arg buf:i32[128]=iota --arg buf:i32[128] --arg out:i32[128]";
+    let run = check("k.cu", GRID_SYNC, words);
+    assert_ends(&run, 1, &["trap\n", "\ntry: --cooperative"], &[]);
+    assert_eq!(
+        run.out.matches("kernel: reversed(").count(),
+        1,
+        "{}",
+        run.out
+    );
+    assert!(!run.err.contains("trap"), "it is said once: {}", run.err);
+    let json = check("k.cu", GRID_SYNC, &format!("{words} --json"));
+    let report: Value = serde_json::from_str(&json.out).unwrap();
+    let hint = report["fault"]["hint"].as_str().unwrap();
+    assert!(hint.contains("--cooperative"), "{hint}");
+
+    let run = check("k.cu", GRID_SYNC, &format!("{words} --cooperative"));
+    assert_ends(&run, 0, &["out:i32[128] = 127 126 125"], &[]);
+    let large = words.replace("--grid 4", "--grid 1000000");
+    let run = check("k.cu", GRID_SYNC, &format!("{large} --cooperative"));
+    assert_ends(
+        &run,
+        2,
+        &[],
+        &[
+            "--grid has 1000000 blocks",
+            // 32 on each of its 16 multiprocessors.
+            "has at most 512, which run at once",
+        ],
+    );
+
+    // A trap of its own has nothing to do with it.
+    let run = check(
+        "k.ptx",
+        &ptx("trap;"),
+        "--grid 1 --block 1 --arg buf:i32[1]",
+    );
+    assert_ends(&run, 1, &["trap\n"], &[]);
+    assert!(!run.out.contains("--cooperative"), "{}", run.out);
+}
+
 const NAMES: &str = "\
 namespace image {
 template <class T> __global__ void scale(T* x) { x[threadIdx.x + 1] = 2; }
@@ -264,4 +317,32 @@ fn a_comment_in_another_encoding_hurts_neither_language() {
     write("bad.ptx", ".version 8.0\n.targ\u{e9}t sm_80\n");
     let run = check_with(folder.path(), &words("bad.ptx"), b"");
     assert_ends(&run, 2, &[], &["bad.ptx line 2, column 6: byte 0xe9"]);
+}
+
+#[test]
+fn what_the_device_does_not_implement_is_no_finding() {
+    let texture = "tex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%a, {%f1}];";
+    let words = "--grid 1 --block 1 --arg buf:i32[1]=zeros";
+    let run = check("k.ptx", &ptx(texture), words);
+    assert_ends(
+        &run,
+        2,
+        &[
+            "not implemented on the software device: tex.1d",
+            "not checked: k, grid 1x1x1",
+        ],
+        &[],
+    );
+    assert_eq!(run.out.matches("tex.1d.v4.f32.f32 at line").count(), 1);
+    assert!(!run.err.contains("tex.1d"), "it is said once: {}", run.err);
+    let json = check("k.ptx", &ptx(texture), &format!("{words} --json"));
+    let report: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json.status, 2);
+    assert_eq!(report["fault"]["not_implemented"], true);
+    assert_eq!(report["passed"], false);
+
+    // A finding before it stands.
+    let both = format!("ld.global.b32 %r, [%a+4];\n{texture}");
+    let run = check("k.ptx", &ptx(&both), words);
+    assert_ends(&run, 1, &["out of bounds", "not implemented"], &[]);
 }

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::out::{self, say};
 use crate::size::parse_u32_bytes;
+use crate::status::ExitStatus;
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
 use params::KernelSignature;
@@ -48,7 +49,8 @@ whole program by fercuda check -- ./program.
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, faults.
 
-Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run.
+Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run,
+or not to its end, as the software device does not implement an instruction.
 
 Examples:
   fercuda check saxpy.cu --kernel saxpy --grid 4 --block 256 \\
@@ -73,6 +75,9 @@ pub(crate) struct Args {
     /// Dynamic shared memory per block: 48K, 4KiB, 512.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_u32_bytes)]
     shared: u32,
+    /// Launch all blocks at once, so that the kernel can synchronise its grid.
+    #[arg(long)]
+    cooperative: bool,
     /// Kernel argument (once for each parameter); see below.
     #[arg(long = "arg", value_name = "SPEC", allow_hyphen_values = true)]
     args: Vec<String>,
@@ -131,6 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         grid: args.grid,
         block: args.block,
         shared_bytes: args.shared,
+        cooperative: args.cooperative,
         timeout: args.timeout,
         specs: &specs,
     };
@@ -147,11 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    Ok(if outcome.found() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(outcome.status().into())
 }
 
 /// The output buffers, with their final contents.
@@ -183,6 +185,9 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
     }
     if let Some(fault) = &outcome.fault {
         say!("{}", emphasised(&outcome.named(&fault.to_string()), paint));
+        if let Some(hint) = outcome.hint {
+            say!("{hint}");
+        }
         say!("");
     }
     let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
@@ -197,6 +202,10 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
             "{} {launch}: {}",
             paint.bad("found:"),
             terminal::count(found, "finding")
+        ),
+        (0, Some(fault)) if launch::is_of_device(fault) => say!(
+            "{} {launch}: the software device cannot run the kernel to its end",
+            paint.bad("not checked:")
         ),
         (0, Some(_)) => say!(
             "{} {launch}: the kernel faulted or timed out",
@@ -281,6 +290,9 @@ struct FaultItem {
     block: Option<[u32; 3]>,
     thread: Option<[u32; 3]>,
     text: String,
+    /// Whether the software device cannot run the kernel: nothing is said of the kernel then.
+    not_implemented: bool,
+    hint: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -323,6 +335,8 @@ impl FaultItem {
             block: place.map(|place| place.block),
             thread: place.map(|place| place.thread),
             text: outcome.named(&fault.to_string()),
+            not_implemented: launch::is_of_device(fault),
+            hint: outcome.hint,
         }
     }
 }
@@ -340,7 +354,7 @@ impl<'a> CheckReport<'a> {
             symbol: &kernel.symbol,
             grid: args.grid,
             block: args.block,
-            passed: !outcome.found(),
+            passed: outcome.status() == ExitStatus::Success,
             findings: outcome
                 .findings
                 .iter()
