@@ -320,6 +320,47 @@ fn a_comment_in_another_encoding_hurts_neither_language() {
 }
 
 #[test]
+fn outputs_replace_neither_inputs_nor_without_force_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("k.ptx"), ptx("")).unwrap();
+    fs::write(path("x.txt"), "1 2\n").unwrap();
+    fs::write(path("old.txt"), "old").unwrap();
+    fs::hard_link(path("x.txt"), path("same.txt")).unwrap();
+    let run = |arg: &str, more: &[&str]| {
+        let words = ["k.ptx", "--grid", "1", "--block", "1", "--arg", arg];
+        check_with(folder.path(), &[&words[..], more].concat(), b"")
+    };
+    for arg in [
+        "out:i32[2]=@x.txt@x.txt",
+        "out:i32[2]=@x.txt@same.txt",
+        "out:i32[2]=zeros@k.ptx",
+    ] {
+        let refused = run(arg, &["--force"]);
+        assert_ends(&refused, 2, &[], &["would be overwritten while it is read"]);
+    }
+    assert_eq!(fs::read_to_string(path("x.txt")).unwrap(), "1 2\n");
+    assert_eq!(fs::read_to_string(path("k.ptx")).unwrap(), ptx(""));
+    let refused = run("out:i32[2]=@x.txt@old.txt", &[]);
+    assert_ends(&refused, 2, &[], &["old.txt exists", "try: --force"]);
+    assert_eq!(fs::read_to_string(path("old.txt")).unwrap(), "old");
+    assert_ends(&run("out:i32[2]=@x.txt@old.txt", &["--force"]), 0, &[], &[]);
+    assert_eq!(fs::read_to_string(path("old.txt")).unwrap(), "1\n2\n");
+    assert_ends(
+        &run("out:i32[2]=zeros@-", &[]),
+        2,
+        &[],
+        &["where the report is"],
+    );
+
+    let two = ptx("").replace("(.param .u64 p)", "(.param .u64 p, .param .u64 q)");
+    fs::write(path("k.ptx"), two).unwrap();
+    let twice = run("out:i32[1]=zeros@new", &["--arg", "out:i32[1]=zeros@./new"]);
+    assert_ends(&twice, 2, &[], &["two out: arguments are written to ./new"]);
+    assert!(!path("new").exists());
+}
+
+#[test]
 fn what_the_device_does_not_implement_is_no_finding() {
     let texture = "tex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%a, {%f1}];";
     let words = "--grid 1 --block 1 --arg buf:i32[1]=zeros";

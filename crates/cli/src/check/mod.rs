@@ -1,8 +1,9 @@
 //! `fercuda check`: one launch of one kernel on the software device, with all checks on.
 //!
 //! Invariant: no GPU is ever used; every error that is detected before the kernel runs exits
-//! with status 2. Elsewhere: reading and compiling the file (`source`), the syntax of `--arg`
-//! (`spec`), matching it against the kernel (`params`), the launch (`launch`).
+//! with status 2, and no file that was read is replaced. Elsewhere: reading and compiling the file
+//! (`source`), the syntax of `--arg` (`spec`), matching it against the kernel (`params`), the
+//! launch (`launch`).
 
 mod launch;
 mod params;
@@ -11,7 +12,9 @@ mod source;
 mod spec;
 mod symbols;
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,13 +23,14 @@ use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
 use crate::out::{self, say};
+use crate::output::{OutputFile, is_stream};
 use crate::size::parse_u32_bytes;
-use crate::status::ExitStatus;
+use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
 use params::KernelSignature;
 use source::CompileArgs;
-use spec::{ArgSpec, BufferOutput, element_size, show_element};
+use spec::{ArgSpec, BufferFill, BufferOutput, element_size, show_element};
 
 /// Checks a kernel for undefined behaviour on the software device.
 #[derive(clap::Args)]
@@ -39,7 +43,8 @@ Arguments, one --arg for each parameter of the kernel, in order:
   buf:f32[64*64]=random:SEED      random:SEED, or @FILE (bytes; .txt: numbers)
   buf:f32[1024]                   uninitialised: reading it is a finding
   out:f32[1024]=zeros             like buf, and printed after the launch
-  out:f32[1024]=zeros@y.bin       or written to a file
+  out:f32[1024]=zeros@y.bin       or written to a file, which must not exist
+                                  without --force
 
 Kernels may be named as in C++, as far as needed: scale, ns::scale<float>.
 
@@ -86,6 +91,9 @@ pub(crate) struct Args {
     /// Stop a kernel that runs longer: 500ms, 10s, 2m.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     timeout: Duration,
+    /// Replace existing files of out: arguments.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -125,6 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 .with_context(|| format!("--arg {text} cannot be used"))?,
         );
     }
+    let files = open_outputs(args, &specs)?;
     let ptx = source::ptx_of(&args.file, &args.compile)?;
     let module = fercuda_ptx::parse(&ptx)
         .with_context(|| format!("{} is not valid PTX", source::name_of(&args.file)))?;
@@ -147,13 +156,57 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         print(&kernel.name, args, &specs, &outcome, Paint::stdout());
     }
+    let mut files = files.into_iter();
     for (spec, bytes) in outputs(&specs, &outcome) {
         if let Some(BufferOutput::File(path)) = &spec.output {
-            std::fs::write(path, spec.file_contents(path, bytes))
+            let mut file = files.next().context("a file for each")?;
+            file.write_all(&spec.file_contents(path, bytes))
                 .with_context(|| format!("cannot write {}", path.display()))?;
+            file.finish()?;
         }
     }
     Ok(outcome.status().into())
+}
+
+/// Opens the files of `out:` arguments, in order.
+///
+/// # Errors
+/// A usage error: two have one name, one is an input, or exists without `--force`.
+fn open_outputs(args: &Args, specs: &[ArgSpec]) -> Result<Vec<OutputFile>> {
+    let buffers = || {
+        specs.iter().filter_map(|spec| match spec {
+            ArgSpec::Buffer(buffer) => Some(buffer),
+            _ => None,
+        })
+    };
+    let filled = buffers().filter_map(|buffer| match &buffer.fill {
+        BufferFill::File(path) => Some(path.as_path()),
+        _ => None,
+    });
+    let inputs: Vec<&Path> = filled.chain([args.file.as_path()]).collect();
+    let mut names = HashSet::new();
+    let mut files = Vec::new();
+    for buffer in buffers() {
+        let Some(BufferOutput::File(path)) = &buffer.output else {
+            continue;
+        };
+        if is_stream(path) {
+            bail_usage!("an out: argument is written to -, where the report is\ntry: @FILE");
+        }
+        // As another spelling may name it too.
+        let parent = path
+            .parent()
+            .and_then(|it| it.join(".").canonicalize().ok());
+        let name = (parent, path.file_name());
+        if !names.insert(name) {
+            bail_usage!(
+                "two out: arguments are written to {}\ntry: another name for one",
+                path.display()
+            );
+        }
+        files.push(OutputFile::open(path, args.force, &inputs)?);
+    }
+    Ok(files)
 }
 
 /// The output buffers, with their final contents.
