@@ -17,8 +17,9 @@ use fercuda_softgpu::control;
 use fercuda_tensor::{Dtype, Layout};
 use serde::Serialize;
 
+use crate::input::read_stdin;
 use crate::out::{self, alert, note, say, step};
-use crate::status::{ExitStatus, bail_usage};
+use crate::status::{ExitStatus, UsageError, bail_usage};
 use crate::terminal::{Paint, bytes};
 
 /// Compiles an expression over buffers, shows its IR and PTX, and runs it.
@@ -72,8 +73,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1 << 25)]
     max_values: u64,
     /// Architecture to compile PTX for, without --run.
-    #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
-    arch: String,
+    #[arg(long, value_name = "sm_NN", default_value = "sm_90", value_parser = arch)]
+    arch: Arch,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -155,11 +156,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         id.with_context(|| format!("--input {spec} cannot be used"))?;
     }
     text::parse(&mut graph, &expression(&args.expression)?)?;
-    let number = args.arch.trim_start_matches("sm_").parse();
-    let number: u32 =
-        number.map_err(|_| anyhow!("{:?} is not an architecture\ntry: sm_90", args.arch))?;
     let canonical = Canonical::of(&graph)?;
-    let program = Program::of_fused(&graph, Fused::of(&canonical, true), Arch::new(number))?;
+    let program = Program::of_fused(&graph, Fused::of(&canonical, true), args.arch)?;
     let ran = match args.run {
         true => Some(ran(&graph, &program, args)?),
         false => None,
@@ -200,9 +198,28 @@ fn expression(given: &str) -> Result<String> {
     if given != "-" {
         return Ok(given.to_owned());
     }
-    let what = "cannot read the expression from standard input";
-    let text = std::io::read_to_string(std::io::stdin()).context(what)?;
+    let text = String::from_utf8(read_stdin("an expression", MOST_EXPRESSION_BYTES)?).map_err(
+        |error| {
+            let at = error.utf8_error().valid_up_to();
+            UsageError(format!(
+                "the expression on standard input is not UTF-8 at byte {at}"
+            ))
+        },
+    )?;
     Ok(text.trim_end().to_owned())
+}
+
+/// Bytes of standard input that are read.
+const MOST_EXPRESSION_BYTES: u64 = 1 << 20;
+
+/// An architecture that PTX can be compiled for; the first one with 64-bit addresses in every
+/// version of PTX that is in use is 50.
+fn arch(text: &str) -> Result<Arch, String> {
+    let number = text.strip_prefix("sm_").unwrap_or(text).parse();
+    match number {
+        Ok(number @ 50..1000) => Ok(Arch::new(number)),
+        _ => Err("not an architecture from sm_50 on, such as sm_90".to_owned()),
+    }
 }
 
 fn print(report: &JitReport, paint: Paint) {

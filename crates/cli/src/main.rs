@@ -17,6 +17,7 @@ mod completions;
 mod demo;
 mod doctor;
 mod errors;
+mod input;
 mod jit;
 mod ledgers;
 mod man;

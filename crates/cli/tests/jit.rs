@@ -85,6 +85,10 @@ fn a_syntax_error_shows_its_column_and_invalid_inputs_are_named() {
             "not an architecture",
         ),
         (
+            &["x + 1", "-i", "x:f32[4]", "--arch", "sm_10"],
+            "from sm_50 on",
+        ),
+        (
             &[
                 "f16(f8e4m3(x)) + 1",
                 "-i",
@@ -109,22 +113,40 @@ fn a_syntax_error_shows_its_column_and_invalid_inputs_are_named() {
     }
 }
 
-#[test]
-fn an_expression_is_read_from_standard_input() {
+/// `fercuda jit -` of this standard input.
+fn jit_of_stdin(text: &[u8]) -> Output {
     use std::io::Write as _;
     use std::process::Stdio;
     let mut child = Command::new(env!("CARGO_BIN_EXE_fercuda"))
         .args(["jit", "-", "-i", "x:f32[4]", "--show", "expr-graph"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("fercuda runs");
     let mut input = child.stdin.take().expect("it has a standard input");
-    input.write_all(b"x * 2\n").expect("it is read");
+    input.write_all(text).expect("it is read");
     drop(input);
-    let done = child.wait_with_output().expect("it ends");
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn an_expression_is_read_from_standard_input() {
+    let done = jit_of_stdin(b"x * 2\n");
     assert_eq!(done.status.code(), Some(0));
     assert!(text(&done.stdout).contains("mul"), "{}", text(&done.stdout));
+    for (input, wanted) in [
+        (&b"x * \xe9"[..], "is not UTF-8 at byte 4"),
+        (&[b' '; (1 << 20) + 1], "more than 1.0 MiB"),
+    ] {
+        let done = jit_of_stdin(input);
+        assert_eq!(done.status.code(), Some(2));
+        assert!(
+            text(&done.stderr).contains(wanted),
+            "{}",
+            text(&done.stderr)
+        );
+    }
 }
 
 #[test]

@@ -235,17 +235,17 @@ impl Nvrtc {
 
     fn compile_now(&self, program: &CudaSource, options: &[String]) -> Result<CompiledProgram> {
         let name = &program.name;
-        let c_text = |what: &str, text: &str| {
+        let c_text = |what: &str, text: &[u8]| {
             CString::new(text).map_err(|_| NvrtcError::ZeroByte {
                 name: name.clone(),
                 what: what.to_owned(),
             })
         };
-        let c_name = c_text("the name", name)?;
+        let c_name = c_text("the name", name.as_bytes())?;
         let c_source = c_text("the source", &program.source)?;
         let c_list =
             |what: &str, texts: &mut dyn Iterator<Item = &String>| -> Result<Vec<CString>> {
-                texts.map(|text| c_text(what, text)).collect()
+                texts.map(|text| c_text(what, text.as_bytes())).collect()
             };
         let header_names = c_list(
             "a header's name",

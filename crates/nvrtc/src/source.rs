@@ -1,5 +1,6 @@
 //! CUDA C++ to compile: source, headers, options, architecture and output format.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -64,7 +65,8 @@ pub enum CodeFormat {
 #[derive(Clone, Debug)]
 pub struct CudaSource {
     pub(crate) name: String,
-    pub(crate) source: String,
+    /// Text in any encoding that agrees with ASCII, as the compiler takes it.
+    pub(crate) source: Vec<u8>,
     pub(crate) arch: GpuArch,
     pub(crate) output: CodeFormat,
     pub(crate) options: Vec<String>,
@@ -76,9 +78,15 @@ pub struct CudaSource {
 impl CudaSource {
     /// CUDA C++ `source`, called `name` in messages, to PTX for `arch`.
     pub fn new(name: impl Into<String>, source: impl Into<String>, arch: GpuArch) -> Self {
+        Self::from_bytes(name, source.into().into_bytes(), arch)
+    }
+
+    /// The same for source in another encoding, such as Latin-1: bytes outside of ASCII may stand
+    /// in comments and literals, and reach the compiler as they are.
+    pub fn from_bytes(name: impl Into<String>, source: Vec<u8>, arch: GpuArch) -> Self {
         Self {
             name: name.into(),
-            source: source.into(),
+            source,
             arch,
             output: CodeFormat::Ptx,
             options: Vec::new(),
@@ -121,9 +129,9 @@ impl CudaSource {
     }
 
     /// The source and the headers that come with it.
-    fn texts(&self) -> impl Iterator<Item = &str> {
-        let headers = self.headers.iter().map(|(_, text)| text.as_str());
-        std::iter::once(self.source.as_str()).chain(headers)
+    fn texts(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let headers = self.headers.iter().map(|(_, text)| Cow::from(text));
+        std::iter::once(String::from_utf8_lossy(&self.source)).chain(headers)
     }
 
     /// Whether it may include files with text that is not part of it, apart from CUDA's own
@@ -152,7 +160,7 @@ impl CudaSource {
             || self.options.iter().any(reads)
             || self
                 .texts()
-                .any(|text| included(text).any(|name| !is_given(name)))
+                .any(|text| included(&text).any(|name| !is_given(name)))
     }
 
     pub(crate) fn target(&self) -> String {

@@ -37,6 +37,16 @@ fn cudas_own_headers_are_found() {
 }
 
 #[test]
+fn bytes_of_another_encoding_reach_the_compiler_in_comments_and_literals() {
+    let source = b"// caf\xe9\n__device__ char drink[] = \"caf\xe9\";\n";
+    let source = CudaSource::from_bytes("k.cu", source.to_vec(), GpuArch::new(8, 0));
+    let compiled = nvrtc().compile(&source).unwrap();
+    // Latin-1 for an e with an acute accent, 0xe9, behind `caf`.
+    let ptx = compiled.ptx().unwrap();
+    assert!(ptx.contains("{99, 97, 102, 233}"), "{ptx}");
+}
+
+#[test]
 fn an_error_has_the_first_of_the_log_in_its_first_line() {
     let source = "__global__ void k(int* x) {\n  int unused;\n  *x = nonsense;\n}\n";
     let error = nvrtc()

@@ -3,20 +3,20 @@
 //! Invariant: the device is configured before its first call and used for this one launch, so
 //! every finding belongs to it.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::{
-    Context, Cuda, Device, DeviceBuffer, Image, KernelArg, Launch, Module, Select, Stream,
+    Context, Cuda, Device, DeviceBuffer, Function, Image, KernelArg, Launch, Module, Select, Stream,
 };
-use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 use fercuda_softgpu::control;
-use fercuda_softgpu::report::{Fault, Finding};
+use fercuda_softgpu::report::{Fault, FaultKind, Finding};
 
 use super::params::KernelSignature;
 use super::spec::{ArgSpec, BufferSpec};
+use super::symbols;
+use crate::status::ExitStatus;
 
 /// The launch to run.
 pub(crate) struct CheckRequest<'a> {
@@ -25,6 +25,8 @@ pub(crate) struct CheckRequest<'a> {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
+    /// Whether all blocks run at once, so that they may wait for each other.
+    pub cooperative: bool,
     pub timeout: Duration,
     pub specs: &'a [ArgSpec],
 }
@@ -41,22 +43,48 @@ pub(crate) struct CheckOutcome {
     pub outputs: Vec<Vec<u8>>,
     /// Location of each buffer: argument, first address, bytes.
     pub places: Vec<(usize, u64, usize)>,
+    /// What to try against the fault.
+    pub hint: Option<&'static str>,
 }
 
 impl CheckOutcome {
-    pub(crate) fn found(&self) -> bool {
-        self.fault.is_some() || !self.findings.is_empty()
+    /// 2 if the device could not run the kernel to its end and found nothing before.
+    pub(crate) fn status(&self) -> ExitStatus {
+        match &self.fault {
+            Some(fault) if self.findings.is_empty() && is_of_device(fault) => ExitStatus::Usage,
+            fault => ExitStatus::of_findings(fault.is_some() || !self.findings.is_empty()),
+        }
     }
 
-    /// The report, with buffers named by their argument.
+    /// The report, with buffers named by their argument and C++ names demangled.
     pub(crate) fn named(&self, report: &str) -> String {
         let mut text = report.to_owned();
         for (argument, start, bytes) in &self.places {
             let plain = format!("({bytes} bytes at {start:#x}");
             text = text.replace(&plain, &format!("(argument {argument}: {}", &plain[1..]));
         }
-        text
+        symbols::with_demangled(&text)
     }
+}
+
+/// Whether a fault says something of the software device, nothing of the kernel.
+pub(crate) fn is_of_device(fault: &Fault) -> bool {
+    matches!(
+        fault.kind,
+        FaultKind::NotImplemented { .. } | FaultKind::Internal
+    )
+}
+
+/// What to try against `fault`: the grid barrier of cooperative groups finds its memory through a
+/// register that only a cooperative launch sets, and traps without.
+fn hint(fault: &Fault, request: &CheckRequest<'_>) -> Option<&'static str> {
+    let is_grid_barrier = !request.cooperative
+        && fault.kind == FaultKind::Trap
+        && ["%envreg1", "%envreg2"]
+            .iter()
+            .any(|it| request.ptx.contains(it));
+    is_grid_barrier
+        .then_some("try: --cooperative, which a kernel that synchronises its grid requires")
 }
 
 /// Runs the kernel once.
@@ -68,7 +96,9 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     let mut config = control::config();
     config.checks = true;
     config.late_copies = true;
+    // The caller reports both.
     config.print_findings = false;
+    config.print_faults = false;
     config.exit_code = None;
     config.watchdog = Some(request.timeout);
     if !control::configure(config) {
@@ -85,8 +115,11 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     let context = Context::primary(device)?;
     let stream = Stream::new(&context)?;
     let module = Module::load(&context, &Image::ptx(request.ptx))?;
-    let function = module.function(&request.kernel.name)?;
+    let function = module.function(&request.kernel.symbol)?;
     within_limits(request, &device, function.static_shared_bytes())?;
+    if request.cooperative {
+        fits_at_once(request, &device, &function)?;
+    }
 
     let mut buffers = Vec::new();
     for (at, spec) in request.specs.iter().enumerate() {
@@ -100,8 +133,11 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
 
     let [grid_x, grid_y, grid_z] = request.grid;
     let [block_x, block_y, block_z] = request.block;
-    let launch = Launch::new((grid_x, grid_y, grid_z), (block_x, block_y, block_z))
+    let mut launch = Launch::new((grid_x, grid_y, grid_z), (block_x, block_y, block_z))
         .shared_bytes(request.shared_bytes);
+    if request.cooperative {
+        launch = launch.cooperative();
+    }
     // SAFETY: this is the software device, by `Select::Software` above. There a kernel
     // can reach only its own address space: any other access is a fault or a finding,
     // which is what this program reports.
@@ -133,6 +169,7 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
         }
     }
     Ok(CheckOutcome {
+        hint: fault.as_ref().and_then(|fault| hint(fault, request)),
         findings,
         fault,
         printed,
@@ -227,36 +264,18 @@ fn within_limits(request: &CheckRequest<'_>, device: &Device, static_shared: u32
     Ok(())
 }
 
-/// CUDA C++ to PTX with line information, by NVRTC.
-///
-/// # Errors
-/// NVRTC was not found (the error lists the paths tried), or the compiler's own message.
-pub(crate) fn compile(
-    source: &str,
-    file: &Path,
-    arch: &str,
-    include: &[PathBuf],
-) -> Result<String> {
-    let nvrtc = Nvrtc::find()?;
-    let mut program = CudaSource::new(file.display().to_string(), source, GpuArch::parse(arch)?)
-        .option("--generate-line-info");
-    let beside = file
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let beside = beside.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-    // A program that names include directories is not cached, so this one is named only
-    // where it may be needed.
-    let beside = source.contains("#include").then_some(&beside);
-    for folder in include.iter().chain(beside) {
-        program = program.include(folder);
+/// Refuses a cooperative launch with more blocks than the device can run at once.
+fn fits_at_once(request: &CheckRequest<'_>, device: &Device, function: &Function) -> Result<()> {
+    let blocks: u64 = request.grid.iter().map(|&n| u64::from(n)).product();
+    let threads: u32 = request.block.iter().product();
+    let of_each = function.blocks_per_multiprocessor(threads, request.shared_bytes)?;
+    let most = u64::from(of_each) * u64::from(device.multiprocessors()?);
+    if blocks > most {
+        bail!(
+            "--grid has {blocks} blocks; a cooperative launch of `{}` with blocks of {threads} \
+             threads has at most {most}, which run at once\ntry: --grid {most}",
+            request.kernel.name
+        );
     }
-    let compiled = nvrtc.compile(&program)?;
-    for line in compiled.log().lines() {
-        eprintln!("{line}");
-    }
-    for warning in compiled.cache_warnings() {
-        eprintln!("warning: {warning}");
-    }
-    let ptx = compiled.ptx().context("NVRTC did not return PTX")?;
-    Ok(ptx.to_owned())
+    Ok(())
 }

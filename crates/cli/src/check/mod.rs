@@ -1,54 +1,74 @@
 //! `fercuda check`: one launch of one kernel on the software device, with all checks on.
 //!
 //! Invariant: no GPU is ever used; every error that is detected before the kernel runs exits
-//! with status 2. Elsewhere: the syntax of `--arg` (`spec`), matching it against the kernel
-//! (`params`), the launch (`launch`).
+//! with status 2, and no file that was read is replaced. Elsewhere: reading and compiling the file
+//! (`source`), the syntax of `--arg` (`spec`), matching it against the kernel (`params`), the
+//! launch (`launch`).
 
 mod launch;
 mod params;
+mod refusal;
+mod source;
 mod spec;
+mod symbols;
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
 use crate::out::{self, say};
+use crate::output::{OutputFile, is_stream};
 use crate::size::parse_u32_bytes;
+use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
-use spec::{ArgSpec, BufferOutput};
+use params::KernelSignature;
+use source::CompileArgs;
+use spec::{ArgSpec, BufferFill, BufferOutput, element_size, show_element};
 
 /// Checks a kernel for undefined behaviour on the software device.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Arguments, one --arg for each parameter of the kernel, in order:
-  f32:2.5  u32:1024  u64:0xff     a number: u8..u64 s8..s64 f16 bf16 f32 f64
+  f32:2.5  u32:1024  u64:0xff     a number: u8..u64 i8..i64 f16 bf16 f32 f64
+                                  f8e4m3 f8e5m2 bool
   bytes:0a0b0c0d                  anything else passed by value
   buf:f32[1024]=iota              device memory: iota, zeros, ones, a number,
   buf:f32[64*64]=random:SEED      random:SEED, or @FILE (bytes; .txt: numbers)
   buf:f32[1024]                   uninitialised: reading it is a finding
   out:f32[1024]=zeros             like buf, and printed after the launch
-  out:f32[1024]=zeros@y.bin       or written to a file
+  out:f32[1024]=zeros@y.bin       or written to a file, which must not exist
+                                  without --force
+
+Kernels may be named as in C++, as far as needed: scale, ns::scale<float>.
+
+Host code is not compiled: leave it out by #ifndef __CUDACC_RTC__, or check a
+whole program by fercuda check -- ./program.
 
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, faults.
 
-Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run.
+Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run,
+or not to its end, as the software device does not implement an instruction.
 
 Examples:
   fercuda check saxpy.cu --kernel saxpy --grid 4 --block 256 \\
       --arg f32:2.5 --arg buf:f32[1024]=iota --arg out:f32[1024]=zeros \\
       --arg u32:1024
   fercuda check reduce.ptx --grid 8 --block 128 --shared 512 --timeout 5s \\
-      --arg buf:f32[1024]=random:7 --arg out:f32[8] --json")]
+      --arg buf:f32[1024]=random:7 --arg out:f32[8] --json
+  nvcc -ptx -o - k.cu | fercuda check - --grid 1 --block 32 \\
+      --arg out:f32[32]")]
 pub(crate) struct Args {
-    /// CUDA C++ (.cu, compiled with NVRTC) or PTX (.ptx).
+    /// CUDA C++ (.cu, compiled with NVRTC), PTX (.ptx), or - for either from standard input.
     file: PathBuf,
-    /// Kernel to check; optional if the file has only one.
+    /// Kernel to check, by its C++ or mangled name; optional if the file has only one.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// Grid size in blocks: X, X,Y or X,Y,Z.
@@ -60,18 +80,20 @@ pub(crate) struct Args {
     /// Dynamic shared memory per block: 48K, 4KiB, 512.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_u32_bytes)]
     shared: u32,
+    /// Launch all blocks at once, so that the kernel can synchronise its grid.
+    #[arg(long)]
+    cooperative: bool,
     /// Kernel argument (once for each parameter); see below.
     #[arg(long = "arg", value_name = "SPEC", allow_hyphen_values = true)]
     args: Vec<String>,
-    /// Architecture to compile CUDA C++ for.
-    #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
-    arch: String,
-    /// Include directory for CUDA C++ (may be repeated).
-    #[arg(long, short = 'I', value_name = "DIR")]
-    include: Vec<PathBuf>,
+    #[command(flatten)]
+    compile: CompileArgs,
     /// Stop a kernel that runs longer: 500ms, 10s, 2m.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     timeout: Duration,
+    /// Replace existing files of out: arguments.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -111,9 +133,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 .with_context(|| format!("--arg {text} cannot be used"))?,
         );
     }
-    let ptx = ptx_of(args)?;
+    let files = open_outputs(args, &specs)?;
+    let ptx = source::ptx_of(&args.file, &args.compile)?;
     let module = fercuda_ptx::parse(&ptx)
-        .with_context(|| format!("{} is not valid PTX", args.file.display()))?;
+        .with_context(|| format!("{} is not valid PTX", source::name_of(&args.file)))?;
     let kernel = params::find(&module, args.kernel.as_deref())?;
     kernel.accept(&specs)?;
     let request = launch::CheckRequest {
@@ -122,48 +145,68 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         grid: args.grid,
         block: args.block,
         shared_bytes: args.shared,
+        cooperative: args.cooperative,
         timeout: args.timeout,
         specs: &specs,
     };
     let outcome = launch::run(&request)?;
     if args.json {
-        let report = CheckReport::new(&kernel.name, args, &specs, &outcome);
+        let report = CheckReport::new(&kernel, args, &specs, &outcome);
         say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&kernel.name, args, &specs, &outcome, Paint::stdout());
     }
+    let mut files = files.into_iter();
     for (spec, bytes) in outputs(&specs, &outcome) {
         if let Some(BufferOutput::File(path)) = &spec.output {
-            spec.write(path, bytes)?;
+            let mut file = files.next().context("a file for each")?;
+            file.write_all(&spec.file_contents(path, bytes))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            file.finish()?;
         }
     }
-    Ok(if outcome.found() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(outcome.status().into())
 }
 
-/// The PTX of the file, compiled if necessary.
-fn ptx_of(args: &Args) -> Result<String> {
-    let file = &args.file;
-    let extension = file
-        .extension()
-        .and_then(|e| e.to_str())
-        .unwrap_or_default();
-    if !matches!(extension, "cu" | "ptx") {
-        bail!(
-            "{} is neither CUDA C++ (.cu) nor PTX (.ptx)\n\
-             try: nvcc -ptx to get PTX; machine code only runs on a GPU",
-            file.display()
-        );
+/// Opens the files of `out:` arguments, in order.
+///
+/// # Errors
+/// A usage error: two have one name, one is an input, or exists without `--force`.
+fn open_outputs(args: &Args, specs: &[ArgSpec]) -> Result<Vec<OutputFile>> {
+    let buffers = || {
+        specs.iter().filter_map(|spec| match spec {
+            ArgSpec::Buffer(buffer) => Some(buffer),
+            _ => None,
+        })
+    };
+    let filled = buffers().filter_map(|buffer| match &buffer.fill {
+        BufferFill::File(path) => Some(path.as_path()),
+        _ => None,
+    });
+    let inputs: Vec<&Path> = filled.chain([args.file.as_path()]).collect();
+    let mut names = HashSet::new();
+    let mut files = Vec::new();
+    for buffer in buffers() {
+        let Some(BufferOutput::File(path)) = &buffer.output else {
+            continue;
+        };
+        if is_stream(path) {
+            bail_usage!("an out: argument is written to -, where the report is\ntry: @FILE");
+        }
+        // As another spelling may name it too.
+        let parent = path
+            .parent()
+            .and_then(|it| it.join(".").canonicalize().ok());
+        let name = (parent, path.file_name());
+        if !names.insert(name) {
+            bail_usage!(
+                "two out: arguments are written to {}\ntry: another name for one",
+                path.display()
+            );
+        }
+        files.push(OutputFile::open(path, args.force, &inputs)?);
     }
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    if extension == "ptx" {
-        return Ok(text);
-    }
-    launch::compile(&text, file, &args.arch, &args.include)
+    Ok(files)
 }
 
 /// The output buffers, with their final contents.
@@ -195,6 +238,9 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
     }
     if let Some(fault) = &outcome.fault {
         say!("{}", emphasised(&outcome.named(&fault.to_string()), paint));
+        if let Some(hint) = outcome.hint {
+            say!("{hint}");
+        }
         say!("");
     }
     let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
@@ -209,6 +255,10 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
             "{} {launch}: {}",
             paint.bad("found:"),
             terminal::count(found, "finding")
+        ),
+        (0, Some(fault)) if launch::is_of_device(fault) => say!(
+            "{} {launch}: the software device cannot run the kernel to its end",
+            paint.bad("not checked:")
         ),
         (0, Some(_)) => say!(
             "{} {launch}: the kernel faulted or timed out",
@@ -225,22 +275,21 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
             Some(BufferOutput::File(path)) => {
                 say!(
                     "out:{}[{}] -> {}",
-                    buffer.element,
+                    buffer.dtype,
                     buffer.count,
                     path.display()
                 );
             }
             _ => {
-                let size = buffer.element.size();
                 let shown: Vec<String> = bytes
-                    .chunks(size)
+                    .chunks(element_size(buffer.dtype))
                     .take(SHOWN)
-                    .map(|element| buffer.element.show(element))
+                    .map(|element| show_element(buffer.dtype, element))
                     .collect();
                 let more = if buffer.count > SHOWN { " ..." } else { "" };
                 say!(
                     "out:{}[{}] = {}{more}",
-                    buffer.element,
+                    buffer.dtype,
                     buffer.count,
                     shown.join(" ")
                 );
@@ -261,7 +310,10 @@ fn emphasised(report: &str, paint: Paint) -> String {
 #[derive(Serialize)]
 struct CheckReport<'a> {
     file: String,
+    /// Demangled.
     kernel: &'a str,
+    /// As the PTX spells it.
+    symbol: &'a str,
     grid: [u32; 3],
     block: [u32; 3],
     passed: bool,
@@ -291,6 +343,9 @@ struct FaultItem {
     block: Option<[u32; 3]>,
     thread: Option<[u32; 3]>,
     text: String,
+    /// Whether the software device cannot run the kernel: nothing is said of the kernel then.
+    not_implemented: bool,
+    hint: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -333,23 +388,26 @@ impl FaultItem {
             block: place.map(|place| place.block),
             thread: place.map(|place| place.thread),
             text: outcome.named(&fault.to_string()),
+            not_implemented: launch::is_of_device(fault),
+            hint: outcome.hint,
         }
     }
 }
 
 impl<'a> CheckReport<'a> {
     fn new(
-        kernel: &'a str,
+        kernel: &'a KernelSignature,
         args: &Args,
         specs: &[ArgSpec],
         outcome: &'a CheckOutcome,
     ) -> CheckReport<'a> {
         CheckReport {
-            file: args.file.display().to_string(),
-            kernel,
+            file: source::name_of(&args.file),
+            kernel: &kernel.name,
+            symbol: &kernel.symbol,
             grid: args.grid,
             block: args.block,
-            passed: !outcome.found(),
+            passed: outcome.status() == ExitStatus::Success,
             findings: outcome
                 .findings
                 .iter()
@@ -362,11 +420,11 @@ impl<'a> CheckReport<'a> {
             printf: &outcome.printed,
             outputs: outputs(specs, outcome)
                 .map(|(buffer, bytes)| OutputItem {
-                    element: buffer.element.to_string(),
+                    element: buffer.dtype.to_string(),
                     count: buffer.count,
                     values: bytes
-                        .chunks(buffer.element.size())
-                        .map(|element| buffer.element.show(element))
+                        .chunks(element_size(buffer.dtype))
+                        .map(|element| show_element(buffer.dtype, element))
                         .collect(),
                 })
                 .collect(),

@@ -8,13 +8,18 @@ use std::fmt;
 use anyhow::{Result, bail};
 use fercuda_ptx::ast::{Directive, Item, PtxFunction, PtxModule, Var};
 use fercuda_ptx::words::ScalarType;
+use fercuda_tensor::Dtype;
 
-use crate::check::spec::{ArgSpec, ElementType};
+use super::spec::ArgSpec;
+use super::symbols::{self, NameMatch};
 use crate::terminal;
 
 /// A kernel that the module defines.
 #[derive(Debug)]
 pub(crate) struct KernelSignature {
+    /// As the PTX spells it; C++ names are mangled.
+    pub symbol: String,
+    /// Its name for people, demangled.
     pub name: String,
     pub params: Vec<KernelParam>,
     /// Most threads per block, if the kernel declares it.
@@ -58,39 +63,48 @@ pub(crate) fn find(module: &PtxModule, name: Option<&str>) -> Result<KernelSigna
             "the module defines no kernel\ntry: declare one `extern \"C\" __global__ void name(...)`, or `.visible .entry` in PTX"
         );
     }
-    let list = || {
-        let mut text = String::new();
-        for kernel in &kernels {
-            text.push_str(&format!("\n  {kernel}"));
-        }
-        text
-    };
     let Some(name) = name else {
         if kernels.len() == 1 {
             return Ok(kernels.into_iter().next().unwrap_or_else(|| unreachable!()));
         }
         bail!(
             "which kernel? the module defines{}\ntry: --kernel NAME",
-            list()
+            list(&kernels)
         );
     };
-    if let Some(at) = kernels.iter().position(|kernel| kernel.name == name) {
-        return Ok(kernels
+    let fits = |kernel: &KernelSignature| NameMatch::of(name, &kernel.symbol);
+    if let Some(best) = kernels.iter().filter_map(fits).min() {
+        let mut fitting: Vec<KernelSignature> = kernels
             .into_iter()
-            .nth(at)
-            .unwrap_or_else(|| unreachable!()));
+            .filter(|kernel| NameMatch::of(name, &kernel.symbol) == Some(best))
+            .collect();
+        return match fitting.pop() {
+            Some(kernel) if fitting.is_empty() => Ok(kernel),
+            last => {
+                fitting.extend(last);
+                bail!(
+                    "{name:?} is the name of {}{}\ntry: --kernel with the whole name of one",
+                    terminal::count(fitting.len(), "kernel"),
+                    list(&fitting)
+                )
+            }
+        };
     }
-    // C++ names are mangled: `_Z5saxpyfPKfPfi`.
-    let mangled = format!("_Z{}{name}", name.len());
-    let names = kernels.iter().map(|kernel| kernel.name.as_str());
-    let hint = match names.clone().find(|name| name.starts_with(&mangled)) {
-        Some(full) => format!("try: --kernel {full}, or declare it `extern \"C\"`"),
-        None => match terminal::closest(name, names) {
-            Some(near) => format!("did you mean {near}?"),
-            None => "try: --kernel with one of these".to_owned(),
-        },
+    let names: Vec<String> = kernels.iter().map(KernelSignature::short_name).collect();
+    let hint = match terminal::closest(name, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean {near}?"),
+        None => "try: --kernel with one of these".to_owned(),
     };
-    bail!("no kernel {name:?}; the module defines{}\n{hint}", list())
+    bail!(
+        "no kernel {name:?}; the module defines{}\n{hint}",
+        list(&kernels)
+    )
+}
+
+/// The kernels, a line each.
+fn list(kernels: &[KernelSignature]) -> String {
+    let lines = kernels.iter().map(|kernel| format!("\n  {kernel}"));
+    lines.collect()
 }
 
 fn kernel(module: &PtxModule, function: &PtxFunction) -> KernelSignature {
@@ -105,8 +119,10 @@ fn kernel(module: &PtxModule, function: &PtxFunction) -> KernelSignature {
                 _ => None,
             })
     };
+    let symbol = module.symbols.name(function.name);
     KernelSignature {
-        name: module.symbols.name(function.name).to_owned(),
+        symbol: symbol.to_owned(),
+        name: symbols::demangled(symbol).unwrap_or_else(|| symbol.to_owned()),
         params: function.params.iter().map(param).collect(),
         most_threads: product("maxntid").or_else(|| product("reqntid")),
     }
@@ -148,7 +164,9 @@ fn scalar(ty: ScalarType) -> (u64, ParamKind) {
 
 impl fmt::Display for KernelSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}(", self.name)?;
+        f.write_str(&self.name)?;
+        // A demangled name has the parameters' types in C++ already.
+        f.write_str(if self.is_mangled() { " takes (" } else { "(" })?;
         for (at, param) in self.params.iter().enumerate() {
             let comma = if at > 0 { ", " } else { "" };
             write!(f, "{comma}{}", param.declared)?;
@@ -158,6 +176,16 @@ impl fmt::Display for KernelSignature {
 }
 
 impl KernelSignature {
+    /// Whether the PTX has another name for it than its source.
+    pub(crate) fn is_mangled(&self) -> bool {
+        self.name != self.symbol
+    }
+
+    /// Its name without parameters.
+    fn short_name(&self) -> String {
+        symbols::name_of(&self.symbol).unwrap_or_else(|| self.symbol.clone())
+    }
+
     /// Checks that the arguments fit the parameters.
     ///
     /// # Errors
@@ -191,7 +219,7 @@ impl KernelSignature {
             let (size, nature) = match arg {
                 ArgSpec::Buffer(_) => (8, ParamKind::Integer),
                 ArgSpec::Bytes(bytes) => (bytes.len() as u64, ParamKind::Bits),
-                ArgSpec::Scalar { element, bytes } => (bytes.len() as u64, nature_of(*element)),
+                ArgSpec::Scalar { dtype, bytes } => (bytes.len() as u64, nature_of(*dtype)),
             };
             if size != param.size {
                 let what = if matches!(arg, ArgSpec::Buffer(_)) {
@@ -219,10 +247,11 @@ impl KernelSignature {
     }
 }
 
-fn nature_of(element: ElementType) -> ParamKind {
-    match element {
-        ElementType::F32 | ElementType::F64 => ParamKind::Float,
-        ElementType::F16 | ElementType::Bf16 => ParamKind::Bits,
+fn nature_of(dtype: Dtype) -> ParamKind {
+    match dtype {
+        Dtype::F32 | Dtype::F64 => ParamKind::Float,
+        // PTX declares the small floats as bits, and a bool as an integer of any kind.
+        _ if dtype.is_float() || dtype == Dtype::Bool => ParamKind::Bits,
         _ => ParamKind::Integer,
     }
 }
@@ -248,7 +277,9 @@ mod tests {
     const MODULE: &str = ".version 8.0\n.target sm_80\n.address_size 64\n\
         .visible .entry saxpy(.param .f32 a, .param .u64 x, .param .u64 y, .param .u32 n)\n\
         .maxntid 256, 1, 1\n{ ret; }\n\
-        .visible .entry _Z4axpyf(.param .align 4 .b8 s[12]) { ret; }\n";
+        .visible .entry _Z4axpyf(.param .align 4 .b8 s[12]) { ret; }\n\
+        .visible .entry _Z4copyIfEvPT_(.param .u64 x) { ret; }\n\
+        .visible .entry _Z4copyIdEvPT_(.param .u64 x) { ret; }\n";
 
     fn refusal(kernel: Option<&str>, args: &[&str]) -> String {
         let module = fercuda_ptx::parse(MODULE).unwrap();
@@ -301,9 +332,30 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_is_found_by_its_demangled_name_if_only_one_has_it() {
+        let module = fercuda_ptx::parse(MODULE).unwrap();
+        for (given, symbol) in [
+            ("axpy", "_Z4axpyf"),
+            ("axpy(float)", "_Z4axpyf"),
+            ("_Z4copyIfEvPT_", "_Z4copyIfEvPT_"),
+            ("copy<double>", "_Z4copyIdEvPT_"),
+            ("copy<float>(float *)", "_Z4copyIfEvPT_"),
+        ] {
+            let found = find(&module, Some(given)).map(|kernel| kernel.symbol);
+            assert_eq!(found.unwrap(), symbol, "{given}");
+        }
+        let text = refusal(Some("copy"), &[]);
+        assert_eq!(
+            text,
+            "\"copy\" is the name of 2 kernels\n  copy<float>(float*) takes (.u64)\n  \
+             copy<double>(double*) takes (.u64)\ntry: --kernel with the whole name of one"
+        );
+    }
+
+    #[test]
     fn an_unknown_kernel_is_refused_with_the_closest_name() {
         assert!(refusal(Some("saxby"), &[]).ends_with("did you mean saxpy?"));
-        assert!(refusal(Some("axpy"), &[]).contains("extern \"C\""));
+        assert!(refusal(Some("saxpi"), &[]).contains("\n  axpy(float) takes (.b8[12])\n"));
         assert!(refusal(None, &[]).contains("which kernel?"));
     }
 }

@@ -14,157 +14,96 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use half::{bf16, f16};
+use fercuda_tensor::Dtype;
 
-/// An element type of scalars and buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ElementType {
-    U8,
-    U16,
-    U32,
-    U64,
-    S8,
-    S16,
-    S32,
-    S64,
-    F16,
-    Bf16,
-    F32,
-    F64,
+/// An element type by its name, or by PTX's: `s32` is `i32`, and `b32` is `u32`.
+fn parse_dtype(name: &str) -> Result<Dtype> {
+    let (kind, bits) = name.split_at(name.len().min(1));
+    let usual = match (kind, bits) {
+        ("s", "8" | "16" | "32" | "64") => format!("i{bits}"),
+        ("b", "8" | "16" | "32" | "64") => format!("u{bits}"),
+        _ => name.to_owned(),
+    };
+    // The error quotes what was given.
+    usual.parse().or_else(|_| Ok(name.parse()?))
 }
 
-const ELEMENTS: [(&str, ElementType); 20] = [
-    ("u8", ElementType::U8),
-    ("u16", ElementType::U16),
-    ("u32", ElementType::U32),
-    ("u64", ElementType::U64),
-    ("s8", ElementType::S8),
-    ("s16", ElementType::S16),
-    ("s32", ElementType::S32),
-    ("s64", ElementType::S64),
-    ("f16", ElementType::F16),
-    ("bf16", ElementType::Bf16),
-    ("f32", ElementType::F32),
-    ("f64", ElementType::F64),
-    // Aliases from Rust and PTX.
-    ("i8", ElementType::S8),
-    ("i16", ElementType::S16),
-    ("i32", ElementType::S32),
-    ("i64", ElementType::S64),
-    ("b8", ElementType::U8),
-    ("b16", ElementType::U16),
-    ("b32", ElementType::U32),
-    ("b64", ElementType::U64),
-];
-
-impl fmt::Display for ElementType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = ELEMENTS.iter().find(|(_, element)| element == self);
-        f.write_str(name.map_or("?", |(name, _)| name))
-    }
+/// Bytes of one element.
+pub(crate) fn element_size(dtype: Dtype) -> usize {
+    dtype.bytes() as usize
 }
 
-impl ElementType {
-    fn parse(name: &str) -> Result<ElementType> {
-        match ELEMENTS.iter().find(|(known, _)| *known == name) {
-            Some((_, element)) => Ok(*element),
-            None => {
-                bail!("unknown type {name:?}\ntry: u8 u16 u32 u64 s8 s16 s32 s64 f16 bf16 f32 f64")
-            }
-        }
-    }
-
-    /// Bytes of one element.
-    pub(crate) fn size(self) -> usize {
-        match self {
-            ElementType::U8 | ElementType::S8 => 1,
-            ElementType::U16 | ElementType::S16 | ElementType::F16 | ElementType::Bf16 => 2,
-            ElementType::U32 | ElementType::S32 | ElementType::F32 => 4,
-            ElementType::U64 | ElementType::S64 | ElementType::F64 => 8,
-        }
-    }
-
-    fn is_float(self) -> bool {
-        matches!(
-            self,
-            ElementType::F16 | ElementType::Bf16 | ElementType::F32 | ElementType::F64
-        )
-    }
-
-    /// Parses a value: decimal, or hexadecimal bits for integers.
-    fn value(self, text: &str) -> Result<Vec<u8>> {
-        if self.is_float() {
-            let Ok(value) = text.parse::<f64>() else {
-                bail!("{text:?} is not a valid {self}\ntry: {self}:2.5, {self}:1e-3 or {self}:inf");
-            };
-            return Ok(self.float(value));
-        }
-        let (negative, digits) = match text.strip_prefix('-') {
-            Some(digits) => (true, digits),
-            None => (false, text),
+/// Parses a value: decimal, or hexadecimal bits for integers.
+fn parse_value(dtype: Dtype, text: &str) -> Result<Vec<u8>> {
+    if dtype.is_float() {
+        let Ok(value) = text.parse::<f64>() else {
+            bail!("{text:?} is not a valid {dtype}\ntry: {dtype}:2.5, {dtype}:1e-3 or {dtype}:inf");
         };
-        let magnitude = match digits.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16),
-            None => digits.parse::<u64>(),
-        };
-        let bits = 8 * self.size() as u32;
-        let signed = matches!(
-            self,
-            ElementType::S8 | ElementType::S16 | ElementType::S32 | ElementType::S64
+        return Ok(element(dtype, dtype.encode(value)));
+    }
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    let magnitude = match digits.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => digits.parse::<u64>(),
+    };
+    // A bool is a byte, of which only one bit may be set.
+    let bits = match dtype {
+        Dtype::Bool => 1,
+        _ => 8 * element_size(dtype) as u32,
+    };
+    let signed = dtype.is_signed();
+    let Ok(magnitude) = magnitude else {
+        bail!("{text:?} is not a valid {dtype}\ntry: {dtype}:1 or {dtype}:0x1");
+    };
+    let most = if negative && !signed {
+        0
+    } else if negative {
+        1u64 << (bits - 1)
+    } else if signed && !digits.starts_with("0x") {
+        (1u64 << (bits - 1)) - 1
+    } else {
+        u64::MAX >> (64 - bits)
+    };
+    if magnitude > most {
+        let least = if signed { 1i128 << (bits - 1) } else { 0 };
+        let upper = u64::MAX >> (64 - bits + u32::from(signed));
+        bail!(
+            "{text} does not fit {dtype}: it holds {} to {upper}",
+            -least
         );
-        let Ok(magnitude) = magnitude else {
-            bail!("{text:?} is not a valid {self}\ntry: {self}:1024 or {self}:0x400");
-        };
-        let most = if negative && !signed {
-            0
-        } else if negative {
-            1u64 << (bits - 1)
-        } else if signed && !digits.starts_with("0x") {
-            (1u64 << (bits - 1)) - 1
-        } else {
-            u64::MAX >> (64 - bits)
-        };
-        if magnitude > most {
-            let least = if signed { 1i128 << (bits - 1) } else { 0 };
-            let upper = u64::MAX >> (64 - bits + u32::from(signed));
-            bail!("{text} does not fit {self}: it holds {} to {upper}", -least);
-        }
-        let value = if negative {
-            magnitude.wrapping_neg()
-        } else {
-            magnitude
-        };
-        Ok(value.to_le_bytes()[..self.size()].to_vec())
     }
+    let value = if negative {
+        magnitude.wrapping_neg()
+    } else {
+        magnitude
+    };
+    Ok(element(dtype, value))
+}
 
-    fn float(self, value: f64) -> Vec<u8> {
-        match self {
-            ElementType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
-            ElementType::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
-            ElementType::F32 => (value as f32).to_le_bytes().to_vec(),
-            _ => value.to_le_bytes().to_vec(),
-        }
-    }
+/// The element of which these are the low bits; of a bool, the lowest.
+fn element(dtype: Dtype, bits: u64) -> Vec<u8> {
+    let bits = match dtype {
+        Dtype::Bool => bits & 1,
+        _ => bits,
+    };
+    bits.to_le_bytes()[..element_size(dtype)].to_vec()
+}
 
-    /// The element in `bytes` as text; `bytes` is one element long.
-    pub(crate) fn show(self, bytes: &[u8]) -> String {
-        let mut wide = [0u8; 8];
-        wide[..bytes.len()].copy_from_slice(bytes);
-        let unsigned = u64::from_le_bytes(wide);
-        let shift = 64 - 8 * bytes.len() as u32;
-        let signed = ((unsigned << shift) as i64) >> shift;
-        match self {
-            ElementType::U8 | ElementType::U16 | ElementType::U32 | ElementType::U64 => {
-                unsigned.to_string()
-            }
-            ElementType::S8 | ElementType::S16 | ElementType::S32 | ElementType::S64 => {
-                signed.to_string()
-            }
-            ElementType::F16 => f16::from_bits(unsigned as u16).to_string(),
-            ElementType::Bf16 => bf16::from_bits(unsigned as u16).to_string(),
-            ElementType::F32 => f32::from_bits(unsigned as u32).to_string(),
-            ElementType::F64 => f64::from_bits(unsigned).to_string(),
-        }
+/// The element in `bytes` as text; `bytes` is one element long.
+pub(crate) fn show_element(dtype: Dtype, bytes: &[u8]) -> String {
+    let mut wide = [0u8; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    let bits = u64::from_le_bytes(wide);
+    let shift = 64 - 8 * bytes.len() as u32;
+    match dtype {
+        Dtype::F64 => f64::from_bits(bits).to_string(),
+        // As many digits as an f32 needs, which holds every value of the smaller ones.
+        _ if dtype.is_float() => (dtype.value(bits) as f32).to_string(),
+        _ if dtype.is_signed() => ((bits << shift).cast_signed() >> shift).to_string(),
+        _ => bits.to_string(),
     }
 }
 
@@ -195,7 +134,7 @@ pub(crate) enum BufferOutput {
 /// A buffer in device memory.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct BufferSpec {
-    pub element: ElementType,
+    pub dtype: Dtype,
     pub count: usize,
     pub fill: BufferFill,
     pub output: Option<BufferOutput>,
@@ -205,7 +144,7 @@ pub(crate) struct BufferSpec {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ArgSpec {
     Scalar {
-        element: ElementType,
+        dtype: Dtype,
         bytes: Vec<u8>,
     },
     /// A parameter passed by value that is not a number, such as a struct.
@@ -216,7 +155,9 @@ pub(crate) enum ArgSpec {
 impl fmt::Display for ArgSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ArgSpec::Scalar { element, bytes } => write!(f, "{element}:{}", element.show(bytes)),
+            ArgSpec::Scalar { dtype, bytes } => {
+                write!(f, "{dtype}:{}", show_element(*dtype, bytes))
+            }
             ArgSpec::Bytes(bytes) => write!(f, "bytes of length {}", bytes.len()),
             ArgSpec::Buffer(buffer) => {
                 let word = if buffer.output.is_some() {
@@ -224,7 +165,7 @@ impl fmt::Display for ArgSpec {
                 } else {
                     "buf"
                 };
-                write!(f, "{word}:{}[{}]", buffer.element, buffer.count)
+                write!(f, "{word}:{}[{}]", buffer.dtype, buffer.count)
             }
         }
     }
@@ -244,10 +185,10 @@ impl std::str::FromStr for ArgSpec {
             "out" => Ok(ArgSpec::Buffer(buffer(rest, true)?)),
             "bytes" => Ok(ArgSpec::Bytes(hexadecimal(rest)?)),
             _ => {
-                let element = ElementType::parse(word)?;
+                let dtype = parse_dtype(word)?;
                 Ok(ArgSpec::Scalar {
-                    element,
-                    bytes: element.value(rest)?,
+                    dtype,
+                    bytes: parse_value(dtype, rest)?,
                 })
             }
         }
@@ -272,15 +213,21 @@ fn hexadecimal(text: &str) -> Result<Vec<u8>> {
 
 fn buffer(text: &str, out: bool) -> Result<BufferSpec> {
     let word = if out { "out" } else { "buf" };
-    let parts = text
-        .split_once('[')
-        .and_then(|(element, rest)| Some((element, rest.split_once(']')?)));
-    let Some((element, (count, rest))) = parts else {
-        bail!("{word}:{text} has no length\ntry: {word}:{text}[1024]");
+    let (name, rest) = text.split_at(text.find(['[', '=', '@']).unwrap_or(text.len()));
+    let dtype = parse_dtype(name).with_context(|| format!("in {word}:{text}"))?;
+    let Some(rest) = rest.strip_prefix('[') else {
+        bail!("{word}:{text} has no length\ntry: {word}:{dtype}[1024]{rest}");
     };
-    let element = ElementType::parse(element)?;
+    let Some((count, rest)) = rest.split_once(']') else {
+        let (count, rest) = rest.split_at(rest.find(['=', '@']).unwrap_or(rest.len()));
+        let count = match length(count) {
+            Ok(_) => count,
+            Err(_) => "1024",
+        };
+        bail!("{word}:{text} has no `]` after its length\ntry: {word}:{dtype}[{count}]{rest}");
+    };
     let count = length(count).with_context(|| format!("in {word}:{text}"))?;
-    if count.checked_mul(element.size()).is_none() {
+    if count.checked_mul(element_size(dtype)).is_none() {
         bail!("{word}:{text} is too large: its size in bytes overflows");
     }
     // In `out:`, an `@` after the fill begins the name of the output file.
@@ -299,15 +246,15 @@ fn buffer(text: &str, out: bool) -> Result<BufferSpec> {
         Some(file) if out && !file.is_empty() => Some(BufferOutput::File(PathBuf::from(file))),
         None if output.is_empty() => out.then_some(BufferOutput::Print),
         _ => bail!(
-            "cannot read {rest:?} after {word}:{element}[{count}]\ntry: =zeros, =iota, =random:7, =@FILE{}",
+            "cannot read {rest:?} after {word}:{dtype}[{count}]\ntry: =zeros, =iota, =random:7, =@FILE{}",
             if out { " or @FILE to write to" } else { "" }
         ),
     };
     Ok(BufferSpec {
-        element,
+        dtype,
         count,
         fill: fill.map_or(Ok(BufferFill::Uninitialised), |fill| {
-            parse_fill(fill, element)
+            parse_fill(fill, dtype)
         })?,
         output,
     })
@@ -330,7 +277,7 @@ fn length(text: &str) -> Result<usize> {
     Ok(product)
 }
 
-fn parse_fill(text: &str, element: ElementType) -> Result<BufferFill> {
+fn parse_fill(text: &str, dtype: Dtype) -> Result<BufferFill> {
     if let Some(file) = text.strip_prefix('@') {
         return Ok(BufferFill::File(PathBuf::from(file)));
     }
@@ -342,10 +289,10 @@ fn parse_fill(text: &str, element: ElementType) -> Result<BufferFill> {
     }
     match text {
         "iota" => Ok(BufferFill::Iota),
-        "zeros" => Ok(BufferFill::Value(vec![0; element.size()])),
-        "ones" => Ok(BufferFill::Value(element.value("1")?)),
+        "zeros" => Ok(BufferFill::Value(vec![0; element_size(dtype)])),
+        "ones" => Ok(BufferFill::Value(parse_value(dtype, "1")?)),
         "random" => bail!("random needs a seed, so that a run can be repeated\ntry: random:7"),
-        _ => match element.value(text) {
+        _ => match parse_value(dtype, text) {
             Ok(value) => Ok(BufferFill::Value(value)),
             Err(_) => {
                 bail!("unknown content {text:?}\ntry: iota, zeros, random:SEED, a number or @FILE")
@@ -357,35 +304,33 @@ fn parse_fill(text: &str, element: ElementType) -> Result<BufferFill> {
 impl BufferSpec {
     /// Size of the buffer in bytes.
     pub(crate) fn size(&self) -> usize {
-        self.count * self.element.size()
+        self.count * element_size(self.dtype)
     }
 
     /// Its initial contents; `None` if it stays uninitialised.
     pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>> {
-        let element = self.element;
+        let dtype = self.dtype;
         let mut bytes = Vec::with_capacity(self.size());
         match &self.fill {
             BufferFill::Uninitialised => return Ok(None),
             BufferFill::Value(value) => bytes = value.repeat(self.count),
             BufferFill::Iota => {
-                for i in 0..self.count {
-                    if element.is_float() {
-                        bytes.extend(element.float(i as f64));
-                    } else {
-                        bytes.extend(&(i as u64).to_le_bytes()[..element.size()]);
-                    }
+                for i in 0..self.count as u64 {
+                    bytes.extend(match dtype.is_float() {
+                        true => element(dtype, dtype.encode(i as f64)),
+                        false => element(dtype, i),
+                    });
                 }
             }
             BufferFill::Random(seed) => {
                 let mut state = *seed;
                 for _ in 0..self.count {
                     let word = splitmix64(&mut state);
-                    if element.is_float() {
-                        let unit = (word >> 11) as f64 / (1u64 << 53) as f64;
-                        bytes.extend(element.float(2.0 * unit - 1.0));
-                    } else {
-                        bytes.extend(&word.to_le_bytes()[..element.size()]);
-                    }
+                    let unit = (word >> 11) as f64 / (1u64 << 53) as f64;
+                    bytes.extend(match dtype.is_float() {
+                        true => element(dtype, dtype.encode(2.0 * unit - 1.0)),
+                        false => element(dtype, word),
+                    });
                 }
             }
             BufferFill::File(path) => bytes = self.read(path)?,
@@ -399,7 +344,7 @@ impl BufferSpec {
             let text = std::fs::read_to_string(path).with_context(read)?;
             let mut bytes = Vec::with_capacity(self.size());
             for (number, word) in text.split_whitespace().enumerate() {
-                let value = self.element.value(word);
+                let value = parse_value(self.dtype, word);
                 bytes
                     .extend(value.with_context(|| format!("{}: number {number}", path.display()))?);
             }
@@ -412,29 +357,24 @@ impl BufferSpec {
                 "{} holds {} bytes; {}[{}] is {} bytes\ntry: {}[{}]",
                 path.display(),
                 bytes.len(),
-                self.element,
+                self.dtype,
                 self.count,
                 self.size(),
-                self.element,
-                bytes.len() / self.element.size()
+                self.dtype,
+                bytes.len() / element_size(self.dtype)
             );
         }
         Ok(bytes)
     }
 
-    /// Writes the final contents in the format that [`BufferFill::File`] reads.
-    pub(crate) fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let written = if is_text(path) {
-            let mut text = String::new();
-            for element in bytes.chunks(self.element.size()) {
-                text.push_str(&self.element.show(element));
-                text.push('\n');
-            }
-            std::fs::write(path, text)
-        } else {
-            std::fs::write(path, bytes)
-        };
-        written.with_context(|| format!("cannot write {}", path.display()))
+    /// The final contents in the format in which [`BufferFill::File`] reads them from `path`.
+    pub(crate) fn file_contents(&self, path: &Path, bytes: &[u8]) -> Vec<u8> {
+        if !is_text(path) {
+            return bytes.to_vec();
+        }
+        let elements = bytes.chunks(element_size(self.dtype));
+        let lines = elements.map(|element| show_element(self.dtype, element) + "\n");
+        lines.collect::<String>().into_bytes()
     }
 }
 
@@ -502,6 +442,53 @@ mod tests {
             "bytes:abc",
         ] {
             assert!(refusal(text).contains("try: "), "{text}: {}", refusal(text));
+        }
+    }
+
+    #[test]
+    fn every_dtype_is_an_element_type_and_ptx_names_are_others_for_them() {
+        for dtype in Dtype::ALL {
+            assert_eq!(parse_dtype(dtype.name()).unwrap(), dtype);
+            let one = parse_value(dtype, "1").unwrap();
+            assert_eq!(one.len(), element_size(dtype));
+            assert_eq!(show_element(dtype, &one), "1", "{dtype}");
+        }
+        assert_eq!(parse_dtype("s32").unwrap(), Dtype::I32);
+        assert_eq!(parse_dtype("b16").unwrap(), Dtype::U16);
+        assert!(refusal("s33:1").contains("\"s33\""));
+        assert!(refusal("bool:2").contains("0 to 1"));
+        for (text, shown) in [
+            ("f32:0.1", "0.1"),
+            ("f16:0.1", "0.099975586"),
+            ("bf16:-3", "-3"),
+            ("f8e4m3:448", "448"),
+            ("f64:1e300", &1e300f64.to_string()),
+            ("f32:nan", "NaN"),
+            ("f16:-inf", "-inf"),
+        ] {
+            assert!(
+                parsed(text).to_string().ends_with(&format!(":{shown}")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_hint_for_an_incomplete_buffer_is_a_spec_with_the_same_parts() {
+        for (text, hint) in [
+            ("out:f32[32", "out:f32[32]"),
+            ("out:f32[4*8=zeros@y.bin", "out:f32[4*8]=zeros@y.bin"),
+            ("buf:f32[=iota", "buf:f32[1024]=iota"),
+            ("buf:f32=iota", "buf:f32[1024]=iota"),
+            ("out:u8@y.bin", "out:u8[1024]@y.bin"),
+            ("buf:f32", "buf:f32[1024]"),
+        ] {
+            let refused = refusal(text);
+            assert!(
+                refused.ends_with(&format!("\ntry: {hint}")),
+                "{text}: {refused}"
+            );
+            parsed(hint);
         }
     }
 

@@ -27,6 +27,9 @@ pub struct Config {
     /// Whether findings are printed on standard error as they occur. On in a process that uses the
     /// drop-in library.
     pub print_findings: bool,
+    /// Whether faults of kernels are printed on standard error as they occur; off for a program
+    /// that reports those of [`take_faults`](crate::control::take_faults).
+    pub print_faults: bool,
     /// Exit code of the process if there were findings. `FERCUDA_SOFT_CHECK_EXIT`.
     pub exit_code: Option<i32>,
     /// Whether unimplemented functions stay silent. `FERCUDA_QUIET=1`.
@@ -47,6 +50,7 @@ impl Default for Config {
             threads: 0,
             late_copies: false,
             print_findings: false,
+            print_faults: true,
             exit_code: None,
             quiet: false,
         }

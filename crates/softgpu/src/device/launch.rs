@@ -226,7 +226,7 @@ impl KernelLaunch {
         {
             let code = code_of(&fault);
             m.keep_fault(&fault);
-            super::stream::fail(running, code, &fault.to_string());
+            super::stream::fail(m, running, code, &fault.to_string());
         }
     }
 }

@@ -520,8 +520,10 @@ fn guarded(health: &Health, work: impl FnOnce()) {
     }
 }
 
-/// Records a fault of the program's work.
-pub(crate) fn fail(running: &StreamRun, error: CUresult, text: &str) {
+/// Records a fault of the program's work, and prints it if faults are printed.
+pub(crate) fn fail(m: &Machine, running: &StreamRun, error: CUresult, text: &str) {
     running.health.fail(error);
-    super::say(text);
+    if m.config.print_faults {
+        super::say(text);
+    }
 }
