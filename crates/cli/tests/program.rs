@@ -261,6 +261,8 @@ fn a_kernel_that_traps_is_reported_with_its_thread() {
     let run = check(TRAP, "--grid 2 --block 32");
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(&run.out, &["trap", "stop", "thread: (0,0,0)"]);
+    // Printed once, by the command.
+    assert_eq!(run.err, "");
 }
 
 #[test]

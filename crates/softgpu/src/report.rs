@@ -152,6 +152,25 @@ pub struct Fault {
     pub allocation: Option<Arc<AllocInfo>>,
 }
 
+impl FaultKind {
+    /// Its class, in a few words.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            FaultKind::IllegalAddress(_) => "illegal address",
+            FaultKind::Misaligned(_) => "misaligned address",
+            FaultKind::IllegalInstruction(_) => "illegal instruction",
+            FaultKind::Trap => "trap",
+            FaultKind::Assert { .. } => "assertion failed",
+            FaultKind::Timeout { .. } => "time-out",
+            FaultKind::Deadlock(_) => "deadlock",
+            FaultKind::StackOverflow { .. } => "stack overflow",
+            FaultKind::NotImplemented { .. } => "not implemented",
+            FaultKind::Internal => "internal error",
+        }
+    }
+}
+
 impl std::error::Error for Fault {}
 
 impl fmt::Display for Fault {
@@ -322,7 +341,7 @@ impl FindingActor {
         }
     }
 
-    fn key(&self) -> (Arc<str>, u32) {
+    pub(crate) fn key(&self) -> (Arc<str>, u32) {
         match self {
             FindingActor::Thread(place, _) => (place.kernel.clone(), place.ptx_line),
             FindingActor::Operation(text) => (text.as_str().into(), 0),
@@ -414,10 +433,22 @@ struct CollectedFindings {
     dropped: u64,
 }
 
+/// Receives a finding that the sink does not have yet, while its kernel runs.
+pub(crate) type FindingObserver = Box<dyn Fn(&Finding) + Send + Sync>;
+
 /// Collects findings. Shared by everything that runs in one process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct FindingSink {
     kept: Mutex<CollectedFindings>,
+    observer: Option<FindingObserver>,
+}
+
+impl fmt::Debug for FindingSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FindingSink")
+            .field("kept", &self.kept)
+            .finish_non_exhaustive()
+    }
 }
 
 impl FindingSink {
@@ -425,6 +456,14 @@ impl FindingSink {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty sink whose new findings `observer` receives.
+    pub(crate) fn observed(observer: FindingObserver) -> Self {
+        FindingSink {
+            observer: Some(observer),
+            ..Self::default()
+        }
     }
 
     /// Adds a finding, or counts it with the one of the same kind, kernel and line.
@@ -445,7 +484,12 @@ impl FindingSink {
             return;
         }
         kept.order.push(key.clone());
+        let observed = self.observer.as_ref().map(|it| (it, finding.clone()));
         kept.findings.insert(key, finding);
+        drop(kept);
+        if let Some((observer, finding)) = observed {
+            observer(&finding);
+        }
     }
 
     /// The number of distinct findings.

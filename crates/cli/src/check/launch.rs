@@ -69,6 +69,9 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     config.checks = true;
     config.late_copies = true;
     config.print_findings = false;
+    // Printed with the findings, once.
+    config.print_faults = false;
+    config.report_file = None;
     config.exit_code = None;
     config.watchdog = Some(request.timeout);
     if !control::configure(config) {
