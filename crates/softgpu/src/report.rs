@@ -26,7 +26,7 @@ pub struct ExecutionPoint {
     pub ptx_line: u32,
     /// The instruction's opcode with its modifiers.
     pub opcode: Arc<str>,
-    /// File and line, where `.loc` is given.
+    /// Path as the compiler was given it, and line, where `.loc` is given.
     pub source: Option<(Arc<str>, u32)>,
     /// Block index.
     pub block: [u32; 3],
@@ -315,8 +315,8 @@ impl fmt::Display for ExecutionPoint {
         if !self.opcode.is_empty() {
             write!(f, ": {}", self.opcode)?;
         }
-        if let Some((file, line)) = &self.source {
-            write!(f, "\n   source: {file}:{line}")?;
+        if let Some(source) = self.source_name() {
+            write!(f, "\n   source: {source}")?;
         }
         let (b, t) = (self.block, self.thread);
         write!(
@@ -324,6 +324,16 @@ impl fmt::Display for ExecutionPoint {
             "\n   thread: ({},{},{}) of block ({},{},{})",
             t[0], t[1], t[2], b[0], b[1], b[2]
         )
+    }
+}
+
+impl ExecutionPoint {
+    /// `file.cu:7`, without the folders of the machine that compiled it.
+    #[must_use]
+    pub fn source_name(&self) -> Option<String> {
+        let (path, line) = self.source.as_ref()?;
+        let name = path.rsplit('/').next().unwrap_or(path);
+        Some(format!("{name}:{line}"))
     }
 }
 

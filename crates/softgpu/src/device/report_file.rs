@@ -285,8 +285,7 @@ impl ReportFile {
     }
 }
 
-/// The kind and place of a finding. Calls of the same function are not told apart: each has
-/// another number.
+/// The kind and place of a finding. Calls of the same function are equal, whatever their numbers.
 fn key_of(finding: &Finding) -> ReportKey {
     let name = |actor: &FindingActor| {
         let (name, line) = actor.key();
