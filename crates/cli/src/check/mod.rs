@@ -2,17 +2,23 @@
 //!
 //! Invariant: no GPU is ever used; every error that is detected before the kernel runs exits
 //! with status 2. Elsewhere: the syntax of `--arg` (`spec`), matching it against the kernel
-//! (`params`), the launch (`launch`).
+//! (`params`), the launch (`launch`), a whole program (`program`), reports (`outputs`, `sarif`).
 
 mod launch;
+mod outputs;
 mod params;
+mod process_report;
+mod program;
+mod record;
+mod sarif;
 mod spec;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
@@ -20,10 +26,17 @@ use crate::out::{self, say};
 use crate::size::parse_u32_bytes;
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
+use outputs::{ReportArgs, ReportOutputs};
+pub(crate) use program::refuse_program;
+use record::FindingRecord;
+use sarif::SarifInvocation;
 use spec::{ArgSpec, BufferOutput};
 
-/// Checks a kernel for undefined behaviour on the software device.
+/// Checks a kernel, or a program's kernels, for undefined behaviour.
 #[derive(clap::Args)]
+#[command(override_usage = "\
+fercuda check [OPTIONS] --grid X[,Y[,Z]] --block X[,Y[,Z]] FILE
+       fercuda check [OPTIONS] -- PROGRAM [ARGS]...")]
 #[command(after_help = "\
 Arguments, one --arg for each parameter of the kernel, in order:
   f32:2.5  u32:1024  u64:0xff     a number: u8..u64 s8..s64 f16 bf16 f32 f64
@@ -37,26 +50,38 @@ Arguments, one --arg for each parameter of the kernel, in order:
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, faults.
 
-Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run.
+A PROGRAM runs on the software device as it is, with its own streams, arguments
+and children; findings of all its processes are reported on stderr when it ends.
+--json and --sarif have a report for other programs; --timeout is for each
+kernel, by default none. Not checked: programs that are statically linked or
+set-user-ID, and children without the environment that they are given.
+
+Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run,
+or not all of a program was checked; else the program's own status or signal.
 
 Examples:
   fercuda check saxpy.cu --kernel saxpy --grid 4 --block 256 \\
       --arg f32:2.5 --arg buf:f32[1024]=iota --arg out:f32[1024]=zeros \\
       --arg u32:1024
   fercuda check reduce.ptx --grid 8 --block 128 --shared 512 --timeout 5s \\
-      --arg buf:f32[1024]=random:7 --arg out:f32[8] --json")]
+      --arg buf:f32[1024]=random:7 --arg out:f32[8] --json
+  fercuda check -- ./program --its-own options
+  fercuda check --sarif kernels.sarif -- python train.py")]
 pub(crate) struct Args {
     /// CUDA C++ (.cu, compiled with NVRTC) or PTX (.ptx).
-    file: PathBuf,
+    #[arg(required_unless_present = "command")]
+    file: Option<PathBuf>,
     /// Kernel to check; optional if the file has only one.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// Grid size in blocks: X, X,Y or X,Y,Z.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
-    grid: [u32; 3],
+    #[arg(required_unless_present = "command")]
+    grid: Option<[u32; 3]>,
     /// Block size in threads: X, X,Y or X,Y,Z.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
-    block: [u32; 3],
+    #[arg(required_unless_present = "command")]
+    block: Option<[u32; 3]>,
     /// Dynamic shared memory per block: 48K, 4KiB, 512.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_u32_bytes)]
     shared: u32,
@@ -69,12 +94,34 @@ pub(crate) struct Args {
     /// Include directory for CUDA C++ (may be repeated).
     #[arg(long, short = 'I', value_name = "DIR")]
     include: Vec<PathBuf>,
-    /// Stop a kernel that runs longer: 500ms, 10s, 2m.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
-    timeout: Duration,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    json: bool,
+    /// Stop a kernel that runs longer: 500ms, 10s, 2m [default: 60s].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    reports: ReportArgs,
+    /// Program to check, and its arguments.
+    #[arg(last = true, value_name = "PROGRAM")]
+    #[arg(conflicts_with_all = [
+        "file", "kernel", "grid", "block", "shared", "args", "arch", "include"
+    ])]
+    command: Vec<OsString>,
+}
+
+/// How long a kernel runs without `--timeout`.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Args {
+    fn file(&self) -> Result<&Path> {
+        self.file.as_deref().context("no file is given")
+    }
+
+    /// Sizes of grid and block.
+    fn dimensions(&self) -> Result<[[u32; 3]; 2]> {
+        let given = self.grid.zip(self.block);
+        given
+            .map(|(grid, block)| [grid, block])
+            .ok_or_else(|| anyhow!("a kernel needs --grid and --block"))
+    }
 }
 
 fn dimensions(text: &str) -> Result<[u32; 3], String> {
@@ -104,6 +151,12 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if !args.command.is_empty() {
+        return program::run(&args.command, args.timeout, &args.reports);
+    }
+    let file = args.file()?;
+    refuse_program(&[file.into()])?;
+    let [grid, block] = args.dimensions()?;
     let mut specs = Vec::new();
     for text in &args.args {
         specs.push(
@@ -111,27 +164,33 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 .with_context(|| format!("--arg {text} cannot be used"))?,
         );
     }
-    let ptx = ptx_of(args)?;
-    let module = fercuda_ptx::parse(&ptx)
-        .with_context(|| format!("{} is not valid PTX", args.file.display()))?;
+    let reports = args.reports.open(&inputs(file, &specs))?;
+    let ptx = ptx_of(file, args)?;
+    let module =
+        fercuda_ptx::parse(&ptx).with_context(|| format!("{} is not valid PTX", file.display()))?;
     let kernel = params::find(&module, args.kernel.as_deref())?;
     kernel.accept(&specs)?;
     let request = launch::CheckRequest {
         ptx: &ptx,
         kernel: &kernel,
-        grid: args.grid,
-        block: args.block,
+        grid,
+        block,
         shared_bytes: args.shared,
-        timeout: args.timeout,
+        timeout: args.timeout.unwrap_or(TIMEOUT),
         specs: &specs,
     };
     let outcome = launch::run(&request)?;
-    if args.json {
-        let report = CheckReport::new(&kernel.name, args, &specs, &outcome);
-        say!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print(&kernel.name, args, &specs, &outcome, Paint::stdout());
+    if !reports.replaces_text() {
+        let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
+        let launch = format!(
+            "{}, grid {}, block {}",
+            kernel.name,
+            dims(grid),
+            dims(block)
+        );
+        print(&launch, &specs, &outcome, Paint::stdout());
     }
+    write_reports(reports, &request, file, &outcome)?;
     for (spec, bytes) in outputs(&specs, &outcome) {
         if let Some(BufferOutput::File(path)) = &spec.output {
             spec.write(path, bytes)?;
@@ -144,9 +203,51 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
+/// Writes `--json` and `--sarif`.
+fn write_reports(
+    reports: ReportOutputs,
+    request: &launch::CheckRequest<'_>,
+    file: &Path,
+    outcome: &CheckOutcome,
+) -> Result<()> {
+    let report = CheckReport::new(file, request, outcome);
+    let findings = outcome.findings.iter().map(FindingRecord::from);
+    let mut records: Vec<FindingRecord> = findings.collect();
+    records.extend(outcome.fault.as_ref().map(FindingRecord::from));
+    for record in &mut records {
+        record.text = outcome.named(&record.text);
+    }
+    let is_ptx = file.extension().is_some_and(|it| it == "ptx");
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let program = std::env::current_exe().unwrap_or_default();
+    let invocation = SarifInvocation {
+        program: &program,
+        arguments: &words,
+        exit_code: None,
+        signal: None,
+        ptx: is_ptx.then_some(file),
+    };
+    let limits: Vec<_> = records.iter().filter(|it| it.is_limit()).collect();
+    reports.write(&report, || {
+        let findings = records.iter().filter(|it| !it.is_limit());
+        sarif::log(&invocation, findings, &limits)
+    })
+}
+
+/// The files that the check reads.
+fn inputs<'a>(file: &'a Path, specs: &'a [ArgSpec]) -> Vec<&'a Path> {
+    let filled = specs.iter().filter_map(|spec| match spec {
+        ArgSpec::Buffer(buffer) => match &buffer.fill {
+            spec::BufferFill::File(path) => Some(path.as_path()),
+            _ => None,
+        },
+        _ => None,
+    });
+    std::iter::once(file).chain(filled).collect()
+}
+
 /// The PTX of the file, compiled if necessary.
-fn ptx_of(args: &Args) -> Result<String> {
-    let file = &args.file;
+fn ptx_of(file: &Path, args: &Args) -> Result<String> {
     let extension = file
         .extension()
         .and_then(|e| e.to_str())
@@ -181,7 +282,7 @@ fn outputs<'a>(
 /// Elements of an `out:` buffer that are printed.
 const SHOWN: usize = 16;
 
-fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, paint: Paint) {
+fn print(launch: &str, specs: &[ArgSpec], outcome: &CheckOutcome, paint: Paint) {
     out::write(format_args!("{}", outcome.printed));
     if !outcome.printed.is_empty() && !outcome.printed.ends_with('\n') {
         say!("");
@@ -197,12 +298,6 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
         say!("{}", emphasised(&outcome.named(&fault.to_string()), paint));
         say!("");
     }
-    let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
-    let launch = format!(
-        "{kernel}, grid {}, block {}",
-        dims(args.grid),
-        dims(args.block)
-    );
     match (outcome.findings.len(), &outcome.fault) {
         (0, None) => say!("{} {launch}: no findings", paint.good("ok:")),
         (found, None) => say!(
@@ -301,11 +396,6 @@ struct OutputItem {
     values: Vec<String>,
 }
 
-fn source(place: &ExecutionPoint) -> Option<String> {
-    let (file, line) = place.source.as_ref()?;
-    Some(format!("{file}:{line}"))
-}
-
 impl FindingItem {
     fn new(finding: &Finding, outcome: &CheckOutcome) -> FindingItem {
         let place = match &finding.actor {
@@ -315,7 +405,7 @@ impl FindingItem {
         FindingItem {
             kind: finding.kind.to_string(),
             ptx_line: place.map(|place| place.ptx_line),
-            source: place.and_then(source),
+            source: place.and_then(ExecutionPoint::source_name),
             block: place.map(|place| place.block),
             thread: place.map(|place| place.thread),
             count: finding.count,
@@ -329,7 +419,7 @@ impl FaultItem {
         let place = fault.place.as_ref();
         FaultItem {
             ptx_line: place.map(|place| place.ptx_line),
-            source: place.and_then(source),
+            source: place.and_then(ExecutionPoint::source_name),
             block: place.map(|place| place.block),
             thread: place.map(|place| place.thread),
             text: outcome.named(&fault.to_string()),
@@ -339,16 +429,15 @@ impl FaultItem {
 
 impl<'a> CheckReport<'a> {
     fn new(
-        kernel: &'a str,
-        args: &Args,
-        specs: &[ArgSpec],
+        file: &Path,
+        request: &launch::CheckRequest<'a>,
         outcome: &'a CheckOutcome,
     ) -> CheckReport<'a> {
         CheckReport {
-            file: args.file.display().to_string(),
-            kernel,
-            grid: args.grid,
-            block: args.block,
+            file: file.display().to_string(),
+            kernel: &request.kernel.name,
+            grid: request.grid,
+            block: request.block,
             passed: !outcome.found(),
             findings: outcome
                 .findings
@@ -360,7 +449,7 @@ impl<'a> CheckReport<'a> {
                 .as_ref()
                 .map(|fault| FaultItem::new(fault, outcome)),
             printf: &outcome.printed,
-            outputs: outputs(specs, outcome)
+            outputs: outputs(request.specs, outcome)
                 .map(|(buffer, bytes)| OutputItem {
                     element: buffer.element.to_string(),
                     count: buffer.count,
