@@ -98,12 +98,17 @@ impl FindingRecord {
         LIMITS.iter().any(|kind| kind.name() == self.kind)
     }
 
-    /// What makes it equal to another one.
-    pub(crate) fn key(&self) -> (&str, &str, Option<(u32, Option<&str>, Option<u32>)>) {
-        let place = self.place.as_ref().map(|place| {
-            let line = place.ptx_line.unwrap_or_default();
-            (line, place.file.as_deref(), place.line)
-        });
-        (&self.by, &self.kind, place)
+    /// What makes it equal to another one: the kernel or function, the kind, the line of PTX, the
+    /// source file and its line.
+    pub(crate) fn key(&self) -> (&str, &str, u32, &str, u32) {
+        let place = self.place.as_ref();
+        let file = place.and_then(|place| place.file.as_deref());
+        (
+            &self.by,
+            &self.kind,
+            place.and_then(|place| place.ptx_line).unwrap_or_default(),
+            file.unwrap_or_default(),
+            place.and_then(|place| place.line).unwrap_or_default(),
+        )
     }
 }

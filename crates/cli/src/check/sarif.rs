@@ -181,8 +181,11 @@ impl SourceFiles<'_> {
     }
 
     fn location(&self, place: Option<&PlaceRecord>, by: &str) -> Value {
+        // Of an operation of the driver, the function alone.
+        let function = by.split([' ', ',']).next().unwrap_or_default();
+        let name = place.map_or(function, |place| &place.kernel);
         let mut location = json!({
-            "logicalLocations": [{ "fullyQualifiedName": by, "kind": "function" }],
+            "logicalLocations": [{ "fullyQualifiedName": name, "kind": "function" }],
         });
         let source = place.and_then(|place| {
             let source = place.file.as_deref().zip(place.line);
@@ -308,6 +311,24 @@ mod tests {
         let location = &result["locations"][0];
         assert_eq!(location.get("physicalLocation"), None);
         assert_eq!(location["logicalLocations"][0]["fullyQualifiedName"], "k");
+    }
+
+    #[test]
+    fn an_operation_of_the_driver_is_named_by_its_function() {
+        for by in [
+            "cuMemsetD8Async, call 1 on stream 2",
+            "cuMemsetD8Async against k 4",
+        ] {
+            let hazard = FindingRecord {
+                place: None,
+                by: by.to_owned(),
+                ..record(None)
+            };
+            let location = &result(&hazard, Some("k.ptx"))["locations"][0];
+            assert_eq!(location.get("physicalLocation"), None);
+            let name = &location["logicalLocations"][0]["fullyQualifiedName"];
+            assert_eq!(name, "cuMemsetD8Async");
+        }
     }
 
     #[test]
