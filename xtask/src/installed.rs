@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
+use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest as _, Sha256};
 
 use crate::shell;
@@ -117,9 +118,9 @@ fn lock(place: &Path, what: &str) -> Result<File> {
     }
     let opened = File::create(&path);
     let file = opened.with_context(|| format!("cannot write {}", path.display()))?;
-    if file.try_lock().is_err() {
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         println!("another process sets up {what}; waiting for it");
-        let locked = file.lock();
+        let locked = flock(&file, FlockOperation::LockExclusive);
         locked.with_context(|| format!("cannot lock {}", path.display()))?;
     }
     Ok(file)
@@ -165,7 +166,7 @@ fn sweep(place: &Path, name: &str) {
         let age = used.map(|used| SystemTime::now().duration_since(used).unwrap_or_default());
         if age.is_ok_and(|age| age > KEPT)
             && let Ok(lock) = File::create(path.with_extension("lock"))
-            && lock.try_lock().is_ok()
+            && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
             let _left_for_the_next_time = fs::remove_dir_all(&path);
         }

@@ -66,6 +66,7 @@ Start with:
   fercuda doctor        show drivers, GPUs, compilers and libraries found here
   fercuda setup         install optional parts: compilers, Python packages
   fercuda check --help  check a kernel for undefined behaviour, without a GPU
+  fercuda check -- P    check all kernels that program P launches
   fercuda run --help    run a program with its device memory in one pool
   fercuda top           monitor device memory by process, as it changes
   fercuda reboot --help reset another process's runtime and free its memory
@@ -109,12 +110,24 @@ fn main() -> ExitCode {
         // As mount(8) expects.
         return done.unwrap_or_else(|error| report(&error, ExitStatus::Failure));
     }
-    let args = Args::parse();
+    let args = Args::try_parse_from(&words).unwrap_or_else(|error| refuse(&error, &words));
     args.verbosity.apply();
     let otherwise = status_of_errors(&args.command);
     check_variables(&args.command)
         .and_then(|()| dispatch(args.command))
         .unwrap_or_else(|error| report(&error, ExitStatus::of_error(&error, otherwise)))
+}
+
+/// Ends because of words that are no command line of ours, or that ask for help.
+fn refuse(error: &clap::Error, words: &[OsString]) -> ! {
+    let checked = words.iter().position(|word| word == "check");
+    if let Some(checked) = checked.filter(|_| error.use_stderr())
+        && let Err(error) = check::refuse_program(&words[checked + 1..])
+    {
+        report(&error, ExitStatus::Usage);
+        std::process::exit(ExitStatus::Usage as i32);
+    }
+    error.exit()
 }
 
 /// The status for an error of a command that is no usage error.

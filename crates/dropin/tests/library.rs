@@ -142,3 +142,38 @@ fn findings_are_printed_and_set_the_exit_code_if_configured() {
         "{complained}"
     );
 }
+
+#[test]
+fn a_report_file_receives_findings_in_place_of_standard_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report");
+    std::fs::write(&file, "").unwrap();
+    let out = run(
+        "overrun.c",
+        &[
+            ("FERCUDA_SOFT_CHECK", "1"),
+            ("FERCUDA_SOFT_CHECK_REPORT", file.to_str().unwrap()),
+        ],
+    );
+    assert!(out.status.success());
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    // The second is of the running kernel, the last one replaces it.
+    let [start, launches, running, finding] = lines[..] else {
+        panic!("not four lines: {text}");
+    };
+    assert!(start.starts_with("{\"event\":\"start\","), "{start}");
+    assert!(launches.ends_with("\"count\":1}"), "{launches}");
+    for part in [
+        "{\"event\":\"finding\",",
+        "\"kind\":\"out of bounds\"",
+        "\"kernel\":\"iota\"",
+        "\"id\":0",
+        "out of bounds: 4-byte global write",
+    ] {
+        assert!(running.contains(part), "{part} is not in {running}");
+        assert!(finding.contains(part), "{part} is not in {finding}");
+    }
+    assert!(finding.contains("\"thread\":[100,0,0]"), "{finding}");
+}

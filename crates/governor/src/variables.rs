@@ -112,6 +112,12 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Software,
+        "FERCUDA_SOFT_CHECK_REPORT",
+        "an existing file, default none",
+        "findings and faults are appended to it, a JSON object a line, instead of being printed; `fercuda check -- PROGRAM` sets it",
+    ),
+    row(
+        VariableReader::Software,
         "FERCUDA_SOFT_DEVICES",
         "a number, default 1",
         "how many devices there are",

@@ -26,7 +26,7 @@ pub struct ExecutionPoint {
     pub ptx_line: u32,
     /// The instruction's opcode with its modifiers.
     pub opcode: Arc<str>,
-    /// File and line, where `.loc` is given.
+    /// Path as the compiler was given it, and line, where `.loc` is given.
     pub source: Option<(Arc<str>, u32)>,
     /// Block index.
     pub block: [u32; 3],
@@ -150,6 +150,25 @@ pub struct Fault {
     pub place: Option<ExecutionPoint>,
     /// The allocation at the address, or nearest to it, live or freed.
     pub allocation: Option<Arc<AllocInfo>>,
+}
+
+impl FaultKind {
+    /// Its class, in a few words.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            FaultKind::IllegalAddress(_) => "illegal address",
+            FaultKind::Misaligned(_) => "misaligned address",
+            FaultKind::IllegalInstruction(_) => "illegal instruction",
+            FaultKind::Trap => "trap",
+            FaultKind::Assert { .. } => "assertion failed",
+            FaultKind::Timeout { .. } => "time-out",
+            FaultKind::Deadlock(_) => "deadlock",
+            FaultKind::StackOverflow { .. } => "stack overflow",
+            FaultKind::NotImplemented { .. } => "not implemented",
+            FaultKind::Internal => "internal error",
+        }
+    }
 }
 
 impl std::error::Error for Fault {}
@@ -296,8 +315,8 @@ impl fmt::Display for ExecutionPoint {
         if !self.opcode.is_empty() {
             write!(f, ": {}", self.opcode)?;
         }
-        if let Some((file, line)) = &self.source {
-            write!(f, "\n   source: {file}:{line}")?;
+        if let Some(source) = self.source_name() {
+            write!(f, "\n   source: {source}")?;
         }
         let (b, t) = (self.block, self.thread);
         write!(
@@ -305,6 +324,16 @@ impl fmt::Display for ExecutionPoint {
             "\n   thread: ({},{},{}) of block ({},{},{})",
             t[0], t[1], t[2], b[0], b[1], b[2]
         )
+    }
+}
+
+impl ExecutionPoint {
+    /// `file.cu:7`, without the folders of the machine that compiled it.
+    #[must_use]
+    pub fn source_name(&self) -> Option<String> {
+        let (path, line) = self.source.as_ref()?;
+        let name = path.rsplit('/').next().unwrap_or(path);
+        Some(format!("{name}:{line}"))
     }
 }
 
@@ -322,7 +351,7 @@ impl FindingActor {
         }
     }
 
-    fn key(&self) -> (Arc<str>, u32) {
+    pub(crate) fn key(&self) -> (Arc<str>, u32) {
         match self {
             FindingActor::Thread(place, _) => (place.kernel.clone(), place.ptx_line),
             FindingActor::Operation(text) => (text.as_str().into(), 0),
@@ -414,10 +443,22 @@ struct CollectedFindings {
     dropped: u64,
 }
 
+/// Receives a finding that the sink does not have yet, while its kernel runs.
+pub(crate) type FindingObserver = Box<dyn Fn(&Finding) + Send + Sync>;
+
 /// Collects findings. Shared by everything that runs in one process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct FindingSink {
     kept: Mutex<CollectedFindings>,
+    observer: Option<FindingObserver>,
+}
+
+impl fmt::Debug for FindingSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FindingSink")
+            .field("kept", &self.kept)
+            .finish_non_exhaustive()
+    }
 }
 
 impl FindingSink {
@@ -425,6 +466,14 @@ impl FindingSink {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty sink whose new findings `observer` receives.
+    pub(crate) fn observed(observer: FindingObserver) -> Self {
+        FindingSink {
+            observer: Some(observer),
+            ..Self::default()
+        }
     }
 
     /// Adds a finding, or counts it with the one of the same kind, kernel and line.
@@ -445,7 +494,12 @@ impl FindingSink {
             return;
         }
         kept.order.push(key.clone());
+        let observed = self.observer.as_ref().map(|it| (it, finding.clone()));
         kept.findings.insert(key, finding);
+        drop(kept);
+        if let Some((observer, finding)) = observed {
+            observer(&finding);
+        }
     }
 
     /// The number of distinct findings.

@@ -99,6 +99,7 @@ pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     // The caller reports both.
     config.print_findings = false;
     config.print_faults = false;
+    config.report_file = None;
     config.exit_code = None;
     config.watchdog = Some(request.timeout);
     if !control::configure(config) {

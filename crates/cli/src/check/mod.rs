@@ -3,16 +3,22 @@
 //! Invariant: no GPU is ever used; every error that is detected before the kernel runs exits
 //! with status 2, and no file that was read is replaced. Elsewhere: reading and compiling the file
 //! (`source`), the syntax of `--arg` (`spec`), matching it against the kernel (`params`), the
-//! launch (`launch`).
+//! launch (`launch`), a whole program (`program`), reports (`outputs`, `sarif`).
 
 mod launch;
+mod outputs;
 mod params;
+mod process_report;
+mod program;
+mod record;
 mod refusal;
+mod sarif;
 mod source;
 mod spec;
 mod symbols;
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,12 +34,18 @@ use crate::size::parse_u32_bytes;
 use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
-use params::KernelSignature;
+use outputs::{ReportArgs, ReportOutputs};
+pub(crate) use program::refuse_program;
+use record::FindingRecord;
+use sarif::SarifInvocation;
 use source::CompileArgs;
 use spec::{ArgSpec, BufferFill, BufferOutput, element_size, show_element};
 
-/// Checks a kernel for undefined behaviour on the software device.
+/// Checks a kernel, or a program's kernels, for undefined behaviour.
 #[derive(clap::Args)]
+#[command(override_usage = "\
+fercuda check [OPTIONS] --grid X[,Y[,Z]] --block X[,Y[,Z]] FILE
+       fercuda check [OPTIONS] -- PROGRAM [ARGS]...")]
 #[command(after_help = "\
 Arguments, one --arg for each parameter of the kernel, in order:
   f32:2.5  u32:1024  u64:0xff     a number: u8..u64 i8..i64 f16 bf16 f32 f64
@@ -54,8 +66,15 @@ whole program by fercuda check -- ./program.
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, faults.
 
+A PROGRAM runs on the software device as it is, with its own streams, arguments
+and children; findings of all its processes are reported on stderr when it ends.
+--json and --sarif have a report for other programs; --timeout is for each
+kernel, by default none. Not checked: programs that are statically linked or
+set-user-ID, and children without the environment that they are given.
+
 Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run,
-or not to its end, as the software device does not implement an instruction.
+or not to its end, as the software device does not implement an instruction, or
+not all of a program was checked; else the program's own status or signal.
 
 Examples:
   fercuda check saxpy.cu --kernel saxpy --grid 4 --block 256 \\
@@ -64,19 +83,24 @@ Examples:
   fercuda check reduce.ptx --grid 8 --block 128 --shared 512 --timeout 5s \\
       --arg buf:f32[1024]=random:7 --arg out:f32[8] --json
   nvcc -ptx -o - k.cu | fercuda check - --grid 1 --block 32 \\
-      --arg out:f32[32]")]
+      --arg out:f32[32]
+  fercuda check -- ./program --its-own options
+  fercuda check --sarif kernels.sarif -- python train.py")]
 pub(crate) struct Args {
     /// CUDA C++ (.cu, compiled with NVRTC), PTX (.ptx), or - for either from standard input.
-    file: PathBuf,
+    #[arg(required_unless_present = "command")]
+    file: Option<PathBuf>,
     /// Kernel to check, by its C++ or mangled name; optional if the file has only one.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// Grid size in blocks: X, X,Y or X,Y,Z.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
-    grid: [u32; 3],
+    #[arg(required_unless_present = "command")]
+    grid: Option<[u32; 3]>,
     /// Block size in threads: X, X,Y or X,Y,Z.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
-    block: [u32; 3],
+    #[arg(required_unless_present = "command")]
+    block: Option<[u32; 3]>,
     /// Dynamic shared memory per block: 48K, 4KiB, 512.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_u32_bytes)]
     shared: u32,
@@ -88,15 +112,35 @@ pub(crate) struct Args {
     args: Vec<String>,
     #[command(flatten)]
     compile: CompileArgs,
-    /// Stop a kernel that runs longer: 500ms, 10s, 2m.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
-    timeout: Duration,
-    /// Replace existing files of out: arguments.
-    #[arg(long)]
-    force: bool,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    json: bool,
+    /// Stop a kernel that runs longer: 500ms, 10s, 2m [default: 60s].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    reports: ReportArgs,
+    /// Program to check, and its arguments.
+    #[arg(last = true, value_name = "PROGRAM")]
+    #[arg(conflicts_with_all = [
+        "file", "kernel", "grid", "block", "shared", "cooperative", "args", "arch", "include",
+        "define", "std"
+    ])]
+    command: Vec<OsString>,
+}
+
+/// How long a kernel runs without `--timeout`.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Args {
+    fn file(&self) -> Result<&Path> {
+        self.file.as_deref().context("no file is given")
+    }
+
+    /// Sizes of grid and block.
+    fn dimensions(&self) -> Result<[[u32; 3]; 2]> {
+        let given = self.grid.zip(self.block);
+        given
+            .map(|(grid, block)| [grid, block])
+            .context("a kernel needs --grid and --block")
+    }
 }
 
 fn dimensions(text: &str) -> Result<[u32; 3], String> {
@@ -126,6 +170,12 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if !args.command.is_empty() {
+        return program::run(&args.command, args.timeout, &args.reports);
+    }
+    let file = args.file()?;
+    refuse_program(&[file.into()])?;
+    let [grid, block] = args.dimensions()?;
     let mut specs = Vec::new();
     for text in &args.args {
         specs.push(
@@ -133,29 +183,36 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 .with_context(|| format!("--arg {text} cannot be used"))?,
         );
     }
-    let files = open_outputs(args, &specs)?;
-    let ptx = source::ptx_of(&args.file, &args.compile)?;
+    let read = inputs(file, &specs);
+    let reports = args.reports.open(&read)?;
+    let files = open_outputs(args, &specs, &read)?;
+    let ptx = source::ptx_of(file, &args.compile)?;
     let module = fercuda_ptx::parse(&ptx)
-        .with_context(|| format!("{} is not valid PTX", source::name_of(&args.file)))?;
+        .with_context(|| format!("{} is not valid PTX", source::name_of(file)))?;
     let kernel = params::find(&module, args.kernel.as_deref())?;
     kernel.accept(&specs)?;
     let request = launch::CheckRequest {
         ptx: &ptx,
         kernel: &kernel,
-        grid: args.grid,
-        block: args.block,
+        grid,
+        block,
         shared_bytes: args.shared,
         cooperative: args.cooperative,
-        timeout: args.timeout,
+        timeout: args.timeout.unwrap_or(TIMEOUT),
         specs: &specs,
     };
     let outcome = launch::run(&request)?;
-    if args.json {
-        let report = CheckReport::new(&kernel, args, &specs, &outcome);
-        say!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print(&kernel.name, args, &specs, &outcome, Paint::stdout());
+    if !reports.replaces_text() {
+        let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
+        let launch = format!(
+            "{}, grid {}, block {}",
+            kernel.name,
+            dims(grid),
+            dims(block)
+        );
+        print(&launch, &specs, &outcome, Paint::stdout());
     }
+    write_reports(reports, &request, file, &outcome)?;
     let mut files = files.into_iter();
     for (spec, bytes) in outputs(&specs, &outcome) {
         if let Some(BufferOutput::File(path)) = &spec.output {
@@ -172,21 +229,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 ///
 /// # Errors
 /// A usage error: two have one name, one is an input, or exists without `--force`.
-fn open_outputs(args: &Args, specs: &[ArgSpec]) -> Result<Vec<OutputFile>> {
-    let buffers = || {
-        specs.iter().filter_map(|spec| match spec {
-            ArgSpec::Buffer(buffer) => Some(buffer),
-            _ => None,
-        })
-    };
-    let filled = buffers().filter_map(|buffer| match &buffer.fill {
-        BufferFill::File(path) => Some(path.as_path()),
+fn open_outputs(args: &Args, specs: &[ArgSpec], read: &[&Path]) -> Result<Vec<OutputFile>> {
+    let buffers = specs.iter().filter_map(|spec| match spec {
+        ArgSpec::Buffer(buffer) => Some(buffer),
         _ => None,
     });
-    let inputs: Vec<&Path> = filled.chain([args.file.as_path()]).collect();
     let mut names = HashSet::new();
     let mut files = Vec::new();
-    for buffer in buffers() {
+    for buffer in buffers {
         let Some(BufferOutput::File(path)) = &buffer.output else {
             continue;
         };
@@ -204,9 +254,52 @@ fn open_outputs(args: &Args, specs: &[ArgSpec]) -> Result<Vec<OutputFile>> {
                 path.display()
             );
         }
-        files.push(OutputFile::open(path, args.force, &inputs)?);
+        files.push(OutputFile::open(path, args.reports.force, read)?);
     }
     Ok(files)
+}
+
+/// Writes `--json` and `--sarif`.
+fn write_reports(
+    reports: ReportOutputs,
+    request: &launch::CheckRequest<'_>,
+    file: &Path,
+    outcome: &CheckOutcome,
+) -> Result<()> {
+    let report = CheckReport::new(file, request, outcome);
+    let findings = outcome.findings.iter().map(FindingRecord::from);
+    let mut records: Vec<FindingRecord> = findings.collect();
+    records.extend(outcome.fault.as_ref().map(FindingRecord::from));
+    for record in &mut records {
+        record.text = outcome.named(&record.text);
+    }
+    let is_ptx = file.extension().is_some_and(|it| it == "ptx");
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let program = std::env::current_exe().unwrap_or_default();
+    let invocation = SarifInvocation {
+        program: &program,
+        arguments: &words,
+        exit_code: None,
+        signal: None,
+        ptx: is_ptx.then_some(file),
+    };
+    let limits: Vec<_> = records.iter().filter(|it| it.is_limit()).collect();
+    reports.write(&report, || {
+        let findings = records.iter().filter(|it| !it.is_limit());
+        sarif::log(&invocation, findings, &limits)
+    })
+}
+
+/// The files that the check reads.
+fn inputs<'a>(file: &'a Path, specs: &'a [ArgSpec]) -> Vec<&'a Path> {
+    let filled = specs.iter().filter_map(|spec| match spec {
+        ArgSpec::Buffer(buffer) => match &buffer.fill {
+            BufferFill::File(path) => Some(path.as_path()),
+            _ => None,
+        },
+        _ => None,
+    });
+    std::iter::once(file).chain(filled).collect()
 }
 
 /// The output buffers, with their final contents.
@@ -224,7 +317,7 @@ fn outputs<'a>(
 /// Elements of an `out:` buffer that are printed.
 const SHOWN: usize = 16;
 
-fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, paint: Paint) {
+fn print(launch: &str, specs: &[ArgSpec], outcome: &CheckOutcome, paint: Paint) {
     out::write(format_args!("{}", outcome.printed));
     if !outcome.printed.is_empty() && !outcome.printed.ends_with('\n') {
         say!("");
@@ -243,12 +336,6 @@ fn print(kernel: &str, args: &Args, specs: &[ArgSpec], outcome: &CheckOutcome, p
         }
         say!("");
     }
-    let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
-    let launch = format!(
-        "{kernel}, grid {}, block {}",
-        dims(args.grid),
-        dims(args.block)
-    );
     match (outcome.findings.len(), &outcome.fault) {
         (0, None) => say!("{} {launch}: no findings", paint.good("ok:")),
         (found, None) => say!(
@@ -356,11 +443,6 @@ struct OutputItem {
     values: Vec<String>,
 }
 
-fn source(place: &ExecutionPoint) -> Option<String> {
-    let (file, line) = place.source.as_ref()?;
-    Some(format!("{file}:{line}"))
-}
-
 impl FindingItem {
     fn new(finding: &Finding, outcome: &CheckOutcome) -> FindingItem {
         let place = match &finding.actor {
@@ -370,7 +452,7 @@ impl FindingItem {
         FindingItem {
             kind: finding.kind.to_string(),
             ptx_line: place.map(|place| place.ptx_line),
-            source: place.and_then(source),
+            source: place.and_then(ExecutionPoint::source_name),
             block: place.map(|place| place.block),
             thread: place.map(|place| place.thread),
             count: finding.count,
@@ -384,7 +466,7 @@ impl FaultItem {
         let place = fault.place.as_ref();
         FaultItem {
             ptx_line: place.map(|place| place.ptx_line),
-            source: place.and_then(source),
+            source: place.and_then(ExecutionPoint::source_name),
             block: place.map(|place| place.block),
             thread: place.map(|place| place.thread),
             text: outcome.named(&fault.to_string()),
@@ -396,17 +478,16 @@ impl FaultItem {
 
 impl<'a> CheckReport<'a> {
     fn new(
-        kernel: &'a KernelSignature,
-        args: &Args,
-        specs: &[ArgSpec],
+        file: &Path,
+        request: &launch::CheckRequest<'a>,
         outcome: &'a CheckOutcome,
     ) -> CheckReport<'a> {
         CheckReport {
-            file: source::name_of(&args.file),
-            kernel: &kernel.name,
-            symbol: &kernel.symbol,
-            grid: args.grid,
-            block: args.block,
+            file: source::name_of(file),
+            kernel: &request.kernel.name,
+            symbol: &request.kernel.symbol,
+            grid: request.grid,
+            block: request.block,
             passed: outcome.status() == ExitStatus::Success,
             findings: outcome
                 .findings
@@ -418,7 +499,7 @@ impl<'a> CheckReport<'a> {
                 .as_ref()
                 .map(|fault| FaultItem::new(fault, outcome)),
             printf: &outcome.printed,
-            outputs: outputs(specs, outcome)
+            outputs: outputs(request.specs, outcome)
                 .map(|(buffer, bytes)| OutputItem {
                     element: buffer.dtype.to_string(),
                     count: buffer.count,

@@ -8,9 +8,9 @@
 
 #[expect(unsafe_code, reason = "a signal handler needs a safety argument")]
 pub(crate) mod child;
-mod frameworks;
+pub(crate) mod frameworks;
 mod places;
-mod program;
+pub(crate) mod program;
 mod report;
 
 use std::collections::BTreeMap;
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         return Ok(replace(&mut command, &path));
     }
-    program::examine(&path).map_err(|error| anyhow!("{error}"))?;
+    program::examine(&path, &program::GOVERNING).map_err(|error| anyhow!("{error}"))?;
     // Opened before the program starts, which would run in vain otherwise.
     let json = open_outputs(args, &path)?;
     let run = fresh_run();
@@ -272,7 +272,8 @@ fn replace(command: &mut Command, path: &Path) -> ExitCode {
     not_started(path, &command.exec())
 }
 
-fn not_started(path: &Path, error: &io::Error) -> ExitCode {
+/// Reports that the system did not start the program.
+pub(crate) fn not_started(path: &Path, error: &io::Error) -> ExitCode {
     let status = match error.kind() {
         io::ErrorKind::NotFound => ExitStatus::NotFound,
         _ => ExitStatus::NotExecutable,
@@ -280,7 +281,8 @@ fn not_started(path: &Path, error: &io::Error) -> ExitCode {
     refused(path, &error.to_string(), status)
 }
 
-fn refused(path: &Path, why: &str, status: ExitStatus) -> ExitCode {
+/// Reports why a program is not started.
+pub(crate) fn refused(path: &Path, why: &str, status: ExitStatus) -> ExitCode {
     let error = anyhow!("cannot start {}: {why}", path.display());
     crate::errors::report(&error, status)
 }
@@ -347,8 +349,8 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     Ok(changes)
 }
 
-/// The hook in front of what LD_PRELOAD already names, without duplicates.
-fn preload(hook: &Path) -> OsString {
+/// A library in front of what LD_PRELOAD already names, without duplicates.
+pub(crate) fn preload(hook: &Path) -> OsString {
     let mut list = hook.as_os_str().to_owned();
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let others = others.as_encoded_bytes();

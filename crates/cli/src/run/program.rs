@@ -1,4 +1,4 @@
-//! Resolution of the program to run, and whether the loader would preload the hook into it.
+//! Resolution of the program to run, and whether the loader would preload a library into it.
 //!
 //! Only headers are read. A file that cannot be read is accepted: the system reports best why
 //! it does not start.
@@ -78,9 +78,29 @@ fn refused(program: PathBuf, error: &io::Error) -> NotFound {
     }
 }
 
+/// Why a library of ours is to be preloaded into a program, for errors.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PreloadPurpose {
+    pub(crate) verb: &'static str,
+    pub(crate) library: &'static str,
+    /// The command line before the program.
+    pub(crate) command: &'static str,
+    /// A further hint, or empty.
+    pub(crate) hint: &'static str,
+}
+
+/// Governing, by the hook.
+pub(crate) const GOVERNING: PreloadPurpose = PreloadPurpose {
+    verb: "govern",
+    library: "the hook",
+    command: "fercuda run",
+    hint: "\ntry: --ungoverned, to start it anyway, without hook and limits",
+};
+
 /// A program into which nothing can be preloaded, and why.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ungovernable {
+    purpose: &'static PreloadPurpose,
     /// The program to start.
     program: PathBuf,
     /// The file that prevents preloading: the program, or an interpreter of its `#!` line.
@@ -103,16 +123,23 @@ enum PreloadObstacle {
 
 impl fmt::Display for Ungovernable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot govern {}: ", self.program.display())?;
+        let PreloadPurpose {
+            verb,
+            library,
+            command,
+            hint,
+        } = self.purpose;
+        write!(f, "cannot {verb} {}: ", self.program.display())?;
         if self.file == self.program {
             f.write_str("it ")?;
         } else {
             write!(f, "it is run by {}, which ", self.file.display())?;
         }
         match &self.why {
-            PreloadObstacle::Static => f.write_str(
-                "is statically linked, so there is no loader to preload the hook\n\
-                 try: a dynamically linked build of it",
+            PreloadObstacle::Static => write!(
+                f,
+                "is statically linked, so there is no loader to preload {library}\n\
+                 try: a dynamically linked build of it"
             ),
             PreloadObstacle::SetUser { owner } => write!(
                 f,
@@ -128,23 +155,25 @@ impl fmt::Display for Ungovernable {
                 "has file capabilities, and the loader preloads nothing into such programs\n\
                  try: a copy of it (cp leaves capabilities out)",
             ),
-            PreloadObstacle::ThirtyTwoBits => f.write_str(
-                "is a 32-bit program, but the hook is a 64-bit library\n\
-                 try: a 64-bit build of it",
+            PreloadObstacle::ThirtyTwoBits => write!(
+                f,
+                "is a 32-bit program, but {library} is a 64-bit library\n\
+                 try: a 64-bit build of it"
             ),
             PreloadObstacle::Machine { number } => write!(
                 f,
-                "is for another architecture (ELF machine {number}), but the hook is for x86-64\n\
+                "is for another architecture (ELF machine {number}), but {library} is for x86-64\n\
                  try: an x86-64 build of it"
             ),
             PreloadObstacle::Musl { loader } => write!(
                 f,
-                "is linked with musl ({loader}), but NVIDIA's driver and the hook need glibc\n\
+                "is linked with musl ({loader}), but {library} needs glibc\n\
                  try: a glibc build of it"
             ),
-            PreloadObstacle::NotElf => f.write_str(
+            PreloadObstacle::NotElf => write!(
+                f,
                 "is neither an ELF program nor a script that begins with #!\n\
-                 try: name its interpreter, as in: fercuda run -- sh FILE",
+                 try: name its interpreter, as in: {command} -- sh FILE"
             ),
             PreloadObstacle::TooDeep => write!(
                 f,
@@ -152,12 +181,15 @@ impl fmt::Display for Ungovernable {
                  try: name the last interpreter yourself"
             ),
         }?;
-        f.write_str("\ntry: --ungoverned, to start it anyway, without hook and limits")
+        f.write_str(hint)
     }
 }
 
-/// Checks whether the hook can be preloaded into `program`, an executable file.
-pub(crate) fn examine(program: &Path) -> Result<(), Ungovernable> {
+/// Checks whether a library can be preloaded into `program`, an executable file.
+pub(crate) fn examine(
+    program: &Path,
+    purpose: &'static PreloadPurpose,
+) -> Result<(), Ungovernable> {
     let mut file = program.to_owned();
     for _ in 0..=INTERPRETERS {
         let why = match look(&file) {
@@ -169,12 +201,14 @@ pub(crate) fn examine(program: &Path) -> Result<(), Ungovernable> {
             ExecutableKind::Refused(why) => why,
         };
         return Err(Ungovernable {
+            purpose,
             program: program.to_owned(),
             file,
             why,
         });
     }
     Err(Ungovernable {
+        purpose,
         program: program.to_owned(),
         file: program.to_owned(),
         why: PreloadObstacle::TooDeep,
@@ -339,7 +373,7 @@ mod tests {
 
     #[test]
     fn headers_show_what_the_loader_would_not_preload_into() {
-        let why = |file: &Path| examine(file).err().map(|refused| refused.why);
+        let why = |file: &Path| examine(file, &GOVERNING).err().map(|refused| refused.why);
         assert_eq!(why(&elf(GLIBC, |_| {})), None);
         assert_eq!(why(&elf(None, |_| {})), Some(PreloadObstacle::Static));
         assert_eq!(
@@ -371,10 +405,13 @@ mod tests {
                 bytes[at] = value;
                 bytes.truncate(256);
             });
-            assert_eq!(examine(&file).map_err(|refused| refused.why), Ok(()));
+            assert_eq!(
+                examine(&file, &GOVERNING).map_err(|refused| refused.why),
+                Ok(())
+            );
         }
         let file = elf(GLIBC, |bytes| bytes.truncate(20));
-        assert!(examine(&file).is_ok());
+        assert!(examine(&file, &GOVERNING).is_ok());
     }
 
     #[test]
@@ -386,22 +423,22 @@ mod tests {
             (format!("#! \t{}", inner.display()), inner.to_path_buf()),
         ] {
             fs::write(script.path(), line).unwrap();
-            let refused = examine(script.path()).unwrap_err();
+            let refused = examine(script.path(), &GOVERNING).unwrap_err();
             assert_eq!((refused.file, refused.why), (file, PreloadObstacle::Static));
         }
         fs::write(script.path(), "#!/bin/sh\n").unwrap();
-        assert_eq!(examine(script.path()), Ok(()));
+        assert_eq!(examine(script.path(), &GOVERNING), Ok(()));
         fs::write(script.path(), "#!/usr/bin/env sh\n").unwrap();
-        assert_eq!(examine(script.path()), Ok(()));
+        assert_eq!(examine(script.path(), &GOVERNING), Ok(()));
         fs::write(script.path(), "#!\n").unwrap();
         assert_eq!(
-            examine(script.path()).unwrap_err().why,
+            examine(script.path(), &GOVERNING).unwrap_err().why,
             PreloadObstacle::NotElf
         );
         // A script that names itself.
         fs::write(script.path(), format!("#!{}\n", script.path().display())).unwrap();
         assert_eq!(
-            examine(script.path()).unwrap_err().why,
+            examine(script.path(), &GOVERNING).unwrap_err().why,
             PreloadObstacle::TooDeep
         );
     }

@@ -1,5 +1,6 @@
 //! Settings of the devices, from the environment or from [`crate::control`] before the first call.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Settings of the software device, fixed at the first driver call.
@@ -30,6 +31,9 @@ pub struct Config {
     /// Whether faults of kernels are printed on standard error as they occur; off for a program
     /// that reports those of [`take_faults`](crate::control::take_faults).
     pub print_faults: bool,
+    /// File to which findings and faults are appended as JSON instead of being printed; it must
+    /// exist. `FERCUDA_SOFT_CHECK_REPORT`.
+    pub report_file: Option<PathBuf>,
     /// Exit code of the process if there were findings. `FERCUDA_SOFT_CHECK_EXIT`.
     pub exit_code: Option<i32>,
     /// Whether unimplemented functions stay silent. `FERCUDA_QUIET=1`.
@@ -51,6 +55,7 @@ impl Default for Config {
             late_copies: false,
             print_findings: false,
             print_faults: true,
+            report_file: None,
             exit_code: None,
             quiet: false,
         }
@@ -67,6 +72,9 @@ impl Config {
             super::say(&format!("{error}; the default is used"));
         }
         config.print_findings = config.checks;
+        // A path need not be UTF-8.
+        let report = std::env::var_os("FERCUDA_SOFT_CHECK_REPORT");
+        config.report_file = report.filter(|path| !path.is_empty()).map(PathBuf::from);
         config
     }
 

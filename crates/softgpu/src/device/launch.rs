@@ -201,6 +201,9 @@ impl KernelLaunch {
     }
 
     fn run(&self, m: &Machine, running: &StreamRun) {
+        if let Some(report) = &m.report {
+            report.count_launch();
+        }
         let spec = LaunchSpec {
             grid: self.grid,
             block: self.block,
@@ -224,9 +227,9 @@ impl KernelLaunch {
             .executor
             .run(&self.function.module.loaded, self.function.index, &spec)
         {
-            let code = code_of(&fault);
+            // Before the program can see the error and end.
             m.keep_fault(&fault);
-            super::stream::fail(m, running, code, &fault.to_string());
+            running.health.fail(code_of(&fault));
         }
     }
 }

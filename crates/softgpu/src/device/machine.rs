@@ -1,5 +1,6 @@
 //! The machine: every device of this process, and a table for each kind of handle.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -8,6 +9,7 @@ use fercuda_cuda_sys::types::CUresult;
 use super::config::Config;
 use super::handle::{HandleKind, ObjectTable};
 use super::output::say;
+use super::report_file::ReportFile;
 use super::status::{CuResult, err};
 use super::{allocation, board, heap, objects};
 use crate::check::CheckContext;
@@ -40,6 +42,8 @@ pub(crate) struct Machine {
     pub(crate) sink: Arc<FindingSink>,
     /// Findings already printed on standard error.
     pub(crate) printed: Mutex<Vec<Finding>>,
+    /// Receives findings and faults in place of standard error.
+    pub(crate) report: Option<Arc<ReportFile>>,
     pub(crate) executor: Arc<Executor>,
     /// The last faults of kernels, oldest first.
     pub(crate) faults: Mutex<Vec<Fault>>,
@@ -113,13 +117,18 @@ extern "C" fn at_exit() {
         return;
     }
     let Some(Ok(m)) = MACHINE.get() else { return };
+    m.print_findings();
+    if let Some(report) = &m.report {
+        report.write_counts();
+    }
     if !m.config.print_findings {
         return;
     }
-    m.print_findings();
     let count = lock(&m.printed).len();
-    let plural = if count == 1 { "" } else { "s" };
-    say(&format!("software device: {count} finding{plural}"));
+    if m.report.is_none() {
+        let plural = if count == 1 { "" } else { "s" };
+        say(&format!("software device: {count} finding{plural}"));
+    }
     if let Some(code) = m.config.exit_code.filter(|_| count > 0) {
         // SAFETY: ends the process at once, after the program's own exit handlers but before the C
         // library writes out what the program has printed, which is therefore done here.
@@ -175,6 +184,8 @@ impl Machine {
             libc::pthread_atfork(None, None, Some(forked_child));
             libc::atexit(at_exit);
         }
+        let report = config.report_file.as_deref().and_then(open_report);
+        let observed = report.clone().filter(|_| config.print_findings);
         let checks = config.checks;
         let all = ((1u64 << devices) - 1) as u32;
         let made: Vec<SoftDevice> = (0..config.devices)
@@ -197,7 +208,11 @@ impl Machine {
             })
             .collect();
         Ok(Machine {
-            sink: Arc::new(FindingSink::new()),
+            sink: Arc::new(match observed {
+                Some(report) => FindingSink::observed(Box::new(move |it| report.write_running(it))),
+                None => FindingSink::new(),
+            }),
+            report,
             printed: Mutex::default(),
             faults: Mutex::default(),
             executor: Executor::new(config.threads as usize),
@@ -254,7 +269,13 @@ impl Machine {
         })
     }
 
+    /// Keeps a fault for the caller, and prints it or appends it to the report file.
     pub(crate) fn keep_fault(&self, fault: &Fault) {
+        let report = self.report.as_ref();
+        let is_written = report.is_some_and(|report| report.write_fault(fault).is_ok());
+        if self.config.print_faults && !is_written {
+            say(&fault.to_string());
+        }
         let mut faults = lock(&self.faults);
         if faults.len() == FAULTS_KEPT {
             faults.remove(0);
@@ -262,22 +283,44 @@ impl Machine {
         faults.push(fault.clone());
     }
 
-    /// Prints new findings, if they are to be printed.
+    /// Prints new findings or appends them to the report file, if they are to be printed.
     pub(crate) fn print_findings(&self) {
         if !self.config.print_findings || self.sink.is_empty() {
             return;
         }
         let mut printed = lock(&self.printed);
         for finding in self.sink.take() {
+            let report = self.report.as_ref();
+            let is_written = report.is_some_and(|report| report.write_finding(&finding).is_ok());
             let again = printed
                 .iter()
                 .any(|old| old.kind == finding.kind && old.actor == finding.actor);
             if !again {
-                say(&finding.to_string());
+                if !is_written {
+                    say(&finding.to_string());
+                }
                 printed.push(finding);
             }
         }
     }
+}
+
+/// The report file; if it cannot be written, findings are printed instead.
+fn open_report(path: &Path) -> Option<Arc<ReportFile>> {
+    // SAFETY: reads a value that the system gave at the start.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // It would append with its owner's rights to what the caller names.
+        say("a set-user-ID program prints findings, and writes them to no file");
+        return None;
+    }
+    let opened = ReportFile::open(path);
+    let report = opened.map_err(|error| {
+        say(&format!(
+            "cannot write findings to {}: {error}",
+            path.display()
+        ));
+    });
+    report.ok().map(Arc::new)
 }
 
 const FAULTS_KEPT: usize = 64;

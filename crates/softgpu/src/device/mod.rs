@@ -33,6 +33,7 @@ pub(crate) mod objects;
 mod output;
 pub(crate) mod pool;
 pub(crate) mod release;
+mod report_file;
 pub(crate) mod site;
 mod status;
 pub(crate) mod stream;

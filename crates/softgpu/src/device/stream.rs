@@ -12,8 +12,6 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fercuda_cuda_sys::types::CUresult;
-
 use super::objects::{
     EventRecord, Health, QueueTicket, QueuedOp, SoftContext, SoftStream, StreamKind, StreamQueue,
     StreamRun, StreamWork,
@@ -517,13 +515,5 @@ pub(crate) fn of_call(
 fn guarded(health: &Health, work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
         health.fail(err::UNKNOWN);
-    }
-}
-
-/// Records a fault of the program's work, and prints it if faults are printed.
-pub(crate) fn fail(m: &Machine, running: &StreamRun, error: CUresult, text: &str) {
-    running.health.fail(error);
-    if m.config.print_faults {
-        super::say(text);
     }
 }

@@ -96,7 +96,7 @@ impl ModuleInfo {
                         info.files.resize(at + 1, "".into());
                     }
                     if at < info.files.len() {
-                        info.files[at] = path.rsplit('/').next().unwrap_or(path).into();
+                        info.files[at] = path.as_str().into();
                     }
                 }
                 Item::Alias { name, target } => aliases.push((*name, *target)),

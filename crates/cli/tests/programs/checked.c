@@ -1,0 +1,136 @@
+/* A program over the driver, for `fercuda check -- PROGRAM`. Its words are executed in order. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef unsigned long long address;
+int cuInit(unsigned);
+int cuCtxCreate_v2(void **, unsigned, int);
+int cuCtxSynchronize(void);
+int cuModuleLoadData(void **, const void *);
+int cuModuleGetFunction(void **, void *, const char *);
+int cuMemAlloc_v2(address *, size_t);
+int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+
+static const char *ptx =
+    ".version 8.0\n.target sm_90a\n.address_size 64\n"
+    /* Writes each element, then, if `spin` is set, does not end. */
+    ".visible .entry iota(.param .u64 p, .param .u32 spin)\n{\n"
+    "  .reg .b64 %a, %o; .reg .b32 %i, %s; .reg .pred %q;\n"
+    "  .loc 1 5 1\n"
+    "  ld.param.u64 %a, [p]; ld.param.u32 %s, [spin];\n"
+    "  mov.u32 %i, %tid.x; mul.wide.u32 %o, %i, 4; add.u64 %a, %a, %o;\n"
+    "  .loc 1 7 1\n"
+    "  st.global.u32 [%a], %i;\n"
+    "  setp.ne.u32 %q, %s, 0;\n"
+    "again: @%q bra again;\n"
+    "  ret;\n}\n"
+    ".visible .entry stop() { trap; ret; }\n"
+    ".visible .entry foreign() { wgmma.fence.sync.aligned; ret; }\n"
+    ".file 1 \"kernels/iota.cu\"\n";
+
+enum { ELEMENTS = 100 };
+static int ready[2];
+static void *module;
+static address memory;
+
+static void check(int code, const char *what)
+{
+    if (code) {
+        printf("%s: %d\n", what, code);
+        exit(3);
+    }
+}
+
+static void start(void)
+{
+    void *context;
+    if (module) return;
+    check(cuInit(0), "cuInit");
+    check(cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate");
+    check(cuModuleLoadData(&module, ptx), "cuModuleLoadData");
+    check(cuMemAlloc_v2(&memory, ELEMENTS * 4), "cuMemAlloc");
+}
+
+static void launch(const char *name, unsigned threads, unsigned spin)
+{
+    void *function, *arguments[] = {&memory, &spin};
+    start();
+    check(cuModuleGetFunction(&function, module, name), name);
+    check(cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, 0, arguments, 0), "cuLaunchKernel");
+}
+
+int main(int count, char **words)
+{
+    for (int n = 1; n < count; n++) {
+        const char *word = words[n];
+        if (!strcmp(word, "init")) {
+            check(cuInit(0), word);
+        } else if (!strcmp(word, "fits")) {
+            launch("iota", ELEMENTS, 0);
+            check(cuCtxSynchronize(), word);
+        } else if (!strcmp(word, "overruns")) {
+            launch("iota", ELEMENTS + 1, 0);
+            check(cuCtxSynchronize(), word);
+        } else if (!strcmp(word, "often")) {
+            for (int i = 0; i < 100; i++) launch("iota", ELEMENTS + 1, 0);
+            check(cuCtxSynchronize(), word);
+        } else if (!strcmp(word, "endless")) {
+            launch("iota", ELEMENTS + 1, 1);
+        } else if (!strcmp(word, "wait")) {
+            check(cuCtxSynchronize(), word);
+        } else if (!strcmp(word, "trap")) {
+            launch("stop", 1, 0);
+            cuCtxSynchronize();
+        } else if (!strcmp(word, "foreign")) {
+            launch("foreign", 1, 0);
+            cuCtxSynchronize();
+        } else if (!strcmp(word, "fork")) {
+            /* The child executes the other words. */
+            pid_t child = fork();
+            if (child) {
+                waitpid(child, 0, 0);
+                return 0;
+            }
+        } else if (!strcmp(word, "leave")) {
+            /* So does this child, but nothing waits for its end, only for the word `go`. */
+            char byte;
+            if (pipe(ready)) return 9;
+            if (fork()) {
+                close(ready[1]);
+                return read(ready[0], &byte, 1) < 0;
+            }
+        } else if (!strcmp(word, "go")) {
+            close(ready[1]);
+        } else if (!strcmp(word, "exec")) {
+            words[n] = words[0];
+            execv("/proc/self/exe", words + n);
+        } else if (!strcmp(word, "close")) {
+            for (int file = 3; file < 1024; file++) close(file);
+            (void)!chdir("/");
+        } else if (!strcmp(word, "copy")) {
+            for (int c; (c = getchar()) != EOF;) putchar(c);
+        } else if (!strcmp(word, "complain")) {
+            fprintf(stderr, "a complaint\n");
+        } else if (!strcmp(word, "sleep")) {
+            sleep(1);
+        } else if (!strcmp(word, "abort")) {
+            abort();
+        } else if (!strcmp(word, "kill")) {
+            /* The kernel has had time to run. */
+            sleep(2);
+            raise(SIGKILL);
+        } else if (!strncmp(word, "exit=", 5)) {
+            exit(atoi(word + 5));
+        } else if (!strncmp(word, "_exit=", 6)) {
+            _exit(atoi(word + 6));
+        } else {
+            printf("[%s]", word);
+        }
+    }
+    return 0;
+}
