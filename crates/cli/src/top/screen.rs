@@ -78,10 +78,9 @@ fn draw(
         // A resize only needs another draw.
         if let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
+            && !view.press(key)
         {
-            if !view.press(key) {
-                break;
-            }
+            break;
         }
     }
     Ok(())

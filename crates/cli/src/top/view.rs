@@ -109,10 +109,10 @@ impl View {
             }
             (KeyCode::Enter, true) => self.typing = false,
             (KeyCode::Backspace, true) => drop(self.filter.pop()),
-            (KeyCode::Char(typed), true) => {
-                if !is_control && self.filter.chars().count() < FILTER_CHARS {
-                    self.filter.push(typed);
-                }
+            (KeyCode::Char(typed), true)
+                if !is_control && self.filter.chars().count() < FILTER_CHARS =>
+            {
+                self.filter.push(typed);
             }
             (KeyCode::Char('q') | KeyCode::Esc, false) => return false,
             (KeyCode::Char('v'), false) => self.by = self.by.next(),
