@@ -215,7 +215,7 @@ const ROWS: &[Row] = &[
         &[
             "calls::out_of_memory_reports_the_holders_and_freed_memory_is_reused",
             "calls::a_full_device_is_out_of_memory_too",
-            "calls::memory_that_is_not_pooled_counts_against_the_limit",
+            "calls::memory_that_is_not_pooled_counts_against_each_limit",
             "calls::a_limit_below_the_minimum_is_an_error_and_no_crash",
         ],
     ),
