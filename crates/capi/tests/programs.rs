@@ -14,6 +14,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fercuda_ledger::{Folder, LedgerSnapshot, OwnerState, Progress, RebootOutcome, RequestError};
@@ -137,9 +138,19 @@ fn compiled(program: &Program, kind: &str, options: &[&str]) -> PathBuf {
     command.arg(root().join(program.source)).arg(library());
     let folder = library().parent().unwrap().display();
     command.arg(format!("-Wl,-rpath,{folder}"));
-    command.arg("-o").arg(&place);
-    run(command);
+    made_by(command, &place);
     place
+}
+
+/// Has a compiler make a file, which appears at once and whole: other tests compile the same
+/// program, each in a process of its own, and one may be running it.
+fn made_by(mut compiler: Command, place: &Path) {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Relaxed);
+    let draft = place.with_extension(format!("{}-{number}", std::process::id()));
+    compiler.arg("-o").arg(&draft);
+    run(compiler);
+    fs::rename(&draft, place).unwrap();
 }
 
 /// `command` with a program's arguments and environment.
@@ -246,8 +257,8 @@ fn leak_would_be_found() {
     .unwrap();
     let place = made().join("leak");
     let mut command = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
-    command.args(SANITIZERS).arg(&source).arg("-o").arg(&place);
-    run(command);
+    command.args(SANITIZERS).arg(&source);
+    made_by(command, &place);
     let output = Command::new(place).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("LeakSanitizer"));

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::input::read_stdin;
 use crate::out::{self, alert, note, say, step};
 use crate::status::{ExitStatus, UsageError, bail_usage};
-use crate::terminal::{Paint, bytes};
+use crate::terminal::{Paint, bytes, count};
 
 /// Compiles an expression over buffers, shows its IR and PTX, and runs it.
 #[derive(clap::Args)]
@@ -188,7 +188,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let wrong: u64 = wrong.map(|output| output.wrong).sum();
     match args.json {
         true => say!("{}", serde_json::to_string_pretty(&report)?),
-        false => print(&report, Paint::stdout()),
+        false => match args.show[..] {
+            [one] if one != Form::All && !args.run => print_form(&report),
+            _ => print(&report, Paint::stdout()),
+        },
     }
     Ok(ExitStatus::of_findings(wrong > 0).into())
 }
@@ -222,40 +225,68 @@ fn arch(text: &str) -> Result<Arch, String> {
     }
 }
 
+impl JitReport {
+    /// The forms that are shown, by name.
+    fn forms(&self) -> [(&'static str, &Option<String>); 4] {
+        [
+            ("graph", &self.graph),
+            ("canonical", &self.canonical),
+            ("fused", &self.fused),
+            ("ptx", &self.ptx),
+        ]
+    }
+
+    /// The expression's key, and how its kernels are launched.
+    fn summary(&self) -> Vec<String> {
+        let mut lines = vec![format!("expression {}, code {}", self.key, self.code)];
+        for LaunchedKernel {
+            kernel,
+            blocks,
+            threads: [x, y],
+            rows,
+        } in &self.launches
+        {
+            let threads = match *y {
+                1 => x.to_string(),
+                _ => format!("{x} by {y}"),
+            };
+            let blocks = count(*blocks as usize, "block");
+            lines.push(format!(
+                "{kernel}: {blocks} of {threads} threads, n = {rows}"
+            ));
+        }
+        if self.scratch_bytes > 0 {
+            lines.push(format!(
+                "{} bytes of scratch memory between kernels",
+                self.scratch_bytes
+            ));
+        }
+        lines
+    }
+}
+
+/// The one form that was asked for, as other programs read it; the rest goes to stderr.
+fn print_form(report: &JitReport) {
+    for (_, text) in report.forms() {
+        if let Some(text) = text {
+            out::write(format_args!("{}\n", text.trim_end_matches('\n')));
+        }
+    }
+    for line in report.summary() {
+        note!("{line}");
+    }
+}
+
 fn print(report: &JitReport, paint: Paint) {
-    let forms = [
-        ("graph", &report.graph),
-        ("canonical", &report.canonical),
-        ("fused", &report.fused),
-        ("ptx", &report.ptx),
-    ];
-    for (name, text) in forms {
+    for (name, text) in report.forms() {
         if let Some(text) = text {
             say!("{}", paint.strong(name));
             out::write(format_args!("{}\n", text.trim_end_matches('\n')));
             say!("");
         }
     }
-    say!("expression {}, code {}", report.key, report.code);
-    for LaunchedKernel {
-        kernel,
-        blocks,
-        threads: [x, y],
-        rows,
-    } in &report.launches
-    {
-        let threads = if *y == 1 {
-            x.to_string()
-        } else {
-            format!("{x} by {y}")
-        };
-        say!("{kernel}: {blocks} blocks of {threads} threads, n = {rows}");
-    }
-    if report.scratch_bytes > 0 {
-        say!(
-            "{} bytes of scratch memory between kernels",
-            report.scratch_bytes
-        );
+    for line in report.summary() {
+        say!("{line}");
     }
     let Some(ran) = &report.run else {
         return;
@@ -305,6 +336,13 @@ fn print(report: &JitReport, paint: Paint) {
 fn input(spec: &str) -> Result<(String, Layout)> {
     let shape =
         || anyhow!("it has no type and shape\ntry: x:f16[8,128], or x:f16[] for one element");
+    if spec.contains('=') {
+        bail!(
+            "values are not taken: inputs of --run are random, from --seed\n\
+             try: --show ptx, and fercuda check with --arg buf:f32[4,8]=@FILE; or, in Python, \
+             Session.evaluate"
+        );
+    }
     let (name, rest) = spec.split_once(':').ok_or_else(shape)?;
     let is = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');

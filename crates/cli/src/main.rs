@@ -57,9 +57,12 @@ const VERSION: &str = concat!(
 /// Runs and checks CUDA kernels, with a GPU or without one.
 #[derive(Parser)]
 #[command(name = "fercuda", version = VERSION, max_term_width = 80)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 The device: FERCUDA_DEVICE=auto takes a GPU if there is one, else the software
-device; =soft and =gpu insist. All variables: docs/environment.md.
+device; =soft and =gpu insist. All variables, and the guides:
+",
+    env!("CARGO_PKG_REPOSITORY"), "/tree/main/docs
+Sizes: bytes, or with a unit of 1024 (8G, 1.5GiB, 512M, 4K) or 1000 (8GB).
 
 Start with:
   fercuda demo          run a short tour of kernels and check every result
@@ -79,7 +82,7 @@ Start with:
 
 Exit status: 0 success; 1 something was found or failed; 2 the command could not
 be run: wrong arguments or variables, or something that is not implemented. The
-help of a command lists others.")]
+help of a command lists others."))]
 struct Args {
     #[command(flatten)]
     verbosity: out::VerbosityArgs,

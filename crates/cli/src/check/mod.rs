@@ -48,8 +48,8 @@ fercuda check [OPTIONS] --grid X[,Y[,Z]] --block X[,Y[,Z]] FILE
        fercuda check [OPTIONS] -- PROGRAM [ARGS]...")]
 #[command(after_help = "\
 Arguments, one --arg for each parameter of the kernel, in order:
-  f32:2.5  u32:1024  u64:0xff     a number: u8..u64 i8..i64 f16 bf16 f32 f64
-                                  f8e4m3 f8e5m2 bool
+  f32:2.5  u32:1024  u64:0xff     a number: u8..u64 i8..i64 (or s8..s64)
+                                  f16 bf16 f32 f64 f8e4m3 f8e5m2 bool
   bytes:0a0b0c0d                  anything else passed by value
   buf:f32[1024]=iota              device memory: iota, zeros, ones, a number,
   buf:f32[64*64]=random:SEED      random:SEED, or @FILE (bytes; .txt: numbers)
@@ -70,7 +70,8 @@ A PROGRAM runs on the software device as it is, with its own streams, arguments
 and children; findings of all its processes are reported on stderr when it ends.
 --json and --sarif have a report for other programs; --timeout is for each
 kernel, by default none. Not checked: programs that are statically linked or
-set-user-ID, and children without the environment that they are given.
+set-user-ID, children without the environment that they are given, and memory
+that is never freed, which fercuda run --report names.
 
 Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run,
 or not to its end, as the software device does not implement an instruction, or

@@ -260,12 +260,12 @@ fn buffer(text: &str, out: bool) -> Result<BufferSpec> {
     })
 }
 
-/// A number, or a product of numbers: `64*64`.
+/// A number, or a product of numbers: `64*64`, or `64,64`, as a shape is written.
 fn length(text: &str) -> Result<usize> {
     let mut product = 1usize;
-    for factor in text.split('*') {
+    for factor in text.split(['*', ',']) {
         let Ok(number) = factor.trim().parse::<usize>() else {
-            bail!("{text:?} is not a length\ntry: 1024 or 32*32");
+            bail!("{text:?} is not a length\ntry: 1024, 32*32 or 32,32");
         };
         product = product
             .checked_mul(number)

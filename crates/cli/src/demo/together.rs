@@ -271,7 +271,7 @@ fn hint(wanted: &[&ExpectedTenant], software: bool) -> Option<String> {
     if !has("cuda.core") {
         return Some(
             "No Python here has cuda.core, which would be one more: \
-             cargo xtask setup, or pip install cuda-core"
+             python3 -m pip install cuda-core"
                 .to_owned(),
         );
     }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::out::say;
+use crate::out::{self, say};
 use crate::terminal::{self, Paint};
 use find::LibrarySearchPath;
 use report::{DoctorItem, DoctorReport};
@@ -112,12 +112,17 @@ fn print(report: &DoctorReport, paint: Paint) {
         if let Some(why) = &item.why {
             let mut lines = why.lines();
             let first = lines.next().unwrap_or_default();
-            let more = match lines.count() {
+            let places: Vec<&str> = lines.collect();
+            let more = match places.len() {
                 0 => String::new(),
-                more => format!(" ({})", terminal::count(more, "place")),
+                _ if out::is_verbose(1) => ":".to_owned(),
+                more => format!(" ({}; -v lists them)", terminal::count(more, "place")),
             };
             for line in terminal::wrapped(&format!("{first}{more}"), 76) {
                 say!("    {}", paint.faint(&line));
+            }
+            for place in places.iter().filter(|_| out::is_verbose(1)) {
+                say!("      {}", paint.faint(place.trim()));
             }
         }
         if let Some(hint) = &item.hint {

@@ -102,7 +102,8 @@ cuBLAS and Triton, becomes a tenant of one shared pool. Child processes are
 governed too. `fercuda top` shows them while they run.
 
 Set for the program, unless it is already set:
-{settings}Settings without an option are FERCUDA_* variables: docs/environment.md.
+{settings}Settings without an option are FERCUDA_* variables, which the
+documents list (fercuda --help says where).
 
 --ipc allocates memory from the driver in slabs, which other processes can open
 if they run under fercuda as the same user. It costs memory: a slab is returned

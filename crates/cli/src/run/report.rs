@@ -134,6 +134,10 @@ impl RunReport {
         lines.push(String::new());
         lines.extend(ledgers::tenants(&self.processes, TENANT_ROWS));
         lines.push(String::new());
+        let devices = self.processes.iter().flat_map(|it| &it.devices);
+        if let Some(limit) = devices.filter_map(|it| it.limit_bytes).max() {
+            lines.push(format!("limit of a process on a device: {}", bytes(limit)));
+        }
         if let Some(kinds) = ledgers::kinds(&self.processes) {
             lines.extend(first_two(&format!("governed: {kinds}")));
         }

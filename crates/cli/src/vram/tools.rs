@@ -34,7 +34,7 @@ pub(super) fn progress_bar(what: &'static str, length: u64, is_bytes: bool) -> P
     }
 }
 
-/// Check all blocks in use and correct errors.
+/// Show the progress of scrubbing, or check all blocks at once (--now).
 #[derive(clap::Args)]
 #[command(after_help = "\
 A filesystem with an error-correcting code (--ecc rs) is scrubbed in the

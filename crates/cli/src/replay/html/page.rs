@@ -183,7 +183,10 @@ fn summary_line(data: &PageData) -> String {
             let peak = &device.peak;
             let at = match device.span_us {
                 0 => format!("at step {}", peak.step),
-                _ => format!("after {}", duration(peak.time_us as f64 / 1e6)),
+                _ => {
+                    let time = duration(peak.time_us as f64 / 1e6);
+                    format!("after {time}, at step {}", peak.step)
+                }
             };
             let of = match data.devices.len() {
                 1 => String::new(),
