@@ -65,6 +65,8 @@ whole program by fercuda check -- ./program.
 
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, faults.
+Not noticed: an access past a buffer that falls into another one, as where the
+size of a buffer is a multiple of 512 bytes; check with other sizes too.
 
 A PROGRAM runs on the software device as it is, with its own streams, arguments
 and children; findings of all its processes are reported on stderr when it ends.
