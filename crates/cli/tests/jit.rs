@@ -34,13 +34,26 @@ fn every_form_is_shown_and_the_ptx_is_ptx() {
         "%0 f16[8, 128] = input x: f16[8, 128]",
         "a0 f32[8] = max",
         "k0: rows [n] of [128], 16 lanes a row, 8 at a time, kept",
-        "k0: 1 blocks of 256 threads, n = 8",
+        "k0: 1 block of 256 threads, n = 8",
     ] {
         assert!(out.contains(wanted), "{wanted} in\n{out}");
     }
     let ptx = out.split("\nptx\n").nth(1).expect("the text comes last");
     let ptx = ptx.split("\nexpression ").next().unwrap_or_default();
     fercuda_ptx::parse(ptx).expect("it is PTX");
+}
+
+#[test]
+fn a_form_alone_is_all_of_the_output_and_values_are_not_taken() {
+    let done = jit(&["--show", "ptx", "softmax(x)", "--input", "x:f32[4,8]"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    fercuda_ptx::parse(&text(&done.stdout)).expect("it is PTX");
+    let said = text(&done.stderr);
+    assert!(said.contains("k0: 1 block of"), "{said}");
+    let refused = jit(&["--run", "x", "--input", "x:f32[4,8]=@values.txt"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = text(&refused.stderr);
+    assert!(said.contains("values are not taken"), "{said}");
 }
 
 #[test]
