@@ -44,7 +44,13 @@ pub(crate) fn folder(
     let link = shell::root().join("build").join(wanted.name);
     let place = match cache() {
         Some(cache) => cache.join(format!("{}-{}", wanted.name, hash(wanted.key))),
-        None => link.clone(),
+        None => {
+            // An older link may lead to a place that is not trusted any more.
+            if fs::symlink_metadata(&link).is_ok_and(|it| it.is_symlink()) {
+                remove(&link)?;
+            }
+            link.clone()
+        }
     };
     let was_complete = complete(wanted, &place, install)?;
     if place != link {
@@ -131,11 +137,18 @@ fn point(link: &Path, place: &Path) -> Result<()> {
     if fs::read_link(link).is_ok_and(|there| there == place) {
         return Ok(());
     }
-    remove(link)?;
     if let Some(parent) = link.parent() {
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
     }
-    symlink(place, link).with_context(|| format!("cannot make {}", link.display()))
+    // A folder cannot be replaced by renaming; a link can, so two processes do not collide.
+    if fs::symlink_metadata(link).is_ok_and(|it| it.is_dir()) {
+        remove(link)?;
+    }
+    let draft = link.with_extension(format!("{}", std::process::id()));
+    remove(&draft)?;
+    symlink(place, &draft)
+        .and_then(|()| fs::rename(&draft, link))
+        .with_context(|| format!("cannot make {}", link.display()))
 }
 
 /// Removes a link, or a folder and all in it.

@@ -1,6 +1,8 @@
-//! Standard input, read to its end within a limit.
+//! Standard input and files, read to their ends within a limit.
 
+use std::fs::File;
 use std::io::Read as _;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
@@ -23,5 +25,17 @@ pub(crate) fn read_stdin(what: &str, most: u64) -> Result<Vec<u8>> {
             bytes(most)
         );
     }
+    Ok(read)
+}
+
+/// Reads a file, of which no more than one byte beyond `most` is kept: a device may have no end.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let mut read = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(most.saturating_add(1)).read_to_end(&mut read))
+        .with_context(|| format!("cannot read {}", path.display()))?;
     Ok(read)
 }

@@ -3,6 +3,7 @@
 //! Invariant: an existing file is replaced only with `--force`, and a file that the command reads
 //! never; a file gets its name when it is complete. `-` is standard output.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -46,6 +47,49 @@ pub(crate) fn check_writable(path: &Path, force: bool, inputs: &[&Path]) -> Resu
     }
     if !is_special(path) && !force {
         bail_usage!("{name} exists\ntry: --force, or another name");
+    }
+    Ok(())
+}
+
+/// Fails if two of these names are of one file, by a link or another spelling: what was written
+/// first would be lost. Devices and pipes take any number.
+///
+/// # Errors
+/// A usage error.
+pub(crate) fn check_distinct(paths: &[&Path]) -> Result<()> {
+    let mut places = HashMap::new();
+    for path in paths.iter().filter(|it| !is_stream(it) && !is_special(it)) {
+        if let Some(other) = places.insert(place_of(path), path) {
+            let (one, two) = (other.display(), path.display());
+            match other == path {
+                true => bail_usage!("{one} is named for two outputs\ntry: two names"),
+                false => bail_usage!("{one} and {two} are one file\ntry: two files"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a file is or would be, with links followed.
+fn place_of(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| {
+        let parent = path.parent().unwrap_or(Path::new("")).join(".");
+        let parent = parent.canonicalize().unwrap_or(parent);
+        parent.join(path.file_name().unwrap_or_default())
+    })
+}
+
+/// Fails if `path` is a device or a pipe, or another file that cannot be replaced.
+///
+/// # Errors
+/// A usage error.
+pub(crate) fn check_regular(path: &Path, what: &str) -> Result<()> {
+    let is_other = path.symlink_metadata().is_ok_and(|it| !it.is_file());
+    if is_other || is_special(path) {
+        bail_usage!(
+            "{} is no regular file, which {what} is written to\ntry: another name",
+            path.display()
+        );
     }
     Ok(())
 }

@@ -356,8 +356,40 @@ fn outputs_replace_neither_inputs_nor_without_force_other_files() {
     let two = ptx("").replace("(.param .u64 p)", "(.param .u64 p, .param .u64 q)");
     fs::write(path("k.ptx"), two).unwrap();
     let twice = run("out:i32[1]=zeros@new", &["--arg", "out:i32[1]=zeros@./new"]);
-    assert_ends(&twice, 2, &[], &["two out: arguments are written to ./new"]);
+    assert_ends(&twice, 2, &[], &["new and ./new are one file"]);
     assert!(!path("new").exists());
+}
+
+#[test]
+fn two_outputs_are_never_one_file_and_endless_inputs_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("k.ptx"), ptx("")).unwrap();
+    fs::write(path("old"), "old").unwrap();
+    std::os::unix::fs::symlink("old", path("link")).unwrap();
+    let run = |arg: &str, more: &[&str]| {
+        let words = ["k.ptx", "--grid", "1", "--block", "1", "--arg", arg];
+        check_with(folder.path(), &[&words[..], more].concat(), b"")
+    };
+    for (report, force) in [("new", "--json=new"), ("link", "--json=old")] {
+        let refused = run(&format!("out:i32[1]=zeros@{report}"), &[force, "--force"]);
+        assert_eq!((refused.status, refused.out.as_str()), (2, ""));
+    }
+    let refused = run(
+        "buf:i32[1]=zeros",
+        &["--json=old", "--sarif", "link", "--force"],
+    );
+    assert_ends(&refused, 2, &[], &["old and link are one file"]);
+    assert_eq!(fs::read_to_string(path("old")).unwrap(), "old");
+    assert!(!path("new").exists());
+    // Without an end, it would take all memory.
+    let refused = run("buf:u32[1]=@/dev/zero", &[]);
+    assert_ends(
+        &refused,
+        2,
+        &[],
+        &["/dev/zero holds more than the 4 bytes of u32[1]"],
+    );
 }
 
 #[test]

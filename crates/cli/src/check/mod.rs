@@ -17,7 +17,6 @@ mod source;
 mod spec;
 mod symbols;
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -29,7 +28,7 @@ use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
 use crate::out::{self, say};
-use crate::output::{OutputFile, is_stream};
+use crate::output::{OutputFile, check_distinct, is_stream};
 use crate::size::parse_u32_bytes;
 use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{self, Paint};
@@ -187,6 +186,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let read = inputs(file, &specs);
+    check_distinct(
+        &args
+            .reports
+            .paths()
+            .chain(written(&specs))
+            .collect::<Vec<_>>(),
+    )?;
     let reports = args.reports.open(&read)?;
     let files = open_outputs(args, &specs, &read)?;
     let ptx = source::ptx_of(file, &args.compile)?;
@@ -231,35 +237,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// Opens the files of `out:` arguments, in order.
 ///
 /// # Errors
-/// A usage error: two have one name, one is an input, or exists without `--force`.
+/// A usage error: one is standard output or an input, or exists without `--force`.
 fn open_outputs(args: &Args, specs: &[ArgSpec], read: &[&Path]) -> Result<Vec<OutputFile>> {
-    let buffers = specs.iter().filter_map(|spec| match spec {
-        ArgSpec::Buffer(buffer) => Some(buffer),
-        _ => None,
-    });
-    let mut names = HashSet::new();
-    let mut files = Vec::new();
-    for buffer in buffers {
-        let Some(BufferOutput::File(path)) = &buffer.output else {
-            continue;
-        };
+    let open = |path: &Path| {
         if is_stream(path) {
             bail_usage!("an out: argument is written to -, where the report is\ntry: @FILE");
         }
-        // As another spelling may name it too.
-        let parent = path
-            .parent()
-            .and_then(|it| it.join(".").canonicalize().ok());
-        let name = (parent, path.file_name());
-        if !names.insert(name) {
-            bail_usage!(
-                "two out: arguments are written to {}\ntry: another name for one",
-                path.display()
-            );
-        }
-        files.push(OutputFile::open(path, args.reports.force, read)?);
-    }
-    Ok(files)
+        OutputFile::open(path, args.reports.force, read)
+    };
+    written(specs).map(open).collect()
+}
+
+/// The files that `out:` arguments name, in order.
+fn written(specs: &[ArgSpec]) -> impl Iterator<Item = &Path> {
+    specs.iter().filter_map(|spec| match spec {
+        ArgSpec::Buffer(buffer) => match &buffer.output {
+            Some(BufferOutput::File(path)) => Some(path.as_path()),
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 /// Writes `--json` and `--sarif`.

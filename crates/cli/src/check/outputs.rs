@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::out::say;
 use crate::output::{OutputFile, is_stream};
-use crate::status::bail_usage;
 
 /// Options for reports in files.
 #[derive(clap::Args)]
@@ -48,17 +47,21 @@ enum StdoutFormat {
 }
 
 impl ReportArgs {
-    /// Opens the files, none of which may be one of `inputs`.
+    /// The names of the files.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.json, &self.sarif]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
+    }
+
+    /// Opens the files, none of which may be one of `inputs`. All outputs are distinct
+    /// ([`crate::output::check_distinct`]).
     ///
     /// # Errors
-    /// A usage error: a file exists and `--force` is not given, or both are the same.
+    /// A usage error: a file exists and `--force` is not given.
     pub(crate) fn open(&self, inputs: &[&Path]) -> Result<ReportOutputs> {
         let (json, sarif) = (self.json.as_deref(), self.sarif.as_deref());
-        if let (Some(json), Some(sarif)) = (json, sarif)
-            && std::path::absolute(json).ok() == std::path::absolute(sarif).ok()
-        {
-            bail_usage!("--json and --sarif name the same file\ntry: two names");
-        }
         let is_stdout = |path: Option<&Path>| path.is_some_and(is_stream);
         let open = |path: Option<&Path>| {
             let file = path.filter(|path| !is_stream(path));

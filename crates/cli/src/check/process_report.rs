@@ -184,6 +184,8 @@ struct Occurrences {
     /// Of each process.
     omitted: BTreeMap<usize, u64>,
     beyond: u64,
+    /// Processes that are not kept.
+    beyond_processes: u64,
     unreadable: u64,
 }
 
@@ -203,7 +205,7 @@ impl Occurrences {
                         launches: 0,
                     });
                 } else {
-                    self.beyond += 1;
+                    self.beyond_processes += 1;
                 }
             }
             ReportEvent::Launches { process, count } => {
@@ -235,7 +237,11 @@ impl Occurrences {
 
     fn add_finding(&mut self, event: FindingEvent, is_fault: bool) {
         let Some(process) = self.index(&event.process) else {
-            self.unreadable += 1;
+            // One of the processes that are only counted, if there are such.
+            match self.beyond_processes {
+                0 => self.unreadable += 1,
+                _ => self.beyond = self.beyond.saturating_add(event.count.max(1)),
+            }
             return;
         };
         let key = (process, event.id);

@@ -19,6 +19,7 @@ use super::outputs::{ReportArgs, ReportOutputs};
 use super::process_report::{CheckedProcess, ProcessFindings, ProgramFinding, ReportFolder};
 use super::sarif::{self, SarifInvocation};
 use crate::out::{alert, note, step};
+use crate::output::check_distinct;
 use crate::run::program::{self, PreloadPurpose};
 use crate::run::{self, DeviceKind, LibraryFolders, child, frameworks};
 use crate::status::{ExitStatus, bail_usage};
@@ -46,6 +47,7 @@ pub(crate) fn run(
         Err(error) => return Ok(run::refused(&error.program, &error.why, error.status)),
     };
     program::examine(&path, &CHECKING).map_err(|error| anyhow!("{error}"))?;
+    check_distinct(&reports.paths().collect::<Vec<_>>())?;
     let outputs = reports.open(&[&path])?;
     let folder = ReportFolder::create()?;
     let mut command = Command::new(&path);
@@ -148,7 +150,7 @@ struct CheckedRun<'a> {
 impl CheckedRun<'_> {
     /// The status that replaces the program's own.
     fn verdict(&self) -> Option<ExitStatus> {
-        if !self.found.findings.is_empty() {
+        if !self.found.findings.is_empty() || self.found.omitted > 0 {
             Some(ExitStatus::Failure)
         } else if self.is_incomplete() {
             Some(ExitStatus::Usage)

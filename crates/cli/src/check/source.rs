@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 
 use super::refusal;
-use crate::input::read_stdin;
+use crate::input::{read_at_most, read_stdin};
 use crate::out::{alert, note};
 use crate::output::is_stream;
 use crate::status::bail_usage;
@@ -101,11 +101,15 @@ pub(crate) fn ptx_of(file: &Path, args: &CompileArgs) -> Result<String> {
         }
         false => {
             let kind = kind_by_name(file)?;
-            let bytes = std::fs::read(file);
-            (
-                kind,
-                bytes.with_context(|| format!("cannot read {}", file.display()))?,
-            )
+            let bytes = read_at_most(file, MOST_STDIN_BYTES)?;
+            if bytes.len() as u64 > MOST_STDIN_BYTES {
+                let most = crate::terminal::bytes(MOST_STDIN_BYTES);
+                bail_usage!(
+                    "{} has more than {most}\ntry: a smaller file",
+                    file.display()
+                );
+            }
+            (kind, bytes)
         }
     };
     let name = name_of(file);

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use fercuda_tensor::Dtype;
 
+use crate::input::read_at_most;
+
 /// An element type by its name, or by PTX's: `s32` is `i32`, and `b32` is `u32`.
 fn parse_dtype(name: &str) -> Result<Dtype> {
     let (kind, bits) = name.split_at(name.len().min(1));
@@ -341,7 +343,16 @@ impl BufferSpec {
     fn read(&self, path: &Path) -> Result<Vec<u8>> {
         let read = || format!("cannot read {}", path.display());
         let bytes = if is_text(path) {
-            let text = std::fs::read_to_string(path).with_context(read)?;
+            let most = (self.count as u64).saturating_mul(256).max(1 << 20);
+            let text = read_at_most(path, most)?;
+            if text.len() as u64 > most {
+                bail!(
+                    "{} has more than {most} bytes, for {} numbers\ntry: a file with these numbers alone",
+                    path.display(),
+                    self.count
+                );
+            }
+            let text = String::from_utf8(text).with_context(read)?;
             let mut bytes = Vec::with_capacity(self.size());
             for (number, word) in text.split_whitespace().enumerate() {
                 let value = parse_value(self.dtype, word);
@@ -350,8 +361,17 @@ impl BufferSpec {
             }
             bytes
         } else {
-            std::fs::read(path).with_context(read)?
+            read_at_most(path, self.size() as u64)?
         };
+        if bytes.len() > self.size() && !is_text(path) {
+            bail!(
+                "{} holds more than the {} bytes of {}[{}]\ntry: a larger length",
+                path.display(),
+                self.size(),
+                self.dtype,
+                self.count
+            );
+        }
         if bytes.len() != self.size() {
             bail!(
                 "{} holds {} bytes; {}[{}] is {} bytes\ntry: {}[{}]",

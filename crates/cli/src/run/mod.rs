@@ -27,7 +27,7 @@ use fercuda_governor::{GovernorConfig, MemorySize, TenantLimit};
 use fercuda_ledger::Folder;
 
 use crate::out::step;
-use crate::output::{OutputFile, check_writable, is_stream};
+use crate::output::{OutputFile, check_distinct, check_regular, check_writable, is_stream};
 use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::wrapped;
 use crate::variables;
@@ -205,13 +205,13 @@ fn open_outputs(args: &Args, program: &Path) -> Result<Option<OutputFile>> {
                  try: --trace FILE"
             );
         }
+        // The hook creates a file, and never replaces one; nothing but a file is removed for that.
+        check_regular(trace, "a trace")?;
         check_writable(trace, args.force, &[program])?;
-        if args.json.as_ref().is_some_and(|json| json == trace) {
-            bail_usage!("--trace and --json name the same file\ntry: two names");
-        }
+        let json = args.json.as_deref();
+        check_distinct(&[&[trace.as_path()], json.as_slice()].concat())?;
         check_folder(trace)?;
-        // The hook creates a file, and never replaces one.
-        if trace.symlink_metadata().is_ok_and(|it| !it.is_dir()) {
+        if trace.symlink_metadata().is_ok() {
             let what = || format!("cannot replace {}", trace.display());
             std::fs::remove_file(trace).with_context(what)?;
         }

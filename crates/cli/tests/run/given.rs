@@ -208,6 +208,31 @@ fn existing_files_are_kept_and_a_report_that_cannot_be_written_stops_the_run() {
         let now = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(!now.contains("old"), "{now}");
     }
+    // A link or a pipe is not removed for a trace, whatever is asked.
+    let (link, target) = (it.path("link.csv"), it.path("target.csv"));
+    std::fs::write(&target, "old").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let pipe = it.path("pipe.csv");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    for special in [&link, &pipe] {
+        for force in [&[][..], &["--force"]] {
+            let words = [
+                &["--trace", special.to_str().unwrap()],
+                force,
+                &["--", "echo", "ran"],
+            ];
+            let refused = ended(&mut it.run(&words.concat()));
+            assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+            assert!(
+                refused.err.contains("is no regular file"),
+                "{}",
+                refused.err
+            );
+            assert!(!special.symlink_metadata().unwrap().is_file());
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "old");
     for file in ["/nowhere/report.json", "/"] {
         let refused = ended(&mut it.run(&["--json", file, "--", "echo", "ran"]));
         assert_eq!(
