@@ -14,6 +14,9 @@ INTERRUPTED = """
 import os, signal, sys, threading, time, warnings
 from fercuda_runtime import RuntimeSession, errors
 
+# It is ignored in a process that a shell has started in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def interrupts(wait):
     # Pressed while the wait runs, however slow the machine is.
     begun = time.monotonic()
