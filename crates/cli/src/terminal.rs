@@ -97,10 +97,14 @@ pub(crate) fn bytes(size: u64) -> String {
     }
 }
 
-/// `1 argument`, `2 arguments`.
+/// `1 argument`, `2 arguments`, `2 launches`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{s}")
+    let end = match number {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{number} {noun}{end}")
 }
 
 /// `text` in at most `width` characters; `~` marks a cut.

@@ -250,11 +250,16 @@ fn open_outputs(args: &Args, specs: &[ArgSpec], read: &[&Path]) -> Result<Vec<Ou
 
 /// The files that `out:` arguments name, in order.
 fn written(specs: &[ArgSpec]) -> impl Iterator<Item = &Path> {
+    buffers(specs).filter_map(|buffer| match &buffer.output {
+        Some(BufferOutput::File(path)) => Some(path.as_path()),
+        _ => None,
+    })
+}
+
+/// The arguments that are device memory, in order.
+fn buffers(specs: &[ArgSpec]) -> impl Iterator<Item = &spec::BufferSpec> {
     specs.iter().filter_map(|spec| match spec {
-        ArgSpec::Buffer(buffer) => match &buffer.output {
-            Some(BufferOutput::File(path)) => Some(path.as_path()),
-            _ => None,
-        },
+        ArgSpec::Buffer(buffer) => Some(buffer),
         _ => None,
     })
 }
@@ -292,11 +297,8 @@ fn write_reports(
 
 /// The files that the check reads.
 fn inputs<'a>(file: &'a Path, specs: &'a [ArgSpec]) -> Vec<&'a Path> {
-    let filled = specs.iter().filter_map(|spec| match spec {
-        ArgSpec::Buffer(buffer) => match &buffer.fill {
-            BufferFill::File(path) => Some(path.as_path()),
-            _ => None,
-        },
+    let filled = buffers(specs).filter_map(|buffer| match &buffer.fill {
+        BufferFill::File(path) => Some(path.as_path()),
         _ => None,
     });
     std::iter::once(file).chain(filled).collect()
@@ -307,10 +309,7 @@ fn outputs<'a>(
     specs: &'a [ArgSpec],
     outcome: &'a CheckOutcome,
 ) -> impl Iterator<Item = (&'a spec::BufferSpec, &'a [u8])> {
-    let wanted = specs.iter().filter_map(|spec| match spec {
-        ArgSpec::Buffer(buffer) if buffer.output.is_some() => Some(buffer),
-        _ => None,
-    });
+    let wanted = buffers(specs).filter(|buffer| buffer.output.is_some());
     wanted.zip(outcome.outputs.iter().map(Vec::as_slice))
 }
 

@@ -187,7 +187,6 @@ impl CheckedRun<'_> {
             false => parts.join(" and "),
         };
         let launches = count(self.found.launches() as usize, "kernel launch");
-        let launches = launches.replace("launchs", "launches");
         let over = format!("{parts} in {launches}");
         match self.verdict() {
             Some(ExitStatus::Failure) => {
