@@ -34,7 +34,7 @@ pub use config::{
 };
 pub use device::{GovernedDevice, PoolRegion, RegionRules};
 pub use driver_call::answer;
-pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease};
+pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease, PhysicalHold};
 pub use governor::{AllocationDenied, CaptureKey, Governor, HostWait, StreamInfo, UNNAMED};
 pub use note::BlockNote;
 pub use pool_number::{PoolNumber, PoolProvider};
