@@ -198,7 +198,8 @@ impl GovernedMemory {
         gone
     }
 
-    /// Ends a hold: the call failed. Returns the piece if all other references have ended meanwhile.
+    /// Ends a hold: the call failed. Returns the piece if all other references have ended
+    /// meanwhile.
     pub fn release_hold(&self, held: PhysicalHold) -> Option<GovernedPiece> {
         self.tables().end(held.allocation, 1)
     }

@@ -10,6 +10,8 @@ mod driver_call;
 mod extent;
 mod governed;
 mod governor;
+mod graph_charges;
+mod graph_memory;
 mod lifecycle;
 mod memory_pools;
 mod note;

@@ -33,6 +33,9 @@ use crate::sharing::UnshareOutcome;
 
 /// The alignment of blocks, as frameworks expect it.
 const ALIGN_BYTES: u64 = 512;
+/// Blocks of whole pieces of mapped memory begin with one, so that what is free between them can be
+/// used elsewhere, and a limit be reached whole.
+const PIECE_BYTES: u64 = 2 << 20;
 /// How many buffer ids a thread takes at a time.
 const BUFFERS: u64 = 1024;
 /// A count of changes that is never reached.
@@ -495,7 +498,10 @@ impl<'g> ThreadContext<'g> {
         };
         let request = AllocationRequest {
             bytes,
-            align_bytes: ALIGN_BYTES,
+            align_bytes: match device.owner() {
+                None if bytes.is_multiple_of(PIECE_BYTES) => PIECE_BYTES,
+                _ => ALIGN_BYTES,
+            },
             place,
             tenant: id(tenant),
             note: BlockNote {
@@ -511,6 +517,15 @@ impl<'g> ThreadContext<'g> {
         if allocated.is_err()
             && (governor.retire_ended() | governor.end_lingering() | (other.trim() > 0))
         {
+            allocated = region.allocate(&request);
+        }
+        let released = match &allocated {
+            Ok(_) => false,
+            Err(Error::Tenant { .. }) => governor.trim_graphs(device) > 0,
+            // A limit can be reached whole, whatever is pending elsewhere.
+            Err(_) => governor.release_unused(device),
+        };
+        if released {
             allocated = region.allocate(&request);
         }
         match allocated {

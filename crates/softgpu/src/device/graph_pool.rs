@@ -45,11 +45,10 @@ pub(crate) struct GraphPool {
 
 impl GraphHolding {
     /// Whether nothing runs or is allocated in it.
-    fn is_idle(&mut self) -> bool {
-        self.left
-            .retain(|memory| memory.taken.load(Ordering::Acquire));
+    fn is_idle(&self) -> bool {
         let is_done = self.last.as_ref().is_none_or(QueueTicket::is_done);
-        self.begun == 0 && is_done && self.left.is_empty()
+        let mut left = self.left.iter();
+        self.begun == 0 && is_done && !left.any(|memory| memory.taken.load(Ordering::Acquire))
     }
 }
 
@@ -58,14 +57,17 @@ impl GraphReserve {
         self.holdings.iter().map(|it| it.bytes).sum()
     }
 
-    fn used(&mut self) -> u64 {
-        let mut used = 0;
+    fn used(&self) -> u64 {
+        let used = self.holdings.iter().filter(|it| !it.is_idle());
+        used.map(|it| it.bytes).sum()
+    }
+
+    /// Forgets memory that was freed, which may have been the last of its graph.
+    fn forget_freed(&mut self) {
         for holding in &mut self.holdings {
-            if !holding.is_idle() {
-                used += holding.bytes;
-            }
+            let left = &mut holding.left;
+            left.retain(|memory| memory.taken.load(Ordering::Acquire));
         }
-        used
     }
 
     /// Grows until `bytes` more are there than are held; returns whether that succeeded.
@@ -108,10 +110,11 @@ impl GraphPool {
 
     fn try_hold(&self, phys: &PhysicalBudget, exec: usize, bytes: u64) -> bool {
         let mut reserve = lock(&self.reserve);
+        reserve.forget_freed();
         let has = reserve.holdings.iter().find(|it| it.exec == exec);
         let more = bytes.saturating_sub(has.map_or(0, |it| it.bytes));
         let mut free = reserve.reserved - reserve.held();
-        reserve.holdings.retain_mut(|it| {
+        reserve.holdings.retain(|it| {
             let stays = free >= more || it.exec == exec || !it.is_idle();
             free += if stays { 0 } else { it.bytes };
             stays
@@ -156,7 +159,8 @@ impl GraphPool {
     /// Returns what no graph needs to the device.
     pub(crate) fn trim(&self, phys: &PhysicalBudget) {
         let mut reserve = lock(&self.reserve);
-        reserve.holdings.retain_mut(|it| !it.is_idle());
+        reserve.forget_freed();
+        reserve.holdings.retain(|it| !it.is_idle());
         let needed = reserve.held().checked_next_multiple_of(POOL_STRIDE);
         let kept = needed.map_or(reserve.reserved, |it| it.min(reserve.reserved));
         phys.give(reserve.reserved - kept);
@@ -164,7 +168,7 @@ impl GraphPool {
     }
 
     pub(crate) fn attribute(&self, attribute: A) -> CuResult<u64> {
-        let mut reserve = lock(&self.reserve);
+        let reserve = lock(&self.reserve);
         Ok(match attribute {
             A::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => reserve.used(),
             A::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => reserve.used_high,
