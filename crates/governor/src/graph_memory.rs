@@ -25,8 +25,8 @@ use crate::governor::Governor;
 use crate::graph_charges::{AllocatingGraph, union_bytes};
 use crate::note::id;
 
-/// Drivers add to the reserve in multiples of this.
-const STRIDE_BYTES: u64 = 32 << 20;
+/// Physical memory comes in multiples of this.
+const PIECE_BYTES: u64 = 2 << 20;
 /// Child graphs deeper than this count as empty.
 const MOST_NESTED: usize = 16;
 
@@ -251,7 +251,7 @@ impl Governor {
         let free = reserved.saturating_sub(used).saturating_sub(pending);
         let growth = need.saturating_sub(free).min(most(departed, reserved));
         growth
-            .checked_next_multiple_of(STRIDE_BYTES)
+            .checked_next_multiple_of(PIECE_BYTES)
             .unwrap_or(growth)
     }
 

@@ -536,7 +536,7 @@ impl<'g> ThreadContext<'g> {
                     None => governor.ledger.count(charge, span.bytes),
                 }
                 if pool != PoolNumber::NONE {
-                    self.level(device, pool, span.bytes as i64);
+                    self.level(device, pool, bytes as i64);
                 }
                 Ok(span.address)
             }
@@ -651,7 +651,7 @@ impl<'g> ThreadContext<'g> {
     fn settle(&mut self, device: &'g GovernedDevice, freed: &FreedBlock<BlockNote>) {
         self.discharge(freed.note.charge, freed.span.bytes);
         if freed.note.is_ordered() {
-            self.level(device, freed.note.pool, -(freed.span.bytes as i64));
+            self.level(device, freed.note.pool, -(freed.requested_bytes as i64));
         }
     }
 

@@ -21,6 +21,8 @@ const PIECE: u64 = 32 * MIB;
 /// Frees what a function allocated.
 type Free = Box<dyn FnOnce()>;
 type Taken = Result<Free, CUresult>;
+/// Allocates so many bytes.
+type Take = fn(u64) -> Taken;
 
 /// The result of an allocation: `free`, or why it was refused.
 fn taken(result: CUresult, free: impl FnOnce() + 'static) -> Taken {
@@ -213,7 +215,7 @@ fn explicit_graph(bytes: u64) -> Taken {
     launched(bytes, false, false)
 }
 
-fn every_function() -> Vec<(&'static str, fn(u64) -> Taken)> {
+fn every_function() -> Vec<(&'static str, Take)> {
     vec![
         ("cuMemAlloc", linear),
         ("cuMemAllocPitch", pitched),
@@ -254,7 +256,7 @@ fn refusals(kind: EventKind) -> u64 {
 }
 
 /// Takes pieces until one is refused; `check` runs after each call.
-fn fill(name: &str, take: fn(u64) -> Taken, check: &dyn Fn(u64)) -> Vec<Free> {
+fn fill(name: &str, take: Take, check: &dyn Fn(u64)) -> Vec<Free> {
     let mut all = Vec::new();
     loop {
         match take(PIECE) {

@@ -108,8 +108,8 @@ unsafe fn make_with_params(
         governor.make_uploaded_graph(graph, tenant, || {
             let result = make();
             let is_made = result == CUresult::CUDA_SUCCESS;
-            // SAFETY: not null; the driver has just written it if it succeeded.
             let exec = if is_made {
+                // SAFETY: not null; the driver has just written it.
                 unsafe { *into }
             } else {
                 CUgraphExec::NULL
