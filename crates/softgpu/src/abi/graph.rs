@@ -175,6 +175,9 @@ driver_fns! {
         if graph_clone.is_null() {
             return Err(err::INVALID_VALUE);
         }
+        if original.allocates() {
+            return Err(err::NOT_SUPPORTED);
+        }
         put(graph_clone, CUgraph(original.copy(machine()?, false).handle as *mut _))
     }
 

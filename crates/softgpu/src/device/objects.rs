@@ -245,6 +245,8 @@ pub(crate) struct GraphState {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(super) next: NodeId,
     pub(super) objects: Vec<(Arc<UserObject>, u32)>,
+    /// Made of it last.
+    pub(super) exec: Weak<ExecGraph>,
 }
 
 pub(crate) struct SoftGraph {
@@ -280,6 +282,9 @@ pub(crate) struct GraphMemory {
     pub(crate) len: u64,
     pub(crate) device: u32,
     pub(crate) pool_location: (u32, i32),
+    /// From the launch that allocates it to the call that frees it.
+    pub(super) taken: AtomicBool,
+    /// From the run of its node to the run of what frees it.
     pub(super) live: AtomicBool,
 }
 

@@ -36,7 +36,8 @@ impl MemPool {
                 1 << device.ordinal,
                 Some(device.phys.clone()),
                 m.config.checks,
-            ),
+            )
+            .in_strides(),
             props,
             is_default,
             imported: false,
@@ -55,7 +56,7 @@ impl MemPool {
 
     /// Accounts for a block that was freed by call rather than on a stream.
     pub(crate) fn note_freed(&self, len: u64) {
-        self.used.fetch_sub(round(len), Ordering::AcqRel);
+        self.used.fetch_sub(len, Ordering::AcqRel);
     }
 
     /// Puts a block back into the heap; the work on it is over.
@@ -101,11 +102,11 @@ impl MemPool {
             return Err(err::INVALID_VALUE);
         }
         let limit = self.props.maxSize as u64;
-        if limit != 0 && self.used.load(Ordering::Acquire).saturating_add(round(len)) > limit {
+        if limit != 0 && self.used.load(Ordering::Acquire).saturating_add(len) > limit {
             return Err(err::OUT_OF_MEMORY);
         }
         let start = self.take(m, stream.id, len)?;
-        let used = self.used.fetch_add(round(len), Ordering::AcqRel) + round(len);
+        let used = self.used.fetch_add(len, Ordering::AcqRel) + len;
         self.used_high.fetch_max(used, Ordering::AcqRel);
         m.memory.insert_unowned(
             m,
@@ -213,7 +214,14 @@ pub(crate) fn free_async(
         )
     };
     let Some(allocation) = m.memory.take(start, wanted) else {
-        return super::graph_memory::free_graph_memory(m, start);
+        let memory = super::graph_memory::take_graph_memory(start)?;
+        stream.submit(
+            m,
+            ctx,
+            Submission::call("cuMemFreeAsync").always(),
+            move |running| memory.end(m, "cuMemFreeAsync", running.op),
+        );
+        return Ok(());
     };
     let AllocationSource::Pool(pool) = &allocation.source else {
         // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream
