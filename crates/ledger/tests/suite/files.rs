@@ -303,7 +303,7 @@ fn ledgers_mutated_for_a_while_are_read_or_refused() {
         name: "ledgers",
         least: 100,
         ci_seconds: 2,
-        soak: 1_000_000,
+        soak: 100_000,
     };
     // Its file's size is fixed, so a change is one of its bytes and words: a mutation is written
     // over the beginning.
