@@ -17,6 +17,7 @@ mod error;
 mod granule;
 mod ranges;
 mod shape;
+pub(crate) mod shared_file;
 mod space;
 mod table;
 mod window;

@@ -6,6 +6,8 @@
 //! Invariant: a block belongs to its pool and to no context. It outlives the context in the stream
 //! of which it was allocated.
 
+use std::ffi::CStr;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -18,8 +20,11 @@ use super::objects::{MemPool, PendingFree, SoftContext, SoftStream};
 use super::site::site;
 use super::stream::Submission;
 use super::{CuResult, Machine, SoftDevice, err, lock};
-use crate::mem::AllocKind;
+use crate::mem::{AllocKind, shared_file};
 use crate::order::{OpId, OpKind};
+
+/// The file that stands for a pool in another process.
+const POOL_NAME: &CStr = c"fercuda-device-pool";
 
 impl MemPool {
     pub(crate) fn new(
@@ -135,13 +140,8 @@ impl MemPool {
 
     /// A descriptor that stands for the pool in another process.
     pub(crate) fn export(&self) -> CuResult<i32> {
-        // SAFETY: the name is a C string; the descriptor is fresh and the caller's.
-        let fd = unsafe { libc::memfd_create(c"fercuda-device-pool".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            Err(err::OPERATING_SYSTEM)
-        } else {
-            Ok(fd)
-        }
+        let file = shared_file::create(POOL_NAME, 0).map_err(|_| err::OPERATING_SYSTEM)?;
+        Ok(file.into_raw_fd())
     }
 
     pub(crate) fn attribute(&self, attribute: A) -> CuResult<u64> {
@@ -334,8 +334,14 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
 
 /// A pool that another process exported.
 pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<Arc<MemPool>> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| err::INVALID_VALUE)?;
-    if !name.to_string_lossy().contains("memfd:fercuda-device-pool") {
+    // SAFETY: `fcntl` on a number that is no descriptor fails and does nothing else.
+    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if own < 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    // SAFETY: `own` was just created and is not shared.
+    let own = unsafe { OwnedFd::from_raw_fd(own) };
+    if !shared_file::is_ours(&own, POOL_NAME) {
         return Err(err::INVALID_VALUE);
     }
     let device = &m.devices[ctx.device as usize];

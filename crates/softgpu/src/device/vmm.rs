@@ -324,11 +324,10 @@ pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<usize>
     }
     // SAFETY: `own` was just created and is not shared.
     let own = unsafe { OwnedFd::from_raw_fd(own) };
-    let size = super::ipc::device_memory_len(&own).ok_or(err::INVALID_VALUE)?;
-    let backing = Backing::from_fd(own, 0, size).map_err(|_| err::INVALID_VALUE)?;
+    let backing = Backing::whole_from_fd(own).map_err(|_| err::INVALID_VALUE)?;
     let physical = Physical {
+        size: backing.len(),
         backing,
-        size,
         device: ctx.device,
         handle_types: FD as u32,
         location: (1, ctx.device as i32),
