@@ -11,7 +11,9 @@ use crate::device::attributes as facts;
 use crate::device::context::current;
 use crate::device::launch::{enqueue, stack_bytes};
 use crate::device::module::{attribute, param_info, resolve, set_attribute};
-use crate::device::objects::{KernelLaunch, SoftContext, SoftEvent, SoftFunction, StreamAction};
+use crate::device::objects::{
+    KernelLaunch, LegacyLaunch, SoftContext, SoftEvent, SoftFunction, StreamAction,
+};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, err, machine};
 use crate::exec::KernelInfo;
@@ -265,7 +267,10 @@ driver_fns! {
     ) {
         let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
         let block = [block_dim_x, block_dim_y, block_dim_z];
-        launch(f, grid, block, shared_mem_bytes, stream, &[], kernel_params, extra, false, "cuLaunchKernel")
+        launch(f, grid, block, shared_mem_bytes, stream, &[], kernel_params, extra, false, "cuLaunchKernel")?;
+        // What the older functions have set is forgotten.
+        *lock(&asked(f)?.legacy) = LegacyLaunch::default();
+        Ok(())
     }
 
     fn cuLaunchKernelEx[cuLaunchKernelEx_ptsz](

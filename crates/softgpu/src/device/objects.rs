@@ -67,6 +67,8 @@ pub(crate) struct SoftContext {
     pub(crate) id: u64,
     pub(crate) device: u32,
     pub(crate) primary: bool,
+    /// How often it was created or attached to, less how often it was detached from.
+    pub(crate) attached: AtomicU32,
     pub(crate) flags: AtomicU32,
     pub(crate) health: Arc<Health>,
     /// Also the order of submission: held while an operation is enqueued.
@@ -444,6 +446,18 @@ impl Default for FunctionSettings {
 
 pub(crate) struct SoftFunction {
     pub(crate) handle: usize,
+/// What the launch functions before `cuLaunchKernel` set one after another.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LegacyLaunch {
+    /// Threads of a block; `None` before they are set.
+    pub(crate) block: Option<[u32; 3]>,
+    pub(crate) shared_bytes: u32,
+    /// The parameter block as far as it was written.
+    pub(crate) params: Vec<u8>,
+    /// Its length, as set.
+    pub(crate) param_bytes: usize,
+}
+
     pub(crate) module: Arc<SoftModule>,
     pub(crate) index: usize,
     pub(crate) name: Arc<str>,
@@ -451,6 +465,7 @@ pub(crate) struct SoftFunction {
     pub(crate) settings: FunctionSettings,
 }
 
+    pub(crate) legacy: Mutex<LegacyLaunch>,
 pub(crate) struct Library {
     pub(crate) handle: usize,
     pub(crate) image: Arc<CompiledModule>,

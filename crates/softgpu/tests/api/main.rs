@@ -15,6 +15,7 @@ mod common;
 mod contexts;
 mod kernels;
 mod memory;
+mod legacy;
 mod streams;
 mod surface;
 mod vmm;
