@@ -26,6 +26,7 @@ mod grid;
 mod halves;
 mod image;
 mod interface;
+mod kernel_heap;
 mod lanes;
 mod launch;
 mod layout;
@@ -60,6 +61,7 @@ pub use launch::{DeviceInfo, LaunchSpec, LaunchStats, PrintSink};
 #[derive(Debug)]
 pub struct Executor {
     threads: usize,
+pub use kernel_heap::KernelHeap;
     pool: Arc<grid::HelperPool>,
 }
 

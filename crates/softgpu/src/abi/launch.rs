@@ -133,6 +133,9 @@ unsafe fn launch(
     // SAFETY: by this function's caller.
     launch.params = unsafe { pack(launch.function.kernel(), params, extra)? };
     launch.check()?;
+    if launch.function.module.loaded.image().uses_heap() {
+        ctx.heap(m)?;
+    }
     enqueue(
         m,
         &ctx,

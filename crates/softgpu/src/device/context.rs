@@ -12,6 +12,7 @@ use fercuda_cuda_sys::types::CUlimit;
 
 use super::objects::{SoftContext, SoftStream, StreamKind};
 use super::{CuResult, Machine, err, lock, machine};
+use crate::exec::KernelHeap;
 
 thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -40,6 +41,7 @@ impl SoftContext {
             shared_config: AtomicU32::new(1),
             modules: Mutex::default(),
             events: Mutex::default(),
+            heap: Mutex::default(),
         })
     }
 
@@ -127,8 +129,24 @@ impl SoftContext {
             _ => value,
         };
         limit_default(limit)?;
+        if limit == CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE && lock(&self.heap).is_some() {
+            return Err(err::INVALID_VALUE);
+        }
         lock(&self.limits).insert(limit.0, value);
         Ok(())
+    }
+
+    /// What its kernels allocate from; the first call takes it from the device's memory.
+    pub(crate) fn heap(&self, m: &Machine) -> CuResult<Arc<KernelHeap>> {
+        let mut heap = lock(&self.heap);
+        if let Some(heap) = &*heap {
+            return Ok(heap.clone());
+        }
+        let len = self.limit(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE)? as u64;
+        let start = m.devices[self.device as usize].alloc_block(m, len)?;
+        Ok(heap
+            .insert(KernelHeap::new(m.space.clone(), self.device, start, len))
+            .clone())
     }
 
     /// Ends the context: waits for its work, then frees all that belongs to it.
@@ -152,6 +170,11 @@ impl SoftContext {
             }
         }
         m.memory.free_context(m, self.id);
+        if let Some(heap) = lock(&self.heap).take() {
+            heap.close();
+            let blocks = &m.devices[self.device as usize].blocks;
+            blocks.free(&m.space, heap.range().0, 0);
+        }
         // Removed first: the lock would be held until the loop ends.
         let peers = std::mem::take(&mut *lock(&self.peers));
         for peer in peers {

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use super::board::SharedEvent;
 use super::heap::{BlockHeap, PhysicalBudget};
 use super::{CuResult, err};
-use crate::exec::{CompiledModule, Loaded};
+use crate::exec::{CompiledModule, KernelHeap, Loaded};
 use crate::mem::Backing;
 use crate::order::{ActorId, OpId, OrderSnapshot};
 
@@ -82,6 +82,8 @@ pub(crate) struct SoftContext {
     pub(crate) shared_config: AtomicU32,
     pub(crate) modules: Mutex<Vec<usize>>,
     pub(crate) events: Mutex<BTreeSet<usize>>,
+    /// What kernels allocate from, made when the first is launched that does.
+    pub(super) heap: Mutex<Option<Arc<KernelHeap>>>,
 }
 
 /// The state of a device's primary context.

@@ -174,8 +174,15 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
                         LCallee::Printf
                     }
                     (None, "__assertfail") => LCallee::AssertFail,
-                    (None, "malloc") => LCallee::Malloc,
-                    (None, "free") => LCallee::Free,
+                    // What one block frees another may have: checked in the order of execution.
+                    (None, "malloc") => {
+                        l.k.communicates = true;
+                        LCallee::Malloc
+                    }
+                    (None, "free") => {
+                        l.k.communicates = true;
+                        LCallee::Free
+                    }
                     (None, name) => {
                         return bad(format!("function `{name}` is declared but not defined"));
                     }

@@ -468,7 +468,12 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Terminator) -> SplitOutcome 
 }
 
 fn fault(ctx: &mut Ctx<'_>, pc: u32, lane: u32, kind: FaultKind) -> SplitOutcome {
-    let term_pc = ctx.code.blocks[pc as usize].term_pc;
+/// The instruction by which reports name the end of block `pc`.
+fn code_of_end(ctx: &Ctx<'_>, pc: u32) -> u32 {
+    ctx.code.blocks[pc as usize].term_pc
+}
+
+    let term_pc = code_of_end(ctx, pc);
     let place = Some(ctx.place(term_pc, lane & 31));
     ctx.trouble.get_or_insert_with(|| {
         Box::new(Fault {
@@ -536,7 +541,7 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallTerminator) -> SplitOut
             }
         }
         builtin => {
-            return match builtins::call(ctx, builtin, site) {
+            return match builtins::call(ctx, builtin, site, code_of_end(ctx, pc)) {
                 Ok(()) => SplitOutcome::Go(site.next),
                 Err(kind) => fault(ctx, pc, ctx.mask.trailing_zeros(), kind),
             };

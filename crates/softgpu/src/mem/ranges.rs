@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Runs of free addresses or offsets; neighbours are joined.
 #[derive(Debug, Default)]
-pub(super) struct FreeRanges(BTreeMap<u64, u64>);
+pub(crate) struct FreeRanges(BTreeMap<u64, u64>);
 
 impl FreeRanges {
     /// The first run that holds `len` from a multiple of `align`.

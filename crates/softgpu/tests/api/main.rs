@@ -13,6 +13,7 @@
 #[macro_use]
 mod common;
 mod contexts;
+mod heap;
 mod kernels;
 mod memory;
 mod legacy;
