@@ -6,7 +6,7 @@ use fercuda_ptx::ast::{
 };
 use fercuda_ptx::check::{MAX_DIAGNOSTICS, check};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Space, Word};
-use fercuda_ptx::{parse, print};
+use fercuda_ptx::{check_operands, parse, print};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -339,5 +339,6 @@ proptest! {
         prop_assert!(again == module, "{text}");
         prop_assert_eq!(print(&again), text);
         prop_assert!(check(&module).len() <= MAX_DIAGNOSTICS);
+        prop_assert!(check_operands(&module).len() <= MAX_DIAGNOSTICS);
     }
 }

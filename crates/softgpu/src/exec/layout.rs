@@ -18,6 +18,8 @@ use super::width::bits;
 /// shared variables: what a card of this compute capability has, and what keeps a declaration from
 /// taking the host's memory.
 const MAX_PARAM_BYTES: u64 = 32_764;
+/// The same of a kernel of a module older than PTX 8.1, or for less than compute capability 7.0.
+const OLD_MAX_PARAM_BYTES: u64 = 4_352;
 const MAX_LOCAL_BYTES: u64 = 512 << 10;
 const MAX_STATIC_SHARED_BYTES: u64 = 48 << 10;
 
@@ -78,6 +80,20 @@ impl ModuleInfo {
         let mut aliases = Vec::new();
         for (n, item) in module.items.iter().enumerate() {
             match item {
+/// Whether a module's kernels may have parameters of more than the old limit.
+fn has_large_parameters(module: &ast::PtxModule) -> bool {
+    let target = module.target.first().and_then(|t| t.strip_prefix("sm_"));
+    let digits = target.map(|t| t.trim_end_matches(|c: char| !c.is_ascii_digit()));
+    let capability = digits.and_then(|d| d.parse::<u32>().ok());
+    module.version >= (8, 1) && capability.is_none_or(|n| n >= 70)
+}
+
+/// Whether a shared variable is the launch's dynamic memory: one that is declared without its size.
+/// A size makes it a variable as any other.
+fn is_dynamic(v: &Var) -> bool {
+    v.linkage == Linkage::Extern && v.dims.contains(&None)
+}
+
                 Item::Function(f) => {
                     if let Some(&old) = info.function_index.get(&f.name) {
                         if f.body.is_some() {
@@ -215,13 +231,26 @@ impl ModuleInfo {
             if tree.entry {
                 for s in self.shared_names(&self.reachable(module, f)) {
                     let (size, align, dynamic) = self.shared[&s];
+        let max_param_bytes = if has_large_parameters(module) {
+            MAX_PARAM_BYTES
+        } else {
+            OLD_MAX_PARAM_BYTES
+        };
                     if !dynamic {
                         shared = behind(shared, size, align);
                     }
                 }
             }
             let limits = [
-                ("parameters", params, MAX_PARAM_BYTES),
+                (
+                    "parameters",
+                    params,
+                    if tree.entry {
+                        max_param_bytes
+                    } else {
+                        MAX_PARAM_BYTES
+                    },
+                ),
                 ("an argument", uses.argument_bytes, MAX_PARAM_BYTES),
                 ("local variables", uses.local_bytes, MAX_LOCAL_BYTES),
                 ("shared variables", shared, MAX_STATIC_SHARED_BYTES),
@@ -347,7 +376,9 @@ impl ModuleInfo {
         let mut out = Vec::new();
         let mut error = None;
         let mut add = |v: &Var| {
-            if matches!(v.space, Space::Global | Space::Const) && v.linkage != Linkage::Extern {
+            let is_here = v.linkage != Linkage::Extern
+                || !v.dims.contains(&None) && !defined.contains(&v.name) && taken.insert(v.name);
+            if matches!(v.space, Space::Global | Space::Const) && is_here {
                 match self.image_variable(module, v) {
                     Ok(v) => out.push(v),
                     Err(e) => error = Some(e),
@@ -358,6 +389,15 @@ impl ModuleInfo {
             match item {
                 Item::Var(v) => add(v),
                 Item::Function(f) => each_var(f.body.as_deref().unwrap_or(&[]), &mut add),
+        // One that is declared external with its size, and that no other module brings, is defined.
+        let defined: FxHashSet<Sym> = module
+            .items
+            .iter()
+            .filter_map(|i| if let Item::Var(v) = i { Some(v) } else { None })
+            .filter(|v| v.linkage != Linkage::Extern)
+            .map(|v| v.name)
+            .collect();
+        let mut taken = FxHashSet::default();
                 _ => {}
             }
         }
