@@ -15,7 +15,7 @@ use crate::device::objects::{
     KernelLaunch, LegacyLaunch, SoftContext, SoftEvent, SoftFunction, StreamAction,
 };
 use crate::device::stream::of_call;
-use crate::device::{CuResult, Machine, err, machine};
+use crate::device::{CuResult, Machine, err, lock, machine};
 use crate::exec::KernelInfo;
 
 /// Packs a kernel's arguments, from pointers to each or from a buffer that is packed already.
@@ -106,7 +106,7 @@ pub(super) fn plain(
 }
 
 #[expect(clippy::too_many_arguments, reason = "a launch has these parts")]
-unsafe fn launch(
+pub(super) unsafe fn launch(
     f: CUfunction,
     grid: [u32; 3],
     block: [u32; 3],
@@ -195,7 +195,7 @@ unsafe fn apply(
 }
 
 /// A function's inside, for questions that need no launch.
-fn asked(func: CUfunction) -> CuResult<Arc<SoftFunction>> {
+pub(super) fn asked(func: CUfunction) -> CuResult<Arc<SoftFunction>> {
     let m = machine()?;
     match m.functions.get(func.0 as usize) {
         Some(function) => Ok(function),

@@ -29,8 +29,8 @@ impl SoftContext {
             id: m.fresh_id(),
             device,
             primary,
-            flags: AtomicU32::new(flags),
             attached: AtomicU32::new(1),
+            flags: AtomicU32::new(flags),
             health: Arc::default(),
             streams: Mutex::default(),
             legacy: OnceLock::new(),
@@ -317,6 +317,28 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
     Ok(())
 }
 
+/// Counts one more use of the current context.
+pub(crate) fn attach(ctx: &SoftContext) {
+    ctx.attached.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Counts one use less of a context that is current on this thread; the last one destroys it.
+pub(crate) fn detach(m: &Machine, handle: usize) -> CuResult {
+    let ctx = m.contexts.get(handle).ok_or(err::INVALID_CONTEXT)?;
+    if current_handle() != handle {
+        return Err(err::INVALID_CONTEXT);
+    }
+    let left = ctx
+        .attached
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
+            (n > 1).then(|| n - 1)
+        });
+    match left {
+        Ok(_) => Ok(()),
+        Err(_) => destroy(m, handle),
+    }
+}
+
 pub(crate) fn primary_retain(m: &Machine, device: i32) -> CuResult<Arc<SoftContext>> {
     let device = m.device(device)?;
     let mut primary = lock(&device.primary);
@@ -340,28 +362,6 @@ pub(crate) fn primary_retain(m: &Machine, device: i32) -> CuResult<Arc<SoftConte
     primary.retained += 1;
     Ok(ctx)
 }
-/// Counts one more use of the current context.
-pub(crate) fn attach(ctx: &SoftContext) {
-    ctx.attached.fetch_add(1, Ordering::AcqRel);
-}
-
-/// Counts one use less of a context that is current on this thread; the last one destroys it.
-pub(crate) fn detach(m: &Machine, handle: usize) -> CuResult {
-    let ctx = m.contexts.get(handle).ok_or(err::INVALID_CONTEXT)?;
-    if current_handle() != handle {
-        return Err(err::INVALID_CONTEXT);
-    }
-    let left = ctx
-        .attached
-        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
-            (n > 1).then(|| n - 1)
-        });
-    match left {
-        Ok(_) => Ok(()),
-        Err(_) => destroy(m, handle),
-    }
-}
-
 
 pub(crate) fn primary_release(m: &Machine, device: i32) -> CuResult {
     let device = m.device(device)?;

@@ -446,8 +446,6 @@ impl Default for FunctionSettings {
     }
 }
 
-pub(crate) struct SoftFunction {
-    pub(crate) handle: usize,
 /// What the launch functions before `cuLaunchKernel` set one after another.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LegacyLaunch {
@@ -460,14 +458,16 @@ pub(crate) struct LegacyLaunch {
     pub(crate) param_bytes: usize,
 }
 
+pub(crate) struct SoftFunction {
+    pub(crate) handle: usize,
     pub(crate) module: Arc<SoftModule>,
     pub(crate) index: usize,
     pub(crate) name: Arc<str>,
     pub(crate) c_name: CString,
     pub(crate) settings: FunctionSettings,
+    pub(crate) legacy: Mutex<LegacyLaunch>,
 }
 
-    pub(crate) legacy: Mutex<LegacyLaunch>,
 pub(crate) struct Library {
     pub(crate) handle: usize,
     pub(crate) image: Arc<CompiledModule>,

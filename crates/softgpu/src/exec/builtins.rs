@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::access::local_get;
+use super::checks;
 use super::ctx::Ctx;
-use super::program::{CallTerminator, Callee};
 use super::kernel_heap::KernelHeap;
+use super::program::{CallTerminator, Callee};
 use super::registers::RowOperand;
 use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
 use crate::report::{Access, AccessKind, FaultKind, Finding, FindingActor, FindingKind, MemSpace};
@@ -13,10 +14,12 @@ use crate::report::{Access, AccessKind, FaultKind, Finding, FindingActor, Findin
 /// Longest string taken from memory, in bytes.
 const MAX_STRING: usize = 1 << 16;
 
+/// Calls a built-in function for the active lanes, at instruction `pc`.
 pub(crate) fn call(
     ctx: &mut Ctx<'_>,
     callee: &Callee,
     site: &CallTerminator,
+    pc: u32,
 ) -> Result<(), FaultKind> {
     let mask = ctx.mask;
     let lanes = (0..32usize).filter(move |&l| mask >> l & 1 != 0);
@@ -75,16 +78,13 @@ pub(crate) fn call(
                 if at != 0 && !heap(ctx)?.free(at, &|| caller(ctx, pc, l)) {
                     not_a_block(ctx, pc, l, at)?;
                 }
-            ),
-            line: 0,
-        }),
+            }
+            Ok(())
+        }
         Callee::Direct(_) | Callee::Indirect(_) => Ok(()),
     }
 }
 
-/// Argument `n`, of 4 or 8 bytes by its size.
-fn argument(ctx: &Ctx<'_>, site: &CallTerminator, n: usize, lane: usize) -> u64 {
-    let Some(&(row, rows)) = site.args.get(n) else {
 fn heap(ctx: &Ctx<'_>) -> Result<Arc<KernelHeap>, FaultKind> {
     let none =
         || FaultKind::IllegalInstruction("the launch has no heap to allocate from".to_owned());
@@ -137,6 +137,9 @@ fn not_a_block(ctx: &mut Ctx<'_>, pc: u32, lane: usize, addr: u64) -> Result<(),
     Ok(())
 }
 
+/// Argument `n`, of 4 or 8 bytes by its size.
+fn argument(ctx: &Ctx<'_>, site: &CallTerminator, n: usize, lane: usize) -> u64 {
+    let Some(&(row, rows)) = site.args.get(n) else {
         return 0;
     };
     let word = |r| u64::from(ctx.rows.lane::<u32>(RowOperand::reg(r), lane));
