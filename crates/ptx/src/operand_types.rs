@@ -185,6 +185,30 @@ pub(crate) fn refuse_modifiers(inst: &Inst) -> Option<String> {
     (needs && !rounds).then(|| format!("rounding modifier required for instruction `{op}`"))
 }
 
+/// The least compute capability, as 80 for 8.0, of a target that has the instruction; 0 if every
+/// one has it, or it is not described.
+pub(crate) fn least_capability(inst: &Inst) -> u32 {
+    let word = |w| inst.mods.contains(&Mod::Word(w));
+    match inst.op {
+        Op::Alloca | Op::Stacksave | Op::Stackrestore => 52,
+        Op::Dp4a | Op::Dp2a => 61,
+        Op::Bmsk | Op::Szext | Op::Match | Op::Nanosleep | Op::Fence | Op::Mma | Op::Wmma => 70,
+        Op::Ldmatrix | Op::Movmatrix | Op::Tanh => 75,
+        Op::Redux | Op::Createpolicy | Op::Mbarrier | Op::Applypriority | Op::Discard => 80,
+        Op::Cp if word(Word::Async) => 80,
+        Op::Elect
+        | Op::Griddepcontrol
+        | Op::Mapa
+        | Op::Getctarank
+        | Op::Stmatrix
+        | Op::Multimem
+        | Op::Tensormap => 90,
+        Op::Barrier if word(Word::Cluster) => 90,
+        Op::St | Op::Red if word(Word::Async) => 90,
+        _ => 0,
+    }
+}
+
 pub(crate) fn types(inst: &Inst) -> impl Iterator<Item = Ty> {
     inst.mods.iter().filter_map(|m| match m {
         Mod::Type(ty) => Some(*ty),

@@ -14,7 +14,9 @@ use crate::ast::{
     AddrBase, Init, Inst, Item, Linkage, Operand, PtxFunction, PtxModule, Stmt, Sym, Var,
 };
 use crate::check::{Diagnostic, MAX_DIAGNOSTICS, is_special_register, split_index};
-use crate::operand_types::{OperandRule, bits, refuse_modifiers, rules, vector_length};
+use crate::operand_types::{
+    OperandRule, bits, least_capability, refuse_modifiers, rules, vector_length,
+};
 use crate::words::{Mod, Op, ScalarType as Ty, Space, Word};
 
 /// Functions that every driver has.
@@ -25,6 +27,7 @@ const BUILTIN: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
 pub fn check_operands(module: &PtxModule) -> Vec<Diagnostic> {
     let mut checker = OperandChecker {
         module,
+        capability: capability(module),
         functions: FxHashMap::default(),
         scopes: Vec::new(),
         used: Vec::new(),
@@ -72,12 +75,23 @@ struct OperandScope {
 
 struct OperandChecker<'a> {
     module: &'a PtxModule,
+    /// Of the target: 80 for `sm_80`.
+    capability: Option<u32>,
     /// Definitions before declarations.
     functions: FxHashMap<Sym, &'a PtxFunction>,
     scopes: Vec<OperandScope>,
     /// Names that are no locals, with the line that uses each.
     used: Vec<(Sym, u32)>,
     found: Vec<Diagnostic>,
+}
+
+/// The compute capability of a module's target, as 80 for `sm_80`.
+fn capability(module: &PtxModule) -> Option<u32> {
+    let target = module.target.first()?.strip_prefix("sm_")?;
+    target
+        .trim_end_matches(|c: char| !c.is_ascii_digit())
+        .parse()
+        .ok()
 }
 
 /// Bytes of a parameter; `None` for an array without a size.
@@ -252,6 +266,12 @@ impl<'a> OperandChecker<'a> {
                 self.name(guard.pred)
             );
             self.report(inst.line, message);
+        }
+        let least = least_capability(inst);
+        if self.capability.is_some_and(|have| have < least) {
+            let message = format!("`{}` requires .target sm_{least} or higher", inst.op);
+            self.report(inst.line, message);
+            return;
         }
         if let Some(message) = refuse_modifiers(inst) {
             self.report(inst.line, message);

@@ -110,6 +110,30 @@ fn what_does_not_fit_is_refused_and_named() {
 }
 
 #[test]
+fn an_instruction_that_the_target_lacks_is_refused() {
+    let refused = |target: &str, instruction: &str| {
+        let text = kernel("", &[instruction.to_owned()]).replace("sm_90", target);
+        !refusals(&text).is_empty()
+    };
+    for (instruction, has, lacks) in [
+        ("elect.sync %b32_1|%pred_1, -1;", "sm_90", "sm_80"),
+        ("barrier.cluster.arrive;", "sm_90a", "sm_80"),
+        ("redux.sync.add.u32 %u32_1, %u32_1, -1;", "sm_80", "sm_75"),
+        ("cp.async.wait_all;", "sm_86", "sm_75"),
+        ("tanh.approx.f32 %f32_1, %f32_1;", "sm_75", "sm_70"),
+        ("bmsk.clamp.b32 %b32_1, %u32_1, %u32_1;", "sm_70", "sm_61"),
+        ("alloca.u64 %u64_1, 8;", "sm_52", "sm_50"),
+        ("add.u32 %u32_1, %u32_1, 1;", "sm_20", ""),
+    ] {
+        assert!(!refused(has, instruction), "{instruction} for {has}");
+        assert!(
+            lacks.is_empty() || refused(lacks, instruction),
+            "{instruction} for {lacks}"
+        );
+    }
+}
+
+#[test]
 fn declarations_that_differ_or_stand_twice_are_refused() {
     for (before, named) in [
         (
