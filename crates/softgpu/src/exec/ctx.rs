@@ -238,6 +238,8 @@ pub(crate) struct LaunchRun {
     /// Where shared memory begins that system software uses, such as cooperative groups: behind
     /// the block's own, and only in blocks of kernels that ask for it.
     pub(crate) reserved_at: u32,
+    /// Whether blocks have that part.
+    pub(crate) has_reserved: bool,
     pub(crate) late_copies: bool,
     /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
     pub(crate) workspace: u64,
@@ -279,6 +281,7 @@ impl LaunchRun {
             turns: (checked.is_some() && apart).then(CheckOrder::default),
             checked,
             late_copies: spec.late_copies || spec.checks.is_some(),
+            has_reserved: prepared.code.reserves_shared,
             reserved_at: shared_bytes.next_multiple_of(128),
             prepared,
             shared_bytes,
@@ -293,7 +296,7 @@ impl LaunchRun {
 
     /// Bytes of a block's shared memory, with what system software uses of it.
     pub(crate) fn all_shared_bytes(&self) -> u32 {
-        if self.code().reserves_shared {
+        if self.has_reserved {
             self.reserved_at + RESERVED_SHARED_BYTES
         } else {
             self.shared_bytes

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fercuda_softgpu::check::CheckContext;
-use fercuda_softgpu::exec::{CompileOptions, DeviceInfo, Executor, LaunchSpec, Loaded, compile};
+use fercuda_softgpu::exec::{
+    CompileOptions, DeviceInfo, Executor, KernelHeap, LaunchSpec, Loaded, compile,
+};
 use fercuda_softgpu::mem::{AddressSpace, AllocKind, DriverCallSite, GRANULE};
 use fercuda_softgpu::order::{ActorId, OpKind, Order};
 use fercuda_softgpu::report::{Fault, FindingSink};
@@ -45,6 +47,7 @@ fn run(
     let space = AddressSpace::new(64 * GRANULE, checks).unwrap();
     let (from, _from) = space.map_new(GRANULE, 1).unwrap();
     let (to, _to) = space.map_new(GRANULE, 1).unwrap();
+    let (blocks, _blocks) = space.map_new(GRANULE, 1).unwrap();
     for (at, len) in [(from, input.len()), (to, out_len)] {
         let (kind, site) = (AllocKind::Device, DriverCallSite::default());
         space.add(at, len.max(1) as u64, kind, 0, None, site, true, None);
@@ -72,7 +75,7 @@ fn run(
         watchdog: Some(Duration::from_secs(60)),
         late_copies: false,
         print: Arc::new(|_| {}),
-        heap: None,
+        heap: Some(KernelHeap::new(space.clone(), 0, blocks, GRANULE)),
         cancel: None,
     };
     Executor::new(1).run(&loaded, 0, &spec)?;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod bench;
+mod heap;
 mod parameters;
 mod products;
 mod shared;

@@ -68,7 +68,7 @@ pub(crate) fn shared(
 #[inline(always)]
 fn reserved_lanes(ctx: &Ctx<'_>, off: &[u32; LANES], mask: u32, size: u32) -> u32 {
     let mut out = 0;
-    if ctx.run.code().reserves_shared {
+    if ctx.run.has_reserved {
         let (first, end) = (ctx.run.reserved_at, ctx.run.all_shared_bytes());
         each(mask, |l| {
             let inside = off[l] >= first && off[l].checked_add(size).is_some_and(|e| e <= end);
