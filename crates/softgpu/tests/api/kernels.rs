@@ -574,8 +574,8 @@ fn load_and_log(text: &CStr) -> (CUresult, String) {
         options.as_mut_ptr(),
         values.as_mut_ptr()
     ));
-    let said = CStr::from_bytes_until_nul(&log).unwrap();
-    (code, said.to_str().unwrap().to_owned())
+    let said = CStr::from_bytes_until_nul(&log).expect("a log ends");
+    (code, said.to_string_lossy().into_owned())
 }
 
 #[test]
