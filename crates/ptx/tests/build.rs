@@ -2,7 +2,6 @@
 //!
 //! Listings are in `listings/`; `FERCUDA_BLESS=1` rewrites them.
 
-#[allow(dead_code, reason = "shared by several test programs")]
 mod ptxas;
 
 use std::path::Path;

@@ -80,6 +80,7 @@ impl Ptxas {
     ///
     /// # Panics
     /// If it cannot be run.
+    #[allow(dead_code, reason = "one of the test programs that share this uses it")]
     pub(crate) fn refused_lines(&self, text: &str, arch: Arch) -> BTreeSet<u32> {
         let source = self.path("refused.ptx");
         fs::write(&source, text).expect("the source can be written");
