@@ -26,6 +26,7 @@ pub use allocation::{AllocInfo, AllocKind, DriverCallSite};
 pub use backing::Backing;
 pub use error::MemError;
 pub use granule::{GRANULE, round_up};
+pub(crate) use ranges::FreeRanges;
 pub(crate) use shape::{AddressShape, At};
 pub use space::{AddressSpace, MAX_DEVICES};
 pub(crate) use table::ShadowTable;
