@@ -40,7 +40,7 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
         );
         let built = conformance::build()?;
         let begun = Instant::now();
-        let (foreign, python) = std::thread::scope(|scope| {
+        let (python, foreign) = std::thread::scope(|scope| {
             let foreign = scope.spawn(|| conformance::run_clients(&venv, &built));
             (python::test(&venv, built.drop_in()), foreign.join())
         });
