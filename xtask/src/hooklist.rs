@@ -85,6 +85,11 @@ const ROWS: &[Row] = &[
     ),
     row(
         "loader",
+        "`dlclose`: a library in place of one that was unloaded",
+        &["loader::a_library_in_place_of_one_that_was_unloaded_is_another_tenant"],
+    ),
+    row(
+        "loader",
         "`dlmopen` is reported",
         &["loader::dlmopen_is_reported"],
     ),
