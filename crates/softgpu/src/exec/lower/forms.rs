@@ -28,7 +28,7 @@ impl Lower<'_, '_> {
     pub(super) fn expand(&mut self, i: &ast::Inst) -> Lowered<Option<ast::Inst>> {
         let mut found = false;
         for o in i.operands.iter().filter(|o| is_compound(o)) {
-            found |= self.is_expandable(o);
+            found |= self.expands(o);
         }
         if !found {
             return Ok(None);
@@ -49,12 +49,12 @@ impl Lower<'_, '_> {
         Ok(Some(out))
     }
 
-    fn is_expandable(&mut self, o: &Ast) -> bool {
+    fn expands(&mut self, o: &Ast) -> bool {
         match o {
             Ast::Name(name) => matches!(self.lookup(*name), Some(Entity::Vector(..))),
             Ast::Index(..) => true,
-            Ast::List(items) | Ast::Bracket(items) => items.iter().any(|o| self.is_expandable(o)),
-            Ast::Pair(a, b) => self.is_expandable(a) || self.is_expandable(b),
+            Ast::List(items) | Ast::Bracket(items) => items.iter().any(|o| self.expands(o)),
+            Ast::Pair(a, b) => self.expands(a) || self.expands(b),
             _ => false,
         }
     }
