@@ -293,27 +293,30 @@ impl ReportFile {
     }
 
     fn append(&self, line: JsonLine) -> io::Result<()> {
-        let opened = open_regular(&self.path);
-        let mut file = match &opened {
-            Ok(file) => file,
-            Err(error) => match self.first.get() {
-                Some(file) => file,
-                None => return Err(io::Error::new(error.kind(), error.to_string())),
-            },
-        };
         let line = line.0 + "}\n";
-        loop {
-            match file.write(line.as_bytes()) {
-                Ok(written) if written == line.len() => return Ok(()),
-                Ok(written) => {
-                    let all = line.len();
-                    return Err(io::Error::other(format!(
-                        "{written} of {all} bytes were written"
-                    )));
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        match open_regular(&self.path) {
+            Ok(file) => write_line(&file, line.as_bytes()),
+            Err(error) => match self.first.get() {
+                Some(file) => write_line(file, line.as_bytes()),
+                None => Err(error),
+            },
+        }
+    }
+}
+
+/// Appends a line by one system call.
+fn write_line(mut file: &File, line: &[u8]) -> io::Result<()> {
+    loop {
+        match file.write(line) {
+            Ok(written) if written == line.len() => return Ok(()),
+            Ok(written) => {
+                let all = line.len();
+                return Err(io::Error::other(format!(
+                    "{written} of {all} bytes were written"
+                )));
             }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
