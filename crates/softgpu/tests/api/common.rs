@@ -76,6 +76,23 @@ impl Drop for Ctx {
     }
 }
 
+/// A memory pool of device 0, with the properties that need saying and no others.
+pub fn pool() -> CUmemoryPool {
+    let mut props = CUmemPoolProps::default();
+    props.allocType.0 = 1;
+    props.location.r#type.0 = 1;
+    let mut pool = CUmemoryPool::NULL;
+    ok!(cuMemPoolCreate(&mut pool, &props));
+    pool
+}
+
+/// A figure of a memory pool.
+pub fn pool_figure(pool: CUmemoryPool, which: CUmemPool_attribute) -> u64 {
+    let mut value = 0u64;
+    ok!(cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()));
+    value
+}
+
 pub fn alloc(len: usize) -> u64 {
     let mut at = 0;
     ok!(cuMemAlloc_v2(&mut at, len));

@@ -106,11 +106,9 @@ fn a_module_has_its_variables() {
     );
 }
 
-#[test]
-fn broken_ptx_is_explained_in_the_error_log() {
-    let _ctx = Ctx::new();
-    let text = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {\n  bogus.u32 %r1;\n}\n";
-    let mut log = [1u8; 256];
+/// Loads a module; gives the code and the error log.
+fn load_and_log(text: &CStr) -> (CUresult, String) {
+    let mut log = [1u8; 512];
     let mut options = [
         CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
         CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
@@ -124,10 +122,18 @@ fn broken_ptx_is_explained_in_the_error_log() {
         options.as_mut_ptr(),
         values.as_mut_ptr()
     ));
+    let said = CStr::from_bytes_until_nul(&log).expect("a log ends");
+    assert_eq!(values[1] as usize, said.count_bytes());
+    (code, said.to_string_lossy().into_owned())
+}
+
+#[test]
+fn broken_ptx_is_explained_in_the_error_log() {
+    let _ctx = Ctx::new();
+    let text = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {\n  bogus.u32 %r1;\n}\n";
+    let (code, said) = load_and_log(text);
     assert_eq!(code, CUresult::CUDA_ERROR_INVALID_PTX);
-    let said = CStr::from_bytes_until_nul(&log).unwrap().to_str().unwrap();
     assert!(said.contains("line 5") && said.contains("error"), "{said}");
-    assert_eq!(values[1] as usize, said.len());
 }
 
 #[test]
@@ -556,26 +562,6 @@ fn atomics_of_16_bytes_exchange_the_memory_that_they_name() {
     launch_one(b128("shared", SHARED), at);
     assert_eq!(words(at)[..4], [7, 8, 5, 6]);
     free(at);
-}
-
-/// Loads a module; gives the code and the error log.
-fn load_and_log(text: &CStr) -> (CUresult, String) {
-    let mut log = [1u8; 512];
-    let mut options = [
-        CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
-        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-    ];
-    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-    let mut m = CUmodule::NULL;
-    let code = code!(cuModuleLoadDataEx(
-        &mut m,
-        text.as_ptr().cast(),
-        2,
-        options.as_mut_ptr(),
-        values.as_mut_ptr()
-    ));
-    let said = CStr::from_bytes_until_nul(&log).expect("a log ends");
-    (code, said.to_string_lossy().into_owned())
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ptr::{null, null_mut};
 
 use fercuda_cuda_sys::types::*;
 
-use crate::common::{Ctx, MEMORY, alloc, download, free, stream, upload};
+use crate::common::{Ctx, MEMORY, alloc, download, free, pool, pool_figure, stream, upload};
 use crate::vmm::{GRANULE, access, prop};
 
 fn free_bytes() -> usize {
@@ -254,11 +254,7 @@ fn managed_memory_is_the_host_s_and_remembers_advice() {
 #[test]
 fn a_pool_counts_what_it_gives_and_reuses_what_comes_back() {
     let _ctx = Ctx::new();
-    let mut props = CUmemPoolProps::default();
-    props.allocType.0 = 1;
-    props.location.r#type.0 = 1;
-    let mut pool = CUmemoryPool::NULL;
-    ok!(cuMemPoolCreate(&mut pool, &props));
+    let pool = pool();
     let mut keep = u64::MAX;
     let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     ok!(cuMemPoolSetAttribute(
@@ -266,11 +262,7 @@ fn a_pool_counts_what_it_gives_and_reuses_what_comes_back() {
         threshold,
         (&raw mut keep).cast()
     ));
-    let ask = |which: CUmemPool_attribute| {
-        let mut value = 0u64;
-        ok!(cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()));
-        value
-    };
+    let ask = |which| pool_figure(pool, which);
     let s = stream(1);
     let mut at = 0;
     ok!(cuMemAllocFromPoolAsync(&mut at, 3 << 20, pool, s));
@@ -314,17 +306,8 @@ fn a_pool_counts_what_it_gives_and_reuses_what_comes_back() {
 #[test]
 fn memory_of_a_pool_outlives_the_context_in_whose_stream_it_was_allocated() {
     let ctx = Ctx::new();
-    let mut props = CUmemPoolProps::default();
-    props.allocType.0 = 1;
-    props.location.r#type.0 = 1;
-    let mut pool = CUmemoryPool::NULL;
-    ok!(cuMemPoolCreate(&mut pool, &props));
-    let used = || {
-        let which = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
-        let mut value = 0u64;
-        ok!(cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()));
-        value
-    };
+    let pool = pool();
+    let used = || pool_figure(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
     let s = stream(1);
     let (mut at, mut second, mut third) = (0, 0, 0);
     for (block, value) in [(&mut at, 5), (&mut second, 6), (&mut third, 7)] {

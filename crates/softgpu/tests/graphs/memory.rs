@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use fercuda_cuda_sys::types::*;
 
 use crate::alone;
-use crate::common::{Ctx, stream};
+use crate::common::{Ctx, pool, pool_figure, stream};
 
 const MIB: u64 = 1 << 20;
 const STRIDE: u64 = 32 * MIB;
@@ -224,16 +224,8 @@ fn a_launch_without_memory_is_refused_and_takes_none() {
 fn a_pool_counts_the_bytes_that_it_gave_and_grows_in_strides() {
     let _one = alone();
     let _ctx = Ctx::new();
-    let mut props = CUmemPoolProps::default();
-    props.allocType.0 = 1;
-    props.location.r#type.0 = 1;
-    let mut pool = CUmemoryPool::NULL;
-    ok!(cuMemPoolCreate(&mut pool, &props));
-    let ask = |which: CUmemPool_attribute| {
-        let mut value = 0u64;
-        ok!(cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()));
-        value
-    };
+    let pool = pool();
+    let ask = |which| pool_figure(pool, which);
     let both = || {
         (
             ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
