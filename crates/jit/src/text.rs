@@ -36,7 +36,7 @@ pub fn parse(graph: &mut ExprGraph, text: &str) -> Result<(), TextError> {
 #[cfg(test)]
 mod tests {
     use fercuda_tensor::Layout;
-    use fercuda_trials::{Work, corpus, try_mutations};
+    use fercuda_trials::{Work, try_corpus};
 
     use super::*;
     use fercuda_tensor::Dtype;
@@ -93,8 +93,7 @@ mod tests {
             ci_seconds: 2,
             soak: 24_000_000,
         };
-        let root = env!("CARGO_MANIFEST_DIR");
-        try_mutations(root, WORK, &corpus(root, WORK.name), |bytes| {
+        try_corpus(env!("CARGO_MANIFEST_DIR"), WORK, |bytes| {
             let text = String::from_utf8_lossy(bytes);
             if let Err(wrong) = graph(&text) {
                 assert!(wrong.to_string().len() < 2000, "{wrong}");

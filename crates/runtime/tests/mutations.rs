@@ -1,7 +1,7 @@
 //! Mutated plans and Triton metadata: read or refused.
 
 use fercuda_runtime::{Need, Plan, TritonMetadata};
-use fercuda_trials::{Work, corpus, try_mutations};
+use fercuda_trials::{Work, try_corpus};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -28,7 +28,7 @@ fn mutated_plans_are_refused_or_overlap_nowhere() {
         ci_seconds: 2,
         soak: 500_000,
     };
-    try_mutations(ROOT, WORK, &corpus(ROOT, WORK.name), |bytes| {
+    try_corpus(ROOT, WORK, |bytes| {
         let needs = needs(&String::from_utf8_lossy(bytes));
         let Ok(plan) = Plan::of(&needs) else {
             return;
@@ -62,7 +62,7 @@ fn mutated_metadata_of_triton_is_read_or_refused() {
         ci_seconds: 1,
         soak: 20_000_000,
     };
-    try_mutations(ROOT, WORK, &corpus(ROOT, WORK.name), |bytes| {
+    try_corpus(ROOT, WORK, |bytes| {
         if let Err(error) = TritonMetadata::parse(&String::from_utf8_lossy(bytes)) {
             assert!(!error.to_string().is_empty());
         }

@@ -20,7 +20,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-pub use mutation::{corpus, try_mutations};
+pub use mutation::{corpus, try_corpus, try_mutations};
 
 /// The variable that repeats a run.
 const SEED: &str = "FERCUDA_SEED";

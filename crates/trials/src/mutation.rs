@@ -74,6 +74,14 @@ fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     pairs.collect()
 }
 
+/// [`try_mutations`] of the inputs of the crate's corpus that has the name of `work`.
+///
+/// # Panics
+/// As [`corpus`] and [`try_mutations`].
+pub fn try_corpus(crate_root: &str, work: Work, read: impl FnMut(&[u8])) {
+    try_mutations(crate_root, work, &corpus(crate_root, work.name), read);
+}
+
 /// Hands every input to `read`, then mutated ones until the budget of `work` is spent.
 ///
 /// # Panics

@@ -1,6 +1,6 @@
 //! Mutated traces and pickles: read or refused, by every consumer of rows.
 
-use fercuda_trials::{Work, corpus, try_mutations};
+use fercuda_trials::{Work, try_corpus};
 
 use super::html::Timeline;
 use super::row::{TraceReading, TraceRow};
@@ -52,7 +52,7 @@ fn mutated_traces_are_read_or_refused() {
         ci_seconds: 2,
         soak: 4_000_000,
     };
-    try_mutations(ROOT, WORK, &corpus(ROOT, WORK.name), |bytes| {
+    try_corpus(ROOT, WORK, |bytes| {
         use_all(bytes.len(), &|_, each| log::read(bytes, each));
     });
 }
@@ -65,7 +65,7 @@ fn mutated_pickles_are_read_or_refused() {
         ci_seconds: 2,
         soak: 4_000_000,
     };
-    try_mutations(ROOT, WORK, &corpus(ROOT, WORK.name), |bytes| {
+    try_corpus(ROOT, WORK, |bytes| {
         use_all(bytes.len(), &|stacks, each| {
             history::read(bytes, stacks, each)
         });
