@@ -10,6 +10,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -22,158 +23,113 @@ struct Kind {
     work: &'static str,
     /// The folder of the crate that keeps them.
     home: &'static str,
-    /// What cargo runs.
-    arguments: &'static [&'static str],
+    run: SoakRun,
+}
+
+/// What cargo runs.
+enum SoakRun {
+    /// A chore.
+    Xtask(&'static [&'static str]),
+    /// Tests of a package, by further arguments.
+    Test(&'static str, &'static [&'static str]),
+    /// The same, optimised.
+    ReleaseTest(&'static str, &'static [&'static str]),
+}
+
+impl SoakRun {
+    fn command(&self) -> Command {
+        let (is_release, package, arguments) = match self {
+            SoakRun::Xtask(arguments) => {
+                let mut command = cargo::command("xtask");
+                command.args(*arguments);
+                return command;
+            }
+            SoakRun::Test(package, arguments) => (false, package, arguments),
+            SoakRun::ReleaseTest(package, arguments) => (true, package, arguments),
+        };
+        let mut command = cargo::command("test");
+        command
+            .args(is_release.then_some("--release"))
+            .args(["--package", package])
+            .args(*arguments)
+            .args(["--", "--show-output"]);
+        command
+    }
 }
 
 const KINDS: [Kind; 14] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-pool",
-            "--test",
-            "simulation",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-pool", &["--test", "simulation"]),
     },
     Kind {
         work: "vramfs-files",
         home: "crates/vramfs",
-        arguments: &["test", "-p", "fercuda-vramfs", "--lib", "file::tests"],
+        run: SoakRun::Test("fercuda-vramfs", &["--lib", "file::tests"]),
     },
     Kind {
         work: "vramfs-calls",
         home: "crates/vramfs",
-        arguments: &["test", "-p", "fercuda-vramfs", "--lib", "fuse::tests"],
+        run: SoakRun::Test("fercuda-vramfs", &["--lib", "fuse::tests"]),
     },
     Kind {
         work: "vram-entries",
         home: "crates/cli",
-        arguments: &["test", "-p", "fercuda-cli", "--test", "vram", "names::"],
+        run: SoakRun::Test("fercuda-cli", &["--test", "vram", "names::"]),
     },
     Kind {
         work: "fsx",
         home: "xtask",
-        arguments: &["xtask", "suites", "fsx", "stress-ng"],
+        run: SoakRun::Xtask(&["suites", "fsx", "stress-ng"]),
     },
     Kind {
         work: "ptx-texts",
         home: "crates/ptx",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-ptx",
-            "--test",
-            "any_text",
-            "for_a_while",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-ptx", &["--test", "any_text", "for_a_while"]),
     },
     Kind {
         work: "images",
         home: "crates/softgpu",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-softgpu",
-            "--test",
-            "fatbin",
-            "for_a_while",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-softgpu", &["--test", "fatbin", "for_a_while"]),
     },
     Kind {
         work: "traces",
         home: "crates/cli",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-cli",
-            "--bin",
-            "fercuda",
-            "mutated_traces",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-cli", &["--bin", "fercuda", "mutated_traces"]),
     },
     Kind {
         work: "pickles",
         home: "crates/cli",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-cli",
-            "--bin",
-            "fercuda",
-            "mutated_pickles",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-cli", &["--bin", "fercuda", "mutated_pickles"]),
     },
     Kind {
         work: "snapshots",
         home: "crates/cli",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-cli",
-            "--bin",
-            "fercuda",
-            "mutated_snapshots",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-cli", &["--bin", "fercuda", "mutated_snapshots"]),
     },
     Kind {
         work: "ledgers",
         home: "crates/ledger",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-ledger",
-            "--test",
-            "suite",
-            "for_a_while",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-ledger", &["--test", "suite", "for_a_while"]),
     },
     Kind {
         work: "plans",
         home: "crates/runtime",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-runtime",
-            "--test",
-            "mutations",
-            "mutated_plans",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-runtime", &["--test", "mutations", "mutated_plans"]),
     },
     Kind {
         work: "triton-metadata",
         home: "crates/runtime",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
+        run: SoakRun::ReleaseTest(
             "fercuda-runtime",
-            "--test",
-            "mutations",
-            "mutated_metadata",
-        ],
+            &["--test", "mutations", "mutated_metadata"],
+        ),
     },
     Kind {
         work: "expressions",
         home: "crates/jit",
-        arguments: &[
-            "test",
-            "--release",
-            "-p",
-            "fercuda-jit",
-            "--lib",
-            "mutated_expressions",
-        ],
+        run: SoakRun::ReleaseTest("fercuda-jit", &["--lib", "mutated_expressions"]),
     },
 ];
 
@@ -206,11 +162,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for kind in &kinds {
             let minutes = begun.elapsed().as_secs() / 60;
             shell::step(&format!("round {round}, {minutes} min: {}", kind.work));
-            let mut command = cargo::command(kind.arguments[0]);
-            command.args(&kind.arguments[1..]);
-            if kind.arguments[0] == "test" {
-                command.args(["--", "--show-output"]);
-            }
+            let mut command = kind.run.command();
             setup::environment(&mut command, &venv);
             command.env("FERCUDA_BUDGET", "soak");
             let mut lines = Vec::new();
