@@ -24,6 +24,7 @@ use crate::cargo::Artifact;
 use crate::count::Count;
 use crate::installed::{self, Wanted};
 use crate::setup::Venv;
+use crate::tidy::language::LINE_CHARS;
 use crate::{cargo, hooklist, record, setup, shell};
 
 /// What a client finds in the driver's place.
@@ -625,6 +626,34 @@ fn document(suites: &[Suite], list: &str) -> String {
          first call. Only the documented driver API is implemented here, so those\n\
          programs run on a real GPU only.\n",
     );
+    wrapped(&text)
+}
+
+/// A document whose paragraphs and list items have lines as short as `cargo xtask tidy` asks for.
+fn wrapped(document: &str) -> String {
+    let mut text = String::new();
+    for line in document.lines() {
+        let indent = if line.starts_with("- ") { "  " } else { "" };
+        let mut chars = 0;
+        for (n, word) in line.split(' ').enumerate() {
+            let more = word.chars().count() + usize::from(n > 0);
+            let breaks = n > 0 && !line.starts_with('|') && chars + more > LINE_CHARS;
+            match (breaks, n) {
+                (true, _) => {
+                    text.push('\n');
+                    text.push_str(indent);
+                    chars = indent.len() + more - 1;
+                }
+                (false, 0) => chars = more,
+                (false, _) => {
+                    text.push(' ');
+                    chars += more;
+                }
+            }
+            text.push_str(word);
+        }
+        text.push('\n');
+    }
     text
 }
 
@@ -641,6 +670,16 @@ mod tests {
         let (count, failures) = junit(text).expect("a report");
         assert_eq!((count.passed, count.failed), (3, 2));
         assert_eq!(failures, ["test_b", "test_c"]);
+    }
+
+    #[test]
+    fn long_lines_are_wrapped_except_in_tables() {
+        let word = "w".repeat(48);
+        let table = format!("| {word} | {word} | {word} |");
+        let text = format!("{table}\n- a {word} {word} b\n{word} {word} {word}\n\n");
+        let lines = format!("{table}\n- a {word}\n  {word} b\n{word} {word}\n{word}\n\n");
+        assert_eq!(wrapped(&text), lines);
+        assert_eq!(wrapped(&lines), lines);
     }
 
     #[test]

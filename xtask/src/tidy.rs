@@ -7,7 +7,7 @@
 
 mod circles;
 mod deny;
-mod language;
+pub(crate) mod language;
 mod packages;
 mod repository;
 

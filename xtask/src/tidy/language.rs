@@ -20,7 +20,7 @@ const NOT_USED: &str = "\n## Words that are not used\n";
 const WITH_PROSE: [&str; 5] = [".rs", ".md", ".py", ".pyi", ".h"];
 
 /// The longest line of prose.
-const LINE_CHARS: usize = 100;
+pub(crate) const LINE_CHARS: usize = 100;
 
 /// Type names that crates may share: each is the usual name of its one role in a crate.
 const SHARED_NAMES: [(&str, &str); 3] = [
