@@ -427,7 +427,7 @@ fn races_of_volatile_and_of_equal_values_are_reported_on_request() {
     let words = "--grid 2 --block 32 --arg buf:i32[1]";
     for (body, option) in [(volatile, "--volatile-races"), (equal, "--same-value")] {
         assert_ends(&check("k.ptx", &ptx(body), words), 0, &[], &[]);
-        let told = check("k.ptx", &ptx(body), &format!("{words} {option}"));
-        assert_ends(&told, 1, &["global memory race"], &[]);
+        let reported = check("k.ptx", &ptx(body), &format!("{words} {option}"));
+        assert_ends(&reported, 1, &["global memory race"], &[]);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) type KnownBlocks = FxHashMap<u32, WarpTimes>;
 
 /// What is before a point in the execution of a warp.
 #[derive(Debug, Clone, Default)]
-struct View {
+struct ClockView {
     /// In the block itself.
     within: Vec<u32>,
     /// In other blocks.
@@ -30,8 +30,8 @@ struct View {
     fenced: Option<Arc<KnownBlocks>>,
 }
 
-impl View {
-    fn join(&mut self, other: &View) {
+impl ClockView {
+    fn join(&mut self, other: &ClockView) {
         for (a, b) in self.within.iter_mut().zip(&other.within) {
             *a = (*a).max(*b);
         }
@@ -74,9 +74,9 @@ pub(crate) struct WarpClocks {
     /// Whether nothing was touched since all warps met.
     settled: bool,
     /// The views of arrived warps, by barrier.
-    gathering: FxHashMap<u32, (View, Vec<usize>)>,
+    gathering: FxHashMap<u32, (ClockView, Vec<usize>)>,
     /// The view of a location in shared memory.
-    locations: FxHashMap<u32, View>,
+    locations: FxHashMap<u32, ClockView>,
 }
 
 impl WarpClocks {
@@ -191,8 +191,8 @@ impl WarpClocks {
         v
     }
 
-    fn view(&self, w: usize) -> View {
-        View {
+    fn view(&self, w: usize) -> ClockView {
+        ClockView {
             within: self.times(w),
             foreign: self.foreign[w].clone(),
             fenced: self.fenced[w].clone(),
@@ -214,7 +214,7 @@ impl WarpClocks {
         }
     }
 
-    fn learn(&mut self, w: usize, view: &View) {
+    fn learn(&mut self, w: usize, view: &ClockView) {
         self.learn_within(w, &view.within);
         join(&mut self.foreign[w], &view.foreign);
         join_fenced(&mut self.fenced[w], view.fenced.as_ref());
@@ -253,8 +253,8 @@ impl WarpClocks {
         }
     }
 
-    /// Everything so far is before everything from now on. `view` is that of all who met.
-    fn all_met(&mut self, view: &View) {
+    /// Everything so far is before everything from now on. `view` is that of all warps that met.
+    fn all_met(&mut self, view: &ClockView) {
         for w in 0..self.warps() {
             join(&mut self.foreign[w], &view.foreign);
             join_fenced(&mut self.fenced[w], view.fenced.as_ref());

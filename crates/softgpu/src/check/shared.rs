@@ -325,8 +325,8 @@ impl SharedShadow {
         true
     }
 
-    /// A thread writes `len` bytes at `at`, inside the memory. `same` says whether they stay as they
-    /// are.
+    /// A thread writes `len` bytes at `at`, inside the memory. `same` says whether they stay
+    /// as they are.
     pub(crate) fn write(
         &mut self,
         mark: SharedRecord,

@@ -277,8 +277,8 @@ impl ModuleInfo {
         (out, end)
     }
 
-    /// Names, offsets and bytes of the shared variables that `offsets` places; dynamic ones reach to
-    /// the end.
+    /// Names, offsets and bytes of the shared variables that `offsets` places; dynamic ones reach
+    /// to the end.
     pub(crate) fn shared_extents(&self, offsets: &FxHashMap<Sym, u32>) -> Vec<(Sym, u32, u32)> {
         let mut out: Vec<(Sym, u32, u32)> = offsets
             .iter()

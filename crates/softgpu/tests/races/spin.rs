@@ -1,4 +1,4 @@
-//! What threads that wait for a lock cost.
+//! Cost of threads that wait for a lock.
 
 use std::time::{Duration, Instant};
 

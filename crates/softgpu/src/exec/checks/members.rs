@@ -43,7 +43,7 @@ pub(crate) fn members(ctx: &mut Ctx<'_>, i: &DecodedInst, members: &[u32; LANES]
     }
 }
 
-/// Reports that `lane` uses what it reads from lane `source`, which is not there or not in the mask.
+/// Reports that `lane` uses what it reads from lane `source`, which is absent or not in the mask.
 #[cold]
 pub(crate) fn absent(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, source: u32, mask: u32) {
     let why = if mask >> source & 1 == 0 {
