@@ -24,11 +24,13 @@ pub(crate) fn shared(
     checked: CheckedAccess<'_>,
 ) -> u32 {
     let (size, kind) = (checked.size, checked.kind);
+    let reserved = reserved_lanes(ctx, off, all, size);
+    let (wanted, all) = (all, all & !reserved);
     let beyond = match checked.variable {
         0 => 0,
         n => variables::beyond(ctx, i, off, all, n, (size, kind, 0)),
     };
-    let (wanted, all) = (all, all & !beyond);
+    let all = all & !beyond;
     let stores = checked
         .values
         .and_then(|v| distinct(ctx, v, off, all, size as usize));
@@ -42,7 +44,7 @@ pub(crate) fn shared(
     let mut allowed = 0;
     for (n, eight) in eights(off).iter().enumerate() {
         let Some(shadow) = ctx.block.shadow.as_mut() else {
-            return mask;
+            return wanted;
         };
         let lanes = mask & 255 << (8 * n);
         if lanes == 255 << (8 * n) && shadow.quick(mark.of(8 * n), warp, eight, size, kind) {
@@ -52,11 +54,26 @@ pub(crate) fn shared(
         }
     }
     // What is beyond its variable has been reported, and is executed as hardware does.
-    beyond
-        | match &stores {
-            Some(stores) => stores.spread(allowed, all),
-            None => allowed,
-        }
+    let allowed = match &stores {
+        Some(stores) => stores.spread(allowed, all),
+        None => allowed,
+    };
+    allowed | beyond | reserved
+}
+
+/// The lanes with an access to the part of shared memory that system software uses, which is not
+/// the program's to answer for.
+#[inline(always)]
+fn reserved_lanes(ctx: &Ctx<'_>, off: &[u32; LANES], mask: u32, size: u32) -> u32 {
+    let mut out = 0;
+    if ctx.run.has_reserved {
+        let (first, end) = (ctx.run.reserved_at, ctx.run.all_shared_bytes());
+        each(mask, |l| {
+            let inside = off[l] >= first && off[l].checked_add(size).is_some_and(|e| e <= end);
+            out |= u32::from(inside) << l;
+        });
+    }
+    out
 }
 
 /// The same lane by lane.
@@ -69,7 +86,7 @@ fn shared_lanes(
     mark: SharedRecord,
 ) -> u32 {
     let (size, kind) = (checked.size, checked.kind);
-    let (warp, len) = (ctx.warp, ctx.block.shared.len() as u64);
+    let (warp, len) = (ctx.warp, u64::from(ctx.run.shared_bytes));
     let mut allowed = 0;
     each(mask, |l| {
         let at = off[l];
