@@ -10,7 +10,7 @@ use super::lower::{
 use super::parameters;
 use super::program::BarrierOp;
 use super::rendezvous::together;
-use super::width::{bits, rows};
+use super::width::rows;
 
 /// Whether the instruction, if predicated, needs a block of its own.
 pub(crate) fn ends_block(i: &Tree) -> bool {

@@ -19,7 +19,6 @@ use super::ctx::KernelCode;
 use super::lanes::Isa;
 use super::layout::{ModuleInfo, element_of, var_bytes};
 use super::program::VariableBounds;
-use super::width::{bits, rows};
 use super::{alu_float, alu_int, control, convert, data, memory, multimem, parameters, sync};
 use crate::report::MemSpace;
 

@@ -24,8 +24,10 @@ fn each_name(o: &Operand, f: &mut impl FnMut(Sym)) {
         Operand::Name(s)
         | Operand::Not(s)
         | Operand::Offset(s, _)
+        | Operand::Index(s, _)
         | Operand::Member(s, _)
         | Operand::Select(s, _) => f(*s),
+        Operand::Negated(o) => each_name(o, f),
         Operand::Address {
             base: AddrBase::Name(s),
             ..
