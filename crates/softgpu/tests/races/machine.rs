@@ -56,6 +56,7 @@ pub(crate) fn launch(kernel: Kernel, options: Option<CheckOptions>, threads: usi
     space.add(at, GRANULE, kind, 0, None, site, true, None);
     let (order, sink) = (Arc::new(Order::new()), Arc::new(FindingSink::new()));
     let spec = LaunchSpec {
+        heap: None,
         grid: [blocks, 1, 1],
         block: [width, 1, 1],
         dynamic_shared_bytes: 0,
