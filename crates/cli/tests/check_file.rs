@@ -419,3 +419,15 @@ fn what_the_device_does_not_implement_is_no_finding() {
     let run = check("k.ptx", &ptx(&both), words);
     assert_ends(&run, 1, &["out of bounds", "not implemented"], &[]);
 }
+
+#[test]
+fn races_of_volatile_and_of_equal_values_are_reported_on_request() {
+    let volatile = "mov.u32 %r, %ctaid.x;\nst.volatile.global.b32 [%a], %r;";
+    let equal = "st.global.b32 [%a], 7;";
+    let words = "--grid 2 --block 32 --arg buf:i32[1]";
+    for (body, option) in [(volatile, "--volatile-races"), (equal, "--same-value")] {
+        assert_ends(&check("k.ptx", &ptx(body), words), 0, &[], &[]);
+        let reported = check("k.ptx", &ptx(body), &format!("{words} {option}"));
+        assert_ends(&reported, 1, &["global memory race"], &[]);
+    }
+}

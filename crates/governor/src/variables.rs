@@ -118,6 +118,18 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Software,
+        "FERCUDA_SOFT_CHECK_SAME_VALUE",
+        "`0` (default), `1`",
+        "report writes of the same value by threads that nothing orders; `fercuda check --same-value`",
+    ),
+    row(
+        VariableReader::Software,
+        "FERCUDA_SOFT_CHECK_VOLATILE",
+        "`0` (default), `1`",
+        "report races of volatile accesses; `fercuda check --volatile-races`",
+    ),
+    row(
+        VariableReader::Software,
         "FERCUDA_SOFT_DEVICES",
         "a number, default 1",
         "how many devices there are",

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fercuda_softgpu::check::CheckContext;
+use fercuda_softgpu::check::{CheckContext, CheckOptions};
 use fercuda_softgpu::exec::{
     CompileOptions, DeviceInfo, Executor, LaunchSpec, LaunchStats, Loaded, compile,
 };
@@ -136,6 +136,7 @@ impl Machine {
             op: self.order.begin(ActorId::HOST, OpKind::Call("launch")),
             order: self.order.clone(),
             sink: self.sink.clone(),
+            options: CheckOptions::default(),
         });
         let spec = LaunchSpec {
             grid,

@@ -9,7 +9,9 @@ mod context;
 mod global;
 pub(crate) mod shared;
 mod states;
-pub use context::CheckContext;
+pub use context::{CheckContext, CheckOptions};
 pub use global::Shadow;
-pub(crate) use global::{AccessRecord, LaunchNaming, SegmentOwner};
+pub(crate) use global::{
+    AccessRecord, BlockSegments, LaunchNaming, SEGMENT_TIMES, SegmentOwner, Strength, UNKNOWN_SITE,
+};
 pub(crate) use states::{FREED, INITIALISED};

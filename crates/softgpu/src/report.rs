@@ -249,7 +249,7 @@ pub enum FindingKind {
     UseAfterFree,
     /// A data race between two threads of a block in shared memory.
     SharedRace,
-    /// A data race between two blocks of a launch in global memory.
+    /// A data race between two threads of a launch in global memory.
     GlobalRace,
     /// Some threads of a block wait at a barrier that others never reach.
     BarrierDivergence,
@@ -257,6 +257,12 @@ pub enum FindingKind {
     MissingAsyncWait,
     /// Two operations on device memory that no stream order, event or synchronisation orders.
     StreamHazard,
+    /// A read-only load (`ld.global.nc`) of data that the same kernel writes.
+    ReadOnlyData,
+    /// Atomics of several blocks on one address, one of them with the scope of its block only.
+    NarrowScope,
+    /// A lane at a warp's instruction, or read by one, that is not among the lanes of its mask.
+    WarpMask,
 }
 
 impl fmt::Display for FindingKind {
@@ -271,6 +277,9 @@ impl fmt::Display for FindingKind {
             FindingKind::BarrierDivergence => "barrier divergence",
             FindingKind::MissingAsyncWait => "missing wait for an asynchronous copy",
             FindingKind::StreamHazard => "stream hazard",
+            FindingKind::ReadOnlyData => "read-only load of written data",
+            FindingKind::NarrowScope => "atomic scope too narrow",
+            FindingKind::WarpMask => "wrong warp mask",
         })
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fercuda_softgpu::check::CheckContext;
+use fercuda_softgpu::check::{CheckContext, CheckOptions};
 use fercuda_softgpu::exec::{
     CompileOptions, DeviceInfo, Executor, LaunchSpec, LaunchStats, Loaded, compile,
 };
@@ -73,6 +73,7 @@ fn launch(
             op: order.begin(ActorId::HOST, OpKind::Call("launch")),
             order,
             sink: sink.clone(),
+            options: CheckOptions::default(),
         }),
         watchdog,
         late_copies: false,

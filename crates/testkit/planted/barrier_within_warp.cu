@@ -1,4 +1,4 @@
-// Lanes of one warp part before the barrier: the odd ones never come.
+// Lanes of one warp part before the barrier: the odd ones wait elsewhere for the others.
 //@ run barrier_within_warp: odd grid=1 block=32
 //@   out y: i32[32] raw
 
@@ -8,5 +8,6 @@ extern "C" __global__ void odd(int* y) {
         __syncthreads();
         v = 1;
     }
+    __syncwarp();
     y[threadIdx.x] = v;
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::{
     Context, Cuda, Device, DeviceBuffer, Function, Image, KernelArg, Launch, Module, Select, Stream,
 };
+use fercuda_softgpu::check::CheckOptions;
 use fercuda_softgpu::control;
 use fercuda_softgpu::report::{Fault, FaultKind, Finding};
 
@@ -28,6 +29,8 @@ pub(crate) struct CheckRequest<'a> {
     /// Whether all blocks run at once, so that they may wait for each other.
     pub cooperative: bool,
     pub timeout: Duration,
+    /// What is reported besides.
+    pub options: CheckOptions,
     pub specs: &'a [ArgSpec],
 }
 
@@ -95,6 +98,7 @@ fn hint(fault: &Fault, request: &CheckRequest<'_>) -> Option<&'static str> {
 pub(crate) fn run(request: &CheckRequest<'_>) -> Result<CheckOutcome> {
     let mut config = control::config();
     config.checks = true;
+    config.check_options = request.options;
     config.late_copies = true;
     // The caller reports both.
     config.print_findings = false;

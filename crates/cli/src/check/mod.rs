@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use fercuda_softgpu::check::CheckOptions;
 use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
@@ -63,7 +64,8 @@ Host code is not compiled: leave it out by #ifndef __CUDACC_RTC__, or check a
 whole program by fercuda check -- ./program.
 
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
-in shared and global memory, barrier divergence, missing cp.async wait, faults.
+in shared and global memory, barrier divergence, missing cp.async wait, masks
+of warps, scopes of atomics, read-only loads of what is written, faults.
 Not noticed: an access past a buffer that falls into another one, as where the
 size of a buffer is a multiple of 512 bytes; check with other sizes too.
 
@@ -117,6 +119,12 @@ pub(crate) struct Args {
     /// Stop a kernel that runs longer: 500ms, 10s, 2m [default: 60s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
+    /// Report races of volatile accesses too, which are none by default.
+    #[arg(long)]
+    volatile_races: bool,
+    /// Report threads that write the same value to one place, in no order.
+    #[arg(long)]
+    same_value: bool,
     #[command(flatten)]
     reports: ReportArgs,
     /// Program to check, and its arguments.
@@ -134,6 +142,14 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 impl Args {
     fn file(&self) -> Result<&Path> {
         self.file.as_deref().context("no file is given")
+    }
+
+    /// What is reported besides.
+    fn options(&self) -> CheckOptions {
+        CheckOptions {
+            volatile_races: self.volatile_races,
+            same_values: self.same_value,
+        }
     }
 
     /// Sizes of grid and block.
@@ -173,7 +189,7 @@ fn time(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.command.is_empty() {
-        return program::run(&args.command, args.timeout, &args.reports);
+        return program::run(&args.command, args.timeout, args.options(), &args.reports);
     }
     let file = args.file()?;
     refuse_program(&[file.into()])?;
@@ -208,6 +224,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         shared_bytes: args.shared,
         cooperative: args.cooperative,
         timeout: args.timeout.unwrap_or(TIMEOUT),
+        options: args.options(),
         specs: &specs,
     };
     let outcome = launch::run(&request)?;

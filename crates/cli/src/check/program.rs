@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use fercuda_softgpu::check::CheckOptions;
 use serde::Serialize;
 
 use super::outputs::{ReportArgs, ReportOutputs};
@@ -39,6 +40,7 @@ const CHECKING: PreloadPurpose = PreloadPurpose {
 pub(crate) fn run(
     command: &[OsString],
     timeout: Option<Duration>,
+    options: CheckOptions,
     reports: &ReportArgs,
 ) -> Result<ExitCode> {
     let (name, arguments) = command.split_first().context("no program is given")?;
@@ -52,7 +54,7 @@ pub(crate) fn run(
     let folder = ReportFolder::create()?;
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
-    set_environment(&mut command, &folder.file(), timeout)?;
+    set_environment(&mut command, &folder.file(), timeout, options)?;
     step!("program {}", path.display());
     let status = match child::run(&mut command)? {
         Ok(status) => status,
@@ -81,7 +83,12 @@ pub(crate) fn run(
 }
 
 /// Sets the software device in front of any driver, with checks on.
-fn set_environment(command: &mut Command, report: &Path, timeout: Option<Duration>) -> Result<()> {
+fn set_environment(
+    command: &mut Command,
+    report: &Path,
+    timeout: Option<Duration>,
+    options: CheckOptions,
+) -> Result<()> {
     let places = LibraryFolders::of_this_program()?;
     let driver = places.ungoverned_driver(DeviceKind::Soft)?;
     let driver = driver.context("the software device is not installed beside fercuda")?;
@@ -93,6 +100,14 @@ fn set_environment(command: &mut Command, report: &Path, timeout: Option<Duratio
     command.env("FERCUDA_DEVICE", "soft");
     command.env("FERCUDA_SOFT_CHECK", "1");
     command.env("FERCUDA_SOFT_CHECK_REPORT", report);
+    for (name, is_on) in [
+        ("FERCUDA_SOFT_CHECK_VOLATILE", options.volatile_races),
+        ("FERCUDA_SOFT_CHECK_SAME_VALUE", options.same_values),
+    ] {
+        if is_on {
+            command.env(name, "1");
+        }
+    }
     // The program's own status is passed on.
     command.env_remove("FERCUDA_SOFT_CHECK_EXIT");
     if let Some(timeout) = timeout {

@@ -16,7 +16,7 @@ use super::symbols::demangled;
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
 /// Kinds of findings and faults, and what each means.
-const RULES: [(&str, &str); 17] = [
+const RULES: [(&str, &str); 20] = [
     (
         "out of bounds",
         "An access outside of the allocation that its pointer belongs to.",
@@ -49,6 +49,18 @@ const RULES: [(&str, &str); 17] = [
     (
         "stream hazard",
         "Work in two streams, or of host and device, that nothing orders.",
+    ),
+    (
+        "read-only load of written data",
+        "Data that a kernel reads as read-only data, and writes.",
+    ),
+    (
+        "atomic scope too narrow",
+        "Atomics of several blocks on one address, one of the scope of its block only.",
+    ),
+    (
+        "wrong warp mask",
+        "A lane at an instruction of its warp, or read by one, that is not there by its mask.",
     ),
     (
         "illegal address",
@@ -380,6 +392,9 @@ mod tests {
             FindingKind::BarrierDivergence,
             FindingKind::MissingAsyncWait,
             FindingKind::StreamHazard,
+            FindingKind::ReadOnlyData,
+            FindingKind::NarrowScope,
+            FindingKind::WarpMask,
         ];
         let mut kinds: Vec<String> = findings.iter().map(ToString::to_string).collect();
         kinds.extend(faults.iter().map(|kind| kind.name().to_owned()));

@@ -1,14 +1,13 @@
 //! Shadow of global memory: a state per byte ([`super::states`]), the last writer and the last two
 //! readers of each word.
 //!
-//! Invariants: a record names a segment, which is a stretch of one block's execution or a whole
-//! driver operation; segments are numbered by their start, so the later of one block's segments
-//! has the greater number. Concurrent accesses to one word may lose a record (a missed finding),
+//! Invariants: a record names a segment, which holds [`SEGMENT_TIMES`] times of one block or is a
+//! whole driver operation. Concurrent accesses to one word may lose a record (a missed finding),
 //! never invent one.
 //!
-//! Elsewhere: the order between blocks ([`super::clock`]), between operations ([`crate::order`]).
+//! Elsewhere: the order between threads ([`super::clock`]), between operations ([`crate::order`]).
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::CheckContext;
@@ -19,53 +18,130 @@ use crate::report::{
     Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
 };
 
-/// The last access to a word: segment, instruction, thread, strength and bytes in 64 bits.
+/// How an access is ordered with others to the same bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strength {
+    /// Not at all.
+    Weak,
+    /// A read through the cache of data that no thread of the kernel writes.
+    ReadOnly,
+    /// Those of the same block.
+    Block,
+    /// Those of every thread that may touch the memory.
+    Strong,
+}
+
+impl Strength {
+    pub(crate) fn is_strong(self) -> bool {
+        matches!(self, Strength::Block | Strength::Strong)
+    }
+}
+
+/// Times of a block that one segment holds.
+pub(crate) const SEGMENT_TIMES: u32 = 8;
+/// The place of an instruction that is one of too many.
+pub(crate) const UNKNOWN_SITE: u32 = (1 << 13) - 1;
+
+/// The last access to a word in 64 bits: segment (32), time in it (3), thread (10), instruction
+/// (13), strong, marked, and the bytes (4). Marked: of a plain write, that the value is known; of a
+/// plain read, that it was a read-only one; of a strong access, that its scope is the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AccessRecord(pub(crate) u64);
 
 impl AccessRecord {
-    const PC_BITS: u32 = 17;
+    const TIME_SHIFT: u32 = 29;
+    const THREAD_SHIFT: u32 = 19;
+    const SITE_SHIFT: u32 = 6;
+    const STRONG: u64 = 1 << 5;
+    pub(crate) const MARK: u64 = 1 << 4;
 
-    /// The part that all words of one access by one thread share.
+    /// The part that all words of one access by one thread share. `time` is that in the segment.
     #[inline(always)]
-    pub(crate) fn new(segment: u32, pc: u32, thread: u32, strong: bool) -> Self {
-        let pc = pc.min((1 << Self::PC_BITS) - 1);
+    pub(crate) fn new(segment: u32, time: u32, site: u32, thread: u32, strength: Strength) -> Self {
+        let order = match strength {
+            Strength::Weak => 0,
+            Strength::ReadOnly => Self::MARK,
+            Strength::Block => Self::STRONG | Self::MARK,
+            Strength::Strong => Self::STRONG,
+        };
         AccessRecord(
             (u64::from(segment) << 32)
-                | (u64::from(pc) << 15)
-                | (u64::from(thread & 1023) << 5)
-                | (u64::from(strong) << 4),
+                | (u64::from(time % SEGMENT_TIMES) << Self::TIME_SHIFT)
+                | (u64::from(thread & 1023) << Self::THREAD_SHIFT)
+                | (u64::from(site.min(UNKNOWN_SITE)) << Self::SITE_SHIFT)
+                | order,
         )
     }
     /// The same of the thread `n` further on.
     #[inline(always)]
     pub(crate) fn of(self, n: usize) -> Self {
-        AccessRecord(self.0 + ((n as u64) << 5))
+        AccessRecord(self.0 + ((n as u64) << Self::THREAD_SHIFT))
+    }
+    /// The least records of a segment's times from `time` on.
+    #[inline(always)]
+    pub(crate) fn first(segment: u32, time: u32) -> u64 {
+        (u64::from(segment) << 32) + (u64::from(time) << Self::TIME_SHIFT)
     }
     #[inline(always)]
     pub(crate) fn segment(self) -> u32 {
         (self.0 >> 32) as u32
     }
-    pub(crate) fn pc(self) -> u32 {
-        (self.0 >> 15) as u32 & ((1 << Self::PC_BITS) - 1)
+    /// In the segment.
+    pub(crate) fn time(self) -> u32 {
+        (self.0 >> Self::TIME_SHIFT) as u32 % SEGMENT_TIMES
+    }
+    pub(crate) fn site(self) -> u32 {
+        (self.0 >> Self::SITE_SHIFT) as u32 & UNKNOWN_SITE
     }
     pub(crate) fn thread(self) -> u32 {
-        (self.0 >> 5) as u32 & 1023
+        (self.0 >> Self::THREAD_SHIFT) as u32 & 1023
     }
     #[inline(always)]
     pub(crate) fn strong(self) -> bool {
-        self.0 & 16 != 0
+        self.0 & Self::STRONG != 0
+    }
+    #[inline(always)]
+    pub(crate) fn marked(self) -> bool {
+        self.0 & Self::MARK != 0
     }
     #[inline(always)]
     pub(crate) fn bytes(self) -> u8 {
         self.0 as u8 & 15
     }
+    /// Whether the same thread left both at the same time.
+    #[inline(always)]
+    pub(crate) fn same_thread(self, other: AccessRecord) -> bool {
+        (self.0 ^ other.0) >> Self::THREAD_SHIFT == 0
+    }
+    /// Whether warps of the same segment left both.
+    #[inline(always)]
+    pub(crate) fn same_warp(self, other: AccessRecord) -> bool {
+        let differ = self.0 ^ other.0;
+        differ >> 32 == 0 && (differ >> (Self::THREAD_SHIFT + 5)) & 31 == 0
+    }
+    /// Of a reader: whether it took the data for read-only.
+    #[inline(always)]
+    pub(crate) fn read_only(self) -> bool {
+        self.0 & (Self::MARK | Self::STRONG) == Self::MARK
+    }
+    /// Whether a reader is to stay known besides a later one, before which it is or not: a writer
+    /// that meets it may be ordered after the later one, or it took the data for read-only.
+    #[inline(always)]
+    pub(crate) fn stays(self, later: AccessRecord, ordered: bool) -> bool {
+        !ordered && !self.same_warp(later) || self.read_only() && !later.read_only()
+    }
+    /// Whether one instruction of one thread left both.
+    #[inline(always)]
+    pub(crate) fn same_access(self, other: AccessRecord) -> bool {
+        (self.0 ^ other.0) >> 5 == 0
+    }
 }
 
 /// Resolves a record's position from its instruction and thread.
 pub(crate) trait LaunchNaming: std::fmt::Debug + Send + Sync {
-    /// The position of `thread` of `block` at instruction `pc`, and the kind of access.
-    fn place(&self, block: u32, thread: u32, pc: u32) -> (ExecutionPoint, AccessKind);
+    /// The position of `thread` of `block` at the memory instruction `site`, and the kind of
+    /// access.
+    fn place(&self, block: u32, thread: u32, site: u32) -> (ExecutionPoint, AccessKind);
 }
 
 #[derive(Debug, Clone)]
@@ -77,6 +153,14 @@ pub(crate) struct SegmentOwner {
     /// one.
     pub(crate) block: u32,
     pub(crate) spread: bool,
+    /// The first time of the block that these segments hold.
+    pub(crate) from: u32,
+}
+
+/// The segments of a running block, by the times that they hold; 0: none yet.
+#[derive(Debug, Default)]
+pub(crate) struct BlockSegments {
+    pub(crate) taken: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -92,9 +176,11 @@ pub struct Shadow {
     pub(crate) states: States,
     pub(crate) writes: ShadowTable<AtomicU64>,
     pub(crate) reads: ShadowTable<AtomicU64>,
-    /// The reader before the last, of another segment: a writer that is the last reader itself
-    /// still meets this one.
+    /// A reader before the last, of another warp and not ordered before it, or one that took the
+    /// data for read-only: a writer that is the last reader itself still meets this one.
     pub(crate) earlier_reads: ShadowTable<AtomicU64>,
+    /// A hash of what was last written, where the record of the writer is marked.
+    pub(crate) values: ShadowTable<AtomicU8>,
     segments: RwLock<Vec<Segments>>,
     next: AtomicU32,
 }
@@ -107,6 +193,7 @@ impl Shadow {
             writes: ShadowTable::new(size as usize / 4)?,
             reads: ShadowTable::new(size as usize / 4)?,
             earlier_reads: ShadowTable::new(size as usize / 4)?,
+            values: ShadowTable::new(size as usize / 4)?,
             segments: RwLock::default(),
             next: AtomicU32::new(1),
         })
@@ -204,15 +291,13 @@ impl Shadow {
         );
     }
 
-    /// Records a word's reader: the last reader becomes the one before, if it is of another
-    /// segment.
-    #[inline(always)]
-    pub(crate) fn note_read(last: &AtomicU64, earlier: &AtomicU64, record: AccessRecord) {
-        let before = AccessRecord(last.load(Ordering::Relaxed));
+    /// Records a driver operation that reads a word.
+    fn note_read(&self, w: usize, record: AccessRecord) {
+        let before = AccessRecord(self.reads[w].load(Ordering::Relaxed));
         if before.segment() != record.segment() && before.0 != 0 {
-            earlier.store(before.0, Ordering::Relaxed);
+            self.earlier_reads[w].store(before.0, Ordering::Relaxed);
         }
-        last.store(record.0, Ordering::Relaxed);
+        self.reads[w].store(record.0, Ordering::Relaxed);
     }
 
     fn forget(&self, addr: u64, len: u64) {
@@ -318,6 +403,7 @@ impl Shadow {
             launch: None,
             block: 0,
             spread: false,
+            from: 0,
         };
         let segment = self.begin(owner, 1);
         let kind = if write {
@@ -408,7 +494,7 @@ impl Shadow {
             if write {
                 self.writes[w].store(record.0, Ordering::Relaxed);
             } else {
-                Self::note_read(&self.reads[w], &self.earlier_reads[w], record);
+                self.note_read(w, record);
             }
         }
     }
@@ -430,7 +516,7 @@ impl Shadow {
                 )
             }
             Some(launch) => {
-                let (place, kind) = launch.place(block, record.thread(), record.pc());
+                let (place, kind) = launch.place(block, record.thread(), record.site());
                 (
                     kind,
                     FindingActor::Thread(

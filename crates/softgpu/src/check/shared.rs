@@ -1,13 +1,9 @@
 //! Shadow of a block's shared memory: for each word its last writer and reader.
 //!
-//! Time is a counter of the block: every barrier and every synchronisation of a warp takes the next
-//! number. A warp's time is the number it took last, and its vector clock holds for every other
-//! warp the time up to which it is ordered before. An access is ordered before another if its time
-//! is in the other's clock. Lanes of a warp count as ordered by any synchronisation of their warp:
-//! this may miss a race between lanes that did not take part, and never invents one.
+//! An access is ordered before another if its time is in the clock of the other's warp
+//! ([`super::clock`]).
 
-use rustc_hash::FxHashMap;
-
+use super::clock::WarpClocks;
 use crate::mem::{AddressShape, At};
 use crate::report::AccessKind;
 
@@ -105,6 +101,8 @@ pub(crate) enum SharedFinding {
     Uninitialised,
     /// With another access, which wrote or read.
     Race(SharedRecord, AccessKind),
+    /// The same, where both write the same value.
+    SameValue(SharedRecord),
     /// A copy that was not waited for.
     Pending(SharedRecord),
 }
@@ -118,21 +116,12 @@ pub(crate) struct SharedShadow {
     last_write: u64,
     /// Words of which not all bytes were written.
     open: usize,
-    now: u32,
-    /// Time of each warp.
-    own: Vec<u32>,
-    /// `known[w * warps + v]`: time of `v` up to which `w` follows it.
-    known: Vec<u32>,
-    /// Least of `known[w]`: all accesses up to then are before `w`.
-    floor: Vec<u32>,
-    /// The clocks of arrived warps, by barrier.
-    gathering: FxHashMap<u32, (Vec<u32>, Vec<usize>)>,
-    /// The clock of a location.
-    locations: FxHashMap<u32, Vec<u32>>,
+    /// Time, of accesses to global memory too.
+    pub(crate) clocks: WarpClocks,
 }
 
 impl SharedShadow {
-    pub(crate) fn start(&mut self, bytes: usize, warps: usize) {
+    pub(crate) fn start(&mut self, block: u32, bytes: usize, warps: usize) {
         let words = bytes.div_ceil(4);
         self.writes.clear();
         self.writes.resize(words, 0);
@@ -140,117 +129,7 @@ impl SharedShadow {
         self.reads.resize(words, 0);
         self.last_write = 0;
         self.open = words;
-        self.now = 1;
-        self.own.clear();
-        self.own.resize(warps, 1);
-        self.known.clear();
-        self.known.resize(warps * warps, 0);
-        self.floor.clear();
-        self.floor.resize(warps, 0);
-        self.gathering.clear();
-        self.locations.clear();
-    }
-
-    fn warps(&self) -> usize {
-        self.own.len()
-    }
-
-    fn tick(&mut self, w: usize) {
-        self.now += 1;
-        self.own[w] = self.now;
-    }
-
-    /// Lanes of warp `w` have synchronised.
-    pub(crate) fn warp_synced(&mut self, w: usize) {
-        self.tick(w);
-    }
-
-    /// The clock of warp `w`, its own time included.
-    fn view(&self, w: usize) -> Vec<u32> {
-        let n = self.warps();
-        let mut v = self.known[w * n..(w + 1) * n].to_vec();
-        v[w] = self.own[w];
-        v
-    }
-
-    fn learn(&mut self, w: usize, view: &[u32]) {
-        let n = self.warps();
-        let known = &mut self.known[w * n..(w + 1) * n];
-        for (k, v) in known.iter_mut().zip(view) {
-            *k = (*k).max(*v);
-        }
-        known[w] = 0;
-        self.floor[w] = known
-            .iter()
-            .enumerate()
-            .filter(|(v, _)| *v != w)
-            .map(|(_, k)| *k)
-            .min()
-            .unwrap_or(0);
-    }
-
-    /// Warp `w` arrives at barrier `id`, and waits for it or not.
-    pub(crate) fn arrived(&mut self, w: usize, id: u32, waits: bool) {
-        let view = self.view(w);
-        let entry = self.gathering.entry(id).or_default();
-        if entry.0.is_empty() {
-            entry.0 = view;
-        } else {
-            for (a, b) in entry.0.iter_mut().zip(view) {
-                *a = (*a).max(b);
-            }
-        }
-        if waits {
-            entry.1.push(w);
-        }
-        if !waits {
-            self.tick(w);
-        }
-    }
-
-    /// Barrier `id` opens. `whole`: for every warp of the block.
-    pub(crate) fn opened(&mut self, id: u32, whole: bool) {
-        let Some((view, mut warps)) = self.gathering.remove(&id) else {
-            return;
-        };
-        warps.sort_unstable();
-        warps.dedup();
-        if whole {
-            // Everything so far is before everything from now on.
-            let all = self.now;
-            self.now += 1;
-            for w in 0..self.warps() {
-                let n = self.warps();
-                self.known[w * n..(w + 1) * n].fill(all);
-                self.floor[w] = all;
-                self.own[w] = self.now;
-            }
-            return;
-        }
-        for &w in &warps {
-            self.learn(w, &view);
-        }
-        self.now += 1;
-        for w in warps {
-            self.own[w] = self.now;
-        }
-    }
-
-    /// Warp `w` releases its clock to location `at`.
-    pub(crate) fn release(&mut self, w: usize, at: u32) {
-        let view = self.view(w);
-        let old = self.locations.entry(at).or_insert_with(|| view.clone());
-        for (a, b) in old.iter_mut().zip(view) {
-            *a = (*a).max(b);
-        }
-        self.tick(w);
-    }
-
-    /// Warp `w` acquires the clock of location `at`.
-    pub(crate) fn acquire(&mut self, w: usize, at: u32) {
-        if let Some(view) = self.locations.get(&at).cloned() {
-            self.learn(w, &view);
-        }
+        self.clocks.start(block, warps);
     }
 
     /// Whether `now`, touching `bytes`, meets the access that left `was` with nothing between.
@@ -263,9 +142,9 @@ impl SharedShadow {
         let (w, v) = ((thread / 32) as usize, (m.thread() / 32) as usize);
         m.thread() == thread
             || if v == w {
-                m.time() < self.own[w]
+                m.time() <= self.clocks.time(w).lanes
             } else {
-                m.time() <= self.known[w * self.warps() + v.min(self.warps() - 1)]
+                self.clocks.row(w).get(v).is_none_or(|&k| m.time() <= k)
             }
     }
 
@@ -277,8 +156,15 @@ impl SharedShadow {
     }
 
     /// The mark that an access makes.
-    pub(crate) fn mark(&self, warp: usize, pc: u32, thread: u32, strong: bool) -> SharedRecord {
-        SharedRecord::new(self.own[warp], pc, thread, strong)
+    pub(crate) fn mark(&mut self, warp: usize, pc: u32, thread: u32, strong: bool) -> SharedRecord {
+        self.clocks.touch(warp);
+        SharedRecord::new(self.clocks.now(warp), pc, thread, strong)
+    }
+
+    /// The least record that is not before everything that warp `warp` does now.
+    #[inline(always)]
+    fn floor(&self, warp: usize) -> u64 {
+        u64::from(self.clocks.floor(warp) + 1) << TIME_SHIFT
     }
 
     /// A thread reads `len` bytes at `at`, inside the memory.
@@ -290,7 +176,7 @@ impl SharedShadow {
         at: u32,
         len: u32,
     ) -> Option<SharedFinding> {
-        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
+        let floor = self.floor(warp);
         let mut found = None;
         let mut a = at;
         while a < at + len {
@@ -326,7 +212,7 @@ impl SharedShadow {
         size: u32,
         kind: AccessKind,
     ) -> bool {
-        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
+        let floor = self.floor(warp);
         match (kind, size) {
             (AccessKind::Read, 4) => self.quick_read::<1>(mark, floor, off),
             (AccessKind::Read, 8) => self.quick_read::<2>(mark, floor, off),
@@ -439,7 +325,8 @@ impl SharedShadow {
         true
     }
 
-    /// A thread writes `len` bytes at `at`, inside the memory.
+    /// A thread writes `len` bytes at `at`, inside the memory. `same` says whether they stay
+    /// as they are.
     pub(crate) fn write(
         &mut self,
         mark: SharedRecord,
@@ -447,8 +334,9 @@ impl SharedShadow {
         at: u32,
         len: u32,
         pending: bool,
+        same: impl Fn() -> bool,
     ) -> Option<SharedFinding> {
-        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
+        let floor = self.floor(warp);
         let mut found = None;
         let mut a = at;
         while a < at + len {
@@ -459,7 +347,11 @@ impl SharedShadow {
             for (raw, kind) in [(w, AccessKind::Write), (r, AccessKind::Read)] {
                 let m = SharedRecord(raw);
                 if !self.old(raw, floor) && self.races(m, mark, bytes) {
-                    found = Some(SharedFinding::Race(m, kind));
+                    if kind == AccessKind::Write && !m.strong() && same() {
+                        found.get_or_insert(SharedFinding::SameValue(m));
+                    } else {
+                        found = Some(SharedFinding::Race(m, kind));
+                    }
                 }
             }
             if w & PENDING != 0 && w >> 4 & bytes != 0 && !pending {
@@ -556,7 +448,7 @@ mod tests {
         #[test]
         fn eight_lanes_at_a_time_see_what_one_lane_at_a_time_does(steps in prop::collection::vec(step(), 1..60)) {
             let mut shadows = [SharedShadow::default(), SharedShadow::default()];
-            shadows.iter_mut().for_each(|s| s.start(BYTES as usize, WARPS));
+            shadows.iter_mut().for_each(|s| s.start(0, BYTES as usize, WARPS));
             for step in steps {
                 let mut found = [Vec::new(), Vec::new()];
                 for (n, s) in shadows.iter_mut().enumerate() {
@@ -574,16 +466,16 @@ mod tests {
                             for (l, &at) in at.iter().enumerate().filter(|(_, at)| **at + size <= BYTES) {
                                 let was = match kind {
                                     AccessKind::Read => s.read(mark.of(l), *warp, at, *size),
-                                    _ => s.write(mark.of(l), *warp, at, *size, kind == AccessKind::AsyncCopy),
+                                    _ => s.write(mark.of(l), *warp, at, *size, kind == AccessKind::AsyncCopy, || false),
                                 };
                                 found[n].extend(was.map(|f| format!("{f:?}")));
                             }
                         }
                         Step::Barrier => {
-                            (0..WARPS).for_each(|w| s.arrived(w, 0, true));
-                            s.opened(0, true);
+                            (0..WARPS).for_each(|w| s.clocks.arrived(w, 0, true));
+                            s.clocks.opened(0, true);
                         }
-                        Step::WarpSync(w) => s.warp_synced(*w),
+                        Step::WarpSync(w) => s.clocks.warp_synced(*w),
                         Step::Landed(at) => s.landed(*at, 16),
                         Step::Initialise(at) => s.initialise(*at, 8),
                     }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::check::CheckOptions;
+
 /// Settings of the software device, fixed at the first driver call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,6 +18,9 @@ pub struct Config {
     pub lost: Option<(u32, u64)>,
     /// Whether accesses are checked. `FERCUDA_SOFT_CHECK=1`.
     pub checks: bool,
+    /// What is reported besides: races of volatile accesses (`FERCUDA_SOFT_CHECK_VOLATILE=1`),
+    /// unordered writes of one value (`FERCUDA_SOFT_CHECK_SAME_VALUE=1`).
+    pub check_options: CheckOptions,
     /// How long a kernel may run before it faults; `None` for ever. `FERCUDA_SOFT_WATCHDOG`, such
     /// as `10s`.
     pub watchdog: Option<Duration>,
@@ -50,6 +55,7 @@ impl Default for Config {
             memory_bytes: 8 << 30,
             lost: None,
             checks: false,
+            check_options: CheckOptions::default(),
             watchdog: None,
             threads: 0,
             late_copies: false,
@@ -135,6 +141,10 @@ impl Config {
             &mut c.exit_code,
         );
         c.checks = flag("FERCUDA_SOFT_CHECK");
+        c.check_options = CheckOptions {
+            volatile_races: flag("FERCUDA_SOFT_CHECK_VOLATILE"),
+            same_values: flag("FERCUDA_SOFT_CHECK_SAME_VALUE"),
+        };
         c.late_copies = c.checks || flag("FERCUDA_SOFT_LATE_COPIES");
         c.quiet = flag("FERCUDA_QUIET");
         let granules = c.memory_bytes.checked_next_multiple_of(MIN_MEMORY_BYTES);

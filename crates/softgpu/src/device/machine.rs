@@ -270,6 +270,7 @@ impl Machine {
             op,
             order: self.order.clone(),
             sink: self.sink.clone(),
+            options: self.config.check_options,
         })
     }
 

@@ -9,7 +9,7 @@
 //!
 //! Elsewhere: the instructions ([`super::memory`], [`super::atomics`]), checks ([`super::checks`]).
 
-use super::checks;
+use super::checks::{self, CheckedAccess};
 use super::ctx::{Ctx, DecodedInst};
 use super::registers::{ALL, LANES, RawLane, RegisterFile, RowOperand, each, eights, gather};
 use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
@@ -110,14 +110,13 @@ pub(crate) fn admit_shared<const CHECK: bool>(
     i: &DecodedInst,
     off: &[u32; LANES],
     mut mask: u32,
-    size: u32,
-    kind: AccessKind,
-    strong: bool,
+    access: CheckedAccess<'_>,
 ) -> u32 {
     if CHECK {
-        mask = checks::shared(ctx, i, off, mask, size, kind, strong);
+        mask = checks::shared(ctx, i, off, mask, access);
     }
     let len = ctx.block.shared.len();
+    let (size, kind) = (access.size, access.kind);
     inside(ctx, i, off, mask, size, len, kind, MemSpace::Shared)
 }
 
@@ -185,12 +184,12 @@ pub(crate) fn by_window<const CHECK: bool>(
     i: &DecodedInst,
     addr: &[u64; LANES],
     mut mask: u32,
-    size: u64,
-    kind: AccessKind,
+    access: CheckedAccess<'_>,
     mut f: impl FnMut(&mut Ctx<'_>, Window, u32),
 ) -> u32 {
+    let (size, kind) = (u64::from(access.size), access.kind);
     if CHECK {
-        mask = checks::global(ctx, i, addr, mask, size, kind, i.imm & STRONG != 0);
+        mask = checks::global(ctx, i, addr, mask, access);
     }
     let checked = mask;
     let low = size.next_power_of_two() - 1;

@@ -9,11 +9,11 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{STRONG, WIDE, addresses, admit_shared, allow, by_tag, offsets};
-use super::checks;
+use super::checks::{self, CheckedAccess};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Lower, LowerError, Lowered, ModList, Opd, bad};
-use super::ordering::{ACQUIRE, RELEASE, order_flags};
+use super::ordering::{ACQUIRE, BLOCK_SCOPE, RELEASE, order_flags, strength};
 use super::registers::{LANES, RowOperand};
 use super::scalar::RoundMode;
 use super::scalar::float::{self, Extremum};
@@ -209,6 +209,13 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
         let red = i.imm & RED != 0;
         let n = (i.imm >> COUNT_SHIFT) as u32 & 15;
         let size = kind.size() * n;
+        let access = CheckedAccess {
+            size,
+            kind: AccessKind::Atomic,
+            strength: strength(i.imm | STRONG, ctx.run.check_options),
+            values: None,
+            variable: if n == 1 { i.x } else { 0 },
+        };
         ctx.waits += 1;
         let mask = ctx.mask;
         if CHECK && i.imm & RELEASE != 0 {
@@ -226,25 +233,19 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
             }
             if tag == SHARED_TAG {
                 let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
-                mask = admit_shared::<CHECK>(ctx, i, &off, mask, size, AccessKind::Atomic, true);
+                mask = admit_shared::<CHECK>(ctx, i, &off, mask, access);
                 if CHECK {
                     checks::synchronise(ctx, &addr, mask, true);
                 }
-                shared(ctx, i, &off, mask, op, kind, red, n);
+                let changed = shared(ctx, i, &off, mask, op, kind, red, n);
+                ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
             } else {
                 if CHECK {
-                    mask = checks::global(
-                        ctx,
-                        i,
-                        &addr,
-                        mask,
-                        u64::from(size),
-                        AccessKind::Atomic,
-                        true,
-                    );
+                    mask = checks::global(ctx, i, &addr, mask, access);
                     checks::synchronise(ctx, &addr, mask, false);
                 }
-                global(ctx, i, &addr, mask, op, kind, red, n);
+                let changed = global(ctx, i, &addr, mask, op, kind, red, n);
+                ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
             }
         }
     }
@@ -280,6 +281,7 @@ fn vector(ctx: &Ctx<'_>, i: &DecodedInst, n: u32, k: u32) -> (RowOperand, RowOpe
     (at(k), at(n + k))
 }
 
+/// Whether memory has changed.
 #[expect(clippy::too_many_arguments, reason = "an instruction taken apart")]
 fn shared(
     ctx: &mut Ctx<'_>,
@@ -290,7 +292,8 @@ fn shared(
     kind: AtomicKind,
     red: bool,
     n: u32,
-) {
+) -> bool {
+    let mut changed = false;
     let mut m = mask;
     while m != 0 {
         let l = m.trailing_zeros() as usize;
@@ -308,6 +311,7 @@ fn shared(
             } else {
                 old
             };
+            changed |= new != old;
             ctx.block.shared[at..at + 16].copy_from_slice(&new.to_le_bytes());
             ctx.rows.set_lane::<u64>(i.d, l, old as u64);
             ctx.rows.set_lane::<u64>(i.d.plus(2), l, (old >> 64) as u64);
@@ -327,14 +331,17 @@ fn shared(
                 operand(ctx, b, kind, l),
                 operand(ctx, i.c, kind, l),
             );
+            changed |= new != old;
             ctx.block.shared[at..at + size].copy_from_slice(&new.to_le_bytes()[..size]);
             if !red {
                 put(ctx, d, kind, l, old);
             }
         }
     }
+    changed
 }
 
+/// Whether memory has changed.
 #[expect(clippy::too_many_arguments, reason = "an instruction taken apart")]
 fn global(
     ctx: &mut Ctx<'_>,
@@ -345,7 +352,8 @@ fn global(
     kind: AtomicKind,
     red: bool,
     n: u32,
-) {
+) -> bool {
+    let mut changed = false;
     let mut m = mask;
     while m != 0 {
         let l = m.trailing_zeros() as usize;
@@ -369,6 +377,7 @@ fn global(
                     seen = now;
                 }
             };
+            changed |= op != Rmw::Cas || old == x && x != y;
             ctx.rows.set_lane::<u64>(i.d, l, old as u64);
             ctx.rows.set_lane::<u64>(i.d.plus(2), l, (old >> 64) as u64);
             continue;
@@ -389,7 +398,10 @@ fn global(
                             Ordering::SeqCst,
                             Ordering::SeqCst,
                         ) {
-                            Ok(old) => break u64::from(old),
+                            Ok(old) => {
+                                changed |= old != new;
+                                break u64::from(old);
+                            }
                             Err(now) => seen = now,
                         }
                     }
@@ -397,9 +409,11 @@ fn global(
             }
             let old = match (op, kind) {
                 (Rmw::Add, AtomicKind::B32 | AtomicKind::S32) => {
+                    changed |= b as u32 != 0;
                     u64::from(w.atomic32(at).fetch_add(b as u32, Ordering::SeqCst))
                 }
                 (Rmw::Add, AtomicKind::B64 | AtomicKind::S64) => {
+                    changed |= b != 0;
                     w.atomic64(at).fetch_add(b, Ordering::SeqCst)
                 }
                 _ => match size {
@@ -413,10 +427,11 @@ fn global(
             }
         }
     }
+    changed
 }
 
 /// Tells the checks that the lanes took part in the synchronisation at an address: `x` 1 acquires,
-/// 2 releases.
+/// 2 releases, with `RELEASE` all that is before instead of what is before the last fence.
 struct CheckSync;
 impl Exec for CheckSync {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
@@ -427,6 +442,9 @@ impl Exec for CheckSync {
             addresses(ctx, i)
         };
         let mask = ctx.mask;
+        if i.imm & RELEASE != 0 {
+            checks::fence(ctx);
+        }
         for (mask, tag) in by_tag(&addr, mask) {
             // A thread's local memory is private.
             if mask != 0 && matches!(tag, 0 | SHARED_TAG) {
@@ -469,8 +487,15 @@ pub(crate) fn emit_release(
     wide: bool,
     offset: i32,
     shared: bool,
+    releases: bool,
 ) {
     emit_sync(l, base, wide, offset, shared, 2);
+    let cur = l.cur;
+    if let Some(x) = l.blocks[cur].insts.last_mut()
+        && releases
+    {
+        x.imm |= RELEASE;
+    }
 }
 
 struct Fence<const CHECK: bool>;
@@ -638,11 +663,13 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     } else {
         handlers_plain::<Atom<false>>()
     };
+    let variable = l.variable_of(address);
     let x = l.emit(h, d, base, b, c);
+    x.x = variable;
     x.ext = ext;
     x.imm = u64::from(offset as u32)
         | if wide { WIDE } else { 0 }
-        | (order_flags(m) & (ACQUIRE | RELEASE | STRONG))
+        | (order_flags(m) & (ACQUIRE | RELEASE | STRONG | BLOCK_SCOPE))
         | ((op as u64) << RMW_SHIFT)
         | ((kind as u64) << KIND_SHIFT)
         | (u64::from(shared) << SPACE_SHIFT)

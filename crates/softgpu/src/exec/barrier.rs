@@ -1,12 +1,12 @@
 //! Hardware barriers of a block.
 //!
 //! Invariants: a barrier counts lanes. Without a thread count it opens when all live threads of the
-//! block have arrived, and exited threads are not waited for (with checks, that is reported).
+//! block have arrived: those that have exited are not waited for.
 
 use super::checks;
 use super::ctx::Ctx;
 use super::program::{BarrierOp, BarrierSite, Terminator};
-use super::state::{Barrier, Split, SplitOutcome, SplitState};
+use super::state::{Barrier, SplitOutcome, SplitState};
 use crate::report::{Finding, FindingActor, FindingKind};
 
 fn live_threads(ctx: &Ctx<'_>) -> u32 {
@@ -103,14 +103,6 @@ fn open_if_complete(ctx: &mut Ctx<'_>, id: u32) {
     ctx.block.barriers[id as usize] = Barrier::default();
     let whole = b.expected == 0;
     checks::opened(ctx, id, whole);
-    if whole
-        && ctx.run.spec.checks.is_some()
-        && live < ctx.run.threads()
-        && !ctx.block.reported_exit
-    {
-        ctx.block.reported_exit = true;
-        exited_early(ctx, id, ctx.run.threads() - live);
-    }
     if whole && ctx.run.spec.checks.is_some() {
         different_barriers(ctx, id);
     }
@@ -188,18 +180,6 @@ pub(crate) fn report(
     checks::found(ctx, finding);
 }
 
-/// The first lane that waits at barrier `id`, with its function and block.
-fn waiting(ctx: &Ctx<'_>, id: u32) -> Option<(u32, u32, u32, u32)> {
-    ctx.block.warps.iter().find_map(|w| {
-        let s: &Split = w
-            .splits
-            .iter()
-            .find(|s| s.state == SplitState::Barrier(id))?;
-        let f = w.frames[s.frame as usize].as_ref()?;
-        Some((f.function, s.pc, w.index, s.mask.trailing_zeros()))
-    })
-}
-
 /// Threads that open one barrier from different places in the code.
 fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
     let mut places: Vec<(u32, u32, u32, u32)> = Vec::new();
@@ -228,13 +208,6 @@ fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
         t[0], t[1], t[2]
     );
     report(ctx, first.0, first.1, first.2, first.3, note);
-}
-
-fn exited_early(ctx: &mut Ctx<'_>, id: u32, gone: u32) {
-    if let Some((function, pc, warp, lane)) = waiting(ctx, id) {
-        let note = format!("{gone} threads of the block have exited without reaching this barrier");
-        report(ctx, function, pc, warp, lane, note);
-    }
 }
 
 fn function_of(ctx: &Ctx<'_>) -> u32 {

@@ -30,7 +30,6 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     b.barriers.clear();
     b.barriers.resize(17, Barrier::default());
     b.next_warp = 0;
-    b.reported_exit = false;
     let threads = run.threads();
     let warps = threads.div_ceil(32) as usize;
     b.warps.resize_with(warps, Default::default);

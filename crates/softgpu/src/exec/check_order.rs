@@ -17,6 +17,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::registers::{ALL, LANES, eights};
+use crate::check::Strength;
+use crate::check::clock::{AccessTime, WarpTimes};
 use crate::mem::{AddressShape, At};
 use crate::report::{AccessKind, ExecutionPoint, Fault, Finding};
 
@@ -40,16 +42,38 @@ pub(crate) struct WarpAccess {
     pub(crate) mask: u32,
     pub(crate) size: u32,
     pub(crate) kind: AccessKind,
-    pub(crate) strong: bool,
+    pub(crate) strength: Strength,
+    pub(crate) time: AccessTime,
+}
+
+/// What a logged access needs besides its addresses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AccessDetails<'a> {
+    /// What the warp knew of the times of its block's warps, if the access's time does not say it.
+    pub(crate) row: Option<&'a WarpTimes>,
+    /// Hashes of what the lanes of a store write.
+    pub(crate) hashes: Option<&'a [u8; LANES]>,
 }
 
 #[derive(Debug)]
 enum LogEntry {
-    /// With strides: of each eight lanes the first address is logged, and the others follow at this
-    /// stride. Without: all addresses are.
-    Access(WarpAccess, Option<[u32; LANES / 8]>),
+    Access(LoggedAccess),
     Found(Box<Finding>),
 }
+
+#[derive(Debug)]
+struct LoggedAccess {
+    access: WarpAccess,
+    /// Of each eight lanes the first address is logged, and the others follow at this stride.
+    /// `None`: all addresses are.
+    steps: Option<[u32; LANES / 8]>,
+    row: Option<WarpTimes>,
+    /// Whether hashes stand behind the addresses.
+    hashed: bool,
+}
+
+/// Addresses' room that the hashes of a store's values take.
+const HASH_WORDS: usize = LANES / 8;
 
 /// A block's accesses and findings that are not checked yet.
 #[derive(Debug, Default)]
@@ -61,7 +85,12 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    pub(crate) fn access(&mut self, access: WarpAccess, addr: &[u64; LANES]) {
+    pub(crate) fn access(
+        &mut self,
+        access: WarpAccess,
+        addr: &[u64; LANES],
+        details: AccessDetails<'_>,
+    ) {
         let mut steps = [0; LANES / 8];
         let runs = access.mask == ALL
             && eights(addr).iter().zip(&mut steps).all(|(eight, step)| {
@@ -77,8 +106,16 @@ impl AccessLog {
         } else {
             self.addresses.extend(addr);
         }
-        let steps = runs.then_some(steps);
-        self.entries.push(LogEntry::Access(access, steps));
+        if let Some(hashes) = details.hashes {
+            let words = hashes.as_chunks::<8>().0.iter();
+            self.addresses.extend(words.map(|w| u64::from_le_bytes(*w)));
+        }
+        self.entries.push(LogEntry::Access(LoggedAccess {
+            access,
+            steps: runs.then_some(steps),
+            row: details.row.cloned(),
+            hashed: details.hashes.is_some(),
+        }));
     }
 
     pub(crate) fn found(&mut self, finding: Finding) {
@@ -99,25 +136,38 @@ impl AccessLog {
     /// Replays all entries in order and clears the log.
     pub(crate) fn replay(
         &mut self,
-        mut judge: impl FnMut(WarpAccess, &[u64; LANES]),
+        mut judge: impl FnMut(WarpAccess, &[u64; LANES], AccessDetails<'_>),
         mut found: impl FnMut(Finding),
     ) {
         let mut rest = self.addresses.as_slice();
         for entry in self.entries.drain(..) {
-            let (access, steps) = match entry {
+            let logged = match entry {
                 LogEntry::Found(finding) => {
                     found(*finding);
                     continue;
                 }
-                LogEntry::Access(access, how) => (access, how),
+                LogEntry::Access(logged) => logged,
             };
+            let steps = logged.steps;
             let (these, others) = rest.split_at(steps.map_or(LANES, |_| LANES / 8));
             rest = others;
             let addr = std::array::from_fn(|l| match steps {
                 Some(steps) => these[l / 8] + u64::from(steps[l / 8]) * (l % 8) as u64,
                 None => these[l],
             });
-            judge(access, &addr);
+            let mut hashes = [0; LANES];
+            if logged.hashed {
+                let (words, others) = rest.split_at(HASH_WORDS);
+                rest = others;
+                for (eight, word) in hashes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                    *eight = word.to_le_bytes();
+                }
+            }
+            let details = AccessDetails {
+                row: logged.row.as_ref(),
+                hashes: logged.hashed.then_some(&hashes),
+            };
+            judge(logged.access, &addr, details);
         }
         self.addresses.clear();
         self.found = 0;
@@ -254,7 +304,8 @@ mod tests {
             mask,
             size,
             kind: AccessKind::Read,
-            strong: false,
+            strength: Strength::Weak,
+            time: AccessTime::default(),
         }
     }
 
@@ -275,11 +326,21 @@ mod tests {
                     let (base, kind) = eights[l / 8];
                     u64::from(base) + (l % 8) as u64 * [0, u64::from(size), 24][kind as usize]
                 });
-                log.access(warp_access(mask, size), &addr);
-                expected.push((mask, size, addr));
+                let hashes = addr.map(|a| (a ^ u64::from(mask)) as u8);
+                let hashed = mask & 2 == 0;
+                let row = (mask & 4 == 0).then(|| WarpTimes::new(vec![mask]));
+                let details = AccessDetails {
+                    row: row.as_ref(),
+                    hashes: hashed.then_some(&hashes),
+                };
+                log.access(warp_access(mask, size), &addr, details);
+                expected.push((mask, size, addr, hashed.then_some(hashes), row));
             }
             let mut got = Vec::new();
-            log.replay(|a, addr| got.push((a.mask, a.size, *addr)), |_| ());
+            log.replay(
+                |a, addr, d| got.push((a.mask, a.size, *addr, d.hashes.copied(), d.row.cloned())),
+                |_| (),
+            );
             prop_assert_eq!(got, expected);
             prop_assert_eq!(log.bytes(), 0);
         }
@@ -341,7 +402,7 @@ mod tests {
         }
         assert!(written <= LOG_BYTES / (size_of::<Finding>() + 100));
         let mut passed_on = 0;
-        log.replay(|_, _| (), |_| passed_on += 1);
+        log.replay(|_, _, _| (), |_| passed_on += 1);
         assert_eq!((passed_on, log.bytes()), (written, 0));
     }
 

@@ -5,15 +5,24 @@
 
 mod begin;
 mod block;
+mod conflict;
+mod found;
 mod global;
 mod launch;
+mod members;
 mod ordering;
+mod site;
+mod stores;
+mod variables;
 
 pub(crate) use begin::{begin, end_block, start_block};
-pub(crate) use block::{found, local, shared};
-pub(crate) use global::{global, replay};
+pub(crate) use block::{local, shared};
+pub(crate) use found::found;
+pub(crate) use global::{CheckedAccess, global, replay};
 pub(crate) use launch::LaunchCheck;
+pub(crate) use members::{absent, members};
 pub(crate) use ordering::{
     acquire_from_host, arrived, fence, initialised, landed, one_way, opened, synchronise,
     synchronise_acquire, synchronise_release, tells_host, warp_synced,
 };
+pub(crate) use stores::StoredValues;

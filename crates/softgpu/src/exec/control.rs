@@ -9,6 +9,7 @@ use super::lower::{
 };
 use super::parameters;
 use super::program::BarrierOp;
+use super::rendezvous::together;
 use super::width::rows;
 
 /// Whether the instruction, if predicated, needs a block of its own.
@@ -208,7 +209,7 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
 fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if m.has(Word::Warp) {
         let mask = l.src(operand(i, 0)?, Ty::B32)?;
-        l.sync_point(mask);
+        together(l, mask);
         let next = l.new_block();
         l.terminate_to(LTerm::WarpSync(next), next);
         return Ok(());

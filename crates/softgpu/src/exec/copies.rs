@@ -8,7 +8,7 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, allow, inside, offsets};
-use super::checks;
+use super::checks::{self, CheckedAccess};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{
@@ -24,7 +24,7 @@ use crate::report::{AccessKind, MemSpace};
 struct CopyAsync<const CHECK: bool>;
 impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
-        let len = i.x;
+        let len = i.x & 0xff;
         let dst = offsets(ctx, i);
         let src = ctx.rows.row::<u64>(i.b);
         let read = ctx.rows.row::<u32>(i.c);
@@ -43,22 +43,17 @@ impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
             MemSpace::Shared,
         );
         if CHECK {
-            mask = checks::shared(ctx, i, &dst, mask, len, AccessKind::AsyncCopy, false);
+            let mut copy = CheckedAccess::plain(len, AccessKind::AsyncCopy);
+            copy.variable = i.x >> 8;
+            mask = checks::shared(ctx, i, &dst, mask, copy);
             for part in [4u32, 8, 16] {
                 let these = (0..32)
                     .filter(|&l| read[l] == part)
                     .fold(0, |m, l| m | 1u32 << l)
                     & mask;
                 if these != 0 {
-                    mask &= checks::global(
-                        ctx,
-                        i,
-                        &src,
-                        these,
-                        u64::from(part),
-                        AccessKind::Read,
-                        false,
-                    ) | !these;
+                    let read = CheckedAccess::plain(part, AccessKind::Read);
+                    mask &= checks::global(ctx, i, &src, these, read) | !these;
                 }
             }
         }
@@ -347,6 +342,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
         }
         if matches!(what, Bar::TestWait | Bar::TestParity) {
             ctx.waits += 1;
+            ctx.spins = ctx.spins.wrapping_add(u32::from(out != mask));
             ctx.rows
                 .set_pred(PredOperand::from_bits(i.imm as u32), out, mask);
         }
@@ -442,8 +438,9 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     } else {
         handlers_plain::<CopyAsync<false>>()
     };
+    let variable = l.variable_of(dst);
     let x = l.emit(h, none, base, from, read);
-    x.x = *len as u32;
+    x.x = *len as u32 | variable << 8;
     x.imm = u64::from(offset as u32)
         | if wide { WIDE } else { 0 }
         | (((from_offset as i64 as u64) & 0xff_ffff) << 40);

@@ -20,11 +20,12 @@ use super::check_order::CheckOrder;
 use super::checks::LaunchCheck;
 use super::launch::LaunchSpec;
 use super::product::Product;
-use super::program::{CodeBlock, Const, InstOrigin, LaneFn};
+use super::program::{CodeBlock, Const, InstOrigin, LaneFn, VariableBounds, touches_memory};
 use super::registers::{
     ALL, FrameRows, MaskRow, PredOperand, RegisterFile, RegisterRow, RowOperand,
 };
 use super::state::{BlockState, WarpState};
+use crate::check::{CheckOptions, UNKNOWN_SITE};
 use crate::lock::lock;
 use crate::mem::{AllocInfo, Window};
 use crate::report::{Access, ExecutionPoint, Fault, FaultKind, MemSpace};
@@ -128,6 +129,8 @@ pub(crate) struct KernelCode {
     pub(crate) opcodes: Vec<Arc<str>>,
     pub(crate) files: Vec<Arc<str>>,
     pub(crate) shared_bytes: u32,
+    /// With checks: variables of shared and local memory, by number less one.
+    pub(crate) variables: Vec<VariableBounds>,
     /// Whether blocks have a means of speaking to each other, or to the outside, that has an order.
     pub(crate) communicates: bool,
     /// Whether it asks where the shared memory is that system software uses.
@@ -142,6 +145,10 @@ pub(crate) struct BoundKernel {
     pub(crate) consts: Vec<Box<[RegisterRow]>>,
     /// Where each function's instructions begin when all are counted through.
     starts: Vec<u32>,
+    /// Instructions that touch memory, counted through all functions; [`UNKNOWN_SITE`] the others.
+    site_of: Vec<u16>,
+    /// The instructions of those numbers.
+    sites: Vec<u32>,
 }
 
 impl BoundKernel {
@@ -174,11 +181,38 @@ impl BoundKernel {
             }
             consts.push(bank);
         }
+        let (mut site_of, mut sites) = (Vec::new(), Vec::new());
+        for (pc, origin) in code.functions.iter().flat_map(|f| &f.origins).enumerate() {
+            let touches = code
+                .opcodes
+                .get(origin.opcode as usize)
+                .is_some_and(|opcode| touches_memory(opcode));
+            if touches && sites.len() < UNKNOWN_SITE as usize {
+                site_of.push(sites.len() as u16);
+                sites.push(pc as u32);
+            } else {
+                site_of.push(UNKNOWN_SITE as u16);
+            }
+        }
         Ok(BoundKernel {
             code,
             consts,
             starts,
+            site_of,
+            sites,
         })
+    }
+
+    /// The number among those that touch memory of an instruction counted through all functions.
+    #[inline(always)]
+    pub(crate) fn site(&self, pc: u32) -> u32 {
+        let site = self.site_of.get(pc as usize);
+        site.map_or(UNKNOWN_SITE, |&s| u32::from(s))
+    }
+
+    /// The instruction of such a number; `None` if it is one of too many.
+    pub(crate) fn site_pc(&self, site: u32) -> Option<u32> {
+        self.sites.get(site as usize).copied()
     }
 
     /// One number for an instruction of any function.
@@ -200,6 +234,19 @@ impl BoundKernel {
 }
 
 impl KernelCode {
+    /// `thread` of `block`, at an instruction that is not known.
+    pub(crate) fn somewhere(&self, block: [u32; 3], thread: [u32; 3]) -> ExecutionPoint {
+        ExecutionPoint {
+            kernel: self.name.clone(),
+            function: None,
+            ptx_line: 0,
+            opcode: "".into(),
+            source: None,
+            block,
+            thread,
+        }
+    }
+
     /// Where `thread` of `block` is, at instruction `pc` of `function`.
     pub(crate) fn place(
         &self,
@@ -241,6 +288,7 @@ pub(crate) struct LaunchRun {
     /// Whether blocks have that part.
     pub(crate) has_reserved: bool,
     pub(crate) late_copies: bool,
+    pub(crate) check_options: CheckOptions,
     /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
     pub(crate) workspace: u64,
     pub(crate) grid_id: u64,
@@ -281,6 +329,7 @@ impl LaunchRun {
             turns: (checked.is_some() && apart).then(CheckOrder::default),
             checked,
             late_copies: spec.late_copies || spec.checks.is_some(),
+            check_options: spec.checks.as_ref().map(|c| c.options).unwrap_or_default(),
             has_reserved: prepared.code.reserves_shared,
             reserved_at: shared_bytes.next_multiple_of(128),
             prepared,
@@ -427,6 +476,8 @@ pub(crate) struct Ctx<'l> {
     pub(crate) trouble: Option<Box<Fault>>,
     /// Atomics, volatile and acquiring loads since the last check.
     pub(crate) waits: u32,
+    /// Strong loads, and atomics that changed nothing: what lanes do while they wait.
+    pub(crate) spins: u32,
     /// Whether lanes have executed `nanosleep` since the last check.
     pub(crate) napped: bool,
     /// Whether a block yields because all its lanes sleep, or wait for sleeping ones.
@@ -451,6 +502,7 @@ impl<'l> Ctx<'l> {
             write_window: Window::default(),
             trouble: None,
             waits: 0,
+            spins: 0,
             napped: false,
             idle: false,
             instructions: 0,

@@ -318,6 +318,21 @@ impl ModuleInfo {
         (out, end)
     }
 
+    /// Names, offsets and bytes of the shared variables that `offsets` places; dynamic ones reach
+    /// to the end.
+    pub(crate) fn shared_extents(&self, offsets: &FxHashMap<Sym, u32>) -> Vec<(Sym, u32, u32)> {
+        let mut out: Vec<(Sym, u32, u32)> = offsets
+            .iter()
+            .filter_map(|(&s, &at)| {
+                let &(size, _, dynamic) = self.shared.get(&s)?;
+                let len = if dynamic { u32::MAX } else { size as u32 };
+                Some((s, at, len))
+            })
+            .collect();
+        out.sort_unstable();
+        out
+    }
+
     /// The outsides of the kernels, each with its function index.
     pub(crate) fn kernels(&self, module: &ast::PtxModule) -> Vec<(KernelInfo, u32)> {
         let const_bytes: u64 = module

@@ -12,18 +12,21 @@ use std::sync::Arc;
 
 use fercuda_ptx::ast::{self, Stmt};
 use fercuda_ptx::words::{Op, Space};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::assign::assign;
 use super::ctx::KernelCode;
 use super::lanes::Isa;
 use super::layout::{ModuleInfo, element_of, var_bytes};
+use super::program::VariableBounds;
 use super::{alu_float, alu_int, control, convert, data, memory, multimem, parameters, sync};
+use crate::report::MemSpace;
 
 mod code;
 mod context;
 mod forms;
 mod operands;
+mod uses;
 pub(crate) use code::{
     Ext, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
 };
@@ -80,6 +83,14 @@ impl<'m> Lower<'_, 'm> {
             .body
             .as_ref()
             .ok_or("a function without a body is called")?;
+        if self.k.checks {
+            self.used_shuffles = uses::used_shuffles(body);
+            let shared = &self.k.shared;
+            let mut locals = FxHashSet::default();
+            locals_of(body, &mut locals);
+            let is_variable = |s| shared.contains_key(&s) || locals.contains(&s);
+            self.derived = uses::variables_of(body, is_variable);
+        }
         self.stmts(body, f)?;
         if self.blocks[self.cur].term.is_none() {
             self.ret(f);
@@ -174,6 +185,15 @@ impl<'m> Lower<'_, 'm> {
                 let at = self.local_next.next_multiple_of((align as u32).max(4));
                 self.local_next = at + size as u32;
                 self.local_bytes = self.local_bytes.max(self.local_next);
+                if self.k.checks {
+                    let bounds = VariableBounds {
+                        name: self.name(v.name).into(),
+                        start: at,
+                        len: size as u32,
+                        space: MemSpace::Local,
+                    };
+                    self.k.bound(v.name, bounds);
+                }
                 Entity::Local(at)
             }
             Space::Shared => match self.k.shared.get(&v.name) {
@@ -301,6 +321,19 @@ impl<'m> Lower<'_, 'm> {
     }
 }
 
+/// The local variables of a body.
+fn locals_of(body: &[Stmt], out: &mut FxHashSet<ast::Sym>) {
+    for s in body {
+        match s {
+            Stmt::Var(v) if v.space == Space::Local => {
+                out.insert(v.name);
+            }
+            Stmt::Block(inner) => locals_of(inner, out),
+            _ => {}
+        }
+    }
+}
+
 /// Lowers a kernel and everything it may call.
 pub(crate) fn kernel(
     module: &ast::PtxModule,
@@ -330,8 +363,21 @@ pub(crate) fn kernel(
         opcode_index: FxHashMap::default(),
         functions,
         communicates: false,
+        variables: Vec::new(),
+        variable_index: FxHashMap::default(),
         reserves_shared: false,
     };
+    if checks {
+        for (name, start, len) in info.shared_extents(&k.shared) {
+            let bounds = VariableBounds {
+                name: module.symbols.name(name).into(),
+                start,
+                len,
+                space: MemSpace::Shared,
+            };
+            k.bound(name, bounds);
+        }
+    }
     let mut codes = Vec::new();
     for &f in &reach {
         let tree = info.function(module, f);
@@ -351,6 +397,7 @@ pub(crate) fn kernel(
         files: info.files.clone(),
         shared_bytes,
         communicates: k.communicates,
+        variables: k.variables,
         reserves_shared: k.reserves_shared,
     })
 }

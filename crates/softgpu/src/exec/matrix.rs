@@ -6,6 +6,7 @@ use fercuda_ptx::ast::{Imm, Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, addresses, admit_shared};
+use super::checks::CheckedAccess;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_any, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -293,7 +294,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
             AccessKind::Read
         };
         let mask = rows_mask & ctx.mask;
-        let ok = admit_shared::<CHECK>(ctx, i, &off, mask, 16, kind, false);
+        let ok = admit_shared::<CHECK>(ctx, i, &off, mask, CheckedAccess::plain(16, kind));
         if ok != rows_mask {
             return;
         }

@@ -10,17 +10,19 @@ use super::access::{
     local_put, local_word, offsets, read, write,
 };
 use super::basics;
-use super::checks;
+use super::checks::{self, CheckedAccess, StoredValues};
 use super::convert;
 use super::ctx::{Ctx, DecodedInst, FunctionCode};
 use super::lanes::{Exec, Handlers, handlers, handlers_any, handlers_plain, lane_ops, map1, map2};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
-use super::ordering::{ACQUIRE, RELEASE, SYSTEM, order_flags};
+use super::ordering::{ACQUIRE, RELEASE, SYSTEM, order_flags, strength};
 use super::registers::{ALL, LANES, RowOperand, each};
 use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG};
 use super::width::{bits, is_signed, rows};
 use crate::report::{AccessKind, MemSpace};
 const COUNT_SHIFT: u32 = 40;
+/// The number of the variable that an address lies in.
+const VARIABLE_SHIFT: u32 = 44;
 /// Most bytes that a lane loads or stores at once.
 const MAX_ACCESS_BYTES: u32 = 32;
 
@@ -42,6 +44,25 @@ fn parts<'a>(code: &'a FunctionCode, i: &DecodedInst, one: &'a mut [u32; 1]) -> 
     }
 }
 
+/// A load or store of `parts`, as the checks see it.
+#[inline(always)]
+fn access_of<'a, T: LaneElement>(
+    ctx: &Ctx<'_>,
+    i: &DecodedInst,
+    parts: &'a [u32],
+    kind: AccessKind,
+) -> CheckedAccess<'a> {
+    let element = T::SIZE;
+    let values = (kind == AccessKind::Write).then_some(StoredValues { parts, element });
+    CheckedAccess {
+        size: (element * parts.len()) as u32,
+        kind,
+        strength: strength(i.imm, ctx.run.check_options),
+        values,
+        variable: (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff,
+    }
+}
+
 #[inline(always)]
 fn load_global<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
@@ -51,8 +72,8 @@ fn load_global<T: LaneElement, const CHECK: bool>(
 ) {
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
-    let (size, kind) = ((T::SIZE * parts.len()) as u64, AccessKind::Read);
-    let checked = by_window::<CHECK>(ctx, i, addr, mask, size, kind, |ctx, window, mask| {
+    let access = access_of::<T>(ctx, i, parts, AccessKind::Read);
+    let checked = by_window::<CHECK>(ctx, i, addr, mask, access, |ctx, window, mask| {
         read::<T, _>(&mut ctx.rows, parts, &window, addr, mask);
     });
     each(mask & !checked, |l| {
@@ -72,8 +93,8 @@ fn store_global<T: LaneElement, const CHECK: bool>(
 ) {
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
-    let (size, kind) = ((T::SIZE * parts.len()) as u64, AccessKind::Write);
-    by_window::<CHECK>(ctx, i, addr, mask, size, kind, |ctx, mut window, mask| {
+    let access = access_of::<T>(ctx, i, parts, AccessKind::Write);
+    by_window::<CHECK>(ctx, i, addr, mask, access, |ctx, mut window, mask| {
         write::<T, _>(&ctx.rows, parts, &mut window, addr, mask);
     });
 }
@@ -87,8 +108,8 @@ fn load_shared<T: LaneElement, const CHECK: bool>(
 ) {
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
-    let (size, strong) = ((T::SIZE * parts.len()) as u32, i.imm & STRONG != 0);
-    let mask = admit_shared::<CHECK>(ctx, i, off, mask, size, AccessKind::Read, strong);
+    let access = access_of::<T>(ctx, i, parts, AccessKind::Read);
+    let mask = admit_shared::<CHECK>(ctx, i, off, mask, access);
     read::<T, [u8]>(&mut ctx.rows, parts, &ctx.block.shared, off, mask);
 }
 
@@ -101,8 +122,8 @@ fn store_shared<T: LaneElement, const CHECK: bool>(
 ) {
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
-    let (size, strong) = ((T::SIZE * parts.len()) as u32, i.imm & STRONG != 0);
-    let mask = admit_shared::<CHECK>(ctx, i, off, mask, size, AccessKind::Write, strong);
+    let access = access_of::<T>(ctx, i, parts, AccessKind::Write);
+    let mask = admit_shared::<CHECK>(ctx, i, off, mask, access);
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
@@ -119,7 +140,8 @@ fn load_local<T: LaneElement, const CHECK: bool>(
     let (kind, space) = (AccessKind::Read, MemSpace::Local);
     mask = inside(ctx, i, off, mask, size, len, kind, space);
     if CHECK {
-        checks::local(ctx, i, off, mask, size, false);
+        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
+        mask = checks::local(ctx, i, off, mask, size, false, variable);
     }
     let same = off.iter().fold(0, |x, o| x | o ^ off[0]) == 0;
     let words = &ctx.block.warps[ctx.warp].local;
@@ -151,7 +173,8 @@ fn store_local<T: LaneElement, const CHECK: bool>(
     let (kind, space) = (AccessKind::Write, MemSpace::Local);
     mask = inside(ctx, i, off, mask, size, len, kind, space);
     if CHECK {
-        checks::local(ctx, i, off, mask, size, true);
+        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
+        mask = checks::local(ctx, i, off, mask, size, true, variable);
     }
     let words = &mut ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
@@ -187,6 +210,7 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPAC
         let mask = ctx.mask;
         if CHECK && i.imm & ACQUIRE != 0 || i.imm & STRONG != 0 {
             ctx.waits += 1;
+            ctx.spins = ctx.spins.wrapping_add(1);
         }
         match SPACE {
             SHARED => load_shared::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
@@ -222,11 +246,8 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPA
         let mask = ctx.mask;
         if i.imm & RELEASE != 0 {
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-            if CHECK {
-                checks::fence(ctx);
-                if i.imm & SYSTEM != 0 {
-                    checks::tells_host(ctx);
-                }
+            if CHECK && i.imm & SYSTEM != 0 {
+                checks::tells_host(ctx);
             }
         }
         match SPACE {
@@ -462,6 +483,18 @@ fn elements(o: &Ast, n: usize, ty: Ty) -> Lowered<Vec<Ast>> {
     Ok(parts)
 }
 
+/// An address that is needed after a load, which may overwrite it.
+fn kept(l: &mut Lower<'_, '_>, base: Opd, wide: bool, dests: &[Opd]) -> Opd {
+    let overwrites = |d: &Opd| matches!((d, base), (Opd::Def(v), Opd::Use(b)) if *v == b);
+    if !dests.iter().any(overwrites) {
+        return base;
+    }
+    let n = if wide { 2 } else { 1 };
+    let t = l.temp_rows(n);
+    basics::copy(l, Opd::Def(t), base, n);
+    Opd::Use(t)
+}
+
 fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let ty = m
         .types()
@@ -472,6 +505,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let flags = order_flags(m);
     let bytes = bits(ty) / 8;
     let address = l.address(&i.operands[1])?;
+    let variable = l.variable_of(&i.operands[1]);
     // Each element: a destination of the loaded width, then what widens or sign-extends it.
     let mut dests = Vec::new();
     let mut after = Vec::new();
@@ -531,6 +565,13 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
             l.k.communicates |= communicates(flags, space);
             let h = load_handlers(unit, space, l.k.checks);
             let count = dests.len();
+            let acquires =
+                flags & (ACQUIRE | STRONG) != 0 && !matches!(space, LOCAL | PARAM) && l.k.checks;
+            let place = if acquires {
+                kept(l, base, wide, &dests)
+            } else {
+                base
+            };
             let guarded = l.guard != super::lower::PredRef::True;
             let x = l.emit(
                 h,
@@ -542,6 +583,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
             x.imm = u64::from(offset as u32)
                 | if wide { WIDE } else { 0 }
                 | flags
+                | (u64::from(variable) << VARIABLE_SHIFT)
                 | ((count as u64) << COUNT_SHIFT);
             if count > 1 {
                 x.ext = dests
@@ -555,8 +597,8 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
                     })
                     .collect();
             }
-            if flags & (ACQUIRE | STRONG) != 0 && !matches!(space, LOCAL | PARAM) {
-                super::atomics::emit_acquire(l, base, wide, offset, space == SHARED);
+            if acquires {
+                super::atomics::emit_acquire(l, place, wide, offset, space == SHARED);
             }
         }
     }
@@ -600,6 +642,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let flags = order_flags(m);
     let unit = (bits(ty) / 8).min(8);
     let address = l.address(&i.operands[0])?;
+    let variable = l.variable_of(&i.operands[0]);
     let mut sources = Vec::new();
     for p in &parts {
         let a = l.src(p, ty)?;
@@ -651,7 +694,8 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
                 *source = Opd::Use(t);
             }
             if flags & STRONG != 0 && l.k.checks && space != LOCAL {
-                super::atomics::emit_release(l, base, wide, offset, space == SHARED);
+                let release = flags & RELEASE != 0;
+                super::atomics::emit_release(l, base, wide, offset, space == SHARED, release);
             }
             let x = l.emit(
                 h,
@@ -663,6 +707,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
             x.imm = u64::from(offset as u32)
                 | if wide { WIDE } else { 0 }
                 | flags
+                | (u64::from(variable) << VARIABLE_SHIFT)
                 | ((count as u64) << COUNT_SHIFT);
             if count > 1 {
                 x.ext = sources.iter().map(|&a| Ext::Row(a)).collect();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::registers::{PredOperand, RowOperand};
-use crate::report::AccessKind;
+use crate::report::{AccessKind, MemSpace};
 
 /// How a basic block ends.
 #[derive(Debug, Clone)]
@@ -105,6 +105,17 @@ pub(crate) struct InstOrigin {
     pub(crate) source_line: u32,
 }
 
+/// A variable in shared or local memory, which accesses derived from it may not leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VariableBounds {
+    pub(crate) name: Arc<str>,
+    /// Offset, of a local variable in its function's frame.
+    pub(crate) start: u32,
+    /// Bytes; to the end of the memory if that many are not there.
+    pub(crate) len: u32,
+    pub(crate) space: MemSpace,
+}
+
 /// A constant row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Const {
@@ -128,5 +139,16 @@ pub(crate) fn access_kind(opcode: &str) -> AccessKind {
         "cp" => AccessKind::AsyncCopy,
         "wmma" if opcode.contains("store") => AccessKind::Write,
         _ => AccessKind::Read,
+    }
+}
+
+/// Whether an opcode accesses memory that threads share.
+pub(crate) fn touches_memory(opcode: &str) -> bool {
+    let mut words = opcode.split('.');
+    match words.next().unwrap_or("") {
+        "ld" | "st" => !words.any(|w| w.starts_with("param")),
+        "ldu" | "atom" | "red" | "cp" | "ldmatrix" | "stmatrix" | "multimem" => true,
+        "wmma" => matches!(words.next(), Some("load" | "store")),
+        _ => false,
     }
 }

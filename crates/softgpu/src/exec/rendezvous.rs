@@ -5,12 +5,14 @@ use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{Lower, Opd};
 
-/// With checks: the lanes of the warp that are here have synchronised.
+/// With checks: the lanes of the warp that are here have synchronised, as their masks in `a` say.
 struct RecordWarpSync;
 
 impl Exec for RecordWarpSync {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         checks::warp_synced(ctx);
+        let members = ctx.rows.row::<u32>(i.a);
+        checks::members(ctx, i, &members);
     }
 }
 
@@ -21,7 +23,7 @@ pub(crate) fn together(l: &mut Lower<'_, '_>, mask: Opd) {
         l.emit(
             handlers_plain::<RecordWarpSync>(),
             Opd::None,
-            Opd::None,
+            mask,
             Opd::None,
             Opd::None,
         );

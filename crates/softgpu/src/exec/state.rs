@@ -2,7 +2,7 @@
 
 use super::check_order::AccessLog;
 use super::registers::FrameRows;
-use crate::check::clock::BlockClock;
+use crate::check::BlockSegments;
 use crate::check::shared::SharedShadow;
 
 /// Lanes of a warp that stand at the same place.
@@ -98,10 +98,8 @@ pub(crate) struct BlockState {
     pub(crate) barriers: Vec<Barrier>,
     pub(crate) shadow: Option<Box<SharedShadow>>,
     pub(crate) next_warp: usize,
-    /// This block's segment in the shadow of global memory.
-    pub(crate) segment: u32,
-    pub(crate) clock: BlockClock,
-    pub(crate) reported_exit: bool,
+    /// This block's segments in the shadow of global memory.
+    pub(crate) segments: BlockSegments,
     /// The log of unchecked accesses; `None` if this block has the turn, or if all accesses are
     /// checked immediately.
     pub(crate) log: Option<Box<AccessLog>>,

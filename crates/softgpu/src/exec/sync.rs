@@ -6,14 +6,19 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
+use super::checks;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_any, handlers_plain};
-use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
-use super::registers::{LANES, PredOperand};
+use super::lower::{Ext, Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
+use super::registers::{LANES, PredOperand, RowOperand};
 use super::rendezvous::together;
 use super::width::bits;
 
-/// `d[l] = a[source(l)]`; `imm_lo` the predicate "in range".
+/// The flag of a shuffle whose result is used whatever it is, with checks.
+const USED: u64 = 1 << 40;
+
+/// `d[l] = a[source(l)]`; `imm_lo` the predicate "in range". With `USED` a lane that reads one that
+/// is not there is reported.
 struct Shfl<const MODE: u8>;
 impl<const MODE: u8> Exec for Shfl<MODE> {
     #[inline(always)]
@@ -23,6 +28,7 @@ impl<const MODE: u8> Exec for Shfl<MODE> {
         let c = ctx.rows.row::<u32>(i.c);
         let mut out = [0u32; LANES];
         let mut ok = 0u32;
+        let mut from = [0u8; LANES];
         for l in 0..LANES as u32 {
             let (bval, cval, seg) = (
                 b[l as usize] & 31,
@@ -40,11 +46,30 @@ impl<const MODE: u8> Exec for Shfl<MODE> {
             let j = if inside { j } else { l };
             ok |= u32::from(inside) << l;
             out[l as usize] = a[(j & 31) as usize];
+            from[l as usize] = j as u8 & 31;
         }
         let mask = ctx.mask;
+        if i.imm & USED != 0 {
+            shuffled(ctx, i, &from);
+        }
         ctx.rows.set_row(i.d, &out, mask);
         ctx.rows
             .set_pred(PredOperand::from_bits(i.imm as u32), ok, mask);
+    }
+}
+
+/// Reports a lane that reads one that is not there, or not in its mask, which is in `ext`.
+#[cold]
+fn shuffled(ctx: &mut Ctx<'_>, i: &DecodedInst, from: &[u8; LANES]) {
+    let members = RowOperand::from_bits(ctx.code.ext[i.x as usize]);
+    let members = ctx.rows.row::<u32>(members);
+    let active = ctx.mask;
+    for l in (0..LANES).filter(|&l| active >> l & 1 != 0) {
+        let (source, mask) = (u32::from(from[l]), members[l]);
+        if (mask & active) >> source & 1 == 0 && mask >> l & 1 != 0 {
+            checks::absent(ctx, i, l as u32, source, mask);
+            return;
+        }
     }
 }
 
@@ -249,7 +274,13 @@ fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         None => PredRef::True,
     };
     let d = l.dst(&d, Ty::B32)?;
-    l.emit(h, d, a, b, c).imm_lo = Some(p);
+    let used = l.k.checks && l.shuffle_is_used(i.line);
+    let x = l.emit(h, d, a, b, c);
+    x.imm_lo = Some(p);
+    if used {
+        x.imm = USED;
+        x.ext = vec![Ext::Row(mask)];
+    }
     Ok(())
 }
 

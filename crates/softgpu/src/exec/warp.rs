@@ -5,7 +5,8 @@
 //! position of those that are ahead ([`super::cfg`]). Splits that reach the same position merge.
 //!
 //! Invariants: the masks of a warp's splits are disjoint and together are its live lanes. A split
-//! that has run long yields to another ready one, so lanes may wait for each other.
+//! that has run long yields to another ready one, so lanes may wait for each other; one that seems
+//! to wait for a word in memory does soon, to other warps too, so that waiting costs little.
 
 use super::barrier;
 use super::builtins;
@@ -20,6 +21,8 @@ use crate::report::{Fault, FaultKind};
 
 /// Basic blocks that one split runs while another is ready.
 const SPLIT_TURN: u32 = 4096;
+/// Strong loads and idle atomics after which a split lets others run, as it may wait for them.
+const SPLIT_SPINS: u32 = 8;
 /// Bytes of stack that a call takes besides its local variables.
 const CALL_BYTES: u64 = 64;
 
@@ -195,7 +198,10 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
     {
         let split = ctx.w().splits[s];
         select(ctx, &split);
-        barrier::diverged(ctx, split.pc, split.mask);
+        // Lanes that have exited meanwhile are not waited for.
+        if split.mask != ctx.w().live {
+            barrier::diverged(ctx, split.pc, split.mask);
+        }
         barrier::arrive(ctx, s);
     }
     ctx.w()
@@ -236,6 +242,9 @@ fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
         // Passed the meeting point: the block has nothing but its end.
         let split = ctx.w().splits[s];
         select(ctx, &split);
+        if ctx.run.spec.checks.is_some() {
+            checks::warp_synced(ctx);
+        }
         if let Terminator::WarpSync(next) = ctx.code.blocks[split.pc as usize].term {
             ctx.w().splits[s].pc = next;
         }
@@ -279,6 +288,7 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
     }
     let mut pc = split.pc;
     let mut turn = SPLIT_TURN;
+    let spins = ctx.spins;
     loop {
         let code = ctx.code;
         let b = &code.blocks[pc as usize];
@@ -316,6 +326,16 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
             ctx.w().splits[s].pc = pc;
             ctx.w().splits[s].tired = true;
             return WarpStop::Yielded;
+        }
+        if ctx.spins.wrapping_sub(spins) >= SPLIT_SPINS {
+            ctx.w().splits[s].pc = pc;
+            ctx.w().splits[s].tired = true;
+            // Lanes that it may wait for come first.
+            return if has_nothing_else(ctx) {
+                WarpStop::Yielded
+            } else {
+                WarpStop::Done
+            };
         }
         if ctx.block.warps[ctx.warp].splits.len() > 1 {
             turn -= 1;

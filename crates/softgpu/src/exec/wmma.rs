@@ -8,7 +8,7 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
 use super::access::{WIDE, addresses, admit_shared, allow, by_tag};
-use super::checks;
+use super::checks::{self, CheckedAccess};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -104,13 +104,14 @@ impl<const STORE: bool, const CHECK: bool> Exec for FragmentTransfer<STORE, CHEC
                     values[l * n + k] = element(ctx, i.x, f, l, k);
                 }
             }
+            let access = CheckedAccess::plain(size, kind);
             for (mut mask, tag) in by_tag(&addr, all) {
                 if mask == 0 {
                     continue;
                 }
                 if tag == SHARED_TAG {
                     let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
-                    mask = admit_shared::<CHECK>(ctx, i, &off, mask, size, kind, false);
+                    mask = admit_shared::<CHECK>(ctx, i, &off, mask, access);
                     for l in (0..LANES).filter(|&l| mask >> l & 1 != 0) {
                         let at = off[l] as usize;
                         let bytes = &mut ctx.block.shared[at..at + size as usize];
@@ -125,7 +126,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for FragmentTransfer<STORE, CHEC
                     }
                 } else {
                     if CHECK {
-                        mask = checks::global(ctx, i, &addr, mask, u64::from(size), kind, false);
+                        mask = checks::global(ctx, i, &addr, mask, access);
                     }
                     for l in (0..LANES).filter(|&l| mask >> l & 1 != 0) {
                         if !allow(ctx, i, l, addr[l], u64::from(size), kind) {

@@ -56,6 +56,7 @@ fn run(
     let context = checks.then(|| {
         let order = Arc::new(Order::new());
         CheckContext {
+            options: Default::default(),
             op: order.begin(ActorId::HOST, OpKind::Kernel("k".into())),
             order,
             sink: sink.clone(),

@@ -6,9 +6,8 @@ use super::super::ctx::{BoundKernel, Ctx, LaunchRun};
 use super::super::launch::LaunchSpec;
 use super::super::program::access_kind;
 use super::launch::LaunchCheck;
-use crate::check::clock::BlockClock;
 use crate::check::shared::SharedShadow;
-use crate::check::{CheckContext, LaunchNaming, Shadow};
+use crate::check::{BlockSegments, CheckContext, LaunchNaming, Shadow};
 use crate::report::{AccessKind, ExecutionPoint};
 
 /// Begins the checks of a launch of `total` blocks, if they are on.
@@ -44,40 +43,45 @@ struct LaunchNames {
 }
 
 impl LaunchNaming for LaunchNames {
-    fn place(&self, block: u32, thread: u32, pc: u32) -> (ExecutionPoint, AccessKind) {
+    fn place(&self, block: u32, thread: u32, site: u32) -> (ExecutionPoint, AccessKind) {
         let index = |n: u64, d: [u32; 3]| {
             let (x, y) = (u64::from(d[0]), u64::from(d[1]));
             [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
         };
-        let (function, pc) = self.prepared.locate(pc);
-        let p = self.prepared.code.place(
-            function,
-            pc,
+        let (block, thread) = (
             index(u64::from(block), self.grid),
             index(u64::from(thread), self.block),
         );
+        let p = match self.prepared.site_pc(site) {
+            Some(pc) => {
+                let (function, pc) = self.prepared.locate(pc);
+                self.prepared.code.place(function, pc, block, thread)
+            }
+            None => self.prepared.code.somewhere(block, thread),
+        };
         let kind = access_kind(&p.opcode);
         (p, kind)
     }
 }
 
 pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
-    let Some((_, check, _)) = shadow(ctx.run) else {
+    if ctx.run.checked.is_none() {
         return;
-    };
+    }
     let (bytes, warps) = (ctx.block.shared.len(), ctx.block.warps.len());
     let turns = ctx.run.turns.as_ref();
     ctx.block.log = turns
         .is_some_and(|t| !t.has(ctx.block.linear))
         .then(Box::default);
-    ctx.block.segment = check.first_segment + ctx.block.linear as u32;
-    ctx.block.clock = BlockClock::default();
+    ctx.block.segments = BlockSegments::default();
+    let block = ctx.block.linear as u32;
     ctx.block
         .shadow
         .get_or_insert_with(Box::<SharedShadow>::default)
-        .start(bytes, warps);
+        .start(block, bytes, warps);
 }
 
+/// Gives back what a block's checks hold besides its log.
 pub(crate) fn end_block(ctx: &mut Ctx<'_>) {
-    ctx.block.clock = BlockClock::default();
+    ctx.block.segments = BlockSegments::default();
 }

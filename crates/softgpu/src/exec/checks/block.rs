@@ -2,28 +2,13 @@
 
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::registers::{LANES, each, eights};
-use super::global::{ThreadFinding, take_turn};
+use super::found::report;
+use super::global::CheckedAccess;
+use super::site::ThreadFinding;
+use super::stores::distinct;
+use super::variables;
 use crate::check::shared::{SharedFinding, SharedRecord};
-use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
-
-/// Reports a finding in the current block.
-#[cold]
-pub(crate) fn found(ctx: &mut Ctx<'_>, finding: Finding) {
-    if ctx.block.log.as_ref().is_some_and(|log| log.is_full()) && !take_turn(ctx) {
-        // The launch was stopped: later accesses of the block are not logged.
-        return;
-    }
-    match (&mut ctx.block.log, &ctx.run.spec.checks) {
-        (Some(log), _) => log.found(finding),
-        (None, Some(checks)) => checks.sink.add(finding),
-        (None, None) => {}
-    }
-}
-
-fn report(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, r: ThreadFinding) {
-    let finding = r.by(ctx.place(ctx.pc_of(i), lane));
-    found(ctx, finding);
-}
+use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
 
 fn pc16(ctx: &Ctx<'_>, i: &DecodedInst) -> u32 {
     ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i))
@@ -35,32 +20,45 @@ pub(crate) fn shared(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     off: &[u32; LANES],
-    mask: u32,
-    size: u32,
-    kind: AccessKind,
-    strong: bool,
+    all: u32,
+    checked: CheckedAccess<'_>,
 ) -> u32 {
+    let (size, kind) = (checked.size, checked.kind);
+    let reserved = reserved_lanes(ctx, off, all, size);
+    let (wanted, all) = (all, all & !reserved);
+    let beyond = match checked.variable {
+        0 => 0,
+        n => variables::beyond(ctx, i, off, all, n, (size, kind, 0)),
+    };
+    let all = all & !beyond;
+    let stores = checked
+        .values
+        .and_then(|v| distinct(ctx, v, off, all, size as usize));
+    let mask = stores.as_ref().map_or(all, |s| s.mask);
     let warp = ctx.warp;
     let pc = pc16(ctx, i);
-    let reserved = reserved_lanes(ctx, off, mask, size);
-    let mask = mask & !reserved;
     let Some(shadow) = ctx.block.shadow.as_mut() else {
-        return mask | reserved;
+        return wanted;
     };
-    let mark = shadow.mark(warp, pc, warp as u32 * 32, strong);
+    let mark = shadow.mark(warp, pc, warp as u32 * 32, checked.strength.is_strong());
     let mut allowed = 0;
     for (n, eight) in eights(off).iter().enumerate() {
         let Some(shadow) = ctx.block.shadow.as_mut() else {
-            return mask | reserved;
+            return wanted;
         };
         let lanes = mask & 255 << (8 * n);
         if lanes == 255 << (8 * n) && shadow.quick(mark.of(8 * n), warp, eight, size, kind) {
             allowed |= lanes;
         } else {
-            allowed |= shared_lanes(ctx, i, off, lanes, size, kind, mark);
+            allowed |= shared_lanes(ctx, i, off, lanes, checked, mark);
         }
     }
-    allowed | reserved
+    // What is beyond its variable has been reported, and is executed as hardware does.
+    let allowed = match &stores {
+        Some(stores) => stores.spread(allowed, all),
+        None => allowed,
+    };
+    allowed | beyond | reserved
 }
 
 /// The lanes with an access to the part of shared memory that system software uses, which is not
@@ -84,10 +82,10 @@ fn shared_lanes(
     i: &DecodedInst,
     off: &[u32; LANES],
     mask: u32,
-    size: u32,
-    kind: AccessKind,
+    checked: CheckedAccess<'_>,
     mark: SharedRecord,
 ) -> u32 {
+    let (size, kind) = (checked.size, checked.kind);
     let (warp, len) = (ctx.warp, u64::from(ctx.run.shared_bytes));
     let mut allowed = 0;
     each(mask, |l| {
@@ -120,20 +118,31 @@ fn shared_lanes(
             return;
         }
         allowed |= 1 << l;
-        let Some(shadow) = ctx.block.shadow.as_mut() else {
+        let block = &mut *ctx.block;
+        let Some(shadow) = block.shadow.as_mut() else {
             return;
         };
         let mark = mark.of(l);
+        let (rows, memory) = (&ctx.rows, &block.shared[at as usize..][..size as usize]);
+        let same = || checked.values.is_some_and(|v| v.is(rows, l, memory));
         let found = match kind {
             AccessKind::Read => shadow.read(mark, warp, at, size),
-            AccessKind::AsyncCopy => shadow.write(mark, warp, at, size, true),
-            AccessKind::Write => shadow.write(mark, warp, at, size, false),
+            AccessKind::AsyncCopy => shadow.write(mark, warp, at, size, true, || false),
+            AccessKind::Write => shadow.write(mark, warp, at, size, false, same),
             AccessKind::Atomic => {
                 let read = shadow.read(mark, warp, at, size);
-                read.or(shadow.write(mark, warp, at, size, false))
+                read.or(shadow.write(mark, warp, at, size, false, || false))
             }
         };
-        if let Some(found) = found {
+        let same_values = ctx
+            .run
+            .spec
+            .checks
+            .as_ref()
+            .is_some_and(|c| c.options.same_values);
+        if let Some(found) = found
+            && (same_values || !matches!(found, SharedFinding::SameValue(_)))
+        {
             shared_found(ctx, i, l as u32, access, found);
         }
     });
@@ -163,6 +172,11 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
             "no barrier between the two threads".to_owned(),
             Some((kind, originator(m))),
         ),
+        SharedFinding::SameValue(m) => (
+            FindingKind::SharedRace,
+            "no barrier between the two threads; both write the same value".to_owned(),
+            Some((AccessKind::Write, originator(m))),
+        ),
         SharedFinding::Pending(m) => (
             FindingKind::MissingAsyncWait,
             "the copy has not been waited for".to_owned(),
@@ -183,7 +197,8 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
     );
 }
 
-/// Checks an access to local memory that lies inside it: initialisation.
+/// Checks an access to local memory that lies inside it: its variable's bounds, initialisation.
+/// Returns the lanes that may make it.
 pub(crate) fn local(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
@@ -191,9 +206,18 @@ pub(crate) fn local(
     mask: u32,
     size: u32,
     write: bool,
-) {
+    variable: u32,
+) -> u32 {
     let warp = ctx.warp;
     let mut m = mask;
+    if variable != 0 {
+        let kind = if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        m &= !variables::beyond(ctx, i, off, mask, variable, (size, kind, ctx.local_base));
+    }
     while m != 0 {
         let l = m.trailing_zeros();
         m &= m - 1;
@@ -241,4 +265,5 @@ pub(crate) fn local(
             );
         }
     }
+    mask
 }

@@ -6,35 +6,39 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::check_order::{AccessLog, WarpAccess};
+use super::super::check_order::{AccessDetails, AccessLog, WarpAccess};
 use super::super::ctx::{Ctx, DecodedInst, LaunchRun};
 use super::super::registers::{LANES, each, eights};
 use super::begin::shadow;
-use crate::check::clock::KnownSegments;
-use crate::check::{AccessRecord, FREED, INITIALISED, Shadow};
+use super::conflict::{LaneAccess, lane_records};
+use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
+use super::stores::{StoredValues, distinct};
+use crate::check::clock::KnownBlocks;
+use crate::check::{AccessRecord, BlockSegments, FREED, INITIALISED, Shadow, Strength};
 use crate::mem::{AddressShape, AddressSpace, AllocInfo, At};
-use crate::report::{
-    Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
-};
+use crate::report::{Access, AccessKind, FindingKind, MemSpace};
 
-pub(super) struct ThreadFinding {
-    pub(super) kind: FindingKind,
-    pub(super) access: Access,
-    pub(super) note: String,
-    pub(super) allocation: Option<Arc<AllocInfo>>,
-    pub(super) other: Option<(AccessKind, FindingActor)>,
+/// An access of a warp, as far as its instruction says it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CheckedAccess<'a> {
+    pub(crate) size: u32,
+    pub(crate) kind: AccessKind,
+    pub(crate) strength: Strength,
+    /// What a store writes.
+    pub(crate) values: Option<StoredValues<'a>>,
+    /// Number from 1 of the shared or local variable that it should stay in; 0 if it is not known.
+    pub(crate) variable: u32,
 }
 
-impl ThreadFinding {
-    pub(super) fn by(self, place: ExecutionPoint) -> Finding {
-        Finding {
-            kind: self.kind,
-            access: Some(self.access),
-            actor: FindingActor::Thread(Box::new(place), None),
-            note: self.note,
-            allocation: self.allocation,
-            other: self.other,
-            count: 1,
+impl CheckedAccess<'_> {
+    /// One that is ordered with no other, of values that are not known.
+    pub(crate) fn plain(size: u32, kind: AccessKind) -> Self {
+        CheckedAccess {
+            size,
+            kind,
+            strength: Strength::Weak,
+            values: None,
+            variable: 0,
         }
     }
 }
@@ -45,34 +49,69 @@ pub(crate) fn global(
     i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
-    size: u64,
-    kind: AccessKind,
-    strong: bool,
+    checked: CheckedAccess<'_>,
 ) -> u32 {
     let Some((shadow, _, _)) = shadow(ctx.run) else {
         return mask;
     };
-    ctx.block.clock.dirty = true;
-    let access = WarpAccess {
-        pc: ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i)),
-        warp: ctx.warp as u32,
-        mask,
-        size: size as u32,
-        kind,
-        strong,
+    let stores = checked
+        .values
+        .and_then(|v| distinct(ctx, v, addr, mask, checked.size as usize));
+    let warp = ctx.warp;
+    let pc = ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i));
+    let Some(own) = ctx.block.shadow.as_mut() else {
+        return mask;
     };
-    if ctx.block.log.is_some() && !take_turn(ctx) {
-        return write_down(ctx, shadow, access, addr);
+    own.clocks.touch(warp);
+    let access = WarpAccess {
+        pc,
+        warp: warp as u32,
+        mask: stores.as_ref().map_or(mask, |s| s.mask),
+        size: checked.size,
+        kind: checked.kind,
+        strength: checked.strength,
+        time: own.clocks.time(warp),
+    };
+    let hashes = stores.as_ref().map(|s| &s.hashes);
+    let allowed = if ctx.block.log.is_some() && !take_turn(ctx) {
+        write_down(ctx, shadow, access, addr, hashes)
+    } else {
+        judge_now(ctx, shadow, access, addr, hashes)
+    };
+    match &stores {
+        Some(stores) => stores.spread(allowed, mask),
+        None => allowed,
     }
+}
+
+/// Checks an access immediately.
+#[inline(always)]
+fn judge_now(
+    ctx: &mut Ctx<'_>,
+    shadow: &Shadow,
+    access: WarpAccess,
+    addr: &[u64; LANES],
+    hashes: Option<&[u8; LANES]>,
+) -> u32 {
+    let run = ctx.run;
+    let block = &mut *ctx.block;
+    let Some(clocks) = block.shadow.as_ref().map(|s| &s.clocks) else {
+        return access.mask;
+    };
+    let segment = block.segments.of(run, block.linear, access.time.now);
     let site = GlobalAccessSite {
-        run: ctx.run,
-        block: ctx.block.linear,
-        segment: ctx.block.segment,
-        known: &ctx.block.clock.known,
+        run,
+        block: block.linear,
+        segment,
+        before: block.segments.before(access.time),
+        time: access.time,
+        row: clocks.row(ctx.warp),
+        known: clocks.foreign(ctx.warp),
         pc: access.pc,
         warp: access.warp,
+        strength: access.strength,
     };
-    judge(&site, shadow, access, addr)
+    judge(&site, shadow, access, addr, hashes)
 }
 
 /// Whether accesses of the current block are checked immediately from now on.
@@ -87,13 +126,19 @@ pub(super) fn take_turn(ctx: &mut Ctx<'_>) -> bool {
         return false;
     }
     if let Some(mut log) = ctx.block.log.take() {
-        replay(run, block, &mut log);
+        replay_into(run, block, &mut log, &mut ctx.block.segments);
     }
     true
 }
 
 /// Logs an access, to be checked in block order. The admitted lanes do not depend on that.
-fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u64; LANES]) -> u32 {
+fn write_down(
+    ctx: &mut Ctx<'_>,
+    shadow: &Shadow,
+    access: WarpAccess,
+    addr: &[u64; LANES],
+    hashes: Option<&[u8; LANES]>,
+) -> u32 {
     let space = &ctx.run.spec.space;
     let (size, mask) = (u64::from(access.size), access.mask);
     let mut allowed = 0;
@@ -118,59 +163,46 @@ fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u6
         }
     }
     // A full log stays as it is: the launch was stopped.
-    if let Some(log) = &mut ctx.block.log
+    let block = &mut *ctx.block;
+    if let (Some(log), Some(own)) = (&mut block.log, &mut block.shadow)
         && !log.is_full()
     {
-        log.access(access, addr);
+        let row = own.clocks.kept_row(ctx.warp);
+        let details = AccessDetails {
+            row: row.as_ref(),
+            hashes,
+        };
+        log.access(access, addr, details);
     }
     allowed
 }
 
 /// Checks a block's logged accesses, now that all lower blocks are checked.
 pub(crate) fn replay(run: &LaunchRun, block: u64, log: &mut AccessLog) {
-    let Some((shadow, check, checks)) = shadow(run) else {
+    replay_into(run, block, log, &mut BlockSegments::default());
+}
+
+fn replay_into(run: &LaunchRun, block: u64, log: &mut AccessLog, segments: &mut BlockSegments) {
+    let Some((shadow, _, checks)) = shadow(run) else {
         return;
     };
-    let known = KnownSegments::default();
-    let judge = |access: WarpAccess, addr: &[u64; LANES]| {
+    let known = KnownBlocks::default();
+    let judge = |access: WarpAccess, addr: &[u64; LANES], details: AccessDetails<'_>| {
         let site = GlobalAccessSite {
             run,
             block,
-            segment: check.first_segment + block as u32,
+            segment: segments.of(run, block, access.time.now),
+            before: segments.before(access.time),
+            time: access.time,
+            row: details.row.map_or(&[], |row| row),
             known: &known,
             pc: access.pc,
             warp: access.warp,
+            strength: access.strength,
         };
-        judge(&site, shadow, access, addr);
+        judge(&site, shadow, access, addr, details.hashes);
     };
     log.replay(judge, |finding| checks.sink.add(finding));
-}
-
-/// The position of a warp's access to global memory.
-struct GlobalAccessSite<'a> {
-    run: &'a LaunchRun,
-    block: u64,
-    segment: u32,
-    /// The block's vector clock.
-    known: &'a KnownSegments,
-    /// Instruction, counted through all functions.
-    pc: u32,
-    warp: u32,
-}
-
-impl GlobalAccessSite<'_> {
-    #[cold]
-    fn report(&self, lane: u32, r: ThreadFinding) {
-        let Some(checks) = &self.run.spec.checks else {
-            return;
-        };
-        let (function, pc) = self.run.prepared.locate(self.pc);
-        let thread = self.run.thread_index(self.warp * 32 + lane);
-        let block = self.run.block_index(self.block);
-        checks
-            .sink
-            .add(r.by(self.run.place(function, pc, block, thread)));
-    }
 }
 
 /// Checks an access to global memory and records it; returns the admitted lanes.
@@ -179,9 +211,17 @@ fn judge(
     shadow: &Shadow,
     access: WarpAccess,
     addr: &[u64; LANES],
+    hashes: Option<&[u8; LANES]>,
 ) -> u32 {
     let (size, kind, mask) = (u64::from(access.size), access.kind, access.mask);
-    let record = AccessRecord::new(site.segment, access.pc, access.warp * 32, access.strong);
+    let instruction = site.run.prepared.site(access.pc);
+    let record = AccessRecord::new(
+        site.segment,
+        access.time.now,
+        instruction,
+        access.warp * 32,
+        access.strength,
+    );
     let mut allowed = 0;
     for (n, eight) in eights(addr).iter().enumerate() {
         let lanes = mask & 255 << (8 * n);
@@ -190,7 +230,8 @@ fn judge(
             continue;
         }
         each(lanes, |l| {
-            if lane(site, l, shadow, addr[l], size, record.of(l), kind) {
+            let hash = hashes.map(|h| h[l]);
+            if lane(site, l, shadow, addr[l], size, record.of(l), kind, hash) {
                 allowed |= 1 << l;
             }
         });
@@ -199,6 +240,7 @@ fn judge(
 }
 
 /// Checks one lane's access to global memory; returns whether it is admitted.
+#[expect(clippy::too_many_arguments, reason = "an access taken apart")]
 fn lane(
     site: &GlobalAccessSite<'_>,
     l: usize,
@@ -207,6 +249,7 @@ fn lane(
     size: u64,
     record: AccessRecord,
     kind: AccessKind,
+    hash: Option<u8>,
 ) -> bool {
     let (l, space) = (l as u32, &site.run.spec.space);
     let access = Access {
@@ -244,13 +287,19 @@ fn lane(
     }
     let ok = lane_states(site, l, shadow, access, kind);
     if ok {
-        lane_records(site, l, shadow, access, record);
+        let lane = LaneAccess {
+            lane: l,
+            access,
+            record,
+            hash,
+        };
+        lane_records(site, shadow, lane);
     }
     ok
 }
 
 /// The fast path: eight lanes that access a run of whole words, which only this block has accessed
-/// since this launch began. Returns whether it applied; then the access is recorded.
+/// since this launch began, and before. Returns whether it applied; then the access is recorded.
 #[inline(always)]
 fn quick(
     site: &GlobalAccessSite<'_>,
@@ -260,10 +309,10 @@ fn quick(
     record: AccessRecord,
     kind: AccessKind,
 ) -> bool {
-    let (len, record) = match (u64::shape(at, size as usize), kind) {
-        (AddressShape::Step, _) => (8 * size, record),
+    let (len, record, step) = match (u64::shape(at, size as usize), kind) {
+        (AddressShape::Step, _) => (8 * size, record, 1),
         // The last lane's is the record that stays.
-        (AddressShape::Same, AccessKind::Read) => (size, record.of(7)),
+        (AddressShape::Same, AccessKind::Read) => (size, record.of(7), 0),
         _ => return false,
     };
     let at = at[0];
@@ -276,50 +325,56 @@ fn quick(
     let first = shadow.index(at);
     let (states, len) = (&shadow.states, len as usize);
     let words = first / 4..(first + len) / 4;
-    let own = site.segment;
-    let fine = |raw: u64| raw == 0 || (raw >> 32) as u32 == own;
-    // Records of operations that are ordered before count as absent.
-    let unmet = |tables: &[&[AtomicU64]], writes: bool| {
+    let per = size as usize / 4;
+    let ordered = OrderedRecords::of(site);
+    let of = |l: usize| record.of(step * l);
+    // Whether one of a table's records needs a closer look; marked ones of readers do.
+    let met = |table: &[AtomicU64], marked: u64| {
         let mut met = false;
-        for table in tables {
-            for w in &table[words.clone()] {
-                met |= !fine(w.load(Ordering::Relaxed));
+        for (l, lane) in table[words.clone()].chunks(per).enumerate() {
+            for w in lane {
+                let raw = w.load(Ordering::Relaxed);
+                met |= !ordered.has(raw, of(l)) || raw & marked != 0;
             }
         }
-        !met || quick_ordered(site, shadow, words.clone(), writes)
+        met
     };
+    const MARK: u64 = AccessRecord::MARK;
     let ok = match kind {
-        AccessKind::Read => states.initialised(first, len) && unmet(&[&shadow.writes], false),
+        AccessKind::Read => {
+            states.initialised(first, len)
+                && (!met(&shadow.writes, 0)
+                    || quick_ordered(site, shadow, words.clone(), per, of, false))
+        }
         AccessKind::Write => {
             states.allocated(first, len)
-                && unmet(
-                    &[&shadow.writes, &shadow.reads, &shadow.earlier_reads],
-                    true,
-                )
+                && (!(met(&shadow.writes, 0)
+                    | met(&shadow.reads, MARK)
+                    | met(&shadow.earlier_reads, MARK))
+                    || quick_ordered(site, shadow, words.clone(), per, of, true))
         }
         _ => false,
     };
     if !ok {
         return false;
     }
-    let record = AccessRecord(record.0 | 15);
-    let per = size as usize / 4;
+    let whole = |l: usize| AccessRecord(of(l).0 | 15);
     if kind == AccessKind::Read {
         let (last, earlier) = (&shadow.reads[words.clone()], &shadow.earlier_reads[words]);
         for (l, (last, earlier)) in last.chunks(per).zip(earlier.chunks(per)).enumerate() {
             for (last, earlier) in last.iter().zip(earlier) {
-                // The reader so far becomes the earlier one, but for a block that reads again.
+                // The reader so far becomes the earlier one, unless this one stands for it.
                 let was = last.load(Ordering::Relaxed);
-                if !fine(was) {
+                if was != 0 && AccessRecord(was).stays(of(l), ordered.has(was, of(l))) {
                     earlier.store(was, Ordering::Relaxed);
                 }
-                last.store(record.of(l).0, Ordering::Relaxed);
+                last.store(whole(l).0, Ordering::Relaxed);
             }
         }
     } else {
         for (l, lane) in shadow.writes[words].chunks(per).enumerate() {
             for w in lane {
-                w.store(record.of(l).0, Ordering::Relaxed);
+                w.store(whole(l).0, Ordering::Relaxed);
             }
         }
         states.initialise(first, len);
@@ -327,26 +382,30 @@ fn quick(
     true
 }
 
-thread_local! {
-    /// (operation running, segments from, to): operations' segments found to be before it.
-    static ORDERED: std::cell::Cell<(u64, u32, u32)> = const { std::cell::Cell::new((0, 0, 0)) };
-}
-
+/// Whether the records of words, of which each lane accesses so many, are of operations before this
+/// one, or of threads of this launch that are.
 fn quick_ordered(
     site: &GlobalAccessSite<'_>,
     shadow: &Shadow,
     words: std::ops::Range<usize>,
+    per: usize,
+    of: impl Fn(usize) -> AccessRecord,
     reads_too: bool,
 ) -> bool {
     let Some(checks) = &site.run.spec.checks else {
         return false;
     };
-    let own = site.segment;
     let op = checks.op.to_bits();
-    let fine = |raw: u64| {
-        let segment = (raw >> 32) as u32;
-        if raw == 0 || segment == own {
+    let ordered = OrderedRecords::of(site);
+    let fine = |raw: u64, now: AccessRecord, marked: u64| {
+        let (was, segment) = (AccessRecord(raw), (raw >> 32) as u32);
+        if raw == 0 || raw & marked == 0 && ordered.has(raw, now) {
             return true;
+        }
+        if segment == site.segment {
+            return raw & marked == 0
+                && site.strength != Strength::ReadOnly
+                && site.follows(was, 0, now.thread());
         }
         let (for_op, lo, hi) = ORDERED.get();
         if for_op == op && lo <= segment && segment < hi {
@@ -355,21 +414,30 @@ fn quick_ordered(
         let Some((owner, lo, hi)) = shadow.range(segment) else {
             return true;
         };
-        if owner == checks.op || !checks.order.happens_before(owner, checks.op) {
+        if owner == checks.op {
+            return raw & marked == 0
+                && site.strength != Strength::ReadOnly
+                && shadow.owner(segment).is_some_and(|(owner, block)| {
+                    u64::from(block) == site.block && site.follows(was, owner.from, now.thread())
+                });
+        }
+        if !checks.order.happens_before(owner, checks.op) {
             return false;
         }
         ORDERED.set((op, lo, hi));
         true
     };
-    shadow.writes[words.clone()]
-        .iter()
-        .all(|w| fine(w.load(Ordering::Relaxed)))
+    let all = |table: &[AtomicU64], marked: u64| {
+        let mut lanes = table[words.clone()].chunks(per).enumerate();
+        lanes.all(|(l, lane)| {
+            lane.iter()
+                .all(|w| fine(w.load(Ordering::Relaxed), of(l), marked))
+        })
+    };
+    all(&shadow.writes, 0)
         && (!reads_too
-            || [&shadow.reads, &shadow.earlier_reads].iter().all(|table| {
-                table[words.clone()]
-                    .iter()
-                    .all(|w| fine(w.load(Ordering::Relaxed)))
-            }))
+            || all(&shadow.reads, AccessRecord::MARK)
+                && all(&shadow.earlier_reads, AccessRecord::MARK))
 }
 
 /// Bounds, use after free and initialisation of one lane's access; whether it may be made.
@@ -449,140 +517,3 @@ fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
 
 /// How far an address may be from an allocation that a report names.
 const NEAR_BYTES: u64 = 1 << 20;
-
-/// Checks one lane's access for races and hazards with recorded accesses, then records it.
-fn lane_records(
-    site: &GlobalAccessSite<'_>,
-    l: u32,
-    shadow: &Shadow,
-    access: Access,
-    record: AccessRecord,
-) {
-    let record = record.0;
-    let write = access.kind != AccessKind::Read;
-    let mut at = access.addr;
-    let end = access.addr + access.len;
-    while at < end {
-        let next = ((at & !3) + 4).min(end);
-        let bytes = (((1u64 << (next - at)) - 1) << (at & 3)) as u8;
-        let w = shadow.index(at) / 4;
-        let meets = |was: &AtomicU64, kind| {
-            let was = AccessRecord(was.load(Ordering::Relaxed));
-            conflict(
-                site,
-                l,
-                shadow,
-                access,
-                AccessRecord(record),
-                was,
-                bytes,
-                kind,
-            )
-        };
-        let mut met = meets(&shadow.writes[w], AccessKind::Write);
-        if write {
-            met |= meets(&shadow.reads[w], AccessKind::Read);
-            // A further one only if it adds information.
-            if !met {
-                meets(&shadow.earlier_reads[w], AccessKind::Read);
-            }
-        }
-        let table = if write { &shadow.writes } else { &shadow.reads };
-        let old = table[w].load(Ordering::Relaxed);
-        // Bytes of the same word that this thread touched just before stay recorded.
-        let keep = if old >> 4 == record >> 4 { old & 15 } else { 0 };
-        let now = AccessRecord(record | u64::from(bytes) | keep);
-        if write {
-            shadow.writes[w].store(now.0, Ordering::Relaxed);
-        } else {
-            Shadow::note_read(&shadow.reads[w], &shadow.earlier_reads[w], now);
-        }
-        at = next;
-    }
-}
-
-/// Whether an access conflicts with a recorded one that is not ordered before it; then the conflict
-/// has been reported.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "both sides of a comparison")]
-fn conflict(
-    site: &GlobalAccessSite<'_>,
-    l: u32,
-    shadow: &Shadow,
-    access: Access,
-    now: AccessRecord,
-    was: AccessRecord,
-    bytes: u8,
-    was_kind: AccessKind,
-) -> bool {
-    if was.0 == 0
-        || was.segment() == site.segment
-        || was.bytes() & bytes == 0
-        || was.strong() && now.strong()
-    {
-        return false;
-    }
-    conflict_slow(site, l, shadow, access, was, was_kind)
-}
-
-/// The cold half of `conflict`.
-fn conflict_slow(
-    site: &GlobalAccessSite<'_>,
-    l: u32,
-    shadow: &Shadow,
-    access: Access,
-    was: AccessRecord,
-    was_kind: AccessKind,
-) -> bool {
-    let Some(checks) = &site.run.spec.checks else {
-        return false;
-    };
-    let op = checks.op.to_bits();
-    let (for_op, lo, hi) = ORDERED.get();
-    if for_op == op && lo <= was.segment() && was.segment() < hi {
-        return false;
-    }
-    let Some((owner, block)) = shadow.owner(was.segment()) else {
-        return false;
-    };
-    let kind = if owner.op == checks.op && owner.launch.is_some() {
-        let own = u64::from(block) == site.block;
-        if own || site.known.get(&block).is_some_and(|&s| s >= was.segment()) {
-            return false;
-        }
-        FindingKind::GlobalRace
-    } else {
-        if checks.order.happens_before(owner.op, checks.op) {
-            if let Some((_, lo, hi)) = shadow.range(was.segment()) {
-                ORDERED.set((op, lo, hi));
-            }
-            return false;
-        }
-        FindingKind::StreamHazard
-    };
-    let other = shadow.actor_of(was, checks, kind == FindingKind::StreamHazard);
-    let other = other.map(|(k, a)| {
-        (
-            if matches!(k, AccessKind::Atomic | AccessKind::AsyncCopy) {
-                k
-            } else {
-                was_kind
-            },
-            a,
-        )
-    });
-    site.report(
-        l,
-        ThreadFinding {
-            kind,
-            access,
-            note: match kind {
-                FindingKind::GlobalRace => "nothing orders the two blocks".to_owned(),
-                _ => "not ordered after the access below".to_owned(),
-            },
-            allocation: site.run.spec.space.find(access.addr),
-            other,
-        },
-    );
-    true
-}

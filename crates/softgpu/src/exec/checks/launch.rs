@@ -31,6 +31,7 @@ impl LaunchCheck {
             launch: Some(identity.clone()),
             block: 0,
             spread: true,
+            from: 0,
         };
         let count = total.min(1 << 28) as u32;
         Some(LaunchCheck {

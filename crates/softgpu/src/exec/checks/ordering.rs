@@ -1,6 +1,5 @@
 //! Order between accesses, as checks learn it: fences, atomics, barriers, copies that landed.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::ctx::Ctx;
@@ -8,27 +7,12 @@ use super::super::registers::LANES;
 use super::super::state::PendingCopy;
 use super::super::tags::SHARED_TAG;
 use super::begin::shadow;
-use crate::check::SegmentOwner;
 
 /// Records that the active lanes have passed a fence.
 pub(crate) fn fence(ctx: &mut Ctx<'_>) {
-    let Some((shadow, check, checks)) = shadow(ctx.run) else {
-        return;
-    };
-    let block = ctx.block.linear as u32;
-    let clock = &mut ctx.block.clock;
-    let mut known = (*clock.known).clone();
-    known.insert(block, ctx.block.segment);
-    clock.fenced = Some(Arc::new(known));
-    if clock.dirty {
-        clock.dirty = false;
-        let owner = SegmentOwner {
-            op: checks.op,
-            launch: Some(check.identity.clone()),
-            block,
-            spread: false,
-        };
-        ctx.block.segment = shadow.begin(owner, 1);
+    let warp = ctx.warp;
+    if let Some(s) = ctx.block.shadow.as_mut() {
+        s.clocks.fence(warp);
     }
 }
 
@@ -49,8 +33,7 @@ pub(crate) fn tells_host(ctx: &mut Ctx<'_>) {
     }
 }
 
-/// Atomics at each lane's address: each acquires the location's clock and releases the block's
-/// clock as of its last fence.
+/// Atomics at each lane's address: each acquires the location's clock and releases the warp's.
 pub(crate) fn synchronise(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, shared: bool) {
     one_way(ctx, addr, mask, shared, true);
     one_way(ctx, addr, mask, shared, false);
@@ -75,22 +58,15 @@ pub(crate) fn one_way(
             continue;
         }
         last = addr[l];
-        if shared {
-            let at = (addr[l] & !SHARED_TAG) as u32;
-            if let Some(s) = ctx.block.shadow.as_mut() {
-                if acquire {
-                    s.acquire(warp, at)
-                } else {
-                    s.release(warp, at)
-                }
-            }
-        } else if let Some(check) = &run.checked {
-            let clock = &mut ctx.block.clock;
-            if acquire {
-                check.locations.acquire(addr[l], clock)
-            } else {
-                check.locations.release(addr[l], clock)
-            }
+        let (Some(s), Some(check)) = (ctx.block.shadow.as_mut(), &run.checked) else {
+            return;
+        };
+        let (clocks, at) = (&mut s.clocks, (addr[l] & !SHARED_TAG) as u32);
+        match (shared, acquire) {
+            (true, true) => clocks.acquire_shared(warp, at),
+            (true, false) => clocks.release_shared(warp, at),
+            (false, true) => clocks.acquire(warp, addr[l], &check.locations),
+            (false, false) => clocks.release(warp, addr[l], &check.locations),
         }
     }
 }
@@ -106,7 +82,7 @@ pub(crate) fn synchronise_acquire(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: 
 pub(crate) fn warp_synced(ctx: &mut Ctx<'_>) {
     let w = ctx.warp;
     if let Some(s) = ctx.block.shadow.as_mut() {
-        s.warp_synced(w);
+        s.clocks.warp_synced(w);
     }
 }
 
@@ -115,7 +91,7 @@ pub(crate) fn arrived(ctx: &mut Ctx<'_>, id: u32, waits: bool) {
     if ctx.run.spec.checks.is_some()
         && let Some(s) = ctx.block.shadow.as_mut()
     {
-        s.arrived(w, id, waits);
+        s.clocks.arrived(w, id, waits);
     }
 }
 
@@ -123,7 +99,7 @@ pub(crate) fn opened(ctx: &mut Ctx<'_>, id: u32, whole: bool) {
     if ctx.run.spec.checks.is_some()
         && let Some(s) = ctx.block.shadow.as_mut()
     {
-        s.opened(id, whole);
+        s.clocks.opened(id, whole);
     }
 }
 

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use fercuda_ptx::ast::{self, Operand as Ast, Sym};
+use fercuda_ptx::ast::{self, AddrBase, Operand as Ast, Sym};
 use fercuda_ptx::words::{Mod, ScalarType as Ty, Word};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::lanes::{Handlers, Isa, lane_call};
 use super::super::layout::ModuleInfo;
 use super::super::product::Product;
-use super::super::program::{Const, InstOrigin, LaneFn};
+use super::super::program::{Const, InstOrigin, LaneFn, VariableBounds};
 use super::super::width::rows;
 use super::code::{LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
+
+/// Numbers of variables that instructions have room for.
+const MOST_VARIABLES: u32 = 1 << 12;
 
 /// Why an instruction was not lowered.
 #[derive(Debug, Clone)]
@@ -95,11 +98,21 @@ pub(crate) struct KernelLower<'m> {
     /// Whether a block may learn from another: there is an instruction that orders accesses or
     /// prints.
     pub(crate) communicates: bool,
+    /// Variables whose bounds accesses are checked against, of all functions.
+    pub(crate) variables: Vec<VariableBounds>,
+    pub(super) variable_index: FxHashMap<Sym, u32>,
     /// Whether the kernel asks where the shared memory is that system software uses.
     pub(crate) reserves_shared: bool,
 }
 
 impl KernelLower<'_> {
+    /// Accesses by addresses in variable `name` are to stay in these bounds.
+    pub(super) fn bound(&mut self, name: Sym, bounds: VariableBounds) {
+        self.variables.push(bounds);
+        self.variable_index
+            .insert(name, self.variables.len() as u32);
+    }
+
     pub(super) fn opcode(&mut self, text: String) -> u32 {
         if let Some(&i) = self.opcode_index.get(&text) {
             return i;
@@ -132,6 +145,10 @@ pub(crate) struct Lower<'k, 'm> {
     /// Bytes of an element of each variable declared so far.
     pub(super) elements: FxHashMap<Sym, u64>,
     cc: Option<VirtualReg>,
+    /// Lines of shuffles whose result is used whatever it is, with checks.
+    pub(super) used_shuffles: FxHashSet<u32>,
+    /// Variables that the addresses in registers are derived from, with checks.
+    pub(super) derived: FxHashMap<Sym, Sym>,
     pub(crate) params: Vec<(u32, u32)>,
     pub(crate) rets: Vec<(u32, u32)>,
 }
@@ -157,6 +174,8 @@ impl<'k, 'm> Lower<'k, 'm> {
             local_bytes: 0,
             elements: FxHashMap::default(),
             cc: None,
+            used_shuffles: FxHashSet::default(),
+            derived: FxHashMap::default(),
             params: Vec::new(),
             rets: Vec::new(),
         }
@@ -205,6 +224,25 @@ impl<'k, 'm> Lower<'k, 'm> {
             }
         }
         self.k.shared.get(&name).map(|&at| Entity::Shared(at))
+    }
+
+    /// Number from 1 of the variable that an address lies in, as far as it is known; else 0.
+    pub(crate) fn variable_of(&self, address: &Ast) -> u32 {
+        let Ast::Address {
+            base: AddrBase::Name(s),
+            ..
+        } = address
+        else {
+            return 0;
+        };
+        let variable = self.derived.get(s).unwrap_or(s);
+        let index = self.k.variable_index.get(variable).copied().unwrap_or(0);
+        if index < MOST_VARIABLES { index } else { 0 }
+    }
+
+    /// Whether the result of the shuffle on a line is used whatever it is.
+    pub(crate) fn shuffle_is_used(&self, line: u32) -> bool {
+        self.used_shuffles.contains(&line)
     }
 
     // ---- building ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// A barrier that only half of the block can reach.
+// A barrier that half of the block reaches: the rest has nothing more to do and exits.
 //@ run barrier_in_branch: halve grid=1 block=64
 //@   inout x: f32[64] uniform(-1, 1) raw
 
