@@ -12,7 +12,7 @@ use super::super::registers::{LANES, each, eights};
 use super::begin::shadow;
 use crate::check::clock::KnownSegments;
 use crate::check::{AccessRecord, FREED, INITIALISED, Shadow};
-use crate::mem::{AddressShape, AddressSpace, AllocInfo, At};
+use crate::mem::{AddressShape, AddressSpace, AllocInfo, At, guard_bytes};
 use crate::report::{
     Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
 };
@@ -430,7 +430,8 @@ fn lane_states(
     true
 }
 
-/// The allocation nearest to an address outside every one, if it is near at all.
+/// The allocation that an address outside every one belongs to by its guard, else the nearest, if
+/// one is near at all.
 fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
     let (before, after) = space.neighbours(addr);
     let distance = |a: &Arc<AllocInfo>| {
@@ -440,14 +441,15 @@ fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
             (addr + 1).saturating_sub(a.end())
         }
     };
+    let beyond_guard = |a: &Arc<AllocInfo>| distance(a).saturating_sub(guard_bytes(a.len));
     [before, after]
         .into_iter()
         .flatten()
-        .filter(|a| distance(a) < NEAR_BYTES)
-        .min_by_key(distance)
+        .filter(|a| distance(a) <= NEAR_BYTES.max(guard_bytes(a.len)))
+        .min_by_key(|a| (beyond_guard(a), distance(a)))
 }
 
-/// How far an address may be from an allocation that a report names.
+/// How far an address may be from an allocation that a report names, beside the guard.
 const NEAR_BYTES: u64 = 1 << 20;
 
 /// Checks one lane's access for races and hazards with recorded accesses, then records it.
