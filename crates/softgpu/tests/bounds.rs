@@ -274,9 +274,10 @@ fn assert_refused(call: &str, result: CUresult, kind: AccessKind, (start, len): 
         panic!("{call}: {findings:?}");
     };
     assert_eq!(finding.kind, FindingKind::OutOfBounds, "{finding}");
-    let access = finding.access.unwrap();
+    let (Some(access), Some(allocation)) = (finding.access, finding.allocation.as_ref()) else {
+        panic!("{call}: {finding}");
+    };
     assert_eq!((access.kind, access.len), (kind, len), "{call}: {finding}");
-    let allocation = finding.allocation.as_ref().unwrap();
     assert_eq!(allocation.start, start, "{call}: {finding}");
     assert_eq!(access.addr, allocation.end(), "{call}: {finding}");
     assert!(finding.to_string().contains(call), "{call}: {finding}");

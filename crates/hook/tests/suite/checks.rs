@@ -38,6 +38,11 @@ fn findings(run: &Run) -> Vec<String> {
         .collect()
 }
 
+const SIZES: [&str; 12] = [
+    "4", "100", "256", "512", "1000", "4096", "65536", "1048576", "1049088", "2097152", "2097156",
+    "33554432",
+];
+
 #[test]
 fn blocks_of_any_size_are_checked_as_by_the_driver_alone() {
     let check = |client: super::support::Client| {
@@ -49,21 +54,25 @@ fn blocks_of_any_size_are_checked_as_by_the_driver_alone() {
         assert!(run.stdout.ends_with("end\n"), "{}", run.stdout);
         run
     };
-    let alone = check(plain("bounds.c", &[]));
-    let governed = check(hooked("bounds.c", &[]));
-    assert_eq!(governed.stdout, alone.stdout);
-    let expected = findings(&alone);
-    assert_eq!(findings(&governed), expected);
-    for class in ["out of bounds", "uninitialised read", "use after free"] {
-        let found = expected.iter().filter(|line| line.starts_with(class));
-        // Each class in each of 12 sizes, allocated in two ways.
-        assert!(found.count() >= 24, "{class}: {expected:#?}");
+    for bytes in SIZES {
+        for ordered in ["0", "1"] {
+            let args = [bytes, ordered];
+            let alone = check(plain("bounds.c", &args));
+            let governed = check(hooked("bounds.c", &args));
+            assert_eq!(governed.stdout, alone.stdout, "{args:?}");
+            let expected = findings(&alone);
+            assert_eq!(findings(&governed), expected, "{args:?}");
+            for class in ["out of bounds", "uninitialised read", "use after free"] {
+                let is_found = expected.iter().any(|line| line.starts_with(class));
+                assert!(is_found, "{class} with {args:?}: {expected:#?}");
+            }
+        }
     }
 }
 
 #[test]
 fn a_limit_holds_where_accesses_are_checked() {
-    let client = hooked("bounds.c", &[]).env("FERCUDA_SOFT_CHECK", "1");
+    let client = hooked("bounds.c", &["33554432", "0"]).env("FERCUDA_SOFT_CHECK", "1");
     let run = client.env("FERCUDA_LIMIT", "64MiB").run();
     // Three blocks of 32 MiB are too many.
     assert_eq!(run.code, 3, "{}\n{}", run.stdout, run.stderr);
