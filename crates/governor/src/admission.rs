@@ -2,12 +2,17 @@
 //!
 //! Elsewhere: the records of such memory ([`crate::governed`]).
 
+use std::time::Duration;
+
 use fercuda_ledger::{EventKind, Governed, LedgerDevice, LedgerEvent, Tenant};
 
 use crate::device::GovernedDevice;
 use crate::governed::{GovernedKey, GovernedPiece};
 use crate::governor::Governor;
 use crate::note::id;
+
+/// How long a request that would be refused waits for the device's work on freed memory.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Governor {
     /// Makes room for memory that the driver is to allocate: charges it to its tenant and to the
@@ -18,7 +23,16 @@ impl Governor {
         };
         let budget = device.budget();
         let tenant = budget.tenant(id(piece.tenant));
-        if let Err(refused) = tenant.charge(piece.bytes) {
+        let charged = tenant.charge(piece.bytes).or_else(|refused| {
+            // The tenant's graphs may hold memory that none needs.
+            let trimmed = self.trim_graphs(device);
+            if trimmed > 0 {
+                tenant.charge(piece.bytes)
+            } else {
+                Err(refused)
+            }
+        });
+        if let Err(refused) = charged {
             self.record(
                 EventKind::TenantLimit,
                 device.row,
@@ -30,13 +44,21 @@ impl Governor {
         if budget.charge(piece.bytes).is_ok() {
             return true;
         }
-        device.trim();
+        self.release_unused(device);
         let Err(refused) = budget.charge(piece.bytes) else {
             return true;
         };
         tenant.refund(piece.bytes);
         self.record(EventKind::Refused, device.row, piece, refused.limit_bytes);
         false
+    }
+
+    /// Returns to the driver what neither the pool nor graphs need, waiting for freed memory that
+    /// the device still uses; returns whether there was any.
+    pub(crate) fn release_unused(&self, device: &GovernedDevice) -> bool {
+        let released = device.trim_within(PATIENCE);
+        let trimmed = self.trim_graphs(device);
+        released > 0 || trimmed > 0
     }
 
     /// The device with the budget that a piece is charged to.

@@ -21,6 +21,8 @@ use crate::mem::{AddressSpace, Backing, GRANULE, guard_bytes, round_up};
 /// Alignment of every block, in bytes.
 pub(crate) const ALIGN: u64 = 512;
 const SMALL: u64 = GRANULE / 2;
+/// Memory pools, and the memory of graphs, grow in multiples of this, as an H200's do.
+pub(crate) const POOL_STRIDE: u64 = 32 << 20;
 const QUARANTINE_BYTES: u64 = 256 << 20;
 
 /// A device's physical memory, as a number of bytes.
@@ -86,6 +88,8 @@ pub(crate) struct BlockHeap {
     devices: AtomicU64,
     phys: Option<Arc<PhysicalBudget>>,
     checks: bool,
+    /// Chunks are multiples of this, where there is that much memory.
+    stride: u64,
     state: Mutex<HeapState>,
 }
 
@@ -95,7 +99,16 @@ impl BlockHeap {
             devices: AtomicU64::new(u64::from(devices)),
             phys,
             checks,
+            stride: GRANULE,
             state: Mutex::default(),
+        }
+    }
+
+    /// The same with chunks in multiples of [`POOL_STRIDE`], in which large blocks share too.
+    pub(crate) fn in_strides(self) -> Self {
+        BlockHeap {
+            stride: POOL_STRIDE,
+            ..self
         }
     }
 
@@ -114,13 +127,12 @@ impl BlockHeap {
         let mut state = lock(&self.state);
         let state = &mut *state;
         if !self.checks {
-            let start = match state.placed.place(len, shares) {
+            let start = match state.placed.place(len, shares, self.most_left()) {
                 Some(start) => start,
                 None => {
-                    self.charge_chunk(round_up(len))?;
-                    self.map_chunk(space, state, len).inspect_err(|_| {
-                        self.refund_chunk(round_up(len));
-                    })?
+                    let chunk = self.charge_chunk(len)?;
+                    self.map_chunk(space, state, len, chunk)
+                        .inspect_err(|_| self.refund_chunk(chunk))?
                 }
             };
             let block = HeapBlock {
@@ -136,8 +148,9 @@ impl BlockHeap {
         // A large block begins at a granule, as it does without a guard.
         let before = if shares { guard } else { round_up(guard) };
         let span_len = before + len + guard;
-        let placed = state.placed.place(span_len, shares);
-        let span = match placed.map_or_else(|| self.map_chunk(space, state, span_len), Ok) {
+        let placed = state.placed.place(span_len, shares, self.most_left());
+        let map = || self.map_chunk(space, state, span_len, round_up(span_len));
+        let span = match placed.map_or_else(map, Ok) {
             Ok(span) => span,
             Err(e) => {
                 self.discharge(state, charge, 0);
@@ -152,11 +165,20 @@ impl BlockHeap {
         Ok(start)
     }
 
-    fn charge_chunk(&self, len: u64) -> CuResult {
-        match &self.phys {
-            Some(phys) if !phys.take(len) => Err(err::OUT_OF_MEMORY),
-            _ => Ok(()),
+    /// What a large block may leave free of a run, in bytes, so as to be placed there.
+    fn most_left(&self) -> u64 {
+        match self.stride {
+            GRANULE => GRANULE,
+            _ => u64::MAX,
         }
+    }
+
+    /// Charges a chunk for a block of `len` bytes: in strides, or else as small as can be. Returns
+    /// its length.
+    fn charge_chunk(&self, len: u64) -> CuResult<u64> {
+        let sizes = [len.next_multiple_of(self.stride), round_up(len)];
+        let is_taken = |size: &u64| self.phys.as_ref().is_none_or(|phys| phys.take(*size));
+        sizes.into_iter().find(is_taken).ok_or(err::OUT_OF_MEMORY)
     }
 
     fn refund_chunk(&self, len: u64) {
@@ -166,9 +188,14 @@ impl BlockHeap {
     }
 
     /// Maps a new chunk and places a block of `len` bytes at its start.
-    fn map_chunk(&self, space: &AddressSpace, state: &mut HeapState, len: u64) -> CuResult<u64> {
+    fn map_chunk(
+        &self,
+        space: &AddressSpace,
+        state: &mut HeapState,
+        len: u64,
+        chunk: u64,
+    ) -> CuResult<u64> {
         let devices = self.devices.load(Ordering::Acquire) as u32;
-        let chunk = round_up(len);
         let (start, backing) = space.map_new(chunk, devices).map_err(|e| {
             super::say(&format!("software device: {e}"));
             err::OUT_OF_MEMORY
@@ -180,11 +207,10 @@ impl BlockHeap {
 
     /// Charges a block as a heap without guards and quarantine would; returns its place there.
     fn charge(&self, state: &mut HeapState, len: u64, shares: bool) -> CuResult<u64> {
-        if let Some(at) = state.charged.place(len, shares) {
+        if let Some(at) = state.charged.place(len, shares, self.most_left()) {
             return Ok(at);
         }
-        let chunk = round_up(len);
-        self.charge_chunk(chunk)?;
+        let chunk = self.charge_chunk(len)?;
         let at = state.charged.vacant(chunk);
         state.charged.place_in_new(at, chunk, len);
         Ok(at)
@@ -360,11 +386,14 @@ mod tests {
         fn checks_change_no_figure(
             steps in proptest::collection::vec((0u8..5, 1u64..6_000_000, any::<prop::sample::Index>()), 1..80),
             keep in prop::sample::select(vec![0, 5 << 20, u64::MAX]),
+            in_strides in any::<bool>(),
         ) {
             let heaps = [false, true].map(|checks| {
                 let phys = Arc::new(PhysicalBudget::new(64 << 20));
                 let space = AddressSpace::new(2 << 30, false).unwrap();
-                (BlockHeap::new(1, Some(phys.clone()), checks), phys, space)
+                let heap = BlockHeap::new(1, Some(phys.clone()), checks);
+                let heap = if in_strides { heap.in_strides() } else { heap };
+                (heap, phys, space)
             });
             let mut live: Vec<[u64; 2]> = Vec::new();
             for (what, len, which) in steps {

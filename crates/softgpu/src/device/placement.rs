@@ -8,8 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::mem::GRANULE;
-
 #[derive(Debug)]
 struct PlacedChunk {
     len: u64,
@@ -32,13 +30,13 @@ impl Placement {
     }
 
     /// Places a block in a chunk that is there. One that shares takes the first free run that
-    /// holds it; a large one takes the smallest, if it leaves less than a granule of that.
-    pub(super) fn place(&mut self, len: u64, shares: bool) -> Option<u64> {
+    /// holds it; a large one takes the smallest, if it leaves less than `most_left` bytes of that.
+    pub(super) fn place(&mut self, len: u64, shares: bool, most_left: u64) -> Option<u64> {
         let mut fits = self.free.iter().filter(|e| *e.1 >= len);
         let (&start, &have) = if shares {
             fits.next()?
         } else {
-            fits.min_by_key(|e| *e.1).filter(|e| *e.1 - len < GRANULE)?
+            fits.min_by_key(|e| *e.1).filter(|e| *e.1 - len < most_left)?
         };
         self.take(start, have, len);
         Some(start)
