@@ -185,6 +185,14 @@ const ROWS: &[Row] = &[
     ),
     row(
         "calls",
+        "the software device's checks, for blocks of many sizes; a limit under them",
+        &[
+            "checks::blocks_of_any_size_are_checked_as_by_the_driver_alone",
+            "checks::a_limit_holds_where_accesses_are_checked",
+        ],
+    ),
+    row(
+        "calls",
         "size 0; no place for the result; before `cuInit`",
         &[
             "calls::size_zero_is_answered_as_by_the_driver",

@@ -109,7 +109,8 @@ impl Governor {
         self.ledger
             .govern(row, piece.tenant, piece.kind, piece.bytes);
         // It was allocated by the driver instead of the pool.
-        if piece.kind == Governed::Linear {
+        let yields = || self.device(piece.device).is_some_and(|it| it.yields);
+        if piece.kind == Governed::Linear && !yields() {
             self.record(EventKind::Fallback, row, piece, 0);
         }
     }

@@ -28,6 +28,9 @@ pub struct GovernorConfig {
     pub tenant_limits: Vec<TenantLimit>,
     /// The source of pooled memory. `FERCUDA_BACKING`.
     pub backing: PoolBacking,
+    /// Whether each block is the driver's own allocation on a device that checks accesses, which
+    /// knows its bounds then; true if the environment does not choose the source.
+    pub yields_to_checks: bool,
     /// The absolute path of the driver's library below the hook. `FERCUDA_DRIVER`.
     pub driver: Option<PathBuf>,
     /// The trace file. `FERCUDA_TRACE`.
@@ -484,6 +487,7 @@ mod tests {
             limit: MemorySize::new(8 << 30),
             tenant_limits: vec!["torch=4GiB".parse().unwrap(), "jax=2GiB".parse().unwrap()],
             backing: PoolBacking::Slabs,
+            yields_to_checks: false,
             driver: Some("/lib/libcuda.so.1".into()),
             trace: Some("/tmp/trace.csv".into()),
             run: NonZeroU64::new(u64::MAX),

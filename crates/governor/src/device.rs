@@ -15,6 +15,7 @@ use fercuda_pool::{
 };
 
 use crate::account::DeviceAccount;
+use crate::checking_device::checks_allocations;
 use crate::clock::{ContextId, DriverClock};
 use crate::config::{GovernorConfig, MemorySize, PoolBacking};
 use crate::driver_call::is_done;
@@ -47,6 +48,8 @@ pub struct GovernedDevice {
     extents: Arc<RegionExtents>,
     /// The owner of its slabs, if memory is in slabs.
     owner: Option<Arc<SlabOwner>>,
+    /// Whether each block is the driver's own allocation; see [`crate::checking_device`].
+    pub(crate) yields: bool,
     pub(crate) total_bytes: u64,
     pub(crate) ordinal: u32,
     pub(crate) row: LedgerDevice,
@@ -100,9 +103,11 @@ impl GovernedDevice {
         context: ContextId,
         raw: impl FnOnce() -> Option<CUcontext>,
     ) -> bool {
-        self.owner
-            .as_ref()
-            .is_none_or(|owner| owner.is(context, raw))
+        !self.yields
+            && self
+                .owner
+                .as_ref()
+                .is_none_or(|owner| owner.is(context, raw))
     }
 
     /// The owner of its slabs, if it has slabs.
@@ -305,6 +310,7 @@ impl DeviceSetup<'_> {
             physical: physical.clone(),
             extents,
             owner: owner.clone(),
+            yields: self.config.yields_to_checks && checks_allocations(self.driver),
             peers: (!slabs).then(|| peers.clone()),
             account: DeviceAccount::default(),
             watermarks: Watermarks::default(),

@@ -3,6 +3,7 @@
 
 mod account;
 mod admission;
+mod checking_device;
 mod clock;
 mod config;
 mod device;

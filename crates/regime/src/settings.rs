@@ -11,7 +11,9 @@ use crate::print_diagnostic;
 pub fn config() -> &'static GovernorConfig {
     static CONFIG: OnceLock<GovernorConfig> = OnceLock::new();
     CONFIG.get_or_init(|| {
-        let (config, errors) = GovernorConfig::read(std::env::vars_os());
+        let (mut config, errors) = GovernorConfig::read(std::env::vars_os());
+        config.yields_to_checks =
+            std::env::var_os("FERCUDA_BACKING").is_none_or(|backing| backing.is_empty());
         for error in errors {
             print_diagnostic(&error.to_string());
         }

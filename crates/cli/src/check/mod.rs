@@ -66,8 +66,8 @@ whole program by fercuda check -- ./program.
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, masks
 of warps, scopes of atomics, read-only loads of what is written, faults.
-Not noticed: an access past a buffer that falls into another one, as where the
-size of a buffer is a multiple of 512 bytes; check with other sizes too.
+Each buffer has a guard on both sides: a quarter of its size, at least 4 KiB,
+at most 16 MiB. Not noticed: an access that jumps over it into another buffer.
 
 A PROGRAM runs on the software device as it is, with its own streams, arguments
 and children; findings of all its processes are reported on stderr when it ends.

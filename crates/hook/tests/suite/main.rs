@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod calls;
+mod checks;
 mod defects;
 mod differential;
 mod ipc;

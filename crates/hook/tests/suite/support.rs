@@ -255,7 +255,9 @@ impl Client {
 
     /// With the software device's checks; a finding is exit status 77.
     pub(crate) fn checked(self) -> Client {
-        self.env("FERCUDA_SOFT_CHECK", "1")
+        // The pool is under test.
+        self.env("FERCUDA_BACKING", "vmm")
+            .env("FERCUDA_SOFT_CHECK", "1")
             .env("FERCUDA_SOFT_CHECK_EXIT", "77")
     }
 

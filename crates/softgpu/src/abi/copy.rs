@@ -7,7 +7,7 @@ use fercuda_cuda_sys::types::*;
 use super::{get, per_thread, put_if, slice};
 use crate::device::copy::{plan_2d, plan_3d};
 use crate::device::launch::{copy, enqueue, run_now};
-use crate::device::memory::{check_range, is_ours};
+use crate::device::memory::{HostAccess, check_range, is_ours};
 use crate::device::objects::{CopyPlan, CopySide, FillPlan, StreamAction};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err};
@@ -56,10 +56,10 @@ fn linear(
     }
     // An address of ours must be all ours, also on a side that may be the program's.
     if sides.dst || is_ours(m, dst) {
-        check_range(m, dst, len)?;
+        check_range(m, dst, len, HostAccess::write(call))?;
     }
     if sides.src || is_ours(m, src) {
-        check_range(m, src, len)?;
+        check_range(m, src, len, HostAccess::read(call))?;
     }
     copy(
         m,
@@ -75,10 +75,10 @@ fn planned(
     stream: CUstream,
     wait: bool,
     call: &'static str,
-    plan: impl FnOnce(&Machine) -> CuResult<CopyPlan>,
+    plan: impl FnOnce(&Machine, &'static str) -> CuResult<CopyPlan>,
 ) -> CuResult {
     let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
-    copy(m, &ctx, &stream, plan(m)?, wait, call)
+    copy(m, &ctx, &stream, plan(m, call)?, wait, call)
 }
 
 fn fill(plan: FillPlan, stream: CUstream, wait: bool, call: &'static str) -> CuResult {
@@ -86,7 +86,7 @@ fn fill(plan: FillPlan, stream: CUstream, wait: bool, call: &'static str) -> CuR
     if plan.width == 0 || plan.height == 0 {
         return Ok(());
     }
-    plan.check(m)?;
+    plan.check(m, call)?;
     // Filling device memory never waits; filling pinned memory synchronously does.
     if wait && m.memory.find(plan.dst).is_some_and(|a| a.is_host()) {
         return run_now(m, &ctx, &stream, &StreamAction::Fill(plan), call);
@@ -192,7 +192,7 @@ unsafe fn batch_3d(
             // SAFETY: `operand` reads the member that the operand's type names.
             let (src, dst) =
                 unsafe { (operand(&op.src, &op.extent)?, operand(&op.dst, &op.extent)?) };
-            planned(stream, false, "cuMemcpy3DBatchAsync", |m| {
+            planned(stream, false, "cuMemcpy3DBatchAsync", |m, call| {
                 let plan = CopyPlan {
                     dst,
                     src,
@@ -201,9 +201,13 @@ unsafe fn batch_3d(
                     depth: op.extent.depth as u64,
                     staged: None,
                 };
-                for side in [src, dst] {
+                let sides = [
+                    (src, HostAccess::read(call)),
+                    (dst, HostAccess::write(call)),
+                ];
+                for (side, access) in sides {
                     if is_ours(m, side.at) {
-                        plan.check_side(m, side)?;
+                        plan.check_side(m, side, access)?;
                     }
                 }
                 Ok(plan)
@@ -308,37 +312,37 @@ driver_fns! {
 
     fn cuMemcpy2D_v2[cuMemcpy2D_v2_ptds](copy_: *const CUDA_MEMCPY2D) {
         let c = get(copy_)?;
-        planned(CUstream::NULL, true, "cuMemcpy2D_v2", |m| plan_2d(m, c))
+        planned(CUstream::NULL, true, "cuMemcpy2D_v2", |m, call| plan_2d(m, c, call))
     }
 
     fn cuMemcpy2DUnaligned_v2[cuMemcpy2DUnaligned_v2_ptds](copy_: *const CUDA_MEMCPY2D) {
         let c = get(copy_)?;
-        planned(CUstream::NULL, true, "cuMemcpy2DUnaligned_v2", |m| plan_2d(m, c))
+        planned(CUstream::NULL, true, "cuMemcpy2DUnaligned_v2", |m, call| plan_2d(m, c, call))
     }
 
     fn cuMemcpy3D_v2[cuMemcpy3D_v2_ptds](copy_: *const CUDA_MEMCPY3D) {
         let c = get(copy_)?;
-        planned(CUstream::NULL, true, "cuMemcpy3D_v2", |m| plan_3d(m, c))
+        planned(CUstream::NULL, true, "cuMemcpy3D_v2", |m, call| plan_3d(m, c, call))
     }
 
     fn cuMemcpy2DAsync_v2[cuMemcpy2DAsync_v2_ptsz](copy_: *const CUDA_MEMCPY2D, stream: CUstream) {
         let c = get(copy_)?;
-        planned(stream, false, "cuMemcpy2DAsync_v2", |m| plan_2d(m, c))
+        planned(stream, false, "cuMemcpy2DAsync_v2", |m, call| plan_2d(m, c, call))
     }
 
     fn cuMemcpy3DAsync_v2[cuMemcpy3DAsync_v2_ptsz](copy_: *const CUDA_MEMCPY3D, stream: CUstream) {
         let c = get(copy_)?;
-        planned(stream, false, "cuMemcpy3DAsync_v2", |m| plan_3d(m, c))
+        planned(stream, false, "cuMemcpy3DAsync_v2", |m, call| plan_3d(m, c, call))
     }
 
     fn cuMemcpy3DPeer[cuMemcpy3DPeer_ptds](copy_: *const CUDA_MEMCPY3D_PEER) {
         let c = peer(get(copy_)?);
-        planned(CUstream::NULL, true, "cuMemcpy3DPeer", |m| plan_3d(m, &c))
+        planned(CUstream::NULL, true, "cuMemcpy3DPeer", |m, call| plan_3d(m, &c, call))
     }
 
     fn cuMemcpy3DPeerAsync[cuMemcpy3DPeerAsync_ptsz](copy_: *const CUDA_MEMCPY3D_PEER, stream: CUstream) {
         let c = peer(get(copy_)?);
-        planned(stream, false, "cuMemcpy3DPeerAsync", |m| plan_3d(m, &c))
+        planned(stream, false, "cuMemcpy3DPeerAsync", |m, call| plan_3d(m, &c, call))
     }
 
     fn cuMemcpyBatchAsync[cuMemcpyBatchAsync_ptsz](dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes,

@@ -174,13 +174,13 @@ fn adjust(node: CUgraphNode, f: impl FnOnce(&mut KernelLaunch)) -> CuResult {
     })
 }
 
-fn copy(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<StreamAction> {
-    Ok(StreamAction::Copy(plan_3d(m, c)?))
+fn copy(m: &Machine, c: &CUDA_MEMCPY3D, call: &'static str) -> CuResult<StreamAction> {
+    Ok(StreamAction::Copy(plan_3d(m, c, call)?))
 }
 
-fn fill(m: &Machine, p: &CUDA_MEMSET_NODE_PARAMS) -> CuResult<StreamAction> {
+fn fill(m: &Machine, p: &CUDA_MEMSET_NODE_PARAMS, call: &'static str) -> CuResult<StreamAction> {
     let plan = FillPlan::from_params(p);
-    plan.check(m)?;
+    plan.check(m, call)?;
     Ok(StreamAction::Fill(plan))
 }
 
@@ -209,6 +209,7 @@ unsafe fn mem_ops(m: &Machine, p: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> CuResult<St
 unsafe fn general(
     m: &Machine,
     p: &mut CUgraphNodeParams,
+    call: &'static str,
 ) -> CuResult<(Arc<SoftContext>, StreamAction)> {
     use CUgraphNodeType as T;
     let current = || named(m, 0);
@@ -221,7 +222,7 @@ unsafe fn general(
             }
             T::CU_GRAPH_NODE_TYPE_MEMCPY => (
                 named(m, p.u.memcpy.copyCtx.0 as usize)?,
-                copy(m, &p.u.memcpy.copyParams)?,
+                copy(m, &p.u.memcpy.copyParams, call)?,
             ),
             T::CU_GRAPH_NODE_TYPE_MEMSET => {
                 let s = p.u.memset;
@@ -233,7 +234,7 @@ unsafe fn general(
                     width: s.width,
                     height: s.height,
                 };
-                (named(m, s.ctx.0 as usize)?, fill(m, &plain)?)
+                (named(m, s.ctx.0 as usize)?, fill(m, &plain, call)?)
             }
             T::CU_GRAPH_NODE_TYPE_HOST => {
                 let h = p.u.host;
@@ -315,7 +316,7 @@ unsafe fn add_general(
             let action = StreamAction::MemAlloc(memory);
             return add(out, graph, deps, data, count, &ctx, action);
         }
-        let (ctx, action) = general(m, params)?;
+        let (ctx, action) = general(m, params, "cuGraphAddNode")?;
         add(out, graph, deps, data, count, &ctx, action)
     }
 }
@@ -347,7 +348,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         let ctx = named(m, ctx.0 as usize)?;
-        let action = copy(m, get(copy_params)?)?;
+        let action = copy(m, get(copy_params)?, "cuGraphAddMemcpyNode")?;
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -357,7 +358,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         let ctx = named(m, ctx.0 as usize)?;
-        let action = fill(m, get(memset_params)?)?;
+        let action = fill(m, get(memset_params)?, "cuGraphAddMemsetNode")?;
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)
     }
 
@@ -459,12 +460,12 @@ driver_fns! {
 
     fn cuGraphNodeSetParams[](node: CUgraphNode, node_params: *mut CUgraphNodeParams) {
         let p = node_params.as_mut().ok_or(err::INVALID_VALUE)?;
-        change(node, general(machine()?, p)?.1)
+        change(node, general(machine()?, p, "cuGraphNodeSetParams")?.1)
     }
 
     fn cuGraphExecNodeSetParams[](graph_exec: CUgraphExec, node: CUgraphNode, node_params: *mut CUgraphNodeParams) {
         let p = node_params.as_mut().ok_or(err::INVALID_VALUE)?;
-        change_exec(graph_exec, node, general(machine()?, p)?.1)
+        change_exec(graph_exec, node, general(machine()?, p, "cuGraphExecNodeSetParams")?.1)
     }
 
     fn cuGraphKernelNodeGetParams_v2[](node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS) {
@@ -513,13 +514,13 @@ driver_fns! {
     }
 
     fn cuGraphMemcpyNodeSetParams[](node: CUgraphNode, node_params: *const CUDA_MEMCPY3D) {
-        change(node, copy(machine()?, get(node_params)?)?)
+        change(node, copy(machine()?, get(node_params)?, "cuGraphMemcpyNodeSetParams")?)
     }
 
     fn cuGraphExecMemcpyNodeSetParams[](graph_exec: CUgraphExec, node: CUgraphNode, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext) {
         let m = machine()?;
         named(m, ctx.0 as usize)?;
-        change_exec(graph_exec, node, copy(m, get(copy_params)?)?)
+        change_exec(graph_exec, node, copy(m, get(copy_params)?, "cuGraphExecMemcpyNodeSetParams")?)
     }
 
     fn cuGraphMemsetNodeGetParams[](node: CUgraphNode, node_params: *mut CUDA_MEMSET_NODE_PARAMS) {
@@ -531,7 +532,7 @@ driver_fns! {
     }
 
     fn cuGraphMemsetNodeSetParams[](node: CUgraphNode, node_params: *const CUDA_MEMSET_NODE_PARAMS) {
-        change(node, fill(machine()?, get(node_params)?)?)
+        change(node, fill(machine()?, get(node_params)?, "cuGraphMemsetNodeSetParams")?)
     }
 
     fn cuGraphExecMemsetNodeSetParams[](
@@ -539,7 +540,7 @@ driver_fns! {
     ) {
         let m = machine()?;
         named(m, ctx.0 as usize)?;
-        change_exec(graph_exec, node, fill(m, get(memset_params)?)?)
+        change_exec(graph_exec, node, fill(m, get(memset_params)?, "cuGraphExecMemsetNodeSetParams")?)
     }
 
     fn cuGraphHostNodeGetParams[](node: CUgraphNode, node_params: *mut CUDA_HOST_NODE_PARAMS) {

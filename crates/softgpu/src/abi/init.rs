@@ -110,6 +110,11 @@ driver_fns! {
         if pfn.is_null() {
             return Err(err::INVALID_VALUE);
         }
+        if let Some(address) = super::extension::find(name) {
+            put_if(symbol_status, CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS);
+            *pfn = address.as_ptr();
+            return Ok(());
+        }
         let found = resolve(name, cuda_version, flags);
         put_if(symbol_status, found.status().ok_or(err::INVALID_VALUE)?);
         let address = match found {

@@ -136,7 +136,7 @@ driver_fns! {
         if free.is_null() && total.is_null() {
             return Err(err::INVALID_VALUE);
         }
-        put_if(free, phys.available() as usize);
+        put_if(free, phys.free() as usize);
         put_if(total, phys.capacity() as usize);
         Ok(())
     }

@@ -42,6 +42,7 @@ macro_rules! driver_fns {
 mod context;
 mod copy;
 mod event;
+mod extension;
 mod graph;
 mod graph_nodes;
 mod init;

@@ -247,6 +247,13 @@ impl Shadow {
         self.states.set(self.index(addr), len as usize, state);
     }
 
+    /// Marks a range as never allocated.
+    pub(crate) fn clear(&self, addr: u64, len: u64) {
+        if self.covers(addr, len) {
+            self.states.clear(self.index(addr), len as usize);
+        }
+    }
+
     /// Marks a range as written by a writer that the shadow does not track.
     pub fn mark_initialised(&self, addr: u64, len: u64) {
         if self.covers(addr, len) {

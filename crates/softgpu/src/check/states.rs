@@ -93,6 +93,15 @@ impl States {
         }
     }
 
+    /// Sets a range to never allocated; reads what is so already, and does not write it.
+    pub(crate) fn clear(&self, first: usize, len: usize) {
+        for (w, mask) in words(first, len) {
+            if self.word(w) & mask != 0 {
+                self.change(w, mask, |_| 0);
+            }
+        }
+    }
+
     /// Those of a range that are allocated have been written.
     #[inline(always)]
     pub(crate) fn initialise(&self, first: usize, len: usize) {
@@ -146,6 +155,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Set(usize, usize, u8),
+        Clear(usize, usize),
         Initialise(usize, usize),
         Copy(usize, usize, usize),
     }
@@ -156,6 +166,7 @@ mod tests {
         let range = (0..BYTES, 0usize..100).prop_map(|(at, len)| (at, len.min(BYTES - at)));
         prop_oneof![
             (range.clone(), 0..=INITIALISED).prop_map(|((a, n), s)| Step::Set(a, n, s)),
+            range.clone().prop_map(|(a, n)| Step::Clear(a, n)),
             range.clone().prop_map(|(a, n)| Step::Initialise(a, n)),
             (range, 0..BYTES).prop_map(|((a, n), b)| Step::Copy(a, n.min(BYTES - b), b)),
         ]
@@ -171,6 +182,10 @@ mod tests {
                     Step::Set(at, len, s) => {
                         states.set(at, len, s);
                         model[at..at + len].fill(s);
+                    }
+                    Step::Clear(at, len) => {
+                        states.clear(at, len);
+                        model[at..at + len].fill(0);
                     }
                     Step::Initialise(at, len) => {
                         states.initialise(at, len);

@@ -2,7 +2,7 @@
 
 use fercuda_cuda_sys::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS};
 
-use super::memory::{check_range, is_ours};
+use super::memory::{HostAccess, check_range, is_ours};
 use super::objects::{CopyPlan, CopySide, FillPlan, StreamRun};
 use super::{CuResult, Machine, err};
 
@@ -43,9 +43,9 @@ impl CopyPlan {
     }
 
     /// Checks one side that must be device memory.
-    pub(crate) fn check_side(&self, m: &Machine, side: CopySide) -> CuResult {
+    pub(crate) fn check_side(&self, m: &Machine, side: CopySide, access: HostAccess) -> CuResult {
         self.rows(side)
-            .try_for_each(|row| check_range(m, row, self.width))
+            .try_for_each(|row| check_range(m, row, self.width, access))
     }
 
     /// Whether a side is the program's own memory, which a driver must not touch after an
@@ -98,7 +98,7 @@ impl CopyPlan {
 }
 
 impl FillPlan {
-    pub(crate) fn check(&self, m: &Machine) -> CuResult {
+    pub(crate) fn check(&self, m: &Machine, call: &'static str) -> CuResult {
         let row = self
             .width
             .checked_mul(self.element)
@@ -108,7 +108,8 @@ impl FillPlan {
         if !matches!(self.element, 1 | 2 | 4) || !aligned {
             return Err(err::INVALID_VALUE);
         }
-        (0..self.height).try_for_each(|y| check_range(m, self.dst + y * self.pitch, row))
+        let access = HostAccess::write(call);
+        (0..self.height).try_for_each(|y| check_range(m, self.dst + y * self.pitch, row, access))
     }
 
     pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {
@@ -162,7 +163,7 @@ const ARRAY: u32 = 3;
 const UNIFIED: u32 = 4;
 
 /// Reads a three-dimensional copy's description and checks its device sides.
-pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<CopyPlan> {
+pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D, call: &'static str) -> CuResult<CopyPlan> {
     let (width, height, depth) = (c.WidthInBytes as u64, c.Height as u64, c.Depth as u64);
     let side =
         |kind: u32, host: u64, device: u64, x: u64, y: u64, z: u64, pitch: u64, rows: u64| {
@@ -221,16 +222,20 @@ pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<CopyPlan> {
         return Ok(plan);
     }
     // A device address must be in device memory as a whole, whatever the description declares.
-    for (kind, side) in [(c.srcMemoryType.0, plan.src), (c.dstMemoryType.0, plan.dst)] {
+    let sides = [
+        (c.srcMemoryType.0, plan.src, HostAccess::read(call)),
+        (c.dstMemoryType.0, plan.dst, HostAccess::write(call)),
+    ];
+    for (kind, side, access) in sides {
         if kind == DEVICE || is_ours(m, side.at) {
-            plan.check_side(m, side)?;
+            plan.check_side(m, side, access)?;
         }
     }
     Ok(plan)
 }
 
 /// The same of a two-dimensional one.
-pub(crate) fn plan_2d(m: &Machine, c: &CUDA_MEMCPY2D) -> CuResult<CopyPlan> {
+pub(crate) fn plan_2d(m: &Machine, c: &CUDA_MEMCPY2D, call: &'static str) -> CuResult<CopyPlan> {
     let wide = CUDA_MEMCPY3D {
         srcXInBytes: c.srcXInBytes,
         srcY: c.srcY,
@@ -256,7 +261,7 @@ pub(crate) fn plan_2d(m: &Machine, c: &CUDA_MEMCPY2D) -> CuResult<CopyPlan> {
     if too_narrow(c.srcPitch, c.srcXInBytes) || too_narrow(c.dstPitch, c.dstXInBytes) {
         return Err(err::INVALID_VALUE);
     }
-    plan_3d(m, &wide)
+    plan_3d(m, &wide, call)
 }
 
 /// A plan as graph nodes describe it.

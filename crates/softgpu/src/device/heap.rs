@@ -1,20 +1,22 @@
-//! Heap: blocks cut out of granules, and the accounting of a device's physical memory.
+//! Heap: blocks in mapped chunks, and the accounting of a device's physical memory.
 //!
-//! A chunk is a mapped run of whole granules: a large block has one of its own, small blocks share.
 //! A chunk without blocks is released at once, unless its heap is configured to keep some.
 //!
-//! Invariants: free runs never span chunks. `reserved` is the bytes of all chunks, and what the
-//! device's [`PhysicalBudget`] was charged for them. With checks a freed block waits in quarantine,
-//! so that a stale pointer does not reach another block's data; a chunk with no other block is
-//! withheld, and counts as free, since the quarantine is emptied before an allocation fails.
+//! With checks each block lies between two guards, so that an access that runs out of it reaches no
+//! other block, and a freed block waits in quarantine, so that a stale pointer does not either.
+//! Neither is charged: a second placement, of no addresses, has the chunks that a heap without
+//! checks would have, and these are what the device's [`PhysicalBudget`] is charged for.
+//!
+//! Elsewhere: which addresses a block gets (`placement`), how wide a guard is (`crate::mem`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::placement::Placement;
 use super::{CuResult, err, lock};
-use crate::mem::{AddressSpace, Backing, GRANULE, round_up};
+use crate::mem::{AddressSpace, Backing, GRANULE, guard_bytes, round_up};
 
 /// Alignment of every block, in bytes.
 pub(crate) const ALIGN: u64 = 512;
@@ -28,8 +30,6 @@ const QUARANTINE_BYTES: u64 = 256 << 20;
 pub(crate) struct PhysicalBudget {
     capacity: u64,
     used: AtomicU64,
-    /// The part of that which only a quarantine holds.
-    withheld: AtomicU64,
 }
 
 impl PhysicalBudget {
@@ -37,7 +37,6 @@ impl PhysicalBudget {
         PhysicalBudget {
             capacity,
             used: AtomicU64::new(0),
-            withheld: AtomicU64::new(0),
         }
     }
 
@@ -47,20 +46,6 @@ impl PhysicalBudget {
 
     pub(crate) fn free(&self) -> u64 {
         self.capacity - self.used.load(Ordering::Acquire).min(self.capacity)
-    }
-
-    /// The available bytes, some of them only after the quarantine is emptied.
-    pub(crate) fn available(&self) -> u64 {
-        let withheld = self.withheld.load(Ordering::Acquire);
-        (self.free() + withheld).min(self.capacity)
-    }
-
-    fn withhold(&self, len: u64) {
-        self.withheld.fetch_add(len, Ordering::AcqRel);
-    }
-
-    fn unwithhold(&self, len: u64) {
-        self.withheld.fetch_sub(len, Ordering::AcqRel);
     }
 
     pub(crate) fn take(&self, len: u64) -> bool {
@@ -77,23 +62,24 @@ impl PhysicalBudget {
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct HeapBlock {
     len: u64,
-    backing: Backing,
-    blocks: u64,
-    /// Blocks that are not in quarantine.
-    live: u64,
+    /// Where its guard begins: the start of what it takes of its chunk.
+    span: u64,
+    /// Its place among the charged chunks, with checks.
+    charge: u64,
 }
 
 #[derive(Debug, Default)]
 struct HeapState {
-    chunks: BTreeMap<u64, Chunk>,
-    free: BTreeMap<u64, u64>,
-    /// Length of each block, quarantined ones included.
-    blocks: BTreeMap<u64, u64>,
-    quarantine: VecDeque<(u64, u64)>,
+    placed: Placement,
+    backings: BTreeMap<u64, Backing>,
+    /// Quarantined ones included.
+    blocks: BTreeMap<u64, HeapBlock>,
+    /// With checks: the chunks that are charged.
+    charged: Placement,
+    quarantine: VecDeque<u64>,
     quarantined: u64,
-    reserved: u64,
 }
 
 #[derive(Debug)]
@@ -131,184 +117,204 @@ impl BlockHeap {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`; nothing has changed.
     pub(crate) fn alloc(&self, space: &AddressSpace, len: u64) -> CuResult<u64> {
+        let asked = len;
         let len = len
             .max(1)
             .checked_next_multiple_of(ALIGN)
             .filter(|&n| n < 1 << 46)
             .ok_or(err::OUT_OF_MEMORY)?;
+        let shares = len <= SMALL;
         let mut state = lock(&self.state);
         let state = &mut *state;
-        if len <= SMALL
-            && let Some((&start, &have)) = state.free.iter().find(|e| *e.1 >= len)
-        {
-            self.take(state, start, have, len);
+        if !self.checks {
+            let start = match state.placed.place(len, shares, self.most_left()) {
+                Some(start) => start,
+                None => {
+                    let chunk = self.charge_chunk(len)?;
+                    self.map_chunk(space, state, len, chunk)
+                        .inspect_err(|_| self.refund_chunk(chunk))?
+                }
+            };
+            let block = HeapBlock {
+                len,
+                span: start,
+                charge: 0,
+            };
+            state.blocks.insert(start, block);
             return Ok(start);
         }
-        if len > SMALL
-            && let Some((&start, &have)) = state
-                .free
-                .iter()
-                .filter(|e| *e.1 >= len)
-                .min_by_key(|e| *e.1)
-            && (have - len < GRANULE || self.stride > GRANULE)
-        {
-            self.take(state, start, have, len);
-            return Ok(start);
-        }
-        let sizes = [len.next_multiple_of(self.stride), round_up(len)];
-        let is_taken = |size: &u64| self.phys.as_ref().is_none_or(|phys| phys.take(*size));
-        let chunk = sizes.into_iter().find(is_taken).ok_or(err::OUT_OF_MEMORY)?;
-        let devices = self.devices.load(Ordering::Acquire) as u32;
-        let (start, backing) = space.map_new(chunk, devices).map_err(|e| {
-            if let Some(phys) = &self.phys {
-                phys.give(chunk);
+        let charge = self.charge(state, len, shares)?;
+        let guard = guard_bytes(len);
+        // A large block begins at a granule, as it does without a guard.
+        let before = if shares { guard } else { round_up(guard) };
+        let span_len = before + len + guard;
+        let placed = state.placed.place(span_len, shares, self.most_left());
+        let map = || self.map_chunk(space, state, span_len, round_up(span_len));
+        let span = match placed.map_or_else(map, Ok) {
+            Ok(span) => span,
+            Err(e) => {
+                self.discharge(state, charge, 0);
+                return Err(e);
             }
-            super::say(&format!("software device: {e}"));
-            err::OUT_OF_MEMORY
-        })?;
-        state.reserved += chunk;
-        state.chunks.insert(
-            start,
-            Chunk {
-                len: chunk,
-                backing,
-                blocks: 0,
-                live: 0,
-            },
-        );
-        state.free.insert(start, chunk);
-        self.take(state, start, chunk, len);
+        };
+        let start = span + before;
+        // What was freed here before may be marked so.
+        space.set_guard(span, before);
+        space.set_guard(start + asked, len - asked + guard);
+        state.blocks.insert(start, HeapBlock { len, span, charge });
         Ok(start)
     }
 
-    fn take(&self, state: &mut HeapState, start: u64, have: u64, len: u64) {
-        state.free.remove(&start);
-        if have > len {
-            state.free.insert(start + len, have - len);
-        }
-        state.blocks.insert(start, len);
-        if let Some((_, chunk)) = state.chunks.range_mut(..=start).next_back() {
-            if chunk.live == 0
-                && chunk.blocks > 0
-                && let Some(phys) = &self.phys
-            {
-                phys.unwithhold(chunk.len);
-            }
-            chunk.blocks += 1;
-            chunk.live += 1;
+    /// What a large block may leave free of a run, in bytes, so as to be placed there.
+    fn most_left(&self) -> u64 {
+        match self.stride {
+            GRANULE => GRANULE,
+            _ => u64::MAX,
         }
     }
 
-    /// Frees a block. At most `keep` bytes of chunks stay mapped for later.
+    /// Charges a chunk for a block of `len` bytes: in strides, or else as small as can be. Returns
+    /// its length.
+    fn charge_chunk(&self, len: u64) -> CuResult<u64> {
+        let sizes = [len.next_multiple_of(self.stride), round_up(len)];
+        let is_taken = |size: &u64| self.phys.as_ref().is_none_or(|phys| phys.take(*size));
+        sizes.into_iter().find(is_taken).ok_or(err::OUT_OF_MEMORY)
+    }
+
+    fn refund_chunk(&self, len: u64) {
+        if let Some(phys) = &self.phys {
+            phys.give(len);
+        }
+    }
+
+    /// Maps a new chunk and places a block of `len` bytes at its start.
+    fn map_chunk(
+        &self,
+        space: &AddressSpace,
+        state: &mut HeapState,
+        len: u64,
+        chunk: u64,
+    ) -> CuResult<u64> {
+        let devices = self.devices.load(Ordering::Acquire) as u32;
+        let (start, backing) = space.map_new(chunk, devices).map_err(|e| {
+            super::say(&format!("software device: {e}"));
+            err::OUT_OF_MEMORY
+        })?;
+        state.backings.insert(start, backing);
+        state.placed.place_in_new(start, chunk, len);
+        Ok(start)
+    }
+
+    /// Charges a block as a heap without guards and quarantine would; returns its place there.
+    fn charge(&self, state: &mut HeapState, len: u64, shares: bool) -> CuResult<u64> {
+        if let Some(at) = state.charged.place(len, shares, self.most_left()) {
+            return Ok(at);
+        }
+        let chunk = self.charge_chunk(len)?;
+        let at = state.charged.vacant(chunk);
+        state.charged.place_in_new(at, chunk, len);
+        Ok(at)
+    }
+
+    fn discharge(&self, state: &mut HeapState, charge: u64, keep: u64) {
+        if let Some(base) = state.charged.give(charge)
+            && state.charged.reserved() > keep
+        {
+            self.refund_charged(state, base);
+        }
+    }
+
+    fn refund_charged(&self, state: &mut HeapState, base: u64) {
+        if let Some(len) = state.charged.remove_chunk(base) {
+            self.refund_chunk(len);
+        }
+    }
+
+    /// Frees a block. At most `keep` bytes of chunks stay charged for later.
     pub(crate) fn free(&self, space: &AddressSpace, start: u64, keep: u64) {
         let mut state = lock(&self.state);
-        if self.checks {
-            let len = state.blocks.get(&start).copied().unwrap_or(0);
-            state.quarantine.push_back((start, len));
-            state.quarantined += len;
-            if let Some((_, chunk)) = state.chunks.range_mut(..=start).next_back() {
-                chunk.live -= 1;
-                if chunk.live == 0
-                    && let Some(phys) = &self.phys
-                {
-                    phys.withhold(chunk.len);
-                }
-            }
-            while state.quarantined > QUARANTINE_BYTES {
-                self.release_oldest(space, &mut state, keep);
-            }
+        if !self.checks {
+            self.give(space, &mut state, start, keep);
             return;
         }
-        self.give(space, &mut state, start, keep);
+        let Some((len, charge)) = state.blocks.get(&start).map(|b| (b.len, b.charge)) else {
+            return;
+        };
+        self.discharge(&mut state, charge, keep);
+        state.quarantine.push_back(start);
+        state.quarantined += len;
+        while state.quarantined > QUARANTINE_BYTES {
+            self.release_oldest(space, &mut state);
+        }
     }
 
-    fn release_oldest(&self, space: &AddressSpace, state: &mut HeapState, keep: u64) {
-        if let Some((start, len)) = state.quarantine.pop_front() {
-            state.quarantined -= len;
-            self.give(space, state, start, keep);
+    fn release_oldest(&self, space: &AddressSpace, state: &mut HeapState) {
+        if let Some(start) = state.quarantine.pop_front() {
+            state.quarantined -= state.blocks.get(&start).map_or(0, |b| b.len);
+            self.give(space, state, start, 0);
         }
     }
 
     fn give(&self, space: &AddressSpace, state: &mut HeapState, start: u64, keep: u64) {
-        let Some(len) = state.blocks.remove(&start) else {
+        let Some(block) = state.blocks.remove(&start) else {
             return;
         };
-        let Some((&base, chunk)) = state.chunks.range_mut(..=start).next_back() else {
-            return;
-        };
-        chunk.blocks -= 1;
-        let end = base + chunk.len;
-        let empty = chunk.blocks == 0;
-        if !self.checks {
-            chunk.live -= 1;
-        } else if empty && let Some(phys) = &self.phys {
-            // It was in quarantine, the last one there.
-            phys.unwithhold(chunk.len);
-        }
-        let (mut at, mut run) = (start, len);
-        if let Some((&before, &n)) = state.free.range(base..start).next_back()
-            && before + n == start
+        if let Some(base) = state.placed.give(block.span)
+            && state.placed.reserved() > keep
         {
-            state.free.remove(&before);
-            at = before;
-            run += n;
-        }
-        if start + len < end
-            && let Some(n) = state.free.remove(&(start + len))
-        {
-            run += n;
-        }
-        state.free.insert(at, run);
-        if empty && state.reserved > keep {
             self.unmap(space, state, base);
         }
     }
 
     fn unmap(&self, space: &AddressSpace, state: &mut HeapState, base: u64) {
-        let Some(chunk) = state.chunks.remove(&base) else {
+        let Some(len) = state.placed.remove_chunk(base) else {
             return;
         };
-        state.free.remove(&base);
-        state.reserved -= chunk.len;
+        let backing = state.backings.remove(&base);
         // Our own range, mapped by `alloc`; if the system refuses, the addresses are lost and
         // nothing else.
-        if space.unmap(base, chunk.len).is_ok() {
-            drop(chunk.backing);
-            space.release(base, chunk.len);
+        if space.unmap(base, len).is_ok() {
+            drop(backing);
+            space.release(base, len);
         }
-        if let Some(phys) = &self.phys {
-            phys.give(chunk.len);
+        if !self.checks {
+            self.refund_chunk(len);
         }
     }
 
-    /// Empties the quarantine and unmaps empty chunks until at most `keep` bytes are reserved.
+    /// Empties the quarantine and releases empty chunks until at most `keep` bytes are reserved.
     pub(crate) fn trim(&self, space: &AddressSpace, keep: u64) {
         let mut state = lock(&self.state);
         while !state.quarantine.is_empty() {
-            self.release_oldest(space, &mut state, u64::MAX);
+            self.release_oldest(space, &mut state);
         }
-        let empty: Vec<u64> = state
-            .chunks
-            .iter()
-            .filter(|e| e.1.blocks == 0)
-            .map(|e| *e.0)
-            .collect();
-        for base in empty {
-            if state.reserved > keep {
+        for base in state.placed.empty_chunks() {
+            if state.placed.reserved() > keep {
                 self.unmap(space, &mut state, base);
+            }
+        }
+        for base in state.charged.empty_chunks() {
+            if state.charged.reserved() > keep {
+                self.refund_charged(&mut state, base);
             }
         }
     }
 
+    /// The bytes charged.
     pub(crate) fn reserved(&self) -> u64 {
-        lock(&self.state).reserved
+        let state = lock(&self.state);
+        if self.checks {
+            state.charged.reserved()
+        } else {
+            state.placed.reserved()
+        }
     }
 
     /// The physical memory behind an address: (chunk's backing, chunk's start, chunk's length).
     pub(crate) fn backing_of(&self, addr: u64) -> Option<(Backing, u64, u64)> {
         let state = lock(&self.state);
-        let (&base, chunk) = state.chunks.range(..=addr).next_back()?;
-        (addr < base + chunk.len).then(|| (chunk.backing.clone(), base, chunk.len))
+        let (base, len) = state.placed.chunk_of(addr)?;
+        Some((state.backings.get(&base)?.clone(), base, len))
     }
 
     /// Grants or revokes another device's access.
@@ -319,9 +325,9 @@ impl BlockHeap {
         } else {
             self.devices.fetch_and(!(1 << device), Ordering::AcqRel);
         }
-        for (&base, chunk) in &state.chunks {
+        for (base, len) in state.placed.chunks() {
             // Our own chunks are always whole granules of this space.
-            space.set_access(base, chunk.len, device, read, write).ok();
+            space.set_access(base, len, device, read, write).ok();
         }
     }
 
@@ -351,8 +357,10 @@ mod tests {
                     match heap.alloc(&space, len) {
                         Ok(at) => {
                             prop_assert_eq!(at % ALIGN, 0);
-                            let before = live.range(..=at).next_back().is_none_or(|(s, l)| s + l <= at);
-                            let after = live.range(at..).next().is_none_or(|(s, _)| at + len <= *s);
+                            let guard = |len: u64| if checks { guard_bytes(len) } else { 0 };
+                            let apart = guard(len);
+                            let before = live.range(..=at).next_back().is_none_or(|(s, l)| s + l + guard(*l) + apart <= at);
+                            let after = live.range(at..).next().is_none_or(|(s, l)| at + len + apart + guard(*l) <= *s);
                             prop_assert!(before && after);
                             live.insert(at, len);
                         }
@@ -364,17 +372,47 @@ mod tests {
                     heap.free(&space, at, 0);
                 }
                 prop_assert_eq!(phys.capacity() - phys.free(), heap.reserved());
-                let used = |at: &u64, chunk: &Chunk| live.range(*at..*at + chunk.len).next().is_some();
-                let chunks = lock(&heap.state);
-                let live: u64 = chunks.chunks.iter().filter(|(at, it)| used(at, it)).map(|(_, it)| it.len).sum();
-                prop_assert_eq!(phys.capacity() - phys.available(), live);
             }
             for at in live.into_keys() {
                 heap.free(&space, at, 0);
             }
-            prop_assert_eq!(phys.available(), phys.capacity());
-            heap.trim(&space, 0);
             prop_assert_eq!(phys.free(), phys.capacity());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn checks_change_no_figure(
+            steps in proptest::collection::vec((0u8..5, 1u64..6_000_000, any::<prop::sample::Index>()), 1..80),
+            keep in prop::sample::select(vec![0, 5 << 20, u64::MAX]),
+            in_strides in any::<bool>(),
+        ) {
+            let heaps = [false, true].map(|checks| {
+                let phys = Arc::new(PhysicalBudget::new(64 << 20));
+                let space = AddressSpace::new(2 << 30, false).unwrap();
+                let heap = BlockHeap::new(1, Some(phys.clone()), checks);
+                let heap = if in_strides { heap.in_strides() } else { heap };
+                (heap, phys, space)
+            });
+            let mut live: Vec<[u64; 2]> = Vec::new();
+            for (what, len, which) in steps {
+                if what == 0 {
+                    heaps.iter().for_each(|(heap, _, space)| heap.trim(space, 0));
+                } else if what < 4 || live.is_empty() {
+                    match heaps.each_ref().map(|(heap, _, space)| heap.alloc(space, len)) {
+                        [Ok(bare), Ok(checked)] => live.push([bare, checked]),
+                        [bare, checked] => prop_assert_eq!(bare, checked),
+                    }
+                } else {
+                    let both = live.swap_remove(which.index(live.len()));
+                    for ((heap, _, space), at) in heaps.iter().zip(both) {
+                        heap.free(space, at, keep);
+                    }
+                }
+                let [bare, checked] = heaps.each_ref().map(|(heap, phys, _)| (phys.free(), heap.reserved()));
+                prop_assert_eq!(bare, checked);
+            }
         }
     }
 

@@ -32,6 +32,7 @@ pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod objects;
 mod output;
+mod placement;
 pub(crate) mod pool;
 pub(crate) mod release;
 mod report_file;

@@ -131,10 +131,12 @@ pub(crate) fn reserve(m: &Machine, size: u64, align: u64, hint: u64) -> CuResult
     if size == 0 || !size.is_multiple_of(GRANULE) || (align != 0 && !align.is_power_of_two()) {
         return Err(err::INVALID_VALUE);
     }
-    let start = m
-        .space
-        .reserve(size, align.max(GRANULE), hint)
-        .map_err(|_| err::OUT_OF_MEMORY)?;
+    let start = if m.config.checks {
+        m.space.reserve_apart(size, align.max(GRANULE), hint)
+    } else {
+        m.space.reserve(size, align.max(GRANULE), hint)
+    };
+    let start = start.map_err(|_| err::OUT_OF_MEMORY)?;
     lock(&m.vmm.reserved).insert(start, size);
     Ok(start)
 }

@@ -137,6 +137,30 @@ impl AddressSpace {
             .ok_or(MemError::NoAddresses { len })
     }
 
+    /// As [`AddressSpace::reserve`]; addresses that were not asked for have vacant ones on both
+    /// sides, at least a granule.
+    ///
+    /// # Errors
+    /// [`MemError::NoAddresses`].
+    pub(crate) fn reserve_apart(&self, len: u64, align: u64, hint: u64) -> Result<u64, MemError> {
+        let (len, align) = (round_up(len), align.max(GRANULE));
+        let mut free = lock(&self.addresses);
+        if hint != 0 && hint.is_multiple_of(align) && free.take_at(hint, len) {
+            return Ok(hint);
+        }
+        let around = len.saturating_add(align.saturating_add(GRANULE));
+        let Some(whole) = free.take(around, align) else {
+            // Side by side rather than not at all.
+            return free.take(len, align).ok_or(MemError::NoAddresses { len });
+        };
+        free.give(whole, align);
+        free.give(whole + align + len, GRANULE);
+        // What was freed there before is marked so.
+        self.set_guard(whole + align - GRANULE, GRANULE);
+        self.set_guard(whole + align + len, GRANULE);
+        Ok(whole + align)
+    }
+
     /// Gives back a run of addresses, unmapped before.
     pub fn release(&self, start: u64, len: u64) {
         lock(&self.addresses).give(start, round_up(len));
@@ -441,6 +465,13 @@ impl AddressSpace {
             shadow.allocated(&self.records, &info, initialised, ctx);
         }
         info
+    }
+
+    /// Marks a range as part of no allocation, whatever was there before. Only checks see it.
+    pub(crate) fn set_guard(&self, start: u64, len: u64) {
+        if let Some(shadow) = &self.shadow {
+            shadow.clear(start, len);
+        }
     }
 
     /// Retires the allocation that starts at `start`. With checks on, later accesses are uses after

@@ -15,7 +15,7 @@ use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
 use super::stores::{StoredValues, distinct};
 use crate::check::clock::KnownBlocks;
 use crate::check::{AccessRecord, BlockSegments, FREED, INITIALISED, Shadow, Strength};
-use crate::mem::{AddressShape, AddressSpace, AllocInfo, At};
+use crate::mem::{AddressShape, AddressSpace, AllocInfo, At, guard_bytes};
 use crate::report::{Access, AccessKind, FindingKind, MemSpace};
 
 /// An access of a warp, as far as its instruction says it.
@@ -498,7 +498,8 @@ fn lane_states(
     true
 }
 
-/// The allocation nearest to an address outside every one, if it is near at all.
+/// The allocation that an address outside every one belongs to by its guard, else the nearest, if
+/// one is near at all.
 fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
     let (before, after) = space.neighbours(addr);
     let distance = |a: &Arc<AllocInfo>| {
@@ -508,12 +509,13 @@ fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
             (addr + 1).saturating_sub(a.end())
         }
     };
+    let beyond_guard = |a: &Arc<AllocInfo>| distance(a).saturating_sub(guard_bytes(a.len));
     [before, after]
         .into_iter()
         .flatten()
-        .filter(|a| distance(a) < NEAR_BYTES)
-        .min_by_key(distance)
+        .filter(|a| distance(a) <= NEAR_BYTES.max(guard_bytes(a.len)))
+        .min_by_key(|a| (beyond_guard(a), distance(a)))
 }
 
-/// How far an address may be from an allocation that a report names.
+/// How far an address may be from an allocation that a report names, beside the guard.
 const NEAR_BYTES: u64 = 1 << 20;
