@@ -9,34 +9,58 @@ use crate::governed::{GovernedKey, GovernedPiece};
 use crate::governor::Governor;
 use crate::note::id;
 
+/// Why memory was not admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct AdmissionRefused {
+    kind: EventKind,
+    limit_bytes: u64,
+}
+
+impl AdmissionRefused {
+    /// Whether the process's limit refused it, and not the tenant's own.
+    pub fn is_of_process(&self) -> bool {
+        self.kind == EventKind::Refused
+    }
+}
+
 impl Governor {
     /// Makes room for memory that the driver is to allocate: charges it to its tenant and to the
     /// process, and shrinks the pool if it must. A refusal charges nothing and is recorded.
     pub fn admit(&self, piece: &GovernedPiece) -> bool {
+        let admitted = self.try_admit(piece);
+        if let Err(refused) = admitted {
+            self.record_refusal(piece, refused);
+        }
+        admitted.is_ok()
+    }
+
+    /// As [`Governor::admit`]; a refusal is not recorded, since another attempt may follow.
+    ///
+    /// # Errors
+    /// It would exceed the limit of the tenant or of the process.
+    pub fn try_admit(&self, piece: &GovernedPiece) -> Result<(), AdmissionRefused> {
         let Some(device) = self.charged(piece) else {
-            return true;
+            return Ok(());
         };
+        let refused = |kind| move |limit_bytes| AdmissionRefused { kind, limit_bytes };
         let budget = device.budget();
         let tenant = budget.tenant(id(piece.tenant));
-        if let Err(refused) = tenant.charge(piece.bytes) {
-            self.record(
-                EventKind::TenantLimit,
-                device.row,
-                piece,
-                refused.limit_bytes,
-            );
-            return false;
-        }
+        let charged = tenant.charge(piece.bytes);
+        charged.map_err(|it| refused(EventKind::TenantLimit)(it.limit_bytes))?;
         if budget.charge(piece.bytes).is_ok() {
-            return true;
+            return Ok(());
         }
         device.trim();
-        let Err(refused) = budget.charge(piece.bytes) else {
-            return true;
-        };
-        tenant.refund(piece.bytes);
-        self.record(EventKind::Refused, device.row, piece, refused.limit_bytes);
-        false
+        budget.charge(piece.bytes).map_err(|it| {
+            tenant.refund(piece.bytes);
+            refused(EventKind::Refused)(it.limit_bytes)
+        })
+    }
+
+    /// Records a refusal.
+    pub fn record_refusal(&self, piece: &GovernedPiece, refused: AdmissionRefused) {
+        let row = LedgerDevice::new(piece.device);
+        self.record(refused.kind, row, piece, refused.limit_bytes);
     }
 
     /// The device with the budget that a piece is charged to.

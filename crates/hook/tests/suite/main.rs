@@ -13,6 +13,7 @@ mod ipc;
 mod loader;
 mod nvml;
 mod process;
+mod reclaim;
 mod runtime;
 mod slabs;
 mod streams;
