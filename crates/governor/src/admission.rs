@@ -51,10 +51,11 @@ impl Governor {
             return Ok(());
         }
         device.trim();
-        budget.charge(piece.bytes).map_err(|it| {
-            tenant.refund(piece.bytes);
-            refused(EventKind::Refused)(it.limit_bytes)
-        })
+        let Err(it) = budget.charge(piece.bytes) else {
+            return Ok(());
+        };
+        tenant.refund(piece.bytes);
+        Err(refused(EventKind::Refused)(it.limit_bytes))
     }
 
     /// Records a refusal.
