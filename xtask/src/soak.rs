@@ -1,5 +1,7 @@
 //! Long simulations: every kind of randomised work by its full amount, in rounds.
 //!
+//! Among them are mutations of kept inputs for every reader of untrusted bytes, 1e8 in a round.
+//!
 //! Each round runs all kinds with `FERCUDA_BUDGET=soak` and fresh seeds. A kind that fails leaves
 //! its seed in `tests/regressions` of its crate, where each later run of its test finds it.
 //!
@@ -24,7 +26,7 @@ struct Kind {
     arguments: &'static [&'static str],
 }
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 14] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -56,6 +58,122 @@ const KINDS: [Kind; 5] = [
         work: "fsx",
         home: "xtask",
         arguments: &["xtask", "suites", "fsx", "stress-ng"],
+    },
+    Kind {
+        work: "ptx-texts",
+        home: "crates/ptx",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-ptx",
+            "--test",
+            "any_text",
+            "for_a_while",
+        ],
+    },
+    Kind {
+        work: "images",
+        home: "crates/softgpu",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-softgpu",
+            "--test",
+            "fatbin",
+            "for_a_while",
+        ],
+    },
+    Kind {
+        work: "traces",
+        home: "crates/cli",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-cli",
+            "--bin",
+            "fercuda",
+            "mutated_traces",
+        ],
+    },
+    Kind {
+        work: "pickles",
+        home: "crates/cli",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-cli",
+            "--bin",
+            "fercuda",
+            "mutated_pickles",
+        ],
+    },
+    Kind {
+        work: "snapshots",
+        home: "crates/cli",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-cli",
+            "--bin",
+            "fercuda",
+            "mutated_snapshots",
+        ],
+    },
+    Kind {
+        work: "ledgers",
+        home: "crates/ledger",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-ledger",
+            "--test",
+            "suite",
+            "for_a_while",
+        ],
+    },
+    Kind {
+        work: "plans",
+        home: "crates/runtime",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-runtime",
+            "--test",
+            "mutations",
+            "mutated_plans",
+        ],
+    },
+    Kind {
+        work: "triton-metadata",
+        home: "crates/runtime",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-runtime",
+            "--test",
+            "mutations",
+            "mutated_metadata",
+        ],
+    },
+    Kind {
+        work: "expressions",
+        home: "crates/jit",
+        arguments: &[
+            "test",
+            "--release",
+            "-p",
+            "fercuda-jit",
+            "--lib",
+            "mutated_expressions",
+        ],
     },
 ];
 
@@ -186,11 +304,18 @@ mod tests {
     #[test]
     fn each_kind_is_a_work_of_its_crate() {
         for kind in KINDS {
-            let source = match kind.home {
-                "xtask" => "xtask/src/suites.rs",
-                "crates/cli" => "crates/cli/tests/vram/names.rs",
-                "crates/pool" => "crates/pool/tests/simulation.rs",
-                _ if kind.work == "vramfs-files" => "crates/vramfs/src/file/tests.rs",
+            let source = match (kind.home, kind.work) {
+                ("xtask", _) => "xtask/src/suites.rs",
+                (_, "vram-entries") => "crates/cli/tests/vram/names.rs",
+                (_, "snapshots") => "crates/cli/src/vram/snapshot/verified.rs",
+                ("crates/cli", _) => "crates/cli/src/replay/tests.rs",
+                ("crates/pool", _) => "crates/pool/tests/simulation.rs",
+                ("crates/ptx", _) => "crates/ptx/tests/any_text.rs",
+                ("crates/softgpu", _) => "crates/softgpu/tests/fatbin.rs",
+                ("crates/ledger", _) => "crates/ledger/tests/suite/files.rs",
+                ("crates/runtime", _) => "crates/runtime/tests/mutations.rs",
+                ("crates/jit", _) => "crates/jit/src/text.rs",
+                (_, "vramfs-files") => "crates/vramfs/src/file/tests.rs",
                 _ => "crates/vramfs/src/fuse/tests.rs",
             };
             let text = fs::read_to_string(shell::root().join(source)).unwrap();

@@ -8,7 +8,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::count::Count;
 use crate::setup::{Venv, environment};
@@ -22,7 +22,6 @@ const PYTHON: &str = "python";
 pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     let venv = setup::run(false)?;
     let mut suites = BTreeMap::new();
-
     let all = packages.is_empty();
     let only_python = packages == [PYTHON];
     if !only_python {
@@ -34,21 +33,30 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     if all {
         shell::step("packages of the published crates");
         suites.insert("packages".to_owned(), packages::test()?);
-        shell::step("foreign clients over the drop-in library, alone and under the hook");
+        // Each is one process after another: at the same time they use two processors.
+        shell::step(
+            "foreign clients over the drop-in library, alone and under the hook, \
+             and beside them the Python package, as a wheel",
+        );
+        let built = conformance::build()?;
         let begun = Instant::now();
-        for suite in conformance::run_all(&venv)? {
+        let (python, foreign) = std::thread::scope(|scope| {
+            let foreign = scope.spawn(|| conformance::run_clients(&venv, &built));
+            (python::test(&venv, built.drop_in()), foreign.join())
+        });
+        let foreign = foreign.map_err(|_| anyhow!("the foreign clients' thread panicked"))?;
+        for suite in foreign? {
             suites.insert(suite.title(), suite.count);
         }
-        println!("-- the foreign clients: {} s", begun.elapsed().as_secs());
-    }
-    if all || only_python {
+        suites.extend(python?);
+        println!(
+            "-- foreign clients and Python package: {} s",
+            begun.elapsed().as_secs()
+        );
+    } else if only_python {
         shell::step("the Python package, as a wheel");
         let begun = Instant::now();
-        let drop_in = match all {
-            true => conformance::build_drop_in("test")?,
-            false => conformance::build_drop_in_alone()?,
-        };
-        suites.extend(python::test(&venv, &drop_in)?);
+        suites.extend(python::test(&venv, &conformance::build_drop_in_alone()?)?);
         println!("-- the Python package: {} s", begun.elapsed().as_secs());
     }
 

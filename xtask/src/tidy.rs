@@ -6,6 +6,7 @@
 //! Elsewhere: format and lints (`.ci/run` calls rustfmt and clippy).
 
 mod circles;
+mod deny;
 mod language;
 mod packages;
 mod repository;
@@ -81,10 +82,11 @@ const OF_CHORES: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 pub(crate) fn run() -> Result<()> {
     let repository = Repository::read()?;
     let mut violations = Vec::new();
-    let checks: [(&str, Check); 17] = [
+    let checks: [(&str, Check); 18] = [
         ("crate table and direction of dependencies", crate_table),
         ("every dependency explained", dependencies),
         ("licences", licences),
+        ("cargo deny", deny::dependencies),
         ("manifests of published crates", packages::published),
         ("crate roots and READMEs", crates),
         ("headers and length of source files", sources),

@@ -14,15 +14,19 @@
 
 #![forbid(unsafe_code)]
 
+mod owner;
+
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
+
+pub use owner::is_uid_mapped;
 
 /// The environment variable with the cache's directory; empty means no cache.
 pub const CACHE_VARIABLE: &str = "FERCUDA_CACHE";
@@ -194,15 +198,17 @@ impl ProgramCache {
         if let Err(warning) = privacy {
             return CacheLookup::Unusable(warning);
         }
-        let mut bytes = Vec::new();
-        match file.take(ENTRY_BYTES_MAX + 1).read_to_end(&mut bytes) {
-            Ok(read) if read as u64 <= ENTRY_BYTES_MAX => {}
-            Ok(_) => return unusable(format!("it is larger than {ENTRY_BYTES_MAX} bytes")),
+        let len = match file.metadata() {
+            Ok(metadata) => metadata.len(),
             Err(error) => return unusable(error.to_string()),
+        };
+        if len > ENTRY_BYTES_MAX {
+            return unusable(format!("it is larger than {ENTRY_BYTES_MAX} bytes"));
         }
-        match read_entry(&self.header(), &bytes) {
-            Some(entry) => CacheLookup::Found(entry),
-            None => unusable("it is corrupt; the program is compiled again".into()),
+        match read_entry(&self.header(), len, file) {
+            Ok(Some(entry)) => CacheLookup::Found(entry),
+            Ok(None) => unusable("it is corrupt; the program is compiled again".into()),
+            Err(error) => unusable(error.to_string()),
         }
     }
 
@@ -268,14 +274,16 @@ impl ProgramCache {
             }
         }
         files.sort();
-        let mut bytes: u64 = files.iter().map(|(_, len, _)| len).sum();
+        let lens = files.iter().map(|(_, len, _)| *len);
+        // A sparse file has any length.
+        let mut bytes = lens.fold(0, u64::saturating_add);
         for (_, len, path) in files {
             if bytes <= most {
                 break;
             }
             // Another process may have removed it already.
             drop(fs::remove_file(path));
-            bytes -= len;
+            bytes = bytes.saturating_sub(len);
         }
         Ok(())
     }
@@ -307,6 +315,11 @@ fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), CacheWarning>
         return Err(warning(format!(
             "it belongs to user {}, this process runs as {user}",
             metadata.uid()
+        )));
+    }
+    if !is_uid_mapped(user) {
+        return Err(warning(format!(
+            "it belongs to user {user}, which has no number in this user namespace"
         )));
     }
     if metadata.mode() & 0o022 != 0 {
@@ -341,21 +354,42 @@ fn write_entry(
         .create_new(true)
         .mode(0o600)
         .open(path)?;
+    // The umask may have taken the owner's own rights.
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
     file.write_all(header.as_bytes())?;
     file.write_all(hex(&Sha256::digest(&rest)).as_bytes())?;
     file.write_all(b"\n")?;
     file.write_all(&rest)
 }
 
-/// Parses the bytes of a file; `None` if they are corrupt.
-fn read_entry(header: &str, bytes: &[u8]) -> Option<CachedProgram> {
-    let rest = bytes.strip_prefix(header.as_bytes())?;
-    let (hash, rest) = rest.split_at_checked(64)?;
-    let rest = rest.strip_prefix(b"\n")?;
-    if hash != hex(&Sha256::digest(rest)).as_bytes() {
-        return None;
+/// Reads a file of `len` bytes; `None` if it is corrupt. What its first lengths contradict is not
+/// read further: a file of zeros, or one that was cut, costs a few bytes.
+fn read_entry(header: &str, len: u64, mut file: impl Read) -> io::Result<Option<CachedProgram>> {
+    // Header, hash and line end; the length of the code.
+    let mut head = vec![0; header.len() + 65 + 8];
+    match file.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
     }
-    let mut rest = rest;
+    let Some(hash) = head.strip_prefix(header.as_bytes()) else {
+        return Ok(None);
+    };
+    let (hash, code_len) = hash.split_at(65);
+    let code_len = code_len.try_into().map_or(u64::MAX, u64::from_le_bytes);
+    let left = len.saturating_sub(head.len() as u64);
+    if hash[64] != b'\n' || code_len > left {
+        return Ok(None);
+    }
+    let mut rest = head[head.len() - 8..].to_vec();
+    file.take(left).read_to_end(&mut rest)?;
+    if hash[..64] != *hex(&Sha256::digest(&rest)).as_bytes() {
+        return Ok(None);
+    }
+    Ok(read_fields(&rest))
+}
+
+/// Parses the fields of a file; `None` if they are corrupt.
+fn read_fields(mut rest: &[u8]) -> Option<CachedProgram> {
     let mut field = || -> Option<Option<&[u8]>> {
         if rest.is_empty() {
             return Some(None);
@@ -379,7 +413,6 @@ fn read_entry(header: &str, bytes: &[u8]) -> Option<CachedProgram> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn key(parts: &[&str]) -> CacheKey {
         let mut key = CacheKey::new();
@@ -454,6 +487,51 @@ mod tests {
         fs::rename(&path, &elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
         assert!(matches!(cache.look_up(&key), CacheLookup::Unusable(_)));
+    }
+
+    /// A file that counts what is read of it.
+    struct Counted(u64);
+
+    impl Read for &mut Counted {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            into.fill(0);
+            self.0 += into.len() as u64;
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn an_entry_whose_lengths_contradict_its_file_is_not_read() {
+        let header = "fercuda nvrtc 1\n";
+        let mut zeros = Counted(0);
+        let read = read_entry(header, ENTRY_BYTES_MAX, &mut zeros).unwrap();
+        assert_eq!((read, zeros.0), (None, header.len() as u64 + 73));
+        // The code's length alone is wrong: what would follow it is not read either.
+        let head = format!("{header}{}\n", "0".repeat(64));
+        for len in [7, u64::MAX / 2, u64::MAX].map(u64::to_le_bytes) {
+            let mut zeros = Counted(0);
+            let file = head.as_bytes().chain(&len[..]).chain(&mut zeros);
+            let whole = head.len() as u64 + 8 + 6;
+            assert_eq!(read_entry(header, whole, file).unwrap(), None);
+            assert_eq!(zeros.0, 0, "{len:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::at(folder.path());
+        let key = key(&["a"]);
+        cache.store(&key, b"code", "", &[]).unwrap();
+        let file = File::options().write(true).open(cache.path(&key)).unwrap();
+        // Sparse, and refused before a byte of it is read.
+        file.set_len(ENTRY_BYTES_MAX + 1).unwrap();
+        let CacheLookup::Unusable(warning) = cache.look_up(&key) else {
+            panic!("it is used");
+        };
+        assert!(warning.reason.contains("larger than"), "{warning}");
+        // More than all disks have, in two files.
+        for name in ["0", "1"] {
+            let file = File::create(folder.path().join(name.repeat(64))).unwrap();
+            file.set_len(i64::MAX as u64).ok();
+        }
+        cache.trim(u64::MAX / 2).unwrap();
     }
 
     #[test]

@@ -222,9 +222,8 @@ pub(crate) fn kinds(processes: &[LedgerSnapshot]) -> Option<String> {
 pub(crate) fn events(processes: &[LedgerSnapshot]) -> Option<String> {
     let count = |kind: EventKind| -> u64 {
         let devices = processes.iter().flat_map(|process| &process.devices);
-        devices
-            .filter_map(|device| device.event_counts.get(&kind))
-            .sum()
+        let counts = devices.filter_map(|device| device.event_counts.get(&kind));
+        counts.fold(0, |sum, count| sum.saturating_add(*count))
     };
     let parts: Vec<String> = EventKind::ALL
         .into_iter()
@@ -267,9 +266,8 @@ pub(crate) fn ungoverned_bytes(processes: &[LedgerSnapshot]) -> u64 {
 /// Allocations that the driver served because the pool could not.
 pub(crate) fn fallbacks(processes: &[LedgerSnapshot]) -> u64 {
     let devices = processes.iter().flat_map(|process| &process.devices);
-    devices
-        .filter_map(|device| device.event_counts.get(&EventKind::Fallback))
-        .sum()
+    let counts = devices.filter_map(|device| device.event_counts.get(&EventKind::Fallback));
+    counts.fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 #[cfg(test)]

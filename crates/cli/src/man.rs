@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, command: clap::Command) -> Result<ExitCode> {
 }
 
 fn write_page(path: &Path, text: &[u8], force: bool) -> Result<()> {
-    let mut file = OutputFile::open(path, force, &[])?;
+    let mut file = OutputFile::open(path, force, &[])?.for_all_users();
     let what = || format!("cannot write {}", path.display());
     file.write_all(text).with_context(what)?;
     file.finish()

@@ -1,7 +1,8 @@
 //! Files that a command writes: results that the user asked to have in a file.
 //!
 //! Invariant: an existing file is replaced only with `--force`, and a file that the command reads
-//! never; a file gets its name when it is complete. `-` is standard output.
+//! never; a file gets its name when it is complete, and is its user's alone, whatever the umask,
+//! unless it replaces one with other permissions. `-` is standard output.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -106,10 +107,16 @@ fn is_special(path: &Path) -> bool {
         })
 }
 
+/// Permissions of a new file.
+const PRIVATE: u32 = 0o600;
+/// Permissions of a new file that is meant for all users.
+const PUBLIC: u32 = 0o644;
+
 /// A file that is being written.
 pub(crate) struct OutputFile {
     path: PathBuf,
     force: bool,
+    mode: u32,
     target: OutputTarget,
 }
 
@@ -142,6 +149,7 @@ impl OutputFile {
             Ok(target) => Ok(OutputFile {
                 path: path.to_owned(),
                 force,
+                mode: PRIVATE,
                 target,
             }),
             Err(error) => bail_usage!(
@@ -149,6 +157,12 @@ impl OutputFile {
                 path.display()
             ),
         }
+    }
+
+    /// Lets all users read the file, as those of a program's installation.
+    pub(crate) fn for_all_users(mut self) -> Self {
+        self.mode = PUBLIC;
+        self
     }
 
     /// Completes the file: it gets its name.
@@ -161,6 +175,10 @@ impl OutputFile {
         if let OutputTarget::Draft(draft) = self.target {
             // A link stays one: the file that it leads to is replaced.
             let path = self.path.canonicalize().unwrap_or(self.path);
+            let replaced = fs::metadata(&path).map(|it| it.permissions().mode() & 0o777);
+            let permissions = fs::Permissions::from_mode(replaced.unwrap_or(self.mode));
+            let set = draft.as_file().set_permissions(permissions);
+            set.with_context(|| what.clone())?;
             let named = match self.force {
                 true => draft.persist(path),
                 false => draft.persist_noclobber(path),
@@ -179,7 +197,7 @@ impl OutputTarget {
         };
         let draft = tempfile::Builder::new()
             .prefix(".fercuda-")
-            .permissions(fs::Permissions::from_mode(0o666))
+            .permissions(fs::Permissions::from_mode(PRIVATE))
             .tempfile_in(folder)?;
         Ok(OutputTarget::Draft(draft))
     }
@@ -232,6 +250,22 @@ mod tests {
         drop(OutputFile::open(&path, true, &[]).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(&path).unwrap(), "second");
+    }
+
+    #[test]
+    fn a_file_is_its_users_alone_unless_it_replaces_one_that_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it");
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
+        let open = |force: bool| OutputFile::open(&path, force, &[]).unwrap();
+        open(false).finish().unwrap();
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        open(true).finish().unwrap();
+        assert_eq!(mode(), 0o640);
+        fs::remove_file(&path).unwrap();
+        open(false).for_all_users().finish().unwrap();
+        assert_eq!(mode(), 0o644);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! what their kernels did.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod common;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
@@ -12,6 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use serde_json::Value;
+
+use common::remove_variables;
 
 /// A library as cargo built it for this profile.
 fn built(name: &str) -> PathBuf {
@@ -62,13 +66,8 @@ impl Checker {
 
     fn command<W: AsRef<OsStr>>(&self, words: &[W]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            let ours = ["FERCUDA_", "PYTORCH_", "XLA_", "LD_PRELOAD", "NO_COLOR"];
-            if ours.iter().any(|prefix| name.starts_with(prefix)) {
-                command.env_remove(name);
-            }
-        }
+        let ours = ["FERCUDA_", "PYTORCH_", "XLA_", "LD_PRELOAD", "NO_COLOR"];
+        remove_variables(&mut command, &ours);
         command
             .arg("check")
             .args(words)

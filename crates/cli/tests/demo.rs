@@ -4,6 +4,8 @@
 //! needs a Python with cuda.core (`cargo xtask test` brings it), another a C compiler.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use common::remove_variables;
 
 /// `fercuda demo` in a folder from which no Python is found.
 struct Demo {
@@ -31,19 +35,14 @@ impl Demo {
         fs::create_dir(&run).unwrap();
         fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            let ours = [
-                "FERCUDA_",
-                "LD_PRELOAD",
-                "NO_COLOR",
-                "VIRTUAL_ENV",
-                "PYTHON",
-            ];
-            if ours.iter().any(|prefix| text.starts_with(prefix)) {
-                command.env_remove(&name);
-            }
-        }
+        let ours = [
+            "FERCUDA_",
+            "LD_PRELOAD",
+            "NO_COLOR",
+            "VIRTUAL_ENV",
+            "PYTHON",
+        ];
+        remove_variables(&mut command, &ours);
         command
             .arg("demo")
             .current_dir(folder.path())

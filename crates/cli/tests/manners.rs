@@ -1,17 +1,17 @@
 //! Manners of the command line that all commands share: exit statuses, verbosity, files, variables,
 //! completions and manual pages.
 
+mod common;
+
 use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
+use common::remove_variables;
+
 fn fercuda(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("FERCUDA_") {
-            command.env_remove(name);
-        }
-    }
+    remove_variables(&mut command, &["FERCUDA_"]);
     command.args(words).stdin(Stdio::null());
     command
         .env("FERCUDA_DEVICE", "soft")

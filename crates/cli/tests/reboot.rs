@@ -5,6 +5,8 @@
 //! device; one that is only hooked is compiled here.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
@@ -17,6 +19,8 @@ use fercuda_ledger::FIELDS;
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
+
+use common::remove_variables;
 
 /// Not a test by itself: with the variable it is a process with a runtime, which prints its
 /// state when its stdin ends.
@@ -86,13 +90,8 @@ impl Place {
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            let ours = ["FERCUDA_", "LD_PRELOAD", "NO_COLOR"];
-            if ours.iter().any(|prefix| text.starts_with(prefix)) {
-                command.env_remove(&name);
-            }
-        }
+        let ours = ["FERCUDA_", "LD_PRELOAD", "NO_COLOR"];
+        remove_variables(&mut command, &ours);
         command
             .env("FERCUDA_DEVICE", "soft")
             .env("HOME", self.path("home"))

@@ -5,11 +5,15 @@
 //! is used. It needs python3 with venv and pip, as all tests do.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use common::remove_variables;
 
 /// The pins of the bundle `hf`.
 const HF: [(&str, &str); 4] = [
@@ -70,20 +74,15 @@ with zipfile.ZipFile(f'{folder}/{name}-{version}-py3-none-any.whl', 'w') as whee
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            let ours = [
-                "FERCUDA_",
-                "PIP_",
-                "VIRTUAL_ENV",
-                "PYTHON",
-                "XDG_",
-                "NO_COLOR",
-            ];
-            if ours.iter().any(|prefix| text.starts_with(prefix)) {
-                command.env_remove(&name);
-            }
-        }
+        let ours = [
+            "FERCUDA_",
+            "PIP_",
+            "VIRTUAL_ENV",
+            "PYTHON",
+            "XDG_",
+            "NO_COLOR",
+        ];
+        remove_variables(&mut command, &ours);
         command
             .current_dir(self.path("here"))
             .env("HOME", self.path("home"))

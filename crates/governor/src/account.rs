@@ -4,6 +4,8 @@
 
 use std::sync::atomic::AtomicU64;
 
+use crate::graph_charges::GraphCharges;
+
 /// The charges derived from a device's figures, kept between two readings.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceAccount {
@@ -12,6 +14,6 @@ pub(crate) struct DeviceAccount {
     /// Charged as code.
     pub(crate) code: AtomicU64,
     /// Charged for graphs, and for the driver's own pools.
-    pub(crate) graphs: AtomicU64,
+    pub(crate) graphs: GraphCharges,
     pub(crate) pools: AtomicU64,
 }

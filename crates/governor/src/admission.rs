@@ -2,12 +2,17 @@
 //!
 //! Elsewhere: the records of such memory ([`crate::governed`]).
 
+use std::time::Duration;
+
 use fercuda_ledger::{EventKind, Governed, LedgerDevice, LedgerEvent, Tenant};
 
 use crate::device::GovernedDevice;
 use crate::governed::{GovernedKey, GovernedPiece};
 use crate::governor::Governor;
 use crate::note::id;
+
+/// How long a request that would be refused waits for the device's work on freed memory.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why memory was not admitted.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +50,20 @@ impl Governor {
         let refused = |kind| move |limit_bytes| AdmissionRefused { kind, limit_bytes };
         let budget = device.budget();
         let tenant = budget.tenant(id(piece.tenant));
-        let charged = tenant.charge(piece.bytes);
+        let charged = tenant.charge(piece.bytes).or_else(|refused| {
+            // The tenant's graphs may hold memory that none needs.
+            let trimmed = self.trim_graphs(device);
+            if trimmed > 0 {
+                tenant.charge(piece.bytes)
+            } else {
+                Err(refused)
+            }
+        });
         charged.map_err(|it| refused(EventKind::TenantLimit)(it.limit_bytes))?;
         if budget.charge(piece.bytes).is_ok() {
             return Ok(());
         }
-        device.trim();
+        self.release_unused(device);
         let Err(it) = budget.charge(piece.bytes) else {
             return Ok(());
         };
@@ -62,6 +75,14 @@ impl Governor {
     pub fn record_refusal(&self, piece: &GovernedPiece, refused: AdmissionRefused) {
         let row = LedgerDevice::new(piece.device);
         self.record(refused.kind, row, piece, refused.limit_bytes);
+    }
+
+    /// Returns to the driver what neither the pool nor graphs need, waiting for freed memory that
+    /// the device still uses; returns whether there was any.
+    pub(crate) fn release_unused(&self, device: &GovernedDevice) -> bool {
+        let released = device.trim_within(PATIENCE);
+        let trimmed = self.trim_graphs(device);
+        released > 0 || trimmed > 0
     }
 
     /// The device with the budget that a piece is charged to.

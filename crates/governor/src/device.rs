@@ -71,6 +71,7 @@ const SLAB_THRIFT: RetentionPolicy = RetentionPolicy {
 /// matters.
 const LARGE_THRIFT: RetentionPolicy = RetentionPolicy {
     others_bytes: 0,
+    slack_divisor: 32,
     ..RetentionPolicy::DEFAULT
 };
 

@@ -52,21 +52,40 @@ impl GovernedPiece {
     }
 }
 
-/// Physical memory that the program creates and maps itself. It lives as long as it has a handle or
-/// a mapping.
+/// Physical memory that the program creates and maps itself. It lives as long as any handle or
+/// mapping refers to it: several handles may name one allocation.
 #[derive(Clone, Copy, Debug)]
 struct ProgramMemory {
     piece: GovernedPiece,
-    handles: usize,
-    mappings: usize,
+    /// References through handles, and mappings.
+    references: usize,
+}
+
+/// A handle of an allocation.
+#[derive(Clone, Copy, Debug)]
+struct ProgramHandle {
+    /// The number of the allocation.
+    allocation: u64,
+    /// How often it has to be released.
+    references: usize,
+}
+
+/// A reference to an allocation, held through a driver call that maps it or makes a handle of it:
+/// meanwhile another thread may release all others.
+#[derive(Debug)]
+#[must_use = "the allocation is charged until the hold is passed on"]
+pub struct PhysicalHold {
+    allocation: u64,
 }
 
 /// The pieces and mappings that a driver call is about to release, kept in case it fails.
 #[derive(Debug, Default)]
 pub struct PendingRelease {
-    handle: Option<u64>,
-    /// Start, length and handle of each mapping.
+    /// A handle and its allocation.
+    handle: Option<(u64, u64)>,
+    /// Start, length and allocation of each mapping.
     mappings: Vec<(u64, u64, u64)>,
+    /// Each with the number of its allocation.
     ended: Vec<(u64, GovernedPiece)>,
 }
 
@@ -80,8 +99,11 @@ impl PendingRelease {
 #[derive(Debug, Default)]
 struct GovernedTables {
     pieces: FxHashMap<GovernedKey, GovernedPiece>,
+    /// The program's physical memory, by numbers that are never reused, as handles are.
     physical: FxHashMap<u64, ProgramMemory>,
-    /// Mappings by start: their length and handle.
+    next_allocation: u64,
+    handles: FxHashMap<u64, ProgramHandle>,
+    /// Mappings by start: their length and allocation.
     mapped: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -116,22 +138,70 @@ impl GovernedMemory {
         gone.map(|(_, piece)| piece).collect()
     }
 
-    /// Records physical memory.
+    /// Records physical memory. Returns the piece that a handle of the same number was the last
+    /// reference to: the driver has reused the number, so that piece is gone.
     pub fn created(&self, handle: u64, piece: GovernedPiece) -> Option<GovernedPiece> {
-        let physical = ProgramMemory {
-            piece,
-            handles: 1,
-            mappings: 0,
+        let mut tables = self.tables();
+        let gone = tables.forget_handle(handle);
+        tables.next_allocation += 1;
+        let allocation = tables.next_allocation;
+        let references = 1;
+        let physical = ProgramMemory { piece, references };
+        tables.physical.insert(allocation, physical);
+        let named = ProgramHandle {
+            allocation,
+            references,
         };
-        let before = self.tables().physical.insert(handle, physical);
-        before.map(|physical| physical.piece)
+        tables.handles.insert(handle, named);
+        gone
     }
 
-    /// Counts one more reference to the same handle.
-    pub fn retained(&self, handle: u64) {
-        if let Some(physical) = self.tables().physical.get_mut(&handle) {
-            physical.handles += 1;
+    /// Holds the allocation of a handle that is about to be mapped.
+    pub fn hold_handle(&self, handle: u64) -> Option<PhysicalHold> {
+        let mut tables = self.tables();
+        let allocation = tables.handles.get(&handle)?.allocation;
+        tables.hold(allocation)
+    }
+
+    /// Holds the allocation that is mapped at an address, of which a handle is about to be made.
+    pub fn hold_address(&self, address: u64) -> Option<PhysicalHold> {
+        let mut tables = self.tables();
+        let (start, (bytes, allocation)) = tables.mapped.range(..=address).next_back()?;
+        let allocation = (address - start < *bytes).then_some(*allocation)?;
+        tables.hold(allocation)
+    }
+
+    /// Records a mapping of a held allocation.
+    pub fn mapped(&self, held: PhysicalHold, address: u64, bytes: u64) {
+        let mut tables = self.tables();
+        tables.mapped.insert(address, (bytes, held.allocation));
+    }
+
+    /// Records that the driver returned a handle of a held allocation, whether it is a new one or
+    /// one that the program has already. Returns the piece that a handle of the same number was the
+    /// last reference to, as [`GovernedMemory::created`].
+    pub fn retained(&self, held: PhysicalHold, handle: u64) -> Option<GovernedPiece> {
+        let mut tables = self.tables();
+        let PhysicalHold { allocation } = held;
+        let mut gone = None;
+        match tables.handles.get_mut(&handle) {
+            Some(named) if named.allocation == allocation => named.references += 1,
+            _ => {
+                gone = tables.forget_handle(handle);
+                let named = ProgramHandle {
+                    allocation,
+                    references: 1,
+                };
+                tables.handles.insert(handle, named);
+            }
         }
+        gone
+    }
+
+    /// Ends a hold: the call failed. Returns the piece if all other references have ended
+    /// meanwhile.
+    pub fn release_hold(&self, held: PhysicalHold) -> Option<GovernedPiece> {
+        self.tables().end(held.allocation, 1)
     }
 
     /// Removes a reference of a handle that is about to be released: once the driver has released
@@ -139,46 +209,43 @@ impl GovernedMemory {
     pub fn released(&self, handle: u64) -> PendingRelease {
         let mut taken = PendingRelease::default();
         let mut tables = self.tables();
-        if let Some(physical) = tables.physical.get_mut(&handle)
-            && physical.handles > 0
-        {
-            physical.handles -= 1;
-            taken.handle = Some(handle);
-            taken.ended.extend(tables.end(handle));
+        let Some(named) = tables.handles.get_mut(&handle) else {
+            return taken;
+        };
+        let allocation = named.allocation;
+        named.references -= 1;
+        if named.references == 0 {
+            tables.handles.remove(&handle);
         }
+        taken.handle = Some((handle, allocation));
+        let ended = tables.end(allocation, 1);
+        taken.ended.extend(ended.map(|piece| (allocation, piece)));
         taken
     }
 
     /// Restores what the driver did not release.
     pub fn put_back(&self, taken: PendingRelease) {
         let mut tables = self.tables();
-        for (handle, piece) in taken.ended {
-            let unused = ProgramMemory {
-                piece,
-                handles: 0,
-                mappings: 0,
-            };
-            tables.physical.insert(handle, unused);
+        for (allocation, piece) in taken.ended {
+            let references = 0;
+            let unused = ProgramMemory { piece, references };
+            tables.physical.insert(allocation, unused);
         }
-        if let Some(handle) = taken.handle
-            && let Some(physical) = tables.physical.get_mut(&handle)
+        if let Some((handle, allocation)) = taken.handle
+            && let Some(physical) = tables.physical.get_mut(&allocation)
         {
-            physical.handles += 1;
+            physical.references += 1;
+            let named = tables.handles.entry(handle).or_insert(ProgramHandle {
+                allocation,
+                references: 0,
+            });
+            named.references += 1;
         }
-        for (address, bytes, handle) in taken.mappings {
-            if let Some(physical) = tables.physical.get_mut(&handle) {
-                physical.mappings += 1;
-                tables.mapped.insert(address, (bytes, handle));
+        for (address, bytes, allocation) in taken.mappings {
+            if let Some(physical) = tables.physical.get_mut(&allocation) {
+                physical.references += 1;
+                tables.mapped.insert(address, (bytes, allocation));
             }
-        }
-    }
-
-    /// Records a mapping of a handle.
-    pub fn mapped(&self, address: u64, bytes: u64, handle: u64) {
-        let mut tables = self.tables();
-        if let Some(physical) = tables.physical.get_mut(&handle) {
-            physical.mappings += 1;
-            tables.mapped.insert(address, (bytes, handle));
         }
     }
 
@@ -189,14 +256,12 @@ impl GovernedMemory {
         let gone: Vec<u64> = tables.mapped.range(range).map(|(at, _)| *at).collect();
         let mut taken = PendingRelease::default();
         for at in gone {
-            let Some((bytes, handle)) = tables.mapped.remove(&at) else {
+            let Some((bytes, allocation)) = tables.mapped.remove(&at) else {
                 continue;
             };
-            taken.mappings.push((at, bytes, handle));
-            if let Some(physical) = tables.physical.get_mut(&handle) {
-                physical.mappings = physical.mappings.saturating_sub(1);
-            }
-            taken.ended.extend(tables.end(handle));
+            taken.mappings.push((at, bytes, allocation));
+            let ended = tables.end(allocation, 1);
+            taken.ended.extend(ended.map(|piece| (allocation, piece)));
         }
         taken
     }
@@ -224,14 +289,27 @@ impl GovernedMemory {
 }
 
 impl GovernedTables {
-    /// Removes physical memory without handles and mappings.
-    fn end(&mut self, handle: u64) -> Option<(u64, GovernedPiece)> {
-        let physical = self.physical.get(&handle)?;
-        if physical.handles > 0 || physical.mappings > 0 {
+    /// Adds a reference to an allocation.
+    fn hold(&mut self, allocation: u64) -> Option<PhysicalHold> {
+        self.physical.get_mut(&allocation)?.references += 1;
+        Some(PhysicalHold { allocation })
+    }
+
+    /// Ends references of an allocation; returns its piece if they were the last.
+    fn end(&mut self, allocation: u64, references: usize) -> Option<GovernedPiece> {
+        let physical = self.physical.get_mut(&allocation)?;
+        physical.references = physical.references.saturating_sub(references);
+        if physical.references > 0 {
             return None;
         }
-        let physical = self.physical.remove(&handle)?;
-        Some((handle, physical.piece))
+        let physical = self.physical.remove(&allocation)?;
+        Some(physical.piece)
+    }
+
+    /// Forgets a handle, the number of which the driver has reused.
+    fn forget_handle(&mut self, handle: u64) -> Option<GovernedPiece> {
+        let named = self.handles.remove(&handle)?;
+        self.end(named.allocation, named.references)
     }
 }
 
@@ -247,6 +325,11 @@ mod tests {
         context: None,
     };
 
+    fn map(governed: &GovernedMemory, handle: u64, address: u64) {
+        let held = governed.hold_handle(handle).unwrap();
+        governed.mapped(held, address, 2 << 20);
+    }
+
     fn ended(taken: &PendingRelease) -> Vec<GovernedPiece> {
         taken.ended().copied().collect()
     }
@@ -261,7 +344,7 @@ mod tests {
         assert_eq!(governed.on_device_bytes(0), 0);
         governed.put_back(refused);
         assert_eq!(governed.on_device_bytes(0), 2 << 20);
-        governed.mapped(0x1000, 2 << 20, 7);
+        map(&governed, 7, 0x1000);
         assert_eq!(ended(&governed.released(7)), []);
         // No reference is left that a refused call could have released.
         governed.put_back(governed.released(7));
@@ -297,7 +380,7 @@ mod tests {
     fn mapped_memory_lives_on_without_its_handle() {
         let governed = GovernedMemory::default();
         assert_eq!(governed.created(7, PIECE), None);
-        governed.mapped(0x1000, 2 << 20, 7);
+        map(&governed, 7, 0x1000);
         assert_eq!(ended(&governed.released(7)), []);
         assert_eq!(governed.on_device_bytes(0), 2 << 20);
         assert_eq!(ended(&governed.unmapped(0x1000, 2 << 20)), [PIECE]);
@@ -308,21 +391,68 @@ mod tests {
     fn a_retained_handle_has_to_be_released_twice() {
         let governed = GovernedMemory::default();
         governed.created(7, PIECE);
-        governed.retained(7);
+        map(&governed, 7, 0x1000);
+        let held = governed.hold_address(0x1fff).unwrap();
+        assert_eq!(governed.retained(held, 7), None);
+        assert_eq!(ended(&governed.unmapped(0x1000, 2 << 20)), []);
         assert_eq!(ended(&governed.released(7)), []);
         assert_eq!(ended(&governed.released(7)), [PIECE]);
         assert_eq!(ended(&governed.released(7)), []);
     }
 
+    /// A driver returns a new number where all handles of the memory were released.
+    #[test]
+    fn memory_is_held_by_a_handle_of_another_number() {
+        let governed = GovernedMemory::default();
+        governed.created(7, PIECE);
+        map(&governed, 7, 2 << 20);
+        assert_eq!(ended(&governed.released(7)), []);
+        assert!(governed.hold_address((2 << 20) - 1).is_none());
+        assert!(governed.hold_address(4 << 20).is_none());
+        let held = governed.hold_address(3 << 20).unwrap();
+        assert_eq!(governed.retained(held, 8), None);
+        assert_eq!(ended(&governed.unmapped(2 << 20, 2 << 20)), []);
+        map(&governed, 8, 8 << 20);
+        assert_eq!(ended(&governed.released(7)), []);
+        assert_eq!(ended(&governed.released(8)), []);
+        assert_eq!(governed.on_device_bytes(0), 2 << 20);
+        assert_eq!(ended(&governed.unmapped(8 << 20, 2 << 20)), [PIECE]);
+    }
+
+    #[test]
+    fn memory_lives_through_a_call_that_refers_to_it() {
+        let governed = GovernedMemory::default();
+        governed.created(7, PIECE);
+        let held = governed.hold_handle(7).unwrap();
+        // Another thread releases the handle while this one maps it.
+        assert_eq!(ended(&governed.released(7)), []);
+        assert_eq!(governed.release_hold(held), Some(PIECE));
+        assert!(governed.hold_handle(7).is_none());
+    }
+
+    #[test]
+    fn a_reused_number_ends_what_only_it_referred_to() {
+        let governed = GovernedMemory::default();
+        governed.created(7, PIECE);
+        let other = GovernedPiece {
+            bytes: 4 << 20,
+            ..PIECE
+        };
+        assert_eq!(governed.created(7, other), Some(PIECE));
+        map(&governed, 7, 0x1000);
+        assert_eq!(governed.created(7, PIECE), None);
+        assert_eq!(ended(&governed.unmapped(0x1000, 1)), [other]);
+    }
+
     #[test]
     fn one_call_may_unmap_several_handles() {
         let governed = GovernedMemory::default();
-        for (handle, address) in [(1, 0x0), (2, 0x1000), (3, 0x2000)] {
+        for (handle, address) in [(1, 0), (2, 2 << 20), (3, 4 << 20)] {
             governed.created(handle, PIECE);
-            governed.mapped(address, 0x1000, handle);
+            map(&governed, handle, address);
             assert_eq!(ended(&governed.released(handle)), []);
         }
-        assert_eq!(ended(&governed.unmapped(0, 0x2000)).len(), 2);
+        assert_eq!(ended(&governed.unmapped(0, 4 << 20)).len(), 2);
         assert_eq!(governed.on_device_bytes(0), 2 << 20);
     }
 }

@@ -31,6 +31,7 @@ use crate::config::GovernorConfig;
 use crate::device::{DeviceSetup, GovernedDevice};
 use crate::driver_call::{RelaxedCapture, answer, is_done, thread_capture_mode};
 use crate::governed::GovernedMemory;
+use crate::graph_charges::AllocatingGraphs;
 use crate::lifecycle::{LifecycleGuard, LifecycleLock};
 use crate::note::BlockNote;
 use crate::pool_number::{DEVICES, PoolNumbers, PoolProvider};
@@ -131,6 +132,7 @@ pub struct Governor {
     pub(crate) on_ended: OnceLock<fn(&Governor, &ReleasedBlock<'_>)>,
     devices: [DeviceSlot; DEVICES],
     pub(crate) governed: GovernedMemory,
+    pub(crate) graphs: AllocatingGraphs,
     pub(crate) sharing: BlockSharing,
     /// Taken before any other lock.
     lifecycle: LifecycleLock,
@@ -186,6 +188,7 @@ impl Governor {
             on_ended: OnceLock::new(),
             devices: std::array::from_fn(|_| OnceLock::new()),
             governed: GovernedMemory::default(),
+            graphs: AllocatingGraphs::default(),
             sharing: BlockSharing::default(),
             lifecycle: LifecycleLock::default(),
             streams: RwLock::default(),
@@ -638,7 +641,8 @@ impl Governor {
     }
 
     /// Whether some capture forbids this thread calls that may wait, such as an allocation outside
-    /// a stream: such a call would invalidate that capture.
+    /// a stream or in a stream that is not captured: such a call would invalidate that capture.
+    #[inline]
     pub fn may_not_wait(&self) -> bool {
         const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;

@@ -10,6 +10,8 @@ mod driver_call;
 mod extent;
 mod governed;
 mod governor;
+mod graph_charges;
+mod graph_memory;
 mod lifecycle;
 mod memory_pools;
 mod note;
@@ -35,7 +37,7 @@ pub use config::{
 };
 pub use device::{GovernedDevice, PoolRegion, RegionRules};
 pub use driver_call::answer;
-pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease};
+pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease, PhysicalHold};
 pub use governor::{AllocationDenied, CaptureKey, Governor, HostWait, StreamInfo, UNNAMED};
 pub use note::BlockNote;
 pub use pool_number::{PoolNumber, PoolProvider};

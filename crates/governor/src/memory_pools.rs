@@ -136,7 +136,7 @@ impl Governor {
         for region in device.regions() {
             region.for_each_live(|live| {
                 if live.note.pool == number {
-                    used += live.span.bytes;
+                    used += live.requested_bytes;
                 }
             });
         }

@@ -12,9 +12,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use fercuda_cuda_sys::types::{
-    CUcontext, CUdevice, CUgraphMem_attribute, CUmemPool_attribute, CUmemoryPool,
-};
+use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUmemPool_attribute, CUmemoryPool};
 use fercuda_ledger::{Gauge, Governed, Tenant};
 
 use crate::device::GovernedDevice;
@@ -151,26 +149,19 @@ impl Governor {
             + self.governed.on_device_bytes(device.ordinal)
             + account.contexts.load(Relaxed)
             + account.code.load(Relaxed)
-            + account.graphs.load(Relaxed)
+            + account.graphs.bytes()
             + account.pools.load(Relaxed)
     }
 
-    /// Queries the sizes of the driver's graphs and of its own pool.
+    /// Queries the sizes of the driver's reserve of graphs and of its own pool.
     fn sample(&self, device: &GovernedDevice) {
         let raw = device.ordinal as CUdevice;
-        let (mut graphs, mut pools) = (0u64, 0u64);
+        self.read_reserve(device, Tenant::OTHERS, 0);
+        let mut pools = 0u64;
         let mut pool = CUmemoryPool::NULL;
         // SAFETY: the results outlive the calls and are as large as these
         // attributes are; the pool is the device's.
         unsafe {
-            let reserved = CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
-            let into = (&raw mut graphs).cast();
-            if !is_done(
-                self.driver
-                    .cuDeviceGetGraphMemAttribute(raw, reserved, into),
-            ) {
-                graphs = 0;
-            }
             let reserved = CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
             let into = (&raw mut pools).cast();
             if !is_done(self.driver.cuDeviceGetDefaultMemPool(&mut pool, raw))
@@ -180,7 +171,6 @@ impl Governor {
             }
         }
         let account = &device.account;
-        self.charge(device, Governed::Graph, &account.graphs, graphs);
         self.charge(device, Governed::DriverPool, &account.pools, pools);
     }
 

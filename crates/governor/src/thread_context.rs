@@ -33,6 +33,9 @@ use crate::sharing::UnshareOutcome;
 
 /// The alignment of blocks, as frameworks expect it.
 const ALIGN_BYTES: u64 = 512;
+/// Blocks of whole pieces of mapped memory begin with one, so that what is free between them can be
+/// used elsewhere, and a limit be reached whole.
+const PIECE_BYTES: u64 = 2 << 20;
 /// How many buffer ids a thread takes at a time.
 const BUFFERS: u64 = 1024;
 /// A count of changes that is never reached.
@@ -495,7 +498,10 @@ impl<'g> ThreadContext<'g> {
         };
         let request = AllocationRequest {
             bytes,
-            align_bytes: ALIGN_BYTES,
+            align_bytes: match device.owner() {
+                None if bytes.is_multiple_of(PIECE_BYTES) => PIECE_BYTES,
+                _ => ALIGN_BYTES,
+            },
             place,
             tenant: id(tenant),
             note: BlockNote {
@@ -513,6 +519,15 @@ impl<'g> ThreadContext<'g> {
         {
             allocated = region.allocate(&request);
         }
+        let released = match &allocated {
+            Ok(_) => false,
+            Err(Error::Tenant { .. }) => governor.trim_graphs(device) > 0,
+            // A limit can be reached whole, whatever is pending elsewhere.
+            Err(_) => governor.release_unused(device),
+        };
+        if released {
+            allocated = region.allocate(&request);
+        }
         match allocated {
             Ok(span) => {
                 // No other thread knows the address yet; a refused allocation is not counted.
@@ -521,7 +536,7 @@ impl<'g> ThreadContext<'g> {
                     None => governor.ledger.count(charge, span.bytes),
                 }
                 if pool != PoolNumber::NONE {
-                    self.level(device, pool, span.bytes as i64);
+                    self.level(device, pool, bytes as i64);
                 }
                 Ok(span.address)
             }
@@ -636,7 +651,7 @@ impl<'g> ThreadContext<'g> {
     fn settle(&mut self, device: &'g GovernedDevice, freed: &FreedBlock<BlockNote>) {
         self.discharge(freed.note.charge, freed.span.bytes);
         if freed.note.is_ordered() {
-            self.level(device, freed.note.pool, -(freed.span.bytes as i64));
+            self.level(device, freed.note.pool, -(freed.requested_bytes as i64));
         }
     }
 

@@ -1,9 +1,10 @@
 //! Virtual memory backing: addresses are reserved once, physical memory is mapped and unmapped in
 //! handles.
 //!
-//! A handle is mapped and unmapped as a whole. So larger growths have larger handles, which keeps
-//! calls few; but once memory is remapped, handles are small, so that few are held in place by a
-//! few live bytes. The smaller the pool, the smaller its minimum growth, which keeps little unused.
+//! A handle is mapped and unmapped as a whole, and costs about the same whatever its size. So a
+//! growth has few handles, however large it is; but while memory is remapped, handles are small, so
+//! that few are held in place by a few live bytes. The smaller the pool, the smaller its minimum
+//! growth, which keeps little unused.
 //!
 //! Invariants: every chunk is one handle, mapped and accessible; reserved addresses are in chunks
 //! or vacant; physical memory is in chunks or spare.
@@ -21,14 +22,30 @@ use fercuda_pool::{GrowthRefused, MemoryBacking, Span};
 use crate::driver_call::{RelaxedCapture, done};
 use crate::peers::Peers;
 
-/// The size of handles is that of a growth divided by this, or smaller: before memory is remapped
-/// for the first time, and afterwards.
-const HANDLES_A_GROWTH: [u64; 2] = [16, 1024];
-/// The largest handle.
-const LARGEST_HANDLE: u64 = 32 << 20;
-/// The smallest growth is the pool's memory divided by this.
-const LEAST_GROWTH_PART: u64 = 256;
-const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
+/// How the memory of a growth is divided into handles.
+struct HandleDivision {
+    /// The size of handles is that of the growth divided by this.
+    handles: u64,
+    /// The largest handle.
+    largest: u64,
+}
+
+/// While nothing is remapped.
+const AT_REST: HandleDivision = HandleDivision {
+    handles: 2,
+    largest: 1 << 30,
+};
+/// While memory is remapped.
+const MOVING: HandleDivision = HandleDivision {
+    handles: 64,
+    largest: 32 << 20,
+};
+/// Memory counts as being remapped for this many growths after one that has remapped some.
+const GROWTHS_AFTER_MOVE: u32 = 64;
+/// The smallest growth is the pool's memory divided by this. At most the slack of the pool, so that
+/// such a growth never makes it wait.
+const LEAST_GROWTH_PART: u64 = 64;
+const LARGEST_LEAST_GROWTH: u64 = 128 << 20;
 /// Addresses are reserved for the device's memory times this at once, or for half of that, and so
 /// on: remapping leaves holes.
 const RESERVED_TIMES: u64 = 2;
@@ -54,8 +71,8 @@ pub struct VmmBacking {
     reserved: Vec<(u64, u64)>,
     chunks: BTreeMap<u64, VmmHandle>,
     mapped: u64,
-    /// Set once memory has been unmapped for use elsewhere.
-    moves: bool,
+    /// The growths left for which memory counts as being remapped.
+    moving: u32,
     spare: Vec<VmmHandle>,
 }
 
@@ -114,7 +131,7 @@ impl VmmBacking {
             reserved: Vec::new(),
             chunks: BTreeMap::new(),
             mapped: 0,
-            moves: false,
+            moving: 0,
             spare: Vec::new(),
         })
     }
@@ -126,8 +143,11 @@ impl VmmBacking {
 
     /// The sizes of the handles for a growth, the largest first.
     fn cut(&self, bytes: u64) -> impl Iterator<Item = u64> {
-        let handles = HANDLES_A_GROWTH[usize::from(self.moves)];
-        let most = (bytes / handles).clamp(self.granularity, LARGEST_HANDLE.max(self.granularity));
+        let HandleDivision { handles, largest } = match self.moving {
+            0 => AT_REST,
+            _ => MOVING,
+        };
+        let most = (bytes / handles).clamp(self.granularity, largest.max(self.granularity));
         let mut size = most / self.granularity * self.granularity;
         let (mut left, granularity) = (bytes, self.granularity);
         std::iter::from_fn(move || {
@@ -275,6 +295,11 @@ impl MemoryBacking for VmmBacking {
         let address = self.reserve(bytes)?;
         let spare = self.usable(bytes);
         let reused: u64 = spare.iter().map(|handle| handle.bytes).sum();
+        // Memory that is only returned to the driver leaves none spare.
+        self.moving = match reused {
+            0 => self.moving.saturating_sub(1),
+            _ => GROWTHS_AFTER_MOVE,
+        };
         let mut new = Vec::new();
         let mut grown = Ok(());
         for size in self.cut(bytes - reused) {
@@ -330,7 +355,6 @@ impl MemoryBacking for VmmBacking {
     }
 
     fn shrink(&mut self, span: Span) {
-        self.moves = true;
         let _relaxed = RelaxedCapture::enter(self.driver);
         let chunks = self.chunks.range(span.address..span.end());
         let chunks: Vec<(u64, VmmHandle)> = chunks.map(|(at, handle)| (*at, *handle)).collect();
@@ -384,5 +408,58 @@ impl VmmBacking {
         // SAFETY: from cuMemCreate, mapped nowhere, and forgotten by the caller.
         let answer = unsafe { self.driver.cuMemRelease(handle.raw) };
         debug_assert!(done("cuMemRelease", answer).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fercuda_cuda_sys::types::CUresult;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn backing() -> VmmBacking {
+        let driver = Box::leak(Box::new(fercuda_softgpu::driver()));
+        // SAFETY: takes a number.
+        assert_eq!(unsafe { driver.cuInit(0) }.unwrap(), CUresult::CUDA_SUCCESS);
+        VmmBacking::new(driver, 0).unwrap()
+    }
+
+    #[test]
+    fn a_growth_has_few_handles_except_while_memory_is_moved() {
+        let mut backing = backing();
+        let sizes = |backing: &VmmBacking, span: Span| -> Vec<u64> {
+            let inside = backing.chunks.range(span.address..span.end());
+            inside.map(|(_, handle)| handle.bytes / MIB).collect()
+        };
+        for _ in 0..3 {
+            let span = backing.grow(256 * MIB).unwrap();
+            assert_eq!(sizes(&backing, span), [128, 128]);
+            // Returned to the driver.
+            backing.shrink(span);
+            assert_eq!(backing.release(0), 256 * MIB);
+        }
+        let small = backing.grow(6 * MIB).unwrap();
+        assert_eq!(sizes(&backing, small), [2, 2, 2]);
+        // Used elsewhere.
+        backing.shrink(small);
+        let span = backing.grow(262 * MIB).unwrap();
+        assert_eq!(sizes(&backing, span)[..4], [2, 2, 2, 4]);
+        for _ in 0..GROWTHS_AFTER_MOVE {
+            let span = backing.grow(4 * MIB).unwrap();
+            assert_eq!(sizes(&backing, span), [2, 2]);
+        }
+        let span = backing.grow(256 * MIB).unwrap();
+        assert_eq!(sizes(&backing, span), [128, 128]);
+    }
+
+    #[test]
+    fn growths_follow_the_size_of_the_pool() {
+        let mut backing = backing();
+        assert_eq!(backing.rounded(1), 2 * MIB);
+        backing.grow(640 * MIB).unwrap();
+        assert_eq!(backing.rounded(1), 10 * MIB);
+        assert_eq!(backing.rounded(11 * MIB), 12 * MIB);
     }
 }

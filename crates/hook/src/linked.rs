@@ -15,7 +15,7 @@ use std::ffi::CString;
 
 use fercuda_regime::{CallerCache, catch_panic};
 
-use crate::next_definition::{interposed_by_us, open};
+use crate::next_definition::{close, interposed_by_us, open};
 use crate::own_library::is_own;
 
 /// The loader's counts of objects loaded and unloaded so far.
@@ -66,6 +66,11 @@ pub(crate) fn function(name: &'static CStr, caller: usize) -> Option<NonNull<c_v
         LINKS.with(|links| links.put(caller, found));
         Some(function)
     })
+}
+
+/// The number of objects that the loader has unloaded so far.
+pub(crate) fn unload_count() -> u64 {
+    load_counts().1
 }
 
 /// The current counts. The loader counts before another thread may load or unload anything.
@@ -174,7 +179,7 @@ impl OpenLibrary {
 impl Drop for OpenLibrary {
     fn drop(&mut self) {
         // SAFETY: opened by this, and closed once.
-        let _other_references_remain = unsafe { libc::dlclose(self.0.as_ptr()) };
+        let _other_references_remain = unsafe { close(self.0.as_ptr()) };
     }
 }
 

@@ -1,4 +1,5 @@
-//! Interposed `dlopen` and `dlmopen`, for programs that open the driver by other names.
+//! Interposed `dlopen` and `dlmopen`, for programs that open the driver by other names, and
+//! `dlclose`, after which another library may have the addresses of one that made calls.
 //!
 //! This library has the name `libcuda.so.1`, so a program that links to or opens that name
 //! gets it. `libcuda.so` and absolute paths would bypass it; `dlopen` redirects them here.
@@ -6,13 +7,14 @@
 //! address. `dlsym` needs no interposition for the driver: a handle of this library has the
 //! driver's symbols.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
-use fercuda_regime::{catch_panic, is_disabled, print_diagnostic};
+use fercuda_regime::{catch_panic, is_disabled, print_diagnostic, while_unloading};
 
 use crate::exports::noting_stub;
-use crate::next_definition::{next, next_dlopen};
+use crate::linked::unload_count;
+use crate::next_definition::{close, next, next_dlopen};
 use crate::own_library::own_path;
 use crate::real_driver::real_driver;
 use crate::runtime;
@@ -122,6 +124,17 @@ unsafe extern "C" fn dlmopen() {
         "jmp rax",
         note = sym note_namespace,
     )
+}
+
+/// Closes a library, and ends what is known of callers if it is unloaded.
+///
+/// # Safety
+/// As for the loader's function.
+// SAFETY: interposes the loader's function of this name, and calls it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlclose(library: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise. Its address means nothing to the loader.
+    while_unloading(unload_count, || unsafe { close(library) })
 }
 
 #[cfg(test)]

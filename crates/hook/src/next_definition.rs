@@ -54,6 +54,23 @@ pub(crate) unsafe fn open(name: *const c_char, flags: c_int) -> *mut c_void {
     }
 }
 
+/// The loader's own `dlclose`.
+///
+/// # Safety
+/// As for `dlclose`.
+pub(crate) unsafe fn close(library: *mut c_void) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    // SAFETY: the loader's function of this type, or one that ignores its arguments and whose
+    // answer is 0; the caller's promise for the rest.
+    unsafe {
+        let function = core::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(*mut c_void) -> c_int,
+        >(next(&NEXT, c"dlclose"));
+        function(library)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -165,6 +165,10 @@ unsafe fn allocate_pooled(
     with_context(|seat| {
         let ordered = ordered(seat, stream)?;
         let of = ordered.pool?;
+        // During a capture that forbids the call the driver decides its result.
+        if seat.governor().may_not_wait() {
+            return None;
+        }
         // SAFETY: passed on.
         let tenant = unsafe { tenant(seat.governor(), frame) };
         // A denied allocation is denied again, and reported, by the interposed driver function.

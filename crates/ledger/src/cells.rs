@@ -294,7 +294,7 @@ mod tests {
             cells
                 .iter()
                 .map(|cell| word(cell).load(Acquire))
-                .sum::<u64>()
+                .fold(0, u64::saturating_add)
         };
         [
             sum(|cell| &cell.allocated_bytes),

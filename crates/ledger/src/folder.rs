@@ -21,7 +21,7 @@ use rustix::process::Resource;
 use crate::error::{Error, Result};
 use crate::format::FILE_BYTES;
 use crate::owner::{OwnerProcess, is_locked};
-use crate::private::{open_private, private};
+use crate::private::{create_private, open_private, private};
 use crate::reader::LedgerReader;
 
 /// The suffix of a ledger's name.
@@ -119,11 +119,8 @@ impl Folder {
     /// [`Error::System`] if the file cannot be created, or if the run is already held.
     pub fn hold(&self, run: NonZeroU64) -> Result<RunHold<'_>> {
         let name = held_name(run);
-        let flags =
-            OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let make = || -> io::Result<File> {
-            let mode = Mode::RUSR | Mode::WUSR;
-            let file = File::from(rustix::fs::openat(&self.file, &name, flags, mode)?);
+            let file = create_private(OFlags::RDONLY, &self.file, &name)?;
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             Ok(file)
         };
@@ -246,17 +243,14 @@ impl Folder {
     /// no reader finds yet.
     pub(crate) fn draft(&self, process: &OwnerProcess) -> Result<LedgerDraft<'_>> {
         let stem = format!("{}-{}", process.pid, process.start_ticks);
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
         for number in 0..NUMBERS {
             let name = format!("{stem}-{number}{DRAFT}");
             let doing = |doing| Error::system(doing, self.path.join(&name));
-            match rustix::fs::openat(&self.file, &name, flags, mode) {
+            match create_private(OFlags::RDWR, &self.file, &name) {
                 Ok(file) => {
                     let draft = LedgerDraft {
                         folder: self,
-                        file: Some(File::from(file)),
+                        file: Some(file),
                         stem,
                         name: name.clone(),
                     };

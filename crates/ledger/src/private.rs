@@ -45,6 +45,20 @@ fn open_private_as(
     Ok(file)
 }
 
+/// Creates a file that is accessible to this user alone, whatever the umask. `access` is to
+/// read or to write.
+pub(crate) fn create_private(
+    access: OFlags,
+    folder: impl rustix::fd::AsFd,
+    name: impl rustix::path::Arg,
+) -> rustix::io::Result<File> {
+    let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let file = rustix::fs::openat(folder, name, flags, mode)?;
+    rustix::fs::fchmod(&file, mode)?;
+    Ok(File::from(file))
+}
+
 /// Refuses a file that belongs to another user or is open to others.
 pub(crate) fn private(file: &File, path: &Path) -> Result<fs::Metadata> {
     let meta = file.metadata().map_err(Error::system("examine", path))?;

@@ -18,11 +18,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::{Pid, getpid};
 
 use crate::error::{Error, Result};
 use crate::folder::{Folder, SHARE};
+use crate::private::create_private;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"feRshare");
 const FORMAT: u64 = 1;
@@ -170,11 +171,7 @@ impl Folder {
             let owner = ledger.file_name().map_or(&b""[..], OsStr::as_bytes);
             let bytes = encoded(share, owner)
                 .ok_or_else(|| io::Error::other("the ledger's name is too long"))?;
-            let flags =
-                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mode = Mode::RUSR | Mode::WUSR;
-            let made = rustix::fs::openat(self.file(), name.file(), flags, mode)?;
-            let mut file = File::from(made);
+            let mut file = create_private(OFlags::WRONLY, self.file(), name.file())?;
             match file.write_all(&bytes) {
                 Ok(()) => Ok(OfferedShare { name, file }),
                 Err(error) => {

@@ -138,7 +138,7 @@ pub struct TenantAccount {
     pub device: u32,
     /// Allocated and not freed, in bytes.
     pub live_bytes: u64,
-    /// The peak of live bytes; up to 256 KiB per thread may be missing.
+    /// The peak of live bytes, at most the limit; up to 256 KiB per thread may be missing.
     pub peak_bytes: u64,
     /// The number of live allocations.
     pub blocks: u64,
@@ -315,7 +315,7 @@ pub(crate) fn assemble(
                 let theirs = || accounts.iter().map(|tenant| &tenant[ordinal]);
                 let mut device = device(ordinal, &row, &mut counters);
                 device.live_bytes = sum(theirs().map(|account| account.live_bytes));
-                device.peak_bytes = device.peak_bytes.max(device.live_bytes);
+                device.peak_bytes = peak(device.peak_bytes, row.limit_bytes, device.live_bytes);
                 device.allocated_bytes = sum(theirs().map(|account| account.allocated_bytes));
                 device.allocs = sum(theirs().map(|account| account.allocs));
                 device.frees = sum(theirs().map(|account| account.frees));
@@ -403,6 +403,16 @@ fn rows<R: LedgerRecord, const N: usize>(words: &[u64], base: usize) -> impl Ite
     })
 }
 
+/// A peak as it can have been. What was freed may be published later than what was allocated in its
+/// place, so a peak of the levels may be above a limit that live bytes have never passed.
+fn peak(of_levels: u64, limit_bytes: u64, live_bytes: u64) -> u64 {
+    let most = match limit_bytes {
+        0 => u64::MAX,
+        limit => limit,
+    };
+    of_levels.min(most).max(live_bytes)
+}
+
 fn account(
     device: usize,
     row: &AccountRow<u64>,
@@ -412,7 +422,11 @@ fn account(
     TenantAccount {
         device: device as u32,
         live_bytes: cells.live_bytes,
-        peak_bytes: counters.read(row.peak_bytes).max(cells.live_bytes),
+        peak_bytes: peak(
+            counters.read(row.peak_bytes),
+            row.limit_bytes,
+            cells.live_bytes,
+        ),
         // Negative only while a free is being read without its allocation.
         blocks: counters.read(cells.allocs.wrapping_sub(cells.frees)),
         allocated_bytes: cells.allocated_bytes,

@@ -7,7 +7,11 @@
 //! are refused by their owner, and those of the user cannot be renamed by them.
 //!
 //! Invariant: a path that passes can be changed by the user and root only, so there is no
-//! race between this check and the use of the path.
+//! race between this check and the use of the path. A component is looked at when all those above
+//! it have passed: entries of a folder can be exchanged by users that may write to it, and, where
+//! it is sticky, by its owner and the entry's, of which all are now the user and root. So what is
+//! seen below is final for anybody else, and what is opened by that path later is the same. A
+//! descriptor of a folder from before the check does not help: each write is checked anew.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -15,6 +19,8 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
+
+use fercuda_cache::is_uid_mapped;
 
 /// As many symbolic links are followed as Linux follows in one path.
 const LINKS_MAX: usize = 40;
@@ -71,6 +77,13 @@ fn walk(path: &Path, links: Links) -> Result<(), UntrustedPath> {
         return Err(refuse(path, "it is not an absolute path".to_owned()));
     }
     let user = rustix::process::geteuid().as_raw();
+    if !is_uid_mapped(user) {
+        let reason = format!(
+            "its owner is not known: user {user} stands for all without a number in this user \
+             namespace"
+        );
+        return Err(refuse(path, reason));
+    }
     let mut followed = 0;
     let mut done = PathBuf::from("/");
     let mut left: VecDeque<OsString> = components(path);
@@ -236,6 +249,87 @@ mod tests {
         assert!(error.to_string().contains("more than 40"), "{error}");
         assert!(check_followed(&home.join("none")).is_err());
         assert!(check_followed(Path::new("own/venv")).is_err());
+    }
+
+    /// In a user namespace without a mapping all files seem to belong to this process's user.
+    #[test]
+    fn nothing_is_trusted_where_users_are_not_told_apart() {
+        const HOME: &str = "FERCUDA_TEST_TRUST_HOME";
+        if let Some(home) = std::env::var_os(HOME) {
+            let home = PathBuf::from(home);
+            for error in [
+                check_below(&home, Path::new(LIBRARY)).unwrap_err(),
+                check_followed(&home.join(LIBRARY)).unwrap_err(),
+            ] {
+                assert!(error.to_string().contains("user namespace"), "{error}");
+            }
+            return;
+        }
+        let (_folder, home) = home();
+        mode(&home, 0o755);
+        check_below(&home, Path::new(LIBRARY)).unwrap();
+        let in_namespace = |program: &std::ffi::OsStr, arguments: &[&str]| {
+            let mut command = std::process::Command::new("unshare");
+            command.arg("--user").arg(program).args(arguments);
+            command.env(HOME, &home).output()
+        };
+        // Some systems allow no namespaces.
+        if !in_namespace("true".as_ref(), &[]).is_ok_and(|it| it.status.success()) {
+            return;
+        }
+        let own = std::env::current_exe().unwrap();
+        let name = "trust::tests::nothing_is_trusted_where_users_are_not_told_apart";
+        let tried = in_namespace(own.as_os_str(), &["--exact", name]).unwrap();
+        let text = String::from_utf8_lossy(&tried.stdout).into_owned();
+        assert!(
+            tried.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+    }
+
+    /// Another user exchanges what is behind a name as fast as it can: its own link to a library
+    /// of the user's, its own folder with a library, and nothing.
+    #[test]
+    fn what_another_user_swaps_never_passes() {
+        const SWAP: &str = "cd \"$1\" || exit 1; mkdir -p theirs/venv/lib && : > \"theirs/$3\"
+            chmod -R go-w theirs; echo ready
+            while [ ! -e stop ]; do
+                ln -s \"$2\" swapped; mv -T swapped away; rm -f away
+                mv -T theirs swapped 2>/dev/null; mv -T swapped theirs 2>/dev/null
+            done";
+        if rustix::process::geteuid().as_raw() != 0 {
+            return;
+        }
+        use std::os::unix::process::CommandExt as _;
+        let (_folder, home) = home();
+        let parent = home.parent().unwrap().to_owned();
+        // The other user has to reach the sticky folder in which both have entries.
+        let open = tempfile::tempdir_in(&parent).unwrap();
+        let shared = open.path().canonicalize().unwrap();
+        mode(&shared, 0o1777);
+        let mut other = std::process::Command::new("sh");
+        other
+            .args(["-c", SWAP, "sh"])
+            .args([&shared, &home.join("own")]);
+        other.arg("venv/lib/code.so").uid(65534).gid(65534);
+        other.stdout(std::process::Stdio::piped());
+        let mut other = other.spawn().unwrap();
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let (path, mut seen, mut tries) = (shared.join("swapped"), 0, 0);
+        let begun = std::time::Instant::now();
+        while (seen < 100 || tries < 20_000) && begun.elapsed().as_secs() < 60 {
+            tries += 1;
+            let error = check_followed(&path.join("venv/lib/code.so")).unwrap_err();
+            seen += u32::from(error.reason.contains("user 65534"));
+            let error = check_below(&shared, Path::new("swapped/venv/lib/code.so")).unwrap_err();
+            assert!(error.path.starts_with(&path), "{error}");
+        }
+        fs::write(shared.join("stop"), "").unwrap();
+        mode(&shared, 0o755);
+        other.kill().ok();
+        other.wait().unwrap();
+        assert!(seen > 0, "nothing was swapped while it was looked at");
     }
 
     /// Only root can give a file away; CI and the suites run as root, and without it the

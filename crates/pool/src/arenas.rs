@@ -33,11 +33,11 @@ const CHUNKS: usize = 2;
 /// memory free in them is not available to other threads.
 const LIMIT_DIVISOR: u64 = 8;
 /// The weight of one contended request, the score that justifies an arena, and the highest score.
-/// An uncontended request subtracts one: a thread that finds contention in less than one of 16
+/// An uncontended request subtracts one: a thread that finds contention in less than one of 64
 /// requests has no arena.
-const MEETING: u64 = 16;
-const ENOUGH: u64 = 1024;
-const MOST: u64 = 2048;
+const MEETING: u64 = 64;
+const ENOUGH: u64 = 4096;
+const MOST: u64 = 8192;
 
 /// The outcome of a request to an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -54,7 +54,7 @@ impl MemoryAccount {
     }
 
     /// Whether `bytes` more are within the limit.
-    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+    pub fn has_room(&self, bytes: u64) -> bool {
         let sum = self.used_bytes().checked_add(bytes);
         sum.is_some_and(|sum| sum <= self.limit_bytes())
     }
@@ -76,7 +76,7 @@ impl MemoryAccount {
     }
 
     /// Charges memory that exists already, whatever the limit.
-    pub(crate) fn add(&self, bytes: u64) {
+    pub fn add(&self, bytes: u64) {
         let sum = |used: u64| Some(used.saturating_add(bytes));
         let _always = self.used.fetch_update(Relaxed, Relaxed, sum);
     }

@@ -329,6 +329,10 @@ pub enum Operand {
     Imm(Imm),
     /// `name+8` outside brackets.
     Offset(Sym, i64),
+    /// `name[2]`: an element of an array, counted in elements.
+    Index(Sym, i64),
+    /// `-%r1`, `-%r1.h0`: a register, or a part of it, that `vmad` negates.
+    Negated(Box<Operand>),
     /// `[base+offset]`.
     Address {
         /// Register, variable or constant.

@@ -401,6 +401,7 @@ impl<'a> Checker<'a> {
             Operand::Name(name)
             | Operand::Not(name)
             | Operand::Offset(name, _)
+            | Operand::Index(name, _)
             | Operand::Member(name, _)
             | Operand::Select(name, _)
             | Operand::Address {
@@ -417,6 +418,7 @@ impl<'a> Checker<'a> {
                     self.operand(item, at);
                 }
             }
+            Operand::Negated(inner) => self.operand(inner, at),
             Operand::Pair(first, second) => {
                 self.operand(first, at);
                 self.operand(second, at);

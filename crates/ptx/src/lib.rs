@@ -7,6 +7,8 @@
 pub mod ast;
 pub mod build;
 pub mod check;
+mod operand_types;
+pub mod operands;
 pub mod parse;
 pub mod print;
 pub mod walk;
@@ -14,5 +16,6 @@ mod word_table;
 pub mod words;
 
 pub use check::{Diagnostic, check};
+pub use operands::check_operands;
 pub use parse::{ParseError, parse};
 pub use print::print;

@@ -432,6 +432,16 @@ impl Printer<'_> {
                 }
                 self.offset(*offset);
             }
+            Operand::Index(name, index) => {
+                self.sym(*name);
+                self.out.push('[');
+                self.int(*index);
+                self.out.push(']');
+            }
+            Operand::Negated(inner) => {
+                self.out.push('-');
+                self.operand(inner);
+            }
             Operand::Address { base, offset } => {
                 self.out.push('[');
                 match base {

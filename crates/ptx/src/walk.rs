@@ -202,7 +202,9 @@ fn walk_operand(operand: &mut Operand, visit: &mut impl FnMut(&mut Sym)) {
         Operand::Name(name)
         | Operand::Not(name)
         | Operand::Offset(name, _)
+        | Operand::Index(name, _)
         | Operand::Member(name, _) => visit(name),
+        Operand::Negated(inner) => walk_operand(inner, visit),
         Operand::Select(name, selector) => {
             visit(name);
             visit(selector);

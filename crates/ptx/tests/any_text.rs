@@ -3,6 +3,7 @@
 
 mod property;
 
+use fercuda_trials::{Work, try_mutations};
 use property::holds_for;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -179,6 +180,20 @@ fn apply(bytes: &mut Vec<u8>, edit: &Edit) {
         }
         Edit::Truncate { at } => bytes.truncate(at.index(bytes.len())),
     }
+}
+
+#[test]
+fn modules_mutated_for_a_while_are_read_or_refused() {
+    const WORK: Work = Work {
+        name: "ptx-texts",
+        least: 200,
+        ci_seconds: 2,
+        soak: 1_000_000,
+    };
+    let inputs: Vec<Vec<u8>> = forms().into_iter().map(String::into_bytes).collect();
+    try_mutations(env!("CARGO_MANIFEST_DIR"), WORK, &inputs, |bytes| {
+        holds_for(&String::from_utf8_lossy(bytes));
+    });
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use fercuda_ptx::ast::{
 };
 use fercuda_ptx::check::{MAX_DIAGNOSTICS, check};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Space, Word};
-use fercuda_ptx::{parse, print};
+use fercuda_ptx::{check_operands, parse, print};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -75,11 +75,22 @@ fn operand() -> BoxedStrategy<Operand> {
         1 => (sym().prop_filter("%tid.x is one name", |s| NAMES[s.0 as usize] != "%tid"), 0u8..4)
             .prop_map(|(s, lane)| Operand::Member(s, lane)),
         1 => sym().prop_map(|s| Operand::Select(s, Sym(6))),
+        1 => (sym(), any::<i64>()).prop_map(|(s, index)| Operand::Index(s, index)),
         2 => (sym(), any::<i64>()).prop_map(|(s, offset)| Operand::Address { base: AddrBase::Name(s), offset }),
         1 => any::<i64>().prop_map(|i| Operand::Address { base: AddrBase::Imm(i), offset: 0 }),
     ]
     .boxed();
-    let leaf = prop_oneof![3 => named.clone(), 1 => imm().prop_map(Operand::Imm)].boxed();
+    let negated = prop_oneof![
+        sym().prop_map(Operand::Name),
+        sym().prop_map(|s| Operand::Select(s, Sym(6))),
+    ]
+    .prop_map(|inner| Operand::Negated(Box::new(inner)));
+    let leaf = prop_oneof![
+        6 => named.clone(),
+        2 => imm().prop_map(Operand::Imm),
+        1 => negated,
+    ]
+    .boxed();
     leaf.prop_recursive(3, 12, 4, move |inner| {
         let head = prop_oneof![
             sym().prop_map(Operand::Name),
@@ -328,5 +339,6 @@ proptest! {
         prop_assert!(again == module, "{text}");
         prop_assert_eq!(print(&again), text);
         prop_assert!(check(&module).len() <= MAX_DIAGNOSTICS);
+        prop_assert!(check_operands(&module).len() <= MAX_DIAGNOSTICS);
     }
 }

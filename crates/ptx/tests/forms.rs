@@ -5,7 +5,7 @@
 
 use fercuda_ptx::ast::{Imm, Init, InlinedAt, Inst, Item, Operand, PtxModule, Stmt};
 use fercuda_ptx::words::{Mod, Op, ScalarType, Word};
-use fercuda_ptx::{check, parse, print};
+use fercuda_ptx::{check, check_operands, parse, print};
 use std::collections::HashSet;
 use std::path::PathBuf;
 
@@ -67,6 +67,20 @@ fn every_form_declares_its_names() {
     for (path, text) in forms() {
         let found = check(&read(&text));
         assert!(found.is_empty(), "{}: {}", path.display(), found[0]);
+    }
+}
+
+#[test]
+fn every_form_has_operands_that_fit() {
+    for (path, text) in forms() {
+        // The one file with functions and variables of other modules.
+        let elsewhere = path.ends_with("declarations.ptx");
+        let found = check_operands(&read(&text));
+        let other: Vec<_> = found
+            .iter()
+            .filter(|d| !elsewhere || !d.message.starts_with("unresolved extern"))
+            .collect();
+        assert!(other.is_empty(), "{}: {other:?}", path.display());
     }
 }
 

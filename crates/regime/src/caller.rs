@@ -6,7 +6,8 @@
 //! callers' return addresses is found by unwinding once per call site; after that it is
 //! one load.
 //!
-//! Invariants: a wrong answer charges the wrong tenant and does nothing else. So a
+//! Invariants: a wrong answer charges the wrong tenant and does nothing else. What is
+//! cached is dropped when a library is unloaded: another may be loaded at its addresses. A
 //! cached offset is used only if the word there is a return address that was looked up
 //! before. And only the thread's own stack is read by offset: the next call from that
 //! site may run with less stack above it, on the small stack of a fiber or a signal
@@ -21,6 +22,7 @@ use fercuda_ledger::Tenant;
 use rustc_hash::FxHashMap;
 
 use crate::caller_cache::CallerCache;
+use crate::unloading::LibraryEpoch;
 
 /// No tenant is set: calls are attributed by their return address.
 pub const BY_ADDRESS: u32 = u32::MAX;
@@ -49,6 +51,8 @@ struct ThreadCallers {
     /// The tenant that all calls are charged to, if it is set.
     acting: Cell<Option<Tenant>>,
     sites: CallerCache<CallOrigin, 16>,
+    /// The epoch that the sites are of.
+    epoch: Cell<LibraryEpoch>,
 }
 
 thread_local! {
@@ -63,6 +67,7 @@ impl ThreadCallers {
             stack: Cell::new((0, 0)),
             acting: Cell::new(None),
             sites: CallerCache::new(),
+            epoch: Cell::new(LibraryEpoch::FIRST),
         }
     }
 
@@ -74,6 +79,9 @@ impl ThreadCallers {
     unsafe fn tenant(&self, frame: *const usize) -> Option<Tenant> {
         if let Some(tenant) = self.acting.get() {
             return Some(tenant);
+        }
+        if LibraryEpoch::now() != self.epoch.get() {
+            return None;
         }
         // SAFETY: the caller's promise.
         let offset = match self.sites.get(unsafe { *frame })? {
@@ -120,8 +128,12 @@ pub(crate) fn act_as(tenant: u32) -> u32 {
     before.map_or(BY_ADDRESS, |tenant| tenant.index() as u32)
 }
 
-fn remember(address: usize, site: CallOrigin) {
+/// Caches what was found out since `epoch` was the current one.
+fn remember(epoch: LibraryEpoch, address: usize, site: CallOrigin) {
     let _an_exiting_thread_caches_nothing = CALLERS.try_with(|callers| {
+        if callers.epoch.replace(epoch) != epoch {
+            callers.sites.clear();
+        }
         callers.sites.put(address, site);
         if matches!(site, CallOrigin::Bridge(_)) && callers.stack.get() == (0, 0) {
             // If the range is unknown it stays empty, and each call unwinds.
@@ -233,12 +245,13 @@ const GENERATED: &str = "generated code";
 
 #[cold]
 fn resolve(governor: &Governor, address: usize, frame: *const usize) -> Tenant {
-    match known_object(address) {
-        CallerObject::Named(name) => remember_tenant(governor, address, &name),
-        CallerObject::Generated => remember_tenant(governor, address, GENERATED),
+    let epoch = LibraryEpoch::now();
+    match known_object(epoch, address) {
+        CallerObject::Named(name) => remember_tenant(governor, epoch, address, &name),
+        CallerObject::Generated => remember_tenant(governor, epoch, address, GENERATED),
         CallerObject::Bridge => {
             for (beyond, slot) in frames_above(frame) {
-                let name = match known_object(beyond) {
+                let name = match known_object(epoch, beyond) {
                     CallerObject::Bridge => continue,
                     CallerObject::Named(name) => name,
                     CallerObject::Generated => GENERATED.to_owned(),
@@ -249,17 +262,17 @@ fn resolve(governor: &Governor, address: usize, frame: *const usize) -> Tenant {
                     Some(words) if words < MAX_OFFSET_WORDS => CallOrigin::Bridge(words),
                     _ => CallOrigin::BridgeToUnwind,
                 };
-                remember(address, site);
-                return remember_tenant(governor, beyond, &name);
+                remember(epoch, address, site);
+                return remember_tenant(governor, epoch, beyond, &name);
             }
             governor.tenant("cudart")
         }
     }
 }
 
-fn remember_tenant(governor: &Governor, address: usize, name: &str) -> Tenant {
+fn remember_tenant(governor: &Governor, epoch: LibraryEpoch, address: usize, name: &str) -> Tenant {
     let tenant = governor.tenant(name);
-    remember(address, CallOrigin::Tenant(tenant));
+    remember(epoch, address, CallOrigin::Tenant(tenant));
     tenant
 }
 
@@ -267,21 +280,24 @@ fn remember_tenant(governor: &Governor, address: usize, name: &str) -> Tenant {
 /// lock, and every new thread looks its callers up. The loader is called while no lock of
 /// ours is held, since a library's constructor, which holds the loader's lock, may be
 /// waiting for ours.
-fn known_object(address: usize) -> CallerObject {
-    static ALL: Mutex<Option<FxHashMap<usize, CallerObject>>> = Mutex::new(None);
+fn known_object(epoch: LibraryEpoch, address: usize) -> CallerObject {
+    type KnownObjects = (LibraryEpoch, FxHashMap<usize, CallerObject>);
+    static ALL: Mutex<Option<KnownObjects>> = Mutex::new(None);
     const MAX_ENTRIES: usize = 1 << 16;
     let all = || ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = |all: &FxHashMap<usize, CallerObject>| all.get(&address).cloned();
+    let known = |(of, all): &KnownObjects| all.get(&address).filter(|_| *of == epoch).cloned();
     let found = all().as_ref().and_then(known);
     if let Some(object) = found {
         return object;
     }
     let object = object_at(address);
     let mut all = all();
-    let all = all.get_or_insert_default();
-    if all.len() >= MAX_ENTRIES {
+    let (of, all) = all.get_or_insert_with(|| (epoch, FxHashMap::default()));
+    if *of != epoch || all.len() >= MAX_ENTRIES {
+        *of = epoch;
         all.clear();
     }
+    // If a library was unloaded meanwhile, the next call is of another epoch.
     all.insert(address, object.clone());
     object
 }

@@ -53,6 +53,11 @@ impl<V: Copy, const SETS: usize> CallerCache<V, SETS> {
         set[0].set(Some((address, value)));
     }
 
+    /// Drops all values.
+    pub fn clear(&self) {
+        self.0.iter().flatten().for_each(|known| known.set(None));
+    }
+
     #[inline]
     fn set(&self, address: usize) -> &CacheSet<V> {
         &self.0[Self::set_index(address)]
@@ -93,5 +98,8 @@ mod tests {
         known.put(another, another + 1);
         assert!(are_known(&all[1..]) && are_known(&[another]));
         assert_eq!(known.get(all[0]), None);
+        known.clear();
+        assert!(all.iter().all(|address| known.get(*address).is_none()));
+        assert_eq!(known.get(another), None);
     }
 }

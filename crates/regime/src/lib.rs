@@ -22,6 +22,7 @@ mod settings;
 mod substitute;
 mod table;
 pub mod trace;
+mod unloading;
 
 pub use caller::tenant;
 pub use caller_cache::CallerCache;
@@ -32,3 +33,4 @@ pub use real_driver::{RealDriver, real_driver, set_real_driver};
 pub use settings::config;
 pub use substitute::{CONTEXT_CREATORS, interposed_function, is_disabled, mark_unseen_contexts};
 pub use table::{AlreadyInterposed, interpose, interposed_driver};
+pub use unloading::while_unloading;

@@ -3,9 +3,11 @@
 //!
 //! Invariant: without a trace a call costs one load.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
@@ -57,17 +59,30 @@ fn open() -> Option<Box<TraceFile>> {
     let named = settings::config().trace.as_ref()?;
     // Each process of a run writes its own file: the first uses the given name, others
     // append their process ID to it.
-    let create = |path: &std::path::Path| {
+    let create = |path: &Path| -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600).open(path)
+        let file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        // Whatever the umask.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        Ok(file)
     };
+    let mut path = Cow::Borrowed(named.as_path());
     let file = create(named).or_else(|_| {
         let mut name = named.clone().into_os_string();
         name.push(format!(".{}", std::process::id()));
-        create(name.as_ref())
+        path = Cow::Owned(name.into());
+        create(&path)
     });
     let file = match file {
-        Ok(file) => file,
+        Ok(file) => {
+            // A file of that name may be of an earlier run, so it is said which one this is.
+            print_diagnostic(&format!("trace of this process: {}", path.display()));
+            file
+        }
         Err(error) => {
             print_diagnostic(&format!(
                 "cannot create the trace {}: {error}\ntry: a name that no file has",

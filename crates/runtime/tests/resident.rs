@@ -24,6 +24,8 @@ fn small() -> DispatchOptions {
     DispatchOptions {
         capacity: 8,
         threads: 64,
+        // A loaded machine may run a kernel once in seconds.
+        watchdog: Duration::from_secs(30),
         ..DispatchOptions::default()
     }
 }
@@ -341,7 +343,7 @@ fn session_does_not_wait_for_ever_for_a_task() {
     let (set, gate) = gate::gated();
     let options = DispatchOptions {
         // Long enough for a loaded machine to let the kernel check for cancellation.
-        watchdog: Duration::from_secs(1),
+        watchdog: Duration::from_secs(4),
         steps: u32::MAX,
         ..small()
     };

@@ -149,6 +149,7 @@ impl Machine {
             watchdog: None,
             late_copies: false,
             print: Arc::new(|text| print!("{text}")),
+            heap: None,
             cancel: None,
         };
         let stats = executor.run(loaded, 0, &spec)?;

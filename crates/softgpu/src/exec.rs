@@ -26,6 +26,7 @@ mod grid;
 mod halves;
 mod image;
 mod interface;
+mod kernel_heap;
 mod lanes;
 mod launch;
 mod layout;
@@ -33,13 +34,19 @@ mod lower;
 mod matrix;
 mod memory;
 mod mma;
+mod mma_quad;
+mod mma_sparse;
+mod multimem;
 mod ordering;
+mod parameters;
 mod printf;
+mod product;
 mod program;
 mod registers;
 mod rendezvous;
 mod scalar;
 mod special;
+mod stack;
 mod state;
 mod sync;
 mod tags;
@@ -54,6 +61,7 @@ use crate::report::{Fault, FaultKind};
 
 pub use image::{CompileOptions, CompiledModule, Loaded, compile};
 pub use interface::{CompileError, KernelInfo, ModuleVariable, ParamLayout, Relocation};
+pub use kernel_heap::KernelHeap;
 pub use launch::{DeviceInfo, LaunchSpec, LaunchStats, PrintSink};
 
 /// Runs launches on a set of threads.

@@ -77,6 +77,7 @@ fn launch(
         watchdog,
         late_copies: false,
         print: Arc::new(|_| {}),
+        heap: None,
         cancel: None,
     };
     let result = Executor::new(threads).run(&loaded, 0, &spec);

@@ -67,6 +67,7 @@ fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
         watchdog: None,
         late_copies: false,
         print: Arc::new(print),
+        heap: None,
         cancel: None,
     };
     let (done, ended) = channel();
@@ -134,6 +135,7 @@ fn threads_that_rest_leave_the_processor_to_others() {
             watchdog: Some(Duration::from_secs(60)),
             late_copies: false,
             print: Arc::new(|_: &str| ()),
+            heap: None,
             cancel: None,
         };
         let setter = std::thread::spawn(move || {

@@ -1,6 +1,7 @@
 //! Fat binaries as a compiler writes them, each with the same PTX: plain, LZ4, Zstandard.
 
 use fercuda_softgpu::control::ptx_of_fatbin;
+use fercuda_trials::{Work, try_mutations};
 use proptest::prelude::*;
 
 #[rustfmt::skip]
@@ -47,6 +48,21 @@ const ZSTD: &[u8] = &[
     0xfd, 0xa8, 0x08, 0xbf, 0x98, 0x49, 0x65, 0xfb, 0xc2, 0x6c, 0xb3, 0x36, 0x19, 0x06, 0x20, 0x50, 0x33, 0x0f, 0x9c, 0xc0, 0x0f, 0xce, 0xe2, 0x42,
     0xe0, 0xb7, 0x8c, 0x6f, 0x9f, 0x01, 0x00, 0x00,
 ];
+
+#[test]
+fn images_mutated_for_a_while_are_read_or_refused() {
+    const WORK: Work = Work {
+        name: "images",
+        least: 1000,
+        ci_seconds: 2,
+        soak: 43_000_000,
+    };
+    let inputs = [PLAIN, LZ4, ZSTD].map(<[u8]>::to_vec);
+    try_mutations(env!("CARGO_MANIFEST_DIR"), WORK, &inputs, |bytes| {
+        // Compressed text may be longer, and is bounded by what its container says of it.
+        ptx_of_fatbin(bytes).ok();
+    });
+}
 
 #[test]
 fn every_compression_gives_the_same_text() {

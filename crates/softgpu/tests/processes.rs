@@ -126,6 +126,76 @@ fn importer(handles: &str) {
     println!("refused");
 }
 
+/// A copy of this process's file behind a descriptor, made as any program can make one.
+fn copy_of(fd: u64, name: &std::ffi::CStr, seals: i32) -> std::os::fd::OwnedFd {
+    use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+    let bytes = std::fs::read(format!("/proc/self/fd/{fd}")).unwrap();
+    // SAFETY: the name is a C string; the descriptor is fresh.
+    let file = unsafe {
+        let flags = libc::MFD_ALLOW_SEALING;
+        OwnedFd::from_raw_fd(libc::memfd_create(name.as_ptr(), flags))
+    };
+    std::fs::File::from(file.try_clone().unwrap())
+        .write_all(&bytes)
+        .unwrap();
+    // SAFETY: plain system call on our descriptor.
+    let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    assert_eq!(sealed, 0);
+    file
+}
+
+/// Handles of a board that another process made up: only one whose size is sealed, and
+/// whose name is a board's, is mapped.
+#[test]
+fn a_board_that_could_be_cut_or_has_another_name_is_refused() {
+    use std::os::fd::AsRawFd as _;
+    if let Ok(handles) = std::env::var(ROLE) {
+        let _ctx = Ctx::new();
+        for (number, handle) in handles.split(':').enumerate() {
+            let memory = CUipcMemHandle {
+                reserved: unhex(handle),
+            };
+            let mut at = 0;
+            if number == 0 {
+                ok!(cuIpcOpenMemHandle_v2(&mut at, memory, 1));
+                ok!(cuIpcCloseMemHandle(at));
+            } else {
+                fails!(
+                    CUDA_ERROR_INVALID_HANDLE,
+                    cuIpcOpenMemHandle_v2(&mut at, memory, 1)
+                );
+            }
+        }
+        return;
+    }
+    let _ctx = Ctx::new();
+    let at = alloc(10_000);
+    let mut memory = CUipcMemHandle::default();
+    ok!(cuIpcGetMemHandle(&mut memory, at));
+    // The third word is the board's descriptor.
+    let word = memory.reserved[16..24].iter().rev();
+    let board = word.fold(0, |all, byte| all << 8 | u64::from(*byte as u8));
+    let both = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    let files = [
+        copy_of(board, c"fercuda-device-board", both),
+        copy_of(board, c"fercuda-device-board", 0),
+        copy_of(board, c"fercuda-device-board", libc::F_SEAL_SHRINK),
+        copy_of(board, c"x/memfd:fercuda-device-board", both),
+    ];
+    let handles = files.each_ref().map(|file| {
+        let mut forged = memory;
+        let number = (file.as_raw_fd() as u64).to_le_bytes();
+        for (byte, new) in forged.reserved[16..24].iter_mut().zip(number) {
+            *byte = new as i8;
+        }
+        hex(&forged.reserved)
+    });
+    let name = "a_board_that_could_be_cut_or_has_another_name_is_refused";
+    let child = again(name, &handles.join(":")).output().unwrap();
+    assert!(child.status.success(), "{child:?}");
+    free(at);
+}
+
 #[test]
 fn a_forked_child_gets_not_initialized() {
     let _ctx = Ctx::new();

@@ -14,9 +14,13 @@
     reason = "a failed test shows what was printed, and a seed has to be among it"
 )]
 
+mod mutation;
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+pub use mutation::{corpus, try_mutations};
 
 /// The variable that repeats a run.
 const SEED: &str = "FERCUDA_SEED";

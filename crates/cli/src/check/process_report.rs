@@ -114,6 +114,7 @@ impl ReportFolder {
             .create_new(true)
             .mode(0o600)
             .open(&file)
+            .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
             .with_context(|| format!("cannot create {}", file.display()))?;
         Ok(folder)
     }

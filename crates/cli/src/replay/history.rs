@@ -2,7 +2,10 @@
 //! that were live before it.
 //!
 //! A block that the snapshot shows as live, and whose allocation is not in the history, was
-//! allocated before the recording began.
+//! allocated before the recording began. A snapshot without a history has such blocks alone, as
+//! has the list of segments that `torch.cuda.memory_snapshot()` returns.
+//!
+//! Invariant: time is linear in the file, also where its parts refer to one list many times.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::pickle::{Pickle, PickleValue};
 use super::row::{
-    DEVICES, LastLine, NameTable, RowVisitor, TraceAction, TraceReading, TraceRow, cut,
+    DEVICES, LastLine, LeftOut, NameTable, RowVisitor, TraceAction, TraceReading, TraceRow, cut,
 };
 
 /// The tenant of all blocks of a snapshot.
@@ -18,6 +21,18 @@ const TENANT: &str = "PyTorch";
 /// Frames of a call stack that are kept, and bytes of each of their texts.
 const FRAMES: usize = 32;
 const FRAME_BYTES: usize = 120;
+/// Events of PyTorch's allocator that are of no block of the program: a request to free, of
+/// which the completion is another event, and those of whole segments.
+const NO_BLOCK: [&str; 8] = [
+    "free_requested",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "workspace_snapshot",
+    "none",
+];
 
 /// State while a snapshot is read.
 struct HistoryReader<'p, 'b> {
@@ -25,14 +40,12 @@ struct HistoryReader<'p, 'b> {
     names: NameTable,
     tenant: u32,
     /// Stacks by the list of frames, which events share. `None`: stacks are not read.
-    stacks: Option<HashMap<PickleList, Option<u32>>>,
+    stacks: Option<HashMap<PickleValue, Option<u32>>>,
     live: HashSet<(u32, u64)>,
-    empty_rows: u64,
-    any: bool,
+    left_out: LeftOut,
+    /// Whether there was an event of a block.
+    has_history: bool,
 }
-
-/// A list's index in its pickle.
-type PickleList = usize;
 
 /// Reads the rows of all devices, one device after the other.
 pub(super) fn read(bytes: &[u8], with_stacks: bool, each: RowVisitor<'_>) -> Result<TraceReading> {
@@ -44,66 +57,70 @@ pub(super) fn read(bytes: &[u8], with_stacks: bool, each: RowVisitor<'_>) -> Res
         names,
         stacks: with_stacks.then(HashMap::new),
         live: HashSet::new(),
-        empty_rows: 0,
-        any: false,
+        left_out: LeftOut::default(),
+        has_history: false,
     };
-    let traces = pickle.get(pickle.root(), "device_traces");
-    let traces = pickle.items(traces.unwrap_or(PickleValue::None));
+    let root = pickle.root();
+    let [traces, segments] = pickle.fields(root, ["device_traces", "segments"]);
+    // The list of segments alone.
+    let segments = segments.unwrap_or(root);
+    let traces: Vec<PickleValue> = pickle.items(traces.unwrap_or(PickleValue::None)).collect();
     if traces.len() as u64 > DEVICES {
         bail!("it has {} devices; the maximum is {DEVICES}", traces.len());
     }
     for (device, events) in traces.iter().enumerate() {
-        for (number, event) in pickle.items(*events).iter().enumerate() {
+        let earlier = traces[..device].iter().position(|it| it == events);
+        if let Some(earlier) = earlier.filter(|_| pickle.items(*events).next().is_some()) {
+            bail!("devices {earlier} and {device} have one history, not one each");
+        }
+        for (number, event) in pickle.items(*events).enumerate() {
             let place = || match device {
                 0 => format!("event {number}"),
                 _ => format!("event {number} of device {device}"),
             };
-            if let Some(row) = reading.event(device as u32, *event).with_context(place)? {
+            if let Some(row) = reading.event(device as u32, event).with_context(place)? {
                 each(&row).with_context(place)?;
             }
         }
     }
-    if !reading.any {
+    let held = reading.held(segments, each)?;
+    if !reading.has_history && held == 0 {
         bail!(
             "it is a pickle without a history of allocations\n\
              try: call torch.cuda.memory._record_memory_history() before the allocations"
         );
     }
-    reading.held(traces.len(), each)?;
+    reading.left_out.is_without_history = !reading.has_history;
     Ok(reading
         .names
-        .into_reading(LastLine::Whole, reading.empty_rows))
+        .into_reading(LastLine::Whole, reading.left_out))
 }
 
 impl HistoryReader<'_, '_> {
-    fn number(&self, of: PickleValue, name: &str) -> Option<u64> {
-        self.pickle.get(of, name)?.number()
-    }
-
-    /// An address or a stream, of which negative ones stand for the upper half of the range.
-    fn identifier(&self, of: PickleValue, name: &str) -> Option<u64> {
-        self.pickle.get(of, name)?.identifier()
-    }
-
-    fn text(&self, of: PickleValue, name: &str) -> Option<&str> {
-        self.pickle.text(self.pickle.get(of, name)?)
-    }
-
     /// One event's row; `None` if it is not of a block, or of an empty one.
     fn event(&mut self, device: u32, event: PickleValue) -> Result<Option<TraceRow>> {
+        let pickle = self.pickle;
+        let names = ["action", "addr", "size", "stream", "time_us", "frames"];
+        let [action, address, bytes, stream, time, frames] = pickle.fields(event, names);
         // A block freed in its own stream is reusable at once; others wait for
         // `free_completed`, when PyTorch has the block back.
-        let (action, name) = match self.text(event, "action") {
+        let (action, name) = match action.and_then(|it| pickle.text(it)) {
             Some("alloc") => (TraceAction::Allocate, "alloc"),
             Some("free_completed") => (TraceAction::Free, "free_completed"),
             Some("oom") => (TraceAction::Fail, "oom"),
-            _ => return Ok(None),
+            other => {
+                let is_known = other.is_some_and(|it| NO_BLOCK.contains(&it));
+                self.left_out.unknown_events += u64::from(!is_known);
+                return Ok(None);
+            }
         };
+        let identifier = |it: Option<PickleValue>| it.and_then(|it| pickle.identifier(it));
+        let number = |it: Option<PickleValue>| it.and_then(|it| pickle.number(it));
         let address = match action {
             TraceAction::Fail => Some(0),
-            _ => self.identifier(event, "addr"),
+            _ => identifier(address),
         };
-        let (Some(address), Some(bytes)) = (address, self.number(event, "size")) else {
+        let (Some(address), Some(bytes)) = (address, number(bytes)) else {
             bail!("{name} has no addr and size");
         };
         let is_empty = match action {
@@ -111,8 +128,9 @@ impl HistoryReader<'_, '_> {
             TraceAction::Free => address == 0,
             TraceAction::Allocate | TraceAction::Hold => address == 0 || bytes == 0,
         };
+        self.has_history = true;
         if is_empty {
-            self.empty_rows += 1;
+            self.left_out.empty_rows += 1;
             return Ok(None);
         }
         match action {
@@ -121,76 +139,86 @@ impl HistoryReader<'_, '_> {
             }
             TraceAction::Allocate => {
                 self.live.insert((device, address));
-                self.any = true;
             }
-            TraceAction::Fail | TraceAction::Hold => self.any = true,
+            TraceAction::Fail | TraceAction::Hold => {}
         }
         let stack = match action {
             TraceAction::Free => None,
-            _ => self.stack(event),
+            _ => self.stack(frames),
         };
         Ok(Some(TraceRow {
             action,
             device,
             address,
             bytes,
-            stream: self.identifier(event, "stream").unwrap_or(0),
+            stream: identifier(stream).unwrap_or(0),
             thread: 0,
-            time_us: self.number(event, "time_us").unwrap_or(0),
+            time_us: number(time).unwrap_or(0),
             tenant: self.tenant,
             stack,
         }))
     }
 
     /// The call stack of an event or a block.
-    fn stack(&mut self, of: PickleValue) -> Option<u32> {
-        let stacks = self.stacks.as_ref()?;
-        let frames = self.pickle.get(of, "frames")?;
-        let PickleValue::Items(list) = frames else {
-            return None;
-        };
-        if let Some(known) = stacks.get(&list) {
+    fn stack(&mut self, frames: Option<PickleValue>) -> Option<u32> {
+        let frames = frames?;
+        if let Some(known) = self.stacks.as_ref()?.get(&frames) {
             return *known;
         }
+        let pickle = self.pickle;
         let mut text = String::new();
-        for frame in self.pickle.items(frames).iter().take(FRAMES) {
-            let part = |name| cut(self.text(*frame, name).unwrap_or("?"), FRAME_BYTES);
-            let line = self.number(*frame, "line").unwrap_or(0);
+        for frame in pickle.items(frames).take(FRAMES) {
+            let [name, file, line] = pickle.fields(frame, ["name", "filename", "line"]);
+            let part = |it: Option<PickleValue>| {
+                let text = it.and_then(|it| pickle.text(it));
+                cut(text.unwrap_or("?"), FRAME_BYTES)
+            };
+            let line = line.and_then(|it| pickle.number(it)).unwrap_or(0);
             if !text.is_empty() {
                 text.push('\n');
             }
-            text.push_str(&format!("{} ({}:{line})", part("name"), part("filename")));
+            text.push_str(&format!("{} ({}:{line})", part(name), part(file)));
         }
         let number = self.names.stack(text);
-        self.stacks.as_mut()?.insert(list, number);
+        self.stacks.as_mut()?.insert(frames, number);
         number
     }
 
-    /// The rows of blocks that the segments have and the history has not.
-    fn held(&mut self, devices: usize, each: RowVisitor<'_>) -> Result<()> {
+    /// The rows of blocks that the segments have and the history has not; their number.
+    fn held(&mut self, segments: PickleValue, each: RowVisitor<'_>) -> Result<u64> {
         let pickle = self.pickle;
-        let segments = pickle.get(pickle.root(), "segments");
-        for segment in pickle.items(segments.unwrap_or(PickleValue::None)) {
-            let device = self.number(*segment, "device").unwrap_or(0);
-            if device >= devices as u64 {
+        let mut seen = HashSet::new();
+        let mut held = 0;
+        for segment in pickle.items(segments) {
+            let names = ["device", "address", "stream", "blocks"];
+            let [device, address, stream, blocks] = pickle.fields(segment, names);
+            // A list of blocks is of one segment, however many refer to it.
+            let Some(blocks) = blocks.filter(|it| seen.insert(*it)) else {
+                continue;
+            };
+            let device = device.and_then(|it| pickle.number(it)).unwrap_or(0);
+            if device >= DEVICES {
+                self.left_out.far_blocks += pickle.items(blocks).count() as u64;
                 continue;
             }
-            let mut next = self.identifier(*segment, "address").unwrap_or(0);
-            let stream = self.identifier(*segment, "stream").unwrap_or(0);
-            let blocks = pickle.get(*segment, "blocks");
-            for block in pickle.items(blocks.unwrap_or(PickleValue::None)) {
+            let identifier = |it: Option<PickleValue>| it.and_then(|it| pickle.identifier(it));
+            let mut next = identifier(address).unwrap_or(0);
+            let stream = identifier(stream).unwrap_or(0);
+            for block in pickle.items(blocks) {
+                let names = ["address", "size", "state", "frames"];
+                let [address, bytes, state, frames] = pickle.fields(block, names);
                 // Older snapshots have no address; blocks are in order.
-                let address = self.identifier(*block, "address").unwrap_or(next);
-                let bytes = self.number(*block, "size").unwrap_or(0);
+                let address = identifier(address).unwrap_or(next);
+                let bytes = bytes.and_then(|it| pickle.number(it)).unwrap_or(0);
                 next = address.saturating_add(bytes);
-                let is_live = self
-                    .text(*block, "state")
-                    .is_some_and(|it| it.starts_with("active"));
+                let state = state.and_then(|it| pickle.text(it));
+                let is_live = state.is_some_and(|it| it.starts_with("active"));
                 let is_new = is_live && address != 0 && bytes != 0;
                 if !is_new || !self.live.insert((device as u32, address)) {
                     continue;
                 }
-                let row = TraceRow {
+                held += 1;
+                each(&TraceRow {
                     action: TraceAction::Hold,
                     device: device as u32,
                     address,
@@ -199,11 +227,10 @@ impl HistoryReader<'_, '_> {
                     thread: 0,
                     time_us: 0,
                     tenant: self.tenant,
-                    stack: self.stack(*block),
-                };
-                each(&row)?;
+                    stack: self.stack(frames),
+                })?;
             }
         }
-        Ok(())
+        Ok(held)
     }
 }

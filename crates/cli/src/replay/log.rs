@@ -7,7 +7,9 @@ use std::io::{BufRead, Read as _};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::row::{DEVICES, LastLine, NameTable, RowVisitor, TraceAction, TraceReading, TraceRow};
+use super::row::{
+    DEVICES, LastLine, LeftOut, NameTable, RowVisitor, TraceAction, TraceReading, TraceRow,
+};
 
 /// Longer lines are rejected.
 const LINE_BYTES: u64 = 4096;
@@ -61,7 +63,8 @@ pub(super) fn read(mut reader: impl BufRead, each: RowVisitor<'_>) -> Result<Tra
         }
         match row {
             Ok(Some(row)) => {
-                any |= row.action != TraceAction::Free;
+                // A free with a size is of a block from before the trace.
+                any |= row.action != TraceAction::Free || row.bytes > 0;
                 each(&row).with_context(|| format!("line {number}"))?;
             }
             Ok(None) => empty_rows += 1,
@@ -72,7 +75,11 @@ pub(super) fn read(mut reader: impl BufRead, each: RowVisitor<'_>) -> Result<Tra
     if !any {
         bail!("it contains no allocation");
     }
-    Ok(names.into_reading(last_line, empty_rows))
+    let left_out = LeftOut {
+        empty_rows,
+        ..LeftOut::default()
+    };
+    Ok(names.into_reading(last_line, left_out))
 }
 
 /// Whether a header is that of our own logs; an error if it is of no log.

@@ -11,6 +11,8 @@ mod log;
 mod pickle;
 mod row;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::io::BufWriter;
@@ -31,7 +33,7 @@ use crate::run::DeviceKind;
 use crate::status::ExitStatus;
 use crate::terminal::{Paint, bytes, clipped, count};
 use snapshot::MemorySnapshot;
-use trace::{AllocationTrace, TraceOp};
+use trace::{AllocationTrace, FileTraces, TraceOp};
 
 /// Streams that are created; a trace with more shares them.
 const STREAMS: u32 = 64;
@@ -48,6 +50,9 @@ allocators' own, times in the trace are ignored.
   PHYSICAL   peak device memory taken by the allocator
   STRANDED   the part of it that was in no live block (fragmentation)
 A failed operation is counted, and is not in PHYSICAL.
+
+The operations of each device of the trace are replayed on the same device, one
+after the other. What is left out of a trace is printed, with its count.
 
 --snapshot converts the trace to a PyTorch memory snapshot instead: its events,
 and the blocks live at its end. pytorch.org/memory_viz shows such files. The
@@ -90,6 +95,17 @@ pub(crate) struct Args {
 struct ReplayOutcome {
     device: String,
     driver: String,
+    /// What was left out, besides what has a count.
+    notes: Vec<String>,
+    /// By device of the trace. All are replayed on the same device, one after the other.
+    traces: Vec<TraceOutcome>,
+}
+
+/// The result of one device's operations.
+#[derive(Debug, Serialize)]
+struct TraceOutcome {
+    /// The device in the trace.
+    trace_device: u32,
     allocations: u32,
     frees: usize,
     streams: u32,
@@ -99,10 +115,6 @@ struct ReplayOutcome {
     held_blocks: u32,
     /// Allocations that failed in the trace, which are not replayed.
     trace_failures: u64,
-    /// Operations of other devices than the replayed one.
-    other_devices: u64,
-    /// What else was left out.
-    notes: Vec<String>,
     peak_live_bytes: u64,
     allocators: Vec<ReplayRow>,
 }
@@ -157,34 +169,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Err(error) => Ok(crate::errors::report(&error, ExitStatus::Usage)),
         };
     }
-    let trace = match AllocationTrace::read(&args.file).with_context(unread) {
-        Ok(trace) => trace,
+    let file = match FileTraces::read(&args.file).with_context(unread) {
+        Ok(file) => file,
         Err(error) => return Ok(crate::errors::report(&error, ExitStatus::Usage)),
     };
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
-    let machine = DeviceUnderTest::open(kind.into(), trace.streams.min(STREAMS) as usize)?;
-    // One after the other: each has the whole device, address space included.
-    let allocators = vec![
-        {
-            let pool = PoolAllocator::new(&machine)?;
-            replay(&trace, &pool)
-        },
-        replay(&trace, &SyncAllocator::new(&machine)),
-        replay(&trace, &AsyncAllocator::new(&machine)?),
-    ];
+    let streams = file.devices.iter().map(|trace| trace.streams).max();
+    let streams = streams.unwrap_or(1).min(STREAMS) as usize;
+    let machine = DeviceUnderTest::open(kind.into(), streams)?;
+    let traces = file.devices.iter().map(|trace| replay_all(trace, &machine));
     let outcome = ReplayOutcome {
         device: machine.name.clone(),
         driver: machine.origin.clone(),
-        allocations: trace.blocks,
-        frees: trace.ops.len() - trace.blocks as usize,
-        streams: trace.streams,
-        unmatched_frees: trace.unmatched,
-        held_blocks: trace.held,
-        trace_failures: trace.failures,
-        other_devices: trace.other_devices,
-        notes: trace.notes.clone(),
-        peak_live_bytes: peak_live_bytes(&trace),
-        allocators,
+        notes: file.notes.clone(),
+        traces: traces.collect::<Result<_>>()?,
     };
     if args.json {
         say!("{}", serde_json::to_string_pretty(&outcome)?);
@@ -192,6 +190,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print(&outcome);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Replays one device's operations on each allocator.
+fn replay_all(trace: &AllocationTrace, machine: &DeviceUnderTest) -> Result<TraceOutcome> {
+    // One after the other: each has the whole device, address space included.
+    let allocators = vec![
+        {
+            let pool = PoolAllocator::new(machine)?;
+            replay(trace, &pool)
+        },
+        replay(trace, &SyncAllocator::new(machine)),
+        replay(trace, &AsyncAllocator::new(machine)?),
+    ];
+    Ok(TraceOutcome {
+        trace_device: trace.device,
+        allocations: trace.blocks,
+        frees: trace.ops.len() - trace.blocks as usize,
+        streams: trace.streams,
+        unmatched_frees: trace.unmatched,
+        held_blocks: trace.held,
+        trace_failures: trace.failures,
+        peak_live_bytes: peak_live_bytes(trace),
+        allocators,
+    })
 }
 
 /// Writes a timeline.
@@ -322,6 +344,17 @@ fn replay(trace: &AllocationTrace, allocator: &dyn Allocator) -> ReplayRow {
 }
 
 fn print(outcome: &ReplayOutcome) {
+    outcome.notes.iter().for_each(|note| say!("{note}"));
+    for (number, trace) in outcome.traces.iter().enumerate() {
+        if outcome.traces.len() > 1 {
+            let gap = if number > 0 { "\n" } else { "" };
+            say!("{gap}device {} of the trace", trace.trace_device);
+        }
+        print_trace(trace, &outcome.device);
+    }
+}
+
+fn print_trace(outcome: &TraceOutcome, device: &str) {
     let paint = Paint::stdout();
     say!(
         "{}, {}, {}",
@@ -329,30 +362,22 @@ fn print(outcome: &ReplayOutcome) {
         count(outcome.frees, "free"),
         count(outcome.streams as usize, "stream"),
     );
-    if outcome.unmatched_frees > 0 {
-        say!(
-            "{} of memory that the trace never allocated",
-            outcome.unmatched_frees
-        );
-    }
     for (number, what) in [
+        (
+            outcome.unmatched_frees,
+            "of memory that the trace never allocated",
+        ),
         (
             u64::from(outcome.held_blocks),
             "live before the trace began",
         ),
         (outcome.trace_failures, "failed in the trace, not replayed"),
-        (outcome.other_devices, "of other devices, left out"),
     ] {
         if number > 0 {
             say!("{number} {what}");
         }
     }
-    outcome.notes.iter().for_each(|note| say!("{note}"));
-    let device = format!(
-        "peak live {} on {}",
-        bytes(outcome.peak_live_bytes),
-        outcome.device
-    );
+    let device = format!("peak live {} on {device}", bytes(outcome.peak_live_bytes));
     say!("{}\n", clipped(&device, 80));
     let line = |cells: [&str; 8]| {
         let [name, physical, stranded, rest @ ..] = cells;

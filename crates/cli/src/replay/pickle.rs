@@ -1,88 +1,97 @@
 //! Reader of Python pickles that executes nothing.
 //!
 //! What a pickle would call or look up becomes an opaque value, and so does its result. Values
-//! are stored in tables and refer to each other by index: nothing here recurses, so no nesting,
-//! however deep or circular, can exhaust the stack.
+//! refer to their place in the file or to each other by number: nothing here recurses, so no
+//! nesting, however deep or circular, can exhaust the stack. What a value contains is stored once,
+//! however many other values refer to it.
 //!
-//! Invariant: each operation reads at least a byte and keeps at most a few values, so memory is
-//! proportional to the file; lengths are checked against the remaining bytes before anything is
-//! allocated.
+//! Invariant: each operation reads at least a byte and keeps at most two words of eight bytes, so
+//! memory is at most 16 times the file, and time is linear in it; lengths are checked against the
+//! remaining bytes before anything is allocated.
 
 use std::collections::HashMap;
 
 use anyhow::{Result, anyhow, bail};
 
-/// Keys of a dictionary that are searched; those of a snapshot have less than 30.
-const LARGEST_DICTIONARY: usize = 256;
+/// Keys of a dictionary that are searched, the last ones; those of a snapshot have less than 30.
+const LARGEST_DICTIONARY: usize = 64;
 
-/// A value. Its contents are stored in its pickle.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A value. What it contains is in the file or in its pickle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum PickleValue {
     None,
-    /// An integer from 0 to 2^64 - 1.
-    Number(u64),
-    /// A negative integer of at most eight bytes.
-    Negative(i64),
-    /// A string, by its range in the file.
-    Text(usize, usize),
-    /// A list, tuple or set, by its index.
-    Items(usize),
-    /// A dictionary, by its index.
-    Pairs(usize),
+    /// An integer, by the offset of its opcode.
+    Integer(u32),
+    /// A string, by the offset of its opcode.
+    Text(u32),
+    /// A list, a set or a long tuple, by the offset of the opcode that made it.
+    Items(u32),
+    /// A tuple of up to three values, by the place of the first.
+    Tuple {
+        first: u32,
+        len: u8,
+    },
+    /// A dictionary, by the offset of the opcode that made it.
+    Pairs(u32),
     /// The class of an ordered dictionary, which is read as a dictionary.
     DictionaryClass,
     /// Anything else: other numbers, bytes, Python objects.
     Opaque,
 }
 
-impl PickleValue {
-    pub(super) fn number(self) -> Option<u64> {
-        match self {
-            Self::Number(number) => Some(number),
-            _ => None,
-        }
-    }
-
-    /// The 64 bits of an integer, of which negative ones are the upper half.
-    pub(super) fn identifier(self) -> Option<u64> {
-        match self {
-            Self::Negative(number) => Some(number as u64),
-            other => other.number(),
-        }
-    }
+/// Consecutive contents of a container: what one operation added to it.
+#[derive(Debug, Clone, Copy)]
+struct ContentPiece {
+    container: u32,
+    /// Index of the first of its values.
+    first: u32,
+    len: u32,
 }
 
 /// All values of a file.
 pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
-    items: Vec<Vec<PickleValue>>,
-    pairs: Vec<Vec<(PickleValue, PickleValue)>>,
+    /// The contents of all containers; keys and values of dictionaries alternate.
+    contents: Vec<PickleValue>,
+    /// Sorted by container, then in order of addition.
+    pieces: Vec<ContentPiece>,
     root: PickleValue,
 }
 
 impl<'a> Pickle<'a> {
     /// Reads protocols 2 to 5.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Pickle<'a>> {
+        if u32::try_from(bytes.len()).is_err() {
+            bail!(
+                "the pickle has {} bytes, more than {}",
+                bytes.len(),
+                u32::MAX
+            );
+        }
         let mut reading = PickleReader {
             pickle: Pickle {
                 bytes,
-                items: Vec::new(),
-                pairs: Vec::new(),
+                contents: Vec::new(),
+                pieces: Vec::new(),
                 root: PickleValue::None,
             },
             at: 0,
             stack: Vec::new(),
             marks: Vec::new(),
-            memo: HashMap::new(),
+            memo: Memo::default(),
         };
         loop {
             let begun = reading.at;
             match reading.step() {
                 Ok(false) => {}
-                Ok(true) => return Ok(reading.pickle),
+                Ok(true) => break,
                 Err(error) => return Err(error.context(format!("byte {begun} of the pickle"))),
             }
         }
+        let mut pickle = reading.pickle;
+        let pieces = &mut pickle.pieces;
+        pieces.sort_unstable_by_key(|piece| (piece.container, piece.first));
+        Ok(pickle)
     }
 
     pub(super) fn root(&self) -> PickleValue {
@@ -90,35 +99,174 @@ impl<'a> Pickle<'a> {
     }
 
     pub(super) fn text(&self, value: PickleValue) -> Option<&'a str> {
-        match value {
-            PickleValue::Text(from, to) => std::str::from_utf8(self.bytes.get(from..to)?).ok(),
-            _ => None,
+        std::str::from_utf8(self.text_bytes(value)?).ok()
+    }
+
+    fn text_bytes(&self, value: PickleValue) -> Option<&'a [u8]> {
+        let PickleValue::Text(at) = value else {
+            return None;
+        };
+        let (operation, rest) = self.bytes.get(at as usize..)?.split_first()?;
+        let (len, rest) = rest.split_at_checked(text_prefix_len(*operation)? as usize)?;
+        rest.get(..usize::try_from(little_endian(len)).ok()?)
+    }
+
+    /// An integer from 0 to 2^64 - 1.
+    pub(super) fn number(&self, value: PickleValue) -> Option<u64> {
+        u64::try_from(self.integer(value)?).ok()
+    }
+
+    /// The 64 bits of an integer, of which negative ones are the upper half.
+    pub(super) fn identifier(&self, value: PickleValue) -> Option<u64> {
+        let integer = self.integer(value)?;
+        let bits = u64::try_from(integer).ok();
+        bits.or_else(|| i64::try_from(integer).ok().map(|it| it as u64))
+    }
+
+    /// An integer of at most eight bytes with or without a sign.
+    fn integer(&self, value: PickleValue) -> Option<i128> {
+        let PickleValue::Integer(at) = value else {
+            return None;
+        };
+        let (operation, rest) = self.bytes.get(at as usize..)?.split_first()?;
+        let digits = |len: usize| rest.get(..len);
+        match operation {
+            b'K' => Some(little_endian(digits(1)?).into()),
+            b'M' => Some(little_endian(digits(2)?).into()),
+            b'J' => Some((little_endian(digits(4)?) as u32 as i32).into()),
+            // LONG1, LONG4
+            _ => {
+                let prefix = if *operation == 0x8a { 1 } else { 4 };
+                let (len, rest) = rest.split_at_checked(prefix)?;
+                long(rest.get(..usize::try_from(little_endian(len)).ok()?)?)
+            }
         }
+    }
+
+    /// What operations added to a container, in their order.
+    fn pieces(&self, container: u32) -> &[ContentPiece] {
+        let from = self.pieces.partition_point(|it| it.container < container);
+        let rest = &self.pieces[from..];
+        &rest[..rest.partition_point(|it| it.container == container)]
+    }
+
+    fn piece(&self, piece: ContentPiece) -> &[PickleValue] {
+        let first = piece.first as usize;
+        &self.contents[first..first + piece.len as usize]
     }
 
     /// The items of a list, tuple or set; empty for other values.
-    pub(super) fn items(&self, value: PickleValue) -> &[PickleValue] {
-        match value {
-            PickleValue::Items(number) => self.items.get(number).map_or(&[], Vec::as_slice),
-            _ => &[],
+    pub(super) fn items(&self, value: PickleValue) -> impl Iterator<Item = PickleValue> {
+        let (pieces, tuple) = match value {
+            PickleValue::Items(container) => (self.pieces(container), None),
+            PickleValue::Tuple { first, len } => (
+                &[][..],
+                Some(ContentPiece {
+                    container: 0,
+                    first,
+                    len: len.into(),
+                }),
+            ),
+            _ => (&[][..], None),
+        };
+        let pieces = pieces.iter().copied().chain(tuple);
+        pieces.flat_map(|piece| self.piece(piece).iter().copied())
+    }
+
+    /// A dictionary's values under these keys, found in one pass. The last assignment wins, as in
+    /// Python. Many events may refer to one dictionary, so not all of a large one is searched.
+    pub(super) fn fields<const N: usize>(
+        &self,
+        value: PickleValue,
+        names: [&str; N],
+    ) -> [Option<PickleValue>; N] {
+        let mut found = [None; N];
+        let PickleValue::Pairs(container) = value else {
+            return found;
+        };
+        let pieces = self.pieces(container).iter().rev();
+        let pairs = pieces.flat_map(|piece| self.piece(*piece).rchunks_exact(2));
+        for pair in pairs.take(LARGEST_DICTIONARY) {
+            let Some(key) = self.text_bytes(pair[0]) else {
+                continue;
+            };
+            if let Some(at) = names.iter().position(|name| name.as_bytes() == key) {
+                found[at].get_or_insert(pair[1]);
+            }
         }
+        found
     }
 
     /// A dictionary's value under a key.
+    #[cfg(test)]
     pub(super) fn get(&self, value: PickleValue, name: &str) -> Option<PickleValue> {
-        let PickleValue::Pairs(number) = value else {
-            return None;
-        };
-        // The last assignment wins, as in Python. A dictionary that many events refer to is
-        // searched for each of them, so not all of a large one is.
-        let mut pairs = self
-            .pairs
-            .get(number)?
-            .iter()
-            .rev()
-            .take(LARGEST_DICTIONARY);
-        let found = pairs.find(|(key, _)| self.text(*key) == Some(name));
-        found.map(|(_, value)| *value)
+        let [found] = self.fields(value, [name]);
+        found
+    }
+}
+
+/// The bytes of the length that follows the opcode of a string.
+fn text_prefix_len(operation: u8) -> Option<u64> {
+    // SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
+    match operation {
+        0x8c => Some(1),
+        b'X' => Some(4),
+        0x8d => Some(8),
+        _ => None,
+    }
+}
+
+/// A number of at most eight bytes.
+fn little_endian(digits: &[u8]) -> u64 {
+    let digits = digits.iter().rev();
+    digits.fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// A number in two's complement; `None` if it has more than 64 bits.
+fn long(digits: &[u8]) -> Option<i128> {
+    // A ninth byte only keeps the number non-negative.
+    let low = match digits {
+        [low @ .., 0] if low.len() == 8 => low,
+        _ if digits.len() > 8 => return None,
+        _ => digits,
+    };
+    let number = i128::from(little_endian(low));
+    let is_negative = digits.last().is_some_and(|byte| byte & 0x80 != 0);
+    Some(match is_negative {
+        true => number - (1 << (8 * low.len())),
+        false => number,
+    })
+}
+
+/// Values by the numbers that a pickle gives them, which count up from 0 in all but odd files.
+#[derive(Default)]
+struct Memo {
+    dense: Vec<PickleValue>,
+    others: HashMap<u32, PickleValue>,
+}
+
+impl Memo {
+    fn len(&self) -> usize {
+        self.dense.len() + self.others.len()
+    }
+
+    fn get(&self, number: u32) -> Option<PickleValue> {
+        let dense = self.dense.get(number as usize);
+        dense.or_else(|| self.others.get(&number)).copied()
+    }
+
+    fn set(&mut self, number: u32, value: PickleValue) {
+        let next = self.dense.len();
+        match self.dense.get_mut(number as usize) {
+            Some(known) => *known = value,
+            None if number as usize == next => {
+                self.others.remove(&number);
+                self.dense.push(value);
+            }
+            None => {
+                self.others.insert(number, value);
+            }
+        }
     }
 }
 
@@ -128,13 +276,15 @@ struct PickleReader<'a> {
     at: usize,
     stack: Vec<PickleValue>,
     /// Stack heights of the marks.
-    marks: Vec<usize>,
-    memo: HashMap<u64, PickleValue>,
+    marks: Vec<u32>,
+    memo: Memo,
 }
 
 impl PickleReader<'_> {
     /// Executes one opcode; true if it was the last.
     fn step(&mut self) -> Result<bool> {
+        // Less than 2^32, as all offsets in the file.
+        let begun = self.at as u32;
         let operation = self.number(1)? as u8;
         match operation {
             // PROTO
@@ -159,30 +309,18 @@ impl PickleReader<'_> {
                 self.skip(8)?;
                 self.stack.push(PickleValue::Opaque);
             }
-            b'K' => self.push_number(1)?,
-            b'M' => self.push_number(2)?,
-            b'J' => {
-                let number = self.number(4)? as u32 as i32;
-                self.stack.push(match u64::try_from(number) {
-                    Ok(number) => PickleValue::Number(number),
-                    Err(_) => PickleValue::Negative(number.into()),
-                });
-            }
+            b'K' => self.integer(begun, 1)?,
+            b'M' => self.integer(begun, 2)?,
+            b'J' => self.integer(begun, 4)?,
             // LONG1, LONG4
             0x8a | 0x8b => {
                 let len = self.number(if operation == 0x8a { 1 } else { 4 })?;
-                self.long(len)?;
+                self.integer(begun, len)?;
             }
-            // SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
             0x8c | b'X' | 0x8d => {
-                let len = self.number(match operation {
-                    0x8c => 1,
-                    b'X' => 4,
-                    _ => 8,
-                })?;
-                let from = self.at;
+                let len = self.number(text_prefix_len(operation).unwrap_or(8))?;
                 self.skip(len)?;
-                self.stack.push(PickleValue::Text(from, self.at));
+                self.stack.push(PickleValue::Text(begun));
             }
             // SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8
             b'C' | b'B' | 0x8e | 0x96 => {
@@ -195,53 +333,56 @@ impl PickleReader<'_> {
                 self.stack.push(PickleValue::Opaque);
             }
             // Empty list, tuple, set.
-            b']' | b')' | 0x8f => self.push_items(Vec::new()),
-            b'(' => self.marks.push(self.stack.len()),
+            b']' | b')' | 0x8f => self.stack.push(PickleValue::Items(begun)),
+            b'(' => self.marks.push(self.stack.len() as u32),
             // List, tuple, frozenset of the items above the mark.
             b'l' | b't' | 0x91 => {
-                let items = self.above_mark()?;
-                self.push_items(items);
+                let mark = self.take_mark()?;
+                self.add_above(mark, begun);
+                self.stack.push(PickleValue::Items(begun));
             }
             0x85..=0x87 => {
-                let count = usize::from(operation - 0x84);
-                let items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
-                self.push_items(items.into_iter().rev().collect());
+                let len = operation - 0x84;
+                let first = self.height_below(len.into())?;
+                let at = self.pickle.contents.len() as u32;
+                self.pickle.contents.extend(self.stack.drain(first..));
+                self.stack.push(PickleValue::Tuple { first: at, len });
             }
-            b'}' => self.push_pairs(Vec::new()),
+            b'}' => self.stack.push(PickleValue::Pairs(begun)),
             b'd' => {
-                let pairs = self.pairs_above_mark()?;
-                self.push_pairs(pairs);
+                let mark = self.take_mark_of_pairs()?;
+                self.add_above(mark, begun);
+                self.stack.push(PickleValue::Pairs(begun));
             }
             b'a' => {
-                let item = self.pop()?;
-                self.extend(vec![item])?;
+                let first = self.height_below(1)?;
+                self.extend(first)?;
             }
             // APPENDS, ADDITEMS
             b'e' | 0x90 => {
-                let items = self.above_mark()?;
-                self.extend(items)?;
+                let mark = self.take_mark()?;
+                self.extend(mark)?;
             }
             b's' => {
-                let value = self.pop()?;
-                let key = self.pop()?;
-                self.set(vec![(key, value)])?;
+                let first = self.height_below(2)?;
+                self.set(first)?;
             }
             b'u' => {
-                let pairs = self.pairs_above_mark()?;
-                self.set(pairs)?;
+                let mark = self.take_mark_of_pairs()?;
+                self.set(mark)?;
             }
             // BINPUT, LONG_BINPUT, MEMOIZE; BINGET, LONG_BINGET
             b'q' | b'r' => {
                 let name = self.number(if operation == b'q' { 1 } else { 4 })?;
-                self.memo.insert(name, self.top()?);
+                self.memo.set(name as u32, self.top()?);
             }
             0x94 => {
-                let name = self.memo.len() as u64;
-                self.memo.insert(name, self.top()?);
+                let name = self.memo.len() as u32;
+                self.memo.set(name, self.top()?);
             }
             b'h' | b'j' => {
                 let name = self.number(if operation == b'h' { 1 } else { 4 })?;
-                let value = self.memo.get(&name).copied();
+                let value = self.memo.get(name as u32);
                 self.stack.push(
                     value.ok_or_else(|| anyhow!("it refers to {name}, which is not defined"))?,
                 );
@@ -250,7 +391,8 @@ impl PickleReader<'_> {
                 self.pop()?;
             }
             b'1' => {
-                self.above_mark()?;
+                let mark = self.take_mark()?;
+                self.stack.truncate(mark);
             }
             b'2' => self.stack.push(self.top()?),
             // GLOBAL: two lines. Nothing is looked up.
@@ -273,7 +415,7 @@ impl PickleReader<'_> {
             b'R' => {
                 let (_arguments, callee) = (self.pop()?, self.pop()?);
                 match callee {
-                    PickleValue::DictionaryClass => self.push_pairs(Vec::new()),
+                    PickleValue::DictionaryClass => self.stack.push(PickleValue::Pairs(begun)),
                     _ => self.stack.push(PickleValue::Opaque),
                 }
             }
@@ -303,33 +445,13 @@ impl PickleReader<'_> {
     fn number(&mut self, len: u64) -> Result<u64> {
         let from = self.at;
         self.skip(len)?;
-        let digits = self.pickle.bytes[from..self.at].iter().rev();
-        Ok(digits.fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Ok(little_endian(&self.pickle.bytes[from..self.at]))
     }
 
-    fn push_number(&mut self, len: u64) -> Result<()> {
-        let number = self.number(len)?;
-        self.stack.push(PickleValue::Number(number));
-        Ok(())
-    }
-
-    /// An integer of `len` bytes in two's complement.
-    fn long(&mut self, len: u64) -> Result<()> {
-        let from = self.at;
+    /// An integer whose opcode is at `begun` and whose digits, of which there are `len`, follow.
+    fn integer(&mut self, begun: u32, len: u64) -> Result<()> {
         self.skip(len)?;
-        let bytes = &self.pickle.bytes[from..self.at];
-        let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-        // A ninth byte only keeps the number non-negative.
-        let fits = bytes.len() <= 8 || bytes.len() == 9 && bytes[8] == 0;
-        let digits = bytes.iter().take(8).rev();
-        let number = digits.fold(0, |number, byte| number << 8 | u64::from(*byte));
-        // The sign's bits fill the bytes that are not there.
-        let unused = 64 - 8 * bytes.len().min(8) as u32;
-        self.stack.push(match (fits, negative) {
-            (true, false) => PickleValue::Number(number),
-            (true, true) => PickleValue::Negative((number << unused) as i64 >> unused),
-            (false, _) => PickleValue::Opaque,
-        });
+        self.stack.push(PickleValue::Integer(begun));
         Ok(())
     }
 
@@ -342,7 +464,7 @@ impl PickleReader<'_> {
 
     /// An operation may only pop what was pushed since the last mark.
     fn floor(&self) -> usize {
-        self.marks.last().copied().unwrap_or(0)
+        self.marks.last().copied().unwrap_or(0) as usize
     }
 
     fn pop(&mut self) -> Result<PickleValue> {
@@ -359,54 +481,76 @@ impl PickleReader<'_> {
         top.ok_or_else(|| anyhow!("the stack is empty"))
     }
 
-    fn above_mark(&mut self) -> Result<Vec<PickleValue>> {
-        let mark = self
-            .marks
-            .pop()
-            .ok_or_else(|| anyhow!("there is no mark"))?;
+    /// The height of the stack below its last `count` values.
+    fn height_below(&self, count: usize) -> Result<usize> {
+        let height = self.stack.len().checked_sub(count);
+        let height = height.filter(|height| *height >= self.floor());
+        height.ok_or_else(|| anyhow!("the stack is empty"))
+    }
+
+    /// The height of the stack at the last mark, which ends.
+    fn take_mark(&mut self) -> Result<usize> {
+        let mark = self.marks.pop();
+        let mark = mark.ok_or_else(|| anyhow!("there is no mark"))? as usize;
         if mark > self.stack.len() {
             bail!("the stack was popped below its mark");
         }
-        Ok(self.stack.split_off(mark))
+        Ok(mark)
     }
 
-    fn pairs_above_mark(&mut self) -> Result<Vec<(PickleValue, PickleValue)>> {
-        let values = self.above_mark()?;
-        if values.len() % 2 != 0 {
+    /// As [`Self::take_mark`]; above it are keys with values.
+    fn take_mark_of_pairs(&mut self) -> Result<usize> {
+        let mark = self.take_mark()?;
+        if !(self.stack.len() - mark).is_multiple_of(2) {
             bail!("a key has no value");
         }
-        Ok(values
-            .chunks_exact(2)
-            .map(|pair| (pair[0], pair[1]))
-            .collect())
+        Ok(mark)
     }
 
-    fn push_items(&mut self, items: Vec<PickleValue>) {
-        self.stack.push(PickleValue::Items(self.pickle.items.len()));
-        self.pickle.items.push(items);
+    /// Moves the values above a height of the stack into a container.
+    fn add_above(&mut self, height: usize, container: u32) {
+        // There are no more values than bytes in the file.
+        let first = self.pickle.contents.len() as u32;
+        let len = (self.stack.len() - height) as u32;
+        if len == 0 {
+            return;
+        }
+        self.pickle.contents.extend(self.stack.drain(height..));
+        match self.pickle.pieces.last_mut() {
+            Some(last) if last.container == container && last.first + last.len == first => {
+                last.len += len;
+            }
+            _ => self.pickle.pieces.push(ContentPiece {
+                container,
+                first,
+                len,
+            }),
+        }
     }
 
-    fn push_pairs(&mut self, pairs: Vec<(PickleValue, PickleValue)>) {
-        self.stack.push(PickleValue::Pairs(self.pickle.pairs.len()));
-        self.pickle.pairs.push(pairs);
-    }
-
-    fn extend(&mut self, items: Vec<PickleValue>) -> Result<()> {
-        match self.top()? {
-            PickleValue::Items(number) => self.pickle.items[number].extend(items),
-            PickleValue::Opaque => {}
+    /// Moves the values above a height of the stack into the list below them.
+    fn extend(&mut self, height: usize) -> Result<()> {
+        match self.below(height)? {
+            PickleValue::Items(container) => self.add_above(height, container),
+            PickleValue::Opaque => self.stack.truncate(height),
             _ => bail!("it appends to a value that is not a list"),
         }
         Ok(())
     }
 
-    fn set(&mut self, pairs: Vec<(PickleValue, PickleValue)>) -> Result<()> {
-        match self.top()? {
-            PickleValue::Pairs(number) => self.pickle.pairs[number].extend(pairs),
-            PickleValue::Opaque => {}
+    /// As [`Self::extend`], for keys and values of a dictionary.
+    fn set(&mut self, height: usize) -> Result<()> {
+        match self.below(height)? {
+            PickleValue::Pairs(container) => self.add_above(height, container),
+            PickleValue::Opaque => self.stack.truncate(height),
             _ => bail!("it sets an item of a value that is not a dictionary"),
         }
         Ok(())
+    }
+
+    fn below(&self, height: usize) -> Result<PickleValue> {
+        let below = height.checked_sub(1).map(|at| self.stack[at]);
+        below.ok_or_else(|| anyhow!("the stack is empty"))
     }
 
     /// Replaces `count` values by one opaque value.
@@ -440,7 +584,7 @@ mod tests {
         ] {
             let pickle = Pickle::read(bytes).unwrap();
             let value = pickle.get(pickle.root(), "a").unwrap();
-            assert_eq!(value.number(), Some(7));
+            assert_eq!(pickle.number(value), Some(7));
         }
     }
 
@@ -464,7 +608,7 @@ mod tests {
         let pickle = Pickle::read(bytes).unwrap();
         let numbers = |name| -> Vec<u64> {
             let items = pickle.items(pickle.get(pickle.root(), name).unwrap());
-            items.iter().filter_map(|item| item.number()).collect()
+            items.filter_map(|item| pickle.number(item)).collect()
         };
         assert_eq!(numbers("a"), [1, 300, 70_000, 1 << 40]);
         assert_eq!(numbers("b"), [1 << 63]);
@@ -477,11 +621,14 @@ mod tests {
         let bytes = b"\x80\x04(\x8a\x01\xfeJ\x00\x00\x00\x80\
             \x8a\x06\x00\x00\x00\x00\x00\xff\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80t.";
         let pickle = Pickle::read(bytes).unwrap();
-        let read = pickle.items(pickle.root());
+        let read: Vec<PickleValue> = pickle.items(pickle.root()).collect();
         let expected = [-2, i64::from(i32::MIN), -1 << 40, i64::MIN];
-        assert_eq!(read, expected.map(PickleValue::Negative));
-        assert_eq!(read[0].identifier(), Some(u64::MAX - 1));
-        assert_eq!(read[0].number(), None);
+        for (value, expected) in read.iter().zip(expected) {
+            assert_eq!(pickle.integer(*value), Some(expected.into()));
+            assert_eq!(pickle.identifier(*value), Some(expected as u64));
+            assert_eq!(pickle.number(*value), None);
+        }
+        assert_eq!(read.len(), 4);
     }
 
     #[test]
@@ -498,6 +645,66 @@ mod tests {
         }
     }
 
+    /// The values and pieces that a reader of these bytes holds at its end.
+    fn kept(bytes: &[u8]) -> usize {
+        let pickle = Pickle::read(bytes).unwrap();
+        pickle.contents.len() + pickle.pieces.len()
+    }
+
+    #[test]
+    fn what_is_kept_is_proportional_to_the_file_and_not_to_what_refers_to_it() {
+        assert_eq!(size_of::<PickleValue>(), 8);
+        // A list of 1000 numbers, and 1000 references to it in another.
+        let mut shared = b"\x80\x04](](".to_vec();
+        shared.extend([b'K', 7].repeat(1000));
+        shared.extend(b"eq\x00");
+        shared.extend([b'h', 0].repeat(1000));
+        shared.extend(b"e.");
+        // The list itself is the first item.
+        assert_eq!(kept(&shared), 2001 + 2);
+        let pickle = Pickle::read(&shared).unwrap();
+        let items: Vec<PickleValue> = pickle.items(pickle.root()).collect();
+        assert_eq!(items.len(), 1001);
+        assert!(items.iter().all(|it| pickle.items(*it).count() == 1000));
+        // Nothing but containers, items one by one, and nested tuples.
+        for part in [
+            &b"]"[..],
+            b"}",
+            b")",
+            b"N",
+            b"K\x01a",
+            b"\x85",
+            b"\x94",
+            b"]h\x00a0",
+        ] {
+            let mut bytes = b"\x80\x04]q\x00".to_vec();
+            bytes.extend(part.repeat(100_000));
+            bytes.push(b'.');
+            assert!(kept(&bytes) <= bytes.len(), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn items_added_in_turns_stay_in_their_lists() {
+        // Two lists, to which numbers are added in turns; and a dictionary filled in two parts.
+        let bytes = b"\x80\x04(]q\x00]q\x01h\x00K\x01ah\x01K\x02ah\x00K\x03ah\x01K\x04a\
+            }\x8c\x01aK\x05s(\x8c\x01bK\x06\x8c\x01aK\x07ut.";
+        let pickle = Pickle::read(bytes).unwrap();
+        let all: Vec<PickleValue> = pickle.items(pickle.root()).collect();
+        let numbers = |of: PickleValue| -> Vec<u64> {
+            pickle
+                .items(of)
+                .filter_map(|it| pickle.number(it))
+                .collect()
+        };
+        assert_eq!(numbers(all[0]), [1, 3]);
+        assert_eq!(numbers(all[1]), [2, 4]);
+        let dictionary = all[all.len() - 1];
+        let [a, b, c] = pickle.fields(dictionary, ["a", "b", "c"]);
+        let number = |it: Option<PickleValue>| pickle.number(it.unwrap());
+        assert_eq!((number(a), number(b), c), (Some(7), Some(6), None));
+    }
+
     #[test]
     fn deep_and_circular_values_are_read_and_dropped() {
         let mut deep = b"\x80\x04)".to_vec();
@@ -507,7 +714,7 @@ mod tests {
         // A list that contains itself.
         let circular = b"\x80\x04]q\x00h\x00a.";
         let pickle = Pickle::read(circular).unwrap();
-        assert_eq!(pickle.items(pickle.root()), [pickle.root()]);
+        assert!(pickle.items(pickle.root()).eq([pickle.root()]));
     }
 
     #[test]
@@ -552,8 +759,9 @@ mod tests {
             let Ok(pickle) = Pickle::read(&bytes) else {
                 continue;
             };
-            pickle.items(pickle.root());
+            pickle.items(pickle.root()).count();
             pickle.get(pickle.root(), "a");
+            pickle.identifier(pickle.root());
         }
     }
 }

@@ -70,8 +70,20 @@ pub(super) struct TraceReading {
     /// Call stacks, innermost frame first, one frame a line.
     pub(super) stacks: Vec<String>,
     pub(super) last_line: LastLine,
-    /// Rows without an address or a size, which were left out.
+    pub(super) left_out: LeftOut,
+}
+
+/// Counts of what was read and is in no row.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut {
+    /// Rows without an address or a size.
     pub(super) empty_rows: u64,
+    /// Events of a snapshot whose action is not known.
+    pub(super) unknown_events: u64,
+    /// Blocks of a snapshot on devices from [`DEVICES`] on.
+    pub(super) far_blocks: u64,
+    /// Whether a snapshot has no history, and its live blocks are all that was read.
+    pub(super) is_without_history: bool,
 }
 
 impl TraceReading {
@@ -87,9 +99,22 @@ impl TraceReading {
                 notes.push("the last line is incomplete and was left out".to_owned());
             }
         }
-        if self.empty_rows > 0 {
-            let rows = crate::terminal::count(self.empty_rows as usize, "row");
-            notes.push(format!("{rows} without an address or a size left out"));
+        let left_out = &self.left_out;
+        for (number, what, why) in [
+            (left_out.empty_rows, "row", "without an address or a size"),
+            (left_out.unknown_events, "event", "of unknown actions"),
+            (left_out.far_blocks, "block", "of devices above 63"),
+        ] {
+            if number > 0 {
+                let what = crate::terminal::count(number as usize, what);
+                notes.push(format!("{what} {why} left out"));
+            }
+        }
+        if left_out.is_without_history {
+            notes.push(
+                "the snapshot has no history of allocations: only the blocks live in it are read"
+                    .to_owned(),
+            );
         }
         notes
     }
@@ -144,12 +169,12 @@ impl NameTable {
     }
 
     /// What is stored, as the result of reading.
-    pub(super) fn into_reading(self, last_line: LastLine, empty_rows: u64) -> TraceReading {
+    pub(super) fn into_reading(self, last_line: LastLine, left_out: LeftOut) -> TraceReading {
         TraceReading {
             tenants: self.tenants,
             stacks: self.stacks,
             last_line,
-            empty_rows,
+            left_out,
         }
     }
 }
@@ -181,7 +206,7 @@ mod tests {
         assert_eq!(names.stack(long), Some(0));
         assert_eq!(names.stack(String::new()), None);
         assert_eq!(names.stack("z".repeat(STACK_BYTES)), None);
-        let reading = names.into_reading(LastLine::Whole, 0);
+        let reading = names.into_reading(LastLine::Whole, LeftOut::default());
         assert_eq!(reading.tenants.len(), TENANTS);
         assert_eq!(reading.tenants[last as usize], OTHERS);
     }

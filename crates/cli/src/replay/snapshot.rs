@@ -211,13 +211,15 @@ impl<W: Write> PickleWriter<W> {
             self.out.write_all(b"M")?;
             return self.out.write_all(&small.to_le_bytes());
         }
+        let number = number as i64;
         if let Ok(small) = i32::try_from(number) {
             self.out.write_all(b"J")?;
             return self.out.write_all(&small.to_le_bytes());
         }
         // LONG1 in two's complement, of which the sign is the highest bit.
-        let bits = u64::BITS - number.leading_zeros();
-        let len = (bits as usize / 8 + 1).min(8);
+        let magnitude = if number < 0 { !number } else { number };
+        let bits = i64::BITS - magnitude.leading_zeros();
+        let len = bits as usize / 8 + 1;
         self.out.write_all(&[0x8a, len as u8])?;
         self.out.write_all(&number.to_le_bytes()[..len])
     }
@@ -341,7 +343,8 @@ mod tests {
 
     /// A dictionary's number under a key.
     fn number(pickle: &Pickle<'_>, value: PickleValue, name: &str) -> u64 {
-        pickle.get(value, name).unwrap().identifier().unwrap()
+        let value = pickle.get(value, name).unwrap();
+        pickle.identifier(value).unwrap()
     }
 
     /// A row of device 0.
@@ -360,7 +363,7 @@ mod tests {
     }
 
     fn list(pickle: &Pickle<'_>, value: PickleValue, name: &str) -> Vec<PickleValue> {
-        pickle.items(pickle.get(value, name).unwrap()).to_vec()
+        pickle.items(pickle.get(value, name).unwrap()).collect()
     }
 
     #[test]
@@ -400,10 +403,9 @@ mod tests {
             let traces = list(&pickle, root, "device_traces");
             let events_read: Vec<(&str, u64)> = pickle
                 .items(traces[0])
-                .iter()
                 .map(|event| {
-                    let action = pickle.text(pickle.get(*event, "action").unwrap());
-                    (action.unwrap(), number(&pickle, *event, "addr"))
+                    let action = pickle.text(pickle.get(event, "action").unwrap());
+                    (action.unwrap(), number(&pickle, event, "addr"))
                 })
                 .collect();
             assert_eq!((traces.len(), events_read), (1, events));
@@ -465,9 +467,9 @@ mod tests {
         );
         let pickle = Pickle::read(&bytes).unwrap();
         let traces = list(&pickle, pickle.root(), "device_traces");
-        let lens: Vec<usize> = traces.iter().map(|it| pickle.items(*it).len()).collect();
+        let lens: Vec<usize> = traces.iter().map(|it| pickle.items(*it).count()).collect();
         assert_eq!(lens, [1, 0, 1]);
-        let failure = pickle.items(traces[0])[0];
+        let failure = pickle.items(traces[0]).next().unwrap();
         let action = pickle.get(failure, "action").unwrap();
         assert_eq!(pickle.text(action), Some("oom"));
         assert_eq!(number(&pickle, failure, "size"), 1 << 40);
@@ -534,7 +536,7 @@ mod tests {
             assert!(found.ends_with(&event), "{value:#x}: {found:?}");
             let pickle = Pickle::read(&bytes).unwrap();
             let traces = list(&pickle, pickle.root(), "device_traces");
-            let event = pickle.items(traces[0])[0];
+            let event = pickle.items(traces[0]).next().unwrap();
             assert_eq!(number(&pickle, event, "addr"), value);
         }
     }

@@ -38,20 +38,26 @@ pub(super) struct AllocationTrace {
     pub(super) unmatched: u64,
     /// Failed allocations, which are not among the operations.
     pub(super) failures: u64,
-    /// Operations of other devices, which were left out.
-    pub(super) other_devices: u64,
-    /// What else was left out, as text.
+}
+
+/// All operations of a file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct FileTraces {
+    /// By device; at least one.
+    pub(super) devices: Vec<AllocationTrace>,
+    /// What was left out, as text.
     pub(super) notes: Vec<String>,
 }
 
-impl AllocationTrace {
-    /// Reads the trace of the device with the most operations.
-    pub(super) fn read(path: &Path) -> Result<AllocationTrace> {
+impl FileTraces {
+    /// Reads the traces of all devices.
+    pub(super) fn read(path: &Path) -> Result<FileTraces> {
         let mut making = TraceBuilder::default();
         let reading = rows(path, false, &mut |row| making.row(row))?;
-        let mut trace = making.finish();
-        trace.notes = reading.notes();
-        Ok(trace)
+        Ok(FileTraces {
+            devices: making.finish(),
+            notes: reading.notes(),
+        })
     }
 }
 
@@ -81,7 +87,7 @@ pub(super) fn rows(path: &Path, with_stacks: bool, each: RowVisitor<'_>) -> Resu
 
 /// State while a trace is read.
 #[derive(Default)]
-struct TraceBuilder {
+pub(super) struct TraceBuilder {
     devices: BTreeMap<u32, DeviceTrace>,
     live: LiveBlocks<u32>,
 }
@@ -96,7 +102,7 @@ struct DeviceTrace {
 }
 
 impl TraceBuilder {
-    fn row(&mut self, row: &TraceRow) -> Result<()> {
+    pub(super) fn row(&mut self, row: &TraceRow) -> Result<()> {
         let device = self.devices.entry(row.device).or_default();
         match row.action {
             TraceAction::Allocate => {
@@ -124,22 +130,18 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// The device with the most operations, the first of several.
-    fn finish(self) -> AllocationTrace {
-        let len = |it: &DeviceTrace| it.trace.ops.len() + it.held.len();
-        let all: usize = self.devices.values().map(len).sum();
-        let busiest = self.devices.into_iter().rev();
-        let Some((number, device)) = busiest.max_by_key(|(_, it)| len(it)) else {
-            return AllocationTrace::default();
-        };
-        let other_devices = (all - len(&device)) as u64;
-        let mut trace = device.trace;
-        trace.device = number;
-        trace.held = device.held.len() as u32;
-        trace.other_devices = other_devices;
-        trace.streams = device.streams.len() as u32;
-        trace.ops.splice(0..0, device.held);
-        trace
+    /// The traces by device.
+    pub(super) fn finish(self) -> Vec<AllocationTrace> {
+        let devices = self.devices.into_iter();
+        let traces = devices.map(|(number, device)| {
+            let mut trace = device.trace;
+            trace.device = number;
+            trace.held = device.held.len() as u32;
+            trace.streams = device.streams.len() as u32;
+            trace.ops.splice(0..0, device.held);
+            trace
+        });
+        traces.collect()
     }
 }
 
@@ -174,13 +176,17 @@ mod tests {
     use super::super::row::LastLine;
     use super::*;
 
+    /// The trace of the only device of a log.
     fn log(rows: &str) -> Result<AllocationTrace> {
+        Ok(log_with_notes(rows)?.0)
+    }
+
+    fn log_with_notes(rows: &str) -> Result<(AllocationTrace, Vec<String>)> {
         let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
         let mut making = TraceBuilder::default();
         let reading = log::read(text.as_bytes(), &mut |row| making.row(row))?;
-        let mut trace = making.finish();
-        trace.notes = reading.notes();
-        Ok(trace)
+        let [trace] = making.finish().try_into().unwrap();
+        Ok((trace, reading.notes()))
     }
 
     #[test]
@@ -265,7 +271,9 @@ mod tests {
         let bytes = include_bytes!("snapshot.pickle");
         let mut making = TraceBuilder::default();
         history::read(bytes, false, &mut |row| making.row(row)).unwrap();
-        let trace = making.finish();
+        // The first device has no events.
+        let [trace] = making.finish().try_into().unwrap();
+        assert_eq!(trace.device, 1);
         let (block, stream) = (0, 0);
         assert_eq!(
             trace.ops,
@@ -289,6 +297,12 @@ mod tests {
     }
 
     #[test]
+    fn a_log_of_frees_alone_has_the_blocks_from_before() {
+        let trace = log("1,0,free,0x10,512,0\n1,0,free,0x20,64,0\n").unwrap();
+        assert_eq!((trace.blocks, trace.held, trace.ops.len()), (2, 2, 4));
+    }
+
+    #[test]
     fn an_incomplete_last_line_is_left_out_and_reported() {
         let whole = "1,0,allocate,0x10,512,0\n";
         for cut in [
@@ -297,10 +311,10 @@ mod tests {
             "1,0,free,0x",
             "1,0,allocate,0x20,51",
         ] {
-            let trace = log(&format!("{whole}{cut}")).unwrap();
+            let (trace, notes) = log_with_notes(&format!("{whole}{cut}")).unwrap();
             assert_eq!(trace.blocks, 1, "{cut}");
             assert_eq!(
-                trace.notes,
+                notes,
                 ["the last line is incomplete and was left out"],
                 "{cut}"
             );
@@ -308,16 +322,16 @@ mod tests {
             assert!(log(&format!("{whole}{cut}\n{whole}")).is_err(), "{cut}");
         }
         // A line with all its cells may be complete without a line end, or cut in the last one.
-        let trace = log(whole.trim_end()).unwrap();
+        let (trace, notes) = log_with_notes(whole.trim_end()).unwrap();
         assert_eq!(trace.blocks, 1);
         assert_eq!(
-            trace.notes,
+            notes,
             ["the last line has no end; its last number may be incomplete"]
         );
     }
 
     #[test]
-    fn the_busiest_device_is_kept_and_the_others_are_counted() {
+    fn each_device_has_its_own_operations() {
         let head = "Thread,Time,Action,Pointer,Size,Stream,Device,Tenant\n";
         let rows = "1,0,allocate,0x10,512,0,0,torch\n1,0,allocate,0x10,64,0,1,a,b\n\
                     1,0,free,0x10,512,0,1,\n1,0,allocate failure,(nil),9,0,1,x\n\
@@ -334,12 +348,11 @@ mod tests {
         assert_eq!(reading.tenants, ["torch", "a,b", "(no tenant)", "x", "tor"]);
         assert_eq!(tenants, [0, 1, 2, 3]);
         assert_eq!(reading.last_line, LastLine::Cut);
-        let trace = making.finish();
-        assert_eq!((trace.device, trace.blocks), (1, 1));
-        assert_eq!(
-            (trace.ops.len(), trace.failures, trace.other_devices),
-            (2, 1, 1)
-        );
+        let [first, second] = making.finish().try_into().unwrap();
+        assert_eq!((first.device, first.blocks, first.failures), (0, 1, 0));
+        assert_eq!(first.ops.len(), 1);
+        assert_eq!((second.device, second.blocks, second.failures), (1, 1, 1));
+        assert_eq!(second.ops.len(), 2);
         let wrong = format!("{head}1,0,allocate,0x10,512,0,64,torch\n");
         let error = super::log::read(wrong.as_bytes(), &mut |_| Ok(())).unwrap_err();
         assert!(format!("{error:#}").contains("line 2: \"64\" is not a device"));

@@ -127,7 +127,8 @@ others come from the driver, and are charged. Without --ipc, memory is mapped
 and returned in small pieces, and other processes cannot open it.
 
 The first process that uses device memory writes the trace FILE, every other
-one of the run FILE.PID.
+one of the run FILE.PID; each names its file on stderr. --force replaces all of
+an earlier run.
 
 With FERCUDA_DISABLE=1 nothing is governed, and options that need it are
 refused; --device still selects the device.
@@ -225,14 +226,45 @@ fn open_outputs(args: &Args, program: &Path) -> Result<Option<OutputFile>> {
         let json = args.json.as_deref();
         check_distinct(&[&[trace.as_path()], json.as_slice()].concat())?;
         check_folder(trace)?;
-        if trace.symlink_metadata().is_ok() {
-            let what = || format!("cannot replace {}", trace.display());
-            std::fs::remove_file(trace).with_context(what)?;
+        let earlier = earlier_traces(trace);
+        if let Some(file) = earlier.first().filter(|_| !args.force) {
+            bail_usage!(
+                "{} is a trace of an earlier run, which would be taken for one of this run\n\
+                 try: --force, or another name",
+                file.display()
+            );
+        }
+        let exists = trace.symlink_metadata().is_ok();
+        for file in exists.then_some(trace).into_iter().chain(&earlier) {
+            let what = || format!("cannot replace {}", file.display());
+            std::fs::remove_file(file).with_context(what)?;
         }
     }
     let json = args.json.as_ref();
     json.map(|file| OutputFile::open(file, args.force, &[program]))
         .transpose()
+}
+
+/// The traces FILE.PID of further processes of earlier runs, sorted.
+fn earlier_traces(trace: &Path) -> Vec<PathBuf> {
+    let folder = trace.parent().filter(|it| *it != Path::new(""));
+    let name = trace.file_name().unwrap_or_default().as_encoded_bytes();
+    let entries = folder.unwrap_or(Path::new(".")).read_dir();
+    let is_of_process = |file: &OsStr| {
+        let rest = file.as_encoded_bytes().strip_prefix(name);
+        let process = rest.and_then(|rest| rest.strip_prefix(b"."));
+        process.is_some_and(|it| !it.is_empty() && it.iter().all(u8::is_ascii_digit))
+    };
+    // Files of that name that are no traces are not ours.
+    let is_trace = |path: &PathBuf| {
+        let head = path.symlink_metadata().is_ok_and(|it| it.is_file());
+        head && crate::input::read_at_most(path, 64).is_ok_and(|it| it.starts_with(b"Thread,Time,"))
+    };
+    let entries = entries.into_iter().flatten().flatten();
+    let named = entries.filter(|entry| is_of_process(&entry.file_name()));
+    let mut found: Vec<PathBuf> = named.map(|entry| entry.path()).filter(is_trace).collect();
+    found.sort();
+    found
 }
 
 fn write_report(report: &report::RunReport, mut file: OutputFile) -> Result<()> {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -218,6 +218,7 @@ impl LockedTarget {
             .read(true)
             .write(true)
             .create_new(is_new)
+            .mode(0o600)
             .open(&marker);
         let file = opened.with_context(|| format!("cannot write {}", marker.display()))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -223,6 +223,31 @@ fn existing_files_are_kept_and_a_report_that_cannot_be_written_stops_the_run() {
         let now = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(!now.contains("old"), "{now}");
     }
+    // Nor are the traces of further processes of an earlier run left beside the new one.
+    let (trace, further, other) = (
+        it.path("new.csv"),
+        it.path("new.csv.77"),
+        it.path("new.csv.78"),
+    );
+    std::fs::write(
+        &further,
+        "Thread,Time,Action,Pointer,Size,Stream,Device,Tenant\n",
+    )
+    .unwrap();
+    std::fs::write(&other, "something else").unwrap();
+    let words = ["--trace", trace.to_str().unwrap(), "--", "echo", "ran"];
+    let refused = ended(&mut it.run(&words));
+    assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+    assert!(
+        refused
+            .err
+            .contains("new.csv.77 is a trace of an earlier run"),
+        "{}",
+        refused.err
+    );
+    let forced = ended(&mut it.run(&[&["--force"], &words[..]].concat()));
+    assert_eq!(forced.out, "ran\n", "{}", forced.err);
+    assert!(!further.exists() && other.exists());
     // A link or a pipe is not removed for a trace, whatever is asked.
     let (link, target) = (it.path("link.csv"), it.path("target.csv"));
     std::fs::write(&target, "old").unwrap();

@@ -1,6 +1,7 @@
 //! A program over the hook itself, on the software device.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -82,6 +83,11 @@ fn a_trace_of_a_run_becomes_a_timeline_with_its_tenants_and_refusals() {
     ];
     let words = [&words[..], &[program.to_str().unwrap()]].concat();
     let first = run(&words);
+    assert_contains(
+        &first.err,
+        &[&format!("feRcuda: trace of this process: {trace}\n")],
+    );
+    assert_eq!(fs::metadata(trace).unwrap().mode() & 0o777, 0o600);
     assert_eq!(
         (first.code, first.out.as_str()),
         (Some(0), "0 0 0 0 2 0 0 0 0\n"),
@@ -134,6 +140,7 @@ fn a_trace_of_a_run_becomes_a_timeline_with_its_tenants_and_refusals() {
     assert_eq!(row("worker"), "0|7.0 MiB|5.0 MiB|1|2|1|1");
     let replayed = run(&["replay", trace, "--device", "soft", "--json"]);
     let outcome: Value = serde_json::from_str(&replayed.out).unwrap();
+    let outcome = &outcome["traces"][0];
     assert_eq!(outcome["trace_failures"], 1);
     assert_eq!(outcome["peak_live_bytes"], 8 << 20);
 }

@@ -4,6 +4,8 @@
 //! loaded it. A process with a ledger is this program again, selected by a variable.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod ends;
 mod given;
 mod governed;
@@ -16,6 +18,8 @@ use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use common::remove_variables;
 
 /// `fercuda` in a folder of its own, with a hook and a driver beside it.
 struct Installed {
@@ -99,13 +103,8 @@ impl Installed {
     /// signal ignored because the tests run under `nohup` or behind a shell's `&`.
     fn fercuda(&self) -> Command {
         let mut command = Command::new(self.path("fercuda"));
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            let ours = ["FERCUDA_", "PYTORCH_", "XLA_", "LD_PRELOAD", "NO_COLOR"];
-            if ours.iter().any(|prefix| name.starts_with(prefix)) {
-                command.env_remove(name);
-            }
-        }
+        let ours = ["FERCUDA_", "PYTORCH_", "XLA_", "LD_PRELOAD", "NO_COLOR"];
+        remove_variables(&mut command, &ours);
         command
             .env("FERCUDA_DEVICE", "soft")
             .env("FERCUDA_TEST_LOADED", self.path("loaded"))

@@ -86,6 +86,34 @@ fn ctypes_is_governed() {
     );
 }
 
+/// Two libraries of one source have their code at the same addresses, if the second takes the
+/// first one's place.
+#[test]
+fn a_library_in_place_of_one_that_was_unloaded_is_another_tenant() {
+    let options = ["-shared", "-fPIC", "-lcuda"];
+    let of_name = |name: &str| compiled_as(name, "plugin.c", &options);
+    let (first, second) = (of_name("libfirst.so"), of_name("libsecond.so"));
+    let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
+    // What the driver's start loads comes to lie beside the first.
+    let program = compiled("unloads.c", false);
+    let names = [first, first, second, second, first];
+    let run = Client::new(program, &names).hooked().run().succeeds();
+    assert!(
+        run.stdout.contains("in place of another\n"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(run.stdout.matches(USED).count(), 5, "{}", run.stdout);
+    assert_eq!(counts(run.ledger()), (5, 5));
+    let allocations = |name: &str| {
+        let tenants = run.ledger().tenants.iter();
+        let of_name = tenants.filter(|it| it.name == name);
+        let accounts = of_name.flat_map(|it| &it.accounts);
+        accounts.map(|it| it.allocs).sum::<u64>()
+    };
+    assert_eq!((allocations("first"), allocations("second")), (3, 2));
+}
+
 #[test]
 fn dlmopen_is_reported() {
     let driver = driver();

@@ -2,6 +2,8 @@
 
 /// Number of characters of a line that are shown on each side of a position.
 const SHOWN: usize = 60;
+/// Characters of a problem that are shown: a name in it may be as long as the text.
+const LONGEST: usize = 200;
 
 /// A parse error and its position. Displayed with the line, and a mark below the position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +79,11 @@ pub(super) struct TextProblem {
 
 impl TextProblem {
     pub(super) fn new(at: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
-        let (what, hint) = (what.into(), hint.into());
+        let (mut what, hint) = (what.into(), hint.into());
+        if let Some((end, _)) = what.char_indices().nth(LONGEST) {
+            what.truncate(end);
+            what += "...";
+        }
         Self { at, what, hint }
     }
 }

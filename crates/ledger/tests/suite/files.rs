@@ -9,6 +9,7 @@ use fercuda_ledger::{
     Error, FILE_BYTES, Folder, FormatError, Governed, Ledger, LedgerDevice, LedgerReader,
     LedgerSnapshot, OwnerState,
 };
+use fercuda_trials::{Work, try_mutations};
 use proptest::prelude::*;
 
 use crate::support::{folder, live_bytes, open};
@@ -294,6 +295,27 @@ fn use_all(bytes: &[u8]) {
     for tenant in &snapshot.tenants {
         tenant.live_bytes();
     }
+}
+
+#[test]
+fn ledgers_mutated_for_a_while_are_read_or_refused() {
+    const WORK: Work = Work {
+        name: "ledgers",
+        least: 100,
+        ci_seconds: 2,
+        soak: 100_000,
+    };
+    // Its file's size is fixed, so a change is one of its bytes and words: a mutation is written
+    // over the beginning.
+    let whole = valid();
+    let head = whole[..1 << 15].to_vec();
+    try_mutations(env!("CARGO_MANIFEST_DIR"), WORK, &[head], |bytes| {
+        use_all(bytes);
+        let mut changed = whole.clone();
+        let len = bytes.len().min(changed.len());
+        changed[..len].copy_from_slice(&bytes[..len]);
+        use_all(&changed);
+    });
 }
 
 proptest! {

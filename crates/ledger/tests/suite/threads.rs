@@ -7,7 +7,7 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use fercuda_ledger::{
-    CELLS, CellId, DEVICES, EVENTS, EventKind, Governed, Ledger, LedgerDevice, LedgerEvent,
+    CELLS, CellId, DEVICES, EVENTS, EventKind, Gauge, Governed, Ledger, LedgerDevice, LedgerEvent,
     LedgerReader, LedgerSnapshot, SHARED, STEP_BYTES, TENANTS,
 };
 
@@ -402,6 +402,32 @@ fn a_thread_that_creates_many_streams_reuses_its_cells() {
     assert_eq!(mine.unwrap().stream, Some(20_000));
     assert_eq!(snapshot.devices[0].allocs, 20_001);
     local.discharge(last, 100);
+}
+
+/// A thread's frees are published in steps; another allocates in their place meanwhile.
+#[test]
+fn no_peak_is_above_a_limit_that_was_never_passed() {
+    let ledger = Ledger::in_memory();
+    let (device, limit) = (LedgerDevice::new(0), 1 << 20);
+    let tenant = ledger.tenant("limited");
+    ledger.set_tenant_limit(device, tenant, limit);
+    ledger.set(device, Gauge::Limit, limit);
+    let (mut first, mut second) = (ledger.local(1), ledger.local(2));
+    let all = first.charge(device, tenant, 1, limit - 200_000);
+    let some = first.charge(device, tenant, 1, 200_000);
+    first.discharge(some, 200_000);
+    let other = second.charge(device, tenant, 2, 199_000);
+    second.discharge(other, 199_000);
+    first.discharge(all, limit - 200_000);
+    let other = second.charge(device, tenant, 2, limit);
+    let snapshot = ledger.snapshot().unwrap();
+    assert_eq!(snapshot.tenants[0].accounts[0].peak_bytes, limit);
+    assert_eq!(snapshot.devices[0].peak_bytes, limit);
+    // A limit that was lowered later hides nothing that is live.
+    ledger.set_tenant_limit(device, tenant, 1000);
+    let snapshot = ledger.snapshot().unwrap();
+    assert_eq!(snapshot.tenants[0].accounts[0].peak_bytes, limit);
+    second.discharge(other, limit);
 }
 
 #[test]

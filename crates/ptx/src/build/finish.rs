@@ -289,6 +289,8 @@ impl NamedKernel {
             Operand::Name(s) => Operand::Name(self.sym(*s, symbols)),
             Operand::Not(s) => Operand::Not(self.sym(*s, symbols)),
             Operand::Offset(s, o) => Operand::Offset(self.sym(*s, symbols), *o),
+            Operand::Index(s, n) => Operand::Index(self.sym(*s, symbols), *n),
+            Operand::Negated(o) => Operand::Negated(Box::new(self.operand(o, symbols))),
             Operand::Member(s, m) => Operand::Member(self.sym(*s, symbols), *m),
             Operand::Address {
                 base: AddrBase::Name(s),

@@ -109,7 +109,12 @@ impl KernelDraft {
 /// Registers named in an operand.
 pub(crate) fn names_in(operand: &Operand, f: &mut impl FnMut(Sym)) {
     match operand {
-        Operand::Name(s) | Operand::Not(s) | Operand::Offset(s, _) | Operand::Member(s, _) => f(*s),
+        Operand::Name(s)
+        | Operand::Not(s)
+        | Operand::Offset(s, _)
+        | Operand::Index(s, _)
+        | Operand::Member(s, _) => f(*s),
+        Operand::Negated(o) => names_in(o, f),
         Operand::Address {
             base: AddrBase::Name(s),
             ..

@@ -166,6 +166,13 @@ impl<'a> Cursor<'a> {
         Ok(&self.text[start..end])
     }
 
+    /// Whether the name that is next is `word`.
+    pub(super) fn at_word(&self, word: &str) -> bool {
+        let rest = &self.text.as_bytes()[self.pos..];
+        let behind = rest.get(word.len()).copied().unwrap_or(0);
+        rest.starts_with(word.as_bytes()) && CLASS[behind as usize] & NAME == 0
+    }
+
     /// Whether a name is next.
     pub(super) fn at_name(&self) -> bool {
         let b = self.peek();

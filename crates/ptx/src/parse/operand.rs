@@ -97,6 +97,11 @@ impl Parser<'_> {
                 self.cur.eat(b'!');
                 Operand::Not(self.symbol("a predicate register")?)
             }
+            b'-' if self.negates_a_register() => {
+                self.cur.eat(b'-');
+                let inner = self.nest(Self::named)?;
+                return Ok(Operand::Negated(Box::new(inner)));
+            }
             b'0'..=b'9' | b'-' | b'+' | b'~' | b'!' | b'(' => {
                 return Ok(Operand::Imm(self.constant()?));
             }
@@ -108,6 +113,13 @@ impl Parser<'_> {
             return Ok(Operand::Pair(Box::new(first), Box::new(second)));
         }
         Ok(first)
+    }
+
+    /// Whether the `-` that is next stands before a register, not in a constant expression.
+    fn negates_a_register(&self) -> bool {
+        let mut after = self.cur.clone();
+        after.eat(b'-');
+        after.at_name() && !after.at_word("WARP_SZ")
     }
 
     /// Operands between brackets of one kind; `open` is next.
@@ -144,10 +156,17 @@ impl Parser<'_> {
             return Ok(Operand::Imm(self.constant()?));
         }
         let sym = self.symbols.intern(name);
-        if matches!(self.cur.peek(), b'+' | b'-') {
-            return Ok(Operand::Offset(sym, self.offset()?));
+        match self.cur.peek() {
+            b'+' | b'-' => Ok(Operand::Offset(sym, self.offset()?)),
+            b'[' => {
+                self.cur.eat(b'[');
+                let imm = self.constant()?;
+                let index = self.int(imm)?;
+                self.cur.expect(b']', "after the element's index")?;
+                Ok(Operand::Index(sym, index))
+            }
+            _ => Ok(Operand::Name(sym)),
         }
-        Ok(Operand::Name(sym))
     }
 
     /// `name.x` and `name.b0`; the dot is next.

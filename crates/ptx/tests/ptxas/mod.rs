@@ -1,5 +1,6 @@
 //! Runs NVIDIA's assembler from the wheels that `FERCUDA_WHEELS` names.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -73,6 +74,28 @@ impl Ptxas {
         );
         assert!(Path::new(&self.path("kernel.cubin")).is_file());
         log
+    }
+
+    /// The lines of `text` that ptxas refuses.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    #[allow(dead_code, reason = "one of the test programs that share this uses it")]
+    pub(crate) fn refused_lines(&self, text: &str, arch: Arch) -> BTreeSet<u32> {
+        let source = self.path("refused.ptx");
+        fs::write(&source, text).expect("the source can be written");
+        let run = Command::new(self.path("ptxas"))
+            .args(["--gpu-name", &arch.to_string(), "-o", "/dev/null"])
+            .arg(&source)
+            .output()
+            .expect("ptxas runs");
+        let log = String::from_utf8_lossy(&run.stderr).into_owned()
+            + &String::from_utf8_lossy(&run.stdout);
+        log.lines()
+            .filter(|line| line.contains("; error ") || line.contains("; fatal "))
+            .filter_map(|line| line.split_once(", line ")?.1.split_once(';'))
+            .filter_map(|(line, _)| line.parse().ok())
+            .collect()
     }
 }
 

@@ -11,6 +11,7 @@ use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::signatures;
 
 mod code;
+mod graphs;
 mod lifetime;
 mod linear;
 mod nonlinear;
@@ -152,6 +153,26 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
             cuStreamSynchronize_ptsz,
             lifetime::stream_synchronize_per_thread
         ),
+        entry!(
+            cuGraphInstantiateWithFlags,
+            graphs::instantiate_with_flags_entry
+        ),
+        entry!(
+            cuGraphInstantiateWithParams,
+            graphs::instantiate_with_params_entry
+        ),
+        entry!(
+            cuGraphInstantiateWithParams_ptsz,
+            graphs::instantiate_with_params_per_thread_entry
+        ),
+        entry!(cuGraphInstantiate_v2, graphs::instantiate_v2_entry),
+        entry!(cuGraphInstantiate, graphs::instantiate_entry),
+        typed!(cuGraphUpload, graphs::upload),
+        typed!(cuGraphUpload_ptsz, graphs::upload_per_thread),
+        typed!(cuGraphLaunch, graphs::launch),
+        typed!(cuGraphLaunch_ptsz, graphs::launch_per_thread),
+        typed!(cuGraphExecDestroy, graphs::destroy),
+        typed!(cuDeviceGraphMemTrim, graphs::trim),
         typed!(cuModuleLoadData, code::module_load_data),
         typed!(cuModuleLoadDataEx, code::module_load_data_ex),
         typed!(cuModuleLoadFatBinary, code::module_load_fat_binary),

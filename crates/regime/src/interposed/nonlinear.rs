@@ -20,6 +20,14 @@ entry_stub!(host_alloc_entry => host_alloc);
 entry_stub!(host_register_entry => host_register);
 entry_stub!(import_external_entry => import_external);
 
+/// Flags of arrays (`CUDA_ARRAY3D_*`).
+const LAYERED: c_uint = 1;
+const CUBEMAP: c_uint = 4;
+const SPARSE: c_uint = 0x40;
+const DEFERRED: c_uint = 0x80;
+/// No array has more levels.
+const MOST_LEVELS: c_uint = 32;
+
 /// The size of an element: the channel's size times the channels; for formats without
 /// channels, that of a whole element (of compressed ones, an upper bound).
 fn element_bytes(format: CUarray_format, channels: c_uint) -> u64 {
@@ -36,7 +44,11 @@ fn element_bytes(format: CUarray_format, channels: c_uint) -> u64 {
     channel * u64::from(channels.max(1))
 }
 
+/// The size of an array; 0 of one to which the program maps memory itself.
 fn array_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
+    if descriptor.Flags & (SPARSE | DEFERRED) != 0 {
+        return 0;
+    }
     let sizes = [descriptor.Width, descriptor.Height, descriptor.Depth];
     let elements = sizes.iter().map(|size| (*size as u64).max(1));
     let elements = elements.fold(1u64, u64::saturating_mul);
@@ -104,15 +116,20 @@ unsafe extern "C" fn mipmapped(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    // SAFETY: null or the program's descriptor. Each further level has a
-    // quarter or an eighth of the one before.
+    // SAFETY: null or the program's descriptor.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| {
-        let first = array_bytes(descriptor);
-        if levels > 1 {
-            first.saturating_add(first / 3)
-        } else {
-            first
+        let mut level = *descriptor;
+        let mut bytes = 0u64;
+        for _ in 0..levels.clamp(1, MOST_LEVELS) {
+            bytes = bytes.saturating_add(array_bytes(&level));
+            level.Width = (level.Width / 2).max(1);
+            level.Height /= 2;
+            // The depth of others is a number of layers.
+            if level.Flags & (LAYERED | CUBEMAP) == 0 {
+                level.Depth /= 2;
+            }
         }
+        bytes
     });
     allocate_governed(
         Governed::Array,

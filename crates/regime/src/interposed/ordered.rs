@@ -54,6 +54,10 @@ unsafe fn allocate_pooled(
     with_thread_context(|seat| {
         let governor = seat.governor();
         let ordered = seat.ordered(stream, per_thread)?;
+        // During a capture that forbids the call the driver decides its result.
+        if governor.may_not_wait() {
+            return None;
+        }
         let of = match from {
             PoolChoice::Current => ordered.pool?,
             PoolChoice::Named(pool) => match governor.served(pool) {

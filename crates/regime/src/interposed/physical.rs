@@ -10,7 +10,7 @@ use fercuda_cuda_sys::types::{
     CUmemGenericAllocationHandle, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{GovernedMemory, GovernedPiece, PendingRelease};
+use fercuda_governor::{GovernedMemory, GovernedPiece, Governor, PendingRelease, PhysicalHold};
 use fercuda_ledger::Governed;
 
 use super::entry_stub;
@@ -120,6 +120,28 @@ pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) ->
     )
 }
 
+/// Calls the driver to refer to memory once more, by a mapping or a handle. The memory is held
+/// during the call: `hold` finds it, `record` is called if the call succeeded.
+fn refer_to_physical(
+    hold: impl FnOnce(&GovernedMemory) -> Option<PhysicalHold>,
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
+    record: impl FnOnce(&Governor, PhysicalHold),
+) -> CUresult {
+    govern_call(call, |governor, call| {
+        let held = hold(governor.governed());
+        let result = call();
+        match held {
+            Some(held) if result == CUresult::CUDA_SUCCESS => record(governor, held),
+            Some(held) => {
+                let ended = governor.governed().release_hold(held);
+                ended.iter().for_each(|piece| governor.ended(piece));
+            }
+            None => {}
+        }
+        result
+    })
+}
+
 pub(super) unsafe extern "C" fn map(
     address: CUdeviceptr,
     bytes: usize,
@@ -127,17 +149,12 @@ pub(super) unsafe extern "C" fn map(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the program's own arguments.
-    let result =
-        call_driver(|driver| unsafe { driver.cuMemMap(address, bytes, offset, handle, flags) });
-    if result == CUresult::CUDA_SUCCESS {
-        catch_panic(|| {
-            let governed = governor()?.governed();
-            governed.mapped(address, bytes as u64, handle);
-            Some(())
-        });
-    }
-    result
+    refer_to_physical(
+        |governed| governed.hold_handle(handle),
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuMemMap(address, bytes, offset, handle, flags) },
+        |governor, held| governor.governed().mapped(held, address, bytes as u64),
+    )
 }
 
 pub(super) unsafe extern "C" fn unmap(address: CUdeviceptr, bytes: usize) -> CUresult {
@@ -152,16 +169,20 @@ pub(super) unsafe extern "C" fn retain(
     handle: *mut CUmemGenericAllocationHandle,
     address: *mut c_void,
 ) -> CUresult {
-    // SAFETY: the program's own arguments.
-    let result =
-        call_driver(|driver| unsafe { driver.cuMemRetainAllocationHandle(handle, address) });
+    let result = refer_to_physical(
+        |governed| governed.hold_address(address as u64),
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuMemRetainAllocationHandle(handle, address) },
+        |governor, held| {
+            // SAFETY: the driver has just written it.
+            let gone = governor.governed().retained(held, unsafe { *handle });
+            gone.iter().for_each(|piece| governor.ended(piece));
+        },
+    );
     if result == CUresult::CUDA_SUCCESS {
         catch_panic(|| {
-            let governor = governor()?;
-            // SAFETY: the driver has just written it.
-            governor.governed().retained(unsafe { *handle });
             // Pool memory for which the program holds a handle must not be remapped.
-            let (device, live) = governor.find(address as u64)?;
+            let (device, live) = governor()?.find(address as u64)?;
             device.pin(live.span.address);
             Some(())
         });

@@ -8,8 +8,8 @@ use fercuda_cuda_sys::types::*;
 
 use super::{put, put_if};
 use crate::device::context::{
-    create, current, current_any, current_handle, destroy, named, pop, prepare_thread,
-    primary_release, primary_reset, primary_retain, push, set_current,
+    attach, create, current, current_any, current_handle, destroy, detach, named, pop,
+    prepare_thread, primary_release, primary_reset, primary_retain, push, set_current,
 };
 use crate::device::objects::SoftContext;
 use crate::device::{CuResult, Machine, err, lock, machine, memory, stream};
@@ -127,6 +127,19 @@ driver_fns! {
 
     fn cuCtxDestroy_v2[](ctx: CUcontext) {
         destroy(machine()?, ctx.0 as usize)
+    }
+
+    fn cuCtxAttach[](pctx: *mut CUcontext, flags: c_uint) {
+        let (_, ctx) = current()?;
+        if pctx.is_null() || flags != 0 {
+            return Err(err::INVALID_VALUE);
+        }
+        attach(&ctx);
+        put(pctx, handle(&ctx))
+    }
+
+    fn cuCtxDetach[](ctx: CUcontext) {
+        detach(machine()?, ctx.0 as usize)
     }
 
     fn cuCtxPushCurrent[](ctx: CUcontext) {

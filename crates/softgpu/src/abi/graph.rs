@@ -1,6 +1,8 @@
 //! Graphs as a whole: nodes and edges, copies, instantiation, updates, objects.
 
 use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
 use fercuda_cuda_sys::types::*;
@@ -174,6 +176,9 @@ driver_fns! {
         let original = find(original_graph)?;
         if graph_clone.is_null() {
             return Err(err::INVALID_VALUE);
+        }
+        if original.allocates() {
+            return Err(err::NOT_SUPPORTED);
         }
         put(graph_clone, CUgraph(original.copy(machine()?, false).handle as *mut _))
     }
@@ -377,7 +382,13 @@ driver_fns! {
         // Everything that the flags can ask for beyond this would be noise in a picture.
         let _ = flags;
         let dot = find(graph)?.dot();
-        std::fs::write(text(path)?, dot).map_err(|_| err::OPERATING_SYSTEM)
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(text(path)?);
+        file.and_then(|mut file| file.write_all(dot.as_bytes())).map_err(|_| err::OPERATING_SYSTEM)
     }
 
     fn cuUserObjectCreate[](

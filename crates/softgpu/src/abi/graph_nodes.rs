@@ -10,12 +10,12 @@ use super::stream::read_mem_ops;
 use super::{get, put, slice};
 use crate::device::context::named;
 use crate::device::copy::{plan_3d, to_params};
-use crate::device::graph;
 use crate::device::module::resolve;
 use crate::device::objects::{
     FillPlan, GraphMemory, HostCall, KernelLaunch, SoftContext, SoftEvent, StreamAction,
 };
 use crate::device::{CuResult, Machine, err, machine};
+use crate::device::{graph, graph_memory};
 
 /// Adds a node behind others.
 unsafe fn add(
@@ -259,13 +259,6 @@ unsafe fn general(
                 current()?,
                 StreamAction::Record(event(m, p.u.eventRecord.event)?),
             ),
-            T::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                let alloc = p.u.alloc;
-                let device = m.device(alloc.poolProps.location.id)?.ordinal;
-                let memory = GraphMemory::new(m, device, alloc.bytesize as u64)?;
-                p.u.alloc.dptr = memory.start;
-                (current()?, StreamAction::MemAlloc(memory))
-            }
             T::CU_GRAPH_NODE_TYPE_MEM_FREE => (current()?, StreamAction::MemFree(p.u.free.dptr)),
             T::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => {
                 let b = p.u.memOp;
@@ -285,6 +278,23 @@ unsafe fn general(
     }
 }
 
+/// The context and the memory of an allocation node behind others.
+fn allocation(
+    m: &Machine,
+    graph: CUgraph,
+    deps: &[CUgraphNode],
+    (location, bytes): (CUmemLocation, usize),
+) -> CuResult<(Arc<SoftContext>, Arc<GraphMemory>)> {
+    if location.r#type != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE {
+        return Err(err::INVALID_VALUE);
+    }
+    let graph = find(graph)?;
+    let deps = graph.ids(m, &raw(deps))?;
+    let device = m.device(location.id)?.ordinal;
+    let memory = graph_memory::for_node(m, &graph, &deps, device, bytes as u64)?;
+    Ok((named(m, 0)?, memory))
+}
+
 unsafe fn add_general(
     out: *mut CUgraphNode,
     graph: CUgraph,
@@ -297,6 +307,14 @@ unsafe fn add_general(
     // SAFETY: the client promises parameters that may be written.
     unsafe {
         let params = params.as_mut().ok_or(err::INVALID_VALUE)?;
+        if params.r#type == CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC {
+            let alloc = &mut params.u.alloc;
+            let of = (alloc.poolProps.location, alloc.bytesize);
+            let (ctx, memory) = allocation(m, graph, slice(deps, count)?, of)?;
+            alloc.dptr = memory.start;
+            let action = StreamAction::MemAlloc(memory);
+            return add(out, graph, deps, data, count, &ctx, action);
+        }
         let (ctx, action) = general(m, params)?;
         add(out, graph, deps, data, count, &ctx, action)
     }
@@ -417,12 +435,9 @@ driver_fns! {
         node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
     ) {
         let m = machine()?;
-        let ctx = named(m, 0)?;
         let p = node_params.as_mut().ok_or(err::INVALID_VALUE)?;
-        if p.poolProps.location.r#type.0 != 1 {
-            return Err(err::INVALID_VALUE);
-        }
-        let memory = GraphMemory::new(m, m.device(p.poolProps.location.id)?.ordinal, p.bytesize as u64)?;
+        let of = (p.poolProps.location, p.bytesize);
+        let (ctx, memory) = allocation(m, graph, slice(dependencies, num_dependencies)?, of)?;
         p.dptr = memory.start;
         let action = StreamAction::MemAlloc(memory);
         add(graph_node, graph, dependencies, std::ptr::null(), num_dependencies, &ctx, action)

@@ -299,23 +299,18 @@ driver_fns! {
 
     fn cuDeviceGraphMemTrim[](device: CUdevice) {
         let m = machine()?;
-        m.device(device)?.graph_blocks.trim(&m.space, 0);
+        let device = m.device(device)?;
+        device.graph_blocks.trim(&m.space, 0);
+        device.graph_pool.trim(&device.phys);
         Ok(())
     }
 
     fn cuDeviceGetGraphMemAttribute[](device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void) {
         let m = machine()?;
-        let reserved = m.device(device)?.graph_blocks.reserved();
-        if attr.0 > 3 {
-            return Err(err::INVALID_VALUE);
-        }
-        put(value.cast::<u64>(), reserved)
+        put(value.cast::<u64>(), m.device(device)?.graph_pool.attribute(attr)?)
     }
 
     fn cuDeviceSetGraphMemAttribute[](device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void) {
-        machine()?.device(device)?;
-        // Only high-water marks can be set, and only to zero.
-        let value = get(value.cast::<u64>())?;
-        if matches!(attr.0, 1 | 3) && *value == 0 { Ok(()) } else { Err(err::INVALID_VALUE) }
+        machine()?.device(device)?.graph_pool.reset(attr, *get(value.cast::<u64>())?)
     }
 }

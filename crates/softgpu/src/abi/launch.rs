@@ -11,9 +11,11 @@ use crate::device::attributes as facts;
 use crate::device::context::current;
 use crate::device::launch::{enqueue, stack_bytes};
 use crate::device::module::{attribute, param_info, resolve, set_attribute};
-use crate::device::objects::{KernelLaunch, SoftContext, SoftEvent, SoftFunction, StreamAction};
+use crate::device::objects::{
+    KernelLaunch, LegacyLaunch, SoftContext, SoftEvent, SoftFunction, StreamAction,
+};
 use crate::device::stream::of_call;
-use crate::device::{CuResult, Machine, err, machine};
+use crate::device::{CuResult, Machine, err, lock, machine};
 use crate::exec::KernelInfo;
 
 /// Packs a kernel's arguments, from pointers to each or from a buffer that is packed already.
@@ -104,7 +106,7 @@ pub(super) fn plain(
 }
 
 #[expect(clippy::too_many_arguments, reason = "a launch has these parts")]
-unsafe fn launch(
+pub(super) unsafe fn launch(
     f: CUfunction,
     grid: [u32; 3],
     block: [u32; 3],
@@ -131,6 +133,9 @@ unsafe fn launch(
     // SAFETY: by this function's caller.
     launch.params = unsafe { pack(launch.function.kernel(), params, extra)? };
     launch.check()?;
+    if launch.function.module.loaded.image().uses_heap() {
+        ctx.heap(m)?;
+    }
     enqueue(
         m,
         &ctx,
@@ -190,7 +195,7 @@ unsafe fn apply(
 }
 
 /// A function's inside, for questions that need no launch.
-fn asked(func: CUfunction) -> CuResult<Arc<SoftFunction>> {
+pub(super) fn asked(func: CUfunction) -> CuResult<Arc<SoftFunction>> {
     let m = machine()?;
     match m.functions.get(func.0 as usize) {
         Some(function) => Ok(function),
@@ -265,7 +270,10 @@ driver_fns! {
     ) {
         let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
         let block = [block_dim_x, block_dim_y, block_dim_z];
-        launch(f, grid, block, shared_mem_bytes, stream, &[], kernel_params, extra, false, "cuLaunchKernel")
+        launch(f, grid, block, shared_mem_bytes, stream, &[], kernel_params, extra, false, "cuLaunchKernel")?;
+        // What the older functions have set is forgotten.
+        *lock(&asked(f)?.legacy) = LegacyLaunch::default();
+        Ok(())
     }
 
     fn cuLaunchKernelEx[cuLaunchKernelEx_ptsz](

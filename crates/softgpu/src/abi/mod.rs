@@ -46,6 +46,7 @@ mod graph;
 mod graph_nodes;
 mod init;
 mod launch;
+mod legacy_launch;
 mod library;
 mod managed;
 mod memory;
@@ -195,6 +196,7 @@ mod implemented {
     pub(super) use super::graph_nodes::*;
     pub(super) use super::init::*;
     pub(super) use super::launch::*;
+    pub(super) use super::legacy_launch::*;
     pub(super) use super::library::*;
     pub(super) use super::managed::*;
     pub(super) use super::memory::*;

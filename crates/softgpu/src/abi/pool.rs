@@ -7,10 +7,10 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, slice};
 use crate::device::context::current;
-use crate::device::objects::{GraphMemory, MemPool, SoftContext, SoftStream, StreamAction};
+use crate::device::objects::{MemPool, SoftContext, SoftStream, StreamAction};
 use crate::device::pool;
 use crate::device::stream::of_call;
-use crate::device::{CuResult, Machine, capture, err, lock, machine};
+use crate::device::{CuResult, Machine, capture, err, graph_memory, lock, machine};
 
 fn find(m: &Machine, handle: CUmemoryPool) -> CuResult<Arc<MemPool>> {
     m.pools.get(handle.0 as usize).ok_or(err::INVALID_VALUE)
@@ -27,13 +27,15 @@ fn alloc(
     if bytes == 0 {
         return Err(err::INVALID_VALUE);
     }
-    if capture::place(stream)?.is_some() {
-        let memory = GraphMemory::new(m, pool.device, bytes as u64)?;
+    if let Some((graph, deps)) = capture::place(stream)? {
+        let deps: Vec<_> = deps.iter().map(|dep| dep.0).collect();
+        let memory = graph_memory::for_node(m, &graph, &deps, pool.device, bytes as u64)?;
         let start = memory.start;
         capture::add(m, ctx, stream, &StreamAction::MemAlloc(memory))?;
         return Ok(start);
     }
     capture::gate(m, ctx, stream)?;
+    m.captures.forbid_unsafe_call()?;
     pool.alloc(m, stream, bytes as u64, call)
 }
 

@@ -180,12 +180,14 @@ driver_fns! {
     fn cuStreamQuery[cuStreamQuery_ptsz](stream: CUstream) {
         let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
         capture::gate(m, &ctx, &stream)?;
+        m.captures.forbid_unsafe_call()?;
         stream.query(m, &ctx)
     }
 
     fn cuStreamSynchronize[cuStreamSynchronize_ptsz](stream: CUstream) {
         let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
         capture::gate(m, &ctx, &stream)?;
+        m.captures.forbid_unsafe_call()?;
         stream.synchronize(m, &ctx)
     }
 
@@ -445,9 +447,10 @@ driver_fns! {
 
     fn cuGraphUpload[cuGraphUpload_ptsz](graph: CUgraphExec, stream: CUstream) {
         let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
-        m.execs.get(graph.0 as usize).ok_or(err::INVALID_HANDLE)?;
-        // Nothing has to be brought anywhere; the stream has a place for it all the same.
+        let exec = m.execs.get(graph.0 as usize).ok_or(err::INVALID_HANDLE)?;
         capture::gate(m, &ctx, &stream)?;
+        exec.upload(m)?;
+        // Nothing else has to be brought anywhere; the stream has a place for it all the same.
         stream.submit(m, &ctx, Submission::call("cuGraphUpload"), |_| ());
         Ok(())
     }

@@ -5,11 +5,16 @@
 //!
 //! Elsewhere: what a handle holds, and how it leads to a slot (`ipc`).
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{CuResult, err};
+use crate::mem::shared_file;
+
+const BOARD_NAME: &CStr = c"fercuda-device-board";
+const BOARD_BYTES: u64 = (SLOTS * WORDS * 8) as u64;
 
 /// Slots of a board.
 pub(super) const SLOTS: usize = 4096;
@@ -38,8 +43,16 @@ unsafe impl Send for Board {}
 unsafe impl Sync for Board {}
 
 impl Board {
-    pub(super) fn map(file: OwnedFd) -> CuResult<Self> {
-        // SAFETY: a fresh shared mapping of a file of at least this size (checked by both callers).
+    /// Another process's board; `None` if the descriptor is of no board.
+    pub(super) fn of_process(pid: u32, fd: i32) -> Option<Self> {
+        let file = shared_file::open_of(pid, fd, BOARD_NAME)?;
+        let is_whole = shared_file::len_bytes(&file).is_ok_and(|len| len >= BOARD_BYTES);
+        is_whole.then(|| Self::map(file).ok()).flatten()
+    }
+
+    fn map(file: OwnedFd) -> CuResult<Self> {
+        // SAFETY: a fresh shared mapping of a file of at least this size, which both callers see
+        // to, and which cannot become shorter: it is sealed.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -152,19 +165,8 @@ impl ExportState {
         let board = match &self.board {
             Some(board) => board.clone(),
             None => {
-                // SAFETY: the name is a C string; the descriptor is fresh.
-                let fd = unsafe {
-                    libc::memfd_create(c"fercuda-device-board".as_ptr(), libc::MFD_CLOEXEC)
-                };
-                if fd < 0 {
-                    return Err(err::OPERATING_SYSTEM);
-                }
-                // SAFETY: it was just created and is not shared.
-                let file = unsafe { OwnedFd::from_raw_fd(fd) };
-                // SAFETY: plain system call on our descriptor.
-                if unsafe { libc::ftruncate(file.as_raw_fd(), (SLOTS * WORDS * 8) as i64) } != 0 {
-                    return Err(err::OPERATING_SYSTEM);
-                }
+                let file = shared_file::create(BOARD_NAME, BOARD_BYTES);
+                let file = file.map_err(|_| err::OPERATING_SYSTEM)?;
                 let board = Arc::new(Board::map(file)?);
                 self.used = vec![false; SLOTS];
                 self.board = Some(board.clone());

@@ -12,6 +12,7 @@ use fercuda_cuda_sys::types::CUlimit;
 
 use super::objects::{SoftContext, SoftStream, StreamKind};
 use super::{CuResult, Machine, err, lock, machine};
+use crate::exec::KernelHeap;
 
 thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -28,6 +29,7 @@ impl SoftContext {
             id: m.fresh_id(),
             device,
             primary,
+            attached: AtomicU32::new(1),
             flags: AtomicU32::new(flags),
             health: Arc::default(),
             streams: Mutex::default(),
@@ -39,6 +41,7 @@ impl SoftContext {
             shared_config: AtomicU32::new(1),
             modules: Mutex::default(),
             events: Mutex::default(),
+            heap: Mutex::default(),
         })
     }
 
@@ -126,8 +129,24 @@ impl SoftContext {
             _ => value,
         };
         limit_default(limit)?;
+        if limit == CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE && lock(&self.heap).is_some() {
+            return Err(err::INVALID_VALUE);
+        }
         lock(&self.limits).insert(limit.0, value);
         Ok(())
+    }
+
+    /// What its kernels allocate from; the first call takes it from the device's memory.
+    pub(crate) fn heap(&self, m: &Machine) -> CuResult<Arc<KernelHeap>> {
+        let mut heap = lock(&self.heap);
+        if let Some(heap) = &*heap {
+            return Ok(heap.clone());
+        }
+        let len = self.limit(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE)? as u64;
+        let start = m.devices[self.device as usize].alloc_block(m, len)?;
+        Ok(heap
+            .insert(KernelHeap::new(m.space.clone(), self.device, start, len))
+            .clone())
     }
 
     /// Ends the context: waits for its work, then frees all that belongs to it.
@@ -151,6 +170,11 @@ impl SoftContext {
             }
         }
         m.memory.free_context(m, self.id);
+        if let Some(heap) = lock(&self.heap).take() {
+            heap.close();
+            let blocks = &m.devices[self.device as usize].blocks;
+            blocks.free(&m.space, heap.range().0, 0);
+        }
         // Removed first: the lock would be held until the loop ends.
         let peers = std::mem::take(&mut *lock(&self.peers));
         for peer in peers {
@@ -291,6 +315,28 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
         pop().ok();
     }
     Ok(())
+}
+
+/// Counts one more use of the current context.
+pub(crate) fn attach(ctx: &SoftContext) {
+    ctx.attached.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Counts one use less of a context that is current on this thread; the last one destroys it.
+pub(crate) fn detach(m: &Machine, handle: usize) -> CuResult {
+    let ctx = m.contexts.get(handle).ok_or(err::INVALID_CONTEXT)?;
+    if current_handle() != handle {
+        return Err(err::INVALID_CONTEXT);
+    }
+    let left = ctx
+        .attached
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
+            (n > 1).then(|| n - 1)
+        });
+    match left {
+        Ok(_) => Ok(()),
+        Err(_) => destroy(m, handle),
+    }
 }
 
 pub(crate) fn primary_retain(m: &Machine, device: i32) -> CuResult<Arc<SoftContext>> {

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda_sys::types::CUgraphEdgeData;
 use rustc_hash::FxHashMap;
 
+use super::graph_memory::{is_taken, most_allocated, take_and_free};
 use super::objects::{
-    ExecGraph, ExecGraphState, ExecNode, ForeignRecording, QueueTicket, SoftContext, SoftGraph,
-    SoftStream, StreamAction, StreamRun,
+    ExecGraph, ExecGraphState, ExecNode, ForeignRecording, GraphMemory, QueueTicket, SoftContext,
+    SoftGraph, SoftStream, StreamAction, StreamRun,
 };
 use super::stream::Submission;
-use super::{CuResult, Machine, err, lock};
+use super::{CuResult, Machine, SoftDevice, err, lock};
 use crate::order::{ActorId, OpId, OpKind};
 
 pub(crate) const AUTO_FREE: u64 = 1;
@@ -94,6 +95,11 @@ pub(crate) fn instantiate(m: &Machine, graph: &SoftGraph, flags: u64) -> CuResul
     }
     let mut nodes = Vec::new();
     flatten(graph, &[], &mut nodes);
+    // Its nodes' memory is one, so only one of its executable graphs may exist.
+    let earlier = lock(&graph.state).exec.upgrade();
+    if graph.allocates() && earlier.is_some_and(|exec| m.execs.get(exec.handle).is_some()) {
+        return Err(err::NOT_SUPPORTED);
+    }
     let chains = chains(&mut nodes);
     let objects = graph.objects();
     for object in &objects {
@@ -106,15 +112,16 @@ pub(crate) fn instantiate(m: &Machine, graph: &SoftGraph, flags: u64) -> CuResul
         last: None,
         objects,
     };
-    Ok(m.execs
-        .insert_with(|handle| {
-            Arc::new(ExecGraph {
-                handle,
-                flags,
-                state: Mutex::new(state),
-            })
+    let make = |handle| {
+        Arc::new(ExecGraph {
+            handle,
+            flags,
+            state: Mutex::new(state),
         })
-        .1)
+    };
+    let (_, exec) = m.execs.insert_with(make);
+    lock(&graph.state).exec = Arc::downgrade(&exec);
+    Ok(exec)
 }
 
 impl ExecGraph {
@@ -127,18 +134,11 @@ impl ExecGraph {
     ) -> CuResult {
         let mut state = lock(&self.state);
         let nodes = state.nodes.clone();
-        for node in nodes.iter().filter(|n| n.enabled) {
-            if let StreamAction::MemAlloc(memory) = &node.action
-                && memory.is_live()
-                && self.flags & AUTO_FREE == 0
-                && state.last.as_ref().is_none_or(QueueTicket::is_done)
-                && !nodes
-                    .iter()
-                    .any(|n| matches!(n.action, StreamAction::MemFree(at) if at == memory.start))
-            {
-                return Err(err::INVALID_VALUE);
-            }
+        if self.flags & AUTO_FREE == 0 && is_taken(&nodes) {
+            return Err(err::INVALID_VALUE);
         }
+        let held = self.hold_memory(m, &nodes)?;
+        let left = take_and_free(&nodes);
         let mut after: Vec<QueueTicket> = state
             .last
             .iter()
@@ -210,7 +210,43 @@ impl ExecGraph {
         for (event, stamp) in recorded {
             event.recorded_by_graph(m, stream, ticket.clone(), stamp);
         }
+        for device in held {
+            let of_it = |memory: &&Arc<GraphMemory>| memory.device == device.ordinal;
+            let left = left.iter().filter(of_it).cloned().collect();
+            let ticket = Some(ticket.clone());
+            device.graph_pool.launched(self.handle, ticket, left);
+        }
         state.last = Some(ticket);
+        Ok(())
+    }
+
+    /// Takes the physical memory that a launch of `nodes` needs; returns the devices that have it.
+    fn hold_memory<'m>(&self, m: &'m Machine, nodes: &[ExecNode]) -> CuResult<Vec<&'m SoftDevice>> {
+        let mut held: Vec<&SoftDevice> = Vec::new();
+        for device in &m.devices {
+            let bytes = most_allocated(nodes, device.ordinal);
+            if bytes == 0 {
+                continue;
+            }
+            let reclaim = || device.reclaim(m);
+            let pool = &device.graph_pool;
+            if let Err(refused) = pool.hold(&device.phys, self.handle, bytes, reclaim) {
+                for device in held {
+                    device.graph_pool.launched(self.handle, None, Vec::new());
+                }
+                return Err(refused);
+            }
+            held.push(device);
+        }
+        Ok(held)
+    }
+
+    /// `cuGraphUpload`: takes the physical memory that the next launch needs.
+    pub(crate) fn upload(&self, m: &Machine) -> CuResult {
+        let nodes = lock(&self.state).nodes.clone();
+        for device in self.hold_memory(m, &nodes)? {
+            device.graph_pool.launched(self.handle, None, Vec::new());
+        }
         Ok(())
     }
 

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda_sys::types::{CUgraphEdgeData, CUhostFn};
 use rustc_hash::FxHashMap;
 
-use super::objects::{GraphState, Node, NodeId, NodeRef, SoftGraph, StreamAction, UserObject};
+use super::objects::{
+    GraphMemory, GraphState, Node, NodeId, NodeRef, SoftGraph, StreamAction, UserObject,
+};
 use super::{CuResult, Machine, err, lock};
 
 pub(crate) fn create(m: &Machine, is_child: bool) -> Arc<SoftGraph> {
@@ -91,6 +93,51 @@ impl SoftGraph {
             .nodes
             .get_mut(&id)
             .ok_or(err::INVALID_VALUE)?)
+    }
+
+    /// Whether it has an allocation node, or a child graph with one.
+    pub(crate) fn allocates(&self) -> bool {
+        lock(&self.state)
+            .nodes
+            .values()
+            .any(|node| match &node.action {
+                StreamAction::MemAlloc(_) => true,
+                StreamAction::Child(child) => child.allocates(),
+                _ => false,
+            })
+    }
+
+    /// Memory of this graph that is free again before a node behind `deps` runs, and that a new
+    /// node of the same length may have therefore.
+    pub(crate) fn freed_before(
+        &self,
+        deps: &[NodeId],
+        device: u32,
+        len: u64,
+    ) -> Option<Arc<GraphMemory>> {
+        let state = lock(&self.state);
+        let mut before = BTreeSet::new();
+        let mut todo = deps.to_vec();
+        while let Some(node) = todo.pop().and_then(|id| Some((id, state.nodes.get(&id)?))) {
+            if before.insert(node.0) {
+                todo.extend(node.1.deps.iter().map(|dep| dep.0));
+            }
+        }
+        let allocated = state.nodes.values().filter_map(|node| match &node.action {
+            StreamAction::MemAlloc(it) if (it.device, it.len) == (device, len) => Some(it),
+            _ => None,
+        });
+        let mut all = allocated.clone();
+        all.find(|memory| {
+            let of_it = |node: &Node| match &node.action {
+                StreamAction::MemFree(at) => *at == memory.start,
+                _ => false,
+            };
+            let freed = before.iter().filter(|id| of_it(&state.nodes[id])).count();
+            let times = allocated.clone().filter(|it| it.start == memory.start);
+            freed == times.count()
+        })
+        .cloned()
     }
 
     pub(crate) fn handle_of(&self, id: NodeId) -> usize {

@@ -19,6 +19,8 @@ use crate::mem::{AddressSpace, Backing, GRANULE, round_up};
 /// Alignment of every block, in bytes.
 pub(crate) const ALIGN: u64 = 512;
 const SMALL: u64 = GRANULE / 2;
+/// Memory pools, and the memory of graphs, grow in multiples of this, as an H200's do.
+pub(crate) const POOL_STRIDE: u64 = 32 << 20;
 const QUARANTINE_BYTES: u64 = 256 << 20;
 
 /// A device's physical memory, as a number of bytes.
@@ -100,6 +102,8 @@ pub(crate) struct BlockHeap {
     devices: AtomicU64,
     phys: Option<Arc<PhysicalBudget>>,
     checks: bool,
+    /// Chunks are multiples of this, where there is that much memory.
+    stride: u64,
     state: Mutex<HeapState>,
 }
 
@@ -109,7 +113,16 @@ impl BlockHeap {
             devices: AtomicU64::new(u64::from(devices)),
             phys,
             checks,
+            stride: GRANULE,
             state: Mutex::default(),
+        }
+    }
+
+    /// The same with chunks in multiples of [`POOL_STRIDE`], in which large blocks share too.
+    pub(crate) fn in_strides(self) -> Self {
+        BlockHeap {
+            stride: POOL_STRIDE,
+            ..self
         }
     }
 
@@ -137,17 +150,14 @@ impl BlockHeap {
                 .iter()
                 .filter(|e| *e.1 >= len)
                 .min_by_key(|e| *e.1)
-            && have - len < GRANULE
+            && (have - len < GRANULE || self.stride > GRANULE)
         {
             self.take(state, start, have, len);
             return Ok(start);
         }
-        let chunk = round_up(len);
-        if let Some(phys) = &self.phys
-            && !phys.take(chunk)
-        {
-            return Err(err::OUT_OF_MEMORY);
-        }
+        let sizes = [len.next_multiple_of(self.stride), round_up(len)];
+        let is_taken = |size: &u64| self.phys.as_ref().is_none_or(|phys| phys.take(*size));
+        let chunk = sizes.into_iter().find(is_taken).ok_or(err::OUT_OF_MEMORY)?;
         let devices = self.devices.load(Ordering::Acquire) as u32;
         let (start, backing) = space.map_new(chunk, devices).map_err(|e| {
             if let Some(phys) = &self.phys {

@@ -230,7 +230,10 @@ pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::CompiledM
             return Err(err::NO_BINARY_FOR_GPU);
         }
     }
-    let problems = fercuda_ptx::check(&module);
+    let mut problems = fercuda_ptx::check(&module);
+    if problems.is_empty() {
+        problems = fercuda_ptx::check_operands(&module);
+    }
     if let Some(first) = problems.first() {
         for p in &problems[1..] {
             jit.say_error(&format!(

@@ -8,12 +8,12 @@
 //! Elsewhere: the board and its slots (`board`).
 
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use super::allocation::{Allocation, AllocationSource, IpcMapping};
 use super::board::{
-    ALLOC_LEN, Board, DEVICE, FD, INNER, Ipc, KIND, LEN, NONCE, OFFSET, SLOTS, SharedEvent, WORDS,
+    ALLOC_LEN, Board, DEVICE, FD, INNER, Ipc, KIND, LEN, NONCE, OFFSET, SLOTS, SharedEvent,
 };
 use super::memory::host_op;
 use super::objects::SoftContext;
@@ -70,21 +70,8 @@ fn find(handle: &HandleBytes, kind: u64) -> CuResult<(u32, Arc<Board>, usize)> {
     if pid == std::process::id() {
         return Err(err::INVALID_CONTEXT);
     }
-    let path = format!("/proc/{pid}/fd/{fd}");
-    let is_board = std::fs::read_link(&path)
-        .is_ok_and(|p| p.to_string_lossy().contains("memfd:fercuda-device-board"));
-    if !is_board {
-        return Err(err::INVALID_HANDLE);
-    }
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|_| err::INVALID_HANDLE)?;
-    if file.metadata().map_or(0, |d| d.len()) < (SLOTS * WORDS * 8) as u64 {
-        return Err(err::INVALID_HANDLE);
-    }
-    let board = Arc::new(Board::map(file.into())?);
+    let board = Board::of_process(pid, fd).ok_or(err::INVALID_HANDLE)?;
+    let board = Arc::new(board);
     let same = board.get(slot, NONCE) == word(4) && board.get(slot, NONCE + 1) == word(5);
     if same && board.get(slot, KIND) == kind {
         Ok((pid, board, slot))
@@ -197,12 +184,6 @@ pub(crate) fn open_memory(m: &Machine, ctx: &SoftContext, handle: &HandleBytes) 
     if inner.checked_add(alloc_len).is_none_or(|end| end > len) || alloc_len == 0 {
         return Err(err::INVALID_HANDLE);
     }
-    let path = format!("/proc/{pid}/fd/{}", fd as i32);
-    let is_memory = std::fs::read_link(path)
-        .is_ok_and(|p| p.to_string_lossy().contains("memfd:fercuda-device-memory"));
-    if !is_memory {
-        return Err(err::INVALID_HANDLE);
-    }
     let backing =
         Backing::open_foreign(pid, fd as i32, offset, len).map_err(|_| err::INVALID_HANDLE)?;
     let base = m
@@ -213,9 +194,17 @@ pub(crate) fn open_memory(m: &Machine, ctx: &SoftContext, handle: &HandleBytes) 
         m.space.release(base, len);
         return Err(err::OUT_OF_MEMORY);
     }
-    m.space
+    if m.space
         .set_access(base, len, ctx.device, true, true)
-        .map_err(|_| err::INVALID_VALUE)?;
+        .is_err()
+    {
+        // Nothing of the import may stay.
+        m.space
+            .unmap(base, len)
+            .map_err(|_| err::OPERATING_SYSTEM)?;
+        m.space.release(base, len);
+        return Err(err::INVALID_VALUE);
+    }
     let start = base + inner;
     m.memory.insert(
         m,
@@ -252,19 +241,4 @@ pub(crate) fn close_memory(m: &Machine, start: u64) -> CuResult {
     );
     super::memory::give_back(m, &allocation);
     Ok(())
-}
-
-/// The length of a file of device memory; `None` for any other file.
-pub(crate) fn device_memory_len(file: &OwnedFd) -> Option<u64> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    if !name
-        .to_string_lossy()
-        .contains("memfd:fercuda-device-memory")
-    {
-        return None;
-    }
-    let len = std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .ok()?
-        .len();
-    (len > 0 && len.is_multiple_of(crate::mem::GRANULE)).then_some(len)
 }

@@ -13,7 +13,7 @@ use super::objects::{
 };
 use super::stream::Submission;
 use super::{CuResult, Machine, err, lock};
-use crate::exec::{DeviceInfo, LaunchSpec};
+use crate::exec::{DeviceInfo, KernelHeap, LaunchSpec};
 use crate::order::OpKind;
 use crate::report::{Fault, FaultKind};
 
@@ -200,10 +200,24 @@ impl KernelLaunch {
         })
     }
 
+    /// The heap that the kernel may allocate from, if it allocates at all.
+    fn heap(&self, m: &Machine) -> CuResult<Option<Arc<KernelHeap>>> {
+        let module = &self.function.module;
+        if !module.loaded.image().uses_heap() {
+            return Ok(None);
+        }
+        let ctx = m.contexts.get(module.ctx_handle);
+        ctx.map(|ctx| ctx.heap(m)).transpose()
+    }
+
     fn run(&self, m: &Machine, running: &StreamRun) {
         if let Some(report) = &m.report {
             report.count_launch();
         }
+        let heap = match self.heap(m) {
+            Ok(heap) => heap,
+            Err(code) => return running.health.fail(code),
+        };
         let spec = LaunchSpec {
             grid: self.grid,
             block: self.block,
@@ -221,6 +235,7 @@ impl KernelLaunch {
             watchdog: m.config.watchdog,
             late_copies: m.config.late_copies,
             print: super::print_sink(),
+            heap,
             cancel: Some(running.health.lost()),
         };
         if let Err(fault) = m

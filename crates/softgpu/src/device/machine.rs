@@ -11,7 +11,7 @@ use super::handle::{HandleKind, ObjectTable};
 use super::output::say;
 use super::report_file::ReportFile;
 use super::status::{CuResult, err};
-use super::{allocation, board, heap, objects};
+use super::{allocation, board, graph_pool, heap, objects};
 use crate::check::CheckContext;
 use crate::exec::Executor;
 use crate::lock::lock;
@@ -29,7 +29,10 @@ pub(crate) struct SoftDevice {
     pub(crate) primary: Mutex<objects::Primary>,
     pub(crate) default_pool: OnceLock<Arc<objects::MemPool>>,
     pub(crate) current_pool: Mutex<Option<Arc<objects::MemPool>>>,
+    /// The addresses of allocation nodes.
     pub(crate) graph_blocks: heap::BlockHeap,
+    /// The physical memory behind those.
+    pub(crate) graph_pool: graph_pool::GraphPool,
     /// Operations left before it is lost; `u64::MAX` if it never is.
     left: AtomicU64,
 }
@@ -195,7 +198,8 @@ impl Machine {
                     ordinal,
                     blocks: heap::BlockHeap::new(1 << ordinal, Some(phys.clone()), checks),
                     managed_blocks: heap::BlockHeap::new(all, Some(phys.clone()), checks),
-                    graph_blocks: heap::BlockHeap::new(1 << ordinal, Some(phys.clone()), checks),
+                    graph_blocks: heap::BlockHeap::new(1 << ordinal, None, checks),
+                    graph_pool: graph_pool::GraphPool::default(),
                     phys,
                     primary: Mutex::default(),
                     default_pool: OnceLock::new(),

@@ -197,6 +197,7 @@ impl SoftDevice {
         self.blocks.trim(&m.space, 0);
         self.managed_blocks.trim(&m.space, 0);
         self.graph_blocks.trim(&m.space, 0);
+        self.graph_pool.trim(&self.phys);
         if let Some(pool) = self.default_pool.get() {
             pool.trim(m, 0);
         }

@@ -20,6 +20,7 @@ pub(crate) mod exec_graph;
 pub(crate) mod fatbin;
 pub(crate) mod graph;
 pub(crate) mod graph_memory;
+mod graph_pool;
 pub(crate) mod handle;
 pub(crate) mod heap;
 pub(crate) mod image;

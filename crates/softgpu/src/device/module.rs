@@ -273,6 +273,7 @@ impl SoftModule {
                 c_name: CString::new(&*name).unwrap_or_default(),
                 name,
                 settings: FunctionSettings::default(),
+                legacy: Mutex::default(),
             })
         });
         functions.insert(index, handle);

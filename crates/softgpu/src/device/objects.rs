@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use super::board::SharedEvent;
 use super::heap::{BlockHeap, PhysicalBudget};
 use super::{CuResult, err};
-use crate::exec::{CompiledModule, Loaded};
+use crate::exec::{CompiledModule, KernelHeap, Loaded};
 use crate::mem::Backing;
 use crate::order::{ActorId, OpId, OrderSnapshot};
 
@@ -67,6 +67,8 @@ pub(crate) struct SoftContext {
     pub(crate) id: u64,
     pub(crate) device: u32,
     pub(crate) primary: bool,
+    /// How often it was created or attached to, less how often it was detached from.
+    pub(crate) attached: AtomicU32,
     pub(crate) flags: AtomicU32,
     pub(crate) health: Arc<Health>,
     /// Also the order of submission: held while an operation is enqueued.
@@ -80,6 +82,8 @@ pub(crate) struct SoftContext {
     pub(crate) shared_config: AtomicU32,
     pub(crate) modules: Mutex<Vec<usize>>,
     pub(crate) events: Mutex<BTreeSet<usize>>,
+    /// What kernels allocate from, made when the first is launched that does.
+    pub(super) heap: Mutex<Option<Arc<KernelHeap>>>,
 }
 
 /// The state of a device's primary context.
@@ -245,6 +249,8 @@ pub(crate) struct GraphState {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(super) next: NodeId,
     pub(super) objects: Vec<(Arc<UserObject>, u32)>,
+    /// Made of it last.
+    pub(super) exec: Weak<ExecGraph>,
 }
 
 pub(crate) struct SoftGraph {
@@ -280,6 +286,9 @@ pub(crate) struct GraphMemory {
     pub(crate) len: u64,
     pub(crate) device: u32,
     pub(crate) pool_location: (u32, i32),
+    /// From the launch that allocates it to the call that frees it.
+    pub(super) taken: AtomicBool,
+    /// From the run of its node to the run of what frees it.
     pub(super) live: AtomicBool,
 }
 
@@ -442,6 +451,18 @@ impl Default for FunctionSettings {
     }
 }
 
+/// What the launch functions before `cuLaunchKernel` set one after another.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LegacyLaunch {
+    /// Threads of a block; `None` before they are set.
+    pub(crate) block: Option<[u32; 3]>,
+    pub(crate) shared_bytes: u32,
+    /// The parameter block as far as it was written.
+    pub(crate) params: Vec<u8>,
+    /// Its length, as set.
+    pub(crate) param_bytes: usize,
+}
+
 pub(crate) struct SoftFunction {
     pub(crate) handle: usize,
     pub(crate) module: Arc<SoftModule>,
@@ -449,6 +470,7 @@ pub(crate) struct SoftFunction {
     pub(crate) name: Arc<str>,
     pub(crate) c_name: CString,
     pub(crate) settings: FunctionSettings,
+    pub(crate) legacy: Mutex<LegacyLaunch>,
 }
 
 pub(crate) struct Library {

@@ -6,6 +6,8 @@
 //! Invariant: a block belongs to its pool and to no context. It outlives the context in the stream
 //! of which it was allocated.
 
+use std::ffi::CStr;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -18,8 +20,11 @@ use super::objects::{MemPool, PendingFree, SoftContext, SoftStream};
 use super::site::site;
 use super::stream::Submission;
 use super::{CuResult, Machine, SoftDevice, err, lock};
-use crate::mem::AllocKind;
+use crate::mem::{AllocKind, shared_file};
 use crate::order::{OpId, OpKind};
+
+/// The file that stands for a pool in another process.
+const POOL_NAME: &CStr = c"fercuda-device-pool";
 
 impl MemPool {
     pub(crate) fn new(
@@ -36,7 +41,8 @@ impl MemPool {
                 1 << device.ordinal,
                 Some(device.phys.clone()),
                 m.config.checks,
-            ),
+            )
+            .in_strides(),
             props,
             is_default,
             imported: false,
@@ -55,7 +61,7 @@ impl MemPool {
 
     /// Accounts for a block that was freed by call rather than on a stream.
     pub(crate) fn note_freed(&self, len: u64) {
-        self.used.fetch_sub(round(len), Ordering::AcqRel);
+        self.used.fetch_sub(len, Ordering::AcqRel);
     }
 
     /// Puts a block back into the heap; the work on it is over.
@@ -101,11 +107,11 @@ impl MemPool {
             return Err(err::INVALID_VALUE);
         }
         let limit = self.props.maxSize as u64;
-        if limit != 0 && self.used.load(Ordering::Acquire).saturating_add(round(len)) > limit {
+        if limit != 0 && self.used.load(Ordering::Acquire).saturating_add(len) > limit {
             return Err(err::OUT_OF_MEMORY);
         }
         let start = self.take(m, stream.id, len)?;
-        let used = self.used.fetch_add(round(len), Ordering::AcqRel) + round(len);
+        let used = self.used.fetch_add(len, Ordering::AcqRel) + len;
         self.used_high.fetch_max(used, Ordering::AcqRel);
         m.memory.insert_unowned(
             m,
@@ -134,13 +140,8 @@ impl MemPool {
 
     /// A descriptor that stands for the pool in another process.
     pub(crate) fn export(&self) -> CuResult<i32> {
-        // SAFETY: the name is a C string; the descriptor is fresh and the caller's.
-        let fd = unsafe { libc::memfd_create(c"fercuda-device-pool".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            Err(err::OPERATING_SYSTEM)
-        } else {
-            Ok(fd)
-        }
+        let file = shared_file::create(POOL_NAME, 0).map_err(|_| err::OPERATING_SYSTEM)?;
+        Ok(file.into_raw_fd())
     }
 
     pub(crate) fn attribute(&self, attribute: A) -> CuResult<u64> {
@@ -213,7 +214,14 @@ pub(crate) fn free_async(
         )
     };
     let Some(allocation) = m.memory.take(start, wanted) else {
-        return super::graph_memory::free_graph_memory(m, start);
+        let memory = super::graph_memory::take_graph_memory(start)?;
+        stream.submit(
+            m,
+            ctx,
+            Submission::call("cuMemFreeAsync").always(),
+            move |running| memory.end(m, "cuMemFreeAsync", running.op),
+        );
+        return Ok(());
     };
     let AllocationSource::Pool(pool) = &allocation.source else {
         // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream
@@ -326,8 +334,14 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
 
 /// A pool that another process exported.
 pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<Arc<MemPool>> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| err::INVALID_VALUE)?;
-    if !name.to_string_lossy().contains("memfd:fercuda-device-pool") {
+    // SAFETY: `fcntl` on a number that is no descriptor fails and does nothing else.
+    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if own < 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    // SAFETY: `own` was just created and is not shared.
+    let own = unsafe { OwnedFd::from_raw_fd(own) };
+    if !shared_file::is_ours(&own, POOL_NAME) {
         return Err(err::INVALID_VALUE);
     }
     let device = &m.devices[ctx.device as usize];

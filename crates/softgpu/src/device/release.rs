@@ -1,7 +1,7 @@
 //! Releases of memory by call: the device's, the host's and the program's own.
 
 use super::allocation::{Allocation, AllocationSource};
-use super::graph_memory::free_graph_memory;
+use super::graph_memory::take_graph_memory;
 use super::memory::{give_back, host_op, retire, settle};
 use super::{CuResult, Machine, err};
 
@@ -18,7 +18,12 @@ pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
     };
     let allocation = match m.memory.take(start, wanted) {
         Some(allocation) => allocation,
-        None => return free_graph_memory(m, start),
+        None => {
+            let memory = take_graph_memory(start)?;
+            settle(m);
+            memory.end(m, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
+            return Ok(());
+        }
     };
     settle(m);
     retire(m, &allocation, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));

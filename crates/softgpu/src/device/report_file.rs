@@ -8,15 +8,17 @@
 //!
 //! Invariants: a line is appended by one system call and begins with a line feed, so that lines of
 //! processes do not mix and one that was cut short spoils no other. The file is opened for each
-//! line, since a program may close descriptors that it does not know, and is never created: when
-//! its owner has removed it, nothing is left behind. The lines of a process are bounded, however
-//! long it runs.
+//! line, since a program may close descriptors that it does not know; the descriptor of the first
+//! time serves where that fails, since a program may also use up all descriptors, change its root
+//! folder or give up its rights. The file is never created: when its owner has removed it, nothing
+//! is left behind. The lines of a process are bounded, however long it runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::mem::ManuallyDrop;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,10 +34,39 @@ const MAX_WRITTEN: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct ReportFile {
     path: PathBuf,
+    first: FirstDescriptor,
     /// Unique among all copies of the device in all processes.
     process: String,
     launches: AtomicU64,
     reported: Mutex<ReportedFindings>,
+}
+
+/// The descriptor by which the file was opened first, and which file that was. The program may have
+/// closed it, and its number may be another file's since: it is used only while it is that file,
+/// and is never closed here.
+#[derive(Debug)]
+struct FirstDescriptor {
+    file: ManuallyDrop<File>,
+    device: u64,
+    inode: u64,
+}
+
+impl FirstDescriptor {
+    fn new(file: File) -> io::Result<FirstDescriptor> {
+        let metadata = file.metadata()?;
+        Ok(FirstDescriptor {
+            file: ManuallyDrop::new(file),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        })
+    }
+
+    /// The file, if the descriptor still is it and it has a name somewhere.
+    fn get(&self) -> Option<&File> {
+        let metadata = self.file.metadata().ok()?;
+        let is_same = metadata.dev() == self.device && metadata.ino() == self.inode;
+        (is_same && metadata.nlink() > 0).then_some(&*self.file)
+    }
 }
 
 /// Findings that are equal for a reader: of the same kind at the same place.
@@ -79,9 +110,11 @@ impl ReportFile {
     pub(crate) fn open(path: &Path) -> io::Result<ReportFile> {
         let pid = std::process::id();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        // The program may change its current folder.
+        let path = std::path::absolute(path)?;
         let report = ReportFile {
-            // The program may change its current folder.
-            path: std::path::absolute(path)?,
+            first: FirstDescriptor::new(open_regular(&path)?)?,
+            path,
             process: format!("{pid}-{}", since.unwrap_or_default().as_nanos()),
             launches: AtomicU64::new(0),
             reported: Mutex::default(),
@@ -260,14 +293,14 @@ impl ReportFile {
     }
 
     fn append(&self, line: JsonLine) -> io::Result<()> {
-        // Whatever stands at the path now: no wait for a pipe's reader, no other file by a link.
-        let mut file = OpenOptions::new()
-            .append(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(&self.path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
+        let opened = open_regular(&self.path);
+        let mut file = match &opened {
+            Ok(file) => file,
+            Err(error) => match self.first.get() {
+                Some(file) => file,
+                None => return Err(io::Error::new(error.kind(), error.to_string())),
+            },
+        };
         let line = line.0 + "}\n";
         loop {
             match file.write(line.as_bytes()) {
@@ -282,6 +315,19 @@ impl ReportFile {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Opens whatever stands at the path now to append to it: no wait for a pipe's reader, no other
+/// file by a link.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .append(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
     }
 }
 
@@ -436,6 +482,29 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         report.write_finding(&finding("k", 1, 0)).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().contains("finding"));
+    }
+
+    #[test]
+    fn a_file_that_its_path_no_longer_reaches_is_written_by_the_first_descriptor() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, report) = open(&folder);
+        let moved = folder.path().join("moved");
+        std::fs::rename(&path, &moved).unwrap();
+        report.write_finding(&finding("k", 1, 0)).unwrap();
+        assert_eq!(lines(&moved).len(), 1);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_first_descriptor_that_is_another_file_now_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mut report) = open(&folder);
+        let other = folder.path().join("other");
+        std::fs::write(&other, "").unwrap();
+        report.first.file = ManuallyDrop::new(open_regular(&other).unwrap());
+        std::fs::rename(&path, folder.path().join("moved")).unwrap();
+        assert!(report.write_finding(&finding("k", 1, 0)).is_err());
+        assert_eq!(std::fs::read(&other).unwrap(), b"");
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub(crate) fn release(m: &Machine, handle: usize) -> CuResult {
 }
 
 pub(crate) fn retain(m: &Machine, addr: u64) -> CuResult<usize> {
-    let mapped = lock(&m.vmm.mapped);
+    let mut mapped = lock(&m.vmm.mapped);
     let (&start, mapping) = mapped
         .range(..=addr)
         .next_back()
@@ -108,9 +108,16 @@ pub(crate) fn retain(m: &Machine, addr: u64) -> CuResult<usize> {
         *lock(&physical.references) += 1;
         return Ok(mapping.handle);
     }
-    // Every handle was released while it was mapped: a new one for the same memory.
+    // Every handle was released while it was mapped: a new one for the same memory, which the next
+    // call returns too.
     *lock(&physical.references) = 1;
-    Ok(m.allocations.insert_with(|_| physical).0)
+    let (handle, _) = m.allocations.insert_with(|_| physical.clone());
+    for mapping in mapped.values_mut() {
+        if Arc::ptr_eq(&mapping.physical, &physical) {
+            mapping.handle = handle;
+        }
+    }
+    Ok(handle)
 }
 
 /// The handle types as which the memory mapped at an address may be exported.
@@ -263,10 +270,8 @@ pub(crate) fn set_access(
     if descs.is_empty() {
         return Err(err::INVALID_VALUE);
     }
-    let whole = start.is_multiple_of(GRANULE) && size.is_multiple_of(GRANULE);
-    if !whole || !m.memory.covers(start, size) {
-        return Err(err::INVALID_VALUE);
-    }
+    // A part of a mapping has no access of its own.
+    whole_mappings(m, start, size)?;
     for desc in descs {
         let (read, write) = match desc.flags.0 {
             0 => (false, false),
@@ -319,11 +324,10 @@ pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<usize>
     }
     // SAFETY: `own` was just created and is not shared.
     let own = unsafe { OwnedFd::from_raw_fd(own) };
-    let size = super::ipc::device_memory_len(&own).ok_or(err::INVALID_VALUE)?;
-    let backing = Backing::from_fd(own, 0, size).map_err(|_| err::INVALID_VALUE)?;
+    let backing = Backing::whole_from_fd(own).map_err(|_| err::INVALID_VALUE)?;
     let physical = Physical {
+        size: backing.len(),
         backing,
-        size,
         device: ctx.device,
         handle_types: FD as u32,
         location: (1, ctx.device as i32),

@@ -4,7 +4,7 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::arity::{fun3, fun4, one, three, two};
-use super::basics::{Add32, Add64};
+use super::basics::{self, Add32, Add64};
 use super::compare::setp;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, map3};
@@ -615,13 +615,20 @@ lane_ops! {
     Bfi64 = map3(u64, u64, u32, u64) |a, b, c| int::bfi(a, b, c & 0xff, c >> 8, 64);
 }
 
+/// `lop3`, also with a predicate that combines "the result is not zero" with another.
 fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
-    if m.any(&[Word::And, Word::Or]).is_some() {
-        return Err(LowerError::Unsupported);
-    }
-    let [od, oa, ob, oc, ot] = i.operands.as_slice() else {
+    let combine = match m.any(&[Word::And, Word::Or, Word::Xor]) {
+        Some(Word::And) => Some(Op::And),
+        Some(Word::Or) => Some(Op::Or),
+        Some(_) => Some(Op::Xor),
+        None => None,
+    };
+    let [od, oa, ob, oc, ot, rest @ ..] = i.operands.as_slice() else {
         return bad("five operands are needed");
     };
+    if rest.len() != usize::from(combine.is_some()) {
+        return bad("a predicate is needed with, and only with, an operation on predicates");
+    }
     let (a, b, c) = (
         l.src(oa, Ty::B32)?,
         l.src(ob, Ty::B32)?,
@@ -630,7 +637,22 @@ fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let fercuda_ptx::ast::Operand::Imm(fercuda_ptx::ast::Imm::Int { value, .. }) = ot else {
         return bad("the table must be a constant");
     };
-    let d = l.dst(od, Ty::B32)?;
-    l.emit(handlers::<Lop3>(), d, a, b, c).imm = *value as u64 & 0xff;
+    let table = *value as u64 & 0xff;
+    let (Some(combine), Some(q)) = (combine, rest.first()) else {
+        let d = l.dst(od, Ty::B32)?;
+        l.emit(handlers::<Lop3>(), d, a, b, c).imm = table;
+        return Ok(());
+    };
+    let fercuda_ptx::ast::Operand::Pair(od, op) = od else {
+        return bad("a register and a predicate are needed as destinations");
+    };
+    let q = l.pred(q)?;
+    let (d, p) = (l.dst(od, Ty::B32)?, l.pred_dst(op)?);
+    let value = l.temp_rows(1);
+    l.prepare(handlers::<Lop3>(), Opd::Def(value), a, b, c).imm = table;
+    let nonzero = l.temp_pred();
+    basics::to_pred(l, PredRef::Def(nonzero), Opd::Use(value));
+    basics::logic(l, combine, p, PredRef::Use(nonzero, false), q);
+    basics::copy(l, d, Opd::Use(value), 1);
     Ok(())
 }

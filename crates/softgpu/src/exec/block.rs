@@ -26,7 +26,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     b.linear = linear;
     b.index = run.block_index(linear);
     b.shared.clear();
-    b.shared.resize(run.shared_bytes as usize, 0);
+    b.shared.resize(run.all_shared_bytes() as usize, 0);
     b.barriers.clear();
     b.barriers.resize(17, Barrier::default());
     b.next_warp = 0;

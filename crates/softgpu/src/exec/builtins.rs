@@ -1,19 +1,25 @@
-//! Built-in device functions: `vprintf`, `__assertfail`.
+//! Built-in device functions: `vprintf`, `__assertfail`, `malloc`, `free`.
+
+use std::sync::Arc;
 
 use super::access::local_get;
+use super::checks;
 use super::ctx::Ctx;
+use super::kernel_heap::KernelHeap;
 use super::program::{CallTerminator, Callee};
 use super::registers::RowOperand;
 use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
-use crate::report::FaultKind;
+use crate::report::{Access, AccessKind, FaultKind, Finding, FindingActor, FindingKind, MemSpace};
 
 /// Longest string taken from memory, in bytes.
 const MAX_STRING: usize = 1 << 16;
 
+/// Calls a built-in function for the active lanes, at instruction `pc`.
 pub(crate) fn call(
     ctx: &mut Ctx<'_>,
     callee: &Callee,
     site: &CallTerminator,
+    pc: u32,
 ) -> Result<(), FaultKind> {
     let mask = ctx.mask;
     let lanes = (0..32usize).filter(move |&l| mask >> l & 1 != 0);
@@ -52,19 +58,83 @@ pub(crate) fn call(
                 function: text(3),
             })
         }
-        Callee::Malloc | Callee::Free => Err(FaultKind::NotImplemented {
-            opcode: format!(
-                "call {}",
-                if matches!(callee, Callee::Malloc) {
-                    "malloc"
-                } else {
-                    "free"
+        Callee::Malloc => {
+            for l in lanes {
+                let size = argument(ctx, site, 0, l);
+                let at = heap(ctx)?.malloc(size, &|| caller(ctx, pc, l)).unwrap_or(0);
+                if let Some(&(row, rows)) = site.rets.first() {
+                    ctx.rows.set_lane::<u32>(RowOperand::reg(row), l, at as u32);
+                    if rows > 1 {
+                        let high = (at >> 32) as u32;
+                        ctx.rows.set_lane::<u32>(RowOperand::reg(row + 1), l, high);
+                    }
                 }
-            ),
-            line: 0,
-        }),
+            }
+            Ok(())
+        }
+        Callee::Free => {
+            for l in lanes {
+                let at = argument(ctx, site, 0, l);
+                if at != 0 && !heap(ctx)?.free(at, &|| caller(ctx, pc, l)) {
+                    not_a_block(ctx, pc, l, at)?;
+                }
+            }
+            Ok(())
+        }
         Callee::Direct(_) | Callee::Indirect(_) => Ok(()),
     }
+}
+
+fn heap(ctx: &Ctx<'_>) -> Result<Arc<KernelHeap>, FaultKind> {
+    let none =
+        || FaultKind::IllegalInstruction("the launch has no heap to allocate from".to_owned());
+    ctx.run.spec.heap.clone().ok_or_else(none)
+}
+
+/// A thread as reports name the allocations it makes and frees.
+fn caller(ctx: &Ctx<'_>, pc: u32, lane: usize) -> Arc<str> {
+    let place = ctx.place(pc, lane as u32);
+    format!(
+        "{}, block {:?}, thread {:?}",
+        place.kernel, place.block, place.thread
+    )
+    .into()
+}
+
+/// `free` of an address that no block starts at: a finding with checks, else a fault.
+fn not_a_block(ctx: &mut Ctx<'_>, pc: u32, lane: usize, addr: u64) -> Result<(), FaultKind> {
+    let access = Access {
+        kind: AccessKind::Write,
+        space: MemSpace::Global,
+        addr,
+        len: 1,
+    };
+    if ctx.run.spec.checks.is_none() {
+        return Err(FaultKind::IllegalAddress(access));
+    }
+    let allocation = ctx.run.spec.space.find(addr);
+    let freed = allocation
+        .as_ref()
+        .is_some_and(|a| a.freed.is_some() && a.start == addr);
+    let finding = Finding {
+        kind: if freed {
+            FindingKind::UseAfterFree
+        } else {
+            FindingKind::OutOfBounds
+        },
+        access: Some(access),
+        actor: FindingActor::Thread(Box::new(ctx.place(pc, lane as u32)), None),
+        note: if freed {
+            "freed a second time".to_owned()
+        } else {
+            "freed, but no block of the device heap starts there".to_owned()
+        },
+        allocation,
+        other: None,
+        count: 1,
+    };
+    checks::found(ctx, finding);
+    Ok(())
 }
 
 /// Argument `n`, of 4 or 8 bytes by its size.

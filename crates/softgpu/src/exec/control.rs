@@ -7,9 +7,9 @@ use super::lower::{
     Entity, LBarrier, LCallee, LTerm, Lower, LowerError, Lowered, ModList, Opd, PredRef, bad,
     operand,
 };
-use super::memory;
+use super::parameters;
 use super::program::BarrierOp;
-use super::width::{bits, rows};
+use super::width::rows;
 
 /// Whether the instruction, if predicated, needs a block of its own.
 pub(crate) fn ends_block(i: &Tree) -> bool {
@@ -105,48 +105,40 @@ fn brx(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
     Ok(())
 }
 
-/// An argument or result as fixed rows; a register or constant gets rows of its own.
-fn argument(
-    l: &mut Lower<'_, '_>,
-    o: &Ast,
-    out: bool,
-    late: &mut Vec<(Opd, u32, u32)>,
-) -> Lowered<(u32, u32)> {
-    if let Ast::Name(s) = o {
-        match l.lookup(*s) {
-            Some(Entity::Fixed(row, bytes)) => return Ok((row, bytes.div_ceil(4))),
-            Some(Entity::Reg(v, ty)) if ty != Ty::Pred => {
-                let n = bits(ty) / 8;
-                let row = l.fixed(n);
-                if out {
-                    late.push((Opd::Def(v), row, n));
-                } else {
-                    memory::store_fixed(l, Opd::Use(v), row, n);
-                }
-                return Ok((row, n.div_ceil(4)));
-            }
-            _ => {}
-        }
-    }
-    if out {
-        return bad("a result must be a parameter or a register");
-    }
-    let wide = matches!(o, Ast::Imm(fercuda_ptx::ast::Imm::F64(_)));
-    let v = l.src(o, if wide { Ty::B64 } else { Ty::B32 })?;
-    let n = if wide { 8 } else { 4 };
-    let row = l.fixed(n);
-    memory::store_fixed(l, v, row, n);
-    Ok((row, n / 4))
+/// The types of a function's parameters and results, by its tree.
+fn formals(l: &Lower<'_, '_>, name: Sym) -> Option<(Vec<Ty>, Vec<Ty>)> {
+    let f = *l.k.info.function_index.get(&name)?;
+    let tree = l.k.info.function(l.k.module, f);
+    let types = |vars: &[fercuda_ptx::ast::Var]| vars.iter().map(|v| v.ty).collect();
+    Some((types(&tree.params), types(&tree.returns)))
+}
+
+/// The types of the parameters and results of the function that a call names, or reaches through a
+/// register with the prototype or the targets named last; empty where they are not known.
+fn formals_of_call(l: &mut Lower<'_, '_>, i: &Tree) -> (Vec<Ty>, Vec<Ty>) {
+    let mut names = i.operands.iter().filter_map(|o| match o {
+        Ast::Name(s) => Some(*s),
+        _ => None,
+    });
+    let target = names.next();
+    let found = match names.next().map(|s| l.lookup(s)) {
+        Some(Some(Entity::Prototype(params))) => Some((params, Vec::new())),
+        Some(Some(Entity::Targets(targets))) => targets.first().and_then(|&t| formals(l, t)),
+        _ => target.and_then(|t| formals(l, t)),
+    };
+    found.unwrap_or_default()
 }
 
 fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
+    let (params, returns) = formals_of_call(l, i);
     let mut ops = i.operands.as_slice();
     let mut late = Vec::new();
     let mut rets = Vec::new();
     if let [Ast::List(list), rest @ ..] = ops {
         ops = rest;
-        for o in list {
-            rets.push(argument(l, o, true, &mut late)?);
+        for (n, o) in list.iter().enumerate() {
+            let formal = returns.get(n).copied();
+            rets.push(parameters::result(l, o, formal, &mut late)?);
         }
     }
     let [target, rest @ ..] = ops else {
@@ -154,8 +146,8 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
     };
     let mut args = Vec::new();
     if let Some(Ast::List(list)) = rest.first() {
-        for o in list {
-            args.push(argument(l, o, false, &mut late)?);
+        for (n, o) in list.iter().enumerate() {
+            args.push(parameters::argument(l, o, params.get(n).copied())?);
         }
     }
     let callee = match target {
@@ -174,8 +166,15 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
                         LCallee::Printf
                     }
                     (None, "__assertfail") => LCallee::AssertFail,
-                    (None, "malloc") => LCallee::Malloc,
-                    (None, "free") => LCallee::Free,
+                    // What one block frees another may have: checked in the order of execution.
+                    (None, "malloc") => {
+                        l.k.communicates = true;
+                        LCallee::Malloc
+                    }
+                    (None, "free") => {
+                        l.k.communicates = true;
+                        LCallee::Free
+                    }
                     (None, name) => {
                         return bad(format!("function `{name}` is declared but not defined"));
                     }
@@ -200,8 +199,8 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
         },
         next,
     );
-    for (d, row, n) in late {
-        memory::load_fixed(l, d, row, n);
+    for result in late {
+        result.load(l);
     }
     Ok(())
 }

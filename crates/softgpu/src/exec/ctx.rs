@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use super::check_order::CheckOrder;
 use super::checks::LaunchCheck;
 use super::launch::LaunchSpec;
-use super::mma::Mma;
+use super::product::Product;
 use super::program::{CodeBlock, Const, InstOrigin, LaneFn};
 use super::registers::{
     ALL, FrameRows, MaskRow, PredOperand, RegisterFile, RegisterRow, RowOperand,
@@ -28,6 +28,9 @@ use super::state::{BlockState, WarpState};
 use crate::lock::lock;
 use crate::mem::{AllocInfo, Window};
 use crate::report::{Access, ExecutionPoint, Fault, FaultKind, MemSpace};
+
+/// Bytes of a block's shared memory that system software uses.
+pub(crate) const RESERVED_SHARED_BYTES: u32 = 1024;
 
 /// Executes one instruction for the active lanes.
 ///
@@ -63,7 +66,7 @@ pub(crate) struct FunctionCode {
     pub(crate) blocks: Vec<CodeBlock>,
     pub(crate) ext: Vec<u32>,
     pub(crate) lane_fns: Vec<LaneFn>,
-    pub(crate) products: Vec<Mma>,
+    pub(crate) products: Vec<Product>,
     pub(crate) consts: Vec<(u32, Const)>,
     pub(crate) const_rows: u32,
     pub(crate) rows: u32,
@@ -127,6 +130,8 @@ pub(crate) struct KernelCode {
     pub(crate) shared_bytes: u32,
     /// Whether blocks have a means of speaking to each other, or to the outside, that has an order.
     pub(crate) communicates: bool,
+    /// Whether it asks where the shared memory is that system software uses.
+    pub(crate) reserves_shared: bool,
 }
 
 /// A kernel's code with its constants, addresses included.
@@ -230,6 +235,11 @@ pub(crate) struct LaunchRun {
     pub(crate) spec: LaunchSpec,
     pub(crate) prepared: Arc<BoundKernel>,
     pub(crate) shared_bytes: u32,
+    /// Where shared memory begins that system software uses, such as cooperative groups: behind
+    /// the block's own, and only in blocks of kernels that ask for it.
+    pub(crate) reserved_at: u32,
+    /// Whether blocks have that part.
+    pub(crate) has_reserved: bool,
     pub(crate) late_copies: bool,
     /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
     pub(crate) workspace: u64,
@@ -271,6 +281,8 @@ impl LaunchRun {
             turns: (checked.is_some() && apart).then(CheckOrder::default),
             checked,
             late_copies: spec.late_copies || spec.checks.is_some(),
+            has_reserved: prepared.code.reserves_shared,
+            reserved_at: shared_bytes.next_multiple_of(128),
             prepared,
             shared_bytes,
             workspace,
@@ -279,6 +291,15 @@ impl LaunchRun {
             stop: AtomicBool::new(false),
             fault: Mutex::new(None),
             spec,
+        }
+    }
+
+    /// Bytes of a block's shared memory, with what system software uses of it.
+    pub(crate) fn all_shared_bytes(&self) -> u32 {
+        if self.has_reserved {
+            self.reserved_at + RESERVED_SHARED_BYTES
+        } else {
+            self.shared_bytes
         }
     }
 

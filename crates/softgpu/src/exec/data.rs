@@ -120,8 +120,13 @@ fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     let [d, a] = i.operands.as_slice() else {
         return bad("two operands are needed");
     };
-    if m.any(&[Word::V2, Word::V4]).is_some() {
-        return Err(LowerError::Unsupported);
+    if let Some(word) = m.any(&[Word::V2, Word::V4, Word::V8]) {
+        let n = match word {
+            Word::V2 => 2,
+            Word::V4 => 4,
+            _ => 8,
+        };
+        return mov_each(l, d, a, n, ty);
     }
     if ty == Ty::Pred {
         let a = l.pred(a)?;
@@ -145,6 +150,33 @@ fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
             Ok(())
         }
     }
+}
+
+/// `mov.v2` and `mov.v4`: each element alone. All are read before any is written, since a register
+/// may stand on both sides.
+fn mov_each(l: &mut Lower<'_, '_>, d: &Ast, a: &Ast, n: usize, ty: Ty) -> Lowered<()> {
+    let (Ast::Vector(to), Ast::Vector(from)) = (d, a) else {
+        return bad("two vectors are needed");
+    };
+    if to.len() != n || from.len() != n {
+        return bad("a vector of the wrong length");
+    }
+    let mut values = Vec::new();
+    for o in from {
+        let a = l.src(o, ty)?;
+        let t = l.temp_rows(rows(ty));
+        let guard = std::mem::take(&mut l.guard);
+        copy(l, Opd::Def(t), a, rows(ty));
+        l.guard = guard;
+        values.push(Opd::Use(t));
+    }
+    for (o, value) in to.iter().zip(values) {
+        if !is_sink(l, o) {
+            let d = l.dst(o, ty)?;
+            copy(l, d, value, rows(ty));
+        }
+    }
+    Ok(())
 }
 
 fn selp(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {

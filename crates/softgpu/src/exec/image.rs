@@ -104,6 +104,15 @@ impl CompiledModule {
             .clone()
     }
 
+    /// Whether a kernel of it may call `malloc` or `free`.
+    #[must_use]
+    pub fn uses_heap(&self) -> bool {
+        ["malloc", "free"].into_iter().any(|name| {
+            let declared = self.module.function(name);
+            declared.is_some_and(|f| f.body.is_none())
+        })
+    }
+
     /// The variables; each needs an address before the image can be loaded.
     #[must_use]
     pub fn variables(&self) -> &[ModuleVariable] {

@@ -18,6 +18,8 @@ use super::width::bits;
 /// shared variables: what a card of this compute capability has, and what keeps a declaration from
 /// taking the host's memory.
 const MAX_PARAM_BYTES: u64 = 32_764;
+/// The same of a kernel of a module older than PTX 8.1, or for less than compute capability 7.0.
+const OLD_MAX_PARAM_BYTES: u64 = 4_352;
 const MAX_LOCAL_BYTES: u64 = 512 << 10;
 const MAX_STATIC_SHARED_BYTES: u64 = 48 << 10;
 
@@ -51,9 +53,22 @@ struct FunctionUses {
     registers: u32,
 }
 
+/// Bytes of an element of a variable, or of a variable that is no array.
+pub(crate) fn element_of(v: &Var) -> u64 {
+    u64::from(bits(v.ty)).div_ceil(8) * u64::from(v.vector.max(1))
+}
+
+/// Bytes of an element of the module's variable `name`.
+pub(crate) fn element_bytes(module: &ast::PtxModule, name: Sym) -> Option<u64> {
+    module.items.iter().find_map(|item| match item {
+        Item::Var(v) if v.name == name => Some(element_of(v)),
+        _ => None,
+    })
+}
+
 /// (bytes, alignment) of a variable.
 pub(crate) fn var_bytes(v: &Var) -> (u64, u64) {
-    let element = u64::from(bits(v.ty)).div_ceil(8) * u64::from(v.vector.max(1));
+    let element = element_of(v);
     // A size beyond 64 bits exceeds every limit.
     let bytes = v
         .dims
@@ -63,6 +78,20 @@ pub(crate) fn var_bytes(v: &Var) -> (u64, u64) {
         bytes,
         u64::from(v.align.unwrap_or(element.max(1) as u32)).max(1),
     )
+}
+
+/// Whether a module's kernels may have parameters of more than the old limit.
+fn has_large_parameters(module: &ast::PtxModule) -> bool {
+    let target = module.target.first().and_then(|t| t.strip_prefix("sm_"));
+    let digits = target.map(|t| t.trim_end_matches(|c: char| !c.is_ascii_digit()));
+    let capability = digits.and_then(|d| d.parse::<u32>().ok());
+    module.version >= (8, 1) && capability.is_none_or(|n| n >= 70)
+}
+
+/// Whether a shared variable is the launch's dynamic memory: one that is declared without its size.
+/// A size makes it a variable as any other.
+fn is_dynamic(v: &Var) -> bool {
+    v.linkage == Linkage::Extern && v.dims.contains(&None)
 }
 
 /// Where a variable ends that lies behind `at` bytes.
@@ -159,8 +188,7 @@ impl ModuleInfo {
                 self.variables.insert(v.name, VariableSpace::Const);
             }
             Space::Shared => {
-                let dynamic = v.linkage == Linkage::Extern;
-                self.shared.insert(v.name, (size, align, dynamic));
+                self.shared.insert(v.name, (size, align, is_dynamic(v)));
             }
             _ => {}
         }
@@ -203,6 +231,11 @@ impl ModuleInfo {
 
     /// Rejects sizes beyond every device, before anything of that size is allocated.
     pub(crate) fn check_sizes(&self, module: &ast::PtxModule) -> Result<(), CompileError> {
+        let max_param_bytes = if has_large_parameters(module) {
+            MAX_PARAM_BYTES
+        } else {
+            OLD_MAX_PARAM_BYTES
+        };
         for f in 0..self.functions.len() as u32 {
             let tree = self.function(module, f);
             let Some(body) = &tree.body else { continue };
@@ -221,7 +254,15 @@ impl ModuleInfo {
                 }
             }
             let limits = [
-                ("parameters", params, MAX_PARAM_BYTES),
+                (
+                    "parameters",
+                    params,
+                    if tree.entry {
+                        max_param_bytes
+                    } else {
+                        MAX_PARAM_BYTES
+                    },
+                ),
                 ("an argument", uses.argument_bytes, MAX_PARAM_BYTES),
                 ("local variables", uses.local_bytes, MAX_LOCAL_BYTES),
                 ("shared variables", shared, MAX_STATIC_SHARED_BYTES),
@@ -346,8 +387,19 @@ impl ModuleInfo {
     ) -> Result<Vec<ModuleVariable>, CompileError> {
         let mut out = Vec::new();
         let mut error = None;
+        // One that is declared external with its size, and that no other module brings, is defined.
+        let defined: FxHashSet<Sym> = module
+            .items
+            .iter()
+            .filter_map(|i| if let Item::Var(v) = i { Some(v) } else { None })
+            .filter(|v| v.linkage != Linkage::Extern)
+            .map(|v| v.name)
+            .collect();
+        let mut taken = FxHashSet::default();
         let mut add = |v: &Var| {
-            if matches!(v.space, Space::Global | Space::Const) && v.linkage != Linkage::Extern {
+            let is_here = v.linkage != Linkage::Extern
+                || !v.dims.contains(&None) && !defined.contains(&v.name) && taken.insert(v.name);
+            if matches!(v.space, Space::Global | Space::Const) && is_here {
                 match self.image_variable(module, v) {
                     Ok(v) => out.push(v),
                     Err(e) => error = Some(e),
@@ -495,10 +547,7 @@ impl FunctionUses {
                 Stmt::Var(v) => {
                     let (size, align) = var_bytes(v);
                     match v.space {
-                        Space::Shared => {
-                            self.shared
-                                .push((v.name, size, align, v.linkage == Linkage::Extern))
-                        }
+                        Space::Shared => self.shared.push((v.name, size, align, is_dynamic(v))),
                         Space::Local => self.local_bytes = behind(self.local_bytes, size, align),
                         Space::Param => self.argument_bytes = self.argument_bytes.max(size),
                         _ => {}

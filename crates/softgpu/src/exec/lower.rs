@@ -17,12 +17,12 @@ use rustc_hash::FxHashMap;
 use super::assign::assign;
 use super::ctx::KernelCode;
 use super::lanes::Isa;
-use super::layout::{ModuleInfo, var_bytes};
-use super::width::{bits, rows};
-use super::{alu_float, alu_int, control, convert, data, memory, sync};
+use super::layout::{ModuleInfo, element_of, var_bytes};
+use super::{alu_float, alu_int, control, convert, data, memory, multimem, parameters, sync};
 
 mod code;
 mod context;
+mod forms;
 mod operands;
 pub(crate) use code::{
     Ext, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
@@ -56,11 +56,20 @@ impl<'m> Lower<'_, 'm> {
                     }
                     .push((at, (size as u32).div_ceil(4)));
                     if p.space == Space::Reg {
-                        let v = self.reg(RegisterClass::Rows(rows(p.ty)));
-                        self.declare(p.name, Entity::Reg(v, p.ty));
+                        let parts = (0..p.vector.max(1)).map(|_| self.reg(class(p.ty)));
+                        let parts: Vec<VirtualReg> = parts.collect();
                         if !out {
-                            memory::load_fixed(self, Opd::Def(v), at, bits(p.ty) / 8);
+                            for (n, &v) in parts.iter().enumerate() {
+                                parameters::load(self, v, p.ty, at, n as u32);
+                            }
                         }
+                        self.declare(
+                            p.name,
+                            match parts.as_slice() {
+                                [v] => Entity::Reg(*v, p.ty),
+                                _ => Entity::Vector(parts, p.ty),
+                            },
+                        );
                     } else {
                         self.declare(p.name, Entity::Fixed(at, size as u32));
                     }
@@ -83,11 +92,14 @@ impl<'m> Lower<'_, 'm> {
 
     fn ret(&mut self, f: &ast::PtxFunction) {
         for (n, p) in f.returns.iter().enumerate() {
-            if p.space == Space::Reg
-                && let Some(Entity::Reg(v, ty)) = self.lookup(p.name)
-            {
-                let at = self.rets[n].0;
-                memory::store_fixed(self, Opd::Use(v), at, bits(ty) / 8);
+            let parts = match self.lookup(p.name) {
+                Some(Entity::Reg(v, _)) if p.space == Space::Reg => vec![v],
+                Some(Entity::Vector(parts, _)) => parts,
+                _ => continue,
+            };
+            let at = self.rets[n].0;
+            for (k, v) in parts.into_iter().enumerate() {
+                parameters::store(self, v, p.ty, at, k as u32);
             }
         }
         self.terminate(LTerm::Ret);
@@ -105,7 +117,10 @@ impl<'m> Lower<'_, 'm> {
                 Stmt::BranchTargets { name, targets } | Stmt::CallTargets { name, targets } => {
                     self.declare(*name, Entity::Targets(targets.clone()));
                 }
-                Stmt::CallPrototype { name, .. } => self.declare(*name, Entity::Prototype),
+                Stmt::CallPrototype { name, params, .. } => {
+                    let types = params.iter().map(|p| p.ty).collect();
+                    self.declare(*name, Entity::Prototype(types));
+                }
                 Stmt::Reg { vector, ty, names } => {
                     for &(name, count) in names {
                         let entity = if *vector > 1 {
@@ -152,6 +167,7 @@ impl<'m> Lower<'_, 'm> {
 
     fn var(&mut self, v: &ast::Var) -> Result<(), String> {
         let (size, align) = var_bytes(v);
+        self.elements.insert(v.name, element_of(v));
         let entity = match v.space {
             Space::Param => Entity::Fixed(self.fixed(size as u32), size as u32),
             Space::Local => {
@@ -190,7 +206,11 @@ impl<'m> Lower<'_, 'm> {
             self.cur = self.new_block();
         }
         let before = (self.cur, self.blocks[self.cur].insts.len());
-        let done = self.guarded_inst(i, f);
+        let done = match self.expand(i) {
+            Ok(None) => self.guarded_inst(i, f),
+            Ok(Some(expanded)) => self.guarded_inst(&expanded, f),
+            Err(reason) => Err(reason),
+        };
         self.guard = PredRef::True;
         match done {
             Ok(()) => Ok(()),
@@ -211,7 +231,7 @@ impl<'m> Lower<'_, 'm> {
         }
     }
 
-    fn guarded_inst(&mut self, i: &'m ast::Inst, f: &'m ast::PtxFunction) -> Lowered<()> {
+    fn guarded_inst(&mut self, i: &ast::Inst, f: &'m ast::PtxFunction) -> Lowered<()> {
         let guard = match &i.guard {
             Some(g) => self.pred_named(g.pred, g.negated)?,
             None => PredRef::True,
@@ -250,12 +270,7 @@ impl<'m> Lower<'_, 'm> {
         self.dispatch(i, &m, f)
     }
 
-    fn dispatch(
-        &mut self,
-        i: &'m ast::Inst,
-        m: &ModList<'_>,
-        f: &'m ast::PtxFunction,
-    ) -> Lowered<()> {
+    fn dispatch(&mut self, i: &ast::Inst, m: &ModList<'_>, f: &'m ast::PtxFunction) -> Lowered<()> {
         if matches!(i.op, Op::Ret) {
             if f.entry {
                 self.terminate(LTerm::Exit);
@@ -263,6 +278,9 @@ impl<'m> Lower<'_, 'm> {
                 self.ret(f);
             }
             return Ok(());
+        }
+        if i.op == Op::Multimem {
+            return multimem::lower(self, i);
         }
         if let Some(done) = control::lower(self, i, m) {
             return done;
@@ -312,6 +330,7 @@ pub(crate) fn kernel(
         opcode_index: FxHashMap::default(),
         functions,
         communicates: false,
+        reserves_shared: false,
     };
     let mut codes = Vec::new();
     for &f in &reach {
@@ -332,5 +351,6 @@ pub(crate) fn kernel(
         files: info.files.clone(),
         shared_bytes,
         communicates: k.communicates,
+        reserves_shared: k.reserves_shared,
     })
 }

@@ -2,14 +2,17 @@
 //!
 //! Elsewhere: what an `mma` computes ([`super::mma`]), fragments in memory ([`super::wmma`]).
 
-use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
+use fercuda_ptx::ast::{Imm, Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, addresses, admit_shared};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_any, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
-use super::mma::{Accumulator, BitOp, FragmentLayout, Mma, MmaElement};
+use super::mma::{Accumulator, BitOp, FragmentLayout, Major, Mma, MmaElement};
+use super::mma_quad::QuadProduct;
+use super::mma_sparse::SparseProduct;
+use super::product::Product;
 use super::registers::{LANES, RowOperand};
 use super::rendezvous::whole_warp;
 use super::tags::{SHARED_TAG, TAG_MASK};
@@ -46,7 +49,7 @@ pub(crate) fn accumulator(ty: Ty) -> Option<Accumulator> {
 const MAX_OUT: usize = 8;
 
 /// `mma` and `wmma.mma`: `imm` the operation's index; in `ext` the numbers of registers of A, B, C
-/// and D, then those of D, A, B and C.
+/// and D, then those of D, A, B and C, and of the metadata of a sparse A.
 struct Multiply;
 impl Exec for Multiply {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
@@ -55,18 +58,11 @@ impl Exec for Multiply {
         let ext = &code.ext[i.x as usize..];
         let counts = [ext[0], ext[1], ext[2], ext[3]];
         let reg = |n: u32| RowOperand::from_bits(ext[4 + n as usize]);
-        let double = p.a == MmaElement::F64;
+        let double = p.is_double();
         let mut out = [[0u64; LANES]; MAX_OUT];
-        let (a, b, c) = (
-            counts[3],
-            counts[3] + counts[0],
-            counts[3] + counts[0] + counts[1],
-        );
         p.run(
             counts,
-            |r, l| get(ctx, reg(a + r), l as usize, double),
-            |r, l| get(ctx, reg(b + r), l as usize, double),
-            |r, l| get(ctx, reg(c + r), l as usize, double),
+            |r, l| get(ctx, reg(counts[3] + r), l as usize, double),
             |r, l, v| out[r as usize % MAX_OUT][l as usize & 31] = v,
         );
         let mask = ctx.mask;
@@ -90,34 +86,46 @@ fn get(ctx: &Ctx<'_>, o: RowOperand, lane: usize, double: bool) -> u64 {
     }
 }
 
+/// The operands of a product: D, A, B, C and, if A is sparse, its metadata.
+pub(crate) struct Multiplication<'a> {
+    pub(crate) fragments: [&'a Ast; 4],
+    pub(crate) metadata: Option<&'a Ast>,
+}
+
+impl<'a> Multiplication<'a> {
+    /// Those of an instruction without metadata.
+    pub(crate) fn of(i: &'a Tree) -> Lowered<Self> {
+        let [d, a, b, c] = i.operands.as_slice() else {
+            return bad("four operands are needed");
+        };
+        Ok(Multiplication {
+            fragments: [d, a, b, c],
+            metadata: None,
+        })
+    }
+}
+
 /// Emits a product of fragments; `counts` are the registers that the ISA gives A, B, C and D, if it
 /// fixes them.
 pub(crate) fn multiply(
     l: &mut Lower<'_, '_>,
-    i: &Tree,
-    p: Mma,
+    operands: &Multiplication<'_>,
+    p: Product,
     counts: Option<[usize; 4]>,
 ) -> Lowered<()> {
-    let lists: Vec<Vec<Ast>> = i.operands.iter().map(list).collect();
-    let [od, oa, ob, oc] = lists.as_slice() else {
-        return bad("four operands are needed");
-    };
+    let [od, oa, ob, oc] = operands.fragments.map(list);
     let have = [oa.len(), ob.len(), oc.len(), od.len()];
     if counts.is_some_and(|c| c != have) || od.len() > MAX_OUT {
         return bad("vectors of the wrong length");
     }
-    let ty = if p.a == MmaElement::F64 {
-        Ty::F64
-    } else {
-        Ty::B32
-    };
+    let ty = if p.is_double() { Ty::F64 } else { Ty::B32 };
     let mut sources = Vec::new();
-    for o in oa.iter().chain(ob).chain(oc) {
+    for o in oa.iter().chain(&ob).chain(&oc).chain(operands.metadata) {
         sources.push(Ext::Row(l.src(o, ty)?));
     }
     whole_warp(l);
     let mut ext: Vec<Ext> = have.iter().map(|&n| Ext::Raw(n as u32)).collect();
-    for o in od {
+    for o in &od {
         ext.push(Ext::Row(l.dst(o, ty)?));
     }
     ext.extend(sources);
@@ -164,10 +172,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered
 }
 
 fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
-    if m.any(&[Word::Sp, Word::SpOrderedMetadata, Word::BlockScale])
-        .is_some()
-        || m.words().any(|w| w.text().starts_with("kind"))
-    {
+    if m.has(Word::BlockScale) || m.words().any(|w| w.text().starts_with("kind")) {
         return Err(LowerError::Unsupported);
     }
     let (sm, sn, sk) = m
@@ -183,10 +188,6 @@ fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     else {
         return Err(LowerError::Unsupported);
     };
-    // The quarter-warp layout of m8n8k4 in f16 is Volta's alone.
-    if (sm, sn, sk) == (8, 8, 4) && a != MmaElement::F64 {
-        return Err(LowerError::Unsupported);
-    }
     let p = Mma {
         m: sm,
         n: sn,
@@ -203,6 +204,23 @@ fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         },
         layout: FragmentLayout::Mma,
     };
+    if (sm, sn, sk) == (8, 8, 4) && a == MmaElement::F16 {
+        let majors = m.words().filter_map(|w| match w {
+            Word::Row => Some(Major::Row),
+            Word::Col => Some(Major::Column),
+            _ => None,
+        });
+        let [a, b] = majors.collect::<Vec<_>>()[..] else {
+            return bad("the layouts of two matrices are needed");
+        };
+        let p = QuadProduct { product: p, a, b };
+        return multiply(
+            l,
+            &Multiplication::of(i)?,
+            Product::Quads(p),
+            Some(p.counts()),
+        );
+    }
     let registers = |elements: u32, bits: u32| {
         let n = elements / 32;
         (if a == MmaElement::F64 {
@@ -212,13 +230,46 @@ fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         }) as usize
     };
     let width = |a: Accumulator| if a == Accumulator::F16 { 16 } else { 32 };
+    let sparse = m.any(&[Word::Sp, Word::SpOrderedMetadata]).is_some();
+    let stored = if sparse { sk / 2 } else { sk };
     let counts = [
-        registers(sm * sk, a.bits()),
+        registers(sm * stored, a.bits()),
         registers(sk * sn, b.bits()),
         registers(sm * sn, width(c)),
         registers(sm * sn, width(d)),
     ];
-    multiply(l, i, p, Some(counts))
+    if sparse {
+        return sparse_mma(l, i, p, counts);
+    }
+    multiply(l, &Multiplication::of(i)?, Product::Dense(p), Some(counts))
+}
+
+fn sparse_mma(l: &mut Lower<'_, '_>, i: &Tree, p: Mma, counts: [usize; 4]) -> Lowered<()> {
+    let [d, a, b, c, e, f] = i.operands.as_slice() else {
+        return bad("six operands are needed");
+    };
+    let &Ast::Imm(Imm::Int { value, .. }) = f else {
+        return bad("the selector must be a constant");
+    };
+    let p = SparseProduct {
+        product: p,
+        selector: value as u32,
+    };
+    let is_known = matches!(
+        (p.product.a.bits(), p.product.k),
+        (32, 8 | 16) | (16, 16 | 32) | (8, 32 | 64) | (4, 64 | 128)
+    );
+    if (p.product.m, p.product.n) != (16, 8) || !is_known {
+        return Err(LowerError::Unsupported);
+    }
+    if !p.is_selector_valid() {
+        return bad(format!("a selector of {value}"));
+    }
+    let operands = Multiplication {
+        fragments: [d, a, b, c],
+        metadata: Some(e),
+    };
+    multiply(l, &operands, Product::Sparse(p), Some(counts))
 }
 
 /// `ldmatrix` and `stmatrix`: `imm` bits 40.. the matrices, 44 transposed; registers in `ext`.

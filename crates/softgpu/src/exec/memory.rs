@@ -293,12 +293,8 @@ impl Exec for BitInsert {
     }
 }
 
-/// Reads a parameter of a call from fixed rows: `bytes` (1, 2, 4, 8) at byte 0 of `row`.
-pub(crate) fn load_fixed(l: &mut Lower<'_, '_>, d: Opd, row: u32, bytes: u32) {
-    load_fixed_at(l, d, row, 0, bytes);
-}
-
-fn load_fixed_at(l: &mut Lower<'_, '_>, d: Opd, row: u32, at: u32, bytes: u32) {
+/// Reads a parameter of a call from fixed rows: `bytes` (1, 2, 4, 8) from byte `at` of `row` on.
+pub(crate) fn load_fixed_at(l: &mut Lower<'_, '_>, d: Opd, row: u32, at: u32, bytes: u32) {
     let r = row + at / 4;
     match bytes {
         8 => {
@@ -327,11 +323,7 @@ fn load_fixed_at(l: &mut Lower<'_, '_>, d: Opd, row: u32, at: u32, bytes: u32) {
 }
 
 /// Writes a parameter of a call to fixed rows.
-pub(crate) fn store_fixed(l: &mut Lower<'_, '_>, a: Opd, row: u32, bytes: u32) {
-    store_fixed_at(l, a, row, 0, bytes);
-}
-
-fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) {
+pub(crate) fn store_fixed_at(l: &mut Lower<'_, '_>, a: Opd, row: u32, at: u32, bytes: u32) {
     let r = row + at / 4;
     match bytes {
         8 => {
@@ -439,6 +431,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<
     Some(match i.op {
         Op::Ld | Op::Ldu => load(l, i, m),
         Op::St => store(l, i, m),
+        Op::Alloca | Op::Stacksave | Op::Stackrestore => super::stack::lower(l, i, m),
         _ => return super::atomics::lower(l, i, m),
     })
 }

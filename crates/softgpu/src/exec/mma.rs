@@ -42,7 +42,7 @@ impl MmaElement {
         }
     }
 
-    const fn is_float(self) -> bool {
+    pub(super) const fn is_float(self) -> bool {
         matches!(
             self,
             MmaElement::F16
@@ -55,7 +55,7 @@ impl MmaElement {
     }
 
     #[inline]
-    fn float(self, raw: u64) -> f64 {
+    pub(super) fn float(self, raw: u64) -> f64 {
         match self {
             MmaElement::F16 => F16.value(raw as u32),
             MmaElement::Bf16 => f64::from(f32::from_bits((raw as u32) << 16)),
@@ -69,7 +69,7 @@ impl MmaElement {
     }
 
     #[inline]
-    fn integer(self, raw: u64) -> i64 {
+    pub(super) fn integer(self, raw: u64) -> i64 {
         match self {
             MmaElement::S8 => i64::from(raw as i8),
             MmaElement::S4 => i64::from((raw as i8) << 4 >> 4),
@@ -92,6 +92,13 @@ pub(crate) enum Accumulator {
 pub(crate) enum BitOp {
     Xor,
     And,
+}
+
+/// Which rows or columns of a matrix lie next to each other in a register of `m8n8k4`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Major {
+    Row,
+    Column,
 }
 
 /// How fragments are laid over the lanes.
@@ -197,8 +204,8 @@ pub(crate) struct Mma {
 }
 
 /// Largest m, n and k of any shape.
-const MAX_MN: usize = 32;
-const MAX_K: usize = 256;
+pub(super) const MAX_MN: usize = 32;
+pub(super) const MAX_K: usize = 256;
 
 /// Place of `element` of the fragment of `matrix` that `lane` holds in our wmma layout: (row,
 /// column).
@@ -225,7 +232,14 @@ pub(crate) fn wmma_place(
 impl Mma {
     /// (row, column) of element `i` of register `register` in `lane`, `per` elements a register.
     #[inline]
-    fn place(&self, matrix: Matrix, lane: u32, register: u32, i: u32, per: u32) -> (u32, u32) {
+    pub(super) fn place(
+        &self,
+        matrix: Matrix,
+        lane: u32,
+        register: u32,
+        i: u32,
+        per: u32,
+    ) -> (u32, u32) {
         if self.layout == FragmentLayout::Wmma {
             return wmma_place(self.m, self.n, self.k, matrix, lane, register * per + i);
         }
@@ -269,14 +283,8 @@ impl Mma {
                     let (row, column) = self.place(Matrix::C, lane, register, i, per_c);
                     let (row, column) = (row as usize, column as usize);
                     match self.c {
-                        Accumulator::F16 => {
-                            sums[row][column] = F16.value((raw >> (16 * i)) as u32 & 0xffff)
-                        }
-                        Accumulator::F32 => {
-                            sums[row][column] = f64::from(f32::from_bits(raw as u32))
-                        }
-                        Accumulator::F64 => sums[row][column] = f64::from_bits(raw),
                         Accumulator::S32 => integers[row][column] = i64::from(raw as i32),
+                        _ => sums[row][column] = self.read_sum(raw, i),
                     }
                 }
             }
@@ -291,19 +299,7 @@ impl Mma {
                 right[row][column] = self.b.float(raw)
             });
             for (sum, left) in sums.iter_mut().zip(&left).take(m) {
-                if self.d == Accumulator::F32 {
-                    align(&mut sum[..n], &left[..k], &right);
-                    continue;
-                }
-                for (x, right) in left.iter().zip(&right).take(k) {
-                    for (s, y) in sum.iter_mut().zip(right).take(n) {
-                        *s = if self.d == Accumulator::F64 {
-                            x.mul_add(*y, *s)
-                        } else {
-                            *s + x * y
-                        };
-                    }
-                }
+                self.add_products(&mut sum[..n], &left[..k], &right);
             }
         } else if self.a == MmaElement::B1 && self.layout == FragmentLayout::Mma {
             // A register is 32 bits of a row of A, or of a column of B.
@@ -359,21 +355,11 @@ impl Mma {
                     let (row, column) = self.place(Matrix::C, lane, register, i, per_d);
                     let (row, column) = (row as usize, column as usize);
                     raw |= match self.d {
-                        Accumulator::F16 => {
-                            u64::from(F16.round(
-                                sums[row][column],
-                                RoundMode::Nearest,
-                                Overflow::Ieee,
-                            )) << (16 * i)
-                        }
-                        Accumulator::F32 => {
-                            u64::from(canonical(sums[row][column] as f32).to_bits())
-                        }
-                        Accumulator::F64 => sums[row][column].to_bits(),
                         Accumulator::S32 if self.saturate => u64::from(
                             integers[row][column].clamp(i32::MIN.into(), i32::MAX.into()) as u32,
                         ),
                         Accumulator::S32 => u64::from(integers[row][column] as u32),
+                        _ => self.write_sum(sums[row][column], i),
                     };
                 }
                 d(register, lane, raw);
@@ -381,9 +367,51 @@ impl Mma {
         }
     }
 
+    /// Adds the product of a row of A with B to a row of sums.
+    pub(super) fn add_products(
+        &self,
+        sums: &mut [f64],
+        left: &[f64],
+        right: &[[f64; MAX_MN]; MAX_K],
+    ) {
+        if self.d == Accumulator::F32 {
+            align(sums, left, right);
+            return;
+        }
+        for (x, right) in left.iter().zip(right) {
+            for (s, y) in sums.iter_mut().zip(right) {
+                *s = if self.d == Accumulator::F64 {
+                    x.mul_add(*y, *s)
+                } else {
+                    *s + x * y
+                };
+            }
+        }
+    }
+
+    /// Element `i` of a register of C, in floating point.
+    pub(super) fn read_sum(&self, raw: u64, i: u32) -> f64 {
+        match self.c {
+            Accumulator::F16 => F16.value((raw >> (16 * i)) as u32 & 0xffff),
+            Accumulator::F32 => f64::from(f32::from_bits(raw as u32)),
+            _ => f64::from_bits(raw),
+        }
+    }
+
+    /// The bits of a sum as element `i` of a register of D.
+    pub(super) fn write_sum(&self, sum: f64, i: u32) -> u64 {
+        match self.d {
+            Accumulator::F16 => {
+                u64::from(F16.round(sum, RoundMode::Nearest, Overflow::Ieee)) << (16 * i)
+            }
+            Accumulator::F32 => u64::from(canonical(sum as f32).to_bits()),
+            _ => sum.to_bits(),
+        }
+    }
+
     /// Calls `put` with (row, column, bits) of each element of a fragment of A or B.
     #[inline]
-    fn spread(
+    pub(super) fn spread(
         &self,
         matrix: Matrix,
         element: MmaElement,

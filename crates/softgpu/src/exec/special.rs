@@ -1,6 +1,6 @@
 //! Special registers.
 
-use super::ctx::{Ctx, DecodedInst};
+use super::ctx::{Ctx, DecodedInst, RESERVED_SHARED_BYTES};
 use super::lanes::{Exec, Handlers, handlers_plain};
 use super::lower::{Lower, LowerError, Lowered, Opd};
 use super::tags::LOCAL_TAG;
@@ -39,6 +39,12 @@ enum Sreg {
     Globaltimer64,
     DynamicShared,
     TotalShared,
+    AggregateShared,
+    ReservedBegin,
+    ReservedEnd,
+    ReservedCap,
+    ReservedOffset0,
+    ReservedOffset1,
     Gridid64,
     Envreg1,
     Envreg2,
@@ -77,7 +83,12 @@ const NAMES: &[(&str, Sreg, u8)] = &[
     ("%globaltimer", Sreg::Globaltimer64, 2),
     ("%dynamic_smem_size", Sreg::DynamicShared, 1),
     ("%total_smem_size", Sreg::TotalShared, 1),
-    ("%aggr_smem_size", Sreg::TotalShared, 1),
+    ("%aggr_smem_size", Sreg::AggregateShared, 1),
+    ("%reserved_smem_offset_begin", Sreg::ReservedBegin, 1),
+    ("%reserved_smem_offset_end", Sreg::ReservedEnd, 1),
+    ("%reserved_smem_offset_cap", Sreg::ReservedCap, 1),
+    ("%reserved_smem_offset_0", Sreg::ReservedOffset0, 1),
+    ("%reserved_smem_offset_1", Sreg::ReservedOffset1, 1),
     ("%gridid", Sreg::Gridid64, 2),
     // A cluster is one block: the cluster's indices are the block's, those within it zero.
     ("%clusterid.x", Sreg::CtaidX, 1),
@@ -106,6 +117,7 @@ pub(crate) fn read(l: &mut Lower<'_, '_>, name: &str) -> Lowered<(Opd, u8)> {
         None if name.starts_with("%envreg") => (Sreg::Zero, 1),
         None => return Err(LowerError::Bad(format!("unknown name `{name}`"))),
     };
+    l.k.reserves_shared |= name.starts_with("%reserved_smem");
     let t = l.temp_rows(rows);
     l.prepare(
         handlers_plain::<Read>(),
@@ -206,6 +218,19 @@ impl Exec for Read {
                     }
                     n if n == Sreg::DynamicShared as u64 => spec.dynamic_shared_bytes,
                     n if n == Sreg::TotalShared as u64 => ctx.run.shared_bytes,
+                    n if n == Sreg::AggregateShared as u64 => {
+                        ctx.run.shared_bytes + RESERVED_SHARED_BYTES
+                    }
+                    n if n == Sreg::ReservedBegin as u64 || n == Sreg::ReservedOffset0 as u64 => {
+                        ctx.run.reserved_at
+                    }
+                    n if n == Sreg::ReservedOffset1 as u64 => {
+                        ctx.run.reserved_at + RESERVED_SHARED_BYTES / 2
+                    }
+                    n if n == Sreg::ReservedEnd as u64 => {
+                        ctx.run.reserved_at + RESERVED_SHARED_BYTES
+                    }
+                    n if n == Sreg::ReservedCap as u64 => RESERVED_SHARED_BYTES,
                     n if n == Sreg::Envreg1 as u64 => (ctx.run.workspace >> 32) as u32,
                     n if n == Sreg::Envreg2 as u64 => ctx.run.workspace as u32,
                     n if n == Sreg::One as u64 => 1,

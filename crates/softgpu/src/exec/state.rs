@@ -44,6 +44,8 @@ pub(crate) struct Frame {
     /// Lanes still inside, or below.
     pub(crate) lanes: u32,
     pub(crate) local_base: u32,
+    /// Where each lane's local memory ends, if the function has taken some from the stack.
+    pub(crate) tops: Option<Box<[u32; 32]>>,
 }
 
 /// An asynchronous copy that has not landed.

@@ -13,7 +13,7 @@ use super::checks;
 use super::ctx::{Ctx, FunctionCode};
 use super::lanes;
 use super::program::{CallTerminator, Callee, Terminator};
-use super::registers::{FrameRows, RowOperand};
+use super::registers::{FrameRows, RowOperand, each};
 use super::state::{Frame, Split, SplitOutcome, SplitState};
 use super::tags::FUNCTION_TAG;
 use crate::report::{Fault, FaultKind};
@@ -64,6 +64,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, warp: usize, launched: u32) {
         depth: 0,
         lanes: launched,
         local_base: 0,
+        tops: None,
     }));
     w.local.clear();
     w.local.resize(code.local_bytes as usize * 8, 0);
@@ -467,8 +468,13 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Terminator) -> SplitOutcome 
     }
 }
 
+/// The instruction by which reports name the end of block `pc`.
+fn code_of_end(ctx: &Ctx<'_>, pc: u32) -> u32 {
+    ctx.code.blocks[pc as usize].term_pc
+}
+
 fn fault(ctx: &mut Ctx<'_>, pc: u32, lane: u32, kind: FaultKind) -> SplitOutcome {
-    let term_pc = ctx.code.blocks[pc as usize].term_pc;
+    let term_pc = code_of_end(ctx, pc);
     let place = Some(ctx.place(term_pc, lane & 31));
     ctx.trouble.get_or_insert_with(|| {
         Box::new(Fault {
@@ -536,7 +542,7 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallTerminator) -> SplitOut
             }
         }
         builtin => {
-            return match builtins::call(ctx, builtin, site) {
+            return match builtins::call(ctx, builtin, site, code_of_end(ctx, pc)) {
                 Ok(()) => SplitOutcome::Go(site.next),
                 Err(kind) => fault(ctx, pc, ctx.mask.trailing_zeros(), kind),
             };
@@ -552,7 +558,14 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallTerminator) -> SplitOut
         return SplitOutcome::Choose;
     };
     let caller_code = &run.code().functions[caller.function as usize];
-    let base = caller.local_base + caller_code.local_bytes;
+    let base = match &caller.tops {
+        None => caller.local_base + caller_code.local_bytes,
+        Some(tops) => {
+            let mut top = 0;
+            each(mask, |l| top = top.max(tops[l]));
+            top.next_multiple_of(16)
+        }
+    };
     let depth = caller.depth + 1;
     for (&(from, n), &(to, k)) in site.args.iter().zip(&code.params) {
         for r in 0..n.min(k) {
@@ -590,6 +603,7 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallTerminator) -> SplitOut
         depth,
         lanes: mask,
         local_base: base,
+        tops: None,
     };
     let at = match w.frames.iter().position(Option::is_none) {
         Some(at) => {

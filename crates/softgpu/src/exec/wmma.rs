@@ -12,8 +12,9 @@ use super::checks;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
-use super::matrix::{accumulator, element as element_of, list, multiply, shape};
+use super::matrix::{Multiplication, accumulator, element as element_of, list, multiply, shape};
 use super::mma::{BitOp, FragmentLayout, Mma};
+use super::product::Product;
 use super::registers::{LANES, RowOperand};
 use super::rendezvous::whole_warp;
 use super::tags::SHARED_TAG;
@@ -284,5 +285,5 @@ fn product(
         },
         layout: FragmentLayout::Wmma,
     };
-    multiply(l, i, p, None)
+    multiply(l, &Multiplication::of(i)?, Product::Dense(p), None)
 }

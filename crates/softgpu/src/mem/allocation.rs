@@ -44,6 +44,8 @@ pub enum AllocKind {
     Global,
     /// Opened from another process.
     Ipc,
+    /// `malloc` in a kernel.
+    Heap,
 }
 
 impl fmt::Display for AllocKind {
@@ -56,6 +58,7 @@ impl fmt::Display for AllocKind {
             AllocKind::Managed => "managed",
             AllocKind::Global => "module variable",
             AllocKind::Ipc => "imported",
+            AllocKind::Heap => "device heap",
         })
     }
 }

@@ -1,13 +1,17 @@
 //! Physical memory: pieces of memfds, which may be mapped at several addresses.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::error::{MemError, check_os};
-use super::granule::round_up;
+use super::error::MemError;
+use super::granule::{GRANULE, round_up};
 use super::ranges::FreeRanges;
+use super::shared_file;
 use crate::lock::lock;
+
+const MEMORY_NAME: &CStr = c"fercuda-device-memory";
 
 /// Physical memory. Dropping the last clone releases it.
 #[derive(Debug, Clone)]
@@ -36,7 +40,7 @@ impl Backing {
     /// [`MemError::System`].
     pub fn dedicated(len: u64) -> Result<Self, MemError> {
         let len = round_up(len);
-        let file = memfd(len)?;
+        let file = memory_file(len)?;
         Ok(Backing(Arc::new(BackingInner {
             file: Arc::new(file),
             offset: 0,
@@ -48,24 +52,20 @@ impl Backing {
     /// From a descriptor that another process exported.
     ///
     /// # Errors
-    /// [`MemError::System`] if it is not a file of at least `len` bytes.
+    /// [`MemError::BadRange`] if it is not a file of device memory, whose size is sealed, with
+    /// these bytes.
     pub fn from_fd(file: OwnedFd, offset: u64, len: u64) -> Result<Self, MemError> {
-        // SAFETY: an all-zero `stat` is a valid value, and `fstat` writes only into it.
-        let size = unsafe {
-            let mut st: libc::stat = std::mem::zeroed();
-            check_os(
-                libc::fstat(file.as_raw_fd(), &raw mut st),
-                "inspect a shared file",
-                len,
-            )?;
-            st.st_size as u64
+        let bad = |what| MemError::BadRange {
+            start: offset,
+            len,
+            what,
         };
+        if !shared_file::is_ours(&file, MEMORY_NAME) {
+            return Err(bad("in a file that is no device memory"));
+        }
+        let size = file_len(&file, len)?;
         if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(MemError::BadRange {
-                start: offset,
-                len,
-                what: "outside the shared file",
-            });
+            return Err(bad("outside the shared file"));
         }
         Ok(Backing(Arc::new(BackingInner {
             file: Arc::new(file),
@@ -75,21 +75,35 @@ impl Backing {
         })))
     }
 
+    /// All of a file that another process exported.
+    ///
+    /// # Errors
+    /// As for [`Backing::from_fd`]; also for a file without bytes, or not in granules.
+    pub fn whole_from_fd(file: OwnedFd) -> Result<Self, MemError> {
+        let len = file_len(&file, 0)?;
+        if len == 0 || !len.is_multiple_of(GRANULE) {
+            return Err(MemError::BadRange {
+                start: 0,
+                len,
+                what: "not in whole granules",
+            });
+        }
+        Self::from_fd(file, 0, len)
+    }
+
     /// From `(process, descriptor, offset)` as another process published it.
     ///
     /// # Errors
-    /// [`MemError::System`] when that process is gone or is another user's.
+    /// [`MemError::BadRange`] when that process is gone or is another user's, or the descriptor
+    /// is of something else, or has not these bytes.
     pub fn open_foreign(pid: u32, fd: RawFd, offset: u64, len: u64) -> Result<Self, MemError> {
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{pid}/fd/{fd}"))
-            .map_err(|source| MemError::System {
-                what: "open another process's memory",
-                len,
-                source,
-            })?;
-        Self::from_fd(file.into(), offset, len)
+        let file = shared_file::open_of(pid, fd, MEMORY_NAME);
+        let file = file.ok_or(MemError::BadRange {
+            start: offset,
+            len,
+            what: "in no memory of that process",
+        })?;
+        Self::from_fd(file, offset, len)
     }
 
     /// The file's descriptor in this process.
@@ -150,15 +164,19 @@ impl Drop for BackingInner {
     }
 }
 
-pub(super) fn memfd(len: u64) -> Result<OwnedFd, MemError> {
-    // SAFETY: the name is a C string; the descriptor is fresh and not shared.
-    let file = unsafe {
-        let fd = libc::memfd_create(c"fercuda-device-memory".as_ptr(), libc::MFD_CLOEXEC);
-        check_os(fd, "create device memory", len)?;
-        OwnedFd::from_raw_fd(fd)
-    };
-    // SAFETY: plain system call on our descriptor.
-    let rc = unsafe { libc::ftruncate(file.as_raw_fd(), len as i64) };
-    check_os(rc, "size device memory", len)?;
-    Ok(file)
+/// A file of device memory, whose size is final.
+pub(super) fn memory_file(len: u64) -> Result<OwnedFd, MemError> {
+    shared_file::create(MEMORY_NAME, len).map_err(|source| MemError::System {
+        what: "create device memory",
+        len,
+        source,
+    })
+}
+
+fn file_len(file: &OwnedFd, len: u64) -> Result<u64, MemError> {
+    shared_file::len_bytes(file).map_err(|source| MemError::System {
+        what: "inspect a shared file",
+        len,
+        source,
+    })
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 /// Runs of free addresses or offsets; neighbours are joined.
 #[derive(Debug, Default)]
-pub(super) struct FreeRanges(BTreeMap<u64, u64>);
+pub(crate) struct FreeRanges(BTreeMap<u64, u64>);
 
 impl FreeRanges {
     /// The first run that holds `len` from a multiple of `align`.
-    pub(super) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+    pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let (&start, _) = self.0.iter().find(|&(&start, &have)| {
             let aligned = start.next_multiple_of(align);
             aligned - start <= have && have - (aligned - start) >= len
@@ -35,7 +35,7 @@ impl FreeRanges {
         true
     }
 
-    pub(super) fn give(&mut self, mut start: u64, mut len: u64) {
+    pub(crate) fn give(&mut self, mut start: u64, mut len: u64) {
         if let Some((&before, &n)) = self.0.range(..start).next_back()
             && before + n == start
         {

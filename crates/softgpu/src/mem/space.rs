@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::allocation::{AllocInfo, AllocKind, AllocationRecords, DriverCallSite};
-use super::backing::{Backing, BackingInner, Heap, memfd};
+use super::backing::{Backing, BackingInner, Heap, memory_file};
 use super::error::{MemError, os_error};
 use super::granule::{GRANULE, round_up};
 use super::ranges::FreeRanges;
@@ -57,6 +57,7 @@ impl AddressSpace {
     /// [`MemError::System`].
     pub fn new(size: u64, checks: bool) -> Result<Arc<Self>, MemError> {
         let size = round_up(size);
+        let file = Arc::new(memory_file(HEAP_LEN)?);
         // A fixed hint, so that reports of two runs of a program have the same addresses.
         // SAFETY: without MAP_FIXED the kernel takes the address as a hint and replaces nothing of
         // ours.
@@ -74,12 +75,11 @@ impl AddressSpace {
             return Err(os_error("reserve addresses", size));
         }
         let base = (raw as u64).next_multiple_of(GRANULE);
-        let file = Arc::new(memfd(HEAP_LEN)?);
         let mut offsets = FreeRanges::default();
         offsets.give(0, HEAP_LEN);
         let mut addresses = FreeRanges::default();
         addresses.give(base, size);
-        Ok(Arc::new(AddressSpace {
+        let mut space = AddressSpace {
             base,
             size,
             access: (0..size / GRANULE).map(|_| AtomicU32::new(0)).collect(),
@@ -91,12 +91,11 @@ impl AddressSpace {
             }),
             registered: RwLock::default(),
             records: AllocationRecords::default(),
-            shadow: if checks {
-                Some(Shadow::new(base, size)?)
-            } else {
-                None
-            },
-        }))
+            shadow: None,
+        };
+        // If that fails, dropping the space gives the addresses back.
+        space.shadow = checks.then(|| Shadow::new(base, size)).transpose()?;
+        Ok(Arc::new(space))
     }
 
     /// First address.
@@ -279,7 +278,11 @@ impl AddressSpace {
             return Err(e);
         }
         for device in (0..MAX_DEVICES).filter(|d| devices & (1 << d) != 0) {
-            self.set_access(start, len, device, true, true)?;
+            if let Err(e) = self.set_access(start, len, device, true, true) {
+                self.unmap(start, len)?;
+                self.release(start, len);
+                return Err(e);
+            }
         }
         Ok((start, backing))
     }

@@ -557,3 +557,114 @@ fn atomics_of_16_bytes_exchange_the_memory_that_they_name() {
     assert_eq!(words(at)[..4], [7, 8, 5, 6]);
     free(at);
 }
+
+/// Loads a module; gives the code and the error log.
+fn load_and_log(text: &CStr) -> (CUresult, String) {
+    let mut log = [1u8; 512];
+    let mut options = [
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    ];
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+    let mut m = CUmodule::NULL;
+    let code = code!(cuModuleLoadDataEx(
+        &mut m,
+        text.as_ptr().cast(),
+        2,
+        options.as_mut_ptr(),
+        values.as_mut_ptr()
+    ));
+    let said = CStr::from_bytes_until_nul(&log).expect("a log ends");
+    (code, said.to_string_lossy().into_owned())
+}
+
+#[test]
+fn what_a_driver_refuses_is_refused_at_load_and_named() {
+    let _ctx = Ctx::new();
+    for (before, body, named) in [
+        (
+            ".extern .func foo;",
+            "call foo;",
+            "unresolved extern function `foo`",
+        ),
+        ("", "add.u64 %d, %r, %r;", "`%r` is .b32"),
+        ("", "bra nowhere;", "undeclared label `nowhere`"),
+        (
+            ".func f() { ret; } .func f() { ret; }",
+            "",
+            "`f` is defined twice",
+        ),
+        (
+            ".extern .global .b8 g[];",
+            "mov.u64 %d, g;",
+            "unresolved extern variable `g`",
+        ),
+        ("", "elect.sync _|%p, -1;", "requires .target sm_90"),
+        (
+            "",
+            ".shared .b8 s[65536]; mov.u32 %r, s;",
+            "shared variables of 0x10000 bytes",
+        ),
+        (
+            ".visible .entry big(.param .b8 a[5000]) { ret; }",
+            "",
+            "parameters of 0x1388 bytes",
+        ),
+    ] {
+        let text = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n{before}\n.visible .entry k() {{\n\
+             .reg .b64 %d; .reg .b32 %r; .reg .pred %p;\n{body}\nret; }}\n"
+        );
+        let text = std::ffi::CString::new(text).unwrap();
+        let (code, said) = load_and_log(&text);
+        assert_eq!(code, CUresult::CUDA_ERROR_INVALID_PTX, "{body} {said}");
+        assert!(
+            said.contains(named) && said.contains("line "),
+            "{body} {said}"
+        );
+    }
+}
+
+#[test]
+fn an_external_variable_with_its_size_is_the_module_s_own() {
+    let _ctx = Ctx::new();
+    let text = c".version 8.1\n.target sm_80\n.address_size 64\n.extern .global .u32 counts[3];\n\
+        .visible .entry k(.param .b8 big[5000]) { .reg .u64 %d; mov.u64 %d, counts; \
+        st.global.u32 [%d+8], 9; ret; }\n";
+    let (code, said) = load_and_log(text);
+    assert_eq!((code, said.as_str()), (CUresult::CUDA_SUCCESS, ""));
+    let mut m = CUmodule::NULL;
+    ok!(cuModuleLoadData(&mut m, text.as_ptr().cast()));
+    let (mut at, mut len) = (0, 0);
+    ok!(cuModuleGetGlobal_v2(
+        &mut at,
+        &mut len,
+        m,
+        c"counts".as_ptr()
+    ));
+    assert_eq!((len, download(at, 12)), (12, vec![0; 12]));
+}
+
+#[test]
+fn a_function_that_no_input_of_a_link_defines_is_refused_there() {
+    let _ctx = Ctx::new();
+    let caller = c".version 8.0\n.target sm_80\n.address_size 64\n.extern .func foo;\n.visible .entry k() { call foo; ret; }\n";
+    let mut link = CUlinkState::NULL;
+    ok!(cuLinkCreate_v2(0, null_mut(), null_mut(), &mut link));
+    ok!(cuLinkAddData_v2(
+        link,
+        CUjitInputType::CU_JIT_INPUT_PTX,
+        caller.as_ptr().cast_mut().cast(),
+        caller.to_bytes_with_nul().len(),
+        c"part".as_ptr(),
+        0,
+        null_mut(),
+        null_mut()
+    ));
+    let (mut image, mut size) = (null_mut(), 0);
+    fails!(
+        CUDA_ERROR_INVALID_PTX,
+        cuLinkComplete(link, &mut image, &mut size)
+    );
+    ok!(cuLinkDestroy(link));
+}

@@ -13,7 +13,9 @@
 #[macro_use]
 mod common;
 mod contexts;
+mod heap;
 mod kernels;
+mod legacy;
 mod memory;
 mod streams;
 mod surface;

@@ -280,7 +280,7 @@ fn a_pool_counts_what_it_gives_and_reuses_what_comes_back() {
     );
     assert_eq!(
         ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
-        4 << 20
+        32 << 20
     );
     ok!(cuMemFreeAsync(at, s));
     fails!(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(at, s));
@@ -295,7 +295,7 @@ fn a_pool_counts_what_it_gives_and_reuses_what_comes_back() {
     );
     assert_eq!(
         ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
-        4 << 20
+        32 << 20
     );
     let mut again = 0;
     ok!(cuMemAllocFromPoolAsync(&mut again, 3 << 20, pool, s));

@@ -100,6 +100,55 @@ fn a_descriptor_carries_memory_to_another_handle() {
 }
 
 #[test]
+fn a_descriptor_of_memory_cannot_be_cut_and_one_that_could_be_is_refused() {
+    use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+    let _ctx = Ctx::new();
+    let (mut handle, mut imported, mut fd) = (0, 0, -1i32);
+    ok!(cuMemCreate(&mut handle, GRANULE, &prop(true), 0));
+    let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ok!(cuMemExportToShareableHandle(
+        (&raw mut fd).cast(),
+        handle,
+        kind,
+        0
+    ));
+    for len in [0, GRANULE / 2, 2 * GRANULE] {
+        // SAFETY: plain system call on the descriptor that the driver gave to us.
+        assert_eq!(unsafe { libc::ftruncate(fd, len as i64) }, -1, "{len}");
+    }
+    // SAFETY: the driver gave it to us, and this is its only owner.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    ok!(cuMemRelease(handle));
+    let both = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    for (name, seals, is_memory) in [
+        (c"fercuda-device-memory", both, true),
+        (c"fercuda-device-memory", 0, false),
+        (c"fercuda-device-memory", libc::F_SEAL_SHRINK, false),
+        (c"fercuda-device-memory", libc::F_SEAL_GROW, false),
+        (c"my-memfd:fercuda-device-memory", both, false),
+        (c"fercuda-device-memory-of-mine", both, false),
+    ] {
+        // SAFETY: the name is a C string; plain system calls on the fresh descriptor.
+        let file = unsafe {
+            let fd = libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING);
+            assert_eq!(libc::ftruncate(fd, GRANULE as i64), 0);
+            assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, seals), 0);
+            OwnedFd::from_raw_fd(fd)
+        };
+        let number = file.as_raw_fd() as usize as *mut _;
+        if is_memory {
+            ok!(cuMemImportFromShareableHandle(&mut imported, number, kind));
+            ok!(cuMemRelease(imported));
+        } else {
+            fails!(
+                CUDA_ERROR_INVALID_VALUE,
+                cuMemImportFromShareableHandle(&mut imported, number, kind)
+            );
+        }
+    }
+}
+
+#[test]
 fn sizes_that_are_no_granules_are_refused() {
     let _ctx = Ctx::new();
     let (mut at, mut handle) = (0, 0);

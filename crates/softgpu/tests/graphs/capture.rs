@@ -99,6 +99,50 @@ fn another_thread_is_forbidden_only_by_a_global_capture_and_only_if_it_is_not_re
     assert_eq!(outcome(THREAD_LOCAL, |_| elsewhere(false)), (0, 1, 0));
 }
 
+/// `cuMemAllocAsync`, `cuStreamQuery` and `cuStreamSynchronize` on a stream that is not captured.
+#[test]
+fn calls_on_other_streams_lose_a_capture_as_unsafe_calls_do() {
+    let _one = alone();
+    let ctx = Ctx::new();
+    let other = stream(1);
+    let calls: [fn(CUstream) -> CUresult; 3] = [
+        |s| {
+            let mut at = 0;
+            let code = code!(cuMemAllocAsync(&mut at, 64, s));
+            if code == CUresult::CUDA_SUCCESS {
+                ok!(cuMemFreeAsync(at, s));
+            }
+            code
+        },
+        |s| match code!(cuStreamQuery(s)) {
+            CUresult::CUDA_ERROR_NOT_READY => CUresult::CUDA_SUCCESS,
+            code => code,
+        },
+        |s| code!(cuStreamSynchronize(s)),
+    ];
+    let (handle, named) = (ctx.0.0 as usize, other.0 as usize);
+    let elsewhere = |call: fn(CUstream) -> CUresult| {
+        let thread = std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(CUcontext(handle as *mut _)));
+            call(CUstream(named as *mut _))
+        });
+        thread.join().unwrap()
+    };
+    let (lost, fine) = ((900, 2, 901), (0, 1, 0));
+    let by_mode = [
+        (GLOBAL, lost, lost),
+        (THREAD_LOCAL, lost, fine),
+        (RELAXED, fine, fine),
+    ];
+    for call in calls {
+        for (mode, here, there) in by_mode {
+            assert_eq!(outcome(mode, |_| call(other)), here, "{mode:?}");
+            assert_eq!(outcome(mode, |_| elsewhere(call)), there, "{mode:?}");
+        }
+    }
+    ok!(cuStreamDestroy_v2(other));
+}
+
 #[test]
 fn a_capture_spreads_by_events_and_must_be_joined() {
     let _one = alone();

@@ -16,6 +16,7 @@
 mod common;
 mod capture;
 mod explicit;
+mod memory;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -142,10 +142,14 @@ impl SnapshotFile {
     fn new(folder: &Path) -> std::io::Result<Self> {
         let how = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         match rustix::fs::open(folder, how, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => Ok(Self {
-                file: file.into(),
-                temporary: None,
-            }),
+            Ok(file) => {
+                // Whatever the umask.
+                rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+                Ok(Self {
+                    file: file.into(),
+                    temporary: None,
+                })
+            }
             // Other errors in that directory are reported by this call too.
             Err(_) => {
                 let (file, temporary) = NamedTempFile::new_in(folder)?.into_parts();

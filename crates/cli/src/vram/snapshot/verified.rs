@@ -241,3 +241,38 @@ fn compute_needs(file: &File, end: u64) -> Result<SpaceNeeds> {
     })?;
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use fercuda_trials::{Work, corpus, try_mutations};
+
+    use super::*;
+
+    #[test]
+    fn mutated_snapshots_are_verified_or_refused() {
+        const WORK: Work = Work {
+            name: "snapshots",
+            least: 300,
+            ci_seconds: 2,
+            soak: 4_000_000,
+        };
+        let root = env!("CARGO_MANIFEST_DIR");
+        let inputs = corpus(root, WORK.name);
+        let file = tempfile::tempfile().unwrap();
+        let put = |bytes: &[u8]| {
+            file.set_len(0).unwrap();
+            file.write_all_at(bytes, 0).unwrap();
+            bytes.len() as u64
+        };
+        let len = put(&inputs[0]);
+        let whole = verify(&file, len).unwrap();
+        assert_eq!((whole.needs.inodes, whole.needs.pages), (4, 3));
+        try_mutations(root, WORK, &inputs, |bytes| {
+            let len = put(bytes);
+            let verified = verify(&file, len);
+            // Most are refused by their checksums, so the members are read without them too.
+            let needs = compute_needs(&file, len);
+            assert!(verified.is_err() || needs.is_ok());
+        });
+    }
+}

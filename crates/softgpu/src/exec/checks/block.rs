@@ -42,14 +42,16 @@ pub(crate) fn shared(
 ) -> u32 {
     let warp = ctx.warp;
     let pc = pc16(ctx, i);
+    let reserved = reserved_lanes(ctx, off, mask, size);
+    let mask = mask & !reserved;
     let Some(shadow) = ctx.block.shadow.as_mut() else {
-        return mask;
+        return mask | reserved;
     };
     let mark = shadow.mark(warp, pc, warp as u32 * 32, strong);
     let mut allowed = 0;
     for (n, eight) in eights(off).iter().enumerate() {
         let Some(shadow) = ctx.block.shadow.as_mut() else {
-            return mask;
+            return mask | reserved;
         };
         let lanes = mask & 255 << (8 * n);
         if lanes == 255 << (8 * n) && shadow.quick(mark.of(8 * n), warp, eight, size, kind) {
@@ -58,7 +60,22 @@ pub(crate) fn shared(
             allowed |= shared_lanes(ctx, i, off, lanes, size, kind, mark);
         }
     }
-    allowed
+    allowed | reserved
+}
+
+/// The lanes with an access to the part of shared memory that system software uses, which is not
+/// the program's to answer for.
+#[inline(always)]
+fn reserved_lanes(ctx: &Ctx<'_>, off: &[u32; LANES], mask: u32, size: u32) -> u32 {
+    let mut out = 0;
+    if ctx.run.has_reserved {
+        let (first, end) = (ctx.run.reserved_at, ctx.run.all_shared_bytes());
+        each(mask, |l| {
+            let inside = off[l] >= first && off[l].checked_add(size).is_some_and(|e| e <= end);
+            out |= u32::from(inside) << l;
+        });
+    }
+    out
 }
 
 /// The same lane by lane.
@@ -71,7 +88,7 @@ fn shared_lanes(
     kind: AccessKind,
     mark: SharedRecord,
 ) -> u32 {
-    let (warp, len) = (ctx.warp, ctx.block.shared.len() as u64);
+    let (warp, len) = (ctx.warp, u64::from(ctx.run.shared_bytes));
     let mut allowed = 0;
     each(mask, |l| {
         let at = off[l];

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::super::lanes::{Handlers, Isa, lane_call};
 use super::super::layout::ModuleInfo;
-use super::super::mma::Mma;
+use super::super::product::Product;
 use super::super::program::{Const, InstOrigin, LaneFn};
 use super::super::width::rows;
 use super::code::{LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
@@ -42,7 +42,8 @@ pub(crate) enum Entity {
     Family(u32, Ty),
     Label(usize),
     Targets(Vec<Sym>),
-    Prototype,
+    /// Of an indirect call: the types of its parameters.
+    Prototype(Vec<Ty>),
     /// Parameter of the kernel: byte offset.
     KernelParam(u32),
     /// Parameter of a call or of a device function: first fixed row, bytes.
@@ -94,6 +95,8 @@ pub(crate) struct KernelLower<'m> {
     /// Whether a block may learn from another: there is an instruction that orders accesses or
     /// prints.
     pub(crate) communicates: bool,
+    /// Whether the kernel asks where the shared memory is that system software uses.
+    pub(crate) reserves_shared: bool,
 }
 
 impl KernelLower<'_> {
@@ -121,11 +124,13 @@ pub(crate) struct Lower<'k, 'm> {
     pub(crate) guard: PredRef,
     pub(crate) origin: InstOrigin,
     pub(crate) lane_fns: Vec<LaneFn>,
-    pub(crate) products: Vec<Mma>,
+    pub(crate) products: Vec<Product>,
     pub(super) fixed_next: u32,
     pub(crate) fixed_rows: u32,
     pub(super) local_next: u32,
     pub(crate) local_bytes: u32,
+    /// Bytes of an element of each variable declared so far.
+    pub(super) elements: FxHashMap<Sym, u64>,
     cc: Option<VirtualReg>,
     pub(crate) params: Vec<(u32, u32)>,
     pub(crate) rets: Vec<(u32, u32)>,
@@ -150,6 +155,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             fixed_rows: 0,
             local_next: 0,
             local_bytes: 0,
+            elements: FxHashMap::default(),
             cc: None,
             params: Vec::new(),
             rets: Vec::new(),

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use fercuda_ptx::ast::{AddrBase, Imm, Operand as Ast, Sym};
 use fercuda_ptx::words::{ScalarType as Ty, Space};
 
-use super::super::basics::{Copy64, Pack16, Pack32, Pack64};
+use super::super::basics::{Copy64, Narrow8, Narrow16, Pack16, Pack32, Pack64};
 use super::super::lanes::handlers;
 use super::super::layout::VariableSpace as VarPlace;
 use super::super::program::Const;
 use super::super::tags::FUNCTION_TAG;
-use super::super::width::{bits, is_signed, rows};
+use super::super::width::{bits, is_float, is_signed, rows};
 use super::super::{basics, special};
 use super::{Entity, Lower, LowerError, Lowered, Opd, PredRef, VirtualReg, bad};
 
@@ -120,7 +120,10 @@ impl Lower<'_, '_> {
                     None => return self.address_value(*s, 0, want),
                 }
             }
-            Ast::Offset(s, n) => return self.address_value(*s, *n, want),
+            Ast::Offset(s, n) => match self.lookup(*s) {
+                Some(Entity::Reg(v, have)) if have != Ty::Pred => self.sum(v, have, *n)?,
+                _ => return self.address_value(*s, *n, want),
+            },
             Ast::Member(s, n) => match self.lookup(*s) {
                 Some(Entity::Vector(vs, have)) if usize::from(*n) < vs.len() => {
                     (Opd::Use(vs[usize::from(*n)]), rows(have))
@@ -141,6 +144,27 @@ impl Lower<'_, '_> {
             _ => return bad("an operand of a kind that cannot stand here"),
         };
         Ok(self.resize(found.0, found.1, want, is_signed(ty)))
+    }
+
+    /// A register and a constant added: `%r1+4` as a source.
+    fn sum(&mut self, v: VirtualReg, ty: Ty, n: i64) -> Lowered<(Opd, u8)> {
+        if is_float(ty) || bits(ty) > 64 {
+            return bad("a constant is added to integers only");
+        }
+        let t = self.temp_rows(rows(ty));
+        let (h, c) = match rows(ty) {
+            2 => (basics::add64(), self.c64(n as u64)),
+            _ => (basics::add32(), self.c32(n as u32)),
+        };
+        self.prepare(h, Opd::Def(t), Opd::Use(v), c, Opd::None);
+        let cut = match bits(ty) {
+            8 => handlers::<Narrow8>(),
+            16 => handlers::<Narrow16>(),
+            _ => return Ok((Opd::Use(t), rows(ty))),
+        };
+        let short = self.temp_rows(1);
+        self.prepare(cut, Opd::Def(short), Opd::Use(t), Opd::None, Opd::None);
+        Ok((Opd::Use(short), 1))
     }
 
     /// Changes the width of a value: 1 or 2 rows.

@@ -2,6 +2,8 @@
 //! the trace, timings are only checked for plausibility.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod viewer;
+
 use std::process::Command;
 
 use serde_json::Value;
@@ -32,6 +34,18 @@ fn replay_only(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
     let file = folder.path().join("trace.csv");
     std::fs::write(&file, format!("{HEAD}{rows}")).unwrap();
     fercuda(&[&["replay", file.to_str().unwrap()], words].concat())
+}
+
+/// What was replayed, by device of the trace.
+fn traces(json: &str) -> Vec<Value> {
+    let outcome: Value = serde_json::from_str(json).unwrap();
+    outcome["traces"].as_array().unwrap().clone()
+}
+
+/// Of a trace with one device.
+fn only_trace(json: &str) -> Value {
+    let [trace] = traces(json).try_into().unwrap();
+    trace
 }
 
 #[test]
@@ -66,7 +80,7 @@ const SMALL: &str = "\
 fn a_trace_is_replayed_on_each_allocator_and_counted() {
     let (code, out, err) = replay(SMALL, &["--json"]);
     assert_eq!(code, Some(0), "{err}");
-    let outcome: Value = serde_json::from_str(&out).unwrap();
+    let outcome = only_trace(&out);
     assert_eq!(outcome["allocations"], 3);
     assert_eq!(outcome["frees"], 2);
     assert_eq!(outcome["streams"], 2);
@@ -139,7 +153,7 @@ fn a_trace_becomes_a_snapshot_that_python_and_replay_can_read() {
     // The snapshot is a valid trace, with the same operations.
     let (code, out, err) = fercuda(&["replay", out, "--device", "soft", "--json"]);
     assert_eq!(code, Some(0), "{err}");
-    let again: Value = serde_json::from_str(&out).unwrap();
+    let again = only_trace(&out);
     assert_eq!(
         (&again["allocations"], &again["frees"]),
         (&3.into(), &2.into())
@@ -154,12 +168,93 @@ fn a_trace_becomes_a_snapshot_that_python_and_replay_can_read() {
 }
 
 #[test]
+fn pytorchs_viewer_can_read_a_snapshot_with_numbers_of_every_length() {
+    let values: Vec<u64> = (0..64)
+        .flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1])
+        .chain([u64::MAX - 1, u64::MAX])
+        .filter(|value| *value > 0)
+        .collect();
+    let mut rows = String::new();
+    for value in &values {
+        rows += &format!("7,10:00:00.000001,allocate,{value:#x},{value},{value:#x}\n");
+        rows += &format!("7,10:00:00.000001,allocate failure,(nil),{value},{value:#x}\n");
+        rows += &format!("7,10:00:00.000001,free,{value:#x},{value},{value:#x}\n");
+    }
+    rows += "7,10:00:00.000001,allocate,0xffffff,300,0x0\n";
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("memory.pickle");
+    let (code, _, err) = replay_only(&rows, &["--snapshot", out.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{err}");
+    let snapshot = viewer::unpickled(&std::fs::read(&out).unwrap());
+    let [trace] = snapshot.at("device_traces").list() else {
+        panic!("{snapshot:?}");
+    };
+    let read: Vec<(&str, i64, i64, i64)> = trace
+        .list()
+        .iter()
+        .map(|event| {
+            let action = event.at("action").text();
+            let place = if action == "oom" {
+                "device_free"
+            } else {
+                "addr"
+            };
+            let number = |name| event.at(name).number();
+            assert_eq!(event.at("frames").list(), []);
+            (action, number(place), number("size"), number("stream"))
+        })
+        .collect();
+    let mut expected = Vec::new();
+    for value in values {
+        // Addresses and streams keep their 64 bits; a size is at most 2^63 - 1.
+        let size = i64::try_from(value).unwrap_or(i64::MAX);
+        let bits = value as i64;
+        expected.extend([("alloc", bits, size, bits), ("oom", 0, size, bits)]);
+        expected.extend(["free_requested", "free_completed"].map(|it| (it, bits, size, bits)));
+    }
+    expected.push(("alloc", 0xff_ffff, 300, 0));
+    assert_eq!(read, expected);
+    let [segment] = snapshot.at("segments").list() else {
+        panic!("{snapshot:?}");
+    };
+    let [block] = segment.at("blocks").list() else {
+        panic!("{segment:?}");
+    };
+    assert_eq!(block.at("requested_size").number(), 300);
+    assert_eq!(segment.at("total_size"), block.at("size"));
+    assert_eq!(segment.at("address").number(), 0xff_ffff);
+    assert_eq!(segment.at("is_expandable"), &viewer::ViewerValue::False);
+}
+
+#[test]
+fn outputs_are_their_users_alone_under_any_umask() {
+    use std::os::unix::fs::MetadataExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.csv");
+    std::fs::write(&trace, format!("{HEAD}{SMALL}")).unwrap();
+    for mask in ["000", "022", "077", "777"] {
+        for (option, name) in [("--snapshot", "a.pickle"), ("--html", "a.html")] {
+            let out = folder.path().join(format!("{mask}-{name}"));
+            let made = Command::new("sh")
+                .args(["-c", "umask $0 && exec \"$@\"", mask])
+                .args([env!("CARGO_BIN_EXE_fercuda"), "replay"])
+                .args([trace.as_os_str(), option.as_ref(), out.as_os_str()])
+                .output()
+                .unwrap();
+            assert!(made.status.success(), "{mask}: {made:?}");
+            let mode = std::fs::metadata(&out).unwrap().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{mask}: {option}");
+        }
+    }
+}
+
+#[test]
 fn an_allocation_too_large_for_the_device_fails_everywhere_and_the_rest_continues() {
     let rows =
         "1,0,allocate,0x1000,2147483648,0x0\n1,0,free,0x1000,2147483648,0x0\n".to_owned() + SMALL;
     let (code, out, err) = replay(&rows, &["--json"]);
     assert_eq!(code, Some(0), "{err}");
-    let outcome: Value = serde_json::from_str(&out).unwrap();
+    let outcome = only_trace(&out);
     assert_eq!(outcome["peak_live_bytes"], 2_u64 << 30);
     for row in outcome["allocators"].as_array().unwrap() {
         assert_eq!(row["failures"], 1, "{row}");
@@ -174,7 +269,7 @@ fn an_allocation_beyond_all_addresses_is_a_failed_step() {
         let rows = format!("1,0,allocate,0x100,{bytes},0\n{SMALL}");
         let (code, out, err) = replay(&rows, &["--json"]);
         assert_eq!(code, Some(0), "{bytes}: {err}");
-        let outcome: Value = serde_json::from_str(&out).unwrap();
+        let outcome = only_trace(&out);
         for row in outcome["allocators"].as_array().unwrap() {
             assert_eq!(row["failures"], 1, "{bytes}: {row}");
             assert_eq!(row["peak_live_bytes"], 32 << 20, "{bytes}: {row}");
@@ -245,16 +340,34 @@ fn a_snapshot_is_read_with_what_was_live_before_it_and_other_devices() {
         let file = format!("{at}/{name}.pickle");
         let (code, out, err) = fercuda(&["replay", &file, "--device", "soft", "--json"]);
         assert_eq!(code, Some(0), "{name}: {err}");
-        let outcome: Value = serde_json::from_str(&out).unwrap();
+        let [outcome, second] = traces(&out).try_into().unwrap();
         for (part, expected) in [
+            ("trace_device", 0),
             ("allocations", 2),
             ("frees", 1),
             ("held_blocks", 1),
             ("trace_failures", 1),
-            ("other_devices", 1),
             ("peak_live_bytes", 3 << 20),
         ] {
             assert_eq!(outcome[part], expected, "{name}: {part}");
+        }
+        for (part, expected) in [
+            ("trace_device", 1),
+            ("allocations", 1),
+            ("frees", 0),
+            ("peak_live_bytes", 5 << 20),
+        ] {
+            assert_eq!(second[part], expected, "{name}: {part}");
+        }
+        for row in second["allocators"].as_array().unwrap() {
+            assert_eq!(row["peak_live_bytes"], 5 << 20, "{name}: {row}");
+        }
+        let (_, table, _) = fercuda(&["replay", &file, "--device", "soft"]);
+        for part in [
+            "device 0 of the trace\n2 allocations",
+            "\n\ndevice 1 of the trace\n1 allocation",
+        ] {
+            assert!(table.contains(part), "{name}: {table}");
         }
         let (code, page, err) = fercuda(&["replay", &file, "--html", "-"]);
         assert_eq!(code, Some(0), "{name}: {err}");
@@ -280,6 +393,71 @@ fn a_snapshot_is_read_with_what_was_live_before_it_and_other_devices() {
             "{err}"
         );
     }
+}
+
+/// Snapshots with a part missing: no history, the list of segments alone, a segment of a device
+/// without a history, an action that PyTorch does not have.
+const PARTS: &str = "import pickle, sys
+A, MIB = 0x7f1000000000, 1 << 20
+def segment(device):
+    blocks = [dict(address=A, size=MIB, state='active_allocated'),
+        dict(address=A + MIB, size=2 * MIB, state='active_pending_free'),
+        dict(address=A + 3 * MIB, size=MIB, state='inactive')]
+    return dict(device=device, address=A, total_size=4 * MIB, stream=0, blocks=blocks)
+def event(action, address, size):
+    return dict(action=action, addr=address, size=size, stream=0)
+first = [event('alloc', A, MIB), event('defragment', A, MIB), event('segment_map', A, MIB)]
+for name, it in dict(
+    silent=dict(segments=[segment(0)], device_traces=[[]]),
+    list=[segment(0)],
+    second=dict(segments=[segment(0), segment(1), segment(64)], device_traces=[first]),
+    empty=dict(segments=[], device_traces=[]),
+).items():
+    pickle.dump(it, open(f'{sys.argv[1]}/{name}', 'wb'))
+";
+
+#[test]
+fn parts_of_a_snapshot_are_kept_or_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().to_str().unwrap();
+    let python = std::env::var("FERCUDA_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let made = Command::new(python).args(["-c", PARTS, at]).status();
+    assert!(made.unwrap().success());
+    let replayed = |name: &str| {
+        let file = format!("{at}/{name}");
+        fercuda(&["replay", &file, "--device", "soft", "--json"])
+    };
+    let without = "the snapshot has no history of allocations: only the blocks live in it are read";
+    for (name, notes, held) in [
+        ("silent", &[without][..], &[2][..]),
+        ("list", &[without], &[2]),
+        (
+            "second",
+            &[
+                "1 event of unknown actions left out",
+                "3 blocks of devices above 63 left out",
+            ],
+            &[1, 2],
+        ),
+    ] {
+        let (code, out, err) = replayed(name);
+        assert_eq!(code, Some(0), "{name}: {err}");
+        let outcome: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(outcome["notes"], serde_json::json!(notes), "{name}");
+        let read: Vec<Value> = traces(&out)
+            .iter()
+            .map(|trace| trace["held_blocks"].clone())
+            .collect();
+        assert_eq!(serde_json::json!(read), serde_json::json!(held), "{name}");
+        assert!(
+            traces(&out)
+                .iter()
+                .all(|it| it["peak_live_bytes"] == 3 << 20)
+        );
+    }
+    let (code, _, err) = replayed("empty");
+    assert_eq!(code, Some(2));
+    assert!(err.contains("try: call torch.cuda.memory._record"), "{err}");
 }
 
 #[test]
