@@ -293,6 +293,18 @@ const ROWS: &[Row] = &[
     ),
     row(
         "calls",
+        "memory that another library of a Python process caches",
+        &[
+            "reclaim::cached_memory_is_released_for_another_library",
+            "reclaim::caches_are_kept_if_the_user_says_so",
+            "reclaim::an_owner_that_raises_or_is_not_there_does_no_harm",
+            "reclaim::an_exception_that_is_being_raised_stays",
+            "reclaim::an_interpreter_that_is_held_elsewhere_delays_a_refusal_and_no_more",
+            "reclaim::threads_that_hold_the_interpreter_and_let_it_go_do_not_block_requests",
+        ],
+    ),
+    row(
+        "calls",
         "contexts that are reset or destroyed",
         &[
             "calls::resetting_a_context_frees_everything_to_the_byte",
@@ -657,6 +669,7 @@ mod tests {
             "differential",
             "ipc",
             "nvml",
+            "reclaim",
             "slabs",
             "streams",
         ] {

@@ -14,13 +14,40 @@ use crate::note::id;
 /// How long a request that would be refused waits for the device's work on freed memory.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Why memory was not admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct AdmissionRefused {
+    kind: EventKind,
+    limit_bytes: u64,
+}
+
+impl AdmissionRefused {
+    /// Whether the process's limit refused it, and not the tenant's own.
+    pub fn is_of_process(&self) -> bool {
+        self.kind == EventKind::Refused
+    }
+}
+
 impl Governor {
     /// Makes room for memory that the driver is to allocate: charges it to its tenant and to the
     /// process, and shrinks the pool if it must. A refusal charges nothing and is recorded.
     pub fn admit(&self, piece: &GovernedPiece) -> bool {
+        let admitted = self.try_admit(piece);
+        if let Err(refused) = admitted {
+            self.record_refusal(piece, refused);
+        }
+        admitted.is_ok()
+    }
+
+    /// As [`Governor::admit`]; a refusal is not recorded, since another attempt may follow.
+    ///
+    /// # Errors
+    /// It would exceed the limit of the tenant or of the process.
+    pub fn try_admit(&self, piece: &GovernedPiece) -> Result<(), AdmissionRefused> {
         let Some(device) = self.charged(piece) else {
-            return true;
+            return Ok(());
         };
+        let refused = |kind| move |limit_bytes| AdmissionRefused { kind, limit_bytes };
         let budget = device.budget();
         let tenant = budget.tenant(id(piece.tenant));
         let charged = tenant.charge(piece.bytes).or_else(|refused| {
@@ -32,25 +59,22 @@ impl Governor {
                 Err(refused)
             }
         });
-        if let Err(refused) = charged {
-            self.record(
-                EventKind::TenantLimit,
-                device.row,
-                piece,
-                refused.limit_bytes,
-            );
-            return false;
-        }
+        charged.map_err(|it| refused(EventKind::TenantLimit)(it.limit_bytes))?;
         if budget.charge(piece.bytes).is_ok() {
-            return true;
+            return Ok(());
         }
         self.release_unused(device);
-        let Err(refused) = budget.charge(piece.bytes) else {
-            return true;
+        let Err(it) = budget.charge(piece.bytes) else {
+            return Ok(());
         };
         tenant.refund(piece.bytes);
-        self.record(EventKind::Refused, device.row, piece, refused.limit_bytes);
-        false
+        Err(refused(EventKind::Refused)(it.limit_bytes))
+    }
+
+    /// Records a refusal.
+    pub fn record_refusal(&self, piece: &GovernedPiece, refused: AdmissionRefused) {
+        let row = LedgerDevice::new(piece.device);
+        self.record(refused.kind, row, piece, refused.limit_bytes);
     }
 
     /// Returns to the driver what neither the pool nor graphs need, waiting for freed memory that

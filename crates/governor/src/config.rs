@@ -33,6 +33,8 @@ pub struct GovernorConfig {
     pub yields_to_checks: bool,
     /// The absolute path of the driver's library below the hook. `FERCUDA_DRIVER`.
     pub driver: Option<PathBuf>,
+    /// Do not ask libraries to release the memory that they cache. `FERCUDA_RECLAIM`.
+    pub keep_caches: bool,
     /// The trace file. `FERCUDA_TRACE`.
     pub trace: Option<PathBuf>,
     /// The run that the process belongs to. `FERCUDA_RUN`.
@@ -132,6 +134,9 @@ pub enum ValueError {
     /// It is not a kind of backing.
     #[error("it is neither vmm nor slabs\ntry: slabs if blocks are shared with other processes")]
     PoolBacking,
+    /// It is neither on nor off.
+    #[error("it is neither 0 nor 1\ntry: 1, or unset it")]
+    Switch,
     /// It is not a number from 1 up.
     #[error(
         "it is not a number from 1 to {}\ntry: leave it to fercuda run",
@@ -337,6 +342,14 @@ impl GovernorConfig {
                     _ => Err(ValueError::PoolBacking),
                 });
                 self.backing = backing.map_err(|reason| ("FERCUDA_BACKING", reason))?;
+            }
+            "FERCUDA_RECLAIM" => {
+                let reclaim = text().and_then(|text| match text {
+                    "0" => Ok(false),
+                    "1" => Ok(true),
+                    _ => Err(ValueError::Switch),
+                });
+                self.keep_caches = !reclaim.map_err(|reason| ("FERCUDA_RECLAIM", reason))?;
             }
             "FERCUDA_DRIVER" => {
                 let path = absolute(value).map_err(|reason| ("FERCUDA_DRIVER", reason))?;

@@ -30,6 +30,7 @@ mod variables;
 mod vmm;
 mod watermarks;
 
+pub use admission::AdmissionRefused;
 pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamOrigin};
 pub use config::{
     ConfigError, GovernorConfig, MemorySize, MemorySizeError, PoolBacking, TenantLimit, ValueError,

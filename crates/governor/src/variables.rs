@@ -81,6 +81,12 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Hook,
+        "FERCUDA_RECLAIM",
+        "`1` (default), `0`",
+        "when an allocation would fail, PyTorch and CuPy are asked to release memory that they cache and do not use; `0`: they are not",
+    ),
+    row(
+        VariableReader::Hook,
         "FERCUDA_DRIVER",
         "an absolute path",
         "the driver's library below the hook; default NVIDIA's, found as the loader does",

@@ -17,6 +17,7 @@ pub mod interface;
 mod interposed;
 mod process;
 mod real_driver;
+mod reclaim;
 mod settings;
 mod substitute;
 mod table;

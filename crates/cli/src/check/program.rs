@@ -21,8 +21,9 @@ use super::process_report::{CheckedProcess, ProcessFindings, ProgramFinding, Rep
 use super::sarif::{self, SarifInvocation};
 use crate::out::{alert, note, step};
 use crate::output::check_distinct;
+use crate::run::frameworks::{self, PytorchAllocator};
 use crate::run::program::{self, PreloadPurpose};
-use crate::run::{self, DeviceKind, LibraryFolders, child, frameworks};
+use crate::run::{self, DeviceKind, LibraryFolders, child};
 use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{Paint, count, plain, plain_text};
 
@@ -116,7 +117,7 @@ fn set_environment(
     }
     // Blocks of a caching allocator would hide where one tensor ends.
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    command.envs(frameworks::missing(is_set, false));
+    command.envs(frameworks::missing(is_set, PytorchAllocator::Async));
     Ok(())
 }
 

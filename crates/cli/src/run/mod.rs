@@ -31,6 +31,7 @@ use crate::output::{OutputFile, check_distinct, check_regular, check_writable, i
 use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::wrapped;
 use crate::variables;
+use frameworks::PytorchAllocator;
 pub(crate) use places::{DeviceKind, LibraryFolders};
 
 /// Runs a program with all its device memory in one governed pool.
@@ -46,6 +47,15 @@ pub(crate) struct Args {
     /// Share memory with other processes (cudaIpcGetMemHandle).
     #[arg(long)]
     ipc: bool,
+    /// Allocator of PyTorch.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        conflicts_with = "ipc",
+        value_name = "ALLOCATOR"
+    )]
+    pytorch: PytorchAllocator,
     /// Driver to run on [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
@@ -62,7 +72,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// Run without the hook and without limits.
-    #[arg(long, conflicts_with_all = ["limit", "tenants", "ipc", "device", "trace", "report", "json", "force"])]
+    #[arg(long, conflicts_with_all = ["limit", "tenants", "ipc", "pytorch", "device", "trace", "report", "json", "force"])]
     ungoverned: bool,
     /// Program to run, and its arguments.
     #[arg(
@@ -83,12 +93,9 @@ fn help() -> String {
         for other in others {
             settings.push_str(&format!(" (and {other})"));
         }
-        let why = match setting.with_ipc {
-            true => setting.why.to_owned(),
-            false => format!(
-                "{}; not with --ipc: such tensors cannot be shared",
-                setting.why
-            ),
+        let why = match setting.only_with {
+            None => setting.why.to_owned(),
+            Some(_) => format!("only with --pytorch async; {}", setting.why),
         };
         for line in wrapped(&why, 72) {
             settings.push_str(&format!("\n      {line}"));
@@ -104,6 +111,13 @@ governed too. `fercuda top` shows them while they run.
 Set for the program, unless it is already set:
 {settings}Settings without an option are FERCUDA_* variables, which the
 documents list (fercuda --help says where).
+
+PyTorch and CuPy cache memory that they have freed. When an allocation of
+another library would fail, they are asked to release it (FERCUDA_RECLAIM=0:
+they are not), and the allocation is tried again.
+
+--pytorch async makes PyTorch cache nothing. It then lacks CUDA graph trees
+(torch.compile's reduce-overhead), memory history and shared tensors.
 
 --ipc allocates memory from the driver in slabs, which other processes can open
 if they run under fercuda as the same user. It costs memory: a slab is returned
@@ -279,6 +293,7 @@ fn disabled(args: &Args, command: &mut Command) -> Result<()> {
         (args.limit.is_some(), "--limit"),
         (!args.tenants.is_empty(), "--tenant"),
         (args.ipc, "--ipc"),
+        (args.pytorch == PytorchAllocator::Async, "--pytorch async"),
         (args.trace.is_some(), "--trace"),
         (args.report, "--report"),
         (args.json.is_some(), "--json"),
@@ -376,7 +391,7 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     if let Some(driver) = kind.map(|kind| places.driver(kind)).transpose()?.flatten() {
         set("FERCUDA_DRIVER", driver.as_os_str());
     }
-    for (name, value) in frameworks::missing(is_set, args.ipc) {
+    for (name, value) in frameworks::missing(is_set, args.pytorch) {
         changes.insert(name.to_owned(), value.to_owned());
     }
     Ok(changes)

@@ -39,14 +39,18 @@ fn a_program_gets_the_hook_the_driver_the_limits_and_framework_settings() {
         ("FERCUDA_DRIVER", &path("libcuda.so")),
         ("FERCUDA_LIMIT", "1536MiB"),
         ("FERCUDA_TENANT_LIMITS", "torch=1GiB,jax=500000KiB"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),
-        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync"),
         ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"),
         ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
     ] {
         assert_eq!(given.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(given.get("FERCUDA_TRACE"), None);
+    for name in [
+        "FERCUDA_TRACE",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_ALLOC_CONF",
+    ] {
+        assert_eq!(given.get(name), None, "{name}");
+    }
     let run: u64 = given["FERCUDA_RUN"].parse().unwrap();
     assert_ne!(run, 0);
     assert_eq!(it.loaded(), 1);
@@ -61,6 +65,17 @@ fn a_program_gets_the_hook_the_driver_the_limits_and_framework_settings() {
     assert_eq!(numbers.len(), 2);
     assert_eq!(numbers[0], numbers[1]);
     assert_ne!(numbers[0], run.to_string());
+}
+
+#[test]
+fn pytorch_allocates_each_tensor_if_asked_to() {
+    let it = Installed::new();
+    let given = environment(&it, &["--pytorch", "async"], &[]);
+    for name in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] {
+        assert_eq!(given[name], "backend:cudaMallocAsync");
+    }
+    let refused = ended(&mut it.run(&["--pytorch", "async", "--ipc", "--", "true"]));
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
 }
 
 #[test]

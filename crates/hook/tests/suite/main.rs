@@ -14,6 +14,7 @@ mod ipc;
 mod loader;
 mod nvml;
 mod process;
+mod reclaim;
 mod runtime;
 mod slabs;
 mod streams;

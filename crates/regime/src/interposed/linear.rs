@@ -3,6 +3,7 @@
 //! A block may be used on any stream at once, and is freed behind all work queued so far.
 //! Neither call waits, though the driver's own may.
 
+use core::cell::Cell;
 use core::ffi::c_uint;
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUdeviceptr_v1, CUresult};
@@ -19,6 +20,7 @@ use super::queries::UNMAPPED_ADDRESS;
 use crate::caller;
 use crate::print_diagnostic;
 use crate::process::{call_driver, catch_panic, govern_call, governor, with_thread_context};
+use crate::reclaim;
 use crate::trace::{self, TracedRequest};
 
 /// The row alignment of pitched memory; see `alloc_pitch`.
@@ -40,7 +42,7 @@ unsafe extern "C" fn alloc(
 ) -> CUresult {
     // SAFETY: the entry gave the frame of the call that is under way; `into` is
     // the program's.
-    let done = unsafe { allocate_pooled(into, bytes, frame) };
+    let done = attempted(|attempt| unsafe { allocate_pooled(into, bytes, frame, attempt) });
     done.unwrap_or_else(|| {
         // SAFETY: as above.
         let tenant = || unsafe { tenant_of(frame) };
@@ -72,6 +74,7 @@ unsafe fn allocate_pooled(
     into: *mut CUdeviceptr,
     bytes: usize,
     frame: *const usize,
+    attempt: &AllocationAttempt,
 ) -> Option<CUresult> {
     if into.is_null() || bytes == 0 {
         return None;
@@ -99,8 +102,37 @@ unsafe fn allocate_pooled(
                 bytes: bytes as u64,
                 place: PoolPlace::Anywhere,
             };
-            finish_allocation(seat, into, allocated, request)
+            finish_allocation(seat, into, allocated, request, attempt)
         }
+    })
+}
+
+/// An attempt to allocate from a pool. The first one that is denied says nothing: the caches of
+/// other libraries are asked to release memory, and another attempt follows.
+pub(super) struct AllocationAttempt {
+    is_last: bool,
+    denied: Cell<Option<TracedRequest>>,
+}
+
+/// Allocates by `allocate`; if memory is missing, asks the owners of caches to release some and
+/// allocates once more.
+#[inline]
+pub(super) fn attempted(
+    allocate: impl Fn(&AllocationAttempt) -> Option<CUresult>,
+) -> Option<CUresult> {
+    let first = AllocationAttempt {
+        is_last: false,
+        denied: Cell::new(None),
+    };
+    let result = allocate(&first);
+    let Some(request) = first.denied.take() else {
+        return result;
+    };
+    // Nothing of ours is borrowed or locked here.
+    reclaim::ask(request.device, request.tenant);
+    allocate(&AllocationAttempt {
+        is_last: true,
+        denied: Cell::new(None),
     })
 }
 
@@ -114,6 +146,7 @@ pub(super) unsafe fn finish_allocation(
     into: *mut CUdeviceptr,
     allocated: Result<u64, AllocationDenied>,
     request: TracedRequest,
+    attempt: &AllocationAttempt,
 ) -> Option<CUresult> {
     match allocated {
         Ok(address) => {
@@ -123,6 +156,11 @@ pub(super) unsafe fn finish_allocation(
             Some(CUresult::CUDA_SUCCESS)
         }
         Err(AllocationDenied::Driver) => None,
+        // A tenant's own limit stays what it is, whatever others release.
+        Err(AllocationDenied::OutOfMemory(Error::Exhausted { .. })) if !attempt.is_last => {
+            attempt.denied.set(Some(request));
+            Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+        }
         Err(AllocationDenied::OutOfMemory(error)) => {
             trace::record_failure(seat.governor(), request);
             if let Some(device) = seat.governor().device(request.device) {
@@ -198,14 +236,26 @@ pub(super) fn admit_and_call(
     made: impl FnOnce(&'static Governor),
 ) -> CUresult {
     govern_call(call, |governor, call| {
-        if !governor.admit(piece) {
+        let mut may_ask = piece.is_on_device();
+        let mut ask = || core::mem::take(&mut may_ask) && reclaim::ask(piece.device, piece.tenant);
+        if let Err(refused) = governor.try_admit(piece)
+            && !(refused.is_of_process() && ask() && governor.try_admit(piece).is_ok())
+        {
+            governor.record_refusal(piece, refused);
             return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
         }
+        let is_out = |result| result == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        let trim = || {
+            governor
+                .device(piece.device)
+                .is_some_and(|it| it.trim() > 0)
+        };
         let mut result = call();
-        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY
-            && let Some(device) = governor.device(piece.device)
-            && device.trim() > 0
-        {
+        if is_out(result) && trim() {
+            result = call();
+        }
+        if is_out(result) && ask() {
+            trim();
             result = call();
         }
         if result == CUresult::CUDA_SUCCESS {
@@ -232,7 +282,8 @@ unsafe extern "C" fn alloc_pitch(
     let is_valid = !into.is_null() && !pitch.is_null() && matches!(element, 4 | 8 | 16);
     if let (true, Some(row), Some(bytes)) = (is_valid, row, size) {
         // SAFETY: as in `alloc`.
-        if let Some(result) = unsafe { allocate_pooled(into, bytes, frame) } {
+        let done = attempted(|attempt| unsafe { allocate_pooled(into, bytes, frame, attempt) });
+        if let Some(result) = done {
             if result == CUresult::CUDA_SUCCESS {
                 // SAFETY: not null; the program's own.
                 unsafe { pitch.write(row) };

@@ -14,7 +14,9 @@ use fercuda_ledger::Governed;
 use fercuda_pool::PoolPlace;
 
 use super::entry_stub;
-use super::linear::{allocate_governed, finish_allocation, free_with_driver, tenant_of};
+use super::linear::{
+    AllocationAttempt, allocate_governed, attempted, finish_allocation, free_with_driver, tenant_of,
+};
 use crate::caller;
 use crate::process::{call_driver, catch_panic, govern_call, governor, with_thread_context};
 use crate::trace::{self, TracedRequest};
@@ -44,6 +46,7 @@ unsafe fn allocate_pooled(
     from: PoolChoice,
     (stream, per_thread): (CUstream, bool),
     frame: *const usize,
+    attempt: &AllocationAttempt,
 ) -> Option<CUresult> {
     if into.is_null() || bytes == 0 {
         return None;
@@ -72,7 +75,7 @@ unsafe fn allocate_pooled(
             place: PoolPlace::Stream(ordered.stream.id),
         };
         // SAFETY: not null; the program's own.
-        unsafe { finish_allocation(seat, into, allocated, request) }
+        unsafe { finish_allocation(seat, into, allocated, request, attempt) }
     })
 }
 
@@ -117,7 +120,9 @@ macro_rules! alloc {
             let pool = PoolChoice::Current;
             // SAFETY: the entry gave the frame of the call that is under way;
             // the rest is the program's.
-            let done = unsafe { allocate_pooled(into, bytes, pool, stream_handle, frame) };
+            let done = attempted(|attempt| unsafe {
+                allocate_pooled(into, bytes, pool, stream_handle, frame, attempt)
+            });
             done.unwrap_or_else(|| {
                 // SAFETY: as above; the driver writes `into`.
                 unsafe {
@@ -145,9 +150,10 @@ macro_rules! alloc_from_pool {
         ) -> CUresult {
             let stream_handle = (stream, $per_thread);
             // SAFETY: as above.
-            let done = unsafe {
-                allocate_pooled(into, bytes, PoolChoice::Named(pool), stream_handle, frame)
-            };
+            let pool_choice = PoolChoice::Named(pool);
+            let done = attempted(|attempt| unsafe {
+                allocate_pooled(into, bytes, pool_choice, stream_handle, frame, attempt)
+            });
             done.unwrap_or_else(|| {
                 // SAFETY: as above; the driver writes `into`.
                 unsafe {
