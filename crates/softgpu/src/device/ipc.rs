@@ -197,10 +197,7 @@ pub(crate) fn open_memory(m: &Machine, ctx: &SoftContext, handle: &HandleBytes) 
     if inner.checked_add(alloc_len).is_none_or(|end| end > len) || alloc_len == 0 {
         return Err(err::INVALID_HANDLE);
     }
-    let path = format!("/proc/{pid}/fd/{}", fd as i32);
-    let is_memory = std::fs::read_link(path)
-        .is_ok_and(|p| p.to_string_lossy().contains("memfd:fercuda-device-memory"));
-    if !is_memory {
+    if !is_file_of_memory(&format!("/proc/{pid}/fd/{}", fd as i32)) {
         return Err(err::INVALID_HANDLE);
     }
     let backing =
@@ -254,17 +251,12 @@ pub(crate) fn close_memory(m: &Machine, start: u64) -> CuResult {
     Ok(())
 }
 
-/// The length of a file of device memory; `None` for any other file.
-pub(crate) fn device_memory_len(file: &OwnedFd) -> Option<u64> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    if !name
-        .to_string_lossy()
-        .contains("memfd:fercuda-device-memory")
-    {
-        return None;
-    }
-    let len = std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .ok()?
-        .len();
-    (len > 0 && len.is_multiple_of(crate::mem::GRANULE)).then_some(len)
+/// Whether a descriptor is of a file of device memory.
+pub(crate) fn is_device_memory(file: &OwnedFd) -> bool {
+    is_file_of_memory(&format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn is_file_of_memory(path: &str) -> bool {
+    let name = std::fs::read_link(path);
+    name.is_ok_and(|name| name.as_os_str() == "/memfd:fercuda-device-memory (deleted)")
 }

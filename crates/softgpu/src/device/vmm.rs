@@ -55,12 +55,7 @@ pub(crate) fn create(
             return Err(err::OUT_OF_MEMORY);
         }
     }
-    let made = if handle_types == 0 {
-        m.space.backing(size)
-    } else {
-        Backing::dedicated(size)
-    };
-    let backing = made.map_err(|_| {
+    let backing = m.space.backing(size).map_err(|_| {
         if let Some(phys) = &phys {
             phys.give(size);
         }
@@ -305,7 +300,7 @@ pub(crate) fn export(m: &Machine, handle: usize, kind: u32) -> CuResult<i32> {
     }
     physical
         .backing
-        .duplicate_fd()
+        .export()
         .map(IntoRawFd::into_raw_fd)
         .map_err(|_| err::OPERATING_SYSTEM)
 }
@@ -319,8 +314,11 @@ pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<usize>
     }
     // SAFETY: `own` was just created and is not shared.
     let own = unsafe { OwnedFd::from_raw_fd(own) };
-    let size = super::ipc::device_memory_len(&own).ok_or(err::INVALID_VALUE)?;
-    let backing = Backing::from_fd(own, 0, size).map_err(|_| err::INVALID_VALUE)?;
+    if !super::ipc::is_device_memory(&own) {
+        return Err(err::INVALID_VALUE);
+    }
+    let backing = Backing::import(own).map_err(|_| err::INVALID_VALUE)?;
+    let size = backing.len();
     let physical = Physical {
         backing,
         size,
