@@ -127,7 +127,7 @@ pub enum ValueError {
     #[error("it is not an absolute path\ntry: one that begins with /")]
     Relative,
     /// It is not a kind of backing.
-    #[error("it is neither vmm nor slabs\ntry: slabs if blocks are shared with other processes")]
+    #[error("it is neither vmm nor slabs\ntry: vmm, the default")]
     PoolBacking,
     /// It is not a number from 1 up.
     #[error(

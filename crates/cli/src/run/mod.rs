@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// Limit one library's memory per device (may be repeated).
     #[arg(long = "tenant", value_name = "NAME=SIZE")]
     tenants: Vec<TenantLimit>,
-    /// Share memory with other processes (cudaIpcGetMemHandle).
-    #[arg(long)]
+    /// Does nothing: memory can be shared with other processes anyway. Kept for one release.
+    #[arg(long, hide = true)]
     ipc: bool,
     /// Driver to run on [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
@@ -86,7 +86,7 @@ fn help() -> String {
         let why = match setting.with_ipc {
             true => setting.why.to_owned(),
             false => format!(
-                "{}; not with --ipc: such tensors cannot be shared",
+                "{}; such tensors cannot be shared with other processes",
                 setting.why
             ),
         };
@@ -105,12 +105,9 @@ Set for the program, unless it is already set:
 {settings}Settings without an option are FERCUDA_* variables, which the
 documents list (fercuda --help says where).
 
---ipc allocates memory from the driver in slabs, which other processes can open
-if they run under fercuda as the same user. It costs memory: a slab is returned
-only when all of it is free, and free space is not merged across slabs. If a
-device has several contexts, only the first uses the pool; allocations of the
-others come from the driver, and are charged. Without --ipc, memory is mapped
-and returned in small pieces, and other processes cannot open it.
+Memory can be shared with other processes (cudaIpcGetMemHandle) that run under
+fercuda as the same user; other processes get an error. If the driver cannot
+export mapped memory, FERCUDA_BACKING=slabs allocates what can be shared.
 
 The first process that uses device memory writes the trace FILE, every other
 one of the run FILE.PID.
@@ -131,7 +128,6 @@ Examples:
   fercuda run -- python train.py
   fercuda run --limit 8GiB --report -- python train.py --epochs 3
   fercuda run --tenant torch=4GiB --tenant jax=2GiB -- python both.py
-  fercuda run --ipc -- python share_tensors.py
   fercuda run --trace /tmp/trace.csv -- ./app
   fercuda run --device soft -- ./cuda-program     # no GPU needed"
     )
@@ -246,7 +242,6 @@ fn disabled(args: &Args, command: &mut Command) -> Result<()> {
     for (is_given, option) in [
         (args.limit.is_some(), "--limit"),
         (!args.tenants.is_empty(), "--tenant"),
-        (args.ipc, "--ipc"),
         (args.trace.is_some(), "--trace"),
         (args.report, "--report"),
         (args.json.is_some(), "--json"),
@@ -327,9 +322,6 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     if !args.tenants.is_empty() {
         let limits: Vec<String> = args.tenants.iter().map(TenantLimit::to_string).collect();
         set("FERCUDA_TENANT_LIMITS", OsStr::new(&limits.join(",")));
-    }
-    if args.ipc {
-        set("FERCUDA_BACKING", OsStr::new("slabs"));
     }
     if let Some(file) = &args.trace {
         let file = std::path::absolute(file).context("cannot resolve the path of the trace")?;

@@ -64,13 +64,13 @@ fn a_program_gets_the_hook_the_driver_the_limits_and_framework_settings() {
 }
 
 #[test]
-fn shared_memory_uses_slabs_and_pytorch_keeps_its_allocator() {
+fn the_former_option_for_sharing_memory_is_accepted_and_changes_no_backing() {
     let it = Installed::new();
     let given = environment(&it, &["--ipc"], &[]);
-    assert_eq!(given["FERCUDA_BACKING"], "slabs");
-    assert_eq!(given.get("PYTORCH_CUDA_ALLOC_CONF"), None);
+    assert_eq!(given.get("FERCUDA_BACKING"), None);
     assert_eq!(given["XLA_PYTHON_CLIENT_PREALLOCATE"], "false");
-    assert_eq!(environment(&it, &[], &[]).get("FERCUDA_BACKING"), None);
+    let help = ended(&mut it.run(&["--help"]));
+    assert!(!help.out.contains("--ipc"), "{}", help.out);
 }
 
 #[test]
@@ -173,7 +173,6 @@ fn disabled_it_keeps_the_device_and_refuses_what_needs_governing() {
         &["--trace", "trace.csv"],
         &["--report"],
         &["--json", "report.json"],
-        &["--ipc"],
     ] {
         let words = [words, &["--", "env"]].concat();
         let refused = ended(it.run(&words).env("FERCUDA_DISABLE", "1"));
