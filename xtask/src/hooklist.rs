@@ -470,7 +470,8 @@ const ROWS: &[Row] = &[
         "IPC at an offset, both ways; several blocks of a slab, opened twice, closed in any order",
         &[
             "ipc::a_process_reads_and_changes_what_another_wrote_at_an_offset",
-            "ipc::a_slab_is_open_once_and_until_its_last_block_is_closed",
+            "ipc::blocks_of_any_size_are_opened_at_their_own_start_and_kept_while_they_are_open",
+            "ipc::a_block_is_open_once_and_a_slab_until_its_last_block_is_closed",
             "ipc::blocks_shared_in_random_order_hold_what_either_side_wrote",
         ],
     )
@@ -490,12 +491,18 @@ const ROWS: &[Row] = &[
             "ipc::memory_of_a_killed_process_can_be_closed_and_not_opened",
             "ipc::blocks_are_closed_with_the_context_that_opened_them_and_with_their_own",
             "ipc::a_block_is_closed_behind_the_work_that_reads_it",
+            "ipc::an_owner_that_is_stopped_is_waited_for_a_bounded_time",
+            "ipc::without_free_descriptors_a_block_is_refused_and_nothing_is_left_open",
+            "ipc::children_of_an_owner_neither_export_nor_answer_nor_end_what_it_shares",
         ],
     ),
     row(
         "sharing",
         "IPC handles that were made up, and shares that were tampered with",
-        &["ipc::handles_and_shares_that_were_tampered_with_open_nothing"],
+        &[
+            "ipc::handles_and_shares_that_were_tampered_with_open_nothing",
+            "ipc::a_share_that_was_replaced_by_its_copy_opens_nothing",
+        ],
     ),
     row(
         "sharing",

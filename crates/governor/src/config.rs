@@ -132,7 +132,7 @@ pub enum ValueError {
     #[error("it is not an absolute path\ntry: one that begins with /")]
     Relative,
     /// It is not a kind of backing.
-    #[error("it is neither vmm nor slabs\ntry: slabs if blocks are shared with other processes")]
+    #[error("it is neither vmm nor slabs\ntry: vmm, the default")]
     PoolBacking,
     /// It is neither on nor off.
     #[error("it is neither 0 nor 1\ntry: 1, or unset it")]
@@ -493,6 +493,7 @@ mod tests {
             ("FERCUDA_DRIVER", "/lib/libcuda.so.1"),
             ("FERCUDA_TRACE", "/tmp/trace.csv"),
             ("FERCUDA_RUN", "18446744073709551615"),
+            ("FERCUDA_RECLAIM", "0"),
         ]);
         assert_eq!(errors, []);
         let expected = GovernorConfig {
@@ -504,6 +505,7 @@ mod tests {
             driver: Some("/lib/libcuda.so.1".into()),
             trace: Some("/tmp/trace.csv".into()),
             run: NonZeroU64::new(u64::MAX),
+            keep_caches: true,
         };
         assert_eq!(config, expected);
         let nothing = [("FERCUDA_LIMIT", ""), ("FERCUDA_DISABLE", "")];

@@ -261,11 +261,9 @@ impl Governor {
         slot.get_or_init(|| match made? {
             Ok(device) => Some(Box::new(device)),
             Err(GrowthRefused(why)) => {
-                if let Some(tell) = self.tell.get() {
-                    tell(&format!(
-                        "GPU {ordinal}: no pool and no limit, its memory is the driver's alone: {why}"
-                    ));
-                }
+                self.tell(&format!(
+                    "GPU {ordinal}: no pool and no limit, its memory is the driver's alone: {why}"
+                ));
                 None
             }
         })
@@ -275,6 +273,13 @@ impl Governor {
     /// it there is no notification.
     pub fn on_missing_pool(&self, tell: fn(&str)) {
         self.tell.get_or_init(|| tell);
+    }
+
+    /// Notifies the user.
+    pub(crate) fn tell(&self, text: &str) {
+        if let Some(tell) = self.tell.get() {
+            tell(text);
+        }
     }
 
     /// Sets the function that is called once for each block that ends with its context. No context

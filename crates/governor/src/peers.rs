@@ -14,7 +14,7 @@ use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
     CUdevice, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUresult,
 };
-use fercuda_pool::GrowthRefused;
+use fercuda_pool::{GrowthRefused, Span};
 
 use crate::clock::lock;
 use crate::driver_call::{answer, done};
@@ -79,6 +79,21 @@ impl Peers {
         done("cuMemSetAccess", opened)?;
         open.mapped.extend(mapped);
         Ok(())
+    }
+
+    /// The pieces that overlap a range.
+    pub(crate) fn pieces(&self, range: Span) -> Vec<Span> {
+        let open = lock(&self.open);
+        let below = open.mapped.range(..range.end()).rev();
+        let spans = below.map(|(at, bytes)| Span {
+            address: *at,
+            bytes: *bytes,
+        });
+        let mut pieces: Vec<Span> = spans
+            .take_while(|piece| piece.end() > range.address)
+            .collect();
+        pieces.reverse();
+        pieces
     }
 
     /// Removes a piece that is about to be unmapped.

@@ -4,13 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fercuda_cuda_sys::types::CUipcMemHandle;
-use fercuda_ledger::{Folder, LingeringShare, OfferedShare, OpenedShare, ShareName};
+use fercuda_ledger::{Folder, LingeringShare, OfferedShare, OpenedShare, ShareListener, ShareName};
+use fercuda_pool::Span;
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, lock};
+use crate::mapped_import::MappedImport;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"feRcuIPC");
 const VERSION: u64 = 1;
@@ -61,6 +63,8 @@ pub(crate) struct ExportedBlock {
     pub(crate) offered: OfferedShare,
     /// The block's buffer id.
     pub(crate) buffer: u64,
+    /// The mappings that contain it, each of one handle; none if it is in a slab.
+    pub(crate) pieces: Vec<Span>,
 }
 
 /// A freed block that another process has open.
@@ -71,16 +75,32 @@ pub(crate) struct LingeringBlock {
     pub(crate) buffer: u64,
 }
 
+/// The memory of an imported block.
+#[derive(Debug)]
+pub(crate) enum ImportedMemory {
+    /// A part of the slab that begins at this address.
+    InSlab(u64),
+    /// Mapped for this block alone.
+    Mapped(MappedImport),
+}
+
 /// A block of another process.
 #[derive(Debug)]
 pub(crate) struct ImportedBlock {
     pub(crate) bytes: u64,
-    /// The address of the slab that contains it.
-    pub(crate) slab: u64,
     pub(crate) buffer: u64,
     /// How often it was opened and not closed.
     pub(crate) opens: u64,
+    /// Dropped before the share: once its lock is gone, the owner reuses the memory.
+    pub(crate) memory: ImportedMemory,
     pub(crate) share: OpenedShare,
+}
+
+impl ImportedBlock {
+    /// Whether it is in the slab that begins at this address.
+    pub(crate) fn is_in(&self, base: u64) -> bool {
+        matches!(self.memory, ImportedMemory::InSlab(slab) if slab == base)
+    }
 }
 
 /// A slab of another process, open in a context.
@@ -105,8 +125,12 @@ pub(crate) struct SharingState {
     /// By their addresses in this process.
     pub(crate) imports: BTreeMap<u64, ImportedBlock>,
     pub(crate) slabs: BTreeMap<u64, ImportedSlab>,
+    /// Mapped blocks closed when no thread could wait for their last use.
+    pub(crate) unwaited: Vec<ImportedBlock>,
     /// The folder of shares; `None` until it is needed.
-    pub(crate) folder: Option<Folder>,
+    pub(crate) folder: Option<Arc<Folder>>,
+    /// The socket at which descriptors are given; `None` until mapped memory is exported.
+    pub(crate) listener: Option<Arc<ShareListener>>,
 }
 
 /// The state of sharing; see the module.
@@ -114,7 +138,18 @@ pub(crate) struct SharingState {
 pub(crate) struct BlockSharing {
     /// Set once anything was shared: frees check the state only then.
     pub(crate) used: AtomicBool,
-    pub(crate) state: Mutex<SharingState>,
+    /// Shared with the thread that gives descriptors.
+    pub(crate) state: Arc<Mutex<SharingState>>,
+}
+
+impl Drop for BlockSharing {
+    fn drop(&mut self) {
+        // Ends that thread.
+        let listener = lock(&self.state).listener.take();
+        if let Some(listener) = listener {
+            listener.stop();
+        }
+    }
 }
 
 impl BlockSharing {

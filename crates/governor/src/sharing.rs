@@ -1,33 +1,45 @@
 //! Blocks shared between processes by the driver's legacy IPC handles: exported and imported.
 //!
-//! To the driver a block is a part of a slab, and it has a handle only for the slab. So a block
-//! gets a handle of ours: it names a file in the folder of ledgers ([`fercuda_ledger::Share`]),
-//! which contains the slab's handle. A process with the hook opens the slab, once, and gets the
-//! start of the block. A process without it passes the handle to the driver, to which it is
-//! invalid.
+//! To the driver a block is a part of a slab, and it has a handle only for the slab; or of mapped
+//! memory, which has no such handle at all. So a block gets a handle of ours: it names a file in
+//! the folder of ledgers ([`fercuda_ledger::Share`]), which contains the slab's handle, or says
+//! that the owner gives descriptors. A process with the hook opens the slab, once, or maps the
+//! memory of the descriptors, and gets the start of the block. A process without it passes the
+//! handle to the driver, to which it is invalid.
 //!
 //! Invariants: a block's handle opens this block or nothing, also after it is freed. A block that
 //! another process has open when it is freed stays unchanged and unusable until it is closed there.
-//! The driver closes a slab when the last of its blocks is closed.
+//! The driver closes a slab when the last of its blocks is closed. No lock is held while another
+//! process is waited for.
+//!
+//! Elsewhere: giving descriptors (`descriptors`), mapping them (`mapped_import`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUipcMemHandle, CUresult};
-use fercuda_ledger::{Folder, Governed, Share, Tenant};
-use fercuda_pool::{FreedBlock, LiveBlock, PoolPlace};
+use fercuda_ledger::{Folder, Governed, OpenedShare, Share, ShareListener, ShareSource, Tenant};
+use fercuda_pool::{FreedBlock, LiveBlock, PoolPlace, Span};
 
 use crate::clock::{ContextId, CurrentContext, lock};
+use crate::descriptors::{export_descriptor, serve};
 use crate::device::GovernedDevice;
 use crate::driver_call::answer;
 use crate::governed::{GovernedKey, GovernedPiece};
 use crate::governor::Governor;
+use crate::mapped_import::{ImportRefused, MappedImport};
 use crate::note::BlockNote;
+use crate::peers::Peers;
+use crate::released_block::ReleasedBlock;
 use crate::shared_blocks::{
-    ExportedBlock, ImportedBlock, ImportedSlab, IpcTicket, LingeringBlock, SharingState,
+    ExportedBlock, ImportedBlock, ImportedMemory, ImportedSlab, IpcTicket, LingeringBlock,
+    SharingState,
 };
 
 /// Why a block cannot be shared.
 #[derive(Debug)]
 pub enum ShareDenied {
-    /// It is in mapped memory, which has no handles of this kind.
+    /// It is in mapped memory, which this driver cannot export.
     Mapped,
     /// The driver refuses, as for any allocation of its kind.
     Driver(CUresult),
@@ -66,15 +78,32 @@ fn withdraw(folder: Option<&Folder>, export: ExportedBlock) -> Option<LingeringB
     Some(LingeringBlock { lingering, buffer })
 }
 
+/// The open block of a share in a context, which was opened before.
+fn opened_before<'s>(
+    state: &'s mut SharingState,
+    opened: &OpenedShare,
+    context: ContextId,
+) -> Option<(u64, &'s mut ImportedBlock)> {
+    let mut imports = state.imports.iter_mut();
+    imports.find_map(|(address, import)| match &import.memory {
+        ImportedMemory::Mapped(mapped)
+            if mapped.context == context && import.share.id == opened.id =>
+        {
+            Some((*address, import))
+        }
+        _ => None,
+    })
+}
+
 impl Governor {
-    fn folder<'s>(&self, state: &'s mut SharingState) -> Result<&'s Folder, String> {
+    fn folder<'s>(&self, state: &'s mut SharingState) -> Result<&'s Arc<Folder>, String> {
         let there = match state.folder.take() {
             Some(folder) => folder,
             None => {
                 let ledger = self.ledger().path();
                 let folder = ledger.and_then(|path| path.parent());
                 let folder = folder.ok_or("there is no folder for ledgers")?;
-                Folder::at(folder).map_err(|error| error.to_string())?
+                Arc::new(Folder::at(folder).map_err(|error| error.to_string())?)
             }
         };
         Ok(state.folder.insert(there))
@@ -86,20 +115,16 @@ impl Governor {
     /// such block.
     pub fn export(&self, address: u64) -> Option<Result<CUipcMemHandle, ShareDenied>> {
         let (device, live) = self.find(address)?;
-        Some(match device.slab(live.span.address) {
-            Some(slab) => self.export_of(&live, slab),
-            None => Err(ShareDenied::Mapped),
-        })
+        Some(self.export_of(device, &live))
     }
 
     fn export_of(
         &self,
+        device: &GovernedDevice,
         live: &LiveBlock<BlockNote>,
-        (slab, slab_bytes): (u64, u64),
     ) -> Result<CUipcMemHandle, ShareDenied> {
-        let invalid = ShareDenied::Driver(CUresult::CUDA_ERROR_INVALID_VALUE);
         if live.note.is_ordered() {
-            return Err(invalid);
+            return Err(ShareDenied::Driver(CUresult::CUDA_ERROR_INVALID_VALUE));
         }
         self.end_lingering();
         let mut state = self.sharing.lock_used();
@@ -110,23 +135,26 @@ impl Governor {
                 state.exports.insert(block, export);
                 return Ok(handle);
             }
-            withdraw(state.folder.as_ref(), export);
+            withdraw(state.folder.as_deref(), export);
         }
-        let mut handle = CUipcMemHandle::default();
-        // SAFETY: `handle` outlives the call; the slab exists while its block is live.
-        let asked = answer(unsafe { self.driver.cuIpcGetMemHandle(&mut handle, slab) });
-        if asked != CUresult::CUDA_SUCCESS {
-            return Err(ShareDenied::Driver(asked));
-        }
-        let share = Share {
-            handle: handle.reserved.map(|byte| byte as u8),
-            offset_bytes: block - slab,
-            bytes: live.requested_bytes,
-            whole_bytes: slab_bytes,
+        let (share, pieces) = match device.slab(block) {
+            Some(slab) => (self.share_of_slab(live, slab)?, Vec::new()),
+            None => self.share_of_mappings(device, live)?,
         };
         let nowhere = || ShareDenied::Folder("there is no folder for ledgers".to_owned());
         let ledger = self.ledger().path().ok_or_else(nowhere)?;
-        let folder = self.folder(&mut state).map_err(ShareDenied::Folder)?;
+        let folder = self
+            .folder(&mut state)
+            .map_err(ShareDenied::Folder)?
+            .clone();
+        if share.source == ShareSource::Descriptors && state.listener.is_none() {
+            let refused = |error: &dyn std::fmt::Display| ShareDenied::Folder(error.to_string());
+            let listener = ShareListener::create(&folder, ledger).map_err(|it| refused(&it))?;
+            let listener = Arc::new(listener);
+            let shared = (self.sharing.state.clone(), listener.clone());
+            serve(self.driver, shared.0, shared.1).map_err(|it| refused(&it))?;
+            state.listener = Some(listener);
+        }
         let offered = folder.share(&share, ledger);
         let offered = offered.map_err(|error| ShareDenied::Folder(error.to_string()))?;
         let ticket = IpcTicket {
@@ -138,9 +166,56 @@ impl Governor {
             ticket,
             offered,
             buffer: live.note.buffer,
+            pieces,
         };
         state.exports.insert(block, export);
         Ok(ticket.handle())
+    }
+
+    /// The share of a block in a slab.
+    fn share_of_slab(
+        &self,
+        live: &LiveBlock<BlockNote>,
+        (slab, slab_bytes): (u64, u64),
+    ) -> Result<Share, ShareDenied> {
+        let mut handle = CUipcMemHandle::default();
+        // SAFETY: `handle` outlives the call; the slab exists while its block is live.
+        let asked = answer(unsafe { self.driver.cuIpcGetMemHandle(&mut handle, slab) });
+        if asked != CUresult::CUDA_SUCCESS {
+            return Err(ShareDenied::Driver(asked));
+        }
+        Ok(Share {
+            source: ShareSource::Handle(handle.reserved.map(|byte| byte as u8)),
+            offset_bytes: live.span.address - slab,
+            bytes: live.requested_bytes,
+            whole_bytes: slab_bytes,
+        })
+    }
+
+    /// The share of a block in mapped memory, and the mappings that contain the block.
+    fn share_of_mappings(
+        &self,
+        device: &GovernedDevice,
+        live: &LiveBlock<BlockNote>,
+    ) -> Result<(Share, Vec<Span>), ShareDenied> {
+        let peers = device.peers.as_ref().ok_or(ShareDenied::Mapped)?;
+        let pieces = peers.pieces(live.span);
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
+            return Err(ShareDenied::Mapped);
+        };
+        let (begin, end) = (first.address, last.end());
+        let whole_bytes: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+        // The others of the block are as the first.
+        if end - begin != whole_bytes || export_descriptor(self.driver, begin).is_err() {
+            return Err(ShareDenied::Mapped);
+        }
+        let share = Share {
+            source: ShareSource::Descriptors,
+            offset_bytes: live.span.address - begin,
+            bytes: live.requested_bytes,
+            whole_bytes,
+        };
+        Ok((share, pieces))
     }
 
     /// Withdraws a block that is about to be freed, if `may` permits it for its note: no process
@@ -181,7 +256,7 @@ impl Governor {
             return UnshareOutcome::Free;
         };
         let export = state.exports.remove(&block);
-        let folder = state.folder.as_ref();
+        let folder = state.folder.as_deref();
         match export.and_then(|export| withdraw(folder, export)) {
             Some(left) => {
                 state.lingering.insert(block, left);
@@ -196,6 +271,7 @@ impl Governor {
         if !self.sharing.is_used() {
             return false;
         }
+        self.end_unwaited();
         let mut state = lock(&self.sharing.state);
         let over = state.lingering.extract_if(|_, it| it.lingering.is_over());
         let mut any = false;
@@ -228,19 +304,45 @@ impl Governor {
         open: impl Fn(CUipcMemHandle) -> Result<CUdeviceptr, CUresult>,
     ) -> Option<Result<u64, CUresult>> {
         let ticket = IpcTicket::read(handle)?;
+        self.end_unwaited();
         // Calls the loader; its lock comes before ours.
         let tenant = tenant();
         let mut state = self.sharing.lock_used();
-        let opened = self.folder(&mut state).ok()?.open_share(ticket.name).ok()?;
+        let folder = self.folder(&mut state).ok()?.clone();
+        let opened = folder.open_share(ticket.name).ok()?;
         let share = opened.share;
         if (share.offset_bytes, share.bytes) != (ticket.offset_bytes, ticket.bytes) {
             return None;
         }
+        let place = (context, device, tenant);
+        match share.source {
+            ShareSource::Handle(whole) => {
+                self.import_of_slab(&mut state, opened, whole, flags, place, open)
+            }
+            ShareSource::Descriptors => {
+                drop(state);
+                self.import_of_mappings(&folder, opened, flags, place)
+            }
+        }
+    }
+
+    /// Opens a block in a slab of another process.
+    fn import_of_slab(
+        &self,
+        state: &mut SharingState,
+        opened: OpenedShare,
+        whole: [u8; 64],
+        flags: u32,
+        (context, device, tenant): (ContextId, u32, Tenant),
+        open: impl Fn(CUipcMemHandle) -> Result<CUdeviceptr, CUresult>,
+    ) -> Option<Result<u64, CUresult>> {
+        let share = opened.share;
+        let handle = whole;
         let whole = CUipcMemHandle {
-            reserved: share.handle.map(|byte| byte as _),
+            reserved: handle.map(|byte| byte as _),
         };
         let known = state.slabs.iter().find_map(|(base, slab)| {
-            let same = slab.handle == share.handle && slab.context == context;
+            let same = slab.handle == handle && slab.context == context;
             same.then_some((*base, slab.flags, slab.bytes))
         });
         let base = match known {
@@ -264,7 +366,7 @@ impl Governor {
                     return None;
                 }
                 // Previous blocks there have ended, even if their users have not noticed.
-                state.imports.retain(|_, import| import.slab != base);
+                state.imports.retain(|_, import| !import.is_in(base));
                 let piece = GovernedPiece {
                     device,
                     tenant,
@@ -274,7 +376,7 @@ impl Governor {
                 };
                 self.made(GovernedKey::Address(base), piece);
                 let slab = ImportedSlab {
-                    handle: share.handle,
+                    handle,
                     flags,
                     context,
                     bytes: share.whole_bytes,
@@ -293,9 +395,9 @@ impl Governor {
         }
         let import = ImportedBlock {
             bytes: share.bytes,
-            slab: base,
             buffer: self.next_buffer(),
             opens: 1,
+            memory: ImportedMemory::InSlab(base),
             share: opened,
         };
         state.imports.insert(address, import);
@@ -303,6 +405,111 @@ impl Governor {
             slab.blocks += 1;
         }
         Some(Ok(address))
+    }
+
+    /// Opens a block in mapped memory of another process, for whose answer it waits.
+    fn import_of_mappings(
+        &self,
+        folder: &Folder,
+        opened: OpenedShare,
+        flags: u32,
+        (context, device, tenant): (ContextId, u32, Tenant),
+    ) -> Option<Result<u64, CUresult>> {
+        const LAZY_PEER_ACCESS: u32 = 1;
+        if flags & !LAZY_PEER_ACCESS != 0 {
+            return Some(Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+        }
+        // The driver refuses it then.
+        if self.may_not_wait() {
+            return None;
+        }
+        {
+            let mut state = lock(&self.sharing.state);
+            let mut exports = state.exports.values();
+            if exports.any(|export| export.offered.id == opened.id) {
+                return Some(Err(CUresult::CUDA_ERROR_INVALID_CONTEXT));
+            }
+            if let Some((address, import)) = opened_before(&mut state, &opened, context) {
+                import.opens += 1;
+                return Some(Ok(address));
+            }
+        }
+        let own = self.device(device).and_then(|device| device.peers.clone());
+        let raw = i32::try_from(device).ok()?;
+        let peers = own.unwrap_or_else(|| Arc::new(Peers::new(self.driver, raw)));
+        let mapped = MappedImport::fetch(self.driver, folder, &opened, (context, peers));
+        let mapped = match mapped {
+            Ok(mapped) => mapped,
+            Err(ImportRefused::Stale) => return None,
+            Err(refused) => return Some(Err(self.refused(&refused))),
+        };
+        let share = opened.share;
+        let base = mapped.base;
+        let address = base.checked_add(share.offset_bytes)?;
+        let mut state = lock(&self.sharing.state);
+        // Another thread may have opened it meanwhile, or destroyed the context.
+        if let Some((address, import)) = opened_before(&mut state, &opened, context) {
+            import.opens += 1;
+            drop(state);
+            return Some(Ok(address));
+        }
+        if self.raw(context).is_none() {
+            drop(state);
+            return Some(Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        }
+        let piece = GovernedPiece {
+            device,
+            tenant,
+            kind: Governed::IpcImport,
+            bytes: share.bytes,
+            context: Some(context),
+        };
+        self.made(GovernedKey::Address(base), piece);
+        let import = ImportedBlock {
+            bytes: share.bytes,
+            buffer: self.next_buffer(),
+            opens: 1,
+            memory: ImportedMemory::Mapped(mapped),
+            share: opened,
+        };
+        state.imports.insert(address, import);
+        Some(Ok(address))
+    }
+
+    /// The result for a block that could not be mapped. The first one is reported.
+    fn refused(&self, refused: &ImportRefused) -> CUresult {
+        static REPORTED: AtomicBool = AtomicBool::new(false);
+        let (why, code) = match refused {
+            ImportRefused::Stale => return CUresult::CUDA_ERROR_INVALID_VALUE,
+            ImportRefused::System(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                let why = "its owner does not answer".to_owned();
+                (why, CUresult::CUDA_ERROR_MAP_FAILED)
+            }
+            ImportRefused::System(error) => {
+                let advice = "try: a higher limit of open files (ulimit -n)";
+                let why = format!("its memory was not received: {error}\n{advice}");
+                (why, CUresult::CUDA_ERROR_MAP_FAILED)
+            }
+            ImportRefused::Driver(call, code) => (format!("{call} answered {code:?}"), *code),
+        };
+        if !REPORTED.swap(true, Relaxed) {
+            self.tell(&format!("cuIpcOpenMemHandle: a block is not mapped: {why}"));
+        }
+        code
+    }
+
+    /// Unmaps blocks whose last use could not be waited for when they were closed.
+    fn end_unwaited(&self) {
+        if !self.sharing.is_used() || self.anything_captures() {
+            return;
+        }
+        let unwaited = std::mem::take(&mut lock(&self.sharing.state).unwaited);
+        for import in unwaited {
+            if let ImportedMemory::Mapped(mapped) = &import.memory {
+                // A context that is gone, or has failed, has no work left.
+                let _idle = self.wait_for(mapped.context);
+            }
+        }
     }
 
     /// Whether the driver has this much memory there.
@@ -351,36 +558,56 @@ impl Governor {
                 import.opens -= 1;
                 return Some(CUresult::CUDA_SUCCESS);
             }
-            let (base, buffer) = (import.slab, import.buffer);
-            let slab = state.slabs.get_mut(&base)?;
-            if slab.blocks <= 1 {
+            let buffer = import.buffer;
+            let (base, context) = match &import.memory {
+                ImportedMemory::InSlab(base) => (*base, state.slabs.get(base)?.context),
+                ImportedMemory::Mapped(mapped) => (mapped.base, mapped.context),
+            };
+            let is_last = match state.slabs.get(&base) {
+                Some(slab) if import.is_in(base) => slab.blocks <= 1,
+                _ => false,
+            };
+            if is_last {
                 // The driver's call waits.
                 let closed = self.close_slab(base);
                 if closed != CUresult::CUDA_SUCCESS {
                     return Some(closed);
                 }
                 state.slabs.remove(&base);
-                if let Some(piece) = self.governed().remove(GovernedKey::Address(base)) {
-                    self.ended(&piece);
-                }
+                self.import_ended(base);
                 // Its lock is released last: the owner may reuse the memory then.
                 state.imports.remove(&address);
                 return Some(CUresult::CUDA_SUCCESS);
             }
             match waited {
                 Some((of, is_idle)) if of == buffer => {
-                    slab.blocks -= 1;
                     let import = state.imports.remove(&address)?;
-                    if !is_idle {
-                        slab.unwaited.push(import.share);
+                    match &import.memory {
+                        ImportedMemory::InSlab(_) => {
+                            let slab = state.slabs.get_mut(&base)?;
+                            slab.blocks -= 1;
+                            if !is_idle {
+                                slab.unwaited.push(import.share);
+                            }
+                        }
+                        ImportedMemory::Mapped(_) => {
+                            self.import_ended(base);
+                            if is_idle {
+                                // Unmapped without our lock.
+                                drop(held);
+                                drop(import);
+                            } else {
+                                state.unwaited.push(import);
+                            }
+                        }
                     }
                     return Some(CUresult::CUDA_SUCCESS);
                 }
-                // Waiting would end a capture. The lock stays until the slab is closed.
+                // Waiting would end a capture. The lock stays until the slab is closed, or the
+                // memory is unmapped.
                 _ if self.anything_captures() => waited = Some((buffer, false)),
                 _ => {
                     // Other threads may share meanwhile; so everything is checked again.
-                    let context = slab.context;
                     drop(held);
                     let done = self.wait_for(context);
                     if done != CUresult::CUDA_SUCCESS {
@@ -393,6 +620,13 @@ impl Governor {
         }
     }
 
+    /// Refunds the charge of an import.
+    fn import_ended(&self, base: u64) {
+        if let Some(piece) = self.governed().remove(GovernedKey::Address(base)) {
+            self.ended(&piece);
+        }
+    }
+
     /// The open block of another process that begins at an address, or contains it.
     pub fn imported(&self, address: u64) -> Option<ForeignBlock> {
         if !self.sharing.is_used() {
@@ -400,7 +634,10 @@ impl Governor {
         }
         let state = lock(&self.sharing.state);
         let (at, import) = state.imports.range(..=address).next_back()?;
-        let context = state.slabs.get(&import.slab)?.context;
+        let context = match &import.memory {
+            ImportedMemory::InSlab(slab) => state.slabs.get(slab)?.context,
+            ImportedMemory::Mapped(mapped) => mapped.context,
+        };
         (address - at < import.bytes).then_some(ForeignBlock {
             address: *at,
             bytes: import.bytes,
@@ -409,17 +646,67 @@ impl Governor {
         })
     }
 
-    /// Whether an address is in another process's slab with an open block.
-    pub fn is_in_imported_slab(&self, address: u64) -> bool {
+    /// Whether an address is in memory of another process with an open block.
+    pub fn is_in_imported_memory(&self, address: u64) -> bool {
         if !self.sharing.is_used() {
             return false;
         }
         let state = lock(&self.sharing.state);
         let slab = state.slabs.range(..=address).next_back();
+        let mut imports = state.imports.values();
         slab.is_some_and(|(base, slab)| address - base < slab.bytes)
+            || imports.any(|import| match &import.memory {
+                ImportedMemory::InSlab(_) => false,
+                ImportedMemory::Mapped(mapped) => mapped.contains(address),
+            })
     }
 
     // ---- ends ---------------------------------------------------------------
+
+    /// Withdraws the exported blocks of destroyed contexts that are in mapped memory: those that
+    /// other processes have open count as freed, and linger. Returns the buffer ids of all blocks
+    /// that do.
+    pub(crate) fn kept_elsewhere(&self, contexts: &[ContextId]) -> Vec<u64> {
+        if !self.sharing.is_used() {
+            return Vec::new();
+        }
+        let mut state = lock(&self.sharing.state);
+        let SharingState {
+            exports,
+            lingering,
+            folder,
+            ..
+        } = &mut *state;
+        let mut ended = Vec::new();
+        for (block, export) in exports.iter().filter(|(_, it)| !it.pieces.is_empty()) {
+            let live = self.live_at(*block);
+            ended.extend(live.filter(|(_, live)| {
+                live.note.buffer == export.buffer && contexts.contains(&live.note.context)
+            }));
+        }
+        ended.retain(|(_, block)| {
+            let at = block.span.address;
+            let export = exports.remove(&at);
+            let left = export.and_then(|export| withdraw(folder.as_deref(), export));
+            left.is_some_and(|left| lingering.insert(at, left).is_none())
+        });
+        let kept = lingering.values().map(|left| left.buffer).collect();
+        drop(state);
+        if let Some(record) = self.on_ended.get() {
+            for (device, block) in ended {
+                let place = PoolPlace::Anywhere;
+                record(
+                    self,
+                    &ReleasedBlock {
+                        device,
+                        block,
+                        place,
+                    },
+                );
+            }
+        }
+        kept
+    }
 
     /// Ends the sharing of destroyed contexts; their blocks are already freed.
     pub(crate) fn sharing_ends_with(&self, contexts: &[ContextId]) {
@@ -430,8 +717,13 @@ impl Governor {
         let state = &mut *state;
         let slabs = &mut state.slabs;
         slabs.retain(|_, slab| !contexts.contains(&slab.context));
-        let imports = &mut state.imports;
-        imports.retain(|_, import| slabs.contains_key(&import.slab));
+        // Mapped memory outlives its context, whose work is done.
+        let ends = |import: &ImportedBlock| match &import.memory {
+            ImportedMemory::InSlab(slab) => !slabs.contains_key(slab),
+            ImportedMemory::Mapped(mapped) => contexts.contains(&mapped.context),
+        };
+        state.imports.retain(|_, import| !ends(import));
+        state.unwaited.retain(|import| !ends(import));
         let is_live = |block: u64, buffer: u64| {
             let live = self.live_at(block);
             live.is_some_and(|(_, live)| live.note.buffer == buffer)
@@ -439,7 +731,7 @@ impl Governor {
         let exports = &mut state.exports;
         let ended = exports.extract_if(|block, export| !is_live(*block, export.buffer));
         for (_, export) in ended {
-            withdraw(state.folder.as_ref(), export);
+            withdraw(state.folder.as_deref(), export);
         }
         let lingering = &mut state.lingering;
         lingering.retain(|block, left| is_live(*block, left.buffer));
@@ -451,7 +743,10 @@ impl Governor {
             let mut state = lock(&self.sharing.state);
             let state = &mut *state;
             for (_, export) in state.exports.drain() {
-                withdraw(state.folder.as_ref(), export);
+                withdraw(state.folder.as_deref(), export);
+            }
+            if let Some(listener) = state.listener.take() {
+                listener.stop();
             }
         }
     }

@@ -173,10 +173,13 @@ impl Governor {
     /// were in their slabs.
     fn end_memory_of(&self, gone: &[ContextId]) -> u64 {
         let mut lost = 0;
+        let kept = self.kept_elsewhere(gone);
         for device in self.devices() {
             let outlive = device.owner().is_none();
-            let of_it =
-                |note: &BlockNote| gone.contains(&note.context) && !(outlive && note.is_ordered());
+            let of_it = |note: &BlockNote| {
+                let outlives = note.is_ordered() || kept.contains(&note.buffer);
+                gone.contains(&note.context) && !(outlive && outlives)
+            };
             let freed = device
                 .regions()
                 .map(|region| region.free_all(PoolPlace::Anywhere, of_it));

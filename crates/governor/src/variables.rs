@@ -77,7 +77,7 @@ pub const VARIABLES: &[EnvVariable] = &[
         VariableReader::Hook,
         "FERCUDA_BACKING",
         "`vmm` (default), `slabs`",
-        "where pooled memory comes from: mapped, so that all of it that is empty can be used elsewhere or go back; or `cuMemAlloc` slabs, of which blocks can be shared with other processes (`cuIpcGetMemHandle`), and which go back only whole. Where it is not set and the software device checks accesses, nothing is pooled: each block is an allocation of that device, which knows its bounds then",
+        "where pooled memory comes from: mapped, so that all of it that is empty can be used elsewhere or go back; or `cuMemAlloc` slabs, which go back only whole, for drivers that cannot export mapped memory to other processes (`cuIpcGetMemHandle`). Where it is not set and the software device checks accesses, nothing is pooled: each block is an allocation of that device, which knows its bounds then",
     ),
     row(
         VariableReader::Hook,

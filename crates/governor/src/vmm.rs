@@ -6,6 +6,9 @@
 //! that few are held in place by a few live bytes. The smaller the pool, the smaller its minimum
 //! growth, which keeps little unused.
 //!
+//! Handles can be exported as descriptors if the driver permits it, so that other processes can
+//! open the blocks in them.
+//!
 //! Invariants: every chunk is one handle, mapped and accessible; reserved addresses are in chunks
 //! or vacant; physical memory is in chunks or spare.
 
@@ -14,12 +17,13 @@ use std::sync::Arc;
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
-    CUdevice, CUdeviceptr, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUdevice, CUdevice_attribute, CUdeviceptr, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
 };
 use fercuda_pool::{GrowthRefused, MemoryBacking, Span};
 
-use crate::driver_call::{RelaxedCapture, done};
+use crate::driver_call::{RelaxedCapture, done, is_done};
 use crate::peers::Peers;
 
 /// How the memory of a growth is divided into handles.
@@ -62,6 +66,8 @@ pub struct VmmBacking {
     driver: &'static Driver,
     location: CUmemLocation,
     peers: Arc<Peers>,
+    /// Whether handles are created exportable.
+    exports: bool,
     granularity: u64,
     /// How many addresses are reserved at a time.
     reservation: u64,
@@ -76,12 +82,27 @@ pub struct VmmBacking {
     spare: Vec<VmmHandle>,
 }
 
-fn properties(location: CUmemLocation) -> CUmemAllocationProp {
+fn properties(location: CUmemLocation, exports: bool) -> CUmemAllocationProp {
+    let types = match exports {
+        true => CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        false => CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+    };
     CUmemAllocationProp {
         r#type: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: types,
         location,
         ..Default::default()
     }
+}
+
+/// Whether a device's memory can be exported as descriptors.
+fn can_export(driver: &Driver, device: CUdevice) -> bool {
+    use CUdevice_attribute as A;
+    let attribute = A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    let mut can = 0;
+    // SAFETY: `can` outlives the call.
+    let asked = unsafe { driver.cuDeviceGetAttribute(&mut can, attribute, device) };
+    is_done(asked) && can != 0
 }
 
 impl VmmBacking {
@@ -104,7 +125,8 @@ impl VmmBacking {
             r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
             id: device,
         };
-        let properties = properties(location);
+        let exports = can_export(driver, device);
+        let properties = properties(location, exports);
         let mut granularity = 0;
         // SAFETY: both outlive the call.
         done("cuMemGetAllocationGranularity", unsafe {
@@ -126,6 +148,7 @@ impl VmmBacking {
             reservation,
             location,
             peers,
+            exports,
             granularity,
             vacant: BTreeMap::new(),
             reserved: Vec::new(),
@@ -172,15 +195,25 @@ impl VmmBacking {
         usable
     }
 
-    fn create(&self, bytes: u64) -> Result<VmmHandle, GrowthRefused> {
-        let mut raw = 0;
-        let properties = properties(self.location);
-        // SAFETY: both outlive the call.
-        let answer = unsafe {
-            self.driver
-                .cuMemCreate(&mut raw, bytes as usize, &properties, 0)
-        };
-        done("cuMemCreate", answer).map(|()| VmmHandle { raw, bytes })
+    fn create(&mut self, bytes: u64) -> Result<VmmHandle, GrowthRefused> {
+        loop {
+            let mut raw = 0;
+            let properties = properties(self.location, self.exports);
+            // SAFETY: both outlive the call.
+            let created = unsafe {
+                self.driver
+                    .cuMemCreate(&mut raw, bytes as usize, &properties, 0)
+            };
+            match created {
+                // A sandbox may forbid what the device supports.
+                Ok(CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_NOT_PERMITTED)
+                    if self.exports =>
+                {
+                    self.exports = false;
+                }
+                _ => return done("cuMemCreate", created).map(|()| VmmHandle { raw, bytes }),
+            }
+        }
     }
 
     /// The address for a mapping of `bytes`: the highest vacant range, which is the largest, or
@@ -302,7 +335,8 @@ impl MemoryBacking for VmmBacking {
         };
         let mut new = Vec::new();
         let mut grown = Ok(());
-        for size in self.cut(bytes - reused) {
+        let sizes: Vec<u64> = self.cut(bytes - reused).collect();
+        for size in sizes {
             match self.create(size) {
                 Ok(handle) => new.push(handle),
                 Err(refused) => {

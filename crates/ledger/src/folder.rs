@@ -25,13 +25,15 @@ use crate::private::{create_private, open_private, private};
 use crate::reader::LedgerReader;
 
 /// The suffix of a ledger's name.
-const LEDGER: &str = ".ledger";
+pub(crate) const LEDGER: &str = ".ledger";
 /// The suffix before the ledger is ready.
 const DRAFT: &str = ".draft";
 /// The suffix of the file by which a launcher holds a run.
 const HELD: &str = ".held";
 /// The suffix of a share's name.
 pub(crate) const SHARE: &str = ".share";
+/// The suffix of the name of a socket, which is that of its owner's ledger but for the suffix.
+pub(crate) const SOCKET: &str = ".socket";
 /// How many ledgers of held runs a sweep leaves: a bound on the disk space they take.
 const LEFT_OF_RUNS: usize = 256;
 /// An older draft was left behind by a process that ended.
@@ -177,6 +179,13 @@ impl Folder {
                 && self.is_stray(&file).unwrap_or_else(|| is_old(&file))
             {
                 self.remove(name)?;
+            }
+        }
+        for name in self.names(SOCKET)? {
+            let stem = name.strip_suffix(SOCKET.as_bytes()).unwrap_or(&name);
+            let ledger = [stem, LEDGER.as_bytes()].concat();
+            if !self.is_owned(OsStr::from_bytes(&ledger)) {
+                self.remove(OsStr::from_bytes(&name))?;
             }
         }
         for name in self.names(DRAFT)? {

@@ -24,6 +24,7 @@ mod prometheus;
 mod reader;
 mod requests;
 mod ring;
+mod share_socket;
 mod shares;
 mod snapshot;
 mod word;
@@ -39,7 +40,12 @@ pub use map::ChangeCount;
 pub use prometheus::prometheus;
 pub use reader::LedgerReader;
 pub use requests::{PendingRequest, Progress, RebootFailure, RebootOutcome, RequestError};
-pub use shares::{LingeringShare, OfferedShare, OpenedShare, Share, ShareName};
+pub use share_socket::{
+    AcceptedConnection, BATCH, DescriptorBatch, DescriptorRequest, ShareConnection, ShareListener,
+};
+pub use shares::{
+    LingeringShare, OfferedShare, OpenedShare, Share, ShareFileId, ShareName, ShareSource,
+};
 pub use snapshot::{
     DeviceSnapshot, EventSnapshot, GovernedBytes, LedgerSnapshot, OwnerState, StreamSnapshot,
     TenantAccount, TenantSnapshot, ThreadSnapshot,

@@ -26,24 +26,37 @@ use crate::folder::{Folder, SHARE};
 use crate::private::create_private;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"feRshare");
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 /// Bytes of the driver's IPC handle.
 const HANDLE_BYTES: usize = 64;
 /// The most bytes of a ledger's name.
 const OWNER_BYTES: usize = 64;
-const WORDS: usize = 5;
+const WORDS: usize = 6;
 const FILE_BYTES: usize = WORDS * 8 + OWNER_BYTES + HANDLE_BYTES;
+
+/// How another process opens the memory of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareSource {
+    /// By the driver's IPC handle of the allocation it is a part of.
+    Handle([u8; HANDLE_BYTES]),
+    /// By the descriptors of its pieces, for which the owner is asked ([`Folder::connect`]).
+    Descriptors,
+}
+
+/// The words that denote the two.
+const BY_HANDLE: u64 = 0;
+const BY_DESCRIPTORS: u64 = 1;
 
 /// The data needed to open a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The driver's handle of the allocation it is a part of.
-    pub handle: [u8; HANDLE_BYTES],
-    /// Its offset in that allocation.
+    /// How it is opened.
+    pub source: ShareSource,
+    /// Its offset in the whole that is opened.
     pub offset_bytes: u64,
     /// Its size.
     pub bytes: u64,
-    /// The size of the allocation that the handle stands for.
+    /// The size of the whole.
     pub whole_bytes: u64,
 }
 
@@ -69,11 +82,30 @@ impl fmt::Debug for ShareName {
     }
 }
 
+/// Identifies the file of a share, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareFileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl ShareFileId {
+    fn of(file: &File) -> io::Result<ShareFileId> {
+        let meta = file.metadata()?;
+        Ok(ShareFileId {
+            device: meta.dev(),
+            inode: meta.ino(),
+        })
+    }
+}
+
 /// A share that this process offers to others.
 #[derive(Debug)]
 pub struct OfferedShare {
     /// The name that others open it by.
     pub name: ShareName,
+    /// Its file, on which others hold locks.
+    pub id: ShareFileId,
     /// Open since it was created: withdrawing opens nothing, which could fail or find another file.
     file: File,
 }
@@ -83,6 +115,12 @@ pub struct OfferedShare {
 pub struct OpenedShare {
     /// Its content.
     pub share: Share,
+    /// The name that it was opened by.
+    pub name: ShareName,
+    /// The file that is locked.
+    pub id: ShareFileId,
+    /// The name of its owner's ledger.
+    pub(crate) owner: Vec<u8>,
     /// Its lock marks the memory as in use.
     file: File,
     /// The process that opened it.
@@ -115,19 +153,24 @@ impl LingeringShare {
 }
 
 fn encoded(share: &Share, owner: &[u8]) -> Option<Vec<u8>> {
+    let (source, handle) = match share.source {
+        ShareSource::Handle(handle) => (BY_HANDLE, handle),
+        ShareSource::Descriptors => (BY_DESCRIPTORS, [0; HANDLE_BYTES]),
+    };
     let words = [
         MAGIC,
         FORMAT,
         share.offset_bytes,
         share.bytes,
         share.whole_bytes,
+        source,
     ];
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.extend(owner);
     let begun = WORDS * 8 + OWNER_BYTES;
     (bytes.len() <= begun).then(|| {
         bytes.resize(begun, 0);
-        bytes.extend(share.handle);
+        bytes.extend(handle);
         bytes
     })
 }
@@ -151,7 +194,11 @@ fn decoded(file: &File) -> Option<(Share, Vec<u8>)> {
         return None;
     }
     let share = Share {
-        handle: handle.try_into().ok()?,
+        source: match word(5)? {
+            BY_HANDLE => ShareSource::Handle(handle.try_into().ok()?),
+            BY_DESCRIPTORS => ShareSource::Descriptors,
+            _ => return None,
+        },
         offset_bytes: word(2)?,
         bytes: word(3)?,
         whole_bytes: word(4)?,
@@ -172,8 +219,9 @@ impl Folder {
             let bytes = encoded(share, owner)
                 .ok_or_else(|| io::Error::other("the ledger's name is too long"))?;
             let mut file = create_private(OFlags::WRONLY, self.file(), name.file())?;
-            match file.write_all(&bytes) {
-                Ok(()) => Ok(OfferedShare { name, file }),
+            let written = file.write_all(&bytes);
+            match written.and_then(|()| ShareFileId::of(&file)) {
+                Ok(id) => Ok(OfferedShare { name, id, file }),
                 Err(error) => {
                     // A partial file has no owner, and is swept later if it stays.
                     self.remove(OsStr::new(&name.file())).ok();
@@ -196,13 +244,16 @@ impl Folder {
             match (file.metadata()?.nlink(), decoded(&file)) {
                 (0, _) => Err(io::Error::other("it has just been withdrawn")),
                 (_, None) => Err(io::Error::other("it is damaged")),
-                (_, Some((share, _))) => Ok(share),
+                (_, Some((share, owner))) => Ok((share, owner, ShareFileId::of(&file)?)),
             }
         };
         let path = self.path().join(name.file());
-        let share = look().map_err(Error::system("open", path))?;
+        let (share, owner, id) = look().map_err(Error::system("open", path))?;
         Ok(OpenedShare {
             share,
+            name,
+            id,
+            owner,
             file,
             process: getpid(),
         })
@@ -233,7 +284,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::at(&root.path().join("ledgers")).unwrap();
         let share = Share {
-            handle: [0; HANDLE_BYTES],
+            source: ShareSource::Descriptors,
             offset_bytes: 0,
             bytes: 1,
             whole_bytes: 1,

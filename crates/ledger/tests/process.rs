@@ -378,7 +378,7 @@ fn forked_with_share() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let share = Share {
-        handle: [7; 64],
+        source: fercuda_ledger::ShareSource::Handle([7; 64]),
         offset_bytes: 0,
         bytes: 1,
         whole_bytes: 1,

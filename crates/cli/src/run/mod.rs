@@ -44,17 +44,11 @@ pub(crate) struct Args {
     /// Limit one library's memory per device (may be repeated).
     #[arg(long = "tenant", value_name = "NAME=SIZE")]
     tenants: Vec<TenantLimit>,
-    /// Share memory with other processes (cudaIpcGetMemHandle).
-    #[arg(long)]
+    /// Does nothing: memory can be shared with other processes anyway. Kept for one release.
+    #[arg(long, hide = true)]
     ipc: bool,
     /// Allocator of PyTorch.
-    #[arg(
-        long,
-        value_enum,
-        default_value_t,
-        conflicts_with = "ipc",
-        value_name = "ALLOCATOR"
-    )]
+    #[arg(long, value_enum, default_value_t, value_name = "ALLOCATOR")]
     pytorch: PytorchAllocator,
     /// Driver to run on [default: FERCUDA_DEVICE, or auto].
     #[arg(long, value_enum)]
@@ -119,12 +113,9 @@ they are not), and the allocation is tried again.
 --pytorch async makes PyTorch cache nothing. It then lacks CUDA graph trees
 (torch.compile's reduce-overhead), memory history and shared tensors.
 
---ipc allocates memory from the driver in slabs, which other processes can open
-if they run under fercuda as the same user. It costs memory: a slab is returned
-only when all of it is free, and free space is not merged across slabs. If a
-device has several contexts, only the first uses the pool; allocations of the
-others come from the driver, and are charged. Without --ipc, memory is mapped
-and returned in small pieces, and other processes cannot open it.
+Memory can be shared with other processes (cudaIpcGetMemHandle) that run under
+fercuda as the same user; other processes get an error. If the driver cannot
+export mapped memory, FERCUDA_BACKING=slabs allocates what can be shared.
 
 The first process that uses device memory writes the trace FILE, every other
 one of the run FILE.PID; each names its file on stderr. --force replaces all of
@@ -146,7 +137,6 @@ Examples:
   fercuda run -- python train.py
   fercuda run --limit 8GiB --report -- python train.py --epochs 3
   fercuda run --tenant torch=4GiB --tenant jax=2GiB -- python both.py
-  fercuda run --ipc -- python share_tensors.py
   fercuda run --trace /tmp/trace.csv -- ./app
   fercuda run --device soft -- ./cuda-program     # no GPU needed"
     )
@@ -292,7 +282,6 @@ fn disabled(args: &Args, command: &mut Command) -> Result<()> {
     for (is_given, option) in [
         (args.limit.is_some(), "--limit"),
         (!args.tenants.is_empty(), "--tenant"),
-        (args.ipc, "--ipc"),
         (args.pytorch == PytorchAllocator::Async, "--pytorch async"),
         (args.trace.is_some(), "--trace"),
         (args.report, "--report"),
@@ -374,9 +363,6 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     if !args.tenants.is_empty() {
         let limits: Vec<String> = args.tenants.iter().map(TenantLimit::to_string).collect();
         set("FERCUDA_TENANT_LIMITS", OsStr::new(&limits.join(",")));
-    }
-    if args.ipc {
-        set("FERCUDA_BACKING", OsStr::new("slabs"));
     }
     if let Some(file) = &args.trace {
         let file = std::path::absolute(file).context("cannot resolve the path of the trace")?;

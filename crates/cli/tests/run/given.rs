@@ -74,18 +74,16 @@ fn pytorch_allocates_each_tensor_if_asked_to() {
     for name in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] {
         assert_eq!(given[name], "backend:cudaMallocAsync");
     }
-    let refused = ended(&mut it.run(&["--pytorch", "async", "--ipc", "--", "true"]));
-    assert_eq!(refused.code, Some(2), "{}", refused.err);
 }
 
 #[test]
-fn shared_memory_uses_slabs_and_pytorch_keeps_its_allocator() {
+fn the_former_option_for_sharing_memory_is_accepted_and_changes_no_backing() {
     let it = Installed::new();
     let given = environment(&it, &["--ipc"], &[]);
-    assert_eq!(given["FERCUDA_BACKING"], "slabs");
-    assert_eq!(given.get("PYTORCH_CUDA_ALLOC_CONF"), None);
+    assert_eq!(given.get("FERCUDA_BACKING"), None);
     assert_eq!(given["XLA_PYTHON_CLIENT_PREALLOCATE"], "false");
-    assert_eq!(environment(&it, &[], &[]).get("FERCUDA_BACKING"), None);
+    let help = ended(&mut it.run(&["--help"]));
+    assert!(!help.out.contains("--ipc"), "{}", help.out);
 }
 
 #[test]
@@ -188,7 +186,6 @@ fn disabled_it_keeps_the_device_and_refuses_what_needs_governing() {
         &["--trace", "trace.csv"],
         &["--report"],
         &["--json", "report.json"],
-        &["--ipc"],
     ] {
         let words = [words, &["--", "env"]].concat();
         let refused = ended(it.run(&words).env("FERCUDA_DISABLE", "1"));

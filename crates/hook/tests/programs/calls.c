@@ -1009,12 +1009,18 @@ static void no_access(void)
 static void shared(void)
 {
     begin();
-    char id[64];
-    ptr p;
+    char id[64], first[64], other[64];
+    ptr p, q;
     OK(cuMemAlloc_v2(&p, 1000));
+    OK(cuMemAlloc_v2(&q, 1000));
     SAY(cuIpcGetMemHandle(id, p));
+    memcpy(first, id, 64);
     SAY(cuIpcGetMemHandle(id, p + 4));
+    OK(cuIpcGetMemHandle(other, q));
+    printf("of the block alone %d\n", !memcmp(first, id, 64) && memcmp(first, other, 64));
     OK(cuMemFree_v2(p));
+    OK(cuMemFree_v2(q));
+    SAY(cuIpcGetMemHandle(id, p));
 }
 
 /* Calls in a thread with nothing set up at all. */

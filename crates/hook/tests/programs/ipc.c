@@ -1,11 +1,13 @@
 /* Two processes that share memory: this one prints what happens, the other executes its commands. On any device:
    ipc CASE [SEED]. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "driver.h"
 
@@ -18,7 +20,7 @@ int cuIpcCloseMemHandle(ptr);
 
 enum { LAZY_PEERS = 1 };
 enum { CONTEXT = 1, BUFFER_ID = 7, IPC_CAPABLE = 10, RANGE_START = 11, RANGE_SIZE = 12 };
-enum { CALL_OPEN = 1, CALL_CLOSE, CALL_CHECK, CALL_WRITE, CALL_RANGE, CALL_ATTRIBUTE, CALL_MARK, CALL_EXPORT, CALL_CONTEXT, CALL_CLOSE_BUSY, CALL_END };
+enum { CALL_OPEN = 1, CALL_CLOSE, CALL_CHECK, CALL_WRITE, CALL_RANGE, CALL_ATTRIBUTE, CALL_MARK, CALL_EXPORT, CALL_CONTEXT, CALL_CLOSE_BUSY, CALL_FORK, CALL_END };
 
 typedef struct { int call, flags; ipc_handle handle; ptr at; uint64_t words, seed; char name[32]; } request;
 typedef struct { int code; ptr at; uint64_t value; ipc_handle handle; } reply;
@@ -111,6 +113,14 @@ static int serve(int fd)
         case CALL_CONTEXT:
             out.code = cuCtxDestroy_v2(context);
             OK(cuCtxCreate_v2(&context, 0, 0));
+            break;
+        case CALL_FORK:
+            /* A child that stays after this process, with all that it has open. */
+            if (!(out.value = fork())) {
+                close(fd);
+                sleep(30);
+                _exit(0);
+            }
             break;
         case CALL_END: all(0, fd, &out, sizeof out); return 0;
         }
@@ -554,12 +564,194 @@ static void random_order(void)
     end_other(there);
 }
 
+static int count_files(void)
+{
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    while (readdir(all)) ++count;
+    closedir(all);
+    return count;
+}
+
+/* How many files are open, once that is at most `expected` or has not been for a while: other threads open some. */
+static int open_files(int expected)
+{
+    int count = 0;
+    for (int tries = 0; tries < 500; ++tries, usleep(10000)) {
+        count = count_files();
+        if (count <= expected) break;
+    }
+    return count;
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/* Blocks of all sizes, in one handle and over several, exported by an address somewhere inside. All are open at a
+   time, and change there; some are freed here while they are open there, and others opened again. */
+static void any_size(void)
+{
+    enum { FIXED = 14, COUNT = 30 };
+    static const uint64_t fixed[FIXED] = {1, 7, 255, 256, 4097, MiB - 1, MiB, MiB + 1, 2 * MiB, 2 * MiB + 8, 5 * MiB + 3, 16 * MiB - 1, 33 * MiB, 64 * MiB};
+    other there = begin_other(1);
+    begin_here();
+    uint64_t random = seed, bytes[COUNT];
+    ptr here[COUNT], far[COUNT], junk[COUNT];
+    int refused = 0, elsewhere = 0;
+    uint64_t wrong = 0;
+    for (int n = 0; n < COUNT; ++n) {
+        OK(cuMemAlloc_v2(&junk[n], 1 + random_bits(&random) % (random_bits(&random) % 3 ? 9000 : 3 * MiB)));
+        bytes[n] = n < FIXED ? fixed[n] : 1 + random_bits(&random) % (random_bits(&random) % 2 ? 40000 : 7 * MiB);
+        OK(cuMemAlloc_v2(&here[n], bytes[n]));
+        write_words(here[n], bytes[n] / 8, seed + n);
+        reply out = open_there(there, exported(here[n] + random_bits(&random) % bytes[n]));
+        refused += out.code != SUCCESS, far[n] = out.at;
+    }
+    for (int n = 0; n < COUNT; ++n) {
+        wrong += wrong_there(there, far[n], bytes[n] / 8, seed + n);
+        reply range = call(there, (request){.call = CALL_RANGE, .at = far[n] + bytes[n] - 1});
+        elsewhere += range.code != SUCCESS || range.at != far[n] || range.value != bytes[n];
+        write_there(there, far[n], bytes[n] / 8, seed + 100 + n);
+    }
+    for (int n = 0; n < COUNT; ++n) wrong += wrong_words(here[n], bytes[n] / 8, seed + 100 + n);
+    printf("refused %d, elsewhere %d, wrong %llu\n", refused, elsewhere, (unsigned long long)wrong);
+    mark_there(there, "open");
+    /* What is freed is not given to the blocks that are made and written now. */
+    for (int n = 0; n < COUNT; n += 2) OK(cuMemFree_v2(here[n]));
+    for (int n = 0; n < COUNT; n += 2) here[n] = made(bytes[n] / 8 + 1, seed + 200 + n);
+    for (int n = 0; n < COUNT; ++n) wrong += wrong_there(there, far[n], bytes[n] / 8, seed + 100 + n);
+    for (int n = COUNT - 1; n >= 0; --n) refused += close_there(there, far[n]) != SUCCESS;
+    for (int n = 1; n < COUNT; n += 2) {
+        reply out = open_there(there, exported(here[n]));
+        refused += out.code != SUCCESS;
+        wrong += wrong_there(there, out.at, bytes[n] / 8, seed + 100 + n);
+        refused += close_there(there, out.at) != SUCCESS;
+    }
+    for (int n = 0; n < COUNT; n += 2) wrong += wrong_words(here[n], bytes[n] / 8, seed + 200 + n);
+    printf("refused %d, wrong %llu\n", refused, (unsigned long long)wrong);
+    mark_there(there, "closed");
+    for (int n = 0; n < COUNT; ++n) OK(cuMemFree_v2(here[n])), OK(cuMemFree_v2(junk[n]));
+    mark("end");
+    end_other(there);
+}
+
+/* The owner is stopped, and goes on. */
+static void owner_stops(void)
+{
+    other there = begin_other(1);
+    begin_here();
+    reply out = call(there, (request){.call = CALL_EXPORT, .words = 5000, .seed = seed});
+    ptr p = 0;
+    /* The first time, the folder of shares stays open. */
+    OK(cuIpcOpenMemHandle_v2(&p, call(there, (request){.call = CALL_EXPORT, .words = 1, .seed = seed}).handle, LAZY_PEERS));
+    OK(cuIpcCloseMemHandle(p));
+    int files = count_files();
+    kill(there.pid, SIGSTOP);
+    double begun = seconds();
+    int code = cuIpcOpenMemHandle_v2(&p, out.handle, LAZY_PEERS);
+    printf("refused %d, late %d\n", code != SUCCESS, seconds() - begun > 30);
+    kill(there.pid, SIGCONT);
+    printf("open %d\n", cuIpcOpenMemHandle_v2(&p, out.handle, LAZY_PEERS));
+    printf("wrong %llu\n", (unsigned long long)wrong_words(p, 5000, seed));
+    SAY(cuIpcCloseMemHandle(p));
+    printf("left open %d\n", open_files(files) - files);
+    mark("end");
+    end_other(there);
+}
+
+/* A block of many handles is opened with hardly a descriptor free. */
+static void few_descriptors(void)
+{
+    other there = begin_other(1);
+    begin_here();
+    reply out = call(there, (request){.call = CALL_EXPORT, .words = 8 * MiB, .seed = seed});
+    ptr p = 0;
+    /* The first time, the folder of shares stays open. */
+    OK(cuIpcOpenMemHandle_v2(&p, out.handle, LAZY_PEERS));
+    OK(cuIpcCloseMemHandle(p));
+    int files = count_files(), refused = 0, fits = 0;
+    struct rlimit before, few;
+    getrlimit(RLIMIT_NOFILE, &before);
+    for (int more = 0; more < 40; ++more) {
+        few = before, few.rlim_cur = files - 3 + more;
+        setrlimit(RLIMIT_NOFILE, &few);
+        int code = cuIpcOpenMemHandle_v2(&p, out.handle, LAZY_PEERS);
+        setrlimit(RLIMIT_NOFILE, &before);
+        refused += code != SUCCESS;
+        if (code == SUCCESS) ++fits, OK(cuIpcCloseMemHandle(p));
+        if (open_files(files) != files) printf("%d more: %d are open, of %d\n", more, count_files(), files);
+    }
+    printf("some are refused %d, some not %d\n", refused > 0, fits > 0);
+    printf("open %d\n", cuIpcOpenMemHandle_v2(&p, out.handle, LAZY_PEERS));
+    printf("wrong %llu\n", (unsigned long long)wrong_words(p, 8 * MiB, seed));
+    SAY(cuIpcCloseMemHandle(p));
+    mark("end");
+    end_other(there);
+}
+
+/* Children of an owner are not the owner: neither one that ends, nor one that outlives it. */
+static void owner_forks(void)
+{
+    other there = begin_other(1);
+    begin_here();
+    ptr p = made(5000, seed), its = 0;
+    ipc_handle handle = exported(p), other_one;
+    pid_t child = fork();
+    if (!child) exit(cuIpcGetMemHandle(&other_one, p) != SUCCESS);
+    int status = 0;
+    waitpid(child, &status, 0);
+    printf("a child exports nothing %d\n", WEXITSTATUS(status));
+    reply out = open_there(there, handle);
+    printf("open %d, wrong %llu\n", out.code, (unsigned long long)wrong_there(there, out.at, 5000, seed));
+    printf("close %d\n", close_there(there, out.at));
+    out = call(there, (request){.call = CALL_EXPORT, .words = 5000, .seed = seed});
+    printf("open %d\n", cuIpcOpenMemHandle_v2(&its, out.handle, LAZY_PEERS));
+    SAY(cuIpcCloseMemHandle(its));
+    pid_t left = call(there, (request){.call = CALL_FORK}).value;
+    kill(there.pid, SIGKILL);
+    waitpid(there.pid, 0, 0);
+    double begun = seconds();
+    int code = cuIpcOpenMemHandle_v2(&its, out.handle, LAZY_PEERS);
+    printf("refused %d, late %d\n", code != SUCCESS, seconds() - begun > 5);
+    kill(left, SIGKILL);
+    mark("end");
+}
+
+/* A share whose file was replaced by one of the same content: its lock would not be seen by the owner. */
+static void replaced(void)
+{
+    other there = begin_other(1);
+    begin_here();
+    ptr p = made(1000, seed);
+    ipc_handle handle = exported(p);
+    char path[4096], kept[4200], bytes[4096];
+    share_path(path, sizeof path, handle);
+    snprintf(kept, sizeof kept, "%s.kept", path);
+    FILE *file = fopen(path, "r");
+    size_t length = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    rename(path, kept);
+    int fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0600);
+    if (write(fd, bytes, length) != (ssize_t)length) return;
+    close(fd);
+    printf("replaced: refused %d\n", open_there(there, handle).code != SUCCESS);
+    rename(kept, path);
+    printf("as it was: %d\n", open_there(there, handle).code);
+    mark("end");
+    end_other(there);
+}
+
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {{"both_ways", both_ways}, {"close_order", close_order}, {"closed_while_read", closed_while_read}, {"freed_while_open", freed_while_open},
         {"importer_dies", importer_dies}, {"exporter_dies", exporter_dies}, {"without_hook", without_hook}, {"context_ends", context_ends},
         {"capable", capable}, {"forged", forged},
-        {"random_order", random_order}, {0, 0}};
+        {"any_size", any_size}, {"owner_stops", owner_stops}, {"few_descriptors", few_descriptors}, {"owner_forks", owner_forks},
+        {"replaced", replaced}, {"random_order", random_order}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
     signal(SIGPIPE, SIG_IGN);
     self = argv[0];

@@ -526,7 +526,8 @@ fn a_block_has_no_handle_to_foreign_memory() {
     let run = hooked("calls.c", &["shared"]).run().succeeds();
     assert_eq!(
         run.stdout,
-        "cuIpcGetMemHandle(id, p) = 1\ncuIpcGetMemHandle(id, p + 4) = 1\nend\n"
+        "cuIpcGetMemHandle(id, p) = 0\ncuIpcGetMemHandle(id, p + 4) = 0\n\
+         of the block alone 1\ncuIpcGetMemHandle(id, p) = 1\nend\n"
     );
 }
 

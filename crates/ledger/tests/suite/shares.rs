@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use fercuda_ledger::{Folder, Share, ShareName};
+use fercuda_ledger::{Folder, Share, ShareName, ShareSource};
 
 use crate::support::{Random, folder, open};
 
@@ -13,7 +13,10 @@ fn share(random: &mut Random) -> Share {
     let whole_bytes = random.next() >> 1;
     let bytes = random.next() % (whole_bytes + 1);
     Share {
-        handle: std::array::from_fn(|_| random.next() as u8),
+        source: match random.next() % 2 {
+            0 => ShareSource::Handle(std::array::from_fn(|_| random.next() as u8)),
+            _ => ShareSource::Descriptors,
+        },
         offset_bytes: random.next() % (whole_bytes - bytes + 1),
         bytes,
         whole_bytes,

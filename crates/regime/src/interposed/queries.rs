@@ -6,7 +6,7 @@
 use core::ffi::{c_uint, c_void};
 
 use fercuda_cuda_sys::types::{
-    CUcontext, CUdeviceptr, CUmemoryPool, CUpointer_attribute, CUresult,
+    CUcontext, CUdeviceptr, CUmemAllocationHandleType, CUmemoryPool, CUpointer_attribute, CUresult,
 };
 use fercuda_governor::{ContextId, Governor, PoolNumber};
 
@@ -45,9 +45,21 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> CUr
     result
 }
 
+/// What kind of memory a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BlockKind {
+    /// Of `cuMemAlloc`.
+    Plain,
+    /// Stream-ordered.
+    Ordered,
+    /// Of another process.
+    Imported,
+}
+
 /// A block as programs see it: one of the pool, or an imported one of another process.
 struct VisibleBlock {
     address: u64,
+    kind: BlockKind,
     /// The requested size.
     bytes: u64,
     /// The buffer ID.
@@ -69,6 +81,7 @@ fn find_block_in(governor: &Governor, address: u64) -> Option<VisibleBlock> {
         let imported = governor.imported(address)?;
         return Some(VisibleBlock {
             address: imported.address,
+            kind: BlockKind::Imported,
             bytes: imported.bytes,
             buffer: imported.buffer,
             context: Some(imported.context),
@@ -79,6 +92,10 @@ fn find_block_in(governor: &Governor, address: u64) -> Option<VisibleBlock> {
     let is_inside = address - live.span.address < live.requested_bytes;
     is_inside.then_some(VisibleBlock {
         address: live.span.address,
+        kind: match live.note.is_ordered() {
+            true => BlockKind::Ordered,
+            false => BlockKind::Plain,
+        },
         bytes: live.requested_bytes,
         buffer: live.note.buffer,
         context: (!live.note.is_ordered()).then_some(live.note.context),
@@ -116,10 +133,11 @@ pub(super) unsafe extern "C" fn range(
     result
 }
 
-/// Whether an address lies in the pool or in an imported slab, but in no block.
+/// Whether an address lies in the pool or in imported memory, but in no block.
 pub(super) fn is_unallocated(address: u64) -> bool {
-    let is_inside =
-        |governor: &Governor| governor.is_pooled(address) || governor.is_in_imported_slab(address);
+    let is_inside = |governor: &Governor| {
+        governor.is_pooled(address) || governor.is_in_imported_memory(address)
+    };
     let is_ours = catch_panic(|| Some(is_inside(governor()?)));
     is_ours == Some(true) && find_block(address).is_none()
 }
@@ -178,13 +196,32 @@ unsafe fn correct_attribute(
     attribute: CUpointer_attribute,
     block: &VisibleBlock,
 ) {
-    let capable = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-    if attribute == capable && block.pool != PoolNumber::NONE {
-        // Stream-ordered memory has no IPC handle, though its slab has. The value is 0 or
-        // 1, in one byte or in four.
-        // SAFETY: the caller's promise.
-        unsafe { data.cast::<u8>().write(0) };
-    }
+    let value = match attribute {
+        CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => match block.kind {
+            // It has no IPC handle, though its slab has.
+            BlockKind::Ordered => false,
+            BlockKind::Plain if is_exportable(block.address) => true,
+            BlockKind::Plain | BlockKind::Imported => return,
+        },
+        // Its mapping can be exported, but not by the program.
+        CUpointer_attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => false,
+        _ => return,
+    };
+    // The values are small, in one byte, in four or in eight.
+    // SAFETY: the caller's promise.
+    unsafe { data.cast::<u8>().write(u8::from(value)) };
+}
+
+/// Whether mapped memory can be exported; false for other memory.
+fn is_exportable(address: u64) -> bool {
+    let mut kinds = 0u64;
+    let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
+    // SAFETY: `kinds` outlives the call.
+    let asked = call_driver(|driver| unsafe {
+        driver.cuPointerGetAttribute((&raw mut kinds).cast(), which, address)
+    });
+    let by_descriptor = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    asked == CUresult::CUDA_SUCCESS && kinds & u64::from(by_descriptor.0) != 0
 }
 
 pub(super) unsafe extern "C" fn attribute(

@@ -40,8 +40,8 @@ pub(super) unsafe extern "C" fn get(handle: *mut CUipcMemHandle, address: CUdevi
         Some(Err(ShareDenied::Driver(code))) => code,
         Some(Err(ShareDenied::Mapped)) => {
             print_once(
-                "cuIpcGetMemHandle: mapped memory cannot be opened by other processes\n\
-                 try: fercuda run --ipc, or FERCUDA_BACKING=slabs",
+                "cuIpcGetMemHandle: the driver cannot export mapped memory to other processes\n\
+                 try: FERCUDA_BACKING=slabs",
             );
             CUresult::CUDA_ERROR_INVALID_VALUE
         }
@@ -157,9 +157,9 @@ pub(super) unsafe extern "C" fn close(address: CUdeviceptr) -> CUresult {
     if let Some(closed) = catch_panic(|| governor()?.close_import(address)) {
         return closed;
     }
-    // A slab is closed with its last block, not by its address.
-    let is_slab = catch_panic(|| Some(governor()?.is_in_imported_slab(address)));
-    let passed = if is_slab == Some(true) {
+    // Imported memory is closed with its blocks, not by its address.
+    let is_ours = catch_panic(|| Some(governor()?.is_in_imported_memory(address)));
+    let passed = if is_ours == Some(true) {
         UNMAPPED_ADDRESS
     } else {
         address

@@ -36,7 +36,8 @@ impl Placement {
         let (&start, &have) = if shares {
             fits.next()?
         } else {
-            fits.min_by_key(|e| *e.1).filter(|e| *e.1 - len < most_left)?
+            fits.min_by_key(|e| *e.1)
+                .filter(|e| *e.1 - len < most_left)?
         };
         self.take(start, have, len);
         Some(start)

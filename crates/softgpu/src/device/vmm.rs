@@ -55,12 +55,7 @@ pub(crate) fn create(
             return Err(err::OUT_OF_MEMORY);
         }
     }
-    let made = if handle_types == 0 {
-        m.space.backing(size)
-    } else {
-        Backing::dedicated(size)
-    };
-    let backing = made.map_err(|_| {
+    let backing = m.space.backing(size).map_err(|_| {
         if let Some(phys) = &phys {
             phys.give(size);
         }
@@ -312,7 +307,7 @@ pub(crate) fn export(m: &Machine, handle: usize, kind: u32) -> CuResult<i32> {
     }
     physical
         .backing
-        .duplicate_fd()
+        .export()
         .map(IntoRawFd::into_raw_fd)
         .map_err(|_| err::OPERATING_SYSTEM)
 }
@@ -326,7 +321,7 @@ pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<usize>
     }
     // SAFETY: `own` was just created and is not shared.
     let own = unsafe { OwnedFd::from_raw_fd(own) };
-    let backing = Backing::whole_from_fd(own).map_err(|_| err::INVALID_VALUE)?;
+    let backing = Backing::import(own).map_err(|_| err::INVALID_VALUE)?;
     let physical = Physical {
         size: backing.len(),
         backing,

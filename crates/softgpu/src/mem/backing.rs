@@ -1,12 +1,17 @@
 //! Physical memory: pieces of memfds, which may be mapped at several addresses.
+//!
+//! A piece of the process's heap is exported as a file description of its own: the description's
+//! position tells where the piece lies, and its lock marks it as in use. So memory that can be
+//! exported costs no descriptor until it is, and a piece is reused only when no process has a
+//! descriptor of it any more.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::error::MemError;
-use super::granule::{GRANULE, round_up};
+use super::error::{MemError, check_os};
+use super::granule::GRANULE;
 use super::ranges::FreeRanges;
 use super::shared_file;
 use crate::lock::lock;
@@ -22,8 +27,10 @@ pub(super) struct BackingInner {
     pub(super) file: Arc<OwnedFd>,
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// The heap to which the piece is released; `None` for a file of its own.
+    /// The heap to which the piece is released; `None` for another file.
     pub(super) heap: Option<Arc<Heap>>,
+    /// Set once a descriptor of the piece was made.
+    pub(super) exported: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -31,24 +38,65 @@ pub(super) struct Heap {
     pub(super) file: Arc<OwnedFd>,
     pub(super) free: Mutex<FreeRanges>,
     pub(super) used: AtomicU64,
+    /// Released pieces, with their lengths, of which descriptors were left.
+    pub(super) exported: Mutex<Vec<(u64, u64)>>,
+}
+
+/// The bits of a position that are the offset in granules; those above are the length.
+const OFFSET_BITS: u32 = 24;
+
+impl Heap {
+    /// Empties a piece and makes it available again.
+    fn give(&self, offset: u64, len: u64) {
+        // SAFETY: plain system call on a descriptor that `self.file` keeps open.
+        let rc = unsafe {
+            libc::fallocate(
+                self.file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset as i64,
+                len as i64,
+            )
+        };
+        // A piece that could not be emptied is not handed out again: its bytes are another's.
+        if rc == 0 {
+            self.used.fetch_sub(len, Ordering::Relaxed);
+            lock(&self.free).give(offset, len);
+        }
+    }
+
+    /// Whether a descriptor of a piece is left in any process; so if that cannot be determined.
+    fn is_held(&self, offset: u64, len: u64) -> bool {
+        let mut held = piece_lock(libc::F_WRLCK, offset, len);
+        // SAFETY: the record outlives the call.
+        let rc = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut held) };
+        rc != 0 || i32::from(held.l_type) != libc::F_UNLCK
+    }
+
+    /// Makes exported pieces available again of which no descriptor is left.
+    pub(super) fn collect(&self) {
+        let over: Vec<(u64, u64)> = {
+            let mut exported = lock(&self.exported);
+            exported
+                .extract_if(.., |(offset, len)| !self.is_held(*offset, *len))
+                .collect()
+        };
+        for (offset, len) in over {
+            self.give(offset, len);
+        }
+    }
+}
+
+fn piece_lock(kind: libc::c_int, offset: u64, len: u64) -> libc::flock {
+    // SAFETY: all fields are integers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = offset as libc::off_t;
+    lock.l_len = len as libc::off_t;
+    lock
 }
 
 impl Backing {
-    /// A file of its own, which can be exported as a descriptor.
-    ///
-    /// # Errors
-    /// [`MemError::System`].
-    pub fn dedicated(len: u64) -> Result<Self, MemError> {
-        let len = round_up(len);
-        let file = memory_file(len)?;
-        Ok(Backing(Arc::new(BackingInner {
-            file: Arc::new(file),
-            offset: 0,
-            len,
-            heap: None,
-        })))
-    }
-
     /// From a descriptor that another process exported.
     ///
     /// # Errors
@@ -72,23 +120,8 @@ impl Backing {
             offset,
             len,
             heap: None,
+            exported: AtomicBool::new(false),
         })))
-    }
-
-    /// All of a file that another process exported.
-    ///
-    /// # Errors
-    /// As for [`Backing::from_fd`]; also for a file without bytes, or not in granules.
-    pub fn whole_from_fd(file: OwnedFd) -> Result<Self, MemError> {
-        let len = file_len(&file, 0)?;
-        if len == 0 || !len.is_multiple_of(GRANULE) {
-            return Err(MemError::BadRange {
-                start: 0,
-                len,
-                what: "not in whole granules",
-            });
-        }
-        Self::from_fd(file, 0, len)
     }
 
     /// From `(process, descriptor, offset)` as another process published it.
@@ -112,16 +145,62 @@ impl Backing {
         self.0.file.as_raw_fd()
     }
 
-    /// A new descriptor of the same file.
+    /// A descriptor of this memory for another process, which keeps it from being reused until all
+    /// its copies are closed.
     ///
     /// # Errors
     /// [`MemError::System`].
-    pub fn duplicate_fd(&self) -> Result<OwnedFd, MemError> {
-        self.0.file.try_clone().map_err(|source| MemError::System {
-            what: "duplicate a descriptor",
+    pub fn export(&self) -> Result<OwnedFd, MemError> {
+        let system = |source| MemError::System {
+            what: "make a descriptor of memory",
             len: self.0.len,
             source,
-        })
+        };
+        let BackingInner { offset, len, .. } = *self.0;
+        if self.0.heap.is_none() {
+            // Another process's: the same description.
+            return self.0.file.try_clone().map_err(system);
+        }
+        let path = format!("/proc/self/fd/{}", self.fd());
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path);
+        let file = OwnedFd::from(file.map_err(system)?);
+        let position = (offset / GRANULE) | ((len / GRANULE) << OFFSET_BITS);
+        let mut held = piece_lock(libc::F_RDLCK, offset, len);
+        // SAFETY: plain system calls on our descriptor; the record outlives them.
+        unsafe {
+            let at = libc::lseek(file.as_raw_fd(), position as i64, libc::SEEK_SET);
+            check_os(if at < 0 { -1 } else { 0 }, "mark a descriptor", len)?;
+            let locked = libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut held);
+            check_os(locked, "mark a descriptor", len)?;
+        }
+        self.0.exported.store(true, Ordering::Release);
+        Ok(file)
+    }
+
+    /// From a descriptor that [`Backing::export`] made, of a file that holds device memory.
+    ///
+    /// # Errors
+    /// [`MemError::System`], [`MemError::BadRange`] if it denotes no part of the file.
+    pub fn import(file: OwnedFd) -> Result<Self, MemError> {
+        // SAFETY: plain system call on our descriptor.
+        let position = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_CUR) };
+        check_os(
+            if position < 0 { -1 } else { 0 },
+            "inspect a shared file",
+            0,
+        )?;
+        let position = position as u64;
+        let offset = (position % (1 << OFFSET_BITS)) * GRANULE;
+        let len = (position >> OFFSET_BITS).checked_mul(GRANULE);
+        let len = len.filter(|len| *len > 0).ok_or(MemError::BadRange {
+            start: offset,
+            len: 0,
+            what: "of no exported memory",
+        })?;
+        Self::from_fd(file, offset, len)
     }
 
     /// Where in the file it begins.
@@ -145,21 +224,11 @@ impl Backing {
 
 impl Drop for BackingInner {
     fn drop(&mut self) {
-        if let Some(heap) = &self.heap {
-            // SAFETY: plain system call on a descriptor that `self.file` keeps open.
-            let rc = unsafe {
-                libc::fallocate(
-                    self.file.as_raw_fd(),
-                    libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                    self.offset as i64,
-                    self.len as i64,
-                )
-            };
-            // A piece that could not be emptied is not handed out again: its bytes are another's.
-            if rc == 0 {
-                heap.used.fetch_sub(self.len, Ordering::Relaxed);
-                lock(&heap.free).give(self.offset, self.len);
-            }
+        let Some(heap) = &self.heap else { return };
+        if *self.exported.get_mut() && heap.is_held(self.offset, self.len) {
+            lock(&heap.exported).push((self.offset, self.len));
+        } else {
+            heap.give(self.offset, self.len);
         }
     }
 }

@@ -34,6 +34,14 @@ pub enum MemError {
     },
 }
 
+pub(super) fn check_os(rc: i32, what: &'static str, len: u64) -> Result<i32, MemError> {
+    if rc < 0 {
+        Err(os_error(what, len))
+    } else {
+        Ok(rc)
+    }
+}
+
 pub(super) fn os_error(what: &'static str, len: u64) -> MemError {
     MemError::System {
         what,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::allocation::{AllocInfo, AllocKind, AllocationRecords, DriverCallSite};
@@ -88,6 +88,7 @@ impl AddressSpace {
                 file,
                 free: Mutex::new(offsets),
                 used: AtomicU64::new(0),
+                exported: Mutex::default(),
             }),
             registered: RwLock::default(),
             records: AllocationRecords::default(),
@@ -172,6 +173,7 @@ impl AddressSpace {
     /// [`MemError::NoAddresses`] after 4 TiB.
     pub fn backing(&self, len: u64) -> Result<Backing, MemError> {
         let len = round_up(len);
+        self.heap.collect();
         let offset = lock(&self.heap.free)
             .take(len, GRANULE)
             .ok_or(MemError::NoAddresses { len })?;
@@ -181,6 +183,7 @@ impl AddressSpace {
             offset,
             len,
             heap: Some(self.heap.clone()),
+            exported: AtomicBool::new(false),
         })))
     }
 

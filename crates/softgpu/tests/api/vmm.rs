@@ -99,6 +99,56 @@ fn a_descriptor_carries_memory_to_another_handle() {
     );
 }
 
+/// Memory that can be exported, mapped.
+fn exportable() -> (u64, u64) {
+    let (mut at, mut handle) = (0, 0);
+    ok!(cuMemCreate(&mut handle, GRANULE, &prop(true), 0));
+    ok!(cuMemAddressReserve(&mut at, GRANULE, 0, 0, 0));
+    ok!(cuMemMap(at, GRANULE, 0, handle, 0));
+    ok!(cuMemSetAccess(at, GRANULE, &access(), 1));
+    (at, handle)
+}
+
+fn released((at, handle): (u64, u64)) {
+    ok!(cuMemUnmap(at, GRANULE));
+    ok!(cuMemRelease(handle));
+    ok!(cuMemAddressFree(at, GRANULE));
+}
+
+#[test]
+fn released_memory_is_kept_while_there_is_a_descriptor_of_it() {
+    let _ctx = Ctx::new();
+    let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    let memory = exportable();
+    // Other tests of this process open few files, and memory without descriptors needs none.
+    let many: Vec<_> = (0..200).map(|_| exportable()).collect();
+    assert!(open() < before + 100);
+    many.into_iter().for_each(released);
+    ok!(cuMemsetD32_v2(memory.0, 77, 4));
+    let mut fd = -1i32;
+    let into = (&raw mut fd).cast();
+    ok!(cuMemExportToShareableHandle(into, memory.1, kind, 0));
+    released(memory);
+    // Whatever is made now is other memory.
+    let others: Vec<_> = (0..8).map(|_| exportable()).collect();
+    for (at, _) in &others {
+        ok!(cuMemsetD32_v2(*at, 78, 4));
+    }
+    let (mut at, mut imported) = (0, 0);
+    let source = fd as usize as *mut _;
+    ok!(cuMemImportFromShareableHandle(&mut imported, source, kind));
+    // SAFETY: the driver gave this descriptor to us.
+    unsafe { libc::close(fd) };
+    ok!(cuMemAddressReserve(&mut at, GRANULE, 0, 0, 0));
+    ok!(cuMemMap(at, GRANULE, 0, imported, 0));
+    ok!(cuMemSetAccess(at, GRANULE, &access(), 1));
+    assert_eq!(download(at, 4), [77, 0, 0, 0]);
+    others.into_iter().for_each(released);
+    released((at, imported));
+}
+
 #[test]
 fn a_descriptor_of_memory_cannot_be_cut_and_one_that_could_be_is_refused() {
     use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
