@@ -149,8 +149,8 @@ macro_rules! alloc_from_pool {
             frame: *const usize,
         ) -> CUresult {
             let stream_handle = (stream, $per_thread);
-            // SAFETY: as above.
             let pool_choice = PoolChoice::Named(pool);
+            // SAFETY: as above.
             let done = attempted(|attempt| unsafe {
                 allocate_pooled(into, bytes, pool_choice, stream_handle, frame, attempt)
             });
