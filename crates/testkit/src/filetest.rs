@@ -16,7 +16,7 @@
 //! //@   finds stream hazard
 //! ```
 //! Arguments are passed in the order of their lines. Fills: `zero iota bits mix made const(v)
-//! uniform(a, b) int(a, b)`. Driver operations follow `program` ([`crate::program`]). Judges:
+//! uniform(a, b) int(a, b)`. Driver operations follow `program` ([`crate::raw`]). Judges:
 //! `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` allows two devices to differ within the
 //! bound.
 
