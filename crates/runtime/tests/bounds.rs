@@ -1,5 +1,6 @@
 //! The software device's checks in a session: accesses that leave a buffer of any size, whatever
-//! lies beside it, come before its first write or after its freeing. In a process of its own, since what is pooled is settled once a process.
+//! lies beside it, come before its first write or after its freeing. In a process of its own, since
+//! what is pooled is settled once a process.
 #![expect(
     clippy::unwrap_used,
     unsafe_code,

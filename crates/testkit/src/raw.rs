@@ -16,10 +16,11 @@
 //! fill_rows X PITCH WIDTH HEIGHT             copy_rows TO PITCH FROM PITCH WIDTH HEIGHT
 //! move TO OFFSET FROM OFFSET BYTES           upload X OFFSET BYTES    download X OFFSET BYTES
 //! ```
-//! `shape` is that of the launches after it. Those of the last four lines wait, as the calls without
-//! a stream do. `X+N` is the address N bytes behind X, in arguments.
+//! `shape` is that of the launches after it. Those of the last three lines wait, as calls without a
+//! stream do. `X+N` is the address N bytes behind X, in arguments.
 //! Arguments of `launch` are buffers or whole numbers (`i32`); kernels run as one block of 64
-//! threads unless `shape` says otherwise. `pause` gives the device time for its work and adds no order.
+//! threads unless `shape` says otherwise. `pause` gives the device time for its work and adds no
+//! order.
 #![expect(unsafe_code, reason = "the driver's table is a C interface")]
 
 use std::collections::BTreeMap;

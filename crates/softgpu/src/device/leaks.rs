@@ -13,7 +13,7 @@ use crate::mem::{AllocInfo, AllocKind, DriverCallSite};
 use crate::report::{Finding, FindingActor, FindingKind};
 
 /// Blocks of one place.
-struct LeakedBlocks {
+struct LeakPlace {
     number: u64,
     bytes: u64,
     first: Option<Arc<AllocInfo>>,
@@ -21,18 +21,15 @@ struct LeakedBlocks {
 
 /// Leaked memory by the call that took it and where the program made that.
 #[derive(Default)]
-pub(super) struct Leaks(BTreeMap<(&'static str, usize), LeakedBlocks>);
+pub(super) struct Leaks(BTreeMap<(&'static str, usize), LeakPlace>);
 
 impl Leaks {
     pub(super) fn add(&mut self, made: &DriverCallSite, bytes: u64, info: Option<Arc<AllocInfo>>) {
-        let blocks = self
-            .0
-            .entry((made.call, made.caller))
-            .or_insert(LeakedBlocks {
-                number: 0,
-                bytes: 0,
-                first: None,
-            });
+        let blocks = self.0.entry((made.call, made.caller)).or_insert(LeakPlace {
+            number: 0,
+            bytes: 0,
+            first: None,
+        });
         blocks.number += 1;
         blocks.bytes += bytes;
         let is_earlier = |new: &AllocInfo| blocks.first.as_ref().is_none_or(|old| new.id < old.id);

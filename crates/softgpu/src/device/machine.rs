@@ -323,7 +323,8 @@ impl Machine {
                 physical.push(mapping.physical.clone());
             }
         }
-        for memory in physical {
+        let is_its_own = |it: &&Arc<objects::Physical>| it.made.call == "cuMemCreate";
+        for memory in physical.iter().filter(is_its_own) {
             leaks.add(&memory.made, memory.size, None);
         }
         for leak in leaks.findings("the program ended") {

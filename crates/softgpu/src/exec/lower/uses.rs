@@ -2,8 +2,9 @@
 //!
 //! Both look at a function's text alone, without regard to what it computes. A result counts as
 //! used if it reaches memory, or another shuffle, along the code that follows, through no guard, no
-//! selection and no branch; of an atomic, if any instruction reads it. An address belongs to a variable if every instruction that writes its
-//! register takes it from that one: by moves, conversions, sums and differences with other numbers.
+//! selection and no branch; of an atomic, if any instruction reads it. An address belongs to a
+//! variable if every instruction that writes its register takes it from that one: by moves,
+//! conversions, sums and differences with other numbers.
 
 use fercuda_ptx::ast::{AddrBase, Inst, Operand, Stmt, Sym};
 use fercuda_ptx::words::Op;
