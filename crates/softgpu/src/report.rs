@@ -263,6 +263,10 @@ pub enum FindingKind {
     NarrowScope,
     /// A lane at a warp's instruction, or read by one, that is not among the lanes of its mask.
     WarpMask,
+    /// A freeing of what is no allocation, or no longer.
+    InvalidFree,
+    /// Memory that nothing freed before its context or the program ended; on request only.
+    Leak,
 }
 
 impl fmt::Display for FindingKind {
@@ -280,6 +284,8 @@ impl fmt::Display for FindingKind {
             FindingKind::ReadOnlyData => "read-only load of written data",
             FindingKind::NarrowScope => "atomic scope too narrow",
             FindingKind::WarpMask => "wrong warp mask",
+            FindingKind::InvalidFree => "invalid free",
+            FindingKind::Leak => "leaked memory",
         })
     }
 }

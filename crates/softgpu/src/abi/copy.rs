@@ -7,8 +7,9 @@ use fercuda_cuda_sys::types::*;
 use super::{get, per_thread, put_if, slice};
 use crate::device::copy::{plan_2d, plan_3d};
 use crate::device::launch::{copy, enqueue, run_now};
-use crate::device::memory::{HostAccess, check_range, is_ours};
+use crate::device::memory::is_ours;
 use crate::device::objects::{CopyPlan, CopySide, FillPlan, StreamAction};
+use crate::device::range::{ByteRows, HostAccess, check_range};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err};
 
@@ -56,10 +57,10 @@ fn linear(
     }
     // An address of ours must be all ours, also on a side that may be the program's.
     if sides.dst || is_ours(m, dst) {
-        check_range(m, dst, len, HostAccess::write(call))?;
+        check_range(m, ByteRows::linear(dst, len), HostAccess::write(call))?;
     }
     if sides.src || is_ours(m, src) {
-        check_range(m, src, len, HostAccess::read(call))?;
+        check_range(m, ByteRows::linear(src, len), HostAccess::read(call))?;
     }
     copy(
         m,

@@ -177,7 +177,8 @@ pub struct Shadow {
     pub(crate) writes: ShadowTable<AtomicU64>,
     pub(crate) reads: ShadowTable<AtomicU64>,
     /// A reader before the last, of another warp and not ordered before it, or one that took the
-    /// data for read-only: a writer that is the last reader itself still meets this one.
+    /// data for read-only: a writer that is the last reader itself still meets this one. Or the
+    /// plain write before the last strong one.
     pub(crate) earlier_reads: ShadowTable<AtomicU64>,
     /// A hash of what was last written, where the record of the writer is marked.
     pub(crate) values: ShadowTable<AtomicU8>,

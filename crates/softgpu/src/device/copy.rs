@@ -2,8 +2,9 @@
 
 use fercuda_cuda_sys::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS};
 
-use super::memory::{HostAccess, check_range, is_ours};
+use super::memory::is_ours;
 use super::objects::{CopyPlan, CopySide, FillPlan, StreamRun};
+use super::range::{ByteRows, HostAccess, check_range};
 use super::{CuResult, Machine, err};
 
 impl CopyPlan {
@@ -44,8 +45,15 @@ impl CopyPlan {
 
     /// Checks one side that must be device memory.
     pub(crate) fn check_side(&self, m: &Machine, side: CopySide, access: HostAccess) -> CuResult {
-        self.rows(side)
-            .try_for_each(|row| check_range(m, row, self.width, access))
+        let rows = ByteRows {
+            at: side.at,
+            width: self.width,
+            height: self.height,
+            pitch: side.pitch,
+            depth: self.depth,
+            slice: side.slice,
+        };
+        check_range(m, rows, access)
     }
 
     /// Whether a side is the program's own memory, which a driver must not touch after an
@@ -109,7 +117,12 @@ impl FillPlan {
             return Err(err::INVALID_VALUE);
         }
         let access = HostAccess::write(call);
-        (0..self.height).try_for_each(|y| check_range(m, self.dst + y * self.pitch, row, access))
+        let rows = ByteRows {
+            height: self.height,
+            pitch: self.pitch,
+            ..ByteRows::linear(self.dst, row)
+        };
+        check_range(m, rows, access)
     }
 
     pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {

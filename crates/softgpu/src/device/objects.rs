@@ -20,7 +20,7 @@ use super::board::SharedEvent;
 use super::heap::{BlockHeap, PhysicalBudget};
 use super::{CuResult, err};
 use crate::exec::{CompiledModule, KernelHeap, Loaded};
-use crate::mem::Backing;
+use crate::mem::{Backing, DriverCallSite};
 use crate::order::{ActorId, OpId, OrderSnapshot};
 
 /// Whether a context can still be used; shared with the threads of its streams.
@@ -530,6 +530,8 @@ pub(crate) struct Physical {
     pub(crate) handle_types: u32,
     pub(crate) location: (u32, i32),
     pub(crate) compression: u8,
+    /// The call that created or imported it.
+    pub(crate) made: DriverCallSite,
     /// Handles given out for it: created, imported, retained.
     pub(super) references: Mutex<u32>,
     pub(super) charged: Option<Arc<PhysicalBudget>>,

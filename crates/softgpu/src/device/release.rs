@@ -3,6 +3,7 @@
 use super::allocation::{Allocation, AllocationSource};
 use super::graph_memory::take_graph_memory;
 use super::memory::{give_back, host_op, retire, settle};
+use super::range::refuse_free;
 use super::{CuResult, Machine, err};
 
 /// `cuMemFree`: waits for the work of the context that made it, as the driver does.
@@ -19,7 +20,8 @@ pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
     let allocation = match m.memory.take(start, wanted) {
         Some(allocation) => allocation,
         None => {
-            let memory = take_graph_memory(start)?;
+            let refuse = |error| refuse_free(m, start, "cuMemFree_v2", error);
+            let memory = take_graph_memory(start).map_err(refuse)?;
             settle(m);
             memory.end(m, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
             return Ok(());
@@ -41,7 +43,7 @@ pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
     let allocation = m
         .memory
         .take(start, |a| matches!(a.source, AllocationSource::Host(_)))
-        .ok_or(err::INVALID_VALUE)?;
+        .ok_or_else(|| refuse_free(m, start, "cuMemFreeHost", err::INVALID_VALUE))?;
     settle(m);
     retire(m, &allocation, "cuMemFreeHost", host_op(m, "cuMemFreeHost"));
     give_back(m, &allocation);

@@ -84,7 +84,7 @@ impl<'m> Lower<'_, 'm> {
             .as_ref()
             .ok_or("a function without a body is called")?;
         if self.k.checks {
-            self.used_shuffles = uses::used_shuffles(body);
+            self.used_results = uses::used_results(body);
             let shared = &self.k.shared;
             let mut locals = FxHashSet::default();
             locals_of(body, &mut locals);
