@@ -447,6 +447,12 @@ if [[ $FERCUDA_DEVICE == gpu ]]; then
   else
     echo "frameworks as tenants: not run (needs torch, jax, cupy and triton)" | tee -a "$out/table.txt"
   fi
+  step gpu features python3 "$regime/features.py" "$fercuda" "$out/features"
+  if python3 -c 'import torch, jax' 2>/dev/null; then
+    step gpu reclaim "$fercuda" run --report -- python3 "$regime/reclaim.py"
+  else
+    echo "memory that frameworks cache: not run (needs torch and jax)" | tee -a "$out/table.txt"
+  fi
   if python3 -c 'import torch, cuda.bindings' 2>/dev/null; then
     step gpu attention-against-torch python3 "$here/files/tests/gpu/attention.py" "$here/listings"
     step gpu kernels-against-torch python3 "$here/files/tests/gpu/kernels.py" "$here/listings" --json "$out/kernels.json"
