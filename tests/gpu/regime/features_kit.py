@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import json
 import os
+import queue
 import re
 import sys
 import time
@@ -83,6 +84,20 @@ def refused(kinds, into):
         into.append(normal(error))
     else:
         into.append("no error")
+
+
+def answer(back, *children, seconds=60):
+    """What children put into a queue; an error as soon as one of them has failed."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return back.get(timeout=0.5)
+        except queue.Empty:
+            failed = [child.exitcode for child in children if child.exitcode]
+            if failed:
+                raise RuntimeError(f"a child process ended with status {failed[0]} before it answered") from None
+            if time.monotonic() > until:
+                raise RuntimeError(f"the child processes did not answer in {seconds} s") from None
 
 
 def one(name):

@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from features_kit import feature, refused, steps
+from features_kit import answer, feature, refused, steps
 
 MIB = 1 << 20
 
@@ -203,7 +203,7 @@ def cupy_between_processes():
     back = context.Queue()
     child = context.Process(target=cupy_child, args=(handle, array.size, back))
     child.start()
-    total = back.get(timeout=60)
+    total = answer(back, child)
     child.join(20)
     return {"child": total, "changed": float(array[-1]), "exit": child.exitcode}
 
@@ -334,8 +334,9 @@ def cuda_core_work():
     device.set_current()
     stream = device.create_stream()
     code = 'extern "C" __global__ void fill(int *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = i; }'
-    options = cuda.ProgramOptions(std="c++17", arch=f"sm_{device.arch}")
-    kernel = cuda.Program(code, code_type="c++", options=options).compile("cubin").get_kernel("fill")
+    options = cuda.ProgramOptions(std="c++17", arch=f"compute_{device.arch}")
+    # PTX: on a machine without a GPU the software device runs it.
+    kernel = cuda.Program(code, code_type="c++", options=options).compile("ptx").get_kernel("fill")
     buffer = device.memory_resource.allocate(4000, stream=stream)
     cuda.launch(stream, cuda.LaunchConfig(grid=4, block=256), kernel, buffer, int32(1000))
     host = cuda.LegacyPinnedMemoryResource().allocate(4000)
@@ -353,11 +354,13 @@ def int32(value):
     return ctypes.c_int32(value)
 
 
-def core_child(buffer, back):
+def core_child(queue, back):
     cuda = core()
     device = cuda.Device(0)
+    # Before what it is given is opened.
     device.set_current()
     stream = device.create_stream()
+    buffer = queue.get(timeout=60)
     host = cuda.LegacyPinnedMemoryResource().allocate(4096)
     buffer.copy_to(host, stream=stream)
     stream.sync()
@@ -381,10 +384,11 @@ def cuda_core_between_processes():
     buffer.fill(3, stream=stream)
     stream.sync()
     context = multiprocessing.get_context("spawn")
-    back = context.Queue()
-    child = context.Process(target=core_child, args=(buffer, back))
+    queue, back = context.Queue(), context.Queue()
+    child = context.Process(target=core_child, args=(queue, back))
     child.start()
-    total = back.get(timeout=60)
+    queue.put(buffer)
+    total = answer(back, child)
     child.join(20)
     return {"child": total, "exit": child.exitcode}
 
@@ -424,6 +428,6 @@ def numba_between_processes():
     back = context.Queue()
     child = context.Process(target=numba_child, args=(array.get_ipc_handle(), back))
     child.start()
-    total = back.get(timeout=60)
+    total = answer(back, child)
     child.join(20)
     return {"child": total, "exit": child.exitcode}

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import threading
 
-from features_kit import digest, feature, refused, steps
+from features_kit import answer, digest, feature, refused, steps
 
 MIB = 1 << 20
 
@@ -594,7 +594,7 @@ def sharing_between_processes():
     tensor = torch.arange(MIB, device="cuda", dtype=torch.float32)
     part = tensor[4096:8192]
     queue.put(part)
-    total, whole, piece = back.get(timeout=60)
+    total, whole, piece = answer(back, child)
     figures = {"child": total, "changed": float(part[0]), "beside": float(tensor[4095]), "back": float(whole.sum()), "piece": float(piece.sum())}
     same = piece.data_ptr() - whole.data_ptr() == 512 * 4
     del whole, piece
@@ -644,7 +644,7 @@ def events_between_processes():
     child = context.Process(target=event_child, args=(event.ipc_handle(), queue, back))
     child.start()
     queue.put(tensor)
-    total = back.get(timeout=60)
+    total = answer(back, child)
     queue.put("enough")
     child.join(30)
     return {"child": total, "exit": child.exitcode}
@@ -672,7 +672,7 @@ def forked_process():
     back = context.Queue()
     child = context.Process(target=forked, args=(back,))
     child.start()
-    said = back.get(timeout=40)
+    said = answer(back, child, seconds=40)
     child.join(20)
     return {"child": said, "exit": child.exitcode, "parent": float(tensor.sum())}
 
@@ -749,7 +749,7 @@ def nccl():
     children = [context.Process(target=rank, args=(number, ranks, store, back)) for number in range(ranks)]
     for child in children:
         child.start()
-    figures = back.get(timeout=80)
+    figures = answer(back, *children, seconds=80)
     for child in children:
         child.join(20)
     return {"ranks": ranks, "figures": figures, "exits": [child.exitcode for child in children]}
