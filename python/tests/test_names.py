@@ -113,7 +113,7 @@ def plans_take_a_tuple_and_passes(kind, _):
     assert plan.warmup_passes == 1 and plan.arena_bytes >= 256
     (tensor, offset), = plan.tensors
     assert (tensor.name, tensor.shape, offset) == ("tensor0", (64,), 0)
-    # The saved text has the tensors; who reads it says again how often to write.
+    # The saved text has the tensors alone; `from_json` takes the number of passes again.
     again = kind.from_json(plan.to_json(), warmup_passes=2)
     assert again.tensors == plan.tensors and again.warmup_passes == 2
     assert kind.from_json(plan.to_json()).warmup_passes == kind([]).warmup_passes == 0

@@ -53,7 +53,7 @@ class Child:
             self.ledger.unlink(missing_ok=True)
             command = [plan.fercuda, "run", "--json", str(self.ledger), "--", *command]
         self.errors = plan.out / f"{name}{suffix}-{kind}.err"
-        self.told = queue.Queue()
+        self.messages = queue.Queue()
         with open(self.errors, "w") as errors:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
@@ -65,16 +65,16 @@ class Child:
         for line in self.process.stdout:
             word, _, value = line.partition(" ")
             try:
-                self.told.put((word, json.loads(value)))
+                self.messages.put((word, json.loads(value)))
             except ValueError:
                 # What a program printed before its output was taken apart.
                 continue
-        self.told.put(("END", None))
+        self.messages.put(("END", None))
 
     def next(self, until):
         """What it tells next; ("END", None) once it has ended, ("LATE", None) from `until` on."""
         try:
-            return self.told.get(timeout=max(until - time.monotonic(), 0.01))
+            return self.messages.get(timeout=max(until - time.monotonic(), 0.01))
         except queue.Empty:
             return "LATE", None
 
@@ -112,7 +112,7 @@ class Child:
         elif status:
             what = f"it exited with status {status}"
         if result is None:
-            result = {"error": what or "it told no result"}
+            result = {"error": what or "it gave no result"}
         elif what:
             result = result | {ENDED: what}
         return result

@@ -22,12 +22,18 @@ fn scalar(tensor: &Tensor) -> Result<String> {
 }
 
 fn product(device: &Device) -> Result<String> {
-    let (a, b) = (numbers(device, (300, 200), 1)?, numbers(device, (200, 100), 2)?);
+    let (a, b) = (
+        numbers(device, (300, 200), 1)?,
+        numbers(device, (200, 100), 2)?,
+    );
     scalar(&a.matmul(&b)?.abs()?)
 }
 
 fn halves(device: &Device) -> Result<String> {
-    let (a, b) = (numbers(device, (64, 128), 3)?, numbers(device, (128, 64), 4)?);
+    let (a, b) = (
+        numbers(device, (64, 128), 3)?,
+        numbers(device, (128, 64), 4)?,
+    );
     let product = a.to_dtype(DType::F16)?.matmul(&b.to_dtype(DType::F16)?)?;
     scalar(&product.abs()?)
 }
@@ -65,7 +71,11 @@ fn training(device: &Device) -> Result<String> {
     let data = numbers(device, (256, 32), 11)?;
     let mut losses = Vec::new();
     for _ in 0..5 {
-        let loss = data.matmul(weights.as_tensor())?.tanh()?.sqr()?.mean_all()?;
+        let loss = data
+            .matmul(weights.as_tensor())?
+            .tanh()?
+            .sqr()?
+            .mean_all()?;
         let gradients = loss.backward()?;
         if let Some(gradient) = gradients.get(weights.as_tensor()) {
             weights.set(&(weights.as_tensor() - (gradient * 0.5)?)?)?;
@@ -88,14 +98,17 @@ fn refused(device: &Device) -> Result<String> {
     let large = Tensor::zeros((1 << 22, 1 << 18), DType::F32, device);
     let is_refused = large.is_err();
     let after = Tensor::ones(1000, DType::F32, device)?;
-    Ok(format!("{is_refused} {}", after.sum_all()?.to_scalar::<f32>()?))
+    Ok(format!(
+        "{is_refused} {}",
+        after.sum_all()?.to_scalar::<f32>()?
+    ))
 }
 
-type Part = fn(&Device) -> Result<String>;
+type CandlePart = fn(&Device) -> Result<String>;
 
 fn main() -> Result<()> {
     let device = Device::new_cuda(0)?;
-    let parts: [(&str, Part); 9] = [
+    let parts: [(&str, CandlePart); 9] = [
         ("product", product),
         ("halves", halves),
         ("attention", attention),
@@ -113,7 +126,10 @@ fn main() -> Result<()> {
             Err(error) => {
                 failed += 1;
                 let error = error.to_string();
-                println!("{name}: error: {}", error.lines().next().unwrap_or_default());
+                println!(
+                    "{name}: error: {}",
+                    error.lines().next().unwrap_or_default()
+                );
             }
         }
     }

@@ -66,12 +66,12 @@ DONE:
 }
 "#;
 
-struct Device {
+struct CudarcDevice {
     context: Arc<CudaContext>,
     module: Arc<CudaModule>,
 }
 
-impl Device {
+impl CudarcDevice {
     fn function(&self, name: &str) -> Result<CudaFunction, DriverError> {
         self.module.load_function(name)
     }
@@ -97,7 +97,7 @@ fn sum(values: &[f32]) -> f64 {
     values.iter().map(|value| f64::from(*value)).sum()
 }
 
-fn kernel(device: &Device) -> Done {
+fn kernel(device: &CudarcDevice) -> Done {
     let stream = device.context.default_stream();
     let host: Vec<f32> = (0..10_007).map(|at| (at % 97) as f32).collect();
     let x = stream.clone_htod(&host)?;
@@ -109,7 +109,7 @@ fn kernel(device: &Device) -> Done {
     Ok(format!("{}", sum(&stream.clone_dtoh(&y)?)))
 }
 
-fn sizes(device: &Device) -> Done {
+fn sizes(device: &CudarcDevice) -> Done {
     let stream = device.context.default_stream();
     let fold = device.function("fold")?;
     let mut totals = Vec::new();
@@ -126,7 +126,7 @@ fn sizes(device: &Device) -> Done {
     Ok(format!("{totals:?}"))
 }
 
-fn streams(device: &Device) -> Done {
+fn streams(device: &CudarcDevice) -> Done {
     let main = device.context.new_stream()?;
     let function = device.function("fma_each")?;
     let x = main.clone_htod(&vec![1.0f32; 5000])?;
@@ -144,7 +144,7 @@ fn streams(device: &Device) -> Done {
     Ok(format!("{sums:?}"))
 }
 
-fn events(device: &Device) -> Done {
+fn events(device: &CudarcDevice) -> Done {
     let stream = device.context.new_stream()?;
     let begun = stream.record_event(None)?;
     let block = stream.alloc_zeros::<u8>(1 << 20)?;
@@ -155,18 +155,26 @@ fn events(device: &Device) -> Done {
     Ok(format!("{is_done}"))
 }
 
-fn views(device: &Device) -> Done {
+fn views(device: &CudarcDevice) -> Done {
     let stream = device.context.default_stream();
     let mut block = stream.clone_htod(&(0..1000u32).collect::<Vec<_>>())?;
     let (left, right) = block.split_at(400);
-    let (left, right) = (stream.clone_dtoh(&left)?, stream.clone_dtoh(&right.slice(100..))?);
+    let (left, right) = (
+        stream.clone_dtoh(&left)?,
+        stream.clone_dtoh(&right.slice(100..))?,
+    );
     stream.memset_zeros(&mut block.slice_mut(10..990))?;
     let rest = stream.clone_dtoh(&block)?;
     let total = |values: &[u32]| values.iter().sum::<u32>();
-    Ok(format!("{} {} {}", total(&left), total(&right), total(&rest)))
+    Ok(format!(
+        "{} {} {}",
+        total(&left),
+        total(&right),
+        total(&rest)
+    ))
 }
 
-fn pinned(device: &Device) -> Done {
+fn pinned(device: &CudarcDevice) -> Done {
     let stream = device.context.default_stream();
     // SAFETY: each element is written before it is read.
     let mut host = unsafe { device.context.alloc_pinned::<u32>(4096) }?;
@@ -174,10 +182,13 @@ fn pinned(device: &Device) -> Done {
         *word = at as u32;
     }
     let block = stream.clone_htod(&host)?;
-    Ok(format!("{}", stream.clone_dtoh(&block)?.iter().sum::<u32>()))
+    Ok(format!(
+        "{}",
+        stream.clone_dtoh(&block)?.iter().sum::<u32>()
+    ))
 }
 
-fn threads(device: &Device) -> Done {
+fn threads(device: &CudarcDevice) -> Done {
     let sums: Vec<Result<f64, String>> = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..4)
             .map(|number| {
@@ -189,7 +200,13 @@ fn threads(device: &Device) -> Done {
                         let len = 100 * (1 + (number * 7 + turn) % 40);
                         let block = stream.clone_htod(&vec![number as f32; len])?;
                         let mut other = stream.alloc_zeros::<f32>(len)?;
-                        fma_each(&stream, &device.function("fma_each")?, &block, &mut other, 1.0)?;
+                        fma_each(
+                            &stream,
+                            &device.function("fma_each")?,
+                            &block,
+                            &mut other,
+                            1.0,
+                        )?;
                         total += sum(&stream.clone_dtoh(&other)?);
                     }
                     Ok(total)
@@ -208,7 +225,7 @@ fn threads(device: &Device) -> Done {
     Ok(format!("{sums:?}"))
 }
 
-fn graph(device: &Device) -> Done {
+fn graph(device: &CudarcDevice) -> Done {
     // Its events would order streams outside of the capture.
     // SAFETY: only this stream uses what is allocated here.
     unsafe { device.context.disable_event_tracking() };
@@ -233,43 +250,58 @@ fn graph(device: &Device) -> Done {
     Ok(format!("{total} {was}"))
 }
 
-fn refusals(device: &Device) -> Done {
+fn refusals(device: &CudarcDevice) -> Done {
     let stream = device.context.default_stream();
     // SAFETY: it is not read.
     let large = unsafe { stream.alloc::<u8>(1 << 42) }.err();
     let missing = device.module.load_function("no_such_kernel").err();
-    let wrong = device.context.load_module(Ptx::from_src("this is no PTX")).err();
+    let wrong = device
+        .context
+        .load_module(Ptx::from_src("this is no PTX"))
+        .err();
     let after = stream.clone_dtoh(&stream.alloc_zeros::<u8>(1000)?)?.len();
     let name = |error: Option<DriverError>| match error {
         Some(error) => format!("{:?}", error.0),
         None => "no error".to_owned(),
     };
-    Ok(format!("{} {} {} {after}", name(large), name(missing), name(wrong)))
+    Ok(format!(
+        "{} {} {} {after}",
+        name(large),
+        name(missing),
+        name(wrong)
+    ))
 }
 
-fn information(device: &Device) -> Done {
+fn information(device: &CudarcDevice) -> Done {
     let (free, total) = device.context.mem_get_info()?;
     let same = total == device.context.total_mem()? || total < device.context.total_mem()?;
     let (major, _) = device.context.compute_capability()?;
-    Ok(format!("{} {same} {}", 0 < free && free <= total, major >= 7))
+    Ok(format!(
+        "{} {same} {}",
+        0 < free && free <= total,
+        major >= 7
+    ))
 }
 
 /// Live memory of the program when it is over, for the ledger to show: 32 MiB in two blocks.
-fn held(device: &Device) -> Result<(), DriverError> {
+fn held(device: &CudarcDevice) -> Result<(), DriverError> {
     let stream = device.context.default_stream();
-    let blocks = [stream.alloc_zeros::<u8>(24 << 20)?, stream.alloc_zeros::<u8>(8 << 20)?];
+    let blocks = [
+        stream.alloc_zeros::<u8>(24 << 20)?,
+        stream.alloc_zeros::<u8>(8 << 20)?,
+    ];
     stream.synchronize()?;
     drop(blocks);
     Ok(())
 }
 
-type Part = fn(&Device) -> Done;
+type CudarcPart = fn(&CudarcDevice) -> Done;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let context = CudaContext::new(0)?;
     let module = context.load_module(Ptx::from_src(PTX))?;
-    let device = Device { context, module };
-    let parts: [(&str, Part); 10] = [
+    let device = CudarcDevice { context, module };
+    let parts: [(&str, CudarcPart); 10] = [
         ("kernel", kernel),
         ("sizes", sizes),
         ("streams", streams),
