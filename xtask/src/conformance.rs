@@ -25,7 +25,7 @@ use crate::count::Count;
 use crate::installed::{self, Wanted};
 use crate::setup::Venv;
 use crate::tidy::language::LINE_CHARS;
-use crate::{cargo, hooklist, record, setup, shell};
+use crate::{cargo, hooklist, record, rust_tenants, setup, shell};
 
 /// What a client finds in the driver's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -151,6 +151,7 @@ pub(crate) fn run_clients(venv: &Venv, built: &Built) -> Result<Vec<Suite>> {
             suites.push(run_python(client, venv, built, front)?);
         }
         suites.push(run_cudarc(venv, built, front)?);
+        suites.push(run_tenant(venv, built, front)?);
     }
     Ok(suites)
 }
@@ -432,6 +433,39 @@ fn run_cudarc(venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
     Ok(suite)
 }
 
+/// Runs a program over cudarc, whose lines have to be the same everywhere.
+fn run_tenant(venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
+    println!("\n-- a program over cudarc ({})", front.name());
+    let mut command = shell::command(rust_tenants::cudarc()?);
+    let client = "cudarc-tenant";
+    built.environment(&mut command, venv, front, client)?;
+    let mut printed = String::new();
+    let succeeded = shell::watch(command, |line| {
+        println!("{line}");
+        printed.push_str(line);
+        printed.push('\n');
+    })?;
+    let expected = fs::read_to_string(shell::root().join(rust_tenants::EXPECTED))?;
+    let (passed, mut failures) = rust_tenants::differing(&expected, &printed);
+    if !succeeded && failures.is_empty() {
+        failures.push("its exit status".to_owned());
+    }
+    let mut suite = Suite {
+        name: "a program over cudarc",
+        front,
+        about: "memory, kernels, streams, a graph, refusals: lines of results",
+        version: cudarc_source()?.0,
+        count: Count {
+            passed,
+            failed: failures.len() as u64,
+            ignored: 0,
+        },
+        failures,
+    };
+    suite.judge(built, client)?;
+    Ok(suite)
+}
+
 impl Suite {
     /// Counts a failure if it should have been governed and was not.
     fn judge(&mut self, built: &Built, client: &str) -> Result<()> {
@@ -532,7 +566,7 @@ fn build_cudarc(source: &Path, to: &Path) -> Result<()> {
 }
 
 /// cudarc's version, and the folder of its source as the registry has it.
-fn cudarc_source() -> Result<(String, PathBuf)> {
+pub(crate) fn cudarc_source() -> Result<(String, PathBuf)> {
     let mut metadata = cargo::command("metadata");
     metadata.args([
         "--format-version",
@@ -615,6 +649,11 @@ fn document(suites: &[Suite], list: &str) -> String {
          that only a GPU machine can run (`tests/gpu/regime/conformance.py`).\n\n",
     );
     text.push_str(list);
+    text.push_str(
+        "\nRust programs over cudarc and candle, whose kernels NVIDIA's nvcc compiles, run\n\
+         on a GPU bare and governed, with equal lines and a ledger that has their memory\n\
+         (`tests/gpu/rust-tenants/compare.py`).\n",
+    );
     text.push_str("\n## What is not run\n\n");
     for (name, why) in NOT_RUN {
         let _infallible = writeln!(text, "- cudarc: `{name}`: {why}");

@@ -28,6 +28,7 @@ mod profile;
 mod python;
 mod record;
 mod release;
+mod rust_tenants;
 mod setup;
 mod shell;
 mod soak;
