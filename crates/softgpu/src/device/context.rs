@@ -170,6 +170,8 @@ impl SoftContext {
             }
         }
         m.memory.free_context(m, self.id);
+        super::texture::forget_context(m, self.id);
+        super::array::forget_context(m, self.id);
         if let Some(heap) = lock(&self.heap).take() {
             heap.close();
             let blocks = &m.devices[self.device as usize].blocks;
