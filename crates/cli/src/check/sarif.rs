@@ -17,7 +17,7 @@ use super::symbols::demangled;
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
 /// Kinds of findings and faults, and what each means.
-const RULES: [(&str, &str); 22] = [
+const RULES: [(&str, &str); 23] = [
     (
         "out of bounds",
         "An access outside of the allocation that its pointer belongs to.",
@@ -82,6 +82,10 @@ const RULES: [(&str, &str); 22] = [
     (
         "illegal instruction",
         "An instruction with invalid operands, which ended the kernel.",
+    ),
+    (
+        "outside the surface",
+        "A surface access outside the surface, which ended the kernel.",
     ),
     ("trap", "A trap instruction, which ended the kernel."),
     (
@@ -388,6 +392,7 @@ mod tests {
             FaultKind::IllegalAddress(access),
             FaultKind::Misaligned(access),
             FaultKind::IllegalInstruction(String::new()),
+            FaultKind::OutsideSurface(String::new()),
             FaultKind::Trap,
             FaultKind::Assert {
                 message: String::new(),

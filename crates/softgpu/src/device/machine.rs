@@ -14,9 +14,9 @@ use super::output::say;
 use super::report_file::ReportFile;
 use super::site::trace_callers;
 use super::status::{CuResult, err};
-use super::{allocation, board, graph_pool, heap, objects};
+use super::{allocation, board, graph_pool, heap, image_objects, objects};
 use crate::check::CheckContext;
-use crate::exec::Executor;
+use crate::exec::{BindingTable, Executor};
 use crate::lock::lock;
 use crate::mem::AddressSpace;
 use crate::order::{OpId, Order};
@@ -73,6 +73,14 @@ pub(crate) struct Machine {
     pub(crate) allocations: ObjectTable<objects::Physical>,
     pub(crate) links: ObjectTable<objects::Link>,
     pub(crate) user_objects: ObjectTable<objects::UserObject>,
+    pub(crate) arrays: ObjectTable<image_objects::SoftArray>,
+    pub(crate) mipmaps: ObjectTable<image_objects::SoftMipmap>,
+    pub(crate) textures: ObjectTable<image_objects::SoftTexture>,
+    pub(crate) surfaces: ObjectTable<image_objects::SoftSurface>,
+    pub(crate) texture_references: ObjectTable<image_objects::TextureReference>,
+    pub(crate) surface_references: ObjectTable<image_objects::SurfaceReference>,
+    /// What kernels find by the handles of textures and surfaces.
+    pub(crate) bindings: Arc<BindingTable>,
     next_id: AtomicU64,
     pub(crate) epoch: std::time::Instant,
 }
@@ -251,6 +259,13 @@ impl Machine {
             allocations: ObjectTable::new(HandleKind::Allocation),
             links: ObjectTable::new(HandleKind::Link),
             user_objects: ObjectTable::new(HandleKind::UserObject),
+            arrays: ObjectTable::new(HandleKind::Array),
+            mipmaps: ObjectTable::new(HandleKind::MipmappedArray),
+            textures: ObjectTable::new(HandleKind::Texture),
+            surfaces: ObjectTable::new(HandleKind::Surface),
+            texture_references: ObjectTable::new(HandleKind::TextureReference),
+            surface_references: ObjectTable::new(HandleKind::SurfaceReference),
+            bindings: Arc::default(),
             next_id: AtomicU64::new(1),
             epoch: std::time::Instant::now(),
             config,

@@ -177,7 +177,7 @@ pub(crate) fn retire(m: &Machine, allocation: &Allocation, call: &'static str, o
 pub(crate) fn give_back(m: &Machine, allocation: &Allocation) {
     let device = &m.devices[allocation.device as usize];
     match &allocation.source {
-        AllocationSource::Device | AllocationSource::Global => {
+        AllocationSource::Device | AllocationSource::Global | AllocationSource::Array => {
             device.blocks.free(&m.space, allocation.start, 0)
         }
         AllocationSource::Managed => device.managed_blocks.free(&m.space, allocation.start, 0),
@@ -256,6 +256,21 @@ pub(crate) fn alloc_device(
     let made = m
         .memory
         .insert(m, ctx, start, len, AllocationSource::Device, ctx.device);
+    note(m, &made, AllocKind::Device, call, false);
+    Ok(start)
+}
+
+/// Memory of an array, of which kernels know no address.
+pub(crate) fn alloc_array(
+    m: &Machine,
+    ctx: &SoftContext,
+    len: u64,
+    call: &'static str,
+) -> CuResult<u64> {
+    let start = m.devices[ctx.device as usize].alloc_block(m, len)?;
+    let made = m
+        .memory
+        .insert(m, ctx, start, len, AllocationSource::Array, ctx.device);
     note(m, &made, AllocKind::Device, call, false);
     Ok(start)
 }

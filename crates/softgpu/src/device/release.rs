@@ -36,6 +36,16 @@ pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
     Ok(())
 }
 
+/// Frees an array's memory, when no work can access it any more.
+pub(crate) fn free_array(m: &Machine, start: u64, call: &'static str) -> CuResult {
+    let wanted = |a: &Allocation| matches!(a.source, AllocationSource::Array);
+    let allocation = m.memory.take(start, wanted).ok_or(err::INVALID_HANDLE)?;
+    settle(m);
+    retire(m, &allocation, call, host_op(m, call));
+    give_back(m, &allocation);
+    Ok(())
+}
+
 pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
     if start == 0 {
         return Ok(());

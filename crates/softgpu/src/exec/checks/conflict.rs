@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
-use crate::check::{AccessRecord, CheckOptions, Shadow, Strength};
+use crate::check::{AccessRecord, CheckOptions, Shadow};
 use crate::report::{Access, AccessKind, FindingActor, FindingKind};
 
 /// One lane's access, to be judged by the records of the words that it touches.
@@ -89,7 +89,7 @@ fn conflict(
 
 /// Whether of two accesses, of which one may write, one is a read-only load.
 fn is_read_only(site: &GlobalAccessSite<'_>, was: AccessRecord, was_kind: AccessKind) -> bool {
-    site.strength == Strength::ReadOnly || was_kind == AccessKind::Read && was.read_only()
+    site.strength.is_cached() || was_kind == AccessKind::Read && was.read_only()
 }
 
 /// The cold half of `conflict`.
