@@ -57,7 +57,7 @@
 //@ run block_votes: block_votes grid=2 block=96
 //@   in x: u32[192] bits
 //@   inout y: u32[2] zero raw
-//@ run constants: constants grid=2 block=32
+//@ run scaled_by_constants: scaled_by_constants grid=2 block=32
 //@   set weights: f32[8] uniform(-1, 1)
 //@   in x: f32[64] uniform(-1, 1)
 //@   inout y: f32[64] zero raw
@@ -392,7 +392,7 @@ extern "C" __global__ void block_votes(const unsigned* x, unsigned* y) {
 
 __constant__ float weights[8];
 
-extern "C" __global__ void constants(const float* x, float* y) {
+extern "C" __global__ void scaled_by_constants(const float* x, float* y) {
     unsigned i = blockIdx.x * 32 + threadIdx.x;
     y[i] = x[i] * weights[i % 8] + weights[7];
 }

@@ -11,8 +11,8 @@ use crate::device::copy::array_side;
 use crate::device::image_objects::SoftArray;
 use crate::device::launch::copy;
 use crate::device::memory::is_ours;
-use crate::device::range::{ByteRows, HostAccess, check_range};
 use crate::device::objects::{CopyPlan, CopySide};
+use crate::device::range::{ByteRows, HostAccess, check_range};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, err, machine};
 
