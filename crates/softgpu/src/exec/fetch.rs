@@ -35,6 +35,8 @@ struct FetchForm {
     gathers: Option<u32>,
     /// Two destinations of two halves each.
     gives_halves: bool,
+    /// Destinations of a half.
+    gives_half: bool,
     /// The sampler has a handle of its own.
     has_sampler: bool,
 }
@@ -62,6 +64,7 @@ impl FetchForm {
             | u64::from(self.gathers.map_or(0, |c| c + 1)) << 8
             | u64::from(self.gives_halves) << 11
             | u64::from(self.has_sampler) << 12
+            | u64::from(self.gives_half) << 13
     }
 
     fn from_bits(bits: u64) -> Self {
@@ -78,6 +81,7 @@ impl FetchForm {
             gathers: (bits >> 8 & 7).checked_sub(1).map(|c| c as u32),
             gives_halves: bits >> 11 & 1 != 0,
             has_sampler: bits >> 12 & 1 != 0,
+            gives_half: bits >> 13 & 1 != 0,
         }
     }
 
@@ -172,6 +176,7 @@ fn fetch(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         has_offset: false,
         gathers,
         gives_halves: result_type == Ty::F16x2,
+        gives_half: result_type == Ty::F16,
         has_sampler: sampler.is_some(),
     };
     let mut ext = results(l, result, form.results())?;
@@ -433,18 +438,14 @@ fn fetch_lanes<const CHECK: bool>(
         let mut weights = [0.0; LANES];
         each(mask, |l| {
             let taps = footprints[l].as_ref().map_or(&[][..], Footprint::taps);
-            match taps.get(n) {
-                Some(tap) => {
-                    weights[l] = tap.weight;
-                    match tap.at {
-                        Some(at) => {
-                            addr[l] = at;
-                            here |= 1 << l;
-                        }
-                        None => outside |= 1 << l,
-                    }
+            let Some(tap) = taps.get(n) else { return };
+            weights[l] = tap.weight;
+            match tap.at {
+                Some(at) => {
+                    addr[l] = at;
+                    here |= 1 << l;
                 }
-                None => {}
+                None => outside |= 1 << l,
             }
         });
         if here | outside == 0 {
@@ -469,8 +470,12 @@ fn fetch_lanes<const CHECK: bool>(
     });
     each(mask, |l| {
         let values = sums[l].finish(reading);
-        if form.gives_halves {
-            let half = |k: usize| u32::from(f32_to_f16(f32::from_bits(values[k])));
+        let half = |k: usize| u32::from(f32_to_f16(f32::from_bits(values[k])));
+        if form.gives_half {
+            for (k, row) in rows.into_iter().enumerate() {
+                ctx.rows.set_lane::<u32>(row, l, half(k));
+            }
+        } else if form.gives_halves {
             for (k, row) in rows.into_iter().take(2).enumerate() {
                 ctx.rows
                     .set_lane::<u32>(row, l, half(2 * k) | half(2 * k + 1) << 16);
@@ -670,12 +675,12 @@ impl Exec for TypeTest {
         let mut found = 0;
         each(ctx.mask, |l| {
             let binding = ctx.run.spec.bindings.find(handles[l]);
-            let is_so = match (i.x, binding.as_deref()) {
-                (0, Some(ImageBinding::Texture(..))) => true,
-                (1, Some(ImageBinding::Sampler(_))) => true,
-                (2, Some(ImageBinding::Surface(_))) => true,
-                _ => false,
-            };
+            let is_so = matches!(
+                (i.x, binding.as_deref()),
+                (0, Some(ImageBinding::Texture(..)))
+                    | (1, Some(ImageBinding::Sampler(_)))
+                    | (2, Some(ImageBinding::Surface(_)))
+            );
             found |= u32::from(is_so) << l;
         });
         let mask = if FULL { ALL } else { ctx.mask };

@@ -67,7 +67,7 @@ impl ImageGeometry {
     }
 
     /// The layer and the coordinates among the elements of an operand.
-    pub(super) fn split<'a>(self, o: &'a Ast) -> Lowered<(Option<&'a Ast>, &'a [Ast])> {
+    pub(super) fn split(self, o: &Ast) -> Lowered<(Option<&Ast>, &[Ast])> {
         let items = match o {
             Ast::Vector(items) => items.as_slice(),
             one => std::slice::from_ref(one),

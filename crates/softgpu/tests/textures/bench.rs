@@ -166,7 +166,7 @@ pub(crate) fn kernel(before: &str, body: &str) -> String {
 }
 
 pub(crate) fn load(text: &str) -> CUmodule {
-    let text = CString::new(text).unwrap();
+    let text = CString::new(text).expect("a text without a zero byte");
     let mut module = CUmodule::NULL;
     ok!(cuModuleLoadData(&mut module, text.as_ptr().cast()));
     module

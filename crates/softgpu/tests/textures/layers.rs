@@ -295,6 +295,9 @@ fn offsets_halves_and_residency_are_forms_of_a_fetch() {
     let half = |x: f32| u32::from(half::f16::from_f32(x).to_bits());
     assert_eq!(got[0][0], half(16.0) | half(17.0) << 16);
     assert_eq!(got[0][1], half(18.0) | half(19.0) << 16);
+    let body = "tex.2d.v4.f16.f32 {%h0, %h1, %h2, %h3}, [%rd0, {%f0, %f1}];
+        mov.b32 %o0, {%h0, %h1}; mov.b32 %o1, {%h2, %h3};";
+    assert_eq!(results(load(&kernel("", body)), object, &asked)[0], got[0]);
     let body = "tex.2d.v4.f32.f32 {%o0, %o1, %o2, %o3}|%p1, [%rd0, {%f0, %f1}];
         selp.b32 %o3, 5, 6, %p1;";
     let got = results(load(&kernel("", body)), object, &asked);

@@ -74,7 +74,7 @@ impl Picture<'_> {
                 x = if whole % 2.0 == 0.0 { part } else { 1.0 - part };
             }
             x *= size;
-        } else if mode.0 % 2 == 0 {
+        } else if mode.0.is_multiple_of(2) {
             mode = CUaddress_mode::CU_TR_ADDRESS_MODE_CLAMP;
         }
         let index = |i: f64| -> Option<usize> {
