@@ -6,6 +6,7 @@
 //! links NVIDIA's libraries, which are not here: it is linked with libraries of the same names that
 //! have nothing but the names of functions. Its kernels are compiled by the nvcc of NVIDIA's wheel.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -78,17 +79,20 @@ pub(crate) fn candle(venv: &Venv, cudarc: &Path) -> Result<PathBuf> {
 fn named_library(folder: &Path, name: &str, wanted: &str, declared: &Path) -> Result<()> {
     let text = fs::read_to_string(declared)
         .with_context(|| format!("cannot read {}", declared.display()))?;
-    let mut source = String::new();
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("pub unsafe fn ")
-            && let Some((function, _)) = rest.split_once(['(', '<'])
-        {
-            // Writing to a String cannot fail.
-            let _infallible = writeln!(source, "void {function}(void) {{}}");
-        }
-    }
-    if source.is_empty() {
+    // Some are declared once for each version of CUDA.
+    let functions: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub unsafe fn "))
+        .filter_map(|rest| rest.split_once(['(', '<']))
+        .map(|(function, _)| function)
+        .collect();
+    if functions.is_empty() {
         bail!("{} declares no function", declared.display());
+    }
+    let mut source = String::new();
+    for function in functions {
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(source, "void {function}(void) {{}}");
     }
     let file = folder.join(format!("{name}.c"));
     fs::write(&file, source)?;
@@ -178,7 +182,7 @@ mod tests {
         let declared = folder.path().join("mod.rs");
         fs::write(
             &declared,
-            "pub unsafe fn cuFirst(a: i32) -> i32 {\n}\npub unsafe fn cuSecond<T>() {\n}\nfn other() {}\n",
+            "pub unsafe fn cuFirst(a: i32) -> i32 {\n}\npub unsafe fn cuSecond<T>() {\n}\npub unsafe fn cuFirst() {\n}\nfn other() {}\n",
         )
         .unwrap();
         named_library(folder.path(), "few", "libfew.so.1", &declared).unwrap();
