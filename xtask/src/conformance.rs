@@ -81,7 +81,7 @@ struct PythonClient {
     about: &'static str,
 }
 
-const PYTHON_CLIENTS: [PythonClient; 4] = [
+const PYTHON_CLIENTS: [PythonClient; 5] = [
     PythonClient {
         name: "cuda.bindings.driver",
         file: "test_bindings_driver.py",
@@ -105,6 +105,12 @@ const PYTHON_CLIENTS: [PythonClient; 4] = [
         file: "test_driver_rules.py",
         wheel: "cuda-bindings",
         about: "answers at the edges, as a real driver gives them",
+    },
+    PythonClient {
+        name: "captures",
+        file: "test_captures.py",
+        wheel: "cuda-bindings",
+        about: "calls while a stream captures, as an H200 answered them",
     },
 ];
 
