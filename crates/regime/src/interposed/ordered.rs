@@ -180,6 +180,10 @@ fn free_pooled(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Opti
     with_thread_context(|seat| {
         seat.touch(address);
         let ordered = seat.ordered(stream, per_thread)?;
+        // During a capture that forbids the call the driver decides its result.
+        if seat.governor().may_not_wait() {
+            return None;
+        }
         let freed = seat.free_ordered(&ordered, address)?;
         trace::record_free(seat.governor(), &freed);
         Some(CUresult::CUDA_SUCCESS)
