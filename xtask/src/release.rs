@@ -192,6 +192,9 @@ impl Builder {
             .env("CARGO_ENCODED_RUSTFLAGS", &self.flags)
             .env("FERCUDA_COMMIT", &self.commit)
             .env("SOURCE_DATE_EPOCH", &self.epoch_s)
+            // Of several units of a crate, names of private symbols carry a hash that two builds
+            // do not share: the debug information would differ, and the checksum that points to it.
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             // Within the checkout, of which no path stays.
             .env_remove("CARGO_TARGET_DIR");
     }

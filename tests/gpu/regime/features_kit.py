@@ -72,6 +72,8 @@ def normal(error):
     """An error's type and first line, without the numbers, paths and addresses of a moment."""
     first = (str(error).splitlines() or [""])[0]
     first = re.sub(r"0x[0-9a-f]+|\d[\d,.]*", "N", first)
+    # PyTorch also names what other processes of the device hold at that moment.
+    first = re.sub(r"Process N has N [KMG]iB memory in use\. |(?<= )Including non-PyTorch memory, ", "", first)
     return f"{type(error).__name__}: {first[:200]}"
 
 
