@@ -33,11 +33,12 @@ const CHUNKS: usize = 2;
 /// memory free in them is not available to other threads.
 const LIMIT_DIVISOR: u64 = 8;
 /// The weight of one contended request, the score that justifies an arena, and the highest score.
-/// An uncontended request subtracts one: a thread that finds contention in less than one of 64
-/// requests has no arena.
-const MEETING: u64 = 64;
-const ENOUGH: u64 = 4096;
-const MOST: u64 = 8192;
+/// An uncontended request subtracts one: a thread that finds contention in less than one of 256
+/// requests has no arena. Where threads settle just below that, the contended requests are well
+/// under one in a hundred, and so is what a wait for the lock adds to the latency.
+const MEETING: u64 = 256;
+const ENOUGH: u64 = 64 * MEETING;
+const MOST: u64 = 2 * ENOUGH;
 
 /// The outcome of a request to an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
