@@ -56,7 +56,7 @@ const COPY_MAX: u64 = 64 << 20;
 /// The longest wait for the kernel to forget inodes, and the longest pause between two of them; the
 /// shorter pause holds if the remaining inodes were not forgotten during the last wait.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
-const FORGET_PAUSE: Duration = Duration::from_millis(20);
+const FORGET_PAUSE: Duration = Duration::from_millis(100);
 const FORGET_PAUSE_SHORT: Duration = Duration::from_millis(5);
 /// A virtual attribute of the root: statistics, a line each.
 pub(crate) const FIGURES: &str = "fercuda.figures";
@@ -99,12 +99,11 @@ impl<M: Medium + 'static> RequestHandler<M> {
         self.tree.reclaim(|file| self.store.free(file));
     }
 
-    /// Waits for the kernel to forget orphans, inodes that have just lost their last name, and
-    /// returns whether any was forgotten. The kernel sends the forget after the call that removes
-    /// the name, and another worker may be reading it. The wait goes on as long as inodes are
-    /// forgotten at short intervals; those that are not are open, and the next call waits for them
-    /// for a shorter time.
-    fn wait_for_forgets(&self) -> bool {
+    /// Waits for the kernel to forget orphans, inodes that have just lost their last name. The
+    /// kernel sends the forget after the call that removes the name, and another worker may be
+    /// reading it. The wait goes on as long as inodes are forgotten at short intervals; those that
+    /// are not are open, and the next call waits for them for a shorter time.
+    fn wait_for_forgets(&self) {
         let begin = self.tree.orphans();
         // At least one worker is left to read the forgets.
         let waiting = self.forget_waiters.fetch_add(1, Relaxed);
@@ -131,13 +130,16 @@ impl<M: Medium + 'static> RequestHandler<M> {
         }
         self.forget_waiters.fetch_sub(1, Relaxed);
         self.reclaim();
-        self.tree.orphans() < begin
     }
 
-    /// Retries an operation that found no space, if some may have become free.
+    /// Retries an operation that found no space. The last orphan may have been forgotten since it
+    /// looked, so a wait that finds none is no reason to give up.
     fn retry_after_forgets<R>(&self, mut work: impl FnMut() -> SysResult<R>) -> SysResult<R> {
         match work() {
-            Err(Errno::NOSPC) if self.wait_for_forgets() => work(),
+            Err(Errno::NOSPC) => {
+                self.wait_for_forgets();
+                work()
+            }
             answer => answer,
         }
     }

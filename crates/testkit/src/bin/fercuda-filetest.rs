@@ -13,6 +13,9 @@
 //! findings
 //! fercuda-filetest judge FILE                       those of its launches and programs whose
 //! findings are not of the kinds that its header says
+//! fercuda-filetest carry FOLDER                     all files that are checked, with their PTX and
+//! a list of launches and programs: to be run elsewhere
+//! fercuda-filetest launch FOLDER NUMBER             one of that list, without a check
 //! ```
 //! Exit status 1 means a mismatch or a finding, 2 that the command could not run.
 #![forbid(unsafe_code)]
@@ -22,16 +25,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use fercuda_cuda::{Context, Cuda};
+use fercuda_cuda::{Context, Cuda, Select};
 use fercuda_nvrtc::Nvrtc;
 use fercuda_testkit::filetest::FileTest;
-use fercuda_testkit::raw::RawError;
+use fercuda_testkit::raw::{RawError, RawMachine};
 use fercuda_testkit::record::{DeviceRecord, RecordComparison};
 use fercuda_testkit::runner::{ARCHITECTURES, LaunchOutcome, RunError};
-use fercuda_testkit::{folder, planted, record, runner};
-use serde::Serialize;
+use fercuda_testkit::{folder, planted, record, reference, runner};
+use serde::{Deserialize, Serialize};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The folders of files that are run under checks.
+const CHECKED: [&str; 4] = ["planted", "defects", "programs", "corpus"];
 
 /// One line of the table.
 #[derive(Serialize)]
@@ -58,6 +64,17 @@ struct CorpusReport {
     rows: Vec<CorpusRow>,
 }
 
+/// A launch or a program of a file, in the list that `carry` writes.
+#[derive(Serialize, Deserialize)]
+struct CarriedLaunch {
+    /// The folder of the file, which says what is expected of it.
+    folder: String,
+    file: String,
+    name: String,
+    /// The kinds of findings, where the file's header says them, else the beginnings of its report.
+    finds: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -69,7 +86,9 @@ fn main() -> ExitCode {
         ["compare", from] => compare(Path::new(from), json.as_deref(), kept.as_deref()),
         ["check", file] => check(Path::new(file), planted::report),
         ["judge", file] => check(Path::new(file), planted::misjudged),
-        _ => Err("usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER | check FILE | judge FILE  [--json FILE]".into()),
+        ["carry", to] => carry(Path::new(to)),
+        ["launch", from, number] => launch(Path::new(from), number),
+        _ => Err("usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER | check FILE | judge FILE | carry FOLDER | launch FOLDER NUMBER  [--json FILE]".into()),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -325,4 +344,72 @@ fn check(
     let report = report(&file, &ptx)?;
     write!(std::io::stdout(), "{report}")?;
     Ok(report.is_empty())
+}
+
+fn carry(to: &Path) -> Result<bool> {
+    let nvrtc = Nvrtc::find()?;
+    let mut list = Vec::new();
+    for name in CHECKED {
+        let folder = to.join(name);
+        std::fs::create_dir_all(&folder)?;
+        for file in folder::read(&folder::of_crate(name))? {
+            let ptx = runner::compile(&nvrtc, &file, "sm_90", &["--generate-line-info"])?;
+            std::fs::write(folder.join(format!("{}.ptx", file.name)), ptx)?;
+            std::fs::write(folder.join(format!("{}.cu", file.name)), &file.source)?;
+            let report = folder::of_crate(name).join(format!("{}.report", file.name));
+            let reported = kinds(&std::fs::read_to_string(report).unwrap_or_default());
+            let launches = file.runs.iter().map(|run| (&run.name, &run.finds));
+            let programs = file.programs.iter().map(|run| (&run.name, &run.finds));
+            for (part, finds) in launches.chain(programs) {
+                list.push(CarriedLaunch {
+                    folder: name.to_owned(),
+                    file: file.name.clone(),
+                    name: part.clone(),
+                    finds: match finds.is_empty() {
+                        true => reported.clone(),
+                        false => finds.clone(),
+                    },
+                });
+            }
+        }
+    }
+    std::fs::write(to.join("list.json"), serde_json::to_vec_pretty(&list)?)?;
+    writeln!(std::io::stdout(), "{} launches and programs", list.len())?;
+    Ok(true)
+}
+
+/// The first words of each finding of a report: its other lines are indented.
+fn kinds(report: &str) -> Vec<String> {
+    let first = report.lines().filter(|line| !line.starts_with(' '));
+    let mut kinds: Vec<String> = first
+        .filter_map(|line| line.split_once(": "))
+        .map(|(kind, _)| kind.to_owned())
+        .collect();
+    kinds.dedup();
+    kinds
+}
+
+fn launch(from: &Path, number: &str) -> Result<bool> {
+    let list: Vec<CarriedLaunch> = serde_json::from_slice(&std::fs::read(from.join("list.json"))?)?;
+    let one = list
+        .get(number.parse::<usize>()?)
+        .ok_or("the list has no such number")?;
+    let folder = from.join(&one.folder);
+    let file = folder::read_file(&folder.join(format!("{}.cu", one.file)))?;
+    let ptx = std::fs::read_to_string(folder.join(format!("{}.ptx", one.file)))?;
+    let machine = RawMachine::new(fercuda_cuda::driver(Select::from_env()?)?, &ptx)?;
+    let run = file.runs.iter().find(|run| run.name == one.name);
+    let program = file
+        .programs
+        .iter()
+        .find(|program| program.name == one.name);
+    match (run, program) {
+        (Some(run), _) => machine
+            .run(run, &run.case(reference::find(&run.name), 1))
+            .map(drop)?,
+        (None, Some(program)) => machine.program(&program.steps)?,
+        (None, None) => return Err("the file has no such launch".into()),
+    }
+    machine.end()?;
+    Ok(true)
 }
