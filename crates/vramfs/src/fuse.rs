@@ -56,7 +56,7 @@ const COPY_MAX: u64 = 64 << 20;
 /// The longest wait for the kernel to forget inodes, and the longest pause between two of them; the
 /// shorter pause holds if the remaining inodes were not forgotten during the last wait.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
-const FORGET_PAUSE: Duration = Duration::from_millis(100);
+const FORGET_PAUSE: Duration = Duration::from_millis(300);
 const FORGET_PAUSE_SHORT: Duration = Duration::from_millis(5);
 /// A virtual attribute of the root: statistics, a line each.
 pub(crate) const FIGURES: &str = "fercuda.figures";
