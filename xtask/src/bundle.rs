@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, conformance, dist, python, setup, shell, suites};
+use crate::{cargo, clients, dist, python, setup, shell, suites};
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
@@ -78,7 +78,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         "build",
         &["--locked", "--release", "--workspace", "--examples"],
     )?;
-    let drop_in = conformance::build_drop_in("release")?;
+    let drop_in = clients::build_drop_in("release")?;
 
     let mut script = Script::default();
     for made in &tests {
