@@ -215,12 +215,14 @@ const REFERENCE: &str = "PyTorch 1.13, its reference here, has no such call or a
     fails over its CPU backend too";
 
 /// One test of each kind of kernel: short ones.
-const TINYGRAD_SELECTION: &str = "test_add or test_mul or test_exp or test_sigmoid or test_sum_simple or test_softmax or \
-    test_gemm or test_matmul_simple or test_simple_conv2d or test_max_pool2d_simple or \
-    test_avg_pool2d_simple or test_gather or test_cumsum or test_sort or test_argmax or \
-    test_where or test_cast or test_pad or test_slice_in_bounds_1dim or test_tril or \
-    test_roll or test_einsum or test_scatter_add or test_relu or test_div or test_pow or \
-    test_logsoftmax or test_var_one";
+const TINYGRAD_SELECTION: &str = "\
+    test_add3 or test_broadcast_simple or test_mul_const or test_exp2 or \
+    test_sigmoid_alt or test_sum_simple or test_softmax_other or test_small_gemm or \
+    test_dot_1d or test_simple_conv2d or test_max_pool2d_simple or \
+    test_avg_pool2d_simple or test_gather or test_simple_cumsum or test_sort or \
+    test_argmax or test_where_permute or test_pad_reflect or test_slice_in_bounds_1dim or \
+    test_tril or test_roll or test_einsum or test_scatter_add or test_relu_exact or \
+    test_idiv or test_log_softmax or test_var_one or test_bitwise or test_cast or test_fold";
 
 const TINYGRAD_NOT_RUN: &[(&str, &str)] = &[
     ("test/test_ops.py::TestOps::test_gemm_fp16", HALF_REFERENCE),
