@@ -102,7 +102,7 @@ def is_property(node: ast.FunctionDef) -> bool:
     return any(ast.unparse(it) == "property" for it in node.decorator_list)
 
 
-def fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+def fields(node: ast.ClassDef | ast.Module) -> Iterator[tuple[str, str]]:
     """Fields and constants with the docstrings behind them."""
     following = [*node.body[1:], None]
     for it, after in zip(node.body, following, strict=True):
@@ -168,7 +168,12 @@ def page() -> str:
     for name in MODULES:
         module = f"{PACKAGE}.{name}"
         parts.append(f"## {module}\n{text(parsed(module))}\n")
+        constants = {shown.split(" ")[0]: (shown, said) for shown, said in fields(parsed(module))}
         for each in public(module):
+            if each in constants:
+                parts.append(f"### {each}\n")
+                parts.append(item(*constants[each]))
+                continue
             node = definition(module, each)
             parts.append(f"### {each}\n")
             parts.append(of_class(node) if isinstance(node, ast.ClassDef) else item(signature(node, False), text(node)))

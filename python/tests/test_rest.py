@@ -117,6 +117,17 @@ assert not guest_hooks.is_hooked()
     )
 
 
+def test_under_the_hook_pytorch_keeps_its_allocator():
+    run_script(
+        FAKES
+        + """
+guest_hooks.activation.is_hooked = lambda: True
+done = guest_hooks.activate(torch=True, jax=True)
+assert not any("TORCH" in name for name in [*os.environ, *done.set]) and len(done.set) == 2
+"""
+    )
+
+
 @pytest.mark.parametrize("name", ["torch", "jax", "cupy"])
 def test_an_imported_framework_cannot_be_configured_any_more(name):
     run_script(

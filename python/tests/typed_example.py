@@ -8,7 +8,7 @@ from fercuda_runtime import Buffer, Job, RuntimeConfig, RuntimeSession, errors
 from fercuda_runtime.execution_contract import require
 from fercuda_runtime.guest_hooks import Activation, activate
 from fercuda_runtime.platform import Report, doctor
-from fercuda_runtime.runtime import ArgumentBlock, Function, GraphKey, Graphs, Scalar, Ticket, telemetry
+from fercuda_runtime.runtime import ArgumentBlock, Function, GraphKey, Graphs, Scalar, Ticket, interception, telemetry
 from fercuda_runtime.scripting_api import IgnitionPlan, TensorSpec, ignite
 
 
@@ -21,6 +21,10 @@ def use(session: RuntimeSession, kernel: Function) -> bytes:
     session.launch(kernel, (1, 1), 32, [buffer, Scalar("f16", 1.5), 3, 2.0])
     with ignite(session, IgnitionPlan([TensorSpec("x", shape)])) as region:
         region["x"].fill_bytes(0)
+    spec = TensorSpec(rank=1, dims=(64,))
+    with ignite(session, IgnitionPlan(tensors=(spec,), warmup_passes=1)) as region:
+        last: Buffer = region[-1]
+        print(last.shape, spec.rank, RuntimeSession().name, interception().fallbacks)
     held: int = telemetry(session.runtime).held_bytes("x")
     done: dict[str, Buffer] = session.evaluate("y = x + 1", into={"y": buffer}, x=part)
     graphs: Graphs = session.graphs(budget_bytes=1 << 20)
@@ -81,6 +85,7 @@ def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     session.launch(buffer, 1, 1)  # type: ignore[arg-type]
     session.evaluate("x", x=3)  # type: ignore[arg-type]
     session.dispatcher(buffer)  # type: ignore[arg-type]
+    TensorSpec(rank=1.5, dims=(2,))  # type: ignore[arg-type]
     RuntimeSession("x", limit_bytes=1.5)  # type: ignore[arg-type]
     RuntimeSession("x", allocator=buffer)  # type: ignore[arg-type]
     session.graphs().replay(1.5)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, clients, dist, python, setup, shell, suites};
+use crate::{cargo, clients, dist, python, rust_tenants, setup, shell, suites};
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
@@ -129,6 +129,17 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         }
     }
     suites::carry(&out.join("suites"), carry)?;
+    let tenants = out.join("rust-tenants");
+    fs::create_dir_all(&tenants)?;
+    carry(&rust_tenants::cudarc()?, &tenants.join("cudarc-tenant"))?;
+    // Its kernels need NVIDIA's compiler: without it the bundle has one program less.
+    let without_candle = match rust_tenants::candle(&venv, &clients::cudarc_source()?.1) {
+        Ok(program) => {
+            carry(&program, &tenants.join("candle-tenant"))?;
+            None
+        }
+        Err(error) => Some(format!("WITHOUT a program over candle: {error:#}")),
+    };
     carry(
         &drop_in.join("libcuda.so.1"),
         &out.join("dropin/libcuda.so.1"),
@@ -185,6 +196,9 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     pack.arg("--directory").arg(&out).arg(".");
     shell::run(pack)?;
     let size_bytes = fs::metadata(&archive)?.len();
+    if let Some(note) = without_candle {
+        println!("\n{note}");
+    }
     println!(
         "\n{}\n{}: {:.1} MiB; {} test programs, {} benches\n\
          run there: tar xJf {} -C FOLDER && FOLDER/run.sh OUTPUT_DIR",
@@ -446,6 +460,14 @@ if [[ $FERCUDA_DEVICE == gpu ]]; then
     step gpu step-in-turns python3 "$regime/turns.py" "$fercuda" --json "$out/turns.json"
   else
     echo "frameworks as tenants: not run (needs torch, jax, cupy and triton)" | tee -a "$out/table.txt"
+  fi
+  step gpu rust-tenants python3 "$here/files/tests/gpu/rust-tenants/compare.py" "$fercuda" "$out/rust-tenants" \
+    "$here"/rust-tenants/*-tenant
+  step gpu features python3 "$regime/features.py" "$fercuda" "$out/features"
+  if python3 -c 'import torch, jax' 2>/dev/null; then
+    step gpu reclaim "$fercuda" run --report -- python3 "$regime/reclaim.py"
+  else
+    echo "memory that frameworks cache: not run (needs torch and jax)" | tee -a "$out/table.txt"
   fi
   if python3 -c 'import torch, cuda.bindings' 2>/dev/null; then
     step gpu attention-against-torch python3 "$here/files/tests/gpu/attention.py" "$here/listings"

@@ -23,7 +23,7 @@ use crate::cargo::Artifact;
 use crate::count::Count;
 use crate::installed::{self, Wanted};
 use crate::setup::Venv;
-use crate::{cargo, shell};
+use crate::{cargo, rust_tenants, shell};
 
 /// What a client finds in the driver's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ struct PythonClient {
     about: &'static str,
 }
 
-const PYTHON_CLIENTS: [PythonClient; 4] = [
+const PYTHON_CLIENTS: [PythonClient; 5] = [
     PythonClient {
         name: "cuda.bindings.driver",
         file: "test_bindings_driver.py",
@@ -104,7 +104,46 @@ const PYTHON_CLIENTS: [PythonClient; 4] = [
         wheel: "cuda-bindings",
         about: "answers at the edges, as a real driver gives them",
     },
+    PythonClient {
+        name: "captures",
+        file: "test_captures.py",
+        wheel: "cuda-bindings",
+        about: "calls while a stream captures, as an H200 answered them",
+    },
 ];
+
+/// Runs a program over cudarc, whose lines have to be the same everywhere.
+fn run_tenant(venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
+    println!("\n-- a program over cudarc ({})", front.name());
+    let mut command = shell::command(rust_tenants::cudarc()?);
+    let client = "cudarc-tenant";
+    built.environment(&mut command, venv, front, client)?;
+    let mut printed = String::new();
+    let succeeded = shell::watch(command, |line| {
+        println!("{line}");
+        printed.push_str(line);
+        printed.push('\n');
+    })?;
+    let expected = fs::read_to_string(shell::root().join(rust_tenants::EXPECTED))?;
+    let (passed, mut failures) = rust_tenants::differing(&expected, &printed);
+    if !succeeded && failures.is_empty() {
+        failures.push("its exit status".to_owned());
+    }
+    let mut suite = Suite {
+        name: "a program over cudarc",
+        front,
+        about: "memory, kernels, streams, a graph, refusals: lines of results",
+        version: cudarc_source()?.0,
+        count: Count {
+            passed,
+            failed: failures.len() as u64,
+            ignored: 0,
+        },
+        failures,
+    };
+    suite.judge(built, client)?;
+    Ok(suite)
+}
 
 impl Suite {
     /// What it is called where both kinds of runs are listed.
@@ -124,6 +163,7 @@ pub(crate) fn run_clients(venv: &Venv, built: &Built) -> Result<Vec<Suite>> {
             suites.push(run_python(client, venv, built, front)?);
         }
         suites.push(run_cudarc(venv, built, front)?);
+        suites.push(run_tenant(venv, built, front)?);
     }
     Ok(suites)
 }
@@ -505,7 +545,7 @@ fn build_cudarc(source: &Path, to: &Path) -> Result<()> {
 }
 
 /// cudarc's version, and the folder of its source as the registry has it.
-fn cudarc_source() -> Result<(String, PathBuf)> {
+pub(crate) fn cudarc_source() -> Result<(String, PathBuf)> {
     let mut metadata = cargo::command("metadata");
     metadata.args([
         "--format-version",

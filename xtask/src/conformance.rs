@@ -84,6 +84,11 @@ fn document(suites: &[Suite], list: &str) -> String {
          that only a GPU machine can run (`tests/gpu/regime/conformance.py`).\n\n",
     );
     text.push_str(list);
+    text.push_str(
+        "\nRust programs over cudarc and candle, whose kernels NVIDIA's nvcc compiles, run\n\
+         on a GPU bare and governed, with equal lines and a ledger that has their memory\n\
+         (`tests/gpu/rust-tenants/compare.py`).\n",
+    );
     text.push_str("\n## What is not run\n\n");
     let cudarc = clients::NOT_RUN.map(|(name, why)| ("cudarc", name, why));
     let rows: Vec<_> = cudarc.into_iter().chain(projects::not_run()).collect();

@@ -112,11 +112,21 @@ pub(crate) fn generate() -> Result<BTreeMap<String, String>> {
             format!("{HEADERS}/{}", header.name),
             String::from_utf8(text)?,
         );
+        all.insert(
+            format!("{HEADERS}/api/{}", header.name),
+            by_another_path(header.name),
+        );
         umbrella += &format!("#include \"fercuda/{}\"\n", header.name);
     }
     umbrella += &format!("\n#endif /* {guard} */\n");
     all.insert(format!("{HEADERS}/{name}"), umbrella);
     Ok(all)
+}
+
+/// A header at `fercuda/api/`, where programs look for it too.
+fn by_another_path(name: &str) -> String {
+    let about = comment(&format!("The same as fercuda/{name}."));
+    format!("{about}\n#include \"fercuda/{name}\"\n")
 }
 
 fn builder(header: &Header) -> Builder {

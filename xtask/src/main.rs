@@ -31,6 +31,7 @@ mod projects;
 mod python;
 mod record;
 mod release;
+mod rust_tenants;
 mod setup;
 mod shell;
 mod soak;

@@ -63,7 +63,8 @@ const FAULT: Program = Program {
     is_sound: false,
     ..program("crates/capi/tests/programs/fault.c", "c11", false)
 };
-const ALL: [&Program; 11] = [
+const NAMES: Program = program("crates/capi/tests/programs/names.c", "c99", false);
+const ALL: [&Program; 12] = [
     &VECTOR_ADD,
     &JOBS,
     &DISPATCHER,
@@ -74,6 +75,7 @@ const ALL: [&Program; 11] = [
     &ALLOCATORS,
     &GRAPHS,
     &EXPRESSIONS,
+    &NAMES,
     &FAULT,
 ];
 
@@ -235,6 +237,11 @@ fn expressions_are_evaluated_from_c() {
 }
 
 #[test]
+fn documented_names_work_as_shown() {
+    runs(&NAMES);
+}
+
+#[test]
 fn fault_is_reported_and_reset_recovers() {
     runs(&FAULT);
 }
@@ -393,11 +400,14 @@ fn requests_are_accepted_as_long_as_the_program_allows() {
 }
 
 /// The names of headers, from the include folder.
-const HEADERS: [&str; 4] = [
+const HEADERS: [&str; 7] = [
     "fercuda/fercuda.h",
     "fercuda/c_api.h",
     "fercuda/intercept_telemetry.h",
     "fercuda/execution_contract.h",
+    "fercuda/api/c_api.h",
+    "fercuda/api/intercept_telemetry.h",
+    "fercuda/api/execution_contract.h",
 ];
 
 #[test]
@@ -446,6 +456,72 @@ fn declared() -> BTreeSet<String> {
         }
     }
     all
+}
+
+/// The names that documents about the interface show: functions and numbers, headers, entry points
+/// and clients. `names.c` uses each as they do.
+const DOCUMENTED: [&str; 25] = [
+    "fer_alloc_buffer",
+    "fer_free_buffer",
+    "fer_upload_bytes",
+    "fer_export_buffer_device_ptr",
+    "fer_ptxlaunch_submit",
+    "fer_persistent_dispatcher_boot",
+    "fer_stream_sync",
+    "fercuda_ignite",
+    "fercuda/api/c_api.h",
+    "fercuda/api/execution_contract.h",
+    "fercuda/api/intercept_telemetry.h",
+    "FER_ABI_MAJOR",
+    "FER_ABI_MINOR",
+    "tensor",
+    "jit_intent",
+    "jit_launch",
+    "resident_daemon",
+    "framework_allocator",
+    "c",
+    "cpp",
+    "python",
+    "rust",
+    "rust_ferrite_torch",
+    "fer_entrypoint_name",
+    "fer_frontend_entrypoint",
+];
+
+#[test]
+fn each_documented_name_is_used() {
+    let text = fs::read_to_string(root().join(NAMES.source)).unwrap();
+    for name in DOCUMENTED {
+        let used = [
+            format!("{name}("),
+            format!("<{name}>"),
+            format!("{name})"),
+            format!("\"{name}\""),
+        ];
+        assert!(
+            used.iter().any(|used| text.contains(used)),
+            "names.c does not use {name}"
+        );
+    }
+    // Those that the package has too.
+    let package = root().join("python/src/fercuda_runtime/execution_contract.py");
+    let package = fs::read_to_string(package).unwrap();
+    for name in &DOCUMENTED[13..23] {
+        let defined = format!("{} = \"{name}\"", name.to_uppercase());
+        assert!(
+            package.contains(&defined),
+            "the Python package lacks {name}"
+        );
+    }
+    let header = root().join("include/fercuda/execution_contract.h");
+    let header = fs::read_to_string(header).unwrap();
+    let number = |name: &str| {
+        let after = header.split(&format!("#define {name} ")).nth(1).unwrap();
+        after.lines().next().unwrap().to_owned()
+    };
+    let (major, minor) = (number("FER_ABI_MAJOR"), number("FER_ABI_MINOR"));
+    let version = format!("ABI_VERSION = ({major}, {minor})");
+    assert!(package.contains(&version), "the Python package: {version}");
 }
 
 #[test]

@@ -394,20 +394,24 @@ fn two_outputs_are_never_one_file_and_endless_inputs_end() {
 
 #[test]
 fn what_the_device_does_not_implement_is_no_finding() {
-    let texture = "tex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%a, {%f1}];";
+    let texture = "tex.2dms.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%a, {%r, %r, %r, %r}];";
     let words = "--grid 1 --block 1 --arg buf:i32[1]=zeros";
     let run = check("k.ptx", &ptx(texture), words);
     assert_ends(
         &run,
         2,
         &[
-            "not implemented on the software device: tex.1d",
+            "not implemented on the software device: tex.2dms",
             "not checked: k, grid 1x1x1",
         ],
         &[],
     );
-    assert_eq!(run.out.matches("tex.1d.v4.f32.f32 at line").count(), 1);
-    assert!(!run.err.contains("tex.1d"), "it is said once: {}", run.err);
+    assert_eq!(run.out.matches("tex.2dms.v4.f32.s32 at line").count(), 1);
+    assert!(
+        !run.err.contains("tex.2dms"),
+        "it is said once: {}",
+        run.err
+    );
     let json = check("k.ptx", &ptx(texture), &format!("{words} --json"));
     let report: Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(json.status, 2);

@@ -199,6 +199,60 @@ fn findings_survive_any_end_of_the_program() {
 }
 
 #[test]
+fn leaks_are_named_by_their_place_and_change_no_status_unless_asked() {
+    let it = Checker::new();
+    let silent = it.check("leaks fits");
+    assert_eq!(silent.code, Some(0), "{}", silent.err);
+    assert!(!silent.err.contains("leaked"), "{}", silent.err);
+    let run = it.check_with(&["--leaks"], "fits leaks");
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let calls = [
+        "1 block, 2048 bytes in all, not freed before the program ended\n   driver: cuMemAllocPitch",
+        "1 block, 5000 bytes in all, not freed before the program ended\n   driver: cuMemAllocManaged",
+        "1 block, 6000 bytes in all, not freed before the program ended\n   driver: cuMemAllocAsync",
+        "1 block, 7000 bytes in all, not freed before the program ended\n   driver: cuMemHostAlloc",
+        "1 block, 2097152 bytes in all, not freed before the program ended\n   driver: cuMemCreate",
+        "3 blocks, 3000 bytes in all, not freed before the program ended\n   driver: cuMemAlloc_v2, called from checked+0x",
+        "1 block, 400 bytes in all, not freed before the program ended\n   driver: cuMemAlloc_v2, called from checked+0x",
+        "checked: 7 leaks in 1 kernel launch",
+    ];
+    assert_contains(&run.err, &calls);
+    let freed = it.check_with(&["--leaks=fail"], "frees");
+    assert_eq!(freed.code, Some(0), "{}", freed.err);
+    assert!(!freed.err.contains("leaked"), "{}", freed.err);
+    let failed = it.check_with(&["--leaks=fail"], "fits");
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+    assert_contains(
+        &failed.err,
+        &["found: ", "checked: 1 leak in 1 kernel launch"],
+    );
+}
+
+#[test]
+fn memory_that_goes_with_its_context_is_leaked_and_a_pool_s_is_not() {
+    let it = Checker::new();
+    let run = it.check_with(&["--leaks", "--json=leaks.json"], "leaks fits destroy");
+    let report = it.json("leaks.json");
+    assert_eq!((run.code, &report["passed"]), (Some(0), &true.into()));
+    let findings = report["findings"].as_array().unwrap();
+    let ended = |end: &str| {
+        let texts = findings.iter().map(|it| it["text"].as_str().unwrap());
+        texts.filter(|text| text.contains(end)).count()
+    };
+    assert_eq!(
+        findings
+            .iter()
+            .filter(|it| it["kind"] == "leaked memory")
+            .count(),
+        7
+    );
+    assert_eq!(
+        (ended("its context ended"), ended("the program ended")),
+        (5, 2)
+    );
+}
+
+#[test]
 fn a_program_that_a_signal_ends_ends_fercuda_by_it() {
     let run = Checker::new().check("fits abort");
     assert_eq!((run.code, run.signal), (None, Some(libc::SIGABRT)));

@@ -361,7 +361,8 @@ extern "C" __global__ void positive(const float* x) {
 #[test]
 fn a_cache_that_cannot_be_written_does_not_stop_a_check() {
     let folder = tempfile::tempdir().unwrap();
-    let file = written(folder.path(), "shift.cu", CUDA_BUG);
+    let source = r#"extern "C" __global__ void add(float* x, int n) { x[threadIdx.x] += n; }"#;
+    let file = written(folder.path(), "add.cu", source);
     // A file where the cache's folder should be: even root cannot write there.
     let blocked = written(folder.path(), "cache", "");
     let words = "--grid 1 --block 63 --arg out:f32[64]=iota --arg s32:64";

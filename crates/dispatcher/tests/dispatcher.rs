@@ -175,6 +175,8 @@ fn small() -> DispatchOptions {
     DispatchOptions {
         capacity: 8,
         threads: 64,
+        // A loaded machine may run a kernel once in seconds.
+        watchdog: Duration::from_secs(30),
         ..DispatchOptions::default()
     }
 }

@@ -421,7 +421,8 @@ impl<'g> ThreadContext<'g> {
     }
 
     /// Allocates on a device, for a context, at a place. `pool`: the pool named by a stream-ordered
-    /// call.
+    /// call. A denial is not recorded, as another attempt may follow: see
+    /// [`ThreadContext::record_denied`].
     ///
     /// # Errors
     /// [`AllocationDenied`].
@@ -439,11 +440,11 @@ impl<'g> ThreadContext<'g> {
             return Err(AllocationDenied::Driver);
         }
         let device = governor.device(device).ok_or(AllocationDenied::Driver)?;
-        let got = self.allocate_of(device, tenant, context, place, pool, bytes);
-        got.map_err(|denied| self.recorded(device, tenant, bytes, place, denied))
+        self.allocate_of(device, tenant, context, place, pool, bytes)
     }
 
-    /// Allocates for a stream-ordered call, from a pool of a device.
+    /// Allocates for a stream-ordered call, from a pool of a device. A denial is not recorded: see
+    /// [`ThreadContext::record_denied`].
     ///
     /// # Errors
     /// [`AllocationDenied`].
@@ -457,12 +458,10 @@ impl<'g> ThreadContext<'g> {
     ) -> Result<u64, AllocationDenied> {
         let StreamInfo { id, context, .. } = ordered.stream;
         let place = PoolPlace::Stream(id);
-        let got = self.allocate_of(device, tenant, context, place, pool, bytes);
-        got.map_err(|denied| self.recorded(device, tenant, bytes, place, denied))
+        self.allocate_of(device, tenant, context, place, pool, bytes)
     }
 
-    /// As [`ThreadContext::allocate_ordered`], for a caller that tries another way on failure: the
-    /// failure is not recorded.
+    /// As [`ThreadContext::allocate_ordered`], for a caller that tries another way on failure.
     #[inline]
     pub fn try_allocate_ordered(
         &mut self,
@@ -471,10 +470,8 @@ impl<'g> ThreadContext<'g> {
         (device, pool): (&'g GovernedDevice, PoolNumber),
         bytes: u64,
     ) -> Option<u64> {
-        let StreamInfo { id, context, .. } = ordered.stream;
-        let place = PoolPlace::Stream(id);
-        let got = self.allocate_of(device, tenant, context, place, pool, bytes);
-        got.ok()
+        self.allocate_ordered(ordered, tenant, (device, pool), bytes)
+            .ok()
     }
 
     #[inline]
@@ -546,17 +543,14 @@ impl<'g> ThreadContext<'g> {
 
     /// Records an allocation that was denied for lack of memory.
     #[cold]
-    fn recorded(
+    pub fn record_denied(
         &self,
         device: &GovernedDevice,
         tenant: Tenant,
         bytes: u64,
         place: PoolPlace,
-        denied: AllocationDenied,
-    ) -> AllocationDenied {
-        let AllocationDenied::OutOfMemory(error) = &denied else {
-            return denied;
-        };
+        error: &Error,
+    ) {
         let (kind, detail) = match error {
             Error::Tenant { account, .. } => (EventKind::TenantLimit, account.limit_bytes),
             Error::Exhausted {
@@ -579,7 +573,6 @@ impl<'g> ThreadContext<'g> {
             stream: number_of(place),
             thread: self.number,
         });
-        denied
     }
 
     /// Frees the block at an address, of any device, if `may` permits it for its note; `None` if

@@ -118,6 +118,12 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Software,
+        "FERCUDA_SOFT_CHECK_LEAKS",
+        "`0` (default), `1`, `fail`",
+        "report memory that the program does not free; with `fail`, such memory counts for `FERCUDA_SOFT_CHECK_EXIT`; `fercuda check --leaks`",
+    ),
+    row(
+        VariableReader::Software,
         "FERCUDA_SOFT_CHECK_REPORT",
         "an existing file, default none",
         "findings and faults are appended to it, a JSON object a line, instead of being printed; `fercuda check -- PROGRAM` sets it",

@@ -7,6 +7,7 @@
 pub mod ast;
 pub mod build;
 pub mod check;
+mod image_rules;
 mod operand_types;
 pub mod operands;
 pub mod parse;

@@ -52,6 +52,8 @@ pub(crate) enum OperandRule {
     Wide(Ty),
     /// A 32-bit integer: an amount, a position, a count.
     Count,
+    /// Any 32 bits but two halves.
+    Word,
     Pred,
     /// Not described.
     Any,
@@ -65,6 +67,7 @@ impl OperandRule {
             OperandRule::Any => true,
             OperandRule::Pred => have == Ty::Pred,
             OperandRule::Count => size == 32 && !matches!(have, Ty::F32 | Ty::F16x2),
+            OperandRule::Word => size == 32 && have != Ty::F16x2,
             OperandRule::Exact(Ty::Pred) => have == Ty::Pred || have == Ty::F16x2,
             OperandRule::Exact(ty) => match bits(ty) {
                 Some(want) => want == size && agree(ty, have),
@@ -298,6 +301,7 @@ pub(crate) fn rules(inst: &Inst) -> Vec<OperandRule> {
             vec![Exact(ty), Any, Exact(ty), Exact(ty)]
         }
         (Op::Red, &[ty]) if vector_length(inst) == 1 => vec![Any, Exact(ty)],
+        (Op::Txq | Op::Suq, &[ty]) => vec![Exact(ty)],
         (Op::Testp, &[ty]) => vec![Pred, Exact(ty)],
         (Op::Shfl, &[ty]) => vec![Exact(ty), Exact(ty)],
         (Op::Vote, &[ty]) => vec![Exact(ty), Pred],

@@ -14,6 +14,7 @@ use crate::ast::{
     AddrBase, Init, Inst, Item, Linkage, Operand, PtxFunction, PtxModule, Stmt, Sym, Var,
 };
 use crate::check::{Diagnostic, MAX_DIAGNOSTICS, is_special_register, split_index};
+use crate::image_rules::{ImageRules, image_rules};
 use crate::operand_types::{
     OperandRule, bits, least_capability, refuse_modifiers, rules, vector_length,
 };
@@ -31,11 +32,13 @@ pub fn check_operands(module: &PtxModule) -> Vec<Diagnostic> {
         functions: FxHashMap::default(),
         scopes: Vec::new(),
         used: Vec::new(),
+        variables: FxHashMap::default(),
         found: Vec::new(),
     };
     for item in &module.items {
         match item {
             Item::Function(f) => checker.declare_function(f),
+            Item::Var(var) => checker.declare_variable(var),
             Item::Alias { name, target } => {
                 if let Some(&f) = checker.functions.get(target) {
                     checker.functions.insert(*name, f);
@@ -82,6 +85,8 @@ struct OperandChecker<'a> {
     scopes: Vec<OperandScope>,
     /// Names that are no locals, with the line that uses each.
     used: Vec<(Sym, u32)>,
+    /// Types of the module's variables.
+    variables: FxHashMap<Sym, Ty>,
     found: Vec<Diagnostic>,
 }
 
@@ -100,6 +105,14 @@ fn parameter_bytes(var: &Var) -> Option<u64> {
     var.dims
         .iter()
         .try_fold(element, |n, d| n.checked_mul((*d)?))
+}
+
+/// The elements of a vector, or a single one.
+fn elements(o: &Operand) -> &[Operand] {
+    match o {
+        Operand::Vector(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    }
 }
 
 impl<'a> OperandChecker<'a> {
@@ -127,6 +140,26 @@ impl<'a> OperandChecker<'a> {
         }
         if f.body.is_some() {
             self.functions.insert(f.name, f);
+        }
+    }
+
+    fn declare_variable(&mut self, var: &Var) {
+        let ty = match var.space {
+            // The old name of `.global .texref`.
+            Space::Tex => Ty::Texref,
+            _ => var.ty,
+        };
+        self.variables.insert(var.name, ty);
+        let is_independent = self
+            .module
+            .target
+            .iter()
+            .any(|t| t == "texmode_independent");
+        if ty == Ty::Samplerref && !is_independent {
+            let name = self.name(var.name);
+            let message =
+                format!("`{name}` is .samplerref, which needs .target texmode_independent");
+            self.report(0, message);
         }
     }
 
@@ -281,6 +314,21 @@ impl<'a> OperandChecker<'a> {
             self.call(inst);
             return;
         }
+        if let Some(rules) = image_rules(inst) {
+            let problem = match rules {
+                Ok(rules) => self.image(inst, &rules).map(|problem| {
+                    format!(
+                        "arguments mismatch for instruction `{}`: {problem}",
+                        inst.op
+                    )
+                }),
+                Err(message) => Some(message),
+            };
+            if let Some(message) = problem {
+                self.report(inst.line, message);
+            }
+            return;
+        }
         let rules = rules(inst);
         let vector = match inst.op {
             Op::Ld | Op::Ldu | Op::St => vector_length(inst),
@@ -305,6 +353,85 @@ impl<'a> OperandChecker<'a> {
                 );
                 self.report(inst.line, message);
                 return;
+            }
+        }
+    }
+
+    /// What is wrong with the operands of an access to an image, if anything is.
+    fn image(&mut self, inst: &Inst, rules: &ImageRules) -> Option<String> {
+        let operands = &inst.operands;
+        let (Some(image), Some(data)) = (operands.get(rules.image), operands.get(rules.data))
+        else {
+            return Some("an operand is missing".to_owned());
+        };
+        if operands.len() < 2 + rules.further {
+            return Some("an operand is missing".to_owned());
+        }
+        let Operand::Bracket(items) = image else {
+            return Some("an image and coordinates in brackets are needed".to_owned());
+        };
+        let data = match data {
+            Operand::Pair(data, _) => data,
+            data => data,
+        };
+        if let Operand::Vector(items) = data {
+            if items.len() != rules.data_length {
+                let length = rules.data_length;
+                return Some(format!("a vector of {} of {length} elements", items.len()));
+            }
+            let problem = items
+                .iter()
+                .find_map(|item| self.operand(inst, item, rules.data_rule, 1));
+            if problem.is_some() {
+                return problem;
+            }
+        } else if let Some(problem) = self.operand(inst, data, rules.data_rule, rules.data_length) {
+            return Some(problem);
+        }
+        if let Some(Operand::Name(name)) = items.first()
+            && let Some(problem) = self.image_name(*name, rules.reference)
+        {
+            return Some(problem);
+        }
+        for further in operands[2..].iter().take(rules.further) {
+            let level = OperandRule::Exact(Ty::F32);
+            let is_register = |o: &&Operand| !matches!(o, Operand::Imm(_));
+            let mut items = elements(further).iter().filter(is_register);
+            if let Some(problem) = items.find_map(|item| self.operand(inst, item, level, 1)) {
+                return Some(problem);
+            }
+        }
+        let coordinates = elements(items.last()?);
+        let count = coordinates.len();
+        if count < rules.coordinates || count == 3 || count > 4 {
+            return Some(format!("{count} coordinates do not fit the geometry"));
+        }
+        coordinates.iter().enumerate().find_map(|(n, item)| {
+            let is_layer = n == 0 && rules.has_layer;
+            let rule = match is_layer {
+                true => rules.layer_rule,
+                false => rules.coordinate_rule,
+            };
+            match item {
+                Operand::Imm(_) => None,
+                item => self.operand(inst, item, rule, 1),
+            }
+        })
+    }
+
+    /// What is wrong with the name of an image, if anything is.
+    fn image_name(&mut self, name: Sym, reference: Ty) -> Option<String> {
+        let text = self.name(name);
+        match self.lookup(name) {
+            Some(OperandEntity::Register(ty, _)) => {
+                let fits = bits(ty) == Some(64) && ty != Ty::F64;
+                (!fits).then(|| format!("`{text}` of .{ty}; .{reference} or .u64 is expected"))
+            }
+            Some(_) => None,
+            None => {
+                let ty = self.variables.get(&name).copied();
+                ty.filter(|&ty| ty != reference)
+                    .map(|ty| format!("`{text}` is .{ty}; .{reference} or .u64 is expected"))
             }
         }
     }

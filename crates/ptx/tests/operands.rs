@@ -110,6 +110,102 @@ fn what_does_not_fit_is_refused_and_named() {
 }
 
 #[test]
+fn accesses_to_images_that_cannot_be_are_refused() {
+    let before = ".global .texref t; .global .surfref s; .global .u32 plain;";
+    let four = "{%f32_0, %f32_1, %f32_2, %f32_3}";
+    for (instruction, named) in [
+        (
+            "tex.2d.v4.f32.f32 {%f32_0, %f32_1, %f32_2}, [t, {%f32_0, %f32_1}];",
+            "of 4 elements",
+        ),
+        ("tex.2d.v4.f32.f32 FOUR, [t, {%f32_0}];", "1 coordinates"),
+        (
+            "tex.2d.v4.f32.f32 FOUR, [t, {%f32_0, %f32_1, %f32_2}];",
+            "3 coordinates",
+        ),
+        (
+            "tex.3d.v4.f32.f32 FOUR, [t, {%f32_0, %f32_1, %f32_2}];",
+            "3 coordinates",
+        ),
+        (
+            "tex.2d.v4.f32.f32 FOUR, [plain, {%f32_0, %f32_1}];",
+            "`plain` is .u32",
+        ),
+        (
+            "tex.2d.v4.f32.f32 FOUR, [s, {%f32_0, %f32_1}];",
+            "`s` is .surfref",
+        ),
+        (
+            "tex.2d.v4.f64.f32 FOUR, [t, {%f32_0, %f32_1}];",
+            "unexpected types",
+        ),
+        (
+            "tex.2d.f32.f32 %f32_0, [t, {%f32_0, %f32_1}];",
+            "requires .v4",
+        ),
+        (
+            "tex.v4.f32.f32 FOUR, [t, {%f32_0, %f32_1}];",
+            "geometry modifier",
+        ),
+        (
+            "tex.level.2d.v4.f32.f32 FOUR, [t, {%f32_0, %f32_1}];",
+            "an operand is missing",
+        ),
+        (
+            "tld4.2d.v4.f32.f32 FOUR, [t, {%f32_0, %f32_1}];",
+            "component modifier",
+        ),
+        (
+            "suld.b.2d.b32.trap %b32_0, [t, {%b32_0, %b32_1}];",
+            "`t` is .texref",
+        ),
+        ("suld.b.2d.b32.trap %b32_0, [s, {%b32_0}];", "1 coordinates"),
+        (
+            "suld.b.2d.b32 %b32_0, [s, {%b32_0, %b32_1}];",
+            "clamp modifier",
+        ),
+        (
+            "suld.2d.b32.trap %b32_0, [s, {%b32_0, %b32_1}];",
+            "no instruction",
+        ),
+        (
+            "suld.p.2d.b32.trap %b32_0, [s, {%b32_0, %b32_1}];",
+            "no instruction",
+        ),
+        (
+            "suld.b.2d.u32.trap %b32_0, [s, {%b32_0, %b32_1}];",
+            "unexpected types",
+        ),
+        (
+            "suld.b.cube.b32.trap %b32_0, [s, {%b32_0, %b32_1, %b32_2, %b32_2}];",
+            "geometry",
+        ),
+        (
+            "sust.p.2d.b64.trap [s, {%b32_0, %b32_1}], %b64_0;",
+            "unexpected types",
+        ),
+        (
+            "sured.b.add.2d.f32.trap [s, {%b32_0, %b32_1}], %f32_0;",
+            "unexpected types",
+        ),
+        (
+            "sured.b.and.2d.u32.trap [s, {%b32_0, %b32_1}], %u32_0;",
+            "unexpected types",
+        ),
+    ] {
+        let line = instruction.replace("FOUR", four);
+        let found = refusals(&kernel(before, &[line]));
+        let message = found.get(&FIRST);
+        assert!(
+            message.is_some_and(|m| m.contains(named)),
+            "{instruction} {found:?}"
+        );
+    }
+    let unified = refusals(&kernel(".global .samplerref q;", &[]));
+    assert!(unified[&0].contains("texmode_independent"), "{unified:?}");
+}
+
+#[test]
 fn an_instruction_that_the_target_lacks_is_refused() {
     let refused = |target: &str, instruction: &str| {
         let text = kernel("", &[instruction.to_owned()]).replace("sm_90", target);
@@ -178,7 +274,7 @@ fn declarations_that_differ_or_stand_twice_are_refused() {
 fn what_fits_is_accepted() {
     let before = ".extern .func (.param .b64 r) malloc(.param .b64 n); .extern .func free(.param .b64 p); \
         .extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 v); .extern .func unused; \
-        .extern .global .u32 sized; .global .u32 words[4]; .shared .u32 shared_words[4]; \
+        .global .texref t; .global .surfref s; .extern .global .u32 sized; .global .u32 words[4]; .shared .u32 shared_words[4]; \
         .func (.reg .u32 r, .reg .pred q) g(.reg .u32 a, .param .b64 b) { mov.u32 r, a; ret; }";
     let lines: Vec<String> = [
         "mov.b32 %u32_1, %f32_0;",
@@ -215,6 +311,12 @@ fn what_fits_is_accepted() {
         "call (%u32_1, %pred_1), g, (%u32_2, %u64_1);",
         "{ .param .b64 n; .param .b64 r; call (r), malloc, (n); call free, (r); }",
         "bar.sync 0;",
+        "tex.2d.v4.f32.f32 {%f32_0, %f32_1, %f32_2, _}|%pred_1, [t, {%f32_0, %f32_1}];",
+        "tex.a2d.v4.u32.f32 {%u32_0, %u32_1, %b32_2, %b32_2}, [%u64_0, {1, %f32_0, %f32_1, 0f00000000}];",
+        "tex.grad.1d.v4.f32.f32 {%f32_0, %f32_1, %f32_2, %f32_3}, [t, %f32_0], {%f32_0}, {%f32_1};",
+        "suld.b.1d.b32.zero %b64_0, [s, {0}];",
+        "sust.b.2d.v2.b32.clamp [s, {%u32_0, %s32_0}], {%f32_0, %u32_1};",
+        "sured.b.xor.1d.b32.trap [s, %u32_0], 7;",
         "L: @%pred_1 bra L;",
     ]
     .map(str::to_owned)
@@ -319,6 +421,36 @@ const FORMS: &[&str] = &[
     "abs.bf16 X, %b16_1",
     "shfl.sync.idx.b32 X, %b32_1, 0, 31, -1",
     "@X mov.u32 %u32_1, 0",
+    "tex.2d.v4.f32.f32 {X, X, X, X}, [%b64_0, {%f32_0, %f32_1}]",
+    "tex.2d.v4.u32.f32 {X, X, X, X}, [%b64_0, {%f32_0, %f32_1}]",
+    "tex.2d.v4.s32.f32 {X, X, X, X}, [%b64_0, {%f32_0, %f32_1}]",
+    "tex.2d.v2.f16x2.f32 {X, X}, [%b64_0, {%f32_0, %f32_1}]",
+    "tex.2d.v4.f32.f32 {%f32_0, %f32_1, %f32_2, %f32_3}, [%b64_0, {X, X}]",
+    "tex.2d.v4.f32.s32 {%f32_0, %f32_1, %f32_2, %f32_3}, [%b64_0, {X, X}]",
+    "tex.1d.v4.f32.s32 {%f32_0, %f32_1, %f32_2, %f32_3}, [%b64_0, X]",
+    "tex.a1d.v4.f32.f32 {%f32_0, %f32_1, %f32_2, %f32_3}, [%b64_0, {X, %f32_0}]",
+    "tex.2d.v4.f32.f32 {%f32_0, %f32_1, %f32_2, %f32_3}, [X, {%f32_0, %f32_1}]",
+    "tex.level.1d.v4.f32.f32 {%f32_0, %f32_1, %f32_2, %f32_3}, [%b64_0, {%f32_0}], X",
+    "tld4.r.2d.v4.f32.f32 {X, X, X, X}, [%b64_0, {%f32_0, %f32_1}]",
+    "txq.width.b32 X, [%b64_0]",
+    "suq.height.b32 X, [%b64_0]",
+    "suld.b.2d.b8.trap X, [%b64_0, {%b32_0, %b32_1}]",
+    "suld.b.2d.b16.trap X, [%b64_0, {%b32_0, %b32_1}]",
+    "suld.b.2d.b32.trap X, [%b64_0, {%b32_0, %b32_1}]",
+    "suld.b.2d.b64.trap X, [%b64_0, {%b32_0, %b32_1}]",
+    "suld.b.2d.v2.b32.trap {X, X}, [%b64_0, {%b32_0, %b32_1}]",
+    "suld.b.2d.b32.trap %b32_2, [%b64_0, {X, X}]",
+    "suld.b.2d.b32.trap %b32_2, [X, {%b32_0, %b32_1}]",
+    "sust.b.2d.b16.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sust.b.2d.b32.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sust.b.2d.b64.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sust.p.2d.b32.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sust.p.2d.v4.b32.trap [%b64_0, {%b32_0, %b32_1}], {X, X, X, X}",
+    "sured.b.add.2d.u32.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sured.b.add.2d.s32.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sured.b.add.2d.u64.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sured.b.or.2d.b32.trap [%b64_0, {%b32_0, %b32_1}], X",
+    "sured.p.add.2d.b32.trap [%b64_0, {%b32_0, %b32_1}], X",
 ];
 
 #[test]

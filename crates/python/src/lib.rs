@@ -72,6 +72,7 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(probe::drivers, module)?)?;
     module.add_function(wrap_pyfunction!(probe::nvrtc, module)?)?;
     module.add_function(wrap_pyfunction!(probe::is_hooked, module)?)?;
+    module.add_function(wrap_pyfunction!(probe::intercepted, module)?)?;
     module.add_function(wrap_pyfunction!(probe::interface_version, module)?)?;
     module.add_function(wrap_pyfunction!(end, module)?)
 }

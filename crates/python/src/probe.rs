@@ -77,6 +77,29 @@ pub(crate) fn is_hooked(py: Python<'_>) -> PyResult<bool> {
     })
 }
 
+/// (allocations, frees, fallbacks, live, peak, governed and overhead bytes, whether they raced)
+type InterceptedCalls = (u64, u64, u64, u64, u64, u64, u64, bool);
+
+/// Counters of intercepted driver calls in this process, if any memory is governed here.
+#[pyfunction]
+pub(crate) fn intercepted(py: Python<'_>) -> PyResult<Option<InterceptedCalls>> {
+    errors::run(py, || {
+        let figures = interface::find().and_then(|interface| interface.figures());
+        Ok(figures.map(|it| {
+            (
+                it.allocs,
+                it.frees,
+                it.fallbacks,
+                it.live,
+                it.peak,
+                it.governed,
+                it.overhead,
+                it.racing != 0,
+            )
+        }))
+    })
+}
+
 /// Version of the interface through which libraries of one process share its pool.
 #[pyfunction]
 pub(crate) fn interface_version() -> u32 {

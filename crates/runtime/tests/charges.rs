@@ -32,6 +32,8 @@ fn resident(session: &Session) -> Resident {
     let options = DispatchOptions {
         capacity: 8,
         threads: 64,
+        // A loaded machine may run a kernel once in seconds.
+        watchdog: Duration::from_secs(30),
         ..DispatchOptions::default()
     };
     let set = TaskSet::standard();

@@ -17,7 +17,7 @@ use fercuda_runtime::{
     StandardTask, TaskArgs, TaskBuffer, TaskDone, TaskError, TaskId, TaskSet,
 };
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(120);
 const LEN: u64 = 1024;
 
 fn small() -> DispatchOptions {

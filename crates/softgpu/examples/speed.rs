@@ -151,6 +151,7 @@ impl Machine {
             late_copies: false,
             print: Arc::new(|text| print!("{text}")),
             heap: None,
+            bindings: Default::default(),
             cancel: None,
         };
         let stats = executor.run(loaded, 0, &spec)?;

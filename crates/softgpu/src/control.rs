@@ -2,7 +2,7 @@
 //!
 //! Nothing here has a counterpart in the driver API.
 
-pub use crate::device::config::Config;
+pub use crate::device::config::{Config, LeakPolicy};
 use crate::device::{configure as set, lock, machine};
 use crate::exec::PrintSink;
 use crate::report::{Fault, Finding};

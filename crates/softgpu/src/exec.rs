@@ -11,6 +11,7 @@ mod assign;
 mod atomics;
 mod barrier;
 mod basics;
+mod binding;
 mod block;
 mod builtins;
 mod cfg;
@@ -22,9 +23,11 @@ mod convert;
 mod copies;
 mod ctx;
 mod data;
+mod fetch;
 mod grid;
 mod halves;
 mod image;
+mod image_lanes;
 mod interface;
 mod kernel_heap;
 mod lanes;
@@ -44,12 +47,15 @@ mod product;
 mod program;
 mod registers;
 mod rendezvous;
+mod sampling;
 mod scalar;
 mod special;
 mod stack;
 mod state;
+mod surface;
 mod sync;
 mod tags;
+mod texel;
 mod video;
 mod warp;
 mod width;
@@ -59,10 +65,17 @@ use std::sync::Arc;
 
 use crate::report::{Fault, FaultKind};
 
+pub use binding::{
+    AddressMode, BindingTable, ImageBinding, ImageLevel, LaunchBindings, Sampler, TexelImage,
+};
 pub use image::{CompileOptions, CompiledModule, Loaded, compile};
-pub use interface::{CompileError, KernelInfo, ModuleVariable, ParamLayout, Relocation};
+pub use interface::{
+    CompileError, KernelInfo, ModuleReference, ModuleVariable, ParamLayout, ReferenceKind,
+    Relocation,
+};
 pub use kernel_heap::KernelHeap;
 pub use launch::{DeviceInfo, LaunchSpec, LaunchStats, PrintSink};
+pub use texel::{ComponentType, TexelFormat};
 
 /// Runs launches on a set of threads.
 #[derive(Debug)]

@@ -105,6 +105,8 @@ pub enum FaultKind {
     Misaligned(Access),
     /// An instruction with invalid operands, or a jump to an invalid target.
     IllegalInstruction(String),
+    /// A surface access outside the surface that is to end the kernel: what and where.
+    OutsideSurface(String),
     /// `trap`.
     Trap,
     /// `assert` failed.
@@ -160,6 +162,7 @@ impl FaultKind {
             FaultKind::IllegalAddress(_) => "illegal address",
             FaultKind::Misaligned(_) => "misaligned address",
             FaultKind::IllegalInstruction(_) => "illegal instruction",
+            FaultKind::OutsideSurface(_) => "outside the surface",
             FaultKind::Trap => "trap",
             FaultKind::Assert { .. } => "assertion failed",
             FaultKind::Timeout { .. } => "time-out",
@@ -191,6 +194,7 @@ impl fmt::Display for Fault {
                 )?;
             }
             FaultKind::IllegalInstruction(why) => write!(f, "illegal instruction: {why}")?,
+            FaultKind::OutsideSurface(what) => write!(f, "outside the surface: {what}")?,
             FaultKind::Trap => f.write_str("trap")?,
             FaultKind::Assert {
                 message,
@@ -263,6 +267,10 @@ pub enum FindingKind {
     NarrowScope,
     /// A lane at a warp's instruction, or read by one, that is not among the lanes of its mask.
     WarpMask,
+    /// A freeing of what is no allocation, or no longer.
+    InvalidFree,
+    /// Memory that nothing freed before its context or the program ended; on request only.
+    Leak,
 }
 
 impl fmt::Display for FindingKind {
@@ -280,6 +288,8 @@ impl fmt::Display for FindingKind {
             FindingKind::ReadOnlyData => "read-only load of written data",
             FindingKind::NarrowScope => "atomic scope too narrow",
             FindingKind::WarpMask => "wrong warp mask",
+            FindingKind::InvalidFree => "invalid free",
+            FindingKind::Leak => "leaked memory",
         })
     }
 }

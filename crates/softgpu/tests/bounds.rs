@@ -231,6 +231,24 @@ fn a_kernel_that_leaves_a_buffer_of_any_size_is_found_between_equals() {
     }
 }
 
+/// 42 more sizes, of no pattern, up to 71 KB.
+#[test]
+fn a_kernel_that_leaves_a_buffer_of_an_odd_size_is_found() {
+    let world = World::new();
+    for len in (3..45).map(|n| n * n * 37 + 3) {
+        for source in [Source::Plain, Source::Pool] {
+            let made = [(); 3].map(|()| source.alloc(&world, len).0);
+            let (start, end) = (made[1], made[1] + len as u64);
+            assert_eq!(world.touch(end - 1), [], "{source:?} {len}");
+            world.assert_outside(end, start, "0 bytes past the end of ");
+            world.assert_outside(end + 4095, start, "4095 bytes past the end of ");
+            world.assert_outside(start - 1, start, "1 bytes before ");
+            made.into_iter().for_each(|at| source.free(&world, at));
+            ok!(cuStreamSynchronize(world.stream));
+        }
+    }
+}
+
 #[test]
 fn mapped_memory_is_not_followed_by_other_memory() {
     let world = World::new();

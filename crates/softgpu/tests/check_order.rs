@@ -79,6 +79,7 @@ fn launch(
         late_copies: false,
         print: Arc::new(|_| {}),
         heap: None,
+        bindings: Default::default(),
         cancel: None,
     };
     let result = Executor::new(threads).run(&loaded, 0, &spec);

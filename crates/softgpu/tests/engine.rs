@@ -68,6 +68,7 @@ fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
         late_copies: false,
         print: Arc::new(print),
         heap: None,
+        bindings: Default::default(),
         cancel: None,
     };
     let (done, ended) = channel();
@@ -136,6 +137,7 @@ fn threads_that_rest_leave_the_processor_to_others() {
             late_copies: false,
             print: Arc::new(|_: &str| ()),
             heap: None,
+            bindings: Default::default(),
             cancel: None,
         };
         let setter = std::thread::spawn(move || {

@@ -10,11 +10,13 @@
 //! //@   set taps: f32[16] uniform(-1, 1)
 //! //@   get total: u32[1] exact
 //! //@   prints "a line of the kernel's printf"
-//! //@ program
+//! //@   finds out of bounds, uninitialised read
+//! //@ program NAME
 //! //@   alloc x 1024
+//! //@   finds stream hazard
 //! ```
 //! Arguments are passed in the order of their lines. Fills: `zero iota bits mix made const(v)
-//! uniform(a, b) int(a, b)`. Driver operations follow `program` ([`crate::program`]). Judges:
+//! uniform(a, b) int(a, b)`. Driver operations follow `program` ([`crate::raw`]). Judges:
 //! `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` allows two devices to differ within the
 //! bound.
 
@@ -46,10 +48,19 @@ pub struct FileTest {
     pub options: Vec<String>,
     /// Launches.
     pub runs: Vec<Run>,
-    /// Operations of the driver, in words.
-    pub program: Vec<Vec<String>>,
-    /// Whether `program` has been read.
-    in_program: bool,
+    /// Programs.
+    pub programs: Vec<DriverProgram>,
+}
+
+/// Operations of the driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverProgram {
+    /// Its own name; the file's if it has none.
+    pub name: String,
+    /// Operations, in words.
+    pub steps: Vec<Vec<String>>,
+    /// The kinds of its findings, where its header says them.
+    pub finds: Vec<String>,
 }
 
 /// One launch.
@@ -71,6 +82,8 @@ pub struct Run {
     pub args: Vec<ArgumentSpec>,
     /// Lines that the kernel prints, in any order.
     pub prints: Vec<String>,
+    /// The kinds of its findings, where its header says them.
+    pub finds: Vec<String>,
     /// Scalars given in the header, by argument.
     scalars: Vec<(String, f64, i128)>,
 }
@@ -87,6 +100,7 @@ impl Run {
             cooperative: false,
             args: Vec::new(),
             prints: Vec::new(),
+            finds: Vec::new(),
             scalars: Vec::new(),
         }
     }
@@ -134,8 +148,7 @@ pub fn parse(name: &str, source: &str) -> Result<FileTest, HeaderError> {
         source: source.to_string(),
         options: Vec::new(),
         runs: Vec::new(),
-        program: Vec::new(),
-        in_program: false,
+        programs: Vec::new(),
     };
     for (index, line) in source.lines().enumerate() {
         let Some(text) = line.strip_prefix("//@") else {
@@ -147,7 +160,7 @@ pub fn parse(name: &str, source: &str) -> Result<FileTest, HeaderError> {
             message,
         })?;
     }
-    if test.runs.is_empty() && test.program.is_empty() {
+    if test.runs.is_empty() && test.programs.is_empty() {
         return Err(HeaderError {
             file: format!("{name}.cu"),
             line: 1,
@@ -167,13 +180,24 @@ fn parse_line(test: &mut FileTest, text: &str) -> Result<(), String> {
         test.runs.push(parse_run(rest)?);
         return Ok(());
     }
-    if text == "program" {
-        test.in_program = true;
+    if let Some(name) = text.strip_prefix("program") {
+        test.programs.push(DriverProgram {
+            name: match name.trim() {
+                "" => test.name.clone(),
+                name => name.to_string(),
+            },
+            ..DriverProgram::default()
+        });
         return Ok(());
     }
-    if test.in_program {
-        test.program
-            .push(text.split_whitespace().map(str::to_string).collect());
+    if let Some(program) = test.programs.last_mut() {
+        match text.strip_prefix("finds ") {
+            Some(kinds) => program.finds.extend(list(kinds)),
+            None => {
+                let words = text.split_whitespace().map(str::to_string);
+                program.steps.push(words.collect());
+            }
+        }
         return Ok(());
     }
     let run = test
@@ -182,6 +206,10 @@ fn parse_line(test: &mut FileTest, text: &str) -> Result<(), String> {
         .ok_or("an argument before the first `run`")?;
     if let Some(line) = text.strip_prefix("prints ") {
         run.prints.push(line.trim().trim_matches('"').to_string());
+        return Ok(());
+    }
+    if let Some(kinds) = text.strip_prefix("finds ") {
+        run.finds.extend(list(kinds));
         return Ok(());
     }
     let (role, rest) = text
@@ -196,7 +224,7 @@ fn parse_line(test: &mut FileTest, text: &str) -> Result<(), String> {
         "get" => Role::Get,
         other => {
             return Err(format!(
-                "`{other}` is not one of in, out, inout, val, set, get, prints"
+                "`{other}` is not one of in, out, inout, val, set, get, prints, finds"
             ));
         }
     };
@@ -262,6 +290,7 @@ fn parse_run(text: &str) -> Result<Run, String> {
         cooperative: false,
         args: Vec::new(),
         prints: Vec::new(),
+        finds: Vec::new(),
         scalars: Vec::new(),
     };
     for word in words {
@@ -292,6 +321,11 @@ fn dimensions(text: &str) -> Result<[u32; 3], String> {
             .map_err(|_| format!("`{part}` is no dimension"))?;
     }
     Ok(out)
+}
+
+/// What stands between commas.
+fn list(text: &str) -> impl Iterator<Item = String> {
+    text.split(',').map(|item| item.trim().to_string())
 }
 
 /// Words, those in brackets whole.

@@ -21,7 +21,7 @@ pub enum FolderError {
     Header(#[from] HeaderError),
 }
 
-/// `corpus`, `planted` or `programs` of this crate's sources.
+/// `corpus`, `planted`, `defects` or `programs` of this crate's sources.
 pub fn of_crate(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }

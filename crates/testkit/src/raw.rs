@@ -10,10 +10,17 @@
 //! copy_in S X           copy_out S X         copy S TO FROM         memset S X
 //! copy_in S X from H    copy_out S X to H    record S E             wait S E
 //! sync                  sync S               sync_event E           pause
-//! capture S             end_capture S G      launch_graph S G
+//! capture S             end_capture S G      launch_graph S G    managed X BYTES
+//! pitched X WIDTH HEIGHT                     shape GRID BLOCK    destroy S
+//! fill X OFFSET BYTES                        fill_words X OFFSET COUNT
+//! fill_rows X PITCH WIDTH HEIGHT             copy_rows TO PITCH FROM PITCH WIDTH HEIGHT
+//! move TO OFFSET FROM OFFSET BYTES           upload X OFFSET BYTES    download X OFFSET BYTES
 //! ```
+//! `shape` is that of the launches after it. Those of the last three lines wait, as calls without a
+//! stream do. `X+N` is the address N bytes behind X, in arguments.
 //! Arguments of `launch` are buffers or whole numbers (`i32`); kernels run as one block of 64
-//! threads. `pause` gives the device time for its work and adds no order.
+//! threads unless `shape` says otherwise. `pause` gives the device time for its work and adds no
+//! order.
 #![expect(unsafe_code, reason = "the driver's table is a C interface")]
 
 use std::collections::BTreeMap;
@@ -22,8 +29,8 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule,
-    CUresult, CUstream, CUstreamCaptureMode,
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
+    CUmemorytype, CUmodule, CUresult, CUstream, CUstreamCaptureMode,
 };
 
 use crate::data::{Buffer, LaunchInputs, Role};
@@ -59,6 +66,7 @@ type Result<T> = std::result::Result<T, RawError>;
 /// One device, one context, one module.
 pub struct RawMachine {
     driver: &'static Driver,
+    device: CUdevice,
     module: CUmodule,
 }
 
@@ -89,7 +97,21 @@ impl RawMachine {
         call!(driver, cuCtxSetCurrent(context))?;
         let text = c_string(image)?;
         call!(driver, cuModuleLoadData(&mut module, text.as_ptr().cast()))?;
-        Ok(RawMachine { driver, module })
+        Ok(RawMachine {
+            driver,
+            device,
+            module,
+        })
+    }
+
+    /// Waits for all work, then ends the context and what belongs to it. An error of the work was
+    /// returned before.
+    ///
+    /// # Errors
+    /// The driver refusing to end it.
+    pub fn end(self) -> Result<()> {
+        drop(call!(self.driver, cuCtxSynchronize()));
+        call!(self.driver, cuDevicePrimaryCtxReset_v2(self.device))
     }
 
     fn function(&self, name: &str) -> Result<CUfunction> {
@@ -317,12 +339,10 @@ impl RawMachine {
             ["launch", stream, kernel, ref arguments @ ..] => {
                 let mut values = Vec::new();
                 for argument in arguments {
-                    values.push(vec![match names.memory(argument) {
-                        Ok((address, _)) => address,
-                        Err(_) => number(argument)? as u64,
-                    }]);
+                    values.push(vec![names.argument(argument)?]);
                 }
-                let shape = Run::shape(kernel, 1, 64);
+                let (grid, block) = names.shape.unwrap_or((1, 64));
+                let shape = Run::shape(kernel, grid, block);
                 self.launch(
                     self.function(kernel)?,
                     &shape,
@@ -363,6 +383,73 @@ impl RawMachine {
                 let ready = *names.graphs.get(graph).ok_or_else(|| unknown(graph))?;
                 call!(d, cuGraphLaunch(ready, names.stream(stream)?))?;
             }
+            ["shape", grid, block] => {
+                names.shape = Some((number(grid)? as u32, number(block)? as u32));
+            }
+            ["destroy", name] => call!(d, cuStreamDestroy_v2(names.stream(name)?))?,
+            _ => return self.part(names, words),
+        }
+        Ok(())
+    }
+
+    /// An operation that names a part of an allocation.
+    fn part(&self, names: &mut ProgramNames, words: &[&str]) -> Result<()> {
+        let d = self.driver;
+        match *words {
+            ["managed", name, bytes] => {
+                let (bytes, mut address) = (number(bytes)?, CUdeviceptr::default());
+                call!(d, cuMemAllocManaged(&mut address, bytes, 1))?;
+                names.memory.insert(name.to_string(), (address, bytes));
+            }
+            ["pitched", name, width, height] => {
+                let (width, height) = (number(width)?, number(height)?);
+                let (mut address, mut pitch) = (CUdeviceptr::default(), 0);
+                call!(
+                    d,
+                    cuMemAllocPitch_v2(&mut address, &mut pitch, width, height, 4)
+                )?;
+                let bytes = pitch * height;
+                names.memory.insert(name.to_string(), (address, bytes));
+            }
+            ["fill", name, offset, bytes] => {
+                let address = names.place(name, offset)?;
+                call!(d, cuMemsetD8_v2(address, 0, number(bytes)?))?;
+            }
+            ["fill_words", name, offset, count] => {
+                let address = names.place(name, offset)?;
+                call!(d, cuMemsetD32_v2(address, 0, number(count)?))?;
+            }
+            ["fill_rows", name, pitch, width, height] => {
+                let (address, pitch) = (names.place(name, "0")?, number(pitch)?);
+                let (width, height) = (number(width)?, number(height)?);
+                call!(d, cuMemsetD2D8_v2(address, pitch, 0, width, height))?;
+            }
+            ["copy_rows", to, to_pitch, from, from_pitch, width, height] => {
+                let rows = CUDA_MEMCPY2D {
+                    srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+                    srcDevice: names.place(from, "0")?,
+                    srcPitch: number(from_pitch)?,
+                    dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+                    dstDevice: names.place(to, "0")?,
+                    dstPitch: number(to_pitch)?,
+                    WidthInBytes: number(width)?,
+                    Height: number(height)?,
+                    ..CUDA_MEMCPY2D::default()
+                };
+                call!(d, cuMemcpy2D_v2(&raw const rows))?;
+            }
+            ["move", to, to_offset, from, from_offset, bytes] => {
+                let (to, from) = (names.place(to, to_offset)?, names.place(from, from_offset)?);
+                call!(d, cuMemcpyDtoD_v2(to, from, number(bytes)?))?;
+            }
+            ["upload", name, offset, bytes] => {
+                let (to, from) = (names.place(name, offset)?, vec![0x3f_u8; number(bytes)?]);
+                call!(d, cuMemcpyHtoD_v2(to, from.as_ptr().cast(), from.len()))?;
+            }
+            ["download", name, offset, bytes] => {
+                let (from, mut to) = (names.place(name, offset)?, vec![0_u8; number(bytes)?]);
+                call!(d, cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, to.len()))?;
+            }
             _ => {
                 return Err(RawError::Program(format!(
                     "`{}` is no operation",
@@ -376,6 +463,8 @@ impl RawMachine {
 
 #[derive(Default)]
 struct ProgramNames {
+    /// Blocks and threads of a launch.
+    shape: Option<(u32, u32)>,
     streams: BTreeMap<String, CUstream>,
     events: BTreeMap<String, CUevent>,
     graphs: BTreeMap<String, CUgraphExec>,
@@ -400,6 +489,26 @@ impl ProgramNames {
 
     fn memory(&self, name: &str) -> Result<(CUdeviceptr, usize)> {
         self.memory.get(name).copied().ok_or_else(|| unknown(name))
+    }
+
+    /// The address `offset` bytes behind the start of `name`, wherever that is; in pinned memory
+    /// too.
+    fn place(&self, name: &str, offset: &str) -> Result<CUdeviceptr> {
+        let address = match self.memory(name) {
+            Ok((address, _)) => address,
+            Err(_) => self.pinned(name)?.expose_provenance() as CUdeviceptr,
+        };
+        let offset: i64 = offset.parse().map_err(|_| unknown(offset))?;
+        Ok(address.wrapping_add_signed(offset))
+    }
+
+    /// A launch's argument: an address or a number.
+    fn argument(&self, text: &str) -> Result<u64> {
+        if let Ok(number) = text.parse::<i64>() {
+            return Ok(number as u64);
+        }
+        let (name, offset) = text.split_once('+').unwrap_or((text, "0"));
+        self.place(name, offset)
     }
 
     fn pinned(&self, name: &str) -> Result<*mut c_void> {

@@ -1,5 +1,5 @@
-//! Tests that every planted bug is reported in exactly these words, and that correct programs have
-//! no findings.
+//! Tests that every planted bug is reported in exactly these words, that defects have findings of
+//! their kinds alone, and that correct programs have no findings.
 //!
 //! `FERCUDA_BLESS=1` rewrites the reports.
 
@@ -11,9 +11,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 type Test = fn(&Path) -> Result<(), Failed>;
 
-fn report(file: &Path) -> Result<String, Failed> {
+fn report(command: &str, file: &Path) -> Result<String, Failed> {
     let output = Command::new(env!("CARGO_BIN_EXE_fercuda-filetest"))
-        .arg("check")
+        .arg(command)
         .arg(file)
         .env("FERCUDA_DEVICE", "soft")
         .env("FERCUDA_SOFT_CHECK", "1")
@@ -34,7 +34,7 @@ fn report(file: &Path) -> Result<String, Failed> {
 }
 
 fn planted(file: &Path) -> Result<(), Failed> {
-    let got = report(file)?;
+    let got = report("check", file)?;
     let pinned = file.with_extension("report");
     if got.is_empty() {
         return Err("nothing was found".into());
@@ -53,7 +53,7 @@ fn planted(file: &Path) -> Result<(), Failed> {
 }
 
 fn silent(file: &Path) -> Result<(), Failed> {
-    let got = report(file)?;
+    let got = report("check", file)?;
     if got.is_empty() {
         Ok(())
     } else {
@@ -61,10 +61,20 @@ fn silent(file: &Path) -> Result<(), Failed> {
     }
 }
 
+fn judged(file: &Path) -> Result<(), Failed> {
+    let got = report("judge", file)?;
+    if got.is_empty() {
+        Ok(())
+    } else {
+        Err(got.into())
+    }
+}
+
 fn main() -> ExitCode {
     let mut trials = Vec::new();
-    let kinds: [(&str, &str, Test); 3] = [
+    let kinds: [(&str, &str, Test); 4] = [
         ("planted", "is_reported", planted),
+        ("defects", "have_findings_of_their_kinds", judged),
         ("programs", "is_not_accused", silent),
         ("corpus", "is_not_accused", silent),
     ];

@@ -45,6 +45,10 @@ def nvrtc() -> tuple[str | None, str | None, str | None]:
 def is_hooked() -> bool:
     """Whether another library, such as the hook, intercepts this process's driver calls."""
 
+def intercepted() -> tuple[int, int, int, int, int, int, int, bool] | None:
+    """Counters of intercepted driver calls in this process: see `runtime.interception`. None if no
+    memory is governed here."""
+
 def interface_version() -> int:
     """Version of the interface through which libraries in one process share its pool."""
 

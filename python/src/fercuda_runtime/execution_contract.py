@@ -1,6 +1,8 @@
 """Versioned guarantees of this package, by name: for programs that check before they rely on one.
 
-A version is raised when something that worked no longer does; additions do not raise it.
+The names of entry points and clients, and `ABI_VERSION`, are those of the C interface
+(`include/fercuda/execution_contract.h`). A version is raised when something that worked no longer
+does; additions do not raise it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from enum import Enum
 from . import _fercuda
 from .errors import ContractError
 
-__all__ = ["Entrypoint", "Interface", "require", "supported"]
+__all__ = ["ABI_VERSION", "Entrypoint", "Frontend", "Interface", "entrypoint", "is_served", "require", "supported"]
+
+ABI_VERSION = (1, 3)
+"""Version of the C interface (FER_ABI_MAJOR, FER_ABI_MINOR) with these names."""
 
 
 class Entrypoint(str, Enum):
@@ -19,12 +24,54 @@ class Entrypoint(str, Enum):
 
     TENSOR = "tensor"
     """Buffers of a session: `Session.alloc`, views, copies."""
+    JIT_INTENT = "jit_intent"
+    """Expressions that are fused, and compiled on first use: `Session.evaluate`."""
     JIT_LAUNCH = "jit_launch"
     """Kernels from PTX: `Session.load`, `Session.launch`."""
+    RESIDENT_DAEMON = "resident_daemon"
+    """Tasks for a resident kernel: `Session.dispatcher`."""
     FRAMEWORK_ALLOCATOR = "framework_allocator"
     """Frameworks as tenants: `guest_hooks.activate`."""
     TRITON_KERNEL = "triton_kernel"
     """Kernels that Triton has compiled: `guest_hooks.open_triton`, `load_triton`."""
+
+
+class Frontend(str, Enum):
+    """Clients of the entry points, by name."""
+
+    C = "c"
+    """C programs, by the headers."""
+    CPP = "cpp"
+    """C++ programs, by the headers."""
+    PYTHON = "python"
+    """Python programs, by this package."""
+    RUST = "rust"
+    """Rust programs, by the crates."""
+    RUST_FERRITE_TORCH = "rust_ferrite_torch"
+    """PyTorch; its driver allocations are intercepted."""
+
+
+def entrypoint(frontend: Frontend | str) -> Entrypoint:
+    """The primary entry point of a client. Raises `ContractError` for an unknown name."""
+    try:
+        frontend = Frontend(frontend)
+    except ValueError:
+        names = ", ".join(it.value for it in Frontend)
+        raise ContractError(f"there is no frontend {frontend!r}\ntry: one of {names}") from None
+    if frontend is Frontend.RUST_FERRITE_TORCH:
+        return Entrypoint.FRAMEWORK_ALLOCATOR
+    return Entrypoint.TENSOR
+
+
+def is_served(entrypoint: Entrypoint | str) -> bool:
+    """Whether an entry point works in this process, now: "framework_allocator" does under the hook,
+    the others always. Raises `ContractError` for an unknown name."""
+    try:
+        found = Entrypoint(entrypoint)
+    except ValueError:
+        names = ", ".join(it.value for it in Entrypoint)
+        raise ContractError(f"there is no entry point {entrypoint!r}\ntry: one of {names}") from None
+    return found is not Entrypoint.FRAMEWORK_ALLOCATOR or _fercuda.is_hooked()
 
 
 @dataclass(frozen=True, slots=True)

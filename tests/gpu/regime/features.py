@@ -1,468 +1,361 @@
 """Features of frameworks with and without `fercuda run`: a table of features, not of programs.
 
-    python3 features.py FERCUDA OUT_DIR [--only NAME,...] [--turns N]
+    python3 features.py FERCUDA OUT_DIR [--only NAME,...] [--budget SECONDS]
 
-Each feature runs bare and governed in turns, each in a process of its own. Results and errors must
-be equal; the step time is compared by medians. OUT_DIR gets `features.json` and `features.md`. A
-feature whose library is missing is listed as such. Exit status 1 if any differs.
+Each feature runs bare and governed, each in a process of its own with a time limit. Results and
+errors must be equal. Of a feature that measures steps both processes live at once and step by
+turns, as the speed of the host varies by more than what is compared: first steps 1 to 22 of a fresh
+process, then a steady state. A missing library is a row of the table, and so is a feature that
+ended by a signal, ran out of time, or was not reached within the budget.
+
+OUT_DIR gets `features.json` and `features.md`, both written again after each row, and for each
+process NAME-KIND.err (its stderr) and NAME.ledger.json. Exit status 1 if anything differs.
 """
 
 import argparse
-import hashlib
+import concurrent.futures
 import json
 import os
 import pathlib
+import queue
+import signal
 import statistics
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 
-FEATURES = {}
-
-
-def feature(function):
-    FEATURES[function.__name__] = function
-    return function
-
-
-def steps_of(step, count=30, warm=3):
-    """Runs a step several times; returns the median and the first steps' times in milliseconds."""
-    import torch
-
-    times = []
-    for _ in range(warm + count):
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - begun) * 1e3)
-    return {"step_ms": statistics.median(times[warm:]), "early_ms": statistics.median(times[2:20])}
-
-
-def digest(tensor):
-    import torch
-
-    data = tensor.detach().to("cpu").contiguous().view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def small_model():
-    import torch
-
-    torch.manual_seed(7)
-    return torch.nn.Sequential(
-        torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512), torch.nn.LayerNorm(512)
-    ).cuda()
-
-
-def training(model, optimizer, data):
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        loss = model(data).square().mean()
-        loss.backward()
-        optimizer.step()
-
-    return step
-
-
-@feature
-def training_step():
-    import torch
-
-    model = small_model()
-    data = torch.randn(256, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
-    step = training(model, torch.optim.AdamW(model.parameters()), data)
-    figures = steps_of(step)
-    return {"weights": digest(model[0].weight), **figures}
-
-
-@feature
-def ragged_steps():
-    """A new shape in each step: an allocator that keeps nothing grows in each."""
-    import torch
-
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    rows = iter(range(64, 10000, 37))
-
-    def step():
-        data = torch.ones(next(rows), 512, device="cuda")
-        optimizer.zero_grad(set_to_none=True)
-        model(data).square().mean().backward()
-        optimizer.step()
-
-    figures = steps_of(step)
-    return {"weights": digest(model[0].weight), **figures}
-
-
-@feature
-def memory_history_and_snapshot():
-    import torch
-
-    torch.cuda.memory._record_memory_history(max_entries=1000)
-    kept = [torch.zeros(1 << 20, device="cuda") for _ in range(8)]
-    del kept[::2]
-    snapshot = torch.cuda.memory._snapshot()
-    torch.cuda.memory._record_memory_history(enabled=None)
-    entries = [e["action"] for e in snapshot["device_traces"][0]]
-    return {"alloc": entries.count("alloc"), "free": entries.count("free_requested"), "segments": len(snapshot["segments"])}
-
-
-@feature
-def memory_stats():
-    import torch
-
-    kept = [torch.zeros(n << 18, device="cuda") for n in range(1, 9)]
-    del kept[3:5]
-    stats = torch.cuda.memory_stats()
-    keys = ("allocated_bytes.all.current", "allocated_bytes.all.peak", "reserved_bytes.all.current", "num_ooms", "segment.all.allocated")
-    torch.cuda.reset_peak_memory_stats()
-    return {key: stats[key] for key in keys} | {"after": torch.cuda.max_memory_allocated()}
-
-
-@feature
-def memory_pools():
-    import torch
-
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        inside = torch.ones(1 << 20, device="cuda")
-    outside = torch.ones(1 << 20, device="cuda")
-    return {"sum": float((inside + outside).sum()), "segments": len(pool.snapshot())}
-
-
-@feature
-def graph_trees():
-    import torch
-
-    model = small_model()
-
-    @torch.compile(mode="reduce-overhead")
-    def forward(x):
-        return model(x)
-
-    data = torch.randn(64, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(2))
-    with torch.no_grad():
-        for _ in range(4):
-            result = forward(data).clone()
-        figures = steps_of(lambda: forward(data))
-    return {"sum": round(float(result.double().sum()), 3), **figures}
-
-
-@feature
-def cuda_graphs():
-    import torch
-
-    model = small_model()
-    data = torch.ones(64, 512, device="cuda")
-    with torch.no_grad():
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            model(data)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = model(data)
-        figures = steps_of(graph.replay)
-    return {"result": digest(result), **figures}
-
-
-@feature
-def sharing_between_processes():
-    import torch
-    import torch.multiprocessing as multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    queue, back = context.Queue(), context.Queue()
-    child = context.Process(target=shared_child, args=(queue, back))
-    child.start()
-    tensor = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
-    part = tensor[4096:8192]
-    queue.put(part)
-    answer = back.get(timeout=90)
-    child.join(30)
-    return {"child": answer, "changed": float(part[0]), "exit": child.exitcode}
-
-
-def shared_child(queue, back):
-    tensor = queue.get(timeout=90)
-    total = float(tensor.double().sum())
-    tensor[0] = -1
-    import torch
-
-    torch.cuda.synchronize()
-    back.put(total)
-    del tensor
-
-
-@feature
-def expandable_segments_from_code():
-    import torch
-
-    setter = getattr(torch.cuda.memory, "_set_allocator_settings", None) or torch._C._accelerator_setAllocatorSettings
-    setter("expandable_segments:True")
-    blocks = [torch.full((n << 20,), n, dtype=torch.uint8, device="cuda") for n in range(1, 40)]
-    total = sum(int(block[0]) for block in blocks)
-    del blocks
-    torch.cuda.empty_cache()
-    return {"total": total, "reserved": torch.cuda.memory_reserved()}
-
-
-@feature
-def process_fraction():
-    import torch
-
-    torch.cuda.set_per_process_memory_fraction(0.05)
-    total = torch.cuda.get_device_properties(0).total_memory
-    try:
-        torch.empty(int(total * 0.06), dtype=torch.uint8, device="cuda")
-        return {"given": True}
-    except torch.cuda.OutOfMemoryError:
-        small = torch.empty(int(total * 0.03), dtype=torch.uint8, device="cuda")
-        return {"given": False, "small": small.numel() > 0}
-
-
-@feature
-def pluggable_allocator():
-    import torch
-
-    folder = tempfile.mkdtemp()
-    source = pathlib.Path(folder, "own.c")
-    source.write_text(
-        "#include <stddef.h>\nint cudaMalloc(void **, size_t); int cudaFree(void *);\nint calls;\n"
-        "void *take(size_t n, int d, void *s) { void *p = 0; ++calls; cudaMalloc(&p, n); return p; }\n"
-        "void give(void *p, size_t n, int d, void *s) { cudaFree(p); }\n"
-    )
-    library = str(pathlib.Path(folder, "own.so"))
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", library, str(source)], check=True)
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "take", "give")
-    torch.cuda.memory.change_current_allocator(allocator)
-    tensor = torch.ones(1 << 20, device="cuda")
-    import ctypes
-
-    return {"sum": float((tensor * 2).sum()), "calls": ctypes.c_int.in_dll(ctypes.CDLL(library), "calls").value > 0}
-
-
-class Squares:
-    def __len__(self):
-        return 256
-
-    def __getitem__(self, index):
-        import torch
-
-        return torch.tensor([index * index], dtype=torch.float32)
-
-
-@feature
-def loader_workers():
-    import torch
-
-    loader = torch.utils.data.DataLoader(Squares(), batch_size=32, num_workers=4, pin_memory=True)
-    total = sum(float(batch.cuda(non_blocking=True).sum()) for batch in loader)
-    return {"total": total}
-
-
-@feature
-def checkpointing():
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
-    model = small_model()
-    data = torch.ones(256, 512, device="cuda", requires_grad=True)
-    folder = tempfile.mkdtemp()
-
-    def step():
-        checkpoint(model, data, use_reentrant=False).square().mean().backward()
-
-    figures = steps_of(step)
-    torch.save({"model": model.state_dict()}, f"{folder}/state.pt")
-    again = small_model()
-    again.load_state_dict(torch.load(f"{folder}/state.pt", map_location="cuda")["model"])
-    return {"gradient": digest(data.grad), "loaded": digest(again[0].weight), **figures}
-
-
-@feature
-def mixed_precision():
-    import torch
-
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    scaler = torch.amp.GradScaler("cuda")
-    data = torch.ones(256, 512, device="cuda")
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = model(data).float().square().mean()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    figures = steps_of(step)
-    return {"weights": digest(model[0].weight), **figures}
-
-
-@feature
-def several_streams():
-    import torch
-
-    streams = [torch.cuda.Stream() for _ in range(4)]
-    total = torch.zeros(4, device="cuda")
-
-    def step():
-        for number, stream in enumerate(streams):
-            with torch.cuda.stream(stream):
-                block = torch.full((1 << 18,), float(number), device="cuda")
-                total[number] = (block + 1).sum()
-                block.record_stream(torch.cuda.current_stream())
-        torch.cuda.synchronize()
-
-    figures = steps_of(step)
-    return {"total": total.tolist(), **figures}
-
-
-@feature
-def out_of_memory_and_recovery():
-    import torch
-
-    refused = 0
-    for _ in range(3):
+import features_kit as kit
+
+HERE = pathlib.Path(__file__).resolve()
+MODULES = "features_torch,features_others"
+KINDS = ("bare", "governed")
+# The key of a result that came from a process which did not end well.
+ENDED = "end of the process"
+# Steps of a fresh process, of which those from the third to the twentieth are compared.
+EARLY = 22
+TURNS, STEPS = 8, 12
+# The first steps of a turn are not counted: the device changes from one process to the other.
+LEFT_OUT = 2
+LIBRARIES = (
+    "torch", "triton", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "transformers", "rmm-cu13",
+    "rmm-cu12", "numba-cuda", "cuda-core", "cuda-bindings", "numpy",
+)
+
+
+class Child:
+    """A process that runs a feature, and what it tells."""
+
+    def __init__(self, plan, name, kind, suffix=""):
+        command = [sys.executable, str(HERE), "--feature", name, "--modules", plan.modules]
+        self.ledger = plan.out / f"{name}{suffix}.ledger.json"
+        if kind == "governed":
+            self.ledger.unlink(missing_ok=True)
+            command = [plan.fercuda, "run", "--json", str(self.ledger), "--", *command]
+        self.errors = plan.out / f"{name}{suffix}-{kind}.err"
+        self.messages = queue.Queue()
+        with open(self.errors, "w") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=plan.environment, start_new_session=True,
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            word, _, value = line.partition(" ")
+            try:
+                self.messages.put((word, json.loads(value)))
+            except ValueError:
+                # What a program printed before its output was taken apart.
+                continue
+        self.messages.put(("END", None))
+
+    def next(self, until):
+        """What it tells next; ("END", None) once it has ended, ("LATE", None) from `until` on."""
         try:
-            torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
-        except torch.cuda.OutOfMemoryError:
-            refused += 1
-    return {"refused": refused, "sum": float(torch.ones(1 << 20, device="cuda").sum())}
+            return self.messages.get(timeout=max(until - time.monotonic(), 0.01))
+        except queue.Empty:
+            return "LATE", None
 
-
-@feature
-def generate_with_static_cache():
-    import torch
-    import transformers
-
-    config = transformers.LlamaConfig(
-        hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
-        num_key_value_heads=4, vocab_size=1000, max_position_embeddings=256,
-    )
-    torch.manual_seed(3)
-    model = transformers.LlamaForCausalLM(config).cuda().half().eval()
-    prompt = torch.arange(1, 17, device="cuda")[None]
-    model.generation_config.cache_implementation = "static"
-    out = model.generate(prompt, max_new_tokens=32, do_sample=False, pad_token_id=0)
-    return {"tokens": out[0].tolist()}
-
-
-@feature
-def fine_tuning_adapters():
-    import torch
-
-    torch.manual_seed(4)
-    base = [torch.nn.Linear(1024, 1024, bias=False).cuda().requires_grad_(False) for _ in range(8)]
-    down = [torch.nn.Linear(1024, 8, bias=False).cuda() for _ in range(8)]
-    up = [torch.nn.Linear(8, 1024, bias=False).cuda() for _ in range(8)]
-    weights = [w for layer in down + up for w in layer.parameters()]
-    optimizer = torch.optim.AdamW(weights, 1e-3)
-    data = torch.ones(512, 1024, device="cuda")
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        x = data
-        for a, b, c in zip(base, down, up):
-            x = torch.relu(a(x) + c(b(x)))
-        x.square().mean().backward()
-        optimizer.step()
-
-    figures = steps_of(step)
-    return {"weights": digest(up[0].weight), **figures}
-
-
-@feature
-def jax_training():
-    import jax
-    import jax.numpy as jnp
-
-    @jax.jit
-    def step(w, x):
-        loss = lambda w: jnp.mean(jnp.tanh(x @ w) ** 2)
-        return w - 0.1 * jax.grad(loss)(w)
-
-    w = jnp.ones((512, 512)) / 512
-    x = jnp.ones((256, 512))
-    times = []
-    for _ in range(30):
-        begun = time.perf_counter()
-        w = step(w, x).block_until_ready()
-        times.append((time.perf_counter() - begun) * 1e3)
-    return {"sum": round(float(w.sum()), 4), "step_ms": statistics.median(times[5:])}
-
-
-@feature
-def cupy_work():
-    import cupy
-
-    x = cupy.arange(1 << 20, dtype=cupy.float32)
-    y = (x * 2 + 1).sum()
-    kernel = cupy.ElementwiseKernel("float32 x", "float32 y", "y = x * x", "square")
-    pool = cupy.get_default_memory_pool()
-    used = pool.used_bytes()
-    return {"sum": float(y), "squares": float(kernel(x).sum()), "used": used}
-
-
-@feature
-def triton_kernel():
-    import torch
-    import triton
-    import triton.language as tl
-
-    x = torch.arange(1 << 16, device="cuda", dtype=torch.float32)
-    y = torch.empty_like(x)
-    TRITON.add[(64,)](x, y, x.numel(), BLOCK=1024)
-    return {"sum": float(y.double().sum())}
-
-
-class TRITON:
-    """Filled when Triton is there: its kernels have to be functions of a file."""
-
-
-try:
-    if "triton_kernel" in sys.argv:
-        import triton
-        import triton.language as tl
-
-        @triton.jit
-        def _add(x, y, n, BLOCK: tl.constexpr):
-            at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-            tl.store(y + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
-
-        TRITON.add = _add
-except ImportError:
-    pass
-
-
-def one(name):
-    """Runs one feature in this process and prints its result."""
-    try:
-        result = FEATURES[name]()
-    except ImportError as error:
-        result = {"missing": str(error).splitlines()[0]}
-    except Exception as error:
-        result = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"}
-    print("RESULT " + json.dumps(result), flush=True)
-
-
-def ran(command, out):
-    with open(out, "w") as errors:
+    def ask(self, count, until):
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=150)
+            self.process.stdin.write(f"{count}\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass
+        return self.next(until) if count else None
+
+    def result(self, until, heard=None):
+        """Its result, whatever has become of it; from then on it does not run."""
+        result = None
+        if heard is not None and heard[0] != "LATE":
+            # It has kept its time; the other may have used up what was left.
+            until = max(until, time.monotonic() + 15)
+        word, value = heard or self.next(until)
+        while word in ("READY", "TURN"):
+            self.ask(0, until)
+            word, value = self.next(until)
+        if word == "RESULT":
+            result = value
+            word, _ = self.next(until)
+        try:
+            status = self.process.wait(max(until - time.monotonic(), 1 if word == "LATE" else 10))
         except subprocess.TimeoutExpired:
-            return {"error": "it did not end in 150 s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    result = json.loads(lines[-1][7:]) if lines else {"error": "no result"}
-    return result | ({"status": done.returncode} if done.returncode else {})
+            status = None
+        self.end()
+        what = None
+        if status is None:
+            what = "it did not end in time" if result is None else "it did not exit after its result"
+        elif status < 0:
+            what = f"it was ended by {signal.Signals(-status).name}"
+        elif status:
+            what = f"it exited with status {status}"
+        if result is None:
+            result = {"error": what or "it gave no result"}
+        elif what:
+            result = result | {ENDED: what}
+        return result
+
+    def end(self):
+        """Ends it, and the processes that it has started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                pipe.close()
+            except (OSError, ValueError):
+                pass
+
+    def tail(self, lines=14):
+        text = self.errors.read_text(errors="replace").rstrip().splitlines()
+        return [line[:240] for line in text[-lines:]]
+
+    def figures(self):
+        """What the ledgers of its processes say."""
+        try:
+            processes = json.loads(self.ledger.read_text())["processes"]
+        except (OSError, ValueError, KeyError):
+            return None
+        devices = [device for process in processes for device in process["devices"]]
+        events = {}
+        for device in devices:
+            for name, count in device.get("event_counts", {}).items():
+                events[name] = events.get(name, 0) + count
+        return {
+            "processes": len(processes),
+            "allocations": sum(device["allocs"] for device in devices),
+            "ungoverned_bytes": max((device["ungoverned_bytes"] for device in devices), default=0),
+            "events": {name: count for name, count in events.items() if count},
+        }
 
 
-TIMES = ("step_ms", "early_ms")
+class Plan:
+    """What to run, how, and the rows so far."""
+
+    def __init__(self, arguments):
+        self.fercuda, self.out, self.modules = arguments.fercuda, arguments.out, arguments.modules
+        self.begun = time.monotonic()
+        self.end = self.begun + arguments.budget
+        self.groups = arguments.groups
+        self.lock = threading.Lock()
+        self.rows = {}
+        # JAX would take three quarters of the device, also from what runs beside it.
+        self.environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TOKENIZERS_PARALLELISM": "false"}
+        self.environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str((self.out / "inductor").resolve()))
+        self.environment.setdefault("TRITON_CACHE_DIR", str((self.out / "triton").resolve()))
+        self.environment.setdefault("HF_HUB_OFFLINE", "1")
+        self.about = about()
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def add(self, row):
+        with self.lock:
+            self.rows[row["feature"]] = row
+            print(line_of(row), flush=True)
+            for note in row.get("notes", []):
+                print(f"    {note}", flush=True)
+            for kind, lines in row.get("stderr", {}).items():
+                print("\n".join(f"    {kind} stderr: {line}" for line in lines), flush=True)
+            self.write()
+
+    def write(self):
+        order = [name for name in kit.FEATURES if name in self.rows]
+        rows = [self.rows[name] for name in order]
+        whole = {**self.about, "seconds": round(time.monotonic() - self.begun, 1), "rows": rows}
+        (self.out / "features.json").write_text(json.dumps(whole, indent=1) + "\n")
+        (self.out / "features.md").write_text(table(rows, self.about))
+
+
+def about():
+    """The machine and the versions of libraries, without importing them."""
+    import importlib.metadata
+
+    versions = {}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    try:
+        ask = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        machine = subprocess.run(ask, capture_output=True, text=True, timeout=20).stdout.strip().splitlines()
+    except (OSError, subprocess.TimeoutExpired):
+        machine = []
+    return {"machine": machine, "python": sys.version.split()[0], "versions": versions}
+
+
+def line_of(row):
+    figures = ""
+    if "step" in row:
+        step, early = row["step"], row["early"]
+        figures = f"  step {step['bare']:.3f} -> {step['governed']:.3f} ms ({step['ratio']:.3f}), early {early['ratio']:.3f}"
+    return f"{row['verdict']:<14} {row['feature']:<34} {row['seconds']:6.1f} s{figures}"
+
+
+def table(rows, about):
+    lines = [
+        f"{'; '.join(about['machine']) or 'no GPU'}; Python {about['python']}; "
+        + ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
+        "",
+        "| feature | verdict | step, bare | governed | ratio | steps 3 to 20, ratio | allocations | events |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        step, early = row.get("step"), row.get("early")
+        figures = [f"{step['bare']:.3f}", f"{step['governed']:.3f}", f"{step['ratio']:.3f}"] if step else ["", "", ""]
+        figures.append(f"{early['ratio']:.3f}" if early else "")
+        ledger = row.get("ledger") or {}
+        figures.append(str(ledger.get("allocations", "")))
+        figures.append(", ".join(f"{name} {count}" for name, count in ledger.get("events", {}).items()))
+        verdict = row["verdict"] if row["verdict"] in GOOD else f"**{row['verdict']}**"
+        lines.append(f"| {row['feature']} | {verdict} | " + " | ".join(figures) + " |")
+    notes = [f"- {row['feature']}: {note}" for row in rows for note in row.get("notes", [])]
+    ratios = [row["step"]["ratio"] for row in rows if "step" in row]
+    if ratios:
+        lines += ["", f"geometric mean of {len(ratios)} steps: {statistics.geometric_mean(ratios):.4f}"]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+GOOD = ("equal", "not installed")
+
+
+def judged(name, results, children, seconds):
+    """The row of a feature: `results` and the children of each kind."""
+    row = {"feature": name, "seconds": round(seconds, 1), "result": results["bare"][0]}
+    notes = []
+    everything = [(kind, result) for kind in KINDS for result in results[kind]]
+    first = everything[0][1]
+    if all("missing" in result for _, result in everything):
+        row["verdict"] = "not installed"
+        notes.append(f"there is no {first['missing']}")
+    elif all(result == first for _, result in everything):
+        is_bad = "error" in first or ENDED in first
+        row["verdict"] = "same error" if is_bad else "equal"
+        if is_bad:
+            notes.append(f"bare and governed: {first.get('error') or first.get(ENDED)}")
+    else:
+        row["verdict"] = "differs"
+        keys = sorted({key for _, result in everything for key in result})
+        for key in keys:
+            values = {kind: [result.get(key, "-") for result in results[kind]] for kind in KINDS}
+            if values["bare"] != values["governed"] or len({json.dumps(it) for it in values["bare"]}) > 1:
+                shown = {kind: all[0] if all.count(all[0]) == len(all) else all for kind, all in values.items()}
+                notes.append(f"{key}: bare {clipped(shown['bare'])}; governed {clipped(shown['governed'])}")
+        row["results"] = results
+    if row["verdict"] not in GOOD:
+        row["stderr"] = {
+            kind: child.tail()
+            for kind in (KINDS[:1] if row["verdict"] == "same error" else KINDS)
+            for child, result in zip(children[kind], results[kind])
+            if "error" in result or ENDED in result
+        }
+    figures = children["governed"][0].figures()
+    if figures is not None:
+        row["ledger"] = figures
+        if figures["allocations"] == 0 and row["verdict"] == "equal":
+            notes.append("no ledger has an allocation: was it governed?")
+    elif row["verdict"] not in ("not installed", "same error"):
+        notes.append("it left no ledger")
+    if notes:
+        row["notes"] = notes
+    return row
+
+
+def clipped(value):
+    text = json.dumps(value)
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def once(plan, name, number):
+    """Runs a feature that measures nothing, bare and governed, one after the other."""
+    begun = time.monotonic()
+    results, children = {}, {}
+    for kind in KINDS if number % 2 == 0 else KINDS[::-1]:
+        child = Child(plan, name, kind)
+        children[kind] = [child]
+        limit = min(kit.FEATURES[name].seconds, max(plan.left(), 5))
+        results[kind] = [child.result(time.monotonic() + limit)]
+    plan.add(judged(name, results, children, time.monotonic() - begun))
+
+
+def by_turns(plan, name):
+    """Runs a feature that measures steps: both processes at once, by turns."""
+    begun = time.monotonic()
+    results = {kind: [] for kind in KINDS}
+    children = {kind: [] for kind in KINDS}
+    ratios = {"step": [], "early": []}
+    times = {figure: {kind: [] for kind in KINDS} for figure in ratios}
+    for group in range(plan.groups):
+        # A second group where there is time for it.
+        if group and (plan.left() < 0.35 * (plan.end - plan.begun) or "error" in results["bare"][0]):
+            break
+        until = time.monotonic() + min(kit.FEATURES[name].seconds, max(plan.left(), 5))
+        both = {kind: Child(plan, name, kind, f"-{group}" if group else "") for kind in KINDS}
+        heard = {kind: child.next(until) for kind, child in both.items()}
+        turns = {kind: [] for kind in KINDS}
+        if all(word == "READY" for word, _ in heard.values()):
+            for turn in range(1 + TURNS):
+                for kind in KINDS if (turn + group) % 2 == 0 else KINDS[::-1]:
+                    heard[kind] = both[kind].ask(EARLY if turn == 0 else STEPS, until)
+                    if heard[kind][0] == "TURN":
+                        turns[kind].append(heard[kind][1])
+                if any(word != "TURN" for word, _ in heard.values()):
+                    break
+        for kind, child in both.items():
+            results[kind].append(child.result(until, heard[kind]))
+            children[kind].append(child)
+        if all(len(them) == 1 + TURNS for them in turns.values()):
+            steady = {kind: statistics.median(statistics.median(t[LEFT_OUT:]) for t in them[1:]) for kind, them in turns.items()}
+            early = {kind: statistics.mean(them[0][2:20]) for kind, them in turns.items()}
+            for figure, value in (("step", steady), ("early", early)):
+                ratios[figure].append(value["governed"] / value["bare"])
+                for kind in KINDS:
+                    times[figure][kind].append(value[kind])
+    row = judged(name, results, children, time.monotonic() - begun)
+    for figure, them in ratios.items():
+        if them:
+            row[figure] = {kind: round(statistics.median(times[figure][kind]), 4) for kind in KINDS}
+            row[figure] |= {"ratio": round(statistics.median(them), 4), "groups": [round(it, 4) for it in them]}
+    plan.add(row)
+
+
+def not_run(plan, name, why):
+    plan.add({"feature": name, "verdict": "not run", "seconds": 0, "result": {}, "notes": [why]})
+
+
+def guarded(plan, name, run, *more):
+    """Runs a feature; whatever goes wrong is its row, and the others follow."""
+    if plan.left() < 12:
+        return not_run(plan, name, "the budget was used up; try: --only, or a larger --budget")
+    try:
+        run(plan, name, *more)
+    except Exception as error:
+        not_run(plan, name, f"this script failed: {type(error).__name__}: {error}")
 
 
 def main():
@@ -470,50 +363,38 @@ def main():
     parser.add_argument("fercuda")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--only", default="")
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--budget", type=float, default=460, help="seconds for all of it")
+    parser.add_argument("--groups", type=int, default=2, help="pairs of processes for each that measures")
+    parser.add_argument("--at-once", type=int, default=6, help="features that measure nothing at once")
+    parser.add_argument("--modules", default=MODULES)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    wanted = arguments.only.split(",") if arguments.only else list(FEATURES)
-    rows, differs = [], False
-    for name in wanted:
-        own = [sys.executable, str(pathlib.Path(__file__).resolve()), "--feature", name]
-        governed = [arguments.fercuda, "run", "--", *own]
-        results = {"bare": [], "governed": []}
-        for turn in range(arguments.turns):
-            order = [("bare", own), ("governed", governed)]
-            for kind, command in order if turn % 2 == 0 else reversed(order):
-                results[kind].append(ran(command, arguments.out / f"{name}-{kind}-{turn}.err"))
-        without_times = lambda result: {k: v for k, v in result.items() if k not in TIMES}
-        all = [without_times(result) for kind in results.values() for result in kind]
-        equal = all.count(all[0]) == len(all)
-        differs |= not equal
-        row = {"feature": name, "equal": equal, "result": all[0]}
-        if not equal:
-            row["governed"] = [without_times(r) for r in results["governed"]]
-            row["bare"] = [without_times(r) for r in results["bare"]]
-        for figure in TIMES:
-            medians = {
-                kind: statistics.median(result[figure] for result in them)
-                for kind, them in results.items()
-                if them and all and figure in them[0] and len([r for r in them if figure in r]) == len(them)
-            }
-            if len(medians) == 2:
-                row[figure] = medians | {"ratio": round(medians["governed"] / medians["bare"], 3)}
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    (arguments.out / "features.json").write_text(json.dumps(rows, indent=1))
-    lines = ["| feature | equal | step, governed to bare | steps 3 to 20 |", "|---|---|---:|---:|"]
-    for row in rows:
-        ratio = lambda figure: row[figure]["ratio"] if figure in row else ""
-        said = "missing here" if "missing" in row["result"] else ("yes" if row["equal"] else "**no**")
-        lines.append(f"| {row['feature']} | {said} | {ratio('step_ms')} | {ratio('early_ms')} |")
-    (arguments.out / "features.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
-    return int(differs)
+    kit.load(arguments.modules.split(","))
+    names = list(kit.FEATURES)
+    if arguments.only:
+        names = arguments.only.split(",")
+        unknown = [name for name in names if name not in kit.FEATURES]
+        if unknown:
+            parser.error(f"there is no feature {', '.join(unknown)}; try: {', '.join(kit.FEATURES)}")
+    plan = Plan(arguments)
+    plan.write()
+    of = lambda **wanted: [n for n in names if all(getattr(kit.FEATURES[n], k) == v for k, v in wanted.items())]
+    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+        for number, name in enumerate(of(timed=False, alone=False)):
+            pool.submit(guarded, plan, name, once, number)
+    for number, name in enumerate(of(timed=False, alone=True)):
+        guarded(plan, name, once, number)
+    for name in of(timed=True):
+        guarded(plan, name, by_turns)
+    bad = [row["feature"] for row in plan.rows.values() if row["verdict"] not in GOOD]
+    print("\n" + (arguments.out / "features.md").read_text())
+    print(f"{len(plan.rows)} features, {len(bad)} to look at: {', '.join(bad) or 'none'}")
+    return int(bool(bad))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--feature"]:
-        one(sys.argv[2])
+        kit.load(sys.argv[sys.argv.index("--modules") + 1].split(","))
+        kit.one(sys.argv[2])
     else:
         sys.exit(main())

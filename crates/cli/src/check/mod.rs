@@ -35,7 +35,7 @@ use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{self, Paint};
 use launch::CheckOutcome;
 use outputs::{ReportArgs, ReportOutputs};
-pub(crate) use program::refuse_program;
+pub(crate) use program::{LeakStatus, refuse_program};
 use record::FindingRecord;
 use sarif::SarifInvocation;
 use source::CompileArgs;
@@ -65,7 +65,8 @@ whole program by fercuda check -- ./program.
 
 Detected: out of bounds, misaligned, uninitialised read, use after free, races
 in shared and global memory, barrier divergence, missing cp.async wait, masks
-of warps, scopes of atomics, read-only loads of what is written, faults.
+of warps, scopes of atomics, read-only loads of what is written, faults; of
+programs also work in streams that nothing orders, invalid frees, leaks.
 Each buffer has a guard on both sides: a quarter of its size, at least 4 KiB,
 at most 16 MiB. Not noticed: an access that jumps over it into another buffer.
 
@@ -73,8 +74,10 @@ A PROGRAM runs on the software device as it is, with its own streams, arguments
 and children; findings of all its processes are reported on stderr when it ends.
 --json and --sarif have a report for other programs; --timeout is for each
 kernel, by default none. Not checked: programs that are statically linked or
-set-user-ID, children without the environment that they are given, and memory
-that is never freed, which fercuda run --report names.
+set-user-ID, and children without the environment that they are given.
+--leaks names memory that the program did not free before its context or itself
+ended, by the call and where it was made; the status is as without, except with
+--leaks=fail.
 
 Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run,
 or not to its end, as the software device does not implement an instruction, or
@@ -125,6 +128,10 @@ pub(crate) struct Args {
     /// Report threads that write the same value to one place, in no order.
     #[arg(long)]
     same_value: bool,
+    /// Report memory that a program does not free; with =fail, as what was found.
+    #[arg(long, value_name = "STATUS", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "keep", requires = "command")]
+    leaks: Option<LeakStatus>,
     #[command(flatten)]
     reports: ReportArgs,
     /// Program to check, and its arguments.
@@ -189,7 +196,12 @@ fn time(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.command.is_empty() {
-        return program::run(&args.command, args.timeout, args.options(), &args.reports);
+        let request = program::ProgramRequest {
+            timeout: args.timeout,
+            options: args.options(),
+            leaks: args.leaks,
+        };
+        return program::run(&args.command, &request, &args.reports);
     }
     let file = args.file()?;
     refuse_program(&[file.into()])?;

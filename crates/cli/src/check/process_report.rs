@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::record::{FindingRecord, PlaceRecord};
 use super::symbols::with_demangled;
 
+/// The kind of a finding of memory that was not freed.
+pub(super) const LEAK: &str = "leaked memory";
 /// Longest line that is read.
 const LINE_BYTES: u64 = 64 << 10;
 /// Distinct findings and processes that are kept; more are only counted.
@@ -94,6 +96,13 @@ struct FindingEvent {
     count: u64,
     text: String,
     by: String,
+}
+
+impl ProgramFinding {
+    /// Whether it is memory that was not freed.
+    pub(crate) fn is_leak(&self) -> bool {
+        self.record.kind == LEAK
+    }
 }
 
 impl ReportFolder {

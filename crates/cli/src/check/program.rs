@@ -34,14 +34,32 @@ const CHECKING: PreloadPurpose = PreloadPurpose {
     hint: "",
 };
 
+/// What leaks do to the exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LeakStatus {
+    /// Nothing.
+    Keep,
+    /// What any finding does.
+    Fail,
+}
+
+/// What is looked for in a program.
+pub(crate) struct ProgramRequest {
+    /// How long a kernel may run.
+    pub(crate) timeout: Option<Duration>,
+    /// What is reported besides.
+    pub(crate) options: CheckOptions,
+    /// Whether leaks are reported.
+    pub(crate) leaks: Option<LeakStatus>,
+}
+
 /// Runs a program and reports what its kernels did.
 ///
 /// # Errors
 /// What prevents the start, or the reports.
 pub(crate) fn run(
     command: &[OsString],
-    timeout: Option<Duration>,
-    options: CheckOptions,
+    request: &ProgramRequest,
     reports: &ReportArgs,
 ) -> Result<ExitCode> {
     let (name, arguments) = command.split_first().context("no program is given")?;
@@ -55,7 +73,7 @@ pub(crate) fn run(
     let folder = ReportFolder::create()?;
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
-    set_environment(&mut command, &folder.file(), timeout, options)?;
+    set_environment(&mut command, &folder.file(), request)?;
     step!("program {}", path.display());
     let status = match child::run(&mut command)? {
         Ok(status) => status,
@@ -67,6 +85,7 @@ pub(crate) fn run(
         code: status.code(),
         signal: status.signal(),
         found: folder.take()?,
+        leaks: request.leaks,
     };
     if !outputs.replaces_text() {
         run.print();
@@ -84,12 +103,7 @@ pub(crate) fn run(
 }
 
 /// Sets the software device in front of any driver, with checks on.
-fn set_environment(
-    command: &mut Command,
-    report: &Path,
-    timeout: Option<Duration>,
-    options: CheckOptions,
-) -> Result<()> {
+fn set_environment(command: &mut Command, report: &Path, request: &ProgramRequest) -> Result<()> {
     let places = LibraryFolders::of_this_program()?;
     let driver = places.ungoverned_driver(DeviceKind::Soft)?;
     let driver = driver.context("the software device is not installed beside fercuda")?;
@@ -102,8 +116,12 @@ fn set_environment(
     command.env("FERCUDA_SOFT_CHECK", "1");
     command.env("FERCUDA_SOFT_CHECK_REPORT", report);
     for (name, is_on) in [
-        ("FERCUDA_SOFT_CHECK_VOLATILE", options.volatile_races),
-        ("FERCUDA_SOFT_CHECK_SAME_VALUE", options.same_values),
+        (
+            "FERCUDA_SOFT_CHECK_VOLATILE",
+            request.options.volatile_races,
+        ),
+        ("FERCUDA_SOFT_CHECK_SAME_VALUE", request.options.same_values),
+        ("FERCUDA_SOFT_CHECK_LEAKS", request.leaks.is_some()),
     ] {
         if is_on {
             command.env(name, "1");
@@ -111,7 +129,7 @@ fn set_environment(
     }
     // The program's own status is passed on.
     command.env_remove("FERCUDA_SOFT_CHECK_EXIT");
-    if let Some(timeout) = timeout {
+    if let Some(timeout) = request.timeout {
         let milliseconds = timeout.as_millis();
         command.env("FERCUDA_SOFT_WATCHDOG", format!("{milliseconds}ms"));
     }
@@ -161,12 +179,16 @@ struct CheckedRun<'a> {
     code: Option<i32>,
     signal: Option<i32>,
     found: ProcessFindings,
+    leaks: Option<LeakStatus>,
 }
 
 impl CheckedRun<'_> {
     /// The status that replaces the program's own.
     fn verdict(&self) -> Option<ExitStatus> {
-        if !self.found.findings.is_empty() || self.found.omitted > 0 {
+        let are_counted = self.leaks == Some(LeakStatus::Fail);
+        let mut findings = self.found.findings.iter();
+        let is_found = findings.any(|it| are_counted || !it.is_leak());
+        if is_found || self.found.omitted > 0 {
             Some(ExitStatus::Failure)
         } else if self.is_incomplete() {
             Some(ExitStatus::Usage)
@@ -191,9 +213,10 @@ impl CheckedRun<'_> {
         }
         let name = plain(self.path);
         let faults = self.found.findings.iter().filter(|it| it.is_fault).count();
-        let findings = self.found.findings.len() - faults;
+        let leaks = self.found.findings.iter().filter(|it| it.is_leak()).count();
+        let findings = self.found.findings.len() - faults - leaks;
         let mut parts = Vec::new();
-        for (number, noun) in [(findings, "finding"), (faults, "fault")] {
+        for (number, noun) in [(findings, "finding"), (faults, "fault"), (leaks, "leak")] {
             if number > 0 {
                 parts.push(count(number, noun));
             }

@@ -10,13 +10,14 @@ use std::path::{Component, Path};
 
 use serde_json::{Value, json};
 
+use super::process_report::LEAK;
 use super::record::{FindingRecord, PlaceRecord};
 use super::symbols::demangled;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
 /// Kinds of findings and faults, and what each means.
-const RULES: [(&str, &str); 20] = [
+const RULES: [(&str, &str); 23] = [
     (
         "out of bounds",
         "An access outside of the allocation that its pointer belongs to.",
@@ -63,6 +64,14 @@ const RULES: [(&str, &str); 20] = [
         "A lane at an instruction of its warp, or read by one, that is not there by its mask.",
     ),
     (
+        "invalid free",
+        "A freeing of what is no allocation, or no longer.",
+    ),
+    (
+        "leaked memory",
+        "Memory that is not freed before its context or the program ends.",
+    ),
+    (
         "illegal address",
         "An access to memory that is not mapped, which ended the kernel.",
     ),
@@ -73,6 +82,10 @@ const RULES: [(&str, &str); 20] = [
     (
         "illegal instruction",
         "An instruction with invalid operands, which ended the kernel.",
+    ),
+    (
+        "outside the surface",
+        "A surface access outside the surface, which ended the kernel.",
     ),
     ("trap", "A trap instruction, which ended the kernel."),
     (
@@ -86,6 +99,14 @@ const RULES: [(&str, &str); 20] = [
         "Calls that need more local memory than a thread has.",
     ),
 ];
+
+/// The level of a kind's results.
+fn level(kind: &str) -> &'static str {
+    match kind {
+        LEAK => "note",
+        _ => "error",
+    }
+}
 
 /// The run that a log describes.
 pub(crate) struct SarifInvocation<'a> {
@@ -117,7 +138,7 @@ pub(crate) fn log<'a>(
             json!({
                 "id": rule_id(kind),
                 "shortDescription": { "text": meaning },
-                "defaultConfiguration": { "level": "error" },
+                "defaultConfiguration": { "level": level(kind) },
             })
         })
         .collect();
@@ -177,7 +198,7 @@ impl SourceFiles<'_> {
     fn result(&self, finding: &FindingRecord) -> Value {
         let mut result = json!({
             "ruleId": rule_id(&finding.kind),
-            "level": "error",
+            "level": level(&finding.kind),
             "message": { "text": finding.text },
             "locations": [self.location(finding.place.as_ref(), &finding.by)],
             "occurrenceCount": finding.count.clamp(1, i32::MAX as u64),
@@ -371,6 +392,7 @@ mod tests {
             FaultKind::IllegalAddress(access),
             FaultKind::Misaligned(access),
             FaultKind::IllegalInstruction(String::new()),
+            FaultKind::OutsideSurface(String::new()),
             FaultKind::Trap,
             FaultKind::Assert {
                 message: String::new(),
@@ -395,6 +417,8 @@ mod tests {
             FindingKind::ReadOnlyData,
             FindingKind::NarrowScope,
             FindingKind::WarpMask,
+            FindingKind::InvalidFree,
+            FindingKind::Leak,
         ];
         let mut kinds: Vec<String> = findings.iter().map(ToString::to_string).collect();
         kinds.extend(faults.iter().map(|kind| kind.name().to_owned()));

@@ -130,7 +130,7 @@ impl DeviceUnderTest {
         call!(self.driver, cuCtxSynchronize()).ok();
     }
 
-    fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         let (mut free, mut total) = (0, 0);
         match call!(self.driver, cuMemGetInfo_v2(&mut free, &mut total)) {
             Ok(()) => free as u64,

@@ -1,8 +1,8 @@
 //! Environment variables that make frameworks use the shared pool.
 //!
-//! JAX's default allocator keeps most of the device out of reach of other tenants. PyTorch keeps its
-//! own: features such as CUDA graph trees, memory history and sharing need it, and the hook asks it
-//! to release what it caches when memory is missing.
+//! JAX's default allocator keeps most of the device out of reach of other tenants. PyTorch keeps
+//! its own: features such as CUDA graph trees, memory history and sharing need it, and the hook
+//! asks it to release what it caches when memory is missing.
 //!
 //! Invariant: a variable that the user has set, under any of its names, is kept.
 

@@ -14,6 +14,17 @@ int cuCtxSynchronize(void);
 int cuModuleLoadData(void **, const void *);
 int cuModuleGetFunction(void **, void *, const char *);
 int cuMemAlloc_v2(address *, size_t);
+int cuMemAllocPitch_v2(address *, size_t *, size_t, size_t, unsigned);
+int cuMemAllocManaged(address *, size_t, unsigned);
+int cuMemAllocAsync(address *, size_t, void *);
+int cuMemHostAlloc(void **, size_t, unsigned);
+int cuMemCreate(unsigned long long *, size_t, const void *, unsigned long long);
+int cuMemFree_v2(address);
+int cuMemFreeAsync(address, void *);
+int cuMemFreeHost(void *);
+int cuMemRelease(unsigned long long);
+int cuCtxDestroy_v2(void *);
+int cuCtxGetCurrent(void **);
 int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
 static const char *ptx =
@@ -56,6 +67,38 @@ static void start(void)
     check(cuMemAlloc_v2(&memory, ELEMENTS * 4), "cuMemAlloc");
 }
 
+struct all { address device[3], rows, managed, pool; void *host; unsigned long long handle; };
+
+/* One place for the three blocks of cuMemAlloc. */
+__attribute__((noinline)) void take_three(struct all *all)
+{
+    for (int i = 0; i < 3; i++) check(cuMemAlloc_v2(&all->device[i], 1000), "cuMemAlloc");
+}
+
+static void take_all(struct all *all)
+{
+    size_t pitch;
+    /* Pinned memory of device 0: a kind, kinds of handles, a place, and flags that are not used. */
+    struct { int kind, handles, place, device; void *metadata; unsigned char flags[8]; } what = {1, 0, 1, 0, 0, {0}};
+    start();
+    take_three(all);
+    check(cuMemAllocPitch_v2(&all->rows, &pitch, 100, 4, 4), "cuMemAllocPitch");
+    check(cuMemAllocManaged(&all->managed, 5000, 1), "cuMemAllocManaged");
+    check(cuMemAllocAsync(&all->pool, 6000, 0), "cuMemAllocAsync");
+    check(cuMemHostAlloc(&all->host, 7000, 0), "cuMemHostAlloc");
+    check(cuMemCreate(&all->handle, 2 << 20, &what, 0), "cuMemCreate");
+}
+
+static void free_all(struct all *all)
+{
+    for (int i = 0; i < 3; i++) check(cuMemFree_v2(all->device[i]), "cuMemFree");
+    check(cuMemFree_v2(all->rows) || cuMemFree_v2(all->managed), "cuMemFree");
+    check(cuMemFreeAsync(all->pool, 0), "cuMemFreeAsync");
+    check(cuMemFreeHost(all->host), "cuMemFreeHost");
+    check(cuMemRelease(all->handle), "cuMemRelease");
+    check(cuMemFree_v2(memory), "cuMemFree");
+}
+
 static void launch(const char *name, unsigned threads, unsigned spin)
 {
     void *function, *arguments[] = {&memory, &spin};
@@ -83,6 +126,13 @@ int main(int count, char **words)
             launch("iota", ELEMENTS + 1, 1);
         } else if (!strcmp(word, "wait")) {
             check(cuCtxSynchronize(), word);
+        } else if (!strcmp(word, "leaks") || !strcmp(word, "frees")) {
+            struct all all;
+            take_all(&all);
+            if (!strcmp(word, "frees")) free_all(&all);
+        } else if (!strcmp(word, "destroy")) {
+            void *context;
+            check(cuCtxGetCurrent(&context) || cuCtxDestroy_v2(context), word);
         } else if (!strcmp(word, "trap")) {
             launch("stop", 1, 0);
             cuCtxSynchronize();

@@ -651,6 +651,11 @@ static void owner_stops(void)
     OK(cuIpcCloseMemHandle(p));
     int files = count_files();
     kill(there.pid, SIGSTOP);
+    /* The signal is delivered to each thread on its own: until the last one has stopped, it answers. */
+    siginfo_t stopped;
+    if (waitid(P_PID, there.pid, &stopped, WSTOPPED) != 0) {
+        perror("waitid");
+    }
     double begun = seconds();
     int code = cuIpcOpenMemHandle_v2(&p, out.handle, LAZY_PEERS);
     printf("refused %d, late %d\n", code != SUCCESS, seconds() - begun > 30);

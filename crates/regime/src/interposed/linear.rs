@@ -164,6 +164,13 @@ pub(super) unsafe fn finish_allocation(
         Err(AllocationDenied::OutOfMemory(error)) => {
             trace::record_failure(seat.governor(), request);
             if let Some(device) = seat.governor().device(request.device) {
+                let TracedRequest {
+                    tenant,
+                    bytes,
+                    place,
+                    ..
+                } = request;
+                seat.record_denied(device, tenant, bytes, place, &error);
                 report_denial(seat, device, &error);
             }
             Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)

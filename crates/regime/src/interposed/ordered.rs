@@ -149,8 +149,8 @@ macro_rules! alloc_from_pool {
             frame: *const usize,
         ) -> CUresult {
             let stream_handle = (stream, $per_thread);
-            // SAFETY: as above.
             let pool_choice = PoolChoice::Named(pool);
+            // SAFETY: as above.
             let done = attempted(|attempt| unsafe {
                 allocate_pooled(into, bytes, pool_choice, stream_handle, frame, attempt)
             });
@@ -180,6 +180,10 @@ fn free_pooled(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Opti
     with_thread_context(|seat| {
         seat.touch(address);
         let ordered = seat.ordered(stream, per_thread)?;
+        // During a capture that forbids the call the driver decides its result.
+        if seat.governor().may_not_wait() {
+            return None;
+        }
         let freed = seat.free_ordered(&ordered, address)?;
         trace::record_free(seat.governor(), &freed);
         Some(CUresult::CUDA_SUCCESS)

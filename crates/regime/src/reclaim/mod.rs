@@ -6,10 +6,10 @@
 //!
 //! Invariants: no lock of ours is held while an owner is asked or a helper waited for. The owner
 //! whose allocation failed is never asked: it releases its cache by itself, and the calling thread
-//! may hold its lock. Allocations of an owner while it is asked ask nobody.
+//! may hold its lock. Allocations of an owner while it is asked ask no other.
 //!
-//! Elsewhere: when to ask (`interposed`), Python's C interface (`python`), who waits for whom
-//! (`rounds`).
+//! Elsewhere: when to ask (`interposed`), Python's C interface (`python`), which thread waits for
+//! which (`rounds`).
 
 mod python;
 mod rounds;
@@ -26,7 +26,7 @@ use fercuda_ledger::{LedgerDevice, Tenant};
 
 use crate::process::{catch_panic, governor};
 use crate::settings;
-use python::Python;
+use python::Interpreter;
 use rounds::{MAX_OWNERS, Rounds};
 
 /// How long a thread that does not hold the interpreter waits for one that does.
@@ -81,7 +81,7 @@ pub(crate) fn ask(device: u32, caller: Tenant) -> bool {
             return None;
         }
         let owners = owners_with_memory(governor()?, device, caller)?;
-        let python = Python::find()?;
+        let python = Interpreter::find()?;
         if python.is_attached() {
             release_all(&python, device, owners.asked);
             return Some(true);
@@ -124,7 +124,7 @@ fn owners_with_memory(governor: &Governor, device: u32, caller: Tenant) -> Optio
 /// Asks those owners (bits) none of whose threads waits. The calling thread holds the interpreter.
 ///
 /// No value here needs to be dropped while Python runs: it may end the thread.
-fn release_all(python: &Python, device: u32, owners: u32) {
+fn release_all(python: &Interpreter, device: u32, owners: u32) {
     let _an_exiting_thread_asks_too = IS_ASKING.try_with(|it| it.set(true));
     for owner in 0..OWNERS.len() {
         if owners & 1 << owner != 0 && ROUNDS.may_ask(owner) {
@@ -181,7 +181,7 @@ fn start_helper() -> bool {
 extern "C-unwind" fn help(_: *mut c_void) -> *mut c_void {
     loop {
         ROUNDS.begin();
-        if let Some(python) = Python::find() {
+        if let Some(python) = Interpreter::find() {
             // SAFETY: the thread holds the interpreter only between the two; nothing here or below
             // has anything to drop.
             unsafe {

@@ -15,7 +15,7 @@ const FILE_INPUT: c_int = 257;
 
 /// Functions of the interpreter that the process has loaded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Python {
+pub(super) struct Interpreter {
     is_initialized: unsafe extern "C-unwind" fn() -> c_int,
     is_finalizing: Option<unsafe extern "C-unwind" fn() -> c_int>,
     ensure: unsafe extern "C-unwind" fn() -> c_int,
@@ -50,13 +50,13 @@ unsafe fn function<F: Copy>(names: &[&CStr]) -> Option<F> {
     Some(unsafe { core::mem::transmute_copy(&found) })
 }
 
-impl Python {
+impl Interpreter {
     /// The interpreter of this process, if it has one that is initialized and not shutting down.
     /// Takes the loader's lock.
-    pub(super) fn find() -> Option<Python> {
+    pub(super) fn find() -> Option<Interpreter> {
         // SAFETY: the types are those of Python's documented functions.
         let python = unsafe {
-            Python {
+            Interpreter {
                 is_initialized: function(&[c"Py_IsInitialized"])?,
                 is_finalizing: function(&[c"Py_IsFinalizing", c"_Py_IsFinalizing"]),
                 ensure: function(&[c"PyGILState_Ensure"])?,
@@ -102,7 +102,7 @@ impl Python {
     /// The thread does not hold it. It may be ended here: nothing below it on the stack has
     /// anything to drop.
     pub(super) unsafe fn attach(&self) -> AttachedThread {
-        // SAFETY: the interpreter is initialized ([`Python::find`]).
+        // SAFETY: the interpreter is initialized ([`Interpreter::find`]).
         AttachedThread(unsafe { (self.ensure)() })
     }
 

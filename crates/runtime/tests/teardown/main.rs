@@ -31,7 +31,7 @@ use fercuda_runtime::{
     TaskBuffers, TaskError, TaskId, TaskJob, TaskSet,
 };
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(120);
 const LEN: u64 = 1024;
 
 /// Runs work, and fails if that takes too long.
@@ -49,6 +49,8 @@ fn small() -> DispatchOptions {
     DispatchOptions {
         capacity: 8,
         threads: 64,
+        // A loaded machine may run a kernel once in seconds.
+        watchdog: Duration::from_secs(30),
         ..DispatchOptions::default()
     }
 }

@@ -226,7 +226,9 @@ driver_fns! {
     }
 
     fn cuCtxSetLimit[](limit: CUlimit, value: usize) {
-        current()?.1.set_limit(limit, value)
+        let (m, ctx) = current()?;
+        m.captures.forbid_unsafe_call()?;
+        ctx.set_limit(limit, value)
     }
 
     fn cuCtxGetLimit[](value: *mut usize, limit: CUlimit) {

@@ -5,10 +5,11 @@ use std::ffi::{c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put_if, slice};
-use crate::device::copy::{plan_2d, plan_3d};
+use crate::device::copy::{array_side, plan_2d, plan_3d};
 use crate::device::launch::{copy, enqueue, run_now};
-use crate::device::memory::{HostAccess, check_range, is_ours};
+use crate::device::memory::is_ours;
 use crate::device::objects::{CopyPlan, CopySide, FillPlan, StreamAction};
+use crate::device::range::{ByteRows, HostAccess, check_range};
 use crate::device::stream::of_call;
 use crate::device::{CuResult, Machine, capture, err};
 
@@ -56,10 +57,10 @@ fn linear(
     }
     // An address of ours must be all ours, also on a side that may be the program's.
     if sides.dst || is_ours(m, dst) {
-        check_range(m, dst, len, HostAccess::write(call))?;
+        check_range(m, ByteRows::linear(dst, len), HostAccess::write(call))?;
     }
     if sides.src || is_ours(m, src) {
-        check_range(m, src, len, HostAccess::read(call))?;
+        check_range(m, ByteRows::linear(src, len), HostAccess::read(call))?;
     }
     copy(
         m,
@@ -149,24 +150,49 @@ fn peer(c: &CUDA_MEMCPY3D_PEER) -> CUDA_MEMCPY3D {
     }
 }
 
-/// One side of a batched three-dimensional copy.
-unsafe fn operand(o: &CUmemcpy3DOperand, e: &CUextent3D) -> CuResult<CopySide> {
+/// Bytes of a texel of an operand that is an array.
+unsafe fn texel_bytes(m: &Machine, o: &CUmemcpy3DOperand) -> CuResult<Option<u64>> {
+    if o.r#type != CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_ARRAY {
+        return Ok(None);
+    }
+    // SAFETY: the type says that the array is the member in use.
+    let array = unsafe { o.op.array.array.0 as usize };
+    let array = m.arrays.get(array).ok_or(err::INVALID_HANDLE)?;
+    Ok(Some(u64::from(array.format.bytes())))
+}
+
+/// One side of a batched three-dimensional copy; widths count elements of `unit` bytes.
+unsafe fn operand(
+    m: &Machine,
+    o: &CUmemcpy3DOperand,
+    e: &CUextent3D,
+    unit: u64,
+) -> CuResult<CopySide> {
+    let bytes = |n: usize| (n as u64).checked_mul(unit).ok_or(err::INVALID_VALUE);
+    let width = bytes(e.width)?;
+    if o.r#type == CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_ARRAY {
+        // SAFETY: the type says that the array is the member in use.
+        let a = unsafe { o.op.array };
+        let origin = [bytes(a.offset.x)?, a.offset.y as u64, a.offset.z as u64];
+        let size = [width, e.height as u64, e.depth as u64];
+        return array_side(m, a.array.0 as usize, origin, size);
+    }
     if o.r#type != CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER {
-        return Err(err::NOT_SUPPORTED);
+        return Err(err::INVALID_VALUE);
     }
     // SAFETY: the type says that the pointer is the member in use.
     let p = unsafe { o.op.ptr };
     let pitch = if p.rowLength == 0 {
-        e.width
+        width
     } else {
-        p.rowLength
-    } as u64;
+        bytes(p.rowLength)?
+    };
     let height = if p.layerHeight == 0 {
         e.height
     } else {
         p.layerHeight
     } as u64;
-    if pitch < e.width as u64 || height < e.height as u64 || p.ptr == 0 {
+    if pitch < width || height < e.height as u64 || p.ptr == 0 {
         return Err(err::INVALID_VALUE);
     }
     Ok(CopySide {
@@ -189,14 +215,18 @@ unsafe fn batch_3d(
     let ops = unsafe { slice(ops.cast_const(), count) }.map_err(|e| (e, usize::MAX))?;
     for (i, op) in ops.iter().enumerate() {
         let one = || -> CuResult {
-            // SAFETY: `operand` reads the member that the operand's type names.
-            let (src, dst) =
-                unsafe { (operand(&op.src, &op.extent)?, operand(&op.dst, &op.extent)?) };
             planned(stream, false, "cuMemcpy3DBatchAsync", |m, call| {
+                // SAFETY: both read the member that an operand's type names.
+                let (unit, src, dst) = unsafe {
+                    let unit = texel_bytes(m, &op.src)?.or(texel_bytes(m, &op.dst)?);
+                    let unit = unit.unwrap_or(1);
+                    let side = |o| operand(m, o, &op.extent, unit);
+                    (unit, side(&op.src)?, side(&op.dst)?)
+                };
                 let plan = CopyPlan {
                     dst,
                     src,
-                    width: op.extent.width as u64,
+                    width: op.extent.width as u64 * unit,
                     height: op.extent.height as u64,
                     depth: op.extent.depth as u64,
                     staged: None,

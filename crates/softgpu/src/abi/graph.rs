@@ -145,11 +145,13 @@ unsafe fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CuRe
     if out.is_null() {
         return Err(err::INVALID_VALUE);
     }
+    let m = machine()?;
+    m.captures.forbid_unsafe_call()?;
     // SAFETY: checked for null above.
     unsafe {
         put(
             out,
-            CUgraphExec(exec_graph::instantiate(machine()?, &graph, flags)?.handle as *mut _),
+            CUgraphExec(exec_graph::instantiate(m, &graph, flags)?.handle as *mut _),
         )
     }
 }

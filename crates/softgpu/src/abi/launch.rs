@@ -15,6 +15,7 @@ use crate::device::objects::{
     KernelLaunch, LegacyLaunch, SoftContext, SoftEvent, SoftFunction, StreamAction,
 };
 use crate::device::stream::of_call;
+use crate::device::texture_reference::bindings;
 use crate::device::{CuResult, Machine, err, lock, machine};
 use crate::exec::KernelInfo;
 
@@ -90,6 +91,10 @@ pub(super) fn plain(
     block: [u32; 3],
     shared_bytes: u32,
 ) -> KernelLaunch {
+    let references = match crate::device::machine() {
+        Ok(m) => bindings(m, &function.module),
+        Err(_) => Arc::default(),
+    };
     KernelLaunch {
         function,
         named,
@@ -101,6 +106,7 @@ pub(super) fn plain(
         priority: 0,
         params: Vec::new(),
         stack_bytes: stack_bytes(ctx),
+        references,
         pointers: std::sync::OnceLock::new(),
     }
 }

@@ -118,11 +118,14 @@ driver_fns! {
         set_param(func, offset, slice(ptr.cast::<u8>().cast_const(), numbytes as usize)?)
     }
 
-    // There are no texture references on this device, so none can be a parameter.
+    // A module's references are known to its kernels without being parameters.
     fn cuParamSetTexRef[](func: CUfunction, texunit: c_int, tex_ref: CUtexref) {
         asked(func)?;
-        let _ = tex_ref;
-        Err(if texunit == -1 { err::INVALID_HANDLE } else { err::INVALID_VALUE })
+        if texunit != CU_PARAM_TR_DEFAULT {
+            return Err(err::INVALID_VALUE);
+        }
+        let found = crate::device::machine()?.texture_references.get(tex_ref.0 as usize);
+        found.map(|_| ()).ok_or(err::INVALID_HANDLE)
     }
 
     fn cuLaunch[](f: CUfunction) {

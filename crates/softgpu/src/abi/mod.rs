@@ -39,6 +39,7 @@ macro_rules! driver_fns {
     };
 }
 
+mod array;
 mod context;
 mod copy;
 mod event;
@@ -54,6 +55,8 @@ mod memory;
 mod module;
 mod pool;
 mod stream;
+mod texture;
+mod texture_reference;
 mod vmm;
 
 thread_local! {
@@ -190,6 +193,7 @@ mod stubs {
 }
 
 mod implemented {
+    pub(super) use super::array::*;
     pub(super) use super::context::*;
     pub(super) use super::copy::*;
     pub(super) use super::event::*;
@@ -204,6 +208,8 @@ mod implemented {
     pub(super) use super::module::*;
     pub(super) use super::pool::*;
     pub(super) use super::stream::*;
+    pub(super) use super::texture::*;
+    pub(super) use super::texture_reference::*;
     pub(super) use super::vmm::*;
 }
 

@@ -159,7 +159,9 @@ driver_fns! {
     }
 
     fn cuModuleUnload[](module: CUmodule) {
-        module::unload(machine()?, module.0 as usize)
+        let m = machine()?;
+        m.captures.forbid_unsafe_call()?;
+        module::unload(m, module.0 as usize)
     }
 
     fn cuModuleGetLoadingMode[](mode: *mut CUmoduleLoadingMode) {

@@ -82,6 +82,7 @@ driver_fns! {
             return Ok(());
         }
         capture::gate(m, &ctx, &stream)?;
+        m.captures.forbid_unsafe_call()?;
         pool::free_async(m, &ctx, &stream, dptr)
     }
 
@@ -90,6 +91,7 @@ driver_fns! {
         if pool.is_null() {
             return Err(err::INVALID_VALUE);
         }
+        m.captures.forbid_unsafe_call()?;
         put(pool, CUmemoryPool(pool::create(m, get(pool_props)?)?.handle as *mut _))
     }
 
@@ -99,7 +101,9 @@ driver_fns! {
 
     fn cuMemPoolTrimTo[](pool: CUmemoryPool, min_bytes_to_keep: usize) {
         let m = machine()?;
-        find(m, pool)?.trim(m, min_bytes_to_keep as u64);
+        let pool = find(m, pool)?;
+        m.captures.forbid_unsafe_call()?;
+        pool.trim(m, min_bytes_to_keep as u64);
         Ok(())
     }
 

@@ -458,10 +458,7 @@ driver_fns! {
     fn cuGraphLaunch[cuGraphLaunch_ptsz](graph: CUgraphExec, stream: CUstream) {
         let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
         let exec = m.execs.get(graph.0 as usize).ok_or(err::INVALID_HANDLE)?;
-        if capture::place(&stream)?.is_some() {
-            let child = StreamAction::Child(exec.as_graph(m, ctx.handle)?);
-            return enqueue(m, &ctx, &stream, child, "cuGraphLaunch");
-        }
+        // Unlike the runtime's documents, an H200's driver captures no launch.
         capture::gate(m, &ctx, &stream)?;
         exec.launch(m, &ctx, &stream)
     }

@@ -25,6 +25,8 @@ pub(crate) enum Strength {
     Weak,
     /// A read through the cache of data that no thread of the kernel writes.
     ReadOnly,
+    /// A texture's read through such a cache, of data that a thread may write afterwards.
+    Texture,
     /// Those of the same block.
     Block,
     /// Those of every thread that may touch the memory.
@@ -34,6 +36,11 @@ pub(crate) enum Strength {
 impl Strength {
     pub(crate) fn is_strong(self) -> bool {
         matches!(self, Strength::Block | Strength::Strong)
+    }
+
+    /// Whether a read may give what was there before an earlier write of the same kernel.
+    pub(crate) fn is_cached(self) -> bool {
+        matches!(self, Strength::ReadOnly | Strength::Texture)
     }
 }
 
@@ -59,7 +66,7 @@ impl AccessRecord {
     #[inline(always)]
     pub(crate) fn new(segment: u32, time: u32, site: u32, thread: u32, strength: Strength) -> Self {
         let order = match strength {
-            Strength::Weak => 0,
+            Strength::Weak | Strength::Texture => 0,
             Strength::ReadOnly => Self::MARK,
             Strength::Block => Self::STRONG | Self::MARK,
             Strength::Strong => Self::STRONG,
@@ -177,7 +184,8 @@ pub struct Shadow {
     pub(crate) writes: ShadowTable<AtomicU64>,
     pub(crate) reads: ShadowTable<AtomicU64>,
     /// A reader before the last, of another warp and not ordered before it, or one that took the
-    /// data for read-only: a writer that is the last reader itself still meets this one.
+    /// data for read-only: a writer that is the last reader itself still meets this one. Or the
+    /// plain write before the last strong one.
     pub(crate) earlier_reads: ShadowTable<AtomicU64>,
     /// A hash of what was last written, where the record of the writer is marked.
     pub(crate) values: ShadowTable<AtomicU8>,

@@ -176,6 +176,40 @@ impl SharedShadow {
         at: u32,
         len: u32,
     ) -> Option<SharedFinding> {
+        let found = self.meets_writer(mark, warp, at, len);
+        let mut a = at;
+        while a < at + len {
+            let end = (at + len).min((a & !3) + 4);
+            let bytes = ((1u64 << (end - a)) - 1) << (a & 3);
+            self.reads[(a / 4) as usize] = mark.0 | (bytes << 4);
+            a = end;
+        }
+        found
+    }
+
+    /// A thread reads and writes `len` bytes at `at` at once. It counts as a writer: the readers
+    /// before it stay known to it.
+    pub(crate) fn update(
+        &mut self,
+        mark: SharedRecord,
+        warp: usize,
+        at: u32,
+        len: u32,
+    ) -> Option<SharedFinding> {
+        let read = self.meets_writer(mark, warp, at, len);
+        let written = self.write(mark, warp, at, len, false, || false);
+        read.or(written)
+    }
+
+    /// What a reader finds of the writers before it.
+    #[inline(always)]
+    fn meets_writer(
+        &self,
+        mark: SharedRecord,
+        warp: usize,
+        at: u32,
+        len: u32,
+    ) -> Option<SharedFinding> {
         let floor = self.floor(warp);
         let mut found = None;
         let mut a = at;
@@ -195,7 +229,6 @@ impl SharedShadow {
                     found = Some(SharedFinding::Race(m, AccessKind::Write));
                 }
             }
-            self.reads[word] = mark.0 | (bytes << 4);
             a = end;
         }
         found

@@ -19,6 +19,8 @@ pub(crate) enum AllocationSource {
     /// The program's own memory, with its `CU_MEMHOSTREGISTER_*` flags.
     Registered(u32),
     Managed,
+    /// An array's texels.
+    Array,
     /// A module's variable.
     Global,
     /// `cuMemMap`.

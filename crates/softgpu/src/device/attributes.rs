@@ -65,7 +65,7 @@ pub(crate) fn device(m: &Machine, ordinal: u32, which: D) -> CuResult<i32> {
         41 => 1,
         42 => textures(32768),
         43 => textures(2048),
-        44 => 0,
+        44 => 1,
         45 | 46 => textures(32768),
         47 | 48 => textures(8192),
         49 => textures(32768),

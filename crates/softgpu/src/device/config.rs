@@ -5,6 +5,18 @@ use std::time::Duration;
 
 use crate::check::CheckOptions;
 
+/// What becomes of leaked memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LeakPolicy {
+    /// Nothing.
+    #[default]
+    Ignored,
+    /// It is reported, and changes no exit status.
+    Reported,
+    /// It is a finding as any other.
+    Counted,
+}
+
 /// Settings of the software device, fixed at the first driver call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -21,6 +33,9 @@ pub struct Config {
     /// What is reported besides: races of volatile accesses (`FERCUDA_SOFT_CHECK_VOLATILE=1`),
     /// unordered writes of one value (`FERCUDA_SOFT_CHECK_SAME_VALUE=1`).
     pub check_options: CheckOptions,
+    /// What becomes of memory that the program did not free. `FERCUDA_SOFT_CHECK_LEAKS=1` to
+    /// report it, `fail` to count it as a finding too; with checks only.
+    pub leaks: LeakPolicy,
     /// How long a kernel may run before it faults; `None` for ever. `FERCUDA_SOFT_WATCHDOG`, such
     /// as `10s`.
     pub watchdog: Option<Duration>,
@@ -56,6 +71,7 @@ impl Default for Config {
             lost: None,
             checks: false,
             check_options: CheckOptions::default(),
+            leaks: LeakPolicy::default(),
             watchdog: None,
             threads: 0,
             late_copies: false,
@@ -133,6 +149,17 @@ impl Config {
             "a number of threads",
             |v| v.parse().ok(),
             &mut c.threads,
+        );
+        values.read(
+            "FERCUDA_SOFT_CHECK_LEAKS",
+            "0, 1 or fail",
+            |v| match v {
+                "0" | "off" | "false" | "no" => Some(LeakPolicy::Ignored),
+                "1" | "on" | "true" | "yes" => Some(LeakPolicy::Reported),
+                "fail" => Some(LeakPolicy::Counted),
+                _ => None,
+            },
+            &mut c.leaks,
         );
         values.read(
             "FERCUDA_SOFT_CHECK_EXIT",

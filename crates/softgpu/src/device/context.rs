@@ -169,7 +169,11 @@ impl SoftContext {
                 module.unload(m);
             }
         }
+        let heap = lock(&self.heap).as_ref().map_or((0, 0), |it| it.range());
+        m.report_context_leaks(self.id, heap.0..heap.0 + heap.1);
         m.memory.free_context(m, self.id);
+        super::texture::forget_context(m, self.id);
+        super::array::forget_context(m, self.id);
         if let Some(heap) = lock(&self.heap).take() {
             heap.close();
             let blocks = &m.devices[self.device as usize].blocks;

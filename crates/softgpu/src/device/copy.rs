@@ -1,9 +1,11 @@
 //! Copies and fills: checked when the call is made, executed in stream order.
 
-use fercuda_cuda_sys::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS};
+use fercuda_cuda_sys::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUarray};
 
-use super::memory::{HostAccess, check_range, is_ours};
+use super::allocation::{Allocation, AllocationSource};
+use super::memory::is_ours;
 use super::objects::{CopyPlan, CopySide, FillPlan, StreamRun};
+use super::range::{ByteRows, HostAccess, check_range};
 use super::{CuResult, Machine, err};
 
 impl CopyPlan {
@@ -44,8 +46,15 @@ impl CopyPlan {
 
     /// Checks one side that must be device memory.
     pub(crate) fn check_side(&self, m: &Machine, side: CopySide, access: HostAccess) -> CuResult {
-        self.rows(side)
-            .try_for_each(|row| check_range(m, row, self.width, access))
+        let rows = ByteRows {
+            at: side.at,
+            width: self.width,
+            height: self.height,
+            pitch: side.pitch,
+            depth: self.depth,
+            slice: side.slice,
+        };
+        check_range(m, rows, access)
     }
 
     /// Whether a side is the program's own memory, which a driver must not touch after an
@@ -109,7 +118,12 @@ impl FillPlan {
             return Err(err::INVALID_VALUE);
         }
         let access = HostAccess::write(call);
-        (0..self.height).try_for_each(|y| check_range(m, self.dst + y * self.pitch, row, access))
+        let rows = ByteRows {
+            height: self.height,
+            pitch: self.pitch,
+            ..ByteRows::linear(self.dst, row)
+        };
+        check_range(m, rows, access)
     }
 
     pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {
@@ -162,57 +176,107 @@ const DEVICE: u32 = 2;
 const ARRAY: u32 = 3;
 const UNIFIED: u32 = 4;
 
+/// One side of a copy as a description gives it.
+struct SideDescription {
+    kind: u32,
+    host: u64,
+    device: u64,
+    array: usize,
+    /// Bytes, rows and slices from the start.
+    origin: [u64; 3],
+    pitch: u64,
+    rows: u64,
+}
+
+impl SideDescription {
+    /// Where the side's `width` bytes, `height` rows and `depth` slices are.
+    fn place(&self, m: &Machine, [width, height, depth]: [u64; 3]) -> CuResult<CopySide> {
+        let base = match self.kind {
+            HOST => self.host,
+            DEVICE | UNIFIED => self.device,
+            ARRAY => return array_side(m, self.array, self.origin, [width, height, depth]),
+            _ => return Err(err::INVALID_VALUE),
+        };
+        let [x, y, z] = self.origin;
+        let row_end = x.checked_add(width).ok_or(err::INVALID_VALUE)?;
+        let last_row = y.checked_add(height).ok_or(err::INVALID_VALUE)?;
+        let pitch = if self.pitch == 0 { row_end } else { self.pitch };
+        let rows = if self.rows == 0 { last_row } else { self.rows };
+        if (height > 1 || depth > 1) && (pitch < row_end || (depth > 1 && rows < last_row)) {
+            return Err(err::INVALID_VALUE);
+        }
+        let slice = pitch.checked_mul(rows).ok_or(err::INVALID_VALUE)?;
+        let offset = z
+            .checked_mul(slice)
+            .and_then(|n| n.checked_add(y.checked_mul(pitch)?))
+            .and_then(|n| n.checked_add(x))
+            .ok_or(err::INVALID_VALUE)?;
+        let at = base.checked_add(offset).ok_or(err::INVALID_VALUE)?;
+        if base == 0 && width != 0 && height != 0 && depth != 0 {
+            return Err(err::INVALID_VALUE);
+        }
+        Ok(CopySide { at, pitch, slice })
+    }
+}
+
+/// The side of a copy in an array, of whole texels: `origin` and `size` are bytes, rows, slices.
+pub(crate) fn array_side(
+    m: &Machine,
+    array: usize,
+    origin: [u64; 3],
+    size: [u64; 3],
+) -> CuResult<CopySide> {
+    let array = m.arrays.get(array).ok_or(err::INVALID_HANDLE)?;
+    let texel = u64::from(array.format.bytes());
+    let room = [
+        array.row_bytes(),
+        u64::from(array.level.extent[1]),
+        array.slices(),
+    ];
+    let fits = (0..3).all(|n| {
+        let end = origin[n].checked_add(size[n]);
+        end.is_some_and(|end| end <= room[n])
+    });
+    let is_whole = origin[0].is_multiple_of(texel) && size[0].is_multiple_of(texel);
+    if !fits || !is_whole {
+        return Err(err::INVALID_VALUE);
+    }
+    let level = array.level;
+    Ok(CopySide {
+        at: level.at + origin[0] + origin[1] * level.pitch + origin[2] * level.slice,
+        pitch: level.pitch,
+        slice: level.slice,
+    })
+}
+
 /// Reads a three-dimensional copy's description and checks its device sides.
 pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D, call: &'static str) -> CuResult<CopyPlan> {
     let (width, height, depth) = (c.WidthInBytes as u64, c.Height as u64, c.Depth as u64);
-    let side =
-        |kind: u32, host: u64, device: u64, x: u64, y: u64, z: u64, pitch: u64, rows: u64| {
-            let base = match kind {
-                HOST => host,
-                DEVICE | UNIFIED => device,
-                ARRAY => return Err(err::NOT_SUPPORTED),
-                _ => return Err(err::INVALID_VALUE),
-            };
-            let row_end = x.checked_add(width).ok_or(err::INVALID_VALUE)?;
-            let last_row = y.checked_add(height).ok_or(err::INVALID_VALUE)?;
-            let pitch = if pitch == 0 { row_end } else { pitch };
-            let rows = if rows == 0 { last_row } else { rows };
-            if (height > 1 || depth > 1) && (pitch < row_end || (depth > 1 && rows < last_row)) {
-                return Err(err::INVALID_VALUE);
-            }
-            let slice = pitch.checked_mul(rows).ok_or(err::INVALID_VALUE)?;
-            let offset = z
-                .checked_mul(slice)
-                .and_then(|n| n.checked_add(y.checked_mul(pitch)?))
-                .and_then(|n| n.checked_add(x))
-                .ok_or(err::INVALID_VALUE)?;
-            let at = base.checked_add(offset).ok_or(err::INVALID_VALUE)?;
-            if base == 0 && width != 0 && height != 0 && depth != 0 {
-                return Err(err::INVALID_VALUE);
-            }
-            Ok(CopySide { at, pitch, slice })
-        };
+    if c.srcLOD != 0 || c.dstLOD != 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    let src = SideDescription {
+        kind: c.srcMemoryType.0,
+        host: c.srcHost as u64,
+        device: c.srcDevice,
+        array: c.srcArray.0 as usize,
+        origin: [c.srcXInBytes, c.srcY, c.srcZ].map(|n| n as u64),
+        pitch: c.srcPitch as u64,
+        rows: c.srcHeight as u64,
+    };
+    let dst = SideDescription {
+        kind: c.dstMemoryType.0,
+        host: c.dstHost as u64,
+        device: c.dstDevice,
+        array: c.dstArray.0 as usize,
+        origin: [c.dstXInBytes, c.dstY, c.dstZ].map(|n| n as u64),
+        pitch: c.dstPitch as u64,
+        rows: c.dstHeight as u64,
+    };
+    let size = [width, height, depth];
     let plan = CopyPlan {
-        src: side(
-            c.srcMemoryType.0,
-            c.srcHost as u64,
-            c.srcDevice,
-            c.srcXInBytes as u64,
-            c.srcY as u64,
-            c.srcZ as u64,
-            c.srcPitch as u64,
-            c.srcHeight as u64,
-        )?,
-        dst: side(
-            c.dstMemoryType.0,
-            c.dstHost as u64,
-            c.dstDevice,
-            c.dstXInBytes as u64,
-            c.dstY as u64,
-            c.dstZ as u64,
-            c.dstPitch as u64,
-            c.dstHeight as u64,
-        )?,
+        src: src.place(m, size)?,
+        dst: dst.place(m, size)?,
         width,
         height,
         depth,
@@ -223,11 +287,11 @@ pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D, call: &'static str) -> CuR
     }
     // A device address must be in device memory as a whole, whatever the description declares.
     let sides = [
-        (c.srcMemoryType.0, plan.src, HostAccess::read(call)),
-        (c.dstMemoryType.0, plan.dst, HostAccess::write(call)),
+        (src.kind, plan.src, HostAccess::read(call)),
+        (dst.kind, plan.dst, HostAccess::write(call)),
     ];
     for (kind, side, access) in sides {
-        if kind == DEVICE || is_ours(m, side.at) {
+        if kind == DEVICE || kind == ARRAY || is_ours(m, side.at) {
             plan.check_side(m, side, access)?;
         }
     }
@@ -264,6 +328,21 @@ pub(crate) fn plan_2d(m: &Machine, c: &CUDA_MEMCPY2D, call: &'static str) -> CuR
     plan_3d(m, &wide, call)
 }
 
+/// The array that an address lies in, and where: bytes, rows, slices.
+fn array_at(m: &Machine, at: u64) -> Option<(CUarray, [usize; 3])> {
+    let is_array = |a: &Allocation| matches!(a.source, AllocationSource::Array);
+    m.memory.find(at).filter(|a| is_array(a))?;
+    let array = m.arrays.all().into_iter().find(|a| a.holds(at))?;
+    let offset = at - array.level.at;
+    let (slice, pitch) = (array.level.slice, array.level.pitch);
+    let place = [
+        offset % slice % pitch,
+        offset % slice / pitch,
+        offset / slice,
+    ];
+    Some((CUarray(array.handle as *mut _), place.map(|n| n as usize)))
+}
+
 /// A plan as graph nodes describe it.
 pub(crate) fn to_params(m: &Machine, plan: &CopyPlan) -> CUDA_MEMCPY3D {
     let mut c = CUDA_MEMCPY3D {
@@ -276,14 +355,24 @@ pub(crate) fn to_params(m: &Machine, plan: &CopyPlan) -> CUDA_MEMCPY3D {
         dstHeight: (plan.dst.slice / plan.dst.pitch.max(1)) as usize,
         ..CUDA_MEMCPY3D::default()
     };
-    if is_ours(m, plan.src.at) {
+    if let Some((array, [x, y, z])) = array_at(m, plan.src.at) {
+        c.srcMemoryType.0 = ARRAY;
+        c.srcArray = array;
+        (c.srcXInBytes, c.srcY, c.srcZ) = (x, y, z);
+        (c.srcPitch, c.srcHeight) = (0, 0);
+    } else if is_ours(m, plan.src.at) {
         c.srcMemoryType.0 = DEVICE;
         c.srcDevice = plan.src.at;
     } else {
         c.srcMemoryType.0 = HOST;
         c.srcHost = plan.src.at as *const _;
     }
-    if is_ours(m, plan.dst.at) {
+    if let Some((array, [x, y, z])) = array_at(m, plan.dst.at) {
+        c.dstMemoryType.0 = ARRAY;
+        c.dstArray = array;
+        (c.dstXInBytes, c.dstY, c.dstZ) = (x, y, z);
+        (c.dstPitch, c.dstHeight) = (0, 0);
+    } else if is_ours(m, plan.dst.at) {
         c.dstMemoryType.0 = DEVICE;
         c.dstDevice = plan.dst.at;
     } else {

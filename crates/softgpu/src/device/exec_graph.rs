@@ -6,7 +6,6 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use fercuda_cuda_sys::types::CUgraphEdgeData;
 use rustc_hash::FxHashMap;
 
 use super::graph_memory::{is_taken, most_allocated, take_and_free};
@@ -248,26 +247,6 @@ impl ExecGraph {
             device.graph_pool.launched(self.handle, None, Vec::new());
         }
         Ok(())
-    }
-
-    /// The same as a graph, for a launch that is captured.
-    pub(crate) fn as_graph(&self, m: &Machine, ctx_handle: usize) -> CuResult<Arc<SoftGraph>> {
-        let graph = super::graph::create(m, true);
-        let mut ids = Vec::new();
-        for node in &lock(&self.state).nodes {
-            let deps: Vec<_> = node
-                .deps
-                .iter()
-                .map(|&d| (ids[d], CUgraphEdgeData::default()))
-                .collect();
-            let action = if node.enabled {
-                node.action.clone()
-            } else {
-                StreamAction::Empty
-            };
-            ids.push(graph.add(m, ctx_handle, action, &deps)?.0);
-        }
-        Ok(graph)
     }
 
     /// Changes what a node does; its kind stays.

@@ -29,6 +29,12 @@ pub(crate) enum HandleKind {
     Link,
     UserObject,
     Node,
+    Array,
+    MipmappedArray,
+    Texture,
+    Surface,
+    TextureReference,
+    SurfaceReference,
 }
 
 pub(crate) struct ObjectTable<T> {

@@ -13,7 +13,7 @@ use super::objects::{
 };
 use super::stream::Submission;
 use super::{CuResult, Machine, err, lock};
-use crate::exec::{DeviceInfo, KernelHeap, LaunchSpec};
+use crate::exec::{DeviceInfo, KernelHeap, LaunchBindings, LaunchSpec};
 use crate::order::OpKind;
 use crate::report::{Fault, FaultKind};
 
@@ -236,6 +236,10 @@ impl KernelLaunch {
             late_copies: m.config.late_copies,
             print: super::print_sink(),
             heap,
+            bindings: LaunchBindings {
+                objects: m.bindings.clone(),
+                references: self.references.clone(),
+            },
             cancel: Some(running.health.lost()),
         };
         if let Err(fault) = m

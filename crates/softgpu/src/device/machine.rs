@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use fercuda_cuda_sys::types::CUresult;
 
-use super::config::Config;
+use super::allocation::Allocation;
+use super::config::{Config, LeakPolicy};
 use super::handle::{HandleKind, ObjectTable};
+use super::leaks::Leaks;
 use super::output::say;
 use super::report_file::ReportFile;
+use super::site::trace_callers;
 use super::status::{CuResult, err};
-use super::{allocation, board, graph_pool, heap, objects};
+use super::{allocation, board, graph_pool, heap, image_objects, objects};
 use crate::check::CheckContext;
-use crate::exec::Executor;
+use crate::exec::{BindingTable, Executor};
 use crate::lock::lock;
 use crate::mem::AddressSpace;
 use crate::order::{OpId, Order};
-use crate::report::{Fault, Finding, FindingSink};
+use crate::report::{Fault, Finding, FindingKind, FindingSink};
 
 /// One simulated GPU.
 pub(crate) struct SoftDevice {
@@ -70,6 +73,14 @@ pub(crate) struct Machine {
     pub(crate) allocations: ObjectTable<objects::Physical>,
     pub(crate) links: ObjectTable<objects::Link>,
     pub(crate) user_objects: ObjectTable<objects::UserObject>,
+    pub(crate) arrays: ObjectTable<image_objects::SoftArray>,
+    pub(crate) mipmaps: ObjectTable<image_objects::SoftMipmap>,
+    pub(crate) textures: ObjectTable<image_objects::SoftTexture>,
+    pub(crate) surfaces: ObjectTable<image_objects::SoftSurface>,
+    pub(crate) texture_references: ObjectTable<image_objects::TextureReference>,
+    pub(crate) surface_references: ObjectTable<image_objects::SurfaceReference>,
+    /// What kernels find by the handles of textures and surfaces.
+    pub(crate) bindings: Arc<BindingTable>,
     next_id: AtomicU64,
     pub(crate) epoch: std::time::Instant,
 }
@@ -120,6 +131,7 @@ extern "C" fn at_exit() {
         return;
     }
     let Some(Ok(m)) = MACHINE.get() else { return };
+    m.report_leaks();
     m.print_findings();
     if let Some(report) = &m.report {
         report.write_counts();
@@ -127,7 +139,9 @@ extern "C" fn at_exit() {
     if !m.config.print_findings {
         return;
     }
-    let count = lock(&m.printed).len();
+    let is_counted =
+        |it: &&Finding| it.kind != FindingKind::Leak || m.config.leaks == LeakPolicy::Counted;
+    let count = lock(&m.printed).iter().filter(is_counted).count();
     if m.report.is_none() {
         let plural = if count == 1 { "" } else { "s" };
         say(&format!("software device: {count} finding{plural}"));
@@ -187,6 +201,9 @@ impl Machine {
             libc::pthread_atfork(None, None, Some(forked_child));
             libc::atexit(at_exit);
         }
+        if config.checks && config.leaks != LeakPolicy::Ignored {
+            trace_callers();
+        }
         let report = config.report_file.as_deref().and_then(open_report);
         let observed = report.clone().filter(|_| config.print_findings);
         let checks = config.checks;
@@ -242,6 +259,13 @@ impl Machine {
             allocations: ObjectTable::new(HandleKind::Allocation),
             links: ObjectTable::new(HandleKind::Link),
             user_objects: ObjectTable::new(HandleKind::UserObject),
+            arrays: ObjectTable::new(HandleKind::Array),
+            mipmaps: ObjectTable::new(HandleKind::MipmappedArray),
+            textures: ObjectTable::new(HandleKind::Texture),
+            surfaces: ObjectTable::new(HandleKind::Surface),
+            texture_references: ObjectTable::new(HandleKind::TextureReference),
+            surface_references: ObjectTable::new(HandleKind::SurfaceReference),
+            bindings: Arc::default(),
             next_id: AtomicU64::new(1),
             epoch: std::time::Instant::now(),
             config,
@@ -272,6 +296,55 @@ impl Machine {
             sink: self.sink.clone(),
             options: self.config.check_options,
         })
+    }
+
+    /// Whether leaks are looked for.
+    fn wants_leaks(&self) -> bool {
+        self.config.checks && self.config.leaks != LeakPolicy::Ignored
+    }
+
+    fn add_blocks(&self, leaks: &mut Leaks, wanted: impl Fn(&Allocation) -> bool) {
+        for allocation in self.memory.all().iter().filter(|it| wanted(it)) {
+            leaks.add_block(allocation, self.space.find_live(allocation.start));
+        }
+    }
+
+    /// Adds a finding for each place whose memory goes with a context; `heap` are the addresses
+    /// from which its kernels took memory.
+    pub(crate) fn report_context_leaks(&self, ctx_id: u64, heap: std::ops::Range<u64>) {
+        if !self.wants_leaks() {
+            return;
+        }
+        let mut leaks = Leaks::default();
+        self.add_blocks(&mut leaks, |it| it.ctx_id == ctx_id);
+        leaks.add_heap(&self.space.live(), heap);
+        for leak in leaks.findings("its context ended") {
+            self.sink.add(leak);
+        }
+    }
+
+    /// Adds a finding for each place whose memory the program has left at its end.
+    fn report_leaks(&self) {
+        if !self.wants_leaks() {
+            return;
+        }
+        let mut leaks = Leaks::default();
+        self.add_blocks(&mut leaks, |_| true);
+        leaks.add_heap(&self.space.live(), 0..u64::MAX);
+        // Physical memory: what has a handle, and what is only mapped any more.
+        let mut physical = self.allocations.all();
+        for mapping in lock(&self.vmm.mapped).values() {
+            if !physical.iter().any(|it| Arc::ptr_eq(it, &mapping.physical)) {
+                physical.push(mapping.physical.clone());
+            }
+        }
+        let is_its_own = |it: &&Arc<objects::Physical>| it.made.call == "cuMemCreate";
+        for memory in physical.iter().filter(is_its_own) {
+            leaks.add(&memory.made, memory.size, None);
+        }
+        for leak in leaks.findings("the program ended") {
+            self.sink.add(leak);
+        }
     }
 
     /// Keeps a fault for the caller, and prints it or appends it to the report file.

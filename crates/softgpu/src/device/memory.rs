@@ -12,7 +12,6 @@ use super::site::site;
 use super::{CuResult, Machine, SoftDevice, err};
 use crate::mem::{AllocInfo, AllocKind};
 use crate::order::{ActorId, OpId, OpKind};
-use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
 
 /// No location, as `cuMemRangeGetAttribute` encodes it.
 pub(crate) const NOWHERE: i32 = -2;
@@ -80,6 +79,12 @@ impl AllocationTable {
             .map(|e| e.1)
             .filter(|a| addr < a.end())
             .cloned()
+    }
+
+    /// Every live allocation, by address.
+    pub(crate) fn all(&self) -> Vec<Arc<Allocation>> {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        live.values().cloned().collect()
     }
 
     /// Takes out the allocation that starts exactly at `addr`, if `wanted`.
@@ -172,7 +177,7 @@ pub(crate) fn retire(m: &Machine, allocation: &Allocation, call: &'static str, o
 pub(crate) fn give_back(m: &Machine, allocation: &Allocation) {
     let device = &m.devices[allocation.device as usize];
     match &allocation.source {
-        AllocationSource::Device | AllocationSource::Global => {
+        AllocationSource::Device | AllocationSource::Global | AllocationSource::Array => {
             device.blocks.free(&m.space, allocation.start, 0)
         }
         AllocationSource::Managed => device.managed_blocks.free(&m.space, allocation.start, 0),
@@ -251,6 +256,21 @@ pub(crate) fn alloc_device(
     let made = m
         .memory
         .insert(m, ctx, start, len, AllocationSource::Device, ctx.device);
+    note(m, &made, AllocKind::Device, call, false);
+    Ok(start)
+}
+
+/// Memory of an array, of which kernels know no address.
+pub(crate) fn alloc_array(
+    m: &Machine,
+    ctx: &SoftContext,
+    len: u64,
+    call: &'static str,
+) -> CuResult<u64> {
+    let start = m.devices[ctx.device as usize].alloc_block(m, len)?;
+    let made = m
+        .memory
+        .insert(m, ctx, start, len, AllocationSource::Array, ctx.device);
     note(m, &made, AllocKind::Device, call, false);
     Ok(start)
 }
@@ -391,61 +411,6 @@ pub(crate) fn set_peer_access(m: &Machine, owner: u32, device: u32, on: bool) {
 /// own.
 pub(crate) fn is_ours(m: &Machine, addr: u64) -> bool {
     m.space.contains(addr, 1) || m.memory.find(addr).is_some()
-}
-
-/// One access of a driver call, as the check of its range reports it.
-#[derive(Clone, Copy)]
-pub(crate) struct HostAccess {
-    pub(crate) call: &'static str,
-    pub(crate) kind: AccessKind,
-}
-
-impl HostAccess {
-    pub(crate) fn read(call: &'static str) -> Self {
-        let kind = AccessKind::Read;
-        HostAccess { call, kind }
-    }
-
-    pub(crate) fn write(call: &'static str) -> Self {
-        let kind = AccessKind::Write;
-        HostAccess { call, kind }
-    }
-}
-
-/// Checks the range of a copy or fill in device memory. With checks, one that runs out of the
-/// allocation that it starts in is a finding besides the error, since programs ignore errors.
-///
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`.
-pub(crate) fn check_range(m: &Machine, addr: u64, len: u64, access: HostAccess) -> CuResult {
-    if len == 0 || m.memory.covers(addr, len) {
-        return Ok(());
-    }
-    if m.config.checks
-        && let Some(allocation) = m.space.find_live(addr)
-        && addr
-            .checked_add(len)
-            .is_some_and(|end| end > allocation.end())
-    {
-        let op = host_op(m, access.call);
-        let end = allocation.end();
-        m.sink.add(Finding {
-            kind: FindingKind::OutOfBounds,
-            access: Some(Access {
-                kind: access.kind,
-                space: MemSpace::Global,
-                addr: end,
-                len: addr + len - end,
-            }),
-            actor: FindingActor::Operation(m.order.describe(op)),
-            note: format!("the call begins in it at {addr:#x} and is refused"),
-            allocation: Some(allocation),
-            other: None,
-            count: 1,
-        });
-        m.print_findings();
-    }
-    Err(err::INVALID_VALUE)
 }
 
 /// Loads a value that the program set with the advice functions.

@@ -9,6 +9,7 @@
 //! Elsewhere: the C functions ([`crate::abi`]), executing kernels ([`crate::exec`]).
 
 pub(crate) mod allocation;
+pub(crate) mod array;
 pub(crate) mod attributes;
 mod board;
 pub(crate) mod capture;
@@ -24,8 +25,10 @@ mod graph_pool;
 pub(crate) mod handle;
 pub(crate) mod heap;
 pub(crate) mod image;
+pub(crate) mod image_objects;
 pub(crate) mod ipc;
 pub(crate) mod launch;
+mod leaks;
 pub(crate) mod link;
 mod machine;
 pub(crate) mod memory;
@@ -34,11 +37,14 @@ pub(crate) mod objects;
 mod output;
 mod placement;
 pub(crate) mod pool;
+pub(crate) mod range;
 pub(crate) mod release;
 mod report_file;
 pub(crate) mod site;
 mod status;
 pub(crate) mod stream;
+pub(crate) mod texture;
+pub(crate) mod texture_reference;
 pub(crate) mod vmm;
 
 pub(crate) use machine::{Machine, SoftDevice, configure, init, machine};

@@ -17,8 +17,9 @@ use super::objects::{
     FunctionSettings, Library, SoftContext, SoftFunction, SoftKernel, SoftModule,
 };
 use super::site::site;
+use super::texture_reference::{create_for_module, remove_for_module};
 use super::{CuResult, Machine, err, lock};
-use crate::exec::{CompiledModule, KernelInfo, Loaded};
+use crate::exec::{CompiledModule, KernelInfo, Loaded, ReferenceKind};
 use crate::mem::AllocKind;
 use crate::order::OpId;
 
@@ -184,15 +185,27 @@ pub(crate) fn load(
         );
         globals.insert(v.name.clone(), (at, v.size));
     }
+    let references: FxHashMap<Arc<str>, (ReferenceKind, usize)> = image
+        .references()
+        .iter()
+        .map(|r| (r.name.clone(), (r.kind, create_for_module(m, r.kind))))
+        .collect();
+    let handles = references
+        .iter()
+        .map(|(name, r)| (name.clone(), r.1 as u64));
     let addresses = globals
         .iter()
         .map(|(name, &(at, _))| (name.clone(), at))
+        .chain(handles)
         .collect();
     let loaded = match Loaded::new(image.clone(), addresses) {
         Ok(loaded) => loaded,
         Err(e) => {
             super::say(&format!("software device: {e}"));
             undo(&globals);
+            for &(_, handle) in references.values() {
+                remove_for_module(m, handle);
+            }
             return Err(err::INVALID_PTX);
         }
     };
@@ -219,6 +232,7 @@ pub(crate) fn load(
             device: ctx.device,
             loaded,
             globals,
+            references,
             functions: Mutex::default(),
             library,
         })
@@ -249,6 +263,9 @@ impl SoftModule {
         };
         for &(at, _) in self.globals.values() {
             free_global(m, at, op);
+        }
+        for &(_, handle) in self.references.values() {
+            remove_for_module(m, handle);
         }
         for (_, handle) in lock(&self.functions).drain() {
             m.functions.remove(handle);

@@ -19,8 +19,8 @@ use rustc_hash::FxHashMap;
 use super::board::SharedEvent;
 use super::heap::{BlockHeap, PhysicalBudget};
 use super::{CuResult, err};
-use crate::exec::{CompiledModule, KernelHeap, Loaded};
-use crate::mem::Backing;
+use crate::exec::{CompiledModule, ImageBinding, KernelHeap, Loaded, ReferenceKind};
+use crate::mem::{Backing, DriverCallSite};
 use crate::order::{ActorId, OpId, OrderSnapshot};
 
 /// Whether a context can still be used; shared with the threads of its streams.
@@ -378,6 +378,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) priority: i32,
     pub(crate) params: Vec<u8>,
     pub(crate) stack_bytes: u64,
+    /// What the module's references stand for.
+    pub(crate) references: Arc<FxHashMap<u64, Arc<ImageBinding>>>,
     /// Where each parameter is in `params`, for a client that asks a node.
     pub(crate) pointers: OnceLock<Vec<usize>>,
 }
@@ -421,6 +423,8 @@ pub(crate) struct SoftModule {
     pub(crate) device: u32,
     pub(crate) loaded: Arc<Loaded>,
     pub(super) globals: FxHashMap<Arc<str>, (u64, u64)>,
+    /// Texture, sampler and surface references with their handles.
+    pub(super) references: FxHashMap<Arc<str>, (ReferenceKind, usize)>,
     /// Handles given out, by kernel.
     pub(super) functions: Mutex<FxHashMap<usize, usize>>,
     /// The library it was made for, 0 if none.
@@ -530,6 +534,8 @@ pub(crate) struct Physical {
     pub(crate) handle_types: u32,
     pub(crate) location: (u32, i32),
     pub(crate) compression: u8,
+    /// The call that created or imported it.
+    pub(crate) made: DriverCallSite,
     /// Handles given out for it: created, imported, retained.
     pub(super) references: Mutex<u32>,
     pub(super) charged: Option<Arc<PhysicalBudget>>,

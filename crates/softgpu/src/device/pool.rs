@@ -17,6 +17,7 @@ use super::allocation::{Allocation, AllocationSource};
 use super::heap::BlockHeap;
 use super::memory::retire;
 use super::objects::{MemPool, PendingFree, SoftContext, SoftStream};
+use super::range::refuse_free;
 use super::site::site;
 use super::stream::Submission;
 use super::{CuResult, Machine, SoftDevice, err, lock};
@@ -214,7 +215,8 @@ pub(crate) fn free_async(
         )
     };
     let Some(allocation) = m.memory.take(start, wanted) else {
-        let memory = super::graph_memory::take_graph_memory(start)?;
+        let refuse = |error| refuse_free(m, start, "cuMemFreeAsync", error);
+        let memory = super::graph_memory::take_graph_memory(start).map_err(refuse)?;
         stream.submit(
             m,
             ctx,

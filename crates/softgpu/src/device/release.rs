@@ -3,6 +3,7 @@
 use super::allocation::{Allocation, AllocationSource};
 use super::graph_memory::take_graph_memory;
 use super::memory::{give_back, host_op, retire, settle};
+use super::range::refuse_free;
 use super::{CuResult, Machine, err};
 
 /// `cuMemFree`: waits for the work of the context that made it, as the driver does.
@@ -19,7 +20,8 @@ pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
     let allocation = match m.memory.take(start, wanted) {
         Some(allocation) => allocation,
         None => {
-            let memory = take_graph_memory(start)?;
+            let refuse = |error| refuse_free(m, start, "cuMemFree_v2", error);
+            let memory = take_graph_memory(start).map_err(refuse)?;
             settle(m);
             memory.end(m, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
             return Ok(());
@@ -34,6 +36,16 @@ pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
     Ok(())
 }
 
+/// Frees an array's memory, when no work can access it any more.
+pub(crate) fn free_array(m: &Machine, start: u64, call: &'static str) -> CuResult {
+    let wanted = |a: &Allocation| matches!(a.source, AllocationSource::Array);
+    let allocation = m.memory.take(start, wanted).ok_or(err::INVALID_HANDLE)?;
+    settle(m);
+    retire(m, &allocation, call, host_op(m, call));
+    give_back(m, &allocation);
+    Ok(())
+}
+
 pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
     if start == 0 {
         return Ok(());
@@ -41,7 +53,7 @@ pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
     let allocation = m
         .memory
         .take(start, |a| matches!(a.source, AllocationSource::Host(_)))
-        .ok_or(err::INVALID_VALUE)?;
+        .ok_or_else(|| refuse_free(m, start, "cuMemFreeHost", err::INVALID_VALUE))?;
     settle(m);
     retire(m, &allocation, "cuMemFreeHost", host_op(m, "cuMemFreeHost"));
     give_back(m, &allocation);

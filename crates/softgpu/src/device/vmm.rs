@@ -68,6 +68,7 @@ pub(crate) fn create(
         handle_types,
         location: (prop.location.r#type.0, prop.location.id),
         compression: prop.allocFlags.compressionType,
+        made: site("cuMemCreate"),
         references: Mutex::new(1),
         charged: phys,
     };
@@ -329,6 +330,7 @@ pub(crate) fn import(m: &Machine, ctx: &SoftContext, fd: i32) -> CuResult<usize>
         handle_types: FD as u32,
         location: (1, ctx.device as i32),
         compression: 0,
+        made: site("cuMemImportFromShareableHandle"),
         references: Mutex::new(1),
         // The exporter's device is charged for it.
         charged: None,

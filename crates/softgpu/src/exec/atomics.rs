@@ -97,6 +97,8 @@ const RMW_SHIFT: u32 = 44;
 const KIND_SHIFT: u32 = 48;
 const SPACE_SHIFT: u32 = 52;
 const RED: u64 = 1 << 56;
+/// The result is read.
+const READ: u64 = 1 << 61;
 /// Elements of a vector `red`/`atom` of sm_90, in `ext`.
 const COUNT_SHIFT: u32 = 57;
 
@@ -207,6 +209,7 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
         let op = RMW[(i.imm >> RMW_SHIFT) as usize & 15];
         let kind = KINDS[(i.imm >> KIND_SHIFT) as usize & 15];
         let red = i.imm & RED != 0;
+        let is_read = i.imm & READ != 0;
         let n = (i.imm >> COUNT_SHIFT) as u32 & 15;
         let size = kind.size() * n;
         let access = CheckedAccess {
@@ -235,14 +238,14 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
                 let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
                 mask = admit_shared::<CHECK>(ctx, i, &off, mask, access);
                 if CHECK {
-                    checks::synchronise(ctx, &addr, mask, true);
+                    checks::synchronise(ctx, &addr, mask, true, is_read);
                 }
                 let changed = shared(ctx, i, &off, mask, op, kind, red, n);
                 ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
             } else {
                 if CHECK {
                     mask = checks::global(ctx, i, &addr, mask, access);
-                    checks::synchronise(ctx, &addr, mask, false);
+                    checks::synchronise(ctx, &addr, mask, false, is_read);
                 }
                 let changed = global(ctx, i, &addr, mask, op, kind, red, n);
                 ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
@@ -664,6 +667,7 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         handlers_plain::<Atom<false>>()
     };
     let variable = l.variable_of(address);
+    let is_read = l.result_is_used(i.line);
     let x = l.emit(h, d, base, b, c);
     x.x = variable;
     x.ext = ext;
@@ -674,6 +678,7 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         | ((kind as u64) << KIND_SHIFT)
         | (u64::from(shared) << SPACE_SHIFT)
         | if quiet { RED } else { 0 }
+        | if is_read { READ } else { 0 }
         | ((n as u64) << COUNT_SHIFT);
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::lanes::{Exec, handlers_plain};
 use super::lower::{
     AddressOperand, LTerm, Lower, LowerError, Lowered, ModList, Opd, PredRef, bad, operand,
 };
-use super::registers::{LANES, PredOperand};
+use super::registers::{LANES, PredOperand, each};
 use super::state::PendingCopy;
 use super::tags::{SHARED_TAG, TAG_MASK};
 use crate::report::{AccessKind, MemSpace};
@@ -27,7 +27,7 @@ impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
         let len = i.x & 0xff;
         let dst = offsets(ctx, i);
         let src = ctx.rows.row::<u64>(i.b);
-        let read = ctx.rows.row::<u32>(i.c);
+        let mut read = ctx.rows.row::<u32>(i.c);
         let mut mask = ctx.mask;
         let offset = (i.imm as i64 >> 40) as u64;
         let src: [u64; LANES] = src.map(|a| a.wrapping_add(offset));
@@ -43,19 +43,21 @@ impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
             MemSpace::Shared,
         );
         if CHECK {
-            let mut copy = CheckedAccess::plain(len, AccessKind::AsyncCopy);
-            copy.variable = i.x >> 8;
-            mask = checks::shared(ctx, i, &dst, mask, copy);
             for part in [4u32, 8, 16] {
                 let these = (0..32)
                     .filter(|&l| read[l] == part)
                     .fold(0, |m, l| m | 1u32 << l)
                     & mask;
                 if these != 0 {
-                    let read = CheckedAccess::plain(part, AccessKind::Read);
-                    mask &= checks::global(ctx, i, &src, these, read) | !these;
+                    let plain = CheckedAccess::plain(part, AccessKind::Read);
+                    let refused = these & !checks::global(ctx, i, &src, these, plain);
+                    // What may not be read has been reported; the copy goes on with zeros.
+                    each(refused, |l| read[l] = 0);
                 }
             }
+            let mut copy = CheckedAccess::plain(len, AccessKind::AsyncCopy);
+            copy.variable = i.x >> 8;
+            mask = checks::shared(ctx, i, &dst, mask, copy);
         }
         let late = ctx.run.late_copies;
         let warp = ctx.warp;
@@ -81,6 +83,7 @@ impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
                 src: src[l],
                 len,
                 src_len: n,
+                barrier: NOWHERE,
             };
             if late {
                 w.copies.push(copy);
@@ -128,6 +131,32 @@ fn land_groups(ctx: &mut Ctx<'_>, mask: u32, keep: Option<u32>) {
     w.copies = rest;
     for c in done {
         land(ctx, c);
+    }
+}
+
+/// Has the copies of the active lanes, as far as no other mbarrier does, complete with the one at
+/// each lane's offset.
+fn attach(ctx: &mut Ctx<'_>, mask: u32, off: &[u32; LANES]) {
+    for copy in &mut ctx.w().copies {
+        let lane = usize::from(copy.lane);
+        if (mask >> lane) & 1 != 0 && copy.barrier == NOWHERE {
+            copy.barrier = off[lane];
+        }
+    }
+}
+
+/// Completes the copies that the mbarrier at `at`, whose phase a thread has seen to be over, tells
+/// of.
+fn land_of_barrier(ctx: &mut Ctx<'_>, at: u32) {
+    for warp in 0..ctx.block.warps.len() {
+        let copies = &mut ctx.block.warps[warp].copies;
+        if copies.iter().any(|c| c.barrier == at) {
+            let (done, rest) = std::mem::take(copies)
+                .into_iter()
+                .partition::<Vec<_>, _>(|c| c.barrier == at);
+            *copies = rest;
+            done.into_iter().for_each(|c| land(ctx, c));
+        }
     }
 }
 
@@ -248,7 +277,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             )
         };
         if matches!(what, Bar::CopyArrive | Bar::CopyArriveNoinc) {
-            land_groups(ctx, mask_ok, None);
+            attach(ctx, mask_ok, &off);
         }
         let mut m = mask_ok;
         while m != 0 {
@@ -326,6 +355,9 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
                     }
                 }
                 Bar::PendingCount => {}
+            }
+            if out >> l & 1 != 0 {
+                land_of_barrier(ctx, off[l]);
             }
             if CHECK && out >> l & 1 != 0 {
                 let one = [off[l] as u64 | SHARED_TAG; LANES];

@@ -568,6 +568,24 @@ impl<'l> Ctx<'l> {
         }));
     }
 
+    /// As [`Ctx::fail`], for an access outside the surface that begins at `start`.
+    #[cold]
+    pub(crate) fn outside_surface(
+        &mut self,
+        i: &DecodedInst,
+        lane: u32,
+        kind: FaultKind,
+        start: u64,
+    ) {
+        let allocation = self.run.spec.space.find(start);
+        self.fail(i, lane, kind);
+        if let Some(fault) = &mut self.trouble
+            && matches!(fault.kind, FaultKind::OutsideSurface(_))
+        {
+            fault.allocation = fault.allocation.take().or(allocation);
+        }
+    }
+
     #[cold]
     pub(crate) fn illegal(&mut self, i: &DecodedInst, lane: u32, access: Access) {
         self.fail(i, lane, FaultKind::IllegalAddress(access));

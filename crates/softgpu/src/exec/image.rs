@@ -6,7 +6,7 @@ use fercuda_ptx::ast;
 use rustc_hash::FxHashMap;
 
 use super::ctx::{BoundKernel, KernelCode};
-use super::interface::{CompileError, KernelInfo, ModuleVariable};
+use super::interface::{CompileError, KernelInfo, ModuleReference, ModuleVariable};
 use super::lanes::Isa;
 use super::layout::ModuleInfo;
 use super::lower;
@@ -27,6 +27,7 @@ pub struct CompileOptions {
 pub struct CompiledModule {
     pub(crate) kernels: Vec<KernelInfo>,
     pub(crate) variables: Vec<ModuleVariable>,
+    references: Vec<ModuleReference>,
     module: ast::PtxModule,
     info: ModuleInfo,
     /// Function index of each kernel.
@@ -56,6 +57,7 @@ pub fn compile(
     info.check_sizes(&module)?;
     let (kernels, functions): (Vec<_>, Vec<_>) = info.kernels(&module).into_iter().unzip();
     let variables = info.image_variables(&module)?;
+    let references = info.references(&module);
     let code = kernels
         .iter()
         .map(|_| [OnceLock::new(), OnceLock::new()])
@@ -68,6 +70,7 @@ pub fn compile(
     Ok(Arc::new(CompiledModule {
         kernels,
         variables,
+        references,
         module,
         info,
         functions,
@@ -117,6 +120,12 @@ impl CompiledModule {
     #[must_use]
     pub fn variables(&self) -> &[ModuleVariable] {
         &self.variables
+    }
+
+    /// The texture, sampler and surface references; the address of each is its handle.
+    #[must_use]
+    pub fn references(&self) -> &[ModuleReference] {
+        &self.references
     }
 }
 

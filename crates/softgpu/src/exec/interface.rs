@@ -73,6 +73,26 @@ pub struct ModuleVariable {
     pub relocations: Vec<Relocation>,
 }
 
+/// What a reference of a module refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReferenceKind {
+    /// `.texref`.
+    Texture,
+    /// `.samplerref`.
+    Sampler,
+    /// `.surfref`.
+    Surface,
+}
+
+/// A `.texref`, `.samplerref` or `.surfref` variable of a module.
+#[derive(Debug, Clone)]
+pub struct ModuleReference {
+    /// Name.
+    pub name: Arc<str>,
+    /// What it refers to.
+    pub kind: ReferenceKind,
+}
+
 /// `bytes[offset..offset+size] = address of symbol + addend`.
 #[derive(Debug, Clone)]
 pub struct Relocation {

@@ -124,5 +124,6 @@ fn site(call: &'static str, ordinal: u64, thread: Arc<str>) -> DriverCallSite {
         call,
         ordinal,
         thread,
+        caller: 0,
     }
 }

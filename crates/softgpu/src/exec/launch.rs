@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::binding::LaunchBindings;
 use super::kernel_heap::KernelHeap;
 use crate::check::CheckContext;
 use crate::mem::AddressSpace;
@@ -63,6 +64,8 @@ pub struct LaunchSpec {
     pub print: PrintSink,
     /// Where `malloc` takes from; a kernel that calls it without one faults.
     pub heap: Option<Arc<KernelHeap>>,
+    /// What texture and surface handles stand for.
+    pub bindings: LaunchBindings,
     /// Set from outside to end the launch early (it then ends without fault).
     pub cancel: Option<Arc<AtomicBool>>,
 }

@@ -11,7 +11,10 @@ use fercuda_ptx::ast::{
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::interface::{CompileError, KernelInfo, ModuleVariable, ParamLayout, Relocation};
+use super::interface::{
+    CompileError, KernelInfo, ModuleReference, ModuleVariable, ParamLayout, ReferenceKind,
+    Relocation,
+};
 use super::width::bits;
 
 /// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static
@@ -92,6 +95,16 @@ fn has_large_parameters(module: &ast::PtxModule) -> bool {
 /// A size makes it a variable as any other.
 fn is_dynamic(v: &Var) -> bool {
     v.linkage == Linkage::Extern && v.dims.contains(&None)
+}
+
+/// What a variable refers to, if it is a reference; `.tex` is the old name of `.global .texref`.
+fn reference_kind(v: &Var) -> Option<ReferenceKind> {
+    match (v.space, v.ty) {
+        (Space::Tex, _) | (Space::Global, Ty::Texref) => Some(ReferenceKind::Texture),
+        (Space::Global, Ty::Samplerref) => Some(ReferenceKind::Sampler),
+        (Space::Global, Ty::Surfref) => Some(ReferenceKind::Surface),
+        _ => None,
+    }
 }
 
 /// Where a variable ends that lies behind `at` bytes.
@@ -181,7 +194,7 @@ impl ModuleInfo {
     fn variable(&mut self, v: &Var) {
         let (size, align) = var_bytes(v);
         match v.space {
-            Space::Global => {
+            Space::Global | Space::Tex => {
                 self.variables.insert(v.name, VariableSpace::Global);
             }
             Space::Const => {
@@ -395,6 +408,22 @@ impl ModuleInfo {
         out
     }
 
+    /// The texture, sampler and surface references.
+    pub(crate) fn references(&self, module: &ast::PtxModule) -> Vec<ModuleReference> {
+        let mut seen = FxHashSet::default();
+        let variables = module.items.iter().filter_map(|item| match item {
+            Item::Var(v) => Some((v.name, reference_kind(v)?)),
+            _ => None,
+        });
+        variables
+            .filter(|(name, _)| seen.insert(*name))
+            .map(|(name, kind)| ModuleReference {
+                name: module.symbols.name(name).into(),
+                kind,
+            })
+            .collect()
+    }
+
     /// The variables with their initial bytes.
     pub(crate) fn image_variables(
         &self,
@@ -414,7 +443,10 @@ impl ModuleInfo {
         let mut add = |v: &Var| {
             let is_here = v.linkage != Linkage::Extern
                 || !v.dims.contains(&None) && !defined.contains(&v.name) && taken.insert(v.name);
-            if matches!(v.space, Space::Global | Space::Const) && is_here {
+            if matches!(v.space, Space::Global | Space::Const)
+                && reference_kind(v).is_none()
+                && is_here
+            {
                 match self.image_variable(module, v) {
                     Ok(v) => out.push(v),
                     Err(e) => error = Some(e),

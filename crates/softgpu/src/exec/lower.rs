@@ -19,7 +19,9 @@ use super::ctx::KernelCode;
 use super::lanes::Isa;
 use super::layout::{ModuleInfo, element_of, var_bytes};
 use super::program::VariableBounds;
-use super::{alu_float, alu_int, control, convert, data, memory, multimem, parameters, sync};
+use super::{
+    alu_float, alu_int, control, convert, data, fetch, memory, multimem, parameters, sync,
+};
 use crate::report::MemSpace;
 
 mod code;
@@ -84,7 +86,7 @@ impl<'m> Lower<'_, 'm> {
             .as_ref()
             .ok_or("a function without a body is called")?;
         if self.k.checks {
-            self.used_shuffles = uses::used_shuffles(body);
+            self.used_results = uses::used_results(body);
             let shared = &self.k.shared;
             let mut locals = FxHashSet::default();
             locals_of(body, &mut locals);
@@ -310,6 +312,7 @@ impl<'m> Lower<'_, 'm> {
             memory::lower,
             convert::lower,
             sync::lower,
+            fetch::lower,
             alu_int::lower,
             alu_float::lower,
         ] {

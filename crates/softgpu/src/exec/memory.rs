@@ -288,6 +288,11 @@ impl<T: LaneElement> Exec for LoadParameter<T> {
     }
 }
 
+/// Reads eight bytes of the kernel's parameters from `imm` on.
+pub(crate) fn load_parameter64() -> Handlers {
+    handlers::<LoadParameter<u64>>()
+}
+
 lane_ops! {
     WordToLow = map1(u64, u32) |a| a as u32;
     WordToHigh = map1(u64, u32) |a| (a >> 32) as u32;

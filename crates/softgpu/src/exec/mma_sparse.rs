@@ -35,16 +35,18 @@ impl SparseProduct {
         self.selector < 64 / self.row_bits()
     }
 
-    /// The four bits of metadata of group `group` of row `row`.
+    /// The four bits of metadata of group `group` of row `row`, as an H200 takes them.
     fn metadata(&self, row: usize, group: usize, e: &impl Fn(u32) -> u32) -> u32 {
         let (four, upper, at) = ((row % 8 * 4) as u32, (row / 8) as u32, 4 * group as u32);
-        match self.row_bits() {
+        match (self.row_bits(), self.product.a.bits()) {
             // A lane has both rows.
-            16 => e(four + self.selector) >> (16 * upper + at) & 15,
-            // One lane of a pair has a row, the other the row eight further.
-            32 => e(four + 2 * self.selector + upper) >> at & 15,
-            // Two lanes have the halves of a row.
-            _ => e(four + 2 * upper + at / 32) >> (at % 32) & 15,
+            (16, _) => e(four + self.selector) >> (16 * upper + at) & 15,
+            // Each lane of a pair has a half of both rows.
+            (32, 16 | 32) => e(four + 2 * self.selector + at / 16) >> (16 * upper + at % 16) & 15,
+            // One lane of a pair has a row, the other the row eight further; and so the second
+            // pair the second half of each, where there is one.
+            (32, _) => e(four + 2 * self.selector + upper) >> at & 15,
+            _ => e(four + 2 * (at / 32) + upper) >> (at % 32) & 15,
         }
     }
 

@@ -134,8 +134,8 @@ pub(crate) type LaneFn = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 pub(crate) fn access_kind(opcode: &str) -> AccessKind {
     let base = opcode.split('.').next().unwrap_or("");
     match base {
-        "atom" | "red" => AccessKind::Atomic,
-        "st" | "stmatrix" => AccessKind::Write,
+        "atom" | "red" | "sured" => AccessKind::Atomic,
+        "st" | "stmatrix" | "sust" => AccessKind::Write,
         "cp" => AccessKind::AsyncCopy,
         "wmma" if opcode.contains("store") => AccessKind::Write,
         _ => AccessKind::Read,
@@ -148,6 +148,7 @@ pub(crate) fn touches_memory(opcode: &str) -> bool {
     match words.next().unwrap_or("") {
         "ld" | "st" => !words.any(|w| w.starts_with("param")),
         "ldu" | "atom" | "red" | "cp" | "ldmatrix" | "stmatrix" | "multimem" => true,
+        "tex" | "tld4" | "suld" | "sust" | "sured" => true,
         "wmma" => matches!(words.next(), Some("load" | "store")),
         _ => false,
     }

@@ -57,6 +57,8 @@ pub(crate) struct PendingCopy {
     pub(crate) src: u64,
     pub(crate) len: u32,
     pub(crate) src_len: u32,
+    /// The mbarrier that tells of its completion; `NOWHERE` if none does.
+    pub(crate) barrier: u32,
 }
 
 /// 32 threads.

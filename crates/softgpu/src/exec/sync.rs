@@ -274,7 +274,7 @@ fn shfl(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         None => PredRef::True,
     };
     let d = l.dst(&d, Ty::B32)?;
-    let used = l.k.checks && l.shuffle_is_used(i.line);
+    let used = l.k.checks && l.result_is_used(i.line);
     let x = l.emit(h, d, a, b, c);
     x.imm_lo = Some(p);
     if used {

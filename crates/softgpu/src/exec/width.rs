@@ -8,6 +8,7 @@ pub(crate) fn bits(ty: Ty) -> u32 {
         Ty::U8 | Ty::S8 | Ty::B8 | Ty::E4m3 | Ty::E5m2 => 8,
         Ty::U16 | Ty::S16 | Ty::B16 | Ty::F16 | Ty::Bf16 | Ty::E4m3x2 | Ty::E5m2x2 => 16,
         Ty::U64 | Ty::S64 | Ty::B64 | Ty::F64 | Ty::F32x2 => 64,
+        Ty::Texref | Ty::Samplerref | Ty::Surfref => 64,
         Ty::B128 => 128,
         Ty::Pred => 1,
         _ => 32,

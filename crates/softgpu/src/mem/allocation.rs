@@ -15,6 +15,8 @@ pub struct DriverCallSite {
     pub ordinal: u64,
     /// Host thread.
     pub thread: Arc<str>,
+    /// Where the program called: an address of its code, 0 if that is not known.
+    pub caller: usize,
 }
 
 impl fmt::Display for DriverCallSite {

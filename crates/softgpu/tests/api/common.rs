@@ -1,12 +1,16 @@
 //! The driver's table of this process, and shorthands.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
 use fercuda_softgpu::control::{self, Config};
 
 pub const MEMORY: u64 = 1 << 30;
+
+/// Whether the device checks accesses; set before it is first used.
+pub static CHECKS: AtomicBool = AtomicBool::new(false);
 
 /// The device under test: two devices of 1 GiB.
 pub fn d() -> &'static Driver {
@@ -16,6 +20,7 @@ pub fn d() -> &'static Driver {
         config.devices = 2;
         config.memory_bytes = MEMORY;
         config.quiet = true;
+        config.checks = CHECKS.load(Ordering::Acquire);
         assert!(
             control::configure(config),
             "the first use of the device in this process"

@@ -170,19 +170,31 @@ fn a_descriptor_of_memory_cannot_be_cut_and_one_that_could_be_is_refused() {
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     ok!(cuMemRelease(handle));
     let both = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    for (name, seals, is_memory) in [
-        (c"fercuda-device-memory", both, true),
-        (c"fercuda-device-memory", 0, false),
-        (c"fercuda-device-memory", libc::F_SEAL_SHRINK, false),
-        (c"fercuda-device-memory", libc::F_SEAL_GROW, false),
-        (c"my-memfd:fercuda-device-memory", both, false),
-        (c"fercuda-device-memory-of-mine", both, false),
+    // The position of a descriptor says which memory it is of: here the first granule.
+    let position = 1i64 << 24;
+    for (name, seals, position, is_memory) in [
+        (c"fercuda-device-memory", both, position, true),
+        (c"fercuda-device-memory", both, 0, false),
+        (c"fercuda-device-memory", both, 2 * position, false),
+        (c"fercuda-device-memory", both, position + 1, false),
+        (c"fercuda-device-memory", both, i64::MAX, false),
+        (c"fercuda-device-memory", 0, position, false),
+        (
+            c"fercuda-device-memory",
+            libc::F_SEAL_SHRINK,
+            position,
+            false,
+        ),
+        (c"fercuda-device-memory", libc::F_SEAL_GROW, position, false),
+        (c"my-memfd:fercuda-device-memory", both, position, false),
+        (c"fercuda-device-memory-of-mine", both, position, false),
     ] {
         // SAFETY: the name is a C string; plain system calls on the fresh descriptor.
         let file = unsafe {
             let fd = libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING);
             assert_eq!(libc::ftruncate(fd, GRANULE as i64), 0);
             assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, seals), 0);
+            assert_eq!(libc::lseek(fd, position, libc::SEEK_SET), position);
             OwnedFd::from_raw_fd(fd)
         };
         let number = file.as_raw_fd() as usize as *mut _;

@@ -77,6 +77,7 @@ fn run(
         late_copies: false,
         print: Arc::new(|_| {}),
         heap: Some(KernelHeap::new(space.clone(), 0, blocks, GRANULE)),
+        bindings: Default::default(),
         cancel: None,
     };
     Executor::new(1).run(&loaded, 0, &spec)?;

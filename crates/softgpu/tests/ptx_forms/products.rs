@@ -337,8 +337,13 @@ fn sparse(random: &mut fastrand::Rng, element: Element, k: usize, sums: &str, se
             let (row, four) = (lane / 4, lane % 4);
             let word = match row_bits {
                 16 if four == selector => metadata[row] | metadata[row + 8] << 16,
+                // Of wide elements a lane has a half of both rows; of others all of one row.
+                32 if four / 2 == selector && element.bits >= 16 => {
+                    let half = |row: usize| metadata[row] >> (16 * (four % 2)) & 0xffff;
+                    half(row) | half(row + 8) << 16
+                }
                 32 if four / 2 == selector => metadata[row + 8 * (four % 2)],
-                64 => metadata[row + 8 * (four / 2)] >> (32 * (four % 2)),
+                64 => metadata[row + 8 * (four % 2)] >> (32 * (four / 2)),
                 _ => random.u64(..),
             };
             vec![word as u32]

@@ -73,6 +73,7 @@ pub(crate) fn launch(kernel: Kernel, options: Option<CheckOptions>, threads: usi
         watchdog: Some(Duration::from_secs(60)),
         late_copies: false,
         print: Arc::new(|_| {}),
+        bindings: Default::default(),
         cancel: None,
     };
     let loaded = Loaded::new(image, Default::default()).unwrap();

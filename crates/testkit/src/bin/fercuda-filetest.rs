@@ -11,6 +11,8 @@
 //!                                 [--record FILE]   and write down this device's own outputs
 //! fercuda-filetest check FILE                       one file's launches or program, and its
 //! findings
+//! fercuda-filetest judge FILE                       those of its launches and programs whose
+//! findings are not of the kinds that its header says
 //! ```
 //! Exit status 1 means a mismatch or a finding, 2 that the command could not run.
 #![forbid(unsafe_code)]
@@ -23,6 +25,7 @@ use std::process::{Command, ExitCode};
 use fercuda_cuda::{Context, Cuda};
 use fercuda_nvrtc::Nvrtc;
 use fercuda_testkit::filetest::FileTest;
+use fercuda_testkit::raw::RawError;
 use fercuda_testkit::record::{DeviceRecord, RecordComparison};
 use fercuda_testkit::runner::{ARCHITECTURES, LaunchOutcome, RunError};
 use fercuda_testkit::{folder, planted, record, runner};
@@ -64,8 +67,9 @@ fn main() -> ExitCode {
         ["run", ref names @ ..] => run(names, json.as_deref()),
         ["bundle", to] => bundle(Path::new(to)),
         ["compare", from] => compare(Path::new(from), json.as_deref(), kept.as_deref()),
-        ["check", file] => check(Path::new(file)),
-        _ => Err("usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER | check FILE  [--json FILE]".into()),
+        ["check", file] => check(Path::new(file), planted::report),
+        ["judge", file] => check(Path::new(file), planted::misjudged),
+        _ => Err("usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER | check FILE | judge FILE  [--json FILE]".into()),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -312,10 +316,13 @@ fn conclude(report: CorpusReport, json: Option<&Path>) -> Result<bool> {
     Ok(report.rows.iter().all(|r| r.wrong.is_empty()))
 }
 
-fn check(file: &Path) -> Result<bool> {
+fn check(
+    file: &Path,
+    report: fn(&FileTest, &str) -> std::result::Result<String, RawError>,
+) -> Result<bool> {
     let file = folder::read_file(file)?;
     let ptx = runner::compile(&Nvrtc::find()?, &file, "sm_90", &["--generate-line-info"])?;
-    let report = planted::report(&file, &ptx)?;
+    let report = report(&file, &ptx)?;
     write!(std::io::stdout(), "{report}")?;
     Ok(report.is_empty())
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -11,6 +12,7 @@ from .._allocator import Allocator
 from .._fercuda import Runtime, Session
 
 Select = Literal["auto", "gpu", "soft"]
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class RuntimeSession(Session):
     """A session on a device: the owner of buffers, jobs and modules, and a tenant of the device's
     pool.
 
-    `name` is the name of its tenant in the ledger and in `fercuda top`; `limit_bytes` is the most
+    `name` is the name of its tenant in the ledger and in `fercuda top`, by default "session1",
+    "session2" ..., a new one for each session of this process; `limit_bytes` is the most
     device memory it may hold, as a number or as text such as "1GiB"; None for no limit. As a
     context manager it is closed at the end: its work is waited for, and its memory is freed.
     `allocator` is the source of buffers of the regime "callbacks": see `Session`.
@@ -46,7 +49,7 @@ class RuntimeSession(Session):
 
     def __new__(
         cls,
-        name: str,
+        name: str | None = None,
         *,
         limit_bytes: int | str | None = None,
         config: RuntimeConfig | None = None,
@@ -57,7 +60,16 @@ class RuntimeSession(Session):
             runtime = (config or RuntimeConfig()).open()
         elif config is not None:
             raise _errors.ConfigError("both config and runtime are given\ntry: one of them")
-        session = super().__new__(cls, runtime, name, limit_bytes, allocator=allocator)
+        while name is None:
+            try:
+                new = f"session{next(_numbers)}"
+                session = super().__new__(cls, runtime, new, limit_bytes, allocator=allocator)
+                break
+            except _errors.SessionNameError:
+                # The program has given that name to a session itself.
+                continue
+        else:
+            session = super().__new__(cls, runtime, name, limit_bytes, allocator=allocator)
         session.runtime = runtime
         return session
 

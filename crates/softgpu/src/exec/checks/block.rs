@@ -129,10 +129,7 @@ fn shared_lanes(
             AccessKind::Read => shadow.read(mark, warp, at, size),
             AccessKind::AsyncCopy => shadow.write(mark, warp, at, size, true, || false),
             AccessKind::Write => shadow.write(mark, warp, at, size, false, same),
-            AccessKind::Atomic => {
-                let read = shadow.read(mark, warp, at, size);
-                read.or(shadow.write(mark, warp, at, size, false, || false))
-            }
+            AccessKind::Atomic => shadow.update(mark, warp, at, size),
         };
         let same_values = ctx
             .run

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
-use crate::check::{AccessRecord, CheckOptions, Shadow, Strength};
-use crate::report::{Access, AccessKind, FindingKind};
+use crate::check::{AccessRecord, CheckOptions, Shadow};
+use crate::report::{Access, AccessKind, FindingActor, FindingKind};
 
 /// One lane's access, to be judged by the records of the words that it touches.
 pub(super) struct LaneAccess {
@@ -55,6 +55,11 @@ pub(super) fn lane_records(site: &GlobalAccessSite<'_>, shadow: &Shadow, lane: L
         if !write && old.0 != 0 && old.stays(now, OrderedRecords::of(site).has(old.0, now)) {
             shadow.earlier_reads[w].store(old.0, Ordering::Relaxed);
         }
+        if write && record.strong() && old.0 != 0 && !old.strong() {
+            // Another block's atomic meets the plain write still, whatever this one follows.
+            let unmarked = old.0 & !AccessRecord::MARK;
+            shadow.earlier_reads[w].store(unmarked, Ordering::Relaxed);
+        }
         table[w].store(now.0, Ordering::Relaxed);
         at = next;
     }
@@ -84,7 +89,7 @@ fn conflict(
 
 /// Whether of two accesses, of which one may write, one is a read-only load.
 fn is_read_only(site: &GlobalAccessSite<'_>, was: AccessRecord, was_kind: AccessKind) -> bool {
-    site.strength == Strength::ReadOnly || was_kind == AccessKind::Read && was.read_only()
+    site.strength.is_cached() || was_kind == AccessKind::Read && was.read_only()
 }
 
 /// The cold half of `conflict`.
@@ -143,15 +148,11 @@ fn conflict_slow(
         return false;
     };
     let other = shadow.actor_of(was, checks, kind == FindingKind::StreamHazard);
-    let other = other.map(|(k, a)| {
-        (
-            if matches!(k, AccessKind::Atomic | AccessKind::AsyncCopy) {
-                k
-            } else {
-                was_kind
-            },
-            a,
-        )
+    let other = other.map(|(k, a)| match (k, &a) {
+        // A kernel's write may stand among the earlier readers.
+        (AccessKind::Atomic | AccessKind::AsyncCopy, _) => (k, a),
+        (AccessKind::Write, FindingActor::Thread(..)) => (k, a),
+        _ => (was_kind, a),
     });
     site.report(
         lane.lane,

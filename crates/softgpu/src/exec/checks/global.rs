@@ -404,7 +404,7 @@ fn quick_ordered(
         }
         if segment == site.segment {
             return raw & marked == 0
-                && site.strength != Strength::ReadOnly
+                && !site.strength.is_cached()
                 && site.follows(was, 0, now.thread());
         }
         let (for_op, lo, hi) = ORDERED.get();
@@ -416,7 +416,7 @@ fn quick_ordered(
         };
         if owner == checks.op {
             return raw & marked == 0
-                && site.strength != Strength::ReadOnly
+                && !site.strength.is_cached()
                 && shadow.owner(segment).is_some_and(|(owner, block)| {
                     u64::from(block) == site.block && site.follows(was, owner.from, now.thread())
                 });

@@ -34,9 +34,19 @@ pub(crate) fn tells_host(ctx: &mut Ctx<'_>) {
 }
 
 /// Atomics at each lane's address: each acquires the location's clock and releases the warp's.
-pub(crate) fn synchronise(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, shared: bool) {
+/// `known`: the lanes get to know what was there, and so what others of them have released.
+pub(crate) fn synchronise(
+    ctx: &mut Ctx<'_>,
+    addr: &[u64; LANES],
+    mask: u32,
+    shared: bool,
+    known: bool,
+) {
     one_way(ctx, addr, mask, shared, true);
     one_way(ctx, addr, mask, shared, false);
+    if known && mask & mask.wrapping_sub(1) != 0 {
+        one_way(ctx, addr, mask, shared, true);
+    }
 }
 
 /// One direction of that.

@@ -145,7 +145,7 @@ impl OrderedRecords {
     #[inline(always)]
     pub(super) fn of(site: &GlobalAccessSite<'_>) -> Self {
         // Data that is read as if no thread wrote it may not even be written before.
-        if site.strength == Strength::ReadOnly {
+        if site.strength.is_cached() {
             return OrderedRecords {
                 base: 0,
                 span: 0,

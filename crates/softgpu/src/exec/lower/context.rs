@@ -146,7 +146,7 @@ pub(crate) struct Lower<'k, 'm> {
     pub(super) elements: FxHashMap<Sym, u64>,
     cc: Option<VirtualReg>,
     /// Lines of shuffles whose result is used whatever it is, with checks.
-    pub(super) used_shuffles: FxHashSet<u32>,
+    pub(super) used_results: FxHashSet<u32>,
     /// Variables that the addresses in registers are derived from, with checks.
     pub(super) derived: FxHashMap<Sym, Sym>,
     pub(crate) params: Vec<(u32, u32)>,
@@ -174,7 +174,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             local_bytes: 0,
             elements: FxHashMap::default(),
             cc: None,
-            used_shuffles: FxHashSet::default(),
+            used_results: FxHashSet::default(),
             derived: FxHashMap::default(),
             params: Vec::new(),
             rets: Vec::new(),
@@ -241,8 +241,8 @@ impl<'k, 'm> Lower<'k, 'm> {
     }
 
     /// Whether the result of the shuffle on a line is used whatever it is.
-    pub(crate) fn shuffle_is_used(&self, line: u32) -> bool {
-        self.used_shuffles.contains(&line)
+    pub(crate) fn result_is_used(&self, line: u32) -> bool {
+        self.used_results.contains(&line)
     }
 
     // ---- building ---------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-//! Shuffles whose result is used whatever it is, and the variables that addresses are derived from.
+//! Shuffles and atomics whose result is used, and the variables that addresses are derived from.
 //!
 //! Both look at a function's text alone, without regard to what it computes. A result counts as
 //! used if it reaches memory, or another shuffle, along the code that follows, through no guard, no
-//! selection and no branch. An address belongs to a variable if every instruction that writes its
-//! register takes it from that one: by moves, conversions, sums and differences with other numbers.
+//! selection and no branch; of an atomic, if any instruction reads it. An address belongs to a
+//! variable if every instruction that writes its register takes it from that one: by moves,
+//! conversions, sums and differences with other numbers.
 
 use fercuda_ptx::ast::{AddrBase, Inst, Operand, Stmt, Sym};
 use fercuda_ptx::words::Op;
@@ -49,11 +50,12 @@ fn names_any(o: &Operand, of: &FxHashSet<Sym>) -> bool {
     any
 }
 
-/// The shuffles of a body, by their lines, whose result is used whatever it is.
-pub(super) fn used_shuffles(body: &[Stmt]) -> FxHashSet<u32> {
+/// The shuffles of a body, by their lines, whose result is used whatever it is, and the atomics of
+/// which anything reads it.
+pub(super) fn used_results(body: &[Stmt]) -> FxHashSet<u32> {
     let mut all = Vec::new();
     flat(body, &mut all);
-    let mut out = FxHashSet::default();
+    let mut out = used_atomics(&all);
     for (n, s) in all.iter().enumerate() {
         if let Stmt::Inst(i) = s
             && i.op == Op::Shfl
@@ -64,6 +66,35 @@ pub(super) fn used_shuffles(body: &[Stmt]) -> FxHashSet<u32> {
         }
     }
     out
+}
+
+fn used_atomics(all: &[&Stmt]) -> FxHashSet<u32> {
+    let insts = all.iter().filter_map(|s| match s {
+        Stmt::Inst(i) => Some(i),
+        _ => None,
+    });
+    let is_atomic = |i: &&Inst| i.op == Op::Atom && i.line != 0;
+    let atomics: Vec<_> = insts.clone().filter(is_atomic).collect();
+    if atomics.is_empty() {
+        return FxHashSet::default();
+    }
+    let mut read = FxHashSet::default();
+    for i in insts {
+        let written = defined(i);
+        for (n, o) in i.operands.iter().enumerate() {
+            each_name(o, &mut |s| {
+                if n != 0 || !written.contains(&s) {
+                    read.insert(s);
+                }
+            });
+        }
+    }
+    let is_read = |i: &&&Inst| defined(i).iter().any(|s| read.contains(s));
+    atomics
+        .iter()
+        .filter(|i| is_read(i))
+        .map(|i| i.line)
+        .collect()
 }
 
 fn is_used(all: &[&Stmt], at: usize, shuffle: &Inst) -> bool {
@@ -208,7 +239,10 @@ fn defined(i: &Inst) -> FxHashSet<Sym> {
         i.op,
         Op::St | Op::Red | Op::Bra | Op::Call | Op::Bar | Op::Barrier
     );
-    if let (true, Some(d)) = (writes, i.operands.first()) {
+    // An address that comes first, as of `cp.async`, is read.
+    let first = i.operands.first();
+    let first = first.filter(|o| writes && !matches!(o, Operand::Address { .. }));
+    if let Some(d) = first {
         each_name(d, &mut |s| {
             out.insert(s);
         });

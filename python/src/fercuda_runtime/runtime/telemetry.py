@@ -1,62 +1,15 @@
-"""Devices, sessions, buffers and jobs, and their telemetry.
-
-Shapes are tuples of lengths, strides count elements, sizes end in `_bytes`, times in `_s`.
-"""
+"""Memory of devices by tenant, and counters of intercepted calls. `runtime.telemetry` is the
+function."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._allocator import Allocator
-from ._fercuda import (
-    ArgumentBlock,
-    Buffer,
-    Capture,
-    Dispatcher,
-    DispatchStatistics,
-    Function,
-    GraphKey,
-    GraphRecord,
-    Graphs,
-    GraphStatistics,
-    GraphTimes,
-    Job,
-    Module,
-    Requests,
-    Runtime,
-    Scalar,
-    Session,
-    Ticket,
-    VramFile,
-)
+from .. import _fercuda
+from .._fercuda import Runtime
+from ..errors import ConfigError
 
-__all__ = [
-    "Allocator",
-    "ArgumentBlock",
-    "Buffer",
-    "Capture",
-    "DispatchStatistics",
-    "Dispatcher",
-    "Function",
-    "GraphKey",
-    "GraphRecord",
-    "GraphStatistics",
-    "GraphTimes",
-    "Graphs",
-    "Holder",
-    "Job",
-    "Module",
-    "Rebooted",
-    "Requests",
-    "Runtime",
-    "Scalar",
-    "Session",
-    "Telemetry",
-    "Ticket",
-    "VramFile",
-    "reboot",
-    "telemetry",
-]
+__all__ = ["Holder", "Interception", "Telemetry", "interception", "telemetry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +47,25 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebooted:
-    """Result of a reboot. `others`: tenants that still hold memory of the device."""
+class Interception:
+    """Counters of the driver calls that are intercepted in this process, on all devices together,
+    since it began.
 
-    epoch: int
-    sessions: int
-    returned_bytes: int
-    was_reset: bool
-    others: tuple[Holder, ...]
+    `allocations`, `frees`: of the pools, by all libraries; `fallbacks`: allocations that a pool
+    should have served and the driver did, 0 in a governed process; `live_bytes`, `peak_bytes`: live
+    blocks of the pools; `governed_bytes`: memory directly from the driver, including host memory;
+    `overhead_bytes`: the driver's own memory for contexts and code, when it was last read;
+    `is_racing`: whether the counters changed while they were read.
+    """
+
+    allocations: int
+    frees: int
+    fallbacks: int
+    live_bytes: int
+    peak_bytes: int
+    governed_bytes: int
+    overhead_bytes: int
+    is_racing: bool
 
 
 def telemetry(runtime: Runtime) -> Telemetry:
@@ -124,7 +88,16 @@ def telemetry(runtime: Runtime) -> Telemetry:
     )
 
 
-def reboot(runtime: Runtime, *, reset_failed: bool = False) -> Rebooted:
-    """Like `Runtime.reboot`, with a named result."""
-    epoch, sessions, returned_bytes, was_reset, others = runtime.reboot(reset_failed=reset_failed)
-    return Rebooted(epoch, sessions, returned_bytes, was_reset, tuple(Holder(*it) for it in others))
+def interception() -> Interception:
+    """The counters of the hook, or of this package's own interception outside of `fercuda run`, as
+    in `include/fercuda/intercept_telemetry.h`. Scans the ledger: for monitoring.
+
+    Raises `ConfigError` if no memory is governed in this process, `ForkedError`.
+    """
+    figures = _fercuda.intercepted()
+    if figures is None:
+        raise ConfigError(
+            "no memory is governed in this process\n"
+            "try: to open a runtime first, or `fercuda run`; and FERCUDA_DISABLE is not to be 1"
+        )
+    return Interception(*figures)
