@@ -67,6 +67,7 @@ def window(*_, **__):
     it.get_cursor_pos.return_value = (0.4, 0.6)
     it.event = None
     it.res = (512, 512)
+    it.frame = 1
     it.get_canvas.return_value = it.get_scene.return_value = it
     for name in ("set_image", "circles", "lines", "triangles", "particles", "mesh", "arrows"):
         setattr(it, name, draw(name))
@@ -74,6 +75,7 @@ def window(*_, **__):
     for name in ("slider_int", "slider_float", "checkbox", "color_edit_3"):
         setattr(widgets, name, answer)
     widgets.button.return_value = False
+    widgets.sub_window.return_value.__enter__.return_value = widgets
     it.slider.return_value = MagicMock(value=1.0)
     return it
 

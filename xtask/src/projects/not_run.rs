@@ -349,5 +349,62 @@ pub(super) const TINYGRAD: &[NotRun] = &[
     ),
 ];
 
+const OPENCV: &str = "needs OpenCV";
+const NO_DEVICE: &str = "starts no device";
+const PICTURE: &str = "needs a picture that its wheel does not have";
+const CUSPARSE: &str = "needs cuSPARSE, which embeds NVIDIA's runtime library";
+const NO_TEXTURES: &str = "its backend for CUDA has no textures";
+const PROFILE: &str = "prints how long its kernels took, and has nothing else to compare";
+
 /// Of Taichi's samples.
-pub(super) const TAICHI: &[NotRun] = &[];
+pub(super) const TAICHI: &[NotRun] = &[
+    (
+        "projects/test_taichi.py::test_sample[algorithm/circle-packing/circle_packing_image]",
+        OPENCV,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[real_func/rendering/taichi_ngp]",
+        OPENCV,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[rendering/taichi_ngp]",
+        OPENCV,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[features/gui/gui_widgets]",
+        NO_DEVICE,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[features/gui/keyboard]",
+        NO_DEVICE,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[features/io/export_mesh]",
+        NO_DEVICE,
+    ),
+    ("projects/test_taichi.py::test_sample[patterns]", NO_DEVICE),
+    (
+        "projects/test_taichi.py::test_sample[features/io/export_videos]",
+        PICTURE,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[simulation/implicit_fem]",
+        CUSPARSE,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[simulation/implicit_mass_spring]",
+        CUSPARSE,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[graph/texture_graph]",
+        NO_TEXTURES,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[rendering/simple_texture]",
+        NO_TEXTURES,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[algorithm/mgpcg_advanced]",
+        PROFILE,
+    ),
+];
