@@ -16,10 +16,10 @@ HERE = Path(__file__).parent
 SAMPLES = Path(find_spec("taichi").origin).parent / "examples"
 # Frames, for samples of which two take minutes.
 FRAMES = {
+    "ggui_examples/mpm3d_ggui": 1,
     "real_func/rendering/cornell_box": 1,
     "rendering/cornell_box": 1,
     "rendering/oit_renderer": 1,
-    "rendering/sdf_renderer": 1,
 }
 # Samples whose kernels append to a list in the order of their threads.
 IN_ANY_ORDER = {"algorithm/mciso_advanced"}

@@ -354,6 +354,7 @@ const NO_DEVICE: &str = "starts no device";
 const PICTURE: &str = "needs a picture that its wheel does not have";
 const CUSPARSE: &str = "needs cuSPARSE, which embeds NVIDIA's runtime library";
 const NO_TEXTURES: &str = "its backend for CUDA has no textures";
+const SLOW: &str = "takes minutes for a frame on the software device";
 const PROFILE: &str = "prints how long its kernels took, and has nothing else to compare";
 
 /// Of Taichi's samples.
@@ -406,5 +407,9 @@ pub(super) const TAICHI: &[NotRun] = &[
     (
         "projects/test_taichi.py::test_sample[algorithm/mgpcg_advanced]",
         PROFILE,
+    ),
+    (
+        "projects/test_taichi.py::test_sample[rendering/sdf_renderer]",
+        SLOW,
     ),
 ];
