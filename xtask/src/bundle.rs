@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, conformance, dist, python, rust_tenants, setup, shell, suites};
+use crate::{cargo, clients, dist, python, rust_tenants, setup, shell, suites};
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
@@ -78,7 +78,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         "build",
         &["--locked", "--release", "--workspace", "--examples"],
     )?;
-    let drop_in = conformance::build_drop_in("release")?;
+    let drop_in = clients::build_drop_in("release")?;
 
     let mut script = Script::default();
     for made in &tests {
@@ -133,7 +133,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     fs::create_dir_all(&tenants)?;
     carry(&rust_tenants::cudarc()?, &tenants.join("cudarc-tenant"))?;
     // Its kernels need NVIDIA's compiler: without it the bundle has one program less.
-    let without_candle = match rust_tenants::candle(&venv, &conformance::cudarc_source()?.1) {
+    let without_candle = match rust_tenants::candle(&venv, &clients::cudarc_source()?.1) {
         Ok(program) => {
             carry(&program, &tenants.join("candle-tenant"))?;
             None

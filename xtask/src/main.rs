@@ -17,14 +17,17 @@ mod benchmarks;
 mod book;
 mod bundle;
 mod cargo;
+mod clients;
 mod conformance;
 mod count;
+mod debian;
 mod dist;
 mod headers;
 mod hooklist;
 mod installed;
 mod packages;
 mod profile;
+mod projects;
 mod python;
 mod record;
 mod release;
@@ -104,6 +107,12 @@ enum Chore {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Run the whole test suites of other projects over the drop-in library, of which `test`
+    /// runs a selection; install what is missing of them into build/.
+    Projects {
+        /// Only projects whose name contains this.
+        filter: Option<String>,
+    },
     /// Run pjdfstest, fsx and stress-ng's class filesystem on mounts in device
     /// memory; install what is missing of them into build/.
     Suites(Box<suites::Args>),
@@ -134,6 +143,7 @@ fn main() -> ExitCode {
         Chore::Release(args) => release::run(&args),
         Chore::Gpu { out, no_profile } => bundle::run(&out, !no_profile),
         Chore::Conformance { dry_run } => conformance::run(dry_run),
+        Chore::Projects { filter } => projects::run(filter.as_deref()),
         Chore::Suites(args) => suites::run(&args),
         Chore::Soak(args) => soak::run(&args),
         Chore::Benchmarks => benchmarks::run(),

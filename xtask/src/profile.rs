@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, conformance, shell};
+use crate::{cargo, clients, shell};
 
 /// What came of it.
 pub(crate) enum Hook {
@@ -217,7 +217,7 @@ fn train(hook: &Path, driver: &Path, folder: &Path, counts: &Path) -> Result<()>
     compile("train.c", &options, &[&runtime, driver], &program)?;
     for (number, (steps, settings)) in TRAININGS.into_iter().enumerate() {
         let own = folder.join(format!("run{number}"));
-        conformance::private_folder(&own)?;
+        clients::private_folder(&own)?;
         let mut run = shell::command(&program);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("FERCUDA_") {
@@ -233,7 +233,7 @@ fn train(hook: &Path, driver: &Path, folder: &Path, counts: &Path) -> Result<()>
             .envs(settings.iter().copied());
         let hint = "try: cargo xtask dist --no-profile, and tell us";
         shell::run(run).context(hint)?;
-        let allocations = conformance::governed_allocations(&own)?;
+        let allocations = clients::governed_allocations(&own)?;
         if allocations == 0 {
             bail!("nothing of the training was governed\n{hint}");
         }

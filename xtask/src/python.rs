@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::conformance;
+use crate::clients;
 use crate::count::Count;
 use crate::setup::{self, Venv};
 use crate::shell;
@@ -178,7 +178,7 @@ fn run(command: Command, name: &str) -> Result<Count> {
     let succeeded = shell::watch(command, |line| println!("{line}"))?;
     let read = fs::read_to_string(&report).ok();
     let (mut count, _) = read
-        .and_then(|text| conformance::junit(&text))
+        .and_then(|text| clients::junit(&text))
         .unwrap_or_default();
     if (!succeeded && count.failed == 0) || count.passed + count.failed == 0 {
         // It died before its report, or the device found something at its end.

