@@ -280,7 +280,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "it is long")]
     fn a_panic_of_the_reader_is_one_of_the_test() {
-        let inputs = [b"0123456789".to_vec()];
+        let inputs = [vec![b'0'; 95]];
         try_mutations("/nowhere", WORK, &inputs, |bytes| {
             assert!(bytes.len() < 100, "it is long");
         });
