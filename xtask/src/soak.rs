@@ -1,12 +1,20 @@
 //! Long simulations: every kind of randomised work by its full amount, in rounds.
 //!
-//! Among them are mutations of kept inputs for every reader of untrusted bytes, 1e8 in a round.
+//! Among them are mutations of kept inputs for every reader of untrusted bytes, 1e8 in a round,
+//! and where a nightly compiler has the tools the same readers under a fuzzer (`fuzz-` and the
+//! name of a target) and tests under Miri (`miri-` and the name of a crate). Where the tools are
+//! missing, that is said, and the rest is done.
 //!
 //! Each round runs all kinds with `FERCUDA_BUDGET=soak` and fresh seeds. A kind that fails leaves
-//! its seed in `tests/regressions` of its crate, where each later run of its test finds it.
+//! its seed in `tests/regressions` of its crate, where each later run of its test finds it; a fuzz
+//! target leaves its input in `tests/corpora`, for the same reason.
 //!
 //! Invariant: at least one round is done, however short the time; a failure does not end the
 //! round, and makes the chore fail.
+
+mod fuzz;
+mod miri;
+mod nightly;
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, setup, shell};
+use crate::setup::{self, Venv};
+use crate::{cargo, shell};
 
 /// How a kind of work is run.
 struct Kind {
@@ -57,7 +66,7 @@ impl SoakRun {
     }
 }
 
-const KINDS: [Kind; 15] = [
+static KINDS: [Kind; 17] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -96,7 +105,17 @@ const KINDS: [Kind; 15] = [
     Kind {
         work: "images",
         home: "crates/softgpu",
-        run: SoakRun::ReleaseTest("fercuda-softgpu", &["--test", "fatbin", "for_a_while"]),
+        run: SoakRun::ReleaseTest("fercuda-softgpu", &["--test", "fatbin", "images_mutated"]),
+    },
+    Kind {
+        work: "modules",
+        home: "crates/softgpu",
+        run: SoakRun::ReleaseTest("fercuda-softgpu", &["--test", "fatbin", "modules_mutated"]),
+    },
+    Kind {
+        work: "cache-entries",
+        home: "crates/cache",
+        run: SoakRun::ReleaseTest("fercuda-cache", &["--lib", "mutated_entries"]),
     },
     Kind {
         work: "traces",
@@ -134,7 +153,7 @@ const KINDS: [Kind; 15] = [
     Kind {
         work: "expressions",
         home: "crates/jit",
-        run: SoakRun::ReleaseTest("fercuda-jit", &["--lib", "mutated_expressions"]),
+        run: SoakRun::ReleaseTest("fercuda-jit", &["--test", "suite", "mutated_expressions"]),
     },
 ];
 
@@ -152,32 +171,39 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let time = Duration::try_from_secs_f64(args.hours * 3600.0)
         .with_context(|| format!("--hours {} is no time", args.hours))?;
     let filter = args.filter.as_deref().unwrap_or_default();
-    let kinds: Vec<&Kind> = KINDS.iter().filter(|it| it.work.contains(filter)).collect();
-    if kinds.is_empty() {
-        let names: Vec<&str> = KINDS.iter().map(|it| it.work).collect();
+    let mut works: Vec<SoakWork> = all_works();
+    works.retain(|work| work.name().contains(filter));
+    if works.is_empty() {
+        let names: Vec<String> = all_works().iter().map(SoakWork::name).collect();
         bail!(
             "no kind of work is called {filter:?}\ntry: {}",
             names.join(", ")
         );
     }
-    let venv = setup::run(false)?;
+    works.retain(|work| match work.missing() {
+        Some(hint) => {
+            println!(
+                "{} is passed over: its tools are not here\ntry: {hint}",
+                work.name()
+            );
+            false
+        }
+        None => true,
+    });
+    let is_seeded = |work: &SoakWork| matches!(work, SoakWork::Seeded(_));
+    let venv = match works.iter().any(is_seeded) {
+        true => Some(setup::run(false)?),
+        false => None,
+    };
     let begun = Instant::now();
     let mut failures = Vec::new();
     for round in 1.. {
-        for kind in &kinds {
+        for work in &works {
             let minutes = begun.elapsed().as_secs() / 60;
-            shell::step(&format!("round {round}, {minutes} min: {}", kind.work));
-            let mut command = kind.run.command();
-            setup::environment(&mut command, &venv);
-            command.env("FERCUDA_BUDGET", "soak");
-            let mut lines = Vec::new();
-            let succeeded = shell::watch(command, |line| {
-                println!("{line}");
-                lines.push(line.to_owned());
-            })?;
-            if !succeeded {
-                let file = record(kind, &lines)?;
-                failures.push(format!("round {round}, {}: {file}", kind.work));
+            let name = work.name();
+            shell::step(&format!("round {round}, {minutes} min: {name}"));
+            if let Some(left) = work.run(venv.as_ref())? {
+                failures.push(format!("round {round}, {name}: {left}"));
             }
         }
         if begun.elapsed() >= time {
@@ -192,6 +218,71 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             failures.len(),
             failures.join("\n")
         ),
+    }
+}
+
+/// A kind of work of any sort.
+enum SoakWork {
+    Seeded(&'static Kind),
+    Fuzz(&'static fuzz::FuzzTarget),
+    Miri(&'static miri::MiriTests),
+}
+
+fn all_works() -> Vec<SoakWork> {
+    let seeded = KINDS.iter().map(SoakWork::Seeded);
+    let fuzz = fuzz::TARGETS.iter().map(SoakWork::Fuzz);
+    let miri = miri::TESTS.iter().map(SoakWork::Miri);
+    seeded.chain(fuzz).chain(miri).collect()
+}
+
+impl SoakWork {
+    fn name(&self) -> String {
+        match self {
+            SoakWork::Seeded(kind) => kind.work.to_owned(),
+            SoakWork::Fuzz(target) => format!("fuzz-{}", target.name),
+            SoakWork::Miri(tests) => format!("miri-{}", tests.name),
+        }
+    }
+
+    /// What to install before it can be run; `None` if it can.
+    fn missing(&self) -> Option<&'static str> {
+        match self {
+            SoakWork::Seeded(_) => None,
+            SoakWork::Fuzz(_) => fuzz::missing(),
+            SoakWork::Miri(_) => miri::missing(),
+        }
+    }
+
+    /// Does all of it. Returns what a failure has left.
+    fn run(&self, venv: Option<&Venv>) -> Result<Option<String>> {
+        match self {
+            SoakWork::Seeded(kind) => run_seeded(kind, venv),
+            SoakWork::Fuzz(target) => {
+                let left = fuzz::run(target)?;
+                Ok(left.map(|file| file.display().to_string()))
+            }
+            SoakWork::Miri(tests) => {
+                let passed = miri::run(tests)?;
+                Ok((!passed).then(|| "what Miri printed names the line".to_owned()))
+            }
+        }
+    }
+}
+
+fn run_seeded(kind: &Kind, venv: Option<&Venv>) -> Result<Option<String>> {
+    let mut command = kind.run.command();
+    if let Some(venv) = venv {
+        setup::environment(&mut command, venv);
+    }
+    command.env("FERCUDA_BUDGET", "soak");
+    let mut lines = Vec::new();
+    let succeeded = shell::watch(command, |line| {
+        println!("{line}");
+        lines.push(line.to_owned());
+    })?;
+    match succeeded {
+        true => Ok(None),
+        false => record(kind, &lines).map(Some),
     }
 }
 
@@ -272,7 +363,8 @@ mod tests {
                 ("crates/softgpu", _) => "crates/softgpu/tests/fatbin.rs",
                 ("crates/ledger", _) => "crates/ledger/tests/suite/files.rs",
                 ("crates/runtime", _) => "crates/runtime/tests/mutations.rs",
-                ("crates/jit", _) => "crates/jit/src/text.rs",
+                ("crates/jit", _) => "crates/jit/tests/suite/mutations.rs",
+                ("crates/cache", _) => "crates/cache/src/lib.rs",
                 (_, "vramfs-files") => "crates/vramfs/src/file/tests.rs",
                 _ => "crates/vramfs/src/fuse/tests.rs",
             };

@@ -14,18 +14,24 @@
 
 #![forbid(unsafe_code)]
 
+mod entry;
 mod owner;
+#[cfg(test)]
+mod property;
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
+use entry::{hex, read_entry, write_entry};
+
+pub use entry::CachedProgram;
 pub use owner::is_uid_mapped;
 
 /// The environment variable with the cache's directory; empty means no cache.
@@ -93,21 +99,6 @@ impl CacheKey {
     fn file_name(&self) -> String {
         hex(&self.0.clone().finalize())
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A program from the cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CachedProgram {
-    /// Text or machine code.
-    pub code: Vec<u8>,
-    /// The log of its compiler.
-    pub log: String,
-    /// Requested names, and the names they have in the code.
-    pub names: Vec<(String, String)>,
 }
 
 /// Outcome of a lookup.
@@ -331,87 +322,15 @@ fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), CacheWarning>
     Ok(())
 }
 
-fn write_entry(
-    path: &Path,
-    header: &str,
-    code: &[u8],
-    log: &str,
-    names: &[(String, String)],
-) -> io::Result<()> {
-    let mut rest = Vec::with_capacity(code.len() + log.len() + 64);
-    let mut field = |bytes: &[u8]| {
-        rest.extend((bytes.len() as u64).to_le_bytes());
-        rest.extend(bytes);
-    };
-    field(code);
-    field(log.as_bytes());
-    for (expression, lowered) in names {
-        field(expression.as_bytes());
-        field(lowered.as_bytes());
-    }
-    let mut file: File = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    // The umask may have taken the owner's own rights.
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
-    file.write_all(header.as_bytes())?;
-    file.write_all(hex(&Sha256::digest(&rest)).as_bytes())?;
-    file.write_all(b"\n")?;
-    file.write_all(&rest)
-}
-
-/// Reads a file of `len` bytes; `None` if it is corrupt. What its first lengths contradict is not
-/// read further: a file of zeros, or one that was cut, costs a few bytes.
-fn read_entry(header: &str, len: u64, mut file: impl Read) -> io::Result<Option<CachedProgram>> {
-    // Header, hash and line end; the length of the code.
-    let mut head = vec![0; header.len() + 65 + 8];
-    match file.read_exact(&mut head) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        read => read?,
-    }
-    let Some(hash) = head.strip_prefix(header.as_bytes()) else {
-        return Ok(None);
-    };
-    let (hash, code_len) = hash.split_at(65);
-    let code_len = code_len.try_into().map_or(u64::MAX, u64::from_le_bytes);
-    let left = len.saturating_sub(head.len() as u64);
-    if hash[64] != b'\n' || code_len > left {
-        return Ok(None);
-    }
-    let mut rest = head[head.len() - 8..].to_vec();
-    file.take(left).read_to_end(&mut rest)?;
-    if hash[..64] != *hex(&Sha256::digest(&rest)).as_bytes() {
-        return Ok(None);
-    }
-    Ok(read_fields(&rest))
-}
-
-/// Parses the fields of a file; `None` if they are corrupt.
-fn read_fields(mut rest: &[u8]) -> Option<CachedProgram> {
-    let mut field = || -> Option<Option<&[u8]>> {
-        if rest.is_empty() {
-            return Some(None);
-        }
-        let (len, after) = rest.split_first_chunk::<8>()?;
-        let (bytes, after) =
-            after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
-        rest = after;
-        Some(Some(bytes))
-    };
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-    let code = field()??.to_vec();
-    let log = text(field()??)?;
-    let mut names = Vec::new();
-    while let Some(expression) = field()? {
-        names.push((text(expression)?, text(field()??)?));
-    }
-    Some(CachedProgram { code, log, names })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use fercuda_trials::{Work, try_corpus};
+
+    use super::property::holds_for;
     use super::*;
 
     fn key(parts: &[&str]) -> CacheKey {
@@ -532,6 +451,17 @@ mod tests {
             file.set_len(i64::MAX as u64).ok();
         }
         cache.trim(u64::MAX / 2).unwrap();
+    }
+
+    #[test]
+    fn mutated_entries_are_read_or_refused() {
+        const WORK: Work = Work {
+            name: "cache-entries",
+            least: 1000,
+            ci_seconds: 1,
+            soak: 10_000_000,
+        };
+        try_corpus(env!("CARGO_MANIFEST_DIR"), WORK, holds_for);
     }
 
     #[test]

@@ -305,6 +305,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn two_concurrent_threads_get_a_cell_each_and_keep_it() {
         explore(3, || {
             let shared = cells(3);
@@ -321,6 +322,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_cell_whose_blocks_another_thread_frees_is_taken_once_and_loses_nothing() {
         explore(3, || {
             let shared = cells(2);
@@ -349,6 +351,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn writes_of_a_thread_that_left_are_visible_to_the_next_owner() {
         static BOTH_HAD_IT: AtomicBool = AtomicBool::new(false);
         explore(3, || {
@@ -379,6 +382,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_thread_reuses_its_idle_cell_for_another_stream() {
         explore(3, || {
             let cells = cells(2);
@@ -393,6 +397,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn changes_are_published_once_they_reach_a_step_in_either_direction() {
         explore(3, || {
             let cells = cells(1);

@@ -626,6 +626,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_withdrawn_request_is_not_taken_unless_the_requester_sees_that_it_was() {
         explore(3, || {
             let words = words();
@@ -645,6 +646,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn of_two_concurrent_requests_no_mixture_is_taken_and_none_twice() {
         // One is too late: taking it would mean taking its number with the other's deadline.
         let late = RebootRequest {
@@ -676,6 +678,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_requester_that_sees_the_end_sees_the_result() {
         explore(3, || {
             let words = words();
@@ -702,6 +705,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn only_a_request_that_is_due_is_taken() {
         loom::model(|| {
             let words = words();

@@ -155,6 +155,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_reader_sees_whole_events_while_the_ring_is_lapped() {
         explore(3, || {
             let ring = Arc::new(ring());
@@ -176,6 +177,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn writers_that_meet_in_an_entry_leave_one_whole_event_or_count_it_as_dropped() {
         explore(2, || {
             let ring = Arc::new(ring());
@@ -201,6 +203,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn an_entry_left_half_written_is_passed_over() {
         explore(2, || {
             let ring = ring();

@@ -439,17 +439,20 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn chunks_are_returned_once_while_threads_cut_and_memory_is_reclaimed() {
         explore(false, None);
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn chunks_are_returned_once_when_their_stream_ends() {
         explore(false, Some(STREAM));
         explore(true, Some(STREAM));
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_block_freed_elsewhere_is_not_cut_again_and_is_returned_behind_all_work() {
         let span = Span {
             address: 1 << 30,

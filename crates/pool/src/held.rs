@@ -637,6 +637,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_cached_block_goes_to_one_thread_or_is_evicted() {
         explore(3, || {
             let (table, memory, blocks) = table(1);
@@ -667,6 +668,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_block_is_freed_once() {
         explore(3, || {
             let (table, memory, blocks) = table(1);
@@ -683,6 +685,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn threads_that_share_hints_never_get_the_same_block() {
         explore(3, || {
             let (table, memory, blocks) = table(2);
@@ -708,6 +711,7 @@ mod tests {
     /// There are two hints here, so the third block is one too many, unless another thread has
     /// taken one.
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_block_beyond_the_cache_is_evicted_or_cached() {
         explore(3, || {
             let (table, memory, blocks) = table(3);
@@ -735,6 +739,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot")]
     fn a_limit_counts_blocks_made_and_freed_while_it_is_set() {
         explore(3, || {
             let (table, memory, blocks) = table(2);

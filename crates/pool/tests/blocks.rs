@@ -133,7 +133,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 64 }))]
     #[test]
     fn every_unit_is_where_an_interval_map_has_it(ops in ops()) {
         let (mut blocks, mut model) = (BlockAllocator::new(), Model::default());

@@ -3,7 +3,7 @@
 
 mod property;
 
-use fercuda_trials::{Work, try_mutations};
+use fercuda_trials::{Work, corpus, try_mutations};
 use property::holds_for;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -21,6 +21,9 @@ fn forms() -> Vec<String> {
         .map(|path| std::fs::read_to_string(path).expect("a text"))
         .collect()
 }
+
+/// Miri takes some hundred times as long.
+const CASES: u32 = if cfg!(miri) { 3 } else { 3000 };
 
 /// One change of a text.
 #[derive(Debug, Clone)]
@@ -190,14 +193,16 @@ fn modules_mutated_for_a_while_are_read_or_refused() {
         ci_seconds: 2,
         soak: 1_000_000,
     };
-    let inputs: Vec<Vec<u8>> = forms().into_iter().map(String::into_bytes).collect();
-    try_mutations(env!("CARGO_MANIFEST_DIR"), WORK, &inputs, |bytes| {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let mut inputs = corpus(root, WORK.name);
+    inputs.extend(forms().into_iter().map(String::into_bytes));
+    try_mutations(root, WORK, &inputs, |bytes| {
         holds_for(&String::from_utf8_lossy(bytes));
     });
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3000) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
 
     #[test]
     fn a_mutated_module_is_read_or_refused(

@@ -327,7 +327,7 @@ fn module() -> impl Strategy<Value = PtxModule> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 2000 }) })]
 
     #[test]
     fn any_tree_reads_back_equal(module in module()) {

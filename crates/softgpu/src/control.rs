@@ -67,3 +67,11 @@ pub fn unimplemented() -> Vec<&'static str> {
 pub fn ptx_of_fatbin(container: &[u8]) -> Result<String, String> {
     crate::device::fatbin::ptx(container, 90).map_err(|e| e.to_string())
 }
+
+/// Compiles PTX as loading a module does, without a device. For tests of invalid texts.
+///
+/// # Errors
+/// What would be in the log of the client.
+pub fn compile_ptx(text: &str) -> Result<(), String> {
+    crate::device::image::refusal(text).map_or(Ok(()), Err)
+}

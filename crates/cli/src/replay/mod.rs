@@ -9,6 +9,8 @@ mod html;
 mod live;
 mod log;
 mod pickle;
+#[cfg(test)]
+mod property;
 mod row;
 mod snapshot;
 #[cfg(test)]
@@ -211,7 +213,7 @@ fn replay_all(trace: &AllocationTrace, machine: &DeviceUnderTest) -> Result<Trac
         unmatched_frees: trace.unmatched,
         held_blocks: trace.held,
         trace_failures: trace.failures,
-        peak_live_bytes: peak_live_bytes(trace),
+        peak_live_bytes: trace.peak_live_bytes(),
         allocators,
     })
 }
@@ -254,22 +256,6 @@ fn write(snapshot: &MemorySnapshot, mut out: OutputFile, file: &Path) -> Result<
 }
 
 /// The peak of live memory, if no operation fails.
-fn peak_live_bytes(trace: &AllocationTrace) -> u64 {
-    let mut sizes = vec![0; trace.blocks as usize];
-    let (mut live, mut peak) = (0_u64, 0);
-    for op in &trace.ops {
-        match *op {
-            TraceOp::Allocate { block, bytes, .. } => {
-                sizes[block as usize] = bytes;
-                live = live.saturating_add(bytes);
-                peak = peak.max(live);
-            }
-            TraceOp::Free { block, .. } => live = live.saturating_sub(sizes[block as usize]),
-        }
-    }
-    peak
-}
-
 fn replay(trace: &AllocationTrace, allocator: &dyn Allocator) -> ReplayRow {
     let mut blocks: Vec<Option<(AllocatedBlock, u64)>> = Vec::new();
     blocks.resize_with(trace.blocks as usize, || None);

@@ -40,6 +40,25 @@ pub(super) struct AllocationTrace {
     pub(super) failures: u64,
 }
 
+impl AllocationTrace {
+    /// The most bytes that are live at once.
+    pub(super) fn peak_live_bytes(&self) -> u64 {
+        let mut sizes = vec![0; self.blocks as usize];
+        let (mut live, mut peak) = (0_u64, 0);
+        for op in &self.ops {
+            match *op {
+                TraceOp::Allocate { block, bytes, .. } => {
+                    sizes[block as usize] = bytes;
+                    live = live.saturating_add(bytes);
+                    peak = peak.max(live);
+                }
+                TraceOp::Free { block, .. } => live = live.saturating_sub(sizes[block as usize]),
+            }
+        }
+        peak
+    }
+}
+
 /// All operations of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FileTraces {

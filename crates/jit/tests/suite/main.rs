@@ -9,7 +9,9 @@ mod assembled;
 mod bench;
 mod binding;
 mod forms;
+mod mutations;
 mod operations;
+mod property;
 #[path = "../../../ptx/tests/ptxas/mod.rs"]
 mod ptxas;
 mod random;

@@ -6,12 +6,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use fercuda_ledger::{
-    Error, FILE_BYTES, Folder, FormatError, Governed, Ledger, LedgerDevice, LedgerReader,
-    LedgerSnapshot, OwnerState,
+    Error, FILE_BYTES, Folder, FormatError, Ledger, LedgerDevice, LedgerReader, LedgerSnapshot,
+    OwnerState,
 };
-use fercuda_trials::{Work, try_mutations};
+use fercuda_trials::{Work, corpus, try_mutations};
 use proptest::prelude::*;
 
+use crate::property::{PatchedLedger, use_all, valid};
 use crate::support::{folder, live_bytes, open};
 
 fn set_mode(path: &Path, mode: u32) {
@@ -267,36 +268,6 @@ fn each_thing_wrong_with_a_header_has_its_error() {
     assert!(LedgerReader::open(&path).unwrap().snapshot().is_ok());
 }
 
-/// A ledger's bytes with something in every table.
-fn valid() -> Vec<u8> {
-    let (_root, folder) = folder();
-    let ledger = open(&folder);
-    for name in ["torch", "jax"] {
-        let device = LedgerDevice::new(0);
-        let tenant = ledger.tenant(name);
-        ledger.charge(device, tenant, 1000);
-        ledger.local(1).charge(device, tenant, 7, 1000);
-        ledger.govern(device, tenant, Governed::Array, 1000);
-    }
-    fs::read(ledger.path().unwrap()).unwrap()
-}
-
-/// Uses everything a snapshot offers, which must not panic.
-fn use_all(bytes: &[u8]) {
-    let Ok(snapshot) = LedgerSnapshot::from_bytes(bytes) else {
-        return;
-    };
-    let text = fercuda_ledger::prometheus(std::slice::from_ref(&snapshot));
-    assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
-    snapshot.json().unwrap();
-    for device in &snapshot.devices {
-        device.governed_bytes();
-    }
-    for tenant in &snapshot.tenants {
-        tenant.live_bytes();
-    }
-}
-
 #[test]
 fn ledgers_mutated_for_a_while_are_read_or_refused() {
     const WORK: Work = Work {
@@ -309,8 +280,13 @@ fn ledgers_mutated_for_a_while_are_read_or_refused() {
     // over the beginning.
     let whole = valid();
     let head = whole[..1 << 15].to_vec();
-    try_mutations(env!("CARGO_MANIFEST_DIR"), WORK, &[head], |bytes| {
+    let mut of_patches = PatchedLedger::new(whole.clone());
+    let root = env!("CARGO_MANIFEST_DIR");
+    let mut inputs = corpus(root, WORK.name);
+    inputs.push(head);
+    try_mutations(root, WORK, &inputs, |bytes| {
         use_all(bytes);
+        of_patches.holds_for(&bytes[..bytes.len().min(1000)]);
         let mut changed = whole.clone();
         let len = bytes.len().min(changed.len());
         changed[..len].copy_from_slice(&bytes[..len]);

@@ -5,6 +5,7 @@
 mod exports;
 mod files;
 mod format;
+mod property;
 mod requests;
 mod shares;
 mod support;

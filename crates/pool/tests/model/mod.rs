@@ -594,3 +594,18 @@ impl World {
         }
     }
 }
+
+/// Runs the program that bytes are: the kind of pool, then eight for each operation; the shadow
+/// sees what the pool does with it. cargo-fuzz calls it too.
+pub(crate) fn run_program(bytes: &[u8]) -> Result<(), String> {
+    let Some((kind, bytes)) = bytes.split_first() else {
+        return Ok(());
+    };
+    let is_odd = kind % 2 == 1;
+    let mut world = World::new(if is_odd { Kind::Slabs } else { Kind::Pieces });
+    for bits in bytes.as_chunks::<8>().0 {
+        let op = Op::from_bits(u64::from_le_bytes(*bits));
+        world.step(op).map_err(|wrong| format!("{op:?}: {wrong}"))?;
+    }
+    world.audit().and_then(|()| world.end())
+}

@@ -255,3 +255,15 @@ pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::CompiledM
     }
     Ok(image)
 }
+
+/// Why PTX cannot be loaded; `None` if it can. Nothing is said to a client.
+pub(crate) fn refusal(text: &str) -> Option<String> {
+    let mut log = [0_u8; 4096];
+    let mut jit = Jit {
+        error: Some((log.as_mut_ptr().cast(), log.len())),
+        ..Jit::default()
+    };
+    compile(text, &mut jit).err()?;
+    let len = jit.error_len.min(log.len());
+    Some(String::from_utf8_lossy(&log[..len]).into_owned())
+}

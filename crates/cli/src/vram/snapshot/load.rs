@@ -10,6 +10,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use fercuda_vramfs::layout::PAGE_BYTES;
+use fercuda_vramfs::tree::METADATA_BYTES_PER_INODE;
 use indicatif::ProgressBar;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -17,11 +19,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tar::{Archive, EntryType};
 
+use super::format::BUFFER_BYTES;
 use super::members::{
     PaxRecords, SparseExtents, for_each_member, link_target, may_set, read_sparse_map,
 };
-use super::verified::{VerifiedSnapshot, verify};
-use super::{BUFFER_BYTES, LoadArgs, require_permission};
+use super::verified::{SpaceNeeds, VerifiedSnapshot, verify};
+use super::{LoadArgs, require_permission};
 use crate::out::{alert, say};
 use crate::output::is_stream;
 use crate::status::ExitStatus;
@@ -47,7 +50,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     if !is.is_file() {
         bail!("{} is not a regular file", args.file.display());
     }
-    let verified = verify(&file, is.len()).with_context(what)?;
+    let verified = verify_visibly(&file, is.len()).with_context(what)?;
     require_space(args, &verified).with_context(what)?;
     let how = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&args.dir, how, Mode::empty()).with_context(what)?;
@@ -109,6 +112,19 @@ fn require_empty(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Verifies a snapshot, with a progress bar.
+fn verify_visibly(file: &File, len: u64) -> Result<VerifiedSnapshot> {
+    let mut bar = None;
+    let verified = verify(file, len, &mut |done, all| {
+        bar.get_or_insert_with(|| progress_bar("verifying", all, true))
+            .set_position(done);
+    })?;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    Ok(verified)
+}
+
 fn require_space(args: &LoadArgs, verified: &VerifiedSnapshot) -> Result<()> {
     let figures = MountStats::query(&args.dir)?;
     if let Some(missing) = verified.needs.describe_missing(&figures, &args.dir)? {
@@ -119,6 +135,46 @@ fn require_space(args: &LoadArgs, verified: &VerifiedSnapshot) -> Result<()> {
         );
     }
     Ok(())
+}
+
+impl SpaceNeeds {
+    /// Describes what does not fit, with what to try; `None` if everything fits.
+    fn describe_missing(&self, figures: &MountStats, dir: &Path) -> Result<Option<String>> {
+        let less = |needed: u64, name: &str, used: &str| -> Result<(u64, u64)> {
+            let free = figures.number(name)?.saturating_sub(figures.number(used)?);
+            Ok((free, needed.saturating_sub(free)))
+        };
+        let (mut what, mut hints) = (String::new(), String::new());
+        let needed = self.pages.saturating_mul(PAGE_BYTES as u64);
+        let (free, missing) = less(needed, "size_bytes", "used_bytes")?;
+        if missing > 0 {
+            let (needed, free) = (bytes(needed), bytes(free));
+            what += &format!("\nits data need {needed} in pages of 4 KiB, and {free} are free");
+            let size = figures.number("offered_bytes")?.saturating_add(missing);
+            let size = size.div_ceil(1 << 20);
+            let dir = dir.display();
+            hints += &format!("\ntry: fercuda vram grow {dir} --size {size}MiB");
+        }
+        let most = figures.number("inodes")?;
+        let (free, missing) = less(self.inodes, "inodes", "used_inodes")?;
+        let mut inodes = most + missing;
+        if missing > 0 {
+            let needed = self.inodes;
+            what += &format!("\nits names need {needed} inodes, and {free} are free");
+        }
+        let (free, missing) = less(self.metadata_bytes, "metadata_bytes", "used_metadata_bytes")?;
+        if missing > 0 {
+            let needed = self.metadata_bytes;
+            what += &format!(
+                "\nits names, links and attributes need {needed} metadata bytes, and {free} are free"
+            );
+            inodes = inodes.max(most + missing.div_ceil(METADATA_BYTES_PER_INODE));
+        }
+        if inodes > most {
+            hints += &format!("\ntry: fercuda vram mount with --inodes {inodes}");
+        }
+        Ok(Some(what + &hints).filter(|it| !it.is_empty()))
+    }
 }
 
 /// Attributes that every member has.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::fs::Timespec;
 use tar::EntryType;
 
-use super::{SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, XATTR_PREFIX};
+use super::format::{SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, XATTR_PREFIX};
 
 /// Maximum size of a member's records; a saved member has at most 1 MiB of attributes.
 const RECORDS_MAX_BYTES: u64 = 64 << 20;

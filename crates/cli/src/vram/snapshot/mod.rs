@@ -2,14 +2,17 @@
 //!
 //! A snapshot is a pax archive (POSIX.1-2008, `tar`) with GNU's records for sparse files (format
 //! 1.0) and for extended attributes (`SCHILY.xattr.`), so other programs can unpack it. Its last
-//! member, [`MANIFEST`], has a line for each member: the SHA-256 of its bytes in the archive,
+//! member, [`format::MANIFEST`], has a line for each member: the SHA-256 of its bytes in the archive,
 //! headers included, their offset, their number, and the member's name. The manifest's last line is
 //! the SHA-256 of the lines before.
 //!
 //! Invariant: `load` creates no file before the whole snapshot matches its manifest.
 
+mod format;
 mod load;
 mod members;
+#[cfg(test)]
+mod property;
 mod save;
 mod verified;
 
@@ -18,24 +21,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use fercuda_vramfs::mount;
-use sha2::{Digest as _, Sha256};
 
 pub(super) use load::load;
 pub(super) use save::save;
-
-/// Name of the last member, the manifest.
-const MANIFEST: &str = ".fercuda-vram-snapshot";
-/// First line of the manifest: format and version.
-const MANIFEST_HEADER: &str = "fercuda vram snapshot 1";
-/// Buffer size of reads and writes.
-const BUFFER_BYTES: usize = 1 << 20;
-/// Key prefix of a record with an extended attribute.
-const XATTR_PREFIX: &str = "SCHILY.xattr.";
-/// Keys of the records of sparse files.
-const SPARSE_MAJOR: &str = "GNU.sparse.major";
-const SPARSE_MINOR: &str = "GNU.sparse.minor";
-const SPARSE_NAME: &str = "GNU.sparse.name";
-const SPARSE_SIZE: &str = "GNU.sparse.realsize";
 
 /// Save all files to a tar archive on disk.
 #[derive(clap::Args)]
@@ -107,13 +95,4 @@ fn require_permission(dir: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn hex(digest: impl AsRef<[u8]>) -> String {
-    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    digits.collect()
-}
-
-fn sha256_hex(bytes: &[u8]) -> String {
-    hex(Sha256::digest(bytes))
 }

@@ -19,10 +19,11 @@ use sha2::{Digest as _, Sha256};
 use tar::{EntryType, Header};
 use tempfile::{Builder, NamedTempFile, TempPath};
 
-use super::{
+use super::format::{
     BUFFER_BYTES, MANIFEST, MANIFEST_HEADER, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE,
-    SaveArgs, XATTR_PREFIX, hex, require_permission, sha256_hex,
+    XATTR_PREFIX, hex, sha256_hex,
 };
+use super::{SaveArgs, require_permission};
 use crate::out::{alert, note, say};
 use crate::output::{check_writable, is_stream};
 use crate::status::{ExitStatus, bail_usage};

@@ -3,19 +3,15 @@
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use fercuda_vramfs::layout::PAGE_BYTES;
-use fercuda_vramfs::tree::{METADATA_BYTES_PER_INODE, METADATA_OVERHEAD_BYTES};
+use fercuda_vramfs::tree::METADATA_OVERHEAD_BYTES;
 use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
 
+use super::format::{BUFFER_BYTES, MANIFEST, MANIFEST_HEADER, hex, sha256_hex};
 use super::members::{for_each_member, link_target, may_set, read_sparse_map};
-use super::{BUFFER_BYTES, MANIFEST, MANIFEST_HEADER, hex, sha256_hex};
-use crate::terminal::bytes;
-use crate::vram::show::MountStats;
-use crate::vram::tools::progress_bar;
 
 /// Result of verifying a snapshot.
 pub(super) struct VerifiedSnapshot {
@@ -29,58 +25,16 @@ pub(super) struct VerifiedSnapshot {
 pub(super) struct SpaceNeeds {
     /// Data of files.
     pub(super) data_bytes: u64,
-    pages: u64,
+    pub(super) pages: u64,
     /// Including further names of files, each of which counts as one.
-    inodes: u64,
+    pub(super) inodes: u64,
     /// Names, symbolic link targets and attributes.
-    metadata_bytes: u64,
+    pub(super) metadata_bytes: u64,
 }
 
 impl SpaceNeeds {
     fn add_text(&mut self, len: usize) {
         self.metadata_bytes += (len + METADATA_OVERHEAD_BYTES) as u64;
-    }
-
-    /// Describes what does not fit, with what to try; `None` if everything fits.
-    pub(super) fn describe_missing(
-        &self,
-        figures: &MountStats,
-        dir: &Path,
-    ) -> Result<Option<String>> {
-        let less = |needed: u64, name: &str, used: &str| -> Result<(u64, u64)> {
-            let free = figures.number(name)?.saturating_sub(figures.number(used)?);
-            Ok((free, needed.saturating_sub(free)))
-        };
-        let (mut what, mut hints) = (String::new(), String::new());
-        let needed = self.pages.saturating_mul(PAGE_BYTES as u64);
-        let (free, missing) = less(needed, "size_bytes", "used_bytes")?;
-        if missing > 0 {
-            let (needed, free) = (bytes(needed), bytes(free));
-            what += &format!("\nits data need {needed} in pages of 4 KiB, and {free} are free");
-            let size = figures.number("offered_bytes")?.saturating_add(missing);
-            let size = size.div_ceil(1 << 20);
-            let dir = dir.display();
-            hints += &format!("\ntry: fercuda vram grow {dir} --size {size}MiB");
-        }
-        let most = figures.number("inodes")?;
-        let (free, missing) = less(self.inodes, "inodes", "used_inodes")?;
-        let mut inodes = most + missing;
-        if missing > 0 {
-            let needed = self.inodes;
-            what += &format!("\nits names need {needed} inodes, and {free} are free");
-        }
-        let (free, missing) = less(self.metadata_bytes, "metadata_bytes", "used_metadata_bytes")?;
-        if missing > 0 {
-            let needed = self.metadata_bytes;
-            what += &format!(
-                "\nits names, links and attributes need {needed} metadata bytes, and {free} are free"
-            );
-            inodes = inodes.max(most + missing.div_ceil(METADATA_BYTES_PER_INODE));
-        }
-        if inodes > most {
-            hints += &format!("\ntry: fercuda vram mount with --inodes {inodes}");
-        }
-        Ok(Some(what + &hints).filter(|it| !it.is_empty()))
     }
 }
 
@@ -106,8 +60,13 @@ impl<'l> ManifestLine<'l> {
     }
 }
 
-/// Verifies the whole file against its manifest.
-pub(super) fn verify(file: &File, len: u64) -> Result<VerifiedSnapshot> {
+/// Verifies the whole file against its manifest. `seen` is told how many bytes are done, and of
+/// how many.
+pub(super) fn verify(
+    file: &File,
+    len: u64,
+    seen: &mut dyn FnMut(u64, u64),
+) -> Result<VerifiedSnapshot> {
     let (end, manifest) = read_manifest(file, len)?;
     let (all, own) = manifest
         .trim_end_matches('\n')
@@ -123,7 +82,6 @@ pub(super) fn verify(file: &File, len: u64) -> Result<VerifiedSnapshot> {
     if sha256_hex(all.as_bytes()) != own {
         bail!("its manifest is modified: its checksum differs");
     }
-    let bar = progress_bar("verifying", end, true);
     let mut at = 0;
     let mut part = vec![0; BUFFER_BYTES];
     for line in lines {
@@ -142,13 +100,12 @@ pub(super) fn verify(file: &File, len: u64) -> Result<VerifiedSnapshot> {
             }
             hash.update(&part[..got]);
             at += got as u64;
-            bar.set_position(at);
+            seen(at, end);
         }
         if hex(hash.finalize()) != member.sum {
             bail!("\"{}\" is modified: its checksum differs", member.name);
         }
     }
-    bar.finish_and_clear();
     if at != end {
         bail!("it has members that its manifest does not list, from byte {at} on: it is modified");
     }
@@ -204,7 +161,7 @@ fn read_manifest(file: &File, len: u64) -> Result<(u64, String)> {
 }
 
 /// Computes the space that the members take.
-fn compute_needs(file: &File, end: u64) -> Result<SpaceNeeds> {
+pub(super) fn compute_needs(file: &File, end: u64) -> Result<SpaceNeeds> {
     let mut begin = file;
     begin.seek(SeekFrom::Start(0))?;
     let mut archive = Archive::new(file);
@@ -246,6 +203,7 @@ fn compute_needs(file: &File, end: u64) -> Result<SpaceNeeds> {
 mod tests {
     use fercuda_trials::{Work, corpus, try_mutations};
 
+    use super::super::property::SnapshotFile;
     use super::*;
 
     #[test]
@@ -258,21 +216,10 @@ mod tests {
         };
         let root = env!("CARGO_MANIFEST_DIR");
         let inputs = corpus(root, WORK.name);
-        let file = tempfile::tempfile().unwrap();
-        let put = |bytes: &[u8]| {
-            file.set_len(0).unwrap();
-            file.write_all_at(bytes, 0).unwrap();
-            bytes.len() as u64
-        };
-        let len = put(&inputs[0]);
-        let whole = verify(&file, len).unwrap();
+        let mut file = SnapshotFile::new();
+        let len = file.put(&inputs[0]);
+        let whole = verify(file.file(), len, &mut |_, _| ()).unwrap();
         assert_eq!((whole.needs.inodes, whole.needs.pages), (4, 3));
-        try_mutations(root, WORK, &inputs, |bytes| {
-            let len = put(bytes);
-            let verified = verify(&file, len);
-            // Most are refused by their checksums, so the members are read without them too.
-            let needs = compute_needs(&file, len);
-            assert!(verified.is_err() || needs.is_ok());
-        });
+        try_mutations(root, WORK, &inputs, |bytes| file.holds_for(bytes));
     }
 }

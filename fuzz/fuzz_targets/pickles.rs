@@ -1,0 +1,4 @@
+//! Memory snapshots of PyTorch.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fercuda_fuzz::pickle(bytes));

@@ -1,0 +1,4 @@
+//! Logs of allocations.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fercuda_fuzz::trace(bytes));
