@@ -460,7 +460,7 @@ pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
 ///
 /// A GPU gets machine code where NVRTC is found, as the driver's own compiler leaves as much
 /// memory behind; the release's PTX where it is not.
-fn compile_kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
+pub(super) fn compile_kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
     let target = KernelTarget::of(context)?;
     if target.is_text
         && let Some(kernels) = shipped_kernels(context)?

@@ -10,6 +10,7 @@ mod accounts;
 mod daemon;
 mod export;
 pub(crate) mod helper;
+mod memory_test;
 mod show;
 mod snapshot;
 mod tools;
@@ -45,6 +46,7 @@ enum VramCommand {
     Save(snapshot::SaveArgs),
     Load(snapshot::LoadArgs),
     Export(export::ExportArgs),
+    Test(memory_test::TestArgs),
 }
 
 impl Args {
@@ -73,5 +75,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         VramCommand::Save(args) => snapshot::save(args),
         VramCommand::Export(args) => export::export(args),
         VramCommand::Load(args) => snapshot::load(args),
+        VramCommand::Test(args) => memory_test::test(args),
     }
 }

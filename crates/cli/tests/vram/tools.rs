@@ -31,6 +31,39 @@ fn scrub(mounted: &TestMount) -> (Option<i32>, [u64; 3]) {
 }
 
 #[test]
+fn memory_is_tested_without_a_mount() {
+    let figures = |words: &[&str]| -> Value {
+        let words = [&["test", "--json"], words].concat();
+        serde_json::from_str(&expect_success(&words)).unwrap()
+    };
+    // 9 blocks, of which two are damaged; the last one is rounded up.
+    let coded = figures(&["--size", "1025K", "--ecc"]);
+    assert_eq!(
+        (&coded["blocks"], &coded["damaged"]),
+        (&9.into(), &2.into())
+    );
+    assert_eq!(
+        (&coded["found"], &coded["corrected"]),
+        (&2.into(), &2.into())
+    );
+    assert_eq!((&coded["wrong"], &coded["ecc"]), (&0.into(), &true.into()));
+    assert!(coded["memory_bytes"].as_u64() >= Some((9 * 137) << 10));
+    let plain = figures(&["--size", "8576K", "--device", "soft"]);
+    assert_eq!((&plain["blocks"], &plain["wrong"]), (&67.into(), &0.into()));
+    assert_eq!(
+        (&plain["damaged"], &plain["ecc"]),
+        (&0.into(), &false.into())
+    );
+    let shown = expect_success(&["test", "--size", "128K", "--ecc", "--device", "0"]);
+    assert!(
+        shown.contains("1 block damaged, 1 found, 1 corrected"),
+        "{shown}"
+    );
+    assert!(expect_failure(&["test", "--size", "1M", "--device", "99"]).contains("99"));
+    expect_usage_error(&["test", "--size", "1M", "--device", "moon"]);
+}
+
+#[test]
 fn injected_faults_are_corrected_and_uncorrectable_ones_reported() {
     let mounted = TestMount::new(&["--size=2MiB", "--scrub-rate=off", "--verify=scrub"]);
     let place = mounted.path().to_str().unwrap();
