@@ -39,6 +39,7 @@ mod memory;
 mod mma;
 mod mma_quad;
 mod mma_sparse;
+mod mma_vectors;
 mod multimem;
 mod ordering;
 mod parameters;

@@ -206,6 +206,15 @@ pub(crate) const fn handlers_any<E: Exec>() -> Handlers {
     }
 }
 
+/// `V` where there is AVX2 with FMA, `E` elsewhere, for instructions that gain nothing from knowing
+/// that all lanes are active. `V` is called on no other processor.
+pub(crate) const fn handlers_with_vectors<E: Exec, V: Exec>() -> Handlers {
+    Handlers {
+        baseline: [plain::<E, false>, plain::<E, false>],
+        v3: [v3::<V, false>, v3::<V, false>],
+    }
+}
+
 /// For instructions that gain nothing from vectors either.
 pub(crate) const fn handlers_plain<E: Exec>() -> Handlers {
     Handlers {

@@ -8,13 +8,14 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 use super::access::{NOWHERE, WIDE, addresses, admit_shared};
 use super::checks::CheckedAccess;
 use super::ctx::{Ctx, DecodedInst};
-use super::lanes::{Exec, handlers_any, handlers_plain};
+use super::lanes::{Exec, handlers_any, handlers_plain, handlers_with_vectors};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::mma::{Accumulator, BitOp, FragmentLayout, Major, Mma, MmaElement};
 use super::mma_quad::QuadProduct;
 use super::mma_sparse::SparseProduct;
+use super::mma_vectors::{MAX_REGISTERS, VectorProduct};
 use super::product::Product;
-use super::registers::{LANES, RowOperand};
+use super::registers::{ALL, LANES, RowOperand};
 use super::rendezvous::whole_warp;
 use super::tags::{SHARED_TAG, TAG_MASK};
 use crate::report::AccessKind;
@@ -53,6 +54,7 @@ const MAX_OUT: usize = 8;
 /// and D, then those of D, A, B and C, and of the metadata of a sparse A.
 struct Multiply;
 impl Exec for Multiply {
+    #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let code = ctx.code;
         let p = &code.products[i.imm as usize];
@@ -74,6 +76,49 @@ impl Exec for Multiply {
                 ctx.rows
                     .set_row::<u32>(reg(r as u32), &row.map(|v| v as u32), mask);
             }
+        }
+    }
+}
+
+/// The same of a dense product in vectors.
+struct MultiplyVectors;
+impl Exec for MultiplyVectors {
+    #[inline(always)]
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
+        let code = ctx.code;
+        let ext = &code.ext[i.x as usize..];
+        let counts = [ext[0], ext[1], ext[2], ext[3]];
+        let Product::Dense(p) = &code.products[i.imm as usize] else {
+            return Multiply::run::<FULL>(ctx, i);
+        };
+        let Some(vectors) = VectorProduct::of(p, counts) else {
+            return Multiply::run::<FULL>(ctx, i);
+        };
+        let mut names = ext[4..].iter().map(|&bits| RowOperand::from_bits(bits));
+        let mut results = [RowOperand::default(); MAX_OUT];
+        for (out, name) in results
+            .iter_mut()
+            .zip(names.by_ref())
+            .take(counts[3] as usize)
+        {
+            *out = name;
+        }
+        let mut fragments = [[[0; LANES]; MAX_REGISTERS]; 3];
+        for (registers, &n) in fragments.iter_mut().zip(&counts) {
+            for (row, name) in registers.iter_mut().zip(names.by_ref().take(n as usize)) {
+                *row = ctx.rows.row(name);
+            }
+        }
+        let [a, b, c] = &fragments;
+        let mut d = [[0; LANES]; MAX_REGISTERS];
+        // SAFETY: this behaviour is called only where there is AVX2 with FMA, and F16C, which
+        // [`super::lanes`] asks for too.
+        if unsafe { vectors.run(a, b, c, &mut d) }.is_err() {
+            return Multiply::run::<FULL>(ctx, i);
+        }
+        let mask = ctx.mask;
+        for (name, row) in results.iter().zip(&d).take(counts[3] as usize) {
+            ctx.rows.set_row(*name, row, mask);
         }
     }
 }
@@ -131,16 +176,17 @@ pub(crate) fn multiply(
     }
     ext.extend(sources);
     let n = l.products.len();
-    l.products.push(p);
-    let x = l.emit(
-        handlers_any::<Multiply>(),
-        Opd::None,
-        Opd::None,
-        Opd::None,
-        Opd::None,
-    );
+    let registers = have.map(|n| n as u32);
+    let in_vectors = matches!(&p, Product::Dense(p) if VectorProduct::of(p, registers).is_some());
+    let handlers = if in_vectors {
+        handlers_with_vectors::<Multiply, MultiplyVectors>()
+    } else {
+        handlers_any::<Multiply>()
+    };
+    let x = l.emit(handlers, Opd::None, Opd::None, Opd::None, Opd::None);
     x.ext = ext;
     x.imm = n as u64;
+    l.products.push(p);
     Ok(())
 }
 
@@ -276,6 +322,7 @@ fn sparse_mma(l: &mut Lower<'_, '_>, i: &Tree, p: Mma, counts: [usize; 4]) -> Lo
 /// `ldmatrix` and `stmatrix`: `imm` bits 40.. the matrices, 44 transposed; registers in `ext`.
 struct MatrixCopy<const STORE: bool, const CHECK: bool>;
 impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
+    #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let n = (i.imm >> 40) as usize & 7;
         let trans = i.imm >> 44 & 1 != 0;
@@ -299,29 +346,26 @@ impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
             return;
         }
         let code = ctx.code;
-        for j in 0..n {
+        for (j, rows) in off.as_chunks::<8>().0.iter().enumerate().take(n) {
             let reg = RowOperand::from_bits(code.ext[i.x as usize + j]);
-            let at = |row: usize, col: usize| off[j * 8 + row] as usize + col * 2;
-            for lane in 0..LANES {
-                let (r, c) = (lane / 4, 2 * (lane % 4));
-                let places = if trans {
-                    [at(c, r), at(c + 1, r)]
-                } else {
-                    [at(r, c), at(r, c + 1)]
-                };
-                if STORE {
-                    let v = ctx.rows.lane::<u32>(reg, lane);
-                    for (x, p) in places.into_iter().enumerate() {
-                        ctx.block.shared[p..p + 2]
-                            .copy_from_slice(&((v >> (16 * x)) as u16).to_le_bytes());
-                    }
-                } else {
-                    let half = |p: usize| {
-                        u32::from(ctx.block.shared[p]) | (u32::from(ctx.block.shared[p + 1]) << 8)
-                    };
-                    let v = half(places[0]) | (half(places[1]) << 16);
-                    ctx.rows.set_lane::<u32>(reg, lane, v);
+            // A row of a matrix is 16 bytes, and in registers the words of four lanes.
+            if STORE {
+                let words = ctx.rows.row::<u32>(reg);
+                let words = if trans { transposed(&words) } else { words };
+                for (at, words) in rows.iter().zip(words.as_chunks::<4>().0) {
+                    let bytes = words.map(u32::to_le_bytes);
+                    ctx.block.shared[*at as usize..][..16].copy_from_slice(bytes.as_flattened());
                 }
+            } else {
+                let mut words = [0u32; LANES];
+                for (at, words) in rows.iter().zip(words.as_chunks_mut::<4>().0) {
+                    let bytes = &ctx.block.shared[*at as usize..][..16];
+                    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+                        *word = u32::from_le_bytes(*bytes);
+                    }
+                }
+                let words = if trans { transposed(&words) } else { words };
+                ctx.rows.set_row(reg, &words, ALL);
             }
         }
     }
@@ -366,10 +410,10 @@ fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> 
         }
     }
     let h = match (store, l.k.checks) {
-        (false, false) => handlers_plain::<MatrixCopy<false, false>>(),
-        (false, true) => handlers_plain::<MatrixCopy<false, true>>(),
-        (true, false) => handlers_plain::<MatrixCopy<true, false>>(),
-        (true, true) => handlers_plain::<MatrixCopy<true, true>>(),
+        (false, false) => handlers_any::<MatrixCopy<false, false>>(),
+        (false, true) => handlers_any::<MatrixCopy<false, true>>(),
+        (true, false) => handlers_any::<MatrixCopy<true, false>>(),
+        (true, true) => handlers_any::<MatrixCopy<true, true>>(),
     };
     let x = l.emit(h, Opd::None, base, Opd::None, Opd::None);
     x.ext = sources;
@@ -380,15 +424,18 @@ fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> 
     Ok(())
 }
 
+/// A matrix of 8 by 8 halves with rows and columns exchanged; a row is the words of four lanes.
+#[inline(always)]
+fn transposed(a: &[u32; LANES]) -> [u32; LANES] {
+    let half = |r: usize, c: usize| (a[r * 4 + c / 2] >> (16 * (c % 2))) & 0xffff;
+    std::array::from_fn(|l| half(2 * (l % 4), l / 4) | (half(2 * (l % 4) + 1, l / 4) << 16))
+}
+
 /// `movmatrix.trans`.
 struct MoveMatrix;
 impl Exec for MoveMatrix {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
-        let a = ctx.rows.row::<u32>(i.a);
-        let half = |r: usize, c: usize| (a[r * 4 + c / 2] >> (16 * (c % 2))) & 0xffff;
-        let row = std::array::from_fn(|l| {
-            half(2 * (l % 4), l / 4) | (half(2 * (l % 4) + 1, l / 4) << 16)
-        });
+        let row = transposed(&ctx.rows.row::<u32>(i.a));
         let mask = ctx.mask;
         ctx.rows.set_row(i.d, &row, mask);
     }

@@ -123,7 +123,7 @@ pub(crate) enum Matrix {
 
 /// The terms of a sum are cut at this many bits below the leading bit of the largest one's
 /// exponent.
-const GRID_BITS: i32 = 25;
+pub(super) const GRID_BITS: i32 = 25;
 
 /// One row of sums as the tensor core forms it: each is `sum + left . column of right`.
 ///
@@ -176,7 +176,7 @@ fn align(sums: &mut [f64], left: &[f64], right: &[[f64; MAX_MN]; MAX_K]) {
 }
 
 /// The exponent of a zero, far below that of any product.
-const NO_TERM: i32 = -5000;
+pub(super) const NO_TERM: i32 = -5000;
 
 #[inline(always)]
 fn exponent(x: f64) -> i32 {

@@ -15,9 +15,9 @@ use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd
 use super::matrix::{Multiplication, accumulator, element as element_of, list, multiply, shape};
 use super::mma::{BitOp, FragmentLayout, Mma};
 use super::product::Product;
-use super::registers::{LANES, RowOperand};
+use super::registers::{ALL, LANES, RowOperand};
 use super::rendezvous::whole_warp;
-use super::tags::SHARED_TAG;
+use super::tags::{SHARED_TAG, TAG_MASK};
 use crate::report::AccessKind;
 
 /// Size, type and layout of one fragment, in `imm` from bit 34.
@@ -71,6 +71,128 @@ fn element(ctx: &Ctx<'_>, x: u32, f: Fragment, lane: usize, n: usize) -> u64 {
     if w == 32 { v } else { v & ((1 << w) - 1) }
 }
 
+/// Bytes of a matrix at most that is transferred line by line.
+const MAX_BYTES: usize = 1024;
+
+/// Transfers a fragment whose address and stride are the same in all lanes, one row or column after
+/// another. Returns whether it did: not if an element is no whole byte, or out of reach.
+fn transfer_lines<const STORE: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    f: Fragment,
+    base: &[u64; LANES],
+    stride: &[u32; LANES],
+) -> bool {
+    let size = f.width as usize / 8;
+    let bytes = f.rows * f.cols * size;
+    let (lines, line) = if f.col_major {
+        (f.cols, f.rows * size)
+    } else {
+        (f.rows, f.cols * size)
+    };
+    let first = base[0];
+    let same = base.iter().all(|a| *a == first) && stride.iter().all(|s| *s == stride[0]);
+    let whole = size > 0 && f.width < 64 && bytes <= MAX_BYTES && bytes.is_multiple_of(4 * LANES);
+    if ctx.mask != ALL || !same || !whole || !first.is_multiple_of(size as u64) {
+        return false;
+    }
+    let step = u64::from(stride[0]) * size as u64;
+    let length = step * (lines as u64 - 1) + line as u64;
+    let shared = f.shared || first & TAG_MASK == SHARED_TAG;
+    let at = if shared {
+        u64::from(first as u32)
+    } else {
+        first
+    };
+    let window = if STORE {
+        ctx.write_window
+    } else {
+        ctx.read_window
+    };
+    let is_inside = if shared {
+        at + length <= ctx.block.shared.len() as u64
+    } else {
+        if !window.holds(first, size as u64) {
+            let kind = if STORE {
+                AccessKind::Write
+            } else {
+                AccessKind::Read
+            };
+            // The next time it does, if it may.
+            allow(ctx, i, 0, first, size as u64, kind);
+            return false;
+        }
+        window.holds(at, length)
+    };
+    if !is_inside {
+        return false;
+    }
+    let mut matrix = [0u8; MAX_BYTES];
+    let code = ctx.code;
+    let names = &code.ext[i.x as usize..][..f.registers];
+    let each = bytes / 4 / LANES;
+    if STORE {
+        let words = matrix.as_chunks_mut::<4>().0;
+        for (r, name) in names.iter().enumerate().take(each) {
+            let row = ctx.rows.row::<u32>(RowOperand::from_bits(*name));
+            for (words, v) in words.chunks_exact_mut(each).zip(row) {
+                words[r] = v.to_le_bytes();
+            }
+        }
+        if f.col_major {
+            matrix = turned(&matrix, f.rows, f.cols, size);
+        }
+    }
+    for (n, line) in matrix.chunks_exact_mut(line).enumerate().take(lines) {
+        let at = at + step * n as u64;
+        if shared {
+            let there = &mut ctx.block.shared[at as usize..][..line.len()];
+            if STORE {
+                there.copy_from_slice(line);
+            } else {
+                line.copy_from_slice(there);
+            }
+        } else if STORE {
+            window.write_bytes(at, line);
+        } else {
+            window.read_bytes(at, line);
+        }
+    }
+    if !STORE {
+        if f.col_major {
+            matrix = turned(&matrix, f.cols, f.rows, size);
+        }
+        let words = matrix.as_chunks::<4>().0;
+        for (r, name) in names.iter().enumerate() {
+            let mut row = [0; LANES];
+            for (v, words) in row.iter_mut().zip(words.chunks_exact(each)) {
+                *v = u32::from_le_bytes(words[r % each]);
+            }
+            ctx.rows.set_row(RowOperand::from_bits(*name), &row, ALL);
+        }
+    }
+    true
+}
+
+/// A matrix of `rows` rows with columns for rows.
+fn turned(matrix: &[u8; MAX_BYTES], rows: usize, cols: usize, size: usize) -> [u8; MAX_BYTES] {
+    fn turn<const N: usize>(from: &[u8], to: &mut [u8], rows: usize, cols: usize) {
+        let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
+        for (r, row) in from.chunks_exact(cols).enumerate().take(rows) {
+            for (c, element) in row.iter().enumerate() {
+                to[c * rows + r] = *element;
+            }
+        }
+    }
+    let mut out = [0; MAX_BYTES];
+    match size {
+        1 => turn::<1>(matrix, &mut out, rows, cols),
+        2 => turn::<2>(matrix, &mut out, rows, cols),
+        _ => turn::<4>(matrix, &mut out, rows, cols),
+    }
+    out
+}
+
 /// Loads or stores a fragment: `a` the address, `b` the stride in elements.
 struct FragmentTransfer<const STORE: bool, const CHECK: bool>;
 impl<const STORE: bool, const CHECK: bool> Exec for FragmentTransfer<STORE, CHECK> {
@@ -87,6 +209,9 @@ impl<const STORE: bool, const CHECK: bool> Exec for FragmentTransfer<STORE, CHEC
         let width = f.width;
         let size = (width / 8).max(1);
         let all = ctx.mask;
+        if !CHECK && transfer_lines::<STORE>(ctx, i, f, &base, &stride) {
+            return;
+        }
         let mut values = vec![0u64; n * LANES];
         for k in 0..n {
             let mut shift = [0u32; LANES];

@@ -168,7 +168,7 @@ impl Window {
     pub(crate) fn copy_out<const N: usize>(&self, addr: u64, out: &mut [u8; N]) {
         assert!(self.holds(addr, N as u64));
         // SAFETY: the source is inside the window, the target is `out`.
-        unsafe { copy16(addr, out.as_mut_ptr() as u64, N) }
+        unsafe { copy32(addr, out.as_mut_ptr() as u64, N) }
     }
 
     /// Copies memory in.
@@ -176,22 +176,34 @@ impl Window {
     pub(crate) fn copy_in<const N: usize>(&self, addr: u64, data: &[u8; N]) {
         assert!(self.holds(addr, N as u64));
         // SAFETY: the target is inside the window, the source is `data`.
-        unsafe { copy16(data.as_ptr() as u64, addr, N) }
+        unsafe { copy32(data.as_ptr() as u64, addr, N) }
     }
 
     /// Copies any number of bytes out.
     pub(crate) fn read_bytes(&self, addr: u64, out: &mut [u8]) {
         assert!(self.holds(addr, out.len() as u64));
-        for (i, b) in out.iter_mut().enumerate() {
-            *b = self.load::<u8>(addr + i as u64);
+        let (pieces, rest) = out.as_chunks_mut::<16>();
+        let behind = addr + 16 * pieces.len() as u64;
+        for (from, piece) in (addr..).step_by(16).zip(pieces) {
+            // SAFETY: the source is inside the window, checked just above, the target is `piece`.
+            unsafe { copy16(from, piece.as_mut_ptr() as u64) }
+        }
+        for (at, b) in (behind..).zip(rest) {
+            *b = self.load::<u8>(at);
         }
     }
 
     /// Copies any number of bytes in.
     pub(crate) fn write_bytes(&self, addr: u64, data: &[u8]) {
         assert!(self.holds(addr, data.len() as u64));
-        for (i, b) in data.iter().enumerate() {
-            self.store::<u8>(addr + i as u64, *b);
+        let (pieces, rest) = data.as_chunks::<16>();
+        let behind = addr + 16 * pieces.len() as u64;
+        for (to, piece) in (addr..).step_by(16).zip(pieces) {
+            // SAFETY: the target is inside the window, checked just above, the source is `piece`.
+            unsafe { copy16(piece.as_ptr() as u64, to) }
+        }
+        for (at, b) in (behind..).zip(rest) {
+            self.store::<u8>(at, *b);
         }
     }
 }
@@ -220,12 +232,32 @@ unsafe fn exchange16(addr: u64, expected: u128, new: u128) -> u128 {
     u128::from(low) | (u128::from(high) << 64)
 }
 
+/// Copies 16 bytes.
+///
+/// # Safety
+/// Both ranges are mapped, the target writable.
+#[inline(always)]
+unsafe fn copy16(from: u64, to: u64) {
+    // SAFETY: by the contract. The block is opaque to the compiler, so a concurrent writer makes
+    // the value unspecified and nothing else.
+    unsafe {
+        asm!(
+            "movups {a}, [{f}]",
+            "movups [{t}], {a}",
+            f = in(reg) from,
+            t = in(reg) to,
+            a = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// Copies `n` bytes, a multiple of 32.
 ///
 /// # Safety
 /// Both ranges are mapped, the target writable; they do not overlap.
 #[inline(always)]
-unsafe fn copy16(from: u64, to: u64, n: usize) {
+unsafe fn copy32(from: u64, to: u64, n: usize) {
     debug_assert!(n.is_multiple_of(32));
     for at in (0..n as u64).step_by(32) {
         // SAFETY: 32 bytes inside both ranges by the contract. SSE is part of x86-64. The block is
