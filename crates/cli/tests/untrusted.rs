@@ -60,6 +60,12 @@ __attribute__((constructor)) static void leave_mark(void) {
         fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// A shell script that may be executed.
+    fn script(&self, name: &str, line: &str) {
+        fs::write(self.path(name), format!("#!/bin/sh\n{line}\n")).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     fn fercuda(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
         let path = std::env::var_os("PATH").unwrap();
@@ -130,8 +136,11 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
     for name in ["build/venv", "build/setup", ".venv", "venv", "."] {
         place.plant(&place.path(name));
     }
-    fs::copy(&place.library, place.path("libnvrtc.so.13")).unwrap();
     fs::create_dir_all(place.path("deep/er")).unwrap();
+    for library in ["libnvrtc.so.13", "libcuda.so.1", "libnvidia-ml.so.1"] {
+        fs::copy(&place.library, place.path(library)).unwrap();
+        fs::copy(&place.library, place.path("deep/er").join(library)).unwrap();
+    }
     for whose in ["the user's own", "another user's"] {
         for here in ["", "deep/er"] {
             let output = place
@@ -146,6 +155,13 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
                 .current_dir(place.path(here));
             let output = demo.output().unwrap();
             place.assert_unmarked(&output);
+            // Entries that mean the current directory to the loader.
+            for listed in [":/none", "/none;;/none", "venv/.."] {
+                let mut check = place.check();
+                let check = check.current_dir(place.path(here));
+                let output = check.env("LD_LIBRARY_PATH", listed).output().unwrap();
+                place.assert_unmarked(&output);
+            }
             let output = place
                 .fercuda(&["doctor"])
                 .current_dir(place.path(here))
@@ -155,6 +171,169 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
         }
         give_away(&place.path("build"));
         give_away(&place.path("venv"));
+    }
+}
+
+#[test]
+fn library_of_an_absolute_folder_of_the_loaders_path_is_loaded() {
+    let place = Place::new();
+    fs::create_dir(place.path("lib")).unwrap();
+    fs::copy(&place.library, place.path("lib/libnvrtc.so.13")).unwrap();
+    let lib = place.path("lib").into_os_string().into_string().unwrap();
+    // What is relative beside it is passed over.
+    for listed in [lib.clone(), format!(":{lib}"), format!("{lib};none")] {
+        let mut check = place.check();
+        let output = check.env("LD_LIBRARY_PATH", &listed).output().unwrap();
+        assert!(place.path("mark").exists(), "{listed}: {output:?}");
+        fs::remove_file(place.path("mark")).unwrap();
+    }
+}
+
+#[test]
+fn driver_of_the_current_directory_is_not_loaded() {
+    let place = Place::new();
+    fs::copy(&place.library, place.path("libcuda.so.1")).unwrap();
+    fs::copy(&place.library, place.path("libnvidia-ml.so.1")).unwrap();
+    for command in [&["doctor"][..], &["top", "--once"]] {
+        for listed in [":/none", "."] {
+            let mut started = place.fercuda(command);
+            started.env("LD_LIBRARY_PATH", listed);
+            let output = started.env("FERCUDA_DEVICE", "auto").output().unwrap();
+            place.assert_unmarked(&output);
+        }
+    }
+}
+
+#[test]
+fn programs_of_the_current_directory_are_not_started() {
+    let place = Place::new();
+    for name in [
+        "python3",
+        "python3.12",
+        "fusermount3",
+        "fusermount",
+        "getent",
+        "ldconfig",
+    ] {
+        place.script(name, ": > \"$MARK\"");
+    }
+    for path in [":/usr/bin:/bin", "."] {
+        for command in [
+            &["demo"][..],
+            &["doctor"],
+            &["setup", "nvrtc", "--print-only"],
+            &[
+                "check",
+                "k.cu",
+                "--grid",
+                "1",
+                "--block",
+                "4",
+                "--arg",
+                "out:f32[4]",
+            ],
+            &[
+                "vram",
+                "mount",
+                "mnt",
+                "--size",
+                "1MiB",
+                "--uid",
+                "no-user-of-this-name",
+            ],
+            &["vram", "umount", "home"],
+        ] {
+            let output = place.fercuda(command).env("PATH", path).output().unwrap();
+            place.assert_unmarked(&output);
+        }
+    }
+}
+
+#[test]
+fn packages_of_python_are_refused_where_another_user_could_change_them() {
+    let place = Place::new();
+    let packages = place.path("packages");
+    let file = packages.join("nvidia/cu13/lib/libnvrtc.so.13");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::copy(&place.library, &file).unwrap();
+    fs::create_dir(place.path("bin")).unwrap();
+    // The folder of the user's packages, in a home that need not be the user's.
+    place.script("bin/python3", &format!("echo {}", packages.display()));
+    let path = format!("{}:/usr/bin:/bin", place.path("bin").display());
+    let check = || place.check().env("PATH", &path).output().unwrap();
+    let output = check();
+    assert!(place.path("mark").exists(), "{output:?}");
+    fs::remove_file(place.path("mark")).unwrap();
+    for open in [0o775, 0o777] {
+        fs::set_permissions(&packages, fs::Permissions::from_mode(open)).unwrap();
+        let output = check();
+        place.assert_unmarked(&output);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(&format!("(mode {open:o})")), "{text}");
+    }
+    fs::set_permissions(&packages, fs::Permissions::from_mode(0o755)).unwrap();
+    if is_root() {
+        give_away(&packages);
+        let output = check();
+        place.assert_unmarked(&output);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("it belongs to user 65534"), "{text}");
+    }
+}
+
+/// A program in a folder such as `/tmp`: its own file is safe there, and names beside it are not.
+#[test]
+fn libraries_beside_a_program_in_a_shared_folder_are_refused() {
+    let place = Place::new();
+    let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let shared = shared.path().canonicalize().unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+    let program = shared.join("fercuda");
+    fs::hard_link(env!("CARGO_BIN_EXE_fercuda"), &program).unwrap();
+    let run = || {
+        let mut command = Command::new(&program);
+        command.args(["run", "--device", "soft", "--", "/bin/true"]);
+        command.env_clear().env("MARK", place.path("mark"));
+        command.env("XDG_RUNTIME_DIR", place.path("home"));
+        command.output().unwrap()
+    };
+    for (folder, in_cargos) in [("deps", true), ("deps", false), (".", false)] {
+        let folder = shared.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        if in_cargos {
+            fs::create_dir_all(shared.join(".fingerprint")).unwrap();
+        }
+        for name in ["libfercuda_hook.so", "libcuda.so"] {
+            fs::copy(&place.library, folder.join(name)).unwrap();
+        }
+        let hook = folder.join("libfercuda_hook.so");
+        let tried = |who: &str| {
+            let output = run();
+            place.assert_unmarked(&output);
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(
+                text.contains("cannot find libfercuda_hook.so"),
+                "{who}: {text}"
+            );
+        };
+        if in_cargos || folder == shared.join(".") {
+            let output = run();
+            assert!(place.path("mark").exists(), "{output:?}");
+            fs::remove_file(place.path("mark")).unwrap();
+        }
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o666)).unwrap();
+        tried("all may write");
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+        if is_root() {
+            chown(&hook, Some(OTHER_USER), None).unwrap();
+            tried("another user's");
+            fs::remove_file(&hook).unwrap();
+            symlink(&place.library, &hook).unwrap();
+            std::os::unix::fs::lchown(&hook, Some(OTHER_USER), None).unwrap();
+            tried("another user's link");
+        }
+        fs::remove_file(&hook).unwrap();
+        fs::remove_dir_all(shared.join(".fingerprint")).ok();
     }
 }
 

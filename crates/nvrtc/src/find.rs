@@ -3,12 +3,14 @@
 //! In this order: the file `FERCUDA_NVRTC`; the wheels of `FERCUDA_WHEELS` (a Python environment
 //! or its `site-packages/nvidia`); a toolkit at `CUDA_HOME` or `CUDA_PATH`; the active Python
 //! environment (`VIRTUAL_ENV`, `CONDA_PREFIX`); the environment that `fercuda setup` makes for
-//! the user; `/usr/local/cuda`; the `python3` of `PATH`; the loader's own search path.
+//! the user; `/usr/local/cuda`; the packages of the `python3` of `PATH`; the loader's own search
+//! path, without entries that are not absolute.
 //!
 //! Invariant: code is loaded from a place that the user named in the environment, or that
 //! passes `trust`. The current directory and those above it are never searched.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -47,6 +49,16 @@ pub fn of_user() -> Option<PathBuf> {
 /// The component that another user could have changed.
 pub fn check_trusted(path: &Path) -> Result<(), UntrustedPath> {
     check_trusted_with(&of_process, path)
+}
+
+/// Checks that `path`, which belongs to `program`, can have been put there only by those that could
+/// exchange the program itself: the user, root, the owners of its file and folders, and the groups
+/// that may write to these. Symbolic links are followed and checked as their targets are.
+///
+/// # Errors
+/// The component that another user could have changed.
+pub fn check_trusted_as(program: &Path, path: &Path) -> Result<(), UntrustedPath> {
+    trust::check_as_program(program, path)
 }
 
 fn check_trusted_with(environment: Environment<'_>, path: &Path) -> Result<(), UntrustedPath> {
@@ -97,17 +109,22 @@ fn libraries_with(
     }
     let own = data_directory(environment).map(|data| data.join(OWN));
     let unnamed = own.iter().flat_map(|own| in_environment(own));
-    for file in unnamed.chain(in_toolkit(Path::new("/usr/local/cuda"))) {
-        match check_trusted_with(environment, &file) {
+    let mut examine =
+        |files: &mut Vec<PathBuf>, file: PathBuf| match check_trusted_with(environment, &file) {
             Ok(()) => files.push(file),
             Err(untrusted) => refused.push(untrusted),
-        }
+        };
+    for file in unnamed.chain(in_toolkit(Path::new("/usr/local/cuda"))) {
+        examine(&mut files, file);
     }
     if files.is_empty()
         && let Some(search) = environment("PATH")
     {
+        // The user has named the Python, not the packages, which may be of another user's home.
         for packages in packages_of_python(&search) {
-            files.extend(in_wheels(&packages.join("nvidia")));
+            for file in in_wheels(&packages.join("nvidia")) {
+                examine(&mut files, file);
+            }
         }
     }
     files.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
@@ -150,15 +167,27 @@ pub fn wheel_directories_of_path() -> Vec<PathBuf> {
     let search = of_process("PATH").unwrap_or_default();
     let packages = ask_python(&search).into_iter();
     let mut found: Vec<PathBuf> = packages.map(|it| it.join("nvidia")).collect();
-    found.retain(|directory| directory.is_dir());
+    found.retain(|directory| directory.is_dir() && check_trusted(directory).is_ok());
     found
 }
 
-/// The first `python3` in an absolute directory of `search`, a value of `PATH`.
-fn first_python(search: &std::ffi::OsStr) -> Option<PathBuf> {
+/// The program `name` in the first absolute directory of `PATH` that has it: an entry that is empty
+/// or relative means the current directory, where anybody may have put a program.
+pub fn program_of_path(name: &str) -> Option<PathBuf> {
+    let search = of_process("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    first_program(name, &search)
+}
+
+/// The first file `name` that may be executed in an absolute directory of `search`, a value of
+/// `PATH`.
+fn first_program(name: &str, search: &std::ffi::OsStr) -> Option<PathBuf> {
+    let is_program = |file: &PathBuf| {
+        let metadata = file.metadata();
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
     let directories = std::env::split_paths(search).filter(|directory| directory.is_absolute());
-    let mut files = directories.map(|directory| directory.join("python3"));
-    files.find(|file| file.is_file())
+    let mut files = directories.map(|directory| directory.join(name));
+    files.find(is_program)
 }
 
 /// The package directories of the first `python3` in an absolute directory of `search`. It runs
@@ -167,7 +196,7 @@ fn ask_python(search: &std::ffi::OsStr) -> Vec<PathBuf> {
     const ASK: &str = "\
 import site
 print(*site.getsitepackages(), site.getusersitepackages(), sep='\\n')";
-    let Some(python) = first_python(search) else {
+    let Some(python) = first_program("python3", search) else {
         return Vec::new();
     };
     let answer = Command::new(python)
@@ -303,7 +332,6 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     fn touch(path: &Path) -> PathBuf {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -395,8 +423,24 @@ mod tests {
         let search = std::env::var_os("PATH").unwrap();
         assert!(!ask_python(&search).is_empty(), "the tests need a python3");
         // Never one of the current directory.
-        assert_eq!(first_python("".as_ref()), None);
-        assert_eq!(first_python(".:bin".as_ref()), None);
+        assert_eq!(first_program("python3", "".as_ref()), None);
+        assert_eq!(first_program("python3", ".:bin".as_ref()), None);
+    }
+
+    #[test]
+    fn packages_of_python_are_passed_over_where_others_may_write() {
+        let mut places = Places::new();
+        let library = places.at("packages/nvidia/cu13/lib/libnvrtc.so.13");
+        places.variables.remove("FERCUDA_NVRTC");
+        let lib = library.parent().unwrap();
+        for open in [0o775, 0o777] {
+            fs::set_permissions(lib, fs::Permissions::from_mode(open)).unwrap();
+            let found = places.find();
+            assert!(!found.files.contains(&library), "{:?}", found.files);
+            assert_eq!(found.refused[0].path, lib);
+        }
+        fs::set_permissions(lib, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(places.find().files.contains(&library));
     }
 
     #[test]
