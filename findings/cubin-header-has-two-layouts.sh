@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
-    'nvidia-cuda-nvcc-cu12==12.9.86' 'nvidia-cuda-nvcc==13.5.37'
+    --no-compile 'nvidia-cuda-nvcc-cu12==12.9.86' 'nvidia-cuda-nvcc==13.5.37'
 "$work/venv/bin/python" - "$work" <<'END'
 import pathlib, struct, subprocess, sys, sysconfig
 

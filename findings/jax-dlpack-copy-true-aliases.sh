@@ -17,7 +17,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
-    'jax==0.10.2' 'jaxlib==0.10.2' 'ml_dtypes==0.6.0' \
+    --no-compile 'jax==0.10.2' 'jaxlib==0.10.2' 'ml_dtypes==0.6.0' \
     'numpy==2.4.6' 'scipy==1.17.1' 'opt_einsum==3.4.0'
 JAX_PLATFORMS=cpu "$work/venv/bin/python" - <<'END'
 import sys

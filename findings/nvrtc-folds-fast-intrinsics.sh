@@ -20,7 +20,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
-    'nvidia-cuda-nvrtc==13.5.37'
+    --no-compile 'nvidia-cuda-nvrtc==13.5.37'
 "$work/venv/bin/python" - <<'END'
 import ctypes, math, pathlib, re, struct, sys, sysconfig
 

@@ -17,7 +17,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
-    'nvidia-cuda-nvrtc==13.5.37' 'nvidia-cuda-nvcc==13.5.37' 'nvidia-cuda-nvdisasm==13.5.37'
+    --no-compile 'nvidia-cuda-nvrtc==13.5.37' 'nvidia-cuda-nvcc==13.5.37' 'nvidia-cuda-nvdisasm==13.5.37'
 "$work/venv/bin/python" - "$work" <<'END'
 import ctypes, pathlib, re, subprocess, sys, sysconfig
 

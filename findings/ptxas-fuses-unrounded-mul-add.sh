@@ -12,14 +12,14 @@
 # Why: the PTX ISA leaves an instruction without a rounding modifier to the optimizer; NVRTC's
 # --fmad=false therefore writes mul.rn and add.rn.
 # For us: an interpreter of PTX cannot be bit-exact with a GPU on mul + add without .rn, and a
-# printer that drops a "redundant" .rn changes results. Whoever writes PTX and wants the same bits on
-# every device writes .rn on each mul and add, and fma.rn where it wants one rounding.
+# printer that drops a "redundant" .rn changes results. A generator of PTX that wants the same bits
+# on every device writes .rn on each mul and add, and fma.rn where it wants one rounding.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
-    'nvidia-cuda-nvcc==13.5.37' 'nvidia-cuda-nvdisasm==13.5.37'
+    --no-compile 'nvidia-cuda-nvcc==13.5.37' 'nvidia-cuda-nvdisasm==13.5.37'
 "$work/venv/bin/python" - "$work" <<'END'
 import pathlib, re, subprocess, sys, sysconfig
 

@@ -5,11 +5,11 @@
 # Version: tokenizers 0.23.3.
 # Expected: {"id": 1000, "content": "<x>"} makes <x> token 1000, which is how every other reader of
 # the file takes it, or the file is refused.
-# Seen: <x> becomes the vocabulary's size (2 here); two tokens listed in the "wrong" order swap their
-# ids; saving writes the new ids, so a load and a save change a file. Where the vocabulary has gaps,
-# the new id can be one that a piece already has: two texts encode to one id. A token that is in the
-# vocabulary keeps that id. No exception; a mismatch goes to the log of the Rust library, which
-# Python does not show.
+# Seen: <x> becomes the vocabulary's size (2 here); two tokens listed in descending order swap
+# their ids; saving writes the new ids, so a load and a save change a file. Where the vocabulary
+# has gaps, the new id can be one that a piece already has: two texts encode to one id. A token that
+# is in the vocabulary keeps that id. No exception; a mismatch goes to the log of the Rust library,
+# which Python does not show.
 # For us: a reader of tokenizer.json must choose. For files as models ship them (ids dense and in
 # order) both agree; for all others agree with this library, since training data were encoded by
 # it, and report the difference. Never take an added token's id as proof of a row in the embedding.
