@@ -143,6 +143,10 @@ fn malformed_numbers_are_pointed_at() {
         ("0d3FF0", "`0d` takes 16 hexadecimal digits, here are 4"),
         ("18446744073709551616", "this integer does not fit 64 bits"),
         ("089", "an octal number has no digit above 7"),
+        (
+            "1e400",
+            "this number does not fit 64 bits; infinity is 0d7ff0000000000000",
+        ),
         ("1 / 0", "`/` has no value for these constants"),
         ("1.5 & 2", "`&` has no value for these constants"),
         ("~1.5", "this operator takes an integer, not a float"),

@@ -358,6 +358,11 @@ impl<'a> Cursor<'a> {
             return Err(self.error("an octal number has no digit above 7"));
         }
         let value: f64 = text.parse().map_err(|_| self.error("malformed number"))?;
+        if value.is_infinite() {
+            return Err(
+                self.error("this number does not fit 64 bits; infinity is 0d7ff0000000000000")
+            );
+        }
         self.pos = end;
         Ok(Imm::F64(value.to_bits()))
     }

@@ -52,12 +52,12 @@ lane_ops! {
     DivS64 = map2(i64, i64, i64) |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
     DivU16 = map2(u16, u16, u16) |a, b| a.checked_div(b).unwrap_or(u16::MAX);
     DivS16 = map2(i16, i16, i16) |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
-    RemU32 = map2(u32, u32, u32) |a, b| a.checked_rem(b).unwrap_or(a);
-    RemS32 = map2(i32, i32, i32) |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
-    RemU64 = map2(u64, u64, u64) |a, b| a.checked_rem(b).unwrap_or(a);
-    RemS64 = map2(i64, i64, i64) |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
-    RemU16 = map2(u16, u16, u16) |a, b| a.checked_rem(b).unwrap_or(a);
-    RemS16 = map2(i16, i16, i16) |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
+    RemU32 = map2(u32, u32, u32) |a, b| a.checked_rem(b).unwrap_or(u32::MAX);
+    RemS32 = map2(i32, i32, i32) |a, b| if b == 0 { -1 } else { a.wrapping_rem(b) };
+    RemU64 = map2(u64, u64, u64) |a, b| a.checked_rem(b).unwrap_or(u64::MAX);
+    RemS64 = map2(i64, i64, i64) |a, b| if b == 0 { -1 } else { a.wrapping_rem(b) };
+    RemU16 = map2(u16, u16, u16) |a, b| a.checked_rem(b).unwrap_or(u16::MAX);
+    RemS16 = map2(i16, i16, i16) |a, b| if b == 0 { -1 } else { a.wrapping_rem(b) };
     MinU32 = map2(u32, u32, u32) |a, b| a.min(b);
     MinS32 = map2(i32, i32, i32) |a, b| a.min(b);
     MinU64 = map2(u64, u64, u64) |a, b| a.min(b);

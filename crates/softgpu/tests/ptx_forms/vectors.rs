@@ -182,3 +182,25 @@ fn lop3_combines_whether_its_result_is_zero() {
         });
     }
 }
+
+/// As NVIDIA's assembler computes them: of constants, and of divisors that it does not know.
+#[test]
+fn a_quotient_and_a_remainder_by_zero_are_all_ones() {
+    for ty in ["u32", "s32", "u64", "s64", "u16", "s16"] {
+        let width = &ty[1..];
+        let body = format!(
+            ".reg .u32 a, b, c, d; .reg .u{width} x, y, none;
+            ld.global.v4.u32 {{a, b, c, d}}, [%rd2];
+            cvt.u{width}.u32 x, a; cvt.u{width}.u32 y, b; xor.b{width} none, x, x;
+            div.{ty} x, x, none; rem.{ty} y, y, none;
+            cvt.u32.u{width} a, x; cvt.u32.u{width} b, y;
+            st.global.v4.u32 [%rd3], {{a, b, c, d}};"
+        );
+        let ones = if width == "16" { 0xffff } else { u32::MAX };
+        // From 32 bits to as many there is no conversion of unsigned integers.
+        let body = body
+            .replace("cvt.u32.u32", "mov.u32")
+            .replace("cvt.u64.u64", "mov.u64");
+        four_by_four("", &body, |[_, _, z, w]| [ones, ones, z, w]);
+    }
+}
