@@ -1,9 +1,9 @@
 //! Test suites of other projects, over the drop-in `libcuda.so.1`.
 //!
-//! PyCUDA's own tests, tinygrad's of its operations and its compiler, Taichi's samples, and Triton's
-//! compiler with kernels of ours, which the checks of the software device must find nothing in.
-//! Projects come from the package index, pinned, their tests from their source packages; nothing of
-//! them is in the repository.
+//! PyCUDA's own tests, tinygrad's of its operations and its compiler, Taichi's samples, and
+//! Triton's compiler with kernels of ours, which the checks of the software device must find
+//! nothing in. Projects come from the package index, pinned, their tests from their source
+//! packages; nothing of them is in the repository.
 //!
 //! `cargo xtask test` runs what needs tinygrad's source package alone; all the rest is installed
 //! when whole suites are run, by `cargo xtask projects` and `cargo xtask soak`.
