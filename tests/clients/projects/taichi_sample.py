@@ -45,7 +45,7 @@ def draw(name):
 
 
 def answer(_, value=None, *__, **___):
-    """A widget that nobody has touched."""
+    """A widget that keeps its value."""
     return value
 
 
