@@ -1,6 +1,6 @@
 //! Readers that are private to their crates, included as their sources, with the properties that
 //! the mutations of those crates try too.
-#![allow(dead_code, reason = "a reader's crate uses more of it than its property does")]
+#![allow(dead_code, reason = "its crate uses more of it")]
 
 #[path = "../../crates/cli/src/replay"]
 mod replay {
