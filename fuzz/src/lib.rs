@@ -62,8 +62,8 @@ pub fn trace(bytes: &[u8]) {
 #[cfg(feature = "files")]
 pub fn snapshot(bytes: &[u8]) {
     thread_local! {
-        static FILE: std::cell::RefCell<snapshot::property::SnapshotFile> =
-            std::cell::RefCell::new(snapshot::property::SnapshotFile::new());
+        static FILE: std::cell::RefCell<snapshot::property::SnapshotInput> =
+            std::cell::RefCell::new(snapshot::property::SnapshotInput::new());
     }
     FILE.with_borrow_mut(|file| file.holds_for(bytes));
 }
