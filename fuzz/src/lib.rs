@@ -1,6 +1,6 @@
 //! Readers that are private to their crates, included as their sources, with the properties that
 //! the mutations of those crates try too.
-#![allow(dead_code, reason = "a reader's crate uses more of it than its property does")]
+#![allow(dead_code, reason = "its crate uses more of it")]
 
 #[path = "../../crates/cli/src/replay"]
 mod replay {
@@ -62,8 +62,8 @@ pub fn trace(bytes: &[u8]) {
 #[cfg(feature = "files")]
 pub fn snapshot(bytes: &[u8]) {
     thread_local! {
-        static FILE: std::cell::RefCell<snapshot::property::SnapshotFile> =
-            std::cell::RefCell::new(snapshot::property::SnapshotFile::new());
+        static FILE: std::cell::RefCell<snapshot::property::SnapshotInput> =
+            std::cell::RefCell::new(snapshot::property::SnapshotInput::new());
     }
     FILE.with_borrow_mut(|file| file.holds_for(bytes));
 }

@@ -227,6 +227,10 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "Miri has no madvise, by which the guard's page is made"
+    )]
     fn words_and_layout_are_the_same_memory() {
         let map = LedgerMap::anonymous();
         assert!(map.owned && map.guard.changes.is_some() && map.is_mine());

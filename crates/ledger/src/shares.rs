@@ -280,6 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no locks of files and no fork")]
     fn a_closed_shares_lock_does_not_stay_with_a_forked_child() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::at(&root.path().join("ledgers")).unwrap();

@@ -15,7 +15,9 @@ fn forms() -> Vec<String> {
         .expect("the folder is there")
         .map(|e| e.expect("an entry").path())
         .collect();
-    files.sort();
+    files.sort_by_key(|file| (file.metadata().map_or(0, |it| it.len()), file.clone()));
+    // Miri takes minutes for a long one.
+    files.truncate(if cfg!(miri) { 1 } else { usize::MAX });
     files
         .into_iter()
         .map(|path| std::fs::read_to_string(path).expect("a text"))
@@ -242,7 +244,7 @@ proptest! {
 fn every_prefix_of_a_module_is_read_or_refused() {
     let texts = forms();
     let shortest = texts.iter().min_by_key(|t| t.len()).expect("a form");
-    for end in 0..shortest.len() {
+    for end in (0..shortest.len()).step_by(if cfg!(miri) { 1009 } else { 1 }) {
         if shortest.is_char_boundary(end) {
             holds_for(&shortest[..end]);
         }

@@ -2,9 +2,9 @@
 //!
 //! A snapshot is a pax archive (POSIX.1-2008, `tar`) with GNU's records for sparse files (format
 //! 1.0) and for extended attributes (`SCHILY.xattr.`), so other programs can unpack it. Its last
-//! member, [`format::MANIFEST`], has a line for each member: the SHA-256 of its bytes in the archive,
-//! headers included, their offset, their number, and the member's name. The manifest's last line is
-//! the SHA-256 of the lines before.
+//! member, [`format::MANIFEST`], has a line for each member: the SHA-256 of its bytes in the
+//! archive, headers included, their offset, their number, and the member's name. The manifest's
+//! last line is the SHA-256 of the lines before.
 //!
 //! Invariant: `load` creates no file before the whole snapshot matches its manifest.
 

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt as _;
 use super::verified::{compute_needs, verify};
 
 /// A file for inputs, one after the other.
-pub(crate) struct SnapshotFile(File);
+pub(crate) struct SnapshotInput(File);
 
-impl SnapshotFile {
+impl SnapshotInput {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempfile().expect("a temporary file"))
     }

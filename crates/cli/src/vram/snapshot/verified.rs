@@ -60,7 +60,7 @@ impl<'l> ManifestLine<'l> {
     }
 }
 
-/// Verifies the whole file against its manifest. `seen` is told how many bytes are done, and of
+/// Verifies the whole file against its manifest. `seen` gets how many bytes are done, and of
 /// how many.
 pub(super) fn verify(
     file: &File,
@@ -203,7 +203,7 @@ pub(super) fn compute_needs(file: &File, end: u64) -> Result<SpaceNeeds> {
 mod tests {
     use fercuda_trials::{Work, corpus, try_mutations};
 
-    use super::super::property::SnapshotFile;
+    use super::super::property::SnapshotInput;
     use super::*;
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
         };
         let root = env!("CARGO_MANIFEST_DIR");
         let inputs = corpus(root, WORK.name);
-        let mut file = SnapshotFile::new();
+        let mut file = SnapshotInput::new();
         let len = file.put(&inputs[0]);
         let whole = verify(file.file(), len, &mut |_, _| ()).unwrap();
         assert_eq!((whole.needs.inodes, whole.needs.pages), (4, 3));
