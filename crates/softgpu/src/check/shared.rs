@@ -1,4 +1,5 @@
-//! Shadow of a block's shared memory: for each word its last writer and reader.
+//! Shadow of a block's shared memory: for each word its last writer and reader. Among the readers
+//! stands the last plain writer before a strong one.
 //!
 //! An access is ordered before another if its time is in the clock of the other's warp
 //! ([`super::clock`]).
@@ -389,6 +390,11 @@ impl SharedShadow {
             }
             if w & PENDING != 0 && w >> 4 & bytes != 0 && !pending {
                 found = Some(SharedFinding::Pending(SharedRecord(w)));
+            }
+            let plain = SharedRecord(w & !(15 | PENDING));
+            if mark.strong() && !plain.strong() && plain.time() >= SharedRecord(r).time() {
+                // Another thread's atomic meets the plain write still, whatever this one follows.
+                self.reads[word] = plain.0;
             }
             // Bytes written before in this same word by the same thread at the same time stay
             // known.

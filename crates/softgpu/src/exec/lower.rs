@@ -87,6 +87,7 @@ impl<'m> Lower<'_, 'm> {
             .ok_or("a function without a body is called")?;
         if self.k.checks {
             self.used_results = uses::used_results(body);
+            self.verified_loads = uses::verified_loads(body);
             let shared = &self.k.shared;
             let mut locals = FxHashSet::default();
             locals_of(body, &mut locals);

@@ -5,6 +5,25 @@ use fercuda_softgpu::check::CheckOptions;
 use super::machine::{Kernel, run};
 
 const CLEAN: &[Kernel] = &[
+    ("a compare-and-swap verifies what a plain load has guessed", 2, 64, "
+    ld.global.u32 %r20, [%rd1];
+SWAP: add.u32 %r21, %r20, 1; atom.global.cas.b32 %r22, [%rd1], %r20, %r21;
+    setp.ne.u32 %p0, %r22, %r20; mov.u32 %r20, %r22; @%p0 bra SWAP;"),
+    ("it does so in shared memory", 1, 64, "
+    .shared .align 4 .b32 count;
+    setp.ne.u32 %p0, %r0, 0; @%p0 bra MEET; st.shared.u32 [count], 0;
+MEET: bar.sync 0;
+    ld.shared.u32 %r20, [count];
+SWAP: add.u32 %r21, %r20, 1; atom.shared.cas.b32 %r22, [count], %r20, %r21;
+    setp.ne.u32 %p0, %r22, %r20; mov.u32 %r20, %r22; @%p0 bra SWAP;"),
+    ("a lane clears a counter that its warp adds to after a meeting", 1, 64, "
+    .shared .align 4 .b32 counts[2];
+    mov.u32 %r20, counts; shr.u32 %r21, %r0, 5; shl.b32 %r21, %r21, 2; add.u32 %r20, %r20, %r21;
+    and.b32 %r22, %r0, 31; setp.ne.u32 %p0, %r22, 0; @%p0 bra MEET; st.shared.u32 [%r20], 0;
+MEET: bar.warp.sync -1;
+    atom.shared.add.u32 %r23, [%r20], 1; bar.warp.sync -1;
+    @%p0 bra END; ld.shared.u32 %r24, [%r20];
+END:"),
     ("a release store tells another block", 2, 32, "
     setp.eq.u32 %p0, %r1, 1; @%p0 bra TAKE;
     setp.ne.u32 %p1, %r0, 0; @%p1 bra END;

@@ -11,6 +11,20 @@ type Defect = (Kernel, FindingKind, &'static str);
 use FindingKind::{GlobalRace, NarrowScope, OutOfBounds, ReadOnlyData, SharedRace, WarpMask};
 
 const DEFECTS: &[Defect] = &[
+    (("a thread clears a counter that others add to at once", 1, 64, "
+    .shared .align 4 .b32 count;
+    setp.ne.u32 %p0, %r0, 0; @%p0 bra ADD; st.shared.u32 [count], 0;
+ADD: atom.shared.add.u32 %r20, [count], 1;"),
+    SharedRace, "against a write"),
+    (("so does a lane of one warp", 1, 32, "
+    .shared .align 4 .b32 count;
+    setp.ne.u32 %p0, %r0, 0; @%p0 bra ADD; st.shared.u32 [count], 0;
+ADD: red.shared.max.u32 [count], %r0;"),
+    SharedRace, "against a write"),
+    (("a plain load of another word than the one that is swapped", 1, 64, "
+    ld.global.u32 %r20, [%rd1+8];
+    atom.global.cas.b32 %r22, [%rd1], %r20, 1; red.global.add.u32 [%rd1+8], 1;"),
+    GlobalRace, "the two"),
     (("threads of two warps increment a word", 1, 64, "
     ld.global.u32 %r20, [%rd1]; add.u32 %r20, %r20, 1; st.global.u32 [%rd1], %r20;"),
     GlobalRace, "the two"),

@@ -1,6 +1,7 @@
 //! Checks of accesses to a block's own memory, shared and local.
 
 use super::super::ctx::{Ctx, DecodedInst};
+use super::super::program::access_kind;
 use super::super::registers::{LANES, each, eights};
 use super::found::report;
 use super::global::CheckedAccess;
@@ -164,11 +165,19 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
             "no thread of the block wrote it".to_owned(),
             None,
         ),
-        SharedFinding::Race(m, kind) => (
-            FindingKind::SharedRace,
-            "no barrier between the two threads".to_owned(),
-            Some((kind, originator(m))),
-        ),
+        SharedFinding::Race(m, kind) => {
+            let other = originator(m);
+            let kind = match &other {
+                // A plain write may stand among the readers.
+                FindingActor::Thread(p, _) if kind == AccessKind::Read => access_kind(&p.opcode),
+                _ => kind,
+            };
+            (
+                FindingKind::SharedRace,
+                "no barrier between the two threads".to_owned(),
+                Some((kind, other)),
+            )
+        }
         SharedFinding::SameValue(m) => (
             FindingKind::SharedRace,
             "no barrier between the two threads; both write the same value".to_owned(),

@@ -147,6 +147,8 @@ pub(crate) struct Lower<'k, 'm> {
     cc: Option<VirtualReg>,
     /// Lines of shuffles whose result is used whatever it is, with checks.
     pub(super) used_results: FxHashSet<u32>,
+    /// Lines of loads that a compare-and-swap verifies, with checks.
+    pub(super) verified_loads: FxHashSet<u32>,
     /// Variables that the addresses in registers are derived from, with checks.
     pub(super) derived: FxHashMap<Sym, Sym>,
     pub(crate) params: Vec<(u32, u32)>,
@@ -175,6 +177,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             elements: FxHashMap::default(),
             cc: None,
             used_results: FxHashSet::default(),
+            verified_loads: FxHashSet::default(),
             derived: FxHashMap::default(),
             params: Vec::new(),
             rets: Vec::new(),
@@ -243,6 +246,11 @@ impl<'k, 'm> Lower<'k, 'm> {
     /// Whether the result of the shuffle on a line is used whatever it is.
     pub(crate) fn result_is_used(&self, line: u32) -> bool {
         self.used_results.contains(&line)
+    }
+
+    /// Whether a compare-and-swap verifies what the load on a line gives.
+    pub(crate) fn is_verified_load(&self, line: u32) -> bool {
+        self.verified_loads.contains(&line)
     }
 
     // ---- building ---------------------------------------------------------------------------

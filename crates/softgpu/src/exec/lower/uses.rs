@@ -1,14 +1,18 @@
-//! Shuffles and atomics whose result is used, and the variables that addresses are derived from.
+//! Shuffles and atomics whose result is used, loads that a compare-and-swap verifies, and the
+//! variables that addresses are derived from.
 //!
-//! Both look at a function's text alone, without regard to what it computes. A result counts as
+//! All look at a function's text alone, without regard to what it computes. A result counts as
 //! used if it reaches memory, or another shuffle, along the code that follows, through no guard, no
-//! selection and no branch; of an atomic, if any instruction reads it. An address belongs to a
+//! selection and no branch; of an atomic, if any instruction reads it. A load is verified if a
+//! compare-and-swap of the function names the same address and as many bytes. An address belongs to a
 //! variable if every instruction that writes its register takes it from that one: by moves,
 //! conversions, sums and differences with other numbers.
 
 use fercuda_ptx::ast::{AddrBase, Inst, Operand, Stmt, Sym};
-use fercuda_ptx::words::Op;
+use fercuda_ptx::words::{Mod, Op, Word};
 use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::super::width::bits;
 
 /// The statements of a body, those of inner blocks in their places.
 fn flat<'m>(body: &'m [Stmt], out: &mut Vec<&'m Stmt>) {
@@ -66,6 +70,34 @@ pub(super) fn used_results(body: &[Stmt]) -> FxHashSet<u32> {
         }
     }
     out
+}
+
+/// The plain loads of a body, by their lines, of what a compare-and-swap of it verifies: the first
+/// guess of a loop that swaps until the value is still there.
+pub(super) fn verified_loads(body: &[Stmt]) -> FxHashSet<u32> {
+    let mut all = Vec::new();
+    flat(body, &mut all);
+    let insts = || {
+        all.iter().filter_map(|s| match s {
+            Stmt::Inst(i) => Some(i),
+            _ => None,
+        })
+    };
+    let size = |i: &Inst| {
+        i.mods.iter().rev().find_map(|m| match m {
+            Mod::Type(ty) => Some(bits(*ty)),
+            Mod::Word(_) => None,
+        })
+    };
+    let swaps: Vec<&Inst> = insts()
+        .filter(|i| i.op == Op::Atom && i.mods.contains(&Mod::Word(Word::Cas)))
+        .collect();
+    let is_verified = |load: &&Inst| {
+        let is_same =
+            |swap: &&Inst| swap.operands.get(1) == load.operands.get(1) && size(swap) == size(load);
+        load.op == Op::Ld && load.line != 0 && swaps.iter().any(is_same)
+    };
+    insts().filter(is_verified).map(|i| i.line).collect()
 }
 
 fn used_atomics(all: &[&Stmt]) -> FxHashSet<u32> {
