@@ -249,6 +249,66 @@ fn a_kernel_that_leaves_a_buffer_of_an_odd_size_is_found() {
     }
 }
 
+/// One lane's access of each kind and size.
+const FAR: &std::ffi::CStr = c".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry byte(.param .u64 p)
+{ .reg .b64 %a; .reg .b32 %r; ld.param.u64 %a, [p]; ld.global.u8 %r, [%a]; ret; }
+.visible .entry vector(.param .u64 p)
+{ .reg .b64 %a; .reg .b32 %r<4>; ld.param.u64 %a, [p];
+  ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%a]; ret; }
+.visible .entry atomic(.param .u64 p)
+{ .reg .b64 %a, %v; ld.param.u64 %a, [p]; atom.global.add.u64 %v, [%a], 1; ret; }
+.visible .entry store(.param .u64 p)
+{ .reg .b64 %a; ld.param.u64 %a, [p]; st.u64 [%a], %a; ret; }
+.visible .entry copy(.param .u64 p)
+{ .reg .b64 %a; .shared .align 16 .b8 s[16]; ld.param.u64 %a, [p];
+  cp.async.ca.shared.global [s], [%a], 16; cp.async.wait_all; ret; }
+";
+
+#[test]
+fn an_access_at_the_end_of_all_addresses_is_a_fault_as_any_other() {
+    for name in [c"byte", c"vector", c"atomic", c"store", c"copy"] {
+        for at in [0, 1 << 47, 1 << 63, u64::MAX, u64::MAX - 7, u64::MAX - 15] {
+            let world = World::new();
+            let (mut module, mut kernel) = (CUmodule::NULL, CUfunction::NULL);
+            ok!(cuModuleLoadData(&mut module, FAR.as_ptr().cast()));
+            ok!(cuModuleGetFunction(&mut kernel, module, name.as_ptr()));
+            let mut p = at;
+            let mut params: [*mut c_void; 1] = [(&raw mut p).cast()];
+            let (s, list) = (world.stream, params.as_mut_ptr());
+            ok!(cuLaunchKernel(
+                kernel,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                s,
+                list,
+                null_mut()
+            ));
+            let end = code!(cuStreamSynchronize(s));
+            let findings = control::take_findings();
+            // A misaligned access is not made.
+            let expected = match findings[..] {
+                [
+                    Finding {
+                        kind: FindingKind::Misaligned,
+                        ..
+                    },
+                ] => CUresult::CUDA_SUCCESS,
+                _ => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+            };
+            assert_eq!(end, expected, "{name:?} at {at:#x}");
+            assert_eq!(findings.len(), 1, "{name:?} at {at:#x}: {findings:?}");
+        }
+    }
+}
+
 #[test]
 fn mapped_memory_is_not_followed_by_other_memory() {
     let world = World::new();

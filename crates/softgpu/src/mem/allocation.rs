@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const FREED_KEPT: usize = 8192;
@@ -190,7 +191,11 @@ impl AllocationRecords {
         let records = self.read();
         (
             records.live.range(..=addr).next_back().map(|e| e.1.clone()),
-            records.live.range(addr + 1..).next().map(|e| e.1.clone()),
+            records
+                .live
+                .range((Bound::Excluded(addr), Bound::Unbounded))
+                .next()
+                .map(|e| e.1.clone()),
         )
     }
 

@@ -506,7 +506,7 @@ fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
         if addr < a.start {
             a.start - addr
         } else {
-            (addr + 1).saturating_sub(a.end())
+            addr.saturating_add(1).saturating_sub(a.end())
         }
     };
     let beyond_guard = |a: &Arc<AllocInfo>| distance(a).saturating_sub(guard_bytes(a.len));
