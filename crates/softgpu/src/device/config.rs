@@ -110,9 +110,6 @@ impl Config {
     fn from_lookup(get: &dyn Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
         let mut c = Config::default();
         let mut errors = Vec::new();
-        let flag = |name: &str| {
-            get(name).is_some_and(|v| !matches!(v.as_str(), "" | "0" | "off" | "false" | "no"))
-        };
         let mut values = EnvValues {
             get,
             errors: &mut errors,
@@ -153,11 +150,10 @@ impl Config {
         values.read(
             "FERCUDA_SOFT_CHECK_LEAKS",
             "0, 1 or fail",
-            |v| match v {
-                "0" | "off" | "false" | "no" => Some(LeakPolicy::Ignored),
-                "1" | "on" | "true" | "yes" => Some(LeakPolicy::Reported),
-                "fail" => Some(LeakPolicy::Counted),
-                _ => None,
+            |v| match parse_flag(v) {
+                Some(false) => Some(LeakPolicy::Ignored),
+                Some(true) => Some(LeakPolicy::Reported),
+                None => (v == "fail").then_some(LeakPolicy::Counted),
             },
             &mut c.leaks,
         );
@@ -167,13 +163,21 @@ impl Config {
             |v| v.parse().ok().map(Some),
             &mut c.exit_code,
         );
-        c.checks = flag("FERCUDA_SOFT_CHECK");
-        c.check_options = CheckOptions {
-            volatile_races: flag("FERCUDA_SOFT_CHECK_VOLATILE"),
-            same_values: flag("FERCUDA_SOFT_CHECK_SAME_VALUE"),
-        };
-        c.late_copies = c.checks || flag("FERCUDA_SOFT_LATE_COPIES");
-        c.quiet = flag("FERCUDA_QUIET");
+        let mut late_copies = false;
+        let CheckOptions {
+            volatile_races,
+            same_values,
+        } = &mut c.check_options;
+        for (name, flag) in [
+            ("FERCUDA_SOFT_CHECK", &mut c.checks),
+            ("FERCUDA_SOFT_CHECK_VOLATILE", volatile_races),
+            ("FERCUDA_SOFT_CHECK_SAME_VALUE", same_values),
+            ("FERCUDA_SOFT_LATE_COPIES", &mut late_copies),
+            ("FERCUDA_QUIET", &mut c.quiet),
+        ] {
+            values.read(name, "0 or 1", parse_flag, flag);
+        }
+        c.late_copies = c.checks || late_copies;
         let granules = c.memory_bytes.checked_next_multiple_of(MIN_MEMORY_BYTES);
         c.memory_bytes = granules.unwrap_or(u64::MAX - (MIN_MEMORY_BYTES - 1));
         (c, errors)
@@ -199,6 +203,15 @@ impl EnvValues<'_> {
                 None => self.errors.push(format!("{name}={text} is not {valid}")),
             }
         }
+    }
+}
+
+/// `0` and `1`, and words for them.
+fn parse_flag(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "0" | "off" | "false" | "no" => Some(false),
+        "1" | "on" | "true" | "yes" => Some(true),
+        _ => None,
     }
 }
 
@@ -290,11 +303,23 @@ mod tests {
         for (name, value, valid) in [
             ("FERCUDA_SOFT_DEVICES", "many", "1 to 16"),
             ("FERCUDA_SOFT_MEMORY", "1MiB", "at least 2 MiB"),
+            ("FERCUDA_SOFT_CHECK", "maybe", "0 or 1"),
+            ("FERCUDA_QUIET", "2", "0 or 1"),
         ] {
             let (config, errors) = with(name, value);
             assert_eq!(config, Config::default());
             assert_eq!(errors.len(), 1);
             assert!(errors[0].contains(valid), "{errors:?}");
+        }
+        for (value, checks) in [
+            ("1", true),
+            ("True", true),
+            ("0", false),
+            ("OFF", false),
+            ("", false),
+        ] {
+            let (config, errors) = with("FERCUDA_SOFT_CHECK", value);
+            assert_eq!((config.checks, errors.len()), (checks, 0), "{value}");
         }
         let (config, errors) = with("FERCUDA_SOFT_MEMORY", "18446744073709551615");
         assert!(config.memory_bytes.is_multiple_of(MIN_MEMORY_BYTES));
