@@ -15,6 +15,8 @@ use crate::exec;
 pub(crate) const LINKED_MAGIC: &[u8; 16] = b"feRcuda linked 1";
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const SM: u32 = 90;
+/// The last version of PTX that is read.
+const LAST_PTX: (u32, u32) = (9, 5);
 
 impl Jit {
     /// Reads an option list.
@@ -207,6 +209,15 @@ fn refuse(e: &FatbinError, jit: &mut Jit) -> CUresult {
     }
 }
 
+/// The line and the numbers of a text's first `.version`, if it has one.
+fn stated_version(text: &str) -> Option<(u32, (u32, u32))> {
+    let mut lines = (1..).zip(text.lines());
+    let (line, rest) =
+        lines.find_map(|(n, l)| Some((n, l.trim_start().strip_prefix(".version")?)))?;
+    let (major, minor) = rest.split_whitespace().next()?.split_once('.')?;
+    Some((line, (major.parse().ok()?, minor.parse().ok()?)))
+}
+
 /// Parses and compiles PTX; errors go to the client's log in `ptxas`'s format.
 pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::CompiledModule>> {
     if text.trim().is_empty() {
@@ -220,6 +231,14 @@ pub(crate) fn compile(text: &str, jit: &mut Jit) -> CuResult<Arc<exec::CompiledM
         jit.say_error("ptxas fatal   : Ptx assembly aborted due to errors");
         err::INVALID_PTX
     };
+    // First, since a later version may have words that are not known.
+    if let Some((line, (major, minor))) = stated_version(text).filter(|v| v.1 > LAST_PTX) {
+        let (last, last_minor) = LAST_PTX;
+        let message =
+            format!("unsupported .version {major}.{minor}; the last is {last}.{last_minor}");
+        complain(jit, line, &message);
+        return Err(err::UNSUPPORTED_PTX_VERSION);
+    }
     let module = fercuda_ptx::parse(text).map_err(|e| complain(jit, e.line, &e.message))?;
     if let Some(arch) = module.target.first().and_then(|t| t.strip_prefix("sm_")) {
         let digits: String = arch.chars().take_while(char::is_ascii_digit).collect();

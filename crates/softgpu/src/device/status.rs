@@ -15,6 +15,7 @@ pub(crate) mod err {
     pub(crate) const INVALID_CONTEXT: C = C::CUDA_ERROR_INVALID_CONTEXT;
     pub(crate) const NO_BINARY_FOR_GPU: C = C::CUDA_ERROR_NO_BINARY_FOR_GPU;
     pub(crate) const INVALID_PTX: C = C::CUDA_ERROR_INVALID_PTX;
+    pub(crate) const UNSUPPORTED_PTX_VERSION: C = C::CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
     pub(crate) const FILE_NOT_FOUND: C = C::CUDA_ERROR_FILE_NOT_FOUND;
     pub(crate) const OPERATING_SYSTEM: C = C::CUDA_ERROR_OPERATING_SYSTEM;
     pub(crate) const INVALID_HANDLE: C = C::CUDA_ERROR_INVALID_HANDLE;

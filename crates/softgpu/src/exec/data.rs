@@ -9,9 +9,10 @@ use super::basics::{
 };
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, handlers_plain};
+use super::layout::VariableSpace;
 use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad, pack_into};
 use super::registers::PredOperand;
-use super::tags::{LOCAL_TAG, SHARED_TAG, TAG_MASK, tag};
+use super::tags::{LOCAL_TAG, NO_TAG, SHARED_TAG, TAG_MASK, tag};
 use super::width::{bits, rows};
 
 /// `p = address is in space imm`.
@@ -258,11 +259,15 @@ fn isspacep(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         .next()
         .and_then(tag)
         .ok_or(LowerError::Unsupported)?;
-    if m.has(Word::Const) {
+    let mut constants = l.k.info.variables.values();
+    let is_const = m.has(Word::Const);
+    if is_const && constants.any(|place| *place == VariableSpace::Const) {
         return Err(LowerError::Unsupported);
     }
     let a = l.src(&i.operands[1], Ty::B64)?;
     let d = l.pred_dst(&i.operands[0])?;
+    // No address is in a bank of constants that has none.
+    let space = if is_const { NO_TAG } else { space };
     let x = l.emit(
         handlers_plain::<IsSpace>(),
         Opd::None,

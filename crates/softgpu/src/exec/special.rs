@@ -1,5 +1,7 @@
 //! Special registers.
 
+use fercuda_ptx::check::is_special_register;
+
 use super::ctx::{Ctx, DecodedInst, RESERVED_SHARED_BYTES};
 use super::lanes::{Exec, Handlers, handlers_plain};
 use super::lower::{Lower, LowerError, Lowered, Opd};
@@ -114,7 +116,11 @@ pub(crate) fn read(l: &mut Lower<'_, '_>, name: &str) -> Lowered<(Opd, u8)> {
     let found = NAMES.iter().find(|n| n.0 == name);
     let (sreg, rows) = match found {
         Some(n) => (n.1, n.2),
-        None if name.starts_with("%envreg") => (Sreg::Zero, 1),
+        // Fourth components, performance counters that nobody sets up, values of no driver.
+        None if is_special_register(name) => {
+            let is_wide = name.ends_with("_64") || name == "%current_graph_exec";
+            (Sreg::Zero, if is_wide { 2 } else { 1 })
+        }
         None => return Err(LowerError::Bad(format!("unknown name `{name}`"))),
     };
     l.k.reserves_shared |= name.starts_with("%reserved_smem");

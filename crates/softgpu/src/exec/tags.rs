@@ -8,6 +8,8 @@ pub(crate) const LOCAL_TAG: u64 = 2 << 56;
 pub(crate) const PARAM_TAG: u64 = 3 << 56;
 /// Addresses of functions: the tag and the function's index in its module.
 pub(crate) const FUNCTION_TAG: u64 = 4 << 56;
+/// Of no address.
+pub(crate) const NO_TAG: u64 = 5 << 56;
 pub(crate) const TAG_MASK: u64 = 0xff << 56;
 
 /// The tag of generic addresses into a space.

@@ -612,6 +612,38 @@ fn what_a_driver_refuses_is_refused_at_load_and_named() {
 }
 
 #[test]
+fn a_later_version_of_ptx_is_refused_as_one() {
+    let _ctx = Ctx::new();
+    for (version, is_read) in [
+        ("3.2", true),
+        ("9.5", true),
+        ("9.6", false),
+        ("99.0", false),
+    ] {
+        let body = if is_read {
+            "ret;"
+        } else {
+            "words.of the.future;"
+        };
+        let text = format!(
+            "// .version 1.0\n.version {version}\n.target sm_30\n.address_size 64\n\
+             .visible .entry k() {{ {body} }}\n"
+        );
+        let (code, said) = load_and_log(&std::ffi::CString::new(text).unwrap());
+        if is_read {
+            assert_eq!(code, CUresult::CUDA_SUCCESS, "{version} {said}");
+            continue;
+        }
+        let expected = CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+        assert_eq!(code, expected, "{version} {said}");
+        assert!(
+            said.contains(&format!("line 2; error   : unsupported .version {version}")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn an_external_variable_with_its_size_is_the_module_s_own() {
     let _ctx = Ctx::new();
     let text = c".version 8.1\n.target sm_80\n.address_size 64\n.extern .global .u32 counts[3];\n\

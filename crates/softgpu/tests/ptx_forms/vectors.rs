@@ -130,6 +130,20 @@ fn an_element_of_an_array_is_named_by_its_index() {
 }
 
 #[test]
+fn special_registers_are_read_in_each_of_their_sizes() {
+    let body = ".reg .u16 %rs<3>; setp.ne.u32 %p1, %r0, 5; @%p1 ret;
+        mov.u16 %rs1, %tid.x; cvt.u32.u16 %r1, %rs1;
+        mov.u32 %r2, %tid.w; mov.u32 %r3, %pm7; mov.u64 %rd2, %pm3_64;
+        mov.u32 %r4, %gridid; mov.u64 %rd3, %gridid; cvt.u32.u64 %r5, %rd3;
+        sub.u32 %r4, %r4, %r5; mov.b16 %rs2, %ntid.x; cvt.u32.u16 %r6, %rs2;
+        isspacep.const %p2, %rd1; selp.u32 %r7, 1, 0, %p2;
+        st.global.v4.u32 [%rd1], {%r1, %r2, %r3, %r4};
+        st.global.u64 [%rd1+16], %rd2; st.global.u32 [%rd1+24], %r6; st.global.u32 [%rd1+28], %r7;";
+    let out = words(&launch(&module("", body), &[0; 4], 32, 32));
+    assert_eq!(out, [5, 0, 0, 0, 0, 0, 32, 0]);
+}
+
+#[test]
 fn lop3_combines_whether_its_result_is_zero() {
     for (name, combine) in [
         ("and", (|a, b| a && b) as fn(bool, bool) -> bool),
