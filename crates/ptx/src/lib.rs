@@ -7,6 +7,8 @@
 pub mod ast;
 pub mod build;
 pub mod check;
+mod declaration_rules;
+mod form_rules;
 mod image_rules;
 mod operand_types;
 pub mod operands;

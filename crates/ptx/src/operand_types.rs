@@ -32,7 +32,7 @@ fn is_bits(ty: Ty) -> bool {
     )
 }
 
-fn is_integer(ty: Ty) -> bool {
+pub(crate) fn is_integer(ty: Ty) -> bool {
     matches!(
         ty,
         Ty::U8 | Ty::U16 | Ty::U32 | Ty::U64 | Ty::S8 | Ty::S16 | Ty::S32 | Ty::S64
@@ -178,6 +178,7 @@ pub(crate) fn refuse_modifiers(inst: &Inst) -> Option<String> {
     });
     let needs = match (op, types.as_slice()) {
         (Op::Fma | Op::Mad | Op::Div | Op::Rcp | Op::Sqrt, [Ty::F32 | Ty::F64, ..]) => true,
+        (Op::Fma, [Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2]) => true,
         (Op::Cvt, &[to, from]) => {
             is_plain_float(to) && is_integer(from)
                 || is_integer(to) && is_plain_float(from)
@@ -197,8 +198,12 @@ pub(crate) fn least_capability(inst: &Inst) -> u32 {
         Op::Dp4a | Op::Dp2a => 61,
         Op::Bmsk | Op::Szext | Op::Match | Op::Nanosleep | Op::Fence | Op::Mma | Op::Wmma => 70,
         Op::Ldmatrix | Op::Movmatrix | Op::Tanh => 75,
+        Op::Mbarrier if word(Word::TryWait) => 90,
         Op::Redux | Op::Createpolicy | Op::Mbarrier | Op::Applypriority | Op::Discard => 80,
         Op::Cp if word(Word::Async) => 80,
+        Op::Cvt if types(inst).any(|ty| matches!(ty, Ty::E4m3x2 | Ty::E5m2x2)) => 89,
+        Op::Atom | Op::Red if types(inst).any(|ty| matches!(ty, Ty::Bf16 | Ty::Bf16x2)) => 90,
+        Op::Atom | Op::Red if types(inst).any(|ty| ty == Ty::F16) => 70,
         Op::Elect
         | Op::Griddepcontrol
         | Op::Mapa

@@ -1,12 +1,14 @@
 //! Operand checking of a whole module: what a driver refuses when it loads one whose names
 //! [`crate::check()`] has found sound.
 //!
-//! Finds registers and constants of the wrong size or type, calls that do not fit the function,
+//! Finds registers and constants of the wrong size or type, forms that an instruction or a target
+//! does not have, variables of another state space, calls that do not fit the function,
 //! declarations that differ, and functions and variables that the module uses and does not have. An
 //! instruction or a form that is not described is not refused.
 //!
-//! Elsewhere: names and numbers of operands ([`crate::check`]), the rules of each instruction
-//! ([`crate::operand_types`]).
+//! Elsewhere: names and numbers of operands ([`crate::check`]), the rules of operands
+//! ([`crate::operand_types`]), of forms ([`crate::form_rules`]), of declarations
+//! ([`crate::declaration_rules`]).
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -14,6 +16,8 @@ use crate::ast::{
     AddrBase, Init, Inst, Item, Linkage, Operand, PtxFunction, PtxModule, Stmt, Sym, Var,
 };
 use crate::check::{Diagnostic, MAX_DIAGNOSTICS, is_special_register, split_index};
+use crate::declaration_rules::{refuse_constants, refuse_declaration};
+use crate::form_rules::{PtxTarget, refuse_form, special_bits, takes_space};
 use crate::image_rules::{ImageRules, image_rules};
 use crate::operand_types::{
     OperandRule, bits, least_capability, refuse_modifiers, rules, vector_length,
@@ -28,7 +32,7 @@ const BUILTIN: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
 pub fn check_operands(module: &PtxModule) -> Vec<Diagnostic> {
     let mut checker = OperandChecker {
         module,
-        capability: capability(module),
+        target: PtxTarget::of(module),
         functions: FxHashMap::default(),
         scopes: Vec::new(),
         used: Vec::new(),
@@ -55,6 +59,9 @@ pub fn check_operands(module: &PtxModule) -> Vec<Diagnostic> {
         }
     }
     checker.unresolved();
+    if let Some(message) = refuse_constants(module) {
+        checker.report(0, message);
+    }
     checker.found
 }
 
@@ -63,8 +70,8 @@ pub fn check_operands(module: &PtxModule) -> Vec<Diagnostic> {
 enum OperandEntity {
     /// A register: its type, and the length of a vector.
     Register(Ty, u32),
-    /// A parameter or variable of that many bytes.
-    Variable(u64),
+    /// A parameter or variable of that many bytes, in that state space.
+    Variable(u64, Space),
     /// A label, a list of targets, a prototype.
     Other,
 }
@@ -78,25 +85,15 @@ struct OperandScope {
 
 struct OperandChecker<'a> {
     module: &'a PtxModule,
-    /// Of the target: 80 for `sm_80`.
-    capability: Option<u32>,
+    target: PtxTarget,
     /// Definitions before declarations.
     functions: FxHashMap<Sym, &'a PtxFunction>,
     scopes: Vec<OperandScope>,
     /// Names that are no locals, with the line that uses each.
     used: Vec<(Sym, u32)>,
-    /// Types of the module's variables.
-    variables: FxHashMap<Sym, Ty>,
+    /// Types and state spaces of the module's variables.
+    variables: FxHashMap<Sym, (Ty, Space)>,
     found: Vec<Diagnostic>,
-}
-
-/// The compute capability of a module's target, as 80 for `sm_80`.
-fn capability(module: &PtxModule) -> Option<u32> {
-    let target = module.target.first()?.strip_prefix("sm_")?;
-    target
-        .trim_end_matches(|c: char| !c.is_ascii_digit())
-        .parse()
-        .ok()
 }
 
 /// Bytes of a parameter; `None` for an array without a size.
@@ -149,7 +146,8 @@ impl<'a> OperandChecker<'a> {
             Space::Tex => Ty::Texref,
             _ => var.ty,
         };
-        self.variables.insert(var.name, ty);
+        self.variables.insert(var.name, (ty, var.space));
+        self.declaration(var, 0);
         let is_independent = self
             .module
             .target
@@ -160,6 +158,12 @@ impl<'a> OperandChecker<'a> {
             let message =
                 format!("`{name}` is .samplerref, which needs .target texmode_independent");
             self.report(0, message);
+        }
+    }
+
+    fn declaration(&mut self, var: &Var, line: u32) {
+        if let Some(message) = refuse_declaration(var, self.name(var.name)) {
+            self.report(line, message);
         }
     }
 
@@ -218,7 +222,7 @@ impl<'a> OperandChecker<'a> {
         for var in f.returns.iter().chain(&f.params) {
             let entity = match var.space {
                 Space::Reg => OperandEntity::Register(var.ty, var.vector.max(1)),
-                _ => OperandEntity::Variable(parameter_bytes(var).unwrap_or(0)),
+                _ => OperandEntity::Variable(parameter_bytes(var).unwrap_or(0), var.space),
             };
             scope.names.insert(var.name, entity);
         }
@@ -256,7 +260,9 @@ impl<'a> OperandChecker<'a> {
                 }
                 Stmt::Var(var) => {
                     self.initial_names(var);
-                    let entity = OperandEntity::Variable(parameter_bytes(var).unwrap_or(0));
+                    self.declaration(var, 0);
+                    let entity =
+                        OperandEntity::Variable(parameter_bytes(var).unwrap_or(0), var.space);
                     if let Some(scope) = self.scopes.last_mut() {
                         scope.names.insert(var.name, entity);
                     }
@@ -301,12 +307,12 @@ impl<'a> OperandChecker<'a> {
             self.report(inst.line, message);
         }
         let least = least_capability(inst);
-        if self.capability.is_some_and(|have| have < least) {
+        if self.target.capability.is_some_and(|have| have < least) {
             let message = format!("`{}` requires .target sm_{least} or higher", inst.op);
             self.report(inst.line, message);
             return;
         }
-        if let Some(message) = refuse_modifiers(inst) {
+        if let Some(message) = refuse_modifiers(inst).or_else(|| refuse_form(inst, self.target)) {
             self.report(inst.line, message);
             return;
         }
@@ -343,6 +349,12 @@ impl<'a> OperandChecker<'a> {
                 }
                 _ if n == 0 && first_is_result && matches!(operand, Operand::Imm(_)) => {
                     (rules.len() > 1).then(|| "a register is needed for the result".to_owned())
+                }
+                Operand::Name(name)
+                    if n == 0 && rules.len() > 1 && is_special_register(self.name(*name)) =>
+                {
+                    let name = self.name(*name);
+                    Some(format!("the special register `{name}` can only be read"))
                 }
                 _ => self.operand(inst, operand, rule, vector),
             };
@@ -429,7 +441,7 @@ impl<'a> OperandChecker<'a> {
             }
             Some(_) => None,
             None => {
-                let ty = self.variables.get(&name).copied();
+                let ty = self.variables.get(&name).map(|v| v.0);
                 ty.filter(|&ty| ty != reference)
                     .map(|ty| format!("`{text}` is .{ty}; .{reference} or .u64 is expected"))
             }
@@ -529,9 +541,16 @@ impl<'a> OperandChecker<'a> {
             }
             Some(_) => None,
             None if is_special_register(text) => {
-                let copied = matches!(inst.op, Op::Mov | Op::Cvt);
-                (!copied && rule != OperandRule::Any)
-                    .then(|| format!("the special register `{text}` can only be moved"))
+                let sizes = special_bits(text);
+                match (inst.op, rule) {
+                    (Op::Mov, OperandRule::Exact(ty)) => {
+                        let fits = bits(ty).is_some_and(|n| sizes.contains(&n))
+                            && !matches!(ty, Ty::F16 | Ty::F16x2 | Ty::F32 | Ty::F64 | Ty::Pred);
+                        (!fits).then(|| format!("the special register `{text}` as .{ty}"))
+                    }
+                    (Op::Mov | Op::Cvt, _) | (_, OperandRule::Any) => None,
+                    _ => Some(format!("the special register `{text}` can only be moved")),
+                }
             }
             None => {
                 self.used.push((name, inst.line));
@@ -541,7 +560,17 @@ impl<'a> OperandChecker<'a> {
     }
 
     fn address(&mut self, inst: &Inst, name: Sym) -> Option<String> {
-        let ty = match self.lookup(name) {
+        let entity = self.lookup(name);
+        let text = self.name(name);
+        let space = match entity {
+            Some(OperandEntity::Variable(_, space)) => Some(space),
+            Some(_) => None,
+            None => self.variables.get(&name).map(|v| v.1),
+        };
+        if let Some(space) = space.filter(|&space| !takes_space(inst, space)) {
+            return Some(format!("`{text}` in state space .{space} as an address"));
+        }
+        let ty = match entity {
             Some(OperandEntity::Register(ty, _)) => ty,
             Some(_) => return None,
             None => {
@@ -549,7 +578,6 @@ impl<'a> OperandChecker<'a> {
                 return None;
             }
         };
-        let text = self.name(name);
         if matches!(ty, Ty::Pred | Ty::F16 | Ty::F16x2 | Ty::F32 | Ty::F64) {
             return Some(format!("`{text}` of .{ty} as an address"));
         }
@@ -579,7 +607,7 @@ impl<'a> OperandChecker<'a> {
                 OperandEntity::Register(ty, n) => {
                     Some(u64::from(bits(ty)?.div_ceil(8)) * u64::from(n))
                 }
-                OperandEntity::Variable(bytes) => Some(bytes),
+                OperandEntity::Variable(bytes, _) => Some(bytes),
                 OperandEntity::Other => None,
             },
             _ => None,

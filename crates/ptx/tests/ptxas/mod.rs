@@ -76,6 +76,22 @@ impl Ptxas {
         log
     }
 
+    /// Whether ptxas refuses `text`.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    #[allow(dead_code, reason = "one of the test programs that share this uses it")]
+    pub(crate) fn refuses(&self, text: &str, arch: Arch) -> bool {
+        let source = self.path("judged.ptx");
+        fs::write(&source, text).expect("the source can be written");
+        let run = Command::new(self.path("ptxas"))
+            .args(["--gpu-name", &arch.to_string(), "-o", "/dev/null"])
+            .arg(&source)
+            .output()
+            .expect("ptxas runs");
+        !run.status.success()
+    }
+
     /// The lines of `text` that ptxas refuses.
     ///
     /// # Panics

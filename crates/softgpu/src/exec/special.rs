@@ -116,7 +116,7 @@ pub(crate) fn read(l: &mut Lower<'_, '_>, name: &str) -> Lowered<(Opd, u8)> {
     let found = NAMES.iter().find(|n| n.0 == name);
     let (sreg, rows) = match found {
         Some(n) => (n.1, n.2),
-        // Fourth components, performance counters that nobody sets up, values of no driver.
+        // Fourth components, performance counters that count nothing, values of no driver.
         None if is_special_register(name) => {
             let is_wide = name.ends_with("_64") || name == "%current_graph_exec";
             (Sreg::Zero, if is_wide { 2 } else { 1 })

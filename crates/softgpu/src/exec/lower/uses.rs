@@ -4,8 +4,8 @@
 //! All look at a function's text alone, without regard to what it computes. A result counts as
 //! used if it reaches memory, or another shuffle, along the code that follows, through no guard, no
 //! selection and no branch; of an atomic, if any instruction reads it. A load is verified if a
-//! compare-and-swap of the function names the same address and as many bytes. An address belongs to a
-//! variable if every instruction that writes its register takes it from that one: by moves,
+//! compare-and-swap of the function names the same address and as many bytes. An address belongs to
+//! a variable if every instruction that writes its register takes it from that one: by moves,
 //! conversions, sums and differences with other numbers.
 
 use fercuda_ptx::ast::{AddrBase, Inst, Operand, Stmt, Sym};
