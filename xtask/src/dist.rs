@@ -30,6 +30,9 @@ const KERNELS: &str = "vramfs.ptx";
 /// The program's place in the folder.
 const PROGRAM: &str = "bin/fercuda";
 
+/// A link to the program, by which the commands of `vram` are its own.
+const FILESYSTEM: &str = "bin/vramfs";
+
 /// Shells, and where each looks for its script, below `share`.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "bash-completion/completions/fercuda"),
@@ -64,6 +67,13 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         put(built, &out.join(place))?;
     }
     let program = out.join(PROGRAM);
+    let link = out.join(FILESYSTEM);
+    if link.is_symlink() {
+        fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
+    }
+    let name = program.file_name().context("a program has a name")?;
+    std::os::unix::fs::symlink(name, &link)
+        .with_context(|| format!("cannot create {}", link.display()))?;
     write_pages_and_completions(&program, &out.join("share"))?;
     let mut demo = shell::command(&program);
     demo.arg("demo");

@@ -109,7 +109,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let words = vram::helper::full_words(std::env::args_os().collect());
     if let Some(done) = vram::helper::run(&words) {
         // As mount(8) expects.
         return done.unwrap_or_else(|error| report(&error, ExitStatus::Failure));

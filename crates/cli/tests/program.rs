@@ -266,6 +266,20 @@ fn a_kernel_that_traps_is_reported_with_its_thread() {
 }
 
 #[test]
+fn an_access_that_is_reported_and_ends_the_kernel_is_described_once() {
+    let null = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry wild()\n{\n\
+        .reg .b64 %a;\n mov.u64 %a, 8;\n st.global.u32 [%a], 1;\n ret;\n}\n";
+    let run = check(null, "--grid 1 --block 1");
+    assert_eq!(run.status, 1, "{}{}", run.out, run.err);
+    let brief = "illegal address: 4-byte global write at 0x8, as reported above";
+    assert_contains(
+        &run.out,
+        &["out of bounds: 4-byte global write at 0x8", brief],
+    );
+    assert_eq!(run.out.matches("kernel: wild").count(), 1, "{}", run.out);
+}
+
+#[test]
 fn buffers_come_from_files_and_go_to_files() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(folder.path(), "kernel.ptx", SAXPY);

@@ -35,10 +35,10 @@ impl PtxTarget {
 pub(crate) fn refuse_form(inst: &Inst, target: PtxTarget) -> Option<String> {
     let types: Vec<Ty> = types(inst).collect();
     refuse_version(inst, target)
-        .or_else(|| match types.as_slice() {
-            &[ty] if is_arithmetic(inst.op) => refuse_arithmetic(inst, ty),
-            &[to, from] if inst.op == Op::Cvt => refuse_conversion(inst, to, from),
-            &[ty] if matches!(inst.op, Op::Atom | Op::Red) => refuse_atomic(inst, ty),
+        .or_else(|| match *types.as_slice() {
+            [ty] if is_arithmetic(inst.op) => refuse_arithmetic(inst, ty),
+            [to, from] if inst.op == Op::Cvt => refuse_conversion(inst, to, from),
+            [ty] if matches!(inst.op, Op::Atom | Op::Red) => refuse_atomic(inst, ty),
             _ => None,
         })
         .or_else(|| refuse_order(inst))

@@ -358,7 +358,14 @@ fn print(launch: &str, specs: &[ArgSpec], outcome: &CheckOutcome, paint: Paint) 
         say!("");
     }
     if let Some(fault) = &outcome.fault {
-        say!("{}", emphasised(&outcome.named(&fault.to_string()), paint));
+        let record = FindingRecord::from(fault);
+        let mut findings = outcome.findings.iter().map(FindingRecord::from);
+        let text = outcome.named(&record.text);
+        let text = match findings.any(|finding| record.is_fault_of(&finding)) {
+            true => FindingRecord::brief(&text),
+            false => text,
+        };
+        say!("{}", emphasised(&text, paint));
         if let Some(hint) = outcome.hint {
             say!("{hint}");
         }

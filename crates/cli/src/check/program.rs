@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::outputs::{ReportArgs, ReportOutputs};
 use super::process_report::{CheckedProcess, ProcessFindings, ProgramFinding, ReportFolder};
+use super::record::FindingRecord;
 use super::sarif::{self, SarifInvocation};
 use crate::out::{alert, note, step};
 use crate::output::check_distinct;
@@ -207,7 +208,11 @@ impl CheckedRun<'_> {
     fn print(&self) {
         let paint = Paint::stderr();
         for finding in self.found.findings.iter().chain(&self.found.limits) {
-            let text = shown(finding, self.found.processes.len());
+            let mut text = shown(finding, self.found.processes.len());
+            let mut findings = self.found.findings.iter().filter(|it| !it.is_fault);
+            if finding.is_fault && findings.any(|it| finding.record.is_fault_of(&it.record)) {
+                text = FindingRecord::brief(&text) + "\n";
+            }
             let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
             alert!("{}\n{rest}", paint.bad(first));
         }

@@ -93,6 +93,27 @@ impl From<&Fault> for FindingRecord {
 }
 
 impl FindingRecord {
+    /// Whether it is the fault of an access that `finding` reports: of the same instruction, and of
+    /// a class that is a fault too.
+    pub(crate) fn is_fault_of(&self, finding: &FindingRecord) -> bool {
+        let class = match self.kind.as_str() {
+            "illegal address" => ["out of bounds", "use after free"].contains(&&*finding.kind),
+            "misaligned address" => finding.kind == "misaligned",
+            _ => false,
+        };
+        let place = |record: &FindingRecord| {
+            let place = record.place.as_ref()?;
+            Some((place.kernel.clone(), place.ptx_line?))
+        };
+        class && place(self).is_some_and(|own| place(finding) == Some(own))
+    }
+
+    /// A fault's text where its access is reported already: its first line.
+    pub(crate) fn brief(text: &str) -> String {
+        let first = text.lines().next().unwrap_or_default();
+        format!("{first}, as reported above")
+    }
+
     /// Whether it is a limit of the software device: the program may be right.
     pub(crate) fn is_limit(&self) -> bool {
         LIMITS.iter().any(|kind| kind.name() == self.kind)

@@ -248,10 +248,15 @@ fn compile(source: Vec<u8>, file: &Path, args: &CompileArgs) -> Result<String> {
     let nvrtc = Nvrtc::find()?;
     check_arch(&nvrtc, args.arch)?;
     let includes_files = source.windows(7).any(|window| window == b"include");
+    let uses_int128 = source.windows(8).any(|window| window == b"__int128");
     let mut program =
         CudaSource::from_bytes(name_of(file), source, args.arch).option("--generate-line-info");
     for define in &args.define {
         program = program.option(format!("--define-macro={define}"));
+    }
+    // nvcc takes the type without an option.
+    if uses_int128 {
+        program = program.option("--device-int128");
     }
     if let Some(std) = &args.std {
         program = program.option(format!("--std={std}"));

@@ -42,6 +42,8 @@ pub(super) fn read(mut reader: impl BufRead, each: RowVisitor<'_>) -> Result<Tra
         let text = String::from_utf8_lossy(&line);
         let text = text.trim();
         if number == 1 {
+            // Spreadsheets put a mark of the encoding before the first word.
+            let text = text.trim_start_matches('\u{feff}');
             is_ours = is_ours_by(text)?;
             continue;
         }

@@ -73,7 +73,7 @@ Examples:
   fercuda replay /tmp/trace.csv --snapshot /tmp/memory.pickle
   fercuda replay snapshot.pickle --device gpu --json")]
 pub(crate) struct Args {
-    /// Trace file to replay.
+    /// Trace file to replay, or - for standard input.
     #[arg(value_name = "TRACE")]
     file: PathBuf,
     /// Device to replay on [default: FERCUDA_DEVICE, or auto].
@@ -140,7 +140,10 @@ struct ReplayRow {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let unread = || format!("cannot read the trace {}", args.file.display());
+    let unread = || match is_stream(&args.file) {
+        true => "cannot read the trace on standard input".to_owned(),
+        false => format!("cannot read the trace {}", args.file.display()),
+    };
     if let Some(file) = &args.snapshot {
         let out = OutputFile::open(file, args.force, &[&args.file])?;
         let mut snapshot = MemorySnapshot::default();

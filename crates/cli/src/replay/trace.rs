@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 use super::live::{FreeTarget, LiveBlocks};
 use super::row::{RowVisitor, TraceAction, TraceReading, TraceRow};
 use super::{history, log};
+use crate::output::is_stream;
 
 /// Larger files are rejected.
 const LARGEST_FILE: u64 = 2 << 30;
@@ -80,15 +81,28 @@ impl FileTraces {
     }
 }
 
-/// Reads a file's rows in order; with call stacks if they are wanted.
+/// Reads the rows of a file, or of standard input, in order; with call stacks if they are wanted.
 pub(super) fn rows(path: &Path, with_stacks: bool, each: RowVisitor<'_>) -> Result<TraceReading> {
+    if is_stream(path) {
+        let stdin = std::io::stdin().lock();
+        return rows_of(stdin.take(LARGEST_FILE + 1), with_stacks, each);
+    }
     let file = File::open(path)?;
     let len_bytes = file.metadata()?.len();
     if len_bytes > LARGEST_FILE {
         bail!("it has {len_bytes} bytes; the maximum is {LARGEST_FILE}\ntry: a shorter trace");
     }
-    let mut reader = BufReader::new(file.take(LARGEST_FILE));
-    match reader.fill_buf()?.first() {
+    rows_of(file.take(LARGEST_FILE + 1), with_stacks, each)
+}
+
+/// The same of any input, up to the length at which it was cut.
+fn rows_of<R: Read>(
+    input: std::io::Take<R>,
+    with_stacks: bool,
+    each: RowVisitor<'_>,
+) -> Result<TraceReading> {
+    let mut reader = BufReader::new(input);
+    let reading = match reader.fill_buf()?.first() {
         // Pickles of protocol 2 and later begin with this byte.
         Some(0x80) => {
             let mut bytes = Vec::new();
@@ -100,8 +114,12 @@ pub(super) fn rows(path: &Path, with_stacks: bool, each: RowVisitor<'_>) -> Resu
             "it is a pickle of protocol 0 or 1, or no trace\n\
              try: pickle.dump(snapshot, file, protocol=4)"
         ),
-        _ => log::read(reader, each),
+        _ => log::read(&mut reader, each),
+    }?;
+    if reader.get_ref().limit() == 0 {
+        bail!("it has more than {LARGEST_FILE} bytes, the maximum\ntry: a shorter trace");
     }
+    Ok(reading)
 }
 
 /// State while a trace is read.

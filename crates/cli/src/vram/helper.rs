@@ -1,7 +1,8 @@
-//! `mount.vramfs`: the mount helper that mount(8), fstab and systemd run for the type `vramfs`.
+//! Other names of this program: `mount.vramfs`, the mount helper that mount(8), fstab and systemd
+//! run for the type `vramfs`, and `vramfs`, whose commands are those of `fercuda vram`.
 //!
-//! This program acts as the helper when it is called by that name:
-//! `ln -s "$(command -v fercuda)" /sbin/mount.vramfs`. It accepts tmpfs's options `size`,
+//! It acts by the name that it is called by: `ln -s "$(command -v fercuda)" /sbin/mount.vramfs`.
+//! The helper accepts tmpfs's options `size`,
 //! `nr_inodes`, `mode`, `uid` and `gid`, and those of `fercuda vram mount`, which it executes.
 
 use std::ffi::{OsStr, OsString};
@@ -14,6 +15,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::out::note;
 use crate::own_program;
 
+/// Name by which the commands of `vram` are the program's own.
+const FILESYSTEM_NAME: &str = "vramfs";
 /// Name of the mount helper.
 const HELPER_NAME: &str = "mount.vramfs";
 /// Command line of the helper, as mount(8) calls it.
@@ -53,10 +56,23 @@ const RESTRICTIONS: [(&str, &str, &[&str]); 3] = [
     ("noexec", "exec", &["noexec", "user", "users"]),
 ];
 
+/// Whether this program was called by `name`.
+fn is_called(words: &[OsString], name: &str) -> bool {
+    let called = words.first().and_then(|word| Path::new(word).file_name());
+    called.is_some_and(|called| called == name)
+}
+
+/// The command line as one of `fercuda`.
+pub(crate) fn full_words(mut words: Vec<OsString>) -> Vec<OsString> {
+    if is_called(&words, FILESYSTEM_NAME) {
+        words.insert(1, "vram".into());
+    }
+    words
+}
+
 /// Runs as the mount helper if this program was called by that name.
 pub(crate) fn run(words: &[OsString]) -> Option<Result<ExitCode>> {
-    let name = Path::new(words.first()?).file_name()?;
-    (name == HELPER_NAME).then(|| exec_mount(&words[1..]))
+    is_called(words, HELPER_NAME).then(|| exec_mount(&words[1..]))
 }
 
 fn exec_mount(words: &[OsString]) -> Result<ExitCode> {

@@ -463,6 +463,36 @@ fn parts_of_a_snapshot_are_kept_or_counted() {
 }
 
 #[test]
+fn a_trace_is_read_from_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.csv");
+    let run = |text: &str, words: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
+        let stdin = std::fs::File::open(&file).unwrap();
+        let command = command.args(["replay", "-"]).args(words).stdin(stdin);
+        command.env("FERCUDA_DEVICE", "soft").output().unwrap()
+    };
+    // With the mark that spreadsheets put first.
+    let text = format!("\u{feff}{HEAD}1,0,allocate,0x1000,4096,0x0\n1,0,free,0x1000,4096,0x0\n");
+    let done = run(&text, &["--json"]);
+    let trace = only_trace(std::str::from_utf8(&done.stdout).unwrap());
+    assert_eq!(
+        (&trace["allocations"], &trace["frees"]),
+        (&1.into(), &1.into())
+    );
+    let done = run(&text, &["--snapshot", "-"]);
+    assert!(done.stdout.starts_with(b"\x80"), "{done:?}");
+    let done = run("no,log\n", &[]);
+    assert_eq!(done.status.code(), Some(2));
+    let err = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        err.contains("cannot read the trace on standard input"),
+        "{err}"
+    );
+}
+
+#[test]
 fn a_trace_that_cannot_be_read_is_refused_with_the_line() {
     let (code, out, err) = replay("1,0,allocate,0x1000,much,0x0\n", &[]);
     assert_eq!((code, out.as_str()), (Some(2), ""));

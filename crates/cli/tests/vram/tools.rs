@@ -64,6 +64,26 @@ fn memory_is_tested_without_a_mount() {
 }
 
 #[test]
+fn the_name_vramfs_stands_for_its_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("vramfs");
+    symlink(env!("CARGO_BIN_EXE_fercuda"), &name).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&name);
+        let done = command.args(words).env("FERCUDA_DEVICE", "soft").output();
+        let done = done.unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let (code, shown) = run(&["test", "--size", "1M", "--ecc"]);
+    assert!(
+        code == Some(0) && shown.contains("all data are as written"),
+        "{shown}"
+    );
+    let (code, help) = run(&["--help"]);
+    assert!(code == Some(0) && help.contains("scrub"), "{help}");
+}
+
+#[test]
 fn injected_faults_are_corrected_and_uncorrectable_ones_reported() {
     let mounted = TestMount::new(&["--size=2MiB", "--scrub-rate=off", "--verify=scrub"]);
     let place = mounted.path().to_str().unwrap();

@@ -25,9 +25,28 @@ static void release(int ordered, ptr p)
     else OK(cuMemFree_v2(p));
 }
 
+/* Kernels of names of their own: the device reports a line of a kernel once a process. */
+static void load_kernels(size_t bytes)
+{
+    char text[4096], *at = text, fill[32], differ[32];
+    sprintf(fill, "fill_%zu", bytes);
+    sprintf(differ, "differ_%zu", bytes);
+    for (const char *from = PTX; *from;) {
+        const char *name = !strncmp(from, "fill(", 5) ? fill : !strncmp(from, "differ(", 7) ? differ : 0;
+        if (!name) { *at++ = *from++; continue; }
+        at += sprintf(at, "%s", name);
+        from = strchr(from, '(');
+    }
+    *at = 0;
+    OK(cuModuleLoadData(&module, text));
+    OK(cuModuleGetFunction(&fill_kernel, module, fill));
+    OK(cuModuleGetFunction(&differ_kernel, module, differ));
+}
+
 static void plant(int ordered, size_t bytes)
 {
     printf("%zu bytes\n", bytes);
+    load_kernels(bytes);
     fprintf(stderr, "%zu bytes, %s\n", bytes, ordered ? "ordered" : "plain");
     ptr count = allocate(0, 4), blocks[3];
     OK(cuMemsetD8_v2(count, 0, 4));
@@ -60,15 +79,16 @@ static void plant(int ordered, size_t bytes)
     release(0, count);
 }
 
-/* A size in bytes, a multiple of 4; whether blocks are allocated in a stream's order. The device
-   reports a kernel's line once a process. */
+/* Whether blocks are allocated in a stream's order; then sizes in bytes, multiples of 4. */
 int main(int argc, char **argv)
 {
-    if (argc != 3) return 2;
+    if (argc < 3) return 2;
     begin();
     OK(cuStreamCreate(&stream, 1));
-    plant(atoi(argv[2]), strtoull(argv[1], 0, 10));
-    OK(cuCtxSynchronize());
+    for (int i = 2; i < argc; i++) {
+        plant(atoi(argv[1]), strtoull(argv[i], 0, 10));
+        OK(cuCtxSynchronize());
+    }
     printf("end\n");
     return 0;
 }

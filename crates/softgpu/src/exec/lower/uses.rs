@@ -95,7 +95,7 @@ pub(super) fn verified_loads(body: &[Stmt]) -> FxHashSet<u32> {
     let is_verified = |load: &&Inst| {
         let is_same =
             |swap: &&Inst| swap.operands.get(1) == load.operands.get(1) && size(swap) == size(load);
-        load.op == Op::Ld && load.line != 0 && swaps.iter().any(|swap| is_same(&swap))
+        load.op == Op::Ld && load.line != 0 && swaps.iter().any(is_same)
     };
     insts().filter(is_verified).map(|i| i.line).collect()
 }
