@@ -24,6 +24,7 @@ mod man;
 mod memory;
 mod out;
 mod output;
+mod own_program;
 mod reboot;
 mod replay;
 mod run;

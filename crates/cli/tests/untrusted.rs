@@ -158,6 +158,62 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
     }
 }
 
+/// A program in a folder such as `/tmp`: its own file is safe there, and names beside it are not.
+#[test]
+fn libraries_beside_a_program_in_a_shared_folder_are_refused() {
+    let place = Place::new();
+    let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let shared = shared.path().canonicalize().unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+    let program = shared.join("fercuda");
+    fs::hard_link(env!("CARGO_BIN_EXE_fercuda"), &program).unwrap();
+    let run = || {
+        let mut command = Command::new(&program);
+        command.args(["run", "--device", "soft", "--", "/bin/true"]);
+        command.env_clear().env("MARK", place.path("mark"));
+        command.env("XDG_RUNTIME_DIR", place.path("home"));
+        command.output().unwrap()
+    };
+    for (folder, in_cargos) in [("deps", true), ("deps", false), (".", false)] {
+        let folder = shared.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        if in_cargos {
+            fs::create_dir_all(shared.join(".fingerprint")).unwrap();
+        }
+        for name in ["libfercuda_hook.so", "libcuda.so"] {
+            fs::copy(&place.library, folder.join(name)).unwrap();
+        }
+        let hook = folder.join("libfercuda_hook.so");
+        let tried = |who: &str| {
+            let output = run();
+            place.assert_unmarked(&output);
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(
+                text.contains("cannot find libfercuda_hook.so"),
+                "{who}: {text}"
+            );
+        };
+        if in_cargos || folder == shared.join(".") {
+            let output = run();
+            assert!(place.path("mark").exists(), "{output:?}");
+            fs::remove_file(place.path("mark")).unwrap();
+        }
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o666)).unwrap();
+        tried("all may write");
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+        if is_root() {
+            chown(&hook, Some(OTHER_USER), None).unwrap();
+            tried("another user's");
+            fs::remove_file(&hook).unwrap();
+            symlink(&place.library, &hook).unwrap();
+            std::os::unix::fs::lchown(&hook, Some(OTHER_USER), None).unwrap();
+            tried("another user's link");
+        }
+        fs::remove_file(&hook).unwrap();
+        fs::remove_dir_all(shared.join(".fingerprint")).ok();
+    }
+}
+
 #[test]
 fn own_environment_is_refused_where_any_component_is_open_or_another_users() {
     let place = Place::new();

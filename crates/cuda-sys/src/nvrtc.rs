@@ -8,6 +8,7 @@ use core::ffi::{CStr, c_void};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::library::SharedLibrary;
@@ -153,8 +154,16 @@ fn companions(path: &Path) -> Vec<PathBuf> {
     else {
         return Vec::new();
     };
-    let Ok(entries) = folder.read_dir() else {
+    let (Ok(entries), Ok(library)) = (folder.read_dir(), path.metadata()) else {
         return Vec::new();
+    };
+    // SAFETY: it has no preconditions.
+    let owners = [0, unsafe { libc::geteuid() }, library.uid()];
+    // In a folder like /tmp another user can put a file beside the library.
+    let is_trusted = |path: &Path| {
+        [path.symlink_metadata(), path.metadata()]
+            .into_iter()
+            .all(|it| it.is_ok_and(|it| owners.contains(&it.uid())))
     };
     entries
         .filter_map(Result::ok)
@@ -165,6 +174,7 @@ fn companions(path: &Path) -> Vec<PathBuf> {
                 .starts_with("libnvrtc-builtins.so")
         })
         .map(|entry| entry.path())
+        .filter(|path| is_trusted(path))
         .collect()
 }
 

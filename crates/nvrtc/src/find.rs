@@ -49,6 +49,16 @@ pub fn check_trusted(path: &Path) -> Result<(), UntrustedPath> {
     check_trusted_with(&of_process, path)
 }
 
+/// Checks that `path`, which belongs to `program`, can have been put there only by those that could
+/// exchange the program itself: the user, root, the owners of its file and folders, and the groups
+/// that may write to these. Symbolic links are followed and checked as their targets are.
+///
+/// # Errors
+/// The component that another user could have changed.
+pub fn check_trusted_as(program: &Path, path: &Path) -> Result<(), UntrustedPath> {
+    trust::check_as_program(program, path)
+}
+
 fn check_trusted_with(environment: Environment<'_>, path: &Path) -> Result<(), UntrustedPath> {
     let below = data_directory(environment).and_then(|data| {
         let below = path.strip_prefix(&data).ok()?.to_owned();

@@ -4,7 +4,8 @@
 //! Every component from the root of the filesystem down is examined by `lstat`: its owner is the
 //! effective user or root, and neither its group nor others may write to it. A directory with the
 //! sticky bit (`/tmp`) may be writable if it is not the last component: entries of other users
-//! are refused by their owner, and those of the user cannot be renamed by them.
+//! are refused by their owner, and those of the user cannot be renamed by them. What belongs to a
+//! program may also be changed by those that could change the program.
 //!
 //! Invariant: a path that passes can be changed by the user and root only, so there is no
 //! race between this check and the use of the path. A component is looked at when all those above
@@ -49,6 +50,66 @@ enum Links {
     RefusedInLast(usize),
 }
 
+/// Users and groups that may be able to change what passes.
+struct TrustedOwners {
+    /// The user of this process.
+    user: u32,
+    owners: Vec<u32>,
+    /// Groups whose members may write.
+    groups: Vec<u32>,
+}
+
+impl TrustedOwners {
+    /// The user and root.
+    fn user_and_root() -> TrustedOwners {
+        let user = rustix::process::geteuid().as_raw();
+        TrustedOwners {
+            user,
+            owners: vec![0, user],
+            groups: Vec::new(),
+        }
+    }
+
+    /// These, and all that could exchange `program`, a canonical path: the owners of the file and
+    /// of the folders on its way, and groups that may write to them. An entry of a sticky folder is
+    /// its owner's alone.
+    fn with_owners_of(program: &Path) -> TrustedOwners {
+        let mut trusted = TrustedOwners::user_and_root();
+        // Users without a number in this namespace cannot be told apart: of theirs is only what
+        // stands in folders of one of them.
+        let is_shared = program.ancestors().skip(1).any(|folder| {
+            let metadata = fs::symlink_metadata(folder);
+            metadata.is_ok_and(|it| it.mode() & 0o022 != 0)
+        });
+        for (distance, component) in program.ancestors().enumerate() {
+            let Ok(metadata) = fs::symlink_metadata(component) else {
+                continue;
+            };
+            if is_uid_mapped(metadata.uid()) || !is_shared {
+                trusted.owners.push(metadata.uid());
+            }
+            let is_sticky = distance > 0 && metadata.mode() & 0o1000 != 0;
+            if metadata.mode() & 0o020 != 0 && !is_sticky {
+                trusted.groups.push(metadata.gid());
+            }
+        }
+        trusted
+    }
+}
+
+/// Checks `path`, a file that belongs to `program`, and follows symbolic links: only those can have
+/// changed it that could change the program itself.
+///
+/// # Errors
+/// The first component that another user could have changed, or that is missing.
+pub(crate) fn check_as_program(program: &Path, path: &Path) -> Result<(), UntrustedPath> {
+    walk(
+        path,
+        Links::Followed,
+        &TrustedOwners::with_owners_of(program),
+    )
+}
+
 /// Checks `below`, a relative path, in the directory `base`: no symbolic link is allowed in
 /// `below`. Links in `base`, for instance a home directory on another disk, are followed, and
 /// their targets checked.
@@ -57,7 +118,11 @@ enum Links {
 /// The first component that another user could have changed, or that is missing.
 pub(crate) fn check_below(base: &Path, below: &Path) -> Result<(), UntrustedPath> {
     let count = below.components().count();
-    walk(&base.join(below), Links::RefusedInLast(count))
+    walk(
+        &base.join(below),
+        Links::RefusedInLast(count),
+        &TrustedOwners::user_and_root(),
+    )
 }
 
 /// Checks `path` and follows symbolic links, each of which passes the same check as its target.
@@ -65,10 +130,10 @@ pub(crate) fn check_below(base: &Path, below: &Path) -> Result<(), UntrustedPath
 /// # Errors
 /// The first component that another user could have changed, or that is missing.
 pub(crate) fn check_followed(path: &Path) -> Result<(), UntrustedPath> {
-    walk(path, Links::Followed)
+    walk(path, Links::Followed, &TrustedOwners::user_and_root())
 }
 
-fn walk(path: &Path, links: Links) -> Result<(), UntrustedPath> {
+fn walk(path: &Path, links: Links, trusted: &TrustedOwners) -> Result<(), UntrustedPath> {
     let refuse = |path: &Path, reason: String| UntrustedPath {
         path: path.to_owned(),
         reason,
@@ -76,7 +141,7 @@ fn walk(path: &Path, links: Links) -> Result<(), UntrustedPath> {
     if !path.is_absolute() {
         return Err(refuse(path, "it is not an absolute path".to_owned()));
     }
-    let user = rustix::process::geteuid().as_raw();
+    let user = trusted.user;
     if !is_uid_mapped(user) {
         let reason = format!(
             "its owner is not known: user {user} stands for all without a number in this user \
@@ -89,7 +154,7 @@ fn walk(path: &Path, links: Links) -> Result<(), UntrustedPath> {
     let mut left: VecDeque<OsString> = components(path);
     // Components of the original path that no link has replaced: the last ones.
     let mut original = left.len();
-    check_one(&done, left.is_empty(), user)?;
+    check_one(&done, left.is_empty(), trusted)?;
     while let Some(name) = left.pop_front() {
         original = original.min(left.len() + 1);
         if name == ".." {
@@ -98,7 +163,7 @@ fn walk(path: &Path, links: Links) -> Result<(), UntrustedPath> {
             continue;
         }
         let next = done.join(&name);
-        let is_link = check_one(&next, left.is_empty(), user)?;
+        let is_link = check_one(&next, left.is_empty(), trusted)?;
         if !is_link {
             done = next;
             continue;
@@ -136,7 +201,7 @@ fn components(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Checks one component, of which the parents have passed; returns whether it is a symbolic link.
-fn check_one(path: &Path, is_last: bool, user: u32) -> Result<bool, UntrustedPath> {
+fn check_one(path: &Path, is_last: bool, trusted: &TrustedOwners) -> Result<bool, UntrustedPath> {
     let refuse = |reason: String| {
         Err(UntrustedPath {
             path: path.to_owned(),
@@ -147,10 +212,11 @@ fn check_one(path: &Path, is_last: bool, user: u32) -> Result<bool, UntrustedPat
         Ok(metadata) => metadata,
         Err(error) => return refuse(error.to_string()),
     };
-    if ![0, user].contains(&metadata.uid()) {
+    if !trusted.owners.contains(&metadata.uid()) {
         return refuse(format!(
-            "it belongs to user {}, neither to root nor to user {user}",
-            metadata.uid()
+            "it belongs to user {}, neither to root nor to user {}",
+            metadata.uid(),
+            trusted.user
         ));
     }
     let kind = metadata.file_type();
@@ -162,7 +228,11 @@ fn check_one(path: &Path, is_last: bool, user: u32) -> Result<bool, UntrustedPat
         return refuse("it is neither a file nor a directory".to_owned());
     }
     let is_sticky = kind.is_dir() && metadata.mode() & 0o1000 != 0 && !is_last;
-    if metadata.mode() & 0o022 != 0 && !is_sticky {
+    let strangers = match trusted.groups.contains(&metadata.gid()) {
+        true => 0o002,
+        false => 0o022,
+    };
+    if metadata.mode() & strangers != 0 && !is_sticky {
         return refuse(format!(
             "its group or others may write to it (mode {:o})",
             metadata.mode() & 0o7777
@@ -249,6 +319,37 @@ mod tests {
         assert!(error.to_string().contains("more than 40"), "{error}");
         assert!(check_followed(&home.join("none")).is_err());
         assert!(check_followed(Path::new("own/venv")).is_err());
+    }
+
+    #[test]
+    fn what_belongs_to_a_program_is_trusted_as_the_program_is() {
+        let (_folder, home) = home();
+        let (program, library) = (home.join("own/program"), home.join(LIBRARY));
+        fs::write(&program, "").unwrap();
+        mode(&program, 0o755);
+        let check = || check_as_program(&program, &library);
+        check().unwrap();
+        // A group that may write the library alone is none of the program's.
+        mode(&library, 0o664);
+        assert_eq!(check().unwrap_err().path, library);
+        // A checkout of a user with umask 002: whoever is in its group could change the program.
+        mode(&home.join("own"), 0o775);
+        check().unwrap();
+        mode(&library, 0o666);
+        assert_eq!(check().unwrap_err().path, library);
+        // In a sticky folder the group cannot.
+        mode(&library, 0o664);
+        mode(&home.join("own"), 0o1775);
+        assert_eq!(check().unwrap_err().path, library);
+        mode(&library, 0o644);
+        check().unwrap();
+        if rustix::process::geteuid().as_raw() == 0 {
+            chown(&library, Some(65534), None).unwrap();
+            assert_eq!(check().unwrap_err().path, library);
+            // The installation of another user that the caller runs.
+            chown(&program, Some(65534), None).unwrap();
+            check().unwrap();
+        }
     }
 
     /// In a user namespace without a mapping all files seem to belong to this process's user.

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::python::{self, Python};
 use crate::ledgers;
 use crate::out::say;
+use crate::own_program;
 use crate::run::{self, DeviceKind, LibraryFolders};
 use crate::terminal::{Paint, bytes, clipped, count, wrapped};
 
@@ -248,8 +249,7 @@ fn command(
             .env("PYTHONDONTWRITEBYTECODE", "1");
         return Ok(command);
     }
-    let program = std::env::current_exe().context("cannot tell where fercuda itself is")?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(own_program::path());
     command
         // The ledger names the tenant after this, whatever the file is called.
         .arg0("fercuda")

@@ -1,10 +1,14 @@
 //! Locations of the libraries that a governed program loads: beside `fercuda`.
+//!
+//! Invariant: a file found here can be changed by those alone that could change the program, also
+//! where the program stands in a folder that all users may write to, such as `/tmp`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::Select;
 use fercuda_cuda_sys::{Driver, DriverOrigin};
+use fercuda_nvrtc::find::check_trusted_as;
 
 /// The library that is preloaded.
 const HOOK: &str = "libfercuda_hook.so";
@@ -50,6 +54,8 @@ impl DeviceKind {
 
 /// Folders that may contain the libraries.
 pub(crate) struct LibraryFolders {
+    /// This program, without links on the way.
+    program: PathBuf,
     folders: Vec<PathBuf>,
 }
 
@@ -61,15 +67,13 @@ impl LibraryFolders {
         // The program may be started through a link in a folder of PATH.
         let program = program.canonicalize().unwrap_or(program);
         let beside = program.parent().unwrap_or(Path::new("/"));
-        Ok(LibraryFolders {
-            folders: vec![
-                // While a build runs, this has the newest version: cargo copies only the
-                // targets that were requested by name.
-                beside.join("deps"),
-                beside.to_owned(),
-                beside.join("../lib/fercuda"),
-            ],
-        })
+        let mut folders = vec![beside.to_owned(), beside.join("../lib/fercuda")];
+        // In cargo's output folder `deps` has the newest version while a build runs: only the
+        // targets that were requested by name are copied out of it.
+        if beside.join(".fingerprint").is_dir() {
+            folders.insert(0, beside.join("deps"));
+        }
+        Ok(LibraryFolders { program, folders })
     }
 
     /// The hook.
@@ -109,7 +113,7 @@ impl LibraryFolders {
     pub(crate) fn shipped_kernels(&self) -> Option<PathBuf> {
         let name = fercuda_vramfs::SHIPPED_KERNELS;
         let mut files = self.folders.iter().map(|folder| folder.join(name));
-        files.find(|file| file.is_file())
+        files.find(|file| file.is_file() && check_trusted_as(&self.program, file).is_ok())
     }
 
     /// Finds a library of ours.
@@ -117,10 +121,18 @@ impl LibraryFolders {
         let mut tried = String::new();
         for folder in &self.folders {
             let path = folder.join(name);
-            if let Ok(path) = path.canonicalize() {
-                return Ok(path);
+            let Ok(resolved) = path.canonicalize() else {
+                tried.push_str(&format!("\n  not at {}", path.display()));
+                continue;
+            };
+            // The links on the way are checked too, which others could point elsewhere.
+            match check_trusted_as(&self.program, &path) {
+                Ok(()) => return Ok(resolved),
+                Err(untrusted) => tried.push_str(&format!(
+                    "\n  not {}, which another user could have changed: {untrusted}",
+                    path.display()
+                )),
             }
-            tried.push_str(&format!("\n  not at {}", path.display()));
         }
         bail!(
             "cannot find {name}, which is installed beside fercuda{tried}\n\

@@ -36,6 +36,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::accounts;
 use super::show::pid_namespace;
 use crate::out::{note, say, step};
+use crate::own_program;
 use crate::run::child::is_ignored;
 use crate::run::{DeviceKind, LibraryFolders};
 use crate::status::bail_usage;
@@ -249,13 +250,12 @@ pub(super) fn mount(args: &MountArgs) -> Result<ExitCode> {
 
 /// Starts the daemon as a child and waits until it is ready.
 fn detach(args: &MountArgs) -> Result<ExitCode> {
-    let program = std::env::current_exe().context("cannot find this program")?;
     // Inserted right after the command's name: after a lone `--` words are operands.
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let name = words.iter().position(|word| word == "mount");
     let (before, behind) = words.split_at(name.map_or(0, |at| at + 1));
     set_close_on_exec().context("cannot start the daemon")?;
-    let mut child = Command::new(program)
+    let mut child = Command::new(own_program::path())
         .args(before)
         .args(["--foreground", "--detached"])
         .args(behind)

@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, bail};
 
 use crate::out::note;
+use crate::own_program;
 
 /// Name of the mount helper.
 const HELPER_NAME: &str = "mount.vramfs";
@@ -62,8 +63,7 @@ fn exec_mount(words: &[OsString]) -> Result<ExitCode> {
     let Some(command_line) = HelperCommand::read(words)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(own_program::path());
     command.arg0("fercuda").args(&command_line.words);
     for option in command_line.unsupported {
         note!("the option {option} is ignored: access times are always kept as by relatime");

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::errors::report;
 use crate::out::{note, say};
+use crate::own_program;
 use crate::status::ExitStatus;
 use crate::terminal::{bytes, duration, plain, plain_text};
 
@@ -288,7 +289,7 @@ fn open_daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
     }
     // Queried by a child process: a query may block forever, and it keeps the filesystem busy
     // meanwhile.
-    let mut query = Command::new(std::env::current_exe().ok()?)
+    let mut query = Command::new(own_program::path())
         .args(["vram", "stat", "--json", "--"])
         .arg(at)
         .stdin(Stdio::null())
