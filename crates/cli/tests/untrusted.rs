@@ -60,6 +60,12 @@ __attribute__((constructor)) static void leave_mark(void) {
         fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// A shell script that may be executed.
+    fn script(&self, name: &str, line: &str) {
+        fs::write(self.path(name), format!("#!/bin/sh\n{line}\n")).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     fn fercuda(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
         let path = std::env::var_os("PATH").unwrap();
@@ -155,6 +161,38 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
         }
         give_away(&place.path("build"));
         give_away(&place.path("venv"));
+    }
+}
+
+#[test]
+fn packages_of_python_are_refused_where_another_user_could_change_them() {
+    let place = Place::new();
+    let packages = place.path("packages");
+    let file = packages.join("nvidia/cu13/lib/libnvrtc.so.13");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::copy(&place.library, &file).unwrap();
+    fs::create_dir(place.path("bin")).unwrap();
+    // The folder of the user's packages, in a home that need not be the user's.
+    place.script("bin/python3", &format!("echo {}", packages.display()));
+    let path = format!("{}:/usr/bin:/bin", place.path("bin").display());
+    let check = || place.check().env("PATH", &path).output().unwrap();
+    let output = check();
+    assert!(place.path("mark").exists(), "{output:?}");
+    fs::remove_file(place.path("mark")).unwrap();
+    for open in [0o775, 0o777] {
+        fs::set_permissions(&packages, fs::Permissions::from_mode(open)).unwrap();
+        let output = check();
+        place.assert_unmarked(&output);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(&format!("(mode {open:o})")), "{text}");
+    }
+    fs::set_permissions(&packages, fs::Permissions::from_mode(0o755)).unwrap();
+    if is_root() {
+        give_away(&packages);
+        let output = check();
+        place.assert_unmarked(&output);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("it belongs to user 65534"), "{text}");
     }
 }
 

@@ -107,17 +107,22 @@ fn libraries_with(
     }
     let own = data_directory(environment).map(|data| data.join(OWN));
     let unnamed = own.iter().flat_map(|own| in_environment(own));
-    for file in unnamed.chain(in_toolkit(Path::new("/usr/local/cuda"))) {
-        match check_trusted_with(environment, &file) {
+    let mut examine =
+        |files: &mut Vec<PathBuf>, file: PathBuf| match check_trusted_with(environment, &file) {
             Ok(()) => files.push(file),
             Err(untrusted) => refused.push(untrusted),
-        }
+        };
+    for file in unnamed.chain(in_toolkit(Path::new("/usr/local/cuda"))) {
+        examine(&mut files, file);
     }
     if files.is_empty()
         && let Some(search) = environment("PATH")
     {
+        // The user has named the Python, not the packages, which may be of another user's home.
         for packages in packages_of_python(&search) {
-            files.extend(in_wheels(&packages.join("nvidia")));
+            for file in in_wheels(&packages.join("nvidia")) {
+                examine(&mut files, file);
+            }
         }
     }
     files.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
@@ -160,7 +165,7 @@ pub fn wheel_directories_of_path() -> Vec<PathBuf> {
     let search = of_process("PATH").unwrap_or_default();
     let packages = ask_python(&search).into_iter();
     let mut found: Vec<PathBuf> = packages.map(|it| it.join("nvidia")).collect();
-    found.retain(|directory| directory.is_dir());
+    found.retain(|directory| directory.is_dir() && check_trusted(directory).is_ok());
     found
 }
 
