@@ -136,8 +136,11 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
     for name in ["build/venv", "build/setup", ".venv", "venv", "."] {
         place.plant(&place.path(name));
     }
-    fs::copy(&place.library, place.path("libnvrtc.so.13")).unwrap();
     fs::create_dir_all(place.path("deep/er")).unwrap();
+    for library in ["libnvrtc.so.13", "libcuda.so.1", "libnvidia-ml.so.1"] {
+        fs::copy(&place.library, place.path(library)).unwrap();
+        fs::copy(&place.library, place.path("deep/er").join(library)).unwrap();
+    }
     for whose in ["the user's own", "another user's"] {
         for here in ["", "deep/er"] {
             let output = place
@@ -152,6 +155,13 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
                 .current_dir(place.path(here));
             let output = demo.output().unwrap();
             place.assert_unmarked(&output);
+            // Entries that mean the current directory to the loader.
+            for listed in [":/none", "/none;;/none", "venv/.."] {
+                let mut check = place.check();
+                let check = check.current_dir(place.path(here));
+                let output = check.env("LD_LIBRARY_PATH", listed).output().unwrap();
+                place.assert_unmarked(&output);
+            }
             let output = place
                 .fercuda(&["doctor"])
                 .current_dir(place.path(here))
@@ -161,6 +171,36 @@ fn nothing_is_loaded_from_the_current_directory_or_those_above_it() {
         }
         give_away(&place.path("build"));
         give_away(&place.path("venv"));
+    }
+}
+
+#[test]
+fn library_of_an_absolute_folder_of_the_loaders_path_is_loaded() {
+    let place = Place::new();
+    fs::create_dir(place.path("lib")).unwrap();
+    fs::copy(&place.library, place.path("lib/libnvrtc.so.13")).unwrap();
+    let lib = place.path("lib").into_os_string().into_string().unwrap();
+    // What is relative beside it is passed over.
+    for listed in [lib.clone(), format!(":{lib}"), format!("{lib};none")] {
+        let mut check = place.check();
+        let output = check.env("LD_LIBRARY_PATH", &listed).output().unwrap();
+        assert!(place.path("mark").exists(), "{listed}: {output:?}");
+        fs::remove_file(place.path("mark")).unwrap();
+    }
+}
+
+#[test]
+fn driver_of_the_current_directory_is_not_loaded() {
+    let place = Place::new();
+    fs::copy(&place.library, place.path("libcuda.so.1")).unwrap();
+    fs::copy(&place.library, place.path("libnvidia-ml.so.1")).unwrap();
+    for command in [&["doctor"][..], &["top", "--once"]] {
+        for listed in [":/none", "."] {
+            let mut started = place.fercuda(command);
+            started.env("LD_LIBRARY_PATH", listed);
+            let output = started.env("FERCUDA_DEVICE", "auto").output().unwrap();
+            place.assert_unmarked(&output);
+        }
     }
 }
 

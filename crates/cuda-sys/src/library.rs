@@ -10,6 +10,8 @@ use std::ffi::CString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::library_search::{files_of_library, is_searched_relatively};
+
 /// A shared library that is never unloaded.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedLibrary {
@@ -87,7 +89,8 @@ impl SharedLibrary {
         })
     }
 
-    /// Loads one file, or the library that the loader finds under a bare name.
+    /// Loads one file, or the library that the loader finds under a bare name. Entries of
+    /// `LD_LIBRARY_PATH` that are not absolute are passed over.
     ///
     /// # Errors
     /// The loader's message.
@@ -95,11 +98,37 @@ impl SharedLibrary {
     /// # Safety
     /// As for [`SharedLibrary::open_first`].
     pub unsafe fn open(name: &Path) -> Result<Self, String> {
+        if !is_searched_relatively(name) {
+            // SAFETY: the caller vouches for the initialisers.
+            return unsafe { Self::open_by_loader(name, 0) };
+        }
+        // One that is loaded already, a preloaded one for instance, is the library of this name.
+        // SAFETY: nothing is loaded.
+        if let Ok(loaded) = unsafe { Self::open_by_loader(name, libc::RTLD_NOLOAD) } {
+            return Ok(loaded);
+        }
+        let mut reason = "it is in no absolute folder of LD_LIBRARY_PATH or the loader".to_owned();
+        for file in files_of_library(&name.to_string_lossy()) {
+            // SAFETY: the caller vouches for the initialisers.
+            match unsafe { Self::open_by_loader(&file, 0) } {
+                Ok(library) => return Ok(library),
+                Err(message) => reason = message,
+            }
+        }
+        Err(reason)
+    }
+
+    /// Calls `dlopen` with these flags beside the usual ones.
+    ///
+    /// # Safety
+    /// As for [`SharedLibrary::open_first`].
+    unsafe fn open_by_loader(name: &Path, flags: libc::c_int) -> Result<Self, String> {
         let c_name = CString::new(name.as_os_str().as_encoded_bytes())
             .map_err(|_| "the name contains a zero byte".to_owned())?;
+        let flags = flags | libc::RTLD_NOW | libc::RTLD_LOCAL;
         // SAFETY: `c_name` is a C string that outlives the call; the caller
         // vouches for the initialisers.
-        let handle = unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(c_name.as_ptr(), flags) };
         NonNull::new(handle)
             .map(|handle| Self { handle })
             .ok_or_else(loader_message)

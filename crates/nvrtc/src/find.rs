@@ -3,7 +3,8 @@
 //! In this order: the file `FERCUDA_NVRTC`; the wheels of `FERCUDA_WHEELS` (a Python environment
 //! or its `site-packages/nvidia`); a toolkit at `CUDA_HOME` or `CUDA_PATH`; the active Python
 //! environment (`VIRTUAL_ENV`, `CONDA_PREFIX`); the environment that `fercuda setup` makes for
-//! the user; `/usr/local/cuda`; the `python3` of `PATH`; the loader's own search path.
+//! the user; `/usr/local/cuda`; the packages of the `python3` of `PATH`; the loader's own search
+//! path, without entries that are not absolute.
 //!
 //! Invariant: code is loaded from a place that the user named in the environment, or that
 //! passes `trust`. The current directory and those above it are never searched.

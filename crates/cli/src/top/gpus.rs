@@ -3,6 +3,9 @@
 //! Without that library there are none. They are named by their places on the PCI bus: a process
 //! numbers devices in an order of its own (`CUDA_VISIBLE_DEVICES`), which no ledger has.
 
+use std::path::PathBuf;
+
+use fercuda_cuda_sys::names_of_library;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 
@@ -31,7 +34,8 @@ pub(super) struct GpuLoad {
 impl Gpus {
     /// Opens the library, if there is one that works.
     pub(super) fn open() -> Self {
-        Self(Nvml::builder().lib_path(LIBRARY.as_ref()).init().ok())
+        let open = |name: &PathBuf| Nvml::builder().lib_path(name.as_os_str()).init().ok();
+        Self(names_of_library(LIBRARY).iter().find_map(open))
     }
 
     /// All GPUs that answer, in the library's order.
