@@ -205,6 +205,51 @@ fn driver_of_the_current_directory_is_not_loaded() {
 }
 
 #[test]
+fn programs_of_the_current_directory_are_not_started() {
+    let place = Place::new();
+    for name in [
+        "python3",
+        "python3.12",
+        "fusermount3",
+        "fusermount",
+        "getent",
+        "ldconfig",
+    ] {
+        place.script(name, ": > \"$MARK\"");
+    }
+    for path in [":/usr/bin:/bin", "."] {
+        for command in [
+            &["demo"][..],
+            &["doctor"],
+            &["setup", "nvrtc", "--print-only"],
+            &[
+                "check",
+                "k.cu",
+                "--grid",
+                "1",
+                "--block",
+                "4",
+                "--arg",
+                "out:f32[4]",
+            ],
+            &[
+                "vram",
+                "mount",
+                "mnt",
+                "--size",
+                "1MiB",
+                "--uid",
+                "no-user-of-this-name",
+            ],
+            &["vram", "umount", "home"],
+        ] {
+            let output = place.fercuda(command).env("PATH", path).output().unwrap();
+            place.assert_unmarked(&output);
+        }
+    }
+}
+
+#[test]
 fn packages_of_python_are_refused_where_another_user_could_change_them() {
     let place = Place::new();
     let packages = place.path("packages");

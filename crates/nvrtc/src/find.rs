@@ -10,6 +10,7 @@
 //! passes `trust`. The current directory and those above it are never searched.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -170,11 +171,23 @@ pub fn wheel_directories_of_path() -> Vec<PathBuf> {
     found
 }
 
-/// The first `python3` in an absolute directory of `search`, a value of `PATH`.
-fn first_python(search: &std::ffi::OsStr) -> Option<PathBuf> {
+/// The program `name` in the first absolute directory of `PATH` that has it: an entry that is empty
+/// or relative means the current directory, where anybody may have put a program.
+pub fn program_of_path(name: &str) -> Option<PathBuf> {
+    let search = of_process("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    first_program(name, &search)
+}
+
+/// The first file `name` that may be executed in an absolute directory of `search`, a value of
+/// `PATH`.
+fn first_program(name: &str, search: &std::ffi::OsStr) -> Option<PathBuf> {
+    let is_program = |file: &PathBuf| {
+        let metadata = file.metadata();
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
     let directories = std::env::split_paths(search).filter(|directory| directory.is_absolute());
-    let mut files = directories.map(|directory| directory.join("python3"));
-    files.find(|file| file.is_file())
+    let mut files = directories.map(|directory| directory.join(name));
+    files.find(is_program)
 }
 
 /// The package directories of the first `python3` in an absolute directory of `search`. It runs
@@ -183,7 +196,7 @@ fn ask_python(search: &std::ffi::OsStr) -> Vec<PathBuf> {
     const ASK: &str = "\
 import site
 print(*site.getsitepackages(), site.getusersitepackages(), sep='\\n')";
-    let Some(python) = first_python(search) else {
+    let Some(python) = first_program("python3", search) else {
         return Vec::new();
     };
     let answer = Command::new(python)
@@ -319,7 +332,6 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     fn touch(path: &Path) -> PathBuf {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -411,8 +423,24 @@ mod tests {
         let search = std::env::var_os("PATH").unwrap();
         assert!(!ask_python(&search).is_empty(), "the tests need a python3");
         // Never one of the current directory.
-        assert_eq!(first_python("".as_ref()), None);
-        assert_eq!(first_python(".:bin".as_ref()), None);
+        assert_eq!(first_program("python3", "".as_ref()), None);
+        assert_eq!(first_program("python3", ".:bin".as_ref()), None);
+    }
+
+    #[test]
+    fn packages_of_python_are_passed_over_where_others_may_write() {
+        let mut places = Places::new();
+        let library = places.at("packages/nvidia/cu13/lib/libnvrtc.so.13");
+        places.variables.remove("FERCUDA_NVRTC");
+        let lib = library.parent().unwrap();
+        for open in [0o775, 0o777] {
+            fs::set_permissions(lib, fs::Permissions::from_mode(open)).unwrap();
+            let found = places.find();
+            assert!(!found.files.contains(&library), "{:?}", found.files);
+            assert_eq!(found.refused[0].path, lib);
+        }
+        fs::set_permissions(lib, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(places.find().files.contains(&library));
     }
 
     #[test]

@@ -10,12 +10,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fercuda_nvrtc::find::program_of_path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -122,7 +122,10 @@ pub fn unmount(at: &Path, lazily: bool) -> Result<()> {
 
 fn helped(at: &Path, lazily: bool) -> Result<()> {
     for helper in HELPERS {
-        let mut command = Command::new(helper);
+        let Some(program) = program_of_path(helper) else {
+            continue;
+        };
+        let mut command = Command::new(program);
         command.arg("-u").args(lazily.then_some("-z"));
         match command.arg("--").arg(at).output() {
             Ok(done) if done.status.success() => return Ok(()),
@@ -130,7 +133,6 @@ fn helped(at: &Path, lazily: bool) -> Result<()> {
                 let message = String::from_utf8_lossy(&done.stderr).trim().to_owned();
                 return Err(refused(at, format!("{helper} failed: {message}")));
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(refused(at, format!("{helper}: {error}"))),
         }
     }

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use fercuda_nvrtc::find::program_of_path;
 use serde::Deserialize;
 
 const PROBE: &str = include_str!("probe.py");
@@ -60,7 +61,7 @@ fn candidates() -> Vec<PathBuf> {
     let named = names.into_iter().filter_map(std::env::var_os);
     let environments = named.filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut found: Vec<PathBuf> = environments.map(|it| it.join("bin/python")).collect();
-    found.push(PathBuf::from("python3"));
+    found.extend(program_of_path("python3"));
     found
 }
 

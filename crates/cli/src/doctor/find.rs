@@ -31,7 +31,10 @@ impl LibrarySearchPath {
     pub(crate) fn of_this_process() -> LibrarySearchPath {
         let list = |name: &str| -> Vec<PathBuf> {
             env::var_os(name)
-                .map(|value| env::split_paths(&value).collect())
+                .map(|value| {
+                    let folders = env::split_paths(&value);
+                    folders.filter(|folder| folder.is_absolute()).collect()
+                })
                 .unwrap_or_default()
         };
         let mut folders = list("LD_LIBRARY_PATH");
@@ -94,7 +97,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// Paths in `ldconfig`'s cache.
 fn loader_cache() -> Vec<PathBuf> {
-    for ldconfig in ["/sbin/ldconfig", "ldconfig"] {
+    for ldconfig in ["/sbin/ldconfig", "/usr/sbin/ldconfig"] {
         if let Ok(output) = Command::new(ldconfig).arg("-p").output() {
             let text = String::from_utf8_lossy(&output.stdout);
             return text

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use fercuda_cuda::{Cuda, Device, Error, Select};
 use fercuda_nvrtc::Nvrtc;
+use fercuda_nvrtc::find::program_of_path;
 use serde::Serialize;
 
 /// The whole report.
@@ -169,7 +170,8 @@ pub(crate) fn fuse() -> DoctorItem {
         );
     }
     let helper = ["fusermount3", "fusermount"].iter().find_map(|name| {
-        let output = Command::new(name).arg("--version").output().ok()?;
+        let helper = program_of_path(name)?;
+        let output = Command::new(helper).arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         Some(text.split_whitespace().last()?.to_owned())
     });

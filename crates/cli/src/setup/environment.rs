@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_nvrtc::find::{check_trusted, of_user};
+use fercuda_nvrtc::find::{check_trusted, of_user, program_of_path};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -262,7 +262,7 @@ impl LockedTarget {
     }
 }
 
-/// A Python that the pinned wheels support, by its name in `PATH`.
+/// A Python that the pinned wheels support, in an absolute folder of `PATH`.
 pub(super) fn python() -> Result<OsString> {
     let mut tried = Vec::new();
     let others = PYTHONS
@@ -270,7 +270,11 @@ pub(super) fn python() -> Result<OsString> {
         .rev()
         .map(|version| format!("python{version}"));
     for name in std::iter::once("python3".to_owned()).chain(others) {
-        let asked = Command::new(&name)
+        let Some(program) = program_of_path(&name) else {
+            tried.push(format!("{name}: not in PATH"));
+            continue;
+        };
+        let asked = Command::new(&program)
             .args([
                 "-I",
                 "-c",
@@ -281,17 +285,13 @@ pub(super) fn python() -> Result<OsString> {
             .output();
         let said = match asked {
             Ok(output) => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                tried.push(format!("{name}: not in PATH"));
-                continue;
-            }
             Err(error) => {
                 tried.push(format!("{name}: {error}"));
                 continue;
             }
         };
         if PYTHONS.contains(&said.as_str()) {
-            return Ok(name.into());
+            return Ok(program.into());
         }
         tried.push(format!("{name}: version {said:?}"));
     }

@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use fercuda_nvrtc::find::program_of_path;
+
 /// A user's number, for clap's `value_parser`.
 ///
 /// # Errors
@@ -39,7 +41,7 @@ fn in_entries(name: &str, entries: &str) -> Option<u32> {
 }
 
 fn ask(database: &str, name: &str) -> Option<String> {
-    let mut getent = Command::new("getent");
+    let mut getent = Command::new(program_of_path("getent")?);
     getent.args([database, "--", name]);
     let output = getent.stdin(Stdio::null()).stderr(Stdio::null()).output();
     String::from_utf8(output.ok()?.stdout).ok()
