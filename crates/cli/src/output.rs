@@ -2,15 +2,19 @@
 //!
 //! Invariant: an existing file is replaced only with `--force`, and a file that the command reads
 //! never; a file gets its name when it is complete, and is its user's alone, whatever the umask,
-//! unless it replaces one with other permissions. `-` is standard output.
+//! unless it replaces one of the user's with other permissions. In a folder that others may write
+//! to, as `/tmp`, their links are not followed, and their pipes get nothing. `-` is standard output.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
+};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use rustix::process::geteuid;
 use tempfile::NamedTempFile;
 
 use crate::status::bail_usage;
@@ -30,14 +34,22 @@ pub(crate) fn check_writable(path: &Path, force: bool, inputs: &[&Path]) -> Resu
         return Ok(());
     }
     let name = path.display();
-    let metadata = match fs::metadata(path) {
-        Ok(metadata) => metadata,
-        // A dangling link is an existing name.
-        Err(_) if path.symlink_metadata().is_ok() && !force => {
-            bail_usage!("{name} exists\ntry: --force, or another name")
-        }
-        Err(_) => return Ok(()),
+    let place = followed(path);
+    // Through a descriptor's name the kernel goes on to a file that has none, perhaps.
+    let metadata = match is_descriptor(&place) {
+        true => fs::metadata(&place),
+        false => place.symlink_metadata(),
     };
+    let Ok(metadata) = metadata else {
+        return Ok(());
+    };
+    if let Some(owner) = owner_of_strange_pipe(&place, &metadata) {
+        bail_usage!(
+            "{name} is a pipe or a socket of user {owner}, who would read the output\n\
+             try: another name, or - > {name}"
+        );
+    }
+    let path = place.as_path();
     let identity = |it: &fs::Metadata| (it.dev(), it.ino());
     let mut read = inputs.iter().filter_map(|input| fs::metadata(input).ok());
     if !is_special(path) && read.any(|input| identity(&input) == identity(&metadata)) {
@@ -59,7 +71,8 @@ pub(crate) fn check_writable(path: &Path, force: bool, inputs: &[&Path]) -> Resu
 /// A usage error.
 pub(crate) fn check_distinct(paths: &[&Path]) -> Result<()> {
     let mut places = HashMap::new();
-    for path in paths.iter().filter(|it| !is_stream(it) && !is_special(it)) {
+    let is_replaced = |path: &&&Path| !is_stream(path) && !is_special(&followed(path));
+    for path in paths.iter().filter(is_replaced) {
         if let Some(other) = places.insert(place_of(path), path) {
             let (one, two) = (other.display(), path.display());
             match other == path {
@@ -95,16 +108,90 @@ pub(crate) fn check_regular(path: &Path, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a path is written to, not replaced: a device, a pipe, or a descriptor of the process.
+/// Whether a path without links to follow is written to, not replaced: a device, a pipe, or a
+/// descriptor of the process.
 fn is_special(path: &Path) -> bool {
-    let kind = fs::metadata(path).map(|it| it.file_type());
-    let is_descriptor = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"]
-        .iter()
-        .any(|prefix| path.starts_with(prefix));
-    is_descriptor
+    let kind = path.symlink_metadata().map(|it| it.file_type());
+    is_descriptor(path)
         || kind.is_ok_and(|it| {
             it.is_char_device() || it.is_block_device() || it.is_fifo() || it.is_socket()
         })
+}
+
+/// Whether a path names an open file of a process.
+fn is_descriptor(path: &Path) -> bool {
+    ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"]
+        .iter()
+        .any(|prefix| path.starts_with(prefix))
+}
+
+/// The file that `path` leads to by links of the user's and of root's. A link of another user is
+/// the file itself: where it leads is that user's choice, such as a file of the user's that is no
+/// output. So is a link to nothing.
+fn followed(path: &Path) -> PathBuf {
+    /// As many as Linux follows.
+    const LINKS_MAX: usize = 40;
+    let mut place = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        if is_descriptor(&place) {
+            return place;
+        }
+        let Ok(metadata) = place.symlink_metadata() else {
+            break;
+        };
+        let target = match metadata.is_symlink() && is_of_user_or_root(&metadata) {
+            true => place.read_link(),
+            false => return place,
+        };
+        let Ok(target) = target else { break };
+        place = place.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path.to_owned()
+}
+
+fn is_of_user_or_root(metadata: &fs::Metadata) -> bool {
+    [0, geteuid().as_raw()].contains(&metadata.uid())
+}
+
+/// The owner of a pipe or a socket that is another user's, which reads what is written. Devices are
+/// root's to create, whoever owns them.
+fn owner_of_strange_pipe(path: &Path, metadata: &fs::Metadata) -> Option<u32> {
+    let kind = metadata.file_type();
+    let is_strange = (kind.is_fifo() || kind.is_socket())
+        && !is_descriptor(path)
+        && !is_of_user_or_root(metadata);
+    is_strange.then(|| metadata.uid())
+}
+
+/// Opens a device, a pipe or a descriptor: another description of a file that standard output may
+/// be, such as `/dev/stdout`. What stands there is examined again, as it may have been exchanged.
+fn open_special(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .append(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    let is_exchanged = metadata.is_file() && !is_descriptor(path);
+    match is_exchanged || owner_of_strange_pipe(path, &metadata).is_some() {
+        true => Err(io::Error::other("another file was put there meanwhile")),
+        false => Ok(file),
+    }
+}
+
+/// Gives `draft` the permissions of the file that it replaces if that is the user's, else `mode`.
+fn set_permissions(draft: &File, place: &Path, mode: u32) -> io::Result<()> {
+    let replaced = place.symlink_metadata().ok();
+    let replaced = replaced.filter(|it| it.is_file() && it.uid() == geteuid().as_raw());
+    let mode = match replaced {
+        // Those of the group are that group's.
+        Some(it) => {
+            let is_kept =
+                draft.metadata()?.gid() == it.gid() || fchown(draft, None, Some(it.gid())).is_ok();
+            it.mode() & if is_kept { 0o777 } else { 0o707 }
+        }
+        None => mode,
+    };
+    draft.set_permissions(fs::Permissions::from_mode(mode))
 }
 
 /// Permissions of a new file.
@@ -115,6 +202,8 @@ const PUBLIC: u32 = 0o644;
 /// A file that is being written.
 pub(crate) struct OutputFile {
     path: PathBuf,
+    /// Where the path's links lead.
+    place: PathBuf,
     force: bool,
     mode: u32,
     target: OutputTarget,
@@ -136,18 +225,19 @@ impl OutputFile {
     /// A usage error if it may not be written, or no file can be created there.
     pub(crate) fn open(path: &Path, force: bool, inputs: &[&Path]) -> Result<OutputFile> {
         check_writable(path, force, inputs)?;
+        let place = followed(path);
         let target = if is_stream(path) {
             Ok(OutputTarget::Stdout)
-        } else if is_special(path) {
-            // Another description of a file that standard output may be, such as /dev/stdout.
-            let file = OpenOptions::new().append(true).open(path);
-            file.map(OutputTarget::Special)
+        } else if is_special(&place) {
+            open_special(&place).map(OutputTarget::Special)
         } else {
-            OutputTarget::draft(path)
+            // In the folder of the file that it replaces, which may be on another disk.
+            OutputTarget::draft(&place)
         };
         match target {
             Ok(target) => Ok(OutputFile {
                 path: path.to_owned(),
+                place,
                 force,
                 mode: PRIVATE,
                 target,
@@ -174,14 +264,11 @@ impl OutputFile {
         self.flush().with_context(|| what.clone())?;
         if let OutputTarget::Draft(draft) = self.target {
             // A link stays one: the file that it leads to is replaced.
-            let path = self.path.canonicalize().unwrap_or(self.path);
-            let replaced = fs::metadata(&path).map(|it| it.permissions().mode() & 0o777);
-            let permissions = fs::Permissions::from_mode(replaced.unwrap_or(self.mode));
-            let set = draft.as_file().set_permissions(permissions);
+            let set = set_permissions(draft.as_file(), &self.place, self.mode);
             set.with_context(|| what.clone())?;
             let named = match self.force {
-                true => draft.persist(path),
-                false => draft.persist_noclobber(path),
+                true => draft.persist(&self.place),
+                false => draft.persist_noclobber(&self.place),
             };
             named.map_err(|error| error.error).with_context(|| what)?;
         }
@@ -280,6 +367,90 @@ mod tests {
             let error = refusal(name, true, &[&input]);
             assert!(error.contains("overwritten while it is read"), "{error}");
         }
+    }
+
+    #[test]
+    fn own_link_stays_a_link_and_its_file_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, file) = (folder.path().join("link"), folder.path().join("file"));
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(refusal(&link, false, &[]).contains("exists"));
+        OutputFile::open(&link, true, &[])
+            .unwrap()
+            .finish()
+            .unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
+        fs::remove_file(&file).unwrap();
+        assert!(refusal(&link, false, &[]).contains("exists"));
+    }
+
+    /// Only root can give a file away; CI and the suites run as root.
+    #[test]
+    fn what_another_user_put_at_the_name_gets_nothing() {
+        const OTHER: Option<u32> = Some(65534);
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (name, precious) = (folder.path().join("it"), folder.path().join("precious"));
+        let write = || {
+            let mut file = OutputFile::open(&name, true, &[]).unwrap();
+            file.write_all(b"text").unwrap();
+            file.finish().unwrap();
+            assert_eq!(fs::read(&name).unwrap(), b"text");
+            let metadata = name.symlink_metadata().unwrap();
+            assert!(metadata.is_file() && metadata.uid() == 0);
+            assert_eq!(metadata.mode() & 0o777, 0o600);
+            fs::remove_file(&name).unwrap();
+        };
+        for target in ["precious", "nothing", "/dev/null"] {
+            fs::write(&precious, "kept").unwrap();
+            fs::set_permissions(&precious, fs::Permissions::from_mode(0o644)).unwrap();
+            std::os::unix::fs::symlink(target, &name).unwrap();
+            std::os::unix::fs::lchown(&name, OTHER, None).unwrap();
+            assert!(refusal(&name, false, &[]).contains("exists"), "{target}");
+            write();
+            assert_eq!(fs::read(&precious).unwrap(), b"kept");
+        }
+        // A chain: the user's link to another user's.
+        let between = folder.path().join("between");
+        std::os::unix::fs::symlink("precious", &between).unwrap();
+        std::os::unix::fs::lchown(&between, OTHER, None).unwrap();
+        std::os::unix::fs::symlink("between", &name).unwrap();
+        OutputFile::open(&name, true, &[])
+            .unwrap()
+            .finish()
+            .unwrap();
+        assert!(name.is_symlink() && !between.is_symlink());
+        assert_eq!(fs::read(&precious).unwrap(), b"kept");
+        fs::remove_file(&name).unwrap();
+        // The mode of another user's file.
+        fs::write(&name, "theirs").unwrap();
+        fs::set_permissions(&name, fs::Permissions::from_mode(0o666)).unwrap();
+        std::os::unix::fs::chown(&name, OTHER, None).unwrap();
+        write();
+        // A pipe, with a reader, and a socket.
+        let made = std::process::Command::new("mkfifo").arg(&name).status();
+        assert!(made.unwrap().success());
+        let reader = OpenOptions::new().read(true).write(true).open(&name);
+        OutputFile::open(&name, false, &[]).unwrap();
+        std::os::unix::fs::chown(&name, OTHER, None).unwrap();
+        for force in [false, true] {
+            assert!(refusal(&name, force, &[]).contains("pipe or a socket of user 65534"));
+            assert!(open_special(&name).is_err());
+        }
+        drop(reader);
+        fs::remove_file(&name).unwrap();
+        let socket = std::os::unix::net::UnixListener::bind(&name).unwrap();
+        std::os::unix::fs::chown(&name, OTHER, None).unwrap();
+        assert!(refusal(&name, true, &[]).contains("pipe or a socket of user 65534"));
+        drop(socket);
+        // A regular file that took the place of a pipe.
+        assert!(open_special(&precious).is_err());
     }
 
     #[test]
