@@ -37,6 +37,16 @@ impl RegisteredHost {
 }
 
 /// The memory of one process's software devices.
+///
+/// Only this crate reserves and maps parts of it, and says who may access them: an access bit on
+/// addresses without memory would let safe code crash the process.
+/// ```compile_fail
+/// # fn main() -> Result<(), fercuda_softgpu::mem::MemError> {
+/// let space = fercuda_softgpu::mem::AddressSpace::new(1 << 32, false)?;
+/// space.set_access(space.base(), 1 << 21, 0, true, true)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AddressSpace {
     base: u64,
@@ -128,7 +138,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MemError::NoAddresses`].
-    pub fn reserve(&self, len: u64, align: u64, hint: u64) -> Result<u64, MemError> {
+    pub(crate) fn reserve(&self, len: u64, align: u64, hint: u64) -> Result<u64, MemError> {
         let len = round_up(len);
         let mut free = lock(&self.addresses);
         if hint != 0 && hint.is_multiple_of(align.max(GRANULE)) && free.take_at(hint, len) {
@@ -163,7 +173,7 @@ impl AddressSpace {
     }
 
     /// Gives back a run of addresses, unmapped before.
-    pub fn release(&self, start: u64, len: u64) {
+    pub(crate) fn release(&self, start: u64, len: u64) {
         lock(&self.addresses).give(start, round_up(len));
     }
 
@@ -171,7 +181,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MemError::NoAddresses`] after 4 TiB.
-    pub fn backing(&self, len: u64) -> Result<Backing, MemError> {
+    pub(crate) fn backing(&self, len: u64) -> Result<Backing, MemError> {
         let len = round_up(len);
         self.heap.collect();
         let offset = lock(&self.heap.free)
@@ -193,7 +203,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MemError::BadRange`] outside this space or not in granules; [`MemError::System`].
-    pub fn map(
+    pub(crate) fn map(
         &self,
         start: u64,
         len: u64,
@@ -234,7 +244,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MemError::BadRange`], [`MemError::System`].
-    pub fn unmap(&self, start: u64, len: u64) -> Result<(), MemError> {
+    pub(crate) fn unmap(&self, start: u64, len: u64) -> Result<(), MemError> {
         for g in self.granules(start, len)? {
             self.access[g].store(0, Ordering::Release);
         }
@@ -261,7 +271,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MemError::BadRange`].
-    pub fn set_access(
+    pub(crate) fn set_access(
         &self,
         start: u64,
         len: u64,
@@ -269,6 +279,13 @@ impl AddressSpace {
         read: bool,
         write: bool,
     ) -> Result<(), MemError> {
+        if device >= MAX_DEVICES {
+            return Err(MemError::BadRange {
+                start,
+                len,
+                what: "of a device beyond the last one",
+            });
+        }
         let bits = (u32::from(read) << device) | (u32::from(write) << (16 + device));
         let clear = !((1 << device) | (1 << (16 + device)));
         for g in self.granules(start, len)? {
@@ -283,7 +300,7 @@ impl AddressSpace {
 
     /// What `device` may do at `addr`: (read, write).
     #[must_use]
-    pub fn access_of(&self, addr: u64, device: u32) -> (bool, bool) {
+    pub(crate) fn access_of(&self, addr: u64, device: u32) -> (bool, bool) {
         if !self.contains(addr, 1) {
             return (false, false);
         }
@@ -322,7 +339,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MemError::BadRange`] if part of it is registered.
-    pub unsafe fn register_host(
+    pub(crate) unsafe fn register_host(
         &self,
         start: u64,
         len: u64,
@@ -354,7 +371,7 @@ impl AddressSpace {
     }
 
     /// Ends a registration; returns its length, or `None` if there is none at `start`.
-    pub fn unregister_host(&self, start: u64) -> Option<u64> {
+    pub(crate) fn unregister_host(&self, start: u64) -> Option<u64> {
         self.registered
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -364,7 +381,13 @@ impl AddressSpace {
 
     /// The host address for an access by `device`, if it may.
     #[must_use]
-    pub fn translate(&self, device: u32, addr: u64, len: u64, write: bool) -> Option<*mut u8> {
+    pub(crate) fn translate(
+        &self,
+        device: u32,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Option<*mut u8> {
         if self.contains(addr, len.max(1)) {
             let first = ((addr - self.base) / GRANULE) as usize;
             let last = ((addr - self.base + len.max(1) - 1) / GRANULE) as usize;
@@ -525,7 +548,7 @@ impl AddressSpace {
     ///
     /// # Safety
     /// `src..src+len` is readable and `dst..dst+len` writable for the duration.
-    pub unsafe fn copy(&self, dst: u64, src: u64, len: u64, ctx: Option<&CheckContext>) {
+    pub(crate) unsafe fn copy(&self, dst: u64, src: u64, len: u64, ctx: Option<&CheckContext>) {
         if let (Some(shadow), Some(ctx)) = (&self.shadow, ctx) {
             shadow.copied(&self.records, dst, src, len, ctx);
         }
@@ -537,7 +560,7 @@ impl AddressSpace {
     ///
     /// # Safety
     /// The range is writable for the duration.
-    pub unsafe fn fill(
+    pub(crate) unsafe fn fill(
         &self,
         dst: u64,
         value: u32,
@@ -573,8 +596,9 @@ impl AddressSpace {
         ctx: Option<&CheckContext>,
     ) -> Result<(), MemError> {
         let len = out.len() as u64;
-        let at = self
-            .translate(device, addr, len, false)
+        let at = (device < MAX_DEVICES)
+            .then(|| self.translate(device, addr, len, false))
+            .flatten()
             .ok_or(MemError::BadRange {
                 start: addr,
                 len,
@@ -592,7 +616,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MemError::BadRange`] if the range is not writable by `device`.
-    pub fn zero(
+    pub(crate) fn zero(
         &self,
         device: u32,
         addr: u64,
@@ -625,8 +649,9 @@ impl AddressSpace {
         ctx: Option<&CheckContext>,
     ) -> Result<(), MemError> {
         let len = data.len() as u64;
-        let at = self
-            .translate(device, addr, len, true)
+        let at = (device < MAX_DEVICES)
+            .then(|| self.translate(device, addr, len, true))
+            .flatten()
             .ok_or(MemError::BadRange {
                 start: addr,
                 len,
@@ -665,6 +690,18 @@ mod tests {
         assert_eq!(out, [1, 2, 3]);
         assert!(space.write(0, b, &[0], None).is_err());
         assert!(space.translate(1, a, 1, false).is_none());
+    }
+
+    #[test]
+    fn a_device_beyond_the_last_one_has_no_access() {
+        let space = AddressSpace::new(4 * GRANULE, false).unwrap();
+        let (a, _backing) = space.map_new(GRANULE, u32::MAX).unwrap();
+        for device in [MAX_DEVICES, 31, 32, u32::MAX] {
+            assert!(space.set_access(a, GRANULE, device, true, true).is_err());
+            assert!(space.read(device, a, &mut [0], None).is_err(), "{device}");
+            assert!(space.write(device, a, &[0], None).is_err(), "{device}");
+        }
+        space.read(MAX_DEVICES - 1, a, &mut [0], None).unwrap();
     }
 
     #[test]
