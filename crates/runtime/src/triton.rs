@@ -11,6 +11,8 @@
 //!
 //! Elsewhere: launching (`fercuda_cuda::Launch`), the order of a session's work (`session`).
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use fercuda_cuda::{Context, DeviceBuffer, Function, Image, KernelArg, Launch, Module, Stream};
@@ -630,6 +632,25 @@ impl Drop for ScratchBuffer<'_> {
     }
 }
 
+/// A larger file is not read.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// Reads a regular file: a device may have no end, and a pipe no writer.
+fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 <= MAX_FILE_BYTES {
+        true => Ok(bytes),
+        false => Err(io::Error::other(format!(
+            "it has more than {MAX_FILE_BYTES} bytes"
+        ))),
+    }
+}
+
 /// Reads the metadata, and the code for the context's device.
 ///
 /// # Safety
@@ -637,7 +658,7 @@ impl Drop for ScratchBuffer<'_> {
 #[expect(unsafe_code, reason = "machine code cannot be checked")]
 unsafe fn read(context: &Context, json: &Path) -> Result<(TritonMetadata, Image<'static>)> {
     let read = |path: &Path| {
-        std::fs::read(path).map_err(|error| TritonError::File {
+        contents(path).map_err(|error| TritonError::File {
             path: path.to_owned(),
             reason: error.to_string(),
         })
@@ -657,6 +678,15 @@ unsafe fn read(context: &Context, json: &Path) -> Result<(TritonMetadata, Image<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_regular_file_is_read() {
+        // The test would not end if the device were read.
+        for path in ["/dev/zero", "/dev/null", "/proc/self"] {
+            let error = contents(Path::new(path)).unwrap_err();
+            assert_eq!(error.to_string(), "it is not a regular file");
+        }
+    }
 
     #[test]
     fn kernel_with_scratch_memory_waits_for_the_previous_one() {

@@ -1,13 +1,12 @@
 //! Graphs as a whole: nodes and edges, copies, instantiation, updates, objects.
 
 use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use fercuda_cuda_sys::types::*;
 
-use super::{get, put, put_if, slice, text};
+use super::{files, get, put, put_if, slice, text};
 use crate::device::exec_graph;
 use crate::device::graph;
 use crate::device::objects::{ExecGraph, SoftGraph, StreamAction, UserObject};
@@ -384,13 +383,7 @@ driver_fns! {
         // Everything that the flags can ask for beyond this would be noise in a picture.
         let _ = flags;
         let dot = find(graph)?.dot();
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(text(path)?);
-        file.and_then(|mut file| file.write_all(dot.as_bytes())).map_err(|_| err::OPERATING_SYSTEM)
+        files::write(Path::new(text(path)?), dot.as_bytes()).map_err(|_| err::OPERATING_SYSTEM)
     }
 
     fn cuUserObjectCreate[](

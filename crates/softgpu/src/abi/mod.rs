@@ -44,6 +44,7 @@ mod context;
 mod copy;
 mod event;
 mod extension;
+mod files;
 mod graph;
 mod graph_nodes;
 mod init;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::*;
 
+use super::files::{MAX_MODULE_BYTES, contents};
 use super::{put, put_if, slice, text};
 use crate::device::context::current;
 use crate::device::image::{compile, text_of, text_of_bytes};
@@ -39,7 +40,7 @@ pub(super) unsafe fn file(
     let path = unsafe { text(path)? };
     // SAFETY: the client promises `count` options and values.
     let mut jit = unsafe { Jit::read(count, options, values)? };
-    let bytes = std::fs::read(path).map_err(|_| err::FILE_NOT_FOUND)?;
+    let bytes = contents(path, MAX_MODULE_BYTES)?;
     let done = text_of_bytes(&bytes, &mut jit).and_then(|text| compile(&text, &mut jit));
     jit.finish();
     done
@@ -129,7 +130,7 @@ unsafe fn link_file(state: CUlinkState, kind: CUjitInputType, path: *const c_cha
     let link = link(state)?;
     // SAFETY: the client promises a terminated path.
     let path = unsafe { text(path)? };
-    let bytes = std::fs::read(path).map_err(|_| err::FILE_NOT_FOUND)?;
+    let bytes = contents(path, MAX_MODULE_BYTES)?;
     lock(&link.state).add(kind.0, &bytes, path)
 }
 
