@@ -73,6 +73,55 @@ def test_numpy_arrays_are_copied_in_whatever_their_layout(session, rng):
             session.from_dlpack(wrong)
 
 
+@pytest.mark.parametrize("shape", [(1 << 45,), (1 << 62,), (1 << 20, 1 << 30), (4, 1 << 48)])
+def test_a_tensor_that_claims_more_elements_than_memory_is_refused(session, shape):
+    held = session.held_bytes
+    with pytest.raises((MemoryError, errors.LayoutError)):
+        session.from_dlpack(np.broadcast_to(np.uint8(7), shape))
+    assert session.held_bytes == held
+    same(array_of(session.from_dlpack(np.broadcast_to(np.uint8(7), (1000,)))), np.full(1000, 7, np.uint8))
+
+
+class _Tensor(ctypes.Structure):
+    """DLPack's DLManagedTensor, with its DLTensor inlined."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+@pytest.mark.parametrize("without", ["shape", "data"])
+def test_a_tensor_without_its_parts_is_refused(session, without):
+    shape, data = (ctypes.c_int64 * 1)(4), (ctypes.c_float * 4)()
+    tensor = _Tensor(device_type=1, rank=1, code=2, bits=32, lanes=1)
+    tensor.data, tensor.shape = ctypes.addressof(data), ctypes.addressof(shape)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+    class Lender:
+        def __dlpack_device__(self):
+            return 1, 0
+
+        def __dlpack__(self, **options):
+            return new(ctypes.addressof(tensor), b"dltensor", None)
+
+    same(array_of(session.from_dlpack(Lender())), np.zeros(4, np.float32))
+    setattr(tensor, without, None)
+    with pytest.raises(errors.LayoutError, match="another array"):
+        session.from_dlpack(Lender())
+
+
 @pytest.mark.parametrize("max_version", [None, (0, 8), (1, 0), (1, 3), (2, 0)])
 def test_a_capsule_is_of_the_version_that_was_asked_for_and_frees_an_unconsumed_tensor(session, max_version):
     buffer = session.alloc((10,), "f32")

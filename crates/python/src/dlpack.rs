@@ -8,6 +8,7 @@
 //!
 //! Elsewhere: which kinds of memory go where (`buffer`, `session`).
 
+use std::collections::TryReserveError;
 use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -478,18 +479,23 @@ struct DlPointer(*mut c_void);
 
 impl BorrowedTensor {
     /// The bytes of a host-readable tensor's elements, in order.
-    pub(crate) fn gather(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// So many bytes cannot be had: by strides of 0 a tensor may have more elements than memory.
+    pub(crate) fn gather(&self) -> Result<Vec<u8>, TryReserveError> {
         let size = self.layout.dtype().bytes() as usize;
         let count = self.layout.len();
-        let mut bytes = Vec::with_capacity(self.layout.bytes() as usize);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(usize::try_from(self.layout.bytes()).unwrap_or(usize::MAX))?;
         let mut at = vec![0u64; self.layout.shape().len()];
         let base: *const u8 = ptr::with_exposed_provenance(self.address as usize);
         if self.layout.is_contiguous() {
-            if count == 0 {
-                return bytes;
+            if count > 0 {
+                // SAFETY: the lender guarantees that so many elements are there.
+                let all = unsafe { std::slice::from_raw_parts(base, size * count as usize) };
+                bytes.extend_from_slice(all);
             }
-            // SAFETY: the lender guarantees that so many elements are there.
-            return unsafe { std::slice::from_raw_parts(base, size * count as usize) }.to_vec();
+            return Ok(bytes);
         }
         for _ in 0..count {
             let offset = at.iter().zip(self.layout.strides());
@@ -507,7 +513,7 @@ impl BorrowedTensor {
                 *at = 0;
             }
         }
-        bytes
+        Ok(bytes)
     }
 }
 
@@ -634,6 +640,10 @@ fn read(py: Python<'_>, tensor: &DlTensor) -> PyResult<(Layout, TensorDevice)> {
             format!("{rank} dimensions; the maximum is {MAX_RANK}\ntry: reshape it"),
         ));
     }
+    if rank > 0 && tensor.shape.is_null() {
+        let text = format!("{rank} dimensions without their lengths\ntry: another array");
+        return Err(errors::layout(py, text));
+    }
     let extents = |from: *const i64| match rank {
         0 => &[][..],
         // SAFETY: DLPack guarantees as many entries as there are dimensions.
@@ -649,6 +659,13 @@ fn read(py: Python<'_>, tensor: &DlTensor) -> PyResult<(Layout, TensorDevice)> {
         false => Layout::strided(dtype, &shape, extents(tensor.strides)),
     };
     let layout = layout.map_err(|error| errors::layout(py, error))?;
+    if tensor.data.is_null() && !layout.is_empty() {
+        let text = format!(
+            "{} elements at no address\ntry: another array",
+            layout.len()
+        );
+        return Err(errors::layout(py, text));
+    }
     let place = TensorDevice::of_code(tensor.device_type);
     Ok((
         layout,

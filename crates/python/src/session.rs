@@ -12,7 +12,7 @@ use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Select};
 use fercuda_runtime::{
     Dtype, GraphBudget, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
 };
-use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeWarning};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyRuntimeWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -620,17 +620,19 @@ impl PySession {
 impl PySession {
     /// A copy of a host tensor.
     fn uploaded(&self, py: Python<'_>, borrowed: BorrowedTensor) -> PyResult<PyBuffer> {
-        let borrowed = Arc::new(borrowed);
-        let bytes = borrowed.gather();
-        let layout = borrowed.layout;
-        drop(borrowed);
-        errors::run(py, || {
+        let layout = &borrowed.layout;
+        // Device memory first: a tensor with strides of 0 may claim any size, which the session's
+        // limit decides about.
+        let (id, buffer) = errors::run(py, || {
             let layout = Layout::contiguous(layout.dtype(), layout.shape())?;
             let id = self.session.alloc(layout, Regime::Pool)?;
-            let buffer = PyBuffer::new(&self.session, id, None)?;
-            self.session.upload_bytes(id, &bytes)?;
-            Ok(buffer)
-        })
+            Ok((id, PyBuffer::new(&self.session, id, None)?))
+        })?;
+        let bytes = borrowed.gather();
+        let bytes = bytes.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        drop(borrowed);
+        errors::run(py, || self.session.upload_bytes(id, &bytes))?;
+        Ok(buffer)
     }
 }
 
