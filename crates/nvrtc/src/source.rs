@@ -156,11 +156,14 @@ impl CudaSource {
             operand.starts_with('<')
                 || quoted.is_some_and(|quoted| self.headers.iter().any(|(name, _)| name == quoted))
         };
+        let reads_others = |text: Cow<'_, str>| {
+            // Trigraphs of `#` and of the backslash, which some modes of the compiler know.
+            let has_trigraphs = text.contains("??=") || text.contains("??/");
+            has_trigraphs || !included(&spliced(&text)).all(is_given)
+        };
         !self.includes.is_empty()
             || self.options.iter().any(reads)
-            || self
-                .texts()
-                .any(|text| included(&text).any(|name| !is_given(name)))
+            || self.texts().any(reads_others)
     }
 
     pub(crate) fn target(&self) -> String {
@@ -171,13 +174,56 @@ impl CudaSource {
     }
 }
 
-/// The includes of `text`, as written: `<NAME>`, `"NAME"`, which is searched for in the current
-/// directory first, or a macro.
+/// `text` with lines joined that end with a backslash, as the compiler reads them: with blanks
+/// behind it too.
+fn spliced(text: &str) -> Cow<'_, str> {
+    if !text.contains('\\') {
+        return Cow::from(text);
+    }
+    let mut whole = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        match line.trim_end().strip_suffix('\\') {
+            Some(begin) => whole.push_str(begin),
+            None => whole.push_str(line),
+        }
+    }
+    Cow::from(whole)
+}
+
+/// The files that `text` may include or ask for, as written: `<NAME>`, `"NAME"`, which is searched
+/// for in the current directory first, or a macro. Comments and strings are not told apart from
+/// code, but for lines that are a comment: what is in them counts too.
 fn included(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| {
-        let directive = line.trim_start().strip_prefix('#')?.trim_start();
-        Some(directive.strip_prefix("include")?.trim_start())
-    })
+    text.match_indices(['#', '%', '_'])
+        .filter_map(|(at, sign)| {
+            let begin = text[..at].rfind('\n').map_or(0, |at| at + 1);
+            let before = text[begin..at].trim_start();
+            if before.starts_with("//") && !before.contains("*/") {
+                return None;
+            }
+            let behind = &text[at..];
+            if sign == "_" {
+                let words = ["__has_include_next", "__has_include", "__has_embed"];
+                let rest = words.iter().find_map(|word| behind.strip_prefix(word))?;
+                let rest = skip_blanks(rest);
+                return Some(skip_blanks(rest.strip_prefix('(').unwrap_or(rest)));
+            }
+            let behind = behind.strip_prefix('#').or(behind.strip_prefix("%:"))?;
+            let behind = skip_blanks(behind);
+            let words = ["include_next", "include", "import", "embed"];
+            let rest = words.iter().find_map(|word| behind.strip_prefix(word))?;
+            Some(skip_blanks(rest))
+        })
+}
+
+/// `text` without blanks and comments at its begin.
+fn skip_blanks(text: &str) -> &str {
+    let mut rest = text.trim_start();
+    while let Some(comment) = rest.strip_prefix("/*") {
+        let behind = comment.find("*/").map_or("", |at| &comment[at + 2..]);
+        rest = behind.trim_start();
+    }
+    rest
 }
 
 #[cfg(test)]
@@ -203,6 +249,32 @@ mod tests {
         assert!(!alone.reads_user_files());
         assert!(program("  #include \"mine.h\"").reads_user_files());
         assert!(program("#include MINE").reads_user_files());
+        for hidden in [
+            "/**/#include \"x\"",
+            "/* a\n// */ #include \"x\"",
+            "#\\\ninclude \"x\"",
+            "#inc\\ \t\r\nlude \"x\"",
+            "%:include \"x\"",
+            "% :\n%: /* a */ include \"x\"",
+            "??=include \"x\"",
+            "#/**/include/* a */\"x\"",
+            "#include_next \"x\"",
+            "#embed \"x\"",
+            "#if __has_include(\"x\")\n#endif",
+            "#if defined(A) || __has_include ( /**/ X)\n#endif",
+        ] {
+            assert!(program(hidden).reads_user_files(), "{hidden}");
+        }
+        for harmless in [
+            "// #include \"x\"\n",
+            "  // see #include \"x\"\nint x;",
+            "#if __has_include(<cuda_fp8.h>)\n#include <cuda_fp8.h>\n#endif",
+            "#/**/include/* a */ <cuda_fp16.h>",
+            "int include = 5 % 3; // includes \"x\"",
+            "#define A(x) #x\\\n include",
+        ] {
+            assert!(!program(harmless).reads_user_files(), "{harmless}");
+        }
         let nested = program("").header("mine.h", "#include \"other.h\"");
         assert!(nested.reads_user_files());
         assert!(program("").include("/opt/headers").reads_user_files());
