@@ -194,8 +194,7 @@ fn spliced(text: &str) -> Cow<'_, str> {
 /// for in the current directory first, or a macro. Comments and strings are not told apart from
 /// code, but for lines that are a comment: what is in them counts too.
 fn included(text: &str) -> impl Iterator<Item = &str> {
-    let directives = text
-        .match_indices(['#', '%', '_'])
+    text.match_indices(['#', '%', '_'])
         .filter_map(|(at, sign)| {
             let begin = text[..at].rfind('\n').map_or(0, |at| at + 1);
             let before = text[begin..at].trim_start();
@@ -214,8 +213,7 @@ fn included(text: &str) -> impl Iterator<Item = &str> {
             let words = ["include_next", "include", "import", "embed"];
             let rest = words.iter().find_map(|word| behind.strip_prefix(word))?;
             Some(skip_blanks(rest))
-        });
-    directives
+        })
 }
 
 /// `text` without blanks and comments at its begin.

@@ -659,7 +659,7 @@ fn read(py: Python<'_>, tensor: &DlTensor) -> PyResult<(Layout, TensorDevice)> {
         false => Layout::strided(dtype, &shape, extents(tensor.strides)),
     };
     let layout = layout.map_err(|error| errors::layout(py, error))?;
-    if tensor.data.is_null() && layout.len() > 0 {
+    if tensor.data.is_null() && !layout.is_empty() {
         let text = format!(
             "{} elements at no address\ntry: another array",
             layout.len()
