@@ -7,6 +7,7 @@
 pub(crate) mod clock;
 mod context;
 mod global;
+pub(crate) mod mbarriers;
 pub(crate) mod shared;
 mod states;
 pub use context::{CheckContext, CheckOptions};

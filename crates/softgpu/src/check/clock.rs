@@ -5,7 +5,8 @@
 //! what it does now, and the same for the warps of other blocks. Barriers join clocks. A release
 //! stores what its thread did, and what is before that, at a location; an acquire joins what
 //! the location has; atomics do both. In global memory a relaxed access releases what is before
-//! the last fence, in shared memory everything.
+//! the last fence, in shared memory everything. A fence or a release with the scope of the block
+//! counts for the warps of its own block alone.
 //!
 //! Lanes of a warp share a clock, so a race between two of them may be missed where one has
 //! synchronised, and none is invented. A fence alone does not order lanes of a warp.
@@ -28,6 +29,8 @@ struct ClockView {
     foreign: Arc<KnownBlocks>,
     /// What of both is before a fence, and so before what a relaxed access tells others.
     fenced: Option<Arc<KnownBlocks>>,
+    /// The same of a fence with the scope of the block.
+    fenced_near: Option<Arc<KnownBlocks>>,
 }
 
 impl ClockView {
@@ -37,6 +40,7 @@ impl ClockView {
         }
         join(&mut self.foreign, &other.foreign);
         join_fenced(&mut self.fenced, other.fenced.as_ref());
+        join_fenced(&mut self.fenced_near, other.fenced_near.as_ref());
     }
 }
 
@@ -71,12 +75,16 @@ pub(crate) struct WarpClocks {
     fenced: Vec<Option<Arc<KnownBlocks>>>,
     /// What was known of other blocks at the last fence.
     fenced_from: Vec<Arc<KnownBlocks>>,
+    /// What is before a later fence with the scope of the block.
+    fenced_near: Vec<Option<Arc<KnownBlocks>>>,
     /// Whether nothing was touched since all warps met.
     settled: bool,
     /// The views of arrived warps, by barrier.
     gathering: FxHashMap<u32, (ClockView, Vec<usize>)>,
     /// The view of a location in shared memory.
     locations: FxHashMap<u32, ClockView>,
+    /// What a location in global memory tells this block alone.
+    near: FxHashMap<u64, Arc<KnownBlocks>>,
 }
 
 impl WarpClocks {
@@ -100,9 +108,11 @@ impl WarpClocks {
         fill(&mut self.foreign, warps, none.clone());
         fill(&mut self.fenced_from, warps, none);
         fill(&mut self.fenced, warps, None);
+        fill(&mut self.fenced_near, warps, None);
         self.settled = true;
         self.gathering.clear();
         self.locations.clear();
+        self.near.clear();
     }
 
     fn warps(&self) -> usize {
@@ -196,6 +206,7 @@ impl WarpClocks {
             within: self.times(w),
             foreign: self.foreign[w].clone(),
             fenced: self.fenced[w].clone(),
+            fenced_near: self.fenced_near[w].clone(),
         }
     }
 
@@ -217,7 +228,12 @@ impl WarpClocks {
     fn learn(&mut self, w: usize, view: &ClockView) {
         self.learn_within(w, &view.within);
         join(&mut self.foreign[w], &view.foreign);
+        self.learn_fenced(w, view);
+    }
+
+    fn learn_fenced(&mut self, w: usize, view: &ClockView) {
         join_fenced(&mut self.fenced[w], view.fenced.as_ref());
+        join_fenced(&mut self.fenced_near[w], view.fenced_near.as_ref());
     }
 
     /// Warp `w` arrives at barrier `id`, and waits for it or not.
@@ -257,7 +273,7 @@ impl WarpClocks {
     fn all_met(&mut self, view: &ClockView) {
         for w in 0..self.warps() {
             join(&mut self.foreign[w], &view.foreign);
-            join_fenced(&mut self.fenced[w], view.fenced.as_ref());
+            self.learn_fenced(w, view);
         }
         if self.settled {
             return;
@@ -293,42 +309,71 @@ impl WarpClocks {
     }
 
     /// Warp `w` has passed a fence: what is before it now is before what a relaxed access of its
-    /// tells others.
-    pub(crate) fn fence(&mut self, w: usize) {
+    /// tells others; `near`: those of its block alone.
+    pub(crate) fn fence(&mut self, w: usize, near: bool) {
         let times = self.times(w);
+        let of_block = |fenced: &KnownBlocks| fenced.get(&self.block).is_some_and(|t| **t == times);
         if let Some(fenced) = &self.fenced[w]
             && Arc::ptr_eq(&self.fenced_from[w], &self.foreign[w])
-            && fenced.get(&self.block).is_some_and(|t| **t == times)
+            && of_block(fenced)
         {
+            if !near {
+                self.fenced_near[w] = None;
+            }
             return;
         }
         let mut all = self.foreign[w].clone();
-        if let Some(fenced) = &self.fenced[w] {
+        for fenced in [&self.fenced[w], &self.fenced_near[w]]
+            .into_iter()
+            .flatten()
+        {
             join(&mut all, fenced);
         }
         Arc::make_mut(&mut all).insert(self.block, Arc::new(times));
-        self.fenced[w] = Some(all);
-        self.fenced_from[w] = self.foreign[w].clone();
+        if near {
+            self.fenced_near[w] = Some(all);
+        } else {
+            self.fenced[w] = Some(all);
+            self.fenced_near[w] = None;
+            self.fenced_from[w] = self.foreign[w].clone();
+        }
         self.tick(w);
     }
 
     /// Warp `w` releases what is before its last fence to an address of global memory.
-    pub(crate) fn release(&self, w: usize, addr: u64, locations: &LocationClocks) {
+    pub(crate) fn release(&mut self, w: usize, addr: u64, locations: &LocationClocks) {
         if let Some(fenced) = &self.fenced[w] {
             locations.release(addr, fenced);
+        }
+        if let Some(fenced) = &self.fenced_near[w] {
+            match self.near.get_mut(&addr) {
+                None => {
+                    self.near.insert(addr, fenced.clone());
+                }
+                Some(old) => join(old, fenced),
+            }
         }
     }
 
     /// Warp `w` acquires what an address of global memory has.
     pub(crate) fn acquire(&mut self, w: usize, addr: u64, locations: &LocationClocks) {
-        let Some(found) = locations.get(addr) else {
-            return;
-        };
+        if let Some(found) = locations.get(addr) {
+            self.learn_blocks(w, &found);
+            join_fenced(&mut self.fenced[w], Some(&found));
+        }
+        if !self.near.is_empty()
+            && let Some(found) = self.near.get(&addr).cloned()
+        {
+            self.learn_blocks(w, &found);
+            join_fenced(&mut self.fenced_near[w], Some(&found));
+        }
+    }
+
+    fn learn_blocks(&mut self, w: usize, found: &Arc<KnownBlocks>) {
         if let Some(times) = found.get(&self.block) {
             self.learn_within(w, times);
         }
-        join(&mut self.foreign[w], &found);
-        join_fenced(&mut self.fenced[w], Some(&found));
+        join(&mut self.foreign[w], found);
     }
 }
 
@@ -451,7 +496,7 @@ mod tests {
         a.release(0, 64, &places);
         b.acquire(0, 64, &places);
         assert!(b.foreign(0).is_empty());
-        a.fence(0);
+        a.fence(0, false);
         let after = touched(&mut a, 0);
         a.release(0, 64, &places);
         b.acquire(0, 64, &places);
@@ -464,7 +509,7 @@ mod tests {
         let places = LocationClocks::default();
         let (mut a, mut b) = (clocks(0, 2), clocks(1, 1));
         let wrote = touched(&mut a, 1);
-        a.fence(1);
+        a.fence(1, false);
         (0..2).for_each(|w| a.arrived(w, 0, true));
         a.opened(0, true);
         a.release(0, 64, &places);
@@ -473,10 +518,31 @@ mod tests {
     }
 
     #[test]
+    fn a_fence_of_the_block_tells_its_own_warps_and_no_other_block() {
+        let places = LocationClocks::default();
+        let (mut a, mut b) = (clocks(0, 3), clocks(1, 1));
+        let wrote = touched(&mut a, 0);
+        a.fence(0, true);
+        a.release(0, 64, &places);
+        b.acquire(0, 64, &places);
+        assert!(b.foreign(0).is_empty());
+        a.acquire(1, 64, &places);
+        assert!(a.row(1)[0] >= wrote);
+        // The one that was told passes it on to other blocks by a fence of the device.
+        a.release(1, 72, &places);
+        b.acquire(0, 72, &places);
+        assert!(b.foreign(0).is_empty());
+        a.fence(1, false);
+        a.release(1, 72, &places);
+        b.acquire(0, 72, &places);
+        assert!(b.foreign(0)[&0][0] >= wrote);
+    }
+
+    #[test]
     fn a_fence_does_not_order_the_lanes_of_a_warp_and_a_meeting_of_them_does() {
         let mut c = clocks(0, 1);
         let wrote = touched(&mut c, 0);
-        c.fence(0);
+        c.fence(0, false);
         assert!(c.time(0).lanes < wrote);
         c.warp_synced(0);
         assert!(c.time(0).lanes >= wrote);
@@ -487,7 +553,7 @@ mod tests {
         let places = LocationClocks::default();
         let mut c = clocks(0, 2);
         let wrote = touched(&mut c, 0);
-        c.fence(0);
+        c.fence(0, false);
         c.release(0, 64, &places);
         c.acquire(0, 64, &places);
         c.acquire(1, 64, &places);

@@ -222,7 +222,7 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
         ctx.waits += 1;
         let mask = ctx.mask;
         if CHECK && i.imm & RELEASE != 0 {
-            checks::fence(ctx);
+            checks::fence(ctx, i.imm & BLOCK_SCOPE != 0);
         }
         let space = (i.imm >> SPACE_SHIFT) & 3;
         let addr = if space == 1 {
@@ -446,7 +446,7 @@ impl Exec for CheckSync {
         };
         let mask = ctx.mask;
         if i.imm & RELEASE != 0 {
-            checks::fence(ctx);
+            checks::fence(ctx, i.imm & BLOCK_SCOPE != 0);
         }
         for (mask, tag) in by_tag(&addr, mask) {
             // A thread's local memory is private.
@@ -483,30 +483,29 @@ pub(crate) fn emit_acquire(
     }
 }
 
-/// Before a strong store, with checks.
+/// Before a strong store with such flags, with checks.
 pub(crate) fn emit_release(
     l: &mut Lower<'_, '_>,
     base: Opd,
     wide: bool,
     offset: i32,
     shared: bool,
-    releases: bool,
+    flags: u64,
 ) {
     emit_sync(l, base, wide, offset, shared, 2);
     let cur = l.cur;
-    if let Some(x) = l.blocks[cur].insts.last_mut()
-        && releases
-    {
-        x.imm |= RELEASE;
+    if let Some(x) = l.blocks[cur].insts.last_mut() {
+        x.imm |= flags & (RELEASE | BLOCK_SCOPE);
     }
 }
 
+/// `imm` with `BLOCK_SCOPE`: for the threads of the block only.
 struct Fence<const CHECK: bool>;
 impl<const CHECK: bool> Exec for Fence<CHECK> {
-    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, _: &DecodedInst) {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if CHECK {
-            checks::fence(ctx);
+            checks::fence(ctx, i.imm & BLOCK_SCOPE != 0);
         }
     }
 }
@@ -516,23 +515,13 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<
         Op::Atom | Op::Red => atom(l, i, m),
         Op::Membar | Op::Fence => {
             l.k.communicates = true;
-            if l.k.checks {
-                l.emit(
-                    handlers_plain::<Fence<true>>(),
-                    Opd::None,
-                    Opd::None,
-                    Opd::None,
-                    Opd::None,
-                );
+            let h = if l.k.checks {
+                handlers_plain::<Fence<true>>()
             } else {
-                l.emit(
-                    handlers_plain::<Fence<false>>(),
-                    Opd::None,
-                    Opd::None,
-                    Opd::None,
-                    Opd::None,
-                );
-            }
+                handlers_plain::<Fence<false>>()
+            };
+            let x = l.emit(h, Opd::None, Opd::None, Opd::None, Opd::None);
+            x.imm = order_flags(m) & BLOCK_SCOPE;
             Ok(())
         }
         _ => return super::copies::lower(l, i, m),

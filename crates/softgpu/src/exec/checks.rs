@@ -9,6 +9,7 @@ mod conflict;
 mod found;
 mod global;
 mod launch;
+mod mbarriers;
 mod members;
 mod ordering;
 mod site;
@@ -20,6 +21,7 @@ pub(crate) use block::{local, shared};
 pub(crate) use found::found;
 pub(crate) use global::{CheckedAccess, global, replay};
 pub(crate) use launch::LaunchCheck;
+pub(crate) use mbarriers::mbarrier;
 pub(crate) use members::{absent, members};
 pub(crate) use ordering::{
     acquire_from_host, arrived, fence, initialised, landed, one_way, opened, synchronise,

@@ -295,6 +295,8 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             let mut s = MbarrierState::unpack(raw);
             if CHECK {
                 let one = [off[l] as u64 | SHARED_TAG; LANES];
+                let changes = matches!(what, Bar::Init | Bar::Inval).then_some(what == Bar::Inval);
+                checks::mbarrier(ctx, i, off[l], l as u32, changes);
                 match what {
                     Bar::TestWait | Bar::TestParity => {}
                     Bar::Init => checks::initialised(ctx, off[l], 8),

@@ -703,8 +703,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
                 *source = Opd::Use(t);
             }
             if flags & STRONG != 0 && l.k.checks && space != LOCAL {
-                let release = flags & RELEASE != 0;
-                super::atomics::emit_release(l, base, wide, offset, space == SHARED, release);
+                super::atomics::emit_release(l, base, wide, offset, space == SHARED, flags);
             }
             let x = l.emit(
                 h,

@@ -3,6 +3,7 @@
 use super::check_order::AccessLog;
 use super::registers::FrameRows;
 use crate::check::BlockSegments;
+use crate::check::mbarriers::MbarrierLives;
 use crate::check::shared::SharedShadow;
 
 /// Lanes of a warp that stand at the same place.
@@ -99,6 +100,8 @@ pub(crate) struct BlockState {
     pub(crate) shared: Vec<u8>,
     pub(crate) barriers: Vec<Barrier>,
     pub(crate) shadow: Option<Box<SharedShadow>>,
+    /// Which mbarriers are valid, with checks.
+    pub(crate) mbarriers: MbarrierLives,
     pub(crate) next_warp: usize,
     /// This block's segments in the shadow of global memory.
     pub(crate) segments: BlockSegments,

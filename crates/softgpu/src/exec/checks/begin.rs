@@ -74,6 +74,7 @@ pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
         .is_some_and(|t| !t.has(ctx.block.linear))
         .then(Box::default);
     ctx.block.segments = BlockSegments::default();
+    ctx.block.mbarriers.clear();
     let block = ctx.block.linear as u32;
     ctx.block
         .shadow

@@ -8,11 +8,11 @@ use super::super::state::PendingCopy;
 use super::super::tags::SHARED_TAG;
 use super::begin::shadow;
 
-/// Records that the active lanes have passed a fence.
-pub(crate) fn fence(ctx: &mut Ctx<'_>) {
+/// Records that the active lanes have passed a fence; `near`: one with the scope of the block.
+pub(crate) fn fence(ctx: &mut Ctx<'_>, near: bool) {
     let warp = ctx.warp;
     if let Some(s) = ctx.block.shadow.as_mut() {
-        s.clocks.fence(warp);
+        s.clocks.fence(warp, near);
     }
 }
 

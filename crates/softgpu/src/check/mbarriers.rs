@@ -1,0 +1,113 @@
+//! Lives of a block's mbarriers: who initialised each, who used it, whether it is still valid.
+//!
+//! Invariant: an mbarrier is used between its initialisation and its invalidation, and a barrier
+//! or another order stands between those and its use by other threads.
+
+use std::collections::BTreeMap;
+
+use super::clock::WarpClocks;
+
+/// What a thread did to an mbarrier, and when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MbarrierMark {
+    /// Instruction, counted through all functions.
+    pub(crate) pc: u32,
+    /// Thread of the block.
+    pub(crate) thread: u32,
+    /// Time of its warp.
+    time: u32,
+}
+
+impl MbarrierMark {
+    /// What `thread` does now by instruction `pc`.
+    pub(crate) fn new(clocks: &mut WarpClocks, pc: u32, thread: u32) -> Self {
+        let warp = (thread / 32) as usize;
+        clocks.touch(warp);
+        let time = clocks.now(warp);
+        MbarrierMark { pc, thread, time }
+    }
+
+    /// Whether it is before what `now` is of.
+    fn is_before(self, now: MbarrierMark, clocks: &WarpClocks) -> bool {
+        let (mine, its) = ((self.thread / 32) as usize, (now.thread / 32) as usize);
+        self.thread == now.thread
+            || if mine == its {
+                self.time <= clocks.time(its).lanes
+            } else {
+                clocks.row(its).get(mine).is_none_or(|&k| self.time <= k)
+            }
+    }
+}
+
+/// What is wrong with an operation on an mbarrier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MbarrierFault {
+    /// Nothing has initialised it.
+    NeverInitialised,
+    /// That has invalidated it.
+    Invalidated(MbarrierMark),
+    /// Nothing orders it behind that initialisation, or that use before its initialisation or
+    /// invalidation.
+    Unordered(MbarrierMark),
+}
+
+#[derive(Debug, Default)]
+struct MbarrierLife {
+    born: Option<MbarrierMark>,
+    ended: Option<MbarrierMark>,
+    /// The last use by each thread since.
+    uses: BTreeMap<u32, MbarrierMark>,
+}
+
+/// See the module; by the offset in shared memory.
+#[derive(Debug, Default)]
+pub(crate) struct MbarrierLives(BTreeMap<u32, MbarrierLife>);
+
+impl MbarrierLives {
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The mbarrier at `at` is initialised, or invalidated if `ends`.
+    pub(crate) fn change(
+        &mut self,
+        at: u32,
+        now: MbarrierMark,
+        ends: bool,
+        clocks: &WarpClocks,
+    ) -> Option<MbarrierFault> {
+        let life = self.0.entry(at).or_default();
+        let found = match (life.born, life.ended) {
+            (None, None) if ends => Some(MbarrierFault::NeverInitialised),
+            (None, Some(end)) if ends => Some(MbarrierFault::Invalidated(end)),
+            _ => std::mem::take(&mut life.uses)
+                .into_values()
+                .chain(life.born)
+                .find(|was| !was.is_before(now, clocks))
+                .map(MbarrierFault::Unordered),
+        };
+        *life = MbarrierLife {
+            born: (!ends).then_some(now),
+            ended: ends.then_some(now),
+            uses: BTreeMap::new(),
+        };
+        found
+    }
+
+    /// A thread arrives at the mbarrier at `at`, or asks for its phase.
+    pub(crate) fn used(
+        &mut self,
+        at: u32,
+        now: MbarrierMark,
+        clocks: &WarpClocks,
+    ) -> Option<MbarrierFault> {
+        let life = self.0.entry(at).or_default();
+        life.uses.insert(now.thread, now);
+        match (life.born, life.ended) {
+            (Some(born), _) if born.is_before(now, clocks) => None,
+            (Some(born), _) => Some(MbarrierFault::Unordered(born)),
+            (None, Some(end)) => Some(MbarrierFault::Invalidated(end)),
+            (None, None) => Some(MbarrierFault::NeverInitialised),
+        }
+    }
+}
