@@ -3,7 +3,8 @@
 //! Invariant: an existing file is replaced only with `--force`, and a file that the command reads
 //! never; a file gets its name when it is complete, and is its user's alone, whatever the umask,
 //! unless it replaces one of the user's with other permissions. In a folder that others may write
-//! to, as `/tmp`, their links are not followed, and their pipes get nothing. `-` is standard output.
+//! to, as `/tmp`, their links are not followed, and their pipes get nothing. `-` is standard
+//! output.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -45,7 +46,7 @@ pub(crate) fn check_writable(path: &Path, force: bool, inputs: &[&Path]) -> Resu
     };
     if let Some(owner) = owner_of_strange_pipe(&place, &metadata) {
         bail_usage!(
-            "{name} is a pipe or a socket of user {owner}, who would read the output\n\
+            "{name} is a pipe or a socket of user {owner}, which would read the output\n\
              try: another name, or - > {name}"
         );
     }
@@ -154,7 +155,7 @@ fn is_of_user_or_root(metadata: &fs::Metadata) -> bool {
 }
 
 /// The owner of a pipe or a socket that is another user's, which reads what is written. Devices are
-/// root's to create, whoever owns them.
+/// root's to create, whatever user owns them.
 fn owner_of_strange_pipe(path: &Path, metadata: &fs::Metadata) -> Option<u32> {
     let kind = metadata.file_type();
     let is_strange = (kind.is_fifo() || kind.is_socket())

@@ -307,13 +307,13 @@ fn libraries_beside_a_program_in_a_shared_folder_are_refused() {
             fs::copy(&place.library, folder.join(name)).unwrap();
         }
         let hook = folder.join("libfercuda_hook.so");
-        let tried = |who: &str| {
+        let tried = |case: &str| {
             let output = run();
             place.assert_unmarked(&output);
             let text = String::from_utf8(output.stderr).unwrap();
             assert!(
                 text.contains("cannot find libfercuda_hook.so"),
-                "{who}: {text}"
+                "{case}: {text}"
             );
         };
         if in_cargos || folder == shared.join(".") {

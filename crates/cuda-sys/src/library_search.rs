@@ -1,7 +1,7 @@
 //! Search for a shared library by its bare name, in absolute folders alone.
 //!
 //! An entry of `LD_LIBRARY_PATH` that is empty or relative means the current directory, or one
-//! below it, to the loader: a library of anybody who may write there would be loaded.
+//! below it, to the loader: a library of any user that may write there would be loaded.
 
 use core::ffi::CStr;
 use std::env;

@@ -191,7 +191,7 @@ fn spliced(text: &str) -> Cow<'_, str> {
 }
 
 /// The files that `text` may include or ask for, as written: `<NAME>`, `"NAME"`, which is searched
-/// for in the current directory first, or a macro. Comments and strings are not told apart from
+/// for in the current directory first, or a macro. Comments and strings are not distinguished from
 /// code, but for lines that are a comment: what is in them counts too.
 fn included(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices(['#', '%', '_'])

@@ -75,7 +75,7 @@ impl TrustedOwners {
     /// its owner's alone.
     fn with_owners_of(program: &Path) -> TrustedOwners {
         let mut trusted = TrustedOwners::user_and_root();
-        // Users without a number in this namespace cannot be told apart: of theirs is only what
+        // Users without a number in this namespace cannot be distinguished: of theirs is only what
         // stands in folders of one of them.
         let is_shared = program.ancestors().skip(1).any(|folder| {
             let metadata = fs::symlink_metadata(folder);
@@ -332,7 +332,7 @@ mod tests {
         // A group that may write the library alone is none of the program's.
         mode(&library, 0o664);
         assert_eq!(check().unwrap_err().path, library);
-        // A checkout of a user with umask 002: whoever is in its group could change the program.
+        // A checkout of a user with umask 002: any user in its group could change the program.
         mode(&home.join("own"), 0o775);
         check().unwrap();
         mode(&library, 0o666);

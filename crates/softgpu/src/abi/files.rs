@@ -61,7 +61,7 @@ fn open_existing(path: &Path) -> io::Result<File> {
     if named.is_symlink() && !trusted.contains(&named.uid()) {
         return Err(refused());
     }
-    // Nobody else can exchange what is the user's, so a link is followed only where one was seen.
+    // No other user can exchange what is the user's, so a link is followed only where one was seen.
     let follow = if named.is_symlink() {
         0
     } else {
@@ -72,7 +72,7 @@ fn open_existing(path: &Path) -> io::Result<File> {
         .custom_flags(follow | libc::O_NOCTTY)
         .open(path)?;
     let kind = file.metadata()?;
-    // Only root creates devices, whoever owns them.
+    // Only root creates devices, whatever user owns them.
     let is_device = kind.mode() & libc::S_IFMT == libc::S_IFCHR;
     if !is_device && !trusted.contains(&kind.uid()) {
         return Err(refused());

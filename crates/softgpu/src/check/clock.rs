@@ -528,7 +528,7 @@ mod tests {
         assert!(b.foreign(0).is_empty());
         a.acquire(1, 64, &places);
         assert!(a.row(1)[0] >= wrote);
-        // The one that was told passes it on to other blocks by a fence of the device.
+        // The one that has learned of it passes it on to other blocks by a fence of the device.
         a.release(1, 72, &places);
         b.acquire(0, 72, &places);
         assert!(b.foreign(0).is_empty());

@@ -1,4 +1,4 @@
-//! Lives of a block's mbarriers: who initialised each, who used it, whether it is still valid.
+//! Lives of a block's mbarriers: the initialisation of each, its last use, whether it is valid.
 //!
 //! Invariant: an mbarrier is used between its initialisation and its invalidation, and a barrier
 //! or another order stands between those and its use by other threads.

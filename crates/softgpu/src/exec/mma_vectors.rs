@@ -83,13 +83,14 @@ impl<'a> VectorProduct<'a> {
         let [m, n, k] = [p.m, p.n, p.k].map(|x| x as usize);
         let counts = counts.map(|c| c as usize);
         let floats = p.a.is_float();
-        let sums_fit = match (floats, p.c, p.d) {
-            (true, Accumulator::F16 | Accumulator::F32, Accumulator::F16 | Accumulator::F32) => {
-                true
-            }
-            (false, Accumulator::S32, Accumulator::S32) => true,
-            _ => false,
-        };
+        let sums_fit = matches!(
+            (floats, p.c, p.d),
+            (
+                true,
+                Accumulator::F16 | Accumulator::F32,
+                Accumulator::F16 | Accumulator::F32
+            ) | (false, Accumulator::S32, Accumulator::S32)
+        );
         if !is_known(p.a) || !is_known(p.b) || floats != p.b.is_float() || !sums_fit {
             return None;
         }

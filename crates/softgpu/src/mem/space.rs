@@ -38,8 +38,8 @@ impl RegisteredHost {
 
 /// The memory of one process's software devices.
 ///
-/// Only this crate reserves and maps parts of it, and says who may access them: an access bit on
-/// addresses without memory would let safe code crash the process.
+/// Only this crate reserves and maps parts of it, and says what device may access them: an access
+/// bit on addresses without memory would let safe code crash the process.
 /// ```compile_fail
 /// # fn main() -> Result<(), fercuda_softgpu::mem::MemError> {
 /// let space = fercuda_softgpu::mem::AddressSpace::new(1 << 32, false)?;
