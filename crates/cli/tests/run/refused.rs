@@ -125,6 +125,8 @@ fn an_invalid_value_is_refused_from_an_option_or_a_variable() {
 fn without_its_hook_it_reports_where_it_looked() {
     let it = Installed::new();
     fs::remove_file(it.path("libfercuda_hook.so")).unwrap();
+    // `deps` is a place in cargo's output folder alone, which has this one.
+    fs::create_dir(it.path(".fingerprint")).unwrap();
     let refused = ended(&mut it.run(&["--", "true"]));
     assert_eq!(refused.code, Some(2));
     let deps = it.path("deps/libfercuda_hook.so").display().to_string();
