@@ -6,6 +6,7 @@
 
 mod history;
 mod html;
+mod input;
 mod live;
 mod log;
 mod pickle;
@@ -35,7 +36,7 @@ use crate::run::DeviceKind;
 use crate::status::ExitStatus;
 use crate::terminal::{Paint, bytes, clipped, count};
 use snapshot::MemorySnapshot;
-use trace::{AllocationTrace, FileTraces, TraceOp};
+use trace::{AllocationTrace, TraceOp};
 
 /// Streams that are created; a trace with more shares them.
 const STREAMS: u32 = 64;
@@ -147,7 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(file) = &args.snapshot {
         let out = OutputFile::open(file, args.force, &[&args.file])?;
         let mut snapshot = MemorySnapshot::default();
-        let read = trace::rows(&args.file, false, &mut |row| {
+        let read = input::rows(&args.file, false, &mut |row| {
             snapshot.add(*row);
             Ok(())
         });
@@ -165,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(file) = &args.html {
         let out = OutputFile::open(file, args.force, &[&args.file])?;
         let mut timeline = html::Timeline::default();
-        let read = trace::rows(&args.file, true, &mut |row| {
+        let read = input::rows(&args.file, true, &mut |row| {
             timeline.add(row);
             Ok(())
         });
@@ -174,7 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Err(error) => Ok(crate::errors::report(&error, ExitStatus::Usage)),
         };
     }
-    let file = match FileTraces::read(&args.file).with_context(unread) {
+    let file = match input::traces(&args.file).with_context(unread) {
         Ok(file) => file,
         Err(error) => return Ok(crate::errors::report(&error, ExitStatus::Usage)),
     };

@@ -4,19 +4,11 @@
 //! its position.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read};
-use std::path::Path;
 
 use anyhow::{Result, bail};
 
 use super::live::{FreeTarget, LiveBlocks};
-use super::row::{RowVisitor, TraceAction, TraceReading, TraceRow};
-use super::{history, log};
-use crate::output::is_stream;
-
-/// Larger files are rejected.
-const LARGEST_FILE: u64 = 2 << 30;
+use super::row::{TraceAction, TraceRow};
 
 /// One operation. Blocks and streams are numbered from 0 in order of appearance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,59 +59,6 @@ pub(super) struct FileTraces {
     pub(super) devices: Vec<AllocationTrace>,
     /// What was left out, as text.
     pub(super) notes: Vec<String>,
-}
-
-impl FileTraces {
-    /// Reads the traces of all devices.
-    pub(super) fn read(path: &Path) -> Result<FileTraces> {
-        let mut making = TraceBuilder::default();
-        let reading = rows(path, false, &mut |row| making.row(row))?;
-        Ok(FileTraces {
-            devices: making.finish(),
-            notes: reading.notes(),
-        })
-    }
-}
-
-/// Reads the rows of a file, or of standard input, in order; with call stacks if they are wanted.
-pub(super) fn rows(path: &Path, with_stacks: bool, each: RowVisitor<'_>) -> Result<TraceReading> {
-    if is_stream(path) {
-        let stdin = std::io::stdin().lock();
-        return rows_of(stdin.take(LARGEST_FILE + 1), with_stacks, each);
-    }
-    let file = File::open(path)?;
-    let len_bytes = file.metadata()?.len();
-    if len_bytes > LARGEST_FILE {
-        bail!("it has {len_bytes} bytes; the maximum is {LARGEST_FILE}\ntry: a shorter trace");
-    }
-    rows_of(file.take(LARGEST_FILE + 1), with_stacks, each)
-}
-
-/// The same of any input, up to the length at which it was cut.
-fn rows_of<R: Read>(
-    input: std::io::Take<R>,
-    with_stacks: bool,
-    each: RowVisitor<'_>,
-) -> Result<TraceReading> {
-    let mut reader = BufReader::new(input);
-    let reading = match reader.fill_buf()?.first() {
-        // Pickles of protocol 2 and later begin with this byte.
-        Some(0x80) => {
-            let mut bytes = Vec::new();
-            reader.read_to_end(&mut bytes)?;
-            history::read(&bytes, with_stacks, each)
-        }
-        // Earlier ones with a container or a name.
-        Some(b'(' | b'}' | b']' | b'c') => bail!(
-            "it is a pickle of protocol 0 or 1, or no trace\n\
-             try: pickle.dump(snapshot, file, protocol=4)"
-        ),
-        _ => log::read(&mut reader, each),
-    }?;
-    if reader.get_ref().limit() == 0 {
-        bail!("it has more than {LARGEST_FILE} bytes, the maximum\ntry: a shorter trace");
-    }
-    Ok(reading)
 }
 
 /// State while a trace is read.
@@ -211,6 +150,7 @@ impl DeviceTrace {
 #[cfg(test)]
 mod tests {
     use super::super::row::LastLine;
+    use super::super::{history, log};
     use super::*;
 
     /// The trace of the only device of a log.
@@ -376,7 +316,7 @@ mod tests {
         let mut making = TraceBuilder::default();
         let mut tenants = Vec::new();
         let text = format!("{head}{rows}");
-        let reading = super::log::read(text.as_bytes(), &mut |row| {
+        let reading = log::read(text.as_bytes(), &mut |row| {
             tenants.push(row.tenant);
             making.row(row)
         });
@@ -391,7 +331,7 @@ mod tests {
         assert_eq!((second.device, second.blocks, second.failures), (1, 1, 1));
         assert_eq!(second.ops.len(), 2);
         let wrong = format!("{head}1,0,allocate,0x10,512,0,64,torch\n");
-        let error = super::log::read(wrong.as_bytes(), &mut |_| Ok(())).unwrap_err();
+        let error = log::read(wrong.as_bytes(), &mut |_| Ok(())).unwrap_err();
         assert!(format!("{error:#}").contains("line 2: \"64\" is not a device"));
     }
 }
