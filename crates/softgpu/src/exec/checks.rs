@@ -11,6 +11,7 @@ mod global;
 mod launch;
 mod members;
 mod ordering;
+mod quick;
 mod site;
 mod stores;
 mod variables;
