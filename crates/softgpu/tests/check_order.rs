@@ -153,6 +153,31 @@ fn what_a_lower_block_writes_is_initialised_for_a_higher_one_and_not_the_other_w
 }
 
 #[test]
+fn blocks_that_only_tally_are_checked_in_their_order() {
+    // Atomics whose results nobody reads: sums and a maximum, and in two blocks a plain store that
+    // they meet. The words that are not initialised are the tallies' own of block 3.
+    let ptx = kernel(
+        "    and.b32 %r3, %r2, 7; mul.wide.u32 %rd3, %r3, 4; add.u64 %rd3, %rd1, %rd3;
+    red.global.add.u32 [%rd3], 1;
+    atom.global.max.u32 %r4, [%rd1+32], %r2;
+    setp.eq.u32 %p1, %r1, 3; @%p1 red.global.add.u32 [%rd2+65536], %r2;
+    setp.ne.u32 %p0, %r0, 0; @%p0 ret;
+    setp.lt.u32 %p0, %r1, 198; @%p0 ret;
+    st.global.u32 [%rd1+36], %r1; red.global.add.u32 [%rd1+36], 1;",
+    );
+    let first = launch(&ptx, 200, 1, 60_000, None);
+    assert!(first.findings.len() >= 2, "{:?}", first.findings);
+    for threads in THREADS {
+        for _ in 0..5 {
+            let again = launch(&ptx, 200, threads, 60_000, None);
+            assert_eq!(again.findings, first.findings, "{threads} threads");
+            assert_eq!(again.words[..8], [1600; 8]);
+            assert_eq!(again.words[8], 200 * 64 - 1);
+        }
+    }
+}
+
+#[test]
 fn the_fault_is_the_lowest_block_s_however_late_it_comes() {
     // Block 1 takes long and then faults; the others do at once, and what they do before is not
     // reported.

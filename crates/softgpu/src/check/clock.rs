@@ -12,6 +12,8 @@
 //! synchronised, and none is invented. A fence alone does not order lanes of a warp.
 
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Time of each warp of a block.
@@ -34,6 +36,20 @@ struct ClockView {
 }
 
 impl ClockView {
+    /// Whether `other` surely has all that this has: it may say no where only what is known of
+    /// other blocks would have to be compared.
+    fn is_within(&self, other: &ClockView) -> bool {
+        let same = |a: &Option<Arc<KnownBlocks>>, b: &Option<Arc<KnownBlocks>>| match (a, b) {
+            (None, _) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (Some(_), None) => false,
+        };
+        same(&self.fenced, &other.fenced)
+            && same(&self.fenced_near, &other.fenced_near)
+            && Arc::ptr_eq(&self.foreign, &other.foreign)
+            && self.within.iter().zip(&other.within).all(|(a, b)| a <= b)
+    }
+
     fn join(&mut self, other: &ClockView) {
         for (a, b) in self.within.iter_mut().zip(&other.within) {
             *a = (*a).max(*b);
@@ -82,7 +98,7 @@ pub(crate) struct WarpClocks {
     /// The views of arrived warps, by barrier.
     gathering: FxHashMap<u32, (ClockView, Vec<usize>)>,
     /// The view of a location in shared memory.
-    locations: FxHashMap<u32, ClockView>,
+    locations: FxHashMap<u32, Arc<ClockView>>,
     /// What a location in global memory tells this block alone.
     near: FxHashMap<u64, Arc<KnownBlocks>>,
 }
@@ -289,23 +305,39 @@ impl WarpClocks {
         self.rows.fill(None);
     }
 
-    /// Warp `w` releases its clock to location `at` of shared memory.
-    pub(crate) fn release_shared(&mut self, w: usize, at: u32) {
-        let view = self.view(w);
-        match self.locations.get_mut(&at) {
-            Some(old) => old.join(&view),
-            None => {
-                self.locations.insert(at, view);
+    /// Warp `w` releases its clock to locations of shared memory, one at least.
+    pub(crate) fn release_shared(&mut self, w: usize, at: impl Iterator<Item = u32>) {
+        let view = Arc::new(self.view(w));
+        for at in at {
+            match self.locations.entry(at) {
+                Entry::Vacant(none) => {
+                    none.insert(view.clone());
+                }
+                Entry::Occupied(mut old) if old.get().is_within(&view) => {
+                    old.insert(view.clone());
+                }
+                Entry::Occupied(mut old) => {
+                    if !view.is_within(old.get()) {
+                        Arc::make_mut(old.get_mut()).join(&view);
+                    }
+                }
             }
         }
         self.tick(w);
     }
 
-    /// Warp `w` acquires the clock of location `at` of shared memory.
-    pub(crate) fn acquire_shared(&mut self, w: usize, at: u32) {
-        if let Some(view) = self.locations.get(&at).cloned() {
-            self.learn(w, &view);
+    /// Warp `w` acquires the clocks of locations of shared memory.
+    pub(crate) fn acquire_shared(&mut self, w: usize, at: impl Iterator<Item = u32>) {
+        let locations = std::mem::take(&mut self.locations);
+        let mut last = None;
+        for view in at.filter_map(|at| locations.get(&at)) {
+            let again = last.is_some_and(|last| Arc::ptr_eq(last, view));
+            if !again {
+                self.learn(w, view);
+            }
+            last = Some(view);
         }
+        self.locations = locations;
     }
 
     /// Warp `w` has passed a fence: what is before it now is before what a relaxed access of its
@@ -338,6 +370,16 @@ impl WarpClocks {
             self.fenced_from[w] = self.foreign[w].clone();
         }
         self.tick(w);
+    }
+
+    /// Whether some address of global memory may have anything for warps of this block.
+    pub(crate) fn may_acquire(&self, locations: &LocationClocks) -> bool {
+        !self.near.is_empty() || !locations.is_empty()
+    }
+
+    /// Whether warp `w` has anything to release to an address of global memory.
+    pub(crate) fn has_fenced(&self, w: usize) -> bool {
+        self.fenced[w].is_some() || self.fenced_near[w].is_some()
     }
 
     /// Warp `w` releases what is before its last fence to an address of global memory.
@@ -383,17 +425,25 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct LocationClocks {
     shards: Vec<Mutex<FxHashMap<u64, Arc<KnownBlocks>>>>,
+    /// Whether none has a clock.
+    empty: AtomicBool,
 }
 
 impl Default for LocationClocks {
     fn default() -> Self {
         LocationClocks {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            empty: AtomicBool::new(true),
         }
     }
 }
 
 impl LocationClocks {
+    /// Whether nothing was released yet. Threads that have synchronised agree on it.
+    fn is_empty(&self) -> bool {
+        self.empty.load(Ordering::Relaxed)
+    }
+
     fn shard(&self, addr: u64) -> MutexGuard<'_, FxHashMap<u64, Arc<KnownBlocks>>> {
         self.shards[(addr >> 3) as usize % SHARDS]
             .lock()
@@ -401,6 +451,7 @@ impl LocationClocks {
     }
 
     fn release(&self, addr: u64, known: &Arc<KnownBlocks>) {
+        self.empty.store(false, Ordering::Relaxed);
         let mut shard = self.shard(addr);
         match shard.get_mut(&addr) {
             None => {

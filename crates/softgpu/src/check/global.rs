@@ -1,148 +1,24 @@
 //! Shadow of global memory: a state per byte ([`super::states`]), the last writer and the last two
-//! readers of each word.
+//! readers of each word ([`super::records`]).
 //!
-//! Invariants: a record names a segment, which holds [`SEGMENT_TIMES`] times of one block or is a
-//! whole driver operation. Concurrent accesses to one word may lose a record (a missed finding),
-//! never invent one.
+//! Invariants: a record names a segment, which holds [`super::access_record::SEGMENT_TIMES`] times
+//! of one block or is a whole driver operation. Concurrent accesses to one word may lose a record
+//! (a missed finding), never invent one.
 //!
 //! Elsewhere: the order between threads ([`super::clock`]), between operations ([`crate::order`]).
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::CheckContext;
+use super::access_record::AccessRecord;
+use super::records::{RecordOf, WordRecords};
 use super::states::{ALLOCATED, FREED, INITIALISED, States};
 use crate::mem::{AllocInfo, AllocKind, AllocationRecords, MemError, ShadowTable};
 use crate::order::OpId;
 use crate::report::{
     Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind, MemSpace,
 };
-
-/// How an access is ordered with others to the same bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Strength {
-    /// Not at all.
-    Weak,
-    /// A read through the cache of data that no thread of the kernel writes.
-    ReadOnly,
-    /// A texture's read through such a cache, of data that a thread may write afterwards.
-    Texture,
-    /// Those of the same block.
-    Block,
-    /// Those of every thread that may touch the memory.
-    Strong,
-}
-
-impl Strength {
-    pub(crate) fn is_strong(self) -> bool {
-        matches!(self, Strength::Block | Strength::Strong)
-    }
-
-    /// Whether a read may give what was there before an earlier write of the same kernel.
-    pub(crate) fn is_cached(self) -> bool {
-        matches!(self, Strength::ReadOnly | Strength::Texture)
-    }
-}
-
-/// Times of a block that one segment holds.
-pub(crate) const SEGMENT_TIMES: u32 = 8;
-/// The place of an instruction that is one of too many.
-pub(crate) const UNKNOWN_SITE: u32 = (1 << 13) - 1;
-
-/// The last access to a word in 64 bits: segment (32), time in it (3), thread (10), instruction
-/// (13), strong, marked, and the bytes (4). Marked: of a plain write, that the value is known; of a
-/// plain read, that it was a read-only one; of a strong access, that its scope is the block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AccessRecord(pub(crate) u64);
-
-impl AccessRecord {
-    const TIME_SHIFT: u32 = 29;
-    const THREAD_SHIFT: u32 = 19;
-    const SITE_SHIFT: u32 = 6;
-    const STRONG: u64 = 1 << 5;
-    pub(crate) const MARK: u64 = 1 << 4;
-
-    /// The part that all words of one access by one thread share. `time` is that in the segment.
-    #[inline(always)]
-    pub(crate) fn new(segment: u32, time: u32, site: u32, thread: u32, strength: Strength) -> Self {
-        let order = match strength {
-            Strength::Weak | Strength::Texture => 0,
-            Strength::ReadOnly => Self::MARK,
-            Strength::Block => Self::STRONG | Self::MARK,
-            Strength::Strong => Self::STRONG,
-        };
-        AccessRecord(
-            (u64::from(segment) << 32)
-                | (u64::from(time % SEGMENT_TIMES) << Self::TIME_SHIFT)
-                | (u64::from(thread & 1023) << Self::THREAD_SHIFT)
-                | (u64::from(site.min(UNKNOWN_SITE)) << Self::SITE_SHIFT)
-                | order,
-        )
-    }
-    /// The same of the thread `n` further on.
-    #[inline(always)]
-    pub(crate) fn of(self, n: usize) -> Self {
-        AccessRecord(self.0 + ((n as u64) << Self::THREAD_SHIFT))
-    }
-    /// The least records of a segment's times from `time` on.
-    #[inline(always)]
-    pub(crate) fn first(segment: u32, time: u32) -> u64 {
-        (u64::from(segment) << 32) + (u64::from(time) << Self::TIME_SHIFT)
-    }
-    #[inline(always)]
-    pub(crate) fn segment(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-    /// In the segment.
-    pub(crate) fn time(self) -> u32 {
-        (self.0 >> Self::TIME_SHIFT) as u32 % SEGMENT_TIMES
-    }
-    pub(crate) fn site(self) -> u32 {
-        (self.0 >> Self::SITE_SHIFT) as u32 & UNKNOWN_SITE
-    }
-    pub(crate) fn thread(self) -> u32 {
-        (self.0 >> Self::THREAD_SHIFT) as u32 & 1023
-    }
-    #[inline(always)]
-    pub(crate) fn strong(self) -> bool {
-        self.0 & Self::STRONG != 0
-    }
-    #[inline(always)]
-    pub(crate) fn marked(self) -> bool {
-        self.0 & Self::MARK != 0
-    }
-    #[inline(always)]
-    pub(crate) fn bytes(self) -> u8 {
-        self.0 as u8 & 15
-    }
-    /// Whether the same thread left both at the same time.
-    #[inline(always)]
-    pub(crate) fn same_thread(self, other: AccessRecord) -> bool {
-        (self.0 ^ other.0) >> Self::THREAD_SHIFT == 0
-    }
-    /// Whether warps of the same segment left both.
-    #[inline(always)]
-    pub(crate) fn same_warp(self, other: AccessRecord) -> bool {
-        let differ = self.0 ^ other.0;
-        differ >> 32 == 0 && (differ >> (Self::THREAD_SHIFT + 5)) & 31 == 0
-    }
-    /// Of a reader: whether it took the data for read-only.
-    #[inline(always)]
-    pub(crate) fn read_only(self) -> bool {
-        self.0 & (Self::MARK | Self::STRONG) == Self::MARK
-    }
-    /// Whether a reader is to stay known besides a later one, before which it is or not: a writer
-    /// that meets it may be ordered after the later one, or it took the data for read-only.
-    #[inline(always)]
-    pub(crate) fn stays(self, later: AccessRecord, ordered: bool) -> bool {
-        !ordered && !self.same_warp(later) || self.read_only() && !later.read_only()
-    }
-    /// Whether one instruction of one thread left both.
-    #[inline(always)]
-    pub(crate) fn same_access(self, other: AccessRecord) -> bool {
-        (self.0 ^ other.0) >> 5 == 0
-    }
-}
 
 /// Resolves a record's position from its instruction and thread.
 pub(crate) trait LaunchNaming: std::fmt::Debug + Send + Sync {
@@ -181,12 +57,7 @@ struct Segments {
 pub struct Shadow {
     base: u64,
     pub(crate) states: States,
-    pub(crate) writes: ShadowTable<AtomicU64>,
-    pub(crate) reads: ShadowTable<AtomicU64>,
-    /// A reader before the last, of another warp and not ordered before it, or one that took the
-    /// data for read-only: a writer that is the last reader itself still meets this one. Or the
-    /// plain write before the last strong one.
-    pub(crate) earlier_reads: ShadowTable<AtomicU64>,
+    pub(crate) records: WordRecords,
     /// A hash of what was last written, where the record of the writer is marked.
     pub(crate) values: ShadowTable<AtomicU8>,
     segments: RwLock<Vec<Segments>>,
@@ -198,9 +69,7 @@ impl Shadow {
         Ok(Shadow {
             base,
             states: States::new(size as usize)?,
-            writes: ShadowTable::new(size as usize / 4)?,
-            reads: ShadowTable::new(size as usize / 4)?,
-            earlier_reads: ShadowTable::new(size as usize / 4)?,
+            records: WordRecords::new(size as usize / 4),
             values: ShadowTable::new(size as usize / 4)?,
             segments: RwLock::default(),
             next: AtomicU32::new(1),
@@ -306,25 +175,14 @@ impl Shadow {
         );
     }
 
-    /// Records a driver operation that reads a word.
-    fn note_read(&self, w: usize, record: AccessRecord) {
-        let before = AccessRecord(self.reads[w].load(Ordering::Relaxed));
-        if before.segment() != record.segment() && before.0 != 0 {
-            self.earlier_reads[w].store(before.0, Ordering::Relaxed);
-        }
-        self.reads[w].store(record.0, Ordering::Relaxed);
+    /// The words that a range touches.
+    fn words(&self, addr: u64, len: u64) -> std::ops::Range<usize> {
+        self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4)
     }
 
     fn forget(&self, addr: u64, len: u64) {
-        let words = self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4);
-        for table in [&self.writes, &self.reads, &self.earlier_reads] {
-            for w in &table[words.clone()] {
-                // Untouched pages of the table stay untouched.
-                if w.load(Ordering::Relaxed) != 0 {
-                    w.store(0, Ordering::Relaxed);
-                }
-            }
-        }
+        let words = self.words(addr, len);
+        self.records.forget(words.start, words.end);
     }
 
     pub(crate) fn freed(
@@ -461,56 +319,58 @@ impl Shadow {
                 count: 1,
             });
         }
-        let mut last_ok = 0u32;
-        let words = self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4);
-        let mut reported = false;
-        for w in words {
-            let check = |record: AccessRecord, last_ok: &mut u32| -> bool {
-                if record.0 == 0 || record.segment() == *last_ok {
-                    return true;
-                }
-                let Some((owner, _)) = self.owner(record.segment()) else {
-                    return true;
-                };
-                let ok = owner.op == ctx.op || ctx.order.happens_before(owner.op, ctx.op);
-                if ok {
-                    *last_ok = record.segment();
-                }
-                ok
+        // The operations of these segments are ordered before this one.
+        let mut ordered = 0..0;
+        let mut fine = |record: AccessRecord| -> bool {
+            let at = record.segment();
+            if record.0 == 0 || ordered.contains(&at) {
+                return true;
+            }
+            let Some((op, from, to)) = self.range(at) else {
+                return true;
             };
-            let before = AccessRecord(self.writes[w].load(Ordering::Relaxed));
-            let mut bad = (!check(before, &mut last_ok)).then_some(before);
-            for reads in [&self.reads, &self.earlier_reads] {
-                if write && bad.is_none() {
-                    let before = AccessRecord(reads[w].load(Ordering::Relaxed));
-                    bad = (!check(before, &mut last_ok)).then_some(before);
+            let fine = op == ctx.op || ctx.order.happens_before(op, ctx.op);
+            if fine {
+                ordered = from..to;
+            }
+            fine
+        };
+        // A reader meets writers only.
+        let tables: &[RecordOf] = if write {
+            &RecordOf::ALL
+        } else {
+            &[RecordOf::Write]
+        };
+        let record = AccessRecord::of_operation(segment);
+        let words = self.words(addr, len);
+        let mut bad = None;
+        self.records
+            .each(words.start, words.end, |region, start, (i, j)| {
+                if bad.is_none() {
+                    let met = region.first_bad(tables, (i, j), &mut fine);
+                    bad = met.map(|(w, record)| (start + w, record));
                 }
-            }
-            if let Some(record) = bad
-                && !reported
-            {
-                reported = true;
-                let at = self.base + w as u64 * 4;
-                ctx.sink.add(Finding {
-                    kind: FindingKind::StreamHazard,
-                    access: access(at.max(addr), (addr + len).min(at + 4) - at.max(addr)),
-                    actor: actor(),
-                    note: if note.is_empty() {
-                        "not ordered after the access below".to_owned()
-                    } else {
-                        note.to_owned()
-                    },
-                    allocation: records.find(at),
-                    other: self.actor_of(record, ctx, true),
-                    count: 1,
-                });
-            }
-            let record = AccessRecord((u64::from(segment) << 32) | 15);
-            if write {
-                self.writes[w].store(record.0, Ordering::Relaxed);
-            } else {
-                self.note_read(w, record);
-            }
+                if write {
+                    region.fill(RecordOf::Write, i, j, record);
+                } else {
+                    region.read_by_operation(i, j, record);
+                }
+            });
+        if let Some((w, record)) = bad {
+            let at = self.base + w as u64 * 4;
+            ctx.sink.add(Finding {
+                kind: FindingKind::StreamHazard,
+                access: access(at.max(addr), (addr + len).min(at + 4) - at.max(addr)),
+                actor: actor(),
+                note: if note.is_empty() {
+                    "not ordered after the access below".to_owned()
+                } else {
+                    note.to_owned()
+                },
+                allocation: records.find(at),
+                other: self.actor_of(record, ctx, true),
+                count: 1,
+            });
         }
     }
 

@@ -254,6 +254,7 @@ impl SharedShadow {
             (AccessKind::Write, 4) => self.quick_write::<1>(mark, floor, off),
             (AccessKind::Write, 8) => self.quick_write::<2>(mark, floor, off),
             (AccessKind::Write, 16) => self.quick_write::<4>(mark, floor, off),
+            (AccessKind::Atomic, 4) => self.quick_update(mark, floor, off),
             _ => false,
         }
     }
@@ -359,6 +360,29 @@ impl SharedShadow {
         true
     }
 
+    /// Atomics, wherever they are: nobody else has accessed the words in another way since `floor`.
+    #[inline(always)]
+    fn quick_update(&mut self, mark: SharedRecord, floor: u64, off: &[u32; 8]) -> bool {
+        if !mark.strong() || !aligned::<1>(off) {
+            return false;
+        }
+        let fine = off.iter().all(|o| {
+            let at = *o as usize / 4;
+            let (Some(&w), Some(&r)) = (self.writes.get(at), self.reads.get(at)) else {
+                return false;
+            };
+            w & (15 | PENDING) == 15 && (w < floor || w & STRONG != 0) && r < floor
+        });
+        if !fine {
+            return false;
+        }
+        for (l, o) in off.iter().enumerate() {
+            self.writes[*o as usize / 4] = mark.of(l).0 | 0xff;
+        }
+        self.last_write = self.last_write.max(mark.of(7).0 | 0xff);
+        true
+    }
+
     /// A thread writes `len` bytes at `at`, inside the memory. `same` says whether they stay
     /// as they are.
     pub(crate) fn write(
@@ -443,6 +467,7 @@ mod tests {
     enum Step {
         Read(usize, [u32; 8], u32),
         Write(usize, [u32; 8], u32, bool),
+        Update(usize, [u32; 8], u32),
         Barrier,
         WarpSync(usize),
         Landed(u32),
@@ -476,6 +501,7 @@ mod tests {
             8 => (0..WARPS, offsets()).prop_map(|(w, (at, size))| Step::Read(w, at, size)),
             6 => (0..WARPS, offsets(), prop::bool::weighted(0.1))
                 .prop_map(|(w, (at, size), pending)| Step::Write(w, at, size, pending)),
+            4 => (0..WARPS, offsets()).prop_map(|(w, (at, size))| Step::Update(w, at, size)),
             4 => Just(Step::Barrier),
             1 => (0..WARPS).prop_map(Step::WarpSync),
             1 => (0..BYTES / 4).prop_map(|w| Step::Landed(w * 4)),
@@ -492,19 +518,23 @@ mod tests {
                 let mut found = [Vec::new(), Vec::new()];
                 for (n, s) in shadows.iter_mut().enumerate() {
                     match &step {
-                        Step::Read(warp, at, size) | Step::Write(warp, at, size, _) => {
+                        Step::Read(warp, at, size)
+                        | Step::Write(warp, at, size, _)
+                        | Step::Update(warp, at, size) => {
                             let kind = match step {
                                 Step::Read(..) => AccessKind::Read,
+                                Step::Update(..) => AccessKind::Atomic,
                                 Step::Write(.., true) => AccessKind::AsyncCopy,
                                 _ => AccessKind::Write,
                             };
-                            let mark = s.mark(*warp, 7, *warp as u32 * 32, false);
+                            let mark = s.mark(*warp, 7, *warp as u32 * 32, kind == AccessKind::Atomic);
                             if n == 0 && s.quick(mark, *warp, at, *size, kind) {
                                 continue;
                             }
                             for (l, &at) in at.iter().enumerate().filter(|(_, at)| **at + size <= BYTES) {
                                 let was = match kind {
                                     AccessKind::Read => s.read(mark.of(l), *warp, at, *size),
+                                    AccessKind::Atomic => s.update(mark.of(l), *warp, at, *size),
                                     _ => s.write(mark.of(l), *warp, at, *size, kind == AccessKind::AsyncCopy, || false),
                                 };
                                 found[n].extend(was.map(|f| format!("{f:?}")));

@@ -284,6 +284,18 @@ fn vector(ctx: &Ctx<'_>, i: &DecodedInst, n: u32, k: u32) -> (RowOperand, RowOpe
     (at(k), at(n + k))
 }
 
+/// Whether many of them leave the same, in whichever order they are made: then threads that do not
+/// look at the results tell each other nothing by them.
+fn any_order(op: Rmw, kind: AtomicKind) -> bool {
+    matches!(
+        kind,
+        AtomicKind::B32 | AtomicKind::B64 | AtomicKind::S32 | AtomicKind::S64
+    ) && matches!(
+        op,
+        Rmw::Add | Rmw::Min | Rmw::Max | Rmw::And | Rmw::Or | Rmw::Xor
+    )
+}
+
 /// Whether memory has changed.
 #[expect(clippy::too_many_arguments, reason = "an instruction taken apart")]
 fn shared(
@@ -649,14 +661,15 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     if kind == AtomicKind::B128 && quiet {
         return Err(LowerError::Unsupported);
     }
-    l.k.communicates |= !shared || order_flags(m) & (ACQUIRE | RELEASE) != 0;
+    let is_read = l.result_is_used(i.line);
+    let tallies = n == 1 && (quiet || i.line != 0 && !is_read) && any_order(op, kind);
+    l.k.communicates |= !shared && !tallies || order_flags(m) & (ACQUIRE | RELEASE) != 0;
     let h = if l.k.checks {
         handlers_plain::<Atom<true>>()
     } else {
         handlers_plain::<Atom<false>>()
     };
     let variable = l.variable_of(address);
-    let is_read = l.result_is_used(i.line);
     let x = l.emit(h, d, base, b, c);
     x.x = variable;
     x.ext = ext;

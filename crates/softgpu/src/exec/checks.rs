@@ -12,6 +12,7 @@ mod launch;
 mod mbarriers;
 mod members;
 mod ordering;
+mod quick;
 mod site;
 mod stores;
 mod variables;

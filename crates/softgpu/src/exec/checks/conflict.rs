@@ -1,9 +1,9 @@
 //! Races and hazards between an access to global memory and those recorded of the same words.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
-use crate::check::{AccessRecord, CheckOptions, Shadow};
+use crate::check::{AccessRecord, CheckOptions, RecordOf, RegionCursor, Shadow};
 use crate::report::{Access, AccessKind, FindingActor, FindingKind};
 
 /// One lane's access, to be judged by the records of the words that it touches.
@@ -16,7 +16,12 @@ pub(super) struct LaneAccess {
 }
 
 /// Checks one lane's access for races and hazards with recorded accesses, then records it.
-pub(super) fn lane_records(site: &GlobalAccessSite<'_>, shadow: &Shadow, lane: LaneAccess) {
+pub(super) fn lane_records(
+    site: &GlobalAccessSite<'_>,
+    shadow: &Shadow,
+    cursor: &mut RegionCursor<'_>,
+    lane: LaneAccess,
+) {
     let (access, record) = (lane.access, lane.record);
     let write = access.kind != AccessKind::Read;
     let mut at = access.addr;
@@ -25,20 +30,23 @@ pub(super) fn lane_records(site: &GlobalAccessSite<'_>, shadow: &Shadow, lane: L
         let next = ((at & !3) + 4).min(end);
         let bytes = (((1u64 << (next - at)) - 1) << (at & 3)) as u8;
         let w = shadow.index(at) / 4;
-        let meets = |table: &[AtomicU64], kind| {
-            let was = AccessRecord(table[w].load(Ordering::Relaxed));
-            conflict(site, shadow, &lane, was, (w, bytes), kind)
-        };
-        let mut met = meets(&shadow.writes, AccessKind::Write);
+        let (region, word) = cursor.word(w);
+        let writer = region.get(RecordOf::Write, word);
+        let reader = region.get(RecordOf::Read, word);
+        let meets = |was, kind| conflict(site, shadow, &lane, was, (w, bytes), kind);
+        let mut met = meets(writer, AccessKind::Write);
         if write {
-            met |= meets(&shadow.reads, AccessKind::Read);
+            met |= meets(reader, AccessKind::Read);
             // A further one only if it adds information.
             if !met {
-                meets(&shadow.earlier_reads, AccessKind::Read);
+                meets(region.get(RecordOf::Earlier, word), AccessKind::Read);
             }
         }
-        let table = if write { &shadow.writes } else { &shadow.reads };
-        let old = AccessRecord(table[w].load(Ordering::Relaxed));
+        let (of, old) = if write {
+            (RecordOf::Write, writer)
+        } else {
+            (RecordOf::Read, reader)
+        };
         // Bytes of the same word that this thread touched just before stay recorded.
         let keep = if old.same_access(record) {
             u64::from(old.bytes())
@@ -52,15 +60,15 @@ pub(super) fn lane_records(site: &GlobalAccessSite<'_>, shadow: &Shadow, lane: L
             now.0 |= AccessRecord::MARK;
             shadow.values[w].store(hash, Ordering::Relaxed);
         }
-        if !write && old.0 != 0 && old.stays(now, OrderedRecords::of(site).has(old.0, now)) {
-            shadow.earlier_reads[w].store(old.0, Ordering::Relaxed);
+        if !write && old.0 != 0 && old.stays(now, OrderedRecords::of(site).has(old.0, now, true)) {
+            region.set(RecordOf::Earlier, word, old);
         }
         if write && record.strong() && old.0 != 0 && !old.strong() {
             // Another block's atomic meets the plain write still, whatever this one follows.
-            let unmarked = old.0 & !AccessRecord::MARK;
-            shadow.earlier_reads[w].store(unmarked, Ordering::Relaxed);
+            let unmarked = AccessRecord(old.0 & !AccessRecord::MARK);
+            region.set(RecordOf::Earlier, word, unmarked);
         }
-        table[w].store(now.0, Ordering::Relaxed);
+        region.set(of, word, now);
         at = next;
     }
 }
@@ -118,7 +126,7 @@ fn conflict_slow(
             was_kind,
             own_block: u64::from(block) == site.block,
             ordered: if u64::from(block) == site.block {
-                site.follows(was, owner.from, lane.record.thread())
+                site.follows(was, owner.from, Some(lane.record.thread()))
             } else {
                 let times = site.known.get(&block);
                 let upto = times.and_then(|t| t.get(was.thread() as usize / 32));

@@ -4,17 +4,19 @@
 //! come logs them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::check_order::{AccessDetails, AccessLog, WarpAccess};
 use super::super::ctx::{Ctx, DecodedInst, LaunchRun};
-use super::super::registers::{LANES, each, eights};
+use super::super::registers::{ALL, LANES, each, eights};
 use super::begin::shadow;
 use super::conflict::{LaneAccess, lane_records};
-use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
+use super::quick::{WordRun, quick, quick_atomic};
+use super::site::{GlobalAccessSite, ThreadFinding};
 use super::stores::{StoredValues, distinct};
 use crate::check::clock::KnownBlocks;
-use crate::check::{AccessRecord, BlockSegments, FREED, INITIALISED, Shadow, Strength};
+use crate::check::{
+    AccessRecord, BlockSegments, FREED, INITIALISED, RegionCursor, Shadow, Strength,
+};
 use crate::mem::{AddressShape, AddressSpace, AllocInfo, At, guard_bytes};
 use crate::report::{Access, AccessKind, FindingKind, MemSpace};
 
@@ -206,7 +208,7 @@ fn replay_into(run: &LaunchRun, block: u64, log: &mut AccessLog, segments: &mut 
 }
 
 /// Checks an access to global memory and records it; returns the admitted lanes.
-fn judge(
+pub(super) fn judge(
     site: &GlobalAccessSite<'_>,
     shadow: &Shadow,
     access: WarpAccess,
@@ -222,16 +224,33 @@ fn judge(
         access.warp * 32,
         access.strength,
     );
+    let mut cursor = shadow.records.cursor();
+    let whole = |cursor: &mut RegionCursor<'_>, eights: &[[u64; 8]], first: usize| {
+        WordRun::of_eights(eights, size, record.of(first), kind)
+            .is_some_and(|run| quick(site, shadow, cursor, run, kind))
+    };
+    let eights = eights(addr);
+    if mask == ALL && whole(&mut cursor, eights, 0) {
+        return ALL;
+    }
     let mut allowed = 0;
-    for (n, eight) in eights(addr).iter().enumerate() {
+    for (n, eight) in eights.iter().enumerate() {
         let lanes = mask & 255 << (8 * n);
-        if lanes == 255 << (8 * n) && quick(site, shadow, eight, size, record.of(8 * n), kind) {
+        if lanes == 255 << (8 * n) && whole(&mut cursor, std::slice::from_ref(eight), 8 * n) {
             allowed |= lanes;
             continue;
         }
         each(lanes, |l| {
+            if kind == AccessKind::Atomic {
+                let at = (addr[l], size);
+                if quick_atomic(site, shadow, &mut cursor, at, record.of(l)) {
+                    allowed |= 1 << l;
+                    return;
+                }
+            }
             let hash = hashes.map(|h| h[l]);
-            if lane(site, l, shadow, addr[l], size, record.of(l), kind, hash) {
+            let shadowed = (shadow, &mut cursor);
+            if lane(site, l, shadowed, addr[l], size, record.of(l), kind, hash) {
                 allowed |= 1 << l;
             }
         });
@@ -241,10 +260,10 @@ fn judge(
 
 /// Checks one lane's access to global memory; returns whether it is admitted.
 #[expect(clippy::too_many_arguments, reason = "an access taken apart")]
-fn lane(
+pub(super) fn lane(
     site: &GlobalAccessSite<'_>,
     l: usize,
-    shadow: &Shadow,
+    (shadow, cursor): (&Shadow, &mut RegionCursor<'_>),
     addr: u64,
     size: u64,
     record: AccessRecord,
@@ -293,151 +312,9 @@ fn lane(
             record,
             hash,
         };
-        lane_records(site, shadow, lane);
+        lane_records(site, shadow, cursor, lane);
     }
     ok
-}
-
-/// The fast path: eight lanes that access a run of whole words, which only this block has accessed
-/// since this launch began, and before. Returns whether it applied; then the access is recorded.
-#[inline(always)]
-fn quick(
-    site: &GlobalAccessSite<'_>,
-    shadow: &Shadow,
-    at: &[u64; 8],
-    size: u64,
-    record: AccessRecord,
-    kind: AccessKind,
-) -> bool {
-    let (len, record, step) = match (u64::shape(at, size as usize), kind) {
-        (AddressShape::Step, _) => (8 * size, record, 1),
-        // The last lane's is the record that stays.
-        (AddressShape::Same, AccessKind::Read) => (size, record.of(7), 0),
-        _ => return false,
-    };
-    let at = at[0];
-    if !size.is_multiple_of(4)
-        || !at.is_multiple_of(size.next_power_of_two())
-        || !site.run.spec.space.contains(at, len)
-    {
-        return false;
-    }
-    let first = shadow.index(at);
-    let (states, len) = (&shadow.states, len as usize);
-    let words = first / 4..(first + len) / 4;
-    let per = size as usize / 4;
-    let ordered = OrderedRecords::of(site);
-    let of = |l: usize| record.of(step * l);
-    // Whether one of a table's records needs a closer look; marked ones of readers do.
-    let met = |table: &[AtomicU64], marked: u64| {
-        let mut met = false;
-        for (l, lane) in table[words.clone()].chunks(per).enumerate() {
-            for w in lane {
-                let raw = w.load(Ordering::Relaxed);
-                met |= !ordered.has(raw, of(l)) || raw & marked != 0;
-            }
-        }
-        met
-    };
-    const MARK: u64 = AccessRecord::MARK;
-    let ok = match kind {
-        AccessKind::Read => {
-            states.initialised(first, len)
-                && (!met(&shadow.writes, 0)
-                    || quick_ordered(site, shadow, words.clone(), per, of, false))
-        }
-        AccessKind::Write => {
-            states.allocated(first, len)
-                && (!(met(&shadow.writes, 0)
-                    | met(&shadow.reads, MARK)
-                    | met(&shadow.earlier_reads, MARK))
-                    || quick_ordered(site, shadow, words.clone(), per, of, true))
-        }
-        _ => false,
-    };
-    if !ok {
-        return false;
-    }
-    let whole = |l: usize| AccessRecord(of(l).0 | 15);
-    if kind == AccessKind::Read {
-        let (last, earlier) = (&shadow.reads[words.clone()], &shadow.earlier_reads[words]);
-        for (l, (last, earlier)) in last.chunks(per).zip(earlier.chunks(per)).enumerate() {
-            for (last, earlier) in last.iter().zip(earlier) {
-                // The reader so far becomes the earlier one, unless this one stands for it.
-                let was = last.load(Ordering::Relaxed);
-                if was != 0 && AccessRecord(was).stays(of(l), ordered.has(was, of(l))) {
-                    earlier.store(was, Ordering::Relaxed);
-                }
-                last.store(whole(l).0, Ordering::Relaxed);
-            }
-        }
-    } else {
-        for (l, lane) in shadow.writes[words].chunks(per).enumerate() {
-            for w in lane {
-                w.store(whole(l).0, Ordering::Relaxed);
-            }
-        }
-        states.initialise(first, len);
-    }
-    true
-}
-
-/// Whether the records of words, of which each lane accesses so many, are of operations before this
-/// one, or of threads of this launch that are.
-fn quick_ordered(
-    site: &GlobalAccessSite<'_>,
-    shadow: &Shadow,
-    words: std::ops::Range<usize>,
-    per: usize,
-    of: impl Fn(usize) -> AccessRecord,
-    reads_too: bool,
-) -> bool {
-    let Some(checks) = &site.run.spec.checks else {
-        return false;
-    };
-    let op = checks.op.to_bits();
-    let ordered = OrderedRecords::of(site);
-    let fine = |raw: u64, now: AccessRecord, marked: u64| {
-        let (was, segment) = (AccessRecord(raw), (raw >> 32) as u32);
-        if raw == 0 || raw & marked == 0 && ordered.has(raw, now) {
-            return true;
-        }
-        if segment == site.segment {
-            return raw & marked == 0
-                && !site.strength.is_cached()
-                && site.follows(was, 0, now.thread());
-        }
-        let (for_op, lo, hi) = ORDERED.get();
-        if for_op == op && lo <= segment && segment < hi {
-            return true;
-        }
-        let Some((owner, lo, hi)) = shadow.range(segment) else {
-            return true;
-        };
-        if owner == checks.op {
-            return raw & marked == 0
-                && !site.strength.is_cached()
-                && shadow.owner(segment).is_some_and(|(owner, block)| {
-                    u64::from(block) == site.block && site.follows(was, owner.from, now.thread())
-                });
-        }
-        if !checks.order.happens_before(owner, checks.op) {
-            return false;
-        }
-        ORDERED.set((op, lo, hi));
-        true
-    };
-    let all = |table: &[AtomicU64], marked: u64| {
-        let mut lanes = table[words.clone()].chunks(per).enumerate();
-        lanes.all(|(l, lane)| {
-            lane.iter()
-                .all(|w| fine(w.load(Ordering::Relaxed), of(l), marked))
-        })
-    };
-    all(&shadow.writes, 0)
-        && (!reads_too
-            || all(&shadow.reads, AccessRecord::MARK)
-                && all(&shadow.earlier_reads, AccessRecord::MARK))
 }
 
 /// Bounds, use after free and initialisation of one lane's access; whether it may be made.

@@ -57,27 +57,36 @@ pub(crate) fn one_way(
     shared: bool,
     acquire: bool,
 ) {
-    let mut m = mask;
-    let mut last = u64::MAX;
-    let warp = ctx.warp;
-    let run = ctx.run;
-    while m != 0 {
-        let l = m.trailing_zeros() as usize;
-        m &= m - 1;
-        if addr[l] == last {
-            continue;
+    let (warp, run) = (ctx.warp, ctx.run);
+    let (Some(s), Some(check)) = (ctx.block.shadow.as_mut(), &run.checked) else {
+        return;
+    };
+    let clocks = &mut s.clocks;
+    let idle = match (shared, acquire) {
+        (true, _) => false,
+        (false, true) => !clocks.may_acquire(&check.locations),
+        (false, false) => !clocks.has_fenced(warp),
+    };
+    if mask == 0 || idle {
+        return;
+    }
+    let (mut m, mut last) = (mask, u64::MAX);
+    let places = std::iter::from_fn(|| {
+        while m != 0 {
+            let at = addr[m.trailing_zeros() as usize];
+            m &= m - 1;
+            if std::mem::replace(&mut last, at) != at {
+                return Some(at);
+            }
         }
-        last = addr[l];
-        let (Some(s), Some(check)) = (ctx.block.shadow.as_mut(), &run.checked) else {
-            return;
-        };
-        let (clocks, at) = (&mut s.clocks, (addr[l] & !SHARED_TAG) as u32);
-        match (shared, acquire) {
-            (true, true) => clocks.acquire_shared(warp, at),
-            (true, false) => clocks.release_shared(warp, at),
-            (false, true) => clocks.acquire(warp, addr[l], &check.locations),
-            (false, false) => clocks.release(warp, addr[l], &check.locations),
-        }
+        None
+    });
+    let in_block = |at: u64| (at & !SHARED_TAG) as u32;
+    match (shared, acquire) {
+        (true, true) => clocks.acquire_shared(warp, places.map(in_block)),
+        (true, false) => clocks.release_shared(warp, places.map(in_block)),
+        (false, true) => places.for_each(|at| clocks.acquire(warp, at, &check.locations)),
+        (false, false) => places.for_each(|at| clocks.release(warp, at, &check.locations)),
     }
 }
 

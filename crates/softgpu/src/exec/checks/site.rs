@@ -97,18 +97,18 @@ pub(super) struct GlobalAccessSite<'a> {
 }
 
 impl GlobalAccessSite<'_> {
-    /// Whether an access of the same block is before one by `thread`. `from` is the first time of
-    /// the record's segment, or 0 for the segment at hand.
-    pub(super) fn follows(&self, was: AccessRecord, from: u32, thread: u32) -> bool {
+    /// Whether an access of the same block is before one of this warp, by `thread` if that is
+    /// known. `from` is the first time of the record's segment, or 0 for the segment at hand.
+    pub(super) fn follows(&self, was: AccessRecord, from: u32, thread: Option<u32>) -> bool {
         let from = if was.segment() == self.segment {
             self.time.now / SEGMENT_TIMES * SEGMENT_TIMES
         } else {
             from
         };
         let (time, warp) = (from + was.time(), was.thread() / 32);
-        was.thread() == thread
+        thread == Some(was.thread())
             || time <= self.time.floor
-            || if warp == thread / 32 {
+            || if warp == self.warp {
                 time <= self.time.lanes
             } else {
                 self.row.get(warp as usize).is_some_and(|&k| time <= k)
@@ -166,12 +166,12 @@ impl OrderedRecords {
         }
     }
 
-    /// Whether the access that left `raw` is before, or the same thread's as `now`.
+    /// Whether the access that left `raw` is before, or with `own` the same thread's as `now`.
     #[inline(always)]
-    pub(super) fn has(self, raw: u64, now: AccessRecord) -> bool {
+    pub(super) fn has(self, raw: u64, now: AccessRecord, own: bool) -> bool {
         raw == 0
             || raw.wrapping_sub(self.base) < self.span
-            || self.own && AccessRecord(raw).same_thread(now)
+            || own && self.own && AccessRecord(raw).same_thread(now)
             || (raw >> 32) as u32 == self.before
     }
 }
