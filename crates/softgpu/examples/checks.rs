@@ -268,7 +268,7 @@ fn run(case: &Case, loaded: &Arc<Loaded>, n: u64, threads: usize, checks: bool) 
         let (start, backing) = m.space.map_new(len, 1)?;
         (*at, _) = (start, held.push(backing));
         // Pages of the arrays themselves are no cost of checks.
-        m.space.zero(0, start, len, None)?;
+        m.space.write(0, start, &vec![0; len as usize], None)?;
         let (ctx, site) = (m.context("allocate"), DriverCallSite::default());
         let begun = Instant::now();
         m.space.add(
@@ -296,8 +296,12 @@ fn run(case: &Case, loaded: &Arc<Loaded>, n: u64, threads: usize, checks: bool) 
             )?;
         }
     }
-    m.space
-        .zero(0, at[2], lens[2], m.context("zero").as_ref())?;
+    m.space.write(
+        0,
+        at[2],
+        &vec![0; lens[2] as usize],
+        m.context("zero").as_ref(),
+    )?;
     let spec = LaunchSpec {
         grid: case.grid,
         block: case.block,

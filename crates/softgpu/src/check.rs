@@ -8,6 +8,7 @@ mod access_record;
 pub(crate) mod clock;
 mod context;
 mod global;
+pub(crate) mod known;
 pub(crate) mod mbarriers;
 mod records;
 pub(crate) mod shared;

@@ -65,10 +65,19 @@ impl AccessRecord {
     pub(crate) fn of_operation(segment: u32) -> Self {
         AccessRecord(u64::from(segment) << 32 | 15)
     }
+    /// That of a word of which a driver operation accesses some bytes.
+    pub(crate) fn of_bytes(segment: u32, bytes: u8) -> Self {
+        AccessRecord(u64::from(segment) << 32 | u64::from(bytes))
+    }
     /// The same of the thread `n` further on.
     #[inline(always)]
     pub(crate) fn of(self, n: usize) -> Self {
         AccessRecord(self.0 + ((n as u64) << Self::THREAD_SHIFT))
+    }
+    /// The same of the thread `n` before.
+    #[inline(always)]
+    pub(crate) fn back(self, n: usize) -> Self {
+        AccessRecord(self.0 - ((n as u64) << Self::THREAD_SHIFT))
     }
     /// The least records of a segment's times from `time` on.
     #[inline(always)]
@@ -123,9 +132,10 @@ impl AccessRecord {
     pub(crate) fn stays(self, later: AccessRecord, ordered: bool) -> bool {
         !ordered && !self.same_warp(later) || self.read_only() && !later.read_only()
     }
-    /// Whether one instruction of one thread left both.
+    /// Whether one instruction of one warp left both at the same time.
     #[inline(always)]
-    pub(crate) fn same_access(self, other: AccessRecord) -> bool {
-        (self.0 ^ other.0) >> 5 == 0
+    pub(crate) fn same_instruction(self, other: AccessRecord) -> bool {
+        const LANE: u64 = 31 << AccessRecord::THREAD_SHIFT;
+        ((self.0 ^ other.0) & !LANE) >> Self::SITE_SHIFT == 0
     }
 }

@@ -1,33 +1,30 @@
 //! Vector clocks of a block's warps, and of the locations through which threads synchronise.
 //!
-//! A warp's time is a number that grows when the warp synchronises after having touched memory. Its
-//! clock holds for every warp of its block the time up to which that warp's accesses are before
-//! what it does now, and the same for the warps of other blocks. Barriers join clocks. A release
+//! A warp's time is a number that grows when it synchronises after having touched memory. Its clock
+//! holds for every warp of its block the time up to which that warp's accesses are before what it
+//! does now, and the same for other blocks ([`super::known`]). Barriers join clocks. A release
 //! stores what its thread did, and what is before that, at a location; an acquire joins what
-//! the location has; atomics do both. In global memory a relaxed access releases what is before
-//! the last fence, in shared memory everything. A fence or a release with the scope of the block
-//! counts for the warps of its own block alone.
+//! the location has; atomics do both. A relaxed access releases what is before its thread's last
+//! fence. A fence or a release with the scope of the block counts for the threads of its own block
+//! alone.
 //!
-//! Lanes of a warp share a clock, so a race between two of them may be missed where one has
-//! synchronised, and none is invented. A fence alone does not order lanes of a warp.
+//! Invariant: what a lane does, fences, and acquires is its own until the lanes of the warp meet,
+//! all of them or those of a mask. Only what differs from the warp's clock is held for a lane.
 
 use rustc_hash::FxHashMap;
-use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-/// Time of each warp of a block.
-pub(crate) type WarpTimes = Arc<Vec<u32>>;
-
-/// For each block, up to when its warps' accesses are before now. Absent: none.
-pub(crate) type KnownBlocks = FxHashMap<u32, WarpTimes>;
+use super::known::{
+    BlockTimes, KnownBlocks, LocationClocks, WarpTimes, has_all, is_known, join, join_fenced,
+    raise_block,
+};
 
 /// What is before a point in the execution of a warp.
 #[derive(Debug, Clone, Default)]
 struct ClockView {
     /// In the block itself.
     within: Vec<u32>,
-    /// In other blocks.
+    /// In other blocks, and of single threads of the block itself.
     foreign: Arc<KnownBlocks>,
     /// What of both is before a fence, and so before what a relaxed access tells others.
     fenced: Option<Arc<KnownBlocks>>,
@@ -36,20 +33,6 @@ struct ClockView {
 }
 
 impl ClockView {
-    /// Whether `other` surely has all that this has: it may say no where only what is known of
-    /// other blocks would have to be compared.
-    fn is_within(&self, other: &ClockView) -> bool {
-        let same = |a: &Option<Arc<KnownBlocks>>, b: &Option<Arc<KnownBlocks>>| match (a, b) {
-            (None, _) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            (Some(_), None) => false,
-        };
-        same(&self.fenced, &other.fenced)
-            && same(&self.fenced_near, &other.fenced_near)
-            && Arc::ptr_eq(&self.foreign, &other.foreign)
-            && self.within.iter().zip(&other.within).all(|(a, b)| a <= b)
-    }
-
     fn join(&mut self, other: &ClockView) {
         for (a, b) in self.within.iter_mut().zip(&other.within) {
             *a = (*a).max(*b);
@@ -57,6 +40,56 @@ impl ClockView {
         join(&mut self.foreign, &other.foreign);
         join_fenced(&mut self.fenced, other.fenced.as_ref());
         join_fenced(&mut self.fenced_near, other.fenced_near.as_ref());
+    }
+}
+
+/// What a lane knows besides its warp.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LaneView {
+    known: Arc<KnownBlocks>,
+    fenced: Option<Arc<KnownBlocks>>,
+    fenced_near: Option<Arc<KnownBlocks>>,
+}
+
+/// What a warp's threads know besides the times of the block's warps.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ThreadViews {
+    block: u32,
+    /// Of other blocks, and of single threads of its own, all of them.
+    common: Arc<KnownBlocks>,
+    /// Single lanes, in no order.
+    lanes: Vec<(u32, LaneView)>,
+}
+
+impl ThreadViews {
+    /// Whether they know no more than their warp's row of times.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.common.is_empty() && self.lanes.is_empty()
+    }
+
+    /// Whether what `thread` of `block` did at `time` is known to `lane` to be before.
+    pub(crate) fn has(&self, lane: u32, block: u32, thread: u32, time: u32) -> bool {
+        is_known(&self.common, block, thread, time)
+            || self
+                .lanes
+                .iter()
+                .any(|(l, v)| *l == lane && is_known(&v.known, block, thread, time))
+    }
+
+    /// The same of a thread of the own block.
+    pub(crate) fn has_own(&self, lane: u32, thread: u32, time: u32) -> bool {
+        self.has(lane, self.block, thread, time)
+    }
+
+    fn lane_mut(&mut self, lane: u32) -> &mut LaneView {
+        let at = match self.lanes.iter().position(|(l, _)| *l == lane) {
+            Some(at) => at,
+            None => {
+                self.lanes.push((lane, LaneView::default()));
+                self.lanes.len() - 1
+            }
+        };
+        &mut self.lanes[at].1
     }
 }
 
@@ -71,6 +104,9 @@ pub(crate) struct AccessTime {
     pub(crate) lanes: u32,
 }
 
+/// The times at which a warp's lanes have passed a fence since the lanes last met; 0: none.
+type FenceTimes = [u32; 32];
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct WarpClocks {
@@ -81,26 +117,47 @@ pub(crate) struct WarpClocks {
     synced: Vec<u32>,
     /// Whether the warp has touched memory at this time.
     dirty: Vec<bool>,
+    /// Lanes that have not exited.
+    live: Vec<u32>,
     /// `known[w * warps + v]`: time of `v` up to which `w` follows it.
     known: Vec<u32>,
     /// Least of `known[w]`, `w` itself left out.
     lowest: Vec<u32>,
     /// `known[w]` for logs, where its numbers differ.
     rows: Vec<Option<WarpTimes>>,
-    foreign: Vec<Arc<KnownBlocks>>,
+    views: Vec<ThreadViews>,
     fenced: Vec<Option<Arc<KnownBlocks>>>,
-    /// What was known of other blocks at the last fence.
-    fenced_from: Vec<Arc<KnownBlocks>>,
     /// What is before a later fence with the scope of the block.
     fenced_near: Vec<Option<Arc<KnownBlocks>>>,
+    /// By lane, of fences of the device and of the block.
+    fences: Vec<[FenceTimes; 2]>,
+    /// Whether `fences` has any.
+    passed: Vec<bool>,
     /// Whether nothing was touched since all warps met.
     settled: bool,
     /// The views of arrived warps, by barrier.
     gathering: FxHashMap<u32, (ClockView, Vec<usize>)>,
-    /// The view of a location in shared memory.
-    locations: FxHashMap<u32, Arc<ClockView>>,
+    /// What a location in shared memory tells.
+    locations: FxHashMap<u32, Arc<KnownBlocks>>,
     /// What a location in global memory tells this block alone.
     near: FxHashMap<u64, Arc<KnownBlocks>>,
+}
+
+fn lanes_of(mask: u32) -> impl Iterator<Item = u32> {
+    (0..32).filter(move |l| mask >> l & 1 != 0)
+}
+
+fn release_to<K: std::hash::Hash + Eq>(
+    map: &mut FxHashMap<K, Arc<KnownBlocks>>,
+    at: K,
+    view: Arc<KnownBlocks>,
+) {
+    match map.get_mut(&at) {
+        Some(old) => join(old, &view),
+        None => {
+            map.insert(at, view);
+        }
+    }
 }
 
 impl WarpClocks {
@@ -113,6 +170,7 @@ impl WarpClocks {
         fill(&mut self.own, warps, 1);
         fill(&mut self.synced, warps, 1);
         fill(&mut self.dirty, warps, false);
+        fill(&mut self.live, warps, u32::MAX);
         fill(&mut self.known, warps * warps, 0);
         fill(
             &mut self.lowest,
@@ -120,11 +178,15 @@ impl WarpClocks {
             if warps == 1 { u32::MAX } else { 0 },
         );
         fill(&mut self.rows, warps, None);
-        let none = Arc::new(KnownBlocks::default());
-        fill(&mut self.foreign, warps, none.clone());
-        fill(&mut self.fenced_from, warps, none);
+        let none = ThreadViews {
+            block,
+            ..ThreadViews::default()
+        };
+        fill(&mut self.views, warps, none);
         fill(&mut self.fenced, warps, None);
         fill(&mut self.fenced_near, warps, None);
+        fill(&mut self.fences, warps, [[0; 32]; 2]);
+        fill(&mut self.passed, warps, false);
         self.settled = true;
         self.gathering.clear();
         self.locations.clear();
@@ -140,6 +202,12 @@ impl WarpClocks {
     pub(crate) fn touch(&mut self, w: usize) {
         self.dirty[w] = true;
         self.settled = false;
+    }
+
+    /// The lanes of warp `w` that have not exited, from now on.
+    #[inline(always)]
+    pub(crate) fn set_live(&mut self, w: usize, live: u32) {
+        self.live[w] = live;
     }
 
     /// Time of warp `w`.
@@ -191,10 +259,27 @@ impl WarpClocks {
         self.rows[w].clone()
     }
 
-    /// What warp `w` knows of other blocks.
+    /// What the threads of warp `w` know besides.
     #[inline(always)]
-    pub(crate) fn foreign(&self, w: usize) -> &KnownBlocks {
-        &self.foreign[w]
+    pub(crate) fn views(&self, w: usize) -> &ThreadViews {
+        &self.views[w]
+    }
+
+    /// The same to be kept; `None` if they know no more than their warp's row.
+    pub(crate) fn kept_views(&self, w: usize) -> Option<Arc<ThreadViews>> {
+        let views = &self.views[w];
+        (!views.is_empty()).then(|| Arc::new(views.clone()))
+    }
+
+    /// Whether what `of` did at `time` is before what `thread` does now; both are of the block.
+    pub(crate) fn follows(&self, thread: u32, of: u32, time: u32) -> bool {
+        let (w, v) = ((thread / 32) as usize, (of / 32) as usize);
+        let by_warp = if v == w {
+            time <= self.lanes(w)
+        } else {
+            self.row(w).get(v).is_none_or(|&k| time <= k)
+        };
+        thread == of || by_warp || self.views[w].has_own(thread % 32, of, time)
     }
 
     fn tick(&mut self, w: usize) {
@@ -204,23 +289,130 @@ impl WarpClocks {
         }
     }
 
-    /// Lanes of warp `w` have synchronised.
-    pub(crate) fn warp_synced(&mut self, w: usize) {
-        self.tick(w);
-        self.synced[w] = self.own[w];
+    /// The time up to which what warp `w` has done is before what it does after an event now.
+    fn upto(&self, w: usize) -> u32 {
+        self.own[w] - u32::from(!self.dirty[w])
     }
 
-    /// Times of the block's warps up to which their accesses are before what warp `w` does next.
-    fn times(&self, w: usize) -> Vec<u32> {
-        let mut v = self.row(w).to_vec();
-        v[w] = self.own[w] - u32::from(!self.dirty[w]);
-        v
+    /// The lanes of `mask` of warp `w` have met.
+    pub(crate) fn warp_synced(&mut self, w: usize, mask: u32) {
+        if self.live[w] & !mask == 0 {
+            self.fold(w);
+            self.tick(w);
+            self.synced[w] = self.own[w];
+            return;
+        }
+        let same = self.views[w].lanes.is_empty() && !self.passed[w];
+        if mask & (mask - u32::from(mask != 0)) == 0
+            || same && !self.dirty[w] && self.synced[w] == self.own[w]
+        {
+            return;
+        }
+        let known = self.known_to(w, mask);
+        let fenced = self.fenced_of(w, mask, false);
+        let fenced_near = self.fenced_of(w, mask, true);
+        for l in lanes_of(mask & self.live[w]) {
+            *self.views[w].lane_mut(l) = LaneView {
+                known: known.clone(),
+                fenced: fenced.clone(),
+                fenced_near: fenced_near.clone(),
+            };
+        }
+        self.tick(w);
+    }
+
+    /// What single lanes of warp `w` know and have fenced becomes the warp's.
+    fn fold(&mut self, w: usize) {
+        for (_, view) in std::mem::take(&mut self.views[w].lanes) {
+            self.learn_blocks(w, &view.known);
+            join_fenced(&mut self.fenced[w], view.fenced.as_ref());
+            join_fenced(&mut self.fenced_near[w], view.fenced_near.as_ref());
+        }
+        if !self.passed[w] {
+            return;
+        }
+        for near in [false, true] {
+            let times = std::mem::replace(&mut self.fences[w][usize::from(near)], [0; 32]);
+            let mut of_block = BlockTimes::of_warps(vec![0; self.warps()]);
+            let live = self.live[w];
+            // Lanes that have exited fence nothing more; they are no reason to tell threads apart.
+            let least = lanes_of(live).map(|l| times[l as usize]).min().unwrap_or(0);
+            of_block.raise_lanes(w as u32, u32::MAX, least);
+            for l in lanes_of(live) {
+                of_block.raise_lanes(w as u32, 1 << l, times[l as usize]);
+            }
+            if times.iter().any(|&t| t != 0) {
+                let fenced = if near {
+                    &mut self.fenced_near[w]
+                } else {
+                    &mut self.fenced[w]
+                };
+                raise_block(fenced.get_or_insert_default(), self.block, of_block);
+            }
+        }
+        self.passed[w] = false;
+    }
+
+    /// Times of the block's threads up to which their accesses are before what the lanes of `mask`
+    /// of warp `w` do next, as far as the warp knows it.
+    fn times(&self, w: usize, mask: u32) -> BlockTimes {
+        let mut warps = self.row(w).to_vec();
+        warps[w] = self.lanes(w);
+        let mut times = BlockTimes::of_warps(warps);
+        times.raise_lanes(w as u32, mask, self.upto(w));
+        times
+    }
+
+    /// All that is before what any of the lanes of `mask` of warp `w` does next.
+    fn known_to(&self, w: usize, mask: u32) -> Arc<KnownBlocks> {
+        let views = &self.views[w];
+        let mut all = views.common.clone();
+        for (_, view) in views.lanes.iter().filter(|(l, _)| mask >> l & 1 != 0) {
+            join(&mut all, &view.known);
+        }
+        raise_block(&mut all, self.block, self.times(w, mask));
+        all
+    }
+
+    /// What of that is before a fence of any of the lanes; `near`: one with the scope of the block.
+    fn fenced_of(&self, w: usize, mask: u32, near: bool) -> Option<Arc<KnownBlocks>> {
+        let common = if near {
+            &self.fenced_near
+        } else {
+            &self.fenced
+        };
+        let mut all = common[w].clone();
+        for (_, view) in self.views[w]
+            .lanes
+            .iter()
+            .filter(|(l, _)| mask >> l & 1 != 0)
+        {
+            let own = if near {
+                &view.fenced_near
+            } else {
+                &view.fenced
+            };
+            join_fenced(&mut all, own.as_ref());
+        }
+        if self.passed[w] {
+            let times = &self.fences[w][usize::from(near)];
+            let mut own = BlockTimes::of_warps(Vec::new());
+            for l in lanes_of(mask) {
+                own.raise_lanes(w as u32, 1 << l, times[l as usize]);
+            }
+            if lanes_of(mask).any(|l| times[l as usize] != 0) {
+                raise_block(all.get_or_insert_default(), self.block, own);
+            }
+        }
+        all
     }
 
     fn view(&self, w: usize) -> ClockView {
+        let mut within = self.row(w).to_vec();
+        within[w] = self.upto(w);
         ClockView {
-            within: self.times(w),
-            foreign: self.foreign[w].clone(),
+            within,
+            foreign: self.views[w].common.clone(),
             fenced: self.fenced[w].clone(),
             fenced_near: self.fenced_near[w].clone(),
         }
@@ -241,10 +433,11 @@ impl WarpClocks {
         }
     }
 
-    fn learn(&mut self, w: usize, view: &ClockView) {
-        self.learn_within(w, &view.within);
-        join(&mut self.foreign[w], &view.foreign);
-        self.learn_fenced(w, view);
+    fn learn_blocks(&mut self, w: usize, found: &Arc<KnownBlocks>) {
+        if let Some(times) = found.get(&self.block) {
+            self.learn_within(w, times.warps());
+        }
+        join(&mut self.views[w].common, found);
     }
 
     fn learn_fenced(&mut self, w: usize, view: &ClockView) {
@@ -254,6 +447,7 @@ impl WarpClocks {
 
     /// Warp `w` arrives at barrier `id`, and waits for it or not.
     pub(crate) fn arrived(&mut self, w: usize, id: u32, waits: bool) {
+        self.fold(w);
         let view = self.view(w);
         match self.gathering.get_mut(&id) {
             Some(entry) => entry.0.join(&view),
@@ -280,15 +474,17 @@ impl WarpClocks {
         warps.sort_unstable();
         warps.dedup();
         for w in warps {
-            self.learn(w, &view);
-            self.warp_synced(w);
+            self.learn_within(w, &view.within);
+            join(&mut self.views[w].common, &view.foreign);
+            self.learn_fenced(w, &view);
+            self.warp_synced(w, u32::MAX);
         }
     }
 
     /// Everything so far is before everything from now on. `view` is that of all warps that met.
     fn all_met(&mut self, view: &ClockView) {
         for w in 0..self.warps() {
-            join(&mut self.foreign[w], &view.foreign);
+            join(&mut self.views[w].common, &view.foreign);
             self.learn_fenced(w, view);
         }
         if self.settled {
@@ -305,70 +501,71 @@ impl WarpClocks {
         self.rows.fill(None);
     }
 
-    /// Warp `w` releases its clock to locations of shared memory, one at least.
-    pub(crate) fn release_shared(&mut self, w: usize, at: impl Iterator<Item = u32>) {
-        let view = Arc::new(self.view(w));
-        for at in at {
-            match self.locations.entry(at) {
-                Entry::Vacant(none) => {
-                    none.insert(view.clone());
-                }
-                Entry::Occupied(mut old) if old.get().is_within(&view) => {
-                    old.insert(view.clone());
-                }
-                Entry::Occupied(mut old) => {
-                    if !view.is_within(old.get()) {
-                        Arc::make_mut(old.get_mut()).join(&view);
-                    }
-                }
+    /// Lanes of warp `w` release what is before their last fence to a location of shared memory.
+    pub(crate) fn release_shared(&mut self, w: usize, mask: u32, at: u32) {
+        for near in [false, true] {
+            if let Some(view) = self.fenced_of(w, mask, near) {
+                release_to(&mut self.locations, at, view);
             }
         }
+    }
+
+    /// Lanes of warp `w` release all that is before to a location of shared memory. Then
+    /// [`WarpClocks::released`] follows.
+    pub(crate) fn release_shared_all(&mut self, w: usize, mask: u32, at: u32) {
+        let view = self.known_to(w, mask);
+        release_to(&mut self.locations, at, view);
+    }
+
+    /// What warp `w` does from now on is not in what it has released.
+    pub(crate) fn released(&mut self, w: usize) {
         self.tick(w);
     }
 
-    /// Warp `w` acquires the clocks of locations of shared memory.
-    pub(crate) fn acquire_shared(&mut self, w: usize, at: impl Iterator<Item = u32>) {
-        let locations = std::mem::take(&mut self.locations);
-        let mut last = None;
-        for view in at.filter_map(|at| locations.get(&at)) {
-            let again = last.is_some_and(|last| Arc::ptr_eq(last, view));
-            if !again {
-                self.learn(w, view);
-            }
-            last = Some(view);
+    /// Lanes of warp `w` acquire the clock of a location of shared memory.
+    pub(crate) fn acquire_shared(&mut self, w: usize, mask: u32, at: u32) {
+        if let Some(found) = self.locations.get(&at).cloned() {
+            self.learn(w, mask, &found, false);
         }
-        self.locations = locations;
     }
 
-    /// Warp `w` has passed a fence: what is before it now is before what a relaxed access of its
-    /// tells others; `near`: those of its block alone.
-    pub(crate) fn fence(&mut self, w: usize, near: bool) {
-        let times = self.times(w);
-        let of_block = |fenced: &KnownBlocks| fenced.get(&self.block).is_some_and(|t| **t == times);
-        if let Some(fenced) = &self.fenced[w]
-            && Arc::ptr_eq(&self.fenced_from[w], &self.foreign[w])
-            && of_block(fenced)
+    /// Lanes of warp `w` have passed a fence: what is before it now is before what a relaxed access
+    /// of theirs tells others; `near`: those of its block alone.
+    pub(crate) fn fence(&mut self, w: usize, mask: u32, near: bool) {
+        let upto = self.upto(w);
+        for l in lanes_of(mask & self.views[w].lanes.iter().fold(0, |m, (l, _)| m | 1 << l)) {
+            let known = self.known_to(w, 1 << l);
+            let view = self.views[w].lane_mut(l);
+            let fenced = if near {
+                &mut view.fenced_near
+            } else {
+                &mut view.fenced
+            };
+            join_fenced(fenced, Some(&known));
+        }
+        let times = &mut self.fences[w][usize::from(near)];
+        let mut again = self.passed[w];
+        for l in lanes_of(mask) {
+            again &= times[l as usize] == upto;
+            times[l as usize] = upto;
+        }
+        self.passed[w] = true;
+        let times = self.times(w, 0);
+        let fenced = if near {
+            &mut self.fenced_near[w]
+        } else {
+            &mut self.fenced[w]
+        };
+        let mut all = self.views[w].common.clone();
+        if again
+            && fenced
+                .as_ref()
+                .is_some_and(|f| has_all(f, &all, self.block, &times))
         {
-            if !near {
-                self.fenced_near[w] = None;
-            }
             return;
         }
-        let mut all = self.foreign[w].clone();
-        for fenced in [&self.fenced[w], &self.fenced_near[w]]
-            .into_iter()
-            .flatten()
-        {
-            join(&mut all, fenced);
-        }
-        Arc::make_mut(&mut all).insert(self.block, Arc::new(times));
-        if near {
-            self.fenced_near[w] = Some(all);
-        } else {
-            self.fenced[w] = Some(all);
-            self.fenced_near[w] = None;
-            self.fenced_from[w] = self.foreign[w].clone();
-        }
+        raise_block(&mut all, self.block, times);
+        join_fenced(fenced, Some(&all));
         self.tick(w);
     }
 
@@ -377,134 +574,80 @@ impl WarpClocks {
         !self.near.is_empty() || !locations.is_empty()
     }
 
-    /// Whether warp `w` has anything to release to an address of global memory.
+    /// The same of shared memory.
+    pub(crate) fn may_acquire_shared(&self) -> bool {
+        !self.locations.is_empty()
+    }
+
+    /// Whether lanes of warp `w` have anything to release by a relaxed access.
     pub(crate) fn has_fenced(&self, w: usize) -> bool {
-        self.fenced[w].is_some() || self.fenced_near[w].is_some()
+        self.passed[w]
+            || self.fenced[w].is_some()
+            || self.fenced_near[w].is_some()
+            || !self.views[w].lanes.is_empty()
     }
 
-    /// Warp `w` releases what is before its last fence to an address of global memory.
-    pub(crate) fn release(&mut self, w: usize, addr: u64, locations: &LocationClocks) {
-        if let Some(fenced) = &self.fenced[w] {
-            locations.release(addr, fenced);
+    /// Lanes of warp `w` release what is before their last fence to an address of global memory.
+    pub(crate) fn release(&mut self, w: usize, mask: u32, addr: u64, locations: &LocationClocks) {
+        if let Some(fenced) = self.fenced_of(w, mask, false) {
+            locations.release(addr, &fenced);
         }
-        if let Some(fenced) = &self.fenced_near[w] {
-            match self.near.get_mut(&addr) {
-                None => {
-                    self.near.insert(addr, fenced.clone());
-                }
-                Some(old) => join(old, fenced),
-            }
+        if let Some(fenced) = self.fenced_of(w, mask, true) {
+            release_to(&mut self.near, addr, fenced);
         }
     }
 
-    /// Warp `w` acquires what an address of global memory has.
-    pub(crate) fn acquire(&mut self, w: usize, addr: u64, locations: &LocationClocks) {
+    /// The same of all that is before; `near`: to the block alone. Then [`WarpClocks::released`]
+    /// follows.
+    pub(crate) fn release_all(
+        &mut self,
+        w: usize,
+        mask: u32,
+        addr: u64,
+        near: bool,
+        locations: &LocationClocks,
+    ) {
+        let view = self.known_to(w, mask);
+        if near {
+            release_to(&mut self.near, addr, view);
+        } else {
+            locations.release(addr, &view);
+        }
+    }
+
+    /// Lanes of warp `w` acquire what an address of global memory has.
+    pub(crate) fn acquire(&mut self, w: usize, mask: u32, addr: u64, locations: &LocationClocks) {
         if let Some(found) = locations.get(addr) {
-            self.learn_blocks(w, &found);
-            join_fenced(&mut self.fenced[w], Some(&found));
+            self.learn(w, mask, &found, false);
         }
         if !self.near.is_empty()
             && let Some(found) = self.near.get(&addr).cloned()
         {
-            self.learn_blocks(w, &found);
-            join_fenced(&mut self.fenced_near[w], Some(&found));
+            self.learn(w, mask, &found, true);
         }
     }
 
-    fn learn_blocks(&mut self, w: usize, found: &Arc<KnownBlocks>) {
-        if let Some(times) = found.get(&self.block) {
-            self.learn_within(w, times);
+    /// Lanes of warp `w` learn what others have released. What was acquired so counts as fenced.
+    fn learn(&mut self, w: usize, mask: u32, found: &Arc<KnownBlocks>, near: bool) {
+        if self.live[w] & !mask == 0 {
+            self.learn_blocks(w, found);
+            let fenced = if near {
+                &mut self.fenced_near[w]
+            } else {
+                &mut self.fenced[w]
+            };
+            join_fenced(fenced, Some(found));
+            return;
         }
-        join(&mut self.foreign[w], found);
-    }
-}
-
-const SHARDS: usize = 64;
-
-/// The clocks of one launch's locations in global memory.
-#[derive(Debug)]
-pub(crate) struct LocationClocks {
-    shards: Vec<Mutex<FxHashMap<u64, Arc<KnownBlocks>>>>,
-    /// Whether none has a clock.
-    empty: AtomicBool,
-}
-
-impl Default for LocationClocks {
-    fn default() -> Self {
-        LocationClocks {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            empty: AtomicBool::new(true),
-        }
-    }
-}
-
-impl LocationClocks {
-    /// Whether nothing was released yet. Threads that have synchronised agree on it.
-    fn is_empty(&self) -> bool {
-        self.empty.load(Ordering::Relaxed)
-    }
-
-    fn shard(&self, addr: u64) -> MutexGuard<'_, FxHashMap<u64, Arc<KnownBlocks>>> {
-        self.shards[(addr >> 3) as usize % SHARDS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn release(&self, addr: u64, known: &Arc<KnownBlocks>) {
-        self.empty.store(false, Ordering::Relaxed);
-        let mut shard = self.shard(addr);
-        match shard.get_mut(&addr) {
-            None => {
-                shard.insert(addr, known.clone());
-            }
-            Some(old) => join(old, known),
-        }
-    }
-
-    fn get(&self, addr: u64) -> Option<Arc<KnownBlocks>> {
-        self.shard(addr).get(&addr).cloned()
-    }
-}
-
-fn join_fenced(into: &mut Option<Arc<KnownBlocks>>, from: Option<&Arc<KnownBlocks>>) {
-    match (into, from) {
-        (Some(into), Some(from)) => join(into, from),
-        (into @ None, Some(from)) => *into = Some(from.clone()),
-        (_, None) => {}
-    }
-}
-
-/// Whether `a` is at least `b`, warp by warp.
-fn covers(a: &WarpTimes, b: &WarpTimes) -> bool {
-    Arc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(|(x, y)| x >= y)
-}
-
-/// Takes the later of both for each warp of each block.
-fn join(into: &mut Arc<KnownBlocks>, from: &Arc<KnownBlocks>) {
-    let within = |a: &KnownBlocks, b: &KnownBlocks| {
-        a.len() <= b.len()
-            && a.iter()
-                .all(|(block, times)| b.get(block).is_some_and(|have| covers(have, times)))
-    };
-    if Arc::ptr_eq(into, from) || within(from, into) {
-        return;
-    }
-    if within(into, from) {
-        *into = from.clone();
-        return;
-    }
-    let all = Arc::make_mut(into);
-    for (&block, times) in from.iter() {
-        match all.get_mut(&block) {
-            None => {
-                all.insert(block, times.clone());
-            }
-            Some(old) if covers(old, times) => {}
-            Some(old) if covers(times, old) => *old = times.clone(),
-            Some(old) => {
-                let later = old.iter().zip(times.iter()).map(|(x, y)| *x.max(y));
-                *old = Arc::new(later.collect());
-            }
+        for l in lanes_of(mask) {
+            let view = self.views[w].lane_mut(l);
+            join(&mut view.known, found);
+            let fenced = if near {
+                &mut view.fenced_near
+            } else {
+                &mut view.fenced
+            };
+            join_fenced(fenced, Some(found));
         }
     }
 }
@@ -512,6 +655,8 @@ fn join(into: &mut Arc<KnownBlocks>, from: &Arc<KnownBlocks>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ALL: u32 = u32::MAX;
 
     fn clocks(block: u32, warps: usize) -> WarpClocks {
         let mut c = WarpClocks::default();
@@ -544,15 +689,15 @@ mod tests {
         let places = LocationClocks::default();
         let (mut a, mut b) = (clocks(0, 2), clocks(1, 1));
         let before = touched(&mut a, 0);
-        a.release(0, 64, &places);
-        b.acquire(0, 64, &places);
-        assert!(b.foreign(0).is_empty());
-        a.fence(0, false);
+        a.release(0, ALL, 64, &places);
+        b.acquire(0, ALL, 64, &places);
+        assert!(b.views(0).is_empty());
+        a.fence(0, ALL, false);
         let after = touched(&mut a, 0);
-        a.release(0, 64, &places);
-        b.acquire(0, 64, &places);
-        let times = &b.foreign(0)[&0];
-        assert!(times[0] >= before && times[0] < after && times[1] == 0);
+        a.release(0, ALL, 64, &places);
+        b.acquire(0, ALL, 64, &places);
+        let has = |thread, time| b.views(0).has(0, 0, thread, time);
+        assert!(has(0, before) && !has(0, after) && !has(32, 1));
     }
 
     #[test]
@@ -560,12 +705,12 @@ mod tests {
         let places = LocationClocks::default();
         let (mut a, mut b) = (clocks(0, 2), clocks(1, 1));
         let wrote = touched(&mut a, 1);
-        a.fence(1, false);
+        a.fence(1, ALL, false);
         (0..2).for_each(|w| a.arrived(w, 0, true));
         a.opened(0, true);
-        a.release(0, 64, &places);
-        b.acquire(0, 64, &places);
-        assert!(b.foreign(0)[&0][1] >= wrote);
+        a.release(0, ALL, 64, &places);
+        b.acquire(0, ALL, 64, &places);
+        assert!(b.views(0).has(0, 0, 32, wrote));
     }
 
     #[test]
@@ -573,29 +718,29 @@ mod tests {
         let places = LocationClocks::default();
         let (mut a, mut b) = (clocks(0, 3), clocks(1, 1));
         let wrote = touched(&mut a, 0);
-        a.fence(0, true);
-        a.release(0, 64, &places);
-        b.acquire(0, 64, &places);
-        assert!(b.foreign(0).is_empty());
-        a.acquire(1, 64, &places);
+        a.fence(0, ALL, true);
+        a.release(0, ALL, 64, &places);
+        b.acquire(0, ALL, 64, &places);
+        assert!(b.views(0).is_empty());
+        a.acquire(1, ALL, 64, &places);
         assert!(a.row(1)[0] >= wrote);
         // The one that has learned of it passes it on to other blocks by a fence of the device.
-        a.release(1, 72, &places);
-        b.acquire(0, 72, &places);
-        assert!(b.foreign(0).is_empty());
-        a.fence(1, false);
-        a.release(1, 72, &places);
-        b.acquire(0, 72, &places);
-        assert!(b.foreign(0)[&0][0] >= wrote);
+        a.release(1, ALL, 72, &places);
+        b.acquire(0, ALL, 72, &places);
+        assert!(b.views(0).is_empty());
+        a.fence(1, ALL, false);
+        a.release(1, ALL, 72, &places);
+        b.acquire(0, ALL, 72, &places);
+        assert!(b.views(0).has(0, 0, 0, wrote));
     }
 
     #[test]
     fn a_fence_does_not_order_the_lanes_of_a_warp_and_a_meeting_of_them_does() {
         let mut c = clocks(0, 1);
         let wrote = touched(&mut c, 0);
-        c.fence(0, false);
+        c.fence(0, ALL, false);
         assert!(c.time(0).lanes < wrote);
-        c.warp_synced(0);
+        c.warp_synced(0, ALL);
         assert!(c.time(0).lanes >= wrote);
     }
 
@@ -604,10 +749,68 @@ mod tests {
         let places = LocationClocks::default();
         let mut c = clocks(0, 2);
         let wrote = touched(&mut c, 0);
-        c.fence(0, false);
-        c.release(0, 64, &places);
-        c.acquire(0, 64, &places);
-        c.acquire(1, 64, &places);
+        c.fence(0, ALL, false);
+        c.release(0, ALL, 64, &places);
+        c.acquire(0, ALL, 64, &places);
+        c.acquire(1, ALL, 64, &places);
         assert!(c.time(0).lanes >= wrote && c.row(1)[0] >= wrote);
+    }
+
+    #[test]
+    fn what_a_lane_releases_is_its_own_until_its_warp_has_met() {
+        let places = LocationClocks::default();
+        let (mut a, mut b) = (clocks(0, 1), clocks(1, 1));
+        let before = touched(&mut a, 0);
+        a.warp_synced(0, ALL);
+        let wrote = touched(&mut a, 0);
+        a.fence(0, 1, false);
+        a.release(0, 1, 64, &places);
+        b.acquire(0, ALL, 64, &places);
+        let has = |b: &WarpClocks, thread, time| b.views(0).has(0, 0, thread, time);
+        assert!(has(&b, 0, wrote) && !has(&b, 1, wrote) && has(&b, 1, before));
+        // A fence of another lane counts once they have met, and not what follows it.
+        a.fence(0, 2, false);
+        let after = touched(&mut a, 0);
+        a.warp_synced(0, 3);
+        a.release(0, 1, 64, &places);
+        b.acquire(0, ALL, 64, &places);
+        assert!(has(&b, 1, wrote) && !has(&b, 1, after) && !has(&b, 2, wrote));
+        a.warp_synced(0, ALL);
+        a.fence(0, 1, false);
+        a.release(0, 1, 64, &places);
+        b.acquire(0, ALL, 64, &places);
+        assert!((0..32).all(|l| has(&b, l, after)));
+    }
+
+    #[test]
+    fn what_a_lane_acquires_is_its_own_until_its_warp_has_met() {
+        let places = LocationClocks::default();
+        let (mut a, mut b) = (clocks(0, 1), clocks(1, 2));
+        let wrote = touched(&mut a, 0);
+        a.fence(0, ALL, false);
+        a.release(0, ALL, 64, &places);
+        b.acquire(0, 1 << 3, 64, &places);
+        let has = |b: &WarpClocks, w, lane| b.views(w).has(lane, 0, 9, wrote);
+        assert!(has(&b, 0, 3) && !has(&b, 0, 4) && !has(&b, 1, 3));
+        b.warp_synced(0, 0xff);
+        assert!(has(&b, 0, 4) && !has(&b, 0, 8));
+        (0..2).for_each(|w| b.arrived(w, 0, true));
+        b.opened(0, true);
+        assert!((0..32).all(|l| has(&b, 0, l) && has(&b, 1, l)));
+    }
+
+    #[test]
+    fn lanes_of_a_mask_meet_and_no_others() {
+        let mut c = clocks(0, 1);
+        let wrote = touched(&mut c, 0);
+        c.warp_synced(0, 0xffff);
+        assert!(c.follows(3, 15, wrote) && !c.follows(3, 16, wrote) && !c.follows(16, 3, wrote));
+        let again = touched(&mut c, 0);
+        c.warp_synced(0, 3);
+        assert!(c.follows(0, 1, again) && !c.follows(0, 2, again) && c.follows(0, 2, wrote));
+        // The lanes that are left are all of them.
+        c.set_live(0, 7);
+        c.warp_synced(0, 7);
+        assert!(c.follows(0, 2, again) && c.time(0).lanes >= again);
     }
 }

@@ -342,20 +342,61 @@ impl Shadow {
             &[RecordOf::Write]
         };
         let record = AccessRecord::of_operation(segment);
-        let words = self.words(addr, len);
         let mut bad = None;
-        self.records
-            .each(words.start, words.end, |region, start, (i, j)| {
-                if bad.is_none() {
-                    let met = region.first_bad(tables, (i, j), &mut fine);
-                    bad = met.map(|(w, record)| (start + w, record));
-                }
-                if write {
-                    region.fill(RecordOf::Write, i, j, record);
+        let (first, end) = (self.index(addr), self.index(addr) + len as usize);
+        let whole = (first.div_ceil(4), end / 4);
+        // Words of which it accesses a part: others may access the rest at the same time.
+        let part = |word: usize| {
+            let bytes = |at: usize| 15u64 >> (4 - at.saturating_sub(4 * word).min(4));
+            (word, bytes(end) & !bytes(first))
+        };
+        let ends = [first / 4, end / 4].map(part);
+        let ends = if ends[0].0 == ends[1].0 {
+            &ends[..1]
+        } else {
+            &ends[..]
+        };
+        for &(word, bytes) in ends.iter().filter(|(_, bytes)| !matches!(bytes, 0 | 15)) {
+            let record = AccessRecord::of_bytes(segment, bytes as u8);
+            self.records.each(word, word + 1, |region, _, (at, _)| {
+                let meets = |of: &RecordOf| {
+                    let was = region.get(*of, at);
+                    (u64::from(was.bytes()) & bytes != 0 && !fine(was)).then_some((word, was))
+                };
+                let met = tables.iter().find_map(meets);
+                let of = if write {
+                    RecordOf::Write
                 } else {
-                    region.read_by_operation(i, j, record);
+                    RecordOf::Read
+                };
+                let was = region.get(of, at);
+                let lost = u64::from(was.bytes()) & !bytes != 0 || !write && was.0 != 0;
+                if lost && fine(region.get(RecordOf::Earlier, at)) {
+                    let unmarked = if write {
+                        was.0 & !AccessRecord::MARK
+                    } else {
+                        was.0
+                    };
+                    region.set(RecordOf::Earlier, at, AccessRecord(unmarked));
                 }
+                region.set(of, at, record);
+                bad = bad.or(met);
             });
+        }
+        if whole.0 < whole.1 {
+            self.records
+                .each(whole.0, whole.1, |region, start, (i, j)| {
+                    if bad.is_none() {
+                        let met = region.first_bad(tables, (i, j), &mut fine);
+                        bad = met.map(|(w, record)| (start + w, record));
+                    }
+                    if write {
+                        region.fill(RecordOf::Write, i, j, record);
+                    } else {
+                        region.read_by_operation(i, j, record);
+                    }
+                });
+        }
         if let Some((w, record)) = bad {
             let at = self.base + w as u64 * 4;
             ctx.sink.add(Finding {

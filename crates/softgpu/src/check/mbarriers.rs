@@ -29,13 +29,7 @@ impl MbarrierMark {
 
     /// Whether it is before what `now` is of.
     fn is_before(self, now: MbarrierMark, clocks: &WarpClocks) -> bool {
-        let (mine, its) = ((self.thread / 32) as usize, (now.thread / 32) as usize);
-        self.thread == now.thread
-            || if mine == its {
-                self.time <= clocks.time(its).lanes
-            } else {
-                clocks.row(its).get(mine).is_none_or(|&k| self.time <= k)
-            }
+        clocks.follows(now.thread, self.thread, self.time)
     }
 }
 

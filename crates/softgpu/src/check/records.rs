@@ -524,7 +524,7 @@ mod tests {
     #[test]
     fn regular_accesses_take_no_room_and_scattered_ones_give_theirs_back() {
         let mut region = RecordRegion::default();
-        let record = |thread| AccessRecord(1 << 32 | thread << 19 | 15);
+        let record = |thread: u64| AccessRecord(1 << 32 | thread << 19 | 15);
         for line in 0..REGION_LINES {
             region.set_line(RecordOf::Write, line, LineRecord::regular(record(32), 1));
             region.set_line(RecordOf::Read, line, LineRecord::regular(record(64), 4));

@@ -1,5 +1,5 @@
-//! Shadow of a block's shared memory: for each word its last writer and reader. Among the readers
-//! stands the last plain writer before a strong one.
+//! Shadow of a block's shared memory: for each word its last writer, its last reader, and one
+//! further access that neither stands for ([`SharedShadow::earlier`]).
 //!
 //! An access is ordered before another if its time is in the clock of the other's warp
 //! ([`super::clock`]).
@@ -9,7 +9,7 @@ use crate::mem::{AddressShape, At};
 use crate::report::AccessKind;
 
 /// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong,
-/// asynchronous and pending flags, and in the low eight bits the bytes last written and the bytes
+/// and pending flags, whether a further access wrote, and in the low eight bits the bytes last written and the bytes
 /// ever written. A reader's is the same with the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedRecord(pub(crate) u64);
@@ -18,6 +18,8 @@ const TIME_SHIFT: u32 = 38;
 const PC_SHIFT: u32 = 22;
 const THREAD_SHIFT: u32 = 12;
 const PENDING: u64 = 1 << 9;
+/// Of the further access: that it wrote.
+const WROTE: u64 = 1 << 10;
 const STRONG: u64 = 1 << 8;
 
 impl SharedRecord {
@@ -48,6 +50,16 @@ impl SharedRecord {
     }
     fn bytes(self) -> u64 {
         self.0 >> 4 & 15
+    }
+    /// Whether one thread left both at the same time.
+    fn same_thread(self, other: SharedRecord) -> bool {
+        let differ = self.0 ^ other.0;
+        differ >> TIME_SHIFT == 0 && differ >> THREAD_SHIFT & 1023 == 0
+    }
+    /// Whether one instruction of one warp left both at the same time.
+    fn same_instruction(self, other: SharedRecord) -> bool {
+        let differ = self.0 ^ other.0;
+        differ >> PC_SHIFT == 0 && differ >> (THREAD_SHIFT + 5) & 31 == 0
     }
 }
 
@@ -80,12 +92,31 @@ impl RecordSummary {
     /// Whether these are of words written whole, by writers before `floor`.
     #[inline(always)]
     fn readable(&self, floor: u64) -> bool {
-        self.latest < floor && self.all & 15 == 15 && self.any & PENDING == 0
+        self.latest < floor
+            && self.all & 15 == 15
+            && self.any & PENDING == 0
+            && (self.all ^ self.any) & 0xf0 == 0
+            && matches!(self.any & 0xf0, 0 | 0xf0)
     }
     /// Whether no access was made since `floor`, and none is pending.
     #[inline(always)]
     fn writable(&self, floor: u64) -> bool {
         self.latest < floor && self.any & PENDING == 0
+    }
+}
+
+/// Readers that a lane's read replaces stay, where there is room.
+#[inline(always)]
+fn retire_readers<const WORDS: usize>(
+    earlier: &mut [u64; WORDS],
+    was: &[u64; WORDS],
+    floor: u64,
+    now: SharedRecord,
+) {
+    for (earlier, &was) in earlier.iter_mut().zip(was) {
+        if was >= floor && *earlier < floor && !SharedRecord(was).same_thread(now) {
+            *earlier = was;
+        }
     }
 }
 
@@ -113,6 +144,9 @@ pub(crate) enum SharedFinding {
 pub(crate) struct SharedShadow {
     writes: Vec<u64>,
     reads: Vec<u64>,
+    /// A reader before the last that it does not stand for, the plain writer before a strong one,
+    /// or a writer of other bytes of the word. It gives way once it is before what comes.
+    earlier: Vec<u64>,
     /// No write is later, nor of a copy that may not have landed.
     last_write: u64,
     /// Words of which not all bytes were written.
@@ -128,6 +162,8 @@ impl SharedShadow {
         self.writes.resize(words, 0);
         self.reads.clear();
         self.reads.resize(words, 0);
+        self.earlier.clear();
+        self.earlier.resize(words, 0);
         self.last_write = 0;
         self.open = words;
         self.clocks.start(block, warps);
@@ -136,17 +172,24 @@ impl SharedShadow {
     /// Whether `now`, touching `bytes`, meets the access that left `was` with nothing between.
     fn races(&self, was: SharedRecord, now: SharedRecord, bytes: u64) -> bool {
         let both_strong = was.strong() && now.strong();
-        was.bytes() & bytes != 0 && !both_strong && !self.ordered(was, now.thread())
+        // Lanes that write bytes of a word at once leave one record: which byte is whose is not
+        // known, so a lane of the same warp is not judged by it.
+        let shared = was.thread() / 32 == now.thread() / 32
+            && was.bytes().count_ones() > bytes.count_ones()
+            && bytes != 15;
+        was.bytes() & bytes != 0 && !both_strong && !shared && !self.ordered(was, now.thread())
+    }
+
+    /// `was` is about to be no longer the last of its kind: it stays, where there is room.
+    #[inline(always)]
+    fn retire(&mut self, word: usize, was: u64, floor: u64) {
+        if self.earlier[word] < floor {
+            self.earlier[word] = was;
+        }
     }
 
     fn ordered(&self, m: SharedRecord, thread: u32) -> bool {
-        let (w, v) = ((thread / 32) as usize, (m.thread() / 32) as usize);
-        m.thread() == thread
-            || if v == w {
-                m.time() <= self.clocks.time(w).lanes
-            } else {
-                self.clocks.row(w).get(v).is_none_or(|&k| m.time() <= k)
-            }
+        self.clocks.follows(thread, m.thread(), m.time())
     }
 
     /// Whether a record of that age is before anything `thread`'s warp does now, without a closer
@@ -182,7 +225,17 @@ impl SharedShadow {
         while a < at + len {
             let end = (at + len).min((a & !3) + 4);
             let bytes = ((1u64 << (end - a)) - 1) << (a & 3);
-            self.reads[(a / 4) as usize] = mark.0 | (bytes << 4);
+            let (word, floor) = ((a / 4) as usize, self.floor(warp));
+            let was = SharedRecord(self.reads[word]);
+            if !self.old(was.0, floor) && !was.same_thread(mark) {
+                self.retire(word, was.0, floor);
+            }
+            let keep = if was.same_thread(mark) {
+                was.bytes()
+            } else {
+                0
+            };
+            self.reads[word] = mark.0 | ((bytes | keep) << 4);
             a = end;
         }
         found
@@ -230,6 +283,16 @@ impl SharedShadow {
                     found = Some(SharedFinding::Race(m, AccessKind::Write));
                 }
             }
+            // The last writer wrote other bytes.
+            let e = SharedRecord(self.earlier[word]);
+            if w >> 4 & bytes != bytes
+                && e.0 & WROTE != 0
+                && found.is_none()
+                && !self.old(e.0, floor)
+                && self.races(e, mark, bytes)
+            {
+                found = Some(SharedFinding::Race(e, AccessKind::Write));
+            }
             a = end;
         }
         found
@@ -271,61 +334,62 @@ impl SharedShadow {
         }
         let writes = self.writes.as_chunks::<WORDS>().0;
         let reads = self.reads.as_chunks_mut::<WORDS>().0;
+        let earlier = self.earlier.as_chunks_mut::<WORDS>().0;
         let at = off.map(|o| o as usize / (4 * WORDS));
         let of = |l| [mark.of(l).0 | 0xf0; WORDS];
         let shape = u32::shape(off, 4 * WORDS);
         // Between two barriers memory is often read only: then no word needs a look at its writer.
-        if self.open == 0 && self.last_write < floor {
-            match shape {
-                AddressShape::Step => {
-                    if let Some(reads) =
-                        reads.get_mut(at[0]..).and_then(<[_]>::first_chunk_mut::<8>)
-                    {
-                        *reads = std::array::from_fn(of);
-                        return true;
-                    }
-                }
-                AddressShape::Same => {
-                    if let Some(read) = reads.get_mut(at[0]) {
-                        *read = of(7);
-                        return true;
-                    }
-                }
-                AddressShape::Scattered => {}
-            }
-        }
+        let read_only = self.open == 0 && self.last_write < floor;
         let mut seen = RecordSummary::default();
         match shape {
             AddressShape::Step => {
-                let Some(writes) = writes.get(at[0]..).and_then(<[_]>::first_chunk::<8>) else {
+                let (Some(writes), Some(reads), Some(earlier)) = (
+                    writes.get(at[0]..).and_then(<[_]>::first_chunk::<8>),
+                    reads.get_mut(at[0]..).and_then(<[_]>::first_chunk_mut::<8>),
+                    earlier
+                        .get_mut(at[0]..)
+                        .and_then(<[_]>::first_chunk_mut::<8>),
+                ) else {
                     return false;
                 };
-                writes.iter().for_each(|w| seen.add(w));
-                if seen.readable(floor)
-                    && let Some(reads) = reads[at[0]..].first_chunk_mut::<8>()
-                {
-                    *reads = std::array::from_fn(of);
-                    return true;
+                if !read_only {
+                    writes.iter().for_each(|w| seen.add(w));
+                }
+                if !read_only && !seen.readable(floor) {
+                    return false;
+                }
+                for l in 0..8 {
+                    retire_readers(&mut earlier[l], &reads[l], floor, mark.of(l));
+                    reads[l] = of(l);
                 }
             }
             AddressShape::Same => {
                 seen.add(writes.get(at[0]).unwrap_or(&[0; WORDS]));
-                if seen.readable(floor) {
-                    // The last lane's mark is the one that stays.
-                    reads[at[0]] = of(7);
-                    return true;
+                let (Some(read), Some(earlier)) = (reads.get_mut(at[0]), earlier.get_mut(at[0]))
+                else {
+                    return false;
+                };
+                if !read_only && !seen.readable(floor) {
+                    return false;
                 }
+                // The first lane meets the readers so far, the others each the one before.
+                retire_readers(earlier, read, floor, mark);
+                retire_readers(earlier, &of(0), floor, mark.of(1));
+                *read = of(7);
             }
             AddressShape::Scattered => {
                 at.iter()
                     .for_each(|&a| seen.add(writes.get(a).unwrap_or(&[0; WORDS])));
-                if seen.readable(floor) {
-                    (0..8).for_each(|l| reads[at[l]] = of(l));
-                    return true;
+                if !seen.readable(floor) {
+                    return false;
+                }
+                for (l, &a) in at.iter().enumerate() {
+                    retire_readers(&mut earlier[a], &reads[a], floor, mark.of(l));
+                    reads[a] = of(l);
                 }
             }
         }
-        false
+        true
     }
 
     #[inline(always)]
@@ -342,14 +406,20 @@ impl SharedShadow {
         let at = off[0] as usize / (4 * WORDS);
         let writes = self.writes.as_chunks_mut::<WORDS>().0.get_mut(at..);
         let reads = self.reads.as_chunks::<WORDS>().0.get(at..);
-        let (Some(writes), Some(reads)) = (
+        let earlier = self.earlier.as_chunks::<WORDS>().0.get(at..);
+        let (Some(writes), Some(reads), Some(earlier)) = (
             writes.and_then(<[_]>::first_chunk_mut::<8>),
             reads.and_then(<[_]>::first_chunk::<8>),
+            earlier.and_then(<[_]>::first_chunk::<8>),
         ) else {
             return false;
         };
         let mut seen = RecordSummary::default();
-        writes.iter().chain(reads).for_each(|w| seen.add(w));
+        writes
+            .iter()
+            .chain(reads)
+            .chain(earlier)
+            .for_each(|w| seen.add(w));
         if !seen.writable(floor) {
             return false;
         }
@@ -368,10 +438,14 @@ impl SharedShadow {
         }
         let fine = off.iter().all(|o| {
             let at = *o as usize / 4;
-            let (Some(&w), Some(&r)) = (self.writes.get(at), self.reads.get(at)) else {
+            let (Some(&w), Some(&r), Some(&e)) = (
+                self.writes.get(at),
+                self.reads.get(at),
+                self.earlier.get(at),
+            ) else {
                 return false;
             };
-            w & (15 | PENDING) == 15 && (w < floor || w & STRONG != 0) && r < floor
+            w & (15 | PENDING) == 15 && w & STRONG != 0 && r < floor && e < floor
         });
         if !fine {
             return false;
@@ -401,8 +475,16 @@ impl SharedShadow {
             let word = (a / 4) as usize;
             let end = (at + len).min((a & !3) + 4);
             let bytes = ((1u64 << (end - a)) - 1) << (a & 3);
-            let (w, r) = (self.writes[word], self.reads[word]);
-            for (raw, kind) in [(w, AccessKind::Write), (r, AccessKind::Read)] {
+            let (w, r, e) = (self.writes[word], self.reads[word], self.earlier[word]);
+            let of_earlier = match e & WROTE != 0 {
+                true => AccessKind::Write,
+                false => AccessKind::Read,
+            };
+            for (raw, kind) in [
+                (w, AccessKind::Write),
+                (r, AccessKind::Read),
+                (e, of_earlier),
+            ] {
                 let m = SharedRecord(raw);
                 if !self.old(raw, floor) && self.races(m, mark, bytes) {
                     if kind == AccessKind::Write && !m.strong() && same() {
@@ -415,18 +497,18 @@ impl SharedShadow {
             if w & PENDING != 0 && w >> 4 & bytes != 0 && !pending {
                 found = Some(SharedFinding::Pending(SharedRecord(w)));
             }
-            let plain = SharedRecord(w & !(15 | PENDING));
-            if mark.strong() && !plain.strong() && plain.time() >= SharedRecord(r).time() {
-                // Another thread's atomic meets the plain write still, whatever this one follows.
-                self.reads[word] = plain.0;
+            let was = SharedRecord(w);
+            // Bytes of the same word that this thread wrote at the same time stay known, and those
+            // that other lanes of the warp write at once.
+            let joins = was.strong() == mark.strong()
+                && (was.same_thread(mark) || was.same_instruction(mark));
+            let keep = if joins { w & 0xf0 } else { 0 };
+            // Another thread's atomic meets the plain write still, whatever this one follows; and
+            // what accesses the bytes of another writer meets that one.
+            let plain = mark.strong() && !was.strong();
+            if was.bytes() != 0 && !joins && (plain || was.bytes() & !bytes != 0) {
+                self.retire(word, w & !(15 | PENDING) | WROTE, floor);
             }
-            // Bytes written before in this same word by the same thread at the same time stay
-            // known.
-            let keep = if SharedRecord(w).0 >> 10 == mark.0 >> 10 {
-                w & 0xf0
-            } else {
-                0
-            };
             let new =
                 mark.0 | keep | (bytes << 4) | (w & 15) | if pending { PENDING } else { bytes };
             self.open -= usize::from(w & 15 != 15 && new & 15 == 15);
@@ -544,7 +626,7 @@ mod tests {
                             (0..WARPS).for_each(|w| s.clocks.arrived(w, 0, true));
                             s.clocks.opened(0, true);
                         }
-                        Step::WarpSync(w) => s.clocks.warp_synced(*w),
+                        Step::WarpSync(w) => s.clocks.warp_synced(*w, u32::MAX),
                         Step::Landed(at) => s.landed(*at, 16),
                         Step::Initialise(at) => s.initialise(*at, 8),
                     }
@@ -552,6 +634,7 @@ mod tests {
                 prop_assert_eq!(&found[0], &found[1]);
                 prop_assert_eq!(&shadows[0].writes, &shadows[1].writes);
                 prop_assert_eq!(&shadows[0].reads, &shadows[1].reads);
+                prop_assert_eq!(&shadows[0].earlier, &shadows[1].earlier);
                 for s in &shadows {
                     prop_assert_eq!(s.open, s.writes.iter().filter(|w| **w & 15 != 15).count());
                     let latest = s.writes.iter().copied().max().unwrap_or(0);

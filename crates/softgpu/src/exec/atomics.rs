@@ -9,7 +9,7 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{STRONG, WIDE, addresses, admit_shared, allow, by_tag, offsets};
-use super::checks::{self, CheckedAccess};
+use super::checks::{self, CheckedAccess, Told};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -203,6 +203,15 @@ fn apply(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
     }
 }
 
+/// What an instruction with these flags tells others.
+fn told(flags: u64) -> Told {
+    match (flags & RELEASE != 0, flags & BLOCK_SCOPE != 0) {
+        (false, _) => Told::Fenced,
+        (true, false) => Told::All,
+        (true, true) => Told::AllNear,
+    }
+}
+
 struct Atom<const CHECK: bool>;
 impl<const CHECK: bool> Exec for Atom<CHECK> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
@@ -221,9 +230,7 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
         };
         ctx.waits += 1;
         let mask = ctx.mask;
-        if CHECK && i.imm & RELEASE != 0 {
-            checks::fence(ctx, i.imm & BLOCK_SCOPE != 0);
-        }
+        let told = told(i.imm);
         let space = (i.imm >> SPACE_SHIFT) & 3;
         let addr = if space == 1 {
             offsets(ctx, i).map(|o| u64::from(o) | SHARED_TAG)
@@ -238,14 +245,14 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
                 let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
                 mask = admit_shared::<CHECK>(ctx, i, &off, mask, access);
                 if CHECK {
-                    checks::synchronise(ctx, &addr, mask, true, is_read);
+                    checks::synchronise(ctx, &addr, mask, told, is_read);
                 }
                 let changed = shared(ctx, i, &off, mask, op, kind, red, n);
                 ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
             } else {
                 if CHECK {
                     mask = checks::global(ctx, i, &addr, mask, access);
-                    checks::synchronise(ctx, &addr, mask, false, is_read);
+                    checks::synchronise(ctx, &addr, mask, told, is_read);
                 }
                 let changed = global(ctx, i, &addr, mask, op, kind, red, n);
                 ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
@@ -457,13 +464,14 @@ impl Exec for CheckSync {
             addresses(ctx, i)
         };
         let mask = ctx.mask;
-        if i.imm & RELEASE != 0 {
-            checks::fence(ctx, i.imm & BLOCK_SCOPE != 0);
-        }
         for (mask, tag) in by_tag(&addr, mask) {
             // A thread's local memory is private.
             if mask != 0 && matches!(tag, 0 | SHARED_TAG) {
-                checks::one_way(ctx, &addr, mask, tag == SHARED_TAG, i.x == 1);
+                if i.x == 1 {
+                    checks::acquire(ctx, &addr, mask);
+                } else {
+                    checks::release(ctx, &addr, mask, told(i.imm));
+                }
             }
         }
     }

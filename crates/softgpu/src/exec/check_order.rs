@@ -18,9 +18,11 @@ use std::time::Duration;
 
 use super::registers::{ALL, LANES, eights};
 use crate::check::Strength;
-use crate::check::clock::{AccessTime, WarpTimes};
+use crate::check::clock::{AccessTime, ThreadViews};
+use crate::check::known::WarpTimes;
 use crate::mem::{AddressShape, At};
 use crate::report::{AccessKind, ExecutionPoint, Fault, Finding};
+use std::sync::Arc;
 
 /// The log size in bytes at which a block waits for its turn.
 const LOG_BYTES: usize = 1 << 20;
@@ -51,6 +53,8 @@ pub(crate) struct WarpAccess {
 pub(crate) struct AccessDetails<'a> {
     /// What the warp knew of the times of its block's warps, if the access's time does not say it.
     pub(crate) row: Option<&'a WarpTimes>,
+    /// What its threads knew besides, if anything.
+    pub(crate) views: Option<&'a Arc<ThreadViews>>,
     /// Hashes of what the lanes of a store write.
     pub(crate) hashes: Option<&'a [u8; LANES]>,
 }
@@ -68,6 +72,7 @@ struct LoggedAccess {
     /// `None`: all addresses are.
     steps: Option<[u32; LANES / 8]>,
     row: Option<WarpTimes>,
+    views: Option<Arc<ThreadViews>>,
     /// Whether hashes stand behind the addresses.
     hashed: bool,
 }
@@ -114,6 +119,7 @@ impl AccessLog {
             access,
             steps: runs.then_some(steps),
             row: details.row.cloned(),
+            views: details.views.cloned(),
             hashed: details.hashes.is_some(),
         }));
     }
@@ -165,6 +171,7 @@ impl AccessLog {
             }
             let details = AccessDetails {
                 row: logged.row.as_ref(),
+                views: logged.views.as_ref(),
                 hashes: logged.hashed.then_some(&hashes),
             };
             judge(logged.access, &addr, details);
@@ -331,6 +338,7 @@ mod tests {
                 let row = (mask & 4 == 0).then(|| WarpTimes::new(vec![mask]));
                 let details = AccessDetails {
                     row: row.as_ref(),
+                    views: None,
                     hashes: hashed.then_some(&hashes),
                 };
                 log.access(warp_access(mask, size), &addr, details);

@@ -25,7 +25,7 @@ pub(crate) use launch::LaunchCheck;
 pub(crate) use mbarriers::mbarrier;
 pub(crate) use members::{absent, members};
 pub(crate) use ordering::{
-    acquire_from_host, arrived, fence, initialised, landed, one_way, opened, synchronise,
-    synchronise_acquire, synchronise_release, tells_host, warp_synced,
+    Told, acquire, acquire_from_host, arrived, fence, initialised, landed, lanes_met, opened,
+    release, synchronise, tells_host,
 };
 pub(crate) use stores::StoredValues;

@@ -8,7 +8,7 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, allow, inside, offsets};
-use super::checks::{self, CheckedAccess};
+use super::checks::{self, CheckedAccess, Told};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{
@@ -300,7 +300,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
                 match what {
                     Bar::TestWait | Bar::TestParity => {}
                     Bar::Init => checks::initialised(ctx, off[l], 8),
-                    _ => checks::synchronise_release(ctx, &one, 1 << l),
+                    _ => checks::release(ctx, &one, 1 << l, Told::All),
                 }
             }
             match what {
@@ -363,7 +363,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             }
             if CHECK && out >> l & 1 != 0 {
                 let one = [off[l] as u64 | SHARED_TAG; LANES];
-                checks::synchronise_acquire(ctx, &one, 1 << l);
+                checks::acquire(ctx, &one, 1 << l);
             }
             if !matches!(what, Bar::TestWait | Bar::TestParity) {
                 ctx.block.shared[at..at + 8].copy_from_slice(&s.pack().to_le_bytes());

@@ -10,8 +10,8 @@ struct RecordWarpSync;
 
 impl Exec for RecordWarpSync {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
-        checks::warp_synced(ctx);
         let members = ctx.rows.row::<u32>(i.a);
+        checks::lanes_met(ctx, ctx.mask, &members);
         checks::members(ctx, i, &members);
     }
 }

@@ -14,7 +14,7 @@ use super::checks;
 use super::ctx::{Ctx, FunctionCode};
 use super::lanes;
 use super::program::{CallTerminator, Callee, Terminator};
-use super::registers::{FrameRows, RowOperand, each};
+use super::registers::{FrameRows, LANES, RowOperand, each};
 use super::state::{Frame, Split, SplitOutcome, SplitState};
 use super::tags::FUNCTION_TAG;
 use crate::report::{Fault, FaultKind};
@@ -216,6 +216,7 @@ fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
     let mut union = 0;
     let mut wanted = 0;
     let mut members = Vec::new();
+    let mut masks = [0; LANES];
     for s in 0..n {
         let split = ctx.w().splits[s];
         if split.state != SplitState::Parked {
@@ -232,19 +233,20 @@ fn wake_scattered(ctx: &mut Ctx<'_>) -> bool {
             union |= split.mask;
             wanted |= needed(ctx, mask, split.mask);
             members.push(s);
+            each(split.mask, |l| masks[l] = ctx.rows.lane::<u32>(mask, l));
         }
     }
     if members.is_empty() || wanted & !union != 0 {
         return false;
+    }
+    if ctx.run.spec.checks.is_some() {
+        checks::lanes_met(ctx, union, &masks);
     }
     for s in members {
         ctx.w().splits[s].state = SplitState::Ready;
         // Passed the meeting point: the block has nothing but its end.
         let split = ctx.w().splits[s];
         select(ctx, &split);
-        if ctx.run.spec.checks.is_some() {
-            checks::warp_synced(ctx);
-        }
         if let Terminator::WarpSync(next) = ctx.code.blocks[split.pc as usize].term {
             ctx.w().splits[s].pc = next;
         }
@@ -457,12 +459,7 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Terminator) -> SplitOutcome 
             SplitOutcome::Choose
         }
         Terminator::Barrier(site) => barrier::barrier(ctx, s, pc, site),
-        Terminator::WarpSync(next) => {
-            if ctx.run.spec.checks.is_some() {
-                checks::warp_synced(ctx);
-            }
-            SplitOutcome::Go(*next)
-        }
+        Terminator::WarpSync(next) => SplitOutcome::Go(*next),
         Terminator::Yield(next) => {
             ctx.waits += 1;
             SplitOutcome::Yield(*next)

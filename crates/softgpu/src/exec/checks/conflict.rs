@@ -33,44 +33,95 @@ pub(super) fn lane_records(
         let (region, word) = cursor.word(w);
         let writer = region.get(RecordOf::Write, word);
         let reader = region.get(RecordOf::Read, word);
+        let earlier = region.get(RecordOf::Earlier, word);
         let meets = |was, kind| conflict(site, shadow, &lane, was, (w, bytes), kind);
         let mut met = meets(writer, AccessKind::Write);
         if write {
             met |= meets(reader, AccessKind::Read);
             // A further one only if it adds information.
             if !met {
-                meets(region.get(RecordOf::Earlier, word), AccessKind::Read);
+                meets(earlier, AccessKind::Read);
             }
+        } else if !met && writer.bytes() & bytes != bytes && wrote(shadow, earlier) {
+            // The last writer wrote other bytes of the word.
+            meets(earlier, AccessKind::Write);
         }
         let (of, old) = if write {
             (RecordOf::Write, writer)
         } else {
             (RecordOf::Read, reader)
         };
-        // Bytes of the same word that this thread touched just before stay recorded.
-        let keep = if old.same_access(record) {
-            u64::from(old.bytes())
-        } else {
-            0
-        };
+        // Bytes of the same word that this thread touched at the same time stay recorded, and those
+        // that other lanes of the warp write at once.
+        let joins = old.strong() == record.strong()
+            && (old.same_thread(record) || write && old.same_instruction(record));
+        let keep = if joins { u64::from(old.bytes()) } else { 0 };
         let mut now = AccessRecord(record.0 | u64::from(bytes) | keep);
         if let Some(hash) = lane.hash
             && !record.strong()
         {
-            now.0 |= AccessRecord::MARK;
+            // Of several bytes the value is known if all have the same.
+            let alone = keep & !u64::from(bytes) == 0;
+            if alone || old.marked() && shadow.values[w].load(Ordering::Relaxed) == hash {
+                now.0 |= AccessRecord::MARK;
+            }
             shadow.values[w].store(hash, Ordering::Relaxed);
         }
-        if !write && old.0 != 0 && old.stays(now, OrderedRecords::of(site).has(old.0, now, true)) {
-            region.set(RecordOf::Earlier, word, old);
-        }
-        if write && record.strong() && old.0 != 0 && !old.strong() {
-            // Another block's atomic meets the plain write still, whatever this one follows.
+        let ordered = OrderedRecords::of(site);
+        let is_free = |earlier: AccessRecord| ordered.has(earlier.0, now, false);
+        if !write {
+            if is_retired(&ordered, old, earlier, now, true) {
+                region.set(RecordOf::Earlier, word, old);
+            }
+        } else if old.0 != 0
+            && !joins
+            && (record.strong() && !old.strong()
+                || u64::from(old.bytes()) & !(now.0 & 15) != 0 && is_free(earlier))
+        {
+            // Another thread's atomic meets the plain write still, whatever this one follows; and
+            // what accesses the bytes of another writer meets that one.
             let unmarked = AccessRecord(old.0 & !AccessRecord::MARK);
             region.set(RecordOf::Earlier, word, unmarked);
         }
         region.set(of, word, now);
         at = next;
     }
+}
+
+/// Whether reader `was` becomes the earlier one, `earlier` being that, when `now` reads; `own`: both
+/// may be the same thread's.
+#[inline(always)]
+pub(super) fn is_retired(
+    ordered: &OrderedRecords,
+    was: AccessRecord,
+    earlier: AccessRecord,
+    now: AccessRecord,
+    own: bool,
+) -> bool {
+    if was.0 == 0 {
+        return false;
+    }
+    let is_before = ordered.has(was.0, now, own);
+    // Lanes of one warp stand for each other, but for a lane that then writes what all have read.
+    was.stays(now, is_before)
+        || !is_before
+            && !was.same_thread(now)
+            && was.segment() == now.segment()
+            && ordered.has(earlier.0, now, false)
+}
+
+/// Whether an earlier access is a kernel's write.
+fn wrote(shadow: &Shadow, earlier: AccessRecord) -> bool {
+    if earlier.0 == 0 || earlier.bytes() == 15 {
+        return false;
+    }
+    let Some((owner, block)) = shadow.owner(earlier.segment()) else {
+        return false;
+    };
+    owner.launch.is_some_and(|launch| {
+        let (_, kind) = launch.place(block, earlier.thread(), earlier.site());
+        kind != AccessKind::Read
+    })
 }
 
 /// Whether an access conflicts with a recorded one that is not ordered before it; then the conflict
@@ -89,10 +140,17 @@ fn conflict(
         || was.bytes() & word.1 == 0
         || was.strong() && now.strong() && !was.marked() && !now.marked()
         || was.same_thread(now) && !is_read_only(site, was, was_kind)
+        || is_divided(was, lane, word.1)
     {
         return false;
     }
     conflict_slow(site, shadow, lane, was, word, was_kind)
+}
+
+/// Whether lanes of one instruction may have left `was`, each some bytes of the word, and the
+/// access is of their warp: which byte is whose is not known.
+fn is_divided(was: AccessRecord, lane: &LaneAccess, bytes: u8) -> bool {
+    bytes != 15 && was.bytes().count_ones() > bytes.count_ones() && was.same_warp(lane.record)
 }
 
 /// Whether of two accesses, of which one may write, one is a read-only load.
@@ -128,15 +186,15 @@ fn conflict_slow(
             ordered: if u64::from(block) == site.block {
                 site.follows(was, owner.from, Some(lane.record.thread()))
             } else {
-                let times = site.known.get(&block);
-                let upto = times.and_then(|t| t.get(was.thread() as usize / 32));
-                upto.is_some_and(|&t| owner.from + was.time() <= t)
+                let time = owner.from + was.time();
+                site.views.has(lane.lane, block, was.thread(), time)
             },
             same_value: was_kind == AccessKind::Write
                 && lane.access.kind == AccessKind::Write
                 && !was.strong()
                 && was.marked()
-                && was.bytes() == word.1
+                && was.bytes() & word.1 == word.1
+                && (word.1 == 15) == (lane.access.len >= 4)
                 && lane.hash == Some(shadow.values[word.0].load(Ordering::Relaxed)),
         };
         met.finding(site, lane, checks.options)

@@ -13,7 +13,7 @@ use super::conflict::{LaneAccess, lane_records};
 use super::quick::{WordRun, quick, quick_atomic};
 use super::site::{GlobalAccessSite, ThreadFinding};
 use super::stores::{StoredValues, distinct};
-use crate::check::clock::KnownBlocks;
+use crate::check::clock::ThreadViews;
 use crate::check::{
     AccessRecord, BlockSegments, FREED, INITIALISED, RegionCursor, Shadow, Strength,
 };
@@ -108,7 +108,7 @@ fn judge_now(
         before: block.segments.before(access.time),
         time: access.time,
         row: clocks.row(ctx.warp),
-        known: clocks.foreign(ctx.warp),
+        views: clocks.views(ctx.warp),
         pc: access.pc,
         warp: access.warp,
         strength: access.strength,
@@ -170,8 +170,10 @@ fn write_down(
         && !log.is_full()
     {
         let row = own.clocks.kept_row(ctx.warp);
+        let views = own.clocks.kept_views(ctx.warp);
         let details = AccessDetails {
             row: row.as_ref(),
+            views: views.as_ref(),
             hashes,
         };
         log.access(access, addr, details);
@@ -188,7 +190,7 @@ fn replay_into(run: &LaunchRun, block: u64, log: &mut AccessLog, segments: &mut 
     let Some((shadow, _, checks)) = shadow(run) else {
         return;
     };
-    let known = KnownBlocks::default();
+    let none = ThreadViews::default();
     let judge = |access: WarpAccess, addr: &[u64; LANES], details: AccessDetails<'_>| {
         let site = GlobalAccessSite {
             run,
@@ -197,7 +199,7 @@ fn replay_into(run: &LaunchRun, block: u64, log: &mut AccessLog, segments: &mut 
             before: segments.before(access.time),
             time: access.time,
             row: details.row.map_or(&[], |row| row),
-            known: &known,
+            views: details.views.map_or(&none, |views| views),
             pc: access.pc,
             warp: access.warp,
             strength: access.strength,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::super::launch::LaunchSpec;
-use crate::check::clock::LocationClocks;
+use crate::check::known::LocationClocks;
 use crate::check::{LaunchNaming, SegmentOwner};
 
 /// The shared state of one launch's checks.

@@ -7,12 +7,21 @@ use super::super::registers::LANES;
 use super::super::state::PendingCopy;
 use super::super::tags::SHARED_TAG;
 use super::begin::shadow;
+use crate::check::clock::WarpClocks;
+
+/// The clocks of a block with checks. The warp's live lanes are known to them.
+fn clocks<'a>(ctx: &'a mut Ctx<'_>) -> Option<&'a mut WarpClocks> {
+    let (warp, live) = (ctx.warp, ctx.w().live);
+    let clocks = &mut ctx.block.shadow.as_mut()?.clocks;
+    clocks.set_live(warp, live);
+    Some(clocks)
+}
 
 /// Records that the active lanes have passed a fence; `near`: one with the scope of the block.
 pub(crate) fn fence(ctx: &mut Ctx<'_>, near: bool) {
-    let warp = ctx.warp;
-    if let Some(s) = ctx.block.shadow.as_mut() {
-        s.clocks.fence(warp, near);
+    let (warp, mask) = (ctx.warp, ctx.mask);
+    if let Some(clocks) = clocks(ctx) {
+        clocks.fence(warp, mask, near);
     }
 }
 
@@ -33,84 +42,124 @@ pub(crate) fn tells_host(ctx: &mut Ctx<'_>) {
     }
 }
 
-/// Atomics at each lane's address: each acquires the location's clock and releases the warp's.
+/// What of a thread's accesses a release tells others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// What is before its last fence.
+    Fenced,
+    /// All that is before.
+    All,
+    /// The same, to threads of the block alone.
+    AllNear,
+}
+
+/// Atomics at each lane's address: each acquires the location's clock and releases the thread's.
 /// `known`: the lanes get to know what was there, and so what others of them have released.
 pub(crate) fn synchronise(
     ctx: &mut Ctx<'_>,
     addr: &[u64; LANES],
     mask: u32,
-    shared: bool,
+    told: Told,
     known: bool,
 ) {
-    one_way(ctx, addr, mask, shared, true);
-    one_way(ctx, addr, mask, shared, false);
+    // An atomic whose result nothing reads passes on what others have released, and learns nothing.
+    if known {
+        acquire(ctx, addr, mask);
+    }
+    release(ctx, addr, mask, told);
     if known && mask & mask.wrapping_sub(1) != 0 {
-        one_way(ctx, addr, mask, shared, true);
+        acquire(ctx, addr, mask);
     }
 }
 
-/// One direction of that.
-pub(crate) fn one_way(
-    ctx: &mut Ctx<'_>,
-    addr: &[u64; LANES],
-    mask: u32,
-    shared: bool,
-    acquire: bool,
-) {
+/// The lanes of `mask` at each address, of lanes that have one in a row.
+fn places(addr: &[u64; LANES], mask: u32) -> impl Iterator<Item = (u64, u32)> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let at = addr.get(rest.trailing_zeros() as usize)?;
+        let mut lanes = 0;
+        while rest != 0 && addr[rest.trailing_zeros() as usize] == *at {
+            lanes |= rest & rest.wrapping_neg();
+            rest &= rest - 1;
+        }
+        Some((*at, lanes))
+    })
+}
+
+fn is_shared(at: u64) -> bool {
+    at & SHARED_TAG != 0
+}
+
+/// The lanes acquire what their addresses, of global or shared memory, have.
+pub(crate) fn acquire(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
     let (warp, run) = (ctx.warp, ctx.run);
-    let (Some(s), Some(check)) = (ctx.block.shadow.as_mut(), &run.checked) else {
+    let (Some(clocks), Some(check)) = (clocks(ctx), &run.checked) else {
         return;
     };
-    let clocks = &mut s.clocks;
-    let idle = match (shared, acquire) {
-        (true, _) => false,
-        (false, true) => !clocks.may_acquire(&check.locations),
-        (false, false) => !clocks.has_fenced(warp),
-    };
-    if mask == 0 || idle {
+    let (global, shared) = (
+        clocks.may_acquire(&check.locations),
+        clocks.may_acquire_shared(),
+    );
+    if !(global || shared) {
         return;
     }
-    let (mut m, mut last) = (mask, u64::MAX);
-    let places = std::iter::from_fn(|| {
-        while m != 0 {
-            let at = addr[m.trailing_zeros() as usize];
-            m &= m - 1;
-            if std::mem::replace(&mut last, at) != at {
-                return Some(at);
+    for (at, lanes) in places(addr, mask) {
+        if is_shared(at) {
+            clocks.acquire_shared(warp, lanes, (at & !SHARED_TAG) as u32);
+        } else if global {
+            clocks.acquire(warp, lanes, at, &check.locations);
+        }
+    }
+}
+
+/// The lanes release to their addresses, of global or shared memory.
+pub(crate) fn release(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, told: Told) {
+    let (warp, run) = (ctx.warp, ctx.run);
+    let (Some(clocks), Some(check)) = (clocks(ctx), &run.checked) else {
+        return;
+    };
+    let fenced = told == Told::Fenced;
+    if mask == 0 || fenced && !clocks.has_fenced(warp) {
+        return;
+    }
+    let locations = &check.locations;
+    for (at, lanes) in places(addr, mask) {
+        let in_block = (at & !SHARED_TAG) as u32;
+        match (is_shared(at), fenced) {
+            (true, true) => clocks.release_shared(warp, lanes, in_block),
+            (true, false) => clocks.release_shared_all(warp, lanes, in_block),
+            (false, true) => clocks.release(warp, lanes, at, locations),
+            (false, false) => {
+                clocks.release_all(warp, lanes, at, told == Told::AllNear, locations);
             }
         }
-        None
-    });
-    let in_block = |at: u64| (at & !SHARED_TAG) as u32;
-    match (shared, acquire) {
-        (true, true) => clocks.acquire_shared(warp, places.map(in_block)),
-        (true, false) => clocks.release_shared(warp, places.map(in_block)),
-        (false, true) => places.for_each(|at| clocks.acquire(warp, at, &check.locations)),
-        (false, false) => places.for_each(|at| clocks.release(warp, at, &check.locations)),
+    }
+    if !fenced {
+        clocks.released(warp);
     }
 }
 
-pub(crate) fn synchronise_release(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
-    one_way(ctx, addr, mask, true, false);
-}
-
-pub(crate) fn synchronise_acquire(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
-    one_way(ctx, addr, mask, true, true);
-}
-
-pub(crate) fn warp_synced(ctx: &mut Ctx<'_>) {
-    let w = ctx.warp;
-    if let Some(s) = ctx.block.shadow.as_mut() {
-        s.clocks.warp_synced(w);
+/// Lanes of `mask` have met, those of each member mask: `members` says each one's.
+pub(crate) fn lanes_met(ctx: &mut Ctx<'_>, mask: u32, members: &[u32; LANES]) {
+    let (warp, mut rest) = (ctx.warp, mask);
+    let Some(clocks) = clocks(ctx) else {
+        return;
+    };
+    while rest != 0 {
+        let mask = members[rest.trailing_zeros() as usize];
+        let same = (0..LANES).filter(|&l| members[l] == mask);
+        let group = rest & same.fold(0, |all, l| all | 1 << l);
+        rest &= !group;
+        clocks.warp_synced(warp, group);
     }
 }
 
 pub(crate) fn arrived(ctx: &mut Ctx<'_>, id: u32, waits: bool) {
     let w = ctx.warp;
     if ctx.run.spec.checks.is_some()
-        && let Some(s) = ctx.block.shadow.as_mut()
+        && let Some(clocks) = clocks(ctx)
     {
-        s.clocks.arrived(w, id, waits);
+        clocks.arrived(w, id, waits);
     }
 }
 

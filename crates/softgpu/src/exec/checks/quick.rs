@@ -3,6 +3,7 @@
 //! Invariants: what is admitted here is what the lanes one by one would be admitted to without a
 //! finding, and leaves the same records. What needs a report is left to them.
 
+use super::conflict::is_retired;
 use super::site::{GlobalAccessSite, ORDERED, OrderedRecords};
 use crate::check::{
     AccessRecord, LINE_WORDS, LineRecord, LineView, REGION_WORDS, RecordOf, RecordRegion,
@@ -24,6 +25,8 @@ pub(super) struct WordRun {
     record: AccessRecord,
     /// Whether a word is one lane's alone.
     own: bool,
+    /// How many lanes before the one of the record have read the same words at once.
+    others: usize,
 }
 
 impl WordRun {
@@ -62,6 +65,7 @@ impl WordRun {
                 len: len * eights.len() as u64,
                 record,
                 own: true,
+                others: 0,
             },
             // The last lane's is the record that stays.
             _ => WordRun {
@@ -70,6 +74,7 @@ impl WordRun {
                 len: size,
                 record: record.of(last),
                 own: false,
+                others: last,
             },
         })
     }
@@ -85,7 +90,9 @@ pub(super) fn quick(
     run: WordRun,
     kind: AccessKind,
 ) -> bool {
-    if !site.run.spec.space.contains(run.at, run.len) {
+    // What strong stores leave besides is the lanes' matter.
+    let strong_write = kind == AccessKind::Write && run.record.strong();
+    if strong_write || !site.run.spec.space.contains(run.at, run.len) {
         return false;
     }
     let (first, len) = (shadow.index(run.at), run.len as usize);
@@ -108,7 +115,7 @@ pub(super) fn quick(
             let fine = states.initialised(first, len)
                 && quick.fine(region, &[(RecordOf::Write, 0)], range, run.record);
             if fine {
-                quick.read(region, range, run.record);
+                quick.read(region, range, run);
             }
             fine
         }
@@ -204,7 +211,12 @@ impl QuickRun<'_> {
                     LineView::Regular(was, per) => {
                         self.follows(was.0, now, marked, self.own && per == self.per)
                     }
-                    LineView::Shared(words) => self.follows_all(words, now, marked),
+                    // A reader of a word of which the last writer wrote a part may meet another.
+                    LineView::Shared(words) => {
+                        let part = |raw: u64| raw != 0 && raw & 15 != 15;
+                        !(tables.len() == 1 && words.iter().any(|&raw| part(raw)))
+                            && self.follows_all(words, now, marked)
+                    }
                 })
         })
     }
@@ -287,43 +299,75 @@ impl QuickRun<'_> {
         }
     }
 
-    /// Records readers; the one so far becomes the earlier one, unless the new one stands for it.
+    /// Records readers; those so far become the earlier ones, unless the new ones stand for them.
     #[inline(always)]
-    fn read(&self, region: &mut RecordRegion, (from, to): (usize, usize), now: AccessRecord) {
+    fn read(&self, region: &mut RecordRegion, (from, to): (usize, usize), run: WordRun) {
+        let now = run.record;
         for (line, i, j) in parts(from, to) {
             let now = now.of((line * LINE_WORDS + i - from) / self.per);
-            // That both may be the same thread's changes nothing: then its warp is the same.
-            let stays = |was: AccessRecord| {
-                was.0 != 0 && was.stays(now, self.ordered.has(was.0, now, false))
-            };
-            let whole = j - i == LINE_WORDS;
-            match region.view(RecordOf::Read, line, i, j) {
-                LineView::Empty => {}
-                LineView::Regular(was, per) => {
-                    if stays(was) && whole {
-                        region.set_line(RecordOf::Earlier, line, LineRecord::regular(was, per));
-                    } else if stays(was) {
-                        for word in line * LINE_WORDS + i..line * LINE_WORDS + j {
-                            let was = region.get(RecordOf::Read, word);
-                            region.set(RecordOf::Earlier, word, was);
-                        }
-                    }
-                }
-                LineView::Shared(words) => {
-                    if words.iter().any(|&raw| stays(AccessRecord(raw))) {
-                        for word in line * LINE_WORDS + i..line * LINE_WORDS + j {
-                            let was = region.get(RecordOf::Read, word);
-                            if stays(was) {
-                                region.set(RecordOf::Earlier, word, was);
-                            }
-                        }
-                    }
-                }
-            }
-            if whole {
+            self.retire(region, (line, i, j), now, run.others);
+            if j - i == LINE_WORDS {
                 region.set_line(RecordOf::Read, line, self.line_record(now));
             } else {
                 self.put(&mut region.words(RecordOf::Read, line)[i..j], now);
+            }
+        }
+    }
+
+    /// What `read` does to the earlier readers of a part of a line.
+    #[inline(always)]
+    fn retire(
+        &self,
+        region: &mut RecordRegion,
+        (line, i, j): (usize, usize, usize),
+        now: AccessRecord,
+        others: usize,
+    ) {
+        let before = |raw: u64| self.ordered.has(raw, now, false);
+        let last = region.view(RecordOf::Read, line, i, j);
+        // Nothing to keep: the readers are before, and no other lane reads now.
+        let settled = match last {
+            LineView::Empty => true,
+            LineView::Regular(was, _) => before(was.0) && !was.read_only(),
+            LineView::Shared(words) => words
+                .iter()
+                .all(|&raw| before(raw) && !AccessRecord(raw).read_only()),
+        };
+        if settled && others == 0 {
+            return;
+        }
+        // Lanes that lie as those before them do: the first stands for all.
+        if let LineView::Regular(was, per) = last
+            && others == 0
+            && per == self.per
+            && j - i == LINE_WORDS
+        {
+            let earlier = match region.view(RecordOf::Earlier, line, i, j) {
+                LineView::Empty => Some(AccessRecord(0)),
+                LineView::Regular(earlier, _) => Some(earlier),
+                LineView::Shared(_) => None,
+            };
+            if let Some(earlier) = earlier {
+                if is_retired(&self.ordered, was, earlier, now, self.own) {
+                    region.set_line(RecordOf::Earlier, line, LineRecord::regular(was, per));
+                }
+                return;
+            }
+        }
+        for n in i..j {
+            let word = line * LINE_WORDS + n;
+            let now = now.of((n - i) / self.per);
+            let mut earlier = region.get(RecordOf::Earlier, word);
+            let was = region.get(RecordOf::Read, word);
+            // The first lane meets the reader so far, the others each the one before.
+            let first = now.back(others);
+            if is_retired(&self.ordered, was, earlier, first, true) {
+                region.set(RecordOf::Earlier, word, was);
+                earlier = was;
+            }
+            let first = AccessRecord(first.0 | 15);
+            if others != 0 && is_retired(&self.ordered, first, earlier, first.of(1), true) {
+                region.set(RecordOf::Earlier, word, first);
             }
         }
     }
@@ -510,7 +554,7 @@ ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1; ld.global.u32 %r1, [%rd1+4
                     (0..WARPS).for_each(|w| self.clocks[block].arrived(w, 0, true));
                     self.clocks[block].opened(0, true);
                 }
-                Step::MeetWarp(block, warp) => self.clocks[block].warp_synced(warp),
+                Step::MeetWarp(block, warp) => self.clocks[block].warp_synced(warp, ALL),
                 Step::Operation(write, at, len) => {
                     let ctx = context(&self.order, &self.sink, ActorId::HOST);
                     let shadow = self.space.shadow().unwrap();
@@ -543,7 +587,7 @@ ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1; ld.global.u32 %r1, [%rd1+4
                 before: segments.before(time),
                 time,
                 row: clocks.row(warp),
-                known: clocks.foreign(warp),
+                views: clocks.views(warp),
                 pc: access.pc,
                 warp: access.warp,
                 strength: access.strength,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::ctx::LaunchRun;
 use super::begin::shadow;
-use crate::check::clock::{AccessTime, KnownBlocks};
+use crate::check::clock::{AccessTime, ThreadViews};
 use crate::check::{AccessRecord, BlockSegments, SEGMENT_TIMES, SegmentOwner, Strength};
 use crate::mem::AllocInfo;
 use crate::report::{Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind};
@@ -88,8 +88,8 @@ pub(super) struct GlobalAccessSite<'a> {
     pub(super) time: AccessTime,
     /// Times of the block's warps up to which they are before; empty if all are the floor.
     pub(super) row: &'a [u32],
-    /// What is known of other blocks.
-    pub(super) known: &'a KnownBlocks,
+    /// What the warp's threads know besides: of other blocks, and of single threads.
+    pub(super) views: &'a ThreadViews,
     /// Instruction, counted through all functions.
     pub(super) pc: u32,
     pub(super) warp: u32,
@@ -113,6 +113,7 @@ impl GlobalAccessSite<'_> {
             } else {
                 self.row.get(warp as usize).is_some_and(|&k| time <= k)
             }
+            || thread.is_some_and(|t| self.views.has_own(t % 32, was.thread(), time))
     }
 
     #[cold]
