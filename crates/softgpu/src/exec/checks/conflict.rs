@@ -68,13 +68,19 @@ pub(super) fn lane_records(
             shadow.values[w].store(hash, Ordering::Relaxed);
         }
         let ordered = OrderedRecords::of(site);
-        let is_free = |earlier: AccessRecord| ordered.has(earlier.0, now, false);
+        // Operations before this one, as the writer's conflict has found them.
+        let (op, lo, hi) = ORDERED.get();
+        let own = site.run.spec.checks.as_ref().map(|c| c.op.to_bits());
+        let past =
+            |was: AccessRecord| own == Some(op) && (lo..hi).contains(&was.segment()) && was.0 != 0;
+        let is_free = |earlier: AccessRecord| past(earlier) || ordered.has(earlier.0, now, false);
         if !write {
             if is_retired(&ordered, old, earlier, now, true) {
                 region.set(RecordOf::Earlier, word, old);
             }
         } else if old.0 != 0
             && !joins
+            && !past(old)
             && (record.strong() && !old.strong()
                 || u64::from(old.bytes()) & !(now.0 & 15) != 0 && is_free(earlier))
         {
@@ -183,12 +189,9 @@ fn conflict_slow(
             was,
             was_kind,
             own_block: u64::from(block) == site.block,
-            ordered: if u64::from(block) == site.block {
-                site.follows(was, owner.from, Some(lane.record.thread()))
-            } else {
-                let time = owner.from + was.time();
-                site.views.has(lane.lane, block, was.thread(), time)
-            },
+            ordered: u64::from(block) == site.block
+                && site.follows(was, owner.from, Some(lane.record.thread()))
+                || site.lane_follows(was, (block, owner.from), lane.lane),
             same_value: was_kind == AccessKind::Write
                 && lane.access.kind == AccessKind::Write
                 && !was.strong()

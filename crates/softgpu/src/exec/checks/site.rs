@@ -98,7 +98,7 @@ pub(super) struct GlobalAccessSite<'a> {
 
 impl GlobalAccessSite<'_> {
     /// Whether an access of the same block is before one of this warp, by `thread` if that is
-    /// known. `from` is the first time of the record's segment, or 0 for the segment at hand.
+    /// known, as far as the warp knows it. `from` is the first time of the record's segment, or 0 for the segment at hand.
     pub(super) fn follows(&self, was: AccessRecord, from: u32, thread: Option<u32>) -> bool {
         let from = if was.segment() == self.segment {
             self.time.now / SEGMENT_TIMES * SEGMENT_TIMES
@@ -113,7 +113,17 @@ impl GlobalAccessSite<'_> {
             } else {
                 self.row.get(warp as usize).is_some_and(|&k| time <= k)
             }
-            || thread.is_some_and(|t| self.views.has_own(t % 32, was.thread(), time))
+    }
+
+    /// The same, as far as lane `lane` knows it, for an access of any block.
+    pub(super) fn lane_follows(
+        &self,
+        was: AccessRecord,
+        (block, from): (u32, u32),
+        lane: u32,
+    ) -> bool {
+        let time = from + was.time();
+        self.views.has(lane, block, was.thread(), time)
     }
 
     #[cold]
