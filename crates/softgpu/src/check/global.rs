@@ -399,6 +399,11 @@ impl Shadow {
         }
     }
 
+    /// Whether a range is allocated and nothing of it was ever written.
+    pub(crate) fn holds_nothing(&self, addr: u64, len: u64) -> bool {
+        self.covers(addr, len) && self.states.unwritten(self.index(addr), len as usize)
+    }
+
     /// Checks a driver operation's access to a range for bounds, use after free and hazards, and
     /// records it as the last access.
     fn pass(
