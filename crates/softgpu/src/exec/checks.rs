@@ -9,10 +9,12 @@ mod conflict;
 mod found;
 mod global;
 mod launch;
+mod matrices;
 mod mbarriers;
 mod members;
 mod ordering;
 mod site;
+mod sources;
 mod stores;
 mod variables;
 
@@ -21,7 +23,8 @@ pub(crate) use block::{local, shared};
 pub(crate) use found::found;
 pub(crate) use global::{CheckedAccess, global, replay};
 pub(crate) use launch::LaunchCheck;
-pub(crate) use mbarriers::mbarrier;
+pub(crate) use matrices::{MatrixPlace, matrix_place, part_of_warp};
+pub(crate) use mbarriers::{MbarrierStep, mbarrier};
 pub(crate) use members::{absent, members};
 pub(crate) use ordering::{
     acquire_from_host, arrived, fence, initialised, landed, one_way, opened, synchronise,

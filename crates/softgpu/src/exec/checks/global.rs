@@ -12,6 +12,7 @@ use super::super::registers::{LANES, each, eights};
 use super::begin::shadow;
 use super::conflict::{LaneAccess, lane_records};
 use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
+use super::sources;
 use super::stores::{StoredValues, distinct};
 use crate::check::clock::KnownBlocks;
 use crate::check::{AccessRecord, BlockSegments, FREED, INITIALISED, Shadow, Strength};
@@ -54,6 +55,7 @@ pub(crate) fn global(
     let Some((shadow, _, _)) = shadow(ctx.run) else {
         return mask;
     };
+    sources::overwritten(ctx, i, addr, mask, checked.size, checked.kind);
     let stores = checked
         .values
         .and_then(|v| distinct(ctx, v, addr, mask, checked.size as usize));
