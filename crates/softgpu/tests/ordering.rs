@@ -443,6 +443,10 @@ fn pool_memory_is_freed_by_call_when_the_host_has_waited() {
     let at = used(w.a);
     ok!(cuCtxSynchronize());
     ok!(cuMemFree_v2(at));
+    // So is what no work has used.
+    let mut unused = 0;
+    ok!(cuMemAllocAsync(&mut unused, 64, w.a));
+    ok!(cuMemFree_v2(unused));
     // Ordinary memory is waited for.
     let at = alloc(64);
     w.launch(w.put, at, w.a);

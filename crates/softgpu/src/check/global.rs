@@ -477,7 +477,13 @@ impl Shadow {
                 let Some((owner, _)) = self.owner(record.segment()) else {
                     return true;
                 };
-                let ok = owner.op == ctx.op || ctx.order.happens_before(owner.op, ctx.op);
+                // What the host frees it has got from the allocation, whatever its stream has done.
+                let is_known = !note.is_empty()
+                    && ctx.op.is_of_host()
+                    && owner.launch.is_none()
+                    && ctx.order.is_allocation(owner.op);
+                let ok =
+                    owner.op == ctx.op || is_known || ctx.order.happens_before(owner.op, ctx.op);
                 if ok {
                     *last_ok = record.segment();
                 }
