@@ -21,7 +21,7 @@ mod variables;
 pub(crate) use begin::{begin, end_block, start_block};
 pub(crate) use block::{local, shared};
 pub(crate) use found::found;
-pub(crate) use global::{CheckedAccess, global, replay};
+pub(crate) use global::{CheckedAccess, replay};
 pub(crate) use launch::LaunchCheck;
 pub(crate) use matrices::{MatrixPlace, matrix_place, part_of_warp};
 pub(crate) use mbarriers::{MbarrierStep, mbarrier};
@@ -30,4 +30,5 @@ pub(crate) use ordering::{
     acquire_from_host, arrived, fence, initialised, landed, one_way, opened, synchronise,
     synchronise_acquire, synchronise_release, tells_host, warp_synced,
 };
+pub(crate) use sources::global;
 pub(crate) use stores::StoredValues;

@@ -193,8 +193,8 @@ fn turned(matrix: &[u8; MAX_BYTES], rows: usize, cols: usize, size: usize) -> [u
     out
 }
 
-/// Bytes of which a matrix of 16-bit and larger elements begins at a multiple, and bytes between its
-/// lines. One of smaller elements needs no more than its fragment in a lane takes.
+/// Bytes: a matrix of 16-bit and larger elements begins at a multiple of the first, and its lines
+/// are multiples of the second apart. One of smaller elements needs no more than a lane holds of it.
 const MATRIX_ALIGN: (u64, u64) = (32, 16);
 
 /// With checks: judges where the matrix of a fragment lies.

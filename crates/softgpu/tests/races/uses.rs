@@ -130,6 +130,10 @@ GO: movmatrix.sync.aligned.m8n8.trans.b16 %r21, %r0;
     wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r20,%r21,%r22,%r23,%r24,%r25,%r26,%r27}, [%rd1+32], 24;
     wmma.load.a.sync.aligned.row.m16n16k16.global.s8 {%r20,%r21}, [%rd1+8], 24;
     wmma.store.d.sync.aligned.row.m16n16k16.shared.s32 [s], {%r0,%r0,%r0,%r0,%r0,%r0,%r0,%r0}, 20;"),
+    ("a fragment goes to the start of an array, wherever that lies", 1, 32, "
+    .shared .align 4 .b32 before; .shared .align 2 .b8 s[2048]; st.shared.u32 [before], 1;
+    mov.u32 %r20, s; add.u32 %r20, %r20, 1024;
+    wmma.store.d.sync.aligned.row.m16n16k16.shared.s32 [%r20], {%r0,%r0,%r0,%r0,%r0,%r0,%r0,%r0}, 16;"),
     ("a copy's source is written behind the wait", 1, 64, "
     .shared .align 16 .b8 s[256]; mov.u32 %r20, s; shl.b32 %r21, %r0, 2; add.u32 %r22, %r20, %r21;
     cp.async.ca.shared.global [%r22], [%rd2], 4; cp.async.wait_all; st.global.u32 [%rd2], 5; bar.sync 0;

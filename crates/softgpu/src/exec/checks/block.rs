@@ -2,13 +2,14 @@
 
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::program::access_kind;
-use super::super::registers::{LANES, each, eights};
+use super::super::registers::{ALL, LANES, each, eights};
 use super::found::report;
 use super::global::CheckedAccess;
 use super::site::ThreadFinding;
 use super::stores::distinct;
 use super::variables;
 use crate::check::shared::{SharedFinding, SharedRecord};
+use crate::mem::At;
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
 
 fn pc16(ctx: &Ctx<'_>, i: &DecodedInst) -> u32 {
@@ -216,6 +217,13 @@ fn above_stack(
     let end = ctx.local_base + ctx.code.local_bytes;
     let tops = ctx.block.warps[ctx.warp].frames.get(ctx.frame as usize);
     let tops = tops.and_then(|f| f.as_ref()?.tops.as_deref());
+    if mask == ALL
+        && tops.is_none()
+        && let Some(last) = end.checked_sub(size)
+        && u32::within(off, 0, last, 0)
+    {
+        return 0;
+    }
     let mut beyond = 0;
     each(mask, |l| {
         let end = tops.map_or(end, |tops| tops[l]);

@@ -12,7 +12,6 @@ use super::super::registers::{LANES, each, eights};
 use super::begin::shadow;
 use super::conflict::{LaneAccess, lane_records};
 use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
-use super::sources;
 use super::stores::{StoredValues, distinct};
 use crate::check::clock::KnownBlocks;
 use crate::check::{AccessRecord, BlockSegments, FREED, INITIALISED, Shadow, Strength};
@@ -44,8 +43,8 @@ impl CheckedAccess<'_> {
     }
 }
 
-/// Checks an access to global memory; returns the lanes that may make it.
-pub(crate) fn global(
+/// Checks an access to global memory by its records; returns the lanes that may make it.
+pub(super) fn judge_global(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     addr: &[u64; LANES],
@@ -55,7 +54,6 @@ pub(crate) fn global(
     let Some((shadow, _, _)) = shadow(ctx.run) else {
         return mask;
     };
-    sources::overwritten(ctx, i, addr, mask, checked.size, checked.kind);
     let stores = checked
         .values
         .and_then(|v| distinct(ctx, v, addr, mask, checked.size as usize));

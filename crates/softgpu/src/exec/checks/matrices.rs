@@ -4,6 +4,7 @@ use super::super::ctx::{Ctx, DecodedInst};
 use super::super::registers::{LANES, each};
 use super::found::{found, report};
 use super::site::ThreadFinding;
+use crate::mem::AllocKind;
 use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
 
 /// Reports that the active lanes execute an instruction of the whole warp without the rest of it.
@@ -64,7 +65,7 @@ pub(crate) fn matrix_place(ctx: &mut Ctx<'_>, i: &DecodedInst, place: &MatrixPla
         let note = format!("lanes {first} and {l} name different matrices");
         wrong(ctx, i, l, place, (FindingKind::WarpMask, base, note));
     }
-    if !base.is_multiple_of(place.align) {
+    if !base.is_multiple_of(place.align) && !is_aligned_in_variable(ctx, place, base) {
         let note = format!("a matrix must begin at a multiple of {} bytes", place.align);
         let what = (FindingKind::Misaligned, base, note);
         wrong(ctx, i, first as u32, place, what);
@@ -78,6 +79,26 @@ pub(crate) fn matrix_place(ctx: &mut Ctx<'_>, i: &DecodedInst, place: &MatrixPla
         let what = (FindingKind::Misaligned, base, note);
         wrong(ctx, i, first as u32, place, what);
     }
+}
+
+/// Whether `at` is aligned from the start of the variable that it is in: the program does not
+/// decide where that lies.
+#[cold]
+fn is_aligned_in_variable(ctx: &Ctx<'_>, place: &MatrixPlace<'_>, at: u64) -> bool {
+    let start = if place.space == MemSpace::Shared {
+        let variables = ctx.run.code().variables.iter();
+        let mut holders = variables.filter(|v| {
+            let start = u64::from(v.start);
+            v.space == MemSpace::Shared && at >= start && at - start < u64::from(v.len)
+        });
+        holders.next().map(|v| u64::from(v.start))
+    } else {
+        let found = ctx.run.spec.space.find_live(at);
+        found
+            .filter(|a| a.kind == AllocKind::Global)
+            .map(|a| a.start)
+    };
+    start.is_some_and(|start| (at - start).is_multiple_of(place.align))
 }
 
 #[cold]

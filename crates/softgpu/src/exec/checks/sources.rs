@@ -1,28 +1,31 @@
-//! Checks of the sources of asynchronous copies: unchanged until the copy has been waited for.
+//! Checks of accesses to global memory, and of the sources of asynchronous copies: unchanged until
+//! the copy has been waited for.
 
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::registers::{LANES, each};
 use super::super::state::PendingCopy;
 use super::found::report;
+use super::global::{CheckedAccess, judge_global};
 use super::site::ThreadFinding;
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
 
-/// Reports the first lane that writes bytes which a copy of its block may still have to read.
+/// Checks an access to global memory; returns the lanes that may make it.
 #[inline(always)]
-pub(super) fn overwritten(
+pub(crate) fn global(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     addr: &[u64; LANES],
     mask: u32,
-    size: u32,
-    kind: AccessKind,
-) {
-    if kind != AccessKind::Read && !ctx.block.sources.is_empty() {
-        look(ctx, i, addr, mask, size, kind);
+    checked: CheckedAccess<'_>,
+) -> u32 {
+    if checked.kind != AccessKind::Read && !ctx.block.sources.is_empty() {
+        overwritten(ctx, i, addr, mask, checked.size, checked.kind);
     }
+    judge_global(ctx, i, addr, mask, checked)
 }
 
-fn look(
+/// Reports the first lane that writes bytes which a copy of its block may still have to read.
+fn overwritten(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     addr: &[u64; LANES],
