@@ -194,7 +194,8 @@ fn turned(matrix: &[u8; MAX_BYTES], rows: usize, cols: usize, size: usize) -> [u
 }
 
 /// Bytes: a matrix of 16-bit and larger elements begins at a multiple of the first, and its lines
-/// are multiples of the second apart. One of smaller elements needs no more than a lane holds of it.
+/// are multiples of the second apart. One of smaller elements needs what a lane holds of it, if
+/// that is less.
 const MATRIX_ALIGN: (u64, u64) = (32, 16);
 
 /// With checks: judges where the matrix of a fragment lies.
