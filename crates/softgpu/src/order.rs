@@ -58,6 +58,11 @@ impl OpId {
         self.0 == 0
     }
 
+    /// Whether the host does it itself.
+    pub(crate) fn is_of_host(self) -> bool {
+        !self.is_none() && self.actor() == ActorId::HOST.0 as usize
+    }
+
     fn new(actor: ActorId, seq: u64) -> Self {
         OpId((u64::from(actor.0) << SEQ_BITS) | seq)
     }
@@ -366,6 +371,16 @@ impl Order {
             None if op.is_none() => "nothing".to_owned(),
             None => "an old operation".to_owned(),
         }
+    }
+
+    /// Whether `op` allocates memory in stream order, which touches none of it.
+    pub(crate) fn is_allocation(&self, op: OpId) -> bool {
+        let inner = self.read();
+        let named = inner.names.get(&op);
+        named.is_some_and(|named| {
+            let of_pool = ["cuMemAllocAsync", "cuMemAllocFromPoolAsync"];
+            matches!(named.what, OpKind::Call(call) if of_pool.contains(&call))
+        })
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, OrderState> {

@@ -378,16 +378,80 @@ fn a_host_functions_release_to_the_host_adds_order() {
 #[test]
 fn memory_never_written_is_reported_where_it_is_copied_out() {
     let w = World::new();
-    let at = alloc(64);
-    let mut out = [0u8; 64];
+    let (at, mut out) = (alloc(64), [0u8; 64]);
     ok!(cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), at, 64));
     let found = w.findings();
+    assert_eq!(kinds(&found), [FindingKind::Uninitialised], "{found:?}");
+    let text = found[0].to_string();
     assert!(
-        kinds(&found)
-            .iter()
-            .all(|k| *k == FindingKind::Uninitialised),
-        "{found:?}"
+        text.contains("64-byte global read") && text.contains("cuMemcpyDtoH_v2"),
+        "{text}"
     );
+    let mut pinned: *mut c_void = null_mut();
+    ok!(cuMemHostAlloc(&mut pinned, 64, 0));
+    ok!(cuMemcpyDtoHAsync_v2(pinned, at, 64, w.a));
+    assert_eq!(kinds(&w.findings()), [FindingKind::Uninitialised]);
+    ok!(cuMemFreeHost(pinned));
+}
+
+#[test]
+fn a_buffer_that_is_partly_written_is_copied_out_whole() {
+    let w = World::new();
+    let (at, other, mut out) = (alloc(64), alloc(64), [0u8; 64]);
+    // From device to device what was not written stays so, and is no finding.
+    ok!(cuMemcpyDtoD_v2(other, at, 64));
+    ok!(cuCtxSynchronize());
+    w.launch(w.put, at, w.a);
+    ok!(cuStreamSynchronize(w.a));
+    ok!(cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), at, 64));
+    ok!(cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), at, 0));
+    assert_eq!(kinds(&w.findings()), []);
+}
+
+#[test]
+fn a_free_of_pool_memory_by_call_waits_for_no_work() {
+    let w = World::new();
+    let mut at = 0;
+    ok!(cuMemAllocAsync(&mut at, 64, w.a));
+    w.launch(w.put, at, w.a);
+    ok!(cuMemFree_v2(at));
+    let found = w.findings();
+    assert_eq!(kinds(&found), [FindingKind::StreamHazard], "{found:?}");
+    let text = found[0].to_string();
+    assert!(
+        text.contains("cuMemFree_v2") && text.contains("freed before that work was complete"),
+        "{text}"
+    );
+}
+
+#[test]
+fn pool_memory_is_freed_by_call_when_the_host_has_waited() {
+    let w = World::new();
+    let used = |stream| {
+        let mut at = 0;
+        ok!(cuMemAllocAsync(&mut at, 64, stream));
+        w.launch(w.put, at, stream);
+        at
+    };
+    let at = used(w.a);
+    ok!(cuStreamSynchronize(w.a));
+    ok!(cuMemFree_v2(at));
+    let (at, e) = (used(w.b), event());
+    ok!(cuEventRecord(e, w.b));
+    ok!(cuEventSynchronize(e));
+    ok!(cuMemFree_v2(at));
+    let at = used(w.a);
+    ok!(cuCtxSynchronize());
+    ok!(cuMemFree_v2(at));
+    // So is what no work has used.
+    let mut unused = 0;
+    ok!(cuMemAllocAsync(&mut unused, 64, w.a));
+    ok!(cuMemFree_v2(unused));
+    // Ordinary memory is waited for.
+    let at = alloc(64);
+    w.launch(w.put, at, w.a);
+    ok!(cuMemFree_v2(at));
+    assert_eq!(kinds(&w.findings()), []);
 }
 
 /// Lets `serve`, which runs all the while, do its work behind a `put` in another stream, and a

@@ -133,6 +133,8 @@
 //@ program streams_download_too_early
 //@   stream a
 //@   alloc x 1024
+//@   fill x 0 1024
+//@   sync
 //@   launch a produce x 256
 //@   download x 0 1024
 //@   sync

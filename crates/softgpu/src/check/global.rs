@@ -257,6 +257,11 @@ impl Shadow {
         }
     }
 
+    /// Whether a range is allocated and nothing of it was ever written.
+    pub(crate) fn holds_nothing(&self, addr: u64, len: u64) -> bool {
+        self.covers(addr, len) && self.states.unwritten(self.index(addr), len as usize)
+    }
+
     /// Checks a driver operation's access to a range for bounds, use after free and hazards, and
     /// records it as the last access.
     fn pass(
@@ -329,7 +334,9 @@ impl Shadow {
             let Some((op, from, to)) = self.range(at) else {
                 return true;
             };
-            let fine = op == ctx.op || ctx.order.happens_before(op, ctx.op);
+            // What the host frees it has got from the allocation, whatever its stream has done.
+            let is_known = !note.is_empty() && ctx.op.is_of_host() && ctx.order.is_allocation(op);
+            let fine = op == ctx.op || is_known || ctx.order.happens_before(op, ctx.op);
             if fine {
                 ordered = from..to;
             }

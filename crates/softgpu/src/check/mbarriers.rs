@@ -43,6 +43,8 @@ pub(crate) enum MbarrierFault {
     /// Nothing orders it behind that initialisation, or that use before its initialisation or
     /// invalidation.
     Unordered(MbarrierMark),
+    /// That has initialised it before, and its phase is not complete.
+    InUse(MbarrierMark),
 }
 
 #[derive(Debug, Default)]
@@ -62,12 +64,13 @@ impl MbarrierLives {
         self.0.clear();
     }
 
-    /// The mbarrier at `at` is initialised, or invalidated if `ends`.
+    /// The mbarrier at `at`, of which the phase is under way or not, is initialised, or invalidated
+    /// if `ends`.
     pub(crate) fn change(
         &mut self,
         at: u32,
         now: MbarrierMark,
-        ends: bool,
+        (ends, under_way): (bool, bool),
         clocks: &WarpClocks,
     ) -> Option<MbarrierFault> {
         let life = self.0.entry(at).or_default();
@@ -78,7 +81,11 @@ impl MbarrierLives {
                 .into_values()
                 .chain(life.born)
                 .find(|was| !was.is_before(now, clocks))
-                .map(MbarrierFault::Unordered),
+                .map(MbarrierFault::Unordered)
+                .or_else(|| {
+                    let in_use = life.born.filter(|_| !ends && under_way);
+                    in_use.map(MbarrierFault::InUse)
+                }),
         };
         *life = MbarrierLife {
             born: (!ends).then_some(now),

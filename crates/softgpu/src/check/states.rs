@@ -67,6 +67,11 @@ impl States {
         words(first, len).all(|(w, mask)| !self.word(w) & mask == 0)
     }
 
+    /// Whether all of it is allocated and nothing of it was written.
+    pub(crate) fn unwritten(&self, first: usize, len: usize) -> bool {
+        words(first, len).all(|(w, mask)| self.word(w) & mask == HIGH & mask)
+    }
+
     /// The first byte of a range that is not allocated.
     pub(crate) fn first_unallocated(&self, first: usize, len: usize) -> Option<usize> {
         words(first, len).find_map(|(w, mask)| {
@@ -210,6 +215,7 @@ mod tests {
                     let these = &model[at..at + len];
                     prop_assert_eq!(states.allocated(at, len), these.iter().all(|&s| s >= ALLOCATED));
                     prop_assert_eq!(states.initialised(at, len), these.iter().all(|&s| s == INITIALISED));
+                    prop_assert_eq!(states.unwritten(at, len), these.iter().all(|&s| s == ALLOCATED));
                     let bad = these.iter().position(|&s| s < ALLOCATED).map(|n| at + n);
                     prop_assert_eq!(states.first_unallocated(at, len), bad);
                 }

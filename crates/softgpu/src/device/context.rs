@@ -112,6 +112,12 @@ impl SoftContext {
         self.health.check()
     }
 
+    /// Waits for the same, of which the host then knows nothing.
+    pub(crate) fn drain(&self) {
+        let tickets: Vec<_> = lock(&self.streams).iter().map(SoftStream::ticket).collect();
+        tickets.iter().for_each(|ticket| ticket.wait());
+    }
+
     pub(crate) fn limit(&self, limit: CUlimit) -> CuResult<usize> {
         let default = limit_default(limit)?;
         Ok(lock(&self.limits).get(&limit.0).copied().unwrap_or(default))

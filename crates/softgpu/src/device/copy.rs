@@ -7,6 +7,9 @@ use super::memory::is_ours;
 use super::objects::{CopyPlan, CopySide, FillPlan, StreamRun};
 use super::range::{ByteRows, HostAccess, check_range};
 use super::{CuResult, Machine, err};
+use crate::check::CheckContext;
+use crate::mem::AllocKind;
+use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
 
 impl CopyPlan {
     pub(crate) fn linear(dst: u64, src: u64, len: u64) -> Self {
@@ -85,6 +88,9 @@ impl CopyPlan {
 
     pub(crate) fn run(&self, m: &Machine, running: &StreamRun) {
         let check = m.check(running.op);
+        if let Some(check) = &check {
+            self.check_download(m, check);
+        }
         let base = self
             .staged
             .as_ref()
@@ -103,6 +109,43 @@ impl CopyPlan {
                     .for_each(|(dst, src)| copy(dst, src, self.width));
             }
         }
+    }
+}
+
+impl CopyPlan {
+    /// Reports a copy to the host of bytes none of which was ever written. With some of them
+    /// written it is a structure with its padding, or a buffer that was not filled to its end.
+    fn check_download(&self, m: &Machine, check: &CheckContext) {
+        let to_host = || {
+            let target = m.space.find_live(self.dst.at);
+            target.map_or(!m.space.contains(self.dst.at, 1), |target| {
+                target.kind == AllocKind::Pinned
+            })
+        };
+        let Some(shadow) = m.space.shadow() else {
+            return;
+        };
+        let is_unwritten = self.staged.is_none()
+            && self
+                .rows(self.src)
+                .all(|row| shadow.holds_nothing(row, self.width));
+        if !is_unwritten || !to_host() {
+            return;
+        }
+        check.sink.add(Finding {
+            kind: FindingKind::Uninitialised,
+            access: Some(Access {
+                kind: AccessKind::Read,
+                space: MemSpace::Global,
+                addr: self.src.at,
+                len: self.width * self.height * self.depth,
+            }),
+            actor: FindingActor::Operation(check.order.describe(check.op)),
+            note: "nothing has written any of its bytes".to_owned(),
+            allocation: m.space.find(self.src.at),
+            other: None,
+            count: 1,
+        });
     }
 }
 

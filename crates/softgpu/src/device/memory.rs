@@ -398,6 +398,15 @@ pub(crate) fn settle(m: &Machine) {
     }
 }
 
+/// The same without the host's learning of it: an order for this process, none for the program.
+pub(crate) fn drain(m: &Machine) {
+    for ctx in m.contexts.all() {
+        if !ctx.health.is_dead() {
+            ctx.drain();
+        }
+    }
+}
+
 /// Grants or revokes `device`'s access to all ordinary memory of `owner`.
 pub(crate) fn set_peer_access(m: &Machine, owner: u32, device: u32, on: bool) {
     if owner != device {

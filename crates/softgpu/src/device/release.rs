@@ -2,7 +2,7 @@
 
 use super::allocation::{Allocation, AllocationSource};
 use super::graph_memory::take_graph_memory;
-use super::memory::{give_back, host_op, retire, settle};
+use super::memory::{drain, give_back, host_op, retire, settle};
 use super::range::refuse_free;
 use super::{CuResult, Machine, err};
 
@@ -27,11 +27,18 @@ pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
             return Ok(());
         }
     };
-    settle(m);
-    retire(m, &allocation, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
-    if let AllocationSource::Pool(pool) = &allocation.source {
+    let op = if let AllocationSource::Pool(pool) = &allocation.source {
+        // Of stream-ordered memory a driver takes the work for complete, and waits for none: what
+        // the host has not waited for is not before this.
+        let op = host_op(m, "cuMemFree_v2");
+        drain(m);
         pool.note_freed(allocation.len);
-    }
+        op
+    } else {
+        settle(m);
+        host_op(m, "cuMemFree_v2")
+    };
+    retire(m, &allocation, "cuMemFree_v2", op);
     give_back(m, &allocation);
     Ok(())
 }

@@ -275,6 +275,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
             start,
             end,
             sync: block.sync.map(opd),
+            whole: block.whole,
             term,
             term_pc: b as u32,
         });

@@ -6,8 +6,25 @@
 use super::checks;
 use super::ctx::Ctx;
 use super::program::{BarrierOp, BarrierSite, Terminator};
-use super::state::{Barrier, SplitOutcome, SplitState};
+use super::state::{Barrier, Split, SplitOutcome, SplitState};
 use crate::report::{Finding, FindingActor, FindingKind};
+
+/// The barrier of the cluster, behind those of the block.
+const CLUSTER: u32 = 16;
+
+/// Reports a barrier that no block has, and a number of threads that is not one of whole warps.
+fn invalid_operands(ctx: &mut Ctx<'_>, split: &Split, id: u32, count: Option<u32>) {
+    let (function, warp) = (function_of(ctx), ctx.warp as u32);
+    let lane = split.mask.trailing_zeros() & 31;
+    if id >= CLUSTER {
+        let note = format!("barrier {id}: a block has barriers 0 to {}", CLUSTER - 1);
+        report(ctx, function, split.pc, warp, lane, note);
+    }
+    if let Some(count) = count.filter(|n| !n.is_multiple_of(32)) {
+        let note = format!("barrier {id} for {count} threads, which must be a multiple of 32");
+        report(ctx, function, split.pc, warp, lane, note);
+    }
+}
 
 fn live_threads(ctx: &Ctx<'_>) -> u32 {
     ctx.block.warps.iter().map(|w| w.live.count_ones()).sum()
@@ -62,8 +79,12 @@ pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
         return;
     };
     let lane = split.mask.trailing_zeros() as usize & 31;
-    let id = ctx.rows.lane::<u32>(site.id, lane).min(16);
+    let named = ctx.rows.lane::<u32>(site.id, lane);
+    let id = named.min(CLUSTER);
     let expected = site.count.map_or(0, |c| ctx.rows.lane::<u32>(c, lane));
+    if ctx.run.spec.checks.is_some() && site.op != BarrierOp::Cluster {
+        invalid_operands(ctx, &split, named, site.count.map(|_| expected));
+    }
     let p = ctx.rows.pred(site.pred) & split.mask;
     let whole = split.mask == ctx.w().live;
     let fresh = ctx.block.barriers[id as usize].arrived == 0;

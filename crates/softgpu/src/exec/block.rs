@@ -100,8 +100,11 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
             return WarpStop::Done;
         }
         if idle > n {
-            deadlock(ctx);
-            return WarpStop::Trouble;
+            if !enter_alone(ctx) {
+                deadlock(ctx);
+                return WarpStop::Trouble;
+            }
+            idle = 0;
         }
         w = if w + 1 < n { w + 1 } else { 0 };
         if turns % 4 == 0 && ctx.run.must_stop() {
@@ -125,6 +128,14 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
             return WarpStop::Yielded;
         }
     }
+}
+
+/// Whether lanes of a warp go on that waited for the rest of it in vain.
+fn enter_alone(ctx: &mut Ctx<'_>) -> bool {
+    (0..ctx.block.warps.len()).any(|w| {
+        ctx.warp = w;
+        warp::enter_alone(ctx)
+    })
 }
 
 fn deadlock(ctx: &mut Ctx<'_>) {

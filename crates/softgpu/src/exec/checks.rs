@@ -9,23 +9,27 @@ mod conflict;
 mod found;
 mod global;
 mod launch;
+mod matrices;
 mod mbarriers;
 mod members;
 mod ordering;
 mod quick;
 mod site;
+mod sources;
 mod stores;
 mod variables;
 
 pub(crate) use begin::{begin, end_block, start_block};
 pub(crate) use block::{local, shared};
 pub(crate) use found::found;
-pub(crate) use global::{CheckedAccess, global, replay};
+pub(crate) use global::{CheckedAccess, replay};
 pub(crate) use launch::LaunchCheck;
-pub(crate) use mbarriers::mbarrier;
+pub(crate) use matrices::{MatrixPlace, matrix_place, part_of_warp};
+pub(crate) use mbarriers::{MbarrierStep, mbarrier};
 pub(crate) use members::{absent, members};
 pub(crate) use ordering::{
     Told, acquire, acquire_from_host, arrived, fence, initialised, landed, lanes_met, opened,
     release, synchronise, tells_host,
 };
+pub(crate) use sources::global;
 pub(crate) use stores::StoredValues;

@@ -4,11 +4,13 @@
 //! it. An mbarrier is eight bytes: arrivals still pending (20 bits), arrivals of a phase (20),
 //! bytes of transactions still pending (23, signed), and the parity of the phase (1).
 
+use std::ops::Range;
+
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, allow, inside, offsets};
-use super::checks::{self, CheckedAccess, Told};
+use super::checks::{self, CheckedAccess, MbarrierStep, Told};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{
@@ -60,6 +62,11 @@ impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
             mask = checks::shared(ctx, i, &dst, mask, copy);
         }
         let late = ctx.run.late_copies;
+        let pc = if CHECK {
+            ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i))
+        } else {
+            0
+        };
         let warp = ctx.warp;
         for l in (0..32).filter(|&l| (mask >> l) & 1 != 0) {
             let n = read[l].min(len);
@@ -84,13 +91,34 @@ impl<const CHECK: bool> Exec for CopyAsync<CHECK> {
                 len,
                 src_len: n,
                 barrier: NOWHERE,
+                pc,
             };
             if late {
                 w.copies.push(copy);
+                if CHECK && n != 0 {
+                    read_later(&mut ctx.block.sources, src[l], n);
+                }
             } else {
                 land(ctx, copy);
             }
         }
+    }
+}
+
+/// Extends the range of all sources by `len` bytes at `src`.
+fn read_later(sources: &mut Range<u64>, src: u64, len: u32) {
+    let end = src + u64::from(len);
+    *sources = if sources.is_empty() {
+        src..end
+    } else {
+        sources.start.min(src)..sources.end.max(end)
+    };
+}
+
+/// Forgets the range of all sources if no copy is left.
+fn forget_sources(ctx: &mut Ctx<'_>) {
+    if !ctx.block.sources.is_empty() && ctx.block.warps.iter().all(|w| w.copies.is_empty()) {
+        ctx.block.sources = 0..0;
     }
 }
 
@@ -132,6 +160,7 @@ fn land_groups(ctx: &mut Ctx<'_>, mask: u32, keep: Option<u32>) {
     for c in done {
         land(ctx, c);
     }
+    forget_sources(ctx);
 }
 
 /// Has the copies of the active lanes, as far as no other mbarrier does, complete with the one at
@@ -158,6 +187,7 @@ fn land_of_barrier(ctx: &mut Ctx<'_>, at: u32) {
             done.into_iter().for_each(|c| land(ctx, c));
         }
     }
+    forget_sources(ctx);
 }
 
 struct CommitGroup;
@@ -295,8 +325,14 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             let mut s = MbarrierState::unpack(raw);
             if CHECK {
                 let one = [off[l] as u64 | SHARED_TAG; LANES];
-                let changes = matches!(what, Bar::Init | Bar::Inval).then_some(what == Bar::Inval);
-                checks::mbarrier(ctx, i, off[l], l as u32, changes);
+                let step = match what {
+                    Bar::Init => MbarrierStep::Init {
+                        under_way: s.pending != s.expected || s.bytes != 0,
+                    },
+                    Bar::Inval => MbarrierStep::Inval,
+                    _ => MbarrierStep::Use,
+                };
+                checks::mbarrier(ctx, i, off[l], l as u32, step);
                 match what {
                     Bar::TestWait | Bar::TestParity => {}
                     Bar::Init => checks::initialised(ctx, off[l], 8),

@@ -89,6 +89,8 @@ pub(crate) struct CodeBlock {
     pub(crate) end: u32,
     /// Row with the lanes that must arrive together before this block begins.
     pub(crate) sync: Option<RowOperand>,
+    /// Whether those are all lanes of the warp, exited ones too.
+    pub(crate) whole: bool,
     pub(crate) term: Terminator,
     /// Instruction index by which reports name the end.
     pub(crate) term_pc: u32,

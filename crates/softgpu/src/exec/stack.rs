@@ -104,11 +104,15 @@ impl Exec for Stackrestore {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let (mask, saved) = (ctx.mask, source(ctx, i));
         let base = ctx.local_base + ctx.code.local_bytes;
-        if let Some(tops) = tops(ctx) {
-            each(mask, |l| {
-                // What is no saved top of this function is undefined; it stays within its frame.
-                tops[l] = saved[l].clamp(u64::from(base), u64::from(tops[l])) as u32;
-            });
+        let Some(tops) = tops(ctx) else { return };
+        let before = *tops;
+        each(mask, |l| {
+            // What is no saved top of this function is undefined; it stays within its frame.
+            tops[l] = saved[l].clamp(u64::from(base), u64::from(tops[l])) as u32;
+        });
+        let after = *tops;
+        if ctx.run.spec.checks.is_some() {
+            ctx.w().forget_local(mask, |l| after[l]..before[l]);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! State of a block between two instructions: its warps, their splits and frames, its barriers.
 
+use std::ops::Range;
+
 use super::check_order::AccessLog;
-use super::registers::FrameRows;
+use super::registers::{FrameRows, LANES, each};
 use crate::check::BlockSegments;
 use crate::check::mbarriers::MbarrierLives;
 use crate::check::shared::SharedShadow;
@@ -19,11 +21,23 @@ pub(crate) struct Split {
     pub(crate) tired: bool,
 }
 
+impl Split {
+    /// Whether it can run.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(
+            self.state,
+            SplitState::Ready | SplitState::Alone | SplitState::Passed(..)
+        )
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SplitState {
     Ready,
     /// Waits for other lanes of its warp before block `pc`.
     Parked,
+    /// Is to enter block `pc` without the lanes that it has waited for.
+    Alone,
     /// Stands at the barrier that ends block `pc` without all of its warp.
     AtBarrier,
     /// Has arrived at barrier `.0`.
@@ -60,6 +74,8 @@ pub(crate) struct PendingCopy {
     pub(crate) src_len: u32,
     /// The mbarrier that tells of its completion; `NOWHERE` if none does.
     pub(crate) barrier: u32,
+    /// Its instruction, counted through all functions; 0 without checks.
+    pub(crate) pc: u32,
 }
 
 /// 32 threads.
@@ -78,6 +94,20 @@ pub(crate) struct WarpState {
     pub(crate) local_init: Vec<u8>,
     pub(crate) copies: Vec<PendingCopy>,
     pub(crate) groups: Vec<u32>,
+}
+
+impl WarpState {
+    /// The bytes that `part` names of each lane's local memory hold nothing from now on.
+    pub(crate) fn forget_local(&mut self, mask: u32, part: impl Fn(usize) -> Range<u32>) {
+        each(mask, |l| {
+            let bytes = part(l);
+            for word in bytes.start / 4..bytes.end.div_ceil(4) {
+                if let Some(init) = self.local_init.get_mut(word as usize * LANES + l) {
+                    *init = 0;
+                }
+            }
+        });
+    }
 }
 
 /// A hardware barrier.
@@ -102,6 +132,8 @@ pub(crate) struct BlockState {
     pub(crate) shadow: Option<Box<SharedShadow>>,
     /// Which mbarriers are valid, with checks.
     pub(crate) mbarriers: MbarrierLives,
+    /// With checks: addresses among which are all sources of copies that have not landed.
+    pub(crate) sources: Range<u64>,
     pub(crate) next_warp: usize,
     /// This block's segments in the shadow of global memory.
     pub(crate) segments: BlockSegments,

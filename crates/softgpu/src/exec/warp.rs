@@ -156,7 +156,7 @@ fn choose(ctx: &mut Ctx<'_>) -> Option<usize> {
             w.splits
                 .iter()
                 .enumerate()
-                .filter(|(_, s)| matches!(s.state, SplitState::Ready | SplitState::Passed(..)))
+                .filter(|(_, s)| s.is_ready())
                 .min_by_key(|(_, s)| (s.tired, std::cmp::Reverse(depth(s)), s.pc))
                 .map(|(n, s)| (n, s.tired))
         };
@@ -171,8 +171,7 @@ fn choose(ctx: &mut Ctx<'_>) -> Option<usize> {
 
 /// Whether each of its lanes has had its time slice or waits.
 pub(crate) fn has_nothing_else(ctx: &mut Ctx<'_>) -> bool {
-    let ready = |s: &Split| matches!(s.state, SplitState::Ready | SplitState::Passed(..));
-    ctx.w().splits.iter().all(|s| s.tired || !ready(s))
+    ctx.w().splits.iter().all(|s| s.tired || !s.is_ready())
 }
 
 /// Checks waiting splits again when none of the warp is ready. Returns whether one became ready.
@@ -187,6 +186,11 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
         }
     }
     if woken || wake_scattered(ctx) {
+        return true;
+    }
+    // Lanes at a barrier may still come; where there are none, no lane of the warp goes on.
+    let may_come = |s: &Split| matches!(s.state, SplitState::Barrier(_));
+    if !ctx.w().splits.iter().any(may_come) && enter_alone(ctx) {
         return true;
     }
     // The rest of the warp waits elsewhere, possibly forever: these lanes arrive without it.
@@ -204,10 +208,30 @@ fn wake(ctx: &mut Ctx<'_>) -> bool {
         }
         barrier::arrive(ctx, s);
     }
-    ctx.w()
-        .splits
-        .iter()
-        .any(|s| matches!(s.state, SplitState::Ready | SplitState::Passed(..)))
+    ctx.w().splits.iter().any(Split::is_ready)
+}
+
+/// With checks, has the lanes that wait for the rest of their warp, to execute an instruction of
+/// the whole warp, go on without it: it never comes. Returns whether there are such.
+pub(crate) fn enter_alone(ctx: &mut Ctx<'_>) -> bool {
+    if ctx.run.spec.checks.is_none() {
+        return false;
+    }
+    let run = ctx.run;
+    let functions = &run.code().functions;
+    let w = &mut ctx.block.warps[ctx.warp];
+    let alone = w.splits.iter_mut().find(|s| {
+        let frame = w.frames[s.frame as usize].as_ref();
+        s.state == SplitState::Parked
+            && frame.is_some_and(|f| functions[f.function as usize].blocks[s.pc as usize].whole)
+    });
+    match alone {
+        Some(split) => {
+            split.state = SplitState::Alone;
+            true
+        }
+        None => false,
+    }
 }
 
 /// Merges lanes of one mask at `bar.warp.sync`, also from different instances of it.
@@ -288,13 +312,18 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> WarpStop {
         ctx.w().splits[s].state = SplitState::Ready;
         barrier::give_result(ctx, block, value);
     }
+    let mut alone = split.state == SplitState::Alone;
+    if alone {
+        ctx.w().splits[s].state = SplitState::Ready;
+    }
     let mut pc = split.pc;
     let mut turn = SPLIT_TURN;
     let spins = ctx.spins;
     loop {
         let code = ctx.code;
         let b = &code.blocks[pc as usize];
-        if let Some(mask) = b.sync
+        if !std::mem::take(&mut alone)
+            && let Some(mask) = b.sync
             && ctx.mask != ctx.block.warps[ctx.warp].live
             && needed(ctx, mask, ctx.mask) & !ctx.mask != 0
         {
@@ -604,13 +633,8 @@ fn call(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &CallTerminator) -> SplitOut
         w.local.resize(need as usize * 8, 0);
     }
     if run.spec.checks.is_some() {
+        // What lies behind a frame holds nothing: returning lanes leave it so.
         w.local_init.resize(w.local.len(), 0);
-        // A fresh frame's variables hold nothing, in these lanes.
-        for word in (base / 4) as usize..(need as usize).div_ceil(4) {
-            for l in (0..32).filter(|&l| mask >> l & 1 != 0) {
-                w.local_init[word * 32 + l] = 0;
-            }
-        }
     }
     let frame = Frame {
         function,
@@ -668,6 +692,14 @@ fn ret(ctx: &mut Ctx<'_>, s: usize) -> SplitOutcome {
             for l in (0..32).filter(|&l| mask >> l & 1 != 0) {
                 target[l * 4..l * 4 + 4].copy_from_slice(&source[l * 4..l * 4 + 4]);
             }
+        }
+    }
+    if run.spec.checks.is_some() {
+        let (from, to) = (f.local_base, f.local_base + code.local_bytes);
+        match &f.tops {
+            None if to == from => {}
+            None => w.forget_local(mask, |_| from..to),
+            Some(tops) => w.forget_local(mask, |l| from..tops[l]),
         }
     }
     f.lanes &= !mask;

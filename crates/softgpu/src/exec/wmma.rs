@@ -8,7 +8,7 @@ use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
 use super::access::{WIDE, addresses, admit_shared, allow, by_tag};
-use super::checks::{self, CheckedAccess};
+use super::checks::{self, CheckedAccess, MatrixPlace};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -17,8 +17,8 @@ use super::mma::{BitOp, FragmentLayout, Mma};
 use super::product::Product;
 use super::registers::{ALL, LANES, RowOperand};
 use super::rendezvous::whole_warp;
-use super::tags::{SHARED_TAG, TAG_MASK};
-use crate::report::AccessKind;
+use super::tags::{LOCAL_TAG, SHARED_TAG, TAG_MASK};
+use crate::report::{AccessKind, MemSpace};
 
 /// Size, type and layout of one fragment, in `imm` from bit 34.
 #[derive(Debug, Clone, Copy)]
@@ -193,6 +193,46 @@ fn turned(matrix: &[u8; MAX_BYTES], rows: usize, cols: usize, size: usize) -> [u
     out
 }
 
+/// Bytes: a matrix of 16-bit and larger elements begins at a multiple of the first, and its lines
+/// are multiples of the second apart. One of smaller elements needs what a lane holds of it, if
+/// that is less.
+const MATRIX_ALIGN: (u64, u64) = (32, 16);
+
+/// With checks: judges where the matrix of a fragment lies.
+fn check_place(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    f: Fragment,
+    (base, stride): (&[u64; LANES], &[u32; LANES]),
+    kind: AccessKind,
+) {
+    let first = base[ctx.mask.trailing_zeros() as usize & 31];
+    let space = match first & TAG_MASK {
+        SHARED_TAG => MemSpace::Shared,
+        _ if f.shared => MemSpace::Shared,
+        LOCAL_TAG => MemSpace::Local,
+        _ => MemSpace::Global,
+    };
+    let (mut align, mut step_align) = MATRIX_ALIGN;
+    if f.width < 16 {
+        let fragment = 4 * f.registers as u64;
+        (align, step_align) = (align.min(fragment), step_align.min(fragment));
+    }
+    let base = base.map(|at| match space {
+        MemSpace::Global => at,
+        _ => u64::from(at as u32),
+    });
+    let place = MatrixPlace {
+        base: &base,
+        step: &stride.map(|n| u64::from(n) * u64::from(f.width)),
+        align,
+        step_align,
+        kind,
+        space,
+    };
+    checks::matrix_place(ctx, i, &place);
+}
+
 /// Loads or stores a fragment: `a` the address, `b` the stride in elements.
 struct FragmentTransfer<const STORE: bool, const CHECK: bool>;
 impl<const STORE: bool, const CHECK: bool> Exec for FragmentTransfer<STORE, CHECK> {
@@ -211,6 +251,9 @@ impl<const STORE: bool, const CHECK: bool> Exec for FragmentTransfer<STORE, CHEC
         let all = ctx.mask;
         if !CHECK && transfer_lines::<STORE>(ctx, i, f, &base, &stride) {
             return;
+        }
+        if CHECK {
+            check_place(ctx, i, f, (&base, &stride), kind);
         }
         let mut values = vec![0u64; n * LANES];
         for k in 0..n {

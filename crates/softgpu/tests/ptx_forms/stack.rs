@@ -106,3 +106,66 @@ fn a_fresh_block_of_the_stack_holds_nothing() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("never written"), "{found:?}");
 }
+
+/// Kernel `k` with a function that gives away the address of a variable of its own, and one that
+/// reads an address with a variable of its own unwritten.
+fn giving_away(body: &str) -> Vec<String> {
+    let before = ".func (.reg .u64 at) made(.reg .u32 v)
+        {
+            .local .align 4 .b8 own[16]; .reg .u64 %a;
+            mov.u64 %a, own;
+            st.local.u32 [%a], v;
+            mov.u64 at, %a;
+            ret;
+        }
+        .func (.reg .u32 v) read(.reg .u64 at)
+        {
+            .local .align 4 .b8 own[64]; .reg .u64 %a;
+            mov.u64 %a, own;
+            st.local.u32 [%a+60], 1;
+            ld.local.u32 v, [at];
+            ret;
+        }";
+    let end = "mad.wide.u32 %rd5, %r0, 4, %rd1; st.global.u32 [%rd5], %r1;";
+    findings(&module(before, &format!("{body}\n{end}")))
+}
+
+#[test]
+fn variables_of_a_function_that_has_returned_are_gone() {
+    let body = "call (%rd2), made, (%r0); ld.local.u32 %r1, [%rd2];";
+    let found = giving_away(body);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("use after free: 4-byte local read"),
+        "{found:?}"
+    );
+    let body = "call (%rd2), made, (%r0); mov.u32 %r1, 0; st.local.u32 [%rd2], %r1;";
+    let found = giving_away(body);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("use after free: 4-byte local write"),
+        "{found:?}"
+    );
+    // Another function has a variable of its own there.
+    let body = "call (%rd2), made, (%r0); call (%r1), read, (%rd2);";
+    let found = giving_away(body);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("uninitialised read: 4-byte local read"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn variables_of_callers_are_there() {
+    let body = ".local .align 8 .b8 own[16]; mov.u64 %rd3, own;
+        st.local.u32 [%rd3+4], %r0; add.u64 %rd3, %rd3, 4;
+        call (%rd2), made, (%r0);
+        setp.lt.u32 %p1, %r0, 16; mov.u32 %r1, 0;
+        @%p1 call (%r1), read, (%rd3);
+        alloca.u64 %rd4, 40; st.local.u32 [%rd4+36], %r0;
+        add.u64 %rd4, %rd4, 36;
+        call (%r1), read, (%rd4);";
+    let found = giving_away(body);
+    assert!(found.is_empty(), "{found:?}");
+}

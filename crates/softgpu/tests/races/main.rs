@@ -5,3 +5,4 @@ mod clean;
 mod machine;
 mod planted;
 mod spin;
+mod uses;

@@ -75,6 +75,7 @@ pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
         .then(Box::default);
     ctx.block.segments = BlockSegments::default();
     ctx.block.mbarriers.clear();
+    ctx.block.sources = 0..0;
     let block = ctx.block.linear as u32;
     ctx.block
         .shadow

@@ -2,13 +2,14 @@
 
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::program::access_kind;
-use super::super::registers::{LANES, each, eights};
+use super::super::registers::{ALL, LANES, each, eights};
 use super::found::report;
 use super::global::CheckedAccess;
 use super::site::ThreadFinding;
 use super::stores::distinct;
 use super::variables;
 use crate::check::shared::{SharedFinding, SharedRecord};
+use crate::mem::At;
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
 
 fn pc16(ctx: &Ctx<'_>, i: &DecodedInst) -> u32 {
@@ -203,6 +204,59 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
     );
 }
 
+/// The lanes whose access lies behind the variables of the function that makes it and of its
+/// callers: those of a function that has returned lay there. They are reported.
+#[inline(always)]
+fn above_stack(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mask: u32,
+    (size, write): (u32, bool),
+) -> u32 {
+    let end = ctx.local_base + ctx.code.local_bytes;
+    let tops = ctx.block.warps[ctx.warp].frames.get(ctx.frame as usize);
+    let tops = tops.and_then(|f| f.as_ref()?.tops.as_deref());
+    if mask == ALL
+        && tops.is_none()
+        && let Some(last) = end.checked_sub(size)
+        && u32::within(off, 0, last, 0)
+    {
+        return 0;
+    }
+    let mut beyond = 0;
+    each(mask, |l| {
+        let end = tops.map_or(end, |tops| tops[l]);
+        beyond |= u32::from(off[l].saturating_add(size) > end) << l;
+    });
+    each(beyond, |l| {
+        left_frame(ctx, i, l as u32, (off[l], size, write))
+    });
+    beyond
+}
+
+#[cold]
+fn left_frame(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, (at, size, write): (u32, u32, bool)) {
+    let kind = if write {
+        AccessKind::Write
+    } else {
+        AccessKind::Read
+    };
+    let finding = ThreadFinding {
+        kind: FindingKind::UseAfterFree,
+        access: Access {
+            kind,
+            space: MemSpace::Local,
+            addr: u64::from(at),
+            len: u64::from(size),
+        },
+        note: "above the stack, where functions that have returned had their variables".to_owned(),
+        allocation: None,
+        other: None,
+    };
+    report(ctx, i, lane, finding);
+}
+
 /// Checks an access to local memory that lies inside it: its variable's bounds, initialisation.
 /// Returns the lanes that may make it.
 pub(crate) fn local(
@@ -224,6 +278,7 @@ pub(crate) fn local(
         };
         m &= !variables::beyond(ctx, i, off, mask, variable, (size, kind, ctx.local_base));
     }
+    m &= !above_stack(ctx, i, off, m, (size, write));
     while m != 0 {
         let l = m.trailing_zeros();
         m &= m - 1;

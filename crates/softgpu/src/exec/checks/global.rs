@@ -45,8 +45,8 @@ impl CheckedAccess<'_> {
     }
 }
 
-/// Checks an access to global memory; returns the lanes that may make it.
-pub(crate) fn global(
+/// Checks an access to global memory by its records; returns the lanes that may make it.
+pub(super) fn judge_global(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     addr: &[u64; LANES],

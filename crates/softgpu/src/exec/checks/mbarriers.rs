@@ -6,15 +6,19 @@ use super::site::ThreadFinding;
 use crate::check::mbarriers::{MbarrierFault, MbarrierMark};
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
 
-/// Records that a lane uses the mbarrier at `at`, or initialises it (`changes` false) or
-/// invalidates it (true).
-pub(crate) fn mbarrier(
-    ctx: &mut Ctx<'_>,
-    i: &DecodedInst,
-    at: u32,
-    lane: u32,
-    changes: Option<bool>,
-) {
+/// What an instruction does to an mbarrier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MbarrierStep {
+    /// Initialises it, while arrivals or bytes of its phase are awaited or not.
+    Init {
+        under_way: bool,
+    },
+    Inval,
+    Use,
+}
+
+/// Records what a lane does to the mbarrier at `at`.
+pub(crate) fn mbarrier(ctx: &mut Ctx<'_>, i: &DecodedInst, at: u32, lane: u32, step: MbarrierStep) {
     let thread = ctx.warp as u32 * 32 + lane;
     let pc = ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i));
     let block = &mut *ctx.block;
@@ -22,12 +26,14 @@ pub(crate) fn mbarrier(
         return;
     };
     let now = MbarrierMark::new(&mut shadow.clocks, pc, thread);
-    let fault = match changes {
-        Some(ends) => block.mbarriers.change(at, now, ends, &shadow.clocks),
-        None => block.mbarriers.used(at, now, &shadow.clocks),
+    let (lives, clocks) = (&mut block.mbarriers, &shadow.clocks);
+    let fault = match step {
+        MbarrierStep::Init { under_way } => lives.change(at, now, (false, under_way), clocks),
+        MbarrierStep::Inval => lives.change(at, now, (true, false), clocks),
+        MbarrierStep::Use => lives.used(at, now, clocks),
     };
     if let Some(fault) = fault {
-        wrong(ctx, i, at, lane, changes, fault);
+        wrong(ctx, i, at, lane, step, fault);
     }
 }
 
@@ -37,7 +43,7 @@ fn wrong(
     i: &DecodedInst,
     at: u32,
     lane: u32,
-    changes: Option<bool>,
+    step: MbarrierStep,
     fault: MbarrierFault,
 ) {
     let originator = |m: MbarrierMark| {
@@ -62,19 +68,25 @@ fn wrong(
         ),
         MbarrierFault::Unordered(m) => (
             FindingKind::SharedRace,
-            match changes {
-                None => "no barrier between the mbarrier's initialisation and its use",
-                Some(false) => "no barrier between the mbarrier's initialisation and other use",
-                Some(true) => "no barrier between the mbarrier's use and its invalidation",
+            match step {
+                MbarrierStep::Use => "no barrier between the mbarrier's initialisation and its use",
+                MbarrierStep::Init { .. } => {
+                    "no barrier between the mbarrier's initialisation and other use"
+                }
+                MbarrierStep::Inval => "no barrier between the mbarrier's use and its invalidation",
             },
+            Some(originator(m)),
+        ),
+        MbarrierFault::InUse(m) => (
+            FindingKind::SharedRace,
+            "initialised again while arrivals of its phase are awaited, and not invalidated",
             Some(originator(m)),
         ),
     };
     let access = Access {
-        kind: if changes.is_some() {
-            AccessKind::Write
-        } else {
-            AccessKind::Atomic
+        kind: match step {
+            MbarrierStep::Use => AccessKind::Atomic,
+            MbarrierStep::Init { .. } | MbarrierStep::Inval => AccessKind::Write,
         },
         space: MemSpace::Shared,
         addr: u64::from(at),

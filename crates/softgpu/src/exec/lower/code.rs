@@ -122,6 +122,8 @@ pub(crate) struct LBarrier {
 pub(crate) struct LBlock {
     pub(crate) insts: Vec<LInst>,
     pub(crate) sync: Option<Opd>,
+    /// Whether it holds an instruction that all lanes of a warp execute together.
+    pub(crate) whole: bool,
     pub(crate) term: Option<LTerm>,
     pub(crate) origin: InstOrigin,
 }

@@ -259,6 +259,7 @@ impl<'k, 'm> Lower<'k, 'm> {
         self.blocks.push(LBlock {
             insts: Vec::new(),
             sync: None,
+            whole: false,
             term: None,
             origin: self.origin,
         });
