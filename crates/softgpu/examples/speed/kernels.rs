@@ -160,21 +160,13 @@ pub(crate) fn mma_kernel(f: &MmaForm) -> String {
     }
     let mut fill = String::new();
     for r in 0..na {
-        let _ = write!(
-            fill,
-            "xor.b32 %a{r}, %r2, {:#x};\n",
-            f.fill ^ (r as u32) << 5
-        );
+        let _ = writeln!(fill, "xor.b32 %a{r}, %r2, {:#x};", f.fill ^ (r as u32) << 5);
     }
     for r in 0..nb {
-        let _ = write!(
-            fill,
-            "xor.b32 %b{r}, %r2, {:#x};\n",
-            f.fill ^ (r as u32) << 6
-        );
+        let _ = writeln!(fill, "xor.b32 %b{r}, %r2, {:#x};", f.fill ^ (r as u32) << 6);
     }
     for r in 0..4 * nc {
-        let _ = write!(fill, "mov.b32 %c{r}, 0;\n");
+        let _ = writeln!(fill, "mov.b32 %c{r}, 0;");
     }
     format!(
         ".version 8.4\n.target sm_89\n.address_size 64\n.visible .entry products(.param .u64 out, .param .u32 rounds) {{

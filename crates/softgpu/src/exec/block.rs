@@ -29,6 +29,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     b.shared.resize(run.all_shared_bytes() as usize, 0);
     b.barriers.clear();
     b.barriers.resize(17, Barrier::default());
+    b.has_arrivals = false;
     b.next_warp = 0;
     let threads = run.threads();
     let warps = threads.div_ceil(32) as usize;

@@ -98,6 +98,8 @@ pub(crate) struct BlockState {
     pub(crate) warps: Vec<WarpState>,
     pub(crate) shared: Vec<u8>,
     pub(crate) barriers: Vec<Barrier>,
+    /// Whether any thread has arrived at a barrier yet.
+    pub(crate) has_arrivals: bool,
     pub(crate) shadow: Option<Box<SharedShadow>>,
     pub(crate) next_warp: usize,
     /// This block's segments in the shadow of global memory.
