@@ -249,7 +249,14 @@ impl Exec for Read {
                 [all; 32]
             }
         };
-        ctx.waits += 1;
+        // What tells the time may be read while lanes wait.
+        let clocks = [
+            Sreg::Clock,
+            Sreg::ClockHi,
+            Sreg::Globaltimer,
+            Sreg::GlobaltimerHi,
+        ];
+        ctx.waits += u32::from(clocks.into_iter().any(is));
         ctx.rows.set_row::<u32>(i.d, &row, mask);
     }
 }
