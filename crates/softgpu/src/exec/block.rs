@@ -11,7 +11,8 @@ use crate::report::{Fault, FaultKind};
 
 /// The time slice of a warp, in basic blocks.
 const WARP_TURN: u32 = 1 << 15;
-/// Time slices after which a block that may be waiting yields to other blocks.
+/// Time slices after which a block that may be waiting, by atomics or volatile loads, yields to
+/// other blocks.
 const BLOCK_TURN: u32 = 64;
 /// Instructions that may be waits (atomics, volatile loads) after which it yields sooner.
 const BLOCK_WAITS: u32 = 1 << 14;
@@ -29,6 +30,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     b.shared.resize(run.all_shared_bytes() as usize, 0);
     b.barriers.clear();
     b.barriers.resize(17, Barrier::default());
+    b.has_arrivals = false;
     b.next_warp = 0;
     let threads = run.threads();
     let warps = threads.div_ceil(32) as usize;
@@ -120,7 +122,10 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
             ctx.block.next_warp = w;
             ctx.idle = true;
             return WarpStop::Yielded;
-        } else if turns >= BLOCK_TURN && ctx.waits > 0 || ctx.waits > BLOCK_WAITS {
+        } else if turns >= BLOCK_TURN && ctx.waits > 0
+            || ctx.waits > BLOCK_WAITS
+            || ctx.instructions > long
+        {
             ctx.block.next_warp = w;
             return WarpStop::Yielded;
         }

@@ -20,7 +20,8 @@ use super::lanes::Isa;
 use super::layout::{ModuleInfo, element_of, var_bytes};
 use super::program::VariableBounds;
 use super::{
-    alu_float, alu_int, control, convert, data, fetch, memory, multimem, parameters, sync,
+    alu_float, alu_int, control, convert, data, fetch, memory, multimem, parameters, propagate,
+    sync,
 };
 use crate::report::MemSpace;
 
@@ -30,7 +31,7 @@ mod forms;
 mod operands;
 mod uses;
 pub(crate) use code::{
-    Ext, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
+    Ext, InstRole, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
 };
 pub(crate) use context::{
     Entity, KernelLower, Lower, LowerError, Lowered, ModList, bad, class, operand,
@@ -388,6 +389,10 @@ pub(crate) fn kernel(
         let mut l = Lower::new(&mut k);
         l.function(tree)?;
         let name = module.symbols.name(tree.name);
+        propagate::constants(&mut l);
+        if !checks {
+            propagate::bases(&mut l);
+        }
         codes.push(assign(l, name.into())?);
     }
     Ok(KernelCode {

@@ -11,7 +11,7 @@ use super::super::layout::ModuleInfo;
 use super::super::product::Product;
 use super::super::program::{Const, InstOrigin, LaneFn, VariableBounds};
 use super::super::width::rows;
-use super::code::{LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
+use super::code::{InstRole, LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
 
 /// Numbers of variables that instructions have room for.
 const MOST_VARIABLES: u32 = 1 << 12;
@@ -376,6 +376,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             imm: 0,
             imm_lo: None,
             imm_hi: None,
+            role: InstRole::Other,
             ext: Vec::new(),
             origin,
         })
@@ -396,6 +397,29 @@ impl<'k, 'm> Lower<'k, 'm> {
         let insts = &mut self.blocks[self.cur].insts;
         let at = insts.len() - 1;
         &mut insts[at]
+    }
+
+    /// Says what the last instruction is.
+    pub(crate) fn last_is(&mut self, role: InstRole) {
+        if let Some(last) = self.blocks[self.cur].insts.last_mut() {
+            last.role = role;
+        }
+    }
+
+    /// Has the last instruction write `d` in the place of temporary `a`, if it writes that and no
+    /// guard stands before the write. Nothing else may read `a`.
+    pub(crate) fn redirect(&mut self, a: Opd, d: Opd) -> bool {
+        let (Opd::Use(t), Opd::Def(v)) = (a, d) else {
+            return false;
+        };
+        let same = self.temp[t as usize] && self.classes[t as usize] == self.classes[v as usize];
+        match self.blocks[self.cur].insts.last_mut() {
+            Some(last) if same && self.guard == PredRef::True && last.d == Opd::Def(t) => {
+                last.d = d;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// `d = f(a, b, c)` lane by lane, for what is rare or intricate. The widths are those of the
