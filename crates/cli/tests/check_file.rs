@@ -182,6 +182,37 @@ fn host_code_and_missing_headers_are_explained_above_the_compilers_log() {
     assert_ends(&run, 0, &["out:i32[1] = 1"], &[]);
 }
 
+#[test]
+fn headers_of_the_c_library_and_of_cub_can_be_included() {
+    let source = "\
+#include <assert.h>
+#include <cfloat>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cub/cub.cuh>
+#include <thrust/complex.h>
+__global__ void k(uint32_t* x) {
+    assert(x != NULL);
+    std::size_t bytes = sizeof(float);
+    float v = std::sqrt(16.0f) + std::fma(2.0f, 3.0f, 1.0f), w;
+    std::memcpy(&w, &v, bytes);
+    if (w < FLT_MAX && w < std::numeric_limits<float>::max() && w > 3 * M_PI) printf(\"%.0f\\n\", w);
+    __shared__ cub::WarpReduce<int>::TempStorage memory;
+    int sum = cub::WarpReduce<int>(memory).Sum(abs(-1));
+    thrust::complex<float> z(0, 1);
+    if (threadIdx.x == 0) x[0] = sum - (int)(z * z).real() + (INT_MAX == INT32_MAX);
+}
+";
+    let run = check("k.cu", source, "--grid 1 --block 32 --arg out:u32[1]");
+    assert_ends(&run, 0, &["out:u32[1] = 34", "11"], &[]);
+}
+
 const GRID_SYNC: &str = "\
 #include <cooperative_groups.h>
 __global__ void reversed(const int* x, int* shared, int* y) {

@@ -241,6 +241,7 @@ impl KernelCode {
             ptx_line: 0,
             opcode: "".into(),
             source: None,
+            inlined: None,
             block,
             thread,
         }
@@ -260,6 +261,8 @@ impl KernelCode {
             .then(|| self.files.get(origin.file as usize - 1))
             .flatten()
             .map(|file| (file.clone(), origin.source_line));
+        let (file, line) = origin.library;
+        let library = self.files.get(file as usize).filter(|_| line > 0);
         ExecutionPoint {
             kernel: self.name.clone(),
             function: (function != 0).then(|| f.name.clone()),
@@ -270,6 +273,7 @@ impl KernelCode {
                 .cloned()
                 .unwrap_or_else(|| "".into()),
             source,
+            inlined: library.map(|file| (file.clone(), line)),
             block,
             thread,
         }

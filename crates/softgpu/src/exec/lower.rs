@@ -29,6 +29,7 @@ mod code;
 mod context;
 mod forms;
 mod operands;
+mod positions;
 mod uses;
 pub(crate) use code::{
     Ext, InstRole, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
@@ -168,8 +169,11 @@ impl<'m> Lower<'_, 'm> {
                 Stmt::Inst(i) => self.inst(i, f)?,
                 Stmt::Block(inner) => self.stmts(inner, f)?,
                 Stmt::Loc(loc) => {
-                    self.origin.file = loc.file + 1;
-                    self.origin.source_line = loc.line;
+                    let info = self.k.info;
+                    let (own, library) = self.inlined.resolve(loc, &info.files);
+                    self.origin.file = own.0 + 1;
+                    self.origin.source_line = own.1;
+                    self.origin.library = library.unwrap_or_default();
                 }
                 _ => {}
             }

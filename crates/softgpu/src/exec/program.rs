@@ -103,6 +103,8 @@ pub(crate) struct InstOrigin {
     /// File index + 1 and line of `.loc`; 0 if none.
     pub(crate) file: u32,
     pub(crate) source_line: u32,
+    /// File index and line of a library's code that was inlined there; line 0 if none was.
+    pub(crate) library: (u32, u32),
 }
 
 /// A variable in shared or local memory, which accesses derived from it may not leave.

@@ -12,6 +12,7 @@ use super::super::product::Product;
 use super::super::program::{Const, InstOrigin, LaneFn, VariableBounds};
 use super::super::width::rows;
 use super::code::{InstRole, LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
+use super::positions::InlinedCalls;
 
 /// Numbers of variables that instructions have room for.
 const MOST_VARIABLES: u32 = 1 << 12;
@@ -136,6 +137,7 @@ pub(crate) struct Lower<'k, 'm> {
     pub(super) scopes: Vec<FxHashMap<Sym, Entity>>,
     pub(crate) guard: PredRef,
     pub(crate) origin: InstOrigin,
+    pub(super) inlined: InlinedCalls,
     pub(crate) lane_fns: Vec<LaneFn>,
     pub(crate) products: Vec<Product>,
     pub(super) fixed_next: u32,
@@ -168,6 +170,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             scopes: vec![FxHashMap::default()],
             guard: PredRef::True,
             origin: InstOrigin::default(),
+            inlined: InlinedCalls::default(),
             lane_fns: Vec::new(),
             products: Vec::new(),
             fixed_next: 0,
