@@ -195,6 +195,7 @@ impl Exec for Read {
             ctx.rows.set_row::<u32>(i.d, &row, mask);
             return;
         }
+        // What tells the time may be read while lanes wait.
         if is(Sreg::Clock64) || is(Sreg::Globaltimer64) || is(Sreg::Gridid64) {
             let v = if is(Sreg::Gridid64) {
                 ctx.run.grid_id
@@ -203,7 +204,7 @@ impl Exec for Read {
             } else {
                 ctx.run.wall_nanoseconds()
             };
-            ctx.waits += 1;
+            ctx.waits += u32::from(!is(Sreg::Gridid64));
             ctx.rows.set_row::<u64>(i.d, &wide(v), mask);
             return;
         }
@@ -255,7 +256,6 @@ impl Exec for Read {
                 [all; 32]
             }
         };
-        // What tells the time may be read while lanes wait.
         let clocks = [
             Sreg::Clock,
             Sreg::ClockHi,
