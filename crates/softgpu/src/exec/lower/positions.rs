@@ -52,7 +52,7 @@ impl InlinedCalls {
         }
         let path = |position: &Position| files.get(position.0 as usize).map_or("", |it| it);
         let outer = chain.last().map_or("", path);
-        let own = |it: &&Position| path(it) == outer || !is_of_a_library(path(it));
+        let own = |it: &&Position| path(it) == outer || !is_of_a_library(path(it), outer);
         let own = chain.iter().find(own).copied().unwrap_or(inner);
         let library = (own != inner).then_some((inner.0, inner.1));
         ((own.0, own.1), library)
@@ -65,12 +65,19 @@ impl InlinedCalls {
     }
 }
 
-/// Whether `path` is of a header that comes with CUDA.
-fn is_of_a_library(path: &str) -> bool {
-    let Some((folders, _)) = path.rsplit_once('/') else {
-        return false;
+/// Whether `path` is of a header that comes with CUDA, and not with the program in `program`: the
+/// folders that both are in say nothing.
+fn is_of_a_library(path: &str, program: &str) -> bool {
+    let folders = |path: &str| {
+        path.rsplit_once('/')
+            .map_or(String::new(), |it| it.0.to_owned())
     };
-    folders.split('/').any(|folder| {
+    let (path, program) = (folders(path), folders(program));
+    let common = path
+        .split('/')
+        .zip(program.split('/'))
+        .take_while(|(a, b)| a == b);
+    path.split('/').skip(common.count()).any(|folder| {
         LIBRARIES.contains(&folder) || folder == "cuda" || folder.starts_with("cuda-")
     })
 }
@@ -89,7 +96,7 @@ mod tests {
         let files: Vec<Arc<str>> = [
             "",
             "/home/a/cuda/k.cu",
-            "/home/a/util.h",
+            "/home/a/cuda/include/util.h",
             "/x/nvidia/cu13/include/mma.h",
             "/usr/local/cuda-13.0/include/crt/mma.hpp",
         ]
