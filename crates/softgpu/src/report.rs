@@ -211,6 +211,9 @@ impl fmt::Display for Fault {
                     f,
                     "the kernel did not end within the watchdog's {limit_ms} ms"
                 )?;
+                if self.place.is_some() {
+                    f.write_str("; its first block that had not ended was here")?;
+                }
             }
             FaultKind::Deadlock(why) => write!(f, "deadlock: {why}")?,
             FaultKind::StackOverflow { limit } => {

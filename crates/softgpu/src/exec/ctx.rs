@@ -494,6 +494,15 @@ impl LaunchRun {
         self.stop.store(true, Ordering::Relaxed);
     }
 
+    /// Has the watchdog's fault name `place`, if that is what ended the launch.
+    pub(crate) fn stopped_at(&self, place: ExecutionPoint) {
+        if let Some(fault) = lock(&self.fault).as_mut()
+            && matches!(fault.kind, FaultKind::Timeout { .. })
+        {
+            fault.place.get_or_insert(place);
+        }
+    }
+
     /// Whether blocks are to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
