@@ -15,7 +15,7 @@
 //@ run misuse_local_past_end: local_past_end grid=1 block=32
 //@   in at: u32[32] int(0, 18)
 //@   out y: u32[32] raw
-//@   finds illegal address
+//@   finds out of bounds
 //@ run misuse_local_uninitialised: local_uninitialised grid=1 block=32
 //@   in at: u32[32] iota
 //@   out y: u32[32] raw

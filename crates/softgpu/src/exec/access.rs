@@ -170,7 +170,9 @@ fn outside(
         if off[l] & (size.next_power_of_two() - 1) != 0 {
             ctx.misaligned(i, l as u32, access);
         } else if off[l] as usize + size as usize > len {
-            ctx.illegal(i, l as u32, access);
+            if !checks::beyond_memory(ctx, i, l as u32, access, len) {
+                ctx.illegal(i, l as u32, access);
+            }
         } else {
             ok |= 1 << l;
         }

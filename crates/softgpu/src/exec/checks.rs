@@ -28,3 +28,4 @@ pub(crate) use ordering::{
     synchronise_acquire, synchronise_release, tells_host, warp_synced,
 };
 pub(crate) use stores::StoredValues;
+pub(crate) use variables::beyond_memory;

@@ -140,11 +140,12 @@ fn load_local<T: LaneElement, const CHECK: bool>(
     let size = (T::SIZE * parts.len()) as u32;
     let len = ctx.w().local.len() / 8;
     let (kind, space) = (AccessKind::Read, MemSpace::Local);
-    mask = inside(ctx, i, off, mask, size, len, kind, space);
-    if CHECK {
+    mask = if CHECK {
         let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
-        mask = checks::local(ctx, i, off, mask, size, false, variable);
-    }
+        checks::local(ctx, i, off, mask, size, false, variable)
+    } else {
+        inside(ctx, i, off, mask, size, len, kind, space)
+    };
     let same = off.iter().fold(0, |x, o| x | o ^ off[0]) == 0;
     let words = &ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
@@ -173,11 +174,12 @@ fn store_local<T: LaneElement, const CHECK: bool>(
     let size = (T::SIZE * parts.len()) as u32;
     let len = ctx.w().local.len() / 8;
     let (kind, space) = (AccessKind::Write, MemSpace::Local);
-    mask = inside(ctx, i, off, mask, size, len, kind, space);
-    if CHECK {
+    mask = if CHECK {
         let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
-        mask = checks::local(ctx, i, off, mask, size, true, variable);
-    }
+        checks::local(ctx, i, off, mask, size, true, variable)
+    } else {
+        inside(ctx, i, off, mask, size, len, kind, space)
+    };
     let words = &mut ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
         let (d, k) = (RowOperand::from_bits(d), (k * T::SIZE) as u32);

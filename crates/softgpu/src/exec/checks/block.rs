@@ -1,5 +1,6 @@
 //! Checks of accesses to a block's own memory, shared and local.
 
+use super::super::access::inside;
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::program::access_kind;
 use super::super::registers::{LANES, each, eights};
@@ -27,11 +28,8 @@ pub(crate) fn shared(
     let (size, kind) = (checked.size, checked.kind);
     let reserved = reserved_lanes(ctx, off, all, size);
     let (wanted, all) = (all, all & !reserved);
-    let beyond = match checked.variable {
-        0 => 0,
-        n => variables::beyond(ctx, i, off, all, n, (size, kind, 0)),
-    };
-    let all = all & !beyond;
+    let left = variables::beyond(ctx, i, off, all, checked.variable, (size, kind, 0));
+    let all = all & !(left.elsewhere | left.nowhere);
     let stores = checked
         .values
         .and_then(|v| distinct(ctx, v, off, all, size as usize));
@@ -39,13 +37,13 @@ pub(crate) fn shared(
     let warp = ctx.warp;
     let pc = pc16(ctx, i);
     let Some(shadow) = ctx.block.shadow.as_mut() else {
-        return wanted;
+        return wanted & !left.nowhere;
     };
     let mark = shadow.mark(warp, pc, warp as u32 * 32, checked.strength.is_strong());
     let mut allowed = 0;
     for (n, eight) in eights(off).iter().enumerate() {
         let Some(shadow) = ctx.block.shadow.as_mut() else {
-            return wanted;
+            return wanted & !left.nowhere;
         };
         let lanes = mask & 255 << (8 * n);
         if lanes == 255 << (8 * n) && shadow.quick(mark.of(8 * n), warp, eight, size, kind) {
@@ -54,12 +52,12 @@ pub(crate) fn shared(
             allowed |= shared_lanes(ctx, i, off, lanes, checked, mark);
         }
     }
-    // What is beyond its variable has been reported, and is executed as hardware does.
+    // What is in another variable has been reported, and is executed as hardware does.
     let allowed = match &stores {
         Some(stores) => stores.spread(allowed, all),
         None => allowed,
     };
-    allowed | beyond | reserved
+    allowed | left.elsewhere | reserved
 }
 
 /// The lanes with an access to the part of shared memory that system software uses, which is not
@@ -159,6 +157,11 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
         );
         FindingActor::Thread(Box::new(p), None)
     };
+    let warp = ctx.warp as u32;
+    let unordered = |m: SharedRecord| match m.thread() / 32 == warp {
+        true => "nothing orders the two lanes of the warp",
+        false => "no barrier between the two threads",
+    };
     let (kind, note, other) = match found {
         SharedFinding::Uninitialised => (
             FindingKind::Uninitialised,
@@ -174,13 +177,13 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
             };
             (
                 FindingKind::SharedRace,
-                "no barrier between the two threads".to_owned(),
+                unordered(m).to_owned(),
                 Some((kind, other)),
             )
         }
         SharedFinding::SameValue(m) => (
             FindingKind::SharedRace,
-            "no barrier between the two threads; both write the same value".to_owned(),
+            format!("{}; both write the same value", unordered(m)),
             Some((AccessKind::Write, originator(m))),
         ),
         SharedFinding::Pending(m) => (
@@ -203,8 +206,8 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
     );
 }
 
-/// Checks an access to local memory that lies inside it: its variable's bounds, initialisation.
-/// Returns the lanes that may make it.
+/// Checks an access to local memory: bounds of the variable and of the memory, initialisation.
+/// Returns the lanes that may make it, all of them inside.
 pub(crate) fn local(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
@@ -215,15 +218,15 @@ pub(crate) fn local(
     variable: u32,
 ) -> u32 {
     let warp = ctx.warp;
-    let mut m = mask;
-    if variable != 0 {
-        let kind = if write {
-            AccessKind::Write
-        } else {
-            AccessKind::Read
-        };
-        m &= !variables::beyond(ctx, i, off, mask, variable, (size, kind, ctx.local_base));
-    }
+    let kind = match write {
+        true => AccessKind::Write,
+        false => AccessKind::Read,
+    };
+    let left = variables::beyond(ctx, i, off, mask, variable, (size, kind, ctx.local_base));
+    let len = ctx.w().local.len() / 8;
+    let space = MemSpace::Local;
+    let mask = inside(ctx, i, off, mask & !left.nowhere, size, len, kind, space);
+    let mut m = mask & !left.elsewhere;
     while m != 0 {
         let l = m.trailing_zeros();
         m &= m - 1;
