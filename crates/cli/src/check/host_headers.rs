@@ -1,78 +1,80 @@
 //! Headers of the host's C and C++ library, as far as kernels use them.
 //!
 //! NVRTC has none of them. What they declare it knows by itself (`printf`, `assert`, mathematics,
-//! `malloc`), or CUDA's own library has it as `cuda::std`, which then is `std` too. Where that
-//! library is not installed, integers and limits are declared here.
+//! `malloc`), or CUDA's own library has it as `cuda::std`, which then is `std` too.
+//!
+//! Invariant: headers of C give `std` the global names themselves, never others of `cuda::std`, so
+//! that `using namespace std` makes no call ambiguous.
+
+use std::path::PathBuf;
 
 use fercuda_nvrtc::CudaSource;
 
-/// Names, and the text before [`AS_STD`].
-const HEADERS: [(&[&str], &str); 15] = [
-    (
-        &["stdint.h", "inttypes.h", "cstdint", "cinttypes"],
-        INTEGERS,
-    ),
+/// Headers by what they declare: the names of a group, and the text.
+const OF_C: [(&[&str], &str); 9] = [
+    (&["stdint.h", "cstdint"], INTEGERS),
+    (&["inttypes.h", "cinttypes"], FORMATS),
     (&["limits.h", "climits"], LIMITS),
-    (&["float.h", "cfloat"], FLOATS),
     (&["stddef.h", "cstddef"], SIZES),
-    (&["math.h", "cmath"], MATHEMATICS),
     (
         &["stdio.h", "cstdio"],
-        "#ifndef FERCUDA_STDIO\n#define FERCUDA_STDIO\nnamespace std { using ::printf; }\n#endif\n",
+        "#include <stddef.h>\nnamespace std { using ::printf; }\n",
     ),
     (
         &["stdlib.h", "cstdlib"],
-        "#include <stddef.h>\n#ifndef FERCUDA_STDLIB\n#define FERCUDA_STDLIB\n\
-         namespace std { using ::malloc; using ::free; using ::abs; using ::labs; using ::llabs; }\n\
-         #endif\n",
+        "#include <stddef.h>\n\
+         namespace std { using ::malloc; using ::free; using ::abs; using ::labs; using ::llabs; }\n",
     ),
     (
         &["string.h", "cstring"],
-        "#include <stddef.h>\n#ifndef FERCUDA_STRING\n#define FERCUDA_STRING\n\
-         namespace std { using ::memcpy; using ::memset; }\n#endif\n",
+        "#include <stddef.h>\nnamespace std { using ::memcpy; using ::memset; }\n",
     ),
     (
         &["time.h", "ctime"],
-        "#ifndef FERCUDA_TIME\n#define FERCUDA_TIME\nnamespace std { using ::clock; }\n#endif\n",
+        "namespace std { using ::clock_t; using ::clock; }\n",
     ),
-    (&["assert.h", "cassert", "stdbool.h"], ""),
-    (
-        &["limits"],
-        "#include <cuda/std/limits>\n#include <climits>\n#include <cfloat>\n",
-    ),
-    (
-        &["algorithm", "utility"],
-        "#include <cuda/std/utility>\n\
-         #if __has_include(<cuda/std/__algorithm/min.h>)\n\
-         #include <cuda/std/__algorithm/min.h>\n#include <cuda/std/__algorithm/max.h>\n#endif\n\
-         #if __has_include(<cuda/std/__algorithm/clamp.h>)\n\
-         #include <cuda/std/__algorithm/clamp.h>\n#endif\n",
-    ),
-    (&["complex"], "#include <cuda/std/complex>\n"),
-    (&["thrust/complex.h"], THRUST_COMPLEX),
-    (&["cub/cub.cuh"], CUB),
+    // NVRTC's own: `assert`, the words of C++, placement new.
+    (&["assert.h", "cassert", "stdbool.h", "cstdbool", "new"], ""),
 ];
 
-/// Headers that are `cuda/std/NAME`.
-const SAME_NAME: [&str; 9] = [
+/// Headers of C++ that are `cuda/std/NAME`.
+const OF_CXX: [&str; 23] = [
     "array",
     "bit",
+    "bitset",
+    "chrono",
+    "complex",
+    "concepts",
+    "expected",
     "functional",
     "initializer_list",
     "iterator",
+    "limits",
+    "memory",
+    "numbers",
+    "numeric",
     "optional",
+    "ranges",
     "ratio",
+    "source_location",
+    "span",
     "tuple",
     "type_traits",
+    "utility",
+    "variant",
 ];
 
-/// `cuda::std` as `std`, behind an include of it.
-const AS_STD: &str = "#if __has_include(<cuda/std/version>)\n#include <cuda/std/version>\n\
-    namespace cuda { namespace std {} }\nnamespace std { using namespace cuda::std; }\n#endif\n";
+/// Where `cuda::std` can be used, which newer versions of CUDA's library refuse before C++17.
+const HAS_LIBRARY: &str = "#if __has_include(<cuda/std/version>) && __cplusplus >= 201703L";
 
-const INTEGERS: &str = r#"#if __has_include(<cuda/std/cstdint>)
-#include <cuda/std/cstdint>
-#elif !defined FERCUDA_STDINT
+/// `cuda::std` as `std`.
+const AS_STD: &str = "#include <cuda/std/version>\nnamespace cuda { namespace std {} }\n\
+    namespace std { using namespace ::cuda::std; }\n";
+
+/// 64-bit types are `long long` as in CUDA's library, though `long` in that of the host.
+const INTEGERS: &str = r#"#include <cuda/std/cstdint>
+#else
+#ifndef FERCUDA_STDINT
 #define FERCUDA_STDINT
 typedef signed char int8_t;
 typedef short int16_t;
@@ -82,10 +84,10 @@ typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
-typedef long long intptr_t;
-typedef unsigned long long uintptr_t;
-typedef long long intmax_t;
-typedef unsigned long long uintmax_t;
+typedef int64_t intptr_t;
+typedef uint64_t uintptr_t;
+typedef int64_t intmax_t;
+typedef uint64_t uintmax_t;
 #define INT8_MAX 127
 #define INT16_MAX 32767
 #define INT32_MAX 2147483647
@@ -99,11 +101,48 @@ typedef unsigned long long uintmax_t;
 #define UINT32_MAX 4294967295U
 #define UINT64_MAX 18446744073709551615ULL
 #define SIZE_MAX UINT64_MAX
+#define INT32_C(n) n
+#define INT64_C(n) n##LL
+#define UINT32_C(n) n##U
+#define UINT64_C(n) n##ULL
+#endif
+#endif
+namespace std {
+using ::int8_t; using ::int16_t; using ::int32_t; using ::int64_t;
+using ::uint8_t; using ::uint16_t; using ::uint32_t; using ::uint64_t;
+using ::intptr_t; using ::uintptr_t; using ::intmax_t; using ::uintmax_t;
+}
+"#;
+
+const FORMATS: &str = r#"#include <stdint.h>
+#ifndef PRId64
+#define PRId8 "d"
+#define PRId16 "d"
+#define PRId32 "d"
+#define PRId64 "lld"
+#define PRIi32 "i"
+#define PRIi64 "lli"
+#define PRIu8 "u"
+#define PRIu16 "u"
+#define PRIu32 "u"
+#define PRIu64 "llu"
+#define PRIx8 "x"
+#define PRIx16 "x"
+#define PRIx32 "x"
+#define PRIx64 "llx"
+#define PRIX32 "X"
+#define PRIX64 "llX"
+#define PRIo32 "o"
+#define PRIo64 "llo"
+#define PRIdPTR "lld"
+#define PRIuPTR "llu"
+#define PRIxPTR "llx"
+#define PRIdMAX "lld"
+#define PRIuMAX "llu"
 #endif
 "#;
 
-const LIMITS: &str = r#"#if __has_include(<cuda/std/climits>)
-#include <cuda/std/climits>
+const LIMITS: &str = r#"#include <cuda/std/climits>
 #elif !defined CHAR_BIT
 #define CHAR_BIT 8
 #define SCHAR_MAX 127
@@ -117,41 +156,19 @@ const LIMITS: &str = r#"#if __has_include(<cuda/std/climits>)
 #define INT_MAX 2147483647
 #define INT_MIN (-INT_MAX - 1)
 #define UINT_MAX 4294967295U
-#define LLONG_MAX 9223372036854775807LL
-#define LLONG_MIN (-LLONG_MAX - 1)
-#define ULLONG_MAX 18446744073709551615ULL
 #define LONG_MAX 9223372036854775807L
 #define LONG_MIN (-LONG_MAX - 1)
 #define ULONG_MAX 18446744073709551615UL
+#define LLONG_MAX 9223372036854775807LL
+#define LLONG_MIN (-LLONG_MAX - 1)
+#define ULLONG_MAX 18446744073709551615ULL
 #endif
 "#;
 
-const FLOATS: &str = r#"#ifndef FLT_MAX
-#define FLT_RADIX 2
-#define FLT_DIG 6
-#define FLT_MANT_DIG 24
-#define FLT_MAX_EXP 128
-#define FLT_MIN_EXP (-125)
-#define FLT_MAX 0x1.fffffep127f
-#define FLT_MIN 0x1p-126f
-#define FLT_EPSILON 0x1p-23f
-#define DBL_DIG 15
-#define DBL_MANT_DIG 53
-#define DBL_MAX_EXP 1024
-#define DBL_MIN_EXP (-1021)
-#define DBL_MAX 0x1.fffffffffffffp1023
-#define DBL_MIN 0x1p-1022
-#define DBL_EPSILON 0x1p-52
+const SIZES: &str = r#"#include <cuda/std/cstddef>
+namespace std { using ::cuda::std::byte; using ::cuda::std::max_align_t; }
 #endif
-"#;
-
-const SIZES: &str = r#"#if __has_include(<cuda/std/cstddef>)
-#include <cuda/std/cstddef>
-#elif !defined FERCUDA_STDDEF
-#define FERCUDA_STDDEF
-typedef decltype((char*)0 - (char*)0) ptrdiff_t;
 namespace std { using ::size_t; using ::ptrdiff_t; typedef decltype(nullptr) nullptr_t; }
-#endif
 #ifndef NULL
 #define NULL 0
 #endif
@@ -160,38 +177,104 @@ namespace std { using ::size_t; using ::ptrdiff_t; typedef decltype(nullptr) nul
 #endif
 "#;
 
-const MATHEMATICS: &str = r#"#if __has_include(<cuda/std/cmath>)
-#include <cuda/std/cmath>
-#endif
-namespace std { using ::fma; }
+/// Macros of `<float.h>`.
+const FLOATS: [(&str, &str); 29] = [
+    ("FLT_RADIX", "2"),
+    ("FLT_EVAL_METHOD", "0"),
+    ("DECIMAL_DIG", "17"),
+    ("FLT_DECIMAL_DIG", "9"),
+    ("DBL_DECIMAL_DIG", "17"),
+    ("FLT_DIG", "6"),
+    ("FLT_MANT_DIG", "24"),
+    ("FLT_MAX_EXP", "128"),
+    ("FLT_MIN_EXP", "(-125)"),
+    ("FLT_MAX_10_EXP", "38"),
+    ("FLT_MIN_10_EXP", "(-37)"),
+    ("FLT_MAX", "3.402823466385288598e+38F"),
+    ("FLT_MIN", "1.175494350822287508e-38F"),
+    ("FLT_TRUE_MIN", "1.401298464324817071e-45F"),
+    ("FLT_EPSILON", "1.192092895507812500e-7F"),
+    ("FLT_HAS_SUBNORM", "1"),
+    ("DBL_DIG", "15"),
+    ("DBL_MANT_DIG", "53"),
+    ("DBL_MAX_EXP", "1024"),
+    ("DBL_MIN_EXP", "(-1021)"),
+    ("DBL_MAX_10_EXP", "308"),
+    ("DBL_MIN_10_EXP", "(-307)"),
+    ("DBL_MAX", "1.7976931348623157081e+308"),
+    ("DBL_MIN", "2.2250738585072013831e-308"),
+    ("DBL_TRUE_MIN", "4.9406564584124654418e-324"),
+    ("DBL_EPSILON", "2.2204460492503130808e-16"),
+    ("DBL_HAS_SUBNORM", "1"),
+    ("LDBL_MAX", "DBL_MAX"),
+    ("LDBL_MIN", "DBL_MIN"),
+];
+
+/// Macros of `<math.h>`.
+const MATHEMATICS: [(&str, &str); 15] = [
+    ("HUGE_VALF", "INFINITY"),
+    ("HUGE_VAL", "((double)INFINITY)"),
+    ("M_E", "2.7182818284590452354"),
+    ("M_LOG2E", "1.4426950408889634074"),
+    ("M_LOG10E", "0.43429448190325182765"),
+    ("M_LN2", "0.69314718055994530942"),
+    ("M_LN10", "2.30258509299404568402"),
+    ("M_PI", "3.14159265358979323846"),
+    ("M_PI_2", "1.57079632679489661923"),
+    ("M_PI_4", "0.78539816339744830962"),
+    ("M_1_PI", "0.31830988618379067154"),
+    ("M_2_PI", "0.63661977236758134308"),
+    ("M_2_SQRTPI", "1.12837916709551257390"),
+    ("M_SQRT2", "1.41421356237309504880"),
+    ("M_SQRT1_2", "0.70710678118654752440"),
+];
+
+/// Constants that initial values may have, in the very words of CUDA's library, which defines them
+/// again.
+const SPECIAL_VALUES: &str = r#"#include <cuda/std/limits>
 #ifndef INFINITY
-#define INFINITY __int_as_float(0x7f800000)
+#ifdef _CUDA_VSTD
+#define INFINITY _CUDA_VSTD::numeric_limits<float>::infinity()
+#define NAN      _CUDA_VSTD::numeric_limits<float>::quiet_NaN()
+#else
+#define INFINITY ::cuda::std::numeric_limits<float>::infinity()
+#define NAN      ::cuda::std::numeric_limits<float>::quiet_NaN()
 #endif
-#ifndef NAN
+#endif
+#elif !defined INFINITY
+#define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
 #endif
-#ifndef HUGE_VAL
-#define HUGE_VAL __longlong_as_double(0x7ff0000000000000LL)
-#endif
-#ifndef HUGE_VALF
-#define HUGE_VALF INFINITY
-#endif
-#ifndef M_PI
-#define M_E 2.7182818284590452354
-#define M_LOG2E 1.4426950408889634074
-#define M_LOG10E 0.43429448190325182765
-#define M_LN2 0.69314718055994530942
-#define M_LN10 2.30258509299404568402
-#define M_PI 3.14159265358979323846
-#define M_PI_2 1.57079632679489661923
-#define M_PI_4 0.78539816339744830962
-#define M_1_PI 0.31830988618379067154
-#define M_2_PI 0.63661977236758134308
-#define M_2_SQRTPI 1.12837916709551257390
-#define M_SQRT2 1.41421356237309504880
-#define M_SQRT1_2 0.70710678118654752440
-#endif
 "#;
+
+/// Functions of `<math.h>` of which there is one more for floats, with an f behind the name.
+const FUNCTIONS: &str = "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf \
+    erfc exp exp2 expm1 fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint \
+    llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter pow remainder \
+    remquo rint round scalbln scalbn sin sinh sqrt tan tanh tgamma trunc";
+
+/// Those of one value and of two that take integers too, and floats and doubles mixed, as doubles.
+const OF_ONE: &str = "acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 \
+    fabs floor lgamma log log10 log1p log2 nearbyint rint round sin sinh sqrt tan tanh tgamma trunc";
+const OF_TWO: &str = "atan2 copysign fdim fmax fmin fmod hypot pow remainder";
+
+/// Which types those are.
+const NUMBERS: &str = r#"template <class T> struct fercuda_integer {};
+template <class T> struct fercuda_number {};
+#define FERCUDA_NUMBER(T) template <> struct fercuda_number<T> { typedef double type; };
+#define FERCUDA_INTEGER(T) template <> struct fercuda_integer<T> { typedef double type; }; \
+    FERCUDA_NUMBER(T)
+FERCUDA_NUMBER(float) FERCUDA_NUMBER(double)
+FERCUDA_INTEGER(bool) FERCUDA_INTEGER(char) FERCUDA_INTEGER(signed char)
+FERCUDA_INTEGER(unsigned char) FERCUDA_INTEGER(short) FERCUDA_INTEGER(unsigned short)
+FERCUDA_INTEGER(int) FERCUDA_INTEGER(unsigned) FERCUDA_INTEGER(long)
+FERCUDA_INTEGER(unsigned long) FERCUDA_INTEGER(long long) FERCUDA_INTEGER(unsigned long long)
+#undef FERCUDA_INTEGER
+#undef FERCUDA_NUMBER
+"#;
+
+/// The others.
+const SINGLE_FUNCTIONS: &str = "abs isfinite isinf isnan signbit";
 
 /// Complex numbers of Thrust, without their operators for streams of the host.
 const THRUST_COMPLEX: &str = r#"#include <cuda/std/complex>
@@ -203,54 +286,140 @@ using ::cuda::std::abs;
 using ::cuda::std::arg;
 using ::cuda::std::norm;
 using ::cuda::std::conj;
+using ::cuda::std::proj;
 using ::cuda::std::polar;
 using ::cuda::std::exp;
 using ::cuda::std::log;
+using ::cuda::std::log10;
 using ::cuda::std::pow;
 using ::cuda::std::sqrt;
 using ::cuda::std::sin;
 using ::cuda::std::cos;
+using ::cuda::std::tan;
+using ::cuda::std::sinh;
+using ::cuda::std::cosh;
+using ::cuda::std::tanh;
 }
 #endif
 "#;
 
-/// The parts of CUB for blocks and warps; those for the host cannot be compiled here.
-const CUB: &str = r#"#include <cub/block/block_adjacent_difference.cuh>
-#include <cub/block/block_discontinuity.cuh>
-#include <cub/block/block_exchange.cuh>
-#include <cub/block/block_histogram.cuh>
-#include <cub/block/block_load.cuh>
-#include <cub/block/block_merge_sort.cuh>
-#include <cub/block/block_radix_rank.cuh>
-#include <cub/block/block_radix_sort.cuh>
-#include <cub/block/block_reduce.cuh>
-#include <cub/block/block_run_length_decode.cuh>
-#include <cub/block/block_scan.cuh>
-#include <cub/block/block_shuffle.cuh>
-#include <cub/block/block_store.cuh>
-#include <cub/thread/thread_load.cuh>
-#include <cub/thread/thread_operators.cuh>
-#include <cub/thread/thread_reduce.cuh>
-#include <cub/thread/thread_scan.cuh>
-#include <cub/thread/thread_search.cuh>
-#include <cub/thread/thread_store.cuh>
-#include <cub/warp/warp_exchange.cuh>
-#include <cub/warp/warp_load.cuh>
-#include <cub/warp/warp_merge_sort.cuh>
-#include <cub/warp/warp_reduce.cuh>
-#include <cub/warp/warp_scan.cuh>
-#include <cub/warp/warp_store.cuh>
-"#;
+/// Headers of CUB in `cub/`, without the parts for the host, which NVRTC cannot compile.
+const CUB: [&str; 29] = [
+    "block/block_adjacent_difference",
+    "block/block_discontinuity",
+    "block/block_exchange",
+    "block/block_histogram",
+    "block/block_load",
+    "block/block_merge_sort",
+    "block/block_radix_rank",
+    "block/block_radix_sort",
+    "block/block_reduce",
+    "block/block_run_length_decode",
+    "block/block_scan",
+    "block/block_shuffle",
+    "block/block_store",
+    "grid/grid_even_share",
+    "thread/thread_load",
+    "thread/thread_operators",
+    "thread/thread_reduce",
+    "thread/thread_scan",
+    "thread/thread_search",
+    "thread/thread_sort",
+    "thread/thread_store",
+    "util_ptx",
+    "util_type",
+    "warp/warp_exchange",
+    "warp/warp_load",
+    "warp/warp_merge_sort",
+    "warp/warp_reduce",
+    "warp/warp_scan",
+    "warp/warp_store",
+];
 
-/// `program` with these headers, before those of any directory.
-pub(super) fn given(mut program: CudaSource) -> CudaSource {
-    for (names, text) in HEADERS {
-        for name in names {
-            program = program.header(*name, format!("{text}{AS_STD}"));
-        }
+/// Definitions of those macros that there are none of.
+fn macros(list: &[(&str, &str)]) -> String {
+    list.iter()
+        .map(|(name, value)| format!("#ifndef {name}\n#define {name} {value}\n#endif\n"))
+        .collect()
+}
+
+/// `<math.h>`: global functions that NVRTC has.
+fn mathematics() -> String {
+    let both = FUNCTIONS
+        .split(' ')
+        .map(|name| format!("using ::{name}; using ::{name}f;"));
+    let single = SINGLE_FUNCTIONS
+        .split(' ')
+        .map(|name| format!("using ::{name};"));
+    let list: Vec<String> = both.chain(single).collect();
+    let one = OF_ONE.split(' ').map(|name| {
+        format!(
+            "template <class T> __device__ inline typename fercuda_integer<T>::type {name}(T x) \
+             {{ return {name}((double)x); }}\n"
+        )
+    });
+    let two = OF_TWO.split(' ').map(|name| {
+        format!(
+            "template <class T, class U, class D = typename fercuda_number<T>::type> __device__ \
+             inline typename fercuda_number<U>::type {name}(T x, U y) \
+             {{ return {name}((D)x, (D)y); }}\n"
+        )
+    });
+    let wider: String = one.chain(two).collect();
+    let (list, macros) = (list.join("\n"), macros(&MATHEMATICS));
+    format!(
+        "#ifndef FERCUDA_MATH\n#define FERCUDA_MATH\n{NUMBERS}{wider}namespace std {{\n{list}\n}}\n\
+         #endif\n{HAS_LIBRARY}\n{SPECIAL_VALUES}{macros}"
+    )
+}
+
+/// All headers, by name.
+fn all() -> Vec<(String, String)> {
+    let mut headers = Vec::new();
+    for (names, text) in OF_C {
+        let text = match text.starts_with("#include <cuda/") {
+            true => format!("{HAS_LIBRARY}\n{text}"),
+            false => text.to_owned(),
+        };
+        headers.extend(names.iter().map(|name| (name.to_string(), text.clone())));
     }
-    for name in SAME_NAME {
-        program = program.header(name, format!("#include <cuda/std/{name}>\n{AS_STD}"));
+    let floats = macros(&FLOATS);
+    headers.extend(["float.h", "cfloat"].map(|name| (name.to_owned(), floats.clone())));
+    let mathematics = mathematics();
+    headers.extend(["math.h", "cmath"].map(|name| (name.to_owned(), mathematics.clone())));
+    let of_cxx = |name: &str| format!("#include <cuda/std/{name}>\n{AS_STD}");
+    headers.extend(OF_CXX.map(|name| (name.to_owned(), of_cxx(name))));
+    // The library has algorithms one by one, the smallest in `utility`'s company.
+    let algorithms = [
+        "min",
+        "max",
+        "minmax",
+        "clamp",
+        "swap_ranges",
+        "fill",
+        "copy",
+        "lower_bound",
+    ]
+    .map(|name| if_there(&format!("cuda/std/__algorithm/{name}.h")));
+    let algorithms = format!("{}{}", algorithms.concat(), of_cxx("utility"));
+    headers.push(("algorithm".to_owned(), algorithms));
+    headers.push(("thrust/complex.h".to_owned(), THRUST_COMPLEX.to_owned()));
+    let cub = CUB.map(|name| if_there(&format!("cub/{name}.cuh")));
+    headers.push(("cub/cub.cuh".to_owned(), cub.concat()));
+    headers
+}
+
+/// An include of a header that some versions of CUDA do not have.
+fn if_there(header: &str) -> String {
+    format!("#if __has_include(<{header}>)\n#include <{header}>\n#endif\n")
+}
+
+/// `program` with these headers, except those that a directory of the program's own has.
+pub(super) fn given(mut program: CudaSource, directories: &[PathBuf]) -> CudaSource {
+    for (name, text) in all() {
+        if !directories.iter().any(|it| it.join(&name).is_file()) {
+            program = program.header(name, text);
+        }
     }
     program
 }

@@ -272,7 +272,7 @@ fn compile(source: Vec<u8>, file: &Path, args: &CompileArgs) -> Result<String> {
         program = program.include(directory);
     }
     if includes_files {
-        program = host_headers::given(program);
+        program = host_headers::given(program, &directories);
     }
     let compiled = match nvrtc.compile(&program) {
         Ok(compiled) => compiled,
