@@ -1,4 +1,6 @@
-//! Tests of the engine alone: launches during which the simulator fails.
+//! Tests of the engine alone: launches during which the simulator fails, threads that wait, and the
+//! order of blocks on one thread.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -74,8 +74,8 @@ const AS_STD: &str = "#include <cuda/std/version>\nnamespace cuda { namespace st
 /// 64-bit types are `long long` as in CUDA's library, though `long` in that of the host.
 const INTEGERS: &str = r#"#include <cuda/std/cstdint>
 #else
-#ifndef FERCUDA_STDINT
-#define FERCUDA_STDINT
+#ifndef fercuda_has_stdint
+#define fercuda_has_stdint
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
@@ -261,16 +261,16 @@ const OF_TWO: &str = "atan2 copysign fdim fmax fmin fmod hypot pow remainder";
 /// Which types those are.
 const NUMBERS: &str = r#"template <class T> struct fercuda_integer {};
 template <class T> struct fercuda_number {};
-#define FERCUDA_NUMBER(T) template <> struct fercuda_number<T> { typedef double type; };
-#define FERCUDA_INTEGER(T) template <> struct fercuda_integer<T> { typedef double type; }; \
-    FERCUDA_NUMBER(T)
-FERCUDA_NUMBER(float) FERCUDA_NUMBER(double)
-FERCUDA_INTEGER(bool) FERCUDA_INTEGER(char) FERCUDA_INTEGER(signed char)
-FERCUDA_INTEGER(unsigned char) FERCUDA_INTEGER(short) FERCUDA_INTEGER(unsigned short)
-FERCUDA_INTEGER(int) FERCUDA_INTEGER(unsigned) FERCUDA_INTEGER(long)
-FERCUDA_INTEGER(unsigned long) FERCUDA_INTEGER(long long) FERCUDA_INTEGER(unsigned long long)
-#undef FERCUDA_INTEGER
-#undef FERCUDA_NUMBER
+#define fercuda_set_number(T) template <> struct fercuda_number<T> { typedef double type; };
+#define fercuda_set_integer(T) template <> struct fercuda_integer<T> { typedef double type; }; \
+    fercuda_set_number(T)
+fercuda_set_number(float) fercuda_set_number(double)
+fercuda_set_integer(bool) fercuda_set_integer(char) fercuda_set_integer(signed char)
+fercuda_set_integer(unsigned char) fercuda_set_integer(short) fercuda_set_integer(unsigned short)
+fercuda_set_integer(int) fercuda_set_integer(unsigned) fercuda_set_integer(long)
+fercuda_set_integer(unsigned long) fercuda_set_integer(long long) fercuda_set_integer(unsigned long long)
+#undef fercuda_set_integer
+#undef fercuda_set_number
 "#;
 
 /// The others.
@@ -278,8 +278,8 @@ const SINGLE_FUNCTIONS: &str = "abs isfinite isinf isnan signbit";
 
 /// Complex numbers of Thrust, without their operators for streams of the host.
 const THRUST_COMPLEX: &str = r#"#include <cuda/std/complex>
-#ifndef FERCUDA_THRUST_COMPLEX
-#define FERCUDA_THRUST_COMPLEX
+#ifndef fercuda_has_thrust_complex
+#define fercuda_has_thrust_complex
 namespace thrust {
 template <class T> using complex = ::cuda::std::complex<T>;
 using ::cuda::std::abs;
@@ -368,7 +368,7 @@ fn mathematics() -> String {
     let wider: String = one.chain(two).collect();
     let (list, macros) = (list.join("\n"), macros(&MATHEMATICS));
     format!(
-        "#ifndef FERCUDA_MATH\n#define FERCUDA_MATH\n{NUMBERS}{wider}namespace std {{\n{list}\n}}\n\
+        "#ifndef fercuda_has_math\n#define fercuda_has_math\n{NUMBERS}{wider}namespace std {{\n{list}\n}}\n\
          #endif\n{HAS_LIBRARY}\n{SPECIAL_VALUES}{macros}"
     )
 }

@@ -17,7 +17,7 @@ mod stores;
 mod variables;
 
 pub(crate) use begin::{begin, end_block, start_block};
-pub(crate) use block::{local, shared};
+pub(crate) use block::{beyond_local, local, shared};
 pub(crate) use found::found;
 pub(crate) use global::{CheckedAccess, global, replay};
 pub(crate) use launch::LaunchCheck;

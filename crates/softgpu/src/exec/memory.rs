@@ -129,6 +129,32 @@ fn store_shared<T: LaneElement, const CHECK: bool>(
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
+/// The lanes with an admitted access to local memory: it is in bounds, and what may be wrong with it
+/// otherwise has been reported.
+fn admit_local<const CHECK: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mut mask: u32,
+    size: u32,
+    kind: AccessKind,
+) -> u32 {
+    let mut elsewhere = 0;
+    if CHECK {
+        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
+        let left = checks::beyond_local(ctx, i, off, mask, variable, (size, kind));
+        mask &= !left.nowhere;
+        elsewhere = left.elsewhere;
+    }
+    let len = ctx.w().local.len() / 8;
+    mask = inside(ctx, i, off, mask, size, len, kind, MemSpace::Local);
+    if CHECK {
+        let is_write = kind == AccessKind::Write;
+        checks::local(ctx, i, off, mask & !elsewhere, size, is_write);
+    }
+    mask
+}
+
 fn load_local<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
@@ -138,14 +164,7 @@ fn load_local<T: LaneElement, const CHECK: bool>(
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
     let size = (T::SIZE * parts.len()) as u32;
-    let len = ctx.w().local.len() / 8;
-    let (kind, space) = (AccessKind::Read, MemSpace::Local);
-    mask = if CHECK {
-        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
-        checks::local(ctx, i, off, mask, size, false, variable)
-    } else {
-        inside(ctx, i, off, mask, size, len, kind, space)
-    };
+    mask = admit_local::<CHECK>(ctx, i, off, mask, size, AccessKind::Read);
     let same = off.iter().fold(0, |x, o| x | o ^ off[0]) == 0;
     let words = &ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
@@ -172,14 +191,7 @@ fn store_local<T: LaneElement, const CHECK: bool>(
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
     let size = (T::SIZE * parts.len()) as u32;
-    let len = ctx.w().local.len() / 8;
-    let (kind, space) = (AccessKind::Write, MemSpace::Local);
-    mask = if CHECK {
-        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
-        checks::local(ctx, i, off, mask, size, true, variable)
-    } else {
-        inside(ctx, i, off, mask, size, len, kind, space)
-    };
+    mask = admit_local::<CHECK>(ctx, i, off, mask, size, AccessKind::Write);
     let words = &mut ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
         let (d, k) = (RowOperand::from_bits(d), (k * T::SIZE) as u32);

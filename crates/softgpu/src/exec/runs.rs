@@ -129,8 +129,8 @@ fn offset_run(ctx: &Ctx<'_>, i: &DecodedInst, size: usize, len: usize) -> Option
 
 // ---- rows from and to bytes -----------------------------------------------------------------
 
-/// [`super::access::read`] of all lanes, which lie one behind the other from `first` on; `N` elements each, of 16
-/// bytes at most.
+/// [`super::access::read`] of all lanes, which lie one behind the other from `first` on; `N`
+/// elements each, of 16 bytes at most.
 #[inline(always)]
 fn read_run<T: LaneElement, M: LaneMemory + ?Sized, const N: usize>(
     rows: &mut RegisterFile,

@@ -1,6 +1,5 @@
 //! Checks of accesses to a block's own memory, shared and local.
 
-use super::super::access::inside;
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::program::access_kind;
 use super::super::registers::{LANES, each, eights};
@@ -8,7 +7,7 @@ use super::found::report;
 use super::global::CheckedAccess;
 use super::site::ThreadFinding;
 use super::stores::distinct;
-use super::variables;
+use super::variables::{self, BeyondVariable};
 use crate::check::shared::{SharedFinding, SharedRecord};
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
 
@@ -206,8 +205,21 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
     );
 }
 
-/// Checks an access to local memory: bounds of the variable and of the memory, initialisation.
-/// Returns the lanes that may make it, all of them inside.
+/// The lanes whose access, of (bytes, kind), leaves its variable in local memory; reported.
+pub(crate) fn beyond_local(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mask: u32,
+    variable: u32,
+    (size, kind): (u32, AccessKind),
+) -> BeyondVariable {
+    let base = ctx.local_base;
+    variables::beyond(ctx, i, off, mask, variable, (size, kind, base))
+}
+
+/// Checks whether what an access inside local memory reads was written, and records what it
+/// writes.
 pub(crate) fn local(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
@@ -215,18 +227,9 @@ pub(crate) fn local(
     mask: u32,
     size: u32,
     write: bool,
-    variable: u32,
-) -> u32 {
+) {
     let warp = ctx.warp;
-    let kind = match write {
-        true => AccessKind::Write,
-        false => AccessKind::Read,
-    };
-    let left = variables::beyond(ctx, i, off, mask, variable, (size, kind, ctx.local_base));
-    let len = ctx.w().local.len() / 8;
-    let space = MemSpace::Local;
-    let mask = inside(ctx, i, off, mask & !left.nowhere, size, len, kind, space);
-    let mut m = mask & !left.elsewhere;
+    let mut m = mask;
     while m != 0 {
         let l = m.trailing_zeros();
         m &= m - 1;
@@ -274,5 +277,4 @@ pub(crate) fn local(
             );
         }
     }
-    mask
 }

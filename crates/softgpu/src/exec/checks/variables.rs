@@ -13,11 +13,11 @@ const FAR: u32 = 1 << 30;
 
 /// The lanes whose access leaves a variable, all of them reported.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct BeyondVariable {
+pub(crate) struct BeyondVariable {
     /// In other memory of the block or thread, where hardware executes it.
-    pub(super) elsewhere: u32,
+    pub(crate) elsewhere: u32,
     /// Outside of that too, so that it is not executed.
-    pub(super) nowhere: u32,
+    pub(crate) nowhere: u32,
 }
 
 /// The lanes whose access, of (bytes, kind, where the frame begins), leaves variable `n`.

@@ -95,8 +95,8 @@ mod tests {
         let module = fercuda_ptx::parse(&text).expect("valid PTX");
         let files: Vec<Arc<str>> = [
             "",
-            "/home/a/cuda/k.cu",
-            "/home/a/cuda/include/util.h",
+            "/src/a/cuda/k.cu",
+            "/src/a/cuda/include/util.h",
             "/x/nvidia/cu13/include/mma.h",
             "/usr/local/cuda-13.0/include/crt/mma.hpp",
         ]
