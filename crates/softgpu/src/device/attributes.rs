@@ -9,7 +9,8 @@ use crate::exec::{BLOCK_REGISTERS, KernelInfo};
 pub const NAME: &str = "feRcuda software device";
 pub(crate) const DRIVER_VERSION: i32 = 13000;
 pub(crate) const COMPUTE: (i32, i32) = (9, 0);
-pub(crate) const MULTIPROCESSORS: u32 = 16;
+/// As many as an H200 has, the card that this compute capability and these limits are of.
+pub(crate) const MULTIPROCESSORS: u32 = 132;
 pub(crate) const WARP: u32 = 32;
 pub(crate) const MAX_THREADS: u32 = 1024;
 /// Shared memory of a block without opting in, bytes.
