@@ -129,8 +129,8 @@ fn store_shared<T: LaneElement, const CHECK: bool>(
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
-/// The lanes with an admitted access to local memory: it is in bounds, and what may be wrong with it
-/// otherwise has been reported.
+/// The lanes with an admitted access to local memory: it is in bounds, and what may be wrong with
+/// it otherwise has been reported.
 fn admit_local<const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
