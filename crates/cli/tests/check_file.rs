@@ -182,6 +182,85 @@ fn host_code_and_missing_headers_are_explained_above_the_compilers_log() {
     assert_ends(&run, 0, &["out:i32[1] = 1"], &[]);
 }
 
+#[test]
+fn headers_of_the_c_library_and_of_cub_can_be_included() {
+    let source = "\
+#include <assert.h>
+#include <cfloat>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <stdint.h>
+#include <stdlib.h>
+#include <algorithm>
+#include <tuple>
+#include <cub/cub.cuh>
+#include <thrust/complex.h>
+#include <cooperative_groups.h>
+#include <cuda/atomic>
+#include <cuda/barrier>
+#include <cuda/std/cmath>
+template <class T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
+__device__ T twice(T x) { return std::clamp<T>(2 * x, 0, 10); }
+__global__ void k(uint32_t* x) {
+    assert(x != NULL && twice(3) == 6 && std::get<1>(std::make_tuple(1, 2)) == 2);
+    static_assert(sizeof(sqrt(1.0f)) == 4 && sizeof(std::sqrt(1)) == 8 && sizeof(pow(1.0f, 2.0)) == 8);
+    std::size_t bytes = sizeof(float);
+    float v = std::sqrt(16.0f) + std::fma(2.0f, 3.0f, 1.0f), w;
+    std::memcpy(&w, &v, bytes);
+    if (w < FLT_MAX && w < std::numeric_limits<float>::max() && w > 3 * M_PI) printf(\"%.0f\\n\", w);
+    __shared__ cub::WarpReduce<int>::TempStorage memory;
+    int sum = cub::WarpReduce<int>(memory).Sum(abs(-1));
+    thrust::complex<float> z(0, 1);
+    if (threadIdx.x == 0) x[0] = sum - (int)(z * z).real() + (INT_MAX == INT32_MAX);
+}
+";
+    let run = check("k.cu", source, "--grid 1 --block 32 --arg out:u32[1]");
+    assert_ends(&run, 0, &["out:u32[1] = 34", "11"], &[]);
+    assert!(!run.err.contains("redefinition"), "{}", run.err);
+
+    // Those of C with any standard, and with their names as global ones.
+    let source = "\
+#include <stdint.h>
+#include <stdio.h>
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <float.h>
+#include <limits.h>
+#include <inttypes.h>
+using namespace std;
+__constant__ float most = FLT_MAX;
+__global__ void k(uint64_t* x, int n) {
+    float v = most, w = INFINITY;
+    memcpy(&v, &w, sizeof v);
+    if (isinf(v) && isnan(NAN) && !isfinite(HUGE_VAL)) printf(\"%\" PRIu64 \"\\n\", x[0]);
+    x[0] = UINT32_MAX + (uint64_t)abs(INT_MIN + 1) + SIZE_MAX + std::uint8_t(sqrt(n) + pow(2, n));
+}
+";
+    for standard in ["c++11", "c++20"] {
+        let words = format!("--grid 1 --block 1 --arg out:u64[1]=7 --arg i32:4 --std {standard}");
+        let run = check("k.cu", source, &words);
+        assert_ends(&run, 0, &["out:u64[1] = 6442450959", "7\n"], &[]);
+    }
+}
+
+#[test]
+fn a_header_beside_the_kernel_comes_before_that_of_the_c_library() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("limits.h"), "#define LIMIT 5\n").unwrap();
+    let source = "#include \"limits.h\"\n__global__ void k(int* x) { *x = LIMIT; }\n";
+    let words = format!(
+        "--grid 1 --block 1 --arg out:i32[1] -I {}",
+        folder.path().display()
+    );
+    let run = check("k.cu", source, &words);
+    assert_ends(&run, 0, &["out:i32[1] = 5"], &[]);
+}
+
 const GRID_SYNC: &str = "\
 #include <cooperative_groups.h>
 __global__ void reversed(const int* x, int* shared, int* y) {
@@ -220,8 +299,8 @@ fn a_kernel_that_synchronises_its_grid_needs_a_cooperative_launch() {
         &[],
         &[
             "--grid has 1000000 blocks",
-            // 32 on each of its 16 multiprocessors.
-            "has at most 512, which run at once",
+            // 32 on each of its 132 multiprocessors.
+            "has at most 4224, which run at once",
         ],
     );
 
@@ -233,6 +312,27 @@ fn a_kernel_that_synchronises_its_grid_needs_a_cooperative_launch() {
     );
     assert_ends(&run, 1, &["trap\n"], &[]);
     assert!(!run.out.contains("--cooperative"), "{}", run.out);
+}
+
+#[test]
+fn a_grid_that_waits_for_a_block_that_has_left_is_stopped_at_the_programs_line() {
+    let source = GRID_SYNC.replace(
+        "    auto grid",
+        "    if (blockIdx.x == 2) return;\n    auto grid",
+    );
+    let words = "--grid 4 --block 32 --arg buf:i32[128]=iota --arg buf:i32[128] --arg out:i32[128]";
+    let words = format!("{words} --cooperative --timeout 500ms");
+    let run = check("k.cu", &source, &words);
+    let line = 1 + source
+        .lines()
+        .position(|it| it.contains("grid.sync"))
+        .unwrap();
+    let said = [
+        "the watchdog's 500 ms; its first block that had not ended was here",
+        &format!("source: k.cu:{line}"),
+        "of block (0,0,0)",
+    ];
+    assert_ends(&run, 1, &said, &[]);
 }
 
 const NAMES: &str = "\

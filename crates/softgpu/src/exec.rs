@@ -43,11 +43,14 @@ mod mma_vectors;
 mod multimem;
 mod ordering;
 mod parameters;
+mod pressure;
 mod printf;
 mod product;
 mod program;
+mod propagate;
 mod registers;
 mod rendezvous;
+mod runs;
 mod sampling;
 mod scalar;
 mod special;
@@ -76,6 +79,7 @@ pub use interface::{
 };
 pub use kernel_heap::KernelHeap;
 pub use launch::{DeviceInfo, LaunchSpec, LaunchStats, PrintSink};
+pub(crate) use pressure::BLOCK_REGISTERS;
 pub use texel::{ComponentType, TexelFormat};
 
 /// Runs launches on a set of threads.

@@ -28,6 +28,8 @@ pub struct ExecutionPoint {
     pub opcode: Arc<str>,
     /// Path as the compiler was given it, and line, where `.loc` is given.
     pub source: Option<(Arc<str>, u32)>,
+    /// The same of the code of CUDA's headers that was inlined there, if it is such.
+    pub inlined: Option<(Arc<str>, u32)>,
     /// Block index.
     pub block: [u32; 3],
     /// Thread index.
@@ -209,6 +211,9 @@ impl fmt::Display for Fault {
                     f,
                     "the kernel did not end within the watchdog's {limit_ms} ms"
                 )?;
+                if self.place.is_some() {
+                    f.write_str("; its first block that had not ended was here")?;
+                }
             }
             FaultKind::Deadlock(why) => write!(f, "deadlock: {why}")?,
             FaultKind::StackOverflow { limit } => {
@@ -337,6 +342,9 @@ impl fmt::Display for ExecutionPoint {
         if let Some(source) = self.source_name() {
             write!(f, "\n   source: {source}")?;
         }
+        if let Some(inlined) = &self.inlined {
+            write!(f, "\n   inlined: {}", name_and_line(inlined))?;
+        }
         let (b, t) = (self.block, self.thread);
         write!(
             f,
@@ -350,10 +358,13 @@ impl ExecutionPoint {
     /// `file.cu:7`, without the folders of the machine that compiled it.
     #[must_use]
     pub fn source_name(&self) -> Option<String> {
-        let (path, line) = self.source.as_ref()?;
-        let name = path.rsplit('/').next().unwrap_or(path);
-        Some(format!("{name}:{line}"))
+        self.source.as_ref().map(name_and_line)
     }
+}
+
+fn name_and_line((path, line): &(Arc<str>, u32)) -> String {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    format!("{name}:{line}")
 }
 
 impl FindingActor {

@@ -259,8 +259,39 @@ LOOP:
         };
         let fault = o.result.unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Timeout { .. }), "{fault}");
+        let place = fault.place.expect("where it was stopped");
+        assert_eq!((place.block, &*place.opcode), ([3, 0, 0], "bra"));
         assert_eq!(o.findings.len(), 1, "{:?}", o.findings);
         assert!(o.findings[0].contains("block (3,0,0)"), "{:?}", o.findings);
+    }
+}
+
+#[test]
+fn a_wait_for_an_mbarrier_that_never_completes_is_stopped_at_the_wait() {
+    // Of the two warps that it expects one arrives; the other waits at a barrier for both.
+    let ptx = kernel(
+        "    .shared .align 8 .b64 full;
+    setp.eq.u32 %p0, %r0, 0;
+    @%p0 mbarrier.init.shared.b64 [full], 64;
+    bar.sync 0;
+    setp.lt.u32 %p1, %r0, 32;
+    @%p1 bra SECOND;
+    mbarrier.arrive.shared.b64 %rd3, [full];
+WAIT:
+    mbarrier.test_wait.shared.b64 %p2, [full], %rd3;
+    @!%p2 bra WAIT;
+SECOND:
+    bar.sync 0;",
+    );
+    let line = 1 + ptx.lines().position(|it| it.contains("test_wait")).unwrap() as u32;
+    for threads in THREADS {
+        let o = launch(&ptx, 2, threads, 4, Some(Duration::from_millis(300)));
+        let fault = o.result.unwrap_err();
+        assert!(matches!(fault.kind, FaultKind::Timeout { .. }), "{fault}");
+        let place = fault.place.unwrap();
+        assert_eq!(place.block, [0, 0, 0], "{place}");
+        assert_eq!(place.thread, [32, 0, 0], "{place}");
+        assert!((line..line + 2).contains(&place.ptx_line), "{place}");
     }
 }
 

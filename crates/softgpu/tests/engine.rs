@@ -1,4 +1,6 @@
-//! Tests of the engine alone: launches during which the simulator fails.
+//! Tests of the engine alone: launches during which the simulator fails, threads that wait, and the
+//! order of blocks on one thread.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,4 +152,98 @@ fn threads_that_rest_leave_the_processor_to_others() {
         setter.join().unwrap();
         assert!(spent < wait / 2, "{blocks} blocks: {spent:?} of {wait:?}");
     }
+}
+
+/// A kernel of one buffer `%a`; `%r1` is the block's number and `%b` where its 128 bytes begin.
+fn kernel(body: &str) -> String {
+    format!(
+        ".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 buffer)
+{{
+    .reg .b64 %a, %b, %t<4>; .reg .b32 %r<20>; .reg .pred %p<4>;
+    ld.param.u64 %a, [buffer];
+    mov.u32 %r1, %ctaid.x; mul.wide.u32 %b, %r1, 128; add.u64 %b, %b, %a;
+{body}
+    ret;
+}}
+"
+    )
+}
+
+/// Runs blocks on one thread. Returns the first two words of each, and the instructions of warps.
+fn run_blocks(ptx: &str, blocks: u32, threads: u32) -> (Vec<[u32; 2]>, u64) {
+    let module = fercuda_ptx::parse(ptx).unwrap();
+    let image = compile(&module, &CompileOptions::default()).unwrap();
+    let space = AddressSpace::new(1 << 30, false).unwrap();
+    let (at, _backing) = space.map_new(1 << 12, 1).unwrap();
+    let spec = LaunchSpec {
+        grid: [blocks, 1, 1],
+        block: [threads, 1, 1],
+        dynamic_shared_bytes: 0,
+        params: at.to_le_bytes().to_vec(),
+        device: DeviceInfo::default(),
+        cooperative: false,
+        space: space.clone(),
+        checks: None,
+        watchdog: Some(Duration::from_secs(60)),
+        late_copies: false,
+        print: Arc::new(|_: &str| ()),
+        heap: None,
+        bindings: Default::default(),
+        cancel: None,
+    };
+    let loaded = Loaded::new(image, Default::default()).unwrap();
+    let stats = Executor::new(0).run(&loaded, 0, &spec).unwrap();
+    let word = |at: u64| {
+        let mut word = [0; 4];
+        space.read(0, at, &mut word, None).unwrap();
+        u32::from_le_bytes(word)
+    };
+    let begins = (0..u64::from(blocks)).map(|n| at + 128 * n);
+    let words = begins.map(|at| [word(at), word(at + 4)]).collect();
+    (words, stats.warp_instructions)
+}
+
+#[test]
+fn a_block_that_reads_a_clock_in_a_loop_lets_others_begin() {
+    // Each block waits for the one behind it, by plain loads and for ten seconds at most.
+    for clock in ["%globaltimer", "%clock64"] {
+        let ptx = kernel(&format!(
+            "mov.u64 %t0, {clock}; mov.u32 %r5, 1;
+             setp.eq.u32 %p0, %r1, 3; @%p0 bra DONE;
+         LOOP:
+             mov.u64 %t1, {clock}; sub.u64 %t2, %t1, %t0;
+             setp.gt.u64 %p1, %t2, 10000000000; @%p1 bra LATE;
+             ld.global.u32 %r6, [%b+128]; setp.eq.u32 %p2, %r6, 0; @%p2 bra LOOP;
+             bra DONE;
+         LATE:
+             mov.u32 %r5, 2;
+         DONE:
+             st.global.u32 [%b], %r5;"
+        ));
+        let (words, instructions) = run_blocks(&ptx, 4, 32);
+        assert!(words.iter().all(|it| it[0] == 1), "{clock}: {words:?}");
+        // A block that waits by loads alone goes on for four million.
+        assert!(instructions < 4_000_000, "{clock}: {instructions}");
+    }
+}
+
+#[test]
+fn reading_where_a_thread_is_does_not_count_as_waiting() {
+    // The blocks before have ended when one begins: its first word is their number, as it finds it
+    // in the last block's second word.
+    let read = "
+        mov.u32 %r9, %tid.x; mov.u32 %r10, %laneid; mov.u32 %r11, %ntid.x; mov.u32 %r12, %warpid;
+        mov.u64 %t1, %gridid; add.u32 %r9, %r9, %r10; add.u32 %r9, %r9, %r11;
+        add.u32 %r9, %r9, %r12; st.global.u32 [%b+8], %r9; st.global.u64 [%b+16], %t1; bar.sync 0;";
+    let body = format!(
+        "ld.global.u32 %r5, [%a+4]; bar.sync 0;{}
+         st.global.u32 [%b], %r5; add.u32 %r6, %r1, 1; st.global.u32 [%a+4], %r6;",
+        read.repeat(20)
+    );
+    let (words, _) = run_blocks(&kernel(&body), 6, 256);
+    let begun: Vec<u32> = words.iter().map(|it| it[0]).collect();
+    assert_eq!(begun, [0, 1, 2, 3, 4, 5]);
 }

@@ -15,7 +15,7 @@
 //@ run misuse_local_past_end: local_past_end grid=1 block=32
 //@   in at: u32[32] int(0, 18)
 //@   out y: u32[32] raw
-//@   finds illegal address
+//@   finds out of bounds
 //@ run misuse_local_uninitialised: local_uninitialised grid=1 block=32
 //@   in at: u32[32] iota
 //@   out y: u32[32] raw
@@ -54,6 +54,12 @@
 //@ run misuse_heap_freed: heap_freed grid=1 block=4
 //@   out y: u32[4] raw
 //@   finds use after free
+//@ run misuse_heap_freed_again: heap_freed_again grid=1 block=4
+//@   out y: u32[4] raw
+//@   finds invalid free
+//@ run misuse_heap_freed_inside: heap_freed_inside grid=1 block=4
+//@   out y: u32[4] raw
+//@   finds invalid free
 
 __constant__ unsigned table[16];
 
@@ -136,4 +142,17 @@ extern "C" __global__ void heap_freed(unsigned* y) {
     for (int k = 0; k < 4; k++) mine[k] = k;
     delete[] mine;
     y[threadIdx.x] = mine[threadIdx.x];
+}
+
+extern "C" __global__ void heap_freed_again(unsigned* y) {
+    unsigned* word = (unsigned*)malloc(16);
+    y[threadIdx.x] = 1;
+    free(word);
+    if (threadIdx.x == 2) free(word);
+}
+
+extern "C" __global__ void heap_freed_inside(unsigned* y) {
+    unsigned* words = (unsigned*)malloc(64);
+    y[threadIdx.x] = 1;
+    free(words + 4 * threadIdx.x);
 }

@@ -5,6 +5,7 @@
 //! (`source`), the syntax of `--arg` (`spec`), matching it against the kernel (`params`), the
 //! launch (`launch`), a whole program (`program`), reports (`outputs`, `sarif`).
 
+mod host_headers;
 mod launch;
 mod outputs;
 mod params;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use fercuda_nvrtc::{CudaSource, GpuArch, Nvrtc};
 
-use super::refusal;
+use super::{host_headers, refusal};
 use crate::input::{read_at_most, read_stdin};
 use crate::out::{alert, note};
 use crate::output::is_stream;
@@ -270,6 +270,9 @@ fn compile(source: Vec<u8>, file: &Path, args: &CompileArgs) -> Result<String> {
     }
     for directory in &directories {
         program = program.include(directory);
+    }
+    if includes_files {
+        program = host_headers::given(program, &directories);
     }
     let compiled = match nvrtc.compile(&program) {
         Ok(compiled) => compiled,

@@ -3,13 +3,14 @@
 use fercuda_cuda_sys::types::CUdevice_attribute as D;
 
 use super::{CuResult, Machine, err};
-use crate::exec::KernelInfo;
+use crate::exec::{BLOCK_REGISTERS, KernelInfo};
 
 /// The name of a device.
 pub const NAME: &str = "feRcuda software device";
 pub(crate) const DRIVER_VERSION: i32 = 13000;
 pub(crate) const COMPUTE: (i32, i32) = (9, 0);
-pub(crate) const MULTIPROCESSORS: u32 = 16;
+/// As many as an H200 has, the card that this compute capability and these limits are of.
+pub(crate) const MULTIPROCESSORS: u32 = 132;
 pub(crate) const WARP: u32 = 32;
 pub(crate) const MAX_THREADS: u32 = 1024;
 /// Shared memory of a block without opting in, bytes.
@@ -20,7 +21,6 @@ const SHARED_PER_MULTIPROCESSOR: u32 = 228 << 10;
 const RESERVED_SHARED: u32 = 1 << 10;
 const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
-const REGISTERS: u32 = 65536;
 pub(crate) const MAX_PITCH: u64 = 0x7fff_ffff;
 pub(crate) const CONSTANT_BYTES: i32 = 65536;
 
@@ -36,7 +36,7 @@ pub(crate) fn device(m: &Machine, ordinal: u32, which: D) -> CuResult<i32> {
         9 => CONSTANT_BYTES,
         10 => WARP as i32,
         11 => MAX_PITCH as i32,
-        12 | 82 => REGISTERS as i32,
+        12 | 82 => BLOCK_REGISTERS as i32,
         13 => 1_000_000,
         14 => 512,
         15 => 1,
@@ -161,7 +161,7 @@ pub(crate) fn blocks_per_multiprocessor(
     let by_threads = THREADS_PER_MULTIPROCESSOR / (warps * WARP);
     // Registers are allocated to warps in units of 256.
     let per_warp = (kernel.registers.clamp(16, 255) * WARP).next_multiple_of(256);
-    let by_registers = (REGISTERS / per_warp) / warps;
+    let by_registers = (BLOCK_REGISTERS / per_warp) / warps;
     let shared = u64::from(kernel.static_shared_bytes)
         + u64::from(dynamic_shared)
         + u64::from(RESERVED_SHARED);

@@ -425,6 +425,7 @@ mod tests {
             ptx_line,
             opcode: "st.global.u32".into(),
             source: Some(("a \"b\".cu".into(), 7)),
+            inlined: None,
             block: [0; 3],
             thread: [thread, 0, 0],
         };

@@ -19,6 +19,8 @@ use crate::report::{Access, AccessKind, MemSpace};
 /// Flags in the upper half of a memory instruction's `imm`; the lower half is the offset.
 pub(crate) const WIDE: u64 = 1 << 32;
 pub(crate) const STRONG: u64 = 1 << 33;
+/// Of a load or store: what all lanes read in `b` is added to each address.
+pub(crate) const BASED: u64 = 1 << 56;
 /// An offset beyond every memory, aligned for every access.
 pub(crate) const NOWHERE: u32 = !15;
 
@@ -168,7 +170,9 @@ fn outside(
         if off[l] & (size.next_power_of_two() - 1) != 0 {
             ctx.misaligned(i, l as u32, access);
         } else if off[l] as usize + size as usize > len {
-            ctx.illegal(i, l as u32, access);
+            if !checks::beyond_memory(ctx, i, l as u32, access, len) {
+                ctx.illegal(i, l as u32, access);
+            }
         } else {
             ok |= 1 << l;
         }

@@ -8,7 +8,7 @@ use super::basics::{self, Add32, Add64};
 use super::compare::setp;
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, map3};
-use super::lower::{Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
+use super::lower::{InstRole, Lower, LowerError, Lowered, ModList, Opd, PredRef, bad};
 use super::registers::PredOperand;
 use super::scalar::int::{self, Permute};
 use super::width::{bits, is_float, is_signed, rows};
@@ -220,7 +220,13 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Option<
         Op::Add | Op::Sub if cc => carry(l, i, m, ty, false),
         Op::Add if m.has(Word::Sat) => two(l, i, ty, h!(AddSat)),
         Op::Sub if m.has(Word::Sat) => two(l, i, ty, h!(SubSat)),
-        Op::Add => two(l, i, ty, by!(Add16 Add16 Add32 Add32 Add64 Add64)),
+        Op::Add => {
+            let done = two(l, i, ty, by!(Add16 Add16 Add32 Add32 Add64 Add64));
+            if done.is_ok() && bits(ty) == 64 {
+                l.last_is(InstRole::Sum);
+            }
+            done
+        }
         Op::Sub => two(l, i, ty, by!(Sub16 Sub16 Sub32 Sub32 Sub64 Sub64)),
         Op::Mul => mul(l, i, m, ty),
         Op::Mad | Op::Madc => mad(l, i, m, ty),

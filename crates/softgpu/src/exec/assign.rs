@@ -10,19 +10,21 @@ use std::sync::Arc;
 use super::ctx::{DecodedInst, FunctionCode};
 use super::lanes::guarded;
 use super::lower::{Ext, LCallee, LInst, LTerm, Lower, Opd, PredRef, RegisterClass, VirtualReg};
-use super::program::{BarrierSite, CallTerminator, Callee, CodeBlock, Const, Terminator};
+use super::program::{BarrierSite, CallTerminator, Callee, CodeBlock, Terminator};
 use super::registers::{PredOperand, RowOperand};
 
 /// Most rows a frame may have: 16 MiB.
 const MAX_ROWS: u32 = 1 << 17;
 
-struct RegisterUse {
-    uses: Vec<VirtualReg>,
-    defs: Vec<VirtualReg>,
+/// Registers that are read, and those that are written.
+#[derive(Default)]
+pub(super) struct RegisterUse {
+    pub(super) uses: Vec<VirtualReg>,
+    pub(super) defs: Vec<VirtualReg>,
 }
 
 impl RegisterUse {
-    fn opd(&mut self, o: Opd) {
+    pub(super) fn opd(&mut self, o: Opd) {
         match o {
             Opd::Use(v) | Opd::UseHigh(v) => self.uses.push(v),
             Opd::Def(v) => self.defs.push(v),
@@ -49,7 +51,7 @@ impl RegisterUse {
         self.uses.clear();
         self.defs.clear();
     }
-    fn inst(&mut self, i: &LInst) {
+    pub(super) fn inst(&mut self, i: &LInst) {
         for o in [i.d, i.a, i.b, i.c] {
             self.opd(o);
         }
@@ -65,7 +67,7 @@ impl RegisterUse {
             }
         }
     }
-    fn term(&mut self, t: &LTerm) {
+    pub(super) fn term(&mut self, t: &LTerm) {
         match t {
             LTerm::Branch { pred, .. } => self.pred(*pred),
             LTerm::Switch { index, .. } => self.opd(*index),
@@ -132,7 +134,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
     for c in &l.consts {
         const_at.push(const_rows);
         consts.push((const_rows, c.clone()));
-        const_rows += if matches!(c, Const::B32(_)) { 1 } else { 2 };
+        const_rows += c.rows();
     }
 
     if const_rows > MAX_ROWS {
@@ -385,10 +387,7 @@ fn live_ranges(
     let n = l.blocks.len();
     let mut gen_ = vec![vec![0u64; words]; n];
     let mut kill = vec![vec![0u64; words]; n];
-    let mut touch = RegisterUse {
-        uses: Vec::new(),
-        defs: Vec::new(),
-    };
+    let mut touch = RegisterUse::default();
     for &b in order {
         let block = &l.blocks[b];
         if let Some(o) = block.sync {

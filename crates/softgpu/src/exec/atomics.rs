@@ -14,7 +14,7 @@ use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::ordering::{ACQUIRE, BLOCK_SCOPE, RELEASE, order_flags, strength};
-use super::registers::{LANES, RowOperand};
+use super::registers::{LANES, RowOperand, each};
 use super::scalar::RoundMode;
 use super::scalar::float::{self, Extremum};
 use super::scalar::half::{self, BF16, F16, HalfFormat};
@@ -237,7 +237,11 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
         } else {
             addresses(ctx, i)
         };
-        for (mut mask, tag) in by_tag(&addr, mask) {
+        let groups = match space {
+            1 => [(mask, SHARED_TAG), (0, 0), (0, 0), (0, 0)],
+            _ => by_tag(&addr, mask),
+        };
+        for (mut mask, tag) in groups {
             if mask == 0 {
                 continue;
             }
@@ -315,6 +319,9 @@ fn shared(
     red: bool,
     n: u32,
 ) -> bool {
+    if n == 1 && op == Rmw::Add && matches!(kind, AtomicKind::B32 | AtomicKind::S32) {
+        return shared_add(ctx, i, off, mask, red);
+    }
     let mut changed = false;
     let mut m = mask;
     while m != 0 {
@@ -363,6 +370,32 @@ fn shared(
     changed
 }
 
+/// What counters are made of: [`shared`] of one sum in 32 bits.
+fn shared_add(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mask: u32,
+    red: bool,
+) -> bool {
+    let more = ctx.rows.row::<u32>(i.b);
+    let mut before = [0; LANES];
+    let mut changed = 0;
+    let memory = &mut ctx.block.shared[..];
+    each(mask, |l| {
+        let Some(cell) = memory[off[l] as usize..].first_chunk_mut::<4>() else {
+            unreachable!("an admitted access is inside");
+        };
+        before[l] = u32::from_le_bytes(*cell);
+        *cell = before[l].wrapping_add(more[l]).to_le_bytes();
+        changed |= more[l];
+    });
+    if !red {
+        ctx.rows.set_row(i.d, &before, mask);
+    }
+    changed != 0
+}
+
 /// Whether memory has changed.
 #[expect(clippy::too_many_arguments, reason = "an instruction taken apart")]
 fn global(
@@ -375,6 +408,9 @@ fn global(
     red: bool,
     n: u32,
 ) -> bool {
+    if n == 1 && op == Rmw::Add && matches!(kind, AtomicKind::B32 | AtomicKind::S32) {
+        return global_add(ctx, i, addr, mask, red);
+    }
     let mut changed = false;
     let mut m = mask;
     while m != 0 {
@@ -450,6 +486,36 @@ fn global(
         }
     }
     changed
+}
+
+/// What counters are made of: [`global`] of one sum in 32 bits.
+fn global_add(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    addr: &[u64; LANES],
+    mask: u32,
+    red: bool,
+) -> bool {
+    let more = ctx.rows.row::<u32>(i.b);
+    let mut before = [0; LANES];
+    let (mut done, mut changed) = (0, 0);
+    let mut window = ctx.write_window;
+    each(mask, |l| {
+        if !window.holds(addr[l], 4) || !addr[l].is_multiple_of(4) {
+            if !allow(ctx, i, l, addr[l], 4, AccessKind::Atomic) {
+                return;
+            }
+            window = ctx.write_window;
+        }
+        let cell = window.atomic32(addr[l]);
+        before[l] = cell.fetch_add(more[l], Ordering::SeqCst);
+        changed |= more[l];
+        done |= 1 << l;
+    });
+    if !red {
+        ctx.rows.set_row(i.d, &before, done);
+    }
+    changed != 0
 }
 
 /// Tells the checks that the lanes took part in the synchronisation at an address: `x` 1 acquires,

@@ -94,6 +94,7 @@ pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
             ..Barrier::default()
         };
     }
+    ctx.block.has_arrivals = true;
     let b = &mut ctx.block.barriers[id as usize];
     // A counted barrier counts whole warps as 32.
     b.arrived += if expected != 0 && whole {
@@ -164,6 +165,9 @@ pub(crate) fn give_result(ctx: &mut Ctx<'_>, block: u32, value: u32) {
 
 /// Handles exited lanes: barriers that waited for them may open.
 pub(crate) fn exited(ctx: &mut Ctx<'_>) {
+    if !ctx.block.has_arrivals {
+        return;
+    }
     for id in 0..ctx.block.barriers.len() as u32 {
         if ctx.block.barriers[id as usize].arrived != 0
             && ctx.block.barriers[id as usize].expected == 0

@@ -5,7 +5,7 @@ use fercuda_ptx::words::Op;
 
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, Handlers, handlers, lane_ops, map1, map2, select, test2};
-use super::lower::{Lower, Opd, PredRef};
+use super::lower::{InstRole, Lower, Opd, PredRef};
 use super::registers::PredOperand;
 use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG};
 
@@ -116,7 +116,8 @@ pub(crate) fn from_pred() -> Handlers {
 pub(crate) fn copy(l: &mut Lower<'_, '_>, d: Opd, a: Opd, n: u8) {
     match (n, d, a) {
         (1, ..) => {
-            l.emit(handlers::<Copy32>(), d, a, Opd::None, Opd::None);
+            l.emit(handlers::<Copy32>(), d, a, Opd::None, Opd::None)
+                .role = InstRole::Copy;
         }
         (4, Opd::Def(dv), Opd::Use(av)) => {
             l.emit(handlers::<Copy64>(), Opd::Def(dv), a, Opd::None, Opd::None);
@@ -129,7 +130,10 @@ pub(crate) fn copy(l: &mut Lower<'_, '_>, d: Opd, a: Opd, n: u8) {
             );
         }
         _ => {
-            l.emit(handlers::<Copy64>(), d, a, Opd::None, Opd::None);
+            let copy = l.emit(handlers::<Copy64>(), d, a, Opd::None, Opd::None);
+            if n == 2 {
+                copy.role = InstRole::Copy;
+            }
         }
     }
 }

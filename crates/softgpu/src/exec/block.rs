@@ -4,14 +4,15 @@
 
 use super::barrier;
 use super::checks;
-use super::ctx::Ctx;
-use super::state::{Barrier, SplitState};
+use super::ctx::{Ctx, LaunchRun};
+use super::state::{Barrier, BlockState, Frame, Split, SplitState};
 use super::warp::{self, WarpStop};
-use crate::report::{Fault, FaultKind};
+use crate::report::{ExecutionPoint, Fault, FaultKind};
 
 /// The time slice of a warp, in basic blocks.
 const WARP_TURN: u32 = 1 << 15;
-/// Time slices after which a block that may be waiting yields to other blocks.
+/// Time slices after which a block that may be waiting, by atomics or volatile loads, yields to
+/// other blocks.
 const BLOCK_TURN: u32 = 64;
 /// Instructions that may be waits (atomics, volatile loads) after which it yields sooner.
 const BLOCK_WAITS: u32 = 1 << 14;
@@ -29,6 +30,7 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     b.shared.resize(run.all_shared_bytes() as usize, 0);
     b.barriers.clear();
     b.barriers.resize(17, Barrier::default());
+    b.has_arrivals = false;
     b.next_warp = 0;
     let threads = run.threads();
     let warps = threads.div_ceil(32) as usize;
@@ -123,7 +125,10 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, lend_a_thread: impl Fn()) -> WarpStop {
             ctx.block.next_warp = w;
             ctx.idle = true;
             return WarpStop::Yielded;
-        } else if turns >= BLOCK_TURN && ctx.waits > 0 || ctx.waits > BLOCK_WAITS {
+        } else if turns >= BLOCK_TURN && ctx.waits > 0
+            || ctx.waits > BLOCK_WAITS
+            || ctx.instructions > long
+        {
             ctx.block.next_warp = w;
             return WarpStop::Yielded;
         }
@@ -138,6 +143,35 @@ fn enter_alone(ctx: &mut Ctx<'_>) -> bool {
     })
 }
 
+/// Function and instruction at which a split stands.
+fn position(run: &LaunchRun, frames: &[Option<Frame>], s: &Split) -> Option<(usize, u32)> {
+    let function = frames[s.frame as usize].as_ref()?.function as usize;
+    let block = &run.code().functions[function].blocks[s.pc as usize];
+    let is_before = matches!(
+        s.state,
+        SplitState::Parked | SplitState::Ready | SplitState::Passed(..)
+    );
+    let pc = match is_before && block.start < block.end {
+        true => block.start,
+        false => block.term_pc,
+    };
+    Some((function, pc))
+}
+
+/// Where a block stands that was stopped: threads that could go on, such as one that polls, before
+/// those that wait for them at a barrier.
+pub(crate) fn whereabouts(run: &LaunchRun, block: &BlockState) -> Option<ExecutionPoint> {
+    let splits = block
+        .warps
+        .iter()
+        .flat_map(|w| w.splits.iter().map(move |s| (w, s)));
+    let waits = |s: &Split| !matches!(s.state, SplitState::Ready | SplitState::Passed(..));
+    let (w, s) = splits.min_by_key(|(w, s)| (waits(s), w.index, s.mask.trailing_zeros()))?;
+    let (function, pc) = position(run, &w.frames, s)?;
+    let thread = run.thread_index(w.index * 32 + s.mask.trailing_zeros());
+    Some(run.place(function, pc, block.index, thread))
+}
+
 fn deadlock(ctx: &mut Ctx<'_>) {
     let mut text = Vec::new();
     let mut place = None;
@@ -145,17 +179,10 @@ fn deadlock(ctx: &mut Ctx<'_>) {
     let mut found = Vec::new();
     for w in &ctx.block.warps {
         for s in &w.splits {
-            let Some(f) = w.frames[s.frame as usize].as_ref() else {
+            let Some((function, pc)) = position(run, &w.frames, s) else {
                 continue;
             };
-            let code = &run.code().functions[f.function as usize];
-            let block = &code.blocks[s.pc as usize];
-            let pc = if matches!(s.state, SplitState::Parked) && block.start < block.end {
-                block.start
-            } else {
-                block.term_pc
-            };
-            let line = code.origins[pc as usize].line;
+            let line = run.code().functions[function].origins[pc as usize].line;
             let what = match s.state {
                 SplitState::Parked => "wait for the rest of their mask".to_owned(),
                 SplitState::Barrier(id) => format!("wait at barrier {id}"),
@@ -169,14 +196,14 @@ fn deadlock(ctx: &mut Ctx<'_>) {
             }
             place.get_or_insert_with(|| {
                 run.place(
-                    f.function as usize,
+                    function,
                     pc,
                     ctx.block.index,
                     run.thread_index(w.index * 32 + s.mask.trailing_zeros()),
                 )
             });
             if matches!(s.state, SplitState::Barrier(_)) {
-                found.push((f.function, s.pc, w.index, s.mask.trailing_zeros()));
+                found.push((function as u32, s.pc, w.index, s.mask.trailing_zeros()));
             }
         }
     }

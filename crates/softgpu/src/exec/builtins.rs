@@ -103,32 +103,25 @@ fn caller(ctx: &Ctx<'_>, pc: u32, lane: usize) -> Arc<str> {
 
 /// `free` of an address that no block starts at: a finding with checks, else a fault.
 fn not_a_block(ctx: &mut Ctx<'_>, pc: u32, lane: usize, addr: u64) -> Result<(), FaultKind> {
-    let access = Access {
-        kind: AccessKind::Write,
-        space: MemSpace::Global,
-        addr,
-        len: 1,
-    };
     if ctx.run.spec.checks.is_none() {
-        return Err(FaultKind::IllegalAddress(access));
+        return Err(FaultKind::IllegalAddress(Access {
+            kind: AccessKind::Write,
+            space: MemSpace::Global,
+            addr,
+            len: 1,
+        }));
     }
     let allocation = ctx.run.spec.space.find(addr);
-    let freed = allocation
-        .as_ref()
-        .is_some_and(|a| a.freed.is_some() && a.start == addr);
+    let note = match &allocation {
+        Some(a) if a.start == addr && a.freed.is_some() => "freed a second time",
+        Some(a) if a.start != addr => "freed, but not the first address of its allocation",
+        _ => "freed, but no block of the device heap starts there",
+    };
     let finding = Finding {
-        kind: if freed {
-            FindingKind::UseAfterFree
-        } else {
-            FindingKind::OutOfBounds
-        },
-        access: Some(access),
+        kind: FindingKind::InvalidFree,
+        access: None,
         actor: FindingActor::Thread(Box::new(ctx.place(pc, lane as u32)), None),
-        note: if freed {
-            "freed a second time".to_owned()
-        } else {
-            "freed, but no block of the device heap starts there".to_owned()
-        },
+        note: format!("{addr:#x}, {note}"),
         allocation,
         other: None,
         count: 1,

@@ -20,7 +20,7 @@ mod stores;
 mod variables;
 
 pub(crate) use begin::{begin, end_block, start_block};
-pub(crate) use block::{local, shared};
+pub(crate) use block::{above_stack, beyond_local, local, shared};
 pub(crate) use found::found;
 pub(crate) use global::{CheckedAccess, replay};
 pub(crate) use launch::LaunchCheck;
@@ -33,3 +33,4 @@ pub(crate) use ordering::{
 };
 pub(crate) use sources::global;
 pub(crate) use stores::StoredValues;
+pub(crate) use variables::beyond_memory;

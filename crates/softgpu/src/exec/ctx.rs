@@ -20,7 +20,9 @@ use super::check_order::CheckOrder;
 use super::checks::LaunchCheck;
 use super::launch::LaunchSpec;
 use super::product::Product;
-use super::program::{CodeBlock, Const, InstOrigin, LaneFn, VariableBounds, touches_memory};
+use super::program::{
+    CodeBlock, Const, InstOrigin, LaneFn, LaunchValue, VariableBounds, touches_memory,
+};
 use super::registers::{
     ALL, FrameRows, MaskRow, PredOperand, RegisterFile, RegisterRow, RowOperand,
 };
@@ -167,17 +169,14 @@ impl BoundKernel {
                 let value = match c {
                     Const::B32(v) => u64::from(*v) << 32 | u64::from(*v),
                     Const::B64(v) => *v,
+                    // The launch has a copy of the bank, with its values.
+                    Const::Launch(_) => 0,
                     Const::Address { name, addend } => addresses
                         .get(name)
                         .ok_or_else(|| format!("variable `{name}` has no address"))?
                         .wrapping_add(*addend as u64),
                 };
-                let rows = if matches!(c, Const::B32(_)) { 1 } else { 2 };
-                for r in 0..rows {
-                    for piece in bank[*row as usize + r].bytes().chunks_exact_mut(8) {
-                        piece.copy_from_slice(&value.to_le_bytes());
-                    }
-                }
+                fill(&mut bank, *row, c.rows(), value);
             }
             consts.push(bank);
         }
@@ -242,6 +241,7 @@ impl KernelCode {
             ptx_line: 0,
             opcode: "".into(),
             source: None,
+            inlined: None,
             block,
             thread,
         }
@@ -261,6 +261,8 @@ impl KernelCode {
             .then(|| self.files.get(origin.file as usize - 1))
             .flatten()
             .map(|file| (file.clone(), origin.source_line));
+        let (file, line) = origin.library;
+        let library = self.files.get(file as usize).filter(|_| line > 0);
         ExecutionPoint {
             kernel: self.name.clone(),
             function: (function != 0).then(|| f.name.clone()),
@@ -271,16 +273,55 @@ impl KernelCode {
                 .cloned()
                 .unwrap_or_else(|| "".into()),
             source,
+            inlined: library.map(|file| (file.clone(), line)),
             block,
             thread,
         }
     }
 }
 
+/// Fills a constant's rows with what all lanes read.
+fn fill(bank: &mut [RegisterRow], row: u32, rows: u32, value: u64) {
+    for row in &mut bank[row as usize..][..rows as usize] {
+        for piece in row.bytes().chunks_exact_mut(8) {
+            piece.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+}
+
+/// The constants of a function with the values of a launch, where it has such.
+fn launch_bank(
+    code: &FunctionCode,
+    bank: &[RegisterRow],
+    spec: &LaunchSpec,
+) -> Option<Box<[RegisterRow]>> {
+    let mut own = None;
+    for (row, c) in &code.consts {
+        let Const::Launch(v) = c else {
+            continue;
+        };
+        let value = match *v {
+            LaunchValue::Parameter { at, bytes } => spec.parameter(at, bytes),
+            LaunchValue::BlockSize(axis) => spec.block[axis].into(),
+            LaunchValue::GridSize(axis) => spec.grid[axis].into(),
+        };
+        let value = if v.rows() == 1 {
+            value << 32 | value
+        } else {
+            value
+        };
+        let own = own.get_or_insert_with(|| Box::from(bank));
+        fill(own, *row, v.rows(), value);
+    }
+    own
+}
+
 /// A launch as its blocks know it.
 pub(crate) struct LaunchRun {
     pub(crate) spec: LaunchSpec,
     pub(crate) prepared: Arc<BoundKernel>,
+    /// The constants of each function that has some of the launch.
+    consts: Vec<Option<Box<[RegisterRow]>>>,
     pub(crate) shared_bytes: u32,
     /// Where shared memory begins that system software uses, such as cooperative groups: behind
     /// the block's own, and only in blocks of kernels that ask for it.
@@ -325,7 +366,12 @@ impl LaunchRun {
         // Blocks that can wait for each other are run by one thread, in an order that is always the
         // same.
         let apart = !spec.cooperative && !prepared.code.communicates;
+        let functions = prepared.code.functions.iter().zip(&prepared.consts);
+        let consts = functions
+            .map(|(code, bank)| launch_bank(code, bank, &spec))
+            .collect();
         LaunchRun {
+            consts,
             turns: (checked.is_some() && apart).then(CheckOrder::default),
             checked,
             late_copies: spec.late_copies || spec.checks.is_some(),
@@ -357,7 +403,10 @@ impl LaunchRun {
     }
 
     pub(crate) fn consts(&self, function: usize) -> &[RegisterRow] {
-        &self.prepared.consts[function]
+        match &self.consts[function] {
+            Some(own) => own,
+            None => &self.prepared.consts[function],
+        }
     }
 
     pub(crate) fn threads(&self) -> u32 {
@@ -443,6 +492,15 @@ impl LaunchRun {
     pub(crate) fn fail(&self, fault: Box<Fault>) {
         lock(&self.fault).get_or_insert(fault);
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the watchdog's fault name `place`, if that is what ended the launch.
+    pub(crate) fn stopped_at(&self, place: ExecutionPoint) {
+        if let Some(fault) = lock(&self.fault).as_mut()
+            && matches!(fault.kind, FaultKind::Timeout { .. })
+        {
+            fault.place.get_or_insert(place);
+        }
     }
 
     /// Whether blocks are to stop.

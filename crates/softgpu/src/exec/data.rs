@@ -147,7 +147,10 @@ fn mov(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
         _ => {
             let a = l.src(a, ty)?;
             let d = l.dst(d, ty)?;
-            copy(l, d, a, rows(ty));
+            // A special register is read into a temporary: into the destination at once, then.
+            if !l.redirect(a, d) {
+                copy(l, d, a, rows(ty));
+            }
             Ok(())
         }
     }
@@ -242,8 +245,11 @@ fn cvta(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     }
     let a = l.src(&i.operands[1], ty)?;
     let d = l.dst(&i.operands[0], ty)?;
+    if tag(space) == Some(0) {
+        copy(l, d, a, 2);
+        return Ok(());
+    }
     let h = match (m.has(Word::To), tag(space)) {
-        (_, Some(0)) => handlers::<Copy64>(),
         (true, _) => handlers::<ToShared>(),
         (false, Some(SHARED_TAG)) => handlers::<FromShared>(),
         (false, Some(LOCAL_TAG)) => handlers::<FromLocal>(),

@@ -20,7 +20,7 @@ use super::launch::{LaunchSpec, LaunchStats};
 use super::state::BlockState;
 use super::warp::WarpStop;
 use crate::lock::lock;
-use crate::report::{Fault, FaultKind};
+use crate::report::{ExecutionPoint, Fault, FaultKind};
 
 /// The limit of suspended blocks, except for cooperative launches.
 const MAX_ASIDE: usize = 4096;
@@ -44,6 +44,8 @@ struct GridRun {
     lent: AtomicUsize,
     aside: Mutex<VecDeque<Box<BlockState>>>,
     aside_count: AtomicUsize,
+    /// The first block that had not ended when the launch was stopped, and where it stood.
+    stopped: Mutex<Option<(u64, ExecutionPoint)>>,
     instructions: AtomicU64,
     ended: Condvar,
     ended_lock: Mutex<()>,
@@ -104,6 +106,9 @@ impl GridRun {
                 ctx.block = b;
             }
             let stop = block::run(&mut ctx, || self.lend_a_thread());
+            if stop == WarpStop::Yielded && self.launch.is_stopped() {
+                self.note_stopped(&ctx.block);
+            }
             if let Some(turns) = &self.launch.turns {
                 self.end_turn(&mut ctx, turns, stop);
                 continue;
@@ -134,6 +139,16 @@ impl GridRun {
         }
         self.instructions
             .fetch_add(ctx.instructions, Ordering::Relaxed);
+    }
+
+    /// Notes where a block stood when the launch was stopped, if it is the first of them.
+    fn note_stopped(&self, block: &BlockState) {
+        let mut first = lock(&self.stopped);
+        if first.as_ref().is_none_or(|it| block.linear < it.0)
+            && let Some(place) = block::whereabouts(&self.launch, block)
+        {
+            *first = Some((block.linear, place));
+        }
     }
 
     /// Ends the current block: its log is checked at its turn.
@@ -297,6 +312,7 @@ impl HelperPool {
             lent: AtomicUsize::new(0),
             aside: Mutex::default(),
             aside_count: AtomicUsize::new(0),
+            stopped: Mutex::default(),
             instructions: AtomicU64::new(0),
             ended: Condvar::new(),
             ended_lock: Mutex::default(),
@@ -338,6 +354,14 @@ impl HelperPool {
             // Only this launch knew the address, and it has ended.
             if run.spec.space.unmap(at, crate::mem::GRANULE).is_ok() {
                 run.spec.space.release(at, crate::mem::GRANULE);
+            }
+        }
+        if run.is_stopped() {
+            lock(&launch.aside)
+                .iter()
+                .for_each(|it| launch.note_stopped(it));
+            if let Some((_, place)) = lock(&launch.stopped).take() {
+                run.stopped_at(place);
             }
         }
         if let Some(fault) = run.take_fault() {

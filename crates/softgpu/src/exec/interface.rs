@@ -27,7 +27,8 @@ pub struct KernelInfo {
     pub local_bytes: u32,
     /// Bytes of constant memory in its module.
     pub const_bytes: u32,
-    /// 32-bit registers a thread needs, an estimate: those of the PTX that live at the same time.
+    /// 32-bit registers of a thread, an estimate: those of the PTX that live at the same time, 16
+    /// to 255, and no more than the kernel's header allows.
     pub registers: u32,
     /// `.maxntid`, if given.
     pub max_threads: Option<[u32; 3]>,

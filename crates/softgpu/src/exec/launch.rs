@@ -70,6 +70,18 @@ pub struct LaunchSpec {
     pub cancel: Option<Arc<AtomicBool>>,
 }
 
+impl LaunchSpec {
+    /// `bytes` (1, 2, 4 or 8) of the parameter block from `at` on; zero outside.
+    pub(crate) fn parameter(&self, at: u32, bytes: u32) -> u64 {
+        let found = self.params.get(at as usize..at as usize + bytes as usize);
+        let mut value = [0; 8];
+        for (v, b) in value.iter_mut().zip(found.unwrap_or_default()) {
+            *v = *b;
+        }
+        u64::from_le_bytes(value)
+    }
+}
+
 impl fmt::Debug for LaunchSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LaunchSpec")

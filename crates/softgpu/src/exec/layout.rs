@@ -15,6 +15,7 @@ use super::interface::{
     CompileError, KernelInfo, ModuleReference, ModuleVariable, ParamLayout, ReferenceKind,
     Relocation,
 };
+use super::pressure;
 use super::width::bits;
 
 /// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static
@@ -159,6 +160,7 @@ impl ModuleInfo {
                     && let Some(body) = &f.body
                 {
                     uses.scan(body);
+                    uses.registers = pressure::registers(body, &module.symbols);
                 }
                 uses
             })
@@ -371,8 +373,7 @@ impl ModuleInfo {
                     .iter()
                     .map(|&r| self.uses[r as usize].registers)
                     .max()
-                    .unwrap_or(0)
-                    .clamp(16, 255),
+                    .unwrap_or(0),
                 ..KernelInfo::default()
             };
             let mut offset = 0;
@@ -387,6 +388,7 @@ impl ModuleInfo {
                 offset += size as u32;
             }
             k.param_bytes = offset;
+            let mut most_registers = None;
             for d in &tree.directives {
                 if let Directive::Numbers(name, n) = d {
                     let three = || {
@@ -394,6 +396,7 @@ impl ModuleInfo {
                         Some([at(0), at(1), at(2)])
                     };
                     match name.as_str() {
+                        "maxnreg" => most_registers = n.first().copied(),
                         "maxntid" => k.max_threads = three(),
                         "reqntid" => k.required_threads = three(),
                         "minnctapersm" => k.min_blocks = n.first().copied(),
@@ -402,6 +405,7 @@ impl ModuleInfo {
                     }
                 }
             }
+            k.registers = pressure::allotted(&k, k.registers, most_registers);
             k.line = first_line(tree.body.as_deref().unwrap_or(&[]));
             out.push((k, f));
         }
@@ -587,10 +591,6 @@ impl FunctionUses {
                     }
                 }
                 Stmt::CallTargets { targets, .. } => self.names.extend(targets.iter().copied()),
-                Stmt::Reg { ty, names, .. } if *ty != Ty::Pred => {
-                    let n: u32 = names.iter().map(|n| n.1.unwrap_or(1)).sum();
-                    self.registers += n.min(4096) * bits(*ty).div_ceil(32) / 2;
-                }
                 Stmt::Var(v) => {
                     let (size, align) = var_bytes(v);
                     match v.space {

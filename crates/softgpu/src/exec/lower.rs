@@ -20,7 +20,8 @@ use super::lanes::Isa;
 use super::layout::{ModuleInfo, element_of, var_bytes};
 use super::program::VariableBounds;
 use super::{
-    alu_float, alu_int, control, convert, data, fetch, memory, multimem, parameters, sync,
+    alu_float, alu_int, control, convert, data, fetch, memory, multimem, parameters, propagate,
+    sync,
 };
 use crate::report::MemSpace;
 
@@ -28,9 +29,10 @@ mod code;
 mod context;
 mod forms;
 mod operands;
+mod positions;
 mod uses;
 pub(crate) use code::{
-    Ext, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
+    Ext, InstRole, LBarrier, LCallee, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg,
 };
 pub(crate) use context::{
     Entity, KernelLower, Lower, LowerError, Lowered, ModList, bad, class, operand,
@@ -167,8 +169,11 @@ impl<'m> Lower<'_, 'm> {
                 Stmt::Inst(i) => self.inst(i, f)?,
                 Stmt::Block(inner) => self.stmts(inner, f)?,
                 Stmt::Loc(loc) => {
-                    self.origin.file = loc.file + 1;
-                    self.origin.source_line = loc.line;
+                    let info = self.k.info;
+                    let (own, library) = self.inlined.resolve(loc, &info.files);
+                    self.origin.file = own.0 + 1;
+                    self.origin.source_line = own.1;
+                    self.origin.library = library.unwrap_or_default();
                 }
                 _ => {}
             }
@@ -388,6 +393,10 @@ pub(crate) fn kernel(
         let mut l = Lower::new(&mut k);
         l.function(tree)?;
         let name = module.symbols.name(tree.name);
+        propagate::constants(&mut l);
+        if !checks {
+            propagate::bases(&mut l);
+        }
         codes.push(assign(l, name.into())?);
     }
     Ok(KernelCode {

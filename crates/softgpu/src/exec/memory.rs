@@ -6,17 +6,19 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space, Word};
 
 use super::access::{
-    LaneElement, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside, local_get,
-    local_put, local_word, offsets, read, write,
+    BASED, LaneElement, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, inside,
+    local_get, local_put, local_word, offsets, read, write,
 };
 use super::basics;
 use super::checks::{self, CheckedAccess, StoredValues};
 use super::convert;
 use super::ctx::{Ctx, DecodedInst, FunctionCode};
 use super::lanes::{Exec, Handlers, handlers, handlers_any, handlers_plain, lane_ops, map1, map2};
-use super::lower::{AddressOperand, Ext, Lower, LowerError, Lowered, ModList, Opd, bad};
+use super::lower::{AddressOperand, Ext, InstRole, Lower, LowerError, Lowered, ModList, Opd, bad};
 use super::ordering::{ACQUIRE, RELEASE, SYSTEM, order_flags, strength};
+use super::program::{Const, LaunchValue};
 use super::registers::{ALL, LANES, RowOperand, each};
+use super::runs::{load_run, store_run};
 use super::tags::{LOCAL_TAG, PARAM_TAG, SHARED_TAG};
 use super::width::{bits, is_signed, rows};
 use crate::report::{AccessKind, MemSpace};
@@ -127,6 +129,33 @@ fn store_shared<T: LaneElement, const CHECK: bool>(
     write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
+/// The lanes with an admitted access to local memory: it is in bounds, and what may be wrong with
+/// it otherwise has been reported.
+fn admit_local<const CHECK: bool>(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mut mask: u32,
+    size: u32,
+    kind: AccessKind,
+) -> u32 {
+    let mut elsewhere = 0;
+    if CHECK {
+        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
+        let left = checks::beyond_local(ctx, i, off, mask, variable, (size, kind));
+        mask &= !left.nowhere;
+        elsewhere = left.elsewhere;
+    }
+    let len = ctx.w().local.len() / 8;
+    mask = inside(ctx, i, off, mask, size, len, kind, MemSpace::Local);
+    if CHECK {
+        let is_write = kind == AccessKind::Write;
+        elsewhere |= checks::above_stack(ctx, i, off, mask & !elsewhere, (size, is_write));
+        checks::local(ctx, i, off, mask & !elsewhere, size, is_write);
+    }
+    mask
+}
+
 fn load_local<T: LaneElement, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
@@ -136,13 +165,7 @@ fn load_local<T: LaneElement, const CHECK: bool>(
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
     let size = (T::SIZE * parts.len()) as u32;
-    let len = ctx.w().local.len() / 8;
-    let (kind, space) = (AccessKind::Read, MemSpace::Local);
-    mask = inside(ctx, i, off, mask, size, len, kind, space);
-    if CHECK {
-        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
-        mask = checks::local(ctx, i, off, mask, size, false, variable);
-    }
+    mask = admit_local::<CHECK>(ctx, i, off, mask, size, AccessKind::Read);
     let same = off.iter().fold(0, |x, o| x | o ^ off[0]) == 0;
     let words = &ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
@@ -169,13 +192,7 @@ fn store_local<T: LaneElement, const CHECK: bool>(
     let mut one = [0];
     let parts = parts(ctx.code, i, &mut one);
     let size = (T::SIZE * parts.len()) as u32;
-    let len = ctx.w().local.len() / 8;
-    let (kind, space) = (AccessKind::Write, MemSpace::Local);
-    mask = inside(ctx, i, off, mask, size, len, kind, space);
-    if CHECK {
-        let variable = (i.imm >> VARIABLE_SHIFT) as u32 & 0xfff;
-        mask = checks::local(ctx, i, off, mask, size, true, variable);
-    }
+    mask = admit_local::<CHECK>(ctx, i, off, mask, size, AccessKind::Write);
     let words = &mut ctx.block.warps[ctx.warp].local;
     for (k, &d) in parts.iter().enumerate() {
         let (d, k) = (RowOperand::from_bits(d), (k * T::SIZE) as u32);
@@ -203,6 +220,17 @@ const SHARED: u8 = 2;
 const LOCAL: u8 = 3;
 const PARAM: u8 = 4;
 
+/// Addresses in all lanes, with the base that all of them add.
+#[inline(always)]
+fn based(ctx: &Ctx<'_>, i: &DecodedInst) -> [u64; LANES] {
+    let addresses = addresses(ctx, i);
+    if i.imm & BASED == 0 {
+        return addresses;
+    }
+    let base = ctx.rows.lane::<u64>(i.b, 0);
+    addresses.map(|a| a.wrapping_add(base))
+}
+
 struct LoadOp<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
 impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPACE, CHECK> {
     #[inline(always)]
@@ -212,13 +240,24 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for LoadOp<T, SPAC
             ctx.waits += 1;
             ctx.spins = ctx.spins.wrapping_add(1);
         }
+        if !CHECK && matches!(SPACE, SHARED | GLOBAL | GENERIC) {
+            let mut one = [0];
+            let parts = parts(ctx.code, i, &mut one);
+            let found = match SPACE {
+                SHARED => load_run::<T, true>(ctx, i, parts),
+                _ => load_run::<T, false>(ctx, i, parts),
+            };
+            if found {
+                return;
+            }
+        }
         match SPACE {
             SHARED => load_shared::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
             LOCAL => load_local::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
             PARAM => load_param::<T>(ctx, i, &offsets(ctx, i), mask),
-            GLOBAL => load_global::<T, CHECK>(ctx, i, &addresses(ctx, i), mask),
+            GLOBAL => load_global::<T, CHECK>(ctx, i, &based(ctx, i), mask),
             _ => {
-                let addr = addresses(ctx, i);
+                let addr = based(ctx, i);
                 let low: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
                 for (mask, tag) in by_tag(&addr, mask) {
                     if mask == 0 {
@@ -250,12 +289,23 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPA
                 checks::tells_host(ctx);
             }
         }
+        if !CHECK && matches!(SPACE, SHARED | GLOBAL | GENERIC) {
+            let mut one = [0];
+            let parts = parts(ctx.code, i, &mut one);
+            let found = match SPACE {
+                SHARED => store_run::<T, true>(ctx, i, parts),
+                _ => store_run::<T, false>(ctx, i, parts),
+            };
+            if found {
+                return;
+            }
+        }
         match SPACE {
             SHARED => store_shared::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
             LOCAL => store_local::<T, CHECK>(ctx, i, &offsets(ctx, i), mask),
-            GLOBAL => store_global::<T, CHECK>(ctx, i, &addresses(ctx, i), mask),
+            GLOBAL => store_global::<T, CHECK>(ctx, i, &based(ctx, i), mask),
             _ => {
-                let addr = addresses(ctx, i);
+                let addr = based(ctx, i);
                 let low: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
                 for (mask, tag) in by_tag(&addr, mask) {
                     if mask == 0 {
@@ -273,16 +323,12 @@ impl<T: LaneElement, const SPACE: u8, const CHECK: bool> Exec for StoreOp<T, SPA
     }
 }
 
-/// A kernel parameter at a constant offset: the same in all lanes.
-struct LoadParameter<T>(std::marker::PhantomData<T>);
-impl<T: LaneElement> Exec for LoadParameter<T> {
+/// Eight bytes of the kernel's parameters at a constant offset: the same in all lanes.
+struct LoadParameter;
+impl Exec for LoadParameter {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
-        let at = i.imm as usize;
-        let v = match ctx.run.spec.params.get(at..at + T::SIZE) {
-            Some(b) => T::from_slice(b).raw(),
-            None => T::Raw::default(),
-        };
+        let v = ctx.run.spec.parameter(i.imm as u32, 8);
         let mask = if FULL { ALL } else { ctx.mask };
         ctx.rows.set_row(i.d, &[v; LANES], mask);
     }
@@ -290,7 +336,7 @@ impl<T: LaneElement> Exec for LoadParameter<T> {
 
 /// Reads eight bytes of the kernel's parameters from `imm` on.
 pub(crate) fn load_parameter64() -> Handlers {
-    handlers::<LoadParameter<u64>>()
+    handlers::<LoadParameter>()
 }
 
 lane_ops! {
@@ -538,14 +584,12 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
     match address {
         AddressOperand::Param(at) => {
             for (k, d) in dests.iter().enumerate() {
-                let h = match unit {
-                    1 => handlers::<LoadParameter<u8>>(),
-                    2 => handlers::<LoadParameter<u16>>(),
-                    4 => handlers::<LoadParameter<u32>>(),
-                    _ => handlers::<LoadParameter<u64>>(),
+                let value = LaunchValue::Parameter {
+                    at: at + k as u32 * unit,
+                    bytes: unit,
                 };
-                l.emit(h, *d, Opd::None, Opd::None, Opd::None).imm =
-                    u64::from(at + k as u32 * unit);
+                let c = l.constant(Const::Launch(value));
+                basics::copy(l, *d, c, value.rows() as u8);
             }
         }
         AddressOperand::Fixed {
@@ -594,6 +638,9 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
                 | flags
                 | (u64::from(variable) << VARIABLE_SHIFT)
                 | ((count as u64) << COUNT_SHIFT);
+            if wide && matches!(space, GLOBAL | GENERIC) {
+                x.role = InstRole::Access;
+            }
             if count > 1 {
                 x.ext = dests
                     .iter()
@@ -717,6 +764,9 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &ModList<'_>) -> Lowered<()> {
                 | flags
                 | (u64::from(variable) << VARIABLE_SHIFT)
                 | ((count as u64) << COUNT_SHIFT);
+            if wide && matches!(space, GLOBAL | GENERIC) {
+                x.role = InstRole::Access;
+            }
             if count > 1 {
                 x.ext = sources.iter().map(|&a| Ext::Row(a)).collect();
             }

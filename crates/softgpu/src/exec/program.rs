@@ -105,6 +105,8 @@ pub(crate) struct InstOrigin {
     /// File index + 1 and line of `.loc`; 0 if none.
     pub(crate) file: u32,
     pub(crate) source_line: u32,
+    /// File index and line of a library's code that was inlined there; line 0 if none was.
+    pub(crate) library: (u32, u32),
 }
 
 /// A variable in shared or local memory, which accesses derived from it may not leave.
@@ -128,6 +130,39 @@ pub(crate) enum Const {
         name: Arc<str>,
         addend: i64,
     },
+    /// Known when the kernel is launched.
+    Launch(LaunchValue),
+}
+
+impl Const {
+    /// Rows that it fills.
+    pub(crate) fn rows(&self) -> u32 {
+        match self {
+            Const::B32(_) => 1,
+            Const::Launch(v) => v.rows(),
+            Const::B64(_) | Const::Address { .. } => 2,
+        }
+    }
+}
+
+/// A value that is the same in all threads of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LaunchValue {
+    /// Bytes (1, 2, 4 or 8) of the kernel's parameters.
+    Parameter { at: u32, bytes: u32 },
+    /// Threads of a block along an axis.
+    BlockSize(usize),
+    /// Blocks of the grid along an axis.
+    GridSize(usize),
+}
+
+impl LaunchValue {
+    pub(crate) fn rows(self) -> u32 {
+        match self {
+            LaunchValue::Parameter { bytes: 8, .. } => 2,
+            _ => 1,
+        }
+    }
 }
 
 pub(crate) type LaneFn = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;

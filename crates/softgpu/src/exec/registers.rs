@@ -171,6 +171,13 @@ impl RegisterFile {
         unsafe { self.at(o).cast::<[R; LANES]>().read() }
     }
 
+    /// All lanes, where they are.
+    #[inline(always)]
+    pub(crate) fn row_ref<R: RawLane>(&self, o: RowOperand) -> &[R; LANES] {
+        // SAFETY: as for `chunk`; the borrow of `self` keeps writers away.
+        unsafe { &*self.at(o).cast::<[R; LANES]>() }
+    }
+
     /// One lane.
     #[inline(always)]
     pub(crate) fn lane<R: RawLane>(&self, o: RowOperand, lane: usize) -> R {

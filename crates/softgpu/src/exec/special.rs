@@ -3,8 +3,9 @@
 use fercuda_ptx::check::is_special_register;
 
 use super::ctx::{Ctx, DecodedInst, RESERVED_SHARED_BYTES};
-use super::lanes::{Exec, Handlers, handlers_plain};
+use super::lanes::{Exec, Handlers, handlers_any, handlers_plain};
 use super::lower::{Lower, LowerError, Lowered, Opd};
+use super::program::{Const, LaunchValue};
 use super::tags::LOCAL_TAG;
 
 /// What [`Read`] reads; the number is in the instruction.
@@ -123,10 +124,22 @@ pub(crate) fn read(l: &mut Lower<'_, '_>, name: &str) -> Lowered<(Opd, u8)> {
         }
         None => return Err(LowerError::Bad(format!("unknown name `{name}`"))),
     };
+    let launch = match sreg {
+        Sreg::NtidX => Some(LaunchValue::BlockSize(0)),
+        Sreg::NtidY => Some(LaunchValue::BlockSize(1)),
+        Sreg::NtidZ => Some(LaunchValue::BlockSize(2)),
+        Sreg::NctaidX => Some(LaunchValue::GridSize(0)),
+        Sreg::NctaidY => Some(LaunchValue::GridSize(1)),
+        Sreg::NctaidZ => Some(LaunchValue::GridSize(2)),
+        _ => None,
+    };
+    if let Some(value) = launch {
+        return Ok((l.constant(Const::Launch(value)), 1));
+    }
     l.k.reserves_shared |= name.starts_with("%reserved_smem");
     let t = l.temp_rows(rows);
     l.prepare(
-        handlers_plain::<Read>(),
+        handlers_any::<Read>(),
         Opd::Def(t),
         Opd::None,
         Opd::None,
@@ -152,6 +165,7 @@ impl Exec for LocalAddress {
 
 struct Read;
 impl Exec for Read {
+    #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         let spec = &ctx.run.spec;
         let block = ctx.block.index;
@@ -162,8 +176,10 @@ impl Exec for Read {
         if is(Sreg::TidX) || is(Sreg::TidY) || is(Sreg::TidZ) {
             let (bx, by) = (spec.block[0], spec.block[1]);
             let first = linear(0);
-            let row: [u32; 32] = if is(Sreg::TidX) && first % bx + 32 <= bx {
-                std::array::from_fn(|l| first % bx + l as u32)
+            // Rows of threads are often as long as the block, or whole warps.
+            let x = if first < bx { first } else { first % bx };
+            let row: [u32; 32] = if is(Sreg::TidX) && x + 32 <= bx {
+                std::array::from_fn(|l| x + l as u32)
             } else {
                 std::array::from_fn(|l| {
                     let t = first + l as u32;
@@ -179,6 +195,7 @@ impl Exec for Read {
             ctx.rows.set_row::<u32>(i.d, &row, mask);
             return;
         }
+        // What tells the time may be read while lanes wait.
         if is(Sreg::Clock64) || is(Sreg::Globaltimer64) || is(Sreg::Gridid64) {
             let v = if is(Sreg::Gridid64) {
                 ctx.run.grid_id
@@ -187,7 +204,7 @@ impl Exec for Read {
             } else {
                 ctx.run.wall_nanoseconds()
             };
-            ctx.waits += 1;
+            ctx.waits += u32::from(!is(Sreg::Gridid64));
             ctx.rows.set_row::<u64>(i.d, &wide(v), mask);
             return;
         }
@@ -201,15 +218,9 @@ impl Exec for Read {
             n if n == Sreg::MaskGe as u64 => lanes(|l| !((1 << l) - 1)),
             n => {
                 let all = match n {
-                    n if n == Sreg::NtidX as u64 => spec.block[0],
-                    n if n == Sreg::NtidY as u64 => spec.block[1],
-                    n if n == Sreg::NtidZ as u64 => spec.block[2],
                     n if n == Sreg::CtaidX as u64 => block[0],
                     n if n == Sreg::CtaidY as u64 => block[1],
                     n if n == Sreg::CtaidZ as u64 => block[2],
-                    n if n == Sreg::NctaidX as u64 => spec.grid[0],
-                    n if n == Sreg::NctaidY as u64 => spec.grid[1],
-                    n if n == Sreg::NctaidZ as u64 => spec.grid[2],
                     n if n == Sreg::Warpid as u64 => ctx.warp as u32,
                     n if n == Sreg::Nwarpid as u64 => ctx.block.warps.len() as u32,
                     n if n == Sreg::Smid as u64 => {
@@ -245,7 +256,13 @@ impl Exec for Read {
                 [all; 32]
             }
         };
-        ctx.waits += 1;
+        let clocks = [
+            Sreg::Clock,
+            Sreg::ClockHi,
+            Sreg::Globaltimer,
+            Sreg::GlobaltimerHi,
+        ];
+        ctx.waits += u32::from(clocks.into_iter().any(is));
         ctx.rows.set_row::<u32>(i.d, &row, mask);
     }
 }

@@ -129,6 +129,8 @@ pub(crate) struct BlockState {
     pub(crate) warps: Vec<WarpState>,
     pub(crate) shared: Vec<u8>,
     pub(crate) barriers: Vec<Barrier>,
+    /// Whether any thread has arrived at a barrier yet.
+    pub(crate) has_arrivals: bool,
     pub(crate) shadow: Option<Box<SharedShadow>>,
     /// Which mbarriers are valid, with checks.
     pub(crate) mbarriers: MbarrierLives,

@@ -43,7 +43,20 @@ pub(crate) enum WarpStop {
 pub(crate) fn start(ctx: &mut Ctx<'_>, warp: usize, launched: u32) {
     let run = ctx.run;
     let code = &run.code().functions[0];
-    let rows = take_rows(ctx, code);
+    // A block's last one has left the frame of the kernel.
+    let old = ctx.block.warps[warp]
+        .frames
+        .first_mut()
+        .and_then(Option::take);
+    let rows = match old {
+        Some(mut frame) if frame.rows.fits(code.rows, code.preds) => {
+            if code.zeroed {
+                frame.rows.clear();
+            }
+            frame.rows
+        }
+        _ => take_rows(ctx, code),
+    };
     let w = &mut ctx.block.warps[warp];
     w.index = warp as u32;
     w.launched = launched;
@@ -77,11 +90,12 @@ pub(crate) fn start(ctx: &mut Ctx<'_>, warp: usize, launched: u32) {
     }
 }
 
-/// Releases a finished warp's storage.
+/// Releases a finished warp's storage but for the kernel's frame, which the next block's has.
 pub(crate) fn finish(ctx: &mut Ctx<'_>, warp: usize) {
-    let frames = std::mem::take(&mut ctx.block.warps[warp].frames);
-    for f in frames.into_iter().flatten() {
-        give_rows(ctx, f.rows);
+    while ctx.block.warps[warp].frames.len() > 1 {
+        if let Some(Some(f)) = ctx.block.warps[warp].frames.pop() {
+            give_rows(ctx, f.rows);
+        }
     }
 }
 

@@ -28,6 +28,9 @@ pub(crate) trait At: Copy {
     /// How eight lanes lie that access `size` bytes each.
     fn shape(at: &[Self; 8], size: usize) -> AddressShape;
 
+    /// Whether lanes that access `size` bytes each lie one behind the other.
+    fn is_run<const N: usize>(at: &[Self; N], size: usize) -> bool;
+
     /// Whether all of them are at most `last` behind `first`, and share no bit with `low`. `last`
     /// is less than half of all addresses.
     fn within<const N: usize>(at: &[Self; N], first: Self, last: Self, low: Self) -> bool;
@@ -69,6 +72,26 @@ macro_rules! at {
                     } else {
                         AddressShape::Scattered
                     }
+                }
+            }
+
+            #[inline(always)]
+            fn is_run<const N: usize>(at: &[Self; N], size: usize) -> bool {
+                let each = 16 / size_of::<Self>();
+                let first = at.iter().zip(&at[1..]).take(each - 1);
+                let mut run = true;
+                for (a, b) in first {
+                    run &= b.wrapping_sub(*a) == size as $t;
+                }
+                // SAFETY: SSE2 is part of x86-64.
+                unsafe {
+                    // Each vector is as far behind the one before.
+                    let step = $splat((each * size) as $signed);
+                    let mut odd = _mm_setzero_si128();
+                    for (v, next) in vectors(at).zip(vectors(at).skip(1)) {
+                        odd = _mm_or_si128(odd, _mm_xor_si128($sub(next, v), step));
+                    }
+                    run && is_zero(odd)
                 }
             }
 
@@ -130,6 +153,8 @@ mod tests {
             let stepped = behind.iter().zip(0u64..).all(|(&b, l)| b == l * size as u64);
             let want = shape(stepped, behind == [0; 8]);
             prop_assert_eq!(u64::shape(&at, size), want);
+            prop_assert_eq!(u64::is_run(&at, size), stepped);
+            prop_assert_eq!(u32::is_run(&low, size), stepped);
             prop_assert_eq!(u32::shape(&low, size), want);
         }
 

@@ -6,6 +6,7 @@
 //! only an unspecified one.
 
 use std::arch::asm;
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::shape::At;
@@ -161,6 +162,15 @@ impl Window {
             self.store(addr + 8, (new >> 64) as u64);
         }
         old
+    }
+
+    /// Tells the processor that `len` bytes from `addr` on may be read soon.
+    #[inline(always)]
+    pub(crate) fn expect(&self, addr: u64, len: u64) {
+        for line in (0..len).step_by(64) {
+            // SAFETY: a hint, which accesses nothing whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(addr.wrapping_add(line) as *const i8) }
+        }
     }
 
     /// Copies memory out.

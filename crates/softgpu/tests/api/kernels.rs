@@ -686,3 +686,56 @@ fn a_function_that_no_input_of_a_link_defines_is_refused_there() {
     );
     ok!(cuLinkDestroy(link));
 }
+
+#[test]
+fn a_cooperative_launch_takes_as_many_blocks_as_the_device_says() {
+    let _ctx = Ctx::new();
+    // As a compiler writes it, with a name for each value: few last at one place.
+    let sums: String = (0..400)
+        .map(|n| format!("add.u64 %v{}, %v{n}, %d1;\n", n + 1))
+        .collect();
+    let body = format!(".reg .b64 %v<500>; mov.u64 %v0, %d1;\n{sums}st.global.u64 [%d1], %v400;");
+    let f = kernel("", &body).unwrap();
+    let mut multiprocessors = 0;
+    let which = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    ok!(cuDeviceGetAttribute(&mut multiprocessors, which, 0));
+    let at = alloc(8);
+    for (threads, of_each) in [(256, 8), (1024, 2), (32, 32)] {
+        let mut blocks = 0;
+        ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &mut blocks,
+            f,
+            threads,
+            0
+        ));
+        assert_eq!(blocks, of_each, "{threads} threads");
+        let most = (blocks * multiprocessors) as u32;
+        let start = |grid: u32| {
+            let mut at = at;
+            let mut params = [(&raw mut at).cast()];
+            code!(cuLaunchCooperativeKernel(
+                f,
+                grid,
+                1,
+                1,
+                threads as u32,
+                1,
+                1,
+                0,
+                CUstream::NULL,
+                params.as_mut_ptr()
+            ))
+        };
+        assert!(most >= 64 * 256 / threads as u32, "{most}");
+        assert_eq!(start(most), CUresult::CUDA_SUCCESS);
+        let refused = CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+        assert_eq!(start(most + 1), refused);
+    }
+    let (mut grid, mut block) = (0, 0);
+    ok!(cuOccupancyMaxPotentialBlockSize(
+        &mut grid, &mut block, f, None, 0, 0
+    ));
+    assert_eq!((grid, block), (2 * multiprocessors, 1024));
+    ok!(cuCtxSynchronize());
+    free(at);
+}

@@ -67,13 +67,13 @@ fn checks_know_each_block() {
         ),
         (
             "call drop, (at); call drop, (at);",
-            "use after free",
+            "invalid free",
             "freed a second time",
         ),
         (
             "add.u64 at, at, 16; call drop, (at);",
-            "out of bounds",
-            "no block of the device heap",
+            "invalid free",
+            "not the first address",
         ),
     ] {
         let text = module(

@@ -2,6 +2,7 @@
 //! data. Each kernel runs with checks and without, with the same result and no finding.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod accesses;
 mod bench;
 mod heap;
 mod parameters;

@@ -171,7 +171,11 @@ END:"),
     WarpMask, "of lane 20, which is not in its mask"),
     (("lanes write different values to shared memory at once", 1, 32, "
     .shared .align 4 .b32 s; st.shared.u32 [s], %r0;"),
-    SharedRace, "no barrier"),
+    SharedRace, "nothing orders the two lanes of the warp"),
+    (("a lane reads from shared memory what another of its warp writes", 1, 32, "
+    .shared .align 4 .b8 s[132]; mov.u32 %r20, s; shl.b32 %r21, %r0, 2; add.u32 %r22, %r20, %r21;
+    st.shared.u32 [%r22], %r0; st.shared.u32 [%r22+4], %r0;"),
+    SharedRace, "nothing orders the two lanes of the warp"),
     (("the barrier between two warps is missing in shared memory", 1, 64, "
     .shared .align 4 .b8 s[256]; mov.u32 %r20, s; shl.b32 %r21, %r0, 2; add.u32 %r22, %r20, %r21;
     st.shared.u32 [%r22], 0; bar.sync 0; st.shared.u32 [%r22], %r0; sub.u32 %r23, %r20, %r21; ld.shared.u32 %r24, [%r23+252];"),
@@ -195,6 +199,22 @@ L:  st.shared.u32 [%r20], %r21; add.u32 %r20, %r20, 4; add.u32 %r21, %r21, 1; se
     (("a local array runs into the next one", 1, 32, "
     .local .align 4 .b8 a[16]; .local .align 4 .b8 b[16]; mov.u64 %rd10, a; st.local.u32 [%rd10+16], %r0; st.local.u32 [b], 1;"),
     OutOfBounds, "past the end of the local variable `a` of 16 bytes"),
+    (("a local array is left together with its frame", 1, 32, "
+    .local .align 4 .b8 a[16]; mov.u64 %rd10, a; st.local.u32 [%rd10+80], %r0; ld.local.u32 %r20, [%rd10+80];"),
+    OutOfBounds, "64 bytes past the end of the local variable `a` of 16 bytes"),
+    (("a local address of no known array lies before the frame", 1, 32, "
+    .local .align 4 .b8 a[16]; .local .align 4 .b8 b[16]; mov.u64 %rd10, a; mov.u64 %rd11, b; setp.lt.u32 %p0, %r0, 9;
+    selp.b64 %rd12, %rd10, %rd11, %p0; st.local.u32 [%rd12+-64], %r0;"),
+    OutOfBounds, "the thread has 32 bytes of local memory"),
+    (("an array in shared memory is left together with the block's", 1, 32, "
+    .shared .align 4 .b8 a[64]; mov.u32 %r20, a; st.shared.u32 [%r20+68], %r0;"),
+    OutOfBounds, "4 bytes past the end of the shared variable `a` of 64 bytes"),
+    (("so it is by an asynchronous copy", 1, 1, "
+    .shared .align 16 .b8 a[64]; mov.u32 %r20, a; cp.async.ca.shared.global [%r20+64], [%rd1], 16; cp.async.wait_all;"),
+    OutOfBounds, "0 bytes past the end of the shared variable `a` of 64 bytes"),
+    (("a parameter is read past the last", 1, 1, "
+    mov.u64 %rd10, buffer; mul.wide.u32 %rd11, %r0, 4; add.u64 %rd12, %rd10, %rd11; ld.param.u32 %r20, [%rd12+8];"),
+    OutOfBounds, "the kernel has 8 bytes of parameters"),
 ];
 
 fn judged(defect: &Defect, options: CheckOptions, threads: usize) -> Result<Vec<String>, String> {
@@ -251,7 +271,7 @@ const ON_REQUEST: &[(Defect, CheckOptions)] = &[
     st.shared.u32 [%r22], %r0; st.shared.u32 [%r22+128], 0; bar.warp.sync -1;
     ld.volatile.shared.u32 %r23, [%r22]; ld.volatile.shared.u32 %r24, [%r22+64]; add.u32 %r23, %r23, %r24; st.volatile.shared.u32 [%r22], %r23;
     ld.volatile.shared.u32 %r23, [%r22]; ld.volatile.shared.u32 %r24, [%r22+32]; add.u32 %r23, %r23, %r24; st.volatile.shared.u32 [%r22], %r23;"),
-        SharedRace, "no barrier"),
+        SharedRace, "nothing orders the two lanes of the warp"),
         CheckOptions { volatile_races: true, same_values: false },
     ),
     (

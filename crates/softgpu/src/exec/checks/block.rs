@@ -7,7 +7,7 @@ use super::found::report;
 use super::global::CheckedAccess;
 use super::site::ThreadFinding;
 use super::stores::distinct;
-use super::variables;
+use super::variables::{self, BeyondVariable};
 use crate::check::shared::{SharedFinding, SharedRecord};
 use crate::mem::At;
 use crate::report::{Access, AccessKind, FindingActor, FindingKind, MemSpace};
@@ -28,11 +28,8 @@ pub(crate) fn shared(
     let (size, kind) = (checked.size, checked.kind);
     let reserved = reserved_lanes(ctx, off, all, size);
     let (wanted, all) = (all, all & !reserved);
-    let beyond = match checked.variable {
-        0 => 0,
-        n => variables::beyond(ctx, i, off, all, n, (size, kind, 0)),
-    };
-    let all = all & !beyond;
+    let left = variables::beyond(ctx, i, off, all, checked.variable, (size, kind, 0));
+    let all = all & !(left.elsewhere | left.nowhere);
     let stores = checked
         .values
         .and_then(|v| distinct(ctx, v, off, all, size as usize));
@@ -40,13 +37,13 @@ pub(crate) fn shared(
     let warp = ctx.warp;
     let pc = pc16(ctx, i);
     let Some(shadow) = ctx.block.shadow.as_mut() else {
-        return wanted;
+        return wanted & !left.nowhere;
     };
     let mark = shadow.mark(warp, pc, warp as u32 * 32, checked.strength.is_strong());
     let mut allowed = 0;
     for (n, eight) in eights(off).iter().enumerate() {
         let Some(shadow) = ctx.block.shadow.as_mut() else {
-            return wanted;
+            return wanted & !left.nowhere;
         };
         let lanes = mask & 255 << (8 * n);
         if lanes == 255 << (8 * n) && shadow.quick(mark.of(8 * n), warp, eight, size, kind) {
@@ -55,12 +52,12 @@ pub(crate) fn shared(
             allowed |= shared_lanes(ctx, i, off, lanes, checked, mark);
         }
     }
-    // What is beyond its variable has been reported, and is executed as hardware does.
+    // What is in another variable has been reported, and is executed as hardware does.
     let allowed = match &stores {
         Some(stores) => stores.spread(allowed, all),
         None => allowed,
     };
-    allowed | beyond | reserved
+    allowed | left.elsewhere | reserved
 }
 
 /// The lanes with an access to the part of shared memory that system software uses, which is not
@@ -160,6 +157,11 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
         );
         FindingActor::Thread(Box::new(p), None)
     };
+    let warp = ctx.warp as u32;
+    let unordered = |m: SharedRecord| match m.thread() / 32 == warp {
+        true => "nothing orders the two lanes of the warp",
+        false => "no barrier between the two threads",
+    };
     let (kind, note, other) = match found {
         SharedFinding::Uninitialised => (
             FindingKind::Uninitialised,
@@ -175,13 +177,13 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
             };
             (
                 FindingKind::SharedRace,
-                "no barrier between the two threads".to_owned(),
+                unordered(m).to_owned(),
                 Some((kind, other)),
             )
         }
         SharedFinding::SameValue(m) => (
             FindingKind::SharedRace,
-            "no barrier between the two threads; both write the same value".to_owned(),
+            format!("{}; both write the same value", unordered(m)),
             Some((AccessKind::Write, originator(m))),
         ),
         SharedFinding::Pending(m) => (
@@ -207,7 +209,7 @@ fn shared_found(ctx: &mut Ctx<'_>, i: &DecodedInst, l: u32, access: Access, foun
 /// The lanes whose access lies behind the variables of the function that makes it and of its
 /// callers: those of a function that has returned lay there. They are reported.
 #[inline(always)]
-fn above_stack(
+pub(crate) fn above_stack(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
     off: &[u32; LANES],
@@ -257,8 +259,21 @@ fn left_frame(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, (at, size, write): 
     report(ctx, i, lane, finding);
 }
 
-/// Checks an access to local memory that lies inside it: its variable's bounds, initialisation.
-/// Returns the lanes that may make it.
+/// The lanes whose access, of (bytes, kind), leaves its variable in local memory; reported.
+pub(crate) fn beyond_local(
+    ctx: &mut Ctx<'_>,
+    i: &DecodedInst,
+    off: &[u32; LANES],
+    mask: u32,
+    variable: u32,
+    (size, kind): (u32, AccessKind),
+) -> BeyondVariable {
+    let base = ctx.local_base;
+    variables::beyond(ctx, i, off, mask, variable, (size, kind, base))
+}
+
+/// Checks whether what an access inside local memory reads was written, and records what it
+/// writes.
 pub(crate) fn local(
     ctx: &mut Ctx<'_>,
     i: &DecodedInst,
@@ -266,19 +281,9 @@ pub(crate) fn local(
     mask: u32,
     size: u32,
     write: bool,
-    variable: u32,
-) -> u32 {
+) {
     let warp = ctx.warp;
     let mut m = mask;
-    if variable != 0 {
-        let kind = if write {
-            AccessKind::Write
-        } else {
-            AccessKind::Read
-        };
-        m &= !variables::beyond(ctx, i, off, mask, variable, (size, kind, ctx.local_base));
-    }
-    m &= !above_stack(ctx, i, off, m, (size, write));
     while m != 0 {
         let l = m.trailing_zeros();
         m &= m - 1;
@@ -326,5 +331,4 @@ pub(crate) fn local(
             );
         }
     }
-    mask
 }

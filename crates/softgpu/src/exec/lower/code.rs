@@ -50,6 +50,20 @@ pub(crate) enum Ext {
     Raw(u32),
 }
 
+/// What is known of an instruction besides its handlers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum InstRole {
+    #[default]
+    Other,
+    /// Gives `a` to `d` as it is.
+    Copy,
+    /// Gives the sum of `a` and `b`, of 64 bits, to `d`.
+    Sum,
+    /// Accesses global memory by the addresses of 64 bits in `a`; adds `b` if `imm` has
+    /// [`super::super::access::BASED`].
+    Access,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LInst {
     pub(crate) handlers: Handlers,
@@ -63,6 +77,7 @@ pub(crate) struct LInst {
     pub(crate) imm: u64,
     pub(crate) imm_lo: Option<PredRef>,
     pub(crate) imm_hi: Option<PredRef>,
+    pub(crate) role: InstRole,
     pub(crate) ext: Vec<Ext>,
     pub(crate) origin: InstOrigin,
 }

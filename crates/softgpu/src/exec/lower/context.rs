@@ -11,7 +11,8 @@ use super::super::layout::ModuleInfo;
 use super::super::product::Product;
 use super::super::program::{Const, InstOrigin, LaneFn, VariableBounds};
 use super::super::width::rows;
-use super::code::{LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
+use super::code::{InstRole, LBlock, LInst, LTerm, Opd, PredRef, RegisterClass, VirtualReg};
+use super::positions::InlinedCalls;
 
 /// Numbers of variables that instructions have room for.
 const MOST_VARIABLES: u32 = 1 << 12;
@@ -136,6 +137,7 @@ pub(crate) struct Lower<'k, 'm> {
     pub(super) scopes: Vec<FxHashMap<Sym, Entity>>,
     pub(crate) guard: PredRef,
     pub(crate) origin: InstOrigin,
+    pub(super) inlined: InlinedCalls,
     pub(crate) lane_fns: Vec<LaneFn>,
     pub(crate) products: Vec<Product>,
     pub(super) fixed_next: u32,
@@ -168,6 +170,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             scopes: vec![FxHashMap::default()],
             guard: PredRef::True,
             origin: InstOrigin::default(),
+            inlined: InlinedCalls::default(),
             lane_fns: Vec::new(),
             products: Vec::new(),
             fixed_next: 0,
@@ -377,6 +380,7 @@ impl<'k, 'm> Lower<'k, 'm> {
             imm: 0,
             imm_lo: None,
             imm_hi: None,
+            role: InstRole::Other,
             ext: Vec::new(),
             origin,
         })
@@ -397,6 +401,29 @@ impl<'k, 'm> Lower<'k, 'm> {
         let insts = &mut self.blocks[self.cur].insts;
         let at = insts.len() - 1;
         &mut insts[at]
+    }
+
+    /// Says what the last instruction is.
+    pub(crate) fn last_is(&mut self, role: InstRole) {
+        if let Some(last) = self.blocks[self.cur].insts.last_mut() {
+            last.role = role;
+        }
+    }
+
+    /// Has the last instruction write `d` in the place of temporary `a`, if it writes that and no
+    /// guard stands before the write. Nothing else may read `a`.
+    pub(crate) fn redirect(&mut self, a: Opd, d: Opd) -> bool {
+        let (Opd::Use(t), Opd::Def(v)) = (a, d) else {
+            return false;
+        };
+        let same = self.temp[t as usize] && self.classes[t as usize] == self.classes[v as usize];
+        match self.blocks[self.cur].insts.last_mut() {
+            Some(last) if same && self.guard == PredRef::True && last.d == Opd::Def(t) => {
+                last.d = d;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// `d = f(a, b, c)` lane by lane, for what is rare or intricate. The widths are those of the
