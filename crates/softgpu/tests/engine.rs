@@ -147,7 +147,7 @@ fn threads_that_rest_leave_the_processor_to_others() {
             space.write(0, word, &1_u32.to_le_bytes(), None).unwrap();
         });
         let before = busy();
-        Executor::new(0).run(&loaded, 0, &spec).unwrap();
+        Executor::new(1).run(&loaded, 0, &spec).unwrap();
         let spent = busy() - before;
         setter.join().unwrap();
         assert!(spent < wait / 2, "{blocks} blocks: {spent:?} of {wait:?}");
@@ -195,7 +195,7 @@ fn run_blocks(ptx: &str, blocks: u32, threads: u32) -> (Vec<[u32; 2]>, u64) {
         cancel: None,
     };
     let loaded = Loaded::new(image, Default::default()).unwrap();
-    let stats = Executor::new(0).run(&loaded, 0, &spec).unwrap();
+    let stats = Executor::new(1).run(&loaded, 0, &spec).unwrap();
     let word = |at: u64| {
         let mut word = [0; 4];
         space.read(0, at, &mut word, None).unwrap();

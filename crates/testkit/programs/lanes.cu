@@ -14,7 +14,7 @@
 //@ run lanes_exited: exited grid=2 block=32
 //@   inout data: u32[32] zero raw
 //@   inout flag: u32[1] zero raw
-//@   out got: u32[32] raw
+//@   inout got: u32[32] zero raw
 //@ run lanes_chain: chain grid=3 block=32
 //@   inout data: u32[1] zero raw
 //@   inout flags: u32[2] zero raw

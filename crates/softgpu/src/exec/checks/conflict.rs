@@ -57,12 +57,14 @@ pub(super) fn lane_records(
             && (old.same_thread(record) || write && old.same_instruction(record));
         let keep = if joins { u64::from(old.bytes()) } else { 0 };
         let mut now = AccessRecord(record.0 | u64::from(bytes) | keep);
+        let value = shadow.values[w].load(Ordering::Relaxed);
+        let same_value = write && old.marked() && lane.hash == Some(value);
         if let Some(hash) = lane.hash
             && !record.strong()
         {
             // Of several bytes the value is known if all have the same.
             let alone = keep & !u64::from(bytes) == 0;
-            if alone || old.marked() && shadow.values[w].load(Ordering::Relaxed) == hash {
+            if alone || same_value {
                 now.0 |= AccessRecord::MARK;
             }
             shadow.values[w].store(hash, Ordering::Relaxed);
@@ -82,7 +84,7 @@ pub(super) fn lane_records(
             && !joins
             && !past(old)
             && (record.strong() && !old.strong()
-                || u64::from(old.bytes()) & !(now.0 & 15) != 0 && is_free(earlier))
+                || !same_value && u64::from(old.bytes()) & !(now.0 & 15) != 0 && is_free(earlier))
         {
             // Another thread's atomic meets the plain write still, whatever this one follows; and
             // what accesses the bytes of another writer meets that one.
