@@ -332,7 +332,7 @@ impl WarpClocks {
             return;
         }
         for near in [false, true] {
-            let times = std::mem::replace(&mut self.fences[w][usize::from(near)], [0; 32]);
+            let times = std::mem::take(&mut self.fences[w][usize::from(near)]);
             let mut of_block = BlockTimes::of_warps(vec![0; self.warps()]);
             let live = self.live[w];
             // Lanes that have exited fence nothing more; they are no reason to tell threads apart.

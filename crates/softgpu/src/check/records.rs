@@ -325,9 +325,12 @@ impl RecordRegion {
     }
 }
 
+/// Regions that come into being at once.
+type RecordPage = Box<[Mutex<RecordRegion>]>;
+
 /// The records of an address space.
 pub(crate) struct WordRecords {
-    pages: Box<[OnceLock<Box<[Mutex<RecordRegion>]>>]>,
+    pages: Box<[OnceLock<RecordPage>]>,
 }
 
 impl std::fmt::Debug for WordRecords {
@@ -484,12 +487,13 @@ mod tests {
                     }
                     Step::Operation(from, to, r) if r != 0 => {
                         region.read_by_operation(from, to, AccessRecord(r));
-                        for word in from..to.min(SEEN + 1) {
-                            let was = model[1][word];
-                            if was != 0 && was >> 32 != r >> 32 {
-                                model[2][word] = was;
+                        let [_, last, earlier] = &mut model;
+                        let words = last.iter_mut().zip(earlier).take(to.min(SEEN + 1)).skip(from);
+                        for (last, earlier) in words {
+                            if *last != 0 && *last >> 32 != r >> 32 {
+                                *earlier = *last;
                             }
-                            model[1][word] = r;
+                            *last = r;
                         }
                     }
                     Step::Operation(..) => {}

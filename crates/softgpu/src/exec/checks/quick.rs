@@ -39,9 +39,8 @@ impl WordRun {
         kind: AccessKind,
     ) -> Option<Self> {
         let at = eights.first()?[0];
-        if !(size.is_power_of_two() && (4..=4 * LINE_WORDS as u64).contains(&size))
-            || !at.is_multiple_of(size)
-        {
+        let words = size.is_power_of_two() && (4..=4 * LINE_WORDS as u64).contains(&size);
+        if !(words && at.is_multiple_of(size)) {
             return None;
         }
         let (len, last) = (8 * size, 8 * eights.len() - 1);
