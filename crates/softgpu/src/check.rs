@@ -13,6 +13,7 @@ pub(crate) mod mbarriers;
 mod records;
 pub(crate) mod shared;
 mod states;
+pub(crate) mod views;
 pub(crate) use access_record::{AccessRecord, SEGMENT_TIMES, Strength, UNKNOWN_SITE};
 pub use context::{CheckContext, CheckOptions};
 pub use global::Shadow;

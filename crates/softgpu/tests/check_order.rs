@@ -154,8 +154,8 @@ fn what_a_lower_block_writes_is_initialised_for_a_higher_one_and_not_the_other_w
 
 #[test]
 fn blocks_that_only_tally_are_checked_in_their_order() {
-    // Atomics whose results nobody reads: sums and a maximum, and in two blocks a plain store that
-    // they meet. The words that are not initialised are the tallies' own of block 3.
+    // Atomics without readers of their results: sums and a maximum, and in two blocks a plain
+    // store that they meet. The words that are not initialised are the tallies' own of block 3.
     let ptx = kernel(
         "    and.b32 %r3, %r2, 7; mul.wide.u32 %rd3, %r3, 4; add.u64 %rd3, %rd1, %rd3;
     red.global.add.u32 [%rd3], 1;

@@ -15,9 +15,9 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 use super::known::{
-    BlockTimes, KnownBlocks, LocationClocks, WarpTimes, has_all, is_known, join, join_fenced,
-    raise_block,
+    BlockTimes, KnownBlocks, LocationClocks, WarpTimes, has_all, join, join_fenced, raise_block,
 };
+use super::views::{LaneView, ThreadViews};
 
 /// What is before a point in the execution of a warp.
 #[derive(Debug, Clone, Default)]
@@ -40,56 +40,6 @@ impl ClockView {
         join(&mut self.foreign, &other.foreign);
         join_fenced(&mut self.fenced, other.fenced.as_ref());
         join_fenced(&mut self.fenced_near, other.fenced_near.as_ref());
-    }
-}
-
-/// What a lane knows besides its warp.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LaneView {
-    known: Arc<KnownBlocks>,
-    fenced: Option<Arc<KnownBlocks>>,
-    fenced_near: Option<Arc<KnownBlocks>>,
-}
-
-/// What a warp's threads know besides the times of the block's warps.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ThreadViews {
-    block: u32,
-    /// Of other blocks, and of single threads of its own, all of them.
-    common: Arc<KnownBlocks>,
-    /// Single lanes, in no order.
-    lanes: Vec<(u32, LaneView)>,
-}
-
-impl ThreadViews {
-    /// Whether they know no more than their warp's row of times.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.common.is_empty() && self.lanes.is_empty()
-    }
-
-    /// Whether what `thread` of `block` did at `time` is known to `lane` to be before.
-    pub(crate) fn has(&self, lane: u32, block: u32, thread: u32, time: u32) -> bool {
-        is_known(&self.common, block, thread, time)
-            || self
-                .lanes
-                .iter()
-                .any(|(l, v)| *l == lane && is_known(&v.known, block, thread, time))
-    }
-
-    /// The same of a thread of the own block.
-    pub(crate) fn has_own(&self, lane: u32, thread: u32, time: u32) -> bool {
-        self.has(lane, self.block, thread, time)
-    }
-
-    fn lane_mut(&mut self, lane: u32) -> &mut LaneView {
-        let at = match self.lanes.iter().position(|(l, _)| *l == lane) {
-            Some(at) => at,
-            None => {
-                self.lanes.push((lane, LaneView::default()));
-                self.lanes.len() - 1
-            }
-        };
-        &mut self.lanes[at].1
     }
 }
 
@@ -178,10 +128,7 @@ impl WarpClocks {
             if warps == 1 { u32::MAX } else { 0 },
         );
         fill(&mut self.rows, warps, None);
-        let none = ThreadViews {
-            block,
-            ..ThreadViews::default()
-        };
+        let none = ThreadViews::of(block);
         fill(&mut self.views, warps, none);
         fill(&mut self.fenced, warps, None);
         fill(&mut self.fenced_near, warps, None);

@@ -1,4 +1,4 @@
-//! What threads know of each other's accesses: times of the blocks, by warp and by thread.
+//! Times of blocks, by warp and by thread, up to which accesses are known to be before.
 //!
 //! A time of a warp says that all accesses of its lanes up to then are before. A thread that tells
 //! others something without having met the rest of its warp tells a later time of its own.

@@ -6,7 +6,7 @@
 //!
 //! Invariants: what a word's record is does not depend on how its line is kept. A region changes
 //! under its own lock, so threads that access neighbouring words lose none of each other's records;
-//! nobody holds two regions at once.
+//! no thread holds two regions at once.
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -88,7 +88,7 @@ impl LineRecord {
 
 /// A line as it is kept.
 pub(crate) enum LineView<'a> {
-    /// Nobody has accessed it.
+    /// Not accessed yet.
     Empty,
     /// The record of the first word asked for, and the words that each thread accessed.
     Regular(AccessRecord, usize),

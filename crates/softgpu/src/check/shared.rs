@@ -9,8 +9,8 @@ use crate::mem::{AddressShape, At};
 use crate::report::AccessKind;
 
 /// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong,
-/// and pending flags, whether a further access wrote, and in the low eight bits the bytes last written and the bytes
-/// ever written. A reader's is the same with the bytes read.
+/// and pending flags, whether a further access wrote, and in the low eight bits the bytes last
+/// written and the bytes ever written. A reader's is the same with the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedRecord(pub(crate) u64);
 
@@ -430,7 +430,7 @@ impl SharedShadow {
         true
     }
 
-    /// Atomics, wherever they are: nobody else has accessed the words in another way since `floor`.
+    /// Atomics, wherever they are: no other has accessed the words in another way since `floor`.
     #[inline(always)]
     fn quick_update(&mut self, mark: SharedRecord, floor: u64, off: &[u32; 8]) -> bool {
         if !mark.strong() || !aligned::<1>(off) {

@@ -9,7 +9,7 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{STRONG, WIDE, addresses, admit_shared, allow, by_tag, offsets};
-use super::checks::{self, CheckedAccess, Told};
+use super::checks::{self, CheckedAccess, Published};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{AddressOperand, Lower, LowerError, Lowered, ModList, Opd, bad};
@@ -204,11 +204,11 @@ fn apply(op: Rmw, kind: AtomicKind, old: u64, b: u64, c: u64) -> u64 {
 }
 
 /// What an instruction with these flags tells others.
-fn told(flags: u64) -> Told {
+fn published(flags: u64) -> Published {
     match (flags & RELEASE != 0, flags & BLOCK_SCOPE != 0) {
-        (false, _) => Told::Fenced,
-        (true, false) => Told::All,
-        (true, true) => Told::AllNear,
+        (false, _) => Published::Fenced,
+        (true, false) => Published::All,
+        (true, true) => Published::AllNear,
     }
 }
 
@@ -230,7 +230,7 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
         };
         ctx.waits += 1;
         let mask = ctx.mask;
-        let told = told(i.imm);
+        let published = published(i.imm);
         let space = (i.imm >> SPACE_SHIFT) & 3;
         let addr = if space == 1 {
             offsets(ctx, i).map(|o| u64::from(o) | SHARED_TAG)
@@ -249,14 +249,14 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
                 let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
                 mask = admit_shared::<CHECK>(ctx, i, &off, mask, access);
                 if CHECK {
-                    checks::synchronise(ctx, &addr, mask, told, is_read);
+                    checks::synchronise(ctx, &addr, mask, published, is_read);
                 }
                 let changed = shared(ctx, i, &off, mask, op, kind, red, n);
                 ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
             } else {
                 if CHECK {
                     mask = checks::global(ctx, i, &addr, mask, access);
-                    checks::synchronise(ctx, &addr, mask, told, is_read);
+                    checks::synchronise(ctx, &addr, mask, published, is_read);
                 }
                 let changed = global(ctx, i, &addr, mask, op, kind, red, n);
                 ctx.spins = ctx.spins.wrapping_add(u32::from(!changed));
@@ -536,7 +536,7 @@ impl Exec for CheckSync {
                 if i.x == 1 {
                     checks::acquire(ctx, &addr, mask);
                 } else {
-                    checks::release(ctx, &addr, mask, told(i.imm));
+                    checks::release(ctx, &addr, mask, published(i.imm));
                 }
             }
         }

@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use super::registers::{ALL, LANES, eights};
 use crate::check::Strength;
-use crate::check::clock::{AccessTime, ThreadViews};
+use crate::check::clock::AccessTime;
 use crate::check::known::WarpTimes;
+use crate::check::views::ThreadViews;
 use crate::mem::{AddressShape, At};
 use crate::report::{AccessKind, ExecutionPoint, Fault, Finding};
 use std::sync::Arc;

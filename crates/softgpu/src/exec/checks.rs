@@ -28,7 +28,7 @@ pub(crate) use matrices::{MatrixPlace, matrix_place, part_of_warp};
 pub(crate) use mbarriers::{MbarrierStep, mbarrier};
 pub(crate) use members::{absent, members};
 pub(crate) use ordering::{
-    Told, acquire, acquire_from_host, arrived, fence, initialised, landed, lanes_met, opened,
+    Published, acquire, acquire_from_host, arrived, fence, initialised, landed, lanes_met, opened,
     release, synchronise, tells_host,
 };
 pub(crate) use sources::global;

@@ -10,7 +10,7 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::access::{NOWHERE, WIDE, allow, inside, offsets};
-use super::checks::{self, CheckedAccess, MbarrierStep, Told};
+use super::checks::{self, CheckedAccess, MbarrierStep, Published};
 use super::ctx::{Ctx, DecodedInst};
 use super::lanes::{Exec, handlers_plain};
 use super::lower::{
@@ -336,7 +336,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
                 match what {
                     Bar::TestWait | Bar::TestParity => {}
                     Bar::Init => checks::initialised(ctx, off[l], 8),
-                    _ => checks::release(ctx, &one, 1 << l, Told::All),
+                    _ => checks::release(ctx, &one, 1 << l, Published::All),
                 }
             }
             match what {

@@ -96,8 +96,8 @@ pub(super) fn lane_records(
     }
 }
 
-/// Whether reader `was` becomes the earlier one, `earlier` being that, when `now` reads; `own`: both
-/// may be the same thread's.
+/// Whether reader `was` becomes the earlier one, `earlier` being that, when `now` reads; `own`:
+/// both may be the same thread's.
 #[inline(always)]
 pub(super) fn is_retired(
     ordered: &OrderedRecords,

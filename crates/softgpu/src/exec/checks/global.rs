@@ -13,7 +13,7 @@ use super::conflict::{LaneAccess, lane_records};
 use super::quick::{WordRun, quick, quick_atomic};
 use super::site::{GlobalAccessSite, ThreadFinding};
 use super::stores::{StoredValues, distinct};
-use crate::check::clock::ThreadViews;
+use crate::check::views::ThreadViews;
 use crate::check::{
     AccessRecord, BlockSegments, FREED, INITIALISED, RegionCursor, Shadow, Strength,
 };

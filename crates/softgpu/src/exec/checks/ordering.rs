@@ -44,7 +44,7 @@ pub(crate) fn tells_host(ctx: &mut Ctx<'_>) {
 
 /// What of a thread's accesses a release tells others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Published {
     /// What is before its last fence.
     Fenced,
     /// All that is before.
@@ -59,14 +59,14 @@ pub(crate) fn synchronise(
     ctx: &mut Ctx<'_>,
     addr: &[u64; LANES],
     mask: u32,
-    told: Told,
+    published: Published,
     known: bool,
 ) {
     // An atomic whose result nothing reads passes on what others have released, and learns nothing.
     if known {
         acquire(ctx, addr, mask);
     }
-    release(ctx, addr, mask, told);
+    release(ctx, addr, mask, published);
     if known && mask & mask.wrapping_sub(1) != 0 {
         acquire(ctx, addr, mask);
     }
@@ -113,12 +113,12 @@ pub(crate) fn acquire(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
 }
 
 /// The lanes release to their addresses, of global or shared memory.
-pub(crate) fn release(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, told: Told) {
+pub(crate) fn release(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, published: Published) {
     let (warp, run) = (ctx.warp, ctx.run);
     let (Some(clocks), Some(check)) = (clocks(ctx), &run.checked) else {
         return;
     };
-    let fenced = told == Told::Fenced;
+    let fenced = published == Published::Fenced;
     if mask == 0 || fenced && !clocks.has_fenced(warp) {
         return;
     }
@@ -130,7 +130,7 @@ pub(crate) fn release(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, told: T
             (true, false) => clocks.release_shared_all(warp, lanes, in_block),
             (false, true) => clocks.release(warp, lanes, at, locations),
             (false, false) => {
-                clocks.release_all(warp, lanes, at, told == Told::AllNear, locations);
+                clocks.release_all(warp, lanes, at, published == Published::AllNear, locations);
             }
         }
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::super::ctx::LaunchRun;
 use super::begin::shadow;
-use crate::check::clock::{AccessTime, ThreadViews};
+use crate::check::clock::AccessTime;
+use crate::check::views::ThreadViews;
 use crate::check::{AccessRecord, BlockSegments, SEGMENT_TIMES, SegmentOwner, Strength};
 use crate::mem::AllocInfo;
 use crate::report::{Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind};
@@ -98,7 +99,8 @@ pub(super) struct GlobalAccessSite<'a> {
 
 impl GlobalAccessSite<'_> {
     /// Whether an access of the same block is before one of this warp, by `thread` if that is
-    /// known, as far as the warp knows it. `from` is the first time of the record's segment, or 0 for the segment at hand.
+    /// known, as far as the warp knows it. `from` is the first time of the record's segment, or 0
+    /// for the segment at hand.
     pub(super) fn follows(&self, was: AccessRecord, from: u32, thread: Option<u32>) -> bool {
         let from = if was.segment() == self.segment {
             self.time.now / SEGMENT_TIMES * SEGMENT_TIMES
