@@ -114,6 +114,26 @@ fn busy() -> Duration {
     Duration::from_nanos(first.and_then(Result::ok).expect("a number"))
 }
 
+/// A launch of a kernel whose parameter is the address of a buffer, for a minute at most.
+fn on_buffer(space: &Arc<AddressSpace>, at: u64, blocks: u32, threads: u32) -> LaunchSpec {
+    LaunchSpec {
+        grid: [blocks, 1, 1],
+        block: [threads, 1, 1],
+        dynamic_shared_bytes: 0,
+        params: at.to_le_bytes().to_vec(),
+        device: DeviceInfo::default(),
+        cooperative: false,
+        space: space.clone(),
+        checks: None,
+        watchdog: Some(Duration::from_secs(60)),
+        late_copies: false,
+        print: Arc::new(|_: &str| ()),
+        heap: None,
+        bindings: Default::default(),
+        cancel: None,
+    }
+}
+
 #[test]
 fn threads_that_rest_leave_the_processor_to_others() {
     let wait = Duration::from_millis(400);
@@ -126,22 +146,7 @@ fn threads_that_rest_leave_the_processor_to_others() {
         let space = AddressSpace::new(1 << 30, false).unwrap();
         let (word, _backing) = space.map_new(1 << 12, 1).unwrap();
         let loaded = Loaded::new(image.clone(), Default::default()).unwrap();
-        let spec = LaunchSpec {
-            grid: [blocks, 1, 1],
-            block: [64, 1, 1],
-            dynamic_shared_bytes: 0,
-            params: word.to_le_bytes().to_vec(),
-            device: DeviceInfo::default(),
-            cooperative: false,
-            space: space.clone(),
-            checks: None,
-            watchdog: Some(Duration::from_secs(60)),
-            late_copies: false,
-            print: Arc::new(|_: &str| ()),
-            heap: None,
-            bindings: Default::default(),
-            cancel: None,
-        };
+        let spec = on_buffer(&space, word, blocks, 64);
         let setter = std::thread::spawn(move || {
             std::thread::sleep(wait);
             space.write(0, word, &1_u32.to_le_bytes(), None).unwrap();
@@ -178,22 +183,7 @@ fn run_blocks(ptx: &str, blocks: u32, threads: u32) -> (Vec<[u32; 2]>, u64) {
     let image = compile(&module, &CompileOptions::default()).unwrap();
     let space = AddressSpace::new(1 << 30, false).unwrap();
     let (at, _backing) = space.map_new(1 << 12, 1).unwrap();
-    let spec = LaunchSpec {
-        grid: [blocks, 1, 1],
-        block: [threads, 1, 1],
-        dynamic_shared_bytes: 0,
-        params: at.to_le_bytes().to_vec(),
-        device: DeviceInfo::default(),
-        cooperative: false,
-        space: space.clone(),
-        checks: None,
-        watchdog: Some(Duration::from_secs(60)),
-        late_copies: false,
-        print: Arc::new(|_: &str| ()),
-        heap: None,
-        bindings: Default::default(),
-        cancel: None,
-    };
+    let spec = on_buffer(&space, at, blocks, threads);
     let loaded = Loaded::new(image, Default::default()).unwrap();
     let stats = Executor::new(1).run(&loaded, 0, &spec).unwrap();
     let word = |at: u64| {

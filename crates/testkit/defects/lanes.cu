@@ -118,7 +118,7 @@ extern "C" __global__ void ticket(unsigned* parts, unsigned* count, unsigned* su
 extern "C" __global__ void other_flag(unsigned* data, unsigned* flags, unsigned* got) {
     if (blockIdx.x == 0) {
         *data = 5;
-        // Released at one flag and told at another.
+        // Released at one flag; the other one is read.
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(&flags[0]), "r"(1) : "memory");
         asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(&flags[1]), "r"(1) : "memory");
     } else {

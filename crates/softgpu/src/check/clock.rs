@@ -15,7 +15,8 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 use super::known::{
-    BlockTimes, KnownBlocks, LocationClocks, WarpTimes, has_all, join, join_fenced, raise_block,
+    BlockTimes, FencedBlocks, KnownBlocks, LocationClocks, WarpTimes, has_all, join, join_fenced,
+    join_scopes, raise_block, release_to,
 };
 use super::views::{LaneView, ThreadViews};
 
@@ -27,9 +28,7 @@ struct ClockView {
     /// In other blocks, and of single threads of the block itself.
     foreign: Arc<KnownBlocks>,
     /// What of both is before a fence, and so before what a relaxed access tells others.
-    fenced: Option<Arc<KnownBlocks>>,
-    /// The same of a fence with the scope of the block.
-    fenced_near: Option<Arc<KnownBlocks>>,
+    fenced: FencedBlocks,
 }
 
 impl ClockView {
@@ -38,8 +37,7 @@ impl ClockView {
             *a = (*a).max(*b);
         }
         join(&mut self.foreign, &other.foreign);
-        join_fenced(&mut self.fenced, other.fenced.as_ref());
-        join_fenced(&mut self.fenced_near, other.fenced_near.as_ref());
+        join_scopes(&mut self.fenced, &other.fenced);
     }
 }
 
@@ -76,10 +74,8 @@ pub(crate) struct WarpClocks {
     /// `known[w]` for logs, where its numbers differ.
     rows: Vec<Option<WarpTimes>>,
     views: Vec<ThreadViews>,
-    fenced: Vec<Option<Arc<KnownBlocks>>>,
-    /// What is before a later fence with the scope of the block.
-    fenced_near: Vec<Option<Arc<KnownBlocks>>>,
-    /// By lane, of fences of the device and of the block.
+    fenced: Vec<FencedBlocks>,
+    /// By lane, of each scope.
     fences: Vec<[FenceTimes; 2]>,
     /// Whether `fences` has any.
     passed: Vec<bool>,
@@ -95,19 +91,6 @@ pub(crate) struct WarpClocks {
 
 fn lanes_of(mask: u32) -> impl Iterator<Item = u32> {
     (0..32).filter(move |l| mask >> l & 1 != 0)
-}
-
-fn release_to<K: std::hash::Hash + Eq>(
-    map: &mut FxHashMap<K, Arc<KnownBlocks>>,
-    at: K,
-    view: Arc<KnownBlocks>,
-) {
-    match map.get_mut(&at) {
-        Some(old) => join(old, &view),
-        None => {
-            map.insert(at, view);
-        }
-    }
 }
 
 impl WarpClocks {
@@ -130,8 +113,7 @@ impl WarpClocks {
         fill(&mut self.rows, warps, None);
         let none = ThreadViews::of(block);
         fill(&mut self.views, warps, none);
-        fill(&mut self.fenced, warps, None);
-        fill(&mut self.fenced_near, warps, None);
+        fill(&mut self.fenced, warps, FencedBlocks::default());
         fill(&mut self.fences, warps, [[0; 32]; 2]);
         fill(&mut self.passed, warps, false);
         self.settled = true;
@@ -250,19 +232,15 @@ impl WarpClocks {
             return;
         }
         let same = self.views[w].lanes.is_empty() && !self.passed[w];
-        if mask & (mask - u32::from(mask != 0)) == 0
-            || same && !self.dirty[w] && self.synced[w] == self.own[w]
-        {
+        if mask.count_ones() <= 1 || same && !self.dirty[w] && self.synced[w] == self.own[w] {
             return;
         }
         let known = self.known_to(w, mask);
-        let fenced = self.fenced_of(w, mask, false);
-        let fenced_near = self.fenced_of(w, mask, true);
+        let fenced = [false, true].map(|near| self.fenced_of(w, mask, near));
         for l in lanes_of(mask & self.live[w]) {
             *self.views[w].lane_mut(l) = LaneView {
                 known: known.clone(),
                 fenced: fenced.clone(),
-                fenced_near: fenced_near.clone(),
             };
         }
         self.tick(w);
@@ -272,8 +250,7 @@ impl WarpClocks {
     fn fold(&mut self, w: usize) {
         for (_, view) in std::mem::take(&mut self.views[w].lanes) {
             self.learn_blocks(w, &view.known);
-            join_fenced(&mut self.fenced[w], view.fenced.as_ref());
-            join_fenced(&mut self.fenced_near[w], view.fenced_near.as_ref());
+            join_scopes(&mut self.fenced[w], &view.fenced);
         }
         if !self.passed[w] {
             return;
@@ -289,11 +266,7 @@ impl WarpClocks {
                 of_block.raise_lanes(w as u32, 1 << l, times[l as usize]);
             }
             if times.iter().any(|&t| t != 0) {
-                let fenced = if near {
-                    &mut self.fenced_near[w]
-                } else {
-                    &mut self.fenced[w]
-                };
+                let fenced = &mut self.fenced[w][usize::from(near)];
                 raise_block(fenced.get_or_insert_default(), self.block, of_block);
             }
         }
@@ -323,26 +296,17 @@ impl WarpClocks {
 
     /// What of that is before a fence of any of the lanes; `near`: one with the scope of the block.
     fn fenced_of(&self, w: usize, mask: u32, near: bool) -> Option<Arc<KnownBlocks>> {
-        let common = if near {
-            &self.fenced_near
-        } else {
-            &self.fenced
-        };
-        let mut all = common[w].clone();
+        let scope = usize::from(near);
+        let mut all = self.fenced[w][scope].clone();
         for (_, view) in self.views[w]
             .lanes
             .iter()
             .filter(|(l, _)| mask >> l & 1 != 0)
         {
-            let own = if near {
-                &view.fenced_near
-            } else {
-                &view.fenced
-            };
-            join_fenced(&mut all, own.as_ref());
+            join_fenced(&mut all, view.fenced[scope].as_ref());
         }
         if self.passed[w] {
-            let times = &self.fences[w][usize::from(near)];
+            let times = &self.fences[w][scope];
             let mut own = BlockTimes::of_warps(Vec::new());
             for l in lanes_of(mask) {
                 own.raise_lanes(w as u32, 1 << l, times[l as usize]);
@@ -361,7 +325,6 @@ impl WarpClocks {
             within,
             foreign: self.views[w].common.clone(),
             fenced: self.fenced[w].clone(),
-            fenced_near: self.fenced_near[w].clone(),
         }
     }
 
@@ -385,11 +348,6 @@ impl WarpClocks {
             self.learn_within(w, times.warps());
         }
         join(&mut self.views[w].common, found);
-    }
-
-    fn learn_fenced(&mut self, w: usize, view: &ClockView) {
-        join_fenced(&mut self.fenced[w], view.fenced.as_ref());
-        join_fenced(&mut self.fenced_near[w], view.fenced_near.as_ref());
     }
 
     /// Warp `w` arrives at barrier `id`, and waits for it or not.
@@ -423,7 +381,7 @@ impl WarpClocks {
         for w in warps {
             self.learn_within(w, &view.within);
             join(&mut self.views[w].common, &view.foreign);
-            self.learn_fenced(w, &view);
+            join_scopes(&mut self.fenced[w], &view.fenced);
             self.warp_synced(w, u32::MAX);
         }
     }
@@ -432,7 +390,7 @@ impl WarpClocks {
     fn all_met(&mut self, view: &ClockView) {
         for w in 0..self.warps() {
             join(&mut self.views[w].common, &view.foreign);
-            self.learn_fenced(w, view);
+            join_scopes(&mut self.fenced[w], &view.fenced);
         }
         if self.settled {
             return;
@@ -452,7 +410,7 @@ impl WarpClocks {
     pub(crate) fn release_shared(&mut self, w: usize, mask: u32, at: u32) {
         for near in [false, true] {
             if let Some(view) = self.fenced_of(w, mask, near) {
-                release_to(&mut self.locations, at, view);
+                release_to(&mut self.locations, at, &view);
             }
         }
     }
@@ -461,7 +419,7 @@ impl WarpClocks {
     /// [`WarpClocks::released`] follows.
     pub(crate) fn release_shared_all(&mut self, w: usize, mask: u32, at: u32) {
         let view = self.known_to(w, mask);
-        release_to(&mut self.locations, at, view);
+        release_to(&mut self.locations, at, &view);
     }
 
     /// What warp `w` does from now on is not in what it has released.
@@ -479,18 +437,12 @@ impl WarpClocks {
     /// Lanes of warp `w` have passed a fence: what is before it now is before what a relaxed access
     /// of theirs tells others; `near`: those of its block alone.
     pub(crate) fn fence(&mut self, w: usize, mask: u32, near: bool) {
-        let upto = self.upto(w);
+        let (upto, scope) = (self.upto(w), usize::from(near));
         for l in lanes_of(mask & self.views[w].lanes.iter().fold(0, |m, (l, _)| m | 1 << l)) {
             let known = self.known_to(w, 1 << l);
-            let view = self.views[w].lane_mut(l);
-            let fenced = if near {
-                &mut view.fenced_near
-            } else {
-                &mut view.fenced
-            };
-            join_fenced(fenced, Some(&known));
+            join_fenced(&mut self.views[w].lane_mut(l).fenced[scope], Some(&known));
         }
-        let times = &mut self.fences[w][usize::from(near)];
+        let times = &mut self.fences[w][scope];
         let mut again = self.passed[w];
         for l in lanes_of(mask) {
             again &= times[l as usize] == upto;
@@ -498,11 +450,7 @@ impl WarpClocks {
         }
         self.passed[w] = true;
         let times = self.times(w, 0);
-        let fenced = if near {
-            &mut self.fenced_near[w]
-        } else {
-            &mut self.fenced[w]
-        };
+        let fenced = &mut self.fenced[w][scope];
         let mut all = self.views[w].common.clone();
         if again
             && fenced
@@ -529,8 +477,7 @@ impl WarpClocks {
     /// Whether lanes of warp `w` have anything to release by a relaxed access.
     pub(crate) fn has_fenced(&self, w: usize) -> bool {
         self.passed[w]
-            || self.fenced[w].is_some()
-            || self.fenced_near[w].is_some()
+            || self.fenced[w].iter().any(Option::is_some)
             || !self.views[w].lanes.is_empty()
     }
 
@@ -540,7 +487,7 @@ impl WarpClocks {
             locations.release(addr, &fenced);
         }
         if let Some(fenced) = self.fenced_of(w, mask, true) {
-            release_to(&mut self.near, addr, fenced);
+            release_to(&mut self.near, addr, &fenced);
         }
     }
 
@@ -556,7 +503,7 @@ impl WarpClocks {
     ) {
         let view = self.known_to(w, mask);
         if near {
-            release_to(&mut self.near, addr, view);
+            release_to(&mut self.near, addr, &view);
         } else {
             locations.release(addr, &view);
         }
@@ -576,25 +523,16 @@ impl WarpClocks {
 
     /// Lanes of warp `w` learn what others have released. What was acquired so counts as fenced.
     fn learn(&mut self, w: usize, mask: u32, found: &Arc<KnownBlocks>, near: bool) {
+        let scope = usize::from(near);
         if self.live[w] & !mask == 0 {
             self.learn_blocks(w, found);
-            let fenced = if near {
-                &mut self.fenced_near[w]
-            } else {
-                &mut self.fenced[w]
-            };
-            join_fenced(fenced, Some(found));
+            join_fenced(&mut self.fenced[w][scope], Some(found));
             return;
         }
         for l in lanes_of(mask) {
             let view = self.views[w].lane_mut(l);
             join(&mut view.known, found);
-            let fenced = if near {
-                &mut view.fenced_near
-            } else {
-                &mut view.fenced
-            };
-            join_fenced(fenced, Some(found));
+            join_fenced(&mut view.fenced[scope], Some(found));
         }
     }
 }

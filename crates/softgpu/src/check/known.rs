@@ -4,6 +4,7 @@
 //! others something without having met the rest of its warp tells a later time of its own.
 
 use rustc_hash::FxHashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +13,9 @@ pub(crate) type WarpTimes = Arc<Vec<u32>>;
 
 /// For each block, up to when its threads' accesses are before now. Absent: none.
 pub(crate) type KnownBlocks = FxHashMap<u32, Arc<BlockTimes>>;
+
+/// What is before a fence, by its scope: at 0 the device or more, at 1 the block.
+pub(crate) type FencedBlocks = [Option<Arc<KnownBlocks>>; 2];
 
 /// Times of a block up to which accesses are before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -151,6 +155,26 @@ pub(crate) fn join_fenced(into: &mut Option<Arc<KnownBlocks>>, from: Option<&Arc
     }
 }
 
+pub(crate) fn join_scopes(into: &mut FencedBlocks, from: &FencedBlocks) {
+    for (into, from) in into.iter_mut().zip(from) {
+        join_fenced(into, from.as_ref());
+    }
+}
+
+/// Adds to what a location tells.
+pub(crate) fn release_to<K: Hash + Eq>(
+    locations: &mut FxHashMap<K, Arc<KnownBlocks>>,
+    at: K,
+    known: &Arc<KnownBlocks>,
+) {
+    match locations.get_mut(&at) {
+        Some(old) => join(old, known),
+        None => {
+            locations.insert(at, known.clone());
+        }
+    }
+}
+
 /// Whether `b` has all that `a` has.
 fn within(a: &KnownBlocks, b: &KnownBlocks) -> bool {
     a.len() <= b.len()
@@ -220,13 +244,7 @@ impl LocationClocks {
 
     pub(crate) fn release(&self, addr: u64, known: &Arc<KnownBlocks>) {
         self.empty.store(false, Ordering::Relaxed);
-        let mut shard = self.shard(addr);
-        match shard.get_mut(&addr) {
-            None => {
-                shard.insert(addr, known.clone());
-            }
-            Some(old) => join(old, known),
-        }
+        release_to(&mut self.shard(addr), addr, known);
     }
 
     pub(crate) fn get(&self, addr: u64) -> Option<Arc<KnownBlocks>> {

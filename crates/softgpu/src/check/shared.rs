@@ -180,7 +180,7 @@ impl SharedShadow {
         was.bytes() & bytes != 0 && !both_strong && !shared && !self.ordered(was, now.thread())
     }
 
-    /// `was` is about to be no longer the last of its kind: it stays, where there is room.
+    /// `was` is replaced as the last of its kind; it stays known where there is room.
     #[inline(always)]
     fn retire(&mut self, word: usize, was: u64, floor: u64) {
         if self.earlier[word] < floor {

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use super::known::{KnownBlocks, is_known};
+use super::known::{FencedBlocks, KnownBlocks, is_known};
 
 /// What a lane knows besides its warp.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LaneView {
     pub(super) known: Arc<KnownBlocks>,
-    pub(super) fenced: Option<Arc<KnownBlocks>>,
-    pub(super) fenced_near: Option<Arc<KnownBlocks>>,
+    pub(super) fenced: FencedBlocks,
 }
 
 /// What a warp's threads know besides the times of the block's warps.

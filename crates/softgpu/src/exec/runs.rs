@@ -23,6 +23,13 @@ macro_rules! with_count {
     };
 }
 
+/// Bytes of a lane, of as many elements as an access with runs has at most.
+#[inline(always)]
+fn run_size<T: LaneElement>(parts: &[u32]) -> Option<usize> {
+    let size = T::SIZE * parts.len();
+    (size <= MOST_RUN_BYTES && parts.len() <= 4).then_some(size)
+}
+
 /// Loads `parts` in all lanes, if they lie one behind the other in shared memory or, unless
 /// `SHARED`, in global memory. Returns whether they do.
 #[inline(always)]
@@ -31,10 +38,9 @@ pub(crate) fn load_run<T: LaneElement, const SHARED: bool>(
     i: &DecodedInst,
     parts: &[u32],
 ) -> bool {
-    let size = T::SIZE * parts.len();
-    if size > MOST_RUN_BYTES || parts.len() > 4 {
+    let Some(size) = run_size::<T>(parts) else {
         return false;
-    }
+    };
     if SHARED {
         let Some(first) = offset_run(ctx, i, size, ctx.block.shared.len()) else {
             return false;
@@ -69,10 +75,9 @@ pub(crate) fn store_run<T: LaneElement, const SHARED: bool>(
     i: &DecodedInst,
     parts: &[u32],
 ) -> bool {
-    let size = T::SIZE * parts.len();
-    if size > MOST_RUN_BYTES || parts.len() > 4 {
+    let Some(size) = run_size::<T>(parts) else {
         return false;
-    }
+    };
     if SHARED {
         let Some(first) = offset_run(ctx, i, size, ctx.block.shared.len()) else {
             return false;

@@ -2,10 +2,11 @@
 
 use super::super::ctx::{Ctx, DecodedInst};
 use super::super::registers::{LANES, each};
-use super::found::{found, report};
+use super::found::report;
+use super::members;
 use super::site::ThreadFinding;
 use crate::mem::AllocKind;
-use crate::report::{Access, AccessKind, Finding, FindingActor, FindingKind, MemSpace};
+use crate::report::{Access, AccessKind, FindingKind, MemSpace};
 
 /// Reports that the active lanes execute an instruction of the whole warp without the rest of it.
 #[cold]
@@ -23,17 +24,7 @@ pub(crate) fn part_of_warp(ctx: &mut Ctx<'_>, i: &DecodedInst) {
         "lanes {mask:#010x} of warp {} execute it without lanes {missing:#010x}, {where_they_are}",
         w.index
     );
-    let place = ctx.place(ctx.pc_of(i), mask.trailing_zeros() & 31);
-    let finding = Finding {
-        kind: FindingKind::WarpMask,
-        access: None,
-        actor: FindingActor::Thread(Box::new(place), None),
-        note,
-        allocation: None,
-        other: None,
-        count: 1,
-    };
-    found(ctx, finding);
+    members::wrong(ctx, i, mask.trailing_zeros() & 31, note);
 }
 
 /// Where each lane says that a matrix lies, and what that has to be a multiple of.

@@ -55,8 +55,9 @@ pub(crate) fn absent(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, source: u32,
     wrong(ctx, i, lane, note);
 }
 
+/// Reports that `lane` executes an instruction with other lanes than it should.
 #[cold]
-fn wrong(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, note: String) {
+pub(super) fn wrong(ctx: &mut Ctx<'_>, i: &DecodedInst, lane: u32, note: String) {
     let place = ctx.place(ctx.pc_of(i), lane);
     let finding = Finding {
         kind: FindingKind::WarpMask,
