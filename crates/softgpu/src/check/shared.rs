@@ -358,13 +358,19 @@ impl SharedShadow {
                 if !read_only && !seen.readable(floor) {
                     return false;
                 }
-                for l in 0..8 {
-                    retire_readers(&mut earlier[l], &reads[l], floor, mark.of(l));
-                    reads[l] = of(l);
+                // Most have been read by two already, or by none, since all threads met.
+                let full = earlier.iter().flatten().all(|&e| e >= floor);
+                if !full && reads.iter().flatten().any(|&r| r >= floor) {
+                    for l in 0..8 {
+                        retire_readers(&mut earlier[l], &reads[l], floor, mark.of(l));
+                    }
                 }
+                *reads = std::array::from_fn(of);
             }
             AddressShape::Same => {
-                seen.add(writes.get(at[0]).unwrap_or(&[0; WORDS]));
+                if !read_only {
+                    seen.add(writes.get(at[0]).unwrap_or(&[0; WORDS]));
+                }
                 let (Some(read), Some(earlier)) = (reads.get_mut(at[0]), earlier.get_mut(at[0]))
                 else {
                     return false;
@@ -373,8 +379,10 @@ impl SharedShadow {
                     return false;
                 }
                 // The first lane meets the readers so far, the others each the one before.
-                retire_readers(earlier, read, floor, mark);
-                retire_readers(earlier, &of(0), floor, mark.of(1));
+                if earlier.iter().any(|&e| e < floor) {
+                    retire_readers(earlier, read, floor, mark);
+                    retire_readers(earlier, &of(0), floor, mark.of(1));
+                }
                 *read = of(7);
             }
             AddressShape::Scattered => {
