@@ -70,21 +70,18 @@ pub(super) fn lane_records(
             shadow.values[w].store(hash, Ordering::Relaxed);
         }
         let ordered = OrderedRecords::of(site);
-        // Operations before this one, as the writer's conflict has found them.
-        let (op, lo, hi) = ORDERED.get();
-        let own = site.run.spec.checks.as_ref().map(|c| c.op.to_bits());
-        let past =
-            |was: AccessRecord| own == Some(op) && (lo..hi).contains(&was.segment()) && was.0 != 0;
-        let is_free = |earlier: AccessRecord| past(earlier) || ordered.has(earlier.0, now, false);
+        let past = |was: AccessRecord| is_past(site, shadow, was);
         if !write {
             if is_retired(&ordered, old, earlier, now, true) {
                 region.set(RecordOf::Earlier, word, old);
             }
         } else if old.0 != 0
             && !joins
-            && !past(old)
             && (record.strong() && !old.strong()
-                || !same_value && u64::from(old.bytes()) & !(now.0 & 15) != 0 && is_free(earlier))
+                || !same_value
+                    && u64::from(old.bytes()) & !(now.0 & 15) != 0
+                    && (ordered.has(earlier.0, now, false) || past(earlier)))
+            && !past(old)
         {
             // Another thread's atomic meets the plain write still, whatever this one follows; and
             // what accesses the bytes of another writer meets that one.
@@ -116,6 +113,26 @@ pub(super) fn is_retired(
             && !was.same_thread(now)
             && was.segment() == now.segment()
             && ordered.has(earlier.0, now, false)
+}
+
+/// Whether a record is of an operation before the one at hand.
+fn is_past(site: &GlobalAccessSite<'_>, shadow: &Shadow, was: AccessRecord) -> bool {
+    let Some(checks) = site.run.spec.checks.as_ref().filter(|_| was.0 != 0) else {
+        return false;
+    };
+    let op = checks.op.to_bits();
+    let (for_op, lo, hi) = ORDERED.get();
+    if for_op == op && (lo..hi).contains(&was.segment()) {
+        return true;
+    }
+    let Some((owner, lo, hi)) = shadow.range(was.segment()) else {
+        return false;
+    };
+    let is_before = owner != checks.op && checks.order.happens_before(owner, checks.op);
+    if is_before {
+        ORDERED.set((op, lo, hi));
+    }
+    is_before
 }
 
 /// Whether an earlier access is a kernel's write.

@@ -640,6 +640,8 @@ ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1; ld.global.u32 %r1, [%rd1+4
         #[test]
         fn lines_are_judged_as_lanes_one_by_one_are(steps in prop::collection::vec(step(), 1..40)) {
             let (mut a, mut b) = (Bench::new(true), Bench::new(false));
+            // What an operation of the same number in the case before has found does not hold.
+            ORDERED.set((0, 0, 0));
             for step in &steps {
                 prop_assert_eq!(a.step(step), b.step(step), "{:?}", step);
             }
