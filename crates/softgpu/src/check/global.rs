@@ -324,21 +324,23 @@ impl Shadow {
                 count: 1,
             });
         }
-        // The operations of these segments are ordered before this one.
-        let mut ordered = 0..0;
+        // The operations of these segments are ordered before this one: mostly a writer and a reader.
+        let mut ordered = [0..0, 0..0];
         let mut fine = |record: AccessRecord| -> bool {
             let at = record.segment();
-            if record.0 == 0 || ordered.contains(&at) {
+            if record.0 == 0 || ordered.iter().any(|o| o.contains(&at)) {
                 return true;
             }
             let Some((op, from, to)) = self.range(at) else {
                 return true;
             };
             // What the host frees it has got from the allocation, whatever its stream has done.
-            let is_known = !note.is_empty() && ctx.op.is_of_host() && ctx.order.is_allocation(op);
-            let fine = op == ctx.op || is_known || ctx.order.happens_before(op, ctx.op);
+            let is_known =
+                || !note.is_empty() && ctx.op.is_of_host() && ctx.order.is_allocation(op);
+            let fine = op == ctx.op || ctx.order.happens_before(op, ctx.op) || is_known();
             if fine {
-                ordered = from..to;
+                ordered.swap(0, 1);
+                ordered[0] = from..to;
             }
             fine
         };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::site::{GlobalAccessSite, ORDERED, OrderedRecords, ThreadFinding};
+use super::site::{GlobalAccessSite, OrderedRecords, OrderedSegments, ThreadFinding};
 use crate::check::{AccessRecord, CheckOptions, RecordOf, RegionCursor, Shadow};
 use crate::report::{Access, AccessKind, FindingActor, FindingKind};
 
@@ -121,8 +121,7 @@ fn is_past(site: &GlobalAccessSite<'_>, shadow: &Shadow, was: AccessRecord) -> b
         return false;
     };
     let op = checks.op.to_bits();
-    let (for_op, lo, hi) = ORDERED.get();
-    if for_op == op && (lo..hi).contains(&was.segment()) {
+    if OrderedSegments::has(op, was.segment()) {
         return true;
     }
     let Some((owner, lo, hi)) = shadow.range(was.segment()) else {
@@ -130,7 +129,7 @@ fn is_past(site: &GlobalAccessSite<'_>, shadow: &Shadow, was: AccessRecord) -> b
     };
     let is_before = owner != checks.op && checks.order.happens_before(owner, checks.op);
     if is_before {
-        ORDERED.set((op, lo, hi));
+        OrderedSegments::keep(op, lo, hi);
     }
     is_before
 }
@@ -196,8 +195,7 @@ fn conflict_slow(
         return false;
     };
     let op = checks.op.to_bits();
-    let (for_op, lo, hi) = ORDERED.get();
-    if for_op == op && lo <= was.segment() && was.segment() < hi {
+    if OrderedSegments::has(op, was.segment()) {
         return false;
     }
     let Some((owner, block)) = shadow.owner(was.segment()) else {
@@ -223,7 +221,7 @@ fn conflict_slow(
     } else {
         if checks.order.happens_before(owner.op, checks.op) {
             if let Some((_, lo, hi)) = shadow.range(was.segment()) {
-                ORDERED.set((op, lo, hi));
+                OrderedSegments::keep(op, lo, hi);
             }
             return false;
         }

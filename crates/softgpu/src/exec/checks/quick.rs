@@ -4,7 +4,7 @@
 //! finding, and leaves the same records. What needs a report is left to them.
 
 use super::conflict::is_retired;
-use super::site::{GlobalAccessSite, ORDERED, OrderedRecords};
+use super::site::{GlobalAccessSite, OrderedRecords, OrderedSegments};
 use crate::check::{
     AccessRecord, LINE_WORDS, LineRecord, LineView, REGION_WORDS, RecordOf, RecordRegion,
     RegionCursor, Shadow, parts,
@@ -253,8 +253,7 @@ impl QuickRun<'_> {
         if segment == site.segment {
             return plain && site.follows(was, 0, thread);
         }
-        let (for_op, lo, hi) = ORDERED.get();
-        if for_op == op && lo <= segment && segment < hi {
+        if OrderedSegments::has(op, segment) {
             return true;
         }
         let Some((owner, lo, hi)) = self.shadow.range(segment) else {
@@ -269,7 +268,7 @@ impl QuickRun<'_> {
         if !checks.order.happens_before(owner, checks.op) {
             return false;
         }
-        ORDERED.set((op, lo, hi));
+        OrderedSegments::keep(op, lo, hi);
         true
     }
 
@@ -641,7 +640,7 @@ ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1; ld.global.u32 %r1, [%rd1+4
         fn lines_are_judged_as_lanes_one_by_one_are(steps in prop::collection::vec(step(), 1..40)) {
             let (mut a, mut b) = (Bench::new(true), Bench::new(false));
             // What an operation of the same number in the case before has found does not hold.
-            ORDERED.set((0, 0, 0));
+            OrderedSegments::clear();
             for step in &steps {
                 prop_assert_eq!(a.step(step), b.step(step), "{:?}", step);
             }

@@ -189,7 +189,62 @@ impl OrderedRecords {
     }
 }
 
+/// Ranges of segments of operations found to be before the one at hand: a kernel reads what several
+/// operations wrote, by turns.
+pub(super) struct OrderedSegments {
+    op: Cell<u64>,
+    /// First segment of each, and how many.
+    ranges: [Cell<(u32, u32)>; 4],
+    /// The one to be replaced next.
+    oldest: Cell<usize>,
+}
+
 thread_local! {
-    /// (operation running, segments from, to): operations' segments found to be before it.
-    pub(super) static ORDERED: Cell<(u64, u32, u32)> = const { Cell::new((0, 0, 0)) };
+    static ORDERED: OrderedSegments = const {
+        OrderedSegments {
+            op: Cell::new(0),
+            ranges: [const { Cell::new((0, 0)) }; 4],
+            oldest: Cell::new(0),
+        }
+    };
+}
+
+impl OrderedSegments {
+    /// Whether an operation's segment was found to be before operation `op`.
+    #[inline(always)]
+    pub(super) fn has(op: u64, segment: u32) -> bool {
+        ORDERED.with(|known| {
+            let within = |(from, count): (u32, u32)| segment.wrapping_sub(from) < count;
+            known.op.get() == op && known.ranges.iter().any(|r| within(r.get()))
+        })
+    }
+
+    /// Keeps that segments `from` up to `to` are before operation `op`.
+    #[cold]
+    pub(super) fn keep(op: u64, from: u32, to: u32) {
+        ORDERED.with(|known| {
+            if known.op.replace(op) != op {
+                known.ranges.iter().for_each(|r| r.set((0, 0)));
+            }
+            // Operations one after the other leave neighbours.
+            for range in &known.ranges {
+                let (first, count) = range.get();
+                if count != 0 && first + count == from {
+                    return range.set((first, to - first));
+                }
+                if count != 0 && to == first {
+                    return range.set((from, first + count - from));
+                }
+            }
+            let at = known.oldest.get();
+            known.oldest.set((at + 1) % known.ranges.len());
+            known.ranges[at].set((from, to - from));
+        });
+    }
+
+    /// Keeps nothing.
+    #[cfg(test)]
+    pub(super) fn clear() {
+        ORDERED.with(|known| known.op.set(0));
+    }
 }
