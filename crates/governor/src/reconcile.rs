@@ -153,25 +153,36 @@ impl Governor {
             + account.pools.load(Relaxed)
     }
 
-    /// Queries the sizes of the driver's reserve of graphs and of its own pool.
+    /// Queries the sizes of the driver's reserve of graphs, and of what its own pool holds beside
+    /// its allocations, which are charged one by one.
     fn sample(&self, device: &GovernedDevice) {
-        let raw = device.ordinal as CUdevice;
         self.read_reserve(device, Tenant::OTHERS, 0);
-        let mut pools = 0u64;
-        let mut pool = CUmemoryPool::NULL;
-        // SAFETY: the results outlive the calls and are as large as these
-        // attributes are; the pool is the device's.
-        unsafe {
-            let reserved = CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
-            let into = (&raw mut pools).cast();
-            if !is_done(self.driver.cuDeviceGetDefaultMemPool(&mut pool, raw))
-                || !is_done(self.driver.cuMemPoolGetAttribute(pool, reserved, into))
-            {
-                pools = 0;
-            }
-        }
+        let pools = self.unused_of_default_pool(device.ordinal).unwrap_or(0);
         let account = &device.account;
         self.charge(device, Governed::DriverPool, &account.pools, pools);
+    }
+
+    fn unused_of_default_pool(&self, ordinal: u32) -> Option<u64> {
+        let mut pool = CUmemoryPool::NULL;
+        // SAFETY: the result outlives the call.
+        let found = unsafe {
+            self.driver
+                .cuDeviceGetDefaultMemPool(&mut pool, ordinal as CUdevice)
+        };
+        if !is_done(found) {
+            return None;
+        }
+        let bytes = |attribute| {
+            let mut bytes = 0u64;
+            let into = (&raw mut bytes).cast();
+            // SAFETY: the result outlives the call and is as large as these attributes are; the
+            // pool is the device's.
+            let asked = unsafe { self.driver.cuMemPoolGetAttribute(pool, attribute, into) };
+            is_done(asked).then_some(bytes)
+        };
+        let reserved = bytes(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let used = bytes(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        Some(reserved.saturating_sub(used))
     }
 
     /// Sets a charge, in the ledger too.

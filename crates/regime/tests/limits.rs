@@ -238,13 +238,20 @@ fn every_function() -> Vec<(&'static str, Take)> {
 
 /// Bytes of the device that the ledger shows, pooled and governed.
 fn in_the_ledger() -> u64 {
+    rows_of_the_ledger().iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// The same by kind.
+fn rows_of_the_ledger() -> Vec<(String, u64)> {
     let snapshot = its_governor().ledger().snapshot().expect("a ledger");
     let row = snapshot.devices.iter().find(|row| row.device == 0);
-    row.map_or(0, |row| {
+    row.map_or(Vec::new(), |row| {
         let held = row.governed.iter().filter(|held| {
             held.kind.is_on_device() && !matches!(held.kind, Governed::Context | Governed::Module)
         });
-        row.live_bytes + held.map(|held| held.bytes).sum::<u64>()
+        let held = held.map(|held| (format!("{:?}", held.kind), held.bytes));
+        held.chain([("pooled".to_owned(), row.live_bytes)])
+            .collect()
     })
 }
 
@@ -293,7 +300,12 @@ fn every_function_is_refused_at_the_limit_of_the_process() {
         for round in 0..2 {
             let check = |pieces: u64| {
                 let held = in_the_ledger();
-                assert_eq!(held, pieces * PIECE, "{name}, {pieces} pieces");
+                let rows = rows_of_the_ledger();
+                assert_eq!(
+                    held,
+                    pieces * PIECE,
+                    "{name}, {pieces}, round {round}: {rows:?}"
+                );
                 assert_eq!(free_bytes(), LIMIT - held, "{name}, {pieces} pieces");
                 assert!(used_bytes() - before.1 <= LIMIT, "{name}");
             };
