@@ -83,8 +83,8 @@ pub(crate) struct WarpClocks {
     settled: bool,
     /// The views of arrived warps, by barrier.
     gathering: FxHashMap<u32, (ClockView, Vec<usize>)>,
-    /// What a location in shared memory tells.
-    locations: FxHashMap<u32, Arc<KnownBlocks>>,
+    /// What a location in shared memory tells: behind fences of the device, and of the block.
+    locations: [FxHashMap<u32, Arc<KnownBlocks>>; 2],
     /// What a location in global memory tells this block alone.
     near: FxHashMap<u64, Arc<KnownBlocks>>,
 }
@@ -118,7 +118,7 @@ impl WarpClocks {
         fill(&mut self.passed, warps, false);
         self.settled = true;
         self.gathering.clear();
-        self.locations.clear();
+        self.locations.iter_mut().for_each(FxHashMap::clear);
         self.near.clear();
     }
 
@@ -410,7 +410,7 @@ impl WarpClocks {
     pub(crate) fn release_shared(&mut self, w: usize, mask: u32, at: u32) {
         for near in [false, true] {
             if let Some(view) = self.fenced_of(w, mask, near) {
-                release_to(&mut self.locations, at, &view);
+                release_to(&mut self.locations[usize::from(near)], at, &view);
             }
         }
     }
@@ -419,7 +419,7 @@ impl WarpClocks {
     /// [`WarpClocks::released`] follows.
     pub(crate) fn release_shared_all(&mut self, w: usize, mask: u32, at: u32) {
         let view = self.known_to(w, mask);
-        release_to(&mut self.locations, at, &view);
+        release_to(&mut self.locations[0], at, &view);
     }
 
     /// What warp `w` does from now on is not in what it has released.
@@ -427,10 +427,13 @@ impl WarpClocks {
         self.tick(w);
     }
 
-    /// Lanes of warp `w` acquire the clock of a location of shared memory.
+    /// Lanes of warp `w` acquire the clock of a location of shared memory, behind a fence as wide as
+    /// that before its release.
     pub(crate) fn acquire_shared(&mut self, w: usize, mask: u32, at: u32) {
-        if let Some(found) = self.locations.get(&at).cloned() {
-            self.learn(w, mask, &found, false);
+        for near in [false, true] {
+            if let Some(found) = self.locations[usize::from(near)].get(&at).cloned() {
+                self.learn(w, mask, &found, near);
+            }
         }
     }
 
@@ -471,7 +474,7 @@ impl WarpClocks {
 
     /// The same of shared memory.
     pub(crate) fn may_acquire_shared(&self) -> bool {
-        !self.locations.is_empty()
+        self.locations.iter().any(|l| !l.is_empty())
     }
 
     /// Whether lanes of warp `w` have anything to release by a relaxed access.
