@@ -143,7 +143,10 @@ fn drop_in_callback(bench: &Bench, options: DispatchOptions, keeps_busy: bool) {
 fn reboot_waits_for_kernels_that_were_requested_to_stop() {
     let bench = Bench::new();
     for keeps_busy in [false, true] {
-        drop_in_callback(&bench, small(), keeps_busy);
+        // The busy kernel runs for so long.
+        let watchdog = Duration::from_secs(8);
+        let options = DispatchOptions { watchdog, ..small() };
+        drop_in_callback(&bench, options, keeps_busy);
         let runtime = bench.runtime.clone();
         soon(move || runtime.reboot()).unwrap();
     }
