@@ -145,7 +145,10 @@ fn reboot_waits_for_kernels_that_were_requested_to_stop() {
     for keeps_busy in [false, true] {
         // The busy kernel runs for so long.
         let watchdog = Duration::from_secs(8);
-        let options = DispatchOptions { watchdog, ..small() };
+        let options = DispatchOptions {
+            watchdog,
+            ..small()
+        };
         drop_in_callback(&bench, options, keeps_busy);
         let runtime = bench.runtime.clone();
         soon(move || runtime.reboot()).unwrap();

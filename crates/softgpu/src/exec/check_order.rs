@@ -273,16 +273,26 @@ impl CheckOrder {
         let bytes =
             |log: &Option<Box<AccessLog>>| ENDED_BYTES + log.as_ref().map_or(0, |l| l.bytes());
         let mut waiting = self.lock();
-        waiting.held += bytes(&log);
-        waiting.ended.insert(block, (log, how));
-        if std::mem::replace(&mut waiting.busy, true) {
+        let mut at = self.next.load(Ordering::Relaxed);
+        let is_busy = std::mem::replace(&mut waiting.busy, true);
+        let mut current = None;
+        if is_busy || block != at {
+            waiting.held += bytes(&log);
+            waiting.ended.insert(block, (log, how));
+        } else {
+            current = Some((log, how));
+        }
+        if is_busy {
             return;
         }
-        let mut at = self.next.load(Ordering::Relaxed);
-        while !self.over.load(Ordering::Relaxed)
-            && let Some((mut log, how)) = waiting.ended.remove(&at)
-        {
+        let next = |waiting: &mut UncheckedBlocks, at: u64| {
+            let (log, how) = waiting.ended.remove(&at)?;
             waiting.held -= bytes(&log);
+            Some((log, how))
+        };
+        while !self.over.load(Ordering::Relaxed)
+            && let Some((mut log, how)) = current.take().or_else(|| next(&mut waiting, at))
+        {
             drop(waiting);
             if let Some(log) = &mut log {
                 judge(at, log);
@@ -294,7 +304,10 @@ impl CheckOrder {
             at += 1;
             waiting = self.lock();
             self.next.store(at, Ordering::Release);
-            self.changed.notify_all();
+            // A call of the system, each time.
+            if waiting.threads != 0 {
+                self.changed.notify_all();
+            }
         }
         waiting.busy = false;
     }
