@@ -69,19 +69,16 @@ pub(crate) fn driver() -> PathBuf {
 /// A driver that counts the users of contexts, which the software device does not, over
 /// the software device's library.
 pub(crate) fn counting_driver() -> PathBuf {
-    // A library without a SONAME is recorded by its path; for the driver's name the loader
-    // would use the hook.
-    // The driver's library takes its place below, and nothing can be linked to that: so it is
-    // another one whenever the source of what is linked to it changes.
-    let user = format!("-DUSER={:#x}", key_of("counting.c", "", &[]));
-    let behind = compiled_as("libbehind.so", "early.c", &["-shared", "-fPIC", &user]);
+    // For the driver's name the loader would use the hook, and whatever is linked to the driver's
+    // library asks for that name. So this is linked to a stub that is named as the path of a copy.
+    let behind = build_folder().join("libbehind.so");
     let path = behind.to_str().unwrap();
+    let named = format!("-Wl,-soname,{path}");
+    let stub = compiled_as("libstub.so", "early.c", &["-shared", "-fPIC", &named]);
     let named = format!("-DBEHIND=\"{path}\"");
-    let counting = compiled_as(
-        "libcounting.so",
-        "counting.c",
-        &["-shared", "-fPIC", "-Wl,--no-as-needed", &named, path],
-    );
+    let stub = stub.to_str().unwrap();
+    let options = ["-shared", "-fPIC", "-Wl,--no-as-needed", &named, stub];
+    let counting = compiled_as("libcounting.so", "counting.c", &options);
     let draft = build_folder().join(format!("libbehind.{}", std::process::id()));
     fs::copy(driver(), &draft).unwrap();
     fs::rename(draft, behind).unwrap();
