@@ -5,12 +5,15 @@
 use std::fmt::Write;
 use std::sync::OnceLock;
 
-use fercuda_tensor::Dtype;
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::error::OpError;
-use crate::kernels::KERNELS;
-use crate::row::{OpFamily, OpOracle, OpRow};
+use crate::kernels::{KERNELS, OpRequest};
+use crate::row::{OpFamily, OpRow};
 use crate::table;
+
+/// The architecture that the coverage table is for.
+const NEWEST: u32 = 90;
 
 /// All ops, by families.
 pub fn rows() -> impl Iterator<Item = &'static OpRow> {
@@ -59,32 +62,28 @@ pub(crate) fn row(name: &'static str) -> &'static OpRow {
     all[at]
 }
 
-/// How an op is called: `lerp(x, y, weight)`.
-fn call(row: &OpRow) -> String {
-    let firsts = row.operands.len() - row.optional;
-    let mut all: Vec<String> = Vec::new();
-    for (at, operand) in row.operands.iter().enumerate() {
-        let mark = if at >= firsts { "?" } else { "" };
-        all.push(format!("{operand}{mark}"));
-    }
-    for (number, default) in row.numbers {
-        all.push(format!("{number}={default:?}"));
-    }
-    for parameter in ["axes", "axis", "keep", "order", "to", "shape"] {
-        if row.has(parameter) {
-            all.push(format!("{parameter}="));
-        }
-    }
-    format!("{}({})", row.name, all.join(", "))
+/// Names of the kernels that support an op, of the first type that it accepts, on a device that
+/// has instructions for all types.
+pub fn kernels_of(row: &'static OpRow) -> Vec<&'static str> {
+    let dtype = row.dtypes().next().unwrap_or(Dtype::F32);
+    let Ok(layout) = Layout::contiguous(dtype, &[1]) else {
+        return Vec::new();
+    };
+    let request = OpRequest {
+        row,
+        operands: &[layout],
+        output: &layout,
+        arch: NEWEST,
+    };
+    let all = KERNELS.iter();
+    all.filter(|kernel| (kernel.supports)(&request).is_ok())
+        .map(|kernel| kernel.id)
+        .collect()
 }
 
 /// The types that an op accepts, or all but a few.
 fn types(row: &OpRow) -> String {
-    let has = Dtype::ALL
-        .iter()
-        .filter(|dtype| row.types.has(**dtype))
-        .count();
-    format!("{} ({has})", row.types)
+    format!("{} ({})", row.types, row.dtypes().count())
 }
 
 /// The page docs/ops.md.
@@ -119,12 +118,9 @@ pub fn coverage() -> String {
         let mut members = 0;
         for row in rows().filter(|row| row.family == family) {
             members += 1;
-            let kernel = match row.oracle {
-                OpOracle::Fold(_) | OpOracle::Rows(_) => "jit.rows",
-                _ => "jit.map",
-            };
+            let kernel = kernels_of(row).join(", ");
             let doc = row.doc.replace('|', "\\|");
-            let (call, types) = (call(row), types(row));
+            let (call, types) = (row.signature(), types(row));
             writeln!(section, "| `{call}` | {doc} | {types} | `{kernel}` |").unwrap_or_default();
         }
         add(format!("\n## {family} ({members})\n"));

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use fercuda_jit::TypeClass;
+use fercuda_tensor::Dtype;
 
 /// Group of ops, a section of the coverage table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,6 +100,34 @@ impl OpRow {
     /// Whether its expression has that parameter.
     pub fn has(&self, parameter: &str) -> bool {
         self.text.contains(&format!("{{{parameter}}}"))
+    }
+
+    /// The types that it accepts.
+    pub fn dtypes(&self) -> impl Iterator<Item = Dtype> {
+        let types = self.types;
+        Dtype::ALL
+            .into_iter()
+            .filter(move |dtype| types.has(*dtype))
+    }
+
+    /// Its operands, numbers with their defaults, and other parameters: `elu(x, alpha=1.0)`. `?`
+    /// marks an operand that may be left out.
+    pub fn signature(&self) -> String {
+        let firsts = self.operands.len() - self.optional;
+        let mut all: Vec<String> = Vec::new();
+        for (at, operand) in self.operands.iter().enumerate() {
+            let mark = if at >= firsts { "?" } else { "" };
+            all.push(format!("{operand}{mark}"));
+        }
+        for (number, default) in self.numbers {
+            all.push(format!("{number}={default:?}"));
+        }
+        for parameter in ["axes", "axis", "keep", "order", "to", "shape"] {
+            if self.has(parameter) {
+                all.push(format!("{parameter}="));
+            }
+        }
+        format!("{}({})", self.name, all.join(", "))
     }
 
     /// Whether the first operand is a condition.
