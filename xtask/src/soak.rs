@@ -66,7 +66,7 @@ impl SoakRun {
     }
 }
 
-static KINDS: [Kind; 17] = [
+static KINDS: [Kind; 18] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -154,6 +154,11 @@ static KINDS: [Kind; 17] = [
         work: "expressions",
         home: "crates/jit",
         run: SoakRun::ReleaseTest("fercuda-jit", &["--test", "suite", "mutated_expressions"]),
+    },
+    Kind {
+        work: "op-parity",
+        home: "crates/ops",
+        run: SoakRun::ReleaseTest("fercuda-ops", &["--test", "suite", "every_op"]),
     },
 ];
 
@@ -364,6 +369,7 @@ mod tests {
                 ("crates/ledger", _) => "crates/ledger/tests/suite/files.rs",
                 ("crates/runtime", _) => "crates/runtime/tests/mutations.rs",
                 ("crates/jit", _) => "crates/jit/tests/suite/mutations.rs",
+                ("crates/ops", _) => "crates/ops/tests/suite/parity.rs",
                 ("crates/cache", _) => "crates/cache/src/lib.rs",
                 (_, "vramfs-files") => "crates/vramfs/src/file/tests.rs",
                 _ => "crates/vramfs/src/fuse/tests.rs",

@@ -439,6 +439,15 @@ impl CompiledExpr {
         self.inner.origin
     }
 
+    /// Compiles the variant for memory that is not aligned to 16 bytes, which the first run with
+    /// such memory compiles otherwise. After this no run compiles anything.
+    ///
+    /// # Errors
+    /// As for [`Compiler::compile`].
+    pub fn prepare_unaligned(&self) -> Result<()> {
+        self.unaligned().map(|_| ())
+    }
+
     /// Queues the expression in `stream`. Buffers are bound in the order in which the graph's
     /// inputs and outputs were named. Memory between kernels is allocated from the stream's pool.
     ///
@@ -577,6 +586,12 @@ impl CompiledExpr {
         if bits.is_multiple_of(ALIGN) {
             return Ok(self.clone());
         }
+        self.unaligned()
+    }
+
+    /// The variant for memory that is not aligned to 16 bytes.
+    fn unaligned(&self) -> Result<Self> {
+        let inner = &*self.inner;
         if let Some(known) = inner.unaligned.get() {
             return Ok(known.clone());
         }

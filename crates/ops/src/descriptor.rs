@@ -1,0 +1,333 @@
+//! Descriptor of an op: its row and the values of its parameters.
+//!
+//! Invariant: a descriptor names an op of the registry and has only parameters that the op has.
+//! Elsewhere: whether operands fit it (`OpDescriptor::graph`, called by `plan`).
+
+use std::fmt::Write;
+
+use fercuda_jit::{ExprGraph, TypeClass, text};
+use fercuda_tensor::{Dtype, Layout};
+
+use crate::error::OpError;
+use crate::registry;
+use crate::row::OpRow;
+
+type Result<T> = std::result::Result<T, OpError>;
+
+/// An op with its parameters. Equal descriptors compute the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OpDescriptor {
+    name: &'static str,
+    /// Bits of the numbers, in the order of the row.
+    numbers: Vec<u64>,
+    axes: Option<Vec<usize>>,
+    keep: bool,
+    to: Option<Dtype>,
+    shape: Option<Vec<u64>>,
+}
+
+impl OpDescriptor {
+    /// The op of that name, with its numbers' defaults.
+    ///
+    /// # Errors
+    /// [`OpError::Unknown`].
+    pub fn new(name: &str) -> Result<Self> {
+        let row = registry::find(name)?;
+        Ok(Self {
+            name: row.name,
+            numbers: row.numbers.iter().map(|(_, n)| n.to_bits()).collect(),
+            axes: None,
+            keep: false,
+            to: None,
+            shape: None,
+        })
+    }
+
+    /// Sets one of its numbers.
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op has no such number.
+    pub fn number(mut self, name: &str, value: f64) -> Result<Self> {
+        let row = self.row();
+        let found = row.numbers.iter().position(|(known, _)| *known == name);
+        let Some(at) = found else {
+            let known: Vec<&str> = row.numbers.iter().map(|(known, _)| *known).collect();
+            let hint = match known.is_empty() {
+                true => "it has no numbers".to_owned(),
+                false => known.join(", "),
+            };
+            return Err(self.parameter(format!("it has no number {name:?}"), hint));
+        };
+        self.numbers[at] = value.to_bits();
+        Ok(self)
+    }
+
+    /// Sets the axes that it reduces, the one axis that it goes along, or the order of dimensions
+    /// of `permute`. Without this it reduces all axes, and goes along the last one.
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op has no axes, or a wrong number of them.
+    pub fn axes(mut self, axes: &[usize]) -> Result<Self> {
+        let row = self.row();
+        let has_one = row.has("axis");
+        if !has_one && !row.has("axes") && !row.has("order") {
+            return Err(self.parameter("it has no axes".to_owned(), "none".to_owned()));
+        }
+        if has_one && axes.len() != 1 {
+            let what = format!("it goes along one axis, not {}", axes.len());
+            return Err(self.parameter(what, "one axis".to_owned()));
+        }
+        self.axes = Some(axes.to_vec());
+        Ok(self)
+    }
+
+    /// Keeps reduced axes, with extent 1.
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op reduces none.
+    pub fn keep(mut self, keep: bool) -> Result<Self> {
+        if keep && !self.row().has("keep") {
+            let hint = "the result as it is".to_owned();
+            return Err(self.parameter("it keeps no axes".to_owned(), hint));
+        }
+        self.keep = keep;
+        Ok(self)
+    }
+
+    /// Sets the type that `cast` converts to.
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op converts nothing.
+    pub fn to(mut self, dtype: Dtype) -> Result<Self> {
+        if !self.row().has("to") {
+            let what = "it converts to no other type".to_owned();
+            return Err(self.parameter(what, "the op `cast`".to_owned()));
+        }
+        self.to = Some(dtype);
+        Ok(self)
+    }
+
+    /// Sets the shape that `broadcast_to` gives.
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op has no shape.
+    pub fn shape(mut self, shape: &[u64]) -> Result<Self> {
+        if !self.row().has("shape") {
+            let what = "its shape follows from its operands".to_owned();
+            return Err(self.parameter(what, "the op `broadcast_to`".to_owned()));
+        }
+        self.shape = Some(shape.to_vec());
+        Ok(self)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its row of the registry.
+    pub fn row(&self) -> &'static OpRow {
+        registry::row(self.name)
+    }
+
+    /// The values of its numbers, in the order of the row.
+    pub fn numbers(&self) -> Vec<f64> {
+        self.numbers
+            .iter()
+            .map(|bits| f64::from_bits(*bits))
+            .collect()
+    }
+
+    /// The type that it converts to.
+    pub fn target(&self) -> Option<Dtype> {
+        self.to
+    }
+
+    /// The shape that it broadcasts to.
+    pub fn target_shape(&self) -> Option<&[u64]> {
+        self.shape.as_deref()
+    }
+
+    /// The axes that it reduces or goes along, of operands of that rank; the order of dimensions
+    /// for `permute`.
+    pub fn axes_of(&self, rank: usize) -> Vec<usize> {
+        match &self.axes {
+            Some(axes) => axes.clone(),
+            None if self.row().has("axis") => vec![rank.saturating_sub(1)],
+            None if self.row().has("order") => (0..rank).rev().collect(),
+            None => (0..rank).collect(),
+        }
+    }
+
+    fn parameter(&self, what: String, hint: String) -> OpError {
+        let op = self.name;
+        OpError::Parameter { op, what, hint }
+    }
+
+    /// Its expression over operands of these layouts, with one output, laid out contiguously.
+    ///
+    /// # Errors
+    /// [`OpError::Operands`], [`OpError::Dtype`], [`OpError::Mixed`], [`OpError::Parameter`],
+    /// [`OpError::Shape`].
+    pub fn graph(&self, operands: &[Layout]) -> Result<ExprGraph> {
+        self.check_operands(operands)?;
+        let shape = self.common_shape(operands)?;
+        let text = self.text(operands.len(), &shape)?;
+        let mut graph = ExprGraph::new();
+        for (name, layout) in self.row().operands.iter().zip(operands) {
+            let added = graph.input(name, *layout);
+            added.map_err(|error| self.misfit(operands, error.to_string(), String::new()))?;
+        }
+        let parsed = text::parse(&mut graph, &text);
+        parsed.map_err(|error| self.misfit(operands, error.what, error.hint))?;
+        Ok(graph)
+    }
+
+    fn misfit(&self, operands: &[Layout], what: String, hint: String) -> OpError {
+        let mut all = String::new();
+        for layout in operands {
+            let comma = if all.is_empty() { "" } else { " and " };
+            write!(all, "{comma}{layout}").unwrap_or_default();
+        }
+        let hint = match hint.is_empty() {
+            true => "other operands, see docs/ops.md".to_owned(),
+            false => hint,
+        };
+        OpError::Shape {
+            op: self.name,
+            operands: all,
+            what,
+            hint,
+        }
+    }
+
+    fn check_operands(&self, operands: &[Layout]) -> Result<()> {
+        let (row, op) = (self.row(), self.name);
+        let least = row.operands.len() - row.optional;
+        if !(least..=row.operands.len()).contains(&operands.len()) {
+            let mut wanted = row.operands.join(", ");
+            if row.optional > 0 {
+                write!(wanted, "; the last {} may be left out", row.optional).unwrap_or_default();
+            }
+            let given = operands.len();
+            return Err(OpError::Operands { op, given, wanted });
+        }
+        let mut first = None;
+        for (at, (operand, layout)) in row.operands.iter().zip(operands).enumerate() {
+            let dtype = layout.dtype();
+            let is_condition = at == 0 && row.has_condition();
+            let wants = if is_condition {
+                TypeClass::Bool
+            } else {
+                row.types
+            };
+            if !wants.has(dtype) {
+                return Err(OpError::Dtype {
+                    op,
+                    operand,
+                    dtype,
+                    wants,
+                });
+            }
+            let before = *first.get_or_insert(dtype);
+            if is_condition {
+                first = None;
+            } else if before != dtype {
+                return Err(OpError::Mixed {
+                    op,
+                    operand,
+                    dtype,
+                    first: before,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The shape that the operands are broadcast to; of ops along an axis the first one's.
+    fn common_shape(&self, operands: &[Layout]) -> Result<Vec<u64>> {
+        let mut shape = operands[0].shape().to_vec();
+        if self.row().has("operands") {
+            return Ok(shape);
+        }
+        for layout in operands {
+            let other = layout.shape();
+            let Some(joined) = joined(&shape, other) else {
+                let what = format!("{other:?} and {shape:?} are no shapes to broadcast");
+                let hint = "extents that are equal or 1, from the last one on".to_owned();
+                return Err(self.misfit(operands, what, hint));
+            };
+            shape = joined;
+        }
+        Ok(shape)
+    }
+
+    /// The row's text with the parameters in it, for operands of a common shape.
+    fn text(&self, given: usize, shape: &[u64]) -> Result<String> {
+        let row = self.row();
+        let mut text = row.text.to_owned();
+        let axes = self.axes_of(shape.len());
+        let has_axes = row.has("axes") || row.has("axis");
+        if let Some(axis) = axes.iter().find(|axis| has_axes && **axis >= shape.len()) {
+            let what = format!("there is no axis {axis} in {shape:?}");
+            let hint = match shape.len() {
+                0 => "an operand of at least one dimension, or no axes".to_owned(),
+                rank => format!("an axis below {rank}"),
+            };
+            return Err(self.parameter(what, hint));
+        }
+        for (at, axis) in axes.iter().enumerate() {
+            if has_axes && axes[..at].contains(axis) {
+                let what = format!("axis {axis} is there twice");
+                return Err(self.parameter(what, "each axis once".to_owned()));
+            }
+        }
+        let mut put = |name: &str, value: String| {
+            text = text.replace(&format!("{{{name}}}"), &value);
+        };
+        let reduced: u64 = axes.iter().filter_map(|axis| shape.get(*axis)).product();
+        for ((name, _), number) in row.numbers.iter().zip(self.numbers()) {
+            put(name, format!("({number})").to_lowercase());
+            if *name == "correction" {
+                put("dof", (reduced as f64 - number).max(0.0).to_string());
+            }
+        }
+        put("axes", format!("{axes:?}"));
+        put("order", format!("{axes:?}"));
+        put(
+            "axis",
+            axes.first().copied().unwrap_or_default().to_string(),
+        );
+        put("keep", self.keep.to_string());
+        put("operands", row.operands[..given].join(", "));
+        if row.has("to") {
+            let to = self.to.ok_or_else(|| {
+                self.parameter("it has no type to convert to".to_owned(), "`to`".to_owned())
+            })?;
+            put("to", to.name().to_owned());
+        }
+        if row.has("shape") {
+            let to = self.shape.as_ref().ok_or_else(|| {
+                self.parameter("it has no shape to give".to_owned(), "`shape`".to_owned())
+            })?;
+            put("shape", format!("{to:?}"));
+        }
+        Ok(text)
+    }
+}
+
+/// The shape that both can be broadcast to, by NumPy's rule.
+fn joined(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
+    let rank = a.len().max(b.len());
+    let extent = |shape: &[u64], at: usize| match (at + shape.len()).checked_sub(rank) {
+        Some(own) => shape[own],
+        None => 1,
+    };
+    (0..rank)
+        .map(|at| match (extent(a, at), extent(b, at)) {
+            (a, b) if a == b => Some(a),
+            (1, other) | (other, 1) => Some(other),
+            _ => None,
+        })
+        .collect()
+}

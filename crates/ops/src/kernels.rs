@@ -1,0 +1,109 @@
+//! Table of kernels: the candidates among which a plan chooses.
+//!
+//! Invariant: `supports` accepts a request only if the kernel computes it within the error bound
+//! of the op, and gives the reason otherwise. Elsewhere: the choice (`plan`).
+
+use fercuda_jit::{CompiledExpr, Compiler, ExprGraph};
+use fercuda_tensor::{Dtype, Layout};
+
+use crate::row::{OpOracle, OpRow};
+
+/// Implementation that a kernel comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// Expressions compiled by `fercuda-jit`.
+    Jit,
+}
+
+/// What a kernel is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct OpRequest<'a> {
+    /// The op.
+    pub row: &'static OpRow,
+    /// Layouts of the operands.
+    pub operands: &'a [Layout],
+    /// Layout of the output.
+    pub output: &'a Layout,
+    /// Architecture of the device: 90 for `sm_90`.
+    pub arch: u32,
+}
+
+/// A kernel.
+#[derive(Debug)]
+pub struct KernelRow {
+    /// Its name, for [`crate::KernelPolicy::Force`].
+    pub id: &'static str,
+    /// Its implementation.
+    pub backend: Backend,
+    /// Order in which elements are combined.
+    pub order: &'static str,
+    /// Types in which values are computed and summed.
+    pub accumulator: &'static str,
+    /// Whether equal operands give equal bits, on any number of rows.
+    pub is_deterministic: bool,
+    /// Whether it computes the request, else why not.
+    pub supports: fn(&OpRequest<'_>) -> Result<(), String>,
+    /// Compiles it.
+    pub(crate) prepare: fn(&Compiler, &ExprGraph) -> Result<CompiledExpr, fercuda_jit::Error>,
+}
+
+/// All kernels; the first one that supports a request is chosen.
+pub const KERNELS: &[KernelRow] = &[
+    KernelRow {
+        id: "jit.map",
+        backend: Backend::Jit,
+        order: "elements are independent",
+        accumulator: "f32 for narrower floats, else the type",
+        is_deterministic: true,
+        supports: |request| {
+            if is_by_rows(request.row) {
+                let op = request.row.name;
+                return Err(format!("{op} combines elements, a map does not"));
+            }
+            narrow_floats(request)
+        },
+        prepare,
+    },
+    KernelRow {
+        id: "jit.rows",
+        backend: Backend::Jit,
+        order: "fixed by the length and layout of a row",
+        accumulator: "f32 for floats, f64 for f64, 64 bits for integers and bool",
+        is_deterministic: true,
+        supports: |request| {
+            if !is_by_rows(request.row) {
+                let op = request.row.name;
+                return Err(format!(
+                    "{op} computes each element by itself, without rows"
+                ));
+            }
+            narrow_floats(request)
+        },
+        prepare,
+    },
+];
+
+fn prepare(compiler: &Compiler, graph: &ExprGraph) -> Result<CompiledExpr, fercuda_jit::Error> {
+    let compiled = compiler.compile(graph)?;
+    compiled.prepare_unaligned()?;
+    Ok(compiled)
+}
+
+fn is_by_rows(row: &OpRow) -> bool {
+    matches!(row.oracle, OpOracle::Fold(_) | OpOracle::Rows(_))
+}
+
+/// Refuses eight-bit floats on devices without instructions that convert them.
+fn narrow_floats(request: &OpRequest<'_>) -> Result<(), String> {
+    let all = request.operands.iter().chain([request.output]);
+    let narrow = all
+        .map(Layout::dtype)
+        .find(|dtype| matches!(dtype, Dtype::F8E4m3 | Dtype::F8E5m2));
+    match narrow {
+        Some(dtype) if request.arch < 89 => Err(format!(
+            "{dtype} needs sm_89 or later, the device is sm_{}",
+            request.arch
+        )),
+        _ => Ok(()),
+    }
+}

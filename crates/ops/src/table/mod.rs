@@ -1,0 +1,24 @@
+//! Table of ops: one row an op.
+//!
+//! Constants that a narrow type cannot represent stand in products only, where rounding them adds
+//! no more than the product's own rounding: the bound of `oracle` relies on it.
+
+mod activations;
+mod arithmetic;
+mod comparisons;
+mod losses;
+mod reductions;
+mod rows;
+mod scalar;
+
+use crate::row::OpRow;
+
+/// The parts of the table, in the order of the families.
+pub(crate) const PARTS: [&[OpRow]; 6] = [
+    arithmetic::ROWS,
+    comparisons::ROWS,
+    activations::ROWS,
+    reductions::ROWS,
+    rows::ROWS,
+    losses::ROWS,
+];

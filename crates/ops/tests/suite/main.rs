@@ -1,0 +1,7 @@
+//! Ops on whichever device there is, against their references.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bench;
+mod page;
+mod parity;
+mod plans;

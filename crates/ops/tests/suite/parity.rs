@@ -1,0 +1,221 @@
+//! Every op of every type it accepts, on random shapes and layouts, against its reference.
+
+use std::collections::BTreeMap;
+
+use fercuda_jit::reference::{ExactValue, Near};
+use fercuda_ops::{KernelPolicy, OpDescriptor, OpOracle, OpPlan, OpRow, oracle, registry};
+use fercuda_tensor::{Dtype, Layout};
+use fercuda_trials::{Budget, Work};
+
+use crate::bench::{Bench, Operand, first, layout};
+
+const WORK: Work = Work {
+    name: "op-parity",
+    least: 400,
+    ci_seconds: 15,
+    soak: 30_000,
+};
+
+/// Plans of an op that have finite results, and those of them with a finite bound for some.
+#[derive(Default)]
+struct Compared {
+    plans: u64,
+    bounded: u64,
+}
+
+/// A random shape: mostly small, some empty, of no dimensions, or with a long row.
+fn shape(random: &mut fastrand::Rng, least_rank: usize) -> Vec<u64> {
+    let rank = random.usize(least_rank..4);
+    let mut shape: Vec<u64> = (0..rank).map(|_| random.u64(1..7)).collect();
+    if rank > 0 {
+        let axis = random.usize(..rank);
+        match random.u32(..12) {
+            0 => shape[axis] = 0,
+            1..4 => shape[axis] = random.u64(20..300),
+            _ => {}
+        }
+    }
+    shape
+}
+
+/// A shape that is broadcast to another one.
+fn narrower(random: &mut fastrand::Rng, shape: &[u64]) -> Vec<u64> {
+    if random.u32(..3) > 0 {
+        return shape.to_vec();
+    }
+    let from = random.usize(..=shape.len());
+    let own = shape[from..].iter();
+    own.map(|extent| if random.bool() { 1 } else { *extent })
+        .collect()
+}
+
+/// An op with random parameters, and the shapes of its operands.
+fn describe(
+    random: &mut fastrand::Rng,
+    row: &'static OpRow,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Vec<u64>>) {
+    let mut op = OpDescriptor::new(row.name).unwrap();
+    let along = row.has("axis");
+    let whole = shape(random, usize::from(along));
+    let rank = whole.len();
+    for (number, _) in row.numbers {
+        if random.bool() {
+            continue;
+        }
+        // A narrow float has all of these exactly, and an integer the whole ones.
+        let quarters = random.u32(1..9);
+        let value = match dtype.is_float() {
+            true => f64::from(quarters) / 4.0,
+            false => f64::from(quarters),
+        };
+        op = op.number(number, value).unwrap();
+    }
+    if along {
+        op = op.axes(&[random.usize(..rank)]).unwrap();
+    } else if row.has("axes") && random.u32(..4) > 0 {
+        let axes: Vec<usize> = (0..rank).filter(|_| random.bool()).collect();
+        op = op.axes(&axes).unwrap().keep(random.bool()).unwrap();
+    } else if row.has("order") {
+        let mut order: Vec<usize> = (0..rank).collect();
+        random.shuffle(&mut order);
+        op = op.axes(&order).unwrap();
+    }
+    if row.has("to") {
+        op = op.to(Dtype::ALL[random.usize(..Dtype::ALL.len())]).unwrap();
+    }
+    let given = row.operands.len() - random.usize(..=row.optional);
+    let mut shapes: Vec<Vec<u64>> = Vec::new();
+    for at in 0..given {
+        shapes.push(match row.oracle {
+            OpOracle::Rows(_) if at > 0 && row.has("operands") => vec![whole[op.axes_of(rank)[0]]],
+            OpOracle::Each(_) => narrower(random, &whole),
+            OpOracle::Broadcast => {
+                op = op.clone().shape(&whole).unwrap();
+                narrower(random, &whole)
+            }
+            _ => whole.clone(),
+        });
+    }
+    (op, shapes)
+}
+
+/// Whether an op is undefined for no elements, as a maximum is.
+fn is_undefined(op: &OpDescriptor, shapes: &[Vec<u64>]) -> bool {
+    let axes = op.axes_of(shapes[0].len());
+    let reduced: u64 = axes
+        .iter()
+        .filter_map(|axis| shapes[0].get(*axis))
+        .product();
+    op.row().text.contains("{axes}") && reduced == 0
+}
+
+fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared: &mut Compared) {
+    let bench = Bench::shared();
+    let (op, shapes) = describe(random, row, dtype);
+    let tame = !matches!(row.oracle, OpOracle::Each(_)) && random.u32(..4) > 0;
+    let operands: Vec<Operand> = shapes
+        .iter()
+        .enumerate()
+        .map(|(at, shape)| {
+            let is_condition = at == 0 && row.has_condition();
+            let dtype = if is_condition { Dtype::Bool } else { dtype };
+            let mut operand = Operand::random(random, dtype, shape, tame);
+            if row.name == "prod" && !dtype.is_float() {
+                // Of other factors the reference is not exact in f64.
+                operand
+                    .bits
+                    .iter_mut()
+                    .for_each(|bits| *bits = 1 + (*bits & 1));
+            }
+            operand
+        })
+        .collect();
+    let layouts: Vec<Layout> = operands.iter().map(|it| it.layout).collect();
+    let about = || format!("{op:?} of {layouts:?}");
+    let plan = |output| OpPlan::new(&bench.compiler, &op, &layouts, output, KernelPolicy::Auto);
+    let own = match plan(None) {
+        Ok(plan) => *plan.output(),
+        Err(error) => {
+            let message = error.to_string();
+            assert!(is_undefined(&op, &shapes), "{message}\n{}", about());
+            assert!(message.contains("empty axis"), "{message}");
+            return;
+        }
+    };
+    let output = layout(random, own.dtype(), own.shape(), false);
+    let output = if output.may_overlap() { own } else { output };
+    let plan = plan(Some(output)).unwrap();
+    let first = first(random, &output);
+    let got = bench.run(&plan, &operands, first);
+    let got = got.unwrap_or_else(|error| panic!("{error}\n{}", about()));
+    let bits: Vec<Vec<u64>> = operands.iter().map(|it| it.bits.clone()).collect();
+    let wanted = oracle::evaluate(&op, &layouts, &bits).unwrap();
+    assert_eq!(got.len(), wanted.len(), "{}", about());
+    let is_finite = |near: &&Near| match near.value {
+        ExactValue::Float(value) => value.is_finite(),
+        ExactValue::Int(_) => true,
+    };
+    let mut finite = wanted.iter().filter(is_finite).peekable();
+    compared.plans += u64::from(finite.peek().is_some());
+    compared.bounded += u64::from(finite.any(|near| near.error.is_finite()));
+    for (at, (got, near)) in got.iter().zip(&wanted).enumerate() {
+        assert!(
+            near.allows(output.dtype(), *got),
+            "{}[{at}] is {:?}, should be {:?} within {:e}\n{}",
+            row.name,
+            output.dtype().value(*got),
+            near.value,
+            near.error,
+            about(),
+        );
+    }
+}
+
+/// All ops with all their types, in random order.
+fn pairs(random: &mut fastrand::Rng) -> Vec<(&'static OpRow, Dtype)> {
+    let mut all: Vec<_> = registry::rows()
+        .flat_map(|row| Dtype::ALL.map(|dtype| (row, dtype)))
+        .filter(|(row, dtype)| row.types.has(*dtype))
+        .collect();
+    random.shuffle(&mut all);
+    // Every op is among the first.
+    let mut seen = std::collections::HashSet::new();
+    all.sort_by_key(|(row, _)| !seen.insert(row.name));
+    all
+}
+
+#[test]
+fn every_op_is_within_its_bound_of_its_reference() {
+    for (name, seed) in fercuda_trials::seeds(env!("CARGO_MANIFEST_DIR"), WORK) {
+        println!("{name}: {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let budget = Budget::begin(WORK);
+        let mut compared: BTreeMap<&str, Compared> = BTreeMap::new();
+        let (mut done, mut all) = (0, Vec::new());
+        while budget.has_left(done) {
+            if all.is_empty() {
+                all = pairs(&mut random);
+                all.reverse();
+            }
+            let Some((row, dtype)) = all.pop() else { break };
+            check(
+                &mut random,
+                row,
+                dtype,
+                compared.entry(row.name).or_default(),
+            );
+            done += 1;
+        }
+        println!("{done} plans of {} ops", compared.len());
+        // An infinite bound holds for anything. Some plans have no other, as one of the standard
+        // deviations of single elements.
+        for row in registry::rows() {
+            let Some(Compared { plans, bounded }) = compared.get(row.name) else {
+                panic!("{} was not tried", row.name)
+            };
+            let is_tested = *plans < 20 || bounded * 2 > *plans;
+            assert!(is_tested, "{}: {bounded} of {plans} have a bound", row.name);
+        }
+    }
+}
