@@ -132,19 +132,35 @@ impl<'a> ProductOperands<'a> {
             true => (&form.right, &form.left),
         };
         let [align_a, align_b, align_c, align_d] = need.alignments.map(u64::from);
-        let part = |range: OperandRange, bytes: u64, alignment: u64| {
+        let part = |range: OperandRange, bytes: u64, dtype: Dtype, alignment: u64| {
             let range = range.prefix(OPERATION, bytes)?;
-            range.check_alignment(OPERATION, alignment)?;
+            // No kernel reads half an element, whatever the algorithm was chosen for.
+            range.check_alignment(OPERATION, alignment.max(dtype.bytes()))?;
             Ok::<_, Error>(range)
         };
-        let a = part(OperandRange::of("A", &self.a), a_form.reach_bytes, align_a)?;
-        let b = part(OperandRange::of("B", &self.b), b_form.reach_bytes, align_b)?;
+        let a = part(
+            OperandRange::of("A", &self.a),
+            a_form.reach_bytes,
+            a_form.dtype,
+            align_a,
+        )?;
+        let b = part(
+            OperandRange::of("B", &self.b),
+            b_form.reach_bytes,
+            b_form.dtype,
+            align_b,
+        )?;
         let output = OperandRange::of_mut("D", &self.d);
-        let d = part(output, form.d.reach_bytes, align_d)?;
+        let d = part(output, form.d.reach_bytes, form.d.dtype, align_d)?;
         let mut read = vec![a, b];
         let c = match &self.c {
             Some(c) => {
-                let c = part(OperandRange::of("C", c), form.c.reach_bytes, align_c)?;
+                let c = part(
+                    OperandRange::of("C", c),
+                    form.c.reach_bytes,
+                    form.c.dtype,
+                    align_c,
+                )?;
                 read.push(c);
                 c.address
             }
@@ -156,7 +172,12 @@ impl<'a> ProductOperands<'a> {
         let bias = match &self.bias {
             Some(bias) => {
                 let bytes = form.bias_len() * form.bias_dtype.bytes();
-                let bias = part(OperandRange::of("the bias", bias), bytes, align_d)?;
+                let bias = part(
+                    OperandRange::of("the bias", bias),
+                    bytes,
+                    form.bias_dtype,
+                    align_d,
+                )?;
                 read.push(bias);
                 bias.address
             }
@@ -165,7 +186,7 @@ impl<'a> ProductOperands<'a> {
         let mut scale = |name, slice: &Option<DeviceSlice<'_, f32>>| match slice {
             Some(slice) => {
                 let range = OperandRange::of(name, &slice.as_bytes());
-                let range = part(range, Dtype::F32.bytes(), Dtype::F32.bytes())?;
+                let range = part(range, Dtype::F32.bytes(), Dtype::F32, 1)?;
                 read.push(range);
                 Ok::<_, Error>(range.address)
             }

@@ -32,7 +32,7 @@ static struct plan {
     int rank, type;
     wide lengths[3], batch;
     struct side in, out;
-    void *work;
+    void *work, *stream;
 } plans[4096];
 static int count;
 
@@ -87,7 +87,7 @@ int cufftSetWorkArea(int plan, void *work) {
 }
 
 int cufftSetStream(int plan, void *stream) {
-    (void)plan, (void)stream;
+    plans[plan].stream = stream;
     return 0;
 }
 
@@ -119,7 +119,8 @@ static int execute(int number, void *in, void *out, int direction) {
     int is_double = plan->type >= 0x60, kind = plan->type & 15;
     int from_real = kind == 0xa, to_real = kind == 0xc;
     wide *n = plan->lengths, j[3], k[3], half[3] = {n[0], n[1], n[2] / 2 + 1};
-    SAY("exec %d direction=%d in_place=%d work=%d", number, direction, in == out, plan->work != 0);
+    SAY("exec %d direction=%d in_place=%d work=%d stream=%d", number, direction, in == out,
+        plan->work != 0, plan->stream != 0);
     double complex *results = malloc(n[0] * n[1] * n[2] * sizeof *results);
     for (wide batch = 0; batch < plan->batch; batch++) {
         wide next = 0;

@@ -243,6 +243,14 @@ fn operands_that_are_short_misaligned_or_overlap_are_refused_and_not_run() {
         fake.log()
     );
 
+    // Half an element is none, also as bytes.
+    let bytes = memory.as_slice().as_bytes().slice(2..200).unwrap();
+    let operands = ProductOperands::new(bytes, b, out.slice_mut(..22).unwrap()).bias(bias);
+    let request = AlgorithmRequest::new().aligned_as(&operands);
+    let odd = product.algorithms(&request).unwrap()[0];
+    let text = reason(product.run(&stream, &odd, operands));
+    assert!(text.contains("no multiple of 4 bytes"), "{text}");
+
     // The output over A's last element, and over its neighbour.
     let mut over = alias(4 * 21, 22);
     let unaligned = |operands: &ProductOperands<'_>| {

@@ -83,7 +83,25 @@ fn complex_transforms_of_any_layout_are_those_of_the_definition() {
         }
     }
     assert_eq!((fake.count("create"), fake.count("destroy")), (40, 40));
-    assert_eq!(fake.count("auto"), 40);
+    // Automatic allocation is off before the plan is made, and stream and work area are set.
+    let log = fake.log();
+    for (index, line) in log.iter().enumerate() {
+        if let Some(plan) = line.strip_prefix("create ") {
+            assert_eq!(log[index + 1], format!("auto {plan} 0"));
+            assert!(
+                log[index + 2].starts_with(&format!("make {plan} rank=1")),
+                "{log:?}"
+            );
+            assert!(
+                log[index + 3].starts_with(&format!("exec {plan} direction=")),
+                "{log:?}"
+            );
+            assert!(
+                log[index + 3].ends_with(" in_place=0 work=1 stream=1"),
+                "{log:?}"
+            );
+        }
+    }
 }
 
 #[test]
