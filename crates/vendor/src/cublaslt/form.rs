@@ -166,6 +166,36 @@ fn check_types(spec: &ProductSpec) -> Result<ScaleFormat> {
     Ok(format)
 }
 
+/// The power of two elements, of 16 bytes at most, that every row or column of a matrix and every
+/// matrix of its batch begins at.
+fn aligned_elements(matrix: &MatrixLayout) -> u64 {
+    let stride = if matrix.batch > 1 {
+        matrix.batch_stride
+    } else {
+        0
+    };
+    let most = 16 / matrix.dtype.bytes();
+    1 << (matrix.leading | stride | most).trailing_zeros()
+}
+
+/// Refuses an added matrix that is more aligned than the output. cuBLASLt 13.1 chooses kernels by
+/// the alignment of C alone: they then write the output misaligned, which ends the context.
+fn check_alignment(spec: &ProductSpec) -> Result<()> {
+    let Addend::Matrix(c) = &spec.c else {
+        return Ok(());
+    };
+    let (of_c, of_d) = (aligned_elements(c), aligned_elements(&spec.d));
+    if of_c <= of_d {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "the added matrix ({c}) is aligned to {of_c} elements by its leading dimension and stride, \
+         the output ({}) to {of_d}\n\
+         try: one leading dimension and one stride for both",
+        spec.d
+    )))
+}
+
 /// Checks that the extents and batches of a product go together.
 fn check_extents(spec: &ProductSpec) -> Result<()> {
     let extents = |matrix: &MatrixLayout, transposed: bool| match transposed {
@@ -208,6 +238,7 @@ impl ProductSpec {
     pub(super) fn column_major(&self) -> Result<ColumnMajorProduct> {
         let scale = check_types(self)?;
         check_extents(self)?;
+        check_alignment(self)?;
         let (a, b) = (column_major("A", &self.a)?, column_major("B", &self.b)?);
         let d = column_major("D", &self.d)?;
         let shape = [self.d.batch, d.cols, d.rows];

@@ -74,8 +74,8 @@ fn products_of_every_layout_are_those_of_the_definition() {
         }
         let c = MatrixLayout {
             order: d.order,
-            leading: d.leading + 1,
-            batch_stride: d.batch_stride + 7 + d.rows.max(d.cols),
+            leading: d.leading + 4,
+            batch_stride: d.batch_stride + 4 * (2 + d.rows.max(d.cols)),
             ..d
         };
         spec.c = [Addend::None, Addend::Output, Addend::Matrix(c)][random.usize(0..3)];

@@ -114,6 +114,13 @@ fn descriptions_that_do_not_go_together_are_refused_and_make_nothing() {
             "has not the output's extents and order",
         ),
         (
+            changed(&|it| {
+                it.d.leading = 5;
+                it.c = Addend::Matrix(it.d.leading(6));
+            }),
+            "is aligned to 2 elements",
+        ),
+        (
             changed(&|it| it.a.batch_stride = u64::MAX),
             "A is too large",
         ),
