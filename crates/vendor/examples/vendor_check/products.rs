@@ -282,8 +282,9 @@ fn expected(case: &Case, (sum, magnitude): (f64, f64), c: f64, bias: f64) -> (f6
     let linear = factor * sum + beta * c + bias;
     let terms = factor.abs() * magnitude + (beta * c).abs() + bias.abs();
     let mut bound = factor.abs() * magnitude * sum_error(case) + 4.0 * eps * terms;
-    // Some algorithms store the sum before a kernel of its own adds the bias.
-    if let (true, Some((_, bits))) = (spec.epilogue.bias, spec.d.dtype.float_format()) {
+    // Some algorithms store the sum before a kernel of its own applies the epilogue.
+    let has_epilogue = spec.epilogue.bias || spec.epilogue.activation != ProductActivation::None;
+    if let (true, Some((_, bits))) = (has_epilogue, spec.d.dtype.float_format()) {
         bound += (factor * sum + beta * c).abs() * 2f64.powi(-(bits as i32));
     }
     let value = match spec.epilogue.activation {
