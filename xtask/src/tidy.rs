@@ -48,13 +48,14 @@ const MAY_BE_UNSAFE: [&str; 11] = [
 /// Crates where unsafe code is denied, with an `expect` and its reason where
 /// it is needed: to launch a kernel, which only the caller can vouch for, or
 /// to map memory.
-const MAY_EXPECT: [&str; 7] = [
+const MAY_EXPECT: [&str; 8] = [
     "fercuda-cli",
     "fercuda-dispatcher",
     "fercuda-jit",
     "fercuda-ledger",
     "fercuda-runtime",
     "fercuda-testkit",
+    "fercuda-vendor",
     "fercuda-vramfs",
 ];
 

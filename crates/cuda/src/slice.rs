@@ -316,6 +316,17 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         ))
     }
 
+    /// The same memory as bytes.
+    pub fn into_bytes(self) -> DeviceSliceMut<'a, u8> {
+        DeviceSliceMut {
+            allocation: self.allocation,
+            address: self.address,
+            // The values exist, so the product does not overflow.
+            len: self.len * size_of::<T>(),
+            values: PhantomData,
+        }
+    }
+
     /// A shorter borrow of the same values.
     pub fn reborrow(&mut self) -> DeviceSliceMut<'_, T> {
         DeviceSliceMut {

@@ -83,7 +83,7 @@ impl Nvrtc {
     /// [`NvrtcError::NotFound`], with every path that was tried.
     pub fn find() -> Result<Self> {
         let mut attempts = Vec::new();
-        let libraries = find::libraries();
+        let libraries = find::libraries(&find::NVRTC);
         attempts.extend(libraries.refused.into_iter().map(|refused| Attempt {
             reason: format!("not opened, as {refused}"),
             name: refused.path,

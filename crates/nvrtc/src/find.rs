@@ -1,10 +1,10 @@
-//! Search path of NVRTC and of CUDA's headers.
+//! Search path of NVIDIA's libraries, NVRTC among them, and of CUDA's headers.
 //!
-//! In this order: the file `FERCUDA_NVRTC`; the wheels of `FERCUDA_WHEELS` (a Python environment
-//! or its `site-packages/nvidia`); a toolkit at `CUDA_HOME` or `CUDA_PATH`; the active Python
-//! environment (`VIRTUAL_ENV`, `CONDA_PREFIX`); the environment that `fercuda setup` makes for
-//! the user; `/usr/local/cuda`; the packages of the `python3` of `PATH`; the loader's own search
-//! path, without entries that are not absolute.
+//! In this order: the file that the library's own variable names (`FERCUDA_NVRTC`); the wheels of
+//! `FERCUDA_WHEELS` (a Python environment or its `site-packages/nvidia`); a toolkit at `CUDA_HOME`
+//! or `CUDA_PATH`; the active Python environment (`VIRTUAL_ENV`, `CONDA_PREFIX`); the environment
+//! that `fercuda setup` makes for the user; `/usr/local/cuda`; the packages of the `python3` of
+//! `PATH`; the loader's own search path, without entries that are not absolute.
 //!
 //! Invariant: code is loaded from a place that the user named in the environment, or that
 //! passes `trust`. The current directory and those above it are never searched.
@@ -72,65 +72,85 @@ fn check_trusted_with(environment: Environment<'_>, path: &Path) -> Result<(), U
     }
 }
 
+/// A library of NVIDIA's to search for, by the rules of this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LibrarySearch {
+    /// The variable that names its file, such as `FERCUDA_NVRTC`.
+    pub variable: &'static str,
+    /// Its file name before the version, such as `libnvrtc.so`.
+    pub stem: &'static str,
+    /// Names for the loader's own search, best first.
+    pub loader_names: &'static [&'static str],
+}
+
+/// The search for NVRTC.
+pub const NVRTC: LibrarySearch = LibrarySearch {
+    variable: "FERCUDA_NVRTC",
+    stem: "libnvrtc.so",
+    loader_names: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+};
+
 /// The library files to try, best first, without repeats, and the files that were passed over
 /// because another user could have changed them.
-pub struct NvrtcLibraries {
+pub struct FoundLibraries {
     /// Existing files, and names for the loader's own search.
     pub files: Vec<PathBuf>,
     /// Files that are not opened, and why.
     pub refused: Vec<UntrustedPath>,
 }
 
-/// Searches every place. Where the places before it have no file, the `python3` of `PATH` is
-/// started once to learn where its packages are.
-pub fn libraries() -> NvrtcLibraries {
-    libraries_with(&of_process, &ask_python)
+/// Searches every place for `search`. Where the places before it have no file, the `python3` of
+/// `PATH` is started once to learn where its packages are.
+pub fn libraries(search: &LibrarySearch) -> FoundLibraries {
+    libraries_with(search, &of_process, &ask_python)
 }
 
 fn libraries_with(
+    search: &LibrarySearch,
     environment: Environment<'_>,
     packages_of_python: &dyn Fn(&std::ffi::OsStr) -> Vec<PathBuf>,
-) -> NvrtcLibraries {
+) -> FoundLibraries {
+    let stem = search.stem;
     let path = |name: &str| named(environment, name);
     let mut files = Vec::new();
     let mut refused = Vec::new();
-    files.extend(path("FERCUDA_NVRTC"));
+    files.extend(path(search.variable));
     if let Some(wheels) = path("FERCUDA_WHEELS") {
-        files.extend(in_wheels(&wheels));
-        files.extend(in_environment(&wheels));
+        files.extend(in_wheels(&wheels, stem));
+        files.extend(in_environment(&wheels, stem));
     }
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path) {
-        files.extend(in_toolkit(&toolkit));
+        files.extend(in_toolkit(&toolkit, stem));
     }
     for active in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path) {
-        files.extend(in_environment(&active));
+        files.extend(in_environment(&active, stem));
         // Conda has packages of the toolkit too.
-        files.extend(in_toolkit(&active));
+        files.extend(in_toolkit(&active, stem));
     }
     let own = data_directory(environment).map(|data| data.join(OWN));
-    let unnamed = own.iter().flat_map(|own| in_environment(own));
+    let unnamed = own.iter().flat_map(|own| in_environment(own, stem));
     let mut examine =
         |files: &mut Vec<PathBuf>, file: PathBuf| match check_trusted_with(environment, &file) {
             Ok(()) => files.push(file),
             Err(untrusted) => refused.push(untrusted),
         };
-    for file in unnamed.chain(in_toolkit(Path::new("/usr/local/cuda"))) {
+    for file in unnamed.chain(in_toolkit(Path::new("/usr/local/cuda"), stem)) {
         examine(&mut files, file);
     }
     if files.is_empty()
-        && let Some(search) = environment("PATH")
+        && let Some(search_path) = environment("PATH")
     {
         // The user has named the Python, not the packages, which may be of another user's home.
-        for packages in packages_of_python(&search) {
-            for file in in_wheels(&packages.join("nvidia")) {
+        for packages in packages_of_python(&search_path) {
+            for file in in_wheels(&packages.join("nvidia"), stem) {
                 examine(&mut files, file);
             }
         }
     }
-    files.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
+    files.extend(search.loader_names.iter().map(PathBuf::from));
     let mut seen = std::collections::HashSet::new();
     files.retain(|path| seen.insert(path.clone()));
-    NvrtcLibraries { files, refused }
+    FoundLibraries { files, refused }
 }
 
 fn named(environment: Environment<'_>, name: &str) -> Option<PathBuf> {
@@ -252,24 +272,24 @@ fn holds_headers(directory: &Path) -> bool {
     directory.join("cuda_fp16.h").is_file() || directory.join("cub").is_dir()
 }
 
-/// The libraries of the wheels in a `site-packages/nvidia` directory.
-fn in_wheels(nvidia: &Path) -> Vec<PathBuf> {
+/// The libraries `stem` of the wheels in a `site-packages/nvidia` directory.
+fn in_wheels(nvidia: &Path, stem: &str) -> Vec<PathBuf> {
     let folders = subdirectories(nvidia);
     let mut found: Vec<PathBuf> = folders
         .iter()
-        .flat_map(|folder| files_named_nvrtc(&folder.join("lib")))
+        .flat_map(|folder| files_of_stem(&folder.join("lib"), stem))
         .collect();
     // Newer major versions have higher numbers in their names.
     found.sort_by(|a, b| b.file_name().cmp(&a.file_name()));
     found
 }
 
-/// The libraries of a Python environment.
-fn in_environment(environment: &Path) -> Vec<PathBuf> {
+/// The libraries `stem` of a Python environment.
+fn in_environment(environment: &Path, stem: &str) -> Vec<PathBuf> {
     let directories = site_packages(environment);
     directories
         .iter()
-        .flat_map(|directory| in_wheels(&directory.join("nvidia")))
+        .flat_map(|directory| in_wheels(&directory.join("nvidia"), stem))
         .collect()
 }
 
@@ -284,15 +304,15 @@ fn site_packages(environment: &Path) -> Vec<PathBuf> {
     directories.filter(|directory| directory.is_dir()).collect()
 }
 
-fn in_toolkit(root: &Path) -> Vec<PathBuf> {
+fn in_toolkit(root: &Path, stem: &str) -> Vec<PathBuf> {
     ["lib64", "lib"]
         .iter()
-        .flat_map(|folder| files_named_nvrtc(&root.join(folder)))
+        .flat_map(|folder| files_of_stem(&root.join(folder), stem))
         .collect()
 }
 
-/// `libnvrtc.so` and `libnvrtc.so.MAJOR` in `folder`, the highest first.
-fn files_named_nvrtc(folder: &Path) -> Vec<PathBuf> {
+/// `STEM` and `STEM.MAJOR` in `folder`, for instance `libnvrtc.so.13`, the highest first.
+fn files_of_stem(folder: &Path, stem: &str) -> Vec<PathBuf> {
     let Ok(entries) = folder.read_dir() else {
         return Vec::new();
     };
@@ -301,7 +321,7 @@ fn files_named_nvrtc(folder: &Path) -> Vec<PathBuf> {
         .filter(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            name.strip_prefix("libnvrtc.so").is_some_and(|rest| {
+            name.strip_prefix(stem).is_some_and(|rest| {
                 rest.is_empty()
                     || rest
                         .strip_prefix('.')
@@ -368,7 +388,11 @@ mod tests {
             touch(&self.folder.path().canonicalize().unwrap().join(path))
         }
 
-        fn find(&self) -> NvrtcLibraries {
+        fn find(&self) -> FoundLibraries {
+            self.find_library(&NVRTC)
+        }
+
+        fn find_library(&self, library: &LibrarySearch) -> FoundLibraries {
             let environment = |name: &str| {
                 let value = self.variables.get(name);
                 value.map(|path| path.clone().into_os_string())
@@ -377,7 +401,7 @@ mod tests {
                 assert_eq!(search, self.variables["PATH"].as_os_str());
                 vec![self.folder.path().canonicalize().unwrap().join("packages")]
             };
-            libraries_with(&environment, &packages)
+            libraries_with(library, &environment, &packages)
         }
     }
 
@@ -398,6 +422,29 @@ mod tests {
         assert_eq!(found.files.last().unwrap(), Path::new("libnvrtc.so"));
         assert!(!found.files.contains(&of_path), "python3 was asked in vain");
         assert_eq!(found.refused, []);
+    }
+
+    #[test]
+    fn each_library_is_found_by_its_own_variable_and_name() {
+        const CUFFT: LibrarySearch = LibrarySearch {
+            variable: "FERCUDA_CUFFT",
+            stem: "libcufft.so",
+            loader_names: &["libcufft.so.12", "libcufft.so.11"],
+        };
+        let mut places = Places::new();
+        places.at("wheels/cu13/lib/libnvrtc.so.13");
+        places.at("wheels/cufft/lib/libcufftw.so.11");
+        let wheels = [12, 11].map(|major| {
+            let folder = if major == 12 { "cu13" } else { "cufft" };
+            places.at(&format!("wheels/{folder}/lib/libcufft.so.{major}"))
+        });
+        let named = PathBuf::from("/mine/libcufft.so");
+        places.variables.insert("FERCUDA_CUFFT", named.clone());
+        let found = places.find_library(&CUFFT).files;
+        let [first, second] = wheels;
+        let loader = ["libcufft.so.12", "libcufft.so.11"].map(PathBuf::from);
+        assert_eq!(found[..3], [named, first, second]);
+        assert_eq!(found[3..], loader);
     }
 
     #[test]

@@ -498,7 +498,7 @@ fn conclude(report: &SetupReport, target: &InstallTarget) {
         names.join(", ")
     );
     if names.iter().any(|name| ["nvrtc", "dev"].contains(name)) {
-        let found = fercuda_nvrtc::find::libraries();
+        let found = fercuda_nvrtc::find::libraries(&fercuda_nvrtc::find::NVRTC);
         match found.files.iter().find(|it| it.starts_with(path)) {
             Some(_) => say!("  fercuda finds the compiler there by itself"),
             None => say!(

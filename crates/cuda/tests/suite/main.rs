@@ -8,6 +8,7 @@ mod launches;
 mod memory;
 mod numbers;
 mod nvrtc;
+mod queued_resources;
 mod support;
 mod transfers;
 mod virtual_memory;
