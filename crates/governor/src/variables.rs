@@ -190,6 +190,18 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Compiler,
+        "FERCUDA_CUBLASLT",
+        "a file",
+        "the `libcublasLt` to open, before any other place",
+    ),
+    row(
+        VariableReader::Compiler,
+        "FERCUDA_CUFFT",
+        "a file",
+        "the `libcufft` to open, before any other place",
+    ),
+    row(
+        VariableReader::Compiler,
         "FERCUDA_CACHE",
         "a folder; empty for none",
         "where compiled programs are kept; default `fercuda/nvrtc` and `fercuda/jit` in the user's cache folder",

@@ -427,8 +427,8 @@ impl WarpClocks {
         self.tick(w);
     }
 
-    /// Lanes of warp `w` acquire the clock of a location of shared memory, behind a fence as wide as
-    /// that before its release.
+    /// Lanes of warp `w` acquire the clock of a location of shared memory, behind a fence as wide
+    /// as that before its release.
     pub(crate) fn acquire_shared(&mut self, w: usize, mask: u32, at: u32) {
         for near in [false, true] {
             if let Some(found) = self.locations[usize::from(near)].get(&at).cloned() {

@@ -324,7 +324,7 @@ impl Shadow {
                 count: 1,
             });
         }
-        // The operations of these segments are ordered before this one: often a writer and a reader.
+        // The operations of these segments are before this one: often a writer and a reader.
         let mut ordered = [0..0, 0..0];
         let mut fine = |record: AccessRecord| -> bool {
             let at = record.segment();
