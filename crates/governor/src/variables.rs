@@ -14,7 +14,7 @@ pub enum VariableReader {
     Hook,
     /// The software device.
     Software,
-    /// The compiler of CUDA C++.
+    /// What opens libraries of NVIDIA: the compiler of CUDA C++, and `vendor`.
     Compiler,
     /// Tests and chores.
     Chores,
