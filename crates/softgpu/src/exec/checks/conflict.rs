@@ -120,18 +120,10 @@ fn is_past(site: &GlobalAccessSite<'_>, shadow: &Shadow, was: AccessRecord) -> b
     let Some(checks) = site.run.spec.checks.as_ref().filter(|_| was.0 != 0) else {
         return false;
     };
-    let op = checks.op.to_bits();
-    if OrderedSegments::has(op, was.segment()) {
-        return true;
-    }
-    let Some((owner, lo, hi)) = shadow.range(was.segment()) else {
-        return false;
-    };
-    let is_before = owner != checks.op && checks.order.happens_before(owner, checks.op);
-    if is_before {
-        OrderedSegments::keep(op, lo, hi);
-    }
-    is_before
+    OrderedSegments::has(checks.op.to_bits(), was.segment())
+        || shadow
+            .range(was.segment())
+            .is_some_and(|range| OrderedSegments::learn(checks, range))
 }
 
 /// Whether an earlier access is a kernel's write.
@@ -194,8 +186,7 @@ fn conflict_slow(
     let Some(checks) = &site.run.spec.checks else {
         return false;
     };
-    let op = checks.op.to_bits();
-    if OrderedSegments::has(op, was.segment()) {
+    if OrderedSegments::has(checks.op.to_bits(), was.segment()) {
         return false;
     }
     let Some((owner, block)) = shadow.owner(was.segment()) else {
@@ -219,10 +210,8 @@ fn conflict_slow(
         };
         met.finding(site, lane, checks.options)
     } else {
-        if checks.order.happens_before(owner.op, checks.op) {
-            if let Some((_, lo, hi)) = shadow.range(was.segment()) {
-                OrderedSegments::keep(op, lo, hi);
-            }
+        let range = shadow.range(was.segment());
+        if range.is_some_and(|range| OrderedSegments::learn(checks, range)) {
             return false;
         }
         Some((

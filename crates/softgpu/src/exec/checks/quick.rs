@@ -247,13 +247,13 @@ impl QuickRun<'_> {
         let Some(checks) = &site.run.spec.checks else {
             return false;
         };
-        let (op, segment) = (checks.op.to_bits(), was.segment());
+        let segment = was.segment();
         let plain = was.0 & marked == 0 && !site.strength.is_cached();
         let thread = own.then(|| now.thread());
         if segment == site.segment {
             return plain && site.follows(was, 0, thread);
         }
-        if OrderedSegments::has(op, segment) {
+        if OrderedSegments::has(checks.op.to_bits(), segment) {
             return true;
         }
         let Some((owner, lo, hi)) = self.shadow.range(segment) else {
@@ -265,11 +265,7 @@ impl QuickRun<'_> {
                     u64::from(block) == site.block && site.follows(was, owner.from, thread)
                 });
         }
-        if !checks.order.happens_before(owner, checks.op) {
-            return false;
-        }
-        OrderedSegments::keep(op, lo, hi);
-        true
+        OrderedSegments::learn(checks, (owner, lo, hi))
     }
 
     /// The record of a line from its first word on.

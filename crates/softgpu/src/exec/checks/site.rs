@@ -7,8 +7,11 @@ use super::super::ctx::LaunchRun;
 use super::begin::shadow;
 use crate::check::clock::AccessTime;
 use crate::check::views::ThreadViews;
-use crate::check::{AccessRecord, BlockSegments, SEGMENT_TIMES, SegmentOwner, Strength};
+use crate::check::{
+    AccessRecord, BlockSegments, CheckContext, SEGMENT_TIMES, SegmentOwner, Strength,
+};
 use crate::mem::AllocInfo;
+use crate::order::OpId;
 use crate::report::{Access, AccessKind, ExecutionPoint, Finding, FindingActor, FindingKind};
 
 pub(super) struct ThreadFinding {
@@ -219,9 +222,18 @@ impl OrderedSegments {
         })
     }
 
-    /// Keeps that segments `from` up to `to` are before operation `op`.
+    /// Whether an operation is before that of `checks`; then its segments, `from` up to `to`, are
+    /// kept.
+    pub(super) fn learn(checks: &CheckContext, (owner, from, to): (OpId, u32, u32)) -> bool {
+        let is_before = owner != checks.op && checks.order.happens_before(owner, checks.op);
+        if is_before {
+            Self::keep(checks.op.to_bits(), from, to);
+        }
+        is_before
+    }
+
     #[cold]
-    pub(super) fn keep(op: u64, from: u32, to: u32) {
+    fn keep(op: u64, from: u32, to: u32) {
         ORDERED.with(|known| {
             if known.op.replace(op) != op {
                 known.ranges.iter().for_each(|r| r.set((0, 0)));
