@@ -183,6 +183,15 @@ impl OpDescriptor {
         Ok(graph)
     }
 
+    /// Name and layout of the one output of its expression.
+    pub(crate) fn result(&self, graph: &ExprGraph) -> Result<(String, Layout)> {
+        let (name, layout) = graph.outputs().next().ok_or_else(|| {
+            let what = "its expression has no result".to_owned();
+            self.parameter(what, "another op".to_owned())
+        })?;
+        Ok((name.to_owned(), *layout))
+    }
+
     fn misfit(&self, operands: &[Layout], what: String, hint: String) -> OpError {
         let mut all = String::new();
         for layout in operands {

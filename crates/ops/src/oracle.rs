@@ -31,10 +31,9 @@ pub fn evaluate(
     bits: &[Vec<u64>],
 ) -> Result<Vec<Near>, OpError> {
     let graph = op.graph(operands)?;
-    let bounds = reference::evaluate(&graph, bits);
-    let dtype = graph.outputs().next().map(|(_, layout)| layout.dtype());
-    let (bounds, dtype) = (bounds.into_iter().next().unwrap_or_default(), dtype);
-    let dtype = dtype.unwrap_or(Dtype::F32);
+    // Of the one output.
+    let bounds = reference::evaluate(&graph, bits).into_iter().flatten();
+    let (_, result) = op.result(&graph)?;
     let arrays: Vec<HostArray> = operands
         .iter()
         .zip(bits)
@@ -50,7 +49,7 @@ pub fn evaluate(
     let values = values(op, &arrays);
     let pairs = values.into_iter().zip(bounds);
     Ok(pairs
-        .map(|(value, bound)| expected(from, dtype, value, bound.error))
+        .map(|(value, bound)| expected(from, result.dtype(), value, bound.error))
         .collect())
 }
 

@@ -83,13 +83,7 @@ impl OpPlan {
         policy: KernelPolicy<'_>,
     ) -> Result<Self, OpError> {
         let mut graph = op.graph(operands)?;
-        let named = graph.outputs().next();
-        let (name, own) = named.map(|(name, own)| (name.to_owned(), *own)).unzip();
-        let (Some(name), Some(own)) = (name, own) else {
-            let (op, what) = (op.name(), "its expression has no result".to_owned());
-            let hint = "another op".to_owned();
-            return Err(OpError::Parameter { op, what, hint });
-        };
+        let (name, own) = op.result(&graph)?;
         let output = output.unwrap_or(own);
         let laid_out = graph.lay_out(&name, output);
         laid_out.map_err(|error| OpError::Output {
