@@ -114,8 +114,10 @@ elif case == "held":
     assert 1900 <= other.took_ms() <= 4500, other.took_ms()
     # The call returned by then; this thread went on when the interpreter was free again.
     torch.cuda.empty_cache = empty_cache
-    if not cached:
-        fill_cache(600 * MIB)
+    # What was taken from the list is freed only when the lock is free.
+    with lock:
+        if not cached:
+            fill_cache(600 * MIB)
     # No thread waits for the helper again before it has ended that round.
     until = time.monotonic() + 20
     while not (address := other.take(600 * MIB, context, 0)) and time.monotonic() < until:
