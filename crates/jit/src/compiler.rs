@@ -15,14 +15,13 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use bytemuck::Pod;
 use fercuda_cache::{CacheKey, CacheLookup, CacheWarning, ProgramCache};
 use fercuda_cuda::{
-    Context, DeviceBuffer, DeviceSlice, Function, Image, KernelArg, Launch, Linked, Module, Stream,
+    Context, DeviceBuffer, Function, Image, KernelArg, Launch, Linked, Module, Stream,
 };
 use fercuda_ptx::build::Arch;
-use fercuda_tensor::Layout;
 
+use crate::bound::{ALIGN, Bindings, BoundArg, BoundNames};
 use crate::graph::ExprGraph;
 use crate::kernel::ParameterBinding;
 use crate::key::CodeKey;
@@ -35,8 +34,6 @@ const MAX_CACHED: usize = 512;
 const MACHINE_CODE: &[u8] = b"\x7fELF";
 /// Maximum size of the programs on disk, in bytes.
 const MAX_DISK_BYTES: u64 = 256 << 20;
-/// Alignment of a vector access.
-const ALIGN: u64 = 16;
 /// Blocks of a map per multiprocessor; each loops over more elements.
 const BLOCKS: u32 = 32;
 /// The newest architecture that PTX is generated for; later devices accept it.
@@ -121,49 +118,6 @@ pub enum CodeOrigin {
     Disk,
     /// Cached in memory by this compiler.
     Memory,
-}
-
-/// Memory bound to an input or output.
-#[derive(Clone, Copy, Debug)]
-pub struct BoundArg<'a> {
-    memory: DeviceSlice<'a, u8>,
-    first: u64,
-}
-
-impl<'a> BoundArg<'a> {
-    /// Binds a whole buffer; its beginning is the first element. If it is bound to an output, it
-    /// is written through a shared reference: device memory is not visible to Rust's aliasing
-    /// rules.
-    pub fn of<T: Pod>(buffer: &'a DeviceBuffer<T>) -> Self {
-        Self::slice(buffer.as_slice())
-    }
-
-    /// Binds a part of a buffer.
-    pub fn slice<T: Pod>(slice: DeviceSlice<'a, T>) -> Self {
-        Self {
-            memory: slice.as_bytes(),
-            first: 0,
-        }
-    }
-
-    /// Sets the offset of the first element in the memory, in bytes: for layouts with negative
-    /// strides, and for parts.
-    pub fn first_at(self, bytes: u64) -> Self {
-        Self {
-            first: bytes,
-            ..self
-        }
-    }
-
-    fn address(&self) -> u64 {
-        self.memory.address().0.wrapping_add(self.first)
-    }
-
-    /// The argument of a launch; only after its reach was checked.
-    fn value(&self) -> Result<KernelArg<'a>> {
-        let first = usize::try_from(self.first).unwrap_or(usize::MAX);
-        Ok(KernelArg::slice(self.memory.slice(first..)?))
-    }
 }
 
 /// LRU cache of a fixed number of entries.
@@ -484,105 +438,15 @@ impl CompiledExpr {
     ) -> Result<()> {
         let ready = self.checked(inputs, outputs)?;
         let wanted = ready.inner.program.scratch_bytes;
-        let given = (scratch.memory.len() as u64).saturating_sub(scratch.first);
-        if given < wanted {
-            return Err(Error::Reach {
-                what: "scratch",
-                name: "memory between kernels".to_owned(),
-                layout: format!("{wanted} bytes"),
-                from: scratch.first.cast_signed(),
-                until: scratch.first.saturating_add(wanted).cast_signed(),
-                bytes: scratch.memory.len() as u64,
-            });
-        }
-        let address = scratch.address();
-        if !address.is_multiple_of(ALIGN) {
-            return Err(Error::Misaligned {
-                what: "scratch",
-                name: "memory between kernels".to_owned(),
-                address,
-                align: ALIGN,
-            });
-        }
-        let scratch_range = (address, address + wanted);
-        let bound = self.inner.ranges(inputs, outputs);
-        for (at, range) in bound.into_iter().enumerate() {
-            if meet(scratch_range, range) {
-                let (what, other) = self.inner.called(at);
-                return Err(Error::Overlap {
-                    output: "memory between kernels".to_owned(),
-                    what,
-                    other,
-                });
-            }
-        }
+        self.inner
+            .bindings()
+            .check_scratch(inputs, outputs, scratch, wanted)?;
         ready.launch(stream, inputs, outputs, Some(scratch))
     }
 
     /// Checks the bindings; returns the variant to run with them.
     fn checked(&self, inputs: &[BoundArg<'_>], outputs: &[BoundArg<'_>]) -> Result<Self> {
-        let inner = &*self.inner;
-        let Program {
-            inputs: of_inputs,
-            outputs: of_outputs,
-            in_place,
-            ..
-        } = &inner.program;
-        for (what, wanted, given) in [
-            ("input", of_inputs.len(), inputs.len()),
-            ("output", of_outputs.len(), outputs.len()),
-        ] {
-            if wanted != given {
-                return Err(Error::Count {
-                    what,
-                    wanted,
-                    given,
-                });
-            }
-        }
-        let mut bits = 0;
-        let layouts = of_inputs.iter().chain(of_outputs);
-        for (at, (arg, layout)) in inputs.iter().chain(outputs).zip(layouts).enumerate() {
-            let reach = layout.reach_bytes();
-            if reach.is_empty() {
-                continue;
-            }
-            let bytes = arg.memory.len() as u64;
-            let first = i128::from(arg.first);
-            let (from, until) = (
-                first + i128::from(reach.start),
-                first + i128::from(reach.end),
-            );
-            if from < 0 || until > i128::from(bytes) {
-                return Err(inner.out_of_reach(at, layout, from, until, bytes));
-            }
-            let address = arg.address();
-            if !address.is_multiple_of(layout.dtype().bytes()) {
-                let (what, name) = inner.called(at);
-                return Err(Error::Misaligned {
-                    what,
-                    name,
-                    address,
-                    align: layout.dtype().bytes(),
-                });
-            }
-            bits |= address;
-        }
-        for (at, output) in outputs.iter().enumerate() {
-            let range = range(output, &of_outputs[at]);
-            for (input, layout) in of_inputs.iter().enumerate() {
-                let same = output.address() == inputs[input].address();
-                let allowed = same && in_place[at][input];
-                if !allowed && meet(range, self::range(&inputs[input], layout)) {
-                    return Err(inner.overlap(at, input));
-                }
-            }
-            for (other, layout) in of_outputs.iter().enumerate().skip(at + 1) {
-                if meet(range, self::range(&outputs[other], layout)) {
-                    return Err(inner.overlap(at, of_inputs.len() + other));
-                }
-            }
-        }
+        let bits = self.inner.bindings().check(inputs, outputs)?;
         if bits.is_multiple_of(ALIGN) {
             return Ok(self.clone());
         }
@@ -611,12 +475,11 @@ impl CompiledExpr {
             let mut values = Vec::with_capacity(ready.plan.slots.len() + 1);
             for slot in &ready.plan.slots {
                 values.push(match slot {
-                    ParameterBinding::Input(n) => inputs[*n as usize].value()?,
-                    ParameterBinding::Output(n) => outputs[*n as usize].value()?,
+                    ParameterBinding::Input(n) => inputs[*n as usize].argument(0)?,
+                    ParameterBinding::Output(n) => outputs[*n as usize].argument(0)?,
                     ParameterBinding::Temporary(n) => {
                         let scratch = scratch.unwrap_or(outputs[0]);
-                        let first = scratch.first + program.offsets[*n as usize];
-                        scratch.first_at(first).value()?
+                        scratch.argument(program.offsets[*n as usize].cast_signed())?
                     }
                 });
             }
@@ -640,66 +503,24 @@ impl CompiledExpr {
     }
 }
 
-fn range(arg: &BoundArg<'_>, layout: &Layout) -> (u64, u64) {
-    let reach = layout.reach_bytes();
-    let first = arg.address();
-    (
-        first.wrapping_add_signed(reach.start),
-        first.wrapping_add_signed(reach.end),
-    )
-}
-
-fn meet((a, a_end): (u64, u64), (b, b_end): (u64, u64)) -> bool {
-    a < b_end && b < a_end && a < a_end && b < b_end
-}
-
 impl CompiledInner {
-    fn ranges(&self, inputs: &[BoundArg<'_>], outputs: &[BoundArg<'_>]) -> Vec<(u64, u64)> {
-        let layouts = self.program.inputs.iter().chain(&self.program.outputs);
-        let args = inputs.iter().chain(outputs);
-        args.zip(layouts)
-            .map(|(arg, layout)| range(arg, layout))
-            .collect()
-    }
-
-    /// Kind and name of an input or, behind them, an output, by its number.
-    fn called(&self, at: usize) -> (&'static str, String) {
-        let inputs = &self.graph.inputs;
-        match inputs.get(at) {
-            Some(input) => ("input", input.name.clone()),
-            None => ("output", self.graph.outputs[at - inputs.len()].name.clone()),
+    fn bindings(&self) -> Bindings<'_> {
+        Bindings {
+            inputs: &self.program.inputs,
+            outputs: &self.program.outputs,
+            in_place: &self.program.in_place,
+            names: self,
         }
     }
+}
 
-    #[cold]
-    fn out_of_reach(
-        &self,
-        at: usize,
-        layout: &Layout,
-        from: i128,
-        until: i128,
-        bytes: u64,
-    ) -> Error {
-        let (what, name) = self.called(at);
-        let shown = |at: i128| at.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-        Error::Reach {
-            what,
-            name,
-            layout: layout.to_string(),
-            from: shown(from),
-            until: shown(until),
-            bytes,
-        }
+impl BoundNames for CompiledInner {
+    fn input(&self, at: usize) -> String {
+        self.graph.inputs[at].name.clone()
     }
 
-    #[cold]
-    fn overlap(&self, output: usize, other: usize) -> Error {
-        let (what, other) = self.called(other);
-        Error::Overlap {
-            output: self.graph.outputs[output].name.clone(),
-            what,
-            other,
-        }
+    fn output(&self, at: usize) -> String {
+        self.graph.outputs[at].name.clone()
     }
 }
 

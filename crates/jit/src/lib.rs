@@ -1,6 +1,7 @@
 //! Just-in-time compiler of array expressions over device buffers. See the README.
 #![deny(unsafe_code)]
 
+mod bound;
 mod canonical;
 mod compiler;
 mod dims;
@@ -19,8 +20,9 @@ pub mod reference;
 mod split;
 pub mod text;
 
+pub use bound::{ALIGN, Bindings, BoundArg, BoundNames};
 pub use canonical::Canonical;
-pub use compiler::{BoundArg, CodeOrigin, CompiledExpr, Compiler, Error};
+pub use compiler::{CodeOrigin, CompiledExpr, Compiler, Error};
 pub use dims::{Axes, Dims};
 pub use fused::{Fused, Temporary};
 pub use graph::{ExprError, ExprGraph, MAX_ARRAYS, MAX_NODES};

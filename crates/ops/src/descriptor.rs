@@ -5,12 +5,15 @@
 
 use std::fmt::Write;
 
-use fercuda_jit::{ExprGraph, TypeClass, text};
+use fercuda_jit::{ExprGraph, text};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::error::OpError;
 use crate::registry;
-use crate::row::OpRow;
+use crate::row::{Misfit, OpRow};
+
+/// Largest number of operands.
+const MAX_OPERANDS: usize = 64;
 
 type Result<T> = std::result::Result<T, OpError>;
 
@@ -20,6 +23,8 @@ pub struct OpDescriptor {
     name: &'static str,
     /// Bits of the numbers, in the order of the row.
     numbers: Vec<u64>,
+    lists: Vec<Vec<i64>>,
+    choices: Vec<&'static str>,
     axes: Option<Vec<usize>>,
     keep: bool,
     to: Option<Dtype>,
@@ -36,6 +41,12 @@ impl OpDescriptor {
         Ok(Self {
             name: row.name,
             numbers: row.numbers.iter().map(|(_, n)| n.to_bits()).collect(),
+            lists: row.lists.iter().map(|(_, list)| list.to_vec()).collect(),
+            choices: row
+                .choices
+                .iter()
+                .map(|(_, values)| values.first().copied().unwrap_or_default())
+                .collect(),
             axes: None,
             keep: false,
             to: None,
@@ -59,6 +70,47 @@ impl OpDescriptor {
             return Err(self.parameter(format!("it has no number {name:?}"), hint));
         };
         self.numbers[at] = value.to_bits();
+        Ok(self)
+    }
+
+    /// Sets one of its lists of whole numbers.
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op has no such list.
+    pub fn list(mut self, name: &str, values: &[i64]) -> Result<Self> {
+        let row = self.row();
+        let Some(at) = row.lists.iter().position(|(known, _)| *known == name) else {
+            let known: Vec<&str> = row.lists.iter().map(|(known, _)| *known).collect();
+            let hint = match known.is_empty() {
+                true => "it has no lists".to_owned(),
+                false => known.join(", "),
+            };
+            return Err(self.parameter(format!("it has no list {name:?}"), hint));
+        };
+        self.lists[at] = values.to_vec();
+        Ok(self)
+    }
+
+    /// Sets one of its choices.
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op has no such choice, or the choice no such value.
+    pub fn choice(mut self, name: &str, value: &str) -> Result<Self> {
+        let row = self.row();
+        let Some(at) = row.choices.iter().position(|(known, _)| *known == name) else {
+            let known: Vec<&str> = row.choices.iter().map(|(known, _)| *known).collect();
+            let hint = match known.is_empty() {
+                true => "it has no choices".to_owned(),
+                false => known.join(", "),
+            };
+            return Err(self.parameter(format!("it has no choice {name:?}"), hint));
+        };
+        let values = row.choices[at].1;
+        let Some(known) = values.iter().find(|known| **known == value) else {
+            let what = format!("{name} is never {value:?}");
+            return Err(self.parameter(what, values.join(", ")));
+        };
+        self.choices[at] = known;
         Ok(self)
     }
 
@@ -138,6 +190,54 @@ impl OpDescriptor {
             .collect()
     }
 
+    /// The values of one of its numbers, or 0.
+    pub fn number_of(&self, name: &str) -> f64 {
+        let at = self
+            .row()
+            .numbers
+            .iter()
+            .position(|(known, _)| *known == name);
+        at.map_or(0.0, |at| f64::from_bits(self.numbers[at]))
+    }
+
+    /// The values of one of its lists, or none.
+    pub fn list_of(&self, name: &str) -> &[i64] {
+        let at = self
+            .row()
+            .lists
+            .iter()
+            .position(|(known, _)| *known == name);
+        at.map_or(&[], |at| &self.lists[at])
+    }
+
+    /// The value of one of its choices, or nothing.
+    pub fn choice_of(&self, name: &str) -> &'static str {
+        let at = self
+            .row()
+            .choices
+            .iter()
+            .position(|(known, _)| *known == name);
+        at.map_or("", |at| self.choices[at])
+    }
+
+    /// The axis that it goes along, of operands of that rank.
+    ///
+    /// # Errors
+    /// A rank that does not have it.
+    pub fn axis_of(&self, rank: usize) -> std::result::Result<usize, Misfit> {
+        let axis = self.axes_of(rank).first().copied().unwrap_or_default();
+        match axis < rank {
+            true => Ok(axis),
+            false => Err(Misfit::new(
+                format!("there is no axis {axis} in {rank} dimensions"),
+                match rank {
+                    0 => "an operand of at least one dimension".to_owned(),
+                    rank => format!("an axis below {rank}"),
+                },
+            )),
+        }
+    }
+
     /// The type that it converts to.
     pub fn target(&self) -> Option<Dtype> {
         self.to
@@ -183,6 +283,31 @@ impl OpDescriptor {
         Ok(graph)
     }
 
+    /// Layouts of its results for operands of these layouts, contiguous.
+    ///
+    /// # Errors
+    /// As for [`OpDescriptor::graph`].
+    pub(crate) fn results(
+        &self,
+        operands: &[Layout],
+        graph: Option<&ExprGraph>,
+    ) -> Result<Vec<Layout>> {
+        let row = self.row();
+        if let Some(graph) = graph {
+            return Ok(vec![self.result(graph)?.1]);
+        }
+        self.check_operands(operands)?;
+        let misfit = |problem: Misfit| self.misfit(operands, problem.what, problem.hint);
+        let rule = row.native.as_ref().and_then(|rule| rule.results);
+        let rule = rule.ok_or_else(|| misfit(Misfit::new("it has no rule of results", "")))?;
+        let results = rule(self, operands).map_err(misfit)?;
+        let layouts = results.iter().map(|(dtype, shape)| {
+            let layout = Layout::contiguous(*dtype, shape);
+            layout.map_err(|error| misfit(Misfit::new(error.to_string(), "a smaller result")))
+        });
+        layouts.collect()
+    }
+
     /// Name and layout of the one output of its expression.
     pub(crate) fn result(&self, graph: &ExprGraph) -> Result<(String, Layout)> {
         let (name, layout) = graph.outputs().next().ok_or_else(|| {
@@ -192,7 +317,7 @@ impl OpDescriptor {
         Ok((name.to_owned(), *layout))
     }
 
-    fn misfit(&self, operands: &[Layout], what: String, hint: String) -> OpError {
+    pub(crate) fn misfit(&self, operands: &[Layout], what: String, hint: String) -> OpError {
         let mut all = String::new();
         for layout in operands {
             let comma = if all.is_empty() { "" } else { " and " };
@@ -210,26 +335,30 @@ impl OpDescriptor {
         }
     }
 
-    fn check_operands(&self, operands: &[Layout]) -> Result<()> {
+    pub(crate) fn check_operands(&self, operands: &[Layout]) -> Result<()> {
         let (row, op) = (self.row(), self.name);
         let least = row.operands.len() - row.optional;
-        if !(least..=row.operands.len()).contains(&operands.len()) {
+        let most = match row.is_variadic {
+            true => MAX_OPERANDS,
+            false => row.operands.len(),
+        };
+        if !(least..=most).contains(&operands.len()) {
             let mut wanted = row.operands.join(", ");
-            if row.optional > 0 {
+            if row.is_variadic {
+                write!(wanted, "; the last one 1 to {} times", most + 1 - least)
+                    .unwrap_or_default();
+            } else if row.optional > 0 {
                 write!(wanted, "; the last {} may be left out", row.optional).unwrap_or_default();
+            } else if row.operands.is_empty() {
+                wanted.push_str("none");
             }
             let given = operands.len();
             return Err(OpError::Operands { op, given, wanted });
         }
         let mut first = None;
-        for (at, (operand, layout)) in row.operands.iter().zip(operands).enumerate() {
-            let dtype = layout.dtype();
-            let is_condition = at == 0 && row.has_condition();
-            let wants = if is_condition {
-                TypeClass::Bool
-            } else {
-                row.types
-            };
+        for (at, layout) in operands.iter().enumerate() {
+            let (operand, dtype) = (row.operand(at), layout.dtype());
+            let wants = row.types_of(operand);
             if !wants.has(dtype) {
                 return Err(OpError::Dtype {
                     op,
@@ -238,10 +367,11 @@ impl OpDescriptor {
                     wants,
                 });
             }
+            if wants != row.types || operand == "index" {
+                continue;
+            }
             let before = *first.get_or_insert(dtype);
-            if is_condition {
-                first = None;
-            } else if before != dtype {
+            if before != dtype {
                 return Err(OpError::Mixed {
                     op,
                     operand,

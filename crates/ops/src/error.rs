@@ -1,12 +1,16 @@
 //! Errors of describing, planning and running an op.
 
-use fercuda_jit::{ExprError, TypeClass};
+use fercuda_jit::TypeClass;
+use fercuda_kernels::KernelError;
 use fercuda_tensor::Dtype;
 
 /// Error of an op. Nothing was written to the output, except as [`OpError::Run`] says.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
+    /// The device's properties cannot be read.
+    #[error("the device: {0}")]
+    Device(#[source] KernelError),
     /// No op has this name.
     #[error("there is no op {name:?}\ntry: {hint}")]
     Unknown {
@@ -74,7 +78,7 @@ pub enum OpError {
         hint: String,
     },
     /// The output's layout has another type or shape, or overlaps itself.
-    #[error("{op}: the result is {wanted}, the output was given as {given}: {error}")]
+    #[error("{op}: the result is {wanted}, the output was given as {given}: {problem}")]
     Output {
         /// The op.
         op: &'static str,
@@ -82,9 +86,8 @@ pub enum OpError {
         wanted: String,
         /// The output's layout.
         given: String,
-        /// The cause.
-        #[source]
-        error: Box<ExprError>,
+        /// The problem.
+        problem: String,
     },
     /// No kernel, or not the demanded one, can compute it.
     #[error("{op}: no kernel for it: {reasons}\ntry: {hint}")]
@@ -112,6 +115,6 @@ pub enum OpError {
         op: &'static str,
         /// The cause.
         #[source]
-        error: Box<fercuda_jit::Error>,
+        error: Box<KernelError>,
     },
 }

@@ -3,7 +3,6 @@
 //! Invariant: `supports` accepts a request only if the kernel computes it within the error bound
 //! of the op, and gives the reason otherwise. Elsewhere: the choice (`plan`).
 
-use fercuda_jit::{CompiledExpr, Compiler, ExprGraph};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::row::{OpOracle, OpRow};
@@ -13,6 +12,8 @@ use crate::row::{OpOracle, OpRow};
 pub enum Backend {
     /// Expressions compiled by `fercuda-jit`.
     Jit,
+    /// CUDA C++ of `fercuda-kernels`, compiled by NVRTC.
+    Cuda,
 }
 
 /// What a kernel is asked for.
@@ -22,10 +23,12 @@ pub struct OpRequest<'a> {
     pub row: &'static OpRow,
     /// Layouts of the operands.
     pub operands: &'a [Layout],
-    /// Layout of the output.
-    pub output: &'a Layout,
+    /// Layouts of the outputs.
+    pub outputs: &'a [Layout],
     /// Architecture of the device: 90 for `sm_90`.
     pub arch: u32,
+    /// Why CUDA C++ cannot be compiled, if it cannot.
+    pub no_compiler: Option<&'a str>,
 }
 
 /// A kernel.
@@ -43,12 +46,17 @@ pub struct KernelRow {
     pub is_deterministic: bool,
     /// Whether it computes the request, else why not.
     pub supports: fn(&OpRequest<'_>) -> Result<(), String>,
-    /// Compiles it.
-    pub(crate) prepare: fn(&Compiler, &ExprGraph) -> Result<CompiledExpr, fercuda_jit::Error>,
 }
 
 /// All kernels; the first one that supports a request is chosen.
 pub const KERNELS: &[KernelRow] = &[
+    native(
+        "cuda.copy",
+        "elements are independent",
+        "none: bits are moved",
+        true,
+        |request| is_native(request, "cuda.copy"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,
@@ -56,13 +64,13 @@ pub const KERNELS: &[KernelRow] = &[
         accumulator: "f32 for narrower floats, else the type",
         is_deterministic: true,
         supports: |request| {
+            expression(request)?;
             if is_by_rows(request.row) {
                 let op = request.row.name;
                 return Err(format!("{op} combines elements, a map does not"));
             }
             narrow_floats(request)
         },
-        prepare,
     },
     KernelRow {
         id: "jit.rows",
@@ -71,6 +79,7 @@ pub const KERNELS: &[KernelRow] = &[
         accumulator: "f32 for floats, f64 for f64, 64 bits for integers and bool",
         is_deterministic: true,
         supports: |request| {
+            expression(request)?;
             if !is_by_rows(request.row) {
                 let op = request.row.name;
                 return Err(format!(
@@ -79,14 +88,45 @@ pub const KERNELS: &[KernelRow] = &[
             }
             narrow_floats(request)
         },
-        prepare,
     },
 ];
 
-fn prepare(compiler: &Compiler, graph: &ExprGraph) -> Result<CompiledExpr, fercuda_jit::Error> {
-    let compiled = compiler.compile(graph)?;
-    compiled.prepare_unaligned()?;
-    Ok(compiled)
+/// A kernel of `fercuda-kernels`.
+const fn native(
+    id: &'static str,
+    order: &'static str,
+    accumulator: &'static str,
+    is_deterministic: bool,
+    supports: fn(&OpRequest<'_>) -> Result<(), String>,
+) -> KernelRow {
+    KernelRow {
+        id,
+        backend: Backend::Cuda,
+        order,
+        accumulator,
+        is_deterministic,
+        supports,
+    }
+}
+
+fn is_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
+    let (op, family) = (request.row.name, id.trim_start_matches("cuda."));
+    match &request.row.native {
+        Some(rule) if rule.kernel == id => {}
+        _ => return Err(format!("{op} is not one of the ops of {family}.cu")),
+    }
+    match request.no_compiler {
+        None => Ok(()),
+        Some(reason) => Err(format!("it is compiled by NVRTC: {reason}")),
+    }
+}
+
+/// Refuses what is no expression.
+fn expression(request: &OpRequest<'_>) -> Result<(), String> {
+    match request.row.is_expression() {
+        true => Ok(()),
+        false => Err(format!("{} is no expression", request.row.name)),
+    }
 }
 
 fn is_by_rows(row: &OpRow) -> bool {
@@ -95,7 +135,7 @@ fn is_by_rows(row: &OpRow) -> bool {
 
 /// Refuses eight-bit floats on devices without instructions that convert them.
 fn narrow_floats(request: &OpRequest<'_>) -> Result<(), String> {
-    let all = request.operands.iter().chain([request.output]);
+    let all = request.operands.iter().chain(request.outputs);
     let narrow = all
         .map(Layout::dtype)
         .find(|dtype| matches!(dtype, Dtype::F8E4m3 | Dtype::F8E5m2));

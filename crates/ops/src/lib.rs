@@ -13,5 +13,5 @@ mod table;
 pub use descriptor::OpDescriptor;
 pub use error::OpError;
 pub use kernels::{Backend, KERNELS, KernelRow, OpRequest};
-pub use plan::{KernelPolicy, OpPlan, RejectedKernel, Sku};
-pub use row::{OpFamily, OpOracle, OpRow};
+pub use plan::{KernelPolicy, OpDevice, OpPlan, RejectedKernel, Sku};
+pub use row::{Expected, Misfit, NativeRule, OpFamily, OpOracle, OpRow, ResultRule};

@@ -6,13 +6,15 @@
 
 use std::fmt;
 
-use fercuda_cuda::Stream;
-use fercuda_jit::{BoundArg, CompiledExpr, Compiler};
+use fercuda_cuda::{Context, Stream};
+use fercuda_jit::{BoundArg, BoundNames, CompiledExpr, Compiler};
+use fercuda_kernels::{KernelError, KernelLoader, LoadedProgram, NativeProgram};
 use fercuda_tensor::Layout;
 
 use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
-use crate::kernels::{KERNELS, KernelRow, OpRequest};
+use crate::kernels::{Backend, KERNELS, KernelRow, OpRequest};
+use crate::row::OpRow;
 
 /// How a plan chooses a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,55 +61,151 @@ impl fmt::Display for Sku {
     }
 }
 
-/// An op, ready to run on operands and an output of fixed layouts.
+/// A device on which plans are made: compilers for one context, with their caches.
+#[derive(Debug)]
+pub struct OpDevice {
+    compiler: Compiler,
+    kernels: KernelLoader,
+}
+
+impl OpDevice {
+    /// Plans for that context, with the user's cache on disk.
+    ///
+    /// # Errors
+    /// [`OpError::Device`] if the device's properties cannot be read.
+    pub fn new(context: &Context) -> Result<Self, OpError> {
+        let compiler = Compiler::new(context).map_err(|error| OpError::Device(error.into()))?;
+        Self::with_compiler(context, compiler)
+    }
+
+    /// As [`OpDevice::new`], with that compiler of expressions.
+    ///
+    /// # Errors
+    /// As for [`OpDevice::new`].
+    pub fn with_compiler(context: &Context, compiler: Compiler) -> Result<Self, OpError> {
+        let kernels = KernelLoader::new(context).map_err(OpError::Device)?;
+        Ok(Self { compiler, kernels })
+    }
+
+    /// The compiler of expressions.
+    pub fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// The loader of CUDA C++.
+    pub fn kernels(&self) -> &KernelLoader {
+        &self.kernels
+    }
+}
+
+/// What a plan runs.
+#[derive(Debug)]
+enum PreparedOp {
+    Expression(CompiledExpr),
+    /// For memory at multiples of 16 bytes, and for any.
+    Native(Box<[LoadedProgram; 2]>),
+}
+
+/// An op, ready to run on operands and outputs of fixed layouts.
 #[derive(Debug)]
 pub struct OpPlan {
-    op: &'static str,
-    compiled: CompiledExpr,
+    row: &'static OpRow,
+    prepared: PreparedOp,
     sku: Sku,
-    output: Layout,
+    outputs: Vec<Layout>,
+}
+
+/// Names of an op's operands and results.
+struct RowNames(&'static OpRow);
+
+impl BoundNames for RowNames {
+    fn input(&self, at: usize) -> String {
+        self.0.operand(at).to_owned()
+    }
+
+    fn output(&self, at: usize) -> String {
+        self.0.results.get(at).copied().unwrap_or("out").to_owned()
+    }
 }
 
 impl OpPlan {
-    /// Chooses and compiles a kernel for an op on operands of these layouts. Without a layout the
-    /// output is contiguous.
+    /// Chooses and compiles a kernel for an op on operands of these layouts. Without layouts the
+    /// outputs are contiguous.
     ///
     /// # Errors
     /// As for [`OpDescriptor::graph`]; [`OpError::Output`], [`OpError::Kernel`],
     /// [`OpError::Run`] if the driver refuses the code.
     pub fn new(
-        compiler: &Compiler,
+        device: &OpDevice,
         op: &OpDescriptor,
         operands: &[Layout],
-        output: Option<Layout>,
+        outputs: &[Layout],
         policy: KernelPolicy<'_>,
     ) -> Result<Self, OpError> {
-        let mut graph = op.graph(operands)?;
-        let (name, own) = op.result(&graph)?;
-        let output = output.unwrap_or(own);
-        let laid_out = graph.lay_out(&name, output);
-        laid_out.map_err(|error| OpError::Output {
-            op: op.name(),
-            wanted: own.to_string(),
-            given: output.to_string(),
-            error: Box::new(error),
-        })?;
+        let row = op.row();
+        let mut graph = match row.is_expression() {
+            true => Some(op.graph(operands)?),
+            false => None,
+        };
+        let own = op.results(operands, graph.as_ref())?;
+        let outputs = match outputs {
+            [] => own,
+            given => checked_outputs(op, &own, given)?,
+        };
+        if let (Some(graph), [output]) = (&mut graph, outputs.as_slice()) {
+            let (name, own) = op.result(graph)?;
+            let laid_out = graph.lay_out(&name, *output);
+            laid_out.map_err(|error| OpError::Output {
+                op: row.name,
+                wanted: own.to_string(),
+                given: output.to_string(),
+                problem: error.to_string(),
+            })?;
+        }
+        let no_compiler = row
+            .native
+            .as_ref()
+            .and_then(|_| device.kernels.compiler().err());
         let request = OpRequest {
-            row: op.row(),
+            row,
             operands,
-            output: &output,
-            arch: compiler.arch().number(),
+            outputs: &outputs,
+            arch: device.compiler.arch().number(),
+            no_compiler: no_compiler.as_deref(),
         };
         let (kernel, mut sku) = choose(&request, policy)?;
-        let op = op.name();
-        let compiled = (kernel.prepare)(compiler, &graph);
-        let compiled = compiled.map_err(|error| refused(op, error))?;
-        sku.launches = compiled.program().launches.len();
+        let prepared = match (kernel.backend, graph, &row.native) {
+            (Backend::Jit, Some(graph), _) => {
+                let compiled = device.compiler.compile(&graph);
+                let compiled = compiled.map_err(|error| refused(row.name, error))?;
+                let ready = compiled.prepare_unaligned();
+                ready.map_err(|error| refused(row.name, error))?;
+                PreparedOp::Expression(compiled)
+            }
+            (_, _, Some(rule)) => {
+                let load = |is_aligned| {
+                    let mut program = NativeProgram::new(operands, &outputs, is_aligned);
+                    (rule.lower)(op, &mut program)?;
+                    device.kernels.load(program)
+                };
+                let both = load(true).and_then(|aligned| Ok([aligned, load(false)?]));
+                let both = both.map_err(|error| refused(row.name, error))?;
+                PreparedOp::Native(Box::new(both))
+            }
+            _ => {
+                let what = "it has neither an expression nor a kernel".to_owned();
+                return Err(op.misfit(operands, what, String::new()));
+            }
+        };
+        sku.launches = match &prepared {
+            PreparedOp::Expression(compiled) => compiled.program().launches.len(),
+            PreparedOp::Native(both) => both[0].program().launches(),
+        };
         Ok(Self {
-            op,
-            compiled,
+            row,
+            prepared,
             sku,
-            output,
+            outputs,
         })
     }
 
@@ -116,19 +214,25 @@ impl OpPlan {
         &self.sku
     }
 
-    /// Layout of the output.
-    pub fn output(&self) -> &Layout {
-        &self.output
+    /// Layouts of the outputs.
+    pub fn outputs(&self) -> &[Layout] {
+        &self.outputs
     }
 
     /// Size of the workspace that a run needs, which is aligned to 16.
     pub fn workspace_bytes(&self) -> u64 {
-        self.compiled.program().scratch_bytes
+        match &self.prepared {
+            PreparedOp::Expression(compiled) => compiled.program().scratch_bytes,
+            PreparedOp::Native(both) => {
+                let bytes = both.iter().map(|it| it.program().workspace_bytes());
+                bytes.max().unwrap_or_default()
+            }
+        }
     }
 
-    /// Queues the op in `stream`, behind work that is queued there. The output may be an
-    /// operand's memory, exactly, if each element is computed from the one at the same place
-    /// alone. The workspace may be used again by later work in the stream.
+    /// Queues the op in `stream`, behind work that is queued there. An output may be an operand's
+    /// memory, exactly, if each element is computed from the one at the same place alone. The
+    /// workspace may be used again by later work in the stream.
     ///
     /// # Errors
     /// [`OpError::Workspace`] if it is needed and absent; [`OpError::Run`].
@@ -136,23 +240,73 @@ impl OpPlan {
         &self,
         stream: &Stream,
         operands: &[BoundArg<'_>],
-        output: BoundArg<'_>,
+        outputs: &[BoundArg<'_>],
         workspace: Option<BoundArg<'_>>,
     ) -> Result<(), OpError> {
-        let (op, outputs) = (self.op, [output]);
-        let queued = match (self.workspace_bytes(), workspace) {
-            (0, _) => self.compiled.run(stream, operands, &outputs),
-            (bytes, None) => return Err(OpError::Workspace { op, bytes }),
-            (_, Some(workspace)) => self
-                .compiled
-                .run_with(stream, operands, &outputs, workspace),
-        };
-        queued.map_err(|error| refused(op, error))
+        let op = self.row.name;
+        let bytes = self.workspace_bytes();
+        if bytes > 0 && workspace.is_none() {
+            return Err(OpError::Workspace { op, bytes });
+        }
+        match &self.prepared {
+            PreparedOp::Expression(compiled) => {
+                let queued = match workspace {
+                    Some(workspace) if bytes > 0 => {
+                        compiled.run_with(stream, operands, outputs, workspace)
+                    }
+                    _ => compiled.run(stream, operands, outputs),
+                };
+                queued.map_err(|error| refused(op, error))
+            }
+            PreparedOp::Native(both) => {
+                let names = RowNames(self.row);
+                let [aligned, any] = &**both;
+                let fits = aligned.fits(&names, operands, outputs);
+                let program = match fits.map_err(|error| refused(op, error))? {
+                    true => aligned,
+                    false => any,
+                };
+                let queued = program.run(&names, stream, operands, outputs, workspace);
+                queued.map_err(|error| refused(op, error))
+            }
+        }
     }
 }
 
-fn refused(op: &'static str, error: fercuda_jit::Error) -> OpError {
-    let error = Box::new(error);
+/// The given outputs, if they have the results' types and shapes and no elements that overlap.
+fn checked_outputs(
+    op: &OpDescriptor,
+    own: &[Layout],
+    given: &[Layout],
+) -> Result<Vec<Layout>, OpError> {
+    let all = |layouts: &[Layout]| {
+        let shown = layouts.iter().map(Layout::to_string);
+        shown.collect::<Vec<_>>().join(" and ")
+    };
+    let error = |problem: &str| OpError::Output {
+        op: op.name(),
+        wanted: all(own),
+        given: all(given),
+        problem: problem.to_owned(),
+    };
+    if own.len() != given.len() {
+        return Err(error("another number of outputs\ntry: one layout each"));
+    }
+    for (own, given) in own.iter().zip(given) {
+        if own.dtype() != given.dtype() || own.shape() != given.shape() {
+            return Err(error("another type or shape\ntry: the result's"));
+        }
+        if given.may_overlap() {
+            return Err(error(
+                "its elements may overlap\ntry: strides without overlap",
+            ));
+        }
+    }
+    Ok(given.to_vec())
+}
+
+fn refused(op: &'static str, error: impl Into<KernelError>) -> OpError {
+    let error = Box::new(error.into());
     OpError::Run { op, error }
 }
 

@@ -72,8 +72,9 @@ pub fn kernels_of(row: &'static OpRow) -> Vec<&'static str> {
     let request = OpRequest {
         row,
         operands: &[layout],
-        output: &layout,
+        outputs: &[layout],
         arch: NEWEST,
+        no_compiler: None,
     };
     let all = KERNELS.iter();
     all.filter(|kernel| (kernel.supports)(&request).is_ok())

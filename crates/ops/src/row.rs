@@ -6,7 +6,11 @@
 use std::fmt;
 
 use fercuda_jit::TypeClass;
-use fercuda_tensor::Dtype;
+use fercuda_kernels::{KernelError, NativeProgram};
+use fercuda_tensor::{Dtype, Layout};
+
+use crate::descriptor::OpDescriptor;
+use crate::oracle::HostArray;
 
 /// Group of ops, a section of the coverage table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +72,45 @@ pub enum OpOracle {
     Permute,
     /// The operand's elements, repeated along new dimensions and those of extent 1.
     Broadcast,
+    /// The elements of all results, with their bounds, of all operands and the results' layouts.
+    Whole(fn(&OpDescriptor, &[HostArray], &[Layout]) -> Vec<Vec<Expected>>),
 }
+
+/// An expected element, and the bound of a device's error.
+pub type Expected = (f64, f64);
+
+/// Shape or parameters that do not go together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// The problem.
+    pub what: String,
+    /// What to try.
+    pub hint: String,
+}
+
+impl Misfit {
+    /// A problem, and what to try.
+    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: hint.into(),
+        }
+    }
+}
+
+/// An op by kernels of `fercuda-kernels`.
+#[derive(Debug)]
+pub struct NativeRule {
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// Types and shapes of the results. Absent for an op that is also an expression.
+    pub results: Option<ResultRule>,
+    /// Adds the launches for the layouts of a program.
+    pub lower: fn(&OpDescriptor, &mut NativeProgram) -> Result<(), KernelError>,
+}
+
+/// Types and shapes of the results for operands of these layouts, or why there are none.
+pub type ResultRule = fn(&OpDescriptor, &[Layout]) -> Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
 
 /// One op: everything that is known of it.
 #[derive(Debug)]
@@ -83,23 +125,55 @@ pub struct OpRow {
     pub operands: &'static [&'static str],
     /// Number of operands at the end that may be left out.
     pub optional: usize,
+    /// Whether the last operand may be given many times.
+    pub is_variadic: bool,
+    /// Names of the results.
+    pub results: &'static [&'static str],
     /// Types of the operands, which have one.
     pub types: TypeClass,
     /// Names of its numbers, with their defaults.
     pub numbers: &'static [(&'static str, f64)],
+    /// Names of its lists of whole numbers, with their defaults.
+    pub lists: &'static [(&'static str, &'static [i64])],
+    /// Names of its choices, each with the values that it has; the first is the default.
+    pub choices: &'static [(&'static str, &'static [&'static str])],
     /// Expression in the text form of `fercuda-jit`, over the operands' names. Replaced in it:
     /// `{NAME}` by that number, `{axes}`, `{axis}`, `{keep}`, `{order}`, `{shape}` and `{to}` by
     /// the parameters, `{operands}` by the names of those given, `{dof}` by the number of elements
-    /// reduced to one, less `correction`.
+    /// reduced to one, less `correction`. Empty for an op that is no expression.
     pub text: &'static str,
+    /// The parameters among `axes`, `axis`, `keep`, `shape` and `to` that its kernels have.
+    pub parameters: &'static [&'static str],
+    /// Its kernels apart from the expression.
+    pub native: Option<NativeRule>,
     /// Its reference.
     pub oracle: OpOracle,
 }
 
 impl OpRow {
-    /// Whether its expression has that parameter.
+    /// Whether it has that parameter.
     pub fn has(&self, parameter: &str) -> bool {
-        self.text.contains(&format!("{{{parameter}}}"))
+        self.parameters.contains(&parameter) || self.text.contains(&format!("{{{parameter}}}"))
+    }
+
+    /// Whether it is an expression.
+    pub fn is_expression(&self) -> bool {
+        !self.text.is_empty()
+    }
+
+    /// The types that an operand may have: those of the op, but for indices and conditions.
+    pub fn types_of(&self, operand: &str) -> TypeClass {
+        match operand {
+            "condition" | "mask" => TypeClass::Bool,
+            "index" => TypeClass::Integers,
+            _ => self.types,
+        }
+    }
+
+    /// Name of an operand, by its number.
+    pub fn operand(&self, at: usize) -> &'static str {
+        let last = self.operands.len().saturating_sub(1);
+        self.operands.get(at.min(last)).copied().unwrap_or_default()
     }
 
     /// The types that it accepts.
@@ -117,10 +191,22 @@ impl OpRow {
         let mut all: Vec<String> = Vec::new();
         for (at, operand) in self.operands.iter().enumerate() {
             let mark = if at >= firsts { "?" } else { "" };
+            let mark = if self.is_variadic { "..." } else { mark };
             all.push(format!("{operand}{mark}"));
         }
         for (number, default) in self.numbers {
             all.push(format!("{number}={default:?}"));
+        }
+        for (list, default) in self.lists {
+            let mut values = String::new();
+            for (at, value) in default.iter().enumerate() {
+                let comma = if at == 0 { "" } else { ", " };
+                values.push_str(&format!("{comma}{value}"));
+            }
+            all.push(format!("{list}=[{values}]"));
+        }
+        for (choice, values) in self.choices {
+            all.push(format!("{choice}={}", values.first().unwrap_or(&"")));
         }
         for parameter in ["axes", "axis", "keep", "order", "to", "shape"] {
             if self.has(parameter) {
@@ -129,12 +215,54 @@ impl OpRow {
         }
         format!("{}({})", self.name, all.join(", "))
     }
-
-    /// Whether the first operand is a condition.
-    pub fn has_condition(&self) -> bool {
-        self.operands.first() == Some(&"condition")
-    }
 }
+
+/// A row of an op that is no expression: its kernels compute it.
+macro_rules! native {
+    ($family:ident $name:literal ($($operand:literal),*) $types:ident
+        { $($number:literal: $default:expr),* }
+        [$($parameter:literal),*] { $($field:ident: $value:expr),* }
+        $kernel:literal, $results:expr, $lower:expr, $oracle:expr, $doc:literal) => {
+        $crate::row::OpRow {
+            name: $name,
+            family: $crate::row::OpFamily::$family,
+            doc: $doc,
+            operands: &[$($operand),*],
+            types: fercuda_jit::TypeClass::$types,
+            numbers: &[$(($number, $default)),*],
+            text: "",
+            parameters: &[$($parameter),*],
+            native: Some($crate::row::NativeRule {
+                kernel: $kernel,
+                results: Some($results),
+                lower: $lower,
+            }),
+            oracle: $crate::row::OpOracle::Whole($oracle),
+            $($field: $value,)*
+            ..$crate::row::BLANK
+        }
+    };
+}
+pub(crate) use native;
+
+/// The fields that most rows of kernels do not set.
+pub(crate) const BLANK: OpRow = OpRow {
+    name: "",
+    family: OpFamily::Shape,
+    doc: "",
+    operands: &[],
+    optional: 0,
+    is_variadic: false,
+    results: &["out"],
+    types: TypeClass::All,
+    numbers: &[],
+    lists: &[],
+    choices: &[],
+    text: "",
+    parameters: &[],
+    native: None,
+    oracle: OpOracle::Permute,
+};
 
 /// A row without optional operands.
 macro_rules! op {
@@ -145,11 +273,11 @@ macro_rules! op {
             family: $crate::row::OpFamily::$family,
             doc: $doc,
             operands: &[$($operand),+],
-            optional: 0,
             types: fercuda_jit::TypeClass::$types,
             numbers: &[$(($number, $default)),*],
             text: $text,
             oracle: $oracle,
+            ..$crate::row::BLANK
         }
     };
 }

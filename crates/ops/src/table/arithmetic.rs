@@ -2,6 +2,7 @@
 
 use std::f64::consts::{LN_2, LN_10, PI};
 
+use super::movement::PERMUTE;
 use super::scalar::{least, most};
 use crate::row::OpOracle::{Broadcast, Each, Permute};
 use crate::row::{OpRow, op};
@@ -135,8 +136,8 @@ pub(super) const ROWS: &[OpRow] = &[
         "the same elements; layouts of operand and output make it transpose, flip, slice, gather rows"),
     op!(Shape "cast" ("x") All {} "{to}(x)", Each(|x, _| x[0]),
         "another type: to integers towards zero and saturating, NaN to 0; integers keep their low bits"),
-    op!(Shape "permute" ("x") All {} "permute(x, {order})", Permute,
-        "dimensions in another order; reversed without one"),
+    OpRow { native: Some(PERMUTE), ..op!(Shape "permute" ("x") All {} "permute(x, {order})", Permute,
+        "dimensions in another order; reversed without one") },
     op!(Shape "broadcast_to" ("x") All {} "broadcast(x, {shape})", Broadcast,
         "repeated along new dimensions and those of extent 1"),
 ];

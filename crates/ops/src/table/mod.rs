@@ -7,6 +7,7 @@ mod activations;
 mod arithmetic;
 mod comparisons;
 mod losses;
+mod movement;
 mod reductions;
 mod rows;
 mod scalar;
@@ -14,8 +15,9 @@ mod scalar;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 6] = [
+pub(crate) const PARTS: [&[OpRow]; 7] = [
     arithmetic::ROWS,
+    movement::ROWS,
     comparisons::ROWS,
     activations::ROWS,
     reductions::ROWS,

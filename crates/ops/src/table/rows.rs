@@ -4,7 +4,7 @@ use fercuda_jit::TypeClass;
 
 use super::scalar::{mean, most, total};
 use crate::row::OpOracle::Rows;
-use crate::row::{OpFamily, OpRow, op};
+use crate::row::{BLANK, OpFamily, OpRow, op};
 
 /// Distances from the maximum, and the sum of their powers of e.
 fn shifted(x: &[f64]) -> (Vec<f64>, f64) {
@@ -87,6 +87,7 @@ pub(super) const ROWS: &[OpRow] = &[
             let centre = mean(&x[0]);
             normed(x[0].iter().map(|x| x - centre).collect(), &x[1..], n[0])
         }),
+        ..BLANK
     },
     OpRow {
         name: "rms_norm",
@@ -98,5 +99,6 @@ pub(super) const ROWS: &[OpRow] = &[
         numbers: &[("eps", 1e-5)],
         text: "rms_norm({operands}, axis={axis}, eps={eps})",
         oracle: Rows(|x, n| normed(x[0].clone(), &x[1..], n[0])),
+        ..BLANK
     },
 ];

@@ -1,4 +1,7 @@
-//! Scalar functions in f64 that references share.
+//! Scalar functions that rows share, mostly of references in f64.
+
+use crate::descriptor::OpDescriptor;
+use crate::row::Misfit;
 
 /// The error function: the series of positive terms, `e^(-x^2) 2 x / sqrt(pi) (1 + 2x^2/3 + ...)`.
 pub(super) fn erf(x: f64) -> f64 {
@@ -72,4 +75,13 @@ pub(super) fn mean(values: &[f64]) -> f64 {
 /// 1 where it holds.
 pub(super) fn truth(holds: bool) -> f64 {
     f64::from(u8::from(holds))
+}
+
+/// One of an op's numbers, if it is whole.
+pub(super) fn whole_number(op: &OpDescriptor, name: &str) -> Result<i64, Misfit> {
+    let value = op.number_of(name);
+    match value.fract() == 0.0 && value.abs() < (1u64 << 53) as f64 {
+        true => Ok(value as i64),
+        false => Err(Misfit::new(format!("{name} is {value}"), "a whole number")),
+    }
 }

@@ -4,13 +4,13 @@ use std::sync::{Mutex, OnceLock};
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
 use fercuda_jit::{BoundArg, Compiler};
-use fercuda_ops::{OpError, OpPlan};
+use fercuda_ops::{OpDevice, OpError, OpPlan};
 use fercuda_tensor::{Dtype, Layout};
 
 pub(crate) struct Bench {
     pub(crate) context: Context,
     pub(crate) stream: Stream,
-    pub(crate) compiler: Compiler,
+    pub(crate) device: OpDevice,
 }
 
 /// Findings of the software device are process-wide, so plans run one after the other.
@@ -30,9 +30,10 @@ impl Bench {
         BENCH.get_or_init(|| {
             let device = Cuda::from_env().unwrap().device(0).unwrap();
             let context = Context::primary(device).unwrap();
+            let compiler = Compiler::with_cache(&context, None).unwrap();
             Self {
                 stream: Stream::new(&context).unwrap(),
-                compiler: Compiler::with_cache(&context, None).unwrap(),
+                device: OpDevice::with_compiler(&context, compiler).unwrap(),
                 context,
             }
         })
@@ -42,14 +43,14 @@ impl Bench {
         DeviceBuffer::from_host(bytes, &self.stream).unwrap()
     }
 
-    /// Runs a plan twice, and returns the bits of the output's elements. Bytes of the output's
+    /// Runs a plan twice, and returns the bits of each output's elements. Bytes of the outputs'
     /// memory that are not elements must stay as they were.
     pub(crate) fn run(
         &self,
         plan: &OpPlan,
         operands: &[Operand],
-        first: u64,
-    ) -> Result<Vec<u64>, OpError> {
+        firsts: &[u64],
+    ) -> Result<Vec<Vec<u64>>, OpError> {
         let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
         let buffers: Vec<_> = operands
             .iter()
@@ -60,34 +61,50 @@ impl Bench {
             .zip(operands)
             .map(|(buffer, it)| BoundArg::of(buffer).first_at(it.first))
             .collect();
-        let layout = plan.output();
-        let size = first + layout.reach_bytes().end.unsigned_abs();
-        let output = self.upload(&vec![0xa5; size as usize]);
-        let workspace = vec![0; plan.workspace_bytes() as usize];
+        let outputs: Vec<_> = plan
+            .outputs()
+            .iter()
+            .zip(firsts)
+            .map(|(layout, first)| {
+                let size = first + layout.reach_bytes().end.unsigned_abs();
+                self.upload(&vec![0xa5; size as usize])
+            })
+            .collect();
+        let bound: Vec<_> = outputs
+            .iter()
+            .zip(firsts)
+            .map(|(output, first)| BoundArg::of(output).first_at(*first))
+            .collect();
+        let workspace = vec![0x5a; plan.workspace_bytes() as usize];
         let workspace = (!workspace.is_empty()).then(|| self.upload(&workspace));
         for _ in 0..2 {
             plan.run(
                 &self.stream,
                 &args,
-                BoundArg::of(&output).first_at(first),
+                &bound,
                 workspace.as_ref().map(BoundArg::of),
             )?;
         }
-        let mut bytes = output.to_vec(&self.stream).unwrap();
+        let read_all = |((output, layout), first): ((&DeviceBuffer<u8>, &Layout), &u64)| {
+            let mut bytes = output.to_vec(&self.stream).unwrap();
+            let places = places(layout, *first);
+            let bits = places
+                .iter()
+                .map(|at| read(&bytes, *at, layout.dtype()))
+                .collect();
+            for at in places {
+                bytes[at..at + layout.dtype().bytes() as usize].fill(0xa5);
+            }
+            assert!(
+                bytes.iter().all(|byte| *byte == 0xa5),
+                "bytes beside {layout} were written"
+            );
+            bits
+        };
+        let all = outputs.iter().zip(plan.outputs()).zip(firsts).map(read_all);
+        let all = all.collect();
         self.assert_sound();
-        let places = places(layout, first);
-        let bits = places
-            .iter()
-            .map(|at| read(&bytes, *at, layout.dtype()))
-            .collect();
-        for at in places {
-            bytes[at..at + layout.dtype().bytes() as usize].fill(0xa5);
-        }
-        assert!(
-            bytes.iter().all(|byte| *byte == 0xa5),
-            "bytes beside {layout} were written"
-        );
-        Ok(bits)
+        Ok(all)
     }
 
     /// Checks that the software device has found nothing.
@@ -111,6 +128,11 @@ impl Operand {
         let bits = (0..layout.len())
             .map(|_| element(random, dtype, tame))
             .collect();
+        Self::of(random, layout, bits)
+    }
+
+    /// These elements, in that layout at a random place.
+    pub(crate) fn of(random: &mut fastrand::Rng, layout: Layout, bits: Vec<u64>) -> Self {
         let first = first(random, &layout);
         Self {
             layout,

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use fercuda_jit::TypeClass;
 use fercuda_jit::reference::{ExactValue, Near};
 use fercuda_ops::{KernelPolicy, OpDescriptor, OpOracle, OpPlan, OpRow, oracle, registry};
 use fercuda_tensor::{Dtype, Layout};
 use fercuda_trials::{Budget, Work};
 
 use crate::bench::{Bench, Operand, first, layout};
+use crate::native;
 
 const WORK: Work = Work {
     name: "op-parity",
@@ -24,7 +26,7 @@ struct Compared {
 }
 
 /// A random shape: mostly small, some empty, of no dimensions, or with a long row.
-fn shape(random: &mut fastrand::Rng, least_rank: usize) -> Vec<u64> {
+pub(crate) fn shape(random: &mut fastrand::Rng, least_rank: usize) -> Vec<u64> {
     let rank = random.usize(least_rank..4);
     let mut shape: Vec<u64> = (0..rank).map(|_| random.u64(1..7)).collect();
     if rank > 0 {
@@ -110,65 +112,87 @@ fn is_undefined(op: &OpDescriptor, shapes: &[Vec<u64>]) -> bool {
     op.row().text.contains("{axes}") && reduced == 0
 }
 
-fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared: &mut Compared) {
-    let bench = Bench::shared();
+/// Random operands of an expression.
+fn operands_of(
+    random: &mut fastrand::Rng,
+    row: &'static OpRow,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
     let (op, shapes) = describe(random, row, dtype);
     let tame = !matches!(row.oracle, OpOracle::Each(_)) && random.u32(..4) > 0;
-    let operands: Vec<Operand> = shapes
-        .iter()
-        .enumerate()
-        .map(|(at, shape)| {
-            let is_condition = at == 0 && row.has_condition();
-            let dtype = if is_condition { Dtype::Bool } else { dtype };
-            let mut operand = Operand::random(random, dtype, shape, tame);
-            if row.name == "prod" && !dtype.is_float() {
-                // Of other factors the reference is not exact in f64.
-                operand
-                    .bits
-                    .iter_mut()
-                    .for_each(|bits| *bits = 1 + (*bits & 1));
-            }
+    let operands = shapes.iter().enumerate().map(|(at, shape)| {
+        let is_condition = row.types_of(row.operand(at)) == TypeClass::Bool;
+        let dtype = if is_condition { Dtype::Bool } else { dtype };
+        let mut operand = Operand::random(random, dtype, shape, tame);
+        if row.name == "prod" && !dtype.is_float() {
+            // Of other factors the reference is not exact in f64.
             operand
-        })
-        .collect();
+                .bits
+                .iter_mut()
+                .for_each(|bits| *bits = 1 + (*bits & 1));
+        }
+        operand
+    });
+    let operands = operands.collect();
+    (op, operands)
+}
+
+fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared: &mut Compared) {
+    let bench = Bench::shared();
+    let (op, operands) = match row.is_expression() {
+        true => operands_of(random, row, dtype),
+        false => native::operands_of(random, row, dtype),
+    };
     let layouts: Vec<Layout> = operands.iter().map(|it| it.layout).collect();
     let about = || format!("{op:?} of {layouts:?}");
-    let plan = |output| OpPlan::new(&bench.compiler, &op, &layouts, output, KernelPolicy::Auto);
-    let own = match plan(None) {
-        Ok(plan) => *plan.output(),
+    let policy = match row.is_expression() && row.native.is_some() && random.bool() {
+        true => KernelPolicy::Force("jit.map"),
+        false => KernelPolicy::Auto,
+    };
+    let plan = |outputs: &[Layout]| OpPlan::new(&bench.device, &op, &layouts, outputs, policy);
+    let own = match plan(&[]) {
+        Ok(plan) => plan.outputs().to_vec(),
         Err(error) => {
             let message = error.to_string();
+            let shapes: Vec<Vec<u64>> = layouts.iter().map(|it| it.shape().to_vec()).collect();
             assert!(is_undefined(&op, &shapes), "{message}\n{}", about());
             assert!(message.contains("empty axis"), "{message}");
             return;
         }
     };
-    let output = layout(random, own.dtype(), own.shape(), false);
-    let output = if output.may_overlap() { own } else { output };
-    let plan = plan(Some(output)).unwrap();
-    let first = first(random, &output);
-    let got = bench.run(&plan, &operands, first);
+    let laid_out = |own: &Layout| {
+        let output = layout(random, own.dtype(), own.shape(), false);
+        if output.may_overlap() { *own } else { output }
+    };
+    let outputs: Vec<Layout> = own.iter().map(laid_out).collect();
+    let plan = plan(&outputs).unwrap();
+    let firsts: Vec<u64> = outputs.iter().map(|output| first(random, output)).collect();
+    let got = bench.run(&plan, &operands, &firsts);
     let got = got.unwrap_or_else(|error| panic!("{error}\n{}", about()));
     let bits: Vec<Vec<u64>> = operands.iter().map(|it| it.bits.clone()).collect();
     let wanted = oracle::evaluate(&op, &layouts, &bits).unwrap();
-    assert_eq!(got.len(), wanted.len(), "{}", about());
     let is_finite = |near: &&Near| match near.value {
         ExactValue::Float(value) => value.is_finite(),
         ExactValue::Int(_) => true,
     };
-    let mut finite = wanted.iter().filter(is_finite).peekable();
+    let mut finite = wanted.iter().flatten().filter(is_finite).peekable();
     compared.plans += u64::from(finite.peek().is_some());
     compared.bounded += u64::from(finite.any(|near| near.error.is_finite()));
-    for (at, (got, near)) in got.iter().zip(&wanted).enumerate() {
-        assert!(
-            near.allows(output.dtype(), *got),
-            "{}[{at}] is {:?}, should be {:?} within {:e}\n{}",
-            row.name,
-            output.dtype().value(*got),
-            near.value,
-            near.error,
-            about(),
-        );
+    assert_eq!(got.len(), wanted.len(), "{}", about());
+    for (number, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+        let (result, dtype) = (row.results[number], outputs[number].dtype());
+        assert_eq!(got.len(), wanted.len(), "{result}: {}", about());
+        for (at, (got, near)) in got.iter().zip(wanted).enumerate() {
+            assert!(
+                near.allows(dtype, *got),
+                "{}: {result}[{at}] is {:?}, should be {:?} within {:e}\n{}",
+                row.name,
+                dtype.value(*got),
+                near.value,
+                near.error,
+                about(),
+            );
+        }
     }
 }
 

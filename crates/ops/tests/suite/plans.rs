@@ -5,7 +5,9 @@ use std::path::Path;
 use fercuda_cache::ProgramCache;
 use fercuda_cuda::{CaptureMode, DeviceBuffer};
 use fercuda_jit::{BoundArg, Compiler};
-use fercuda_ops::{KERNELS, KernelPolicy, OpDescriptor, OpError, OpPlan, OpRequest, registry};
+use fercuda_ops::{
+    KERNELS, KernelPolicy, OpDescriptor, OpDevice, OpError, OpPlan, OpRequest, registry,
+};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, ONE};
@@ -23,7 +25,7 @@ fn plan(
     operands: &[Layout],
     policy: KernelPolicy<'_>,
 ) -> Result<OpPlan, OpError> {
-    OpPlan::new(&Bench::shared().compiler, op, operands, None, policy)
+    OpPlan::new(&Bench::shared().device, op, operands, &[], policy)
 }
 
 #[test]
@@ -50,7 +52,7 @@ fn sku_says_which_kernel_was_chosen_and_why_the_others_were_not() {
     let error = plan(&op("softmax"), &[x], KernelPolicy::Force("cublas")).unwrap_err();
     let shown = error.to_string();
     assert!(
-        shown.contains("there is no \"cublas\"; jit.map, jit.rows"),
+        shown.contains("there is no \"cublas\"; cuda.copy, jit.map, jit.rows"),
         "{shown}"
     );
 }
@@ -58,14 +60,19 @@ fn sku_says_which_kernel_was_chosen_and_why_the_others_were_not() {
 #[test]
 fn eight_bit_floats_are_refused_where_the_device_has_no_conversions() {
     let x = of(Dtype::F8E4m3, &[4]);
+    let map = KERNELS
+        .iter()
+        .find(|kernel| kernel.id == "jit.map")
+        .unwrap();
     for (arch, is_refused) in [(80, true), (89, false), (90, false)] {
         let request = OpRequest {
             row: registry::find("relu").unwrap(),
             operands: &[x],
-            output: &x,
+            outputs: &[x],
             arch,
+            no_compiler: None,
         };
-        let answer = (KERNELS[0].supports)(&request);
+        let answer = (map.supports)(&request);
         assert_eq!(answer.is_err(), is_refused, "sm_{arch}: {answer:?}");
         if let Err(reason) = answer {
             assert!(reason.contains("f8e4m3 needs sm_89"), "{reason}");
@@ -173,8 +180,8 @@ fn output_of_another_type_or_shape_or_that_overlaps_itself_is_refused() {
         Layout::strided(Dtype::F32, &[3, 4], &[0, 1]).unwrap(),
     ] {
         let policy = KernelPolicy::Auto;
-        let compiler = &Bench::shared().compiler;
-        let error = OpPlan::new(compiler, &op("exp"), &[x], Some(output), policy).unwrap_err();
+        let device = &Bench::shared().device;
+        let error = OpPlan::new(device, &op("exp"), &[x], &[output], policy).unwrap_err();
         assert!(matches!(error, OpError::Output { .. }), "{error}");
         assert!(
             error.to_string().contains("exp: the result is f32[3, 4]"),
@@ -196,7 +203,7 @@ fn refused(
     let before = output.to_vec(&bench.stream).unwrap();
     let output_at = BoundArg::of(output).first_at(first);
     let error = plan
-        .run(&bench.stream, operands, output_at, workspace)
+        .run(&bench.stream, operands, &[output_at], workspace)
         .unwrap_err();
     let after = output.to_vec(&bench.stream).unwrap();
     assert_eq!(before, after, "{error}");
@@ -247,7 +254,7 @@ fn element_operations_run_in_place() {
     let layout = of(Dtype::F32, &[100]);
     let square = plan(&op("square"), &[layout], KernelPolicy::Auto).unwrap();
     let both = BoundArg::of(&x);
-    square.run(&bench.stream, &[both], both, None).unwrap();
+    square.run(&bench.stream, &[both], &[both], None).unwrap();
     let got = x.to_vec(&bench.stream).unwrap();
     assert!(
         got.iter().zip(&values).all(|(got, x)| *got == x * x),
@@ -282,7 +289,7 @@ fn long_rows_need_the_workspace_that_the_plan_states() {
     assert!(shown.contains(&format!("of {}", bytes - 1)), "{shown}");
     let exact = DeviceBuffer::<u8>::zeroed(&bench.stream, bytes as usize).unwrap();
     let workspace = Some(BoundArg::of(&exact));
-    sum.run(&bench.stream, &operands, BoundArg::of(&y), workspace)
+    sum.run(&bench.stream, &operands, &[BoundArg::of(&y)], workspace)
         .unwrap();
     // A whole number below 2^24 is exact in f32, in any order.
     assert_eq!(y.to_vec(&bench.stream).unwrap(), [len as f32]);
@@ -303,7 +310,8 @@ fn runs_are_captured_and_compile_nothing_whatever_the_alignment() {
     let compiler = Compiler::with_cache(&bench.context, Some(cache)).unwrap();
     let layout = of(Dtype::F32, &[32]);
     let sigmoid = op("sigmoid");
-    let plan = OpPlan::new(&compiler, &sigmoid, &[layout], None, KernelPolicy::Auto).unwrap();
+    let device = OpDevice::with_compiler(&bench.context, compiler).unwrap();
+    let plan = OpPlan::new(&device, &sigmoid, &[layout], &[], KernelPolicy::Auto).unwrap();
     // One for memory aligned to 16 bytes, one for other memory; each is stored when compiled.
     let programs = stored(folder.path());
     assert!(programs >= 2, "{programs}");
@@ -315,7 +323,7 @@ fn runs_are_captured_and_compile_nothing_whatever_the_alignment() {
             BoundArg::of(&x).first_at(first),
             BoundArg::of(&y).first_at(first),
         );
-        plan.run(&bench.stream, &[x], y, None).unwrap();
+        plan.run(&bench.stream, &[x], &[y], None).unwrap();
     }
     let mut graph = capture.end().unwrap().instantiate().unwrap();
     graph.launch(&bench.stream).unwrap();

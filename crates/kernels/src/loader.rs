@@ -1,0 +1,243 @@
+//! Loading of programs: texts compiled by NVRTC, once a context, and launches.
+//!
+//! Invariant: a program is launched only over memory that covers its layouts and workspace, is
+//! aligned to what it was made for, and where no output overlaps anything but an operand that it
+//! may overwrite.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use fercuda_cuda::{Context, Function, Image, KernelArg, Launch, Module, Stream};
+use fercuda_jit::{ALIGN, Bindings, BoundArg, BoundNames};
+use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc, NvrtcError};
+
+use crate::error::KernelError;
+use crate::program::{KernelStep, NativeProgram, Parameter};
+use crate::text::{COMMON, KernelText};
+use crate::view::Place;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Largest number of modules that are kept.
+const MAX_MODULES: usize = 512;
+
+/// Compiles texts for one context, and keeps the code.
+pub struct KernelLoader {
+    context: Context,
+    arch: GpuArch,
+    format: CodeFormat,
+    nvrtc: OnceLock<std::result::Result<Nvrtc, Arc<str>>>,
+    modules: Mutex<HashMap<KernelText, Module>>,
+}
+
+impl KernelLoader {
+    /// A loader for that context. NVRTC is looked for when a kernel is first needed.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`] if the device's properties cannot be read.
+    pub fn new(context: &Context) -> Result<Self> {
+        let device = context.device();
+        let (major, minor) = device.compute_capability()?;
+        let format = match device.cuda().is_software() {
+            true => CodeFormat::Ptx,
+            false => CodeFormat::Cubin,
+        };
+        Ok(Self {
+            context: context.clone(),
+            arch: GpuArch::new(major, minor),
+            format,
+            nvrtc: OnceLock::new(),
+            modules: Mutex::new(HashMap::new()),
+        })
+    }
+
+    /// Compiles a program's kernels, or finds them.
+    ///
+    /// # Errors
+    /// [`KernelError::Compile`] without NVRTC, [`KernelError::Cuda`] if the driver refuses the
+    /// code.
+    pub fn load(&self, program: NativeProgram) -> Result<LoadedProgram> {
+        let functions = program.steps.iter().map(|step| self.function(step));
+        let functions = functions.collect::<Result<Vec<_>>>()?;
+        Ok(LoadedProgram { program, functions })
+    }
+
+    /// Whether NVRTC was found; else why not.
+    ///
+    /// # Errors
+    /// What was tried, and what to install.
+    pub fn compiler(&self) -> std::result::Result<&Nvrtc, Arc<str>> {
+        let found = self
+            .nvrtc
+            .get_or_init(|| Nvrtc::find().map_err(|error| error.to_string().into()));
+        found.as_ref().map_err(Arc::clone)
+    }
+
+    fn function(&self, step: &KernelStep) -> Result<Function> {
+        let lock = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(&step.text) {
+            return Ok(known.function(step.function)?);
+        }
+        // Outside the lock: two threads may both compile it, one in vain.
+        let module = self.compile(&step.text)?;
+        let mut modules = lock();
+        if modules.len() >= MAX_MODULES {
+            modules.clear();
+        }
+        let module = modules.entry(step.text.clone()).or_insert(module);
+        Ok(module.function(step.function)?)
+    }
+
+    fn compile(&self, text: &KernelText) -> Result<Module> {
+        let kernel = text.file;
+        let failed = |error: NvrtcError| KernelError::Compile {
+            kernel,
+            error: Box::new(error),
+        };
+        let nvrtc = match self.compiler() {
+            Ok(nvrtc) => nvrtc,
+            // The error itself cannot be kept; looking again gives it.
+            Err(_) => &Nvrtc::find().map_err(failed)?,
+        };
+        let (name, common) = COMMON;
+        let mut source = CudaSource::new(kernel, text.source, self.arch)
+            .output(self.format)
+            .option("--std=c++17")
+            .option("--device-as-default-execution-space")
+            .header(name, common);
+        for (name, value) in &text.macros {
+            source = source.option(format!("-D{name}={value}"));
+        }
+        let compiled = nvrtc.compile(&source).map_err(failed)?;
+        Ok(Module::load(&self.context, &Image::from(&compiled))?)
+    }
+}
+
+/// A program with its kernels.
+#[derive(Debug)]
+pub struct LoadedProgram {
+    program: NativeProgram,
+    functions: Vec<Function>,
+}
+
+impl LoadedProgram {
+    /// The program.
+    pub fn program(&self) -> &NativeProgram {
+        &self.program
+    }
+
+    /// Whether the program can be run over this memory: one for aligned memory may not.
+    ///
+    /// # Errors
+    /// [`KernelError::Bound`]: number, reach, alignment to elements, overlap.
+    pub fn fits(
+        &self,
+        names: &dyn BoundNames,
+        inputs: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+    ) -> Result<bool> {
+        let bits = self.bindings(names).check(inputs, outputs)?;
+        Ok(bits.is_multiple_of(ALIGN) || !self.program.is_aligned)
+    }
+
+    fn bindings<'a>(&'a self, names: &'a dyn BoundNames) -> Bindings<'a> {
+        let program = &self.program;
+        Bindings {
+            inputs: &program.inputs,
+            outputs: &program.outputs,
+            in_place: &program.in_place,
+            names,
+        }
+    }
+
+    /// Queues the program in `stream`, behind work that is queued there. `workspace` has
+    /// [`NativeProgram::workspace_bytes`], and is not needed for none.
+    ///
+    /// # Errors
+    /// [`KernelError::Bound`]: nothing is queued. [`KernelError::Cuda`] as the driver refuses;
+    /// earlier kernels are queued then.
+    ///
+    /// # Panics
+    /// Never: a program for aligned memory is refused as misaligned otherwise.
+    pub fn run(
+        &self,
+        names: &dyn BoundNames,
+        stream: &Stream,
+        inputs: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+        workspace: Option<BoundArg<'_>>,
+    ) -> Result<()> {
+        let bindings = self.bindings(names);
+        let bits = bindings.check(inputs, outputs)?;
+        if self.program.is_aligned && !bits.is_multiple_of(ALIGN) {
+            return Err(KernelError::Bound(fercuda_jit::Error::Misaligned {
+                what: "memory",
+                name: "one of those bound".to_owned(),
+                address: bits,
+                align: ALIGN,
+            }));
+        }
+        if self.program.scratch_bytes > 0 {
+            let Some(workspace) = workspace else {
+                return Err(KernelError::Bound(fercuda_jit::Error::Count {
+                    what: "workspace",
+                    wanted: 1,
+                    given: 0,
+                }));
+            };
+            bindings.check_scratch(inputs, outputs, workspace, self.program.scratch_bytes)?;
+        }
+        for (step, function) in self.program.steps.iter().zip(&self.functions) {
+            launch(step, function, stream, inputs, outputs, workspace)?;
+        }
+        Ok(())
+    }
+}
+
+fn launch(
+    step: &KernelStep,
+    function: &Function,
+    stream: &Stream,
+    inputs: &[BoundArg<'_>],
+    outputs: &[BoundArg<'_>],
+    workspace: Option<BoundArg<'_>>,
+) -> Result<()> {
+    let mut values = Vec::with_capacity(step.parameters.len());
+    for parameter in &step.parameters {
+        values.push(match parameter {
+            Parameter::Shape(shape) => KernelArg::bytes(bytemuck::bytes_of(shape)),
+            Parameter::Address(view) if view.layout.is_empty() => KernelArg::number(0u64),
+            Parameter::Address(view) => {
+                let memory = match view.place {
+                    Place::Input(at) => inputs[at],
+                    Place::Output(at) => outputs[at],
+                    Place::Scratch => match workspace {
+                        Some(workspace) => workspace,
+                        None => continue,
+                    },
+                };
+                memory.argument(view.offset_bytes)?
+            }
+            Parameter::U32(value) => KernelArg::number(*value),
+            Parameter::U64(value) => KernelArg::number(*value),
+            Parameter::F64(value) => KernelArg::number(*value),
+        });
+    }
+    let [x, y, z] = step.grid;
+    let launch = Launch::new((x, y, z), step.block).shared_bytes(step.shared_bytes);
+    // SAFETY: the parameters are those that the family's module lists for its text, which accesses
+    // only elements of the views among them. These are parts of the program's layouts and
+    // workspace; the caller compared them with what is bound: reach, alignment, overlap. The launch
+    // retains what is bound, and streams order the work.
+    #[expect(unsafe_code, reason = "a kernel of this crate with a checked reach")]
+    unsafe {
+        launch.run(function, stream, values.as_slice())?;
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for KernelLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KernelLoader(sm_{})", self.arch)
+    }
+}

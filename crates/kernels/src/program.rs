@@ -1,0 +1,238 @@
+//! Programs of kernels: launches over operands, outputs and workspace of fixed layouts.
+//!
+//! Invariant: what a kernel accesses is elements of the views that its launch has as parameters, as
+//! their shapes, also parameters, say. Every family's module vouches for its text. A view's
+//! elements are those of the program's layouts (`view`), which `loader` compares with bound memory.
+
+use fercuda_jit::ALIGN;
+use fercuda_tensor::{Dtype, Layout, MAX_RANK};
+
+use crate::error::KernelError;
+use crate::text::KernelText;
+use crate::view::{MemoryView, Place};
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Threads of a block of the kernels that go over elements.
+pub(crate) const THREADS: u32 = 256;
+/// Largest number of blocks in the first dimension of a grid.
+const MAX_BLOCKS: u64 = (1 << 31) - 1;
+/// Largest number of blocks in the second and third one.
+pub(crate) const MAX_ROWS: u64 = 65535;
+/// Blocks of a kernel whose threads loop over elements; more than all that run at once.
+const LOOPING: u64 = 132 * 32;
+
+/// Parameter of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Parameter {
+    /// Address of a view's first element.
+    Address(MemoryView),
+    /// Extents and strides, as `Shape` of common.cuh.
+    Shape(ShapeParameter),
+    U32(u32),
+    U64(u64),
+    F64(f64),
+}
+
+/// One launch.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelStep {
+    pub(crate) text: KernelText,
+    pub(crate) function: &'static str,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: u32,
+    pub(crate) shared_bytes: u32,
+    pub(crate) parameters: Vec<Parameter>,
+}
+
+impl KernelStep {
+    pub(crate) fn new(text: KernelText, function: &'static str) -> Self {
+        Self {
+            text,
+            function,
+            grid: [1; 3],
+            block: THREADS,
+            shared_bytes: 0,
+            parameters: Vec::new(),
+        }
+    }
+
+    /// As many blocks as that, or fewer whose threads loop.
+    pub(crate) fn over(mut self, work: u64) -> Self {
+        let blocks = work.div_ceil(u64::from(self.block)).clamp(1, LOOPING);
+        self.grid[0] = blocks as u32;
+        self
+    }
+
+    /// Exactly that many blocks.
+    pub(crate) fn blocks(mut self, [x, y, z]: [u64; 3]) -> Result<Self> {
+        for (count, most) in [(x, MAX_BLOCKS), (y, MAX_ROWS), (z, MAX_ROWS)] {
+            if count > most {
+                let what = "blocks of threads";
+                return Err(KernelError::TooMany { what, count, most });
+            }
+        }
+        self.grid = [x as u32, y as u32, z as u32];
+        Ok(self)
+    }
+
+    pub(crate) fn threads(mut self, block: u32) -> Self {
+        self.block = block;
+        self
+    }
+
+    /// A view: its address and its shape, which are two parameters.
+    pub(crate) fn view(mut self, view: &MemoryView) -> Self {
+        self.parameters.push(Parameter::Address(*view));
+        self.parameters
+            .push(Parameter::Shape(ShapeParameter::of(&view.layout)));
+        self
+    }
+
+    /// The address of a view whose shape the kernel knows from elsewhere.
+    pub(crate) fn address(mut self, view: &MemoryView) -> Self {
+        self.parameters.push(Parameter::Address(*view));
+        self
+    }
+
+    /// Extents and strides that go with the address before.
+    pub(crate) fn shape(mut self, shape: ShapeParameter) -> Self {
+        self.parameters.push(Parameter::Shape(shape));
+        self
+    }
+
+    pub(crate) fn u32(mut self, value: u32) -> Self {
+        self.parameters.push(Parameter::U32(value));
+        self
+    }
+
+    pub(crate) fn u64(mut self, value: u64) -> Self {
+        self.parameters.push(Parameter::U64(value));
+        self
+    }
+
+    pub(crate) fn f64(mut self, value: f64) -> Self {
+        self.parameters.push(Parameter::F64(value));
+        self
+    }
+}
+
+/// Extents and strides as a kernel gets them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+pub(crate) struct ShapeParameter {
+    extents: [u64; MAX_RANK],
+    strides: [i64; MAX_RANK],
+}
+
+impl ShapeParameter {
+    pub(crate) fn of(layout: &Layout) -> Self {
+        Self::new(
+            layout
+                .shape()
+                .iter()
+                .copied()
+                .zip(layout.strides().iter().copied()),
+        )
+    }
+
+    /// Of dimensions' extents and strides, at most eight.
+    pub(crate) fn new(dimensions: impl Iterator<Item = (u64, i64)>) -> Self {
+        let mut shape = Self {
+            extents: [1; MAX_RANK],
+            strides: [0; MAX_RANK],
+        };
+        for (at, (extent, stride)) in dimensions.take(MAX_RANK).enumerate() {
+            (shape.extents[at], shape.strides[at]) = (extent, stride);
+        }
+        shape
+    }
+}
+
+/// Launches over operands, outputs and workspace of fixed layouts.
+#[derive(Clone, Debug)]
+pub struct NativeProgram {
+    pub(crate) inputs: Vec<Layout>,
+    pub(crate) outputs: Vec<Layout>,
+    pub(crate) in_place: Vec<Vec<bool>>,
+    pub(crate) steps: Vec<KernelStep>,
+    pub(crate) scratch_bytes: u64,
+    /// Whether the addresses of everything that is bound are multiples of 16.
+    pub(crate) is_aligned: bool,
+}
+
+impl NativeProgram {
+    /// A program without launches, for memory at multiples of 16 bytes or at any.
+    pub fn new(inputs: &[Layout], outputs: &[Layout], is_aligned: bool) -> Self {
+        Self {
+            inputs: inputs.to_vec(),
+            outputs: outputs.to_vec(),
+            in_place: vec![vec![false; inputs.len()]; outputs.len()],
+            steps: Vec::new(),
+            scratch_bytes: 0,
+            is_aligned,
+        }
+    }
+
+    /// Number of launches.
+    pub fn launches(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Size of the workspace, which is aligned to 16.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.scratch_bytes
+    }
+
+    /// Number of operands.
+    pub fn operands(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// A whole operand.
+    pub fn input(&self, at: usize) -> MemoryView {
+        MemoryView {
+            place: Place::Input(at),
+            offset_bytes: 0,
+            layout: self.inputs[at],
+        }
+    }
+
+    /// A whole output.
+    pub fn output(&self, at: usize) -> MemoryView {
+        MemoryView {
+            place: Place::Output(at),
+            offset_bytes: 0,
+            layout: self.outputs[at],
+        }
+    }
+
+    /// Reserves workspace for elements in order, uninitialised.
+    pub(crate) fn reserve(&mut self, dtype: Dtype, shape: &[u64]) -> Result<MemoryView> {
+        let layout = Layout::contiguous(dtype, shape)?;
+        let too_many = |count| KernelError::TooMany {
+            what: "bytes of workspace",
+            count,
+            most: i64::MAX as u64,
+        };
+        let from = self.scratch_bytes.next_multiple_of(ALIGN);
+        let until = from.saturating_add(layout.bytes());
+        let offset_bytes = i64::try_from(from).map_err(|_| too_many(from))?;
+        i64::try_from(until).map_err(|_| too_many(until))?;
+        self.scratch_bytes = until;
+        Ok(MemoryView {
+            place: Place::Scratch,
+            offset_bytes,
+            layout,
+        })
+    }
+
+    /// Allows an output to be an operand's memory, exactly.
+    pub(crate) fn allow_in_place(&mut self, output: usize, input: usize) {
+        self.in_place[output][input] = self.outputs[output] == self.inputs[input];
+    }
+
+    pub(crate) fn push(&mut self, step: KernelStep) {
+        self.steps.push(step);
+    }
+}

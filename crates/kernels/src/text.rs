@@ -1,0 +1,68 @@
+//! Texts of the kernels: CUDA C++, with the values of their macros.
+//!
+//! Invariant: a text and its macros determine the code; nothing else is read.
+
+use fercuda_tensor::Dtype;
+
+/// Header that every text may include.
+pub(crate) const COMMON: (&str, &str) = ("common.cuh", include_str!("../cuda/common.cuh"));
+
+/// A text of kernels, with its macros. Equal texts are compiled once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct KernelText {
+    pub(crate) file: &'static str,
+    pub(crate) source: &'static str,
+    pub(crate) macros: Vec<(&'static str, String)>,
+}
+
+impl KernelText {
+    pub(crate) fn new(file: &'static str, source: &'static str) -> Self {
+        Self {
+            file,
+            source,
+            macros: Vec::new(),
+        }
+    }
+
+    /// Defines a macro.
+    pub(crate) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.macros.push((name, value.to_string()));
+        self
+    }
+
+    /// Defines a macro as the C++ type of elements.
+    pub(crate) fn with_type(self, name: &'static str, dtype: Dtype) -> Self {
+        self.with(name, c_type(dtype))
+    }
+}
+
+/// The C++ type of elements in memory; `common.cuh` defines those that C++ lacks.
+pub(crate) fn c_type(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F64 => "double",
+        Dtype::F32 => "float",
+        Dtype::F16 => "Half",
+        Dtype::Bf16 => "Bfloat",
+        Dtype::F8E4m3 => "Float8e4m3",
+        Dtype::F8E5m2 => "Float8e5m2",
+        Dtype::I8 => "signed char",
+        Dtype::I16 => "short",
+        Dtype::I32 => "int",
+        Dtype::I64 => "long long",
+        Dtype::U8 => "unsigned char",
+        Dtype::U16 => "unsigned short",
+        Dtype::U32 => "unsigned int",
+        Dtype::U64 => "unsigned long long",
+        Dtype::Bool => "Bool",
+    }
+}
+
+/// The C++ type in which elements are computed.
+pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F64 => "double",
+        dtype if dtype.is_float() => "float",
+        Dtype::Bool => "unsigned char",
+        dtype => c_type(dtype),
+    }
+}

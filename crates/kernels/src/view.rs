@@ -1,0 +1,115 @@
+//! Part of an operand, an output or the workspace, as a kernel sees it.
+//!
+//! Invariant: every element of a view is one of the memory that it is of: a view begins as a whole
+//! layout and is only narrowed. Views of the workspace are inside the bytes that were reserved.
+
+use fercuda_tensor::{Dtype, Layout, LayoutError};
+
+/// Memory that a program is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    Input(usize),
+    Output(usize),
+    Scratch,
+}
+
+/// Elements of bound memory, by a layout and the place of the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryView {
+    pub(crate) place: Place,
+    /// Of the first element, from the first one of the memory.
+    pub(crate) offset_bytes: i64,
+    pub(crate) layout: Layout,
+}
+
+impl MemoryView {
+    /// Its layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> &[u64] {
+        self.layout.shape()
+    }
+
+    /// Type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        self.layout.dtype()
+    }
+
+    /// The elements `start` to `end` of a dimension, every `step`th.
+    ///
+    /// # Errors
+    /// As for [`Layout::slice`].
+    pub fn slice(
+        &self,
+        dimension: usize,
+        range: std::ops::Range<u64>,
+        step: u64,
+    ) -> Result<Self, LayoutError> {
+        let (layout, offset) = self.layout.slice(dimension, range, step)?;
+        Ok(Self {
+            layout,
+            // Both are inside one memory, so their sum is.
+            offset_bytes: self.offset_bytes + offset,
+            ..*self
+        })
+    }
+
+    /// The same elements, those of a dimension in reverse order.
+    ///
+    /// # Errors
+    /// [`LayoutError::NoDimension`].
+    pub fn flip(&self, dimension: usize) -> Result<Self, LayoutError> {
+        let (shape, rank) = (self.shape(), self.shape().len());
+        let Some(len) = shape.get(dimension) else {
+            return Err(LayoutError::NoDimension { dimension, rank });
+        };
+        let mut strides = self.layout.strides().to_vec();
+        let last = len.saturating_sub(1) as i64 * strides[dimension];
+        strides[dimension] = -strides[dimension];
+        Ok(Self {
+            layout: Layout::strided(self.dtype(), shape, &strides)?,
+            offset_bytes: self.offset_bytes + last * self.dtype().bytes() as i64,
+            ..*self
+        })
+    }
+
+    /// The same elements with another order of dimensions.
+    ///
+    /// # Errors
+    /// As for [`Layout::permute`].
+    pub fn permute(&self, order: &[usize]) -> Result<Self, LayoutError> {
+        let layout = self.layout.permute(order)?;
+        Ok(Self { layout, ..*self })
+    }
+
+    /// Repeats elements along new dimensions, and those of extent 1.
+    ///
+    /// # Errors
+    /// As for [`Layout::broadcast`].
+    pub fn broadcast(&self, shape: &[u64]) -> Result<Self, LayoutError> {
+        let layout = self.layout.broadcast(shape)?;
+        Ok(Self { layout, ..*self })
+    }
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// As for [`Layout::reshape`].
+    pub fn reshape(&self, shape: &[u64]) -> Result<Self, LayoutError> {
+        let layout = self.layout.reshape(shape)?;
+        Ok(Self { layout, ..*self })
+    }
+
+    /// The same elements with a dimension at the end.
+    ///
+    /// # Errors
+    /// As for [`Layout::permute`].
+    pub fn move_last(&self, dimension: usize) -> Result<Self, LayoutError> {
+        let rank = self.shape().len();
+        let others = (0..rank).filter(|at| *at != dimension);
+        self.permute(&others.chain([dimension]).collect::<Vec<_>>())
+    }
+}
