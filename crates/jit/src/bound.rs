@@ -5,7 +5,7 @@
 //! Elsewhere: launching over them (`compiler`; `fercuda-kernels`).
 
 use bytemuck::Pod;
-use fercuda_cuda::{DeviceBuffer, DeviceSlice, KernelArg};
+use fercuda_cuda::{DeviceBuffer, DeviceSlice, KernelArg, Stream};
 use fercuda_tensor::Layout;
 
 use crate::compiler::Error;
@@ -50,6 +50,22 @@ impl<'a> BoundArg<'a> {
     /// Address of the first element.
     pub fn address(&self) -> u64 {
         self.memory.address().0.wrapping_add(self.first)
+    }
+
+    /// Reads bytes behind the first element, after waiting for the stream.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if they are outside of the memory, or the driver refuses.
+    pub fn read(&self, from: u64, bytes: u64, stream: &Stream) -> Result<Vec<u8>> {
+        let place = |at: u64| {
+            let at = self.first.checked_add(at);
+            at.and_then(|at| usize::try_from(at).ok())
+                .unwrap_or(usize::MAX)
+        };
+        let memory = self
+            .memory
+            .slice(place(from)..place(from.saturating_add(bytes)))?;
+        Ok(memory.to_vec(stream)?)
     }
 
     /// Offset of the first element in the memory, in bytes.

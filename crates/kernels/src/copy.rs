@@ -8,6 +8,7 @@
 //! memory, so that both are accessed in rows.
 
 use crate::error::KernelError;
+use crate::loops::WIDE;
 use crate::program::{KernelStep, NativeProgram, ShapeParameter};
 use crate::text::KernelText;
 use crate::view::MemoryView;
@@ -18,8 +19,6 @@ type Result<T> = std::result::Result<T, KernelError>;
 const WIDEST: u64 = 16;
 /// Elements that a thread of `copy_elements` moves at once.
 const EACH: u64 = 4;
-/// From this number on, elements are counted in 64 bits. A loop's step goes beyond the count.
-const WIDE: u64 = 1 << 31;
 /// Smallest extent of both dimensions for which tiles are used.
 const LEAST_TILED: u64 = 8;
 

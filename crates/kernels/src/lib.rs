@@ -3,13 +3,16 @@
 
 mod error;
 mod loader;
+mod loops;
 mod program;
 mod text;
 mod view;
 
 pub mod copy;
+pub mod index;
 
 pub use error::KernelError;
 pub use loader::{KernelLoader, LoadedProgram};
+pub use loops::along;
 pub use program::NativeProgram;
 pub use view::MemoryView;

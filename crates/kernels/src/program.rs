@@ -157,6 +157,8 @@ pub struct NativeProgram {
     pub(crate) in_place: Vec<Vec<bool>>,
     pub(crate) steps: Vec<KernelStep>,
     pub(crate) scratch_bytes: u64,
+    /// Where the first index outside of its axis is recorded, in a checked program.
+    pub(crate) fault: Option<MemoryView>,
     /// Whether the addresses of everything that is bound are multiples of 16.
     pub(crate) is_aligned: bool,
 }
@@ -170,8 +172,21 @@ impl NativeProgram {
             in_place: vec![vec![false; inputs.len()]; outputs.len()],
             steps: Vec::new(),
             scratch_bytes: 0,
+            fault: None,
             is_aligned,
         }
+    }
+
+    /// Has the program record the first index outside of its axis, in the workspace's first 16
+    /// bytes: 0 for none, else its place in the kernel's loop plus one; and the index.
+    ///
+    /// # Errors
+    /// None: the workspace is empty.
+    pub fn record_faults(&mut self) -> Result<()> {
+        let fault = self.reserve(Dtype::U64, &[2])?;
+        crate::copy::fill(self, &fault, 0);
+        self.fault = Some(fault);
+        Ok(())
     }
 
     /// Number of launches.

@@ -29,6 +29,7 @@ pub struct OpDescriptor {
     keep: bool,
     to: Option<Dtype>,
     shape: Option<Vec<u64>>,
+    is_checked: bool,
 }
 
 impl OpDescriptor {
@@ -51,6 +52,7 @@ impl OpDescriptor {
             keep: false,
             to: None,
             shape: None,
+            is_checked: false,
         })
     }
 
@@ -170,6 +172,25 @@ impl OpDescriptor {
         }
         self.shape = Some(shape.to_vec());
         Ok(self)
+    }
+
+    /// Has plans record the first index outside of its axis, for
+    /// [`OpPlan::check`](crate::OpPlan::check).
+    ///
+    /// # Errors
+    /// [`OpError::Parameter`] if the op has no indices.
+    pub fn checked(mut self) -> Result<Self> {
+        if !self.row().operands.contains(&"index") {
+            let what = "it has no indices to check".to_owned();
+            return Err(self.parameter(what, "the op as it is".to_owned()));
+        }
+        self.is_checked = true;
+        Ok(self)
+    }
+
+    /// Whether its plans record the first index outside of its axis.
+    pub fn is_checked(&self) -> bool {
+        self.is_checked
     }
 
     /// Its name.

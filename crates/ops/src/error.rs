@@ -107,6 +107,19 @@ pub enum OpError {
         /// Its size.
         bytes: u64,
     },
+    /// An index that a checked plan found outside of its axis.
+    #[error(
+        "{op}: index {index}, number {place} of those that are gone through, is outside of its axis\ntry: indices from 0 to below the extent"
+    )]
+    Index {
+        /// The op.
+        op: &'static str,
+        /// The index.
+        index: i64,
+        /// Its number, in row-major order of the elements that the kernel goes through, extents of
+        /// 1 and neighbours that are moved together left out.
+        place: u64,
+    },
     /// The compiler or the driver refused. Of bindings that do not fit nothing is queued; if the
     /// driver refuses a launch, earlier kernels of the plan may have been queued.
     #[error("{op}: {error}")]

@@ -57,6 +57,13 @@ pub const KERNELS: &[KernelRow] = &[
         true,
         |request| is_native(request, "cuda.copy"),
     ),
+    native(
+        "cuda.index",
+        "none for sums and products of scattered values",
+        "f32 for floats, f64 for f64, 32 or 64 bits for integers",
+        false,
+        |request| is_native(request, "cuda.index"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

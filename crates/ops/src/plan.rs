@@ -113,6 +113,7 @@ pub struct OpPlan {
     prepared: PreparedOp,
     sku: Sku,
     outputs: Vec<Layout>,
+    is_checked: bool,
 }
 
 /// Names of an op's operands and results.
@@ -185,6 +186,9 @@ impl OpPlan {
             (_, _, Some(rule)) => {
                 let load = |is_aligned| {
                     let mut program = NativeProgram::new(operands, &outputs, is_aligned);
+                    if op.is_checked() {
+                        program.record_faults()?;
+                    }
                     (rule.lower)(op, &mut program)?;
                     device.kernels.load(program)
                 };
@@ -206,6 +210,7 @@ impl OpPlan {
             prepared,
             sku,
             outputs,
+            is_checked: op.is_checked(),
         })
     }
 
@@ -269,6 +274,35 @@ impl OpPlan {
                 let queued = program.run(&names, stream, operands, outputs, workspace);
                 queued.map_err(|error| refused(op, error))
             }
+        }
+    }
+}
+
+impl OpPlan {
+    /// Waits for the stream, and reads what a run of a checked plan recorded in its workspace.
+    ///
+    /// # Errors
+    /// [`OpError::Index`] if an index was outside of its axis; the result has 0 there, or what it
+    /// had before. [`OpError::Run`] if the memory cannot be read.
+    pub fn check(&self, stream: &Stream, workspace: &BoundArg<'_>) -> Result<(), OpError> {
+        if !self.is_checked {
+            return Ok(());
+        }
+        let op = self.row.name;
+        let words = workspace.read(0, 16, stream);
+        let words = words.map_err(|error| refused(op, error))?;
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&words[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        match word(0) {
+            0 => Ok(()),
+            place => Err(OpError::Index {
+                op,
+                index: word(8).cast_signed(),
+                place: place - 1,
+            }),
         }
     }
 }
@@ -343,6 +377,9 @@ fn choose(
         let hint = match policy {
             KernelPolicy::Force(id) if !is_known(id) => format!("there is no {id:?}; {}", known()),
             KernelPolicy::Force(_) => "KernelPolicy::Auto".to_owned(),
+            KernelPolicy::Auto if request.no_compiler.is_some() && !request.row.is_expression() => {
+                "fercuda setup nvrtc".to_owned()
+            }
             KernelPolicy::Auto => "another type, by the op `cast`".to_owned(),
         };
         let reasons = rejected

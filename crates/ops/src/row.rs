@@ -29,11 +29,13 @@ pub enum OpFamily {
     Normalisation,
     /// Losses.
     Loss,
+    /// Elements chosen by indices.
+    Indexing,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -41,6 +43,7 @@ impl OpFamily {
         Self::Reduction,
         Self::Normalisation,
         Self::Loss,
+        Self::Indexing,
     ];
 }
 
@@ -54,6 +57,7 @@ impl fmt::Display for OpFamily {
             Self::Reduction => "reduction",
             Self::Normalisation => "normalisation",
             Self::Loss => "loss",
+            Self::Indexing => "indexing",
         })
     }
 }

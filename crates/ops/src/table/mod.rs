@@ -6,6 +6,7 @@
 mod activations;
 mod arithmetic;
 mod comparisons;
+mod indexing;
 mod losses;
 mod movement;
 mod reductions;
@@ -15,7 +16,7 @@ mod scalar;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 7] = [
+pub(crate) const PARTS: [&[OpRow]; 8] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -23,4 +24,5 @@ pub(crate) const PARTS: [&[OpRow]; 7] = [
     reductions::ROWS,
     rows::ROWS,
     losses::ROWS,
+    indexing::ROWS,
 ];

@@ -1,9 +1,9 @@
 //! Random parameters and operands of ops that are no expressions.
 
-use fercuda_ops::{OpDescriptor, OpRow};
-use fercuda_tensor::Dtype;
+use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
+use fercuda_tensor::{Dtype, Layout};
 
-use crate::bench::Operand;
+use crate::bench::{Operand, layout};
 use crate::parity::shape;
 
 /// A new descriptor of the op, and random operands.
@@ -13,6 +13,9 @@ pub(crate) fn operands_of(
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
     let op = OpDescriptor::new(row.name).unwrap();
+    if row.family == OpFamily::Indexing {
+        return indexing(random, op, dtype);
+    }
     let (op, shapes) = movement(random, op, dtype);
     let operands = shapes.iter();
     let operands = operands.map(|shape| Operand::random(random, dtype, shape, false));
@@ -133,5 +136,126 @@ fn movement(
             )
         }
         name => panic!("there are no random operands for {name}"),
+    }
+}
+
+/// Indices into an extent: few of them outside, and each at most once if they are `unique`.
+fn index_operand(
+    random: &mut fastrand::Rng,
+    shape: &[u64],
+    axis: usize,
+    extent: u64,
+    unique: bool,
+) -> Operand {
+    let dtypes = [Dtype::I64, Dtype::I32, Dtype::U16, Dtype::U64];
+    let dtype = dtypes[random.usize(..dtypes.len())];
+    let own: Layout = layout(random, dtype, shape, true);
+    let len: u64 = shape.get(axis).copied().unwrap_or(1);
+    let inner: u64 = shape.iter().skip(axis + 1).product();
+    let mut order: Vec<u64> = (0..extent.max(len)).collect();
+    random.shuffle(&mut order);
+    let bits = (0..own.len()).map(|at| {
+        let along = at / inner.max(1) % len.max(1);
+        let value = match random.u32(..20) {
+            // Also a number that is negative as a signed one.
+            0 => [extent, u64::MAX, 60_000][random.usize(..3)],
+            _ if unique => order[along as usize],
+            _ => random.u64(..extent.max(1)),
+        };
+        value & (u64::MAX >> (64 - 8 * dtype.bytes()))
+    });
+    let bits = bits.collect();
+    Operand::of(random, own, bits)
+}
+
+fn indexing(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let name = op.name();
+    let own = shape(random, usize::from(name != "take" && name != "one_hot"));
+    let rank = own.len();
+    let axis = random.usize(..rank.max(1));
+    let unique = matches!(name, "scatter" | "index_copy");
+    let values = |random: &mut fastrand::Rng, shape: &[u64]| {
+        let mut operand = Operand::random(random, dtype, shape, true);
+        if !dtype.is_float() {
+            // Products of a few of these are exact in f64.
+            operand.bits.iter_mut().for_each(|bits| *bits &= 1);
+        }
+        operand
+    };
+    let narrower = |random: &mut fastrand::Rng| -> Vec<u64> {
+        let all = own.iter().enumerate();
+        all.map(|(at, len)| match at == axis {
+            true if unique => random.u64(0..=*len),
+            true => random.u64(0..12),
+            false => random.u64(0..=*len).max(u64::from(*len > 0)),
+        })
+        .collect()
+    };
+    match name {
+        "gather" => {
+            let part = narrower(random);
+            let index = index_operand(random, &part, axis, own[axis], false);
+            (op.axes(&[axis]).unwrap(), vec![values(random, &own), index])
+        }
+        "index_select" => {
+            let len = random.u64(..20);
+            let index = index_operand(random, &[len], 0, own[axis], false);
+            (op.axes(&[axis]).unwrap(), vec![values(random, &own), index])
+        }
+        "take" => {
+            let of = shape(random, 0);
+            let index = index_operand(random, &of, 0, own.iter().product(), false);
+            (op, vec![values(random, &own), index])
+        }
+        "embedding" => {
+            let of = shape(random, 0);
+            let table = [random.u64(1..30), random.u64(1..70)];
+            let index = index_operand(random, &of, 0, table[0], false);
+            (op, vec![values(random, &table), index])
+        }
+        "one_hot" => {
+            let classes = random.u64(0..9);
+            let mut index = index_operand(random, &own, 0, classes, false);
+            // The type is the op's.
+            let bits = index.bits.iter().map(|bits| bits & 0x7f).collect();
+            let own = layout(random, dtype, &own, true);
+            index = Operand::of(random, own, bits);
+            (op.number("classes", classes as f64).unwrap(), vec![index])
+        }
+        "scatter" | "scatter_reduce" => {
+            let part = narrower(random);
+            let source: Vec<u64> = part.iter().map(|len| len + random.u64(..3)).collect();
+            let index = index_operand(random, &part, axis, own[axis], unique);
+            let op = reduce(random, op.axes(&[axis]).unwrap());
+            (
+                op,
+                vec![values(random, &own), index, values(random, &source)],
+            )
+        }
+        "index_add" | "index_reduce" | "index_copy" => {
+            let mut source = own.clone();
+            source[axis] = if unique { own[axis] } else { random.u64(..12) };
+            let index = index_operand(random, &source[axis..=axis], 0, own[axis], unique);
+            let op = reduce(random, op.axes(&[axis]).unwrap());
+            (
+                op,
+                vec![values(random, &own), index, values(random, &source)],
+            )
+        }
+        name => panic!("there are no random operands for {name}"),
+    }
+}
+
+fn reduce(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
+    match op.row().choices.first() {
+        Some((name, values)) => {
+            let value = values[random.usize(..values.len())];
+            op.choice(name, value).unwrap()
+        }
+        None => op,
     }
 }

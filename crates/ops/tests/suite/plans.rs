@@ -6,7 +6,7 @@ use fercuda_cache::ProgramCache;
 use fercuda_cuda::{CaptureMode, DeviceBuffer};
 use fercuda_jit::{BoundArg, Compiler};
 use fercuda_ops::{
-    KERNELS, KernelPolicy, OpDescriptor, OpDevice, OpError, OpPlan, OpRequest, registry,
+    KERNELS, KernelPolicy, KernelRow, OpDescriptor, OpDevice, OpError, OpPlan, OpRequest, registry,
 };
 use fercuda_tensor::{Dtype, Layout};
 
@@ -51,10 +51,9 @@ fn sku_says_which_kernel_was_chosen_and_why_the_others_were_not() {
     assert!(shown.contains("jit.rows: jit.map was demanded"), "{shown}");
     let error = plan(&op("softmax"), &[x], KernelPolicy::Force("cublas")).unwrap_err();
     let shown = error.to_string();
-    assert!(
-        shown.contains("there is no \"cublas\"; cuda.copy, jit.map, jit.rows"),
-        "{shown}"
-    );
+    assert!(shown.contains("there is no \"cublas\"; "), "{shown}");
+    let lists = |kernel: &KernelRow| shown.contains(kernel.id);
+    assert!(KERNELS.iter().all(lists), "{shown}");
 }
 
 #[test]
@@ -331,5 +330,40 @@ fn runs_are_captured_and_compile_nothing_whatever_the_alignment() {
     assert!(got[..33].iter().all(|y| (y - 0.5).abs() < 1e-6), "{got:?}");
     assert!(got[33..].iter().all(|y| *y == 0.0), "{got:?}");
     assert_eq!(stored(folder.path()), programs);
+    bench.assert_sound();
+}
+
+#[test]
+fn checked_plan_reports_the_first_index_outside_of_its_axis() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let bench = Bench::shared();
+    let x = DeviceBuffer::from_host(&[1f32, 2., 3., 4.], &bench.stream).unwrap();
+    let select = op("index_select").checked().unwrap();
+    let layouts = [of(Dtype::F32, &[4]), of(Dtype::I64, &[5])];
+    let plan = plan(&select, &layouts, KernelPolicy::Auto).unwrap();
+    let bytes = plan.workspace_bytes();
+    assert_eq!(bytes, 16);
+    let workspace = DeviceBuffer::<u8>::zeroed(&bench.stream, bytes as usize).unwrap();
+    let workspace = BoundArg::of(&workspace);
+    let y = DeviceBuffer::from_host(&[7f32; 5], &bench.stream).unwrap();
+    let run = |index: [i64; 5]| {
+        let index = DeviceBuffer::from_host(&index, &bench.stream).unwrap();
+        let operands = [BoundArg::of(&x), BoundArg::of(&index)];
+        let outputs = [BoundArg::of(&y)];
+        plan.run(&bench.stream, &operands, &outputs, Some(workspace))
+            .unwrap();
+        plan.check(&bench.stream, &workspace)
+    };
+    run([3, 2, 1, 0, 3]).unwrap();
+    let shown = run([0, 1, -7, 2, 3]).unwrap_err().to_string();
+    assert!(
+        shown.contains("index_select: index -7, number 2 of"),
+        "{shown}"
+    );
+    assert_eq!(y.to_vec(&bench.stream).unwrap(), [1., 2., 0., 3., 4.]);
+    // The record is of one run.
+    run([0, 1, 2, 3, 0]).unwrap();
+    let shown = op("relu").checked().unwrap_err().to_string();
+    assert!(shown.contains("relu: it has no indices"), "{shown}");
     bench.assert_sound();
 }
