@@ -10,6 +10,8 @@ mod view;
 
 pub mod copy;
 pub mod index;
+pub mod place;
+pub mod random;
 
 pub use error::KernelError;
 pub use loader::{KernelLoader, LoadedProgram};

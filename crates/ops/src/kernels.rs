@@ -64,6 +64,20 @@ pub const KERNELS: &[KernelRow] = &[
         false,
         |request| is_native(request, "cuda.index"),
     ),
+    native(
+        "cuda.place",
+        "elements are independent",
+        "f64 for floats, 64 bits for integers",
+        true,
+        |request| is_native(request, "cuda.place"),
+    ),
+    native(
+        "cuda.random",
+        "elements are independent",
+        "f32 for floats, f64 for f64",
+        true,
+        |request| is_native(request, "cuda.random"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

@@ -31,11 +31,13 @@ pub enum OpFamily {
     Loss,
     /// Elements chosen by indices.
     Indexing,
+    /// Numbers of a seed, by counter.
+    Random,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -44,6 +46,7 @@ impl OpFamily {
         Self::Normalisation,
         Self::Loss,
         Self::Indexing,
+        Self::Random,
     ];
 }
 
@@ -58,6 +61,7 @@ impl fmt::Display for OpFamily {
             Self::Normalisation => "normalisation",
             Self::Loss => "loss",
             Self::Indexing => "indexing",
+            Self::Random => "random",
         })
     }
 }

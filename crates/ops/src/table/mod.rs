@@ -9,6 +9,7 @@ mod comparisons;
 mod indexing;
 mod losses;
 mod movement;
+mod random;
 mod reductions;
 mod rows;
 mod scalar;
@@ -16,7 +17,7 @@ mod scalar;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 8] = [
+pub(crate) const PARTS: [&[OpRow]; 9] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -25,4 +26,5 @@ pub(crate) const PARTS: [&[OpRow]; 8] = [
     rows::ROWS,
     losses::ROWS,
     indexing::ROWS,
+    random::ROWS,
 ];

@@ -16,6 +16,9 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Indexing {
         return indexing(random, op, dtype);
     }
+    if row.family == OpFamily::Random || matches!(row.name, "iota" | "tril" | "triu" | "eye") {
+        return generated(random, op, dtype);
+    }
     let (op, shapes) = movement(random, op, dtype);
     let operands = shapes.iter();
     let operands = operands.map(|shape| Operand::random(random, dtype, shape, false));
@@ -258,4 +261,64 @@ fn reduce(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
         }
         None => op,
     }
+}
+
+fn generated(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let name = op.name();
+    let own = shape(
+        random,
+        if matches!(name, "tril" | "triu" | "eye") {
+            2
+        } else {
+            0
+        },
+    );
+    let mut op = op;
+    if op.row().has("shape") {
+        op = op.shape(&own).unwrap();
+    }
+    let accepted = match name {
+        "random_uniform" | "random_normal" | "random_exponential" => dtype.is_float(),
+        "random_integers" => !dtype.is_float() && dtype != Dtype::Bool,
+        "iota" => dtype != Dtype::Bool,
+        _ => true,
+    };
+    if op.row().has("to") && (accepted || name == "random_integers") {
+        op = op.to(if accepted { dtype } else { Dtype::I16 }).unwrap();
+    }
+    for (list, _) in op.row().lists.iter().filter(|(list, _)| *list != "bounds") {
+        op = op.list(list, &[random.i64(..)]).unwrap();
+    }
+    if name == "random_integers" {
+        let low = if dtype.is_signed() {
+            random.i64(-100..0)
+        } else {
+            random.i64(0..20)
+        };
+        let low = if accepted { low } else { -7 };
+        op = op.list("bounds", &[low, low + random.i64(1..100)]).unwrap();
+    }
+    for (number, _) in op.row().numbers {
+        let value = match *number {
+            "p" => f64::from(random.u32(0..=4)) / 4.0,
+            "diagonal" => f64::from(random.i32(-6..6)),
+            "start" | "step" => f64::from(random.i32(-9..9)),
+            _ => f64::from(random.u32(1..9)) / 4.0,
+        };
+        let value = if name == "dropout" {
+            value * 0.75
+        } else {
+            value
+        };
+        op = op.number(number, value).unwrap();
+    }
+    let operands = match op.row().operands {
+        [] => vec![],
+        _ => vec![Operand::random(random, dtype, &own, true)],
+    };
+    (op, operands)
 }

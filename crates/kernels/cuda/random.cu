@@ -1,0 +1,137 @@
+// Random numbers by counter: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as
+// easy as 1, 2, 3", 2011). Block `b` of 128 bits is the counter (b, stream) under the key `seed`. An
+// element of 32 random bits is word i % 4 of block i / 4, one of 64 is half i % 2 of block i / 2,
+// where i is its number in row-major order. So the numbers depend on nothing else.
+#include "common.cuh"
+
+#define UNIFORM 0
+#define NORMAL 1
+#define EXPONENTIAL 2
+#define BERNOULLI 3
+#define INTEGERS 4
+
+struct Words {
+    u32 word[4];
+};
+
+__device__ __forceinline__ Words philox(u64 block, u64 stream, u64 seed) {
+    u32 a = (u32)block, b = (u32)(block >> 32), c = (u32)stream, d = (u32)(stream >> 32);
+    u32 low = (u32)seed, high = (u32)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const u64 left = (u64)0xD2511F53u * a, right = (u64)0xCD9E8D57u * c;
+        a = (u32)(right >> 32) ^ b ^ low;
+        b = (u32)right;
+        c = (u32)(left >> 32) ^ d ^ high;
+        d = (u32)left;
+        low += 0x9E3779B9u;
+        high += 0xBB67AE85u;
+    }
+    return Words{{a, b, c, d}};
+}
+
+__device__ __forceinline__ u64 half_of(const Words& words, int half) {
+    return (u64)words.word[2 * half + 1] << 32 | words.word[2 * half];
+}
+
+// From [0, 1), and from (0, 1].
+__device__ __forceinline__ float fraction(u32 word) { return (float)(word >> 8) * 0x1p-24f; }
+__device__ __forceinline__ double fraction(u64 half) { return (double)(half >> 11) * 0x1p-53; }
+__device__ __forceinline__ float above_zero(u32 word) {
+    return (float)((word >> 8) + 1) * 0x1p-24f;
+}
+__device__ __forceinline__ double above_zero(u64 half) {
+    return (double)((half >> 11) + 1) * 0x1p-53;
+}
+
+#ifdef DISTRIBUTION
+// Elements of one block.
+#define EACH (IS_WIDE ? 2 : 4)
+
+__device__ __forceinline__ void numbers_of(const Words& words, double first, double second,
+                                           i64 low, u64 range, ELEMENT* numbers) {
+    typedef Computed<ELEMENT> As;
+#if IS_WIDE
+#define DRAW(k) half_of(words, k)
+#else
+#define DRAW(k) words.word[k]
+#endif
+    if (DISTRIBUTION == NORMAL) {
+        // Box and Muller: two normal numbers of two uniform ones.
+        for (int k = 0; k < EACH; k += 2) {
+            REAL sine, cosine;
+#if IS_WIDE
+            const REAL radius = sqrt(-2.0 * log(above_zero(DRAW(k))));
+            sincospi(2.0 * fraction(DRAW(k + 1)), &sine, &cosine);
+#else
+            const REAL radius = sqrtf(-2.0f * logf(above_zero(DRAW(k))));
+            sincospif(2.0f * fraction(DRAW(k + 1)), &sine, &cosine);
+#endif
+            numbers[k] = As::store((As::type)((REAL)first + (REAL)second * (radius * cosine)));
+            numbers[k + 1] = As::store((As::type)((REAL)first + (REAL)second * (radius * sine)));
+        }
+        return;
+    }
+    for (int k = 0; k < EACH; k++) {
+        if (DISTRIBUTION == UNIFORM) {
+            const REAL width = (REAL)second - (REAL)first;
+            numbers[k] = As::store((As::type)((REAL)first + width * (REAL)fraction(DRAW(k))));
+        } else if (DISTRIBUTION == EXPONENTIAL) {
+#if IS_WIDE
+            const REAL number = -log(above_zero(DRAW(k)));
+#else
+            const REAL number = -logf(above_zero(DRAW(k)));
+#endif
+            numbers[k] = As::store((As::type)(number / (REAL)first));
+        } else if (DISTRIBUTION == BERNOULLI) {
+            numbers[k] = As::store((As::type)((double)DRAW(k) * 0x1p-32 < first ? 1 : 0));
+        } else {
+            const u64 above = __umul64hi((u64)DRAW(k), range);
+            numbers[k] = As::store((As::type)(low + (i64)(range == 0 ? (u64)DRAW(k) : above)));
+        }
+    }
+}
+
+extern "C" __global__ void random_elements(ELEMENT* __restrict__ to, const Shape to_shape,
+                                           double first, double second, i64 low, u64 range,
+                                           u64 seed, u64 stream, u64 count) {
+    const u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 block = (u64)blockIdx.x * blockDim.x + threadIdx.x; block * EACH < count;
+         block += step) {
+        ELEMENT numbers[4];
+        numbers_of(philox(block, stream, seed), first, second, low, range, numbers);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const u64 at = block * EACH + k;
+            if (at < count) to[offset_of<DIMS, COUNTED>(to_shape, (COUNTED)at)] = numbers[k];
+        }
+    }
+}
+#endif
+
+#ifdef DROPPED
+// Elements that stay are scaled, the others are 0; `mask` is whether they stay.
+extern "C" __global__ void drop_elements(DROPPED* __restrict__ to, const Shape to_shape,
+                                         Bool* __restrict__ mask, const Shape mask_shape,
+                                         const DROPPED* __restrict__ from, const Shape from_shape,
+                                         double chance, double scale, u64 seed, u64 stream,
+                                         u64 count) {
+    typedef Computed<DROPPED> As;
+    const u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 block = (u64)blockIdx.x * blockDim.x + threadIdx.x; block * 4 < count;
+         block += step) {
+        const Words words = philox(block, stream, seed);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const u64 at = block * 4 + k;
+            if (at >= count) break;
+            i64 target, source;
+            offsets_of<DIMS, COUNTED>(to_shape, from_shape, (COUNTED)at, target, source);
+            const bool stays = (double)words.word[k] * 0x1p-32 >= chance;
+            const As::type value = As::load(from[source]);
+            to[target] = As::store(stays ? (As::type)(value * (As::type)scale) : (As::type)0);
+            mask[offset_of<DIMS, COUNTED>(mask_shape, (COUNTED)at)] = Bool{(u8)stays};
+        }
+    }
+}
+#endif
