@@ -10,6 +10,7 @@ mod view;
 
 pub mod copy;
 pub mod index;
+pub mod multiply;
 pub mod place;
 pub mod random;
 

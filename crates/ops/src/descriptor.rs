@@ -477,7 +477,7 @@ impl OpDescriptor {
 }
 
 /// The shape that both can be broadcast to, by NumPy's rule.
-fn joined(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
+pub(crate) fn joined(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
     let rank = a.len().max(b.len());
     let extent = |shape: &[u64], at: usize| match (at + shape.len()).checked_sub(rank) {
         Some(own) => shape[own],

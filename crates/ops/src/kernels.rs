@@ -65,6 +65,13 @@ pub const KERNELS: &[KernelRow] = &[
         |request| is_native(request, "cuda.index"),
     ),
     native(
+        "cuda.multiply",
+        "one after another along the depth",
+        "f32 for floats, f64 for f64, 32 or 64 bits for integers",
+        true,
+        |request| is_native(request, "cuda.multiply"),
+    ),
+    native(
         "cuda.place",
         "elements are independent",
         "f64 for floats, 64 bits for integers",

@@ -33,11 +33,13 @@ pub enum OpFamily {
     Indexing,
     /// Numbers of a seed, by counter.
     Random,
+    /// Products of matrices.
+    Product,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -47,6 +49,7 @@ impl OpFamily {
         Self::Loss,
         Self::Indexing,
         Self::Random,
+        Self::Product,
     ];
 }
 
@@ -62,6 +65,7 @@ impl fmt::Display for OpFamily {
             Self::Loss => "loss",
             Self::Indexing => "indexing",
             Self::Random => "random",
+            Self::Product => "product",
         })
     }
 }

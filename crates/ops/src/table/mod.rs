@@ -9,6 +9,7 @@ mod comparisons;
 mod indexing;
 mod losses;
 mod movement;
+mod products;
 mod random;
 mod reductions;
 mod rows;
@@ -17,7 +18,7 @@ mod scalar;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 9] = [
+pub(crate) const PARTS: [&[OpRow]; 10] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -27,4 +28,5 @@ pub(crate) const PARTS: [&[OpRow]; 9] = [
     losses::ROWS,
     indexing::ROWS,
     random::ROWS,
+    products::ROWS,
 ];

@@ -4,7 +4,7 @@ use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
-use crate::parity::shape;
+use crate::parity::{narrower, shape};
 
 /// A new descriptor of the op, and random operands.
 pub(crate) fn operands_of(
@@ -19,9 +19,13 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Random || matches!(row.name, "iota" | "tril" | "triu" | "eye") {
         return generated(random, op, dtype);
     }
-    let (op, shapes) = movement(random, op, dtype);
+    let (op, shapes) = match row.family {
+        OpFamily::Product => products(random, op),
+        _ => movement(random, op, dtype),
+    };
+    let tame = row.family == OpFamily::Product;
     let operands = shapes.iter();
-    let operands = operands.map(|shape| Operand::random(random, dtype, shape, false));
+    let operands = operands.map(|shape| Operand::random(random, dtype, shape, tame));
     let operands = operands.collect();
     (op, operands)
 }
@@ -321,4 +325,44 @@ fn generated(
         _ => vec![Operand::random(random, dtype, &own, true)],
     };
     (op, operands)
+}
+
+/// An extent: mostly small, some beyond a tile.
+fn side(random: &mut fastrand::Rng) -> u64 {
+    match random.u32(..8) {
+        0 => random.u64(60..140),
+        1 => random.u64(..2),
+        _ => random.u64(1..20),
+    }
+}
+
+fn products(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Vec<u64>>) {
+    let (m, n, k) = (side(random), side(random), side(random));
+    let outer: Vec<u64> = (0..random.usize(..3)).map(|_| random.u64(1..3)).collect();
+    let joined = |outer: &[u64], inner: &[u64]| [outer, inner].concat();
+    if op.name() == "matmul" {
+        let own = narrower(random, &outer);
+        let x = if random.u32(..6) == 0 {
+            vec![k]
+        } else {
+            joined(&outer, &[m, k])
+        };
+        let y = if random.u32(..6) == 0 {
+            vec![k]
+        } else {
+            joined(&own, &[k, n])
+        };
+        return (op, vec![x, y]);
+    }
+    let x = if random.u32(..6) == 0 {
+        vec![]
+    } else {
+        joined(&outer, &[m])
+    };
+    let op = op
+        .number("scale", f64::from(random.u32(1..5)) / 2.0)
+        .unwrap();
+    let mut shapes = vec![joined(&x, &[k]), vec![n, k], vec![n], joined(&x, &[n])];
+    shapes.truncate(random.usize(2..=4));
+    (reduce(random, op), shapes)
 }

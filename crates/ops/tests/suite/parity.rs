@@ -41,7 +41,7 @@ pub(crate) fn shape(random: &mut fastrand::Rng, least_rank: usize) -> Vec<u64> {
 }
 
 /// A shape that is broadcast to another one.
-fn narrower(random: &mut fastrand::Rng, shape: &[u64]) -> Vec<u64> {
+pub(crate) fn narrower(random: &mut fastrand::Rng, shape: &[u64]) -> Vec<u64> {
     if random.u32(..3) > 0 {
         return shape.to_vec();
     }

@@ -1,0 +1,264 @@
+//! Rows of matrix products.
+
+use fercuda_kernels::multiply::{self, Activation, Epilogue, product_type};
+use fercuda_kernels::{KernelError, NativeProgram};
+use fercuda_tensor::{Dtype, Layout};
+
+use super::scalar::{gelu, most, sigmoid};
+use crate::descriptor::{OpDescriptor, joined};
+use crate::oracle::{HostArray, indices};
+use crate::row::{Expected, Misfit, OpRow, native};
+
+type Results = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
+type Lowered = Result<(), KernelError>;
+
+/// Shapes of a product's factors, of which vectors are matrices of one row or column.
+fn factors(left: &[u64], right: &[u64]) -> Result<[Vec<u64>; 2], Misfit> {
+    let (mut left, mut right) = (left.to_vec(), right.to_vec());
+    if left.is_empty() || right.is_empty() {
+        return Err(Misfit::new(
+            "a factor of no dimensions",
+            "`mul`, or a matrix or vector",
+        ));
+    }
+    if left.len() == 1 {
+        left.insert(0, 1);
+    }
+    if right.len() == 1 {
+        right.push(1);
+    }
+    let (inner, other) = (left[left.len() - 1], right[right.len() - 2]);
+    match inner == other {
+        true => Ok([left, right]),
+        false => Err(Misfit::new(
+            format!("{inner} columns of x and {other} rows of y"),
+            "as many columns as rows",
+        )),
+    }
+}
+
+fn matmul_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
+    let (x, y) = (operands[0].shape(), operands[1].shape());
+    let [left, right] = factors(x, y)?;
+    let outer = [&left, &right].map(|shape| &shape[..shape.len() - 2]);
+    let outer = joined(outer[0], outer[1]).ok_or_else(|| {
+        Misfit::new(
+            format!(
+                "{:?} and {:?} are no shapes to broadcast",
+                outer[0], outer[1]
+            ),
+            "extents that are equal or 1 before the last two",
+        )
+    })?;
+    let mut shape = outer;
+    if x.len() > 1 {
+        shape.push(left[left.len() - 2]);
+    }
+    if y.len() > 1 {
+        shape.push(right[right.len() - 1]);
+    }
+    Ok(vec![(product_type(operands[0].dtype()), shape)])
+}
+
+fn matmul(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+    let (x, y, out) = (program.input(0), program.input(1), program.output(0));
+    let Ok([left, right]) = factors(x.shape(), y.shape()) else {
+        return Ok(());
+    };
+    let mut shape = out.shape().to_vec();
+    if x.shape().len() == 1 {
+        shape.insert(shape.len() - usize::from(y.shape().len() > 1), 1);
+    }
+    if y.shape().len() == 1 {
+        shape.push(1);
+    }
+    let views = [x.reshape(&left)?, y.reshape(&right)?, out.reshape(&shape)?];
+    let [x, y, out] = &views;
+    multiply::matrices(program, [x, y, out], Epilogue::default())
+}
+
+/// Half a unit in the last place of 1 in summing, and in storing.
+fn roundings(dtype: Dtype) -> [f64; 2] {
+    let of = |dtype: Dtype| {
+        let fraction = dtype.float_format().map_or(0, |(_, fraction)| fraction);
+        f64::from(-(fraction as i32) - 1).exp2()
+    };
+    let summed = if dtype == Dtype::F64 {
+        Dtype::F64
+    } else {
+        Dtype::F32
+    };
+    [of(summed), of(dtype)]
+}
+
+/// A sum of products, and the sum of their magnitudes.
+fn dot(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+    pairs.fold((0.0, 0.0), |(sum, size), (x, y)| {
+        // Of integers exact below 2^53, which the tests keep to.
+        (x.mul_add(y, sum), size + (x * y).abs())
+    })
+}
+
+/// A result as a type, near a value whose error before it is stored is known.
+fn stored(dtype: Dtype, value: f64, error: f64) -> Expected {
+    let [_, unit] = roundings(dtype);
+    let least = dtype.float_format().map_or(0.0, |(exponent, fraction)| {
+        f64::from(2 - (1 << (exponent - 1)) - fraction as i32).exp2()
+    });
+    (
+        dtype.nearest(value),
+        error + 2.0 * unit * value.abs() + least,
+    )
+}
+
+fn matmul_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+    let Ok([left, right]) = factors(&x[0].shape, &x[1].shape) else {
+        return vec![Vec::new()];
+    };
+    let shaped = |array: &HostArray, shape: &[u64]| HostArray {
+        shape: shape.to_vec(),
+        ..array.clone()
+    };
+    let (left, right) = (shaped(&x[0], &left), shaped(&x[1], &right));
+    let dtype = results[0].dtype();
+    let depth = *left.shape.last().unwrap_or(&0);
+    let [unit, _] = roundings(dtype);
+    let element = |index: &Vec<u64>| {
+        let mut full = index.clone();
+        if x[0].shape.len() == 1 {
+            full.insert(full.len() - usize::from(x[1].shape.len() > 1), 0);
+        }
+        if x[1].shape.len() == 1 {
+            full.push(0);
+        }
+        let rank = full.len();
+        let at = |array: &HostArray, row: u64, column: u64| {
+            let mut own = full.clone();
+            (own[rank - 2], own[rank - 1]) = (row, column);
+            array.at(&own)
+        };
+        let (row, column) = (full[rank - 2], full[rank - 1]);
+        let pairs = (0..depth).map(|k| (at(&left, row, k), at(&right, k, column)));
+        let (sum, size) = dot(pairs);
+        match dtype.is_float() {
+            true => stored(dtype, sum, 2.0 * (depth as f64 + 2.0) * unit * size),
+            false => (wrapped(dtype, sum), 0.0),
+        }
+    };
+    vec![indices(results[0].shape()).iter().map(element).collect()]
+}
+
+fn wrapped(dtype: Dtype, value: f64) -> f64 {
+    let width = 8 * dtype.bytes() as u32;
+    let modulus = f64::from(width).exp2();
+    let low = value.rem_euclid(modulus);
+    match (width, dtype.is_signed() && low >= modulus / 2.0) {
+        (64, _) => value,
+        (_, true) => low - modulus,
+        _ => low,
+    }
+}
+
+fn linear_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
+    let [x, weight] = [operands[0].shape(), operands[1].shape()];
+    let (Some((depth, outer)), [columns, inner]) = (x.split_last(), weight) else {
+        let what = format!("x is {x:?}, weight {weight:?}");
+        return Err(Misfit::new(
+            what,
+            "x[.., inputs] and weight[outputs, inputs]",
+        ));
+    };
+    if depth != inner {
+        let what = format!("x has {depth} inputs, weight {inner}");
+        return Err(Misfit::new(what, "weight[outputs, inputs]"));
+    }
+    let mut shape = outer.to_vec();
+    shape.push(*columns);
+    if let Some(bias) = operands.get(2)
+        && bias.shape() != [*columns]
+    {
+        let what = format!("bias is {:?}", bias.shape());
+        return Err(Misfit::new(
+            what,
+            format!("[{columns}], one for each output"),
+        ));
+    }
+    if let Some(residual) = operands.get(3)
+        && residual.shape() != shape
+    {
+        let what = format!("residual is {:?}", residual.shape());
+        return Err(Misfit::new(what, format!("{shape:?}, the result's shape")));
+    }
+    Ok(vec![(operands[0].dtype(), shape)])
+}
+
+fn activation(op: &OpDescriptor) -> Activation {
+    match op.choice_of("activation") {
+        "relu" => Activation::Relu,
+        "gelu" => Activation::Gelu,
+        "silu" => Activation::Silu,
+        _ => Activation::None,
+    }
+}
+
+fn linear(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+    let (x, weight, out) = (program.input(0), program.input(1), program.output(0));
+    let given = program.operands();
+    let (bias, residual) = (
+        (given > 2).then(|| program.input(2)),
+        (given > 3).then(|| program.input(3)),
+    );
+    // A vector is a matrix of one row.
+    let as_matrix = |view: fercuda_kernels::MemoryView| match view.shape() {
+        [len] => view.reshape(&[1, *len]),
+        _ => Ok(view),
+    };
+    let residual = residual.map(as_matrix).transpose()?;
+    let views = [as_matrix(x)?, weight.permute(&[1, 0])?, as_matrix(out)?];
+    let [x, weight, out] = &views;
+    let scale = op.number_of("scale");
+    let epilogue = Epilogue {
+        scale: (scale != 1.0).then_some(scale),
+        bias: bias.as_ref(),
+        activation: activation(op),
+        residual: residual.as_ref(),
+    };
+    multiply::matrices(program, [x, weight, out], epilogue)
+}
+
+fn linear_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+    let (dtype, scale) = (results[0].dtype(), op.number_of("scale"));
+    let [columns, depth] = [x[1].shape[0] as usize, x[1].shape[1] as usize];
+    let [unit, _] = roundings(dtype);
+    let element = |at: usize| {
+        let (row, column) = (at / columns, at % columns);
+        let left = &x[0].values[row * depth..][..depth];
+        let right = &x[1].values[column * depth..][..depth];
+        let (sum, size) = dot(left.iter().copied().zip(right.iter().copied()));
+        let bias = x.get(2).map_or(0.0, |bias| bias.values[column]);
+        let residual = x.get(3).map_or(0.0, |residual| residual.values[at]);
+        let before = scale.mul_add(sum, bias);
+        let after = match activation(op) {
+            Activation::None => before,
+            Activation::Relu => most(before, 0.0),
+            Activation::Gelu => gelu(before),
+            Activation::Silu => before * sigmoid(before),
+        };
+        // No slope of the functions is above 1.2, and each costs some roundings of its own.
+        let error = 2.0 * (depth as f64 + 4.0) * unit * (scale.abs() * size + bias.abs());
+        let error = 1.2 * error + 32.0 * unit * (before.abs() + residual.abs());
+        stored(dtype, after + residual, error)
+    };
+    vec![(0..results[0].len() as usize).map(element).collect()]
+}
+
+#[rustfmt::skip]
+pub(super) const ROWS: &[OpRow] = &[
+    native!(Product "matmul" ("x", "y") Numbers {} [] {}
+        "cuda.multiply", matmul_results, matmul, matmul_expected,
+        "matrix product of the last two dimensions, others broadcast, vectors as NumPy; of 8 and 16 bits in 32"),
+    native!(Product "linear" ("x", "weight", "bias", "residual") Floats { "scale": 1.0 } []
+        { optional: 2, choices: &[("activation", &["none", "relu", "gelu", "silu"])] }
+        "cuda.multiply", linear_results, linear, linear_expected,
+        "activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]"),
+];
