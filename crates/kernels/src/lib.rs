@@ -13,6 +13,7 @@ pub mod index;
 pub mod multiply;
 pub mod place;
 pub mod random;
+pub mod window;
 
 pub use error::KernelError;
 pub use loader::{KernelLoader, LoadedProgram};

@@ -85,6 +85,13 @@ pub const KERNELS: &[KernelRow] = &[
         true,
         |request| is_native(request, "cuda.random"),
     ),
+    native(
+        "cuda.window",
+        "by channels and places of the window",
+        "f32 for floats, f64 for f64 and interpolation",
+        true,
+        |request| is_native(request, "cuda.window"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

@@ -35,11 +35,13 @@ pub enum OpFamily {
     Random,
     /// Products of matrices.
     Product,
+    /// Convolutions, pools, interpolation.
+    Window,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -50,6 +52,7 @@ impl OpFamily {
         Self::Indexing,
         Self::Random,
         Self::Product,
+        Self::Window,
     ];
 }
 
@@ -66,6 +69,7 @@ impl fmt::Display for OpFamily {
             Self::Indexing => "indexing",
             Self::Random => "random",
             Self::Product => "product",
+            Self::Window => "window",
         })
     }
 }

@@ -14,11 +14,12 @@ mod random;
 mod reductions;
 mod rows;
 mod scalar;
+mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 10] = [
+pub(crate) const PARTS: [&[OpRow]; 11] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -29,4 +30,5 @@ pub(crate) const PARTS: [&[OpRow]; 10] = [
     indexing::ROWS,
     random::ROWS,
     products::ROWS,
+    windows::ROWS,
 ];

@@ -21,9 +21,10 @@ pub(crate) fn operands_of(
     }
     let (op, shapes) = match row.family {
         OpFamily::Product => products(random, op),
+        OpFamily::Window => windows(random, op),
         _ => movement(random, op, dtype),
     };
-    let tame = row.family == OpFamily::Product;
+    let tame = matches!(row.family, OpFamily::Product | OpFamily::Window);
     let operands = shapes.iter();
     let operands = operands.map(|shape| Operand::random(random, dtype, shape, tame));
     let operands = operands.collect();
@@ -310,6 +311,8 @@ fn generated(
         let value = match *number {
             "p" => f64::from(random.u32(0..=4)) / 4.0,
             "diagonal" => f64::from(random.i32(-6..6)),
+            // Of unsigned types what is below 0 wraps to what f64 does not have.
+            "start" | "step" if !dtype.is_signed() => f64::from(random.u32(..9)),
             "start" | "step" => f64::from(random.i32(-9..9)),
             _ => f64::from(random.u32(1..9)) / 4.0,
         };
@@ -365,4 +368,76 @@ fn products(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<
     let mut shapes = vec![joined(&x, &[k]), vec![n, k], vec![n], joined(&x, &[n])];
     shapes.truncate(random.usize(2..=4));
     (reduce(random, op), shapes)
+}
+
+fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Vec<u64>>) {
+    let (name, space) = (op.name(), random.usize(1..4));
+    let draw = |random: &mut fastrand::Rng, from: u64, to: u64| -> Vec<u64> {
+        (0..space).map(|_| random.u64(from..to)).collect()
+    };
+    let (own, kernel) = (draw(random, 1, 9), draw(random, 1, 4));
+    let (stride, dilation) = (draw(random, 1, 4), draw(random, 1, 3));
+    let dilation = if name == "avg_pool" {
+        vec![1; space]
+    } else {
+        dilation
+    };
+    let padding: Vec<u64> = kernel
+        .iter()
+        .map(|extent| random.u64(0..=extent / 2))
+        .collect();
+    let reach = |d: usize| dilation[d] * (kernel[d] - 1) + 1;
+    // As many places as the window needs.
+    let own: Vec<u64> = (0..space)
+        .map(|d| own[d].max(reach(d).saturating_sub(2 * padding[d])))
+        .collect();
+    let mut op = op;
+    for (list, _) in op.row().lists {
+        let values = match *list {
+            "kernel" => kernel.clone(),
+            "stride" => stride.clone(),
+            "padding" => padding.clone(),
+            "dilation" => dilation.clone(),
+            "output_padding" => stride.iter().map(|step| random.u64(..*step)).collect(),
+            _ => draw(random, 1, 12),
+        };
+        let values: Vec<i64> = values.iter().map(|value| *value as i64).collect();
+        op = op.list(list, &values).unwrap();
+    }
+    for (choice, values) in op.row().choices {
+        let value = values[random.usize(..values.len())];
+        op = op.choice(choice, value).unwrap();
+    }
+    let groups = random.u64(1..3);
+    if op
+        .row()
+        .numbers
+        .iter()
+        .any(|(number, _)| *number == "groups")
+    {
+        op = op.number("groups", groups as f64).unwrap();
+    }
+    let (batch, inputs, outputs) = (random.u64(0..3), random.u64(1..4), random.u64(1..4));
+    let joined = |first: [u64; 2], space: &[u64]| [&first[..], space].concat();
+    let x = joined([batch, inputs * groups], &own);
+    let with_bias = |random: &mut fastrand::Rng, shapes: [Vec<u64>; 2]| {
+        let bias = random.bool().then(|| vec![outputs * groups]);
+        shapes.into_iter().chain(bias).collect::<Vec<_>>()
+    };
+    let shapes = match name {
+        "conv" => with_bias(random, [x, joined([outputs * groups, inputs], &kernel)]),
+        "conv_transpose" => {
+            let own = own.iter().zip(&padding).map(|(len, padding)| len + padding);
+            let x = joined([batch, inputs * groups], &own.collect::<Vec<_>>());
+            with_bias(random, [x, joined([inputs * groups, outputs], &kernel)])
+        }
+        "conv_weight_backward" => {
+            let places = (0..space)
+                .map(|d| (own[d] + 2 * padding[d] - reach(d)) / stride[d] + 1)
+                .collect::<Vec<_>>();
+            vec![joined([batch, outputs * groups], &places), x]
+        }
+        _ => vec![x],
+    };
+    (op, shapes)
 }

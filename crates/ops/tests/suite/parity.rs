@@ -205,7 +205,7 @@ fn pairs(random: &mut fastrand::Rng) -> Vec<(&'static OpRow, Dtype)> {
     random.shuffle(&mut all);
     // Every op is among the first.
     let mut seen = std::collections::HashSet::new();
-    all.sort_by_key(|(row, _)| !seen.insert(row.name));
+    all.sort_by_cached_key(|(row, _)| !seen.insert(row.name));
     all
 }
 

@@ -1,0 +1,298 @@
+// Convolutions, pools and interpolation: each element of the result is made of a window of the
+// operand. All have five dimensions: batch, channels, and three of space, some of extent 1.
+#include "common.cuh"
+
+typedef Computed<ELEMENT> As;
+
+// Extents and steps of a window, along the three dimensions of space.
+struct Window {
+    u64 kernel[3], dilation[3], unused[2];
+    i64 stride[3], padding[3], unused_too[2];
+};
+
+struct Place {
+    u64 batch, channel, at[3];
+};
+
+__device__ __forceinline__ Place place_of(const Shape& shape, u64 number) {
+    Place place;
+    for (int d = 2; d >= 0; d--) {
+        place.at[d] = number % shape.extents[2 + d];
+        number /= shape.extents[2 + d];
+    }
+    place.channel = number % shape.extents[1];
+    place.batch = number / shape.extents[1];
+    return place;
+}
+
+__device__ __forceinline__ i64 offset_in(const Shape& shape, u64 batch, u64 channel, u64 z, u64 y,
+                                         u64 x) {
+    return (i64)batch * shape.strides[0] + (i64)channel * shape.strides[1] +
+           (i64)z * shape.strides[2] + (i64)y * shape.strides[3] + (i64)x * shape.strides[4];
+}
+
+__device__ __forceinline__ bool is_inside(i64 at, u64 extent) { return (u64)at < extent; }
+
+#define EACH_ELEMENT(number, count)                                                       \
+    for (u64 number = (u64)blockIdx.x * blockDim.x + threadIdx.x; number < count;         \
+         number += (u64)gridDim.x * blockDim.x)
+
+#define EACH_TAP(r, window)                                                               \
+    for (u64 r##z = 0; r##z < window.kernel[0]; r##z++)                                   \
+        for (u64 r##y = 0; r##y < window.kernel[1]; r##y++)                               \
+            for (u64 r##x = 0; r##x < window.kernel[2]; r##x++)
+
+#define EACH_OF(p, extents)                                                               \
+    for (u64 p##z = 0; p##z < extents[2]; p##z++)                                         \
+        for (u64 p##y = 0; p##y < extents[3]; p##y++)                                     \
+            for (u64 p##x = 0; p##x < extents[4]; p##x++)
+
+#ifdef CONVOLVE
+// Where a tap of the window at a place of the result lies in the operand.
+__device__ __forceinline__ i64 tapped(const Window& window, int d, u64 at, u64 tap) {
+    return (i64)at * window.stride[d] - window.padding[d] + (i64)(tap * window.dilation[d]);
+}
+
+extern "C" __global__ void convolve(ELEMENT* __restrict__ to, const Shape to_shape,
+                                    const ELEMENT* __restrict__ from, const Shape from_shape,
+                                    const ELEMENT* __restrict__ weight, const Shape weight_shape,
+                                    const ELEMENT* __restrict__ bias, i64 bias_stride,
+                                    const Window window, u64 groups, u64 count) {
+    const u64 per_group = to_shape.extents[1] / groups, channels = weight_shape.extents[1];
+    EACH_ELEMENT(number, count) {
+        const Place own = place_of(to_shape, number);
+        const u64 first = own.channel / per_group * channels;
+        ACC sum = 0;
+        for (u64 c = 0; c < channels; c++) {
+            EACH_TAP(r, window) {
+                const i64 z = tapped(window, 0, own.at[0], rz), y = tapped(window, 1, own.at[1], ry),
+                          x = tapped(window, 2, own.at[2], rx);
+                if (is_inside(z, from_shape.extents[2]) && is_inside(y, from_shape.extents[3]) &&
+                    is_inside(x, from_shape.extents[4])) {
+                    const ACC value = As::load(
+                        from[offset_in(from_shape, own.batch, first + c, z, y, x)]);
+                    sum += value * (ACC)As::load(weight[offset_in(weight_shape, own.channel, c, rz,
+                                                                  ry, rx)]);
+                }
+            }
+        }
+        if (bias != nullptr) sum += (ACC)As::load(bias[(i64)own.channel * bias_stride]);
+        to[offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+            As::store((As::type)sum);
+    }
+}
+
+// The transpose: where a tap comes from, or -1.
+__device__ __forceinline__ i64 spread(const Window& window, int d, u64 at, u64 tap) {
+    const i64 place = (i64)at + window.padding[d] - (i64)(tap * window.dilation[d]);
+    return place >= 0 && place % window.stride[d] == 0 ? place / window.stride[d] : -1;
+}
+
+extern "C" __global__ void convolve_transposed(
+    ELEMENT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ from,
+    const Shape from_shape, const ELEMENT* __restrict__ weight, const Shape weight_shape,
+    const ELEMENT* __restrict__ bias, i64 bias_stride, const Window window, u64 groups,
+    u64 count) {
+    const u64 per_group = weight_shape.extents[1], channels = from_shape.extents[1] / groups;
+    EACH_ELEMENT(number, count) {
+        const Place own = place_of(to_shape, number);
+        const u64 first = own.channel / per_group * channels;
+        ACC sum = 0;
+        for (u64 c = first; c < first + channels; c++) {
+            EACH_TAP(r, window) {
+                const i64 z = spread(window, 0, own.at[0], rz), y = spread(window, 1, own.at[1], ry),
+                          x = spread(window, 2, own.at[2], rx);
+                if (is_inside(z, from_shape.extents[2]) && is_inside(y, from_shape.extents[3]) &&
+                    is_inside(x, from_shape.extents[4])) {
+                    const ACC value = As::load(from[offset_in(from_shape, own.batch, c, z, y, x)]);
+                    sum += value * (ACC)As::load(weight[offset_in(
+                                       weight_shape, c, own.channel % per_group, rz, ry, rx)]);
+                }
+            }
+        }
+        if (bias != nullptr) sum += (ACC)As::load(bias[(i64)own.channel * bias_stride]);
+        to[offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+            As::store((As::type)sum);
+    }
+}
+
+// The gradient of the weight, of the result's gradient and the operand.
+extern "C" __global__ void convolve_weight(ELEMENT* __restrict__ to, const Shape to_shape,
+                                           const ELEMENT* __restrict__ gradient,
+                                           const Shape gradient_shape,
+                                           const ELEMENT* __restrict__ from, const Shape from_shape,
+                                           const Window window, u64 groups, u64 count) {
+    const u64 per_group = to_shape.extents[0] / groups, channels = to_shape.extents[1];
+    EACH_ELEMENT(number, count) {
+        // The weight's first two dimensions are those of the result's and the operand's channels.
+        const Place own = place_of(to_shape, number);
+        const u64 c = own.batch / per_group * channels + own.channel;
+        ACC sum = 0;
+        for (u64 batch = 0; batch < from_shape.extents[0]; batch++) {
+            EACH_OF(p, gradient_shape.extents) {
+                const i64 z = tapped(window, 0, pz, own.at[0]), y = tapped(window, 1, py, own.at[1]),
+                          x = tapped(window, 2, px, own.at[2]);
+                if (is_inside(z, from_shape.extents[2]) && is_inside(y, from_shape.extents[3]) &&
+                    is_inside(x, from_shape.extents[4])) {
+                    const ACC value = As::load(from[offset_in(from_shape, batch, c, z, y, x)]);
+                    sum += value * (ACC)As::load(gradient[offset_in(gradient_shape, batch,
+                                                                    own.batch, pz, py, px)]);
+                }
+            }
+        }
+        to[offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+            As::store((As::type)sum);
+    }
+}
+#endif
+
+#ifdef POOL
+#define MOST 0
+#define MEAN_OF_ALL 1
+#define MEAN_OF_INSIDE 2
+
+// First and last place of a window along a dimension, and their step.
+struct Span {
+    i64 first, end, step;
+};
+
+__device__ __forceinline__ Span span_of(const Window& window, int d, u64 at, u64 from, u64 to) {
+#if IS_ADAPTIVE
+    return Span{(i64)(at * from / to), (i64)(((at + 1) * from + to - 1) / to), 1};
+#else
+    const i64 first = (i64)at * window.stride[d] - window.padding[d];
+    const i64 step = (i64)window.dilation[d];
+    return Span{first, first + (i64)window.kernel[d] * step, step};
+#endif
+}
+
+extern "C" __global__ void pool(ELEMENT* __restrict__ to, const Shape to_shape,
+                                i64* __restrict__ index, const Shape index_shape,
+                                const ELEMENT* __restrict__ from, const Shape from_shape,
+                                const Window window, u64 count) {
+    const u64* extents = from_shape.extents;
+    EACH_ELEMENT(number, count) {
+        const Place own = place_of(to_shape, number);
+        Span spans[3];
+        for (int d = 0; d < 3; d++) {
+            spans[d] = span_of(window, d, own.at[d], extents[2 + d], to_shape.extents[2 + d]);
+        }
+        ACC sum = 0;
+        As::type best = (As::type)as_float(0xff800000);
+        i64 best_at = -1;
+        u64 inside = 0, all = 0;
+        for (i64 z = spans[0].first; z < spans[0].end; z += spans[0].step) {
+            for (i64 y = spans[1].first; y < spans[1].end; y += spans[1].step) {
+                for (i64 x = spans[2].first; x < spans[2].end; x += spans[2].step) {
+                    all++;
+                    if (!is_inside(z, extents[2]) || !is_inside(y, extents[3]) ||
+                        !is_inside(x, extents[4])) {
+                        continue;
+                    }
+                    const As::type value =
+                        As::load(from[offset_in(from_shape, own.batch, own.channel, z, y, x)]);
+                    inside++;
+                    if (POOL != MOST) {
+                        sum += (ACC)value;
+                    } else if (best_at < 0 || (best == best && !(value <= best))) {
+                        best = value;
+                        best_at = (z * (i64)extents[3] + y) * (i64)extents[4] + x;
+                    }
+                }
+            }
+        }
+        const i64 target =
+            offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2]);
+        if (POOL == MOST) {
+            to[target] = As::store(best);
+            index[offset_in(index_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+                best_at;
+        } else {
+            const u64 terms = POOL == MEAN_OF_ALL ? all : inside;
+            to[target] = As::store((As::type)(sum / (ACC)terms));
+        }
+    }
+}
+#endif
+
+#ifdef INTERPOLATE
+#define NEAREST 0
+#define LINEAR 1
+#define CUBIC 2
+
+// Neighbours of a place and their weights, along one dimension.
+struct Taps {
+    u64 at[4];
+    double weight[4];
+};
+
+// Keys' cubic convolution with a = -0.75.
+__device__ __forceinline__ double cubic(double x) {
+    const double a = -0.75;
+    x = fabs(x);
+    if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+}
+
+__device__ __forceinline__ Taps taps_of(u64 at, u64 from, u64 to, u64 corners) {
+    Taps taps;
+    if (INTERPOLATE == NEAREST) {
+        taps.at[0] = at * from / to;
+        taps.weight[0] = 1;
+        return taps;
+    }
+    double place;
+    if (corners) {
+        place = to > 1 ? (double)at * (double)(from - 1) / (double)(to - 1) : 0;
+    } else {
+        place = ((double)at + 0.5) * (double)from / (double)to - 0.5;
+    }
+    if (INTERPOLATE == LINEAR && place < 0) place = 0;
+    const i64 first = (i64)floor(place);
+    const double beyond = place - (double)first;
+    const int count = INTERPOLATE == LINEAR ? 2 : 4;
+    for (int k = 0; k < count; k++) {
+        const i64 near = first + k - (INTERPOLATE == LINEAR ? 0 : 1);
+        taps.at[k] = near < 0 ? 0 : near >= (i64)from ? from - 1 : (u64)near;
+        taps.weight[k] = INTERPOLATE == LINEAR ? (k == 0 ? 1 - beyond : beyond)
+                                               : cubic(beyond - (double)(k - 1));
+    }
+    return taps;
+}
+
+extern "C" __global__ void interpolate(ELEMENT* __restrict__ to, const Shape to_shape,
+                                       const ELEMENT* __restrict__ from, const Shape from_shape,
+                                       u64 corners, u64 count) {
+    EACH_ELEMENT(number, count) {
+        const Place own = place_of(to_shape, number);
+        Taps taps[3];
+        int counts[3];
+        for (int d = 0; d < 3; d++) {
+            const u64 in = from_shape.extents[2 + d], out = to_shape.extents[2 + d];
+            // A dimension that stays needs no neighbours.
+            taps[d] = taps_of(own.at[d], in, out, corners);
+            counts[d] = INTERPOLATE == NEAREST ? 1 : INTERPOLATE == LINEAR ? 2 : 4;
+            if (in == out) {
+                taps[d].at[0] = own.at[d];
+                taps[d].weight[0] = 1;
+                counts[d] = 1;
+            }
+        }
+        double sum = 0;
+        for (int z = 0; z < counts[0]; z++) {
+            for (int y = 0; y < counts[1]; y++) {
+                for (int x = 0; x < counts[2]; x++) {
+                    const double weight =
+                        taps[0].weight[z] * taps[1].weight[y] * taps[2].weight[x];
+                    const i64 place = offset_in(from_shape, own.batch, own.channel, taps[0].at[z],
+                                                taps[1].at[y], taps[2].at[x]);
+                    const double value = (double)As::load(from[place]);
+                    sum = INTERPOLATE == NEAREST ? value : sum + weight * value;
+                }
+            }
+        }
+        to[offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+            As::store((As::type)sum);
+    }
+}
+#endif
