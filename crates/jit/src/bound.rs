@@ -52,6 +52,23 @@ impl<'a> BoundArg<'a> {
         self.memory.address().0.wrapping_add(self.first)
     }
 
+    /// The same memory, with its first element so many bytes farther.
+    pub fn skip(self, bytes: u64) -> Self {
+        Self {
+            first: self.first.saturating_add(bytes),
+            ..self
+        }
+    }
+
+    /// The memory from the first element on.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if that is outside of it.
+    pub fn memory(&self) -> Result<DeviceSlice<'a, u8>> {
+        let first = usize::try_from(self.first).unwrap_or(usize::MAX);
+        Ok(self.memory.slice(first..)?)
+    }
+
     /// Reads bytes behind the first element, after waiting for the stream.
     ///
     /// # Errors

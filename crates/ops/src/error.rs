@@ -120,6 +120,15 @@ pub enum OpError {
         /// 1 and neighbours that are moved together left out.
         place: u64,
     },
+    /// A library of NVIDIA's refused. Nothing is queued then.
+    #[error("{op}: {error}")]
+    Library {
+        /// The op.
+        op: &'static str,
+        /// The cause.
+        #[source]
+        error: Box<fercuda_vendor::Error>,
+    },
     /// The compiler or the driver refused. Of bindings that do not fit nothing is queued; if the
     /// driver refuses a launch, earlier kernels of the plan may have been queued.
     #[error("{op}: {error}")]

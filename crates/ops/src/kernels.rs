@@ -5,6 +5,8 @@
 
 use fercuda_tensor::{Dtype, Layout};
 
+use crate::cublaslt;
+use crate::descriptor::OpDescriptor;
 use crate::row::{OpOracle, OpRow};
 
 /// Implementation that a kernel comes from.
@@ -14,13 +16,15 @@ pub enum Backend {
     Jit,
     /// CUDA C++ of `fercuda-kernels`, compiled by NVRTC.
     Cuda,
+    /// cuBLASLt, NVIDIA's library, opened at run time.
+    CublasLt,
 }
 
 /// What a kernel is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct OpRequest<'a> {
     /// The op.
-    pub row: &'static OpRow,
+    pub op: &'a OpDescriptor,
     /// Layouts of the operands.
     pub operands: &'a [Layout],
     /// Layouts of the outputs.
@@ -29,6 +33,8 @@ pub struct OpRequest<'a> {
     pub arch: u32,
     /// Why CUDA C++ cannot be compiled, if it cannot.
     pub no_compiler: Option<&'a str>,
+    /// Why cuBLASLt cannot be used, if it cannot.
+    pub no_cublaslt: Option<&'a str>,
 }
 
 /// A kernel.
@@ -64,6 +70,19 @@ pub const KERNELS: &[KernelRow] = &[
         false,
         |request| is_native(request, "cuda.index"),
     ),
+    KernelRow {
+        id: "cublaslt",
+        backend: Backend::CublasLt,
+        order: "by the library; it may round a product to its type before a bias",
+        accumulator: "f32 for narrower floats, else the type",
+        is_deterministic: true,
+        supports: |request| {
+            if let Some(reason) = request.no_cublaslt {
+                return Err(reason.to_owned());
+            }
+            cublaslt::spec(request).map(|_| ())
+        },
+    },
     native(
         "cuda.multiply",
         "one after another along the depth",
@@ -100,8 +119,8 @@ pub const KERNELS: &[KernelRow] = &[
         is_deterministic: true,
         supports: |request| {
             expression(request)?;
-            if is_by_rows(request.row) {
-                let op = request.row.name;
+            if is_by_rows(request.op.row()) {
+                let op = request.op.name();
                 return Err(format!("{op} combines elements, a map does not"));
             }
             narrow_floats(request)
@@ -115,8 +134,8 @@ pub const KERNELS: &[KernelRow] = &[
         is_deterministic: true,
         supports: |request| {
             expression(request)?;
-            if !is_by_rows(request.row) {
-                let op = request.row.name;
+            if !is_by_rows(request.op.row()) {
+                let op = request.op.name();
                 return Err(format!(
                     "{op} computes each element by itself, without rows"
                 ));
@@ -145,8 +164,8 @@ const fn native(
 }
 
 fn is_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
-    let (op, family) = (request.row.name, id.trim_start_matches("cuda."));
-    match &request.row.native {
+    let (op, family) = (request.op.name(), id.trim_start_matches("cuda."));
+    match &request.op.row().native {
         Some(rule) if rule.kernel == id => {}
         _ => return Err(format!("{op} is not one of the ops of {family}.cu")),
     }
@@ -158,9 +177,9 @@ fn is_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
 
 /// Refuses what is no expression.
 fn expression(request: &OpRequest<'_>) -> Result<(), String> {
-    match request.row.is_expression() {
+    match request.op.row().is_expression() {
         true => Ok(()),
-        false => Err(format!("{} is no expression", request.row.name)),
+        false => Err(format!("{} is no expression", request.op.name())),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Op facade: primitives of array programs behind one plan. See the README.
 #![forbid(unsafe_code)]
 
+mod cublaslt;
 mod descriptor;
 mod error;
 mod kernels;

@@ -5,16 +5,19 @@
 //! bound memory (`fercuda-jit`).
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use fercuda_cuda::{Context, Stream};
 use fercuda_jit::{BoundArg, BoundNames, CompiledExpr, Compiler};
 use fercuda_kernels::{KernelError, KernelLoader, LoadedProgram, NativeProgram};
 use fercuda_tensor::Layout;
+use fercuda_vendor::cublaslt::{CublasLt, CublasLtLibrary};
 
+use crate::cublaslt::{self, LibraryProduct};
 use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
 use crate::kernels::{Backend, KERNELS, KernelRow, OpRequest};
-use crate::row::OpRow;
+use crate::row::{OpFamily, OpRow};
 
 /// How a plan chooses a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,8 +67,10 @@ impl fmt::Display for Sku {
 /// A device on which plans are made: compilers for one context, with their caches.
 #[derive(Debug)]
 pub struct OpDevice {
+    context: Context,
     compiler: Compiler,
     kernels: KernelLoader,
+    cublaslt: OnceLock<Result<CublasLt, String>>,
 }
 
 impl OpDevice {
@@ -84,7 +89,24 @@ impl OpDevice {
     /// As for [`OpDevice::new`].
     pub fn with_compiler(context: &Context, compiler: Compiler) -> Result<Self, OpError> {
         let kernels = KernelLoader::new(context).map_err(OpError::Device)?;
-        Ok(Self { compiler, kernels })
+        Ok(Self {
+            context: context.clone(),
+            compiler,
+            kernels,
+            cublaslt: OnceLock::new(),
+        })
+    }
+
+    /// cuBLASLt, opened when it is first asked for; else why there is none.
+    fn cublaslt(&self) -> Result<&CublasLt, &str> {
+        let found = self.cublaslt.get_or_init(|| {
+            if self.context.device().cuda().is_software() {
+                return Err("the software device runs no library of NVIDIA's".to_owned());
+            }
+            let library = CublasLtLibrary::find().map_err(|error| error.to_string())?;
+            CublasLt::new(&library, &self.context).map_err(|error| error.to_string())
+        });
+        found.as_ref().map_err(String::as_str)
     }
 
     /// The compiler of expressions.
@@ -104,6 +126,7 @@ enum PreparedOp {
     Expression(CompiledExpr),
     /// For memory at multiples of 16 bytes, and for any.
     Native(Box<[LoadedProgram; 2]>),
+    Library(Box<LibraryProduct>),
 }
 
 /// An op, ready to run on operands and outputs of fixed layouts.
@@ -167,15 +190,38 @@ impl OpPlan {
             .native
             .as_ref()
             .and_then(|_| device.kernels.compiler().err());
+        let cublaslt = (row.family == OpFamily::Product).then(|| device.cublaslt());
         let request = OpRequest {
-            row,
+            op,
             operands,
             outputs: &outputs,
             arch: device.compiler.arch().number(),
             no_compiler: no_compiler.as_deref(),
+            no_cublaslt: match cublaslt {
+                Some(Err(reason)) => Some(reason),
+                _ => None,
+            },
         };
         let (kernel, mut sku) = choose(&request, policy)?;
         let prepared = match (kernel.backend, graph, &row.native) {
+            (Backend::CublasLt, ..) => {
+                let lt = cublaslt.transpose().ok().flatten();
+                let lt = lt.ok_or_else(|| "the library is not open".to_owned());
+                let made = lt.and_then(|lt| cublaslt::prepare(lt, &request));
+                match (made, policy) {
+                    (Ok(product), _) => PreparedOp::Library(Box::new(product)),
+                    // The library itself refuses: the next candidate computes it.
+                    (Err(reason), KernelPolicy::Auto) => {
+                        let other = OpPlan::without_library(device, op, operands, &outputs, reason);
+                        return other;
+                    }
+                    (Err(reasons), _) => {
+                        let hint = "KernelPolicy::Auto".to_owned();
+                        let op = row.name;
+                        return Err(OpError::Kernel { op, reasons, hint });
+                    }
+                }
+            }
             (Backend::Jit, Some(graph), _) => {
                 let compiled = device.compiler.compile(&graph);
                 let compiled = compiled.map_err(|error| refused(row.name, error))?;
@@ -204,6 +250,7 @@ impl OpPlan {
         sku.launches = match &prepared {
             PreparedOp::Expression(compiled) => compiled.program().launches.len(),
             PreparedOp::Native(both) => both[0].program().launches(),
+            PreparedOp::Library(_) => 1,
         };
         Ok(Self {
             row,
@@ -212,6 +259,25 @@ impl OpPlan {
             outputs,
             is_checked: op.is_checked(),
         })
+    }
+
+    /// A plan by the portable kernel, where the library refuses what its rules accept.
+    fn without_library(
+        device: &OpDevice,
+        op: &OpDescriptor,
+        operands: &[Layout],
+        outputs: &[Layout],
+        reason: String,
+    ) -> Result<Self, OpError> {
+        let other = KernelPolicy::Force("cuda.multiply");
+        let mut plan = Self::new(device, op, operands, outputs, other)?;
+        plan.sku.reason = "the first in the table that the library did not refuse".to_owned();
+        for rejected in &mut plan.sku.rejected {
+            if rejected.id == "cublaslt" {
+                rejected.reason.clone_from(&reason);
+            }
+        }
+        Ok(plan)
     }
 
     /// Which kernel was chosen and why, and why the others were not.
@@ -232,6 +298,7 @@ impl OpPlan {
                 let bytes = both.iter().map(|it| it.program().workspace_bytes());
                 bytes.max().unwrap_or_default()
             }
+            PreparedOp::Library(product) => product.workspace_bytes(),
         }
     }
 
@@ -274,6 +341,7 @@ impl OpPlan {
                 let queued = program.run(&names, stream, operands, outputs, workspace);
                 queued.map_err(|error| refused(op, error))
             }
+            PreparedOp::Library(product) => product.run(stream, operands, outputs, workspace),
         }
     }
 }
@@ -349,7 +417,7 @@ fn choose(
     request: &OpRequest<'_>,
     policy: KernelPolicy<'_>,
 ) -> Result<(&'static KernelRow, Sku), OpError> {
-    let op = request.row.name;
+    let op = request.op.name();
     let known = || {
         KERNELS
             .iter()
@@ -377,7 +445,9 @@ fn choose(
         let hint = match policy {
             KernelPolicy::Force(id) if !is_known(id) => format!("there is no {id:?}; {}", known()),
             KernelPolicy::Force(_) => "KernelPolicy::Auto".to_owned(),
-            KernelPolicy::Auto if request.no_compiler.is_some() && !request.row.is_expression() => {
+            KernelPolicy::Auto
+                if request.no_compiler.is_some() && !request.op.row().is_expression() =>
+            {
                 "fercuda setup nvrtc".to_owned()
             }
             KernelPolicy::Auto => "another type, by the op `cast`".to_owned(),

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use fercuda_tensor::{Dtype, Layout};
 
+use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
 use crate::kernels::{KERNELS, OpRequest};
 use crate::row::{OpFamily, OpRow};
@@ -69,12 +70,16 @@ pub fn kernels_of(row: &'static OpRow) -> Vec<&'static str> {
     let Ok(layout) = Layout::contiguous(dtype, &[1]) else {
         return Vec::new();
     };
+    let Ok(op) = OpDescriptor::new(row.name) else {
+        return Vec::new();
+    };
     let request = OpRequest {
-        row,
+        op: &op,
         operands: &[layout],
         outputs: &[layout],
         arch: NEWEST,
         no_compiler: None,
+        no_cublaslt: None,
     };
     let all = KERNELS.iter();
     all.filter(|kernel| (kernel.supports)(&request).is_ok())

@@ -247,6 +247,9 @@ fn linear_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Ve
         // No slope of the functions is above 1.2, and each costs some roundings of its own.
         let error = 2.0 * (depth as f64 + 4.0) * unit * (scale.abs() * size + bias.abs());
         let error = 1.2 * error + 32.0 * unit * (before.abs() + residual.abs());
+        // A library may round the product before it adds the bias.
+        let [_, narrow] = roundings(dtype);
+        let error = error + 2.0 * narrow * (scale * sum).abs();
         stored(dtype, after + residual, error)
     };
     vec![(0..results[0].len() as usize).map(element).collect()]

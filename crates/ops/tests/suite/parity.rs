@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use fercuda_jit::TypeClass;
 use fercuda_jit::reference::{ExactValue, Near};
-use fercuda_ops::{KernelPolicy, OpDescriptor, OpOracle, OpPlan, OpRow, oracle, registry};
+use fercuda_ops::{
+    KernelPolicy, OpDescriptor, OpFamily, OpOracle, OpPlan, OpRow, oracle, registry,
+};
 use fercuda_tensor::{Dtype, Layout};
 use fercuda_trials::{Budget, Work};
 
@@ -21,6 +23,7 @@ const WORK: Work = Work {
 /// Plans of an op that have finite results, and those of them with a finite bound for some.
 #[derive(Default)]
 struct Compared {
+    kernels: BTreeMap<&'static str, u64>,
     plans: u64,
     bounded: u64,
 }
@@ -147,6 +150,9 @@ fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared
     let about = || format!("{op:?} of {layouts:?}");
     let policy = match row.is_expression() && row.native.is_some() && random.bool() {
         true => KernelPolicy::Force("jit.map"),
+        false if row.family == OpFamily::Product && random.bool() => {
+            KernelPolicy::Force("cuda.multiply")
+        }
         false => KernelPolicy::Auto,
     };
     let plan = |outputs: &[Layout]| OpPlan::new(&bench.device, &op, &layouts, outputs, policy);
@@ -166,6 +172,7 @@ fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared
     };
     let outputs: Vec<Layout> = own.iter().map(laid_out).collect();
     let plan = plan(&outputs).unwrap();
+    *compared.kernels.entry(plan.sku().id).or_default() += 1;
     let firsts: Vec<u64> = outputs.iter().map(|output| first(random, output)).collect();
     let got = bench.run(&plan, &operands, &firsts);
     let got = got.unwrap_or_else(|error| panic!("{error}\n{}", about()));
@@ -235,11 +242,41 @@ fn every_op_is_within_its_bound_of_its_reference() {
         // An infinite bound holds for anything. Some plans have no other, as one of the standard
         // deviations of single elements.
         for row in registry::rows() {
-            let Some(Compared { plans, bounded }) = compared.get(row.name) else {
+            let Some(Compared { plans, bounded, .. }) = compared.get(row.name) else {
                 panic!("{} was not tried", row.name)
             };
             let is_tested = *plans < 20 || bounded * 2 > *plans;
             assert!(is_tested, "{}: {bounded} of {plans} have a bound", row.name);
         }
+    }
+}
+
+const PRODUCTS: Work = Work {
+    name: "op-products",
+    least: 30,
+    ci_seconds: 3,
+    soak: 5_000,
+};
+
+#[test]
+fn products_are_within_their_bounds_by_each_kernel() {
+    for (name, seed) in fercuda_trials::seeds(env!("CARGO_MANIFEST_DIR"), PRODUCTS) {
+        println!("{name}: {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let budget = Budget::begin(PRODUCTS);
+        let rows = registry::rows().filter(|row| row.family == OpFamily::Product);
+        let rows: Vec<_> = rows.collect();
+        let types = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F64, Dtype::I8];
+        let (mut done, mut compared) = (0, Compared::default());
+        while budget.has_left(done) {
+            let row = rows[random.usize(..rows.len())];
+            let dtype = types[random.usize(..types.len())];
+            if row.types.has(dtype) {
+                check(&mut random, row, dtype, &mut compared);
+                done += 1;
+            }
+        }
+        println!("{done} products by {:?}", compared.kernels);
+        assert!(compared.bounded * 2 > compared.plans);
     }
 }

@@ -6,7 +6,7 @@ use fercuda_cache::ProgramCache;
 use fercuda_cuda::{CaptureMode, DeviceBuffer};
 use fercuda_jit::{BoundArg, Compiler};
 use fercuda_ops::{
-    KERNELS, KernelPolicy, KernelRow, OpDescriptor, OpDevice, OpError, OpPlan, OpRequest, registry,
+    KERNELS, KernelPolicy, KernelRow, OpDescriptor, OpDevice, OpError, OpPlan, OpRequest,
 };
 use fercuda_tensor::{Dtype, Layout};
 
@@ -65,11 +65,12 @@ fn eight_bit_floats_are_refused_where_the_device_has_no_conversions() {
         .unwrap();
     for (arch, is_refused) in [(80, true), (89, false), (90, false)] {
         let request = OpRequest {
-            row: registry::find("relu").unwrap(),
+            op: &op("relu"),
             operands: &[x],
             outputs: &[x],
             arch,
             no_compiler: None,
+            no_cublaslt: None,
         };
         let answer = (map.supports)(&request);
         assert_eq!(answer.is_err(), is_refused, "sm_{arch}: {answer:?}");

@@ -26,6 +26,22 @@ pub struct ProductScaleFactors<'a> {
     pub d: Option<DeviceSlice<'a, f32>>,
 }
 
+/// Memory that a run writes.
+#[derive(Debug)]
+enum WrittenMemory<'a> {
+    Exclusive(DeviceSliceMut<'a, u8>),
+    Shared(DeviceSlice<'a, u8>),
+}
+
+impl WrittenMemory<'_> {
+    fn as_slice(&self) -> DeviceSlice<'_, u8> {
+        match self {
+            Self::Exclusive(memory) => memory.as_slice(),
+            Self::Shared(memory) => *memory,
+        }
+    }
+}
+
 /// The memory of one run of a product.
 #[derive(Debug)]
 pub struct ProductOperands<'a> {
@@ -34,10 +50,10 @@ pub struct ProductOperands<'a> {
     a: DeviceSlice<'a, u8>,
     b: DeviceSlice<'a, u8>,
     c: Option<DeviceSlice<'a, u8>>,
-    d: DeviceSliceMut<'a, u8>,
+    d: WrittenMemory<'a>,
     bias: Option<DeviceSlice<'a, u8>>,
     scales: ProductScaleFactors<'a>,
-    workspace: Option<DeviceSliceMut<'a, u8>>,
+    workspace: Option<WrittenMemory<'a>>,
     /// Bytes of an element of A, B, C, D and the bias, as the caller has them.
     elements: [usize; 5],
 }
@@ -56,11 +72,32 @@ impl<'a> ProductOperands<'a> {
             a: a.as_bytes(),
             b: b.as_bytes(),
             c: None,
-            d: d.into_bytes(),
+            d: WrittenMemory::Exclusive(d.into_bytes()),
             bias: None,
             scales: ProductScaleFactors::default(),
             workspace: None,
             elements: [size_of::<A>(), size_of::<B>(), 1, size_of::<D>(), 1],
+        }
+    }
+
+    /// Factors, output and workspace as bytes, the last two through shared references: device
+    /// memory is not visible to Rust's aliasing rules, and a run compares the ranges. For callers
+    /// that keep such references for several kernels.
+    pub fn of_bytes(
+        [a, b, d]: [DeviceSlice<'a, u8>; 3],
+        workspace: Option<DeviceSlice<'a, u8>>,
+    ) -> Self {
+        Self {
+            alpha: 1.0,
+            beta: 0.0,
+            a,
+            b,
+            c: None,
+            d: WrittenMemory::Shared(d),
+            bias: None,
+            scales: ProductScaleFactors::default(),
+            workspace: workspace.map(WrittenMemory::Shared),
+            elements: [1; 5],
         }
     }
 
@@ -98,7 +135,7 @@ impl<'a> ProductOperands<'a> {
     /// same time needs a workspace of its own.
     pub fn workspace(self, workspace: DeviceSliceMut<'a, u8>) -> Self {
         Self {
-            workspace: Some(workspace),
+            workspace: Some(WrittenMemory::Exclusive(workspace)),
             ..self
         }
     }
@@ -107,7 +144,7 @@ impl<'a> ProductOperands<'a> {
     /// for D also the bias's.
     pub(super) fn alignments(&self) -> [u32; 4] {
         let of = |address: u64| 1u32 << address.trailing_zeros().min(8);
-        let d = of(self.d.address().0);
+        let d = of(self.d.as_slice().address().0);
         let bias = self.bias.map_or(256, |bias| of(bias.address().0));
         let c = self.c.map_or(d, |c| of(c.address().0));
         [
@@ -150,7 +187,7 @@ impl<'a> ProductOperands<'a> {
             b_form.dtype,
             align_b,
         )?;
-        let output = OperandRange::of_mut("D", &self.d);
+        let output = OperandRange::of("D", &self.d.as_slice());
         let d = part(output, form.d.reach_bytes, form.d.dtype, align_d)?;
         let mut read = vec![a, b];
         let c = match &self.c {
@@ -236,7 +273,7 @@ impl<'a> ProductOperands<'a> {
                 bytes: 0,
             });
         };
-        let range = OperandRange::of_mut("the workspace", workspace);
+        let range = OperandRange::of("the workspace", &workspace.as_slice());
         if range.bytes < need.workspace_bytes {
             return Err(Error::refused(
                 OPERATION,
@@ -315,7 +352,7 @@ impl<'a> ProductOperands<'a> {
     pub(super) fn with_memory<R>(&self, work: impl FnOnce(&[KernelArg<'_>]) -> R) -> R {
         let scales = [&self.scales.a, &self.scales.b, &self.scales.d];
         let scales = scales.into_iter().flatten().map(|it| it.as_bytes());
-        let workspace = self.workspace.as_ref().map(DeviceSliceMut::as_slice);
+        let workspace = self.workspace.as_ref().map(WrittenMemory::as_slice);
         let mut memory = vec![
             KernelArg::slice(self.a),
             KernelArg::slice(self.b),

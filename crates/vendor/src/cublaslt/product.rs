@@ -105,6 +105,18 @@ impl AlgorithmRequest {
         }
     }
 
+    /// Algorithms for operands at addresses that are multiples of that power of two, up to 256.
+    pub const fn alignment(self, bytes: u32) -> Self {
+        let bytes = match bytes > FULL_ALIGNMENT_BYTES as u32 {
+            true => FULL_ALIGNMENT_BYTES as u32,
+            false => bytes,
+        };
+        Self {
+            alignments: [bytes; 4],
+            ..self
+        }
+    }
+
     /// Algorithms that add the parts of a sum so.
     pub const fn sums(self, sums: SplitSums) -> Self {
         Self { sums, ..self }

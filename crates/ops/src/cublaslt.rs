@@ -1,0 +1,294 @@
+//! cuBLASLt as a candidate: matrix products whose layouts it can read.
+//!
+//! Invariant: a product that `spec` accepts has the operands and result of its op, in the order
+//! in which the library takes them. Elsewhere: opening the library, and every check of memory
+//! (`fercuda-vendor`).
+
+use fercuda_cuda::Stream;
+use fercuda_jit::BoundArg;
+use fercuda_kernels::KernelError;
+use fercuda_tensor::{Dtype, Layout};
+use fercuda_vendor::cublaslt::{
+    AlgorithmRequest, CublasLt, MatrixLayout, MatrixOrder, MatrixProduct, ProductActivation,
+    ProductAlgorithm, ProductMath, ProductOperands, ProductSpec, SplitSums,
+};
+
+use crate::error::OpError;
+use crate::kernels::OpRequest;
+
+/// Largest workspace that an algorithm may want, in bytes.
+const MOST_WORKSPACE: u64 = 32 << 20;
+/// Alignment of the workspace, for which a plan reserves so much more.
+const ALIGN: u64 = 256;
+/// Alignment of operands that a plan's first algorithm relies on.
+const ALIGNED: u32 = 16;
+
+/// A product ready to run: by an algorithm for memory at multiples of 16 bytes, and one for any.
+#[derive(Debug)]
+pub(crate) struct LibraryProduct {
+    op: &'static str,
+    product: MatrixProduct,
+    algorithms: [ProductAlgorithm; 2],
+    element: u64,
+    alpha: f64,
+    has_bias: bool,
+}
+
+/// Two dimensions of a matrix, with those before them as one batch.
+fn matrix(name: &str, layout: &Layout, batch: u64) -> Result<MatrixLayout, String> {
+    let ([outer @ .., rows, cols], [outer_strides @ .., row, col]) =
+        (layout.shape(), layout.strides())
+    else {
+        return Err(format!("{name} is no matrix"));
+    };
+    let (order, leading, inner) = match (*row, *col) {
+        (row, 1) => (MatrixOrder::Row, row, *cols),
+        (_, row) if *rows == 1 && row == 1 => (MatrixOrder::Row, *cols as i64, *cols),
+        (1, col) => (MatrixOrder::Column, col, *rows),
+        _ => {
+            return Err(format!(
+                "neither dimension of {name} is contiguous ({layout})"
+            ));
+        }
+    };
+    let outer_len = if order == MatrixOrder::Row {
+        *rows
+    } else {
+        *cols
+    };
+    // With one row the distance of rows is of no use, and may be anything.
+    let leading = if outer_len == 1 {
+        leading.max(inner as i64)
+    } else {
+        leading
+    };
+    if leading < inner as i64 {
+        return Err(format!("rows of {name} overlap or are reversed ({layout})"));
+    }
+    let mut stride = 0;
+    let mut reached: Option<(u64, i64)> = None;
+    for (len, own) in outer.iter().zip(outer_strides).rev() {
+        if *len == 1 {
+            continue;
+        }
+        let (count, first) = *reached.get_or_insert((1, *own));
+        if first.checked_mul(count as i64) != Some(*own) || first < 0 {
+            return Err(format!(
+                "the matrices of {name} are not equally far apart ({layout})"
+            ));
+        }
+        reached = Some((count * len, first));
+        stride = first;
+    }
+    let count: u64 = outer.iter().product();
+    if count != batch && count != 1 {
+        return Err(format!(
+            "{name} has {count} matrices of {batch}, repeated among others"
+        ));
+    }
+    Ok(MatrixLayout {
+        dtype: layout.dtype(),
+        rows: *rows,
+        cols: *cols,
+        order,
+        leading: leading.unsigned_abs(),
+        batch,
+        batch_stride: if count == 1 { 0 } else { stride.unsigned_abs() },
+    })
+}
+
+/// A vector as a matrix of one row or one column.
+fn as_matrix(layout: &Layout, is_column: bool) -> Result<Layout, String> {
+    let shape = match layout.shape() {
+        [len] if is_column => vec![*len, 1],
+        [len] => vec![1, *len],
+        other => other.to_vec(),
+    };
+    layout.reshape(&shape).map_err(|error| error.to_string())
+}
+
+/// The product that the library computes, or why it does not.
+pub(crate) fn spec(request: &OpRequest<'_>) -> Result<ProductSpec, String> {
+    let (op, operands) = (request.op, request.operands);
+    let is_linear = match op.name() {
+        "matmul" => false,
+        "linear" => true,
+        name => return Err(format!("{name} is no product of matrices")),
+    };
+    let ([x, y, rest @ ..], [out]) = (operands, request.outputs) else {
+        return Err("a product has two factors and one result".to_owned());
+    };
+    let math = match x.dtype() {
+        Dtype::F64 => ProductMath::F64,
+        Dtype::F32 => ProductMath::F32,
+        Dtype::F16 => ProductMath::F16,
+        Dtype::Bf16 => ProductMath::Bf16,
+        dtype => return Err(format!("products of {dtype} are left to other kernels")),
+    };
+    if rest.len() > 1 {
+        return Err("a residual is left to other kernels".to_owned());
+    }
+    let activation = match op.choice_of("activation") {
+        "" | "none" => ProductActivation::None,
+        "relu" => ProductActivation::Relu,
+        name => return Err(format!("{name} is computed otherwise there, or not at all")),
+    };
+    if [x, y, out].iter().any(|layout| layout.is_empty()) {
+        return Err("an operand is empty".to_owned());
+    }
+    let (left, right, result) = match is_linear {
+        true => {
+            // All rows of x as one matrix.
+            let flat = |layout: &Layout| {
+                let width = layout.shape().last().copied().unwrap_or(1).max(1);
+                let rows = layout.len() / width;
+                layout
+                    .reshape(&[rows, width])
+                    .map_err(|error| error.to_string())
+            };
+            let weight = y.permute(&[1, 0]).map_err(|error| error.to_string())?;
+            (flat(x)?, weight, flat(out)?)
+        }
+        false if x.shape().len() == 1 && y.shape().len() == 1 => {
+            return Err("a product of two vectors is left to other kernels".to_owned());
+        }
+        false => {
+            let (is_row, is_column) = (x.shape().len() == 1, y.shape().len() == 1);
+            let mut shape = out.shape().to_vec();
+            if is_row {
+                shape.insert(shape.len() - 1, 1);
+            }
+            if is_column {
+                shape.push(1);
+            }
+            let out = out.reshape(&shape).map_err(|error| error.to_string())?;
+            (as_matrix(x, false)?, as_matrix(y, true)?, out)
+        }
+    };
+    let batch = |layout: &Layout| -> u64 {
+        let shape = layout.shape();
+        shape[..shape.len().saturating_sub(2)].iter().product()
+    };
+    let all = batch(&result);
+    let a = matrix("x", &left, all)?;
+    let b = matrix(if is_linear { "weight" } else { "y" }, &right, all)?;
+    let d = matrix("the result", &result, all)?;
+    let mut spec = ProductSpec::new(math, a, b, d);
+    if let [bias] = rest {
+        if !bias.is_contiguous() || d.order != MatrixOrder::Row {
+            return Err("the bias does not lie along the result's rows".to_owned());
+        }
+        spec.epilogue.bias = true;
+    }
+    spec.epilogue.activation = activation;
+    Ok(spec)
+}
+
+/// Describes a product to the library, and asks it for algorithms.
+///
+/// # Errors
+/// Why the library does not compute it.
+pub(crate) fn prepare(lt: &CublasLt, request: &OpRequest<'_>) -> Result<LibraryProduct, String> {
+    let spec = spec(request)?;
+    let alpha = match request.op.name() {
+        "linear" => request.op.number_of("scale"),
+        _ => 1.0,
+    };
+    let shown = |error: fercuda_vendor::Error| error.to_string();
+    let product = MatrixProduct::new(lt, &spec).map_err(shown)?;
+    let element = spec.a.dtype.bytes();
+    let algorithm = |alignment: u32| {
+        let wanted = AlgorithmRequest::new()
+            .workspace_bytes(MOST_WORKSPACE)
+            .alignment(alignment)
+            .sums(SplitSums::ComputeType);
+        let found = product.algorithms(&wanted).map_err(shown)?;
+        found
+            .first()
+            .copied()
+            .ok_or_else(|| "it knows no algorithm".to_owned())
+    };
+    let algorithms = [algorithm(ALIGNED)?, algorithm(element as u32)?];
+    Ok(LibraryProduct {
+        op: request.op.name(),
+        product,
+        algorithms,
+        element,
+        alpha,
+        has_bias: spec.epilogue.bias,
+    })
+}
+
+impl LibraryProduct {
+    /// Workspace of either algorithm, with room to align it.
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        let most = self
+            .algorithms
+            .iter()
+            .map(ProductAlgorithm::workspace_bytes);
+        match most.max().unwrap_or_default() {
+            0 => 0,
+            bytes => bytes + ALIGN,
+        }
+    }
+
+    pub(crate) fn run(
+        &self,
+        stream: &Stream,
+        operands: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+        workspace: Option<BoundArg<'_>>,
+    ) -> Result<(), OpError> {
+        let bound = |error: fercuda_jit::Error| OpError::Run {
+            op: self.op,
+            error: Box::new(KernelError::Bound(error)),
+        };
+        let wanted = 2 + usize::from(self.has_bias);
+        for (what, wanted, given) in [
+            ("input", wanted, operands.len()),
+            ("output", 1, outputs.len()),
+        ] {
+            if wanted != given {
+                return Err(bound(fercuda_jit::Error::Count {
+                    what,
+                    wanted,
+                    given,
+                }));
+            }
+        }
+        let all = operands.iter().chain(outputs);
+        let bits = all.fold(0, |bits, arg| bits | arg.address());
+        if !bits.is_multiple_of(self.element) {
+            return Err(bound(fercuda_jit::Error::Misaligned {
+                what: "memory",
+                name: "one of those bound".to_owned(),
+                address: bits,
+                align: self.element,
+            }));
+        }
+        let algorithm = match bits.is_multiple_of(u64::from(ALIGNED)) {
+            true => &self.algorithms[0],
+            false => &self.algorithms[1],
+        };
+        let workspace = workspace.map(|workspace| {
+            let address = workspace.address();
+            let skipped = address.next_multiple_of(ALIGN) - address;
+            workspace.skip(skipped).memory()
+        });
+        let workspace = workspace.transpose().map_err(bound)?;
+        let parts = [
+            operands[0].memory().map_err(bound)?,
+            operands[1].memory().map_err(bound)?,
+            outputs[0].memory().map_err(bound)?,
+        ];
+        let mut arguments = ProductOperands::of_bytes(parts, workspace).alpha(self.alpha);
+        if self.has_bias {
+            arguments = arguments.bias(operands[2].memory().map_err(bound)?);
+        }
+        let queued = self.product.run(stream, algorithm, arguments);
+        queued.map_err(|error| OpError::Library {
+            op: self.op,
+            error: Box::new(error),
+        })
+    }
+}
