@@ -4,10 +4,12 @@
 mod error;
 mod loader;
 mod program;
+mod rows;
 mod text;
 mod view;
 
 pub mod copy;
+pub mod scan;
 
 pub use error::KernelError;
 pub use loader::{KernelLoader, LoadedProgram};

@@ -64,6 +64,12 @@ impl KernelStep {
         self
     }
 
+    /// That many blocks, or fewer that loop.
+    pub(crate) fn over_blocks(self, count: u64) -> Self {
+        let block = u64::from(self.block);
+        self.over(count.saturating_mul(block))
+    }
+
     /// Exactly that many blocks.
     pub(crate) fn blocks(mut self, [x, y, z]: [u64; 3]) -> Result<Self> {
         for (count, most) in [(x, MAX_BLOCKS), (y, MAX_ROWS), (z, MAX_ROWS)] {

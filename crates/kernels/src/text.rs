@@ -4,8 +4,11 @@
 
 use fercuda_tensor::Dtype;
 
-/// Header that every text may include.
-pub(crate) const COMMON: (&str, &str) = ("common.cuh", include_str!("../cuda/common.cuh"));
+/// Headers that every text may include.
+pub(crate) const HEADERS: [(&str, &str); 2] = [
+    ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("rows.cuh", include_str!("../cuda/rows.cuh")),
+];
 
 /// A text of kernels, with its macros. Equal texts are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

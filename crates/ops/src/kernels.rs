@@ -57,6 +57,13 @@ pub const KERNELS: &[KernelRow] = &[
         true,
         |request| is_native(request, "cuda.copy"),
     ),
+    native(
+        "cuda.scan",
+        "fixed by the length of a row",
+        "f32 for floats, f64 for f64, 64 bits for integers and bool",
+        true,
+        |request| is_native(request, "cuda.scan"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

@@ -29,11 +29,13 @@ pub enum OpFamily {
     Normalisation,
     /// Losses.
     Loss,
+    /// Scans, sorting and selection.
+    Order,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -41,6 +43,7 @@ impl OpFamily {
         Self::Reduction,
         Self::Normalisation,
         Self::Loss,
+        Self::Order,
     ];
 }
 
@@ -54,6 +57,7 @@ impl fmt::Display for OpFamily {
             Self::Reduction => "reduction",
             Self::Normalisation => "normalisation",
             Self::Loss => "loss",
+            Self::Order => "order",
         })
     }
 }

@@ -4,6 +4,7 @@
 //! no more than the product's own rounding: the bound of `oracle` relies on it.
 
 mod activations;
+mod along;
 mod arithmetic;
 mod comparisons;
 mod losses;
@@ -11,11 +12,12 @@ mod movement;
 mod reductions;
 mod rows;
 mod scalar;
+mod scans;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 7] = [
+pub(crate) const PARTS: [&[OpRow]; 8] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -23,4 +25,5 @@ pub(crate) const PARTS: [&[OpRow]; 7] = [
     reductions::ROWS,
     rows::ROWS,
     losses::ROWS,
+    scans::ROWS,
 ];

@@ -1,9 +1,10 @@
 //! Random parameters and operands of ops that are no expressions.
 
-use fercuda_ops::{OpDescriptor, OpRow};
+use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::Dtype;
 
 use crate::bench::Operand;
+use crate::native_sort;
 use crate::parity::shape;
 
 /// A new descriptor of the op, and random operands.
@@ -13,6 +14,9 @@ pub(crate) fn operands_of(
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
     let op = OpDescriptor::new(row.name).unwrap();
+    if row.family == OpFamily::Order {
+        return native_sort::operands_of(random, op, dtype);
+    }
     let (op, shapes) = movement(random, op, dtype);
     let operands = shapes.iter();
     let operands = operands.map(|shape| Operand::random(random, dtype, shape, false));

@@ -52,9 +52,10 @@ fn sku_says_which_kernel_was_chosen_and_why_the_others_were_not() {
     let error = plan(&op("softmax"), &[x], KernelPolicy::Force("cublas")).unwrap_err();
     let shown = error.to_string();
     assert!(
-        shown.contains("there is no \"cublas\"; cuda.copy, jit.map, jit.rows"),
+        shown.contains("there is no \"cublas\"; cuda.copy, "),
         "{shown}"
     );
+    assert!(shown.ends_with("jit.map, jit.rows"), "{shown}");
 }
 
 #[test]
