@@ -41,17 +41,21 @@ pub(crate) fn sizes(view: &MemoryView) -> (u64, u64) {
     }
 }
 
+/// The shape of rows along the last dimension.
+pub(crate) fn shape(view: &MemoryView) -> ShapeParameter {
+    let last = view.shape().len().saturating_sub(1);
+    let axis = match view.shape() {
+        [] => (1, 0),
+        shape => (shape[last], view.layout.strides()[last]),
+    };
+    let outer = merged(&view.layout, 0..last);
+    ShapeParameter::new([axis].into_iter().chain(outer))
+}
+
 impl KernelStep {
     /// A view as rows along its last dimension: its address and its shape.
     pub(crate) fn rows(self, view: &MemoryView) -> Self {
-        let last = view.shape().len().saturating_sub(1);
-        let axis = match view.shape() {
-            [] => (1, 0),
-            shape => (shape[last], view.layout.strides()[last]),
-        };
-        let outer = merged(&view.layout, 0..last);
-        self.address(view)
-            .shape(ShapeParameter::new([axis].into_iter().chain(outer)))
+        self.address(view).shape(shape(view))
     }
 }
 

@@ -64,6 +64,13 @@ pub const KERNELS: &[KernelRow] = &[
         true,
         |request| is_native(request, "cuda.scan"),
     ),
+    native(
+        "cuda.sort",
+        "stable: equal elements stay in order",
+        "none: bits are moved",
+        true,
+        |request| is_native(request, "cuda.sort"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

@@ -13,11 +13,12 @@ mod reductions;
 mod rows;
 mod scalar;
 mod scans;
+mod sorting;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 8] = [
+pub(crate) const PARTS: [&[OpRow]; 9] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -26,4 +27,5 @@ pub(crate) const PARTS: [&[OpRow]; 8] = [
     rows::ROWS,
     losses::ROWS,
     scans::ROWS,
+    sorting::ROWS,
 ];

@@ -1,7 +1,7 @@
 //! Scans, sorting and selection: random operands, and rows of many lengths.
 
 use fercuda_jit::reference::Near;
-use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan, OpRow, oracle, registry};
+use fercuda_ops::{KernelPolicy, OpDescriptor, OpFamily, OpPlan, OpRow, oracle, registry};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Bench, Operand, layout};
@@ -14,13 +14,70 @@ pub(crate) fn operands_of(
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
     let row = op.row();
-    let own = shape(random, usize::from(row.has("axis")));
-    let op = match row.has("axis") {
-        true => op.axes(&[random.usize(..own.len())]).unwrap(),
-        false => op,
+    let mut own = shape(random, usize::from(row.has("axis")));
+    if row.name == "searchsorted" {
+        return search_operands(random, op, dtype, own);
+    }
+    let axis = if row.has("axis") {
+        random.usize(..own.len())
+    } else {
+        0
     };
+    if matches!(row.name, "kth_value" | "median") {
+        own[axis] = own[axis].max(1);
+    }
+    let len = own.get(axis).copied().unwrap_or(1);
+    let op = if row.has("axis") {
+        op.axes(&[axis]).unwrap()
+    } else {
+        op
+    };
+    let op = match row.name {
+        "topk" => op.number("k", random.u64(..=len) as f64).unwrap(),
+        "kth_value" => op.number("k", random.u64(1..=len) as f64).unwrap(),
+        _ => op,
+    };
+    let op = random_choices(random, op);
     let x = elements(random, row, dtype, &own);
     (op, vec![x])
+}
+
+fn random_choices(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
+    let choices = op.row().choices.iter();
+    choices.fold(op, |op, (name, values)| {
+        op.choice(name, values[random.usize(..values.len())])
+            .unwrap()
+    })
+}
+
+/// Sorted rows, and values to find in them.
+fn search_operands(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+    own: Vec<u64>,
+) -> (OpDescriptor, Vec<Operand>) {
+    let len = random.u64(..20) as usize;
+    let mut of_sorted = own.clone();
+    match of_sorted.last_mut() {
+        Some(last) if random.bool() => *last = len as u64,
+        _ => of_sorted = vec![len as u64],
+    }
+    let mut sorted = elements(random, op.row(), dtype, &of_sorted);
+    for row in sorted.bits.chunks_mut(len.max(1)) {
+        row.sort_by(|a, b| {
+            let (a, b) = (dtype.value(*a), dtype.value(*b));
+            let nan = a.is_nan().cmp(&b.is_nan());
+            a.partial_cmp(&b).unwrap_or(nan)
+        });
+    }
+    let mut values = elements(random, op.row(), dtype, &own);
+    for bits in &mut values.bits {
+        if !sorted.bits.is_empty() && random.bool() {
+            *bits = sorted.bits[random.usize(..sorted.bits.len())];
+        }
+    }
+    (random_choices(random, op), vec![sorted, values])
 }
 
 /// Random elements: of few values, or of any.
@@ -132,15 +189,127 @@ fn scan_keeps_what_is_before_nan_and_infinity() {
 }
 
 #[test]
-fn scan_of_no_dimensions_is_an_error() {
-    for row in order_rows("cuda.scan") {
+fn sorts_of_rows_of_all_lengths() {
+    let mut random = fercuda_trials::rng();
+    let dtypes = Dtype::ALL;
+    let mut ops: Vec<_> = order_rows("cuda.sort")
+        .filter(|row| row.has("axis"))
+        .collect();
+    for len in lengths(&mut random) {
+        random.shuffle(&mut ops);
+        for row in &ops[..2] {
+            let dtype = dtypes[random.usize(..dtypes.len())];
+            let own = match random.u32(..3) {
+                0 => vec![len],
+                1 => vec![2, len, 3],
+                _ => vec![len, 2],
+            };
+            let axis = own
+                .iter()
+                .position(|extent| *extent == len)
+                .unwrap_or_default();
+            let op = OpDescriptor::new(row.name).unwrap().axes(&[axis]).unwrap();
+            let op = match row.name {
+                "topk" | "kth_value" => op.number("k", random.u64(1..=len) as f64).unwrap(),
+                _ => op,
+            };
+            let op = random_choices(&mut random, op);
+            let x = elements(&mut random, row, dtype, &own);
+            check(&mut random, &op, &[x]);
+        }
+    }
+}
+
+#[test]
+fn long_rows_of_every_type_are_sorted() {
+    let mut random = fercuda_trials::rng();
+    for dtype in Dtype::ALL {
+        let op = random_choices(&mut random, OpDescriptor::new("sort").unwrap());
+        let x = elements(&mut random, op.row(), dtype, &[2, 4500]);
+        check(&mut random, &op, &[x]);
+    }
+}
+
+#[test]
+fn sorted_zeros_and_nan_keep_their_bits_and_their_order() {
+    let mut random = fercuda_trials::rng();
+    let special = [
+        0.0f32,
+        -0.0,
+        f32::NAN,
+        -f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        1.0,
+    ];
+    for len in [40, 3000] {
+        let bits = (0..len).map(|_| special[random.usize(..special.len())].to_bits().into());
+        let bits: Vec<u64> = bits.collect();
+        let own = Layout::contiguous(Dtype::F32, &[len]).unwrap();
+        let op = OpDescriptor::new("sort").unwrap();
+        let x = Operand::of(&mut random, own, bits.clone());
+        check(&mut random, &op, std::slice::from_ref(&x));
+        let bench = Bench::shared();
+        let plan = OpPlan::new(&bench.device, &op, &[own], &[], KernelPolicy::Auto).unwrap();
+        let got = bench.run(&plan, &[x], &[0, 0]).unwrap();
+        let moved: Vec<u64> = got[1].iter().map(|at| bits[*at as usize]).collect();
+        assert_eq!(got[0], moved);
+    }
+}
+
+/// The message of an op that is refused.
+fn refusal(op: &OpDescriptor, operands: &[Layout]) -> String {
+    let device = &Bench::shared().device;
+    let plan = OpPlan::new(device, op, operands, &[], KernelPolicy::Auto);
+    plan.unwrap_err().to_string()
+}
+
+#[test]
+fn topk_of_none_and_of_all_and_of_too_many() {
+    let mut random = fercuda_trials::rng();
+    let of = |k: f64| OpDescriptor::new("topk").unwrap().number("k", k).unwrap();
+    for len in [5, 2048, 2500] {
+        for k in [0, 1, len] {
+            let op = of(k as f64);
+            let x = elements(&mut random, op.row(), Dtype::F32, &[2, len]);
+            check(&mut random, &op, &[x]);
+        }
+    }
+    let x = Layout::contiguous(Dtype::F32, &[2, 5]).unwrap();
+    let error = refusal(&of(6.0), &[x]);
+    assert!(error.contains("k is 6, the axis has 5 elements"), "{error}");
+    assert!(error.contains("try: 0 to 5"), "{error}");
+    assert!(refusal(&of(1.5), &[x]).contains("a whole number"));
+    let kth = OpDescriptor::new("kth_value").unwrap();
+    assert!(refusal(&kth.number("k", 0.0).unwrap(), &[x]).contains("try: 1 to 5"));
+    let empty = Layout::contiguous(Dtype::F32, &[2, 0]).unwrap();
+    let error = refusal(&OpDescriptor::new("median").unwrap(), &[empty]);
+    assert!(error.contains("empty axis"), "{error}");
+}
+
+#[test]
+fn search_of_unsorted_rows_stays_inside() {
+    let mut random = fercuda_trials::rng();
+    let op = OpDescriptor::new("searchsorted").unwrap();
+    let rows = elements(&mut random, op.row(), Dtype::F32, &[3, 50]);
+    let values = elements(&mut random, op.row(), Dtype::F32, &[3, 20]);
+    let bench = Bench::shared();
+    let layouts = [rows.layout, values.layout];
+    let plan = OpPlan::new(&bench.device, &op, &layouts, &[], KernelPolicy::Auto).unwrap();
+    let got = bench.run(&plan, &[rows, values], &[0]).unwrap();
+    assert!(got[0].iter().all(|place| *place <= 50));
+    let error = refusal(
+        &op,
+        &[layouts[0], Layout::contiguous(Dtype::F32, &[2, 3]).unwrap()],
+    );
+    assert!(error.contains("not the sorted rows"), "{error}");
+}
+
+#[test]
+fn axis_of_no_dimensions_is_an_error() {
+    for row in registry::rows().filter(|row| row.family == OpFamily::Order && row.has("axis")) {
         let op = OpDescriptor::new(row.name).unwrap();
-        let x = Layout::contiguous(Dtype::F32, &[]).unwrap();
-        let device = &Bench::shared().device;
-        let error = OpPlan::new(device, &op, &[x], &[], KernelPolicy::Auto).unwrap_err();
-        assert!(
-            error.to_string().contains("at least one dimension"),
-            "{error}"
-        );
+        let error = refusal(&op, &[Layout::contiguous(Dtype::F32, &[]).unwrap()]);
+        assert!(error.contains("at least one dimension"), "{error}");
     }
 }
