@@ -17,6 +17,20 @@ __device__ __forceinline__ i64 row_offset(const Shape& shape, u64 row) {
     return offset;
 }
 
+// Offset of an element, by its number in row-major order of all dimensions.
+__device__ __forceinline__ i64 element_offset(const Shape& shape, u64 at) {
+    i64 offset = 0;
+#pragma unroll
+    for (int d = 7; d > 0; d--) {
+        const u64 extent = shape.extents[d];
+        if (extent == 1) continue;
+        const u64 rest = at / extent;
+        offset += (i64)(at - rest * extent) * shape.strides[d];
+        at = rest;
+    }
+    return offset + (i64)at * shape.strides[0];
+}
+
 // The value of the lane that is `distance` before this one; of the first lanes their own.
 template <typename S>
 __device__ __forceinline__ S shuffle_up(S value, u32 distance) {

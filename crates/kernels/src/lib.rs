@@ -10,6 +10,7 @@ mod view;
 
 pub mod copy;
 pub mod scan;
+pub mod select;
 pub mod sort;
 
 pub use error::KernelError;

@@ -52,7 +52,18 @@ pub(crate) fn shape(view: &MemoryView) -> ShapeParameter {
     ShapeParameter::new([axis].into_iter().chain(outer))
 }
 
+/// The shape of a view that `element_offset` goes over, of at least one dimension.
+pub(crate) fn flat_shape(view: &MemoryView) -> ShapeParameter {
+    let all = merged(&view.layout, 0..view.shape().len());
+    ShapeParameter::new(all.into_iter())
+}
+
 impl KernelStep {
+    /// A view whose elements are numbered in row-major order: its address and its shape.
+    pub(crate) fn flat(self, view: &MemoryView) -> Self {
+        self.address(view).shape(flat_shape(view))
+    }
+
     /// A view as rows along its last dimension: its address and its shape.
     pub(crate) fn rows(self, view: &MemoryView) -> Self {
         self.address(view).shape(shape(view))

@@ -71,6 +71,13 @@ pub const KERNELS: &[KernelRow] = &[
         true,
         |request| is_native(request, "cuda.sort"),
     ),
+    native(
+        "cuda.select",
+        "stable: chosen elements stay in order",
+        "64 bits for numbers of elements",
+        true,
+        |request| is_native(request, "cuda.select"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

@@ -13,12 +13,13 @@ mod reductions;
 mod rows;
 mod scalar;
 mod scans;
+mod selection;
 mod sorting;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 9] = [
+pub(crate) const PARTS: [&[OpRow]; 10] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -28,4 +29,5 @@ pub(crate) const PARTS: [&[OpRow]; 9] = [
     losses::ROWS,
     scans::ROWS,
     sorting::ROWS,
+    selection::ROWS,
 ];

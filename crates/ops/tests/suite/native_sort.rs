@@ -35,11 +35,16 @@ pub(crate) fn operands_of(
     let op = match row.name {
         "topk" => op.number("k", random.u64(..=len) as f64).unwrap(),
         "kth_value" => op.number("k", random.u64(1..=len) as f64).unwrap(),
+        "bincount" | "histogram" => random_bins(random, op),
         _ => op,
     };
     let op = random_choices(random, op);
     let x = elements(random, row, dtype, &own);
-    (op, vec![x])
+    let mut operands = vec![x];
+    if row.name == "masked_select" {
+        operands.push(Operand::random(random, Dtype::Bool, &own, false));
+    }
+    (op, operands)
 }
 
 fn random_choices(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
@@ -48,6 +53,23 @@ fn random_choices(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor 
         op.choice(name, values[random.usize(..values.len())])
             .unwrap()
     })
+}
+
+/// A few bins, or more than a block has in shared memory.
+fn random_bins(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
+    let bins = if random.bool() {
+        random.u32(1..12)
+    } else {
+        5000
+    };
+    let op = op.number("bins", bins.into()).unwrap();
+    if op.name() == "bincount" {
+        return op;
+    }
+    let low = f64::from(random.i32(-5..3)) / 2.0;
+    let high = low + f64::from(random.u32(1..20)) / 4.0;
+    let op = op.number("low", low).unwrap();
+    op.number("high", high).unwrap()
 }
 
 /// Sorted rows, and values to find in them.
@@ -311,5 +333,105 @@ fn axis_of_no_dimensions_is_an_error() {
         let op = OpDescriptor::new(row.name).unwrap();
         let error = refusal(&op, &[Layout::contiguous(Dtype::F32, &[]).unwrap()]);
         assert!(error.contains("at least one dimension"), "{error}");
+    }
+}
+
+#[test]
+fn selections_of_all_lengths() {
+    let mut random = fercuda_trials::rng();
+    let dtypes = Dtype::ALL;
+    for len in lengths(&mut random) {
+        for row in order_rows("cuda.select") {
+            let all: Vec<Dtype> = dtypes.into_iter().filter(|it| row.types.has(*it)).collect();
+            let dtype = all[random.usize(..all.len())];
+            let own = if random.bool() {
+                vec![len]
+            } else {
+                vec![2, len]
+            };
+            let op = OpDescriptor::new(row.name).unwrap();
+            let op = match row.has("axis") || row.numbers.is_empty() {
+                true => op,
+                false => random_bins(&mut random, op),
+            };
+            let mut operands = vec![elements(&mut random, row, dtype, &own)];
+            if row.name == "masked_select" {
+                operands.push(Operand::random(&mut random, Dtype::Bool, &own, false));
+            }
+            check(&mut random, &op, &operands);
+        }
+    }
+}
+
+#[test]
+fn selections_of_none_of_all_and_of_one() {
+    let mut random = fercuda_trials::rng();
+    for own in [vec![], vec![0], vec![1], vec![3, 700]] {
+        let layout = Layout::contiguous(Dtype::F32, &own).unwrap();
+        for value in [0.0f32, -0.0, 1.0, f32::NAN] {
+            let bits = vec![u64::from(value.to_bits()); layout.len() as usize];
+            let x = || Operand {
+                layout,
+                bits: bits.clone(),
+                first: 0,
+            };
+            for name in ["nonzero", "unique"] {
+                let op = OpDescriptor::new(name).unwrap();
+                check(&mut random, &op, &[x()]);
+            }
+            let op = OpDescriptor::new("masked_select").unwrap();
+            let mask = Operand {
+                layout: Layout::contiguous(Dtype::Bool, &own).unwrap(),
+                bits: vec![u64::from(value > 0.0); layout.len() as usize],
+                first: 0,
+            };
+            check(&mut random, &op, &[x(), mask]);
+        }
+    }
+}
+
+#[test]
+fn ends_of_a_histogram_are_in_it_and_what_is_beyond_is_not() {
+    let mut random = fercuda_trials::rng();
+    let values = [
+        0.0,
+        0.25,
+        0.5,
+        1.0,
+        1.001,
+        -0.001,
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+    ];
+    let bits = values.map(|value| Dtype::F64.encode(value)).to_vec();
+    let own = Layout::contiguous(Dtype::F64, &[values.len() as u64]).unwrap();
+    let op = OpDescriptor::new("histogram")
+        .unwrap()
+        .number("bins", 4.0)
+        .unwrap();
+    let x = || Operand {
+        layout: own,
+        bits: bits.clone(),
+        first: 0,
+    };
+    check(&mut random, &op, &[x()]);
+    let bench = Bench::shared();
+    let plan = OpPlan::new(&bench.device, &op, &[own], &[], KernelPolicy::Auto).unwrap();
+    assert_eq!(bench.run(&plan, &[x()], &[0]).unwrap()[0], [1, 1, 1, 1]);
+    let error = refusal(&op.clone().number("high", -1.0).unwrap(), &[own]);
+    assert!(error.contains("`low` below `high`"), "{error}");
+    let error = refusal(&op.number("bins", 0.0).unwrap(), &[own]);
+    assert!(error.contains("1 or more"), "{error}");
+}
+
+/// More rows than blocks: a block goes over several.
+#[test]
+fn more_rows_than_blocks() {
+    let mut random = fercuda_trials::rng();
+    for name in ["cumsum", "sort"] {
+        let op = OpDescriptor::new(name).unwrap();
+        let x = elements(&mut random, op.row(), Dtype::I16, &[4500, 3]);
+        check(&mut random, &op, &[x]);
     }
 }
