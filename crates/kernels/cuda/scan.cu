@@ -193,3 +193,29 @@ extern "C" __global__ void scan_chunks(RESULT* __restrict__ out, const Shape out
         __syncthreads();
     }
 }
+
+// Scans a row a thread, one element after the other: for many short rows.
+extern "C" __global__ void scan_short(RESULT* __restrict__ out, const Shape out_shape,
+#ifdef INDICES
+                                      i64* __restrict__ places, const Shape places_shape,
+#endif
+                                      const ELEMENT* __restrict__ x, const Shape x_shape,
+                                      u64 rows) {
+    const u64 step = (u64)gridDim.x * blockDim.x, len = x_shape.extents[0];
+    for (u64 row = (u64)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
+        const ELEMENT* const from = x + row_offset(x_shape, row);
+        RESULT* const to = out + row_offset(out_shape, row);
+#ifdef INDICES
+        i64* const places_to = places + row_offset(places_shape, row);
+#endif
+        State state = SCAN::identity();
+        for (u64 at = 0; at < len; at++) {
+            const ELEMENT own = from[(i64)at * x_shape.strides[0]];
+            state = SCAN::combine(state, SCAN::of((VALUE)Computed<ELEMENT>::load(own), at));
+            to[(i64)at * out_shape.strides[0]] = Computed<RESULT>::store(SCAN::value(state));
+#ifdef INDICES
+            places_to[(i64)at * places_shape.strides[0]] = SCAN::place(state);
+#endif
+        }
+    }
+}

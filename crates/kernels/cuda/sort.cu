@@ -163,6 +163,22 @@ extern "C" __global__ void scan_digits(PLACE* __restrict__ counts, PLACE* __rest
     }
 }
 
+// The same for few chunks: a digit a thread.
+extern "C" __global__ void scan_few(PLACE* __restrict__ counts, PLACE* __restrict__ totals,
+                                    u64 chunks, u64 digits) {
+    const u64 step = (u64)gridDim.x * blockDim.x;
+    const u64 begin = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    for (u64 digit = begin; digit < digits; digit += step) {
+        PLACE sum = 0;
+        for (u64 at = digit * chunks; at < (digit + 1) * chunks; at++) {
+            const PLACE own = counts[at];
+            counts[at] = sum;
+            sum += own;
+        }
+        totals[digit] = sum;
+    }
+}
+
 // Moves each element behind those of lower digits, of its digit in earlier chunks, and of its digit
 // before it in the chunk. A warp's elements are neighbours, and it goes over them in order.
 template <bool FIRST>

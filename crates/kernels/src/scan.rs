@@ -4,7 +4,7 @@
 //! for rows and places that it compares with their number and length; all views have one shape.
 //! The totals are one a chunk, which is also a loop's end. No index comes from memory.
 //!
-//! A row of one chunk is scanned by one block. Of longer rows three launches combine the elements
+//! Many short rows are scanned by a thread each. Else a row of one chunk is scanned by one block. Of longer rows three launches combine the elements
 //! of each chunk, scan these totals, and scan the chunks behind them, so that neither the number of
 //! blocks nor the order in which they run changes a result.
 
@@ -21,6 +21,11 @@ type Result<T> = std::result::Result<T, KernelError>;
 /// Elements of one thread, and threads of a block at most, of `scan.cu`.
 const EACH: u64 = 8;
 const MOST_THREADS: u64 = 256;
+
+/// Longest row of which many are scanned a thread each, and how many these are. The references'
+/// bounds have no more operations in a row of that length.
+const SHORT: u64 = 64;
+const MANY: u64 = 4096;
 
 /// How a scan combines elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +123,21 @@ pub fn along(
         return Ok(());
     }
     let text = op.text(x.dtype());
+    let (rows, len) = rows::sizes(&x);
+    if len <= SHORT && rows >= MANY {
+        let scan = KernelStep::new(text, "scan_short").rows(&values);
+        let scan = match &places {
+            Some(places) => scan.rows(places),
+            None => scan,
+        };
+        program.push(scan.rows(&x).u64(rows).over(rows));
+        return Ok(());
+    }
     let from = rows::staged_operand(program, &x)?;
     let to = rows::staged_output(program, &values)?;
     let places_to = places.map(|it| rows::staged_output(program, &it));
     let places_to = places_to.transpose()?;
 
-    let (rows, len) = rows::sizes(&x);
     let threads = len
         .div_ceil(EACH)
         .next_multiple_of(32)

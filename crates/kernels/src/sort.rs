@@ -27,6 +27,8 @@ const SHORT: u64 = 2048;
 const DIGITS: u64 = 256;
 /// From this length on, places have 64 bits.
 const WIDE: u64 = 1 << 31;
+/// Largest number of chunks for which one thread sums the counts of a digit.
+const FEW_CHUNKS: u64 = 16;
 /// Flags of results, as in `sort.cu`.
 const VALUES: u32 = 1;
 const INDICES: u32 = 2;
@@ -210,9 +212,15 @@ pub(crate) fn long_rows(
             _ => counting.u32(shift),
         };
         program.push(counting.over_blocks(count));
-        let scan = step("scan_digits").address(&counts).address(&totals);
         let digits = rows.saturating_mul(DIGITS);
-        program.push(scan.u64(chunks).u64(digits).over_blocks(digits));
+        let is_few = chunks <= FEW_CHUNKS;
+        let scan = step(if is_few { "scan_few" } else { "scan_digits" });
+        let scan = scan.address(&counts).address(&totals);
+        let scan = scan.u64(chunks).u64(digits);
+        program.push(match is_few {
+            true => scan.over(digits),
+            false => scan.over_blocks(digits),
+        });
         let name = if pass == 0 { "move_first" } else { "move_next" };
         let moving = step(name).address(&to.keys).address(&to.places);
         let moving = match pass {

@@ -425,13 +425,50 @@ fn ends_of_a_histogram_are_in_it_and_what_is_beyond_is_not() {
     assert!(error.contains("1 or more"), "{error}");
 }
 
-/// More rows than blocks: a block goes over several.
+/// More rows than blocks, so that a block goes over several, and rows for a thread each.
 #[test]
-fn more_rows_than_blocks() {
+fn many_rows() {
     let mut random = fercuda_trials::rng();
-    for name in ["cumsum", "sort"] {
+    for row in registry::rows().filter(|row| row.family == OpFamily::Order && row.has("axis")) {
+        let op = OpDescriptor::new(row.name).unwrap();
+        for (dtype, own, axis) in [(Dtype::I16, [4500, 3], 1), (Dtype::F32, [3, 4500], 0)] {
+            let dtype = if row.types.has(dtype) {
+                dtype
+            } else {
+                Dtype::F64
+            };
+            let x = elements(&mut random, row, dtype, &own);
+            check(&mut random, &op.clone().axes(&[axis]).unwrap(), &[x]);
+        }
+    }
+    let op = OpDescriptor::new("cumsum").unwrap();
+    let x = elements(&mut random, op.row(), Dtype::F32, &[4300, 70]);
+    check(&mut random, &op, &[x]);
+}
+
+/// More chunks than one thread sums the counts of.
+#[test]
+fn row_of_many_chunks() {
+    let mut random = fercuda_trials::rng();
+    for name in ["cumsum", "cummax", "sort", "unique", "nonzero"] {
         let op = OpDescriptor::new(name).unwrap();
-        let x = elements(&mut random, op.row(), Dtype::I16, &[4500, 3]);
+        let x = elements(&mut random, op.row(), Dtype::F16, &[90_000]);
         check(&mut random, &op, &[x]);
+    }
+}
+
+/// Plans for more elements than 32 bits count, which no test has the memory to run.
+#[test]
+fn rows_that_need_wide_indices_are_planned() {
+    let device = &Bench::shared().device;
+    for name in [
+        "cumsum", "cummin", "sort", "topk", "median", "unique", "nonzero", "bincount",
+    ] {
+        for dtype in [Dtype::U8, Dtype::U64] {
+            let op = OpDescriptor::new(name).unwrap();
+            let x = Layout::contiguous(dtype, &[1 << 33]).unwrap();
+            let plan = OpPlan::new(device, &op, &[x], &[], KernelPolicy::Auto).unwrap();
+            assert!(plan.sku().launches > 0, "{}", plan.sku());
+        }
     }
 }
