@@ -30,8 +30,7 @@ __device__ __forceinline__ bool is_kept(const Shape& shape, u64 at, i64 diagonal
                      : PART == 1 ? column - row >= diagonal : column - row == diagonal;
 }
 
-extern "C" __global__ void keep_triangle(UNIT* __restrict__ to, const Shape to_shape,
-                                         const UNIT* __restrict__ from, const Shape from_shape,
+extern "C" __global__ void keep_triangle(UNIT* to, const Shape to_shape, const UNIT* from, const Shape from_shape,
                                          i64 diagonal, u64 count) {
     const COUNTED step = (COUNTED)gridDim.x * blockDim.x;
     for (COUNTED at = (COUNTED)blockIdx.x * blockDim.x + threadIdx.x; at < (COUNTED)count;

@@ -111,9 +111,9 @@ extern "C" __global__ void random_elements(ELEMENT* __restrict__ to, const Shape
 
 #ifdef DROPPED
 // Elements that stay are scaled, the others are 0; `mask` is whether they stay.
-extern "C" __global__ void drop_elements(DROPPED* __restrict__ to, const Shape to_shape,
+extern "C" __global__ void drop_elements(DROPPED* to, const Shape to_shape,
                                          Bool* __restrict__ mask, const Shape mask_shape,
-                                         const DROPPED* __restrict__ from, const Shape from_shape,
+                                         const DROPPED* from, const Shape from_shape,
                                          double chance, double scale, u64 seed, u64 stream,
                                          u64 count) {
     typedef Computed<DROPPED> As;

@@ -5,6 +5,7 @@ mod error;
 mod loader;
 mod loops;
 mod program;
+mod rows;
 mod text;
 mod view;
 
@@ -13,6 +14,9 @@ pub mod index;
 pub mod multiply;
 pub mod place;
 pub mod random;
+pub mod scan;
+pub mod select;
+pub mod sort;
 pub mod window;
 
 pub use error::KernelError;

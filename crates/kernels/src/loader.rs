@@ -13,7 +13,7 @@ use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc, NvrtcError};
 
 use crate::error::KernelError;
 use crate::program::{KernelStep, NativeProgram, Parameter};
-use crate::text::{COMMON, KernelText};
+use crate::text::{HEADERS, KernelText};
 use crate::view::Place;
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -99,12 +99,13 @@ impl KernelLoader {
             // The error itself cannot be kept; looking again gives it.
             Err(_) => &Nvrtc::find().map_err(failed)?,
         };
-        let (name, common) = COMMON;
         let mut source = CudaSource::new(kernel, text.source, self.arch)
             .output(self.format)
             .option("--std=c++17")
-            .option("--device-as-default-execution-space")
-            .header(name, common);
+            .option("--device-as-default-execution-space");
+        for (name, header) in HEADERS {
+            source = source.header(name, header);
+        }
         for (name, value) in &text.macros {
             source = source.option(format!("-D{name}={value}"));
         }

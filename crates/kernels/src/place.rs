@@ -64,6 +64,7 @@ pub fn triangle(
     if to.layout.is_empty() || to.shape().len() < 2 {
         return;
     }
+    program.allow_same(to, from);
     let loops = Loops::over(&[to, from]);
     let text = text(&loops)
         .with("UNIT", unit(to.dtype().bytes()))

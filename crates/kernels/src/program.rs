@@ -64,6 +64,12 @@ impl KernelStep {
         self
     }
 
+    /// That many blocks, or fewer that loop.
+    pub(crate) fn over_blocks(self, count: u64) -> Self {
+        let block = u64::from(self.block);
+        self.over(count.saturating_mul(block))
+    }
+
     /// Exactly that many blocks.
     pub(crate) fn blocks(mut self, [x, y, z]: [u64; 3]) -> Result<Self> {
         for (count, most) in [(x, MAX_BLOCKS), (y, MAX_ROWS), (z, MAX_ROWS)] {
@@ -242,9 +248,12 @@ impl NativeProgram {
         })
     }
 
-    /// Allows an output to be an operand's memory, exactly.
-    pub(crate) fn allow_in_place(&mut self, output: usize, input: usize) {
-        self.in_place[output][input] = self.outputs[output] == self.inputs[input];
+    /// Allows a whole output to be the memory of a whole operand, exactly, if both have one layout.
+    /// The kernel reads each element before the same thread writes it, not through `__restrict__`.
+    pub(crate) fn allow_same(&mut self, to: &MemoryView, from: &MemoryView) {
+        if let (Place::Output(output), Place::Input(input)) = (to.place, from.place) {
+            self.in_place[output][input] = self.outputs[output] == self.inputs[input];
+        }
     }
 
     pub(crate) fn push(&mut self, step: KernelStep) {

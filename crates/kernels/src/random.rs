@@ -112,6 +112,7 @@ pub fn dropout(
     if to.layout.is_empty() {
         return;
     }
+    program.allow_same(to, from);
     let loops = Loops::over(&[to, from, mask]).merge();
     let text = text()
         .with("DROPPED", c_type(to.dtype()))

@@ -4,8 +4,12 @@
 
 use fercuda_tensor::Dtype;
 
-/// Header that every text may include.
-pub(crate) const COMMON: (&str, &str) = ("common.cuh", include_str!("../cuda/common.cuh"));
+/// Headers that every text may include.
+pub(crate) const HEADERS: [(&str, &str); 3] = [
+    ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("keys.cuh", include_str!("../cuda/keys.cuh")),
+    ("rows.cuh", include_str!("../cuda/rows.cuh")),
+];
 
 /// A text of kernels, with its macros. Equal texts are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

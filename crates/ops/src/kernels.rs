@@ -111,6 +111,27 @@ pub const KERNELS: &[KernelRow] = &[
         true,
         |request| is_native(request, "cuda.window"),
     ),
+    native(
+        "cuda.scan",
+        "fixed by the length of a row",
+        "f32 for floats, f64 for f64, 64 bits for integers and bool",
+        true,
+        |request| is_native(request, "cuda.scan"),
+    ),
+    native(
+        "cuda.sort",
+        "stable: equal elements stay in order",
+        "none: bits are moved",
+        true,
+        |request| is_native(request, "cuda.sort"),
+    ),
+    native(
+        "cuda.select",
+        "stable: chosen elements stay in order",
+        "64 bits for numbers of elements",
+        true,
+        |request| is_native(request, "cuda.select"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

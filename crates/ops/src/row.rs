@@ -37,11 +37,13 @@ pub enum OpFamily {
     Product,
     /// Convolutions, pools, interpolation.
     Window,
+    /// Scans, sorting and selection.
+    Order,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -53,6 +55,7 @@ impl OpFamily {
         Self::Random,
         Self::Product,
         Self::Window,
+        Self::Order,
     ];
 }
 
@@ -70,6 +73,7 @@ impl fmt::Display for OpFamily {
             Self::Random => "random",
             Self::Product => "product",
             Self::Window => "window",
+            Self::Order => "order",
         })
     }
 }

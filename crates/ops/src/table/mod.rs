@@ -4,6 +4,7 @@
 //! no more than the product's own rounding: the bound of `oracle` relies on it.
 
 mod activations;
+mod along;
 mod arithmetic;
 mod comparisons;
 mod indexing;
@@ -14,12 +15,15 @@ mod random;
 mod reductions;
 mod rows;
 mod scalar;
+mod scans;
+mod selection;
+mod sorting;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 11] = [
+pub(crate) const PARTS: [&[OpRow]; 14] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -31,4 +35,7 @@ pub(crate) const PARTS: [&[OpRow]; 11] = [
     random::ROWS,
     products::ROWS,
     windows::ROWS,
+    scans::ROWS,
+    sorting::ROWS,
+    selection::ROWS,
 ];

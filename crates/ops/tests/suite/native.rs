@@ -4,6 +4,7 @@ use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
+use crate::native_sort;
 use crate::parity::{narrower, shape};
 
 /// A new descriptor of the op, and random operands.
@@ -13,6 +14,9 @@ pub(crate) fn operands_of(
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
     let op = OpDescriptor::new(row.name).unwrap();
+    if row.family == OpFamily::Order {
+        return native_sort::operands_of(random, op, dtype);
+    }
     if row.family == OpFamily::Indexing {
         return indexing(random, op, dtype);
     }

@@ -368,3 +368,29 @@ fn checked_plan_reports_the_first_index_outside_of_its_axis() {
     assert!(shown.contains("relu: it has no indices"), "{shown}");
     bench.assert_sound();
 }
+
+#[test]
+fn dropout_and_triangles_run_in_place() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let bench = Bench::shared();
+    let values: Vec<f32> = (1..37).map(|n| n as f32).collect();
+    let layout = of(Dtype::F32, &[6, 6]);
+    let x = DeviceBuffer::from_host(&values, &bench.stream).unwrap();
+    let tril = plan(&op("tril"), &[layout], KernelPolicy::Auto).unwrap();
+    let both = BoundArg::of(&x);
+    tril.run(&bench.stream, &[both], &[both], None).unwrap();
+    let got = x.to_vec(&bench.stream).unwrap();
+    let at = |n: usize| if n % 6 <= n / 6 { values[n] } else { 0.0 };
+    assert_eq!(got, (0..36).map(at).collect::<Vec<f32>>());
+    let drop = plan(&op("dropout"), &[layout], KernelPolicy::Auto).unwrap();
+    let mask = DeviceBuffer::<u8>::zeroed(&bench.stream, 36).unwrap();
+    let outputs = [both, BoundArg::of(&mask)];
+    drop.run(&bench.stream, &[both], &outputs, None).unwrap();
+    let (after, mask) = (
+        x.to_vec(&bench.stream).unwrap(),
+        mask.to_vec(&bench.stream).unwrap(),
+    );
+    let kept = got.iter().zip(&mask).map(|(x, m)| x * 2.0 * f32::from(*m));
+    assert_eq!(after, kept.collect::<Vec<f32>>());
+    bench.assert_sound();
+}

@@ -1,0 +1,221 @@
+// Scans along one axis: SCAN, one of the structs below, combines the elements up to each one.
+// ELEMENT is the operand's type, RESULT the result's, VALUE that of combined values. With INDICES
+// the place of an element is a second result.
+#include "rows.cuh"
+
+// Elements of one thread, which are neighbours.
+#define EACH 8
+#define MOST_THREADS 256
+#define CHUNK (EACH * MOST_THREADS)
+
+struct Sum {
+    typedef VALUE State;
+    static __device__ __forceinline__ State identity() { return 0; }
+    static __device__ __forceinline__ State of(VALUE x, u64) { return x; }
+    static __device__ __forceinline__ State combine(State a, State b) { return a + b; }
+    static __device__ __forceinline__ VALUE value(State s) { return s; }
+    static __device__ __forceinline__ i64 place(State) { return 0; }
+};
+
+struct Product {
+    typedef VALUE State;
+    static __device__ __forceinline__ State identity() { return 1; }
+    static __device__ __forceinline__ State of(VALUE x, u64) { return x; }
+    static __device__ __forceinline__ State combine(State a, State b) { return a * b; }
+    static __device__ __forceinline__ VALUE value(State s) { return s; }
+    static __device__ __forceinline__ i64 place(State) { return 0; }
+};
+
+// An element with its place; that of no element is negative.
+struct Placed {
+    VALUE value;
+    i64 place;
+};
+
+// The last of the largest (SIGN is 1) or smallest (-1) elements; NaN is beyond all.
+template <int SIGN>
+struct Extreme {
+    typedef Placed State;
+    static __device__ __forceinline__ State identity() { return Placed{0, -1}; }
+    static __device__ __forceinline__ State of(VALUE x, u64 at) { return Placed{x, (i64)at}; }
+    static __device__ __forceinline__ State combine(State a, State b) {
+        if (b.place < 0) return a;
+        if (a.place < 0 || b.value != b.value) return b;
+        if (a.value != a.value) return a;
+        return (SIGN > 0 ? b.value >= a.value : b.value <= a.value) ? b : a;
+    }
+    static __device__ __forceinline__ VALUE value(State s) { return s.value; }
+    static __device__ __forceinline__ i64 place(State s) { return s.place; }
+};
+typedef Extreme<1> Largest;
+typedef Extreme<-1> Smallest;
+
+// ln of a sum of e^x: the largest x, and the sum of e^(x - largest).
+struct Scaled {
+    VALUE most, sum;
+};
+
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return log(x); }
+
+#ifdef LOGSUM
+struct LogSum {
+    typedef Scaled State;
+    static __device__ __forceinline__ State identity() {
+        return Scaled{(VALUE)as_float(0xff800000), 0};
+    }
+    static __device__ __forceinline__ State of(VALUE x, u64) { return Scaled{x, 1}; }
+    static __device__ __forceinline__ State combine(State a, State b) {
+        // NaN if either is. Equal ones may be infinite, and have no difference.
+        const VALUE most = a.most > b.most || a.most != a.most ? a.most : b.most;
+        const VALUE of_a = a.most == most ? a.sum : a.sum * exponential(a.most - most);
+        const VALUE of_b = b.most == most ? b.sum : b.sum * exponential(b.most - most);
+        return Scaled{most, of_a + of_b};
+    }
+    static __device__ __forceinline__ VALUE value(State s) { return s.most + logarithm(s.sum); }
+    static __device__ __forceinline__ i64 place(State) { return 0; }
+};
+#endif
+
+typedef SCAN::State State;
+
+// A place in a tile, such that threads with neighbours each do not meet in one bank.
+__device__ __forceinline__ u32 padded(u32 at) { return at + at / EACH; }
+
+// Loads the elements of a chunk into the tile, those beyond the row as nothing, and combines each
+// thread's own; the result is that of all of the thread.
+__device__ __forceinline__ State load_chunk(State* tile, State (&own)[EACH],
+                                            const ELEMENT* x, i64 stride, u64 first, u64 len) {
+    const u32 chunk = EACH * blockDim.x;
+#pragma unroll
+    for (u32 k = 0; k < EACH; k++) {
+        const u32 inside = k * blockDim.x + threadIdx.x;
+        const u64 at = first + inside;
+        State state = SCAN::identity();
+        if (at < len) state = SCAN::of((VALUE)Computed<ELEMENT>::load(x[(i64)at * stride]), at);
+        tile[padded(inside)] = state;
+    }
+    __syncthreads();
+    State all = SCAN::identity();
+#pragma unroll
+    for (u32 k = 0; k < EACH; k++) {
+        own[k] = tile[padded(threadIdx.x * EACH + k)];
+        all = k == 0 ? own[0] : SCAN::combine(all, own[k]);
+    }
+    return all;
+}
+
+// The combination of all elements of each chunk, of `chunks` of each row.
+extern "C" __global__ void total_chunks(State* __restrict__ totals, const ELEMENT* __restrict__ x,
+                                        const Shape x_shape, u64 chunks, u64 count) {
+    __shared__ State tile[CHUNK + MOST_THREADS];
+    __shared__ State warps[32];
+    for (u64 work = blockIdx.x; work < count; work += gridDim.x) {
+        const u64 row = work / chunks;
+        const u64 first = (work - row * chunks) * (EACH * blockDim.x);
+        State own[EACH], total;
+        const State all = load_chunk(tile, own, x + row_offset(x_shape, row), x_shape.strides[0],
+                                     first, x_shape.extents[0]);
+        scan_block<SCAN>(all, warps, total);
+        if (threadIdx.x == 0) totals[work] = total;
+        __syncthreads();
+    }
+}
+
+// Replaces the chunks' totals by the combination of those before each, in each row.
+extern "C" __global__ void scan_totals(State* __restrict__ totals, u64 chunks, u64 rows) {
+    __shared__ State warps[32];
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        State* const own = totals + row * chunks;
+        State carry = SCAN::identity();
+        for (u64 begin = 0; begin < chunks; begin += EACH * blockDim.x) {
+            const u64 first = begin + threadIdx.x * EACH;
+            State states[EACH], all = SCAN::identity(), total;
+#pragma unroll
+            for (u32 k = 0; k < EACH; k++) {
+                states[k] = first + k < chunks ? own[first + k] : SCAN::identity();
+                all = SCAN::combine(all, states[k]);
+            }
+            State before = SCAN::combine(carry, scan_block<SCAN>(all, warps, total));
+#pragma unroll
+            for (u32 k = 0; k < EACH; k++) {
+                if (first + k < chunks) own[first + k] = before;
+                before = SCAN::combine(before, states[k]);
+            }
+            carry = SCAN::combine(carry, total);
+        }
+    }
+}
+
+// Scans each chunk, after what is before it in `totals` if a row has more than one.
+extern "C" __global__ void scan_chunks(RESULT* __restrict__ out, const Shape out_shape,
+#ifdef INDICES
+                                       i64* __restrict__ places, const Shape places_shape,
+#endif
+                                       const State* __restrict__ totals,
+                                       const ELEMENT* __restrict__ x, const Shape x_shape,
+                                       u64 chunks, u64 count) {
+    __shared__ State tile[CHUNK + MOST_THREADS];
+    __shared__ State warps[32];
+    const u64 len = x_shape.extents[0];
+    for (u64 work = blockIdx.x; work < count; work += gridDim.x) {
+        const u64 row = work / chunks;
+        const u64 first = (work - row * chunks) * (EACH * blockDim.x);
+        State own[EACH], total;
+        const State all = load_chunk(tile, own, x + row_offset(x_shape, row), x_shape.strides[0],
+                                     first, len);
+        State before = scan_block<SCAN>(all, warps, total);
+        if (chunks > 1) before = SCAN::combine(totals[work], before);
+#pragma unroll
+        for (u32 k = 0; k < EACH; k++) {
+            before = SCAN::combine(before, own[k]);
+            tile[padded(threadIdx.x * EACH + k)] = before;
+        }
+        __syncthreads();
+        RESULT* const to = out + row_offset(out_shape, row);
+#ifdef INDICES
+        i64* const places_to = places + row_offset(places_shape, row);
+#endif
+#pragma unroll
+        for (u32 k = 0; k < EACH; k++) {
+            const u32 inside = k * blockDim.x + threadIdx.x;
+            const u64 at = first + inside;
+            if (at < len) {
+                const State state = tile[padded(inside)];
+                to[(i64)at * out_shape.strides[0]] = Computed<RESULT>::store(SCAN::value(state));
+#ifdef INDICES
+                places_to[(i64)at * places_shape.strides[0]] = SCAN::place(state);
+#endif
+            }
+        }
+        __syncthreads();
+    }
+}
+
+// Scans a row a thread, one element after the other: for many short rows.
+extern "C" __global__ void scan_short(RESULT* __restrict__ out, const Shape out_shape,
+#ifdef INDICES
+                                      i64* __restrict__ places, const Shape places_shape,
+#endif
+                                      const ELEMENT* __restrict__ x, const Shape x_shape,
+                                      u64 rows) {
+    const u64 step = (u64)gridDim.x * blockDim.x, len = x_shape.extents[0];
+    for (u64 row = (u64)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
+        const ELEMENT* const from = x + row_offset(x_shape, row);
+        RESULT* const to = out + row_offset(out_shape, row);
+#ifdef INDICES
+        i64* const places_to = places + row_offset(places_shape, row);
+#endif
+        State state = SCAN::identity();
+        for (u64 at = 0; at < len; at++) {
+            const ELEMENT own = from[(i64)at * x_shape.strides[0]];
+            state = SCAN::combine(state, SCAN::of((VALUE)Computed<ELEMENT>::load(own), at));
+            to[(i64)at * out_shape.strides[0]] = Computed<RESULT>::store(SCAN::value(state));
+#ifdef INDICES
+            places_to[(i64)at * places_shape.strides[0]] = SCAN::place(state);
+#endif
+        }
+    }
+}

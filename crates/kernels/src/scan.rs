@@ -1,0 +1,171 @@
+//! Scans along one axis: each element combined with those before it, in a fixed order.
+//!
+//! `scan.cu` accesses the elements `row_offset(row) + at * stride` of the operand and the outputs
+//! for rows and places that it compares with their number and length; all views have one shape.
+//! The totals are one a chunk, which is also a loop's end. No index comes from memory.
+//!
+//! Many short rows are scanned by a thread each. Else a row of one chunk is scanned by one block. Of longer rows three launches combine the elements
+//! of each chunk, scan these totals, and scan the chunks behind them, so that neither the number of
+//! blocks nor the order in which they run changes a result.
+
+use fercuda_tensor::Dtype;
+
+use crate::error::KernelError;
+use crate::program::{KernelStep, NativeProgram};
+use crate::rows;
+use crate::text::{KernelText, c_type, computed_type};
+use crate::view::MemoryView;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Elements of one thread, and threads of a block at most, of `scan.cu`.
+const EACH: u64 = 8;
+const MOST_THREADS: u64 = 256;
+
+/// Longest row of which many are scanned a thread each, and how many these are. The references'
+/// bounds have no more operations in a row of that length.
+const SHORT: u64 = 64;
+const MANY: u64 = 4096;
+
+/// How a scan combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanOp {
+    /// Adds; integers and bool in 64 bits.
+    Sum,
+    /// Multiplies; integers in 64 bits.
+    Product,
+    /// The last of the largest, with its place; NaN is above all.
+    Largest,
+    /// The last of the smallest, with its place; NaN is below all.
+    Smallest,
+    /// ln of the sum of e^x.
+    LogSum,
+}
+
+impl ScanOp {
+    /// Type of the values that it gives.
+    pub fn result(self, dtype: Dtype) -> Dtype {
+        match self {
+            Self::Sum | Self::Product if !dtype.is_float() => {
+                match dtype.is_signed() || dtype == Dtype::Bool {
+                    true => Dtype::I64,
+                    false => Dtype::U64,
+                }
+            }
+            _ => dtype,
+        }
+    }
+
+    /// Whether it gives places too.
+    pub fn has_places(self) -> bool {
+        matches!(self, Self::Largest | Self::Smallest)
+    }
+
+    /// The type of combined values, and the bytes of a state in `scan.cu`.
+    fn state(self, dtype: Dtype) -> (&'static str, u64) {
+        let own = match (dtype.is_float(), self.has_places()) {
+            (false, false) => "unsigned long long",
+            _ => computed_type(dtype),
+        };
+        let bytes = if own == "float" { 4 } else { 8 };
+        match self {
+            Self::Sum | Self::Product => (own, bytes),
+            Self::LogSum => (own, 2 * bytes),
+            Self::Largest | Self::Smallest => (own, 16),
+        }
+    }
+
+    fn text(self, dtype: Dtype) -> KernelText {
+        let name = match self {
+            Self::Sum => "Sum",
+            Self::Product => "Product",
+            Self::Largest => "Largest",
+            Self::Smallest => "Smallest",
+            Self::LogSum => "LogSum",
+        };
+        // A result of 64 bits wraps in any type of that size.
+        let result = match self.result(dtype) {
+            Dtype::I64 if !self.has_places() => "unsigned long long",
+            result => c_type(result),
+        };
+        let text = KernelText::new("scan.cu", include_str!("../cuda/scan.cu"))
+            .with_type("ELEMENT", dtype)
+            .with("RESULT", result)
+            .with("VALUE", self.state(dtype).0)
+            .with("SCAN", name);
+        match self {
+            Self::Sum | Self::Product => text,
+            Self::LogSum => text.with("LOGSUM", 1),
+            Self::Largest | Self::Smallest => text.with("INDICES", 1),
+        }
+    }
+}
+
+/// Adds a scan along an axis. `places` is there for the ops that give them; all have one shape.
+///
+/// # Errors
+/// [`KernelError::Layout`] without that axis; [`KernelError::TooMany`].
+pub fn along(
+    program: &mut NativeProgram,
+    op: ScanOp,
+    axis: usize,
+    x: &MemoryView,
+    values: &MemoryView,
+    places: Option<&MemoryView>,
+) -> Result<()> {
+    let places = match (op.has_places(), places) {
+        (true, Some(places)) => Some(places.broadcast(x.shape())?.move_last(axis)?),
+        _ => None,
+    };
+    let values = values.broadcast(x.shape())?.move_last(axis)?;
+    let x = x.move_last(axis)?;
+    if x.layout.is_empty() {
+        return Ok(());
+    }
+    let text = op.text(x.dtype());
+    let (rows, len) = rows::sizes(&x);
+    if len <= SHORT && rows >= MANY {
+        let scan = KernelStep::new(text, "scan_short").rows(&values);
+        let scan = match &places {
+            Some(places) => scan.rows(places),
+            None => scan,
+        };
+        program.push(scan.rows(&x).u64(rows).over(rows));
+        return Ok(());
+    }
+    let from = rows::staged_operand(program, &x)?;
+    let to = rows::staged_output(program, &values)?;
+    let places_to = places.map(|it| rows::staged_output(program, &it));
+    let places_to = places_to.transpose()?;
+
+    let threads = len
+        .div_ceil(EACH)
+        .next_multiple_of(32)
+        .clamp(32, MOST_THREADS);
+    let chunks = len.div_ceil(EACH * threads);
+    let count = rows.saturating_mul(chunks);
+    // Of rows of one chunk there are no totals.
+    let states = if chunks > 1 { count } else { 0 };
+    let bytes = states.saturating_mul(op.state(x.dtype()).1);
+    let totals = program.reserve(Dtype::U8, &[bytes])?;
+    let step = |name| KernelStep::new(text.clone(), name).threads(threads as u32);
+    if chunks > 1 {
+        let total = step("total_chunks").address(&totals).rows(&from);
+        program.push(total.u64(chunks).u64(count).over_blocks(count));
+        let scan = step("scan_totals").address(&totals);
+        program.push(scan.u64(chunks).u64(rows).over_blocks(rows));
+    }
+    let scan = step("scan_chunks").rows(&to);
+    let scan = match &places_to {
+        Some(places) => scan.rows(places),
+        None => scan,
+    };
+    let scan = scan.address(&totals).rows(&from);
+    program.push(scan.u64(chunks).u64(count).over_blocks(count));
+
+    rows::unstage(program, &to, &values)?;
+    match (&places_to, &places) {
+        (Some(staged), Some(places)) => rows::unstage(program, staged, places),
+        _ => Ok(()),
+    }
+}
