@@ -48,10 +48,11 @@ const MAY_BE_UNSAFE: [&str; 11] = [
 /// Crates where unsafe code is denied, with an `expect` and its reason where
 /// it is needed: to launch a kernel, which only the caller can vouch for, or
 /// to map memory.
-const MAY_EXPECT: [&str; 8] = [
+const MAY_EXPECT: [&str; 9] = [
     "fercuda-cli",
     "fercuda-dispatcher",
     "fercuda-jit",
+    "fercuda-kernels",
     "fercuda-ledger",
     "fercuda-runtime",
     "fercuda-testkit",

@@ -9,7 +9,7 @@
 
 use crate::error::KernelError;
 use crate::loops::WIDE;
-use crate::program::{KernelStep, NativeProgram, ShapeParameter};
+use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::KernelText;
 use crate::view::MemoryView;
 
@@ -180,7 +180,7 @@ pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView)
         Some(_) => "copy_transposed",
         None => "copy_elements",
     };
-    let step = KernelStep::new(moved.text(), name)
+    let step = NativeStep::new(moved.text(), name)
         .address(to)
         .shape(moved.to_shape())
         .address(from)
@@ -215,7 +215,7 @@ pub fn fill(program: &mut NativeProgram, to: &MemoryView, bits: u64) {
         repeated = low | low << (8 * size);
     }
     let count = moved.count();
-    let step = KernelStep::new(moved.text(), "fill_elements")
+    let step = NativeStep::new(moved.text(), "fill_elements")
         .address(to)
         .shape(moved.to_shape());
     program.push(step.u64(count).u64(repeated).over(count));

@@ -9,7 +9,7 @@ use fercuda_tensor::Dtype;
 use crate::copy;
 use crate::error::KernelError;
 use crate::loops::Loops;
-use crate::program::{KernelStep, NativeProgram};
+use crate::program::{NativeProgram, NativeStep};
 use crate::text::{KernelText, c_type};
 use crate::view::MemoryView;
 
@@ -47,8 +47,20 @@ fn unit(bytes: u64) -> &'static str {
     }
 }
 
+/// Has the program record the first index outside of its axis, in the workspace's first 16 bytes:
+/// 0 for none, else its place in the kernel's loop plus one; and the index. The workspace is empty.
+///
+/// # Errors
+/// None of a new program.
+pub fn record_faults(program: &mut NativeProgram) -> Result<()> {
+    let fault = program.reserve(Dtype::U64, &[2])?;
+    copy::fill(program, &fault, 0);
+    program.fault = Some(fault);
+    Ok(())
+}
+
 /// The word that the first index outside is recorded in, if a program is checked.
-fn with_fault(step: KernelStep, program: &NativeProgram) -> KernelStep {
+fn with_fault(step: NativeStep, program: &NativeProgram) -> NativeStep {
     match &program.fault {
         Some(fault) => step.address(fault),
         None => step.u64(0),
@@ -88,7 +100,7 @@ pub fn gather(
     };
     loops.widen(moved.len(), width);
     let text = text(&loops, index.dtype()).with("UNIT", unit(to.dtype().bytes() * width));
-    let step = KernelStep::new(text, "gather_elements")
+    let step = NativeStep::new(text, "gather_elements")
         .address(to)
         .shape(loops.shape(0))
         .address(from)
@@ -159,7 +171,7 @@ fn convert(
         .with("ELEMENT", c_type(combined_type(narrow)))
         .with("FROM", c_type(narrow))
         .with("COMBINE", ScatterCombine::Add as u32);
-    let step = KernelStep::new(text, function)
+    let step = NativeStep::new(text, function)
         .address(to)
         .shape(loops.shape(0))
         .address(from)
@@ -200,7 +212,7 @@ fn scatter_into(
             "scatter_elements",
         ),
     };
-    let step = KernelStep::new(text, function)
+    let step = NativeStep::new(text, function)
         .address(to)
         .shape(loops.shape(1))
         .address(from)
@@ -233,7 +245,7 @@ pub fn one_hot(
     let index = index.reshape(&shape)?.broadcast(to.shape())?;
     let loops = Loops::over(&[to, &index]);
     let text = text(&loops, index.dtype()).with("STORED", unit(to.dtype().bytes()));
-    let step = KernelStep::new(text, "one_hot")
+    let step = NativeStep::new(text, "one_hot")
         .address(to)
         .shape(loops.shape(0))
         .address(&index)

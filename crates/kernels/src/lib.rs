@@ -20,7 +20,7 @@ pub mod sort;
 pub mod window;
 
 pub use error::KernelError;
-pub use loader::{KernelLoader, LoadedProgram};
+pub use loader::{LoadedProgram, NativeLoader};
 pub use loops::along;
 pub use program::NativeProgram;
 pub use view::MemoryView;

@@ -12,9 +12,9 @@ use fercuda_jit::{ALIGN, Bindings, BoundArg, BoundNames};
 use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc, NvrtcError};
 
 use crate::error::KernelError;
-use crate::program::{KernelStep, NativeProgram, Parameter};
+use crate::program::{NativeProgram, NativeStep, Parameter};
 use crate::text::{HEADERS, KernelText};
-use crate::view::Place;
+use crate::view::BoundPlace;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, KernelError>;
 const MAX_MODULES: usize = 512;
 
 /// Compiles texts for one context, and keeps the code.
-pub struct KernelLoader {
+pub struct NativeLoader {
     context: Context,
     arch: GpuArch,
     format: CodeFormat,
@@ -30,7 +30,7 @@ pub struct KernelLoader {
     modules: Mutex<HashMap<KernelText, Module>>,
 }
 
-impl KernelLoader {
+impl NativeLoader {
     /// A loader for that context. NVRTC is looked for when a kernel is first needed.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl KernelLoader {
         found.as_ref().map_err(Arc::clone)
     }
 
-    fn function(&self, step: &KernelStep) -> Result<Function> {
+    fn function(&self, step: &NativeStep) -> Result<Function> {
         let lock = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(&step.text) {
             return Ok(known.function(step.function)?);
@@ -196,7 +196,7 @@ impl LoadedProgram {
 }
 
 fn launch(
-    step: &KernelStep,
+    step: &NativeStep,
     function: &Function,
     stream: &Stream,
     inputs: &[BoundArg<'_>],
@@ -210,9 +210,9 @@ fn launch(
             Parameter::Address(view) if view.layout.is_empty() => KernelArg::number(0u64),
             Parameter::Address(view) => {
                 let memory = match view.place {
-                    Place::Input(at) => inputs[at],
-                    Place::Output(at) => outputs[at],
-                    Place::Scratch => match workspace {
+                    BoundPlace::Input(at) => inputs[at],
+                    BoundPlace::Output(at) => outputs[at],
+                    BoundPlace::Scratch => match workspace {
                         Some(workspace) => workspace,
                         None => continue,
                     },
@@ -237,8 +237,8 @@ fn launch(
     Ok(())
 }
 
-impl std::fmt::Debug for KernelLoader {
+impl std::fmt::Debug for NativeLoader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "KernelLoader(sm_{})", self.arch)
+        write!(f, "NativeLoader(sm_{})", self.arch)
     }
 }

@@ -7,7 +7,7 @@
 use fercuda_tensor::{Dtype, Layout, LayoutError};
 
 use crate::error::KernelError;
-use crate::program::{KernelStep, NativeProgram, ShapeParameter};
+use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
 use crate::view::MemoryView;
 
@@ -32,7 +32,7 @@ pub enum Activation {
 
 /// What is done to each element of a product.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Epilogue<'a> {
+pub struct ProductEpilogue<'a> {
     /// A factor of the product; 1 without one.
     pub scale: Option<f64>,
     /// One number for each column, added to it.
@@ -78,7 +78,7 @@ fn inner(layout: &Layout) -> [i64; 2] {
 pub fn matrices(
     program: &mut NativeProgram,
     [left, right, to]: [&MemoryView; 3],
-    epilogue: Epilogue<'_>,
+    epilogue: ProductEpilogue<'_>,
 ) -> Result<()> {
     let [outer @ .., rows, columns] = to.shape() else {
         let (dimension, rank) = (1, to.shape().len());
@@ -127,7 +127,7 @@ pub fn matrices(
     let (down, across) = (rows.div_ceil(SIDE), columns.div_ceil(SIDE));
     let blocks = outer.iter().product::<u64>();
     let blocks = blocks.saturating_mul(down).saturating_mul(across);
-    let step = KernelStep::new(text, "multiply")
+    let step = NativeStep::new(text, "multiply")
         .address(to)
         .shape(shape(to))
         .address(&left)

@@ -4,7 +4,7 @@
 //! same place.
 
 use crate::loops::Loops;
-use crate::program::{KernelStep, NativeProgram};
+use crate::program::{NativeProgram, NativeStep};
 use crate::text::{KernelText, c_type};
 use crate::view::MemoryView;
 
@@ -41,7 +41,7 @@ pub fn number(program: &mut NativeProgram, to: &MemoryView, start: f64, step: f6
     let text = text(&loops)
         .with("NUMBERED", c_type(to.dtype()))
         .with("IS_FLOAT", u8::from(to.dtype().is_float()));
-    let launch = KernelStep::new(text, "number_elements")
+    let launch = NativeStep::new(text, "number_elements")
         .address(to)
         .shape(loops.shape(0))
         .f64(start)
@@ -69,7 +69,7 @@ pub fn triangle(
     let text = text(&loops)
         .with("UNIT", unit(to.dtype().bytes()))
         .with("PART", part as u32);
-    let step = KernelStep::new(text, "keep_triangle")
+    let step = NativeStep::new(text, "keep_triangle")
         .address(to)
         .shape(loops.shape(0))
         .address(from)
@@ -89,7 +89,7 @@ pub fn diagonal(program: &mut NativeProgram, to: &MemoryView, diagonal: i64, one
     let text = text(&loops)
         .with("UNIT", unit(to.dtype().bytes()))
         .with("PART", 2);
-    let step = KernelStep::new(text, "write_diagonal")
+    let step = NativeStep::new(text, "write_diagonal")
         .address(to)
         .shape(loops.shape(0))
         .u64(diagonal.cast_unsigned())

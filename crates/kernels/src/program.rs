@@ -9,7 +9,7 @@ use fercuda_tensor::{Dtype, Layout, MAX_RANK};
 
 use crate::error::KernelError;
 use crate::text::KernelText;
-use crate::view::{MemoryView, Place};
+use crate::view::{BoundPlace, MemoryView};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -36,7 +36,7 @@ pub(crate) enum Parameter {
 
 /// One launch.
 #[derive(Clone, Debug)]
-pub(crate) struct KernelStep {
+pub(crate) struct NativeStep {
     pub(crate) text: KernelText,
     pub(crate) function: &'static str,
     pub(crate) grid: [u32; 3],
@@ -45,7 +45,7 @@ pub(crate) struct KernelStep {
     pub(crate) parameters: Vec<Parameter>,
 }
 
-impl KernelStep {
+impl NativeStep {
     pub(crate) fn new(text: KernelText, function: &'static str) -> Self {
         Self {
             text,
@@ -161,7 +161,7 @@ pub struct NativeProgram {
     pub(crate) inputs: Vec<Layout>,
     pub(crate) outputs: Vec<Layout>,
     pub(crate) in_place: Vec<Vec<bool>>,
-    pub(crate) steps: Vec<KernelStep>,
+    pub(crate) steps: Vec<NativeStep>,
     pub(crate) scratch_bytes: u64,
     /// Where the first index outside of its axis is recorded, in a checked program.
     pub(crate) fault: Option<MemoryView>,
@@ -183,18 +183,6 @@ impl NativeProgram {
         }
     }
 
-    /// Has the program record the first index outside of its axis, in the workspace's first 16
-    /// bytes: 0 for none, else its place in the kernel's loop plus one; and the index.
-    ///
-    /// # Errors
-    /// None: the workspace is empty.
-    pub fn record_faults(&mut self) -> Result<()> {
-        let fault = self.reserve(Dtype::U64, &[2])?;
-        crate::copy::fill(self, &fault, 0);
-        self.fault = Some(fault);
-        Ok(())
-    }
-
     /// Number of launches.
     pub fn launches(&self) -> usize {
         self.steps.len()
@@ -213,7 +201,7 @@ impl NativeProgram {
     /// A whole operand.
     pub fn input(&self, at: usize) -> MemoryView {
         MemoryView {
-            place: Place::Input(at),
+            place: BoundPlace::Input(at),
             offset_bytes: 0,
             layout: self.inputs[at],
         }
@@ -222,7 +210,7 @@ impl NativeProgram {
     /// A whole output.
     pub fn output(&self, at: usize) -> MemoryView {
         MemoryView {
-            place: Place::Output(at),
+            place: BoundPlace::Output(at),
             offset_bytes: 0,
             layout: self.outputs[at],
         }
@@ -242,7 +230,7 @@ impl NativeProgram {
         i64::try_from(until).map_err(|_| too_many(until))?;
         self.scratch_bytes = until;
         Ok(MemoryView {
-            place: Place::Scratch,
+            place: BoundPlace::Scratch,
             offset_bytes,
             layout,
         })
@@ -251,12 +239,12 @@ impl NativeProgram {
     /// Allows a whole output to be the memory of a whole operand, exactly, if both have one layout.
     /// The kernel reads each element before the same thread writes it, not through `__restrict__`.
     pub(crate) fn allow_same(&mut self, to: &MemoryView, from: &MemoryView) {
-        if let (Place::Output(output), Place::Input(input)) = (to.place, from.place) {
+        if let (BoundPlace::Output(output), BoundPlace::Input(input)) = (to.place, from.place) {
             self.in_place[output][input] = self.outputs[output] == self.inputs[input];
         }
     }
 
-    pub(crate) fn push(&mut self, step: KernelStep) {
+    pub(crate) fn push(&mut self, step: NativeStep) {
         self.steps.push(step);
     }
 }

@@ -6,7 +6,7 @@
 use fercuda_tensor::Dtype;
 
 use crate::loops::Loops;
-use crate::program::{KernelStep, NativeProgram};
+use crate::program::{NativeProgram, NativeStep};
 use crate::text::{KernelText, c_type};
 use crate::view::MemoryView;
 
@@ -87,7 +87,7 @@ pub fn elements(
         .with("ELEMENT", c_type(to.dtype()))
         .with("DIMS", loops.dims())
         .with("COUNTED", loops.index());
-    let step = KernelStep::new(text, "random_elements")
+    let step = NativeStep::new(text, "random_elements")
         .address(to)
         .shape(loops.shape(0))
         .f64(first)
@@ -118,7 +118,7 @@ pub fn dropout(
         .with("DROPPED", c_type(to.dtype()))
         .with("DIMS", loops.dims())
         .with("COUNTED", loops.index());
-    let step = KernelStep::new(text, "drop_elements")
+    let step = NativeStep::new(text, "drop_elements")
         .address(to)
         .shape(loops.shape(0))
         .address(mask)

@@ -7,7 +7,7 @@ use fercuda_tensor::Layout;
 
 use crate::copy;
 use crate::error::KernelError;
-use crate::program::{KernelStep, NativeProgram, ShapeParameter};
+use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::view::MemoryView;
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -58,7 +58,7 @@ pub(crate) fn flat_shape(view: &MemoryView) -> ShapeParameter {
     ShapeParameter::new(all.into_iter())
 }
 
-impl KernelStep {
+impl NativeStep {
     /// A view whose elements are numbered in row-major order: its address and its shape.
     pub(crate) fn flat(self, view: &MemoryView) -> Self {
         self.address(view).shape(flat_shape(view))

@@ -4,14 +4,15 @@
 //! for rows and places that it compares with their number and length; all views have one shape.
 //! The totals are one a chunk, which is also a loop's end. No index comes from memory.
 //!
-//! Many short rows are scanned by a thread each. Else a row of one chunk is scanned by one block. Of longer rows three launches combine the elements
-//! of each chunk, scan these totals, and scan the chunks behind them, so that neither the number of
-//! blocks nor the order in which they run changes a result.
+//! Many short rows are scanned by a thread each. Else a row of one chunk is scanned by one block. Of
+//! longer rows three launches combine the elements of each chunk, scan these totals, and scan the
+//! chunks behind them, so that neither the number of blocks nor the order in which they run changes
+//! a result.
 
 use fercuda_tensor::Dtype;
 
 use crate::error::KernelError;
-use crate::program::{KernelStep, NativeProgram};
+use crate::program::{NativeProgram, NativeStep};
 use crate::rows;
 use crate::text::{KernelText, c_type, computed_type};
 use crate::view::MemoryView;
@@ -125,7 +126,7 @@ pub fn along(
     let text = op.text(x.dtype());
     let (rows, len) = rows::sizes(&x);
     if len <= SHORT && rows >= MANY {
-        let scan = KernelStep::new(text, "scan_short").rows(&values);
+        let scan = NativeStep::new(text, "scan_short").rows(&values);
         let scan = match &places {
             Some(places) => scan.rows(places),
             None => scan,
@@ -148,7 +149,7 @@ pub fn along(
     let states = if chunks > 1 { count } else { 0 };
     let bytes = states.saturating_mul(op.state(x.dtype()).1);
     let totals = program.reserve(Dtype::U8, &[bytes])?;
-    let step = |name| KernelStep::new(text.clone(), name).threads(threads as u32);
+    let step = |name| NativeStep::new(text.clone(), name).threads(threads as u32);
     if chunks > 1 {
         let total = step("total_chunks").address(&totals).rows(&from);
         program.push(total.u64(chunks).u64(count).over_blocks(count));

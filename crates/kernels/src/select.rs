@@ -14,7 +14,7 @@ use fercuda_tensor::Dtype;
 
 use crate::copy;
 use crate::error::KernelError;
-use crate::program::{KernelStep, NativeProgram, ShapeParameter};
+use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::sort;
 use crate::text::KernelText;
 use crate::view::MemoryView;
@@ -61,10 +61,10 @@ impl ChosenCounts {
         let chunks = len.div_ceil(CHUNK);
         let counts = program.reserve(Dtype::U64, &[chunks])?;
         let total = program.reserve(Dtype::U64, &[1])?;
-        let count = KernelStep::new(text.clone(), "count_chosen").address(&counts);
+        let count = NativeStep::new(text.clone(), "count_chosen").address(&counts);
         let count = count.flat(source).u64(len).u64(chunks);
         program.push(count.over_blocks(chunks));
-        let sum = KernelStep::new(text.clone(), "scan_counts").threads(SUMMING);
+        let sum = NativeStep::new(text.clone(), "scan_counts").threads(SUMMING);
         let sum = sum.address(&counts).address(&total).address(number);
         program.push(sum.u64(chunks));
         Ok(Self {
@@ -76,8 +76,8 @@ impl ChosenCounts {
         })
     }
 
-    fn step(&self, name: &'static str) -> KernelStep {
-        KernelStep::new(self.text.clone(), name)
+    fn step(&self, name: &'static str) -> NativeStep {
+        NativeStep::new(self.text.clone(), name)
     }
 }
 
@@ -219,7 +219,7 @@ pub fn bins(
         None => text,
     };
     let (low, high) = range.unwrap_or_default();
-    let count = KernelStep::new(text, "count_bins").flat(out).flat(x);
+    let count = NativeStep::new(text, "count_bins").flat(out).flat(x);
     let count = count.u64(len).u64(bins).f64(low).f64(high);
     program.push(count.over(len));
 }

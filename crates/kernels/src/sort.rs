@@ -14,7 +14,7 @@
 use fercuda_tensor::Dtype;
 
 use crate::error::KernelError;
-use crate::program::{KernelStep, NativeProgram};
+use crate::program::{NativeProgram, NativeStep};
 use crate::rows;
 use crate::text::KernelText;
 use crate::view::MemoryView;
@@ -121,20 +121,20 @@ pub fn along(
     }
     let from = rows::staged_operand(program, &x)?;
     let flip = if part.is_descending { u64::MAX } else { 0 };
-    let of_results = |step: KernelStep| {
+    let of_results = |step: NativeStep| {
         let results = staged.iter().fold(step, |step, (to, _)| step.rows(to));
         results.rows(&from)
     };
     if len <= SHORT {
         let padded = len.next_power_of_two();
         let threads = (padded / 2).clamp(32, 512);
-        let step = KernelStep::new(text(x.dtype()), "sort_rows").threads(threads as u32);
+        let step = NativeStep::new(text(x.dtype()), "sort_rows").threads(threads as u32);
         let step = of_results(step).u64(rows).u64(part.first).u64(part.count);
         let step = step.u64(flip).u32(padded as u32).u32(parts);
         program.push(step.over_blocks(rows));
     } else {
         let sorted = long_rows(program, &from, flip)?;
-        let step = of_results(KernelStep::new(long_text(&from), "take_sorted"));
+        let step = of_results(NativeStep::new(long_text(&from), "take_sorted"));
         let step = step.address(&sorted.keys).address(&sorted.places);
         let step = step.u64(rows).u64(part.first).u64(part.count).u64(flip);
         let count = rows.saturating_mul(part.count);
@@ -195,7 +195,7 @@ pub(crate) fn long_rows(
     let counts = reserve(place, &[rows, DIGITS, chunks])?;
     let totals = reserve(place, &[rows, DIGITS])?;
     let text = long_text(x);
-    let step = |name| KernelStep::new(text.clone(), name);
+    let step = |name| NativeStep::new(text.clone(), name);
     let (mut to, mut from) = (one, other);
     for pass in 0..passes {
         let shift = 8 * pass as u32;
@@ -260,7 +260,7 @@ pub fn search(
     let shape = [&values.shape()[..outer], &[len]].concat();
     let sorted = sorted.broadcast(&shape)?;
     let count = values.layout.len();
-    let step = KernelStep::new(text(values.dtype()), "search_rows").rows(&out);
+    let step = NativeStep::new(text(values.dtype()), "search_rows").rows(&out);
     let step = step.rows(&sorted).rows(values).u64(count);
     program.push(step.u32(u32::from(is_right)).over(count));
     Ok(())

@@ -7,7 +7,7 @@ use fercuda_tensor::{Dtype, Layout, LayoutError};
 
 /// Memory that a program is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum BoundPlace {
     Input(usize),
     Output(usize),
     Scratch,
@@ -16,7 +16,7 @@ pub(crate) enum Place {
 /// Elements of bound memory, by a layout and the place of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryView {
-    pub(crate) place: Place,
+    pub(crate) place: BoundPlace,
     /// Of the first element, from the first one of the memory.
     pub(crate) offset_bytes: i64,
     pub(crate) layout: Layout,

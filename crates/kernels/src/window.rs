@@ -7,7 +7,7 @@
 use fercuda_tensor::{Dtype, LayoutError};
 
 use crate::error::KernelError;
-use crate::program::{KernelStep, NativeProgram, ShapeParameter};
+use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
 use crate::view::MemoryView;
 
@@ -15,7 +15,7 @@ type Result<T> = std::result::Result<T, KernelError>;
 
 /// Extents and steps of a window along each of three dimensions of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct SlidingWindow {
     /// Extents.
     pub kernel: [u64; 3],
     /// Steps of the window, above 0.
@@ -26,8 +26,8 @@ pub struct Window {
     pub dilation: [u64; 3],
 }
 
-impl Window {
-    /// As `Window` of window.cu, which has the layout of a shape.
+impl SlidingWindow {
+    /// As `SlidingWindow` of window.cu, which has the layout of a shape.
     fn parameter(&self) -> ShapeParameter {
         let extents = self.kernel.iter().chain(&self.dilation).copied();
         let strides = self.stride.iter().chain(&self.padding).copied();
@@ -101,7 +101,7 @@ pub fn convolve(
     kind: ConvolutionKind,
     [from, weight, to]: [&MemoryView; 3],
     bias: Option<&MemoryView>,
-    window: Window,
+    window: SlidingWindow,
     groups: u64,
 ) {
     if to.layout.is_empty() {
@@ -111,7 +111,7 @@ pub fn convolve(
         ConvolutionKind::Forward => "convolve",
         ConvolutionKind::Transposed => "convolve_transposed",
     };
-    let step = KernelStep::new(text(to.dtype()).with("CONVOLVE", 1), name)
+    let step = NativeStep::new(text(to.dtype()).with("CONVOLVE", 1), name)
         .view(to)
         .view(from)
         .view(weight);
@@ -131,14 +131,14 @@ pub fn convolve(
 pub fn convolve_weight(
     program: &mut NativeProgram,
     [gradient, from, to]: [&MemoryView; 3],
-    window: Window,
+    window: SlidingWindow,
     groups: u64,
 ) {
     let count = to.layout.len();
     if count == 0 {
         return;
     }
-    let step = KernelStep::new(text(to.dtype()).with("CONVOLVE", 1), "convolve_weight")
+    let step = NativeStep::new(text(to.dtype()).with("CONVOLVE", 1), "convolve_weight")
         .view(to)
         .view(gradient)
         .view(from)
@@ -157,7 +157,7 @@ pub fn pool(
     from: &MemoryView,
     to: &MemoryView,
     index: Option<&MemoryView>,
-    window: Option<Window>,
+    window: Option<SlidingWindow>,
 ) {
     let count = to.layout.len();
     if count == 0 {
@@ -166,12 +166,12 @@ pub fn pool(
     let text = text(to.dtype())
         .with("POOL", kind as u32)
         .with("IS_ADAPTIVE", u8::from(window.is_none()));
-    let step = KernelStep::new(text, "pool").view(to);
+    let step = NativeStep::new(text, "pool").view(to);
     let step = match index {
         Some(index) => step.view(index),
         None => step.u64(0).shape(ShapeParameter::of(&to.layout)),
     };
-    let none = Window {
+    let none = SlidingWindow {
         kernel: [1; 3],
         stride: [1; 3],
         padding: [0; 3],
@@ -198,7 +198,7 @@ pub fn interpolate(
         return;
     }
     let text = text(to.dtype()).with("INTERPOLATE", kind as u32);
-    let step = KernelStep::new(text, "interpolate")
+    let step = NativeStep::new(text, "interpolate")
         .view(to)
         .view(from)
         .u64(u64::from(corners))

@@ -3,5 +3,5 @@
 use std::io::Write;
 
 fn main() -> std::io::Result<()> {
-    std::io::stdout().write_all(fercuda_ops::registry::coverage().as_bytes())
+    std::io::stdout().write_all(fercuda_ops::coverage::page().as_bytes())
 }

@@ -14,7 +14,7 @@ use fercuda_vendor::cublaslt::{
 };
 
 use crate::error::OpError;
-use crate::kernels::OpRequest;
+use crate::request::OpRequest;
 
 /// Largest workspace that an algorithm may want, in bytes.
 const MOST_WORKSPACE: u64 = 32 << 20;

@@ -9,8 +9,9 @@ use fercuda_jit::{ExprGraph, text};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::error::OpError;
+use crate::parameters::{DefaultAxes, Misfit, OpParameters, joined};
 use crate::registry;
-use crate::row::{Misfit, OpRow};
+use crate::row::OpRow;
 
 /// Largest number of operands.
 const MAX_OPERANDS: usize = 64;
@@ -20,16 +21,16 @@ type Result<T> = std::result::Result<T, OpError>;
 /// An op with its parameters. Equal descriptors compute the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OpDescriptor {
-    name: &'static str,
-    /// Bits of the numbers, in the order of the row.
-    numbers: Vec<u64>,
-    lists: Vec<Vec<i64>>,
-    choices: Vec<&'static str>,
-    axes: Option<Vec<usize>>,
-    keep: bool,
-    to: Option<Dtype>,
-    shape: Option<Vec<u64>>,
+    parameters: OpParameters,
     is_checked: bool,
+}
+
+impl std::ops::Deref for OpDescriptor {
+    type Target = OpParameters;
+
+    fn deref(&self) -> &OpParameters {
+        &self.parameters
+    }
 }
 
 impl OpDescriptor {
@@ -39,19 +40,28 @@ impl OpDescriptor {
     /// [`OpError::Unknown`].
     pub fn new(name: &str) -> Result<Self> {
         let row = registry::find(name)?;
+        let default_axes = match row {
+            row if row.has("axis") => DefaultAxes::Last,
+            row if row.has("order") => DefaultAxes::Reversed,
+            _ => DefaultAxes::All,
+        };
+        let numbers = row.numbers.iter();
+        let lists = row.lists.iter();
+        let choices = row.choices.iter();
         Ok(Self {
-            name: row.name,
-            numbers: row.numbers.iter().map(|(_, n)| n.to_bits()).collect(),
-            lists: row.lists.iter().map(|(_, list)| list.to_vec()).collect(),
-            choices: row
-                .choices
-                .iter()
-                .map(|(_, values)| values.first().copied().unwrap_or_default())
-                .collect(),
-            axes: None,
-            keep: false,
-            to: None,
-            shape: None,
+            parameters: OpParameters {
+                name: row.name,
+                numbers: numbers.map(|(name, n)| (*name, n.to_bits())).collect(),
+                lists: lists.map(|(name, list)| (*name, list.to_vec())).collect(),
+                choices: choices
+                    .map(|(name, values)| (*name, values.first().copied().unwrap_or_default()))
+                    .collect(),
+                axes: None,
+                default_axes,
+                keep: false,
+                to: None,
+                shape: None,
+            },
             is_checked: false,
         })
     }
@@ -71,7 +81,7 @@ impl OpDescriptor {
             };
             return Err(self.parameter(format!("it has no number {name:?}"), hint));
         };
-        self.numbers[at] = value.to_bits();
+        self.parameters.numbers[at].1 = value.to_bits();
         Ok(self)
     }
 
@@ -89,7 +99,7 @@ impl OpDescriptor {
             };
             return Err(self.parameter(format!("it has no list {name:?}"), hint));
         };
-        self.lists[at] = values.to_vec();
+        self.parameters.lists[at].1 = values.to_vec();
         Ok(self)
     }
 
@@ -112,7 +122,7 @@ impl OpDescriptor {
             let what = format!("{name} is never {value:?}");
             return Err(self.parameter(what, values.join(", ")));
         };
-        self.choices[at] = known;
+        self.parameters.choices[at].1 = known;
         Ok(self)
     }
 
@@ -131,7 +141,7 @@ impl OpDescriptor {
             let what = format!("it goes along one axis, not {}", axes.len());
             return Err(self.parameter(what, "one axis".to_owned()));
         }
-        self.axes = Some(axes.to_vec());
+        self.parameters.axes = Some(axes.to_vec());
         Ok(self)
     }
 
@@ -144,7 +154,7 @@ impl OpDescriptor {
             let hint = "the result as it is".to_owned();
             return Err(self.parameter("it keeps no axes".to_owned(), hint));
         }
-        self.keep = keep;
+        self.parameters.keep = keep;
         Ok(self)
     }
 
@@ -157,7 +167,7 @@ impl OpDescriptor {
             let what = "it converts to no other type".to_owned();
             return Err(self.parameter(what, "the op `cast`".to_owned()));
         }
-        self.to = Some(dtype);
+        self.parameters.to = Some(dtype);
         Ok(self)
     }
 
@@ -170,7 +180,7 @@ impl OpDescriptor {
             let what = "its shape follows from its operands".to_owned();
             return Err(self.parameter(what, "the op `broadcast_to`".to_owned()));
         }
-        self.shape = Some(shape.to_vec());
+        self.parameters.shape = Some(shape.to_vec());
         Ok(self)
     }
 
@@ -193,95 +203,13 @@ impl OpDescriptor {
         self.is_checked
     }
 
-    /// Its name.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
     /// Its row of the registry.
     pub fn row(&self) -> &'static OpRow {
-        registry::row(self.name)
-    }
-
-    /// The values of its numbers, in the order of the row.
-    pub fn numbers(&self) -> Vec<f64> {
-        self.numbers
-            .iter()
-            .map(|bits| f64::from_bits(*bits))
-            .collect()
-    }
-
-    /// The values of one of its numbers, or 0.
-    pub fn number_of(&self, name: &str) -> f64 {
-        let at = self
-            .row()
-            .numbers
-            .iter()
-            .position(|(known, _)| *known == name);
-        at.map_or(0.0, |at| f64::from_bits(self.numbers[at]))
-    }
-
-    /// The values of one of its lists, or none.
-    pub fn list_of(&self, name: &str) -> &[i64] {
-        let at = self
-            .row()
-            .lists
-            .iter()
-            .position(|(known, _)| *known == name);
-        at.map_or(&[], |at| &self.lists[at])
-    }
-
-    /// The value of one of its choices, or nothing.
-    pub fn choice_of(&self, name: &str) -> &'static str {
-        let at = self
-            .row()
-            .choices
-            .iter()
-            .position(|(known, _)| *known == name);
-        at.map_or("", |at| self.choices[at])
-    }
-
-    /// The axis that it goes along, of operands of that rank.
-    ///
-    /// # Errors
-    /// A rank that does not have it.
-    pub fn axis_of(&self, rank: usize) -> std::result::Result<usize, Misfit> {
-        let axis = self.axes_of(rank).first().copied().unwrap_or_default();
-        match axis < rank {
-            true => Ok(axis),
-            false => Err(Misfit::new(
-                format!("there is no axis {axis} in {rank} dimensions"),
-                match rank {
-                    0 => "an operand of at least one dimension".to_owned(),
-                    rank => format!("an axis below {rank}"),
-                },
-            )),
-        }
-    }
-
-    /// The type that it converts to.
-    pub fn target(&self) -> Option<Dtype> {
-        self.to
-    }
-
-    /// The shape that it broadcasts to.
-    pub fn target_shape(&self) -> Option<&[u64]> {
-        self.shape.as_deref()
-    }
-
-    /// The axes that it reduces or goes along, of operands of that rank; the order of dimensions
-    /// for `permute`.
-    pub fn axes_of(&self, rank: usize) -> Vec<usize> {
-        match &self.axes {
-            Some(axes) => axes.clone(),
-            None if self.row().has("axis") => vec![rank.saturating_sub(1)],
-            None if self.row().has("order") => (0..rank).rev().collect(),
-            None => (0..rank).collect(),
-        }
+        registry::row(self.name())
     }
 
     fn parameter(&self, what: String, hint: String) -> OpError {
-        let op = self.name;
+        let op = self.name();
         OpError::Parameter { op, what, hint }
     }
 
@@ -349,7 +277,7 @@ impl OpDescriptor {
             false => hint,
         };
         OpError::Shape {
-            op: self.name,
+            op: self.name(),
             operands: all,
             what,
             hint,
@@ -357,7 +285,7 @@ impl OpDescriptor {
     }
 
     pub(crate) fn check_operands(&self, operands: &[Layout]) -> Result<()> {
-        let (row, op) = (self.row(), self.name);
+        let (row, op) = (self.row(), self.name());
         let least = row.operands.len() - row.optional;
         let most = match row.is_variadic {
             true => MAX_OPERANDS,
@@ -458,36 +386,20 @@ impl OpDescriptor {
             "axis",
             axes.first().copied().unwrap_or_default().to_string(),
         );
-        put("keep", self.keep.to_string());
+        put("keep", self.parameters.keep.to_string());
         put("operands", row.operands[..given].join(", "));
         if row.has("to") {
-            let to = self.to.ok_or_else(|| {
+            let to = self.target().ok_or_else(|| {
                 self.parameter("it has no type to convert to".to_owned(), "`to`".to_owned())
             })?;
             put("to", to.name().to_owned());
         }
         if row.has("shape") {
-            let to = self.shape.as_ref().ok_or_else(|| {
+            let to = self.target_shape().ok_or_else(|| {
                 self.parameter("it has no shape to give".to_owned(), "`shape`".to_owned())
             })?;
             put("shape", format!("{to:?}"));
         }
         Ok(text)
     }
-}
-
-/// The shape that both can be broadcast to, by NumPy's rule.
-pub(crate) fn joined(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
-    let rank = a.len().max(b.len());
-    let extent = |shape: &[u64], at: usize| match (at + shape.len()).checked_sub(rank) {
-        Some(own) => shape[own],
-        None => 1,
-    };
-    (0..rank)
-        .map(|at| match (extent(a, at), extent(b, at)) {
-            (a, b) if a == b => Some(a),
-            (1, other) | (other, 1) => Some(other),
-            _ => None,
-        })
-        .collect()
 }

@@ -6,7 +6,7 @@
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::cublaslt;
-use crate::descriptor::OpDescriptor;
+use crate::request::OpRequest;
 use crate::row::{OpOracle, OpRow};
 
 /// Implementation that a kernel comes from.
@@ -18,23 +18,6 @@ pub enum Backend {
     Cuda,
     /// cuBLASLt, NVIDIA's library, opened at run time.
     CublasLt,
-}
-
-/// What a kernel is asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct OpRequest<'a> {
-    /// The op.
-    pub op: &'a OpDescriptor,
-    /// Layouts of the operands.
-    pub operands: &'a [Layout],
-    /// Layouts of the outputs.
-    pub outputs: &'a [Layout],
-    /// Architecture of the device: 90 for `sm_90`.
-    pub arch: u32,
-    /// Why CUDA C++ cannot be compiled, if it cannot.
-    pub no_compiler: Option<&'a str>,
-    /// Why cuBLASLt cannot be used, if it cannot.
-    pub no_cublaslt: Option<&'a str>,
 }
 
 /// A kernel.
@@ -61,14 +44,14 @@ pub const KERNELS: &[KernelRow] = &[
         "elements are independent",
         "none: bits are moved",
         true,
-        |request| is_native(request, "cuda.copy"),
+        |request| check_native(request, "cuda.copy"),
     ),
     native(
         "cuda.index",
         "none for sums and products of scattered values",
         "f32 for floats, f64 for f64, 32 or 64 bits for integers",
         false,
-        |request| is_native(request, "cuda.index"),
+        |request| check_native(request, "cuda.index"),
     ),
     KernelRow {
         id: "cublaslt",
@@ -88,49 +71,49 @@ pub const KERNELS: &[KernelRow] = &[
         "one after another along the depth",
         "f32 for floats, f64 for f64, 32 or 64 bits for integers",
         true,
-        |request| is_native(request, "cuda.multiply"),
+        |request| check_native(request, "cuda.multiply"),
     ),
     native(
         "cuda.place",
         "elements are independent",
         "f64 for floats, 64 bits for integers",
         true,
-        |request| is_native(request, "cuda.place"),
+        |request| check_native(request, "cuda.place"),
     ),
     native(
         "cuda.random",
         "elements are independent",
         "f32 for floats, f64 for f64",
         true,
-        |request| is_native(request, "cuda.random"),
+        |request| check_native(request, "cuda.random"),
     ),
     native(
         "cuda.window",
         "by channels and places of the window",
         "f32 for floats, f64 for f64 and interpolation",
         true,
-        |request| is_native(request, "cuda.window"),
+        |request| check_native(request, "cuda.window"),
     ),
     native(
         "cuda.scan",
         "fixed by the length of a row",
         "f32 for floats, f64 for f64, 64 bits for integers and bool",
         true,
-        |request| is_native(request, "cuda.scan"),
+        |request| check_native(request, "cuda.scan"),
     ),
     native(
         "cuda.sort",
         "stable: equal elements stay in order",
         "none: bits are moved",
         true,
-        |request| is_native(request, "cuda.sort"),
+        |request| check_native(request, "cuda.sort"),
     ),
     native(
         "cuda.select",
         "stable: chosen elements stay in order",
         "64 bits for numbers of elements",
         true,
-        |request| is_native(request, "cuda.select"),
+        |request| check_native(request, "cuda.select"),
     ),
     KernelRow {
         id: "jit.map",
@@ -184,7 +167,7 @@ const fn native(
     }
 }
 
-fn is_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
+fn check_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
     let (op, family) = (request.op.name(), id.trim_start_matches("cuda."));
     match &request.op.row().native {
         Some(rule) if rule.kernel == id => {}

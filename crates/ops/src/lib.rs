@@ -1,18 +1,27 @@
 //! Op facade: primitives of array programs behind one plan. See the README.
 #![forbid(unsafe_code)]
 
+mod arrays;
+pub mod coverage;
 mod cublaslt;
 mod descriptor;
 mod error;
 mod kernels;
 pub mod oracle;
+mod parameters;
 mod plan;
 pub mod registry;
+mod request;
 mod row;
 mod table;
 
+pub use arrays::HostArray;
 pub use descriptor::OpDescriptor;
 pub use error::OpError;
-pub use kernels::{Backend, KERNELS, KernelRow, OpRequest};
+pub use kernels::{Backend, KERNELS, KernelRow};
+pub use parameters::{Misfit, OpParameters};
 pub use plan::{KernelPolicy, OpDevice, OpPlan, RejectedKernel, Sku};
-pub use row::{Expected, Misfit, NativeRule, OpFamily, OpOracle, OpRow, ResultRule};
+pub use request::OpRequest;
+pub use row::{
+    ExpectedElement, NativeRule, OpFamily, OpOracle, OpRow, ResultRule, RowLowering, RowResults,
+};

@@ -1,4 +1,4 @@
-//! Expected results of ops, with a bound of a device's error.
+//! ExpectedElement results of ops, with a bound of a device's error.
 //!
 //! A value comes from the row's function in f64 and loops over indices here, which share nothing
 //! with the compiler's passes. Its bound comes from the op's expression: `fercuda_jit::reference`
@@ -11,20 +11,10 @@
 use fercuda_jit::reference::{self, ExactValue, Near};
 use fercuda_tensor::{Dtype, Layout};
 
+use crate::arrays::{HostArray, indices};
 use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
 use crate::row::OpOracle;
-
-/// Elements of an array in order, and its shape.
-#[derive(Clone, Debug)]
-pub struct HostArray {
-    /// Their type.
-    pub dtype: Dtype,
-    /// The shape.
-    pub shape: Vec<u64>,
-    /// The elements.
-    pub values: Vec<f64>,
-}
 
 /// The elements that an op gives, in order, of each result, for the bits of its operands'
 /// elements.
@@ -126,33 +116,6 @@ fn whole(from: Dtype, to: Dtype, value: f64) -> i128 {
             let bits = (value % f64::from(width).exp2()) as i128;
             (bits - low).rem_euclid(1 << width) + low
         }
-    }
-}
-
-/// All indices of a shape, in order.
-pub(crate) fn indices(shape: &[u64]) -> Vec<Vec<u64>> {
-    let mut all = vec![Vec::new()];
-    for extent in shape {
-        let longer = all.iter().flat_map(|index: &Vec<u64>| {
-            (0..*extent).map(|n| {
-                let mut index = index.clone();
-                index.push(n);
-                index
-            })
-        });
-        all = longer.collect();
-    }
-    all
-}
-
-impl HostArray {
-    /// The element at an index of a shape that this is broadcast to.
-    pub(crate) fn at(&self, index: &[u64]) -> f64 {
-        let own = &index[index.len() - self.shape.len()..];
-        let place = self.shape.iter().zip(own).fold(0, |place, (extent, at)| {
-            place * extent + if *extent == 1 { 0 } else { *at }
-        });
-        self.values[place as usize]
     }
 }
 

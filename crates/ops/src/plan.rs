@@ -9,14 +9,15 @@ use std::sync::OnceLock;
 
 use fercuda_cuda::{Context, Stream};
 use fercuda_jit::{BoundArg, BoundNames, CompiledExpr, Compiler};
-use fercuda_kernels::{KernelError, KernelLoader, LoadedProgram, NativeProgram};
+use fercuda_kernels::{KernelError, LoadedProgram, NativeLoader, NativeProgram, index};
 use fercuda_tensor::Layout;
 use fercuda_vendor::cublaslt::{CublasLt, CublasLtLibrary};
 
 use crate::cublaslt::{self, LibraryProduct};
 use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
-use crate::kernels::{Backend, KERNELS, KernelRow, OpRequest};
+use crate::kernels::{Backend, KERNELS, KernelRow};
+use crate::request::OpRequest;
 use crate::row::{OpFamily, OpRow};
 
 /// How a plan chooses a kernel.
@@ -69,7 +70,7 @@ impl fmt::Display for Sku {
 pub struct OpDevice {
     context: Context,
     compiler: Compiler,
-    kernels: KernelLoader,
+    kernels: NativeLoader,
     cublaslt: OnceLock<Result<CublasLt, String>>,
 }
 
@@ -88,7 +89,7 @@ impl OpDevice {
     /// # Errors
     /// As for [`OpDevice::new`].
     pub fn with_compiler(context: &Context, compiler: Compiler) -> Result<Self, OpError> {
-        let kernels = KernelLoader::new(context).map_err(OpError::Device)?;
+        let kernels = NativeLoader::new(context).map_err(OpError::Device)?;
         Ok(Self {
             context: context.clone(),
             compiler,
@@ -115,7 +116,7 @@ impl OpDevice {
     }
 
     /// The loader of CUDA C++.
-    pub fn kernels(&self) -> &KernelLoader {
+    pub fn kernels(&self) -> &NativeLoader {
         &self.kernels
     }
 }
@@ -233,7 +234,7 @@ impl OpPlan {
                 let load = |is_aligned| {
                     let mut program = NativeProgram::new(operands, &outputs, is_aligned);
                     if op.is_checked() {
-                        program.record_faults()?;
+                        index::record_faults(&mut program)?;
                     }
                     (rule.lower)(op, &mut program)?;
                     device.kernels.load(program)

@@ -9,8 +9,8 @@ use fercuda_jit::TypeClass;
 use fercuda_kernels::{KernelError, NativeProgram};
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::descriptor::OpDescriptor;
-use crate::oracle::HostArray;
+use crate::arrays::HostArray;
+use crate::parameters::{Misfit, OpParameters};
 
 /// Group of ops, a section of the coverage table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,30 +93,11 @@ pub enum OpOracle {
     /// The operand's elements, repeated along new dimensions and those of extent 1.
     Broadcast,
     /// The elements of all results, with their bounds, of all operands and the results' layouts.
-    Whole(fn(&OpDescriptor, &[HostArray], &[Layout]) -> Vec<Vec<Expected>>),
+    Whole(fn(&OpParameters, &[HostArray], &[Layout]) -> Vec<Vec<ExpectedElement>>),
 }
 
 /// An expected element, and the bound of a device's error.
-pub type Expected = (f64, f64);
-
-/// Shape or parameters that do not go together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
-    /// The problem.
-    pub what: String,
-    /// What to try.
-    pub hint: String,
-}
-
-impl Misfit {
-    /// A problem, and what to try.
-    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self {
-            what: what.into(),
-            hint: hint.into(),
-        }
-    }
-}
+pub type ExpectedElement = (f64, f64);
 
 /// An op by kernels of `fercuda-kernels`.
 #[derive(Debug)]
@@ -126,11 +107,17 @@ pub struct NativeRule {
     /// Types and shapes of the results. Absent for an op that is also an expression.
     pub results: Option<ResultRule>,
     /// Adds the launches for the layouts of a program.
-    pub lower: fn(&OpDescriptor, &mut NativeProgram) -> Result<(), KernelError>,
+    pub lower: fn(&OpParameters, &mut NativeProgram) -> RowLowering,
 }
 
-/// Types and shapes of the results for operands of these layouts, or why there are none.
-pub type ResultRule = fn(&OpDescriptor, &[Layout]) -> Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
+/// Types and shapes of results, or why there are none.
+pub type RowResults = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
+
+/// The launches of an op were added, or why they cannot be.
+pub type RowLowering = Result<(), KernelError>;
+
+/// Rule of an op's results for operands of these layouts.
+pub type ResultRule = fn(&OpParameters, &[Layout]) -> RowResults;
 
 /// One op: everything that is known of it.
 #[derive(Debug)]

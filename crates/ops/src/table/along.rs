@@ -2,12 +2,12 @@
 
 use fercuda_tensor::Dtype;
 
-use crate::descriptor::OpDescriptor;
-use crate::oracle::HostArray;
-use crate::row::Expected;
+use crate::arrays::HostArray;
+use crate::parameters::OpParameters;
+use crate::row::ExpectedElement;
 
 /// The axis of an op whose rule of results has accepted it.
-pub(super) fn first_axis(op: &OpDescriptor, rank: usize) -> usize {
+pub(super) fn first_axis(op: &OpParameters, rank: usize) -> usize {
     op.axes_of(rank).first().copied().unwrap_or_default()
 }
 
@@ -16,8 +16,8 @@ pub(super) fn by_rows(
     x: &HostArray,
     axis: usize,
     extent: usize,
-    mut f: impl FnMut(&[f64]) -> Vec<Expected>,
-) -> Vec<Expected> {
+    mut f: impl FnMut(&[f64]) -> Vec<ExpectedElement>,
+) -> Vec<ExpectedElement> {
     let product = |shape: &[u64]| shape.iter().product::<u64>() as usize;
     let (outer, inner) = (product(&x.shape[..axis]), product(&x.shape[axis + 1..]));
     let len = x.shape[axis] as usize;
@@ -46,7 +46,7 @@ pub(super) fn magnitudes(dtype: Dtype) -> (f64, f64) {
 }
 
 /// A computed float, stored as a type. The bound is doubled, for the reference's own roundings.
-pub(super) fn rounded(dtype: Dtype, value: f64, error: f64) -> Expected {
+pub(super) fn rounded(dtype: Dtype, value: f64, error: f64) -> ExpectedElement {
     let stored = match dtype {
         Dtype::F64 => value,
         _ => dtype.nearest((value as f32).into()),
@@ -71,7 +71,7 @@ pub(super) fn rounded(dtype: Dtype, value: f64, error: f64) -> Expected {
 }
 
 /// An integer, for which nothing is promised where f64 does not have it.
-pub(super) fn whole(dtype: Dtype, bits: u64) -> Expected {
+pub(super) fn whole(dtype: Dtype, bits: u64) -> ExpectedElement {
     let value = match dtype {
         Dtype::I64 => i128::from(bits.cast_signed()),
         _ => i128::from(bits),

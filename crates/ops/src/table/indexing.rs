@@ -3,18 +3,15 @@
 //! An index outside of its axis gives 0, or its element is skipped; a checked plan reports it.
 
 use fercuda_kernels::index::{self, ScatterCombine};
-use fercuda_kernels::{KernelError, NativeProgram, along, copy};
+use fercuda_kernels::{NativeProgram, along, copy};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::scalar::{least, most, whole_number};
-use crate::descriptor::OpDescriptor;
-use crate::oracle::{HostArray, indices};
-use crate::row::{Expected, Misfit, OpRow, native};
+use crate::arrays::{HostArray, indices};
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
-type Results = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
-type Lowered = Result<(), KernelError>;
-
-fn axis(op: &OpDescriptor, rank: usize) -> usize {
+fn axis(op: &OpParameters, rank: usize) -> usize {
     op.axes_of(rank).first().copied().unwrap_or_default()
 }
 
@@ -49,18 +46,22 @@ fn check_vector(layout: &Layout, what: &str) -> Result<u64, Misfit> {
 
 // Gathering.
 
-fn gather_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn gather_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let (x, index) = (operands[0].shape(), operands[1].shape());
     check_within(index, x, op.axis_of(x.len())?, "the index")?;
     Ok(vec![(operands[0].dtype(), index.to_vec())])
 }
 
-fn gather(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn gather(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, index, out) = (program.input(0), program.input(1), program.output(0));
     index::gather(program, &x, &index, axis(op, x.shape().len()), &out)
 }
 
-fn gather_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn gather_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let axis = axis(op, x[0].shape.len());
     let element = |at: &Vec<u64>| {
         let mut own = at.clone();
@@ -73,21 +74,25 @@ fn gather_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Ve
     vec![indices(results[0].shape()).iter().map(element).collect()]
 }
 
-fn select_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn select_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let mut shape = operands[0].shape().to_vec();
     let axis = op.axis_of(shape.len())?;
     shape[axis] = check_vector(&operands[1], "the index")?;
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
-fn select(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn select(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, index, out) = (program.input(0), program.input(1), program.output(0));
     let axis = axis(op, x.shape().len());
     let index = along(&index, axis, out.shape())?;
     index::gather(program, &x, &index, axis, &out)
 }
 
-fn select_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn select_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let axis = axis(op, x[0].shape.len());
     let element = |at: &Vec<u64>| {
         let mut own = at.clone();
@@ -100,16 +105,16 @@ fn select_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Ve
     vec![indices(results[0].shape()).iter().map(element).collect()]
 }
 
-fn take_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
+fn take_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     Ok(vec![(operands[0].dtype(), operands[1].shape().to_vec())])
 }
 
-fn take(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn take(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, index, out) = (program.input(0), program.input(1), program.output(0));
     index::take(program, &x, &index, &out)
 }
 
-fn take_expected(_: &OpDescriptor, x: &[HostArray], _: &[Layout]) -> Vec<Vec<Expected>> {
+fn take_expected(_: &OpParameters, x: &[HostArray], _: &[Layout]) -> Vec<Vec<ExpectedElement>> {
     let len = x[0].values.len() as u64;
     let element = |index: &f64| inside(*index, len).map_or(0.0, |at| x[0].values[at as usize]);
     vec![
@@ -120,7 +125,7 @@ fn take_expected(_: &OpDescriptor, x: &[HostArray], _: &[Layout]) -> Vec<Vec<Exp
     ]
 }
 
-fn embedding_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
+fn embedding_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     let [_, width] = operands[0].shape() else {
         return Err(Misfit::new(
             "the table is no matrix",
@@ -132,7 +137,7 @@ fn embedding_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
-fn embedding(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn embedding(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (table, index, out) = (program.input(0), program.input(1), program.output(0));
     let mut shape = out.shape().to_vec();
     // The table as one that has the index's dimensions, chosen along the first of them.
@@ -150,7 +155,11 @@ fn embedding(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     index::gather(program, &table, &index, 0, &out.reshape(&shape)?)
 }
 
-fn embedding_expected(_: &OpDescriptor, x: &[HostArray], _: &[Layout]) -> Vec<Vec<Expected>> {
+fn embedding_expected(
+    _: &OpParameters,
+    x: &[HostArray],
+    _: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (rows, width) = (x[0].shape[0], x[0].shape[1] as usize);
     let row = |index: &f64| match inside(*index, rows) {
         Some(at) => x[0].values[at as usize * width..][..width].to_vec(),
@@ -160,7 +169,7 @@ fn embedding_expected(_: &OpDescriptor, x: &[HostArray], _: &[Layout]) -> Vec<Ve
     vec![all.map(|value| (value, 0.0)).collect()]
 }
 
-fn one_hot_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn one_hot_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let classes = u64::try_from(whole_number(op, "classes")?)
         .map_err(|_| Misfit::new("a negative number of classes", "0 or more"))?;
     let mut shape = operands[0].shape().to_vec();
@@ -168,12 +177,16 @@ fn one_hot_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(op.target().unwrap_or(Dtype::I64), shape)])
 }
 
-fn one_hot(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn one_hot(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (index, out) = (program.input(0), program.output(0));
     index::one_hot(program, &index, &out, out.dtype().encode(1.0))
 }
 
-fn one_hot_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn one_hot_expected(
+    _: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let classes = results[0].shape().last().copied().unwrap_or_default();
     let row = |index: &f64| {
         let chosen = inside(*index, classes);
@@ -184,7 +197,7 @@ fn one_hot_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Ve
 
 // Scattering.
 
-fn combine_of(op: &OpDescriptor) -> ScatterCombine {
+fn combine_of(op: &OpParameters) -> ScatterCombine {
     match (op.name(), op.choice_of("reduce")) {
         ("scatter" | "index_copy", _) => ScatterCombine::Store,
         (_, "prod") => ScatterCombine::Multiply,
@@ -194,7 +207,7 @@ fn combine_of(op: &OpDescriptor) -> ScatterCombine {
     }
 }
 
-fn scatter_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn scatter_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, index, source] = [0, 1, 2].map(|at| operands[at].shape());
     let axis = op.axis_of(x.len())?;
     check_within(index, x, axis, "the index")?;
@@ -202,7 +215,7 @@ fn scatter_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), x.to_vec())])
 }
 
-fn scatter(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn scatter(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let [x, index, mut source] = [0, 1, 2].map(|at| program.input(at));
     let out = program.output(0);
     for (dimension, len) in index.shape().iter().enumerate() {
@@ -215,11 +228,11 @@ fn scatter(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
 
 /// What scattered values make of elements: value, number of terms, sum of magnitudes.
 fn combined(
-    op: &OpDescriptor,
+    op: &OpParameters,
     result: &Layout,
     x: &HostArray,
     terms: impl Iterator<Item = (Vec<u64>, f64)>,
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let combine = combine_of(op);
     let mut values = x.values.clone();
     let mut counts = vec![0.0; values.len()];
@@ -298,7 +311,11 @@ fn wrapped(dtype: Dtype, value: f64) -> f64 {
     }
 }
 
-fn scatter_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn scatter_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let axis = axis(op, x[0].shape.len());
     let all = indices(&x[1].shape).into_iter().filter_map(|mut at| {
         let term = x[2].at(&at);
@@ -308,7 +325,7 @@ fn scatter_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> V
     combined(op, &results[0], &x[0], all)
 }
 
-fn index_add_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn index_add_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, source] = [0, 2].map(|at| operands[at].shape());
     let axis = op.axis_of(x.len())?;
     let len = check_vector(&operands[1], "the index")?;
@@ -324,7 +341,7 @@ fn index_add_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), x.to_vec())])
 }
 
-fn index_add(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn index_add(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let [x, index, source] = [0, 1, 2].map(|at| program.input(at));
     let out = program.output(0);
     copy::elements(program, &x, &out)?;
@@ -334,10 +351,10 @@ fn index_add(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
 }
 
 fn index_add_expected(
-    op: &OpDescriptor,
+    op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let axis = axis(op, x[0].shape.len());
     let all = indices(&x[2].shape).into_iter().filter_map(|mut at| {
         let term = x[2].at(&at);

@@ -3,29 +3,26 @@
 //! Their kernels are copies of views: what an op computes is which view goes where.
 
 use fercuda_kernels::{KernelError, MemoryView, NativeProgram, copy};
-use fercuda_tensor::{Dtype, Layout};
+use fercuda_tensor::Layout;
 
 use super::scalar::whole_number;
-use crate::descriptor::OpDescriptor;
-use crate::oracle::{HostArray, indices};
-use crate::row::{Expected, Misfit, NativeRule, OpRow, native};
-
-type Results = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
-type Lowered = Result<(), KernelError>;
+use crate::arrays::{HostArray, indices};
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, NativeRule, OpRow, RowLowering, RowResults, native};
 
 /// Elements at the place that a function gives for each index, or 0.
 fn gathered(
     x: &HostArray,
     result: &Layout,
     place: impl Fn(&[u64]) -> Option<Vec<u64>>,
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let all = indices(result.shape());
     let element = |index: &Vec<u64>| (place(index).map_or(0.0, |at| x.at(&at)), 0.0);
     vec![all.iter().map(element).collect()]
 }
 
 /// The axis of a result that has one more than the operands.
-fn new_axis(op: &OpDescriptor, rank: usize) -> Result<usize, Misfit> {
+fn new_axis(op: &OpParameters, rank: usize) -> Result<usize, Misfit> {
     op.axis_of(rank + 1)
 }
 
@@ -57,7 +54,7 @@ fn multiplied(a: u64, b: u64) -> Result<u64, Misfit> {
 
 // Joining.
 
-fn concat_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn concat_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let mut shape = operands[0].shape().to_vec();
     let axis = op.axis_of(shape.len())?;
     for layout in &operands[1..] {
@@ -78,7 +75,7 @@ fn concat_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
-fn concat(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn concat(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let out = program.output(0);
     let axis = op
         .axes_of(out.shape().len())
@@ -95,7 +92,11 @@ fn concat(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn concat_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn concat_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let axis = op.axes_of(results[0].shape().len())[0];
     let element = |index: &Vec<u64>| {
         let mut own = index.clone();
@@ -111,7 +112,7 @@ fn concat_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Ve
     vec![indices(results[0].shape()).iter().map(element).collect()]
 }
 
-fn stack_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn stack_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let shape = operands[0].shape();
     let axis = new_axis(op, shape.len())?;
     if operands.iter().any(|layout| layout.shape() != shape) {
@@ -125,7 +126,7 @@ fn stack_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), stacked)])
 }
 
-fn stack(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn stack(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let out = program.output(0);
     let axis = op
         .axes_of(out.shape().len())
@@ -142,7 +143,11 @@ fn stack(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn stack_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn stack_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let axis = op.axes_of(results[0].shape().len())[0];
     let element = |index: &Vec<u64>| {
         let mut own = index.clone();
@@ -154,11 +159,11 @@ fn stack_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec
 
 // Order.
 
-fn same(_: &OpDescriptor, operands: &[Layout]) -> Results {
+fn same(_: &OpParameters, operands: &[Layout]) -> RowResults {
     Ok(vec![(operands[0].dtype(), operands[0].shape().to_vec())])
 }
 
-fn flip_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn flip_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let rank = operands[0].shape().len();
     let axes = op.axes_of(rank);
     for (at, axis) in axes.iter().enumerate() {
@@ -170,7 +175,7 @@ fn flip_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     same(op, operands)
 }
 
-fn flip(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn flip(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (mut x, out) = (program.input(0), program.output(0));
     for axis in op.axes_of(x.shape().len()) {
         x = x.flip(axis)?;
@@ -178,7 +183,11 @@ fn flip(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     copy::elements(program, &x, &out)
 }
 
-fn flip_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn flip_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let shape = results[0].shape();
     gathered(&x[0], &results[0], |index| {
         let mut own = index.to_vec();
@@ -189,13 +198,13 @@ fn flip_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<
     })
 }
 
-fn roll_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn roll_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     op.axis_of(operands[0].shape().len())?;
     whole_number(op, "shift")?;
     same(op, operands)
 }
 
-fn roll(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn roll(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (program.input(0), program.output(0));
     let axis = op
         .axes_of(x.shape().len())
@@ -218,7 +227,11 @@ fn roll(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn roll_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn roll_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let axis = op.axes_of(results[0].shape().len())[0];
     let len = i128::from(results[0].shape()[axis]);
     let shift = op.number_of("shift") as i128;
@@ -231,7 +244,7 @@ fn roll_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<
 
 // Repeating.
 
-fn tile_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn tile_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let list = op.list_of("repeats");
     per_dimension(list, 1, &operands[0], "repeats")?;
     let repeats = extents(list, "repeats")?;
@@ -255,7 +268,7 @@ fn repeat_along(
     each: bool,
     x: &MemoryView,
     out: &MemoryView,
-) -> Lowered {
+) -> RowLowering {
     let len = x.shape()[axis];
     if len == 0 || times == 0 {
         return Ok(());
@@ -267,7 +280,7 @@ fn repeat_along(
     copy::elements(program, &x, &split(out, axis, parts)?)
 }
 
-fn tile(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn tile(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (program.input(0), program.output(0));
     if out.layout().is_empty() {
         return Ok(());
@@ -294,14 +307,18 @@ fn tile(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn tile_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn tile_expected(
+    _: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     gathered(&x[0], &results[0], |index| {
         let own = index.iter().zip(&x[0].shape);
         Some(own.map(|(at, len)| at % len).collect())
     })
 }
 
-fn interleave_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn interleave_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let mut shape = operands[0].shape().to_vec();
     let axis = op.axis_of(shape.len())?;
     let times = extents(&[whole_number(op, "repeats")?], "repeats")?;
@@ -309,7 +326,7 @@ fn interleave_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
-fn interleave(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn interleave(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (program.input(0), program.output(0));
     let axis = op
         .axes_of(x.shape().len())
@@ -327,10 +344,10 @@ fn interleave(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
 }
 
 fn interleave_expected(
-    op: &OpDescriptor,
+    op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let axis = op.axes_of(results[0].shape().len())[0];
     gathered(&x[0], &results[0], |index| {
         let mut own = index.to_vec();
@@ -341,7 +358,7 @@ fn interleave_expected(
 
 // Padding.
 
-fn pad_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn pad_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let list = op.list_of("pads");
     per_dimension(list, 2, &operands[0], "pads")?;
     let pads = extents(list, "pads")?;
@@ -365,7 +382,7 @@ fn pad_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
-fn pad(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn pad(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (program.input(0), program.output(0));
     let pads: Vec<u64> = op
         .list_of("pads")
@@ -414,7 +431,11 @@ fn pad(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn pad_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn pad_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (pads, mode) = (op.list_of("pads"), op.choice_of("mode"));
     let value = results[0]
         .dtype()
@@ -444,7 +465,7 @@ fn pad_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<V
 // Parts.
 
 /// Start and number of elements of each dimension, by `starts`, `ends` and `steps`.
-fn parts(op: &OpDescriptor, x: &Layout) -> Result<Vec<(u64, u64, u64)>, Misfit> {
+fn parts(op: &OpParameters, x: &Layout) -> Result<Vec<(u64, u64, u64)>, Misfit> {
     let [starts, ends, steps] = ["starts", "ends", "steps"].map(|list| op.list_of(list));
     let mut all = Vec::new();
     for (list, what) in [(starts, "starts"), (ends, "ends"), (steps, "steps")] {
@@ -470,7 +491,7 @@ fn parts(op: &OpDescriptor, x: &Layout) -> Result<Vec<(u64, u64, u64)>, Misfit> 
     Ok(all)
 }
 
-fn slice_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn slice_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let parts = parts(op, &operands[0])?;
     let shape = parts
         .iter()
@@ -478,7 +499,7 @@ fn slice_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), shape.collect())])
 }
 
-fn sliced(op: &OpDescriptor, view: MemoryView) -> Result<MemoryView, KernelError> {
+fn sliced(op: &OpParameters, view: MemoryView) -> Result<MemoryView, KernelError> {
     // The results' rule has accepted them.
     let parts = parts(op, view.layout()).unwrap_or_default();
     let mut view = view;
@@ -488,13 +509,17 @@ fn sliced(op: &OpDescriptor, view: MemoryView) -> Result<MemoryView, KernelError
     Ok(view)
 }
 
-fn slice(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn slice(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let x = sliced(op, program.input(0))?;
     let out = program.output(0);
     copy::elements(program, &x, &out)
 }
 
-fn slice_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn slice_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let layout = Layout::contiguous(x[0].dtype, &x[0].shape);
     let parts = layout
         .ok()
@@ -509,7 +534,7 @@ fn slice_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec
     })
 }
 
-fn slice_write_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn slice_write_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let part = slice_results(op, operands)?.remove(0).1;
     if part != operands[1].shape() {
         let what = format!("the part is {part:?}, the source {:?}", operands[1].shape());
@@ -518,17 +543,17 @@ fn slice_write_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     same(op, operands)
 }
 
-fn slice_write(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn slice_write(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, source, out) = (program.input(0), program.input(1), program.output(0));
     copy::elements(program, &x, &out)?;
     copy::elements(program, &source, &sliced(op, out)?)
 }
 
 fn slice_write_expected(
-    op: &OpDescriptor,
+    op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let parts = parts(op, &results[0]).unwrap_or_default();
     let element = |index: &Vec<u64>| {
         let inside = index.iter().zip(&parts).map(|(at, (start, end, step))| {
@@ -545,14 +570,14 @@ fn slice_write_expected(
 
 // Blocks of pixels.
 
-fn block(op: &OpDescriptor) -> Result<u64, Misfit> {
+fn block(op: &OpParameters) -> Result<u64, Misfit> {
     match whole_number(op, "factor")? {
         factor @ 1..=0xffff => Ok(factor as u64),
         factor => Err(Misfit::new(format!("a factor of {factor}"), "1 to 65535")),
     }
 }
 
-fn shuffle_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn shuffle_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let (factor, mut shape) = (block(op)?, operands[0].shape().to_vec());
     let [.., c, h, w] = shape.as_mut_slice() else {
         return Err(Misfit::new(
@@ -572,7 +597,7 @@ fn shuffle_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
-fn unshuffle_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn unshuffle_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let (factor, mut shape) = (block(op)?, operands[0].shape().to_vec());
     let [.., c, h, w] = shape.as_mut_slice() else {
         return Err(Misfit::new(
@@ -590,7 +615,7 @@ fn unshuffle_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
 
 /// The narrow side as [.., c, r, r, h, w], the wide one as that with its pixels in blocks.
 fn blocks(
-    op: &OpDescriptor,
+    op: &OpParameters,
     narrow: &MemoryView,
     wide: &MemoryView,
 ) -> Result<[MemoryView; 2], KernelError> {
@@ -607,7 +632,7 @@ fn blocks(
     Ok([narrow, wide.permute(&order.collect::<Vec<_>>())?])
 }
 
-fn shuffle(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn shuffle(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     if program.output(0).layout().is_empty() {
         return Ok(());
     }
@@ -615,7 +640,7 @@ fn shuffle(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     copy::elements(program, &narrow, &wide)
 }
 
-fn unshuffle(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn unshuffle(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     if program.output(0).layout().is_empty() {
         return Ok(());
     }
@@ -633,7 +658,11 @@ fn narrow_place(factor: u64, wide: &[u64]) -> Vec<u64> {
     own
 }
 
-fn shuffle_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn shuffle_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let factor = op.number_of("factor") as u64;
     gathered(&x[0], &results[0], |index| {
         Some(narrow_place(factor, index))
@@ -641,10 +670,10 @@ fn shuffle_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> V
 }
 
 fn unshuffle_expected(
-    op: &OpDescriptor,
+    op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let factor = op.number_of("factor") as u64;
     gathered(&x[0], &results[0], |index| {
         let mut own = index.to_vec();
@@ -659,7 +688,7 @@ fn unshuffle_expected(
 
 // Values.
 
-fn full_results(op: &OpDescriptor, _: &[Layout]) -> Results {
+fn full_results(op: &OpParameters, _: &[Layout]) -> RowResults {
     let (Some(dtype), Some(shape)) = (op.target(), op.target_shape()) else {
         return Err(Misfit::new(
             "it has no type or no shape",
@@ -669,20 +698,24 @@ fn full_results(op: &OpDescriptor, _: &[Layout]) -> Results {
     Ok(vec![(dtype, shape.to_vec())])
 }
 
-fn full(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn full(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let out = program.output(0);
     copy::fill(program, &out, out.dtype().encode(op.number_of("value")));
     Ok(())
 }
 
-fn full_expected(op: &OpDescriptor, _: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn full_expected(
+    op: &OpParameters,
+    _: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let value = results[0]
         .dtype()
         .value(results[0].dtype().encode(op.number_of("value")));
     vec![vec![(value, 0.0); results[0].len() as usize]]
 }
 
-fn permute(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn permute(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (program.input(0), program.output(0));
     let x = x.permute(&op.axes_of(x.shape().len()))?;
     copy::elements(program, &x, &out)

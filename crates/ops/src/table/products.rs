@@ -1,16 +1,13 @@
 //! Rows of matrix products.
 
-use fercuda_kernels::multiply::{self, Activation, Epilogue, product_type};
-use fercuda_kernels::{KernelError, NativeProgram};
+use fercuda_kernels::NativeProgram;
+use fercuda_kernels::multiply::{self, Activation, ProductEpilogue, product_type};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::scalar::{gelu, most, sigmoid};
-use crate::descriptor::{OpDescriptor, joined};
-use crate::oracle::{HostArray, indices};
-use crate::row::{Expected, Misfit, OpRow, native};
-
-type Results = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
-type Lowered = Result<(), KernelError>;
+use crate::arrays::{HostArray, indices};
+use crate::parameters::{Misfit, OpParameters, joined};
+use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
 /// Shapes of a product's factors, of which vectors are matrices of one row or column.
 fn factors(left: &[u64], right: &[u64]) -> Result<[Vec<u64>; 2], Misfit> {
@@ -37,7 +34,7 @@ fn factors(left: &[u64], right: &[u64]) -> Result<[Vec<u64>; 2], Misfit> {
     }
 }
 
-fn matmul_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
+fn matmul_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     let (x, y) = (operands[0].shape(), operands[1].shape());
     let [left, right] = factors(x, y)?;
     let outer = [&left, &right].map(|shape| &shape[..shape.len() - 2]);
@@ -60,7 +57,7 @@ fn matmul_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(product_type(operands[0].dtype()), shape)])
 }
 
-fn matmul(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn matmul(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, y, out) = (program.input(0), program.input(1), program.output(0));
     let Ok([left, right]) = factors(x.shape(), y.shape()) else {
         return Ok(());
@@ -74,7 +71,7 @@ fn matmul(_: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     }
     let views = [x.reshape(&left)?, y.reshape(&right)?, out.reshape(&shape)?];
     let [x, y, out] = &views;
-    multiply::matrices(program, [x, y, out], Epilogue::default())
+    multiply::matrices(program, [x, y, out], ProductEpilogue::default())
 }
 
 /// Half a unit in the last place of 1 in summing, and in storing.
@@ -100,7 +97,7 @@ fn dot(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
 }
 
 /// A result as a type, near a value whose error before it is stored is known.
-fn stored(dtype: Dtype, value: f64, error: f64) -> Expected {
+fn stored(dtype: Dtype, value: f64, error: f64) -> ExpectedElement {
     let [_, unit] = roundings(dtype);
     let least = dtype.float_format().map_or(0.0, |(exponent, fraction)| {
         f64::from(2 - (1 << (exponent - 1)) - fraction as i32).exp2()
@@ -111,7 +108,11 @@ fn stored(dtype: Dtype, value: f64, error: f64) -> Expected {
     )
 }
 
-fn matmul_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn matmul_expected(
+    _: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let Ok([left, right]) = factors(&x[0].shape, &x[1].shape) else {
         return vec![Vec::new()];
     };
@@ -159,7 +160,7 @@ fn wrapped(dtype: Dtype, value: f64) -> f64 {
     }
 }
 
-fn linear_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
+fn linear_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, weight] = [operands[0].shape(), operands[1].shape()];
     let (Some((depth, outer)), [columns, inner]) = (x.split_last(), weight) else {
         let what = format!("x is {x:?}, weight {weight:?}");
@@ -192,7 +193,7 @@ fn linear_results(_: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
-fn activation(op: &OpDescriptor) -> Activation {
+fn activation(op: &OpParameters) -> Activation {
     match op.choice_of("activation") {
         "relu" => Activation::Relu,
         "gelu" => Activation::Gelu,
@@ -201,7 +202,7 @@ fn activation(op: &OpDescriptor) -> Activation {
     }
 }
 
-fn linear(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn linear(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, weight, out) = (program.input(0), program.input(1), program.output(0));
     let given = program.operands();
     let (bias, residual) = (
@@ -217,7 +218,7 @@ fn linear(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     let views = [as_matrix(x)?, weight.permute(&[1, 0])?, as_matrix(out)?];
     let [x, weight, out] = &views;
     let scale = op.number_of("scale");
-    let epilogue = Epilogue {
+    let epilogue = ProductEpilogue {
         scale: (scale != 1.0).then_some(scale),
         bias: bias.as_ref(),
         activation: activation(op),
@@ -226,7 +227,11 @@ fn linear(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     multiply::matrices(program, [x, weight, out], epilogue)
 }
 
-fn linear_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn linear_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (dtype, scale) = (results[0].dtype(), op.number_of("scale"));
     let [columns, depth] = [x[1].shape[0] as usize, x[1].shape[1] as usize];
     let [unit, _] = roundings(dtype);

@@ -3,22 +3,19 @@
 //! A number depends on seed, stream and its place in row-major order alone: Philox4x32-10, as
 //! `random.cu` of `fercuda-kernels` describes, on every device.
 
+use fercuda_kernels::NativeProgram;
 use fercuda_kernels::place::{self, TrianglePart};
 use fercuda_kernels::random::{self, Distribution, RandomSeed};
-use fercuda_kernels::{KernelError, NativeProgram};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::scalar::whole_number;
-use crate::descriptor::OpDescriptor;
-use crate::oracle::{HostArray, indices};
-use crate::row::{Expected, Misfit, OpRow, native};
-
-type Results = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
-type Lowered = Result<(), KernelError>;
+use crate::arrays::{HostArray, indices};
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
 const SEED: &[(&str, &[i64])] = &[("seed", &[0]), ("stream", &[0])];
 
-fn seed(op: &OpDescriptor) -> RandomSeed {
+fn seed(op: &OpParameters) -> RandomSeed {
     let first = |list: &str| op.list_of(list).first().copied().unwrap_or_default();
     RandomSeed {
         seed: first("seed").cast_unsigned(),
@@ -26,7 +23,7 @@ fn seed(op: &OpDescriptor) -> RandomSeed {
     }
 }
 
-fn check_seed(op: &OpDescriptor) -> Result<(), Misfit> {
+fn check_seed(op: &OpParameters) -> Result<(), Misfit> {
     match ["seed", "stream"]
         .iter()
         .all(|list| op.list_of(list).len() == 1)
@@ -94,7 +91,7 @@ fn roundings(dtype: Dtype) -> (f64, f64) {
 }
 
 /// A value near which a device's one is, if intermediate values have that magnitude.
-fn near(dtype: Dtype, value: f64, magnitude: f64, steps: f64) -> Expected {
+fn near(dtype: Dtype, value: f64, magnitude: f64, steps: f64) -> ExpectedElement {
     let (computed, stored) = roundings(dtype);
     let least = dtype.float_format().map_or(0.0, |(exponent, fraction)| {
         f64::from(2 - (1 << (exponent - 1)) - fraction as i32).exp2()
@@ -103,7 +100,7 @@ fn near(dtype: Dtype, value: f64, magnitude: f64, steps: f64) -> Expected {
     (dtype.nearest(value), error)
 }
 
-fn new_results(op: &OpDescriptor, _: &[Layout]) -> Results {
+fn new_results(op: &OpParameters, _: &[Layout]) -> RowResults {
     check_seed(op)?;
     let Some(shape) = op.target_shape() else {
         return Err(Misfit::new("it has no shape", "`shape`"));
@@ -124,7 +121,7 @@ fn new_results(op: &OpDescriptor, _: &[Layout]) -> Results {
     Ok(vec![(dtype, shape.to_vec())])
 }
 
-fn distribution(op: &OpDescriptor, dtype: Dtype) -> Result<Distribution, Misfit> {
+fn distribution(op: &OpParameters, dtype: Dtype) -> Result<Distribution, Misfit> {
     let number = |name: &str| op.number_of(name);
     match op.name() {
         "random_uniform" => Ok(Distribution::Uniform {
@@ -146,7 +143,7 @@ fn distribution(op: &OpDescriptor, dtype: Dtype) -> Result<Distribution, Misfit>
     }
 }
 
-fn integers(op: &OpDescriptor, dtype: Dtype) -> Result<Distribution, Misfit> {
+fn integers(op: &OpParameters, dtype: Dtype) -> Result<Distribution, Misfit> {
     let [low, high] = op.list_of("bounds") else {
         return Err(Misfit::new(
             "bounds are not two numbers",
@@ -167,7 +164,7 @@ fn integers(op: &OpDescriptor, dtype: Dtype) -> Result<Distribution, Misfit> {
     Ok(Distribution::Integers { low: *low, range })
 }
 
-fn chance(op: &OpDescriptor) -> Result<f64, Misfit> {
+fn chance(op: &OpParameters) -> Result<f64, Misfit> {
     let chance = op.number_of("p");
     match (0.0..=1.0).contains(&chance) {
         true => Ok(chance),
@@ -178,7 +175,7 @@ fn chance(op: &OpDescriptor) -> Result<f64, Misfit> {
     }
 }
 
-fn random(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn random(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let out = program.output(0);
     // The results' rule has accepted it.
     if let Ok(distribution) = distribution(op, out.dtype()) {
@@ -187,7 +184,11 @@ fn random(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn random_expected(op: &OpDescriptor, _: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn random_expected(
+    op: &OpParameters,
+    _: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (seed, dtype) = (seed(op), results[0].dtype());
     let Ok(distribution) = distribution(op, dtype) else {
         return vec![Vec::new()];
@@ -225,7 +226,7 @@ fn random_expected(op: &OpDescriptor, _: &[HostArray], results: &[Layout]) -> Ve
     vec![(0..results[0].len()).map(element).collect()]
 }
 
-fn dropout_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn dropout_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     check_seed(op)?;
     chance(op)?;
     let shape = operands[0].shape().to_vec();
@@ -235,13 +236,17 @@ fn dropout_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     ])
 }
 
-fn dropout(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn dropout(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let [x, out, mask] = [program.input(0), program.output(0), program.output(1)];
     random::dropout(program, [&x, &out, &mask], op.number_of("p"), seed(op));
     Ok(())
 }
 
-fn dropout_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn dropout_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (seed, chance, dtype) = (seed(op), op.number_of("p"), results[0].dtype());
     let stays = |at: u64| f64::from(word(seed, at)) * (-32f64).exp2() >= chance;
     let all = 0..results[0].len();
@@ -258,7 +263,7 @@ fn dropout_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> V
 
 // Places.
 
-fn iota_results(op: &OpDescriptor, _: &[Layout]) -> Results {
+fn iota_results(op: &OpParameters, _: &[Layout]) -> RowResults {
     let Some(shape) = op.target_shape() else {
         return Err(Misfit::new("it has no shape", "`shape`"));
     };
@@ -273,13 +278,17 @@ fn iota_results(op: &OpDescriptor, _: &[Layout]) -> Results {
     Ok(vec![(dtype, shape.to_vec())])
 }
 
-fn iota(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn iota(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let out = program.output(0);
     place::number(program, &out, op.number_of("start"), op.number_of("step"));
     Ok(())
 }
 
-fn iota_expected(op: &OpDescriptor, _: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn iota_expected(
+    op: &OpParameters,
+    _: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (start, step, dtype) = (
         op.number_of("start"),
         op.number_of("step"),
@@ -302,7 +311,7 @@ fn iota_expected(op: &OpDescriptor, _: &[HostArray], results: &[Layout]) -> Vec<
     vec![(0..results[0].len()).map(element).collect()]
 }
 
-fn triangle_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn triangle_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     whole_number(op, "diagonal")?;
     match operands[0].shape() {
         [.., _, _] => Ok(vec![(operands[0].dtype(), operands[0].shape().to_vec())]),
@@ -313,7 +322,7 @@ fn triangle_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     }
 }
 
-fn triangle(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn triangle(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (program.input(0), program.output(0));
     let part = match op.name() {
         "tril" => TrianglePart::Lower,
@@ -323,7 +332,11 @@ fn triangle(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn triangle_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn triangle_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let diagonal = op.number_of("diagonal") as i64;
     let element = |(index, value): (&Vec<u64>, &f64)| {
         let [.., row, column] = index[..] else {
@@ -340,7 +353,7 @@ fn triangle_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> 
     vec![all.iter().zip(&x[0].values).map(element).collect()]
 }
 
-fn eye_results(op: &OpDescriptor, _: &[Layout]) -> Results {
+fn eye_results(op: &OpParameters, _: &[Layout]) -> RowResults {
     whole_number(op, "diagonal")?;
     match op.target_shape() {
         Some(shape @ [.., _, _]) => Ok(vec![(op.target().unwrap_or(Dtype::F32), shape.to_vec())]),
@@ -351,14 +364,18 @@ fn eye_results(op: &OpDescriptor, _: &[Layout]) -> Results {
     }
 }
 
-fn eye(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn eye(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let out = program.output(0);
     let one = out.dtype().encode(1.0);
     place::diagonal(program, &out, op.number_of("diagonal") as i64, one);
     Ok(())
 }
 
-fn eye_expected(op: &OpDescriptor, _: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn eye_expected(
+    op: &OpParameters,
+    _: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let diagonal = op.number_of("diagonal") as i64;
     let element = |index: &Vec<u64>| match index[..] {
         [.., row, column] if column as i64 - row as i64 == diagonal => (1.0, 0.0),

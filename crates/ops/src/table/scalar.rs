@@ -1,7 +1,6 @@
 //! Scalar functions that rows share, mostly of references in f64.
 
-use crate::descriptor::OpDescriptor;
-use crate::row::Misfit;
+use crate::parameters::{Misfit, OpParameters};
 
 /// The error function: the series of positive terms, `e^(-x^2) 2 x / sqrt(pi) (1 + 2x^2/3 + ...)`.
 pub(super) fn erf(x: f64) -> f64 {
@@ -78,7 +77,7 @@ pub(super) fn truth(holds: bool) -> f64 {
 }
 
 /// One of an op's numbers, if it is whole.
-pub(super) fn whole_number(op: &OpDescriptor, name: &str) -> Result<i64, Misfit> {
+pub(super) fn whole_number(op: &OpParameters, name: &str) -> Result<i64, Misfit> {
     let value = op.number_of(name);
     match value.fract() == 0.0 && value.abs() < (1u64 << 53) as f64 {
         true => Ok(value as i64),

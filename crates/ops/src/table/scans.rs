@@ -9,14 +9,14 @@ use fercuda_kernels::{KernelError, NativeProgram, scan};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::along::{by_rows, first_axis, magnitudes, rounded, unit_roundoff, whole};
-use crate::descriptor::OpDescriptor;
-use crate::oracle::HostArray;
-use crate::row::{Expected, Misfit, OpRow, native};
+use crate::arrays::HostArray;
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, OpRow, native};
 
 type ScanResults = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
 type ScanLowered = Result<(), KernelError>;
 
-fn scanned(op: &OpDescriptor) -> scan::ScanOp {
+fn scanned(op: &OpParameters) -> scan::ScanOp {
     match op.name() {
         "cumprod" => scan::ScanOp::Product,
         "cummax" => scan::ScanOp::Largest,
@@ -26,7 +26,7 @@ fn scanned(op: &OpDescriptor) -> scan::ScanOp {
     }
 }
 
-fn results(op: &OpDescriptor, operands: &[Layout]) -> ScanResults {
+fn results(op: &OpParameters, operands: &[Layout]) -> ScanResults {
     let shape = operands[0].shape();
     op.axis_of(shape.len())?;
     let scanned = scanned(op);
@@ -37,7 +37,7 @@ fn results(op: &OpDescriptor, operands: &[Layout]) -> ScanResults {
     Ok(all)
 }
 
-fn lower(op: &OpDescriptor, program: &mut NativeProgram) -> ScanLowered {
+fn lower(op: &OpParameters, program: &mut NativeProgram) -> ScanLowered {
     let (x, out, scanned) = (program.input(0), program.output(0), scanned(op));
     let places = scanned.has_places().then(|| program.output(1));
     let axis = first_axis(op, x.shape().len());
@@ -52,17 +52,17 @@ fn depth(len: usize) -> f64 {
 
 /// Rows by a function of the type of the results and a row.
 fn expected(
-    op: &OpDescriptor,
+    op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
-    f: fn(Dtype, &[f64]) -> Vec<Expected>,
-) -> Vec<Vec<Expected>> {
+    f: fn(Dtype, &[f64]) -> Vec<ExpectedElement>,
+) -> Vec<Vec<ExpectedElement>> {
     let axis = first_axis(op, x[0].shape.len());
     let (len, dtype) = (x[0].shape[axis] as usize, results[0].dtype());
     vec![by_rows(&x[0], axis, len, |row| f(dtype, row))]
 }
 
-fn integers(dtype: Dtype, x: &[f64], first: u64, f: fn(u64, u64) -> u64) -> Vec<Expected> {
+fn integers(dtype: Dtype, x: &[f64], first: u64, f: fn(u64, u64) -> u64) -> Vec<ExpectedElement> {
     let mut so_far = first;
     let next = x.iter().map(|x| {
         so_far = f(so_far, *x as i128 as u64);
@@ -71,7 +71,7 @@ fn integers(dtype: Dtype, x: &[f64], first: u64, f: fn(u64, u64) -> u64) -> Vec<
     next.collect()
 }
 
-fn sums(dtype: Dtype, x: &[f64]) -> Vec<Expected> {
+fn sums(dtype: Dtype, x: &[f64]) -> Vec<ExpectedElement> {
     if !dtype.is_float() {
         return integers(dtype, x, 0, u64::wrapping_add);
     }
@@ -99,7 +99,7 @@ fn sums(dtype: Dtype, x: &[f64]) -> Vec<Expected> {
     next.collect()
 }
 
-fn products(dtype: Dtype, x: &[f64]) -> Vec<Expected> {
+fn products(dtype: Dtype, x: &[f64]) -> Vec<ExpectedElement> {
     if !dtype.is_float() {
         return integers(dtype, x, 1, u64::wrapping_mul);
     }
@@ -122,7 +122,7 @@ fn products(dtype: Dtype, x: &[f64]) -> Vec<Expected> {
     next.collect()
 }
 
-fn log_sums(dtype: Dtype, x: &[f64]) -> Vec<Expected> {
+fn log_sums(dtype: Dtype, x: &[f64]) -> Vec<ExpectedElement> {
     // The reference of f64 combines one element after the other, in f64.
     let count = x.len() as f64;
     let roundings = if dtype == Dtype::F64 {
@@ -153,10 +153,10 @@ fn log_sums(dtype: Dtype, x: &[f64]) -> Vec<Expected> {
 
 /// Values and places of the last element than which none before is better; NaN is the best.
 fn extremes(
-    op: &OpDescriptor,
+    op: &OpParameters,
     x: &[HostArray],
     is_better: fn(f64, f64) -> bool,
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let axis = first_axis(op, x[0].shape.len());
     let len = x[0].shape[axis] as usize;
     let places = |row: &[f64]| {

@@ -10,21 +10,21 @@ use fercuda_tensor::{Dtype, Layout};
 
 use super::scalar::whole_number;
 use super::sorting::{in_order, places};
-use crate::descriptor::OpDescriptor;
-use crate::oracle::{HostArray, indices};
-use crate::row::{Expected, Misfit, OpRow, native};
+use crate::arrays::{HostArray, indices};
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, OpRow, native};
 
 type SelectResults = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
 type SelectLowered = Result<(), KernelError>;
 
 const COUNT: (Dtype, u64) = (Dtype::I64, 1);
 
-fn exact(values: impl IntoIterator<Item = f64>) -> Vec<Expected> {
+fn exact(values: impl IntoIterator<Item = f64>) -> Vec<ExpectedElement> {
     values.into_iter().map(|value| (value, 0.0)).collect()
 }
 
 /// Exact values, with zeros up to a length, and their number.
-fn filled(values: Vec<f64>, len: u64) -> [Vec<Expected>; 2] {
+fn filled(values: Vec<f64>, len: u64) -> [Vec<ExpectedElement>; 2] {
     let number = values.len();
     let zeros = std::iter::repeat_n(0.0, len as usize - number);
     [
@@ -33,7 +33,7 @@ fn filled(values: Vec<f64>, len: u64) -> [Vec<Expected>; 2] {
     ]
 }
 
-fn masked_results(_: &OpDescriptor, operands: &[Layout]) -> SelectResults {
+fn masked_results(_: &OpParameters, operands: &[Layout]) -> SelectResults {
     let (x, mask) = (&operands[0], &operands[1]);
     if x.shape() != mask.shape() {
         let what = format!("{:?} has a mask of {:?}", x.shape(), mask.shape());
@@ -42,13 +42,17 @@ fn masked_results(_: &OpDescriptor, operands: &[Layout]) -> SelectResults {
     Ok(vec![(x.dtype(), vec![x.len()]), (COUNT.0, vec![COUNT.1])])
 }
 
-fn masked(_: &OpDescriptor, program: &mut NativeProgram) -> SelectLowered {
+fn masked(_: &OpParameters, program: &mut NativeProgram) -> SelectLowered {
     let (x, mask) = (program.input(0), program.input(1));
     let (out, number) = (program.output(0), program.output(1));
     select::masked(program, &x, &mask, &out, &number)
 }
 
-fn masked_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn masked_expected(
+    _: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let pairs = x[0].values.iter().zip(&x[1].values);
     let chosen = pairs
         .filter(|(_, mask)| **mask != 0.0)
@@ -56,18 +60,22 @@ fn masked_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec
     filled(chosen.collect(), results[0].len()).into()
 }
 
-fn nonzero_results(_: &OpDescriptor, operands: &[Layout]) -> SelectResults {
+fn nonzero_results(_: &OpParameters, operands: &[Layout]) -> SelectResults {
     let x = &operands[0];
     let shape = vec![x.len(), x.shape().len() as u64];
     Ok(vec![(Dtype::I64, shape), (COUNT.0, vec![COUNT.1])])
 }
 
-fn nonzero(_: &OpDescriptor, program: &mut NativeProgram) -> SelectLowered {
+fn nonzero(_: &OpParameters, program: &mut NativeProgram) -> SelectLowered {
     let (x, out, number) = (program.input(0), program.output(0), program.output(1));
     select::nonzero(program, &x, &out, &number)
 }
 
-fn nonzero_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn nonzero_expected(
+    _: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let all = indices(&x[0].shape);
     let pairs = all.iter().zip(&x[0].values);
     let chosen = pairs.filter(|(_, value)| **value != 0.0);
@@ -78,19 +86,23 @@ fn nonzero_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Ve
     vec![all, exact([count])]
 }
 
-fn unique_results(_: &OpDescriptor, operands: &[Layout]) -> SelectResults {
+fn unique_results(_: &OpParameters, operands: &[Layout]) -> SelectResults {
     let (dtype, len) = (operands[0].dtype(), operands[0].len());
     let number = (COUNT.0, vec![COUNT.1]);
     Ok(vec![(dtype, vec![len]), (Dtype::I64, vec![len]), number])
 }
 
-fn unique(_: &OpDescriptor, program: &mut NativeProgram) -> SelectLowered {
+fn unique(_: &OpParameters, program: &mut NativeProgram) -> SelectLowered {
     let [values, counts, number] = [0, 1, 2].map(|at| program.output(at));
     let x = program.input(0);
     select::unique(program, &x, &values, &counts, &number)
 }
 
-fn unique_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn unique_expected(
+    _: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (mut values, mut counts): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
     for at in places(&x[0].values, false) {
         let own = x[0].values[at];
@@ -108,7 +120,7 @@ fn unique_expected(_: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec
     vec![values, counts, number]
 }
 
-fn bin_results(op: &OpDescriptor, _: &[Layout]) -> SelectResults {
+fn bin_results(op: &OpParameters, _: &[Layout]) -> SelectResults {
     let bins = whole_number(op, "bins")?;
     let Some(bins) = u64::try_from(bins).ok().filter(|bins| *bins > 0) else {
         return Err(Misfit::new(format!("{bins} bins"), "1 or more"));
@@ -124,18 +136,22 @@ fn bin_results(op: &OpDescriptor, _: &[Layout]) -> SelectResults {
 }
 
 /// The range of a histogram; a bin of `bincount` is a value.
-fn range(op: &OpDescriptor) -> Option<(f64, f64)> {
+fn range(op: &OpParameters) -> Option<(f64, f64)> {
     let is_histogram = op.name() == "histogram";
     is_histogram.then(|| (op.number_of("low"), op.number_of("high")))
 }
 
-fn bins(op: &OpDescriptor, program: &mut NativeProgram) -> SelectLowered {
+fn bins(op: &OpParameters, program: &mut NativeProgram) -> SelectLowered {
     let (x, out) = (program.input(0), program.output(0));
     select::bins(program, &x, range(op), &out);
     Ok(())
 }
 
-fn bins_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn bins_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let bins = results[0].len();
     let mut counts = vec![0.0; bins as usize];
     for value in &x[0].values {

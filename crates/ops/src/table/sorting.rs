@@ -10,9 +10,9 @@ use fercuda_tensor::{Dtype, Layout};
 
 use super::along::{by_rows, first_axis};
 use super::scalar::whole_number;
-use crate::descriptor::OpDescriptor;
-use crate::oracle::HostArray;
-use crate::row::{Expected, Misfit, OpRow, native};
+use crate::arrays::HostArray;
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, OpRow, native};
 
 type SortResults = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
 type SortLowered = Result<(), KernelError>;
@@ -34,19 +34,16 @@ pub(super) fn places(row: &[f64], is_descending: bool) -> Vec<usize> {
 }
 
 /// Whether the results have no axis.
-fn is_single(op: &OpDescriptor) -> bool {
+fn is_single(op: &OpParameters) -> bool {
     matches!(op.name(), "kth_value" | "median")
 }
 
-fn is_descending(op: &OpDescriptor) -> bool {
-    match op.row().choices {
-        [] => false,
-        _ => matches!(op.choice_of("order"), "descending" | "largest"),
-    }
+fn is_descending(op: &OpParameters) -> bool {
+    matches!(op.choice_of("order"), "descending" | "largest")
 }
 
 /// The part of an axis of that many elements, if the op has one of it.
-fn part(op: &OpDescriptor, len: u64) -> Result<sort::SortedPart, Misfit> {
+fn part(op: &OpParameters, len: u64) -> Result<sort::SortedPart, Misfit> {
     let of_axis = |least: u64| {
         let k = whole_number(op, "k")?;
         let what = format!("k is {k}, the axis has {len} elements");
@@ -76,7 +73,7 @@ fn part(op: &OpDescriptor, len: u64) -> Result<sort::SortedPart, Misfit> {
     })
 }
 
-fn results(op: &OpDescriptor, operands: &[Layout]) -> SortResults {
+fn results(op: &OpParameters, operands: &[Layout]) -> SortResults {
     let mut shape = operands[0].shape().to_vec();
     let axis = op.axis_of(shape.len())?;
     let part = part(op, shape[axis])?;
@@ -91,7 +88,7 @@ fn results(op: &OpDescriptor, operands: &[Layout]) -> SortResults {
     })
 }
 
-fn lower(op: &OpDescriptor, program: &mut NativeProgram) -> SortLowered {
+fn lower(op: &OpParameters, program: &mut NativeProgram) -> SortLowered {
     let x = program.input(0);
     let axis = first_axis(op, x.shape().len());
     // The rule of results has accepted it.
@@ -114,7 +111,7 @@ fn lower(op: &OpDescriptor, program: &mut NativeProgram) -> SortLowered {
     sort::along(program, axis, part, &x, Some(&first), Some(&second))
 }
 
-fn expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn expected(op: &OpParameters, x: &[HostArray], results: &[Layout]) -> Vec<Vec<ExpectedElement>> {
     let axis = first_axis(op, x[0].shape.len());
     let Ok(part) = part(op, x[0].shape[axis]) else {
         return Vec::new();
@@ -141,7 +138,7 @@ fn expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<E
     }
 }
 
-fn search_results(_: &OpDescriptor, operands: &[Layout]) -> SortResults {
+fn search_results(_: &OpParameters, operands: &[Layout]) -> SortResults {
     let (sorted, values) = (operands[0].shape(), operands[1].shape());
     let outer = |shape: &[u64]| shape.split_last().map(|(_, outer)| outer.to_vec());
     let is_one_row = sorted.len() == 1;
@@ -153,13 +150,13 @@ fn search_results(_: &OpDescriptor, operands: &[Layout]) -> SortResults {
     Ok(vec![(Dtype::I64, values.to_vec())])
 }
 
-fn search(op: &OpDescriptor, program: &mut NativeProgram) -> SortLowered {
+fn search(op: &OpParameters, program: &mut NativeProgram) -> SortLowered {
     let (sorted, values) = (program.input(0), program.input(1));
     let (out, is_right) = (program.output(0), op.choice_of("side") == "right");
     sort::search(program, &sorted, &values, &out, is_right)
 }
 
-fn search_expected(op: &OpDescriptor, x: &[HostArray], _: &[Layout]) -> Vec<Vec<Expected>> {
+fn search_expected(op: &OpParameters, x: &[HostArray], _: &[Layout]) -> Vec<Vec<ExpectedElement>> {
     let len = x[0].shape.last().copied().unwrap_or_default() as usize;
     let per_row = x[1].shape.last().copied().unwrap_or(1).max(1) as usize;
     let last = match op.choice_of("side") {

@@ -3,17 +3,16 @@
 //! Operands have batch, channels and one to three dimensions of space. A list of stride, padding,
 //! dilation or kernel has a number for each of these, or one for all.
 
-use fercuda_kernels::window::{self, ConvolutionKind, Interpolation, PoolKind, Window, five};
-use fercuda_kernels::{KernelError, NativeProgram};
+use fercuda_kernels::NativeProgram;
+use fercuda_kernels::window::{
+    self, ConvolutionKind, Interpolation, PoolKind, SlidingWindow, five,
+};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::scalar::whole_number;
-use crate::descriptor::OpDescriptor;
-use crate::oracle::{HostArray, indices};
-use crate::row::{Expected, Misfit, OpRow, native};
-
-type Results = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;
-type Lowered = Result<(), KernelError>;
+use crate::arrays::{HostArray, indices};
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
 /// Largest number in a list: places are computed in 64 bits.
 const LARGEST: i64 = 1 << 31;
@@ -30,7 +29,7 @@ fn spatial(layout: &Layout, what: &str) -> Result<usize, Misfit> {
 
 /// A list for three dimensions of space, of which the first have `default`.
 fn per_space(
-    op: &OpDescriptor,
+    op: &OpParameters,
     name: &str,
     space: usize,
     default: i64,
@@ -56,14 +55,14 @@ fn per_space(
     }
 }
 
-fn window(op: &OpDescriptor, space: usize, kernel: [u64; 3]) -> Result<Window, Misfit> {
+fn window(op: &OpParameters, space: usize, kernel: [u64; 3]) -> Result<SlidingWindow, Misfit> {
     let unsigned = |list: [i64; 3]| list.map(i64::unsigned_abs);
-    let is_pool = op.row().lists.iter().any(|(name, _)| *name == "kernel") && op.name() != WEIGHT;
+    let is_pool = op.has_list("kernel") && op.name() != WEIGHT;
     let mut stride = per_space(op, "stride", space, 1, 1)?;
     if is_pool && op.list_of("stride").is_empty() {
         stride = kernel.map(|extent| extent as i64);
     }
-    Ok(Window {
+    Ok(SlidingWindow {
         kernel,
         stride,
         padding: per_space(op, "padding", space, 0, 0)?,
@@ -83,7 +82,7 @@ fn space_of(shape: &[u64]) -> [u64; 3] {
 }
 
 /// Places of a window over an operand along each dimension of space.
-fn places(x: [u64; 3], window: &Window) -> Result<[u64; 3], Misfit> {
+fn places(x: [u64; 3], window: &SlidingWindow) -> Result<[u64; 3], Misfit> {
     let mut all = [0; 3];
     for (d, place) in all.iter_mut().enumerate() {
         let reach = i128::from(window.dilation[d]) * (i128::from(window.kernel[d]) - 1) + 1;
@@ -100,7 +99,7 @@ fn places(x: [u64; 3], window: &Window) -> Result<[u64; 3], Misfit> {
     Ok(all)
 }
 
-fn groups(op: &OpDescriptor) -> Result<u64, Misfit> {
+fn groups(op: &OpParameters) -> Result<u64, Misfit> {
     match whole_number(op, "groups")? {
         groups @ 1.. => Ok(groups.unsigned_abs()),
         groups => Err(Misfit::new(format!("{groups} groups"), "1 or more")),
@@ -126,7 +125,7 @@ fn check_bias(operands: &[Layout], channels: u64) -> Result<(), Misfit> {
     )
 }
 
-fn conv_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn conv_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, weight] = [&operands[0], &operands[1]];
     let space = spatial(x, "x")?;
     let same_rank = spatial(weight, "weight")? == space;
@@ -153,7 +152,7 @@ fn conv_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(x.dtype(), shape.collect())])
 }
 
-fn transposed_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn transposed_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [x, weight] = [&operands[0], &operands[1]];
     let space = spatial(x, "x")?;
     let same_rank = spatial(weight, "weight")? == space;
@@ -200,7 +199,7 @@ fn transposed_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(vec![(x.dtype(), shape)])
 }
 
-fn weight_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn weight_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let [gradient, x] = [&operands[0], &operands[1]];
     let space = spatial(x, "x")?;
     let (g, x_shape) = (gradient.shape(), x.shape());
@@ -225,8 +224,8 @@ fn weight_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
 }
 
 /// A window of an accepted descriptor.
-fn accepted(op: &OpDescriptor, space: usize, kernel: [u64; 3]) -> Window {
-    window(op, space, kernel).unwrap_or(Window {
+fn accepted(op: &OpParameters, space: usize, kernel: [u64; 3]) -> SlidingWindow {
+    window(op, space, kernel).unwrap_or(SlidingWindow {
         kernel,
         stride: [1; 3],
         padding: [0; 3],
@@ -234,7 +233,7 @@ fn accepted(op: &OpDescriptor, space: usize, kernel: [u64; 3]) -> Window {
     })
 }
 
-fn conv(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn conv(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, weight, out) = (program.input(0), program.input(1), program.output(0));
     let window = accepted(op, x.shape().len() - 2, space_of(weight.shape()));
     let bias = (program.operands() > 2).then(|| program.input(2));
@@ -256,7 +255,7 @@ fn conv(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn conv_weight(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn conv_weight(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (gradient, x, out) = (program.input(0), program.input(1), program.output(0));
     let window = accepted(op, x.shape().len() - 2, space_of(out.shape()));
     let views = [five(&gradient)?, five(&x)?, five(&out)?];
@@ -293,7 +292,7 @@ fn element(array: &HostArray, batch: u64, channel: u64, at: [i64; 3]) -> Option<
 }
 
 /// A result of a sum of that many terms, stored.
-fn summed(dtype: Dtype, sum: f64, size: f64, terms: f64) -> Expected {
+fn summed(dtype: Dtype, sum: f64, size: f64, terms: f64) -> ExpectedElement {
     let unit = |dtype: Dtype| {
         let fraction = dtype.float_format().map_or(0, |(_, fraction)| fraction);
         f64::from(-(fraction as i32) - 1).exp2()
@@ -310,17 +309,21 @@ fn summed(dtype: Dtype, sum: f64, size: f64, terms: f64) -> Expected {
     (dtype.nearest(sum), error)
 }
 
-fn taps(window: &Window) -> Vec<[i64; 3]> {
+fn taps(window: &SlidingWindow) -> Vec<[i64; 3]> {
     let all = indices(&window.kernel);
     let tap = |at: Vec<u64>| std::array::from_fn(|d| at[d] as i64 * window.dilation[d] as i64);
     all.into_iter().map(tap).collect()
 }
 
-fn tap_index(window: &Window, tap: [i64; 3]) -> [i64; 3] {
+fn tap_index(window: &SlidingWindow, tap: [i64; 3]) -> [i64; 3] {
     std::array::from_fn(|d| tap[d] / window.dilation[d] as i64)
 }
 
-fn conv_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn conv_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (dtype, groups) = (results[0].dtype(), op.number_of("groups") as u64);
     let window = accepted(op, x[0].shape.len() - 2, space_of(&x[1].shape));
     let (from, weight) = (widened(&x[0]), widened(&x[1]));
@@ -373,7 +376,11 @@ fn conv_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<
     vec![indices(&wide).iter().map(one).collect()]
 }
 
-fn weight_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn weight_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (dtype, groups) = (results[0].dtype(), op.number_of("groups") as u64);
     let shape = results[0].shape();
     let window = accepted(op, x[1].shape.len() - 2, space_of(shape));
@@ -408,7 +415,7 @@ fn weight_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Ve
 
 // Pools.
 
-fn pool_window(op: &OpDescriptor, x: &Layout) -> Result<(usize, Window), Misfit> {
+fn pool_window(op: &OpParameters, x: &Layout) -> Result<(usize, SlidingWindow), Misfit> {
     let space = spatial(x, "x")?;
     if op.list_of("kernel").is_empty() {
         return Err(Misfit::new("it has no kernel", "`kernel`"));
@@ -427,7 +434,7 @@ fn pool_window(op: &OpDescriptor, x: &Layout) -> Result<(usize, Window), Misfit>
     Ok((space, window))
 }
 
-fn pool_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn pool_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let x = &operands[0];
     let (space, window) = pool_window(op, x)?;
     let places = places(space_of(x.shape()), &window)?;
@@ -435,14 +442,19 @@ fn pool_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(pooled(op, x.dtype(), shape.collect()))
 }
 
-fn pooled(op: &OpDescriptor, dtype: Dtype, shape: Vec<u64>) -> Vec<(Dtype, Vec<u64>)> {
-    match op.row().results.len() {
-        2 => vec![(dtype, shape.clone()), (Dtype::I64, shape)],
-        _ => vec![(dtype, shape)],
+/// Whether an op gives the places of elements too.
+fn has_places(op: &OpParameters) -> bool {
+    matches!(op.name(), "max_pool" | "adaptive_max_pool")
+}
+
+fn pooled(op: &OpParameters, dtype: Dtype, shape: Vec<u64>) -> Vec<(Dtype, Vec<u64>)> {
+    match has_places(op) {
+        true => vec![(dtype, shape.clone()), (Dtype::I64, shape)],
+        false => vec![(dtype, shape)],
     }
 }
 
-fn sized_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
+fn sized_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     let x = &operands[0];
     let space = spatial(x, "x")?;
     if op.list_of("size").is_empty() {
@@ -459,7 +471,7 @@ fn sized_results(op: &OpDescriptor, operands: &[Layout]) -> Results {
     Ok(pooled(op, x.dtype(), shape.collect()))
 }
 
-fn pool_kind(op: &OpDescriptor) -> PoolKind {
+fn pool_kind(op: &OpParameters) -> PoolKind {
     match (op.name(), op.choice_of("count")) {
         ("max_pool" | "adaptive_max_pool", _) => PoolKind::Most,
         (_, "all") => PoolKind::MeanOfAll,
@@ -467,11 +479,11 @@ fn pool_kind(op: &OpDescriptor) -> PoolKind {
     }
 }
 
-fn pool(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn pool(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (program.input(0), program.output(0));
-    let index = match op.row().results.len() {
-        2 => Some(five(&program.output(1))?),
-        _ => None,
+    let index = match has_places(op) {
+        true => Some(five(&program.output(1))?),
+        false => None,
     };
     // The results' rule has accepted it.
     let window = pool_window(op, x.layout()).ok().map(|(_, window)| window);
@@ -480,7 +492,11 @@ fn pool(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
     Ok(())
 }
 
-fn pool_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<Vec<Expected>> {
+fn pool_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
     let (dtype, from) = (results[0].dtype(), widened(&x[0]));
     let layout = Layout::contiguous(dtype, &x[0].shape);
     let window = layout.ok().and_then(|layout| pool_window(op, &layout).ok());
@@ -542,15 +558,15 @@ fn pool_expected(op: &OpDescriptor, x: &[HostArray], results: &[Layout]) -> Vec<
             }
         }
     }
-    match op.row().results.len() {
-        2 => vec![values, places],
-        _ => vec![values],
+    match has_places(op) {
+        true => vec![values, places],
+        false => vec![values],
     }
 }
 
 // Interpolation.
 
-fn interpolate(op: &OpDescriptor, program: &mut NativeProgram) -> Lowered {
+fn interpolate(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (five(&program.input(0))?, five(&program.output(0))?);
     let kind = match op.choice_of("mode") {
         "linear" => Interpolation::Linear,
@@ -597,10 +613,10 @@ fn neighbours(mode: &str, corners: bool, at: u64, from: u64, to: u64) -> Vec<(i6
 }
 
 fn interpolate_expected(
-    op: &OpDescriptor,
+    op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
-) -> Vec<Vec<Expected>> {
+) -> Vec<Vec<ExpectedElement>> {
     let (dtype, from) = (results[0].dtype(), widened(&x[0]));
     let (mode, corners) = (op.choice_of("mode"), op.choice_of("align") == "corners");
     let shape = results[0].shape();
