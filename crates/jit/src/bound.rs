@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use fercuda_cuda::{DeviceBuffer, DeviceSlice, KernelArg, Stream};
 use fercuda_tensor::Layout;
 
-use crate::compiler::Error;
+use crate::error::Error;
 
 /// Alignment of a vector access, and of memory between kernels.
 pub const ALIGN: u64 = 16;

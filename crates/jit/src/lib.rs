@@ -6,6 +6,7 @@ mod canonical;
 mod compiler;
 mod dims;
 mod emit;
+mod error;
 mod expr;
 mod fold;
 mod fused;
@@ -22,8 +23,9 @@ pub mod text;
 
 pub use bound::{ALIGN, Bindings, BoundArg, BoundNames};
 pub use canonical::Canonical;
-pub use compiler::{CodeOrigin, CompiledExpr, Compiler, Error};
+pub use compiler::{CodeOrigin, CompiledExpr, Compiler};
 pub use dims::{Axes, Dims};
+pub use error::Error;
 pub use fused::{Fused, Temporary};
 pub use graph::{ExprError, ExprGraph, MAX_ARRAYS, MAX_NODES};
 pub use kernel::ParameterBinding;

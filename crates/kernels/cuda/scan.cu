@@ -88,7 +88,6 @@ __device__ __forceinline__ u32 padded(u32 at) { return at + at / EACH; }
 // thread's own; the result is that of all of the thread.
 __device__ __forceinline__ State load_chunk(State* tile, State (&own)[EACH],
                                             const ELEMENT* x, i64 stride, u64 first, u64 len) {
-    const u32 chunk = EACH * blockDim.x;
 #pragma unroll
     for (u32 k = 0; k < EACH; k++) {
         const u32 inside = k * blockDim.x + threadIdx.x;

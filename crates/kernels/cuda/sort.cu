@@ -201,15 +201,12 @@ __device__ __forceinline__ void move_by_digit(KEY* keys_to, PLACE* places_to, co
         for (u32 k = 0; k < WARPS; k++) found[k][threadIdx.x] = 0;
         __syncthreads();
         KEY own_keys[EACH];
-        PLACE own_places[EACH];
         u32 ranks[EACH];
 #pragma unroll
         for (u32 k = 0; k < EACH; k++) {
             const u64 at = begin + (warp * EACH + k) * 32 + lane;
             const bool is_there = at < len;
             own_keys[k] = is_there ? own[at] : (KEY)0;
-            own_places[k] = (PLACE)at;
-            if (!FIRST && is_there) own_places[k] = places[row * len + at];
             // Those that are not there have a digit of their own.
             const u32 digit = is_there ? (u32)((own_keys[k] >> shift) & 255) : DIGITS;
             const u32 equal = __match_any_sync(0xffffffff, digit);
@@ -237,10 +234,11 @@ __device__ __forceinline__ void move_by_digit(KEY* keys_to, PLACE* places_to, co
         __syncthreads();
 #pragma unroll
         for (u32 k = 0; k < EACH; k++) {
-            if (begin + (warp * EACH + k) * 32 + lane < len) {
+            const u64 at = begin + (warp * EACH + k) * 32 + lane;
+            if (at < len) {
                 const u32 to = found[warp][(own_keys[k] >> shift) & 255] + ranks[k];
                 sorted_keys[to] = own_keys[k];
-                sorted_places[to] = own_places[k];
+                sorted_places[to] = FIRST ? (PLACE)at : places[row * len + at];
             }
         }
         __syncthreads();
@@ -261,20 +259,20 @@ __device__ __forceinline__ void move_by_digit(KEY* keys_to, PLACE* places_to, co
     }
 }
 
-extern "C" __global__ void move_first(KEY* __restrict__ keys_to, PLACE* __restrict__ places_to,
-                                      const KEY* __restrict__ x, const Shape x_shape,
-                                      const PLACE* __restrict__ counts,
-                                      const PLACE* __restrict__ totals, u64 chunks, u64 count,
-                                      u64 flip) {
+// Three blocks at once fill a multiprocessor's shared memory.
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    move_first(KEY* __restrict__ keys_to, PLACE* __restrict__ places_to,
+               const KEY* __restrict__ x, const Shape x_shape, const PLACE* __restrict__ counts,
+               const PLACE* __restrict__ totals, u64 chunks, u64 count, u64 flip) {
     move_by_digit<true>(keys_to, places_to, x, nullptr, x_shape, counts, totals, chunks, count,
                         flip, 0);
 }
 
-extern "C" __global__ void move_next(KEY* __restrict__ keys_to, PLACE* __restrict__ places_to,
-                                     const KEY* __restrict__ keys, const Shape x_shape,
-                                     const PLACE* __restrict__ counts,
-                                     const PLACE* __restrict__ totals, u64 chunks, u64 count,
-                                     const PLACE* __restrict__ places, u32 shift) {
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    move_next(KEY* __restrict__ keys_to, PLACE* __restrict__ places_to,
+              const KEY* __restrict__ keys, const Shape x_shape, const PLACE* __restrict__ counts,
+              const PLACE* __restrict__ totals, u64 chunks, u64 count,
+              const PLACE* __restrict__ places, u32 shift) {
     move_by_digit<false>(keys_to, places_to, keys, places, x_shape, counts, totals, chunks, count,
                          0, shift);
 }
