@@ -5,8 +5,8 @@
 //! The totals are one a chunk, which is also a loop's end. No index comes from memory.
 //!
 //! Many short rows are scanned by a thread each, else a row of one chunk by one block. Of longer
-//! rows three launches combine the elements of each chunk, scan these totals, and scan the chunks behind
-//! them, so that neither the number of blocks nor the order in which they run changes a result.
+//! rows three launches combine the elements of each chunk, scan these totals, and scan the chunks
+//! behind them, so that neither the number of blocks nor their order changes a result.
 
 use fercuda_tensor::Dtype;
 
