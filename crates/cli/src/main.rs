@@ -11,6 +11,7 @@
     reason = "a command-line program reports on stderr"
 )]
 
+mod arrays;
 mod bench;
 mod check;
 mod completions;
