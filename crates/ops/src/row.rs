@@ -38,11 +38,10 @@ impl OpFamily {
         Self::Normalisation,
         Self::Loss,
     ];
-}
 
-impl fmt::Display for OpFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+    /// Its name, here and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Arithmetic => "arithmetic",
             Self::Comparison => "comparison",
             Self::Activation => "activation",
@@ -50,7 +49,13 @@ impl fmt::Display for OpFamily {
             Self::Reduction => "reduction",
             Self::Normalisation => "normalisation",
             Self::Loss => "loss",
-        })
+        }
+    }
+}
+
+impl fmt::Display for OpFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
