@@ -2,7 +2,8 @@
 //!
 //! Invariant: an op and the copy that it is compared with move the same number of bytes and are
 //! measured in turns. Buffers are used in rotation, so that none is in the L2 cache from its last
-//! use. The exit status does not depend on the measured values.
+//! use; a row for which they are too small says so. The exit status does not depend on the
+//! measured values.
 
 use std::process::ExitCode;
 
@@ -108,6 +109,8 @@ struct OpTiming {
     runs_per_sample: u32,
     /// Sets of buffers in rotation.
     buffer_sets: usize,
+    /// Whether a set may be in the L2 cache when it is used again.
+    fits_l2: bool,
 }
 
 /// The device and what is the same for all ops.
@@ -291,6 +294,7 @@ impl OpBench<'_> {
             fraction_of_copy: copy / median.max(1e-9),
             runs_per_sample: runs,
             buffer_sets: sets.len(),
+            fits_l2: sets.len() as u64 * necessary_bytes <= 2 * self.l2_bytes,
         })
     }
 
@@ -298,7 +302,8 @@ impl OpBench<'_> {
         Ok(DeviceBuffer::alloc(&self.context, usize::try_from(bytes)?)?)
     }
 
-    /// Buffers that are together more than four times as large as the L2 cache, at least two sets.
+    /// Buffers that are together more than four times as large as the L2 cache: at least two sets,
+    /// and so many at most that small ones need not be filled for minutes.
     fn buffer_sets(
         &self,
         prepared: &PreparedOp,
@@ -306,7 +311,8 @@ impl OpBench<'_> {
         necessary_bytes: u64,
         random: &mut fastrand::Rng,
     ) -> Result<Vec<BufferSet>> {
-        let sets = 2 + 4 * self.l2_bytes / necessary_bytes;
+        const MOST_SETS: u64 = 1024;
+        let sets = (2 + 4 * self.l2_bytes / necessary_bytes).min(MOST_SETS);
         let copied = (necessary_bytes / 2).max(1);
         let sizes = layouts.iter().map(Layout::bytes);
         let sizes = sizes.chain([prepared.output.bytes(), copied, copied]);
@@ -443,23 +449,27 @@ fn print(report: &OpBenchReport, paint: Paint) {
         }
     }
     let head = format!(
-        "{:<27} {:<9}{:>9}{:>9}{:>9}{:>9}{:>7}",
+        "{:<27} {:<8}{:>9}{:>9}{:>9}{:>9}{:>7}",
         "OP", "KERNEL", "MEDIAN", "P90", "GB/s", "COPY", "RATIO"
     );
     say!("{}", paint.strong(&head));
     for row in &report.rows {
         say!(
-            "{:<27} {:<9}{:>9}{:>9}{:>9.4}{:>9.4}{:>7.3}",
+            "{:<27} {:<8}{:>9}{:>9}{:>9.4}{:>9.4}{:>7.3}{}",
             row.op,
-            clipped(row.kernel, 9),
+            clipped(row.kernel, 8),
             duration(row.median_us / 1e6),
             duration(row.p90_us / 1e6),
             row.gb_per_s,
             row.copy_gb_per_s,
-            row.fraction_of_copy
+            row.fraction_of_copy,
+            if row.fits_l2 { "*" } else { "" }
         );
     }
     say!("GB/s: necessary traffic, of the op and of a copy; RATIO: op by copy.");
+    if report.rows.iter().any(|row| row.fits_l2) {
+        say!("*: the buffers in rotation fit the L2 cache; try a larger --shape");
+    }
 }
 
 #[cfg(test)]
