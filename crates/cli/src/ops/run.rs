@@ -324,12 +324,8 @@ fn is_exact_in_f64(op: &OpDescriptor, layouts: &[Layout], bits: &[Vec<u64>]) -> 
 }
 
 fn print(report: &OpRunReport, paint: Paint) {
-    say!(
-        "{} on {}, --seed {}",
-        paint.strong(report.op),
-        report.device,
-        report.seed
-    );
+    say!("{} on {}", paint.strong(report.op), report.device);
+    say!("--seed {}", report.seed);
     for RunOperand {
         name,
         layout,
