@@ -7,20 +7,23 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use fercuda_cuda::{Context, Cuda, Device, DeviceBuffer, Stream};
-use fercuda_jit::reference::{self, ExactValue, Near};
+use fercuda_cuda::{Context, Device, DeviceBuffer, Stream};
+use fercuda_jit::reference::{self, Near};
 use fercuda_jit::{BoundArg, Canonical, CodeOrigin, Compiler, ExprGraph, Fused, Program, text};
 use fercuda_ptx::build::Arch;
-use fercuda_softgpu::control;
-use fercuda_tensor::{Dtype, Layout};
 use serde::Serialize;
 
+use crate::arrays::compare::{OutputComparison, compared};
+use crate::arrays::input::{ArrayInput, bits_of, random_elements, random_seed, scattered};
+use crate::arrays::limits::{
+    check_device_memory, check_reference, open_checked_device, reach_len, refuse_findings,
+};
 use crate::input::read_stdin;
 use crate::out::{self, alert, note, say, step};
-use crate::status::{ExitStatus, UsageError, bail_usage};
-use crate::terminal::{Paint, bytes, count};
+use crate::status::{ExitStatus, UsageError};
+use crate::terminal::{Paint, count};
 
 /// Compiles an expression over buffers, shows its IR and PTX, and runs it.
 #[derive(clap::Args)]
@@ -131,29 +134,12 @@ struct JitRun {
     outputs: Vec<OutputComparison>,
 }
 
-#[derive(Serialize)]
-struct OutputComparison {
-    name: String,
-    layout: String,
-    elements: u64,
-    /// Elements that the reference cannot judge, such as next to a discontinuity.
-    unknown: u64,
-    /// Elements outside their error bound.
-    wrong: u64,
-    largest_error: f64,
-    /// The error bound at the element with the largest error relative to it.
-    bound_there: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_wrong: Option<String>,
-}
-
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut graph = ExprGraph::new();
     for spec in &args.inputs {
-        let (name, layout) =
-            input(spec).with_context(|| format!("--input {spec} cannot be used"))?;
-        let id = graph.input(&name, layout);
-        id.with_context(|| format!("--input {spec} cannot be used"))?;
+        let what = || format!("--input {spec} cannot be used");
+        let ArrayInput { name, layout, .. } = input(spec).with_context(what)?;
+        graph.input(&name, layout).with_context(what)?;
     }
     text::parse(&mut graph, &expression(&args.expression)?)?;
     let canonical = Canonical::of(&graph)?;
@@ -301,193 +287,61 @@ fn print(report: &JitReport, paint: Paint) {
     } = ran;
     say!("ran on {device}, --seed {seed}; {origin} in {compile_ms:.2} ms");
     for output in outputs {
-        let OutputComparison {
-            name,
-            layout,
-            elements,
-            unknown,
-            wrong,
-            largest_error,
-            bound_there,
-            first_wrong,
-        } = output;
-        let verdict = match wrong {
-            0 => paint.good("ok"),
-            _ => paint.bad("WRONG"),
-        };
-        let mut line = format!("{verdict} {name}: {layout}, {elements} elements");
-        if *wrong > 0 {
-            line += &format!(", {wrong} outside their error bound");
-        }
-        if *largest_error > 0.0 {
-            line += &format!(", largest error {largest_error:.2e} (bound there {bound_there:.2e})");
-        }
-        if *unknown > 0 {
-            line += &format!(", {unknown} not comparable");
-        }
-        say!("{line}");
-        if let Some(first) = first_wrong {
-            say!("  {first}");
-        }
+        output.print(paint);
     }
 }
 
-/// `x:f16[8,128]` or `x:f16[8,128]@[1,8]`.
-fn input(spec: &str) -> Result<(String, Layout)> {
-    let shape =
-        || anyhow!("it has no type and shape\ntry: x:f16[8,128], or x:f16[] for one element");
+/// Layout and name of an input, which has no values here.
+fn input(spec: &str) -> Result<ArrayInput> {
     if spec.contains('=') {
         bail!(
             "values are not taken: inputs of --run are random, from --seed\n\
-             try: --show ptx, and fercuda check with --arg buf:f32[4,8]=@FILE; or, in Python, \
-             Session.evaluate"
+             try: --show ptx, and fercuda check with --arg buf:f32[4,8]=@FILE; fercuda ops run; \
+             or, in Python, Session.evaluate"
         );
     }
-    let (name, rest) = spec.split_once(':').ok_or_else(shape)?;
-    let is = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    if !begins || !name.chars().all(is) {
-        bail!("{name:?} is not a valid name\ntry: letters, digits and _, starting with a letter");
-    }
-    let (dtype, rest) = rest.split_once('[').ok_or_else(shape)?;
-    let dtype: Dtype = dtype.trim().parse()?;
-    let (extents, rest) = rest.split_once(']').ok_or_else(shape)?;
-    let extents: Vec<u64> = list(extents)?;
-    let layout = match rest.trim() {
-        "" => Layout::contiguous(dtype, &extents)?,
-        rest => {
-            let strides = rest
-                .strip_prefix("@[")
-                .and_then(|rest| rest.strip_suffix(']'));
-            let strides: Vec<i64> = list(strides.ok_or_else(shape)?)?;
-            Layout::strided(dtype, &extents, &strides)?
-        }
-    };
-    Ok((name.to_owned(), layout))
-}
-
-fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>> {
-    let parts = text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
-    parts
-        .map(|part| {
-            let number = part.parse();
-            number.map_err(|_| anyhow!("{part:?} is not an integer\ntry: x:f16[8,128]"))
-        })
-        .collect()
-}
-
-/// Random elements of useful size: floats from -4 to 4, small integers.
-fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
-    let float = !matches!(reference::decode(dtype, 0), ExactValue::Int(_));
-    let all = (0..count).map(|_| match (float, dtype) {
-        (true, _) => ExactValue::Float(random.f64() * 8.0 - 4.0),
-        (_, Dtype::Bool) => ExactValue::Int(random.i128(0..2)),
-        (_, Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64) => {
-            ExactValue::Int(random.i128(0..100))
-        }
-        _ => ExactValue::Int(random.i128(-50..50)),
-    });
-    all.map(|value| reference::encode(dtype, value)).collect()
+    spec.parse()
 }
 
 /// Refuses a run that does not fit the device, or whose reference takes too long or too much of the
 /// host's memory. Nothing is allocated before.
 fn check_sizes(graph: &ExprGraph, program: &Program, device: Device, most: u64) -> Result<()> {
-    let inputs = graph.inputs().map(|(_, layout)| {
-        let reach = layout.reach_bytes();
-        reach.end.abs_diff(reach.start)
-    });
+    let inputs = graph.inputs().map(|(_, layout)| reach_len(layout));
     let outputs = graph.outputs().map(|(_, layout)| layout.bytes());
     let needed = inputs
         .chain(outputs)
         .chain([program.scratch_bytes])
         .fold(0, u64::saturating_add);
-    let has = device.memory_bytes()?;
-    if needed > has {
-        bail_usage!(
-            "--run needs {} of device memory ({needed} bytes), and {device} has {}\n\
-             try: smaller shapes, or --show without --run",
-            bytes(needed),
-            bytes(has)
-        );
-    }
+    check_device_memory(device, needed, ", or --show without --run")?;
     let values = reference::value_count(graph);
-    let host_bytes = values.saturating_mul(size_of::<Near>() as u64);
-    if values > most {
-        bail_usage!(
-            "the reference would compute {values} values on the host, in {} of its memory; the \
-             limit is {most}\ntry: smaller shapes, or --max-values {values}",
-            bytes(host_bytes)
-        );
-    }
-    if let Some(available) = available_host_bytes().filter(|it| *it < host_bytes) {
-        bail_usage!(
-            "the reference needs {} of host memory, and {} are available\ntry: smaller shapes",
-            bytes(host_bytes),
-            bytes(available)
-        );
-    }
-    note_duration(values);
-    Ok(())
-}
-
-/// Says that a long comparison has begun: it computes some million values a second.
-fn note_duration(values: u64) {
-    const LONG: u64 = 1 << 22;
-    if values >= LONG {
-        note!("comparing {values} values with the reference on the host ...");
-    }
-}
-
-/// Memory that the host can give without swapping; `None` if it does not say.
-fn available_host_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|it| it.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// Below 2^53: readers of JSON may take it for a double.
-fn random_seed() -> u64 {
-    fastrand::u64(..1 << 53)
+    check_reference(
+        values,
+        values.saturating_mul(size_of::<Near>() as u64),
+        most,
+    )
 }
 
 /// Runs the graph on random elements and compares the results with the reference.
 fn ran(graph: &ExprGraph, program: &Program, args: &Args) -> Result<JitRun> {
     let seed = args.seed.unwrap_or_else(random_seed);
-    // Configures the software device, if selected, before its first call.
-    let mut config = control::config();
-    config.checks = true;
-    config.print_findings = false;
-    config.exit_code = None;
-    if !control::configure(config) {
-        bail!("the software device was already in use before the run started");
-    }
-    let cuda = Cuda::from_env()?;
-    let device = cuda.device(0)?;
-    step!("device {device}");
+    let (cuda, device) = open_checked_device()?;
     check_sizes(graph, program, device, args.max_values)?;
     let context = Context::primary(device)?;
     let stream = Stream::new(&context)?;
     let compiler = Compiler::new(&context)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let inputs: Vec<Vec<u64>> = graph
+    let mut inputs: Vec<Vec<u64>> = graph
         .inputs()
-        .map(|(_, layout)| elements(&mut random, layout.dtype(), layout.len()))
+        .map(|(_, layout)| random_elements(&mut random, layout.dtype(), layout.len()))
         .collect();
     let begun = Instant::now();
     let compiled = compiler.compile(graph)?;
     let compile_ms = begun.elapsed().as_secs_f64() * 1e3;
     step!("code {}", origin_name(compiled.origin()));
     let mut bound = Vec::new();
-    for ((_, layout), bits) in graph.inputs().zip(&inputs) {
-        let bytes = scattered(layout, bits);
-        bound.push(DeviceBuffer::from_host(&bytes, &stream)?);
+    for ((_, layout), bits) in graph.inputs().zip(&mut inputs) {
+        let (bytes, first) = scattered(layout, bits);
+        bound.push((DeviceBuffer::from_host(&bytes, &stream)?, first));
     }
     let mut made = Vec::new();
     for (_, layout) in graph.outputs() {
@@ -496,22 +350,14 @@ fn ran(graph: &ExprGraph, program: &Program, args: &Args) -> Result<JitRun> {
             layout.bytes() as usize,
         )?);
     }
-    let first = graph
-        .inputs()
-        .map(|(_, layout)| layout.reach_bytes().start.unsigned_abs());
-    let args = bound.iter().zip(first);
-    let args: Vec<BoundArg<'_>> = args
-        .map(|(buffer, first)| BoundArg::of(buffer).first_at(first))
+    let args: Vec<BoundArg<'_>> = bound
+        .iter()
+        .map(|(buffer, first)| BoundArg::of(buffer).first_at(*first))
         .collect();
     let outputs: Vec<BoundArg<'_>> = made.iter().map(BoundArg::of).collect();
     compiled.run(&stream, &args, &outputs)?;
     stream.synchronize()?;
-    if let Some(finding) = control::take_findings()
-        .first()
-        .filter(|_| cuda.is_software())
-    {
-        bail!("{finding}");
-    }
+    refuse_findings(cuda)?;
     for warning in compiler.take_warnings() {
         alert!("{} {warning}", Paint::stderr().bad("warning:"));
     }
@@ -520,13 +366,8 @@ fn ran(graph: &ExprGraph, program: &Program, args: &Args) -> Result<JitRun> {
     let mut outputs = Vec::new();
     for (((name, layout), buffer), wanted) in graph.outputs().zip(&made).zip(&wanted) {
         let bytes = buffer.to_vec(&stream)?;
-        let size = layout.dtype().bytes() as usize;
-        let got = bytes.chunks_exact(size).map(|bytes| {
-            let mut bits = [0; 8];
-            bits[..size].copy_from_slice(bytes);
-            u64::from_le_bytes(bits)
-        });
-        outputs.push(compared(name, layout, got, wanted));
+        let got = bits_of(layout.dtype(), &bytes);
+        outputs.push(compared(name, layout, &got, wanted));
     }
     Ok(JitRun {
         device: device.to_string(),
@@ -543,62 +384,4 @@ fn origin_name(origin: CodeOrigin) -> &'static str {
         CodeOrigin::Disk => "found on disk",
         CodeOrigin::Memory => "found in memory",
     }
-}
-
-fn compared(
-    name: &str,
-    layout: &Layout,
-    got: impl Iterator<Item = u64>,
-    wanted: &[Near],
-) -> OutputComparison {
-    let dtype = layout.dtype();
-    let mut compared = OutputComparison {
-        name: name.to_owned(),
-        layout: layout.to_string(),
-        elements: layout.len(),
-        unknown: 0,
-        wrong: 0,
-        largest_error: 0.0,
-        bound_there: 0.0,
-        first_wrong: None,
-    };
-    for (at, (bits, near)) in got.zip(wanted).enumerate() {
-        if near.error == f64::INFINITY {
-            compared.unknown += 1;
-            continue;
-        }
-        let got = reference::decode(dtype, bits);
-        if let (ExactValue::Float(got), ExactValue::Float(wanted)) = (got, near.value) {
-            let error = (got - wanted).abs();
-            if error > compared.largest_error {
-                compared.largest_error = error;
-                compared.bound_there = near.error;
-            }
-        }
-        if !near.allows(dtype, bits) {
-            compared.wrong += 1;
-            compared.first_wrong.get_or_insert_with(|| {
-                let Near { value, error } = near;
-                format!("element {at} is {got:?}, should be {value:?} within {error:.2e}")
-            });
-        }
-    }
-    compared
-}
-
-/// Memory in which the elements lie as the layout prescribes.
-fn scattered(layout: &Layout, bits: &[u64]) -> Vec<u8> {
-    let size = layout.dtype().bytes();
-    let reach = layout.reach_bytes();
-    let mut bytes = vec![0; (reach.end - reach.start) as usize];
-    for (at, bits) in bits.iter().enumerate() {
-        let (mut rest, mut place) = (at as u64, -reach.start);
-        for (len, stride) in layout.shape().iter().zip(layout.strides()).rev() {
-            place += (rest % len) as i64 * stride * size as i64;
-            rest /= len;
-        }
-        let place = place as usize;
-        bytes[place..place + size as usize].copy_from_slice(&bits.to_le_bytes()[..size as usize]);
-    }
-    bytes
 }

@@ -11,6 +11,7 @@
     reason = "a command-line program reports on stderr"
 )]
 
+mod arrays;
 mod bench;
 mod check;
 mod completions;
@@ -22,6 +23,7 @@ mod jit;
 mod ledgers;
 mod man;
 mod memory;
+mod ops;
 mod out;
 mod output;
 mod own_program;
@@ -77,6 +79,7 @@ Start with:
   fercuda replay --help replay an allocation trace on each allocator
   fercuda bench alloc   measure the latency of allocations
   fercuda jit --help    compile an expression to PTX, show it and run it
+  fercuda ops list      list operations on arrays; show, run and time one
   fercuda vram --help   mount a filesystem in device memory
   fercuda completions   print a completion script for a shell
   fercuda man           write manual pages
@@ -103,6 +106,7 @@ enum Command {
     Replay(replay::Args),
     Bench(bench::Args),
     Jit(jit::Args),
+    Ops(ops::Args),
     Vram(vram::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -176,6 +180,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Setup(args) => setup::run(&args),
         Command::Reboot(args) => reboot::run(&args),
         Command::Jit(args) => jit::run(&args),
+        Command::Ops(args) => ops::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => completions::run(&args, &mut Args::command()),
         Command::Man(args) => man::run(&args, Args::command()),

@@ -83,6 +83,14 @@ fn a_run_agrees_with_the_reference() {
 }
 
 #[test]
+fn elements_that_share_a_place_have_one_value() {
+    let done = jit(&["--run", "x + 1", "-i", "x:f32[3,4]@[0,1]"]);
+    let out = text(&done.stdout);
+    assert_eq!(done.status.code(), Some(0), "{out}");
+    assert!(out.contains("ok out: f32[3, 4], 12 elements"), "{out}");
+}
+
+#[test]
 fn a_syntax_error_shows_its_column_and_invalid_inputs_are_named() {
     for (args, wanted) in [
         (

@@ -41,7 +41,14 @@ fn every_shell_has_a_completion_script_with_all_commands() {
         let (status, out, err) = ended(&mut fercuda(&["completions", shell]));
         assert_eq!((status, err.as_str()), (Some(0), ""), "{shell}");
         assert!(out.contains(mark), "{shell}");
-        for word in ["doctor", "replay", "umount", "tenant", "max-values"] {
+        for word in [
+            "doctor",
+            "replay",
+            "umount",
+            "tenant",
+            "max-values",
+            "show-plan",
+        ] {
             assert!(out.contains(word), "{shell}: {word}");
         }
     }
@@ -84,6 +91,7 @@ fn manual_pages_are_written_and_not_overwritten() {
         assert!(run.contains(part), "{part} in {run}");
     }
     assert!(page("fercuda-vram-mount.1").contains("scrub"));
+    assert!(page("fercuda-ops-run.1").contains("gamma:bf16[1024]=ones"));
     // What a user never calls has no page.
     assert!(!out.join("fercuda-vram-kernels.1").exists());
     let (status, _, err) = write(&[]);

@@ -57,11 +57,10 @@ impl OpFamily {
         Self::Window,
         Self::Order,
     ];
-}
 
-impl fmt::Display for OpFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+    /// Its name, here and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Arithmetic => "arithmetic",
             Self::Comparison => "comparison",
             Self::Activation => "activation",
@@ -74,7 +73,13 @@ impl fmt::Display for OpFamily {
             Self::Product => "product",
             Self::Window => "window",
             Self::Order => "order",
-        })
+        }
+    }
+}
+
+impl fmt::Display for OpFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 

@@ -29,6 +29,8 @@ use fercuda_softgpu::check::CheckOptions;
 use fercuda_softgpu::report::{ExecutionPoint, Fault, Finding, FindingActor};
 use serde::Serialize;
 
+use crate::arrays::fill::BufferFill;
+use crate::arrays::value::{element_size, show_element};
 use crate::out::{self, say};
 use crate::output::{OutputFile, check_distinct, is_stream};
 use crate::size::parse_u32_bytes;
@@ -40,7 +42,7 @@ pub(crate) use program::{LeakStatus, refuse_program};
 use record::FindingRecord;
 use sarif::SarifInvocation;
 use source::CompileArgs;
-use spec::{ArgSpec, BufferFill, BufferOutput, element_size, show_element};
+use spec::{ArgSpec, BufferOutput};
 
 /// Checks a kernel, or a program's kernels, for undefined behaviour.
 #[derive(clap::Args)]
@@ -54,6 +56,7 @@ Arguments, one --arg for each parameter of the kernel, in order:
   bytes:0a0b0c0d                  anything else passed by value
   buf:f32[1024]=iota              device memory: iota, zeros, ones, a number,
   buf:f32[64*64]=random:SEED      random:SEED, or @FILE (bytes; .txt: numbers)
+  buf:f32[3]=1,2.5,-3             numbers, one for each element
   buf:f32[1024]                   uninitialised: reading it is a finding
   out:f32[1024]=zeros             like buf, and printed after the launch
   out:f32[1024]=zeros@y.bin       or written to a file, which must not exist

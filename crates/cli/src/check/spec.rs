@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! f32:2.5   u32:1024   u64:0xff   bytes:0a0b0c0d
-//! buf:f32[1024]=iota|zeros|random:SEED|VALUE|@FILE
+//! buf:f32[1024]=iota|zeros|random:SEED|VALUE|VALUE,VALUE,...|@FILE
 //! out:f32[1024][=...][@FILE]
 //! ```
 //!
-//! Invariant: a parsed [`ArgSpec`] is complete except for files, which [`BufferFill::bytes`]
+//! Invariant: a parsed [`ArgSpec`] is complete except for files, which [`BufferSpec::bytes`]
 //! reads; every error quotes the text it is about.
-//! Elsewhere: matching against a kernel's parameters (`params`).
+//! Elsewhere: contents (`arrays::fill`), matching against a kernel's parameters (`params`).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use fercuda_tensor::Dtype;
 
-use crate::input::read_at_most;
+use crate::arrays::fill::{BufferFill, is_text};
+use crate::arrays::value::{element_size, parse_value, show_element};
 
 /// An element type by its name, or by PTX's: `s32` is `i32`, and `b32` is `u32`.
 fn parse_dtype(name: &str) -> Result<Dtype> {
@@ -28,100 +29,6 @@ fn parse_dtype(name: &str) -> Result<Dtype> {
     };
     // The error quotes what was given.
     usual.parse().or_else(|_| Ok(name.parse()?))
-}
-
-/// Bytes of one element.
-pub(crate) fn element_size(dtype: Dtype) -> usize {
-    dtype.bytes() as usize
-}
-
-/// Parses a value: decimal, or hexadecimal bits for integers.
-fn parse_value(dtype: Dtype, text: &str) -> Result<Vec<u8>> {
-    if dtype.is_float() {
-        let Ok(value) = text.parse::<f64>() else {
-            bail!("{text:?} is not a valid {dtype}\ntry: {dtype}:2.5, {dtype}:1e-3 or {dtype}:inf");
-        };
-        return Ok(element(dtype, dtype.encode(value)));
-    }
-    let (negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, text),
-    };
-    let magnitude = match digits.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => digits.parse::<u64>(),
-    };
-    // A bool is a byte, of which only one bit may be set.
-    let bits = match dtype {
-        Dtype::Bool => 1,
-        _ => 8 * element_size(dtype) as u32,
-    };
-    let signed = dtype.is_signed();
-    let Ok(magnitude) = magnitude else {
-        bail!("{text:?} is not a valid {dtype}\ntry: {dtype}:1 or {dtype}:0x1");
-    };
-    let most = if negative && !signed {
-        0
-    } else if negative {
-        1u64 << (bits - 1)
-    } else if signed && !digits.starts_with("0x") {
-        (1u64 << (bits - 1)) - 1
-    } else {
-        u64::MAX >> (64 - bits)
-    };
-    if magnitude > most {
-        let least = if signed { 1i128 << (bits - 1) } else { 0 };
-        let upper = u64::MAX >> (64 - bits + u32::from(signed));
-        bail!(
-            "{text} does not fit {dtype}: it holds {} to {upper}",
-            -least
-        );
-    }
-    let value = if negative {
-        magnitude.wrapping_neg()
-    } else {
-        magnitude
-    };
-    Ok(element(dtype, value))
-}
-
-/// The element of which these are the low bits; of a bool, the lowest.
-fn element(dtype: Dtype, bits: u64) -> Vec<u8> {
-    let bits = match dtype {
-        Dtype::Bool => bits & 1,
-        _ => bits,
-    };
-    bits.to_le_bytes()[..element_size(dtype)].to_vec()
-}
-
-/// The element in `bytes` as text; `bytes` is one element long.
-pub(crate) fn show_element(dtype: Dtype, bytes: &[u8]) -> String {
-    let mut wide = [0u8; 8];
-    wide[..bytes.len()].copy_from_slice(bytes);
-    let bits = u64::from_le_bytes(wide);
-    let shift = 64 - 8 * bytes.len() as u32;
-    match dtype {
-        Dtype::F64 => f64::from_bits(bits).to_string(),
-        // As many digits as an f32 needs, which holds every value of the smaller ones.
-        _ if dtype.is_float() => (dtype.value(bits) as f32).to_string(),
-        _ if dtype.is_signed() => ((bits << shift).cast_signed() >> shift).to_string(),
-        _ => bits.to_string(),
-    }
-}
-
-/// Initial contents of a buffer.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum BufferFill {
-    /// Uninitialised: reading it before writing it is a finding.
-    Uninitialised,
-    /// 0, 1, 2, ...
-    Iota,
-    /// Every element the same.
-    Value(Vec<u8>),
-    /// Floats in [-1, 1), integers with all bits random.
-    Random(u64),
-    /// The file's bytes; `.txt` is parsed as numbers.
-    File(PathBuf),
 }
 
 /// Destination of a buffer after the launch.
@@ -256,7 +163,7 @@ fn buffer(text: &str, out: bool) -> Result<BufferSpec> {
         dtype,
         count,
         fill: fill.map_or(Ok(BufferFill::Uninitialised), |fill| {
-            parse_fill(fill, dtype)
+            BufferFill::parse(fill, dtype)
         })?,
         output,
     })
@@ -279,30 +186,6 @@ fn length(text: &str) -> Result<usize> {
     Ok(product)
 }
 
-fn parse_fill(text: &str, dtype: Dtype) -> Result<BufferFill> {
-    if let Some(file) = text.strip_prefix('@') {
-        return Ok(BufferFill::File(PathBuf::from(file)));
-    }
-    if let Some(seed) = text.strip_prefix("random:") {
-        return match seed.parse() {
-            Ok(seed) => Ok(BufferFill::Random(seed)),
-            Err(_) => bail!("{seed:?} is not a seed\ntry: random:7"),
-        };
-    }
-    match text {
-        "iota" => Ok(BufferFill::Iota),
-        "zeros" => Ok(BufferFill::Value(vec![0; element_size(dtype)])),
-        "ones" => Ok(BufferFill::Value(parse_value(dtype, "1")?)),
-        "random" => bail!("random needs a seed, so that a run can be repeated\ntry: random:7"),
-        _ => match parse_value(dtype, text) {
-            Ok(value) => Ok(BufferFill::Value(value)),
-            Err(_) => {
-                bail!("unknown content {text:?}\ntry: iota, zeros, random:SEED, a number or @FILE")
-            }
-        },
-    }
-}
-
 impl BufferSpec {
     /// Size of the buffer in bytes.
     pub(crate) fn size(&self) -> usize {
@@ -311,80 +194,7 @@ impl BufferSpec {
 
     /// Its initial contents; `None` if it stays uninitialised.
     pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>> {
-        let dtype = self.dtype;
-        let mut bytes = Vec::with_capacity(self.size());
-        match &self.fill {
-            BufferFill::Uninitialised => return Ok(None),
-            BufferFill::Value(value) => bytes = value.repeat(self.count),
-            BufferFill::Iota => {
-                for i in 0..self.count as u64 {
-                    bytes.extend(match dtype.is_float() {
-                        true => element(dtype, dtype.encode(i as f64)),
-                        false => element(dtype, i),
-                    });
-                }
-            }
-            BufferFill::Random(seed) => {
-                let mut state = *seed;
-                for _ in 0..self.count {
-                    let word = splitmix64(&mut state);
-                    let unit = (word >> 11) as f64 / (1u64 << 53) as f64;
-                    bytes.extend(match dtype.is_float() {
-                        true => element(dtype, dtype.encode(2.0 * unit - 1.0)),
-                        false => element(dtype, word),
-                    });
-                }
-            }
-            BufferFill::File(path) => bytes = self.read(path)?,
-        }
-        Ok(Some(bytes))
-    }
-
-    fn read(&self, path: &Path) -> Result<Vec<u8>> {
-        let read = || format!("cannot read {}", path.display());
-        let bytes = if is_text(path) {
-            let most = (self.count as u64).saturating_mul(256).max(1 << 20);
-            let text = read_at_most(path, most)?;
-            if text.len() as u64 > most {
-                bail!(
-                    "{} has more than {most} bytes, for {} numbers\ntry: a file with these numbers alone",
-                    path.display(),
-                    self.count
-                );
-            }
-            let text = String::from_utf8(text).with_context(read)?;
-            let mut bytes = Vec::with_capacity(self.size());
-            for (number, word) in text.split_whitespace().enumerate() {
-                let value = parse_value(self.dtype, word);
-                bytes
-                    .extend(value.with_context(|| format!("{}: number {number}", path.display()))?);
-            }
-            bytes
-        } else {
-            read_at_most(path, self.size() as u64)?
-        };
-        if bytes.len() > self.size() && !is_text(path) {
-            bail!(
-                "{} holds more than the {} bytes of {}[{}]\ntry: a larger length",
-                path.display(),
-                self.size(),
-                self.dtype,
-                self.count
-            );
-        }
-        if bytes.len() != self.size() {
-            bail!(
-                "{} holds {} bytes; {}[{}] is {} bytes\ntry: {}[{}]",
-                path.display(),
-                bytes.len(),
-                self.dtype,
-                self.count,
-                self.size(),
-                self.dtype,
-                bytes.len() / element_size(self.dtype)
-            );
-        }
-        Ok(bytes)
+        self.fill.bytes(self.dtype, self.count)
     }
 
     /// The final contents in the format in which [`BufferFill::File`] reads them from `path`.
@@ -396,18 +206,6 @@ impl BufferSpec {
         let lines = elements.map(|element| show_element(self.dtype, element) + "\n");
         lines.collect::<String>().into_bytes()
     }
-}
-
-fn is_text(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "txt")
-}
-
-fn splitmix64(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

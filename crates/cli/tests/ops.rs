@@ -1,0 +1,333 @@
+//! `fercuda ops`, as a user runs it, on the software device.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn ops(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
+    let command = command.arg("ops").args(args);
+    let command = command
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_CACHE", "");
+    command.output().expect("fercuda runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The JSON that a successful command prints.
+fn json(args: &[&str]) -> Value {
+    let done = ops(&[args, &["--json"]].concat());
+    assert_eq!(
+        done.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        text(&done.stderr)
+    );
+    serde_json::from_slice(&done.stdout).expect("JSON")
+}
+
+#[test]
+fn the_list_has_every_op_and_can_be_narrowed() {
+    let all = json(&["list"]);
+    let all = all["ops"].as_array().expect("a list");
+    assert_eq!(all.len(), fercuda_ops::registry::rows().count());
+    for (op, row) in all.iter().zip(fercuda_ops::registry::rows()) {
+        assert_eq!(op["name"], row.name);
+        assert_eq!(op["signature"], row.signature());
+        assert_eq!(op["kernels"].as_array().map(Vec::len), Some(1), "{op}");
+        let types = op["types"].as_array().expect("types");
+        assert_eq!(types.len(), row.dtypes().count());
+    }
+    let done = ops(&["list", "--family", "reduction", "--dtype", "i8"]);
+    let out = text(&done.stdout);
+    assert!(out.contains("argmax(x, axes=, keep=)"), "{out}");
+    // Of another family, and of floats only.
+    assert!(!out.contains("add(") && !out.contains("mean("), "{out}");
+    // A pipe gets no escape sequence, and whole signatures.
+    let out = text(&ops(&["list"]).stdout);
+    let longest = "gaussian_nll_loss(x, target, variance, eps=1e-6, axes=, keep=)";
+    assert!(out.contains(longest) && !out.contains('\x1b'), "{out}");
+    assert_eq!(out.lines().count(), 1 + all.len());
+}
+
+#[test]
+fn an_op_is_shown_with_everything_that_is_known_of_it() {
+    let out = text(&ops(&["show", "layer_norm"]).stdout);
+    for wanted in [
+        "layer_norm(x, gamma?, beta?, eps=1e-5, axis=)",
+        "gamma       a float; may be left out",
+        "eps         1e-5 by default",
+        "layer_norm({operands}, axis={axis}, eps={eps})",
+        "jit.map     no: layer_norm combines elements",
+        "jit.rows    order: fixed by",
+    ] {
+        assert!(out.contains(wanted), "{wanted} in\n{out}");
+    }
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    let op = json(&["show", "where"]);
+    assert_eq!(op["operands"][0]["types"], "bool");
+    assert_eq!(op["kernels"][0]["supported"], true);
+    assert_eq!(op["kernels"][1]["supported"], false);
+    assert_eq!(op["types"].as_array().map(Vec::len), Some(15));
+}
+
+#[test]
+fn given_values_are_computed_with() {
+    let run = json(&[
+        "run",
+        "add_scaled",
+        "-i",
+        "x:f32[2,2]@[1,2]=1,2,3,4",
+        "-i",
+        "y:f32[2]=10,nan",
+        "--set",
+        "alpha=-0.5",
+        "--kernel",
+        "jit.map",
+    ]);
+    assert_eq!(
+        run["results"][0]["values"],
+        serde_json::json!([-4.0, "NaN", -2.0, "NaN"])
+    );
+    assert_eq!(run["results"][0]["shape"], serde_json::json!([2, 2]));
+    let plan = &run["plan"];
+    assert_eq!(plan["kernel"], "jit.map");
+    assert!(plan["reason"].to_string().contains("it was demanded"));
+    assert_eq!(plan["rejected"][0]["kernel"], "jit.rows");
+    let casted = json(&["run", "cast", "-i", "x:f32[3]=-1.5,300,nan", "--to", "u8"]);
+    assert_eq!(
+        casted["results"][0]["values"],
+        serde_json::json!([0, 255, 0]),
+        "{casted}"
+    );
+    let wide = json(&["run", "broadcast_to", "-i", "x:i16[]=7", "--shape", "2x2"]);
+    assert_eq!(
+        wide["results"][0]["values"],
+        serde_json::json!([7, 7, 7, 7])
+    );
+}
+
+#[test]
+fn random_operands_repeat_with_the_seed_that_was_printed() {
+    let words = [
+        "run",
+        "softmax",
+        "-i",
+        "x:f32[4,300]@[1,-4]",
+        "--axes",
+        "-1",
+    ];
+    let first = json(&words);
+    let seed = first["seed"].to_string();
+    let again = json(&[&words[..], &["--seed", &seed]].concat());
+    assert_eq!(first["results"][0]["values"], again["results"][0]["values"]);
+    let comparison = &first["results"][0]["comparison"];
+    assert_eq!(comparison["wrong"], 0, "{comparison}");
+    assert_eq!(comparison["unknown"], 0, "{comparison}");
+    assert!(comparison["bound_there"].as_f64() > Some(0.0));
+    let out = text(&ops(&[&words[..], &["--show-plan", "--seed", &seed]].concat()).stdout);
+    for wanted in [
+        &format!("--seed {seed}")[..],
+        "kernel jit.rows: the first in the table",
+        "  not jit.map: softmax combines elements",
+        "softmax",
+        "k0: rows",
+        "largest error",
+        "(bound there",
+        "  [3] ",
+    ] {
+        assert!(out.contains(wanted), "{wanted} in\n{out}");
+    }
+}
+
+#[test]
+fn elements_that_share_a_place_have_one_value() {
+    for input in ["x:f32[3,4]@[0,1]", "x:f32[3,4]@[0,0]"] {
+        let run = json(&["run", "sum", "-i", input, "--axes", "0", "--keep"]);
+        assert_eq!(run["results"][0]["comparison"]["wrong"], 0, "{run}");
+        assert_eq!(run["results"][0]["shape"], serde_json::json!([1, 4]));
+    }
+}
+
+#[test]
+fn integers_beyond_f64_are_not_judged_and_others_are_exact() {
+    let large = "4611686018427387905";
+    let words = format!("x:i64[2]={large},{large}");
+    let run = json(&["run", "mul", "-i", &words, "-i", "y:i64[]=3"]);
+    assert_eq!(run["results"][0]["comparison"]["wrong"], 0, "{run}");
+    assert_eq!(run["results"][0]["comparison"]["unknown"], 2, "{run}");
+    // 3 (2^62 + 1) less 2^64.
+    assert_eq!(run["results"][0]["values"][0], -4611686018427387901_i64);
+    let run = json(&["run", "prod", "-i", "x:i64[20]"]);
+    assert_eq!(run["results"][0]["comparison"]["wrong"], 0, "{run}");
+    let run = json(&["run", "sum", "-i", "x:i8[1000]"]);
+    assert_eq!(run["results"][0]["comparison"]["unknown"], 0, "{run}");
+}
+
+#[test]
+fn what_an_op_does_not_take_is_refused_with_what_to_try() {
+    for (args, wanted) in [
+        (&["show", "softmx"][..], "no op \"softmx\"\ntry: softmax,"),
+        (
+            &["run", "softmax", "-i", "x:i32[4]"],
+            "x is i32, it takes a float\ntry: ",
+        ),
+        (
+            &["run", "add", "-i", "x:f32[4]"],
+            "needs operand y\ntry: --input 'y:f32[4]'",
+        ),
+        (
+            &["run", "layer_norm", "-i", "x:f32[2,4]", "-i", "beta:f32[4]"],
+            "needs operand gamma\ntry: --input 'gamma:f32[4]'",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[4]", "-i", "y:f32[4]"],
+            "no operand \"y\"\ntry: x",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[4]", "-i", "x:f32[4]"],
+            "given twice",
+        ),
+        (
+            &["run", "add", "-i", "x:f32[4]", "-i", "y:f32[3]"],
+            "no shapes to broadcast\ntry: ",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[q]"],
+            "\"q\" is not an integer\ntry: ",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[2]=1,2,3"],
+            "3 values given for f32[2]\ntry: 2 values",
+        ),
+        (
+            &["run", "neg", "-i", "x:i8[2]=1,200"],
+            "200 does not fit i8",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[2]=two"],
+            "unknown content \"two\"\ntry: ",
+        ),
+        (
+            &["run", "elu", "-i", "x:f32[4]", "--set", "alpha=much"],
+            "\"much\" is not a number\ntry: --set alpha=0.5",
+        ),
+        (
+            &["run", "elu", "-i", "x:f32[4]", "--set", "slope=1"],
+            "no number \"slope\"\ntry: alpha",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[4]", "--axes", "0"],
+            "neg has no axes\ntry: ",
+        ),
+        (
+            &["run", "sum", "-i", "x:f32[4]", "--axes", "-2"],
+            "no axis -2 of 1 dimensions\ntry: ",
+        ),
+        (
+            &["run", "sum", "-i", "x:f32[4]", "--axes", "1"],
+            "no axis 1 in [4]\ntry: ",
+        ),
+        (
+            &["run", "cast", "-i", "x:f32[4]"],
+            "no type to convert to\ntry: --to f16",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[4]", "--kernel", "k"],
+            "no kernel \"k\"\ntry: jit.map",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[4]", "--kernel", "jit.rows"],
+            "jit.map: jit.rows was demanded; jit.rows: neg computes each",
+        ),
+        (
+            &["run", "neg", "-i", "x:f32[1000]", "--max-values", "10"],
+            "the limit is 10\ntry: smaller shapes",
+        ),
+        (
+            &["bench", "bitwise_and"],
+            "not f16\ntry: --dtype with one of i8",
+        ),
+        (&["bench", "add", "--shape", "0"], "takes no time\ntry: "),
+        (
+            &["bench", "add", "--shape", "100000x100000"],
+            "try: a smaller --shape",
+        ),
+        (&["list", "--dtype", "f33"], "possible values: f64, f32"),
+        (&["bench", "add", "--samples", "29"], "29 is not in 30"),
+    ] {
+        let done = ops(args);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(wanted), "{args:?}: {said}");
+        assert!(done.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_benchmark_reports_each_op_beside_a_copy_and_says_that_it_is_simulated() {
+    let words = [
+        "bench",
+        "add",
+        "layer_norm",
+        "broadcast_to",
+        "--shape",
+        "16x32",
+    ];
+    let report = json(&words);
+    assert_eq!(report["simulated"], true);
+    let rows = report["rows"].as_array().expect("rows");
+    let bytes = |at: usize| rows[at]["necessary_bytes"].as_u64();
+    // Two bytes an element: three matrices; two and two vectors; a vector and a matrix.
+    assert_eq!(bytes(0), Some(3 * 16 * 32 * 2));
+    assert_eq!(bytes(1), Some((2 * 16 * 32 + 2 * 32) * 2));
+    assert_eq!(bytes(2), Some((32 + 16 * 32) * 2));
+    for row in rows {
+        let number = |name: &str| row[name].as_f64().expect("a number");
+        let gb = number("necessary_bytes") / number("median_us") / 1e3;
+        assert!((number("gb_per_s") / gb - 1.0).abs() < 1e-6, "{row}");
+        let ratio = number("gb_per_s") / number("copy_gb_per_s");
+        assert!(
+            (number("fraction_of_copy") / ratio - 1.0).abs() < 1e-6,
+            "{row}"
+        );
+        assert!(number("p10_us") <= number("median_us"), "{row}");
+        assert!(number("median_us") <= number("p90_us"), "{row}");
+        assert!(number("buffer_sets") >= 2.0, "{row}");
+    }
+    let done = ops(&words);
+    let (out, said) = (text(&done.stdout), text(&done.stderr));
+    assert!(out.contains("of a simulation"), "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    assert!(said.contains("measuring layer_norm (2 of 3)"), "{said}");
+}
+
+#[test]
+fn the_standard_benchmark_leaves_out_ops_that_do_not_take_the_type() {
+    let words = [
+        "bench",
+        "--dtype",
+        "i32",
+        "--shape",
+        "8x8",
+        "--samples",
+        "30",
+    ];
+    let done = ops(&words);
+    let (out, said) = (text(&done.stdout), text(&done.stderr));
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("softmax is left out: it takes no i32"),
+        "{said}"
+    );
+    for op in ["copy", "add", "sum", "argmax"] {
+        assert!(
+            out.lines().any(|line| line.starts_with(op)),
+            "{op} in\n{out}"
+        );
+    }
+    assert!(!out.contains("softmax"), "{out}");
+}
