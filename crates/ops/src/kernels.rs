@@ -33,6 +33,8 @@ pub struct KernelRow {
     pub accumulator: &'static str,
     /// Whether equal operands give equal bits, on any number of rows.
     pub is_deterministic: bool,
+    /// Whether it computes the op for some request.
+    pub computes: fn(&OpRow) -> bool,
     /// Whether it computes the request, else why not.
     pub supports: fn(&OpRequest<'_>) -> Result<(), String>,
 }
@@ -44,6 +46,7 @@ pub const KERNELS: &[KernelRow] = &[
         "elements are independent",
         "none: bits are moved",
         true,
+        |row| has_native(row, "cuda.copy"),
         |request| check_native(request, "cuda.copy"),
     ),
     native(
@@ -51,6 +54,7 @@ pub const KERNELS: &[KernelRow] = &[
         "none for sums and products of scattered values",
         "f32 for floats, f64 for f64, 32 or 64 bits for integers",
         false,
+        |row| has_native(row, "cuda.index"),
         |request| check_native(request, "cuda.index"),
     ),
     KernelRow {
@@ -59,6 +63,7 @@ pub const KERNELS: &[KernelRow] = &[
         order: "by the library; it may round a product to its type before a bias",
         accumulator: "f32 for narrower floats, else the type",
         is_deterministic: true,
+        computes: |row| cublaslt::OPS.contains(&row.name),
         supports: |request| {
             if let Some(reason) = request.no_cublaslt {
                 return Err(reason.to_owned());
@@ -71,6 +76,7 @@ pub const KERNELS: &[KernelRow] = &[
         "one after another along the depth",
         "f32 for floats, f64 for f64, 32 or 64 bits for integers",
         true,
+        |row| has_native(row, "cuda.multiply"),
         |request| check_native(request, "cuda.multiply"),
     ),
     native(
@@ -78,6 +84,7 @@ pub const KERNELS: &[KernelRow] = &[
         "elements are independent",
         "f64 for floats, 64 bits for integers",
         true,
+        |row| has_native(row, "cuda.place"),
         |request| check_native(request, "cuda.place"),
     ),
     native(
@@ -85,6 +92,7 @@ pub const KERNELS: &[KernelRow] = &[
         "elements are independent",
         "f32 for floats, f64 for f64",
         true,
+        |row| has_native(row, "cuda.random"),
         |request| check_native(request, "cuda.random"),
     ),
     native(
@@ -92,6 +100,7 @@ pub const KERNELS: &[KernelRow] = &[
         "by channels and places of the window",
         "f32 for floats, f64 for f64 and interpolation",
         true,
+        |row| has_native(row, "cuda.window"),
         |request| check_native(request, "cuda.window"),
     ),
     native(
@@ -99,6 +108,7 @@ pub const KERNELS: &[KernelRow] = &[
         "fixed by the length of a row",
         "f32 for floats, f64 for f64, 64 bits for integers and bool",
         true,
+        |row| has_native(row, "cuda.scan"),
         |request| check_native(request, "cuda.scan"),
     ),
     native(
@@ -106,6 +116,7 @@ pub const KERNELS: &[KernelRow] = &[
         "stable: equal elements stay in order",
         "none: bits are moved",
         true,
+        |row| has_native(row, "cuda.sort"),
         |request| check_native(request, "cuda.sort"),
     ),
     native(
@@ -113,6 +124,7 @@ pub const KERNELS: &[KernelRow] = &[
         "stable: chosen elements stay in order",
         "64 bits for numbers of elements",
         true,
+        |row| has_native(row, "cuda.select"),
         |request| check_native(request, "cuda.select"),
     ),
     KernelRow {
@@ -121,6 +133,7 @@ pub const KERNELS: &[KernelRow] = &[
         order: "elements are independent",
         accumulator: "f32 for narrower floats, else the type",
         is_deterministic: true,
+        computes: OpRow::is_expression,
         supports: |request| {
             expression(request)?;
             if is_by_rows(request.op.row()) {
@@ -136,6 +149,7 @@ pub const KERNELS: &[KernelRow] = &[
         order: "fixed by the length and layout of a row",
         accumulator: "f32 for floats, f64 for f64, 64 bits for integers and bool",
         is_deterministic: true,
+        computes: OpRow::is_expression,
         supports: |request| {
             expression(request)?;
             if !is_by_rows(request.op.row()) {
@@ -155,6 +169,7 @@ const fn native(
     order: &'static str,
     accumulator: &'static str,
     is_deterministic: bool,
+    computes: fn(&OpRow) -> bool,
     supports: fn(&OpRequest<'_>) -> Result<(), String>,
 ) -> KernelRow {
     KernelRow {
@@ -163,15 +178,19 @@ const fn native(
         order,
         accumulator,
         is_deterministic,
+        computes,
         supports,
     }
 }
 
+fn has_native(row: &OpRow, id: &str) -> bool {
+    row.native.as_ref().is_some_and(|rule| rule.kernel == id)
+}
+
 fn check_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
     let (op, family) = (request.op.name(), id.trim_start_matches("cuda."));
-    match &request.op.row().native {
-        Some(rule) if rule.kernel == id => {}
-        _ => return Err(format!("{op} is not one of the ops of {family}.cu")),
+    if !has_native(request.op.row(), id) {
+        return Err(format!("{op} is not one of the ops of {family}.cu"));
     }
     match request.no_compiler {
         None => Ok(()),

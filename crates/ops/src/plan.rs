@@ -428,7 +428,12 @@ fn choose(
     };
     let mut chosen = None;
     let mut rejected = Vec::new();
-    for kernel in KERNELS {
+    // Kernels of other ops are no candidates, unless one is demanded.
+    let row = request.op.row();
+    let is_candidate = |kernel: &&KernelRow| {
+        (kernel.computes)(row) || matches!(policy, KernelPolicy::Force(id) if id == kernel.id)
+    };
+    for kernel in KERNELS.iter().filter(is_candidate) {
         let reason = match ((kernel.supports)(request), policy, chosen) {
             (Err(reason), ..) => reason,
             (_, KernelPolicy::Force(id), _) if id != kernel.id => format!("{id} was demanded"),

@@ -55,7 +55,8 @@ pub(super) fn prepare(
     kernel: Option<&str>,
 ) -> Result<PreparedOp> {
     if let Some(id) = kernel.filter(|id| KERNELS.iter().all(|kernel| kernel.id != *id)) {
-        let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.id).collect();
+        let known = KERNELS.iter().filter(|kernel| (kernel.computes)(op.row()));
+        let known: Vec<&str> = known.map(|kernel| kernel.id).collect();
         bail_usage!("there is no kernel {id:?}\ntry: {}", known.join(", "));
     }
     let policy = kernel.map_or(KernelPolicy::Auto, KernelPolicy::Force);
@@ -104,7 +105,7 @@ pub(super) fn refusal(error: OpError) -> anyhow::Error {
     }
 }
 
-/// Each kernel, and whether it supports an op of its first type, on a device that has
+/// Each kernel that computes an op, and whether it does of its first type, on a device that has
 /// instructions for all types; else why not.
 pub(super) fn kernel_support(
     row: &'static OpRow,
@@ -120,7 +121,7 @@ pub(super) fn kernel_support(
         no_compiler: None,
         no_cublaslt: None,
     };
-    let all = KERNELS.iter();
+    let all = KERNELS.iter().filter(|kernel| (kernel.computes)(row));
     Ok(all
         .map(|kernel| (kernel, (kernel.supports)(&request)))
         .collect())

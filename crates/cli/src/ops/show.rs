@@ -36,6 +36,9 @@ struct OpDetails {
     doc: &'static str,
     operands: Vec<OperandDetails>,
     numbers: Vec<NumberDetails>,
+    lists: Vec<ListDetails>,
+    choices: Vec<ChoiceDetails>,
+    results: &'static [&'static str],
     /// Names of the other parameters.
     parameters: Vec<&'static str>,
     types: Vec<&'static str>,
@@ -55,6 +58,19 @@ struct OperandDetails {
 struct NumberDetails {
     name: &'static str,
     default: f64,
+}
+
+#[derive(Serialize)]
+struct ListDetails {
+    name: &'static str,
+    default: &'static [i64],
+}
+
+#[derive(Serialize)]
+struct ChoiceDetails {
+    name: &'static str,
+    /// The first is the default.
+    values: &'static [&'static str],
 }
 
 #[derive(Serialize)]
@@ -120,6 +136,17 @@ fn details(row: &'static OpRow) -> Result<OpDetails> {
                 default: *default,
             })
             .collect(),
+        lists: row
+            .lists
+            .iter()
+            .map(|(name, default)| ListDetails { name, default })
+            .collect(),
+        choices: row
+            .choices
+            .iter()
+            .map(|(name, values)| ChoiceDetails { name, values })
+            .collect(),
+        results: row.results,
         parameters: PARAMETERS
             .iter()
             .map(|(name, ..)| *name)
@@ -143,8 +170,8 @@ fn details(row: &'static OpRow) -> Result<OpDetails> {
 /// Prints a name and its text, which may go over several lines.
 fn print_entry(name: &str, text: &str) {
     let mut name = name;
-    for line in wrapped(text, 66) {
-        say!("  {name:<11} {line}");
+    for line in wrapped(text, 64) {
+        say!("  {name:<13} {line}");
         name = "";
     }
 }
@@ -170,6 +197,24 @@ fn print(details: &OpDetails, paint: Paint) {
     for number in &details.numbers {
         print_entry(number.name, &format!("{:?} by default", number.default));
     }
+    if !details.lists.is_empty() || !details.choices.is_empty() {
+        say!("lists and choices (--set NAME=VALUE):");
+    }
+    for list in &details.lists {
+        let text = match list.default {
+            [] => "whole numbers; none by default".to_owned(),
+            [one] => format!("a whole number; {one} by default"),
+            many => format!("whole numbers; {many:?} by default"),
+        };
+        print_entry(list.name, &text);
+    }
+    for choice in &details.choices {
+        let text = format!("{}; the first by default", choice.values.join(", "));
+        print_entry(choice.name, &text);
+    }
+    if details.results.len() > 1 {
+        say!("results: {}", details.results.join(", "));
+    }
     if !details.parameters.is_empty() {
         say!("parameters:");
     }
@@ -178,8 +223,10 @@ fn print(details: &OpDetails, paint: Paint) {
             print_entry(option, text);
         }
     }
-    say!("expression:");
-    say!("  {}", details.expression);
+    if !details.expression.is_empty() {
+        say!("expression:");
+        say!("  {}", details.expression);
+    }
     say!("kernels:");
     for kernel in &details.kernels {
         let text = match &kernel.reason {
