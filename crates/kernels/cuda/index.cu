@@ -124,7 +124,7 @@ extern "C" __global__ void scatter_elements(ELEMENT* __restrict__ to, const Shap
     }
 }
 
-// The type of sums to another one, or back.
+// Elements to the type in which they are combined, and back to where they came from.
 extern "C" __global__ void convert_to(ELEMENT* __restrict__ to, const Shape to_shape,
                                       const FROM* __restrict__ from, const Shape from_shape,
                                       u64 count) {
@@ -137,7 +137,7 @@ extern "C" __global__ void convert_to(ELEMENT* __restrict__ to, const Shape to_s
     }
 }
 
-extern "C" __global__ void convert_from(FROM* __restrict__ to, const Shape to_shape,
+extern "C" __global__ void convert_from(FROM* to, const Shape to_shape,
                                         const ELEMENT* __restrict__ from, const Shape from_shape,
                                         u64 count) {
     const COUNTED step = (COUNTED)gridDim.x * blockDim.x;
@@ -145,7 +145,11 @@ extern "C" __global__ void convert_from(FROM* __restrict__ to, const Shape to_sh
          at += step) {
         i64 target, source;
         offsets_of<DIMS, COUNTED>(to_shape, from_shape, at, target, source);
-        to[target] = Computed<FROM>::store(from[source]);
+        const ELEMENT combined = from[source];
+        const ELEMENT before = (ELEMENT)Computed<FROM>::load(to[target]);
+        // What nothing was combined with keeps its bits: an infinity, or a NaN.
+        const bool stays = combined == before || (combined != combined && before != before);
+        if (!stays) to[target] = Computed<FROM>::store(combined);
     }
 }
 #endif

@@ -74,8 +74,12 @@ __device__ __forceinline__ void numbers_of(const Words& words, double first, dou
     }
     for (int k = 0; k < EACH; k++) {
         if (DISTRIBUTION == UNIFORM) {
-            const REAL width = (REAL)second - (REAL)first;
-            numbers[k] = As::store((As::type)((REAL)first + width * (REAL)fraction(DRAW(k))));
+            // Between both, whose difference may be too large for a number.
+            const REAL share = (REAL)fraction(DRAW(k));
+            const REAL number = (REAL)first * (1 - share) + (REAL)second * share;
+            const REAL least = (REAL)first, most = (REAL)second;
+            numbers[k] =
+                As::store((As::type)(number < least ? least : number > most ? most : number));
         } else if (DISTRIBUTION == EXPONENTIAL) {
 #if IS_WIDE
             const REAL number = -log(above_zero(DRAW(k)));

@@ -151,18 +151,24 @@ extern "C" __global__ void convolve_weight(ELEMENT* __restrict__ to, const Shape
 #define MEAN_OF_ALL 1
 #define MEAN_OF_INSIDE 2
 
-// First and last place of a window along a dimension, and their step.
+// First and last place of a window along a dimension that are inside, their step, and the number of
+// all places of the window.
 struct Span {
     i64 first, end, step;
+    u64 taps;
 };
 
 __device__ __forceinline__ Span span_of(const Window& window, int d, u64 at, u64 from, u64 to) {
 #if IS_ADAPTIVE
-    return Span{(i64)(at * from / to), (i64)(((at + 1) * from + to - 1) / to), 1};
+    const u64 first = at * from / to, end = ((at + 1) * from + to - 1) / to;
+    return Span{(i64)first, (i64)end, 1, end - first};
 #else
-    const i64 first = (i64)at * window.stride[d] - window.padding[d];
+    i64 first = (i64)at * window.stride[d] - window.padding[d];
     const i64 step = (i64)window.dilation[d];
-    return Span{first, first + (i64)window.kernel[d] * step, step};
+    i64 end = first + (i64)window.kernel[d] * step;
+    if (first < 0) first += (step - 1 - first) / step * step;
+    if (end > (i64)from) end = (i64)from;
+    return Span{first, end, step, window.kernel[d]};
 #endif
 }
 
@@ -179,23 +185,23 @@ extern "C" __global__ void pool(ELEMENT* __restrict__ to, const Shape to_shape,
         }
         ACC sum = 0;
         As::type best = (As::type)as_float(0xff800000);
+        ELEMENT best_element = As::store(best);
         i64 best_at = -1;
-        u64 inside = 0, all = 0;
+        u64 inside = 0;
+        ACC all = 1;
+        for (int d = 0; d < 3; d++) all *= (ACC)spans[d].taps;
         for (i64 z = spans[0].first; z < spans[0].end; z += spans[0].step) {
             for (i64 y = spans[1].first; y < spans[1].end; y += spans[1].step) {
                 for (i64 x = spans[2].first; x < spans[2].end; x += spans[2].step) {
-                    all++;
-                    if (!is_inside(z, extents[2]) || !is_inside(y, extents[3]) ||
-                        !is_inside(x, extents[4])) {
-                        continue;
-                    }
-                    const As::type value =
-                        As::load(from[offset_in(from_shape, own.batch, own.channel, z, y, x)]);
+                    const ELEMENT element =
+                        from[offset_in(from_shape, own.batch, own.channel, z, y, x)];
+                    const As::type value = As::load(element);
                     inside++;
                     if (POOL != MOST) {
                         sum += (ACC)value;
                     } else if (best_at < 0 || (best == best && !(value <= best))) {
                         best = value;
+                        best_element = element;
                         best_at = (z * (i64)extents[3] + y) * (i64)extents[4] + x;
                     }
                 }
@@ -204,12 +210,12 @@ extern "C" __global__ void pool(ELEMENT* __restrict__ to, const Shape to_shape,
         const i64 target =
             offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2]);
         if (POOL == MOST) {
-            to[target] = As::store(best);
+            to[target] = best_element;
             index[offset_in(index_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
                 best_at;
         } else {
-            const u64 terms = POOL == MEAN_OF_ALL ? all : inside;
-            to[target] = As::store((As::type)(sum / (ACC)terms));
+            const ACC terms = POOL == MEAN_OF_ALL ? all : (ACC)inside;
+            to[target] = As::store((As::type)(sum / terms));
         }
     }
 }
@@ -278,6 +284,12 @@ extern "C" __global__ void interpolate(ELEMENT* __restrict__ to, const Shape to_
                 counts[d] = 1;
             }
         }
+        if (INTERPOLATE == NEAREST) {
+            to[offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+                from[offset_in(from_shape, own.batch, own.channel, taps[0].at[0], taps[1].at[0],
+                               taps[2].at[0])];
+            continue;
+        }
         double sum = 0;
         for (int z = 0; z < counts[0]; z++) {
             for (int y = 0; y < counts[1]; y++) {
@@ -286,8 +298,7 @@ extern "C" __global__ void interpolate(ELEMENT* __restrict__ to, const Shape to_
                         taps[0].weight[z] * taps[1].weight[y] * taps[2].weight[x];
                     const i64 place = offset_in(from_shape, own.batch, own.channel, taps[0].at[z],
                                                 taps[1].at[y], taps[2].at[x]);
-                    const double value = (double)As::load(from[place]);
-                    sum = INTERPOLATE == NEAREST ? value : sum + weight * value;
+                    sum += weight * (double)As::load(from[place]);
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::error::KernelError;
 use crate::loops::WIDE;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::KernelText;
-use crate::view::MemoryView;
+use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -171,6 +171,9 @@ impl Moved {
 /// [`KernelError::TooMany`]; [`KernelError::Layout`] of shapes that differ.
 pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView) -> Result<()> {
     let from = &from.broadcast(to.shape())?;
+    check(from.dtype().bytes() == to.dtype().bytes(), || {
+        format!("{} to {}", from.dtype(), to.dtype())
+    })?;
     if to.layout.is_empty() {
         return Ok(());
     }
@@ -182,6 +185,7 @@ pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView)
     };
     let step = NativeStep::new(moved.text(), name)
         .address(to)
+        .writes()
         .shape(moved.to_shape())
         .address(from)
         .shape(moved.from_shape());
@@ -217,6 +221,7 @@ pub fn fill(program: &mut NativeProgram, to: &MemoryView, bits: u64) {
     let count = moved.count();
     let step = NativeStep::new(moved.text(), "fill_elements")
         .address(to)
+        .writes()
         .shape(moved.to_shape());
     program.push(step.u64(count).u64(repeated).over(count));
 }

@@ -25,6 +25,12 @@ pub enum KernelError {
     /// A part of a layout, or a layout of memory between kernels, that cannot be.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// Views that a kernel cannot have together.
+    #[error("a kernel's views do not go together: {what}")]
+    Views {
+        /// The problem.
+        what: String,
+    },
     /// More work than a grid of blocks can have.
     #[error("{what} are {count}, one launch has at most {most}\ntry: parts of the operands")]
     TooMany {

@@ -11,7 +11,7 @@ use crate::error::KernelError;
 use crate::loops::Loops;
 use crate::program::{NativeProgram, NativeStep};
 use crate::text::{KernelText, c_type};
-use crate::view::MemoryView;
+use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -48,11 +48,14 @@ fn unit(bytes: u64) -> &'static str {
 }
 
 /// Has the program record the first index outside of its axis, in the workspace's first 16 bytes:
-/// 0 for none, else its place in the kernel's loop plus one; and the index. The workspace is empty.
+/// 0 for none, else its place in the kernel's loop plus one; and the index.
 ///
 /// # Errors
-/// None of a new program.
+/// [`KernelError::Views`] if the workspace is used already.
 pub fn record_faults(program: &mut NativeProgram) -> Result<()> {
+    check(program.workspace_bytes() == 0, || {
+        "the workspace is used already".to_owned()
+    })?;
     let fault = program.reserve(Dtype::U64, &[2])?;
     copy::fill(program, &fault, 0);
     program.fault = Some(fault);
@@ -62,7 +65,7 @@ pub fn record_faults(program: &mut NativeProgram) -> Result<()> {
 /// The word that the first index outside is recorded in, if a program is checked.
 fn with_fault(step: NativeStep, program: &NativeProgram) -> NativeStep {
     match &program.fault {
-        Some(fault) => step.address(fault),
+        Some(fault) => step.address(fault).writes(),
         None => step.u64(0),
     }
 }
@@ -79,6 +82,10 @@ pub fn gather(
     axis: usize,
     to: &MemoryView,
 ) -> Result<()> {
+    check_loop(index, to, from, axis)?;
+    check(from.dtype().bytes() == to.dtype().bytes(), || {
+        format!("{} to {}", from.dtype(), to.dtype())
+    })?;
     if to.layout.is_empty() {
         return Ok(());
     }
@@ -102,6 +109,7 @@ pub fn gather(
     let text = text(&loops, index.dtype()).with("UNIT", unit(to.dtype().bytes() * width));
     let step = NativeStep::new(text, "gather_elements")
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .address(from)
         .shape(loops.shape(1))
@@ -129,7 +137,11 @@ pub fn scatter(
     to: &MemoryView,
     combine: ScatterCombine,
 ) -> Result<()> {
-    if from.layout.is_empty() || to.layout.is_empty() {
+    check_loop(index, from, to, axis)?;
+    check(from.dtype() == to.dtype(), || {
+        format!("{} to {}", from.dtype(), to.dtype())
+    })?;
+    if from.layout.is_empty() {
         return Ok(());
     }
     let dtype = to.dtype();
@@ -165,6 +177,9 @@ fn convert(
     narrow: Dtype,
     function: &'static str,
 ) {
+    if to.layout.is_empty() {
+        return;
+    }
     let loops = Loops::over(&[to, from]).merge();
     // There is no index here, but the text names its type.
     let text = text(&loops, Dtype::I64)
@@ -173,6 +188,7 @@ fn convert(
         .with("COMBINE", ScatterCombine::Add as u32);
     let step = NativeStep::new(text, function)
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .address(from)
         .shape(loops.shape(1))
@@ -214,6 +230,7 @@ fn scatter_into(
     };
     let step = NativeStep::new(text, function)
         .address(to)
+        .writes()
         .shape(loops.shape(1))
         .address(from)
         .shape(loops.shape(0))
@@ -247,6 +264,7 @@ pub fn one_hot(
     let text = text(&loops, index.dtype()).with("STORED", unit(to.dtype().bytes()));
     let step = NativeStep::new(text, "one_hot")
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .address(&index)
         .shape(loops.shape(1))
@@ -256,6 +274,23 @@ pub fn one_hot(
         .over(loops.count());
     program.push(with_fault(step, program));
     Ok(())
+}
+
+/// Checks that an index has the loop's shape, and that the view it chooses from has the axis.
+fn check_loop(
+    index: &MemoryView,
+    gone_over: &MemoryView,
+    chosen: &MemoryView,
+    axis: usize,
+) -> Result<()> {
+    let shape = gone_over.shape();
+    check(index.shape() == shape, || {
+        format!("the index is {:?}, not {shape:?}", index.shape())
+    })?;
+    let rank = chosen.shape().len();
+    check(rank == shape.len() && axis < rank, || {
+        format!("axis {axis} of {:?} for {shape:?}", chosen.shape())
+    })
 }
 
 /// Adds `to[i] = from[index[i]]`, over all elements of `from` in row-major order.

@@ -54,9 +54,11 @@ impl NativeLoader {
     /// Compiles a program's kernels, or finds them.
     ///
     /// # Errors
+    /// [`KernelError::Views`] of views of another program, or that may not be written;
     /// [`KernelError::Compile`] without NVRTC, [`KernelError::Cuda`] if the driver refuses the
     /// code.
     pub fn load(&self, program: NativeProgram) -> Result<LoadedProgram> {
+        program.check()?;
         let functions = program.steps.iter().map(|step| self.function(step));
         let functions = functions.collect::<Result<Vec<_>>>()?;
         Ok(LoadedProgram { program, functions })
@@ -157,9 +159,6 @@ impl LoadedProgram {
     /// # Errors
     /// [`KernelError::Bound`]: nothing is queued. [`KernelError::Cuda`] as the driver refuses;
     /// earlier kernels are queued then.
-    ///
-    /// # Panics
-    /// Never: a program for aligned memory is refused as misaligned otherwise.
     pub fn run(
         &self,
         names: &dyn BoundNames,
@@ -207,8 +206,10 @@ fn launch(
     for parameter in &step.parameters {
         values.push(match parameter {
             Parameter::Shape(shape) => KernelArg::bytes(bytemuck::bytes_of(shape)),
-            Parameter::Address(view) if view.layout.is_empty() => KernelArg::number(0u64),
-            Parameter::Address(view) => {
+            Parameter::Address(view) | Parameter::Written(view) if view.layout.is_empty() => {
+                KernelArg::number(0u64)
+            }
+            Parameter::Address(view) | Parameter::Written(view) => {
                 let memory = match view.place {
                     BoundPlace::Input(at) => inputs[at],
                     BoundPlace::Output(at) => outputs[at],

@@ -9,7 +9,7 @@ use fercuda_tensor::{Dtype, Layout, LayoutError};
 use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
-use crate::view::MemoryView;
+use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -84,6 +84,18 @@ pub fn matrices(
         let (dimension, rank) = (1, to.shape().len());
         return Err(LayoutError::NoDimension { dimension, rank }.into());
     };
+    let dtype = left.dtype();
+    check(right.dtype() == dtype, || {
+        format!("{} by {}", dtype, right.dtype())
+    })?;
+    let of_bias = epilogue.bias.map_or(dtype, MemoryView::dtype);
+    check(of_bias == dtype, || {
+        format!("a bias of {of_bias} for {dtype}")
+    })?;
+    let of_residual = epilogue.residual.map_or(to.dtype(), MemoryView::dtype);
+    check(of_residual == to.dtype(), || {
+        format!("a residual of {of_residual}")
+    })?;
     if to.layout.is_empty() {
         return Ok(());
     }
@@ -98,7 +110,6 @@ pub fn matrices(
         .residual
         .map(|view| spread(view, [*rows, *columns]));
     let residual = residual.transpose()?;
-    let dtype = left.dtype();
     let name = summed(dtype);
     let is_near =
         |strides: [i64; 2], at: usize| u8::from(strides[at].abs() <= strides[1 - at].abs());
@@ -129,6 +140,7 @@ pub fn matrices(
     let blocks = blocks.saturating_mul(down).saturating_mul(across);
     let step = NativeStep::new(text, "multiply")
         .address(to)
+        .writes()
         .shape(shape(to))
         .address(&left)
         .shape(shape(&left))

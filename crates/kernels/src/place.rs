@@ -3,6 +3,7 @@
 //! `place.cu` writes each element of its output once, and of an operand reads the element at the
 //! same place.
 
+use crate::error::KernelError;
 use crate::loops::Loops;
 use crate::program::{NativeProgram, NativeStep};
 use crate::text::{KernelText, c_type};
@@ -43,6 +44,7 @@ pub fn number(program: &mut NativeProgram, to: &MemoryView, start: f64, step: f6
         .with("IS_FLOAT", u8::from(to.dtype().is_float()));
     let launch = NativeStep::new(text, "number_elements")
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .f64(start)
         .f64(step)
@@ -54,15 +56,19 @@ pub fn number(program: &mut NativeProgram, to: &MemoryView, start: f64, step: f6
 }
 
 /// Adds `to = from` in a part of each matrix of the last two dimensions, and 0 elsewhere.
+///
+/// # Errors
+/// [`KernelError::Views`] if they differ in type or shape.
 pub fn triangle(
     program: &mut NativeProgram,
     from: &MemoryView,
     to: &MemoryView,
     part: TrianglePart,
     diagonal: i64,
-) {
+) -> Result<(), KernelError> {
+    from.check("the operand", to.shape(), to.dtype())?;
     if to.layout.is_empty() || to.shape().len() < 2 {
-        return;
+        return Ok(());
     }
     program.allow_same(to, from);
     let loops = Loops::over(&[to, from]);
@@ -71,6 +77,7 @@ pub fn triangle(
         .with("PART", part as u32);
     let step = NativeStep::new(text, "keep_triangle")
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .address(from)
         .shape(loops.shape(1))
@@ -78,6 +85,7 @@ pub fn triangle(
         .u64(loops.count())
         .over(loops.count());
     program.push(step);
+    Ok(())
 }
 
 /// Adds 1, of these bits, on a diagonal of each matrix of the last two dimensions, and 0 elsewhere.
@@ -91,6 +99,7 @@ pub fn diagonal(program: &mut NativeProgram, to: &MemoryView, diagonal: i64, one
         .with("PART", 2);
     let step = NativeStep::new(text, "write_diagonal")
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .u64(diagonal.cast_unsigned())
         .u64(loops.count())

@@ -4,15 +4,19 @@
 //! their shapes, also parameters, say. Every family's module vouches for its text. A view's
 //! elements are those of the program's layouts (`view`), which `loader` compares with bound memory.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use fercuda_jit::ALIGN;
 use fercuda_tensor::{Dtype, Layout, MAX_RANK};
 
 use crate::error::KernelError;
 use crate::text::KernelText;
-use crate::view::{BoundPlace, MemoryView};
+use crate::view::{BoundPlace, MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
+/// Largest number of elements that a kernel goes over.
+const MOST_ELEMENTS: u64 = 1 << 48;
 /// Threads of a block of the kernels that go over elements.
 pub(crate) const THREADS: u32 = 256;
 /// Largest number of blocks in the first dimension of a grid.
@@ -25,8 +29,10 @@ const LOOPING: u64 = 132 * 32;
 /// Parameter of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Parameter {
-    /// Address of a view's first element.
+    /// Address of the first element of a view that is read.
     Address(MemoryView),
+    /// Address of the first element of a view that is written, and may be read.
+    Written(MemoryView),
     /// Extents and strides, as `Shape` of common.cuh.
     Shape(ShapeParameter),
     U32(u32),
@@ -101,6 +107,17 @@ impl NativeStep {
         self
     }
 
+    /// Says that the view given last is written.
+    pub(crate) fn writes(mut self) -> Self {
+        let is_address = |it: &&mut Parameter| matches!(it, Parameter::Address(_));
+        if let Some(last) = self.parameters.iter_mut().rev().find(is_address)
+            && let Parameter::Address(view) = *last
+        {
+            *last = Parameter::Written(view);
+        }
+        self
+    }
+
     /// Extents and strides that go with the address before.
     pub(crate) fn shape(mut self, shape: ShapeParameter) -> Self {
         self.parameters.push(Parameter::Shape(shape));
@@ -156,8 +173,10 @@ impl ShapeParameter {
 }
 
 /// Launches over operands, outputs and workspace of fixed layouts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct NativeProgram {
+    /// A number that no other program of this process has, by which it knows its views.
+    id: u64,
     pub(crate) inputs: Vec<Layout>,
     pub(crate) outputs: Vec<Layout>,
     pub(crate) in_place: Vec<Vec<bool>>,
@@ -172,7 +191,9 @@ pub struct NativeProgram {
 impl NativeProgram {
     /// A program without launches, for memory at multiples of 16 bytes or at any.
     pub fn new(inputs: &[Layout], outputs: &[Layout], is_aligned: bool) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             inputs: inputs.to_vec(),
             outputs: outputs.to_vec(),
             in_place: vec![vec![false; inputs.len()]; outputs.len()],
@@ -199,8 +220,12 @@ impl NativeProgram {
     }
 
     /// A whole operand.
+    ///
+    /// # Panics
+    /// Without an operand of that number.
     pub fn input(&self, at: usize) -> MemoryView {
         MemoryView {
+            program: self.id,
             place: BoundPlace::Input(at),
             offset_bytes: 0,
             layout: self.inputs[at],
@@ -208,8 +233,12 @@ impl NativeProgram {
     }
 
     /// A whole output.
+    ///
+    /// # Panics
+    /// Without an output of that number.
     pub fn output(&self, at: usize) -> MemoryView {
         MemoryView {
+            program: self.id,
             place: BoundPlace::Output(at),
             offset_bytes: 0,
             layout: self.outputs[at],
@@ -230,6 +259,7 @@ impl NativeProgram {
         i64::try_from(until).map_err(|_| too_many(until))?;
         self.scratch_bytes = until;
         Ok(MemoryView {
+            program: self.id,
             place: BoundPlace::Scratch,
             offset_bytes,
             layout,
@@ -242,6 +272,39 @@ impl NativeProgram {
         if let (BoundPlace::Output(output), BoundPlace::Input(input)) = (to.place, from.place) {
             self.in_place[output][input] = self.outputs[output] == self.inputs[input];
         }
+    }
+
+    /// Checks that each view is of this program, that no operand is written, and no two elements of
+    /// an output or a written view share memory; and that a loop over elements ends in a day.
+    pub(crate) fn check(&self) -> Result<()> {
+        let layouts = self.inputs.iter().chain(&self.outputs);
+        if let Some(layout) = layouts.into_iter().find(|it| it.len() > MOST_ELEMENTS) {
+            let (what, count, most) = ("elements of one layout", layout.len(), MOST_ELEMENTS);
+            return Err(KernelError::TooMany { what, count, most });
+        }
+        for output in &self.outputs {
+            check(!output.may_overlap(), || {
+                format!("elements of the output {output} may overlap")
+            })?;
+        }
+        for parameter in self.steps.iter().flat_map(|step| &step.parameters) {
+            let (view, is_written) = match parameter {
+                Parameter::Address(view) => (view, false),
+                Parameter::Written(view) => (view, true),
+                _ => continue,
+            };
+            check(view.program == self.id, || {
+                "one is of another program".to_owned()
+            })?;
+            let is_input = matches!(view.place, BoundPlace::Input(_));
+            check(!is_written || !is_input, || {
+                "an operand is written".to_owned()
+            })?;
+            check(!is_written || !view.layout.may_overlap(), || {
+                format!("elements of the written {} may overlap", view.layout)
+            })?;
+        }
+        Ok(())
     }
 
     pub(crate) fn push(&mut self, step: NativeStep) {

@@ -5,6 +5,7 @@
 
 use fercuda_tensor::Dtype;
 
+use crate::error::KernelError;
 use crate::loops::Loops;
 use crate::program::{NativeProgram, NativeStep};
 use crate::text::{KernelText, c_type};
@@ -89,6 +90,7 @@ pub fn elements(
         .with("COUNTED", loops.index());
     let step = NativeStep::new(text, "random_elements")
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .f64(first)
         .f64(second)
@@ -103,14 +105,19 @@ pub fn elements(
 
 /// Adds dropout: `to = from * scale` where an element stays, else 0; `mask` is whether it does.
 /// All have one shape.
+///
+/// # Errors
+/// [`KernelError::Views`] otherwise.
 pub fn dropout(
     program: &mut NativeProgram,
     [from, to, mask]: [&MemoryView; 3],
     chance: f64,
     seed: RandomSeed,
-) {
+) -> Result<(), KernelError> {
+    from.check("the operand", to.shape(), to.dtype())?;
+    mask.check("the mask", to.shape(), Dtype::Bool)?;
     if to.layout.is_empty() {
-        return;
+        return Ok(());
     }
     program.allow_same(to, from);
     let loops = Loops::over(&[to, from, mask]).merge();
@@ -120,8 +127,10 @@ pub fn dropout(
         .with("COUNTED", loops.index());
     let step = NativeStep::new(text, "drop_elements")
         .address(to)
+        .writes()
         .shape(loops.shape(0))
         .address(mask)
+        .writes()
         .shape(loops.shape(2))
         .address(from)
         .shape(loops.shape(1))
@@ -132,4 +141,5 @@ pub fn dropout(
         .u64(loops.count())
         .over(loops.count().div_ceil(4));
     program.push(step);
+    Ok(())
 }

@@ -14,7 +14,7 @@ use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep};
 use crate::rows;
 use crate::text::{KernelText, c_type, computed_type};
-use crate::view::MemoryView;
+use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -113,6 +113,14 @@ pub fn along(
     values: &MemoryView,
     places: Option<&MemoryView>,
 ) -> Result<()> {
+    check(values.dtype() == op.result(x.dtype()), || {
+        format!("results of {} for {}", values.dtype(), x.dtype())
+    })?;
+    let of_places = places.map_or(Dtype::I64, MemoryView::dtype);
+    check(of_places == Dtype::I64, || format!("places of {of_places}"))?;
+    check(op.has_places() == places.is_some(), || {
+        "places or none".to_owned()
+    })?;
     let places = match (op.has_places(), places) {
         (true, Some(places)) => Some(places.broadcast(x.shape())?.move_last(axis)?),
         _ => None,
@@ -125,9 +133,9 @@ pub fn along(
     let text = op.text(x.dtype());
     let (rows, len) = rows::sizes(&x);
     if len <= SHORT && rows >= MANY {
-        let scan = NativeStep::new(text, "scan_short").rows(&values);
+        let scan = NativeStep::new(text, "scan_short").rows(&values).writes();
         let scan = match &places {
-            Some(places) => scan.rows(places),
+            Some(places) => scan.rows(places).writes(),
             None => scan,
         };
         program.push(scan.rows(&x).u64(rows).over(rows));
@@ -150,12 +158,12 @@ pub fn along(
     let totals = program.reserve(Dtype::U8, &[bytes])?;
     let step = |name| NativeStep::new(text.clone(), name).threads(threads as u32);
     if chunks > 1 {
-        let total = step("total_chunks").address(&totals).rows(&from);
+        let total = step("total_chunks").address(&totals).writes().rows(&from);
         program.push(total.u64(chunks).u64(count).over_blocks(count));
-        let scan = step("scan_totals").address(&totals);
+        let scan = step("scan_totals").address(&totals).writes();
         program.push(scan.u64(chunks).u64(rows).over_blocks(rows));
     }
-    let scan = step("scan_chunks").rows(&to);
+    let scan = step("scan_chunks").rows(&to).writes();
     let scan = match &places_to {
         Some(places) => scan.rows(places),
         None => scan,

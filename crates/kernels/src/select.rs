@@ -17,7 +17,7 @@ use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::sort;
 use crate::text::KernelText;
-use crate::view::MemoryView;
+use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -58,14 +58,26 @@ impl ChosenCounts {
         number: &MemoryView,
     ) -> Result<Self> {
         let len = source.layout.len();
+        check(
+            number.layout.len() == 1 && number.dtype() == Dtype::I64,
+            || format!("a number of {}", number.layout),
+        )?;
         let chunks = len.div_ceil(CHUNK);
         let counts = program.reserve(Dtype::U64, &[chunks])?;
         let total = program.reserve(Dtype::U64, &[1])?;
-        let count = NativeStep::new(text.clone(), "count_chosen").address(&counts);
+        let count = NativeStep::new(text.clone(), "count_chosen")
+            .address(&counts)
+            .writes();
         let count = count.flat(source).u64(len).u64(chunks);
         program.push(count.over_blocks(chunks));
         let sum = NativeStep::new(text.clone(), "scan_counts").threads(SUMMING);
-        let sum = sum.address(&counts).address(&total).address(number);
+        let sum = sum
+            .address(&counts)
+            .writes()
+            .address(&total)
+            .writes()
+            .address(number)
+            .writes();
         program.push(sum.u64(chunks));
         Ok(Self {
             text,
@@ -93,8 +105,9 @@ pub fn masked(
     out: &MemoryView,
     number: &MemoryView,
 ) -> Result<()> {
-    let mask = mask.broadcast(x.shape())?;
-    let out = out.broadcast(&[x.layout.len()])?;
+    mask.check("the mask", x.shape(), Dtype::Bool)?;
+    out.check("the result", &[x.layout.len()], x.dtype())?;
+    let (mask, out) = (*mask, *out);
     if x.layout.is_empty() {
         copy::fill(program, number, 0);
         return Ok(());
@@ -109,10 +122,14 @@ pub fn masked(
     let text = sort::with_keys(text(SelectText::Masked), bits);
     let chosen = ChosenCounts::of(program, text, &mask, number)?;
     let (len, chunks) = (chosen.len, chosen.chunks);
-    let take = chosen.step("take_masked").flat(&out);
+    let take = chosen.step("take_masked").flat(&out).writes();
     let take = take.address(&chosen.counts).flat(&mask).flat(x);
     program.push(take.u64(len).u64(chunks).over_blocks(chunks));
-    let clear = chosen.step("clear_rest").flat(&out).address(&chosen.total);
+    let clear = chosen
+        .step("clear_rest")
+        .flat(&out)
+        .writes()
+        .address(&chosen.total);
     program.push(clear.u64(len).over(len));
     Ok(())
 }
@@ -129,7 +146,8 @@ pub fn nonzero(
     number: &MemoryView,
 ) -> Result<()> {
     let rank = x.shape().len();
-    let out = out.broadcast(&[x.layout.len(), rank as u64])?;
+    out.check("the result", &[x.layout.len(), rank as u64], Dtype::I64)?;
+    let out = *out;
     if x.layout.is_empty() {
         copy::fill(program, number, 0);
         return Ok(());
@@ -140,7 +158,7 @@ pub fn nonzero(
     if rank == 0 {
         return Ok(());
     }
-    let take = chosen.step("take_nonzero").view(&out);
+    let take = chosen.step("take_nonzero").view(&out).writes();
     let take = take.address(&chosen.counts).flat(x);
     let take = take
         .shape(ShapeParameter::of(&x.layout))
@@ -148,7 +166,11 @@ pub fn nonzero(
         .u64(chunks)
         .u32(rank as u32);
     program.push(take.over_blocks(chunks));
-    let clear = chosen.step("clear_rest").view(&out).address(&chosen.total);
+    let clear = chosen
+        .step("clear_rest")
+        .view(&out)
+        .writes()
+        .address(&chosen.total);
     program.push(clear.u64(len).over(len));
     Ok(())
 }
@@ -166,7 +188,9 @@ pub fn unique(
     number: &MemoryView,
 ) -> Result<()> {
     let len = x.layout.len();
-    let (values, numbers) = (values.broadcast(&[len])?, numbers.broadcast(&[len])?);
+    values.check("the values", &[len], x.dtype())?;
+    numbers.check("their numbers", &[len], Dtype::I64)?;
+    let (values, numbers) = (*values, *numbers);
     if len == 0 {
         copy::fill(program, number, 0);
         return Ok(());
@@ -189,12 +213,22 @@ pub fn unique(
     let keys = sorted.keys.reshape(&[len])?;
     let chosen = ChosenCounts::of(program, text, &keys, number)?;
     let starts = program.reserve(Dtype::U64, &[len])?;
-    let take = chosen.step("take_unique").flat(&values).address(&starts);
+    let take = chosen
+        .step("take_unique")
+        .flat(&values)
+        .writes()
+        .address(&starts)
+        .writes();
     let take = take.address(&chosen.counts).flat(&keys);
     let take = take.address(&sorted.places).flat(&flat);
     let take = take.u64(len).u64(chosen.chunks);
     program.push(take.over_blocks(chosen.chunks));
-    let count = chosen.step("count_unique").flat(&values).flat(&numbers);
+    let count = chosen
+        .step("count_unique")
+        .flat(&values)
+        .writes()
+        .flat(&numbers)
+        .writes();
     let count = count.address(&starts).address(&chosen.total);
     program.push(count.u64(len).over(len));
     Ok(())
@@ -202,16 +236,20 @@ pub fn unique(
 
 /// Adds counts of the elements of `x`. `out` has one dimension, of the bins: of the parts of a
 /// range, both ends of which are in it, or of the values of whole numbers.
+///
+/// # Errors
+/// [`KernelError::Views`] of other counts.
 pub fn bins(
     program: &mut NativeProgram,
     x: &MemoryView,
     range: Option<(f64, f64)>,
     out: &MemoryView,
-) {
-    copy::fill(program, out, 0);
+) -> Result<()> {
     let (len, bins) = (x.layout.len(), out.layout.len());
+    out.check("the counts", &[bins], Dtype::I64)?;
+    copy::fill(program, out, 0);
     if len == 0 || bins == 0 {
-        return;
+        return Ok(());
     }
     let text = text(SelectText::Bins).with_type("ELEMENT", x.dtype());
     let text = match range {
@@ -219,7 +257,11 @@ pub fn bins(
         None => text,
     };
     let (low, high) = range.unwrap_or_default();
-    let count = NativeStep::new(text, "count_bins").flat(out).flat(x);
+    let count = NativeStep::new(text, "count_bins")
+        .flat(out)
+        .writes()
+        .flat(x);
     let count = count.u64(len).u64(bins).f64(low).f64(high);
     program.push(count.over(len));
+    Ok(())
 }

@@ -17,7 +17,7 @@ use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep};
 use crate::rows;
 use crate::text::KernelText;
-use crate::view::MemoryView;
+use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -103,6 +103,20 @@ pub fn along(
 ) -> Result<()> {
     let x = x.move_last(axis)?;
     let (rows, len) = rows::sizes(&x);
+    let end = part.first.checked_add(part.count);
+    check(end.is_some_and(|end| end <= len), || {
+        format!("{} elements from {} of {len}", part.count, part.first)
+    })?;
+    for (view, dtype) in [(values, x.dtype()), (indices, Dtype::I64)] {
+        let Some(view) = view else {
+            continue;
+        };
+        let mut wanted = x.shape().to_vec();
+        if let Some(last) = wanted.last_mut() {
+            *last = part.count;
+        }
+        view.move_last(axis)?.check("a result", &wanted, dtype)?;
+    }
     if rows == 0 || part.count == 0 || len == 0 {
         return Ok(());
     }
@@ -122,7 +136,9 @@ pub fn along(
     let from = rows::staged_operand(program, &x)?;
     let flip = if part.is_descending { u64::MAX } else { 0 };
     let of_results = |step: NativeStep| {
-        let results = staged.iter().fold(step, |step, (to, _)| step.rows(to));
+        let results = staged
+            .iter()
+            .fold(step, |step, (to, _)| step.rows(to).writes());
         results.rows(&from)
     };
     if len <= SHORT {
@@ -200,9 +216,10 @@ pub(crate) fn long_rows(
     for pass in 0..passes {
         let shift = 8 * pass as u32;
         let counting = match pass {
-            0 => step("count_first").address(&counts).rows(x),
+            0 => step("count_first").address(&counts).writes().rows(x),
             _ => step("count_next")
                 .address(&counts)
+                .writes()
                 .address(&from.keys)
                 .shape(rows::shape(x)),
         };
@@ -215,14 +232,18 @@ pub(crate) fn long_rows(
         let digits = rows.saturating_mul(DIGITS);
         let is_few = chunks <= FEW_CHUNKS;
         let scan = step(if is_few { "scan_few" } else { "scan_digits" });
-        let scan = scan.address(&counts).address(&totals);
+        let scan = scan.address(&counts).writes().address(&totals).writes();
         let scan = scan.u64(chunks).u64(digits);
         program.push(match is_few {
             true => scan.over(digits),
             false => scan.over_blocks(digits),
         });
         let name = if pass == 0 { "move_first" } else { "move_next" };
-        let moving = step(name).address(&to.keys).address(&to.places);
+        let moving = step(name)
+            .address(&to.keys)
+            .writes()
+            .address(&to.places)
+            .writes();
         let moving = match pass {
             0 => moving.rows(x),
             _ => moving.address(&from.keys).shape(rows::shape(x)),
@@ -251,7 +272,11 @@ pub fn search(
     out: &MemoryView,
     is_right: bool,
 ) -> Result<()> {
-    let out = out.broadcast(values.shape())?;
+    out.check("the places", values.shape(), Dtype::I64)?;
+    check(sorted.dtype() == values.dtype(), || {
+        format!("{} in {}", values.dtype(), sorted.dtype())
+    })?;
+    let out = *out;
     if values.layout.is_empty() {
         return Ok(());
     }
@@ -260,7 +285,9 @@ pub fn search(
     let shape = [&values.shape()[..outer], &[len]].concat();
     let sorted = sorted.broadcast(&shape)?;
     let count = values.layout.len();
-    let step = NativeStep::new(text(values.dtype()), "search_rows").rows(&out);
+    let step = NativeStep::new(text(values.dtype()), "search_rows")
+        .rows(&out)
+        .writes();
     let step = step.rows(&sorted).rows(values).u64(count);
     program.push(step.u32(u32::from(is_right)).over(count));
     Ok(())

@@ -5,6 +5,16 @@
 
 use fercuda_tensor::{Dtype, Layout, LayoutError};
 
+use crate::error::KernelError;
+
+/// Refuses views that do not go together.
+pub(crate) fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), KernelError> {
+    match holds {
+        true => Ok(()),
+        false => Err(KernelError::Views { what: what() }),
+    }
+}
+
 /// Memory that a program is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BoundPlace {
@@ -16,6 +26,8 @@ pub(crate) enum BoundPlace {
 /// Elements of bound memory, by a layout and the place of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryView {
+    /// The program that it is of.
+    pub(crate) program: u64,
     pub(crate) place: BoundPlace,
     /// Of the first element, from the first one of the memory.
     pub(crate) offset_bytes: i64,
@@ -23,6 +35,14 @@ pub struct MemoryView {
 }
 
 impl MemoryView {
+    /// Checks that it has that shape and type.
+    pub(crate) fn check(&self, what: &str, shape: &[u64], dtype: Dtype) -> Result<(), KernelError> {
+        let (own, of) = (self.shape(), self.dtype());
+        check(own == shape && of == dtype, || {
+            format!("{what} is {of}{own:?}, not {dtype}{shape:?}")
+        })
+    }
+
     /// Its layout.
     pub fn layout(&self) -> &Layout {
         &self.layout

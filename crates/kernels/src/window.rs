@@ -9,9 +9,12 @@ use fercuda_tensor::{Dtype, LayoutError};
 use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
-use crate::view::MemoryView;
+use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
+
+/// Largest number of products for one element.
+const MOST_TAPS: u64 = 1 << 40;
 
 /// Extents and steps of a window along each of three dimensions of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,48 @@ pub fn five(view: &MemoryView) -> Result<MemoryView> {
     Ok(view.reshape(&all)?)
 }
 
+/// Checks that views have five dimensions and one type.
+fn check_five(views: &[&MemoryView], dtype: Dtype) -> Result<()> {
+    for view in views {
+        check(view.shape().len() == 5 && view.dtype() == dtype, || {
+            format!("{} is not of five dimensions of {dtype}", view.layout)
+        })?;
+    }
+    Ok(())
+}
+
+/// Checks the window of a convolution of a weight, and its bias.
+fn check_window(
+    window: &SlidingWindow,
+    weight: &MemoryView,
+    bias: Option<(&MemoryView, u64)>,
+    groups: u64,
+) -> Result<()> {
+    check(weight.shape()[2..] == window.kernel, || {
+        format!("a window of {:?} for {:?}", window.kernel, weight.shape())
+    })?;
+    let steps = window.stride.iter().all(|step| *step > 0) && !window.dilation.contains(&0);
+    check(steps && groups > 0, || {
+        "a step of 0, or no group".to_owned()
+    })?;
+    let taps = window
+        .kernel
+        .iter()
+        .try_fold(weight.shape()[1], |taps, extent| taps.checked_mul(*extent));
+    if taps.is_none_or(|taps| taps > MOST_TAPS) {
+        let (what, count) = ("taps of a window", taps.unwrap_or(u64::MAX));
+        return Err(KernelError::TooMany {
+            what,
+            count,
+            most: MOST_TAPS,
+        });
+    }
+    match bias {
+        Some((bias, channels)) => bias.check("the bias", &[channels], weight.dtype()),
+        None => Ok(()),
+    }
+}
+
 /// Which convolution of the same window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConvolutionKind {
@@ -96,6 +141,9 @@ pub enum ConvolutionKind {
 }
 
 /// Adds a convolution of five-dimensional views.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
 pub fn convolve(
     program: &mut NativeProgram,
     kind: ConvolutionKind,
@@ -103,9 +151,21 @@ pub fn convolve(
     bias: Option<&MemoryView>,
     window: SlidingWindow,
     groups: u64,
-) {
+) -> Result<()> {
+    check_five(&[from, weight, to], to.dtype())?;
+    let [x, w, y] = [from, weight, to].map(|view| [view.shape()[0], view.shape()[1]]);
+    check_window(&window, weight, bias.map(|bias| (bias, y[1])), groups)?;
+    // Inputs and outputs of the weight, and how many of one group there are.
+    let (inputs, outputs) = match kind {
+        ConvolutionKind::Forward => (w[1].checked_mul(groups), Some(w[0])),
+        ConvolutionKind::Transposed => (Some(w[0]), w[1].checked_mul(groups)),
+    };
+    let fits = x[0] == y[0] && inputs == Some(x[1]) && outputs == Some(y[1]);
+    check(fits && w[0].is_multiple_of(groups), || {
+        format!("{x:?} by {w:?} to {y:?} in {groups} groups")
+    })?;
     if to.layout.is_empty() {
-        return;
+        return Ok(());
     }
     let name = match kind {
         ConvolutionKind::Forward => "convolve",
@@ -113,6 +173,7 @@ pub fn convolve(
     };
     let step = NativeStep::new(text(to.dtype()).with("CONVOLVE", 1), name)
         .view(to)
+        .writes()
         .view(from)
         .view(weight);
     let step = match bias {
@@ -125,32 +186,48 @@ pub fn convolve(
     let count = to.layout.len();
     let step = step.shape(window.parameter()).u64(groups).u64(count);
     program.push(step.over(count));
+    Ok(())
 }
 
 /// Adds the gradient of a convolution's weight, of the result's gradient and the operand.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
 pub fn convolve_weight(
     program: &mut NativeProgram,
     [gradient, from, to]: [&MemoryView; 3],
     window: SlidingWindow,
     groups: u64,
-) {
+) -> Result<()> {
+    check_five(&[gradient, from, to], to.dtype())?;
+    check_window(&window, to, None, groups)?;
+    let [g, x, w] = [gradient, from, to].map(|view| [view.shape()[0], view.shape()[1]]);
+    let fits = g == [x[0], w[0]] && w[1].checked_mul(groups) == Some(x[1]);
+    check(fits && w[0].is_multiple_of(groups), || {
+        format!("{g:?} and {x:?} to {w:?} in {groups} groups")
+    })?;
     let count = to.layout.len();
     if count == 0 {
-        return;
+        return Ok(());
     }
     let step = NativeStep::new(text(to.dtype()).with("CONVOLVE", 1), "convolve_weight")
         .view(to)
+        .writes()
         .view(gradient)
         .view(from)
         .shape(window.parameter())
         .u64(groups)
         .u64(count);
     program.push(step.over(count));
+    Ok(())
 }
 
 /// Adds a pool of five-dimensional views. `index` gets the places of the largest elements, in
 /// row-major order of space. Without a window, the operand is parted into as many as the result
 /// has places.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
 pub fn pool(
     program: &mut NativeProgram,
     kind: PoolKind,
@@ -158,17 +235,29 @@ pub fn pool(
     to: &MemoryView,
     index: Option<&MemoryView>,
     window: Option<SlidingWindow>,
-) {
+) -> Result<()> {
+    check_five(&[from, to], to.dtype())?;
+    check_places(from, to)?;
+    if let Some(index) = index {
+        index.check("the places", to.shape(), Dtype::I64)?;
+    }
+    check(index.is_some() == (kind == PoolKind::Most), || {
+        "places of means".to_owned()
+    })?;
+    if let Some(window) = &window {
+        let steps = window.stride.iter().all(|step| *step > 0) && !window.dilation.contains(&0);
+        check(steps, || "a step of 0".to_owned())?;
+    }
     let count = to.layout.len();
     if count == 0 {
-        return;
+        return Ok(());
     }
     let text = text(to.dtype())
         .with("POOL", kind as u32)
         .with("IS_ADAPTIVE", u8::from(window.is_none()));
-    let step = NativeStep::new(text, "pool").view(to);
+    let step = NativeStep::new(text, "pool").view(to).writes();
     let step = match index {
-        Some(index) => step.view(index),
+        Some(index) => step.view(index).writes(),
         None => step.u64(0).shape(ShapeParameter::of(&to.layout)),
     };
     let none = SlidingWindow {
@@ -182,26 +271,54 @@ pub fn pool(
         .shape(window.unwrap_or(none).parameter())
         .u64(count);
     program.push(step.over(count));
+    Ok(())
+}
+
+/// Checks that batch and channels are equal, that there is something in each dimension of space,
+/// and that the product of both extents of one fits in 64 bits.
+fn check_places(from: &MemoryView, to: &MemoryView) -> Result<()> {
+    let (x, y) = (from.shape(), to.shape());
+    let has_places = to.layout.is_empty() || !x[2..].contains(&0);
+    check(x[..2] == y[..2] && has_places, || format!("{x:?} to {y:?}"))?;
+    for (from, to) in x[2..].iter().zip(&y[2..]) {
+        let last = to.checked_add(1).and_then(|to| from.checked_mul(to));
+        if last.and_then(|last| last.checked_add(*to)).is_none() {
+            let (what, most) = ("places of one dimension", u64::MAX / from);
+            return Err(KernelError::TooMany {
+                what,
+                count: *to,
+                most,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Adds an interpolation of five-dimensional views to another number of places. With `corners` the
 /// first and last places are those of the operand, else places are the middles of pixels.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
 pub fn interpolate(
     program: &mut NativeProgram,
     kind: Interpolation,
     from: &MemoryView,
     to: &MemoryView,
     corners: bool,
-) {
+) -> Result<()> {
+    check_five(&[from, to], to.dtype())?;
+    check_places(from, to)?;
     let count = to.layout.len();
     if count == 0 {
-        return;
+        return Ok(());
     }
     let text = text(to.dtype()).with("INTERPOLATE", kind as u32);
     let step = NativeStep::new(text, "interpolate")
         .view(to)
+        .writes()
         .view(from)
         .u64(u64::from(corners))
         .u64(count);
     program.push(step.over(count));
+    Ok(())
 }

@@ -219,6 +219,10 @@ impl OpDescriptor {
     /// [`OpError::Operands`], [`OpError::Dtype`], [`OpError::Mixed`], [`OpError::Parameter`],
     /// [`OpError::Shape`].
     pub fn graph(&self, operands: &[Layout]) -> Result<ExprGraph> {
+        if !self.row().is_expression() {
+            let what = "it is no expression".to_owned();
+            return Err(self.misfit(operands, what, "a plan of it".to_owned()));
+        }
         self.check_operands(operands)?;
         let shape = self.common_shape(operands)?;
         let text = self.text(operands.len(), &shape)?;

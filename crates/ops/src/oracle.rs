@@ -26,6 +26,16 @@ pub fn evaluate(
     operands: &[Layout],
     bits: &[Vec<u64>],
 ) -> Result<Vec<Vec<Near>>, OpError> {
+    let lengths = operands.iter().map(Layout::len);
+    if !lengths.eq(bits.iter().map(|bits| bits.len() as u64)) {
+        let what = "elements are given for other layouts".to_owned();
+        return Err(op.misfit(
+            operands,
+            what,
+            "one list of elements for each operand".to_owned(),
+        ));
+    }
+    op.check_operands(operands)?;
     let arrays: Vec<HostArray> = operands
         .iter()
         .zip(bits)

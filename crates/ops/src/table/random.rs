@@ -105,7 +105,10 @@ fn new_results(op: &OpParameters, _: &[Layout]) -> RowResults {
     let Some(shape) = op.target_shape() else {
         return Err(Misfit::new("it has no shape", "`shape`"));
     };
-    let dtype = op.target().unwrap_or(Dtype::F32);
+    let dtype = op.target().unwrap_or(match op.name() {
+        "random_integers" => Dtype::I64,
+        _ => Dtype::F32,
+    });
     let is_valid = match op.name() {
         "random_integers" => !dtype.is_float() && dtype != Dtype::Bool,
         "bernoulli" => true,
@@ -122,24 +125,58 @@ fn new_results(op: &OpParameters, _: &[Layout]) -> RowResults {
 }
 
 fn distribution(op: &OpParameters, dtype: Dtype) -> Result<Distribution, Misfit> {
-    let number = |name: &str| op.number_of(name);
     match op.name() {
-        "random_uniform" => Ok(Distribution::Uniform {
-            low: number("low"),
-            high: number("high"),
-        }),
+        "random_uniform" => {
+            let [low, high] = ["low", "high"].map(|name| finite(op, dtype, name));
+            let (low, high) = (low?, high?);
+            match low <= high {
+                true => Ok(Distribution::Uniform { low, high }),
+                false => Err(Misfit::new(
+                    format!("from {low} to {high}"),
+                    "low, then high",
+                )),
+            }
+        }
         "random_normal" => Ok(Distribution::Normal {
-            mean: number("mean"),
-            deviation: number("deviation"),
+            mean: finite(op, dtype, "mean")?,
+            deviation: finite(op, dtype, "deviation")?,
         }),
-        "random_exponential" if number("rate") > 0.0 => Ok(Distribution::Exponential {
-            rate: number("rate"),
-        }),
-        "random_exponential" => Err(Misfit::new("a rate that is not above 0", "a rate above 0")),
+        "random_exponential" => {
+            let rate = finite(op, dtype, "rate")?;
+            // In the type in which it is computed.
+            let computed = match dtype {
+                Dtype::F64 => rate,
+                _ => f64::from(rate as f32),
+            };
+            match computed >= f64::from(f32::MIN_POSITIVE) {
+                true => Ok(Distribution::Exponential { rate }),
+                false => Err(Misfit::new(
+                    format!("a rate of {rate}"),
+                    "a rate above 1e-37",
+                )),
+            }
+        }
         "bernoulli" => Ok(Distribution::Bernoulli {
             chance: chance(op)?,
         }),
         _ => integers(op, dtype),
+    }
+}
+
+/// A number that the type in which it is computed has.
+fn finite(op: &OpParameters, dtype: Dtype, name: &str) -> Result<f64, Misfit> {
+    let value = op.number_of(name);
+    let computed = if dtype == Dtype::F64 {
+        value
+    } else {
+        f64::from(value as f32)
+    };
+    match computed.is_finite() {
+        true => Ok(value),
+        false => Err(Misfit::new(
+            format!("{name} is {value}"),
+            format!("a number of {dtype}"),
+        )),
     }
 }
 
@@ -195,7 +232,8 @@ fn random_expected(
     };
     let element = |at: u64| match distribution {
         Distribution::Uniform { low, high } => {
-            let value = (high - low).mul_add(fraction(dtype, seed, at, 0), low);
+            let share = fraction(dtype, seed, at, 0);
+            let value = low * (1.0 - share) + high * share;
             near(dtype, value, low.abs() + high.abs(), 8.0)
         }
         Distribution::Normal { mean, deviation } => {
@@ -238,8 +276,7 @@ fn dropout_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
 
 fn dropout(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let [x, out, mask] = [program.input(0), program.output(0), program.output(1)];
-    random::dropout(program, [&x, &out, &mask], op.number_of("p"), seed(op));
-    Ok(())
+    random::dropout(program, [&x, &out, &mask], op.number_of("p"), seed(op))
 }
 
 fn dropout_expected(
@@ -328,8 +365,7 @@ fn triangle(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         "tril" => TrianglePart::Lower,
         _ => TrianglePart::Upper,
     };
-    place::triangle(program, &x, &out, part, op.number_of("diagonal") as i64);
-    Ok(())
+    place::triangle(program, &x, &out, part, op.number_of("diagonal") as i64)
 }
 
 fn triangle_expected(
@@ -388,7 +424,7 @@ fn eye_expected(
 pub(super) const ROWS: &[OpRow] = &[
     native!(Random "random_uniform" () All { "low": 0.0, "high": 1.0 } ["to", "shape"] { lists: SEED }
         "cuda.random", new_results, random, random_expected,
-        "uniform from low to high; f32 without `to`"),
+        "uniform from low to high, to which it may round; f32 without `to`"),
     native!(Random "random_normal" () All { "mean": 0.0, "deviation": 1.0 } ["to", "shape"]
         { lists: SEED }
         "cuda.random", new_results, random, random_expected, "normal, by Box and Muller; f32 without `to`"),
@@ -400,7 +436,7 @@ pub(super) const ROWS: &[OpRow] = &[
     native!(Random "random_integers" () All {} ["to", "shape"]
         { lists: &[("seed", &[0]), ("stream", &[0]), ("bounds", &[0, 2])] }
         "cuda.random", new_results, random, random_expected,
-        "whole numbers from bounds[0] to below bounds[1]; their chances differ by at most 2^-64"),
+        "whole numbers from bounds[0] to below bounds[1], whose chances differ by at most 2^-64; i64 without `to`"),
     native!(Random "dropout" ("x") Floats { "p": 0.5 } []
         { lists: SEED, results: &["out", "mask"] }
         "cuda.random", dropout_results, dropout, dropout_expected,

@@ -143,8 +143,7 @@ fn range(op: &OpParameters) -> Option<(f64, f64)> {
 
 fn bins(op: &OpParameters, program: &mut NativeProgram) -> SelectLowered {
     let (x, out) = (program.input(0), program.output(0));
-    select::bins(program, &x, range(op), &out);
-    Ok(())
+    select::bins(program, &x, range(op), &out)
 }
 
 fn bins_expected(

@@ -194,7 +194,9 @@ fn transposed_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
             "less than stride or dilation",
         )?;
         let place = u64::try_from(all).ok().filter(|all| *all > 0);
-        shape.push(place.ok_or_else(|| Misfit::new("no places are left", "less padding"))?);
+        let limit = place.filter(|place| *place <= i64::MAX as u64);
+        let error = || Misfit::new(format!("{all} places"), "1 to 2^63, by padding or stride");
+        shape.push(limit.ok_or_else(error)?);
     }
     Ok(vec![(x.dtype(), shape)])
 }
@@ -251,8 +253,7 @@ fn conv(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         bias.as_ref(),
         window,
         groups,
-    );
-    Ok(())
+    )
 }
 
 fn conv_weight(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
@@ -265,8 +266,7 @@ fn conv_weight(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         [gradient, x, out],
         window,
         op.number_of("groups") as u64,
-    );
-    Ok(())
+    )
 }
 
 /// An array of five dimensions.
@@ -488,8 +488,7 @@ fn pool(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     // The results' rule has accepted it.
     let window = pool_window(op, x.layout()).ok().map(|(_, window)| window);
     let (x, out) = (five(&x)?, five(&out)?);
-    window::pool(program, pool_kind(op), &x, &out, index.as_ref(), window);
-    Ok(())
+    window::pool(program, pool_kind(op), &x, &out, index.as_ref(), window)
 }
 
 fn pool_expected(
@@ -545,7 +544,8 @@ fn pool_expected(
         }
         match pool_kind(op) {
             PoolKind::Most => {
-                values.push((dtype.nearest(best), 0.0));
+                let none = dtype.value(dtype.encode(f64::NEG_INFINITY));
+                values.push((if best_at < 0 { none } else { best }, 0.0));
                 places.push((best_at as f64, 0.0));
             }
             kind => {
@@ -574,8 +574,7 @@ fn interpolate(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         _ => Interpolation::Nearest,
     };
     let corners = op.choice_of("align") == "corners";
-    window::interpolate(program, kind, &x, &out, corners);
-    Ok(())
+    window::interpolate(program, kind, &x, &out, corners)
 }
 
 /// Neighbours of a place of the result and their weights, along one dimension.
@@ -665,7 +664,7 @@ pub(super) const ROWS: &[OpRow] = &[
     native!(Window "max_pool" ("x") Floats {} []
         { lists: &[("kernel", &[]), ("stride", &[]), ("padding", &[]), ("dilation", &[])], results: &["out", "index"] }
         "cuda.window", pool_results, pool, pool_expected,
-        "largest of a window, and its place in row-major order of space; NaN if one is"),
+        "largest of a window, and its place in row-major order of space; NaN if one is, -1 for no place inside"),
     native!(Window "avg_pool" ("x") Floats {} []
         { lists: &[("kernel", &[]), ("stride", &[]), ("padding", &[])], choices: &[("count", &["all", "inside"])] }
         "cuda.window", pool_results, pool, pool_expected,

@@ -7,3 +7,4 @@ mod native_sort;
 mod page;
 mod parity;
 mod plans;
+mod views;

@@ -318,6 +318,7 @@ fn generated(
             // Of unsigned types what is below 0 wraps to what f64 does not have.
             "start" | "step" if !dtype.is_signed() => f64::from(random.u32(..9)),
             "start" | "step" => f64::from(random.i32(-9..9)),
+            "high" => 2.0 + f64::from(random.u32(1..9)) / 4.0,
             _ => f64::from(random.u32(1..9)) / 4.0,
         };
         let value = if name == "dropout" {

@@ -107,11 +107,11 @@ fn describe(
 
 /// Whether an op is undefined for no elements, as a maximum is.
 fn is_undefined(op: &OpDescriptor, shapes: &[Vec<u64>]) -> bool {
-    let axes = op.axes_of(shapes[0].len());
-    let reduced: u64 = axes
-        .iter()
-        .filter_map(|axis| shapes[0].get(*axis))
-        .product();
+    let Some(shape) = shapes.first() else {
+        return false;
+    };
+    let axes = op.axes_of(shape.len());
+    let reduced: u64 = axes.iter().filter_map(|axis| shape.get(*axis)).product();
     op.row().text.contains("{axes}") && reduced == 0
 }
 
