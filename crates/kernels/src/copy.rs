@@ -120,11 +120,11 @@ impl Moved {
         self.dimensions.iter().map(|it| it.extent).product()
     }
 
-    fn to_shape(&self) -> ShapeParameter {
+    fn target_shape(&self) -> ShapeParameter {
         ShapeParameter::new(self.dimensions.iter().map(|it| (it.extent, it.to)))
     }
 
-    fn from_shape(&self) -> ShapeParameter {
+    fn source_shape(&self) -> ShapeParameter {
         ShapeParameter::new(self.dimensions.iter().map(|it| (it.extent, it.from)))
     }
 
@@ -186,9 +186,9 @@ pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView)
     let step = NativeStep::new(moved.text(), name)
         .address(to)
         .writes()
-        .shape(moved.to_shape())
+        .shape(moved.target_shape())
         .address(from)
-        .shape(moved.from_shape());
+        .shape(moved.source_shape());
     let step = match tiles {
         Some([across, down]) => {
             let rank = moved.dimensions.len();
@@ -222,6 +222,6 @@ pub fn fill(program: &mut NativeProgram, to: &MemoryView, bits: u64) {
     let step = NativeStep::new(moved.text(), "fill_elements")
         .address(to)
         .writes()
-        .shape(moved.to_shape());
+        .shape(moved.target_shape());
     program.push(step.u64(count).u64(repeated).over(count));
 }

@@ -24,4 +24,5 @@ pub use plan::{KernelPolicy, OpDevice, OpPlan, RejectedKernel, Sku};
 pub use request::OpRequest;
 pub use row::{
     ExpectedElement, NativeRule, OpFamily, OpOracle, OpRow, ResultRule, RowLowering, RowResults,
+    WholeReference,
 };

@@ -123,7 +123,7 @@ impl OpDevice {
 
 /// What a plan runs.
 #[derive(Debug)]
-enum PreparedOp {
+enum PreparedKernels {
     Expression(CompiledExpr),
     /// For memory at multiples of 16 bytes, and for any.
     Native(Box<[LoadedProgram; 2]>),
@@ -134,7 +134,7 @@ enum PreparedOp {
 #[derive(Debug)]
 pub struct OpPlan {
     row: &'static OpRow,
-    prepared: PreparedOp,
+    prepared: PreparedKernels,
     sku: Sku,
     outputs: Vec<Layout>,
     is_checked: bool,
@@ -210,7 +210,7 @@ impl OpPlan {
                 let lt = lt.ok_or_else(|| "the library is not open".to_owned());
                 let made = lt.and_then(|lt| cublaslt::prepare(lt, &request));
                 match (made, policy) {
-                    (Ok(product), _) => PreparedOp::Library(Box::new(product)),
+                    (Ok(product), _) => PreparedKernels::Library(Box::new(product)),
                     // The library itself refuses: the next candidate computes it.
                     (Err(reason), KernelPolicy::Auto) => {
                         let other = OpPlan::without_library(device, op, operands, &outputs, reason);
@@ -228,7 +228,7 @@ impl OpPlan {
                 let compiled = compiled.map_err(|error| refused(row.name, error))?;
                 let ready = compiled.prepare_unaligned();
                 ready.map_err(|error| refused(row.name, error))?;
-                PreparedOp::Expression(compiled)
+                PreparedKernels::Expression(compiled)
             }
             (_, _, Some(rule)) => {
                 let load = |is_aligned| {
@@ -241,7 +241,7 @@ impl OpPlan {
                 };
                 let both = load(true).and_then(|aligned| Ok([aligned, load(false)?]));
                 let both = both.map_err(|error| refused(row.name, error))?;
-                PreparedOp::Native(Box::new(both))
+                PreparedKernels::Native(Box::new(both))
             }
             _ => {
                 let what = "it has neither an expression nor a kernel".to_owned();
@@ -249,9 +249,9 @@ impl OpPlan {
             }
         };
         sku.launches = match &prepared {
-            PreparedOp::Expression(compiled) => compiled.program().launches.len(),
-            PreparedOp::Native(both) => both[0].program().launches(),
-            PreparedOp::Library(_) => 1,
+            PreparedKernels::Expression(compiled) => compiled.program().launches.len(),
+            PreparedKernels::Native(both) => both[0].program().launches(),
+            PreparedKernels::Library(_) => 1,
         };
         Ok(Self {
             row,
@@ -294,12 +294,12 @@ impl OpPlan {
     /// Size of the workspace that a run needs, which is aligned to 16.
     pub fn workspace_bytes(&self) -> u64 {
         match &self.prepared {
-            PreparedOp::Expression(compiled) => compiled.program().scratch_bytes,
-            PreparedOp::Native(both) => {
+            PreparedKernels::Expression(compiled) => compiled.program().scratch_bytes,
+            PreparedKernels::Native(both) => {
                 let bytes = both.iter().map(|it| it.program().workspace_bytes());
                 bytes.max().unwrap_or_default()
             }
-            PreparedOp::Library(product) => product.workspace_bytes(),
+            PreparedKernels::Library(product) => product.workspace_bytes(),
         }
     }
 
@@ -322,7 +322,7 @@ impl OpPlan {
             return Err(OpError::Workspace { op, bytes });
         }
         match &self.prepared {
-            PreparedOp::Expression(compiled) => {
+            PreparedKernels::Expression(compiled) => {
                 let queued = match workspace {
                     Some(workspace) if bytes > 0 => {
                         compiled.run_with(stream, operands, outputs, workspace)
@@ -331,7 +331,7 @@ impl OpPlan {
                 };
                 queued.map_err(|error| refused(op, error))
             }
-            PreparedOp::Native(both) => {
+            PreparedKernels::Native(both) => {
                 let names = RowNames(self.row);
                 let [aligned, any] = &**both;
                 let fits = aligned.fits(&names, operands, outputs);
@@ -342,7 +342,7 @@ impl OpPlan {
                 let queued = program.run(&names, stream, operands, outputs, workspace);
                 queued.map_err(|error| refused(op, error))
             }
-            PreparedOp::Library(product) => product.run(stream, operands, outputs, workspace),
+            PreparedKernels::Library(product) => product.run(stream, operands, outputs, workspace),
         }
     }
 }

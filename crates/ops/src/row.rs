@@ -98,7 +98,7 @@ pub enum OpOracle {
     /// The operand's elements, repeated along new dimensions and those of extent 1.
     Broadcast,
     /// The elements of all results, with their bounds, of all operands and the results' layouts.
-    Whole(fn(&OpParameters, &[HostArray], &[Layout]) -> Vec<Vec<ExpectedElement>>),
+    Whole(WholeReference),
 }
 
 /// An expected element, and the bound of a device's error.
@@ -114,6 +114,9 @@ pub struct NativeRule {
     /// Adds the launches for the layouts of a program.
     pub lower: fn(&OpParameters, &mut NativeProgram) -> RowLowering,
 }
+
+/// Reference of all results of an op, of its operands and the results' layouts.
+pub type WholeReference = fn(&OpParameters, &[HostArray], &[Layout]) -> Vec<Vec<ExpectedElement>>;
 
 /// Types and shapes of results, or why there are none.
 pub type RowResults = Result<Vec<(Dtype, Vec<u64>)>, Misfit>;

@@ -453,6 +453,15 @@ fn random_bytes(random: &mut fastrand::Rng, layout: &Layout) -> Vec<u8> {
     all
 }
 
+/// GB/s in at most seven characters: those of a simulated device are far below 1.
+fn rate(gb_per_s: f64) -> String {
+    match gb_per_s {
+        rate if rate >= 100.0 => format!("{rate:.0}"),
+        rate if rate >= 0.1 => format!("{rate:.2}"),
+        rate => format!("{rate:.5}"),
+    }
+}
+
 fn print(report: &OpBenchReport, paint: Paint) {
     say!("{}", clipped(&report.device, 80));
     say!(
@@ -468,19 +477,19 @@ fn print(report: &OpBenchReport, paint: Paint) {
         }
     }
     let head = format!(
-        "{:<27} {:<8}{:>9}{:>9}{:>9}{:>9}{:>7}",
+        "{:<22} {:<13}{:>9}{:>9}{:>8}{:>8}{:>7}",
         "OP", "KERNEL", "MEDIAN", "P90", "GB/s", "COPY", "RATIO"
     );
     say!("{}", paint.strong(&head));
     for row in &report.rows {
         say!(
-            "{:<27} {:<8}{:>9}{:>9}{:>9.4}{:>9.4}{:>7.3}{}",
-            row.op,
-            clipped(row.kernel, 8),
+            "{:<22} {:<13}{:>9}{:>9}{:>8}{:>8}{:>7.3}{}",
+            clipped(row.op, 22),
+            clipped(row.kernel, 13),
             duration(row.median_us / 1e6),
             duration(row.p90_us / 1e6),
-            row.gb_per_s,
-            row.copy_gb_per_s,
+            rate(row.gb_per_s),
+            rate(row.copy_gb_per_s),
             row.fraction_of_copy,
             if row.fits_l2 { "*" } else { "" }
         );

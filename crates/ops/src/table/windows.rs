@@ -422,11 +422,10 @@ fn pool_window(op: &OpParameters, x: &Layout) -> Result<(usize, SlidingWindow), 
     }
     let kernel = per_space(op, "kernel", space, 1, 1)?.map(i64::unsigned_abs);
     let window = window(op, space, kernel)?;
-    for d in 0..3 {
-        let what = format!("padding of {} for {} places", window.padding[d], kernel[d]);
-        let most = kernel[d] as i64 / 2;
+    for (padding, extent) in window.padding.iter().zip(kernel) {
+        let what = format!("padding of {padding} for {extent} places");
         check(
-            window.padding[d] <= most,
+            *padding <= extent as i64 / 2,
             what,
             "at most half of the kernel",
         )?;
