@@ -160,6 +160,11 @@ static KINDS: [Kind; 18] = [
         home: "crates/ops",
         run: SoakRun::ReleaseTest("fercuda-ops", &["--test", "suite", "every_op"]),
     },
+    Kind {
+        work: "op-products",
+        home: "crates/ops",
+        run: SoakRun::ReleaseTest("fercuda-ops", &["--test", "suite", "products_are"]),
+    },
 ];
 
 #[derive(clap::Args)]

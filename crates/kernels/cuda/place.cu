@@ -22,10 +22,11 @@ extern "C" __global__ void number_elements(NUMBERED* __restrict__ to, const Shap
 
 #ifdef UNIT
 // Of the last two dimensions of `to_shape`: those at or below a diagonal, at or above it, or on it.
-__device__ __forceinline__ bool is_kept(const Shape& shape, u64 at, i64 diagonal) {
-    const u64 columns = shape.extents[DIMS - 1];
-    const i64 column = (i64)(at % columns);
-    const i64 row = (i64)(at / columns % shape.extents[DIMS - 2]);
+__device__ __forceinline__ bool is_kept(const Shape& shape, COUNTED at, i64 diagonal) {
+    const COUNTED columns = (COUNTED)shape.extents[DIMS - 1];
+    const COUNTED line = at / columns;
+    const i64 column = (i64)(at - line * columns);
+    const i64 row = (i64)(line % (COUNTED)shape.extents[DIMS - 2]);
     return PART == 0 ? column - row <= diagonal
                      : PART == 1 ? column - row >= diagonal : column - row == diagonal;
 }

@@ -14,6 +14,12 @@ struct Words {
     u32 word[4];
 };
 
+// Neighbours that are moved at once.
+template <typename T, int N>
+struct __align__(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Packed {
+    T elements[N];
+};
+
 __device__ __forceinline__ Words philox(u64 block, u64 stream, u64 seed) {
     u32 a = (u32)block, b = (u32)(block >> 32), c = (u32)stream, d = (u32)(stream >> 32);
     u32 low = (u32)seed, high = (u32)(seed >> 32);
@@ -102,8 +108,15 @@ extern "C" __global__ void random_elements(ELEMENT* __restrict__ to, const Shape
     const u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 block = (u64)blockIdx.x * blockDim.x + threadIdx.x; block * EACH < count;
          block += step) {
-        ELEMENT numbers[4];
+        Packed<ELEMENT, 4> four;
+        ELEMENT* numbers = four.elements;
         numbers_of(philox(block, stream, seed), first, second, low, range, numbers);
+#if IS_DENSE
+        if (block * EACH + EACH <= count) {
+            *(Packed<ELEMENT, EACH>*)(to + block * EACH) = *(const Packed<ELEMENT, EACH>*)numbers;
+            continue;
+        }
+#endif
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             const u64 at = block * EACH + k;
@@ -125,6 +138,22 @@ extern "C" __global__ void drop_elements(DROPPED* to, const Shape to_shape,
     for (u64 block = (u64)blockIdx.x * blockDim.x + threadIdx.x; block * 4 < count;
          block += step) {
         const Words words = philox(block, stream, seed);
+#if IS_DENSE
+        if (block * 4 + 4 <= count) {
+            Packed<DROPPED, 4> four = ((const Packed<DROPPED, 4>*)from)[block];
+            Packed<Bool, 4> stay;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const bool stays = (double)words.word[k] * 0x1p-32 >= chance;
+                const As::type value = As::load(four.elements[k]) * (As::type)scale;
+                four.elements[k] = As::store(stays ? value : (As::type)0);
+                stay.elements[k] = Bool{(u8)stays};
+            }
+            ((Packed<DROPPED, 4>*)to)[block] = four;
+            ((Packed<Bool, 4>*)mask)[block] = stay;
+            continue;
+        }
+#endif
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const u64 at = block * 4 + k;

@@ -113,6 +113,13 @@ impl Loops {
         }
     }
 
+    /// Whether the elements of every view are neighbours in order, and begin at a multiple of 16
+    /// bytes in memory that does.
+    pub(crate) fn is_dense(&self, views: &[&MemoryView]) -> bool {
+        let is_near = |strides: &Vec<i64>| strides.len() == 1 && strides[0] == 1;
+        self.strides.iter().all(is_near) && views.iter().all(|view| view.offset_bytes % 16 == 0)
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.extents.iter().product()
     }

@@ -84,6 +84,10 @@ pub fn elements(
     let text = text()
         .with("DISTRIBUTION", kind)
         .with("IS_WIDE", u8::from(is_wide))
+        .with(
+            "IS_DENSE",
+            u8::from(program.is_aligned && loops.is_dense(&[to])),
+        )
         .with("REAL", if is_wide { "double" } else { "float" })
         .with("ELEMENT", c_type(to.dtype()))
         .with("DIMS", loops.dims())
@@ -123,6 +127,10 @@ pub fn dropout(
     let loops = Loops::over(&[to, from, mask]).merge();
     let text = text()
         .with("DROPPED", c_type(to.dtype()))
+        .with(
+            "IS_DENSE",
+            u8::from(program.is_aligned && loops.is_dense(&[to, from, mask])),
+        )
         .with("DIMS", loops.dims())
         .with("COUNTED", loops.index());
     let step = NativeStep::new(text, "drop_elements")
