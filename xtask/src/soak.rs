@@ -66,7 +66,7 @@ impl SoakRun {
     }
 }
 
-static KINDS: [Kind; 18] = [
+static KINDS: [Kind; 19] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",

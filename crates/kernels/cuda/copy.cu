@@ -34,7 +34,8 @@ extern "C" __global__ void copy_elements(UNIT* __restrict__ to, const Shape to_s
 extern "C" __global__ void copy_transposed(UNIT* __restrict__ to, const Shape to_shape,
                                            const UNIT* __restrict__ from, const Shape from_shape,
                                            u64 tiles_across, u64 tiles_down) {
-    __shared__ UNIT tile[TILE][TILE + 1];
+    // Rows are an odd number of words, so that a column's elements are in different banks.
+    __shared__ UNIT tile[TILE][TILE + (sizeof(UNIT) < 4 ? 4 / sizeof(UNIT) : 1)];
     u64 at = blockIdx.x;
     const u64 across = at % tiles_across * TILE;
     at /= tiles_across;
