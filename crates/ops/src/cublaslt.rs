@@ -8,6 +8,7 @@ use fercuda_cuda::Stream;
 use fercuda_jit::BoundArg;
 use fercuda_kernels::KernelError;
 use fercuda_tensor::{Dtype, Layout};
+use fercuda_vendor::Error;
 use fercuda_vendor::cublaslt::{
     AlgorithmRequest, CublasLt, MatrixLayout, MatrixOrder, MatrixProduct, ProductActivation,
     ProductAlgorithm, ProductMath, ProductOperands, ProductSpec, SplitSums,
@@ -23,15 +24,20 @@ pub(crate) const OPS: [&str; 2] = ["matmul", "linear"];
 const MOST_WORKSPACE: u64 = 32 << 20;
 /// Alignment of the workspace, for which a plan reserves so much more.
 const ALIGN: u64 = 256;
+/// Number of algorithms to ask for: one that the library offers may be refused when it is run.
+const ALGORITHMS: usize = 4;
+/// What the library returns then: `CUBLAS_STATUS_NOT_SUPPORTED`.
+const NOT_SUPPORTED: i32 = 15;
 /// Alignment of operands that a plan's first algorithm relies on.
 const ALIGNED: u32 = 16;
 
-/// A product ready to run: by an algorithm for memory at multiples of 16 bytes, and one for any.
+/// A product ready to run: by algorithms for memory at multiples of 16 bytes, and others for any,
+/// the fastest first by the library's estimate.
 #[derive(Debug)]
 pub(crate) struct LibraryProduct {
     op: &'static str,
     product: MatrixProduct,
-    algorithms: [ProductAlgorithm; 2],
+    algorithms: [Vec<ProductAlgorithm>; 2],
     element: u64,
     alpha: f64,
     has_bias: bool,
@@ -197,19 +203,16 @@ pub(crate) fn prepare(lt: &CublasLt, request: &OpRequest<'_>) -> Result<LibraryP
         "linear" => request.op.number_of("scale"),
         _ => 1.0,
     };
-    let shown = |error: fercuda_vendor::Error| error.to_string();
+    let shown = |error: Error| error.to_string();
     let product = MatrixProduct::new(lt, &spec).map_err(shown)?;
     let element = spec.a.dtype.bytes();
     let algorithm = |alignment: u32| {
         let wanted = AlgorithmRequest::new()
             .workspace_bytes(MOST_WORKSPACE)
             .alignment(alignment)
+            .count(ALGORITHMS)
             .sums(SplitSums::ComputeType);
-        let found = product.algorithms(&wanted).map_err(shown)?;
-        found
-            .first()
-            .copied()
-            .ok_or_else(|| "it knows no algorithm".to_owned())
+        product.algorithms(&wanted).map_err(shown)
     };
     let algorithms = [algorithm(ALIGNED)?, algorithm(element as u32)?];
     Ok(LibraryProduct {
@@ -225,23 +228,23 @@ pub(crate) fn prepare(lt: &CublasLt, request: &OpRequest<'_>) -> Result<LibraryP
 impl LibraryProduct {
     /// Workspace of either algorithm, with room to align it.
     pub(crate) fn workspace_bytes(&self) -> u64 {
-        let most = self
-            .algorithms
-            .iter()
-            .map(ProductAlgorithm::workspace_bytes);
+        let all = self.algorithms.iter().flatten();
+        let most = all.map(ProductAlgorithm::workspace_bytes);
         match most.max().unwrap_or_default() {
             0 => 0,
             bytes => bytes + ALIGN,
         }
     }
 
+    /// Queues the product by the first algorithm that the library does not refuse. The answer is
+    /// whether there was one; else nothing is queued.
     pub(crate) fn run(
         &self,
         stream: &Stream,
         operands: &[BoundArg<'_>],
         outputs: &[BoundArg<'_>],
         workspace: Option<BoundArg<'_>>,
-    ) -> Result<(), OpError> {
+    ) -> Result<bool, OpError> {
         let bound = |error: fercuda_jit::Error| OpError::Run {
             op: self.op,
             error: Box::new(KernelError::Bound(error)),
@@ -269,7 +272,7 @@ impl LibraryProduct {
                 align: self.element,
             }));
         }
-        let algorithm = match bits.is_multiple_of(u64::from(ALIGNED)) {
+        let algorithms = match bits.is_multiple_of(u64::from(ALIGNED)) {
             true => &self.algorithms[0],
             false => &self.algorithms[1],
         };
@@ -279,19 +282,28 @@ impl LibraryProduct {
             workspace.skip(skipped).memory()
         });
         let workspace = workspace.transpose().map_err(bound)?;
-        let parts = [
-            operands[0].memory().map_err(bound)?,
-            operands[1].memory().map_err(bound)?,
-            outputs[0].memory().map_err(bound)?,
-        ];
-        let mut arguments = ProductOperands::of_bytes(parts, workspace).alpha(self.alpha);
-        if self.has_bias {
-            arguments = arguments.bias(operands[2].memory().map_err(bound)?);
+        let mut memory = Vec::new();
+        for arg in operands.iter().chain(outputs) {
+            memory.push(arg.memory().map_err(bound)?);
         }
-        let queued = self.product.run(stream, algorithm, arguments);
-        queued.map_err(|error| OpError::Library {
-            op: self.op,
-            error: Box::new(error),
-        })
+        let output = memory[operands.len()];
+        for algorithm in algorithms {
+            let parts = [memory[0], memory[1], output];
+            let mut arguments = ProductOperands::of_bytes(parts, workspace).alpha(self.alpha);
+            if self.has_bias {
+                arguments = arguments.bias(memory[2]);
+            }
+            match self.product.run(stream, algorithm, arguments) {
+                Ok(()) => return Ok(true),
+                Err(Error::Call(failure)) if failure.code == NOT_SUPPORTED => {}
+                Err(error) => {
+                    return Err(OpError::Library {
+                        op: self.op,
+                        error: Box::new(error),
+                    });
+                }
+            }
+        }
+        Ok(false)
     }
 }

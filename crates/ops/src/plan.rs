@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fercuda_cuda::{Context, Stream};
 use fercuda_jit::{BoundArg, BoundNames, CompiledExpr, Compiler};
@@ -18,7 +19,7 @@ use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
 use crate::kernels::{Backend, KERNELS, KernelRow};
 use crate::request::OpRequest;
-use crate::row::{OpFamily, OpRow};
+use crate::row::{NativeRule, OpFamily, OpRow};
 
 /// How a plan chooses a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +128,9 @@ enum PreparedKernels {
     Expression(CompiledExpr),
     /// For memory at multiples of 16 bytes, and for any.
     Native(Box<[LoadedProgram; 2]>),
-    Library(Box<LibraryProduct>),
+    /// A product of the library's, and the portable form for what it refuses when it is run; none
+    /// without NVRTC.
+    Library(Box<LibraryProduct>, Option<Box<[LoadedProgram; 2]>>),
 }
 
 /// An op, ready to run on operands and outputs of fixed layouts.
@@ -138,6 +141,7 @@ pub struct OpPlan {
     sku: Sku,
     outputs: Vec<Layout>,
     is_checked: bool,
+    refused_runs: AtomicU64,
 }
 
 /// Names of an op's operands and results.
@@ -204,13 +208,29 @@ impl OpPlan {
             },
         };
         let (kernel, mut sku) = choose(&request, policy)?;
+        let native = |rule: &NativeRule| {
+            let load = |is_aligned| {
+                let mut program = NativeProgram::new(operands, &outputs, is_aligned);
+                if op.is_checked() {
+                    index::record_faults(&mut program)?;
+                }
+                (rule.lower)(op, &mut program)?;
+                device.kernels.load(program)
+            };
+            let both = load(true).and_then(|aligned| Ok([aligned, load(false)?]));
+            both.map(Box::new).map_err(|error| refused(row.name, error))
+        };
         let prepared = match (kernel.backend, graph, &row.native) {
             (Backend::CublasLt, ..) => {
                 let lt = cublaslt.transpose().ok().flatten();
                 let lt = lt.ok_or_else(|| "the library is not open".to_owned());
                 let made = lt.and_then(|lt| cublaslt::prepare(lt, &request));
                 match (made, policy) {
-                    (Ok(product), _) => PreparedKernels::Library(Box::new(product)),
+                    (Ok(product), _) => {
+                        let portable = row.native.as_ref().filter(|_| no_compiler.is_none());
+                        let portable = portable.map(native).transpose()?;
+                        PreparedKernels::Library(Box::new(product), portable)
+                    }
                     // The library itself refuses: the next candidate computes it.
                     (Err(reason), KernelPolicy::Auto) => {
                         let other = OpPlan::without_library(device, op, operands, &outputs, reason);
@@ -230,19 +250,7 @@ impl OpPlan {
                 ready.map_err(|error| refused(row.name, error))?;
                 PreparedKernels::Expression(compiled)
             }
-            (_, _, Some(rule)) => {
-                let load = |is_aligned| {
-                    let mut program = NativeProgram::new(operands, &outputs, is_aligned);
-                    if op.is_checked() {
-                        index::record_faults(&mut program)?;
-                    }
-                    (rule.lower)(op, &mut program)?;
-                    device.kernels.load(program)
-                };
-                let both = load(true).and_then(|aligned| Ok([aligned, load(false)?]));
-                let both = both.map_err(|error| refused(row.name, error))?;
-                PreparedKernels::Native(Box::new(both))
-            }
+            (_, _, Some(rule)) => PreparedKernels::Native(native(rule)?),
             _ => {
                 let what = "it has neither an expression nor a kernel".to_owned();
                 return Err(op.misfit(operands, what, String::new()));
@@ -251,7 +259,7 @@ impl OpPlan {
         sku.launches = match &prepared {
             PreparedKernels::Expression(compiled) => compiled.program().launches.len(),
             PreparedKernels::Native(both) => both[0].program().launches(),
-            PreparedKernels::Library(_) => 1,
+            PreparedKernels::Library(..) => 1,
         };
         Ok(Self {
             row,
@@ -259,6 +267,7 @@ impl OpPlan {
             sku,
             outputs,
             is_checked: op.is_checked(),
+            refused_runs: AtomicU64::new(0),
         })
     }
 
@@ -299,7 +308,11 @@ impl OpPlan {
                 let bytes = both.iter().map(|it| it.program().workspace_bytes());
                 bytes.max().unwrap_or_default()
             }
-            PreparedKernels::Library(product) => product.workspace_bytes(),
+            PreparedKernels::Library(product, portable) => {
+                let portable = portable.iter().flat_map(|both| both.iter());
+                let bytes = portable.map(|it| it.program().workspace_bytes());
+                bytes.fold(product.workspace_bytes(), u64::max)
+            }
         }
     }
 
@@ -332,22 +345,52 @@ impl OpPlan {
                 queued.map_err(|error| refused(op, error))
             }
             PreparedKernels::Native(both) => {
-                let names = RowNames(self.row);
-                let [aligned, any] = &**both;
-                let fits = aligned.fits(&names, operands, outputs);
-                let program = match fits.map_err(|error| refused(op, error))? {
-                    true => aligned,
-                    false => any,
-                };
-                let queued = program.run(&names, stream, operands, outputs, workspace);
-                queued.map_err(|error| refused(op, error))
+                self.run_native(both, stream, operands, outputs, workspace)
             }
-            PreparedKernels::Library(product) => product.run(stream, operands, outputs, workspace),
+            PreparedKernels::Library(product, portable) => {
+                if product.run(stream, operands, outputs, workspace)? {
+                    return Ok(());
+                }
+                self.refused_runs.fetch_add(1, Ordering::Relaxed);
+                match portable {
+                    Some(both) => self.run_native(both, stream, operands, outputs, workspace),
+                    None => Err(OpError::Kernel {
+                        op,
+                        reasons: "cuBLASLt refuses each algorithm that it offered".to_owned(),
+                        hint: "NVRTC, by which another kernel is compiled".to_owned(),
+                    }),
+                }
+            }
         }
     }
 }
 
 impl OpPlan {
+    fn run_native(
+        &self,
+        both: &[LoadedProgram; 2],
+        stream: &Stream,
+        operands: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+        workspace: Option<BoundArg<'_>>,
+    ) -> Result<(), OpError> {
+        let (names, op) = (RowNames(self.row), self.row.name);
+        let [aligned, any] = both;
+        let fits = aligned.fits(&names, operands, outputs);
+        let program = match fits.map_err(|error| refused(op, error))? {
+            true => aligned,
+            false => any,
+        };
+        let queued = program.run(&names, stream, operands, outputs, workspace);
+        queued.map_err(|error| refused(op, error))
+    }
+
+    /// Number of runs that the portable kernel computed, as the library refused, when it was run,
+    /// each algorithm that it had offered.
+    pub fn refused_runs(&self) -> u64 {
+        self.refused_runs.load(Ordering::Relaxed)
+    }
+
     /// Waits for the stream, and reads what a run of a checked plan recorded in its workspace.
     ///
     /// # Errors
