@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fercuda_cuda::{Context, Stream};
 use fercuda_jit::{BoundArg, BoundNames, CompiledExpr, Compiler};
 use fercuda_kernels::{KernelError, LoadedProgram, NativeLoader, NativeProgram, index};
-use fercuda_tensor::Layout;
+use fercuda_tensor::{Layout, LayoutError};
 use fercuda_vendor::cublaslt::{CublasLt, CublasLtLibrary};
 
 use crate::cublaslt::{self, LibraryProduct};
@@ -218,7 +218,15 @@ impl OpPlan {
                 device.kernels.load(program)
             };
             let both = load(true).and_then(|aligned| Ok([aligned, load(false)?]));
-            both.map(Box::new).map_err(|error| refused(row.name, error))
+            both.map(Box::new).map_err(|error| match error {
+                // The dimensions are ours: repeating, shuffling and tables take one or two more.
+                KernelError::Layout(LayoutError::Rank { rank }) => {
+                    let what = format!("it goes through {rank} dimensions, at most 8 are possible");
+                    let hint = "operands of fewer dimensions".to_owned();
+                    op.misfit(operands, what, hint)
+                }
+                error => refused(row.name, error),
+            })
         };
         let prepared = match (kernel.backend, graph, &row.native) {
             (Backend::CublasLt, ..) => {

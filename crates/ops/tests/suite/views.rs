@@ -186,3 +186,21 @@ fn numbers_outside_of_a_type_and_missing_elements_are_refused() {
     let got = y.to_vec(&bench.stream).unwrap();
     assert!(got.iter().all(|y| y.is_finite()), "{got:?}");
 }
+
+#[test]
+fn ops_that_add_a_dimension_say_so_of_the_largest_rank() {
+    let x = of(Dtype::F32, &[2, 1, 1, 1, 1, 1, 1, 3]);
+    let tile = op("tile")
+        .list("repeats", &[1, 1, 1, 1, 1, 1, 1, 2])
+        .unwrap();
+    let index = of(Dtype::I64, &[1; 7]);
+    let embedding = plan(&op("embedding"), &[of(Dtype::F32, &[4, 4]), index]);
+    for refused in [plan(&tile, &[x]), embedding] {
+        let shown = refused.unwrap_err().to_string();
+        assert!(shown.contains("9 dimensions, at most 8"), "{shown}");
+        assert!(
+            shown.contains("try: operands of fewer dimensions"),
+            "{shown}"
+        );
+    }
+}
