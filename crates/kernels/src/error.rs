@@ -1,5 +1,7 @@
 //! Errors of compiling and running kernels.
 
+use std::sync::Arc;
+
 use fercuda_nvrtc::NvrtcError;
 use fercuda_tensor::LayoutError;
 
@@ -14,7 +16,7 @@ pub enum KernelError {
         kernel: &'static str,
         /// The cause.
         #[source]
-        error: Box<NvrtcError>,
+        error: Arc<NvrtcError>,
     },
     /// The bound memory does not fit.
     #[error(transparent)]

@@ -14,7 +14,7 @@ use fercuda_nvrtc::{CodeFormat, CudaSource, GpuArch, Nvrtc, NvrtcError};
 use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep, Parameter};
 use crate::text::{HEADERS, KernelText};
-use crate::view::BoundPlace;
+use crate::view::{BoundPlace, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -26,7 +26,7 @@ pub struct NativeLoader {
     context: Context,
     arch: GpuArch,
     format: CodeFormat,
-    nvrtc: OnceLock<std::result::Result<Nvrtc, Arc<str>>>,
+    nvrtc: OnceLock<std::result::Result<Nvrtc, Arc<NvrtcError>>>,
     modules: Mutex<HashMap<KernelText, Module>>,
 }
 
@@ -51,27 +51,38 @@ impl NativeLoader {
         })
     }
 
-    /// Compiles a program's kernels, or finds them.
+    /// Compiles a program's kernels, or finds them: `make` gives its form for memory at multiples of
+    /// 16 bytes, and with `false` that for any.
     ///
     /// # Errors
-    /// [`KernelError::Views`] of views of another program, or that may not be written;
-    /// [`KernelError::Compile`] without NVRTC, [`KernelError::Cuda`] if the driver refuses the
-    /// code.
-    pub fn load(&self, program: NativeProgram) -> Result<LoadedProgram> {
-        program.check()?;
-        let functions = program.steps.iter().map(|step| self.function(step));
-        let functions = functions.collect::<Result<Vec<_>>>()?;
-        Ok(LoadedProgram { program, functions })
+    /// As `make`; [`KernelError::Views`] of views of another program, or that may not be written, or
+    /// of forms with other layouts; [`KernelError::Compile`] without NVRTC, [`KernelError::Cuda`] if
+    /// the driver refuses the code.
+    pub fn load(&self, make: impl Fn(bool) -> Result<NativeProgram>) -> Result<LoadedProgram> {
+        let form = |is_aligned| -> Result<LoadedForm> {
+            let program = make(is_aligned)?;
+            program.check()?;
+            check(program.is_aligned == is_aligned, || {
+                "the other form".to_owned()
+            })?;
+            let functions = program.steps.iter().map(|step| self.function(step));
+            let functions = functions.collect::<Result<Vec<_>>>()?;
+            Ok(LoadedForm { program, functions })
+        };
+        let (aligned, any) = (form(true)?, form(false)?);
+        let same = aligned.program.inputs == any.program.inputs
+            && aligned.program.outputs == any.program.outputs
+            && aligned.program.in_place == any.program.in_place;
+        check(same, || "both forms have layouts of their own".to_owned())?;
+        Ok(LoadedProgram { aligned, any })
     }
 
     /// Whether NVRTC was found; else why not.
     ///
     /// # Errors
     /// What was tried, and what to install.
-    pub fn compiler(&self) -> std::result::Result<&Nvrtc, Arc<str>> {
-        let found = self
-            .nvrtc
-            .get_or_init(|| Nvrtc::find().map_err(|error| error.to_string().into()));
+    pub fn compiler(&self) -> std::result::Result<&Nvrtc, Arc<NvrtcError>> {
+        let found = self.nvrtc.get_or_init(|| Nvrtc::find().map_err(Arc::new));
         found.as_ref().map_err(Arc::clone)
     }
 
@@ -92,15 +103,8 @@ impl NativeLoader {
 
     fn compile(&self, text: &KernelText) -> Result<Module> {
         let kernel = text.file;
-        let failed = |error: NvrtcError| KernelError::Compile {
-            kernel,
-            error: Box::new(error),
-        };
-        let nvrtc = match self.compiler() {
-            Ok(nvrtc) => nvrtc,
-            // The error itself cannot be kept; looking again gives it.
-            Err(_) => &Nvrtc::find().map_err(failed)?,
-        };
+        let failed = |error| KernelError::Compile { kernel, error };
+        let nvrtc = self.compiler().map_err(failed)?;
         let mut source = CudaSource::new(kernel, text.source, self.arch)
             .output(self.format)
             .option("--std=c++17")
@@ -111,50 +115,43 @@ impl NativeLoader {
         for (name, value) in &text.macros {
             source = source.option(format!("-D{name}={value}"));
         }
-        let compiled = nvrtc.compile(&source).map_err(failed)?;
+        let compiled = nvrtc
+            .compile(&source)
+            .map_err(|error| failed(Arc::new(error)))?;
         Ok(Module::load(&self.context, &Image::from(&compiled))?)
     }
 }
 
-/// A program with its kernels.
+/// A form of a program with its kernels.
 #[derive(Debug)]
-pub struct LoadedProgram {
+struct LoadedForm {
     program: NativeProgram,
     functions: Vec<Function>,
 }
 
+/// A program with its kernels, in two forms of the same layouts.
+#[derive(Debug)]
+pub struct LoadedProgram {
+    /// For memory at multiples of 16 bytes.
+    aligned: LoadedForm,
+    /// For any.
+    any: LoadedForm,
+}
+
 impl LoadedProgram {
-    /// The program.
-    pub fn program(&self) -> &NativeProgram {
-        &self.program
+    /// Number of launches over memory at multiples of 16 bytes.
+    pub fn launches(&self) -> usize {
+        self.aligned.program.launches()
     }
 
-    /// Whether the program can be run over this memory: one for aligned memory may not.
-    ///
-    /// # Errors
-    /// [`KernelError::Bound`]: number, reach, alignment to elements, overlap.
-    pub fn fits(
-        &self,
-        names: &dyn BoundNames,
-        inputs: &[BoundArg<'_>],
-        outputs: &[BoundArg<'_>],
-    ) -> Result<bool> {
-        let bits = self.bindings(names).check(inputs, outputs)?;
-        Ok(bits.is_multiple_of(ALIGN) || !self.program.is_aligned)
-    }
-
-    fn bindings<'a>(&'a self, names: &'a dyn BoundNames) -> Bindings<'a> {
-        let program = &self.program;
-        Bindings {
-            inputs: &program.inputs,
-            outputs: &program.outputs,
-            in_place: &program.in_place,
-            names,
-        }
+    /// Size of the workspace of either form, which is aligned to 16.
+    pub fn workspace_bytes(&self) -> u64 {
+        let forms = [&self.aligned, &self.any].map(|form| form.program.scratch_bytes);
+        forms[0].max(forms[1])
     }
 
     /// Queues the program in `stream`, behind work that is queued there. `workspace` has
-    /// [`NativeProgram::workspace_bytes`], and is not needed for none.
+    /// [`LoadedProgram::workspace_bytes`], and is not needed for none.
     ///
     /// # Errors
     /// [`KernelError::Bound`]: nothing is queued. [`KernelError::Cuda`] as the driver refuses;
@@ -167,17 +164,19 @@ impl LoadedProgram {
         outputs: &[BoundArg<'_>],
         workspace: Option<BoundArg<'_>>,
     ) -> Result<()> {
-        let bindings = self.bindings(names);
+        let layouts = &self.any.program;
+        let bindings = Bindings {
+            inputs: &layouts.inputs,
+            outputs: &layouts.outputs,
+            in_place: &layouts.in_place,
+            names,
+        };
         let bits = bindings.check(inputs, outputs)?;
-        if self.program.is_aligned && !bits.is_multiple_of(ALIGN) {
-            return Err(KernelError::Bound(fercuda_jit::Error::Misaligned {
-                what: "memory",
-                name: "one of those bound".to_owned(),
-                address: bits,
-                align: ALIGN,
-            }));
-        }
-        if self.program.scratch_bytes > 0 {
+        let form = match bits.is_multiple_of(ALIGN) {
+            true => &self.aligned,
+            false => &self.any,
+        };
+        if form.program.scratch_bytes > 0 {
             let Some(workspace) = workspace else {
                 return Err(KernelError::Bound(fercuda_jit::Error::Count {
                     what: "workspace",
@@ -185,9 +184,9 @@ impl LoadedProgram {
                     given: 0,
                 }));
             };
-            bindings.check_scratch(inputs, outputs, workspace, self.program.scratch_bytes)?;
+            bindings.check_scratch(inputs, outputs, workspace, form.program.scratch_bytes)?;
         }
-        for (step, function) in self.program.steps.iter().zip(&self.functions) {
+        for (step, function) in form.program.steps.iter().zip(&form.functions) {
             launch(step, function, stream, inputs, outputs, workspace)?;
         }
         Ok(())

@@ -126,11 +126,10 @@ impl OpDevice {
 #[derive(Debug)]
 enum PreparedKernels {
     Expression(CompiledExpr),
-    /// For memory at multiples of 16 bytes, and for any.
-    Native(Box<[LoadedProgram; 2]>),
+    Native(Box<LoadedProgram>),
     /// A product of the library's, and the portable form for what it refuses when it is run; none
     /// without NVRTC.
-    Library(Box<LibraryProduct>, Option<Box<[LoadedProgram; 2]>>),
+    Library(Box<LibraryProduct>, Option<Box<LoadedProgram>>),
 }
 
 /// An op, ready to run on operands and outputs of fixed layouts.
@@ -194,7 +193,8 @@ impl OpPlan {
         let no_compiler = row
             .native
             .as_ref()
-            .and_then(|_| device.kernels.compiler().err());
+            .and_then(|_| device.kernels.compiler().err())
+            .map(|error| error.to_string());
         let cublaslt = (row.family == OpFamily::Product).then(|| device.cublaslt());
         let request = OpRequest {
             op,
@@ -209,16 +209,15 @@ impl OpPlan {
         };
         let (kernel, mut sku) = choose(&request, policy)?;
         let native = |rule: &NativeRule| {
-            let load = |is_aligned| {
+            let loaded = device.kernels.load(|is_aligned| {
                 let mut program = NativeProgram::new(operands, &outputs, is_aligned);
                 if op.is_checked() {
                     index::record_faults(&mut program)?;
                 }
                 (rule.lower)(op, &mut program)?;
-                device.kernels.load(program)
-            };
-            let both = load(true).and_then(|aligned| Ok([aligned, load(false)?]));
-            both.map(Box::new).map_err(|error| match error {
+                Ok(program)
+            });
+            loaded.map(Box::new).map_err(|error| match error {
                 // The dimensions are ours: repeating, shuffling and tables take one or two more.
                 KernelError::Layout(LayoutError::Rank { rank }) => {
                     let what = format!("it goes through {rank} dimensions, at most 8 are possible");
@@ -266,7 +265,7 @@ impl OpPlan {
         };
         sku.launches = match &prepared {
             PreparedKernels::Expression(compiled) => compiled.program().launches.len(),
-            PreparedKernels::Native(both) => both[0].program().launches(),
+            PreparedKernels::Native(program) => program.launches(),
             PreparedKernels::Library(..) => 1,
         };
         Ok(Self {
@@ -312,14 +311,10 @@ impl OpPlan {
     pub fn workspace_bytes(&self) -> u64 {
         match &self.prepared {
             PreparedKernels::Expression(compiled) => compiled.program().scratch_bytes,
-            PreparedKernels::Native(both) => {
-                let bytes = both.iter().map(|it| it.program().workspace_bytes());
-                bytes.max().unwrap_or_default()
-            }
+            PreparedKernels::Native(program) => program.workspace_bytes(),
             PreparedKernels::Library(product, portable) => {
-                let portable = portable.iter().flat_map(|both| both.iter());
-                let bytes = portable.map(|it| it.program().workspace_bytes());
-                bytes.fold(product.workspace_bytes(), u64::max)
+                let portable = portable.as_ref().map_or(0, |it| it.workspace_bytes());
+                product.workspace_bytes().max(portable)
             }
         }
     }
@@ -352,8 +347,8 @@ impl OpPlan {
                 };
                 queued.map_err(|error| refused(op, error))
             }
-            PreparedKernels::Native(both) => {
-                self.run_native(both, stream, operands, outputs, workspace)
+            PreparedKernels::Native(program) => {
+                self.run_native(program, stream, operands, outputs, workspace)
             }
             PreparedKernels::Library(product, portable) => {
                 if product.run(stream, operands, outputs, workspace)? {
@@ -361,7 +356,7 @@ impl OpPlan {
                 }
                 self.refused_runs.fetch_add(1, Ordering::Relaxed);
                 match portable {
-                    Some(both) => self.run_native(both, stream, operands, outputs, workspace),
+                    Some(program) => self.run_native(program, stream, operands, outputs, workspace),
                     None => Err(OpError::Kernel {
                         op,
                         reasons: "cuBLASLt refuses each algorithm that it offered".to_owned(),
@@ -376,19 +371,13 @@ impl OpPlan {
 impl OpPlan {
     fn run_native(
         &self,
-        both: &[LoadedProgram; 2],
+        program: &LoadedProgram,
         stream: &Stream,
         operands: &[BoundArg<'_>],
         outputs: &[BoundArg<'_>],
         workspace: Option<BoundArg<'_>>,
     ) -> Result<(), OpError> {
         let (names, op) = (RowNames(self.row), self.row.name);
-        let [aligned, any] = both;
-        let fits = aligned.fits(&names, operands, outputs);
-        let program = match fits.map_err(|error| refused(op, error))? {
-            true => aligned,
-            false => any,
-        };
         let queued = program.run(&names, stream, operands, outputs, workspace);
         queued.map_err(|error| refused(op, error))
     }

@@ -71,20 +71,36 @@ fn views_of_other_sizes_are_refused_by_every_family() {
 #[test]
 fn views_of_other_programs_and_written_operands_are_not_loaded() {
     let kernels = Bench::shared().device.kernels();
-    let load = |p: NativeProgram| kernels.load(p).map(|_| ());
     let small = of(Dtype::F32, &[1]);
+    let load = |inputs: &[Layout], output: Layout, add: &dyn Fn(&mut NativeProgram)| {
+        let loaded = kernels.load(|is_aligned| {
+            let mut p = NativeProgram::new(inputs, &[output], is_aligned);
+            add(&mut p);
+            Ok(p)
+        });
+        loaded.map(|_| ())
+    };
     let other = program(&[], of(Dtype::F32, &[1 << 20]));
-    let mut p = program(&[small], small);
-    copy::fill(&mut p, &other.output(0), 0);
-    assert_refused(load(p), "of another program");
-    let mut p = program(&[small], small);
-    let x = p.input(0);
-    copy::fill(&mut p, &x, 0);
-    assert_refused(load(p), "an operand is written");
+    let of_other = load(&[small], small, &|p| copy::fill(p, &other.output(0), 0));
+    assert_refused(of_other, "of another program");
+    let of_operand = load(&[small], small, &|p| {
+        let x = p.input(0);
+        copy::fill(p, &x, 0);
+    });
+    assert_refused(of_operand, "an operand is written");
     let repeated = Layout::strided(Dtype::F32, &[64], &[0]).unwrap();
-    assert_refused(load(program(&[], repeated)), "may overlap");
+    assert_refused(load(&[], repeated, &|_| {}), "may overlap");
     let endless = Layout::strided(Dtype::F32, &[1 << 60], &[0]).unwrap();
-    assert_refused(load(program(&[endless], small)), "elements of one layout");
+    assert_refused(load(&[endless], small, &|_| {}), "elements of one layout");
+    let forms = kernels.load(|is_aligned| {
+        let output = if is_aligned {
+            small
+        } else {
+            of(Dtype::F32, &[2])
+        };
+        Ok(NativeProgram::new(&[], &[output], is_aligned))
+    });
+    assert_refused(forms.map(|_| ()), "layouts of their own");
 }
 
 fn op(name: &str) -> OpDescriptor {
