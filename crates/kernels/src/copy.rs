@@ -10,7 +10,7 @@
 use crate::error::KernelError;
 use crate::loops::WIDE;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
-use crate::text::KernelText;
+use crate::text::{KernelText, unit_type};
 use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -129,18 +129,11 @@ impl Moved {
     }
 
     fn text(&self) -> KernelText {
-        let unit = match self.unit {
-            1 => "u8",
-            2 => "u16",
-            4 => "u32",
-            8 => "u64",
-            _ => "Bytes16",
-        };
         let index = if self.count() < WIDE { "u32" } else { "u64" };
         // A narrow tile for wide elements: shared memory of a block is limited.
         let tile = if self.unit > 4 { 32 } else { 64 };
         KernelText::new("copy.cu", include_str!("../cuda/copy.cu"))
-            .with("UNIT", unit)
+            .with("UNIT", unit_type(self.unit))
             .with("DIMS", self.dimensions.len())
             .with("INDEX", index)
             .with("TILE", tile)

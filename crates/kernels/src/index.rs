@@ -10,7 +10,7 @@ use crate::copy;
 use crate::error::KernelError;
 use crate::loops::Loops;
 use crate::program::{NativeProgram, NativeStep};
-use crate::text::{KernelText, c_type};
+use crate::text::{KernelText, c_type, unit_type};
 use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -35,16 +35,6 @@ fn text(loops: &Loops, index: Dtype) -> KernelText {
         .with_type("INDEX", index)
         .with("DIMS", loops.dims())
         .with("COUNTED", loops.index())
-}
-
-fn unit(bytes: u64) -> &'static str {
-    match bytes {
-        1 => "u8",
-        2 => "u16",
-        4 => "u32",
-        8 => "u64",
-        _ => "Bytes16",
-    }
 }
 
 /// Has the program record the first index outside of its axis, in the workspace's first 16 bytes:
@@ -91,12 +81,7 @@ pub fn gather(
     }
     let extent = from.shape()[axis];
     // The kernel sees the operand as one that has the result's extents.
-    let mut shaped = *from;
-    for (dimension, len) in to.shape().iter().enumerate() {
-        if dimension != axis {
-            shaped = shaped.slice(dimension, 0..*len, 1)?;
-        }
-    }
+    let shaped = beginning(from, to.shape(), axis)?;
     let mut loops = Loops::over(&[to, &shaped, index]);
     let along = loops.fix(1, axis);
     let mut loops = loops.merge();
@@ -106,15 +91,12 @@ pub fn gather(
         false => 1,
     };
     loops.widen(moved.len(), width);
-    let text = text(&loops, index.dtype()).with("UNIT", unit(to.dtype().bytes() * width));
+    let text = text(&loops, index.dtype()).with("UNIT", unit_type(to.dtype().bytes() * width));
     let step = NativeStep::new(text, "gather_elements")
-        .address(to)
+        .looped(to, &loops, 0)
         .writes()
-        .shape(loops.shape(0))
-        .address(from)
-        .shape(loops.shape(1))
-        .address(index)
-        .shape(loops.shape(2))
+        .looped(from, &loops, 1)
+        .looped(index, &loops, 2)
         .u64((along / width as i64).cast_unsigned())
         .u64(extent)
         .u64(loops.count())
@@ -187,11 +169,9 @@ fn convert(
         .with("FROM", c_type(narrow))
         .with("COMBINE", ScatterCombine::Add as u32);
     let step = NativeStep::new(text, function)
-        .address(to)
+        .looped(to, &loops, 0)
         .writes()
-        .shape(loops.shape(0))
-        .address(from)
-        .shape(loops.shape(1))
+        .looped(from, &loops, 1)
         .u64(loops.count())
         .over(loops.count());
     program.push(step);
@@ -206,19 +186,14 @@ fn scatter_into(
     combine: ScatterCombine,
 ) -> Result<()> {
     let extent = to.shape()[axis];
-    let mut shaped = *to;
-    for (dimension, len) in from.shape().iter().enumerate() {
-        if dimension != axis {
-            shaped = shaped.slice(dimension, 0..*len, 1)?;
-        }
-    }
+    let shaped = beginning(to, from.shape(), axis)?;
     let mut loops = Loops::over(&[from, &shaped, index]);
     let along = loops.fix(1, axis);
     let loops = loops.merge();
     let text = text(&loops, index.dtype());
     let (text, function) = match combine {
         ScatterCombine::Store => (
-            text.with("STORED", unit(to.dtype().bytes())),
+            text.with("STORED", unit_type(to.dtype().bytes())),
             "put_elements",
         ),
         _ => (
@@ -229,13 +204,10 @@ fn scatter_into(
         ),
     };
     let step = NativeStep::new(text, function)
-        .address(to)
+        .looped(to, &loops, 1)
         .writes()
-        .shape(loops.shape(1))
-        .address(from)
-        .shape(loops.shape(0))
-        .address(index)
-        .shape(loops.shape(2))
+        .looped(from, &loops, 0)
+        .looped(index, &loops, 2)
         .u64(along.cast_unsigned())
         .u64(extent)
         .u64(loops.count())
@@ -261,19 +233,28 @@ pub fn one_hot(
     let shape: Vec<u64> = index.shape().iter().copied().chain([1]).collect();
     let index = index.reshape(&shape)?.broadcast(to.shape())?;
     let loops = Loops::over(&[to, &index]);
-    let text = text(&loops, index.dtype()).with("STORED", unit(to.dtype().bytes()));
+    let text = text(&loops, index.dtype()).with("STORED", unit_type(to.dtype().bytes()));
     let step = NativeStep::new(text, "one_hot")
-        .address(to)
+        .looped(to, &loops, 0)
         .writes()
-        .shape(loops.shape(0))
-        .address(&index)
-        .shape(loops.shape(1))
+        .looped(&index, &loops, 1)
         .u64(classes)
         .u64(loops.count())
         .u64(one)
         .over(loops.count());
     program.push(with_fault(step, program));
     Ok(())
+}
+
+/// The first elements of a view along each dimension but the axis, as many as a shape has.
+fn beginning(view: &MemoryView, shape: &[u64], axis: usize) -> Result<MemoryView> {
+    let mut shaped = *view;
+    for (dimension, len) in shape.iter().enumerate() {
+        if dimension != axis {
+            shaped = shaped.slice(dimension, 0..*len, 1)?;
+        }
+    }
+    Ok(shaped)
 }
 
 /// Checks that an index has the loop's shape, and that the view it chooses from has the axis.

@@ -51,13 +51,13 @@ impl NativeLoader {
         })
     }
 
-    /// Compiles a program's kernels, or finds them: `make` gives its form for memory at multiples of
-    /// 16 bytes, and with `false` that for any.
+    /// Compiles a program's kernels, or finds them: `make` gives its form for memory at multiples
+    /// of 16 bytes, and with `false` that for any.
     ///
     /// # Errors
-    /// As `make`; [`KernelError::Views`] of views of another program, or that may not be written, or
-    /// of forms with other layouts; [`KernelError::Compile`] without NVRTC, [`KernelError::Cuda`] if
-    /// the driver refuses the code.
+    /// As `make`; [`KernelError::Views`] of views of another program, or that may not be written,
+    /// or of forms with other layouts; [`KernelError::Compile`] without NVRTC,
+    /// [`KernelError::Cuda`] if the driver refuses the code.
     pub fn load(&self, make: impl Fn(bool) -> Result<NativeProgram>) -> Result<LoadedProgram> {
         let form = |is_aligned| -> Result<LoadedForm> {
             let program = make(is_aligned)?;

@@ -4,7 +4,7 @@
 //! joined; merged and widened dimensions reach the same elements.
 
 use crate::error::KernelError;
-use crate::program::ShapeParameter;
+use crate::program::{NativeStep, ShapeParameter};
 use crate::view::MemoryView;
 
 /// From this number on, elements are counted in 64 bits. A loop's step goes beyond the count.
@@ -136,6 +136,13 @@ impl Loops {
     pub(crate) fn shape(&self, view: usize) -> ShapeParameter {
         let strides = self.strides[view].iter().copied();
         ShapeParameter::new(self.extents.iter().copied().zip(strides))
+    }
+}
+
+impl NativeStep {
+    /// A view as the view of that number of a loop: its address, and its strides there.
+    pub(crate) fn looped(self, view: &MemoryView, loops: &Loops, number: usize) -> Self {
+        self.address(view).shape(loops.shape(number))
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::error::KernelError;
 use crate::loops::Loops;
 use crate::program::{NativeProgram, NativeStep};
-use crate::text::{KernelText, c_type};
+use crate::text::{KernelText, c_type, unit_type};
 use crate::view::MemoryView;
 
 /// Part of a matrix, by a diagonal.
@@ -24,15 +24,6 @@ fn text(loops: &Loops) -> KernelText {
         .with("COUNTED", loops.index())
 }
 
-fn unit(bytes: u64) -> &'static str {
-    match bytes {
-        1 => "u8",
-        2 => "u16",
-        4 => "u32",
-        _ => "u64",
-    }
-}
-
 /// Adds `to[i] = start + i step`, `i` counted in row-major order. Of integers both are whole.
 pub fn number(program: &mut NativeProgram, to: &MemoryView, start: f64, step: f64) {
     if to.layout.is_empty() {
@@ -43,9 +34,8 @@ pub fn number(program: &mut NativeProgram, to: &MemoryView, start: f64, step: f6
         .with("NUMBERED", c_type(to.dtype()))
         .with("IS_FLOAT", u8::from(to.dtype().is_float()));
     let launch = NativeStep::new(text, "number_elements")
-        .address(to)
+        .looped(to, &loops, 0)
         .writes()
-        .shape(loops.shape(0))
         .f64(start)
         .f64(step)
         .u64((start as i64).cast_unsigned())
@@ -73,14 +63,12 @@ pub fn triangle(
     program.allow_same(to, from);
     let loops = Loops::over(&[to, from]);
     let text = text(&loops)
-        .with("UNIT", unit(to.dtype().bytes()))
+        .with("UNIT", unit_type(to.dtype().bytes()))
         .with("PART", part as u32);
     let step = NativeStep::new(text, "keep_triangle")
-        .address(to)
+        .looped(to, &loops, 0)
         .writes()
-        .shape(loops.shape(0))
-        .address(from)
-        .shape(loops.shape(1))
+        .looped(from, &loops, 1)
         .u64(diagonal.cast_unsigned())
         .u64(loops.count())
         .over(loops.count());
@@ -95,12 +83,11 @@ pub fn diagonal(program: &mut NativeProgram, to: &MemoryView, diagonal: i64, one
     }
     let loops = Loops::over(&[to]);
     let text = text(&loops)
-        .with("UNIT", unit(to.dtype().bytes()))
+        .with("UNIT", unit_type(to.dtype().bytes()))
         .with("PART", 2);
     let step = NativeStep::new(text, "write_diagonal")
-        .address(to)
+        .looped(to, &loops, 0)
         .writes()
-        .shape(loops.shape(0))
         .u64(diagonal.cast_unsigned())
         .u64(loops.count())
         .u64(one)

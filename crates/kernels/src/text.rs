@@ -40,6 +40,17 @@ impl KernelText {
     }
 }
 
+/// The C++ type whose only property is its size: elements that are moved.
+pub(crate) fn unit_type(bytes: u64) -> &'static str {
+    match bytes {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        8 => "u64",
+        _ => "Bytes16",
+    }
+}
+
 /// The C++ type of elements in memory; `common.cuh` defines those that C++ lacks.
 pub(crate) fn c_type(dtype: Dtype) -> &'static str {
     match dtype {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::descriptor::OpDescriptor;
-use crate::kernels::KERNELS;
+use crate::kernels::{KERNELS, KernelRow};
 use crate::registry::rows;
 use crate::request::OpRequest;
 use crate::row::{OpFamily, OpRow};
@@ -15,27 +15,33 @@ use crate::row::{OpFamily, OpRow};
 /// The architecture that the table is for.
 const NEWEST: u32 = 90;
 
-/// Names of the kernels that support an op, of the first type that it accepts, on a device that
-/// has instructions for all types.
-pub fn kernels_of(row: &'static OpRow) -> Vec<&'static str> {
+/// The kernels that compute an op, each with whether it does for one element of the first type that
+/// the op accepts, on a device that has all instructions and libraries; else why not.
+pub fn kernels_of(row: &'static OpRow) -> Vec<(&'static KernelRow, Result<(), String>)> {
     let dtype = row.dtypes().next().unwrap_or(Dtype::F32);
-    let Ok(layout) = Layout::contiguous(dtype, &[1]) else {
+    let layout = Layout::contiguous(dtype, &[1, 1]);
+    let (Ok(layout), Ok(op)) = (layout, OpDescriptor::new(row.name)) else {
         return Vec::new();
     };
-    let Ok(op) = OpDescriptor::new(row.name) else {
-        return Vec::new();
-    };
+    let operands = vec![layout; row.operands.len() - row.optional];
     let request = OpRequest {
         op: &op,
-        operands: &[layout],
+        operands: &operands,
         outputs: &[layout],
         arch: NEWEST,
         no_compiler: None,
         no_cublaslt: None,
     };
-    let all = KERNELS.iter();
-    all.filter(|kernel| (kernel.supports)(&request).is_ok())
-        .map(|kernel| kernel.id)
+    let all = KERNELS.iter().filter(|kernel| (kernel.computes)(row));
+    all.map(|kernel| (kernel, (kernel.supports)(&request)))
+        .collect()
+}
+
+/// Names of the kernels that support an op.
+pub fn supporting(row: &'static OpRow) -> Vec<&'static str> {
+    let all = kernels_of(row).into_iter();
+    all.filter(|(_, support)| support.is_ok())
+        .map(|(kernel, _)| kernel.id)
         .collect()
 }
 
@@ -76,7 +82,7 @@ pub fn page() -> String {
         let mut members = 0;
         for row in rows().filter(|row| row.family == family) {
             members += 1;
-            let kernel = kernels_of(row).join(", ");
+            let kernel = supporting(row).join(", ");
             let doc = row.doc.replace('|', "\\|");
             let (call, types) = (row.signature(), types(row));
             writeln!(section, "| `{call}` | {doc} | {types} | `{kernel}` |").unwrap_or_default();

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use fercuda_jit::TypeClass;
+use fercuda_ops::coverage::supporting;
 use fercuda_ops::{OpFamily, OpRow, registry};
 use fercuda_tensor::Dtype;
 use serde::Serialize;
 
 use super::parameters::{dtype_parser, family_parser};
-use super::plan::kernel_support;
 use crate::out::{note, say};
 use crate::status::ExitStatus;
 use crate::terminal::{Paint, clipped, count};
@@ -72,25 +72,23 @@ pub(super) fn class_name(class: TypeClass) -> &'static str {
     }
 }
 
-fn listed(row: &'static OpRow) -> Result<ListedOp> {
-    let kernels = kernel_support(row)?.into_iter();
-    let kernels = kernels.filter(|(_, support)| support.is_ok());
-    Ok(ListedOp {
+fn listed(row: &'static OpRow) -> ListedOp {
+    ListedOp {
         name: row.name,
         signature: row.signature(),
         family: row.family.name(),
         doc: row.doc,
         class: class_name(row.types),
         types: row.dtypes().map(Dtype::name).collect(),
-        kernels: kernels.map(|(kernel, _)| kernel.id).collect(),
-    })
+        kernels: supporting(row),
+    }
 }
 
 pub(super) fn run(args: &OpListArgs) -> Result<ExitCode> {
     let rows = registry::rows()
         .filter(|row| args.family.is_none_or(|family| row.family == family))
         .filter(|row| args.dtype.is_none_or(|dtype| row.types.has(dtype)));
-    let ops = rows.map(listed).collect::<Result<Vec<ListedOp>>>()?;
+    let ops = rows.map(listed).collect::<Vec<ListedOp>>();
     if args.json {
         say!("{}", serde_json::to_string_pretty(&OpListing { ops })?);
         return Ok(ExitStatus::Success.into());

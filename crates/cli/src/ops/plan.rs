@@ -1,14 +1,12 @@
-//! Plans of ops, and the kernels that support an op.
+//! Plans of ops, as the command runs them.
 //!
 //! Invariant: this is the one place here that depends on how plans are made and run.
 
 use anyhow::Result;
 use fercuda_cuda::Stream;
 use fercuda_jit::BoundArg;
-use fercuda_ops::{
-    KERNELS, KernelPolicy, KernelRow, OpDescriptor, OpDevice, OpError, OpPlan, OpRequest, OpRow,
-};
-use fercuda_tensor::{Dtype, Layout};
+use fercuda_ops::{KERNELS, KernelPolicy, OpDescriptor, OpDevice, OpError, OpPlan};
+use fercuda_tensor::Layout;
 use serde::Serialize;
 
 use crate::status::{UsageError, bail_usage};
@@ -103,26 +101,4 @@ pub(super) fn refusal(error: OpError) -> anyhow::Error {
         }
         _ => UsageError(error.to_string()).into(),
     }
-}
-
-/// Each kernel that computes an op, and whether it does of its first type, on a device that has
-/// instructions for all types; else why not.
-pub(super) fn kernel_support(
-    row: &'static OpRow,
-) -> Result<Vec<(&'static KernelRow, Result<(), String>)>> {
-    const NEWEST: u32 = 90;
-    let dtype = row.dtypes().next().unwrap_or(Dtype::F32);
-    let layout = Layout::contiguous(dtype, &[1])?;
-    let request = OpRequest {
-        op: &OpDescriptor::new(row.name)?,
-        operands: &[layout],
-        outputs: &[layout],
-        arch: NEWEST,
-        no_compiler: None,
-        no_cublaslt: None,
-    };
-    let all = KERNELS.iter().filter(|kernel| (kernel.computes)(row));
-    Ok(all
-        .map(|kernel| (kernel, (kernel.supports)(&request)))
-        .collect())
 }

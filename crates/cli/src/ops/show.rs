@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use fercuda_ops::OpRow;
+use fercuda_ops::coverage::kernels_of;
 use fercuda_tensor::Dtype;
 use serde::Serialize;
 
 use super::parameters::find;
-use super::plan::kernel_support;
 use crate::out::say;
 use crate::status::ExitStatus;
 use crate::terminal::{Paint, wrapped};
@@ -115,7 +115,7 @@ pub(super) fn run(args: &OpShowArgs) -> Result<ExitCode> {
 fn details(row: &'static OpRow) -> Result<OpDetails> {
     let firsts = row.operands.len() - row.optional;
     let operands = row.operands.iter().enumerate();
-    let kernels = kernel_support(row)?.into_iter();
+    let kernels = kernels_of(row).into_iter();
     Ok(OpDetails {
         name: row.name,
         signature: row.signature(),

@@ -6,14 +6,12 @@ use fercuda_kernels::index::{self, ScatterCombine};
 use fercuda_kernels::{NativeProgram, along, copy};
 use fercuda_tensor::{Dtype, Layout};
 
+use super::along::{by_index, first_axis};
+use super::bounds::{stored, unit_roundoff, wrapped};
 use super::scalar::{least, most, whole_number};
 use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
-
-fn axis(op: &OpParameters, rank: usize) -> usize {
-    op.axes_of(rank).first().copied().unwrap_or_default()
-}
 
 /// An index that is inside an extent.
 fn inside(index: f64, extent: u64) -> Option<u64> {
@@ -54,7 +52,7 @@ fn gather_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
 
 fn gather(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, index, out) = (program.input(0), program.input(1), program.output(0));
-    index::gather(program, &x, &index, axis(op, x.shape().len()), &out)
+    index::gather(program, &x, &index, first_axis(op, x.shape().len()), &out)
 }
 
 fn gather_expected(
@@ -62,7 +60,7 @@ fn gather_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = axis(op, x[0].shape.len());
+    let axis = first_axis(op, x[0].shape.len());
     let element = |at: &Vec<u64>| {
         let mut own = at.clone();
         let Some(chosen) = inside(x[1].at(at), x[0].shape[axis]) else {
@@ -71,7 +69,7 @@ fn gather_expected(
         own[axis] = chosen;
         (x[0].at(&own), 0.0)
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
+    by_index(&results[0], element)
 }
 
 fn select_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
@@ -83,7 +81,7 @@ fn select_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
 
 fn select(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, index, out) = (program.input(0), program.input(1), program.output(0));
-    let axis = axis(op, x.shape().len());
+    let axis = first_axis(op, x.shape().len());
     let index = along(&index, axis, out.shape())?;
     index::gather(program, &x, &index, axis, &out)
 }
@@ -93,7 +91,7 @@ fn select_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = axis(op, x[0].shape.len());
+    let axis = first_axis(op, x[0].shape.len());
     let element = |at: &Vec<u64>| {
         let mut own = at.clone();
         let Some(chosen) = inside(x[1].values[at[axis] as usize], x[0].shape[axis]) else {
@@ -102,7 +100,7 @@ fn select_expected(
         own[axis] = chosen;
         (x[0].at(&own), 0.0)
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
+    by_index(&results[0], element)
 }
 
 fn take_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
@@ -222,7 +220,7 @@ fn scatter(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         source = source.slice(dimension, 0..*len, 1)?;
     }
     copy::elements(program, &x, &out)?;
-    let axis = axis(op, x.shape().len());
+    let axis = first_axis(op, x.shape().len());
     index::scatter(program, &source, &index, axis, &out, combine_of(op))
 }
 
@@ -258,23 +256,11 @@ fn combined(
             return (wrapped(dtype, *value), 0.0);
         }
         // Of any order, and one rounding where it is stored. Overflow on the way is possible.
-        let unit = rounding(dtype);
+        let unit = unit_roundoff(dtype);
         match combine {
-            ScatterCombine::Add => {
-                let inner = if dtype == Dtype::F64 {
-                    rounding(dtype)
-                } else {
-                    rounding(Dtype::F32)
-                };
-                let error = 2.0 * count * inner * magnitude + 2.0 * unit * (value.abs() + inner);
-                (dtype.nearest(*value), error + least_step(dtype))
-            }
+            ScatterCombine::Add => stored(dtype, *value, 2.0 * count * unit * magnitude),
             ScatterCombine::Multiply => {
-                let product = value.abs();
-                (
-                    dtype.nearest(*value),
-                    2.0 * (count + 2.0) * unit * product + least_step(dtype),
-                )
+                stored(dtype, *value, 2.0 * (count + 1.0) * unit * value.abs())
             }
             _ => (*value, 0.0),
         }
@@ -282,41 +268,12 @@ fn combined(
     vec![all.collect()]
 }
 
-/// Half a unit in the last place of 1, of the type in which it is stored.
-fn rounding(dtype: Dtype) -> f64 {
-    dtype.float_format().map_or(0.0, |(_, fraction)| {
-        f64::from(-(fraction as i32) - 1).exp2()
-    })
-}
-
-/// The smallest step between values of a float type.
-fn least_step(dtype: Dtype) -> f64 {
-    dtype.float_format().map_or(0.0, |(exponent, fraction)| {
-        let bias = (1 << (exponent - 1)) - 1;
-        f64::from(1 - bias - fraction as i32).exp2()
-    })
-}
-
-/// The low bits of a whole number as a type.
-fn wrapped(dtype: Dtype, value: f64) -> f64 {
-    let width = 8 * dtype.bytes() as u32;
-    if dtype.is_float() || width == 64 {
-        return value;
-    }
-    let modulus = f64::from(width).exp2();
-    let low = value.rem_euclid(modulus);
-    match dtype.is_signed() && low >= modulus / 2.0 {
-        true => low - modulus,
-        false => low,
-    }
-}
-
 fn scatter_expected(
     op: &OpParameters,
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = axis(op, x[0].shape.len());
+    let axis = first_axis(op, x[0].shape.len());
     let all = indices(&x[1].shape).into_iter().filter_map(|mut at| {
         let term = x[2].at(&at);
         at[axis] = inside(x[1].at(&at), x[0].shape[axis])?;
@@ -345,7 +302,7 @@ fn index_add(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let [x, index, source] = [0, 1, 2].map(|at| program.input(at));
     let out = program.output(0);
     copy::elements(program, &x, &out)?;
-    let axis = axis(op, x.shape().len());
+    let axis = first_axis(op, x.shape().len());
     let index = along(&index, axis, source.shape())?;
     index::scatter(program, &source, &index, axis, &out, combine_of(op))
 }
@@ -355,7 +312,7 @@ fn index_add_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = axis(op, x[0].shape.len());
+    let axis = first_axis(op, x[0].shape.len());
     let all = indices(&x[2].shape).into_iter().filter_map(|mut at| {
         let term = x[2].at(&at);
         at[axis] = inside(x[1].values[at[axis] as usize], x[0].shape[axis])?;

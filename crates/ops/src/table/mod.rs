@@ -6,6 +6,7 @@
 mod activations;
 mod along;
 mod arithmetic;
+mod bounds;
 mod comparisons;
 mod indexing;
 mod losses;

@@ -5,6 +5,7 @@
 use fercuda_kernels::{KernelError, MemoryView, NativeProgram, copy};
 use fercuda_tensor::Layout;
 
+use super::along::{by_index, first_axis};
 use super::scalar::whole_number;
 use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters};
@@ -97,7 +98,7 @@ fn concat_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = op.axes_of(results[0].shape().len())[0];
+    let axis = first_axis(op, results[0].shape().len());
     let element = |index: &Vec<u64>| {
         let mut own = index.clone();
         let found = x.iter().find(|x| {
@@ -109,7 +110,7 @@ fn concat_expected(
         });
         (found.map_or(f64::NAN, |x| x.at(&own)), 0.0)
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
+    by_index(&results[0], element)
 }
 
 fn stack_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
@@ -148,13 +149,13 @@ fn stack_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = op.axes_of(results[0].shape().len())[0];
+    let axis = first_axis(op, results[0].shape().len());
     let element = |index: &Vec<u64>| {
         let mut own = index.clone();
         let which = own.remove(axis);
         (x[which as usize].at(&own), 0.0)
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
+    by_index(&results[0], element)
 }
 
 // Order.
@@ -232,7 +233,7 @@ fn roll_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = op.axes_of(results[0].shape().len())[0];
+    let axis = first_axis(op, results[0].shape().len());
     let len = i128::from(results[0].shape()[axis]);
     let shift = op.number_of("shift") as i128;
     gathered(&x[0], &results[0], |index| {
@@ -348,7 +349,7 @@ fn interleave_expected(
     x: &[HostArray],
     results: &[Layout],
 ) -> Vec<Vec<ExpectedElement>> {
-    let axis = op.axes_of(results[0].shape().len())[0];
+    let axis = first_axis(op, results[0].shape().len());
     gathered(&x[0], &results[0], |index| {
         let mut own = index.to_vec();
         own[axis] /= op.number_of("repeats") as u64;
@@ -459,7 +460,7 @@ fn pad_expected(
         }
         (x[0].at(&own), 0.0)
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
+    by_index(&results[0], element)
 }
 
 // Parts.
@@ -565,7 +566,7 @@ fn slice_write_expected(
             None => (x[0].at(index), 0.0),
         }
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
+    by_index(&results[0], element)
 }
 
 // Blocks of pixels.

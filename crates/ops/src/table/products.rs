@@ -2,10 +2,12 @@
 
 use fercuda_kernels::NativeProgram;
 use fercuda_kernels::multiply::{self, Activation, ProductEpilogue, product_type};
-use fercuda_tensor::{Dtype, Layout};
+use fercuda_tensor::Layout;
 
+use super::along::by_index;
+use super::bounds::{last_place, stored, unit_roundoff, wrapped};
 use super::scalar::{gelu, most, sigmoid};
-use crate::arrays::{HostArray, indices};
+use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters, joined};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
@@ -74,38 +76,12 @@ fn matmul(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     multiply::matrices(program, [x, y, out], ProductEpilogue::default())
 }
 
-/// Half a unit in the last place of 1 in summing, and in storing.
-fn roundings(dtype: Dtype) -> [f64; 2] {
-    let of = |dtype: Dtype| {
-        let fraction = dtype.float_format().map_or(0, |(_, fraction)| fraction);
-        f64::from(-(fraction as i32) - 1).exp2()
-    };
-    let summed = if dtype == Dtype::F64 {
-        Dtype::F64
-    } else {
-        Dtype::F32
-    };
-    [of(summed), of(dtype)]
-}
-
 /// A sum of products, and the sum of their magnitudes.
 fn dot(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     pairs.fold((0.0, 0.0), |(sum, size), (x, y)| {
         // Of integers exact below 2^53, which the tests keep to.
         (x.mul_add(y, sum), size + (x * y).abs())
     })
-}
-
-/// A result as a type, near a value whose error before it is stored is known.
-fn stored(dtype: Dtype, value: f64, error: f64) -> ExpectedElement {
-    let [_, unit] = roundings(dtype);
-    let least = dtype.float_format().map_or(0.0, |(exponent, fraction)| {
-        f64::from(2 - (1 << (exponent - 1)) - fraction as i32).exp2()
-    });
-    (
-        dtype.nearest(value),
-        error + 2.0 * unit * value.abs() + least,
-    )
 }
 
 fn matmul_expected(
@@ -123,7 +99,7 @@ fn matmul_expected(
     let (left, right) = (shaped(&x[0], &left), shaped(&x[1], &right));
     let dtype = results[0].dtype();
     let depth = *left.shape.last().unwrap_or(&0);
-    let [unit, _] = roundings(dtype);
+    let unit = unit_roundoff(dtype);
     let element = |index: &Vec<u64>| {
         let mut full = index.clone();
         if x[0].shape.len() == 1 {
@@ -146,18 +122,7 @@ fn matmul_expected(
             false => (wrapped(dtype, sum), 0.0),
         }
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
-}
-
-fn wrapped(dtype: Dtype, value: f64) -> f64 {
-    let width = 8 * dtype.bytes() as u32;
-    let modulus = f64::from(width).exp2();
-    let low = value.rem_euclid(modulus);
-    match (width, dtype.is_signed() && low >= modulus / 2.0) {
-        (64, _) => value,
-        (_, true) => low - modulus,
-        _ => low,
-    }
+    by_index(&results[0], element)
 }
 
 fn linear_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
@@ -234,7 +199,7 @@ fn linear_expected(
 ) -> Vec<Vec<ExpectedElement>> {
     let (dtype, scale) = (results[0].dtype(), op.number_of("scale"));
     let [columns, depth] = [x[1].shape[0] as usize, x[1].shape[1] as usize];
-    let [unit, _] = roundings(dtype);
+    let unit = unit_roundoff(dtype);
     let element = |at: usize| {
         let (row, column) = (at / columns, at % columns);
         let left = &x[0].values[row * depth..][..depth];
@@ -253,8 +218,7 @@ fn linear_expected(
         let error = 2.0 * (depth as f64 + 4.0) * unit * (scale.abs() * size + bias.abs());
         let error = 1.2 * error + 32.0 * unit * (before.abs() + residual.abs());
         // A library may round the product before it adds the bias.
-        let [_, narrow] = roundings(dtype);
-        let error = error + 2.0 * narrow * (scale * sum).abs();
+        let error = error + last_place(dtype) * (scale * sum).abs();
         stored(dtype, after + residual, error)
     };
     vec![(0..results[0].len() as usize).map(element).collect()]

@@ -8,6 +8,8 @@ use fercuda_kernels::place::{self, TrianglePart};
 use fercuda_kernels::random::{self, Distribution, RandomSeed};
 use fercuda_tensor::{Dtype, Layout};
 
+use super::along::by_index;
+use super::bounds::{stored, unit_roundoff};
 use super::scalar::whole_number;
 use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters};
@@ -76,28 +78,9 @@ fn fraction(dtype: Dtype, seed: RandomSeed, at: u64, up: u64) -> f64 {
     }
 }
 
-/// Half a unit in the last place of 1 in computing, and in storing.
-fn roundings(dtype: Dtype) -> (f64, f64) {
-    let of = |dtype: Dtype| {
-        let fraction = dtype.float_format().map_or(0, |(_, fraction)| fraction);
-        f64::from(-(fraction as i32) - 1).exp2()
-    };
-    let computed = if dtype == Dtype::F64 {
-        Dtype::F64
-    } else {
-        Dtype::F32
-    };
-    (of(computed), of(dtype))
-}
-
 /// A value near which a device's one is, if intermediate values have that magnitude.
 fn near(dtype: Dtype, value: f64, magnitude: f64, steps: f64) -> ExpectedElement {
-    let (computed, stored) = roundings(dtype);
-    let least = dtype.float_format().map_or(0.0, |(exponent, fraction)| {
-        f64::from(2 - (1 << (exponent - 1)) - fraction as i32).exp2()
-    });
-    let error = steps * computed * magnitude + 2.0 * stored * value.abs() + least;
-    (dtype.nearest(value), error)
+    stored(dtype, value, steps * unit_roundoff(dtype) * magnitude)
 }
 
 fn new_results(op: &OpParameters, _: &[Layout]) -> RowResults {
@@ -417,7 +400,7 @@ fn eye_expected(
         [.., row, column] if column as i64 - row as i64 == diagonal => (1.0, 0.0),
         _ => (0.0, 0.0),
     };
-    vec![indices(results[0].shape()).iter().map(element).collect()]
+    by_index(&results[0], element)
 }
 
 #[rustfmt::skip]

@@ -8,7 +8,8 @@
 use fercuda_kernels::{KernelError, NativeProgram, scan};
 use fercuda_tensor::{Dtype, Layout};
 
-use super::along::{by_rows, first_axis, magnitudes, rounded, unit_roundoff, whole};
+use super::along::{by_rows, first_axis};
+use super::bounds::{magnitudes, rounded, unit_roundoff, whole};
 use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, native};

@@ -9,6 +9,7 @@ use fercuda_kernels::window::{
 };
 use fercuda_tensor::{Dtype, Layout};
 
+use super::bounds::{stored, unit_roundoff};
 use super::scalar::whole_number;
 use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters};
@@ -269,13 +270,15 @@ fn conv_weight(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     )
 }
 
+/// Extents of batch, channels and three dimensions of space.
+fn five_extents(shape: &[u64]) -> Vec<u64> {
+    shape[..2].iter().copied().chain(space_of(shape)).collect()
+}
+
 /// An array of five dimensions.
 fn widened(array: &HostArray) -> HostArray {
-    let shape = [array.shape[0], array.shape[1]]
-        .into_iter()
-        .chain(space_of(&array.shape));
     HostArray {
-        shape: shape.collect(),
+        shape: five_extents(&array.shape),
         ..array.clone()
     }
 }
@@ -293,20 +296,11 @@ fn element(array: &HostArray, batch: u64, channel: u64, at: [i64; 3]) -> Option<
 
 /// A result of a sum of that many terms, stored.
 fn summed(dtype: Dtype, sum: f64, size: f64, terms: f64) -> ExpectedElement {
-    let unit = |dtype: Dtype| {
-        let fraction = dtype.float_format().map_or(0, |(_, fraction)| fraction);
-        f64::from(-(fraction as i32) - 1).exp2()
-    };
-    let inner = if dtype == Dtype::F64 {
-        unit(Dtype::F64)
-    } else {
-        unit(Dtype::F32)
-    };
-    let least = dtype.float_format().map_or(0.0, |(exponent, fraction)| {
-        f64::from(2 - (1 << (exponent - 1)) - fraction as i32).exp2()
-    });
-    let error = 2.0 * (terms + 4.0) * inner * size + 2.0 * unit(dtype) * sum.abs() + least;
-    (dtype.nearest(sum), error)
+    stored(
+        dtype,
+        sum,
+        2.0 * (terms + 4.0) * unit_roundoff(dtype) * size,
+    )
 }
 
 fn taps(window: &SlidingWindow) -> Vec<[i64; 3]> {
@@ -328,10 +322,7 @@ fn conv_expected(
     let window = accepted(op, x[0].shape.len() - 2, space_of(&x[1].shape));
     let (from, weight) = (widened(&x[0]), widened(&x[1]));
     let shape = results[0].shape();
-    let wide: Vec<u64> = [shape[0], shape[1]]
-        .into_iter()
-        .chain(space_of(shape))
-        .collect();
+    let wide = five_extents(shape);
     let is_transposed = op.name() == "conv_transpose";
     let (inputs, outputs) = (from.shape[1] / groups, shape[1] / groups);
     let one = |own: &Vec<u64>| {
@@ -385,10 +376,7 @@ fn weight_expected(
     let shape = results[0].shape();
     let window = accepted(op, x[1].shape.len() - 2, space_of(shape));
     let (gradient, from) = (widened(&x[0]), widened(&x[1]));
-    let wide: Vec<u64> = [shape[0], shape[1]]
-        .into_iter()
-        .chain(space_of(shape))
-        .collect();
+    let wide = five_extents(shape);
     let outputs = shape[0] / groups;
     let one = |own: &Vec<u64>| {
         let (mut sum, mut size, mut terms) = (0.0, 0.0, 0.0);
@@ -499,10 +487,7 @@ fn pool_expected(
     let layout = Layout::contiguous(dtype, &x[0].shape);
     let window = layout.ok().and_then(|layout| pool_window(op, &layout).ok());
     let shape = results[0].shape();
-    let wide: Vec<u64> = [shape[0], shape[1]]
-        .into_iter()
-        .chain(space_of(shape))
-        .collect();
+    let wide = five_extents(shape);
     let [_, height, width] = space_of(&x[0].shape).map(|extent| extent as i64);
     let (mut values, mut places) = (Vec::new(), Vec::new());
     for own in indices(&wide) {
@@ -618,10 +603,7 @@ fn interpolate_expected(
     let (dtype, from) = (results[0].dtype(), widened(&x[0]));
     let (mode, corners) = (op.choice_of("mode"), op.choice_of("align") == "corners");
     let shape = results[0].shape();
-    let wide: Vec<u64> = [shape[0], shape[1]]
-        .into_iter()
-        .chain(space_of(shape))
-        .collect();
+    let wide = five_extents(shape);
     let one = |own: &Vec<u64>| {
         let along =
             |d: usize| neighbours(mode, corners, own[2 + d], from.shape[2 + d], wide[2 + d]);
