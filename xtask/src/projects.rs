@@ -155,6 +155,13 @@ const TINYGRAD_TESTS: &[&str] = &[
     "test/test_rangeify.py",
 ];
 
+impl Project {
+    /// Whether any of its tests are run in that amount.
+    fn is_in(&self, amount: Amount) -> bool {
+        amount == Amount::Whole || !self.selection.is_empty()
+    }
+}
+
 /// Runs the whole suites of projects whose name contains `filter`.
 pub(crate) fn run(filter: Option<&str>) -> Result<()> {
     let venv = setup::run(false)?;
@@ -197,6 +204,14 @@ pub(crate) fn not_run() -> Vec<(&'static str, &'static str, &'static str)> {
     PROJECTS.iter().flat_map(of_project).collect()
 }
 
+/// Installs what the projects need of which so much is run.
+pub(crate) fn install(venv: &Venv, amount: Amount) -> Result<()> {
+    for project in PROJECTS.iter().filter(|it| it.is_in(amount)) {
+        root(project, venv)?;
+    }
+    Ok(())
+}
+
 fn run_these(
     projects: &[&Project],
     venv: &Venv,
@@ -205,7 +220,7 @@ fn run_these(
 ) -> Result<Vec<Suite>> {
     let mut suites = Vec::new();
     for project in projects {
-        if amount == Amount::Selection && project.selection.is_empty() {
+        if !project.is_in(amount) {
             continue;
         }
         let folder = shell::root().join("target/projects").join(project.package);

@@ -21,10 +21,13 @@ const PYTHON: &str = "python";
 /// Runs the tests of `packages`. Empty: all, with what would be published, the foreign clients and
 /// the Python package, whose own are the only ones if it is named alone.
 pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
-    let venv = setup::run(false)?;
     let mut suites = BTreeMap::new();
     let all = packages.is_empty();
     let only_python = packages == [PYTHON];
+    let venv = match all && has_nextest() {
+        true => prepare(rest)?,
+        false => setup::run(false)?,
+    };
     if !only_python {
         shell::step("tests of the workspace");
         let begun = Instant::now();
@@ -86,6 +89,28 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Set-up of everything that all tests need, while these are compiled: one waits for downloads,
+/// the other computes.
+fn prepare(rest: &[String]) -> Result<Venv> {
+    std::thread::scope(|scope| {
+        let set_up = scope.spawn(|| {
+            let venv = setup::run(false)?;
+            setup::tools()?;
+            projects::install(&venv, Amount::Selection)?;
+            anyhow::Ok(venv)
+        });
+        let begun = Instant::now();
+        let compile = nextest(&["--no-run"], &[], rest);
+        // What does not compile is counted by the run that follows.
+        let _reported_then = shell::run(compile);
+        println!("-- compiling the tests: {} s", begun.elapsed().as_secs());
+        let set_up = set_up.join();
+        let venv = set_up.map_err(|_| anyhow!("the set-up's thread panicked"))??;
+        println!("-- with the set-up: {} s", begun.elapsed().as_secs());
+        Ok(venv)
+    })
+}
+
 /// The workspace's tests by cargo-nextest where it is installed, which runs tests of several
 /// programs at once, and examples in documents by cargo; everything by cargo where it is not.
 fn workspace(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count> {
@@ -117,15 +142,22 @@ fn select(command: &mut Command, packages: &[String]) {
     }
 }
 
+/// A run of the tests of `packages`, of those that `rest` selects.
+fn nextest(options: &[&str], packages: &[String], rest: &[String]) -> Command {
+    let mut command = cargo::command("nextest");
+    command.args(["run", "--locked", "--no-tests=pass"]);
+    command.args(options);
+    select(&mut command, packages);
+    command.arg("--").args(rest);
+    command
+}
+
 fn by_nextest(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count> {
     let report = shell::root().join("target/nextest/default/junit.xml");
     if report.exists() {
         fs::remove_file(&report).with_context(|| format!("cannot remove {}", report.display()))?;
     }
-    let mut command = cargo::command("nextest");
-    command.args(["run", "--locked", "--no-tests=pass"]);
-    select(&mut command, packages);
-    command.arg("--").args(rest);
+    let mut command = nextest(&[], packages, rest);
     environment(&mut command, venv);
     let line = shell::describe(&command);
     let status = command

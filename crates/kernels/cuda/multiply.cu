@@ -1,7 +1,7 @@
 // Matrix products: to[.., m, n] = f(scale * sum over k of left[.., m, k] * right[.., k, n]
 // + bias[n]) + residual[.., m, n], in ACC. The last two of DIMS dimensions are those of a matrix;
 // LEFT_ALONG_K and RIGHT_ALONG_K say which dimension of a factor neighbours in memory follow.
-#include "common.cuh"
+#include "epilogue.cuh"
 
 #define SIDE 64
 #define DEPTH 16
@@ -9,19 +9,6 @@
 #define THREADS 256
 
 typedef Computed<ELEMENT> In;
-typedef Computed<RESULT> Out;
-
-__device__ __forceinline__ ACC activated(ACC x) {
-#if ACTIVATION == 1
-    return x > 0 ? x : (x != x ? x : 0);
-#elif ACTIVATION == 2
-    return (ACC)0.5 * x * ((ACC)1 + (ACC)ERF(x * (ACC)0.70710678118654752440));
-#elif ACTIVATION == 3
-    return x / ((ACC)1 + (ACC)EXP(-x));
-#else
-    return x;
-#endif
-}
 
 // Elements of a factor to shared memory, those beyond its extents as 0. `across` counts rows of the
 // left factor or columns of the right one.
@@ -54,25 +41,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     at /= tiles_across;
     const u64 row = at % tiles_down * SIDE;
     at /= tiles_down;
-    i64 to_base = 0, left_base = 0, right_base = 0, residual_base = 0;
-#pragma unroll
-    for (int d = DIMS - 3; d >= 0; d--) {
-        const i64 own = (i64)(at % to_shape.extents[d]);
-        at /= to_shape.extents[d];
-        to_base += own * to_shape.strides[d];
-        left_base += own * left_shape.strides[d];
-        right_base += own * right_shape.strides[d];
-        residual_base += own * residual_shape.strides[d];
-    }
+    const Batch batch(at, to_shape, left_shape, right_shape, residual_shape);
     const u64 rows = to_shape.extents[DIMS - 2], columns = to_shape.extents[DIMS - 1];
     const u32 x = threadIdx.x % (SIDE / EACH) * EACH, y = threadIdx.x / (SIDE / EACH) * EACH;
     ACC sums[EACH][EACH] = {};
     for (u64 k = 0; k < depth; k += DEPTH) {
-        load_tile<LEFT_ALONG_K>(left_tile, left + left_base, row, rows, left_shape.strides[DIMS - 2],
-                                k, depth, left_shape.strides[DIMS - 1]);
-        load_tile<RIGHT_ALONG_K>(right_tile, right + right_base, column, columns,
-                                 right_shape.strides[DIMS - 1], k, depth,
-                                 right_shape.strides[DIMS - 2]);
+        load_tile<LEFT_ALONG_K>(left_tile, left + batch.left, row, rows, row_stride(left_shape), k,
+                                depth, column_stride(left_shape));
+        load_tile<RIGHT_ALONG_K>(right_tile, right + batch.right, column, columns,
+                                 column_stride(right_shape), k, depth, row_stride(right_shape));
         __syncthreads();
 #pragma unroll
         for (u32 inner = 0; inner < DEPTH; inner++) {
@@ -90,6 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         __syncthreads();
     }
+    const Epilogue epilogue(to, to_shape, bias, bias_stride, residual, residual_shape, scale, batch);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
         const u64 m = row + y + i;
@@ -98,19 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (u32 j = 0; j < EACH; j++) {
             const u64 n = column + x + j;
             if (n >= columns) break;
-            ACC value = sums[i][j];
-#if IS_SCALED
-            value = value * (ACC)scale;
-#endif
-            if (bias != nullptr) value += (ACC)In::load(bias[(i64)n * bias_stride]);
-            value = activated(value);
-            if (residual != nullptr) {
-                value += (ACC)Out::load(residual[residual_base +
-                                                 (i64)m * residual_shape.strides[DIMS - 2] +
-                                                 (i64)n * residual_shape.strides[DIMS - 1]]);
-            }
-            to[to_base + (i64)m * to_shape.strides[DIMS - 2] +
-               (i64)n * to_shape.strides[DIMS - 1]] = Out::store((Out::type)value);
+            epilogue.store(sums[i][j], m, n);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Matrix products, with what is done to each element of the result.
 //!
-//! `multiply.cu` writes each element of the result once; of the factors, the bias and the residual
-//! it reads elements at indices that it has compared with the extents, in shapes of the result's
-//! extents.
+//! All three texts write each element of the result once; of the factors, the bias and the residual
+//! they read elements at indices that they have compared with the extents, in shapes of the
+//! result's extents. `tensor.cu` and `skinny.cu` read eight neighbours at once where a view has
+//! them at multiples of 16 bytes.
 
 use fercuda_tensor::{Dtype, Layout, LayoutError};
 
@@ -13,8 +14,57 @@ use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// Rows and columns of the result that a block computes.
-const SIDE: u64 = 64;
+/// A text that computes products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProductKernel {
+    /// Of all types, by the arithmetic of threads.
+    Threads,
+    /// Of 16-bit floats, by tensor cores.
+    Tensor,
+    /// Of 16-bit floats and few rows, by tensor cores: the right factor is read once for each 16.
+    Skinny,
+}
+
+/// Rows and columns of the result that a block computes, and its threads.
+struct ProductTile {
+    rows: u64,
+    columns: u64,
+    threads: u32,
+}
+
+/// Number of tiles of the largest size from which they are used: smaller ones fill more of a device.
+const MANY_TILES: u64 = 132;
+
+impl ProductKernel {
+    fn tile(self, rows: u64, columns: u64, batches: u64, is_right_along_k: bool) -> ProductTile {
+        let tiles = |side: u64| {
+            let of_one = rows.div_ceil(side).saturating_mul(columns.div_ceil(side));
+            of_one.saturating_mul(batches)
+        };
+        let (rows, columns, threads) = match self {
+            Self::Threads => (64, 64, 256),
+            Self::Tensor if tiles(128) >= MANY_TILES => (128, 128, 128),
+            Self::Tensor => (64, 64, 128),
+            Self::Skinny if is_right_along_k => (16, 16, 256),
+            Self::Skinny => (16, 64, 512),
+        };
+        ProductTile {
+            rows,
+            columns,
+            threads,
+        }
+    }
+}
+
+/// Whether eight elements along a dimension of a matrix are neighbours at a multiple of 16 bytes.
+fn is_vector(view: &MemoryView, is_aligned: bool, along: usize) -> bool {
+    let (shape, strides) = (view.shape(), view.layout.strides());
+    let mut dimensions = shape.iter().zip(strides).enumerate();
+    is_aligned
+        && view.offset_bytes % 16 == 0
+        && strides[along] == 1
+        && dimensions.all(|(at, (extent, stride))| at == along || *extent == 1 || stride % 8 == 0)
+}
 
 /// Function of each element of a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -77,6 +127,7 @@ fn inner(layout: &Layout) -> [i64; 2] {
 /// [`KernelError::Layout`] of shapes that do not go together; [`KernelError::TooMany`].
 pub fn matrices(
     program: &mut NativeProgram,
+    kernel: ProductKernel,
     [left, right, to]: [&MemoryView; 3],
     epilogue: ProductEpilogue<'_>,
 ) -> Result<()> {
@@ -87,6 +138,10 @@ pub fn matrices(
     let dtype = left.dtype();
     check(right.dtype() == dtype, || {
         format!("{} by {}", dtype, right.dtype())
+    })?;
+    let is_narrow = matches!(dtype, Dtype::F16 | Dtype::Bf16) && to.dtype() == dtype;
+    check(kernel == ProductKernel::Threads || is_narrow, || {
+        format!("tensor cores for {dtype} and {}", to.dtype())
     })?;
     let of_bias = epilogue.bias.map_or(dtype, MemoryView::dtype);
     check(of_bias == dtype, || {
@@ -112,33 +167,64 @@ pub fn matrices(
     let residual = residual.transpose()?;
     let name = summed(dtype);
     let is_near =
-        |strides: [i64; 2], at: usize| u8::from(strides[at].abs() <= strides[1 - at].abs());
+        |strides: [i64; 2], at: usize| strides[at].unsigned_abs() <= strides[1 - at].unsigned_abs();
     let fused = match name {
         "float" => "__fmaf_rn(a, b, c)",
         "double" => "__fma_rn(a, b, c)",
         _ => "((a) * (b) + (c))",
     };
-    let text = KernelText::new("multiply.cu", include_str!("../cuda/multiply.cu"))
+    let (is_left_along_k, is_right_along_k) = (
+        is_near(inner(&left.layout), 1),
+        is_near(inner(&right.layout), 0),
+    );
+    let batches = outer.iter().product::<u64>();
+    let tile = kernel.tile(*rows, *columns, batches, is_right_along_k);
+    let (file, source, function) = match kernel {
+        ProductKernel::Threads => {
+            let source = include_str!("../cuda/multiply.cu");
+            ("multiply.cu", source, "multiply")
+        }
+        ProductKernel::Tensor => ("tensor.cu", include_str!("../cuda/tensor.cu"), "tensor"),
+        ProductKernel::Skinny => ("skinny.cu", include_str!("../cuda/skinny.cu"), "skinny"),
+    };
+    let mut text = KernelText::new(file, source)
         .with("ELEMENT", c_type(dtype))
         .with("RESULT", c_type(to.dtype()))
         .with("ACC", name)
-        .with("MULTIPLY_ADD(a,b,c)", fused)
         .with("ACTIVATION", epilogue.activation as u32)
         .with("IS_SCALED", u8::from(epilogue.scale.is_some()))
         .with("ERF", if name == "double" { "erf" } else { "erff" })
         .with("EXP", if name == "double" { "exp" } else { "expf" })
         .with("DIMS", to.shape().len())
-        .with("LEFT_ALONG_K", is_near(inner(&left.layout), 1))
-        .with("RIGHT_ALONG_K", is_near(inner(&right.layout), 0));
+        .with("LEFT_ALONG_K", u8::from(is_left_along_k))
+        .with("RIGHT_ALONG_K", u8::from(is_right_along_k));
+    if kernel == ProductKernel::Threads {
+        text = text.with("MULTIPLY_ADD(a,b,c)", fused);
+    } else {
+        let last = to.shape().len() - 1;
+        let vector = |view, along| u8::from(is_vector(view, program.is_aligned, along));
+        // The skinny form reads the left factor along the depth, however it lies.
+        let is_left_read_along_k = is_left_along_k || kernel == ProductKernel::Skinny;
+        let of_left = if is_left_read_along_k { last } else { last - 1 };
+        let of_right = if is_right_along_k { last - 1 } else { last };
+        text = text
+            .with("LEFT_VECTOR", vector(&left, of_left))
+            .with("RIGHT_VECTOR", vector(&right, of_right))
+            .with("ROWS", tile.rows)
+            .with("COLUMNS", tile.columns);
+    }
+    if kernel == ProductKernel::Skinny {
+        text = text.with("THREADS", tile.threads).with("UNROLLED", 4);
+    }
     // Strides over the result's extents; along k they are those of the factor's own dimension.
     let shape = |view: &MemoryView| {
         let strides = view.layout.strides().iter().copied();
         ShapeParameter::new(to.shape().iter().copied().zip(strides))
     };
-    let (down, across) = (rows.div_ceil(SIDE), columns.div_ceil(SIDE));
-    let blocks = outer.iter().product::<u64>();
-    let blocks = blocks.saturating_mul(down).saturating_mul(across);
-    let step = NativeStep::new(text, "multiply")
+    let (down, across) = (rows.div_ceil(tile.rows), columns.div_ceil(tile.columns));
+    let blocks = batches.saturating_mul(down).saturating_mul(across);
+    let step = NativeStep::new(text, function)
+        .threads(tile.threads)
         .address(to)
         .writes()
         .shape(shape(to))

@@ -5,8 +5,10 @@
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 3] = [
+pub(crate) const HEADERS: [(&str, &str); 5] = [
     ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("epilogue.cuh", include_str!("../cuda/epilogue.cuh")),
+    ("fragments.cuh", include_str!("../cuda/fragments.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
 ];

@@ -17,9 +17,6 @@ use fercuda_vendor::cublaslt::{
 use crate::error::OpError;
 use crate::request::OpRequest;
 
-/// The ops that are products.
-pub(crate) const OPS: [&str; 2] = ["matmul", "linear"];
-
 /// Largest workspace that an algorithm may want, in bytes.
 const MOST_WORKSPACE: u64 = 32 << 20;
 /// Alignment of the workspace, for which a plan reserves so much more.

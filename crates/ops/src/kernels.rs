@@ -3,11 +3,14 @@
 //! Invariant: `supports` accepts a request only if the kernel computes it within the error bound
 //! of the op, and gives the reason otherwise. Elsewhere: the choice (`plan`).
 
+use fercuda_kernels::NativeProgram;
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::cublaslt;
+use crate::parameters::OpParameters;
 use crate::request::OpRequest;
-use crate::row::{OpOracle, OpRow};
+use crate::row::{OpOracle, OpRow, RowLowering};
+use crate::table::products;
 
 /// Implementation that a kernel comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +40,8 @@ pub struct KernelRow {
     pub computes: fn(&OpRow) -> bool,
     /// Whether it computes the request, else why not.
     pub supports: fn(&OpRequest<'_>) -> Result<(), String>,
+    /// Its launches, if they are others than those of the op's row.
+    pub lower: Option<fn(&OpParameters, &mut NativeProgram) -> RowLowering>,
 }
 
 /// All kernels; the first one that supports a request is chosen.
@@ -58,18 +63,51 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.index"),
     ),
     KernelRow {
+        computes: |row| products::OPS.contains(&row.name),
+        supports: |request| {
+            tensor_cores(request)?;
+            match products::rows(request.op, request.operands) {
+                0..=16 => Ok(()),
+                rows => Err(format!("{rows} rows, it is for at most 16")),
+            }
+        },
+        lower: Some(products::skinny),
+        ..native(
+            "cuda.skinny",
+            "fixed by the layout of the factors",
+            "f32, by tensor cores",
+            true,
+            |_| false,
+            |_| Ok(()),
+        )
+    },
+    KernelRow {
         id: "cublaslt",
         backend: Backend::CublasLt,
         order: "by the library; it may round a product to its type before a bias",
         accumulator: "f32 for narrower floats, else the type",
         is_deterministic: true,
-        computes: |row| cublaslt::OPS.contains(&row.name),
+        computes: |row| products::OPS.contains(&row.name),
+        lower: None,
         supports: |request| {
             if let Some(reason) = request.no_cublaslt {
                 return Err(reason.to_owned());
             }
             cublaslt::spec(request).map(|_| ())
         },
+    },
+    KernelRow {
+        computes: |row| products::OPS.contains(&row.name),
+        supports: tensor_cores,
+        lower: Some(products::tensor),
+        ..native(
+            "cuda.tensor",
+            "one after another along the depth, by 16",
+            "f32, by tensor cores",
+            true,
+            |_| false,
+            |_| Ok(()),
+        )
     },
     native(
         "cuda.multiply",
@@ -133,6 +171,7 @@ pub const KERNELS: &[KernelRow] = &[
         order: "elements are independent",
         accumulator: "f32 for narrower floats, else the type",
         is_deterministic: true,
+        lower: None,
         computes: OpRow::is_expression,
         supports: |request| {
             expression(request)?;
@@ -149,6 +188,7 @@ pub const KERNELS: &[KernelRow] = &[
         order: "fixed by the length and layout of a row",
         accumulator: "f32 for floats, f64 for f64, 64 bits for integers and bool",
         is_deterministic: true,
+        lower: None,
         computes: OpRow::is_expression,
         supports: |request| {
             expression(request)?;
@@ -180,6 +220,7 @@ const fn native(
         is_deterministic,
         computes,
         supports,
+        lower: None,
     }
 }
 
@@ -192,9 +233,24 @@ fn check_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
     if !has_native(request.op.row(), id) {
         return Err(format!("{op} is not one of the ops of {family}.cu"));
     }
+    compiled(request)
+}
+
+/// Refuses what needs NVRTC without it.
+fn compiled(request: &OpRequest<'_>) -> Result<(), String> {
     match request.no_compiler {
         None => Ok(()),
         Some(reason) => Err(format!("it is compiled by NVRTC: {reason}")),
+    }
+}
+
+/// Refuses products that are not of 16-bit floats.
+fn tensor_cores(request: &OpRequest<'_>) -> Result<(), String> {
+    let dtype = request.operands.first().map(Layout::dtype);
+    match dtype {
+        Some(Dtype::F16 | Dtype::Bf16) => compiled(request),
+        Some(dtype) => Err(format!("it is of f16 and bf16, not {dtype}")),
+        None => Err("a product has two factors".to_owned()),
     }
 }
 

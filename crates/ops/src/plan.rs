@@ -208,13 +208,14 @@ impl OpPlan {
             },
         };
         let (kernel, mut sku) = choose(&request, policy)?;
-        let native = |rule: &NativeRule| {
+        let native = |kernel: &KernelRow, rule: &NativeRule| {
+            let lower = kernel.lower.unwrap_or(rule.lower);
             let loaded = device.kernels.load(|is_aligned| {
                 let mut program = NativeProgram::new(operands, &outputs, is_aligned);
                 if op.is_checked() {
                     index::record_faults(&mut program)?;
                 }
-                (rule.lower)(op, &mut program)?;
+                lower(op, &mut program)?;
                 Ok(program)
             });
             loaded.map(Box::new).map_err(|error| match error {
@@ -234,14 +235,14 @@ impl OpPlan {
                 let made = lt.and_then(|lt| cublaslt::prepare(lt, &request));
                 match (made, policy) {
                     (Ok(product), _) => {
-                        let portable = row.native.as_ref().filter(|_| no_compiler.is_none());
-                        let portable = portable.map(native).transpose()?;
+                        let portable = portable(&request).zip(row.native.as_ref());
+                        let portable = portable.map(|(kernel, rule)| native(kernel, rule));
+                        let portable = portable.transpose()?;
                         PreparedKernels::Library(Box::new(product), portable)
                     }
                     // The library itself refuses: the next candidate computes it.
                     (Err(reason), KernelPolicy::Auto) => {
-                        let other = OpPlan::without_library(device, op, operands, &outputs, reason);
-                        return other;
+                        return Self::without_library(device, &request, reason);
                     }
                     (Err(reasons), _) => {
                         let hint = "KernelPolicy::Auto".to_owned();
@@ -257,7 +258,7 @@ impl OpPlan {
                 ready.map_err(|error| refused(row.name, error))?;
                 PreparedKernels::Expression(compiled)
             }
-            (_, _, Some(rule)) => PreparedKernels::Native(native(rule)?),
+            (_, _, Some(rule)) => PreparedKernels::Native(native(kernel, rule)?),
             _ => {
                 let what = "it has neither an expression nor a kernel".to_owned();
                 return Err(op.misfit(operands, what, String::new()));
@@ -278,15 +279,20 @@ impl OpPlan {
         })
     }
 
-    /// A plan by the portable kernel, where the library refuses what its rules accept.
+    /// A plan by another kernel, where the library refuses what its rules accept.
     fn without_library(
         device: &OpDevice,
-        op: &OpDescriptor,
-        operands: &[Layout],
-        outputs: &[Layout],
+        request: &OpRequest<'_>,
         reason: String,
     ) -> Result<Self, OpError> {
-        let other = KernelPolicy::Force("cuda.multiply");
+        let OpRequest {
+            op,
+            operands,
+            outputs,
+            ..
+        } = *request;
+        let other = portable(request).map_or("cuda.multiply", |kernel| kernel.id);
+        let other = KernelPolicy::Force(other);
         let mut plan = Self::new(device, op, operands, outputs, other)?;
         plan.sku.reason = "the first in the table that the library did not refuse".to_owned();
         for rejected in &mut plan.sku.rejected {
@@ -451,6 +457,15 @@ fn checked_outputs(
 fn refused(op: &'static str, error: impl Into<KernelError>) -> OpError {
     let error = Box::new(error.into());
     OpError::Run { op, error }
+}
+
+/// The first kernel in CUDA C++ that supports the request.
+fn portable(request: &OpRequest<'_>) -> Option<&'static KernelRow> {
+    let row = request.op.row();
+    let mut own = KERNELS
+        .iter()
+        .filter(|kernel| kernel.backend == Backend::Cuda && (kernel.computes)(row));
+    own.find(|kernel| (kernel.supports)(request).is_ok())
 }
 
 /// The first kernel that supports the request and the policy, with the reasons for all.

@@ -11,7 +11,7 @@ mod comparisons;
 mod indexing;
 mod losses;
 mod movement;
-mod products;
+pub(crate) mod products;
 mod random;
 mod reductions;
 mod rows;

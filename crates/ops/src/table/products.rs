@@ -1,7 +1,7 @@
 //! Rows of matrix products.
 
-use fercuda_kernels::NativeProgram;
-use fercuda_kernels::multiply::{self, Activation, ProductEpilogue, product_type};
+use fercuda_kernels::multiply::{self, Activation, ProductEpilogue, ProductKernel, product_type};
+use fercuda_kernels::{MemoryView, NativeProgram};
 use fercuda_tensor::Layout;
 
 use super::along::by_index;
@@ -10,6 +10,40 @@ use super::scalar::{gelu, most, sigmoid};
 use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters, joined};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
+
+/// The ops that are products.
+pub(crate) const OPS: [&str; 2] = ["matmul", "linear"];
+
+/// Rows of each matrix on the left side of a product; all of x of `linear`, which are one.
+pub(crate) fn rows(op: &OpParameters, operands: &[Layout]) -> u64 {
+    let [.., _] = operands else { return 0 };
+    match (op.name(), operands[0].shape()) {
+        ("linear", [outer @ .., _]) => outer.iter().product(),
+        (_, [.., rows, _]) => *rows,
+        _ => 1,
+    }
+}
+
+/// The product by the text for few rows.
+pub(crate) fn skinny(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    lower(op, program, ProductKernel::Skinny)
+}
+
+/// The product by tensor cores.
+pub(crate) fn tensor(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    lower(op, program, ProductKernel::Tensor)
+}
+
+fn by_threads(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    lower(op, program, ProductKernel::Threads)
+}
+
+fn lower(op: &OpParameters, program: &mut NativeProgram, kernel: ProductKernel) -> RowLowering {
+    match op.name() {
+        "linear" => linear(op, program, kernel),
+        _ => matmul(program, kernel),
+    }
+}
 
 /// Shapes of a product's factors, of which vectors are matrices of one row or column.
 fn factors(left: &[u64], right: &[u64]) -> Result<[Vec<u64>; 2], Misfit> {
@@ -59,7 +93,7 @@ fn matmul_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     Ok(vec![(product_type(operands[0].dtype()), shape)])
 }
 
-fn matmul(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+fn matmul(program: &mut NativeProgram, kernel: ProductKernel) -> RowLowering {
     let (x, y, out) = (program.input(0), program.input(1), program.output(0));
     let Ok([left, right]) = factors(x.shape(), y.shape()) else {
         return Ok(());
@@ -73,7 +107,7 @@ fn matmul(_: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     }
     let views = [x.reshape(&left)?, y.reshape(&right)?, out.reshape(&shape)?];
     let [x, y, out] = &views;
-    multiply::matrices(program, [x, y, out], ProductEpilogue::default())
+    multiply::matrices(program, kernel, [x, y, out], ProductEpilogue::default())
 }
 
 /// A sum of products, and the sum of their magnitudes.
@@ -167,20 +201,26 @@ fn activation(op: &OpParameters) -> Activation {
     }
 }
 
-fn linear(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+fn linear(op: &OpParameters, program: &mut NativeProgram, kernel: ProductKernel) -> RowLowering {
     let (x, weight, out) = (program.input(0), program.input(1), program.output(0));
     let given = program.operands();
     let (bias, residual) = (
         (given > 2).then(|| program.input(2)),
         (given > 3).then(|| program.input(3)),
     );
-    // A vector is a matrix of one row.
-    let as_matrix = |view: fercuda_kernels::MemoryView| match view.shape() {
-        [len] => view.reshape(&[1, *len]),
-        _ => Ok(view),
+    let weight = weight.permute(&[1, 0])?;
+    // All rows as one matrix where they lie like that; a vector is one of one row.
+    let as_matrix = |view: MemoryView| {
+        let width = view.shape().last().copied().unwrap_or_default();
+        let rows = view.shape().iter().rev().skip(1).product();
+        view.reshape(&[rows, width])
     };
-    let residual = residual.map(as_matrix).transpose()?;
-    let views = [as_matrix(x)?, weight.permute(&[1, 0])?, as_matrix(out)?];
+    let all = [Some(x), Some(out), residual].map(|view| view.map(as_matrix).transpose());
+    let (x, out, residual) = match all {
+        [Ok(Some(x)), Ok(Some(out)), Ok(residual)] => (x, out, residual),
+        _ => (x, out, residual),
+    };
+    let views = [x, weight, out];
     let [x, weight, out] = &views;
     let scale = op.number_of("scale");
     let epilogue = ProductEpilogue {
@@ -189,7 +229,7 @@ fn linear(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
         activation: activation(op),
         residual: residual.as_ref(),
     };
-    multiply::matrices(program, [x, weight, out], epilogue)
+    multiply::matrices(program, kernel, [x, weight, out], epilogue)
 }
 
 fn linear_expected(
@@ -227,10 +267,10 @@ fn linear_expected(
 #[rustfmt::skip]
 pub(super) const ROWS: &[OpRow] = &[
     native!(Product "matmul" ("x", "y") Numbers {} [] {}
-        "cuda.multiply", matmul_results, matmul, matmul_expected,
+        "cuda.multiply", matmul_results, by_threads, matmul_expected,
         "matrix product of the last two dimensions, others broadcast, vectors as NumPy; of 8 and 16 bits in 32"),
     native!(Product "linear" ("x", "weight", "bias", "residual") Floats { "scale": 1.0 } []
         { optional: 2, choices: &[("activation", &["none", "relu", "gelu", "silu"])] }
-        "cuda.multiply", linear_results, linear, linear_expected,
+        "cuda.multiply", linear_results, by_threads, linear_expected,
         "activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]"),
 ];

@@ -340,6 +340,7 @@ fn side(random: &mut fastrand::Rng) -> u64 {
     match random.u32(..8) {
         0 => random.u64(60..140),
         1 => random.u64(..2),
+        2 | 3 => 8 * random.u64(1..20),
         _ => random.u64(1..20),
     }
 }

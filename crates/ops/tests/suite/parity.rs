@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fercuda_jit::TypeClass;
 use fercuda_jit::reference::{ExactValue, Near};
 use fercuda_ops::{
-    KernelPolicy, OpDescriptor, OpFamily, OpOracle, OpPlan, OpRow, oracle, registry,
+    KERNELS, KernelPolicy, OpDescriptor, OpFamily, OpOracle, OpPlan, OpRow, oracle, registry,
 };
 use fercuda_tensor::{Dtype, Layout};
 use fercuda_trials::{Budget, Work};
@@ -148,13 +148,12 @@ fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared
     };
     let layouts: Vec<Layout> = operands.iter().map(|it| it.layout).collect();
     let about = || format!("{op:?} of {layouts:?}");
-    let policy = match row.is_expression() && row.native.is_some() && random.bool() {
-        true => KernelPolicy::Force("jit.map"),
-        false if row.family == OpFamily::Product && random.bool() => {
-            KernelPolicy::Force("cuda.multiply")
-        }
-        false => KernelPolicy::Auto,
-    };
+    let kernels = KERNELS.iter().filter(|kernel| (kernel.computes)(row));
+    let kernels: Vec<_> = kernels.map(|kernel| kernel.id).collect();
+    let mut policy = KernelPolicy::Force(kernels[random.usize(..kernels.len())]);
+    if OpPlan::new(&bench.device, &op, &layouts, &[], policy).is_err() {
+        policy = KernelPolicy::Auto;
+    }
     let plan = |outputs: &[Layout]| OpPlan::new(&bench.device, &op, &layouts, outputs, policy);
     let own = match plan(&[]) {
         Ok(plan) => plan.outputs().to_vec(),
@@ -270,11 +269,15 @@ fn products_are_within_their_bounds_by_each_kernel() {
         let budget = Budget::begin(PRODUCTS);
         let rows = registry::rows().filter(|row| row.family == OpFamily::Product);
         let rows: Vec<_> = rows.collect();
-        let types = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F64, Dtype::I8];
+        let narrow = [Dtype::F16, Dtype::Bf16];
+        let wide = [Dtype::F32, Dtype::F64, Dtype::I8];
         let (mut done, mut compared) = (0, Compared::default());
         while budget.has_left(done) {
             let row = rows[random.usize(..rows.len())];
-            let dtype = types[random.usize(..types.len())];
+            let dtype = match random.u32(..4) {
+                0 => wide[random.usize(..wide.len())],
+                _ => narrow[random.usize(..narrow.len())],
+            };
             if row.types.has(dtype) {
                 check(&mut random, row, dtype, &mut compared);
                 done += 1;

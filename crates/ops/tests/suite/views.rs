@@ -3,7 +3,7 @@
 use fercuda_cuda::DeviceBuffer;
 use fercuda_jit::BoundArg;
 use fercuda_kernels::index::ScatterCombine;
-use fercuda_kernels::multiply::ProductEpilogue;
+use fercuda_kernels::multiply::{ProductEpilogue, ProductKernel};
 use fercuda_kernels::random::RandomSeed;
 use fercuda_kernels::window::PoolKind;
 use fercuda_kernels::{KernelError, NativeProgram, copy, index, multiply, place, random, window};
@@ -46,8 +46,12 @@ fn views_of_other_sizes_are_refused_by_every_family() {
     let (x, y, out) = (p.input(0), p.input(1), p.output(0));
     let plain = ProductEpilogue::default();
     assert_refused(
-        multiply::matrices(&mut p, [&y, &x, &out], plain),
+        multiply::matrices(&mut p, ProductKernel::Threads, [&y, &x, &out], plain),
         "f64 by f32",
+    );
+    assert_refused(
+        multiply::matrices(&mut p, ProductKernel::Tensor, [&x, &x, &out], plain),
+        "tensor cores for f32",
     );
 
     let mut p = program(&[f32s(&[1, 1]), of(Dtype::Bool, &[1])], f32s(&[64, 64]));

@@ -1,0 +1,200 @@
+// Matrix products of 16-bit floats on tensor cores. A block has a tile of ROWS by COLUMNS of the
+// result; tiles of both factors come through shared memory, STAGES at a time, while another is
+// multiplied. Each of its four warps has a quarter of the tile.
+//
+// Shared memory has chunks of eight neighbours. A chunk's place among those of its row is xored
+// with the row's number, so that eight rows of one column lie in different banks.
+#include "epilogue.cuh"
+#include "fragments.cuh"
+
+#define THREADS 128
+#define DEPTH 32
+#define STAGES 3
+// Tiles of 16 rows and of 8 columns that a warp has.
+#define TILES_DOWN (ROWS / 32)
+#define TILES_ACROSS (COLUMNS / 16)
+// Neighbouring rows of tiles whose blocks run together, to read the same columns from the cache.
+#define NEIGHBOURS 8
+
+// Place of a chunk of a tile: `across` and the chunk along k, or k and the chunk across.
+template <int EXTENT, bool ALONG_K>
+__device__ __forceinline__ u32 place_of(u32 line, u32 chunk) {
+    return ALONG_K ? line * (DEPTH / 8) + (chunk ^ (line / 2 % 4))
+                   : line * (EXTENT / 8) + (chunk ^ (line % 8));
+}
+
+// Loads tiles of one factor, of which EXTENT rows or columns lie across the depth. With VECTOR,
+// chunks are neighbours in memory at multiples of 16 bytes.
+template <int EXTENT, bool ALONG_K, bool VECTOR>
+struct TileLoader {
+    // Chunks of a line, lines that all threads load at once, and times that they do.
+    static const u32 CHUNKS = ALONG_K ? DEPTH / 8 : EXTENT / 8;
+    static const u32 LINES = THREADS / CHUNKS;
+    static const u32 TIMES = (ALONG_K ? EXTENT : DEPTH) / LINES;
+
+    const ELEMENT* origin;
+    const ELEMENT* base;
+    i64 line_stride, near_stride, k_stride;
+    u64 first, extent, depth;
+    u32 line, chunk;
+
+    __device__ __forceinline__ TileLoader(const ELEMENT* from, u64 first, u64 extent,
+                                          i64 across_stride, u64 depth, i64 k_stride)
+        : origin(from),
+          line_stride(ALONG_K ? across_stride : k_stride),
+          near_stride(ALONG_K ? k_stride : across_stride),
+          k_stride(k_stride),
+          first(first),
+          extent(extent),
+          depth(depth),
+          line(threadIdx.x / CHUNKS),
+          chunk(threadIdx.x % CHUNKS) {
+        base = from + (i64)first * across_stride + (i64)line * line_stride +
+               (i64)chunk * 8 * near_stride;
+    }
+
+    __device__ __forceinline__ void load(uint4* tile, u64 k) const {
+        const ELEMENT* from = base + (i64)k * k_stride;
+        const u32 along = ALONG_K ? places_left(k + chunk * 8, depth, 8)
+                                  : places_left(first + chunk * 8, extent, 8);
+#pragma unroll
+        for (u32 time = 0; time < TIMES; time++) {
+            const u32 own = line + time * LINES;
+            const bool is_inside = ALONG_K ? first + own < extent : k + own < depth;
+            const u32 valid = is_inside ? along : 0;
+            const ELEMENT* source = from + (i64)(time * LINES) * line_stride;
+            uint4* place = tile + place_of<EXTENT, ALONG_K>(own, chunk);
+            if (!VECTOR) {
+                *place = load_eight<false>(source, near_stride, valid);
+                continue;
+            }
+            // Bytes beyond the source's size are set to 0; of a size of 0 nothing is read.
+            const u32 to = (u32)__cvta_generic_to_shared(place);
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                         :
+                         : "r"(to), "l"(valid == 0 ? origin : source), "r"(valid * 2)
+                         : "memory");
+        }
+    }
+};
+
+__device__ __forceinline__ void commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING>
+__device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+template <bool IS_TRANSPOSED>
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], const uint4* place) {
+    const u32 from = (u32)__cvta_generic_to_shared(place);
+    if (IS_TRANSPOSED) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from)
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from)
+                     : "memory");
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    tensor(RESULT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ left,
+           const Shape left_shape, const ELEMENT* __restrict__ right, const Shape right_shape,
+           const ELEMENT* __restrict__ bias, i64 bias_stride, const RESULT* __restrict__ residual,
+           const Shape residual_shape, double scale, u64 depth, u64 tiles_down, u64 tiles_across) {
+    __shared__ __align__(128) uint4 left_tiles[STAGES][ROWS * DEPTH / 8];
+    __shared__ __align__(128) uint4 right_tiles[STAGES][COLUMNS * DEPTH / 8];
+    u64 at = blockIdx.x;
+    const u64 of_batch = tiles_down * tiles_across;
+    const u64 number = at % of_batch;
+    const Batch batch(at / of_batch, to_shape, left_shape, right_shape, residual_shape);
+    const u64 strip = number / (NEIGHBOURS * tiles_across);
+    const u64 in_strip = number - strip * NEIGHBOURS * tiles_across;
+    const u64 height = tiles_down - strip * NEIGHBOURS < NEIGHBOURS ? tiles_down - strip * NEIGHBOURS
+                                                                    : NEIGHBOURS;
+    const u64 row = (strip * NEIGHBOURS + in_strip % height) * ROWS;
+    const u64 column = in_strip / height * COLUMNS;
+    const u64 rows = to_shape.extents[DIMS - 2], columns = to_shape.extents[DIMS - 1];
+    const TileLoader<ROWS, LEFT_ALONG_K, LEFT_VECTOR> of_left(
+        left + batch.left, row, rows, row_stride(left_shape), depth, column_stride(left_shape));
+    const TileLoader<COLUMNS, RIGHT_ALONG_K, RIGHT_VECTOR> of_right(
+        right + batch.right, column, columns, column_stride(right_shape), depth,
+        row_stride(right_shape));
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u32 warp_row = warp / 2 * (ROWS / 2), warp_column = warp % 2 * (COLUMNS / 2);
+    float sums[TILES_DOWN][TILES_ACROSS][4] = {};
+#pragma unroll
+    for (u32 stage = 0; stage < STAGES - 1; stage++) {
+        if (stage * DEPTH < depth) {
+            of_left.load(left_tiles[stage], stage * DEPTH);
+            of_right.load(right_tiles[stage], stage * DEPTH);
+        }
+        commit();
+    }
+    u32 stage = 0;
+    for (u64 k = 0; k < depth; k += DEPTH) {
+        wait_for_all_but<STAGES - 2>();
+        __syncthreads();
+        const u64 next = k + (STAGES - 1) * DEPTH;
+        const u32 free = stage == 0 ? STAGES - 1 : stage - 1;
+        if (next < depth) {
+            of_left.load(left_tiles[free], next);
+            of_right.load(right_tiles[free], next);
+        }
+        commit();
+#pragma unroll
+        for (u32 half = 0; half < DEPTH / 16; half++) {
+            u32 a[TILES_DOWN][4], b[TILES_ACROSS / 2][4];
+#pragma unroll
+            for (u32 i = 0; i < TILES_DOWN; i++) {
+                const u32 first = warp_row + i * 16;
+                const u32 place =
+                    LEFT_ALONG_K
+                        ? place_of<ROWS, true>(first + lane % 16, half * 2 + lane / 16)
+                        : place_of<ROWS, false>(half * 16 + lane % 8 + lane / 16 * 8,
+                                                first / 8 + lane / 8 % 2);
+                load_matrices<!LEFT_ALONG_K>(a[i], left_tiles[stage] + place);
+            }
+#pragma unroll
+            for (u32 j = 0; j < TILES_ACROSS / 2; j++) {
+                const u32 first = warp_column + j * 16;
+                const u32 place =
+                    RIGHT_ALONG_K
+                        ? place_of<COLUMNS, true>(first + lane % 8 + lane / 16 * 8,
+                                                  half * 2 + lane / 8 % 2)
+                        : place_of<COLUMNS, false>(half * 16 + lane % 16, first / 8 + lane / 16);
+                load_matrices<!RIGHT_ALONG_K>(b[j], right_tiles[stage] + place);
+            }
+#pragma unroll
+            for (u32 i = 0; i < TILES_DOWN; i++) {
+#pragma unroll
+                for (u32 j = 0; j < TILES_ACROSS; j++) {
+                    const u32* pair = b[j / 2] + j % 2 * 2;
+                    TensorCore<ELEMENT>::multiply(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3],
+                                                  pair[0], pair[1]);
+                }
+            }
+        }
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+    }
+    wait_for_all_but<0>();
+    const Epilogue epilogue(to, to_shape, bias, bias_stride, residual, residual_shape, scale, batch);
+#pragma unroll
+    for (u32 i = 0; i < TILES_DOWN; i++) {
+#pragma unroll
+        for (u32 j = 0; j < TILES_ACROSS; j++) {
+#pragma unroll
+            for (u32 part = 0; part < 4; part++) {
+                const u64 m = row + warp_row + i * 16 + lane / 4 + part / 2 * 8;
+                const u64 n = column + warp_column + j * 8 + lane % 4 * 2 + part % 2;
+                if (m < rows && n < columns) epilogue.store(sums[i][j][part], m, n);
+            }
+        }
+    }
+}
