@@ -1,125 +1,183 @@
 // Matrix products of at most 16 rows, of 16-bit floats: the right factor is read once, by all
 // warps of a block, each of which has parts of the depth; their sums meet in shared memory.
 //
-// What a lane reads is eight neighbours, which are not those of a fragment; but the order of the
-// depth and of columns is free, as long as both factors have the same.
+// What a lane reads at once is neighbours, which are not those of a fragment; but the order of the
+// depth and of columns is free, as long as both factors have the same. A lane copies what it needs
+// itself to its own places of shared memory, STAGES parts ahead, so that no barrier is needed.
 #include "epilogue.cuh"
 #include "fragments.cuh"
 
 // Warps of a block.
 #define WARPS (THREADS / 32)
+#define STAGES 4
 
 #if RIGHT_ALONG_K
 // Neighbours follow the depth: a lane has eight of them in one column of each tile of 8 columns.
 #define TILES (COLUMNS / 8)
-// Of the depth, what a warp reads at once.
 #define DEPTH 32
+#define CHUNKS TILES
+#define NEAR 8
 #else
-// Neighbours follow the columns: a lane has eight of four rows, in 8 tiles of every eighth column.
-#define TILES 8
+// Neighbours follow the columns: a lane has some of four rows, one for each tile.
+#define TILES (COLUMNS / 8)
 #define DEPTH 16
+#define CHUNKS 4
+#define NEAR TILES
 #endif
 
-// Sums of a tile that a warp adds up.
-typedef float Partial[16][COLUMNS];
+// Neighbours that a lane copies at once.
+struct __align__(NEAR * 2) Chunk {
+    u32 words[NEAR / 2];
+};
+
+// Elements of the left factor that a lane has of a part: its two rows, in the order of fragments.
+struct LeftPart {
+    u32 words[2][DEPTH / 8];
+};
 
 struct Factors {
     const ELEMENT* left;
     const ELEMENT* right;
     i64 left_row, left_k, right_k, right_column;
     u64 rows, columns, depth, column;
+
+    // The first element of the depth that a lane has of a part.
+    __device__ __forceinline__ u64 first_of(u64 part) const {
+        const u32 lane = threadIdx.x % 32;
+        return (part * WARPS + threadIdx.x / 32) * DEPTH + lane % 4 * (DEPTH / 4);
+    }
+
+    __device__ __forceinline__ void copy(Chunk (*to)[32], u64 part) const {
+        const u32 lane = threadIdx.x % 32, group = lane / 4;
+        const u64 k = first_of(part);
+#pragma unroll
+        for (u32 chunk = 0; chunk < CHUNKS; chunk++) {
+#if RIGHT_ALONG_K
+            const u64 across = column + chunk * 8 + group, along = k;
+            const u32 valid = across < columns ? places_left(k, depth, NEAR) : 0;
+            const i64 near_stride = right_k;
+#else
+            const u64 across = column + group * NEAR, along = k + chunk;
+            const u32 valid = along < depth ? places_left(across, columns, NEAR) : 0;
+            const i64 near_stride = right_column;
+#endif
+            // Neighbours have a distance of 1, which is not to be multiplied.
+            const i64 offset = RIGHT_VECTOR && RIGHT_ALONG_K ? (i64)along : (i64)along * right_k;
+            const i64 other =
+                RIGHT_VECTOR && !RIGHT_ALONG_K ? (i64)across : (i64)across * right_column;
+            const ELEMENT* from = right + offset + other;
+            Chunk* place = &to[chunk][lane];
+            if (RIGHT_VECTOR) {
+                // Bytes beyond the source's size are set to 0; of a size of 0 nothing is read.
+                const u32 shared = (u32)__cvta_generic_to_shared(place);
+                if (valid == 0) from = right;
+                if (NEAR == 8) {
+                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                                 :
+                                 : "r"(shared), "l"(from), "r"(valid * 2)
+                                 : "memory");
+                } else {
+                    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                                 :
+                                 : "r"(shared), "l"(from), "r"(valid * 2)
+                                 : "memory");
+                }
+                continue;
+            }
+            Chunk own = {};
+#pragma unroll
+            for (u32 i = 0; i < NEAR; i++) {
+                if (i < valid) {
+                    own.words[i / 2] |= (u32)from[(i64)i * near_stride].bits << (i % 2 * 16);
+                }
+            }
+            *place = own;
+        }
+    }
+
+    __device__ __forceinline__ LeftPart load_left(u64 part) const {
+        const u32 group = threadIdx.x % 32 / 4;
+        const u64 k = first_of(part);
+        LeftPart own = {};
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const u64 row = group + half * 8;
+            const u32 valid = row < rows ? places_left(k, depth, DEPTH / 4) : 0;
+            const ELEMENT* from = left + (i64)row * left_row + (i64)k * left_k;
+            if (LEFT_VECTOR && valid == DEPTH / 4) {
+                if (DEPTH / 4 == 8) {
+                    const uint4 all = __ldg(reinterpret_cast<const uint4*>(from));
+                    own.words[half][0] = all.x;
+                    own.words[half][1] = all.y;
+                    own.words[half][DEPTH / 8 - 2] = all.z;
+                    own.words[half][DEPTH / 8 - 1] = all.w;
+                } else {
+                    const uint2 all = __ldg(reinterpret_cast<const uint2*>(from));
+                    own.words[half][0] = all.x;
+                    own.words[half][1] = all.y;
+                }
+                continue;
+            }
+#pragma unroll
+            for (u32 i = 0; i < DEPTH / 4; i++) {
+                if (i < valid) {
+                    own.words[half][i / 2] |= (u32)from[(i64)i * left_k].bits << (i % 2 * 16);
+                }
+            }
+        }
+        return own;
+    }
 };
 
+__device__ __forceinline__ void add(float (&sums)[TILES][4], const LeftPart& a,
+                                    const Chunk (*b)[32]) {
+    const u32 lane = threadIdx.x % 32;
+    Chunk own[CHUNKS];
+#pragma unroll
+    for (u32 chunk = 0; chunk < CHUNKS; chunk++) own[chunk] = b[chunk][lane];
+#pragma unroll
+    for (u32 tile = 0; tile < TILES; tile++) {
 #if RIGHT_ALONG_K
-template <bool IS_WHOLE>
-__device__ __forceinline__ void add_part(float (&sums)[TILES][4], const Factors& of, u64 first) {
-    const u32 lane = threadIdx.x % 32, group = lane / 4;
-    const u64 k = first + lane % 4 * 8;
-    const u32 valid = IS_WHOLE ? 8 : places_left(k, of.depth, 8);
-    uint4 b[TILES];
 #pragma unroll
-    for (u32 tile = 0; tile < TILES; tile++) {
-        const u64 column = of.column + tile * 8 + group;
-        b[tile] = load_eight<RIGHT_VECTOR>(
-            of.right + (i64)column * of.right_column + (i64)k * of.right_k, of.right_k,
-            column < of.columns ? valid : 0);
-    }
-    uint4 a[2];
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        const u64 row = group + half * 8;
-        a[half] = load_eight<LEFT_VECTOR>(of.left + (i64)row * of.left_row + (i64)k * of.left_k,
-                                     of.left_k, row < of.rows ? valid : 0);
-    }
-#pragma unroll
-    for (u32 tile = 0; tile < TILES; tile++) {
-        TensorCore<ELEMENT>::multiply(sums[tile], a[0].x, a[1].x, a[0].y, a[1].y, b[tile].x,
-                                      b[tile].y);
-        TensorCore<ELEMENT>::multiply(sums[tile], a[0].z, a[1].z, a[0].w, a[1].w, b[tile].z,
-                                      b[tile].w);
+        for (u32 i = 0; i < 4; i += 2) {
+            TensorCore<ELEMENT>::multiply(sums[tile], a.words[0][i], a.words[1][i],
+                                          a.words[0][i + 1], a.words[1][i + 1],
+                                          own[tile].words[i], own[tile].words[i + 1]);
+        }
+#else
+        const u32 halves = tile % 2 == 0 ? 0x5410 : 0x7632;
+        const u32 b0 = __byte_perm(own[0].words[tile / 2], own[1].words[tile / 2], halves);
+        const u32 b1 = __byte_perm(own[2].words[tile / 2], own[3].words[tile / 2], halves);
+        TensorCore<ELEMENT>::multiply(sums[tile], a.words[0][0], a.words[1][0], a.words[0][1],
+                                      a.words[1][1], b0, b1);
+#endif
     }
 }
 
 // Column of a sum: of a tile, and of the place in a fragment.
-__device__ __forceinline__ u32 column_of(u32 tile, u32 place) { return tile * 8 + place; }
-#else
-__device__ __forceinline__ u32 word(const uint4& of, u32 at) {
-    return at == 0 ? of.x : at == 1 ? of.y : at == 2 ? of.z : of.w;
+__device__ __forceinline__ u32 column_of(u32 tile, u32 place) {
+    return RIGHT_ALONG_K ? tile * 8 + place : place * NEAR + tile;
 }
 
-template <bool IS_WHOLE>
-__device__ __forceinline__ void add_part(float (&sums)[TILES][4], const Factors& of, u64 first) {
-    const u32 lane = threadIdx.x % 32, group = lane / 4;
-    const u64 k = first + lane % 4 * 4, column = of.column + group * 8;
-    const u32 across = places_left(column, of.columns, 8);
-    uint4 b[4];
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        b[i] = load_eight<RIGHT_VECTOR>(
-            of.right + (i64)(k + i) * of.right_k + (i64)column * of.right_column, of.right_column,
-            IS_WHOLE || k + i < of.depth ? across : 0);
-    }
-    u32 a[2][2];
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        const u64 row = group + half * 8;
-#pragma unroll
-        for (u32 pair = 0; pair < 2; pair++) {
-            u32 bits = 0;
-#pragma unroll
-            for (u32 i = 0; i < 2; i++) {
-                const u64 at = k + pair * 2 + i;
-                if (row < of.rows && (IS_WHOLE || at < of.depth)) {
-                    const i64 offset = (i64)row * of.left_row + (i64)at * of.left_k;
-                    bits |= (u32)of.left[offset].bits << (i * 16);
-                }
-            }
-            a[half][pair] = bits;
-        }
-    }
-#pragma unroll
-    for (u32 tile = 0; tile < TILES; tile++) {
-        const u32 halves = tile % 2 == 0 ? 0x5410 : 0x7632;
-        const u32 b0 = __byte_perm(word(b[0], tile / 2), word(b[1], tile / 2), halves);
-        const u32 b1 = __byte_perm(word(b[2], tile / 2), word(b[3], tile / 2), halves);
-        TensorCore<ELEMENT>::multiply(sums[tile], a[0][0], a[1][0], a[0][1], a[1][1], b0, b1);
-    }
-}
-
-__device__ __forceinline__ u32 column_of(u32 tile, u32 place) { return place * 8 + tile; }
-#endif
+typedef Chunk Ring[STAGES][CHUNKS][32];
+// A row of sums, with a gap so that rows begin in different banks.
+typedef float Partial[16][COLUMNS + 8];
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     skinny(RESULT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ left,
            const Shape left_shape, const ELEMENT* __restrict__ right, const Shape right_shape,
            const ELEMENT* __restrict__ bias, i64 bias_stride, const RESULT* __restrict__ residual,
            const Shape residual_shape, double scale, u64 depth, u64 tiles_down, u64 tiles_across) {
-    __shared__ Partial partial[WARPS / 2];
+    __shared__ union {
+        Ring rings[WARPS];
+        Partial partial[WARPS];
+    } shared;
     const u64 column = blockIdx.x % tiles_across * COLUMNS;
     const u64 at = blockIdx.x / tiles_across;
     const u64 first_row = at % tiles_down * 16;
     const Batch batch(at / tiles_down, to_shape, left_shape, right_shape, residual_shape);
     const u64 rows = to_shape.extents[DIMS - 2] - first_row;
+    const u64 columns = to_shape.extents[DIMS - 1];
     const Factors of = {left + batch.left + (i64)first_row * row_stride(left_shape),
                         right + batch.right,
                         row_stride(left_shape),
@@ -127,59 +185,49 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                         row_stride(right_shape),
                         column_stride(right_shape),
                         rows,
-                        to_shape.extents[DIMS - 1],
+                        columns,
                         depth,
                         column};
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    Ring& ring = shared.rings[warp];
     float sums[TILES][4] = {};
-    const u64 step = WARPS * DEPTH;
-    u64 k = (u64)warp * DEPTH;
-    for (; k + (UNROLLED - 1) * step + DEPTH <= depth; k += UNROLLED * step) {
+    const u64 parts = (depth + WARPS * DEPTH - 1) / (WARPS * DEPTH);
 #pragma unroll
-        for (u32 part = 0; part < UNROLLED; part++) add_part<true>(sums, of, k + part * step);
+    for (u32 part = 0; part < STAGES - 1; part++) {
+        if (part < parts) of.copy(ring[part], part);
+        asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    for (; k < depth; k += step) add_part<false>(sums, of, k);
-    // Pairs of warps, then of pairs: an order that the number of warps alone determines.
-#pragma unroll
-    for (u32 others = WARPS / 2; others > 0; others /= 2) {
-        const bool is_given = warp >= others && warp < 2 * others;
-#pragma unroll
-        for (u32 turn = 0; turn < 2; turn++) {
-            Partial& shared = partial[warp % others];
-            if (turn == 0 ? is_given : warp < others) {
-#pragma unroll
-                for (u32 tile = 0; tile < TILES; tile++) {
-#pragma unroll
-                    for (u32 i = 0; i < 4; i++) {
-                        float& place = shared[lane / 4 + i / 2 * 8]
-                                             [column_of(tile, lane % 4 * 2 + i % 2)];
-                        if (turn == 0) {
-                            place = sums[tile][i];
-                        } else {
-                            sums[tile][i] += place;
-                        }
-                    }
-                }
-            }
-            __syncthreads();
-        }
+    LeftPart next = of.load_left(0);
+    u32 stage = 0;
+    for (u64 part = 0; part < parts; part++) {
+        const LeftPart a = next;
+        if (part + 1 < parts) next = of.load_left(part + 1);
+        const u64 ahead = part + STAGES - 1;
+        if (ahead < parts) of.copy(ring[stage == 0 ? STAGES - 1 : stage - 1], ahead);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        add(sums, a, ring[stage]);
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
-    if (warp == 0) {
+    // The rings become sums.
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
 #pragma unroll
-        for (u32 tile = 0; tile < TILES; tile++) {
+    for (u32 tile = 0; tile < TILES; tile++) {
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                partial[0][lane / 4 + i / 2 * 8][column_of(tile, lane % 4 * 2 + i % 2)] =
-                    sums[tile][i];
-            }
+        for (u32 i = 0; i < 4; i++) {
+            shared.partial[warp][lane / 4 + i / 2 * 8][column_of(tile, lane % 4 * 2 + i % 2)] =
+                sums[tile][i];
         }
     }
     __syncthreads();
     const Epilogue epilogue(to, to_shape, bias, bias_stride, residual, residual_shape, scale, batch);
     for (u32 i = threadIdx.x; i < 16 * COLUMNS; i += THREADS) {
         const u32 row = i / COLUMNS, across = i % COLUMNS;
-        if (row < rows && column + across < of.columns) {
-            epilogue.store(partial[0][row][across], first_row + row, column + across);
-        }
+        if (row >= rows || column + across >= columns) continue;
+        float sum = 0;
+#pragma unroll
+        for (u32 other = 0; other < WARPS; other++) sum += shared.partial[other][row][across];
+        epilogue.store(sum, first_row + row, column + across);
     }
 }

@@ -108,8 +108,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
            const Shape left_shape, const ELEMENT* __restrict__ right, const Shape right_shape,
            const ELEMENT* __restrict__ bias, i64 bias_stride, const RESULT* __restrict__ residual,
            const Shape residual_shape, double scale, u64 depth, u64 tiles_down, u64 tiles_across) {
-    __shared__ __align__(128) uint4 left_tiles[STAGES][ROWS * DEPTH / 8];
-    __shared__ __align__(128) uint4 right_tiles[STAGES][COLUMNS * DEPTH / 8];
+    __shared__ union __align__(128) {
+        struct {
+            uint4 left[STAGES][ROWS * DEPTH / 8];
+            uint4 right[STAGES][COLUMNS * DEPTH / 8];
+        } tiles;
+        float bands[THREADS / 32][16][COLUMNS / 2 + 4];
+    } shared;
+    uint4(*left_tiles)[ROWS * DEPTH / 8] = shared.tiles.left;
+    uint4(*right_tiles)[COLUMNS * DEPTH / 8] = shared.tiles.right;
     u64 at = blockIdx.x;
     const u64 of_batch = tiles_down * tiles_across;
     const u64 number = at % of_batch;
@@ -148,9 +155,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             of_right.load(right_tiles[free], next);
         }
         commit();
+        // All fragments first: those of the second half are on their way while the first is used.
+        u32 a[DEPTH / 16][TILES_DOWN][4], b[DEPTH / 16][TILES_ACROSS / 2][4];
 #pragma unroll
         for (u32 half = 0; half < DEPTH / 16; half++) {
-            u32 a[TILES_DOWN][4], b[TILES_ACROSS / 2][4];
 #pragma unroll
             for (u32 i = 0; i < TILES_DOWN; i++) {
                 const u32 first = warp_row + i * 16;
@@ -159,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                         ? place_of<ROWS, true>(first + lane % 16, half * 2 + lane / 16)
                         : place_of<ROWS, false>(half * 16 + lane % 8 + lane / 16 * 8,
                                                 first / 8 + lane / 8 % 2);
-                load_matrices<!LEFT_ALONG_K>(a[i], left_tiles[stage] + place);
+                load_matrices<!LEFT_ALONG_K>(a[half][i], left_tiles[stage] + place);
             }
 #pragma unroll
             for (u32 j = 0; j < TILES_ACROSS / 2; j++) {
@@ -169,21 +177,27 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                         ? place_of<COLUMNS, true>(first + lane % 8 + lane / 16 * 8,
                                                   half * 2 + lane / 8 % 2)
                         : place_of<COLUMNS, false>(half * 16 + lane % 16, first / 8 + lane / 16);
-                load_matrices<!RIGHT_ALONG_K>(b[j], right_tiles[stage] + place);
+                load_matrices<!RIGHT_ALONG_K>(b[half][j], right_tiles[stage] + place);
             }
+        }
+#pragma unroll
+        for (u32 half = 0; half < DEPTH / 16; half++) {
 #pragma unroll
             for (u32 i = 0; i < TILES_DOWN; i++) {
 #pragma unroll
                 for (u32 j = 0; j < TILES_ACROSS; j++) {
-                    const u32* pair = b[j / 2] + j % 2 * 2;
-                    TensorCore<ELEMENT>::multiply(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3],
-                                                  pair[0], pair[1]);
+                    const u32* pair = b[half][j / 2] + j % 2 * 2;
+                    TensorCore<ELEMENT>::multiply(sums[i][j], a[half][i][0], a[half][i][1],
+                                                  a[half][i][2], a[half][i][3], pair[0], pair[1]);
                 }
             }
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
     wait_for_all_but<0>();
+    __syncthreads();
+    // Each warp brings 16 rows after another into an order in which neighbours write together.
+    float(*band)[COLUMNS / 2 + 4] = shared.bands[warp];
     const Epilogue epilogue(to, to_shape, bias, bias_stride, residual, residual_shape, scale, batch);
 #pragma unroll
     for (u32 i = 0; i < TILES_DOWN; i++) {
@@ -191,10 +205,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (u32 j = 0; j < TILES_ACROSS; j++) {
 #pragma unroll
             for (u32 part = 0; part < 4; part++) {
-                const u64 m = row + warp_row + i * 16 + lane / 4 + part / 2 * 8;
-                const u64 n = column + warp_column + j * 8 + lane % 4 * 2 + part % 2;
-                if (m < rows && n < columns) epilogue.store(sums[i][j][part], m, n);
+                band[lane / 4 + part / 2 * 8][j * 8 + lane % 4 * 2 + part % 2] = sums[i][j][part];
             }
         }
+        __syncwarp();
+        const u64 first_row = row + warp_row + i * 16, first_column = column + warp_column;
+        const u64 left_over = first_row < rows ? rows - first_row : 0;
+        const u32 height_here = left_over < 16 ? (u32)left_over : 16;
+#pragma unroll 1
+        for (u32 at = lane; at < height_here * (COLUMNS / 2); at += 32) {
+            const u32 down = at / (COLUMNS / 2), across = at % (COLUMNS / 2);
+            if (first_column + across < columns) {
+                epilogue.store(band[down][across], first_row + down, first_column + across);
+            }
+        }
+        __syncwarp();
     }
 }

@@ -23,4 +23,5 @@ pub use error::KernelError;
 pub use loader::{LoadedProgram, NativeLoader};
 pub use loops::along;
 pub use program::NativeProgram;
+pub use text::fingerprint;
 pub use view::MemoryView;

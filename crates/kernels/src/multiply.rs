@@ -46,7 +46,7 @@ impl ProductKernel {
             Self::Tensor if tiles(128) >= MANY_TILES => (128, 128, 128),
             Self::Tensor => (64, 64, 128),
             Self::Skinny if is_right_along_k => (16, 16, 256),
-            Self::Skinny => (16, 64, 512),
+            Self::Skinny => (16, 32, 256),
         };
         ProductTile {
             rows,
@@ -214,7 +214,7 @@ pub fn matrices(
             .with("COLUMNS", tile.columns);
     }
     if kernel == ProductKernel::Skinny {
-        text = text.with("THREADS", tile.threads).with("UNROLLED", 4);
+        text = text.with("THREADS", tile.threads);
     }
     // Strides over the result's extents; along k they are those of the factor's own dimension.
     let shape = |view: &MemoryView| {

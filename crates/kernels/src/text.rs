@@ -83,3 +83,48 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
         dtype => c_type(dtype),
     }
 }
+
+/// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
+const SOURCES: [&str; 11] = [
+    include_str!("../cuda/copy.cu"),
+    include_str!("../cuda/index.cu"),
+    include_str!("../cuda/multiply.cu"),
+    include_str!("../cuda/place.cu"),
+    include_str!("../cuda/random.cu"),
+    include_str!("../cuda/scan.cu"),
+    include_str!("../cuda/select.cu"),
+    include_str!("../cuda/skinny.cu"),
+    include_str!("../cuda/sort.cu"),
+    include_str!("../cuda/tensor.cu"),
+    include_str!("../cuda/window.cu"),
+];
+
+/// A number that changes with any text of the kernels.
+pub fn fingerprint() -> u64 {
+    use std::hash::{DefaultHasher, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    let headers = HEADERS.iter().map(|(_, text)| *text);
+    for text in headers.chain(SOURCES) {
+        hasher.write(text.as_bytes());
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprint_covers_every_file() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda");
+        let mut texts: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+            .collect();
+        let headers = HEADERS.iter().map(|(_, text)| *text);
+        let mut known: Vec<&str> = headers.chain(SOURCES).collect();
+        texts.sort();
+        known.sort_unstable();
+        assert_eq!(known, texts);
+    }
+}

@@ -22,7 +22,7 @@ const MOST_WORKSPACE: u64 = 32 << 20;
 /// Alignment of the workspace, for which a plan reserves so much more.
 const ALIGN: u64 = 256;
 /// Number of algorithms to ask for: one that the library offers may be refused when it is run.
-const ALGORITHMS: usize = 4;
+const ALGORITHMS: usize = 8;
 /// What the library returns then: `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 15;
 /// Alignment of operands that a plan's first algorithm relies on.
@@ -190,11 +190,16 @@ pub(crate) fn spec(request: &OpRequest<'_>) -> Result<ProductSpec, String> {
     Ok(spec)
 }
 
-/// Describes a product to the library, and asks it for algorithms.
+/// Describes a product to the library, and asks it for algorithms, of which that of the given
+/// number is tried first.
 ///
 /// # Errors
 /// Why the library does not compute it.
-pub(crate) fn prepare(lt: &CublasLt, request: &OpRequest<'_>) -> Result<LibraryProduct, String> {
+pub(crate) fn prepare(
+    lt: &CublasLt,
+    request: &OpRequest<'_>,
+    number: usize,
+) -> Result<LibraryProduct, String> {
     let spec = spec(request)?;
     let alpha = match request.op.name() {
         "linear" => request.op.number_of("scale"),
@@ -211,7 +216,18 @@ pub(crate) fn prepare(lt: &CublasLt, request: &OpRequest<'_>) -> Result<LibraryP
             .sums(SplitSums::ComputeType);
         product.algorithms(&wanted).map_err(shown)
     };
-    let algorithms = [algorithm(ALIGNED)?, algorithm(element as u32)?];
+    let mut algorithms = [algorithm(ALIGNED)?, algorithm(element as u32)?];
+    let offered = algorithms[0].len();
+    if number >= offered.max(1) {
+        return Err(format!(
+            "cuBLASLt offers {offered} algorithms, there is no {number}"
+        ));
+    }
+    for all in &mut algorithms {
+        if number < all.len() {
+            all[..=number].rotate_right(1);
+        }
+    }
     Ok(LibraryProduct {
         op: request.op.name(),
         product,
@@ -223,6 +239,11 @@ pub(crate) fn prepare(lt: &CublasLt, request: &OpRequest<'_>) -> Result<LibraryP
 }
 
 impl LibraryProduct {
+    /// Number of algorithms for aligned memory.
+    pub(crate) fn algorithms(&self) -> usize {
+        self.algorithms[0].len()
+    }
+
     /// Workspace of either algorithm, with room to align it.
     pub(crate) fn workspace_bytes(&self) -> u64 {
         let all = self.algorithms.iter().flatten();

@@ -63,6 +63,21 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.index"),
     ),
     KernelRow {
+        id: "cublaslt",
+        backend: Backend::CublasLt,
+        order: "by the library; it may round a product to its type before a bias",
+        accumulator: "f32 for narrower floats, else the type",
+        is_deterministic: true,
+        computes: |row| products::OPS.contains(&row.name),
+        lower: None,
+        supports: |request| {
+            if let Some(reason) = request.no_cublaslt {
+                return Err(reason.to_owned());
+            }
+            cublaslt::spec(request).map(|_| ())
+        },
+    },
+    KernelRow {
         computes: |row| products::OPS.contains(&row.name),
         supports: |request| {
             tensor_cores(request)?;
@@ -80,21 +95,6 @@ pub const KERNELS: &[KernelRow] = &[
             |_| false,
             |_| Ok(()),
         )
-    },
-    KernelRow {
-        id: "cublaslt",
-        backend: Backend::CublasLt,
-        order: "by the library; it may round a product to its type before a bias",
-        accumulator: "f32 for narrower floats, else the type",
-        is_deterministic: true,
-        computes: |row| products::OPS.contains(&row.name),
-        lower: None,
-        supports: |request| {
-            if let Some(reason) = request.no_cublaslt {
-                return Err(reason.to_owned());
-            }
-            cublaslt::spec(request).map(|_| ())
-        },
     },
     KernelRow {
         computes: |row| products::OPS.contains(&row.name),
@@ -240,7 +240,7 @@ fn check_native(request: &OpRequest<'_>, id: &str) -> Result<(), String> {
 fn compiled(request: &OpRequest<'_>) -> Result<(), String> {
     match request.no_compiler {
         None => Ok(()),
-        Some(reason) => Err(format!("it is compiled by NVRTC: {reason}")),
+        Some(_) => Err("it is compiled by NVRTC, which cannot be used".to_owned()),
     }
 }
 

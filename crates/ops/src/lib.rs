@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod choices;
 pub mod coverage;
 mod cublaslt;
 mod descriptor;
@@ -14,6 +15,7 @@ pub mod registry;
 mod request;
 mod row;
 mod table;
+mod tune;
 
 pub use arrays::HostArray;
 pub use descriptor::OpDescriptor;
@@ -26,3 +28,4 @@ pub use row::{
     ExpectedElement, NativeRule, OpFamily, OpOracle, OpRow, ResultRule, RowLowering, RowResults,
     WholeReference,
 };
+pub use tune::{MeasuredKernel, OpMeasurement, OpTuner, TuneSet};

@@ -14,6 +14,7 @@ use fercuda_kernels::{KernelError, LoadedProgram, NativeLoader, NativeProgram, i
 use fercuda_tensor::{Layout, LayoutError};
 use fercuda_vendor::cublaslt::{CublasLt, CublasLtLibrary};
 
+use crate::choices::KeptChoices;
 use crate::cublaslt::{self, LibraryProduct};
 use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
@@ -26,9 +27,16 @@ use crate::row::{NativeRule, OpFamily, OpRow};
 pub enum KernelPolicy<'a> {
     /// The first kernel that supports the op and its layouts.
     Auto,
-    /// The kernel of this name, or an error that says why it cannot.
+    /// The kernel of this name, or an error that says why it cannot. `cublaslt:2` begins with that
+    /// library's third algorithm.
     Force(&'a str),
+    /// The kernel that [`crate::OpTuner::measure`] has found the fastest, on this device, for this
+    /// op and layouts; [`KernelPolicy::Auto`] where none was measured.
+    Measured,
 }
+
+/// Why a kernel was not chosen that supports a request as another does.
+pub(crate) const PRECEDED: &str = "one before it in the table supports it";
 
 /// A kernel that was not chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +81,9 @@ pub struct OpDevice {
     compiler: Compiler,
     kernels: NativeLoader,
     cublaslt: OnceLock<Result<CublasLt, String>>,
+    choices: KeptChoices,
+    /// The device, its driver and the texts of the kernels.
+    name: String,
 }
 
 impl OpDevice {
@@ -82,21 +93,62 @@ impl OpDevice {
     /// [`OpError::Device`] if the device's properties cannot be read.
     pub fn new(context: &Context) -> Result<Self, OpError> {
         let compiler = Compiler::new(context).map_err(|error| OpError::Device(error.into()))?;
-        Self::with_compiler(context, compiler)
+        let device = Self::with_compiler(context, compiler)?;
+        Ok(Self {
+            choices: KeptChoices::of_user(),
+            ..device
+        })
     }
 
-    /// As [`OpDevice::new`], with that compiler of expressions.
+    /// As [`OpDevice::new`], with that compiler of expressions, and measured choices kept in memory
+    /// alone.
     ///
     /// # Errors
     /// As for [`OpDevice::new`].
     pub fn with_compiler(context: &Context, compiler: Compiler) -> Result<Self, OpError> {
         let kernels = NativeLoader::new(context).map_err(OpError::Device)?;
+        let named = |error: fercuda_cuda::Error| OpError::Device(error.into());
+        let device = context.device();
+        let name = format!(
+            "{} driver {:?} sm_{} kernels {:x}",
+            device.name().map_err(named)?,
+            device.cuda().version().map_err(named)?,
+            compiler.arch().number(),
+            fercuda_kernels::fingerprint(),
+        );
         Ok(Self {
             context: context.clone(),
             compiler,
             kernels,
             cublaslt: OnceLock::new(),
+            choices: KeptChoices::in_memory(),
+            name,
         })
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn choices(&self) -> &KeptChoices {
+        &self.choices
+    }
+
+    /// Everything on which a measured choice depends.
+    pub(crate) fn request(
+        &self,
+        op: &OpDescriptor,
+        operands: &[Layout],
+        outputs: &[Layout],
+    ) -> String {
+        let is_product = op.row().family == OpFamily::Product;
+        let library = is_product.then(|| self.cublaslt().ok()).flatten();
+        let library = library.map(|lt| lt.library().version());
+        format!(
+            "{}, cuBLASLt {library:?}: {op:?} of {operands:?} to {outputs:?}",
+            self.name
+        )
     }
 
     /// cuBLASLt, opened when it is first asked for; else why there is none.
@@ -207,7 +259,30 @@ impl OpPlan {
                 _ => None,
             },
         };
+        let measured = match policy {
+            KernelPolicy::Measured => {
+                Some(device.choices.get(&device.request(op, operands, &outputs)))
+            }
+            _ => None,
+        };
+        if let Some(Some(id)) = &measured {
+            let forced = KernelPolicy::Force(id);
+            // A choice of another version may be of a kernel that is not there.
+            if let Ok(mut plan) = Self::new(device, op, operands, &outputs, forced) {
+                plan.sku.reason = format!("{id} was the fastest when all were measured");
+                let demanded = format!("{} was demanded", without_algorithm(id));
+                for other in &mut plan.sku.rejected {
+                    if other.reason == demanded {
+                        other.reason = "it was slower, or was not measured".to_owned();
+                    }
+                }
+                return Ok(plan);
+            }
+        }
         let (kernel, mut sku) = choose(&request, policy)?;
+        if measured.is_some() {
+            sku.reason.push_str("; none was measured");
+        }
         let native = |kernel: &KernelRow, rule: &NativeRule| {
             let lower = kernel.lower.unwrap_or(rule.lower);
             let loaded = device.kernels.load(|is_aligned| {
@@ -232,7 +307,11 @@ impl OpPlan {
             (Backend::CublasLt, ..) => {
                 let lt = cublaslt.transpose().ok().flatten();
                 let lt = lt.ok_or_else(|| "the library is not open".to_owned());
-                let made = lt.and_then(|lt| cublaslt::prepare(lt, &request));
+                let number = match policy {
+                    KernelPolicy::Force(id) => algorithm_of(id),
+                    _ => 0,
+                };
+                let made = lt.and_then(|lt| cublaslt::prepare(lt, &request, number));
                 match (made, policy) {
                     (Ok(product), _) => {
                         let portable = portable(&request).zip(row.native.as_ref());
@@ -241,7 +320,7 @@ impl OpPlan {
                         PreparedKernels::Library(Box::new(product), portable)
                     }
                     // The library itself refuses: the next candidate computes it.
-                    (Err(reason), KernelPolicy::Auto) => {
+                    (Err(reason), KernelPolicy::Auto | KernelPolicy::Measured) => {
                         return Self::without_library(device, &request, reason);
                     }
                     (Err(reasons), _) => {
@@ -388,6 +467,14 @@ impl OpPlan {
         queued.map_err(|error| refused(op, error))
     }
 
+    /// Number of algorithms that the library offers for it; 1 for other kernels.
+    pub fn algorithms(&self) -> usize {
+        match &self.prepared {
+            PreparedKernels::Library(product, _) => product.algorithms(),
+            _ => 1,
+        }
+    }
+
     /// Number of runs that the portable kernel computed, as the library refused, when it was run,
     /// each algorithm that it had offered.
     pub fn refused_runs(&self) -> u64 {
@@ -459,6 +546,20 @@ fn refused(op: &'static str, error: impl Into<KernelError>) -> OpError {
     OpError::Run { op, error }
 }
 
+/// A kernel's name without the number of an algorithm: `cublaslt` of `cublaslt:2`.
+fn without_algorithm(id: &str) -> &str {
+    match id.split_once(':') {
+        Some((library @ "cublaslt", number)) if number.parse::<usize>().is_ok() => library,
+        _ => id,
+    }
+}
+
+/// The number of an algorithm in a kernel's name; else 0.
+fn algorithm_of(id: &str) -> usize {
+    let number = id.split_once(':').map(|(_, number)| number.parse());
+    number.and_then(Result::ok).unwrap_or_default()
+}
+
 /// The first kernel in CUDA C++ that supports the request.
 fn portable(request: &OpRequest<'_>) -> Option<&'static KernelRow> {
     let row = request.op.row();
@@ -481,6 +582,11 @@ fn choose(
             .collect::<Vec<_>>()
             .join(", ")
     };
+    // Of a library's algorithm, the library.
+    let policy = match policy {
+        KernelPolicy::Force(id) => KernelPolicy::Force(without_algorithm(id)),
+        policy => policy,
+    };
     let mut chosen = None;
     let mut rejected = Vec::new();
     // Kernels of other ops are no candidates, unless one is demanded.
@@ -492,7 +598,7 @@ fn choose(
         let reason = match ((kernel.supports)(request), policy, chosen) {
             (Err(reason), ..) => reason,
             (_, KernelPolicy::Force(id), _) if id != kernel.id => format!("{id} was demanded"),
-            (_, _, Some(_)) => "one before it in the table supports it".to_owned(),
+            (_, _, Some(_)) => PRECEDED.to_owned(),
             _ => {
                 chosen = Some(kernel);
                 continue;
@@ -503,25 +609,31 @@ fn choose(
     }
     let Some(kernel) = chosen else {
         let is_known = |id: &str| KERNELS.iter().any(|kernel| kernel.id == id);
-        let hint = match policy {
-            KernelPolicy::Force(id) if !is_known(id) => format!("there is no {id:?}; {}", known()),
-            KernelPolicy::Force(_) => "KernelPolicy::Auto".to_owned(),
-            KernelPolicy::Auto
-                if request.no_compiler.is_some() && !request.op.row().is_expression() =>
-            {
-                "fercuda setup nvrtc".to_owned()
-            }
-            KernelPolicy::Auto => "another type, by the op `cast`".to_owned(),
-        };
         let reasons = rejected
             .iter()
             .map(|it| format!("{}: {}", it.id, it.reason));
-        let reasons = reasons.collect::<Vec<_>>().join("; ");
+        let mut reasons = reasons.collect::<Vec<_>>().join("; ");
+        let hint = match (policy, request.no_compiler) {
+            (KernelPolicy::Force(id), _) if !is_known(id) => {
+                format!("there is no {id:?}; {}", known())
+            }
+            // What was tried, once for all kernels, and what to install.
+            (_, Some(problem)) if !request.op.row().is_expression() => {
+                let (problem, hint) = problem.split_once("\ntry: ").unwrap_or((problem, ""));
+                reasons = format!("{reasons}\nNVRTC: {problem}");
+                match hint {
+                    "" => "fercuda setup nvrtc".to_owned(),
+                    hint => hint.to_owned(),
+                }
+            }
+            (KernelPolicy::Force(_), _) => "KernelPolicy::Auto".to_owned(),
+            _ => "another type, by the op `cast`".to_owned(),
+        };
         return Err(OpError::Kernel { op, reasons, hint });
     };
     let reason = match policy {
         KernelPolicy::Force(_) => "it was demanded, and supports the op and its layouts",
-        KernelPolicy::Auto => "the first in the table that supports the op and its layouts",
+        _ => "the first in the table that supports the op and its layouts",
     };
     let sku = Sku {
         id: kernel.id,

@@ -77,7 +77,7 @@ const STANDARD: [&str; 11] = [
 ];
 
 /// Said of all times on the software device.
-const SIMULATED: &str =
+pub(super) const SIMULATED: &str =
     "These times are of a simulation on the processor: they say nothing of a GPU.";
 
 #[derive(Serialize)]
@@ -125,16 +125,24 @@ struct OpBench<'a> {
 }
 
 /// Memory that is handed out part by part, in one allocation of the driver.
-struct BenchArena {
+pub(super) struct BenchArena {
     memory: DeviceBuffer<u8>,
     next: u64,
 }
 
 impl BenchArena {
-    const ALIGNMENT: u64 = 256;
+    pub(super) const ALIGNMENT: u64 = 256;
+
+    /// One of that size.
+    pub(super) fn new(context: &Context, bytes: u64) -> Result<Self> {
+        Ok(Self {
+            memory: DeviceBuffer::alloc(context, usize::try_from(bytes)?)?,
+            next: 0,
+        })
+    }
 
     /// A part of that size.
-    fn take(&mut self, bytes: u64) -> Result<DeviceBuffer<u8>> {
+    pub(super) fn take(&mut self, bytes: u64) -> Result<DeviceBuffer<u8>> {
         let part = self.memory.part(self.next as usize, bytes as usize)?;
         self.next += bytes.next_multiple_of(Self::ALIGNMENT);
         Ok(part)
@@ -350,10 +358,7 @@ impl OpBench<'_> {
             count(sets as usize, "set"),
             bytes(needed)
         );
-        let mut arena = BenchArena {
-            memory: self.alloc(needed)?,
-            next: 0,
-        };
+        let mut arena = BenchArena::new(&self.context, needed)?;
         let contents: Vec<Vec<u8>> = layouts
             .iter()
             .map(|layout| random_bytes(random, layout))
@@ -454,7 +459,7 @@ fn random_bytes(random: &mut fastrand::Rng, layout: &Layout) -> Vec<u8> {
 }
 
 /// GB/s in at most seven characters: those of a simulated device are far below 1.
-fn rate(gb_per_s: f64) -> String {
+pub(super) fn rate(gb_per_s: f64) -> String {
     match gb_per_s {
         rate if rate >= 100.0 => format!("{rate:.0}"),
         rate if rate >= 0.1 => format!("{rate:.2}"),

@@ -10,13 +10,15 @@ mod parameters;
 mod plan;
 mod run;
 mod show;
+mod tune;
 mod values;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
-/// Lists operations on arrays, shows one, runs one against its reference, or times them.
+/// Lists operations on arrays, shows one, runs one against its reference, times them or its
+/// kernels.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,6 +31,7 @@ enum OpsCommand {
     Show(show::OpShowArgs),
     Run(Box<run::OpRunArgs>),
     Bench(bench::OpBenchArgs),
+    Tune(tune::OpTuneArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -37,5 +40,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         OpsCommand::Show(args) => show::run(args),
         OpsCommand::Run(args) => run::run(args),
         OpsCommand::Bench(args) => bench::run(args),
+        OpsCommand::Tune(args) => tune::run(args),
     }
 }

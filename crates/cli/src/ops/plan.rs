@@ -52,12 +52,21 @@ pub(super) fn prepare(
     operands: &[Layout],
     kernel: Option<&str>,
 ) -> Result<PreparedOp> {
-    if let Some(id) = kernel.filter(|id| KERNELS.iter().all(|kernel| kernel.id != *id)) {
+    // `cublaslt:2` is an algorithm of a library.
+    let is_known = |id: &str| {
+        let name = id.split(':').next();
+        id == "measured" || KERNELS.iter().any(|kernel| Some(kernel.id) == name)
+    };
+    if let Some(id) = kernel.filter(|id| !is_known(id)) {
         let known = KERNELS.iter().filter(|kernel| (kernel.computes)(op.row()));
         let known: Vec<&str> = known.map(|kernel| kernel.id).collect();
         bail_usage!("there is no kernel {id:?}\ntry: {}", known.join(", "));
     }
-    let policy = kernel.map_or(KernelPolicy::Auto, KernelPolicy::Force);
+    let policy = match kernel {
+        None => KernelPolicy::Auto,
+        Some("measured") => KernelPolicy::Measured,
+        Some(id) => KernelPolicy::Force(id),
+    };
     let plan = OpPlan::new(device, op, operands, &[], policy).map_err(refusal)?;
     let sku = plan.sku();
     let rejected = sku.rejected.iter().map(|other| PassedKernel {

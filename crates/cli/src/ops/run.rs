@@ -62,7 +62,7 @@ pub(super) struct OpRunArgs {
     inputs: Vec<String>,
     #[command(flatten)]
     parameters: ParameterArgs,
-    /// Kernel to use [default: the plan's choice].
+    /// Kernel to use, or `measured` for what `fercuda ops tune` kept [default: the first that can].
     #[arg(long, value_name = "ID")]
     kernel: Option<String>,
     /// Seed of random elements [default: a random one].
@@ -163,7 +163,7 @@ fn check_host(graph: &ExprGraph, most: u64) -> Result<()> {
 }
 
 /// The given operands in the order of the op.
-fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>> {
+pub(super) fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>> {
     let mut given: Vec<Option<ArrayInput>> = row.operands.iter().map(|_| None).collect();
     let mut more = Vec::new();
     for spec in specs {

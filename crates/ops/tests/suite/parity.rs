@@ -150,11 +150,11 @@ fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared
     let about = || format!("{op:?} of {layouts:?}");
     let kernels = KERNELS.iter().filter(|kernel| (kernel.computes)(row));
     let kernels: Vec<_> = kernels.map(|kernel| kernel.id).collect();
-    let mut policy = KernelPolicy::Force(kernels[random.usize(..kernels.len())]);
-    if OpPlan::new(&bench.device, &op, &layouts, &[], policy).is_err() {
-        policy = KernelPolicy::Auto;
-    }
-    let plan = |outputs: &[Layout]| OpPlan::new(&bench.device, &op, &layouts, outputs, policy);
+    let forced = KernelPolicy::Force(kernels[random.usize(..kernels.len())]);
+    let plan = |outputs: &[Layout]| {
+        let made = |policy| OpPlan::new(&bench.device, &op, &layouts, outputs, policy);
+        made(forced).or_else(|_| made(KernelPolicy::Auto))
+    };
     let own = match plan(&[]) {
         Ok(plan) => plan.outputs().to_vec(),
         Err(error) => {
