@@ -9,7 +9,8 @@
 
 // Warps of a block.
 #define WARPS (THREADS / 32)
-#define STAGES 4
+// Parts that are on their way.
+#define STAGES 2
 
 #if RIGHT_ALONG_K
 // Neighbours follow the depth: a lane has eight of them in one column of each tile of 8 columns.
@@ -17,12 +18,14 @@
 #define DEPTH 32
 #define CHUNKS TILES
 #define NEAR 8
+#define LEFT_NEAR 8
 #else
 // Neighbours follow the columns: a lane has some of four rows, one for each tile.
 #define TILES (COLUMNS / 8)
 #define DEPTH 16
 #define CHUNKS 4
 #define NEAR TILES
+#define LEFT_NEAR 4
 #endif
 
 // Neighbours that a lane copies at once.
@@ -32,7 +35,7 @@ struct __align__(NEAR * 2) Chunk {
 
 // Elements of the left factor that a lane has of a part: its two rows, in the order of fragments.
 struct LeftPart {
-    u32 words[2][DEPTH / 8];
+    u32 words[2][LEFT_NEAR / 2];
 };
 
 struct Factors {
@@ -44,7 +47,7 @@ struct Factors {
     // The first element of the depth that a lane has of a part.
     __device__ __forceinline__ u64 first_of(u64 part) const {
         const u32 lane = threadIdx.x % 32;
-        return (part * WARPS + threadIdx.x / 32) * DEPTH + lane % 4 * (DEPTH / 4);
+        return (part * WARPS + threadIdx.x / 32) * DEPTH + lane % 4 * LEFT_NEAR;
     }
 
     __device__ __forceinline__ void copy(Chunk (*to)[32], u64 part) const {
@@ -72,7 +75,7 @@ struct Factors {
                 const u32 shared = (u32)__cvta_generic_to_shared(place);
                 if (valid == 0) from = right;
                 if (NEAR == 8) {
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                                  :
                                  : "r"(shared), "l"(from), "r"(valid * 2)
                                  : "memory");
@@ -102,27 +105,24 @@ struct Factors {
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             const u64 row = group + half * 8;
-            const u32 valid = row < rows ? places_left(k, depth, DEPTH / 4) : 0;
-            const ELEMENT* from = left + (i64)row * left_row + (i64)k * left_k;
-            if (LEFT_VECTOR && valid == DEPTH / 4) {
-                if (DEPTH / 4 == 8) {
-                    const uint4 all = __ldg(reinterpret_cast<const uint4*>(from));
-                    own.words[half][0] = all.x;
-                    own.words[half][1] = all.y;
-                    own.words[half][DEPTH / 8 - 2] = all.z;
-                    own.words[half][DEPTH / 8 - 1] = all.w;
-                } else {
-                    const uint2 all = __ldg(reinterpret_cast<const uint2*>(from));
-                    own.words[half][0] = all.x;
-                    own.words[half][1] = all.y;
+            if (row >= rows) continue;
+            const u32 valid = places_left(k, depth, LEFT_NEAR);
+            const ELEMENT* from =
+                left + (i64)row * left_row + (LEFT_VECTOR ? (i64)k : (i64)k * left_k);
+            u32* to = own.words[half];
+            if (LEFT_VECTOR && valid == LEFT_NEAR) {
+                const uint2* all = reinterpret_cast<const uint2*>(from);
+#pragma unroll
+                for (u32 i = 0; i < LEFT_NEAR / 4; i++) {
+                    const uint2 four = __ldg(all + i);
+                    to[2 * i] = four.x;
+                    to[2 * i + 1] = four.y;
                 }
                 continue;
             }
 #pragma unroll
-            for (u32 i = 0; i < DEPTH / 4; i++) {
-                if (i < valid) {
-                    own.words[half][i / 2] |= (u32)from[(i64)i * left_k].bits << (i % 2 * 16);
-                }
+            for (u32 i = 0; i < LEFT_NEAR; i++) {
+                if (i < valid) to[i / 2] |= (u32)from[(i64)i * left_k].bits << (i % 2 * 16);
             }
         }
         return own;
@@ -140,9 +140,10 @@ __device__ __forceinline__ void add(float (&sums)[TILES][4], const LeftPart& a,
 #if RIGHT_ALONG_K
 #pragma unroll
         for (u32 i = 0; i < 4; i += 2) {
+            const u32* words = own[tile].words + i;
             TensorCore<ELEMENT>::multiply(sums[tile], a.words[0][i], a.words[1][i],
-                                          a.words[0][i + 1], a.words[1][i + 1],
-                                          own[tile].words[i], own[tile].words[i + 1]);
+                                          a.words[0][i + 1], a.words[1][i + 1], words[0],
+                                          words[1]);
         }
 #else
         const u32 halves = tile % 2 == 0 ? 0x5410 : 0x7632;

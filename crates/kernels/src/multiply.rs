@@ -1,9 +1,9 @@
 //! Matrix products, with what is done to each element of the result.
 //!
-//! All three texts write each element of the result once; of the factors, the bias and the residual
+//! All texts write each element of the result once; of the factors, the bias and the residual
 //! they read elements at indices that they have compared with the extents, in shapes of the
-//! result's extents. `tensor.cu` and `skinny.cu` read eight neighbours at once where a view has
-//! them at multiples of 16 bytes.
+//! result's extents. Those but `multiply.cu` read 16 bytes at once where a view has
+//! neighbours at multiples of 16 bytes.
 
 use fercuda_tensor::{Dtype, Layout, LayoutError};
 
@@ -21,6 +21,8 @@ pub enum ProductKernel {
     Threads,
     /// Of 16-bit floats, by tensor cores.
     Tensor,
+    /// Of one row, by the arithmetic of threads: the right factor is read once.
+    Gemv,
     /// Of 16-bit floats and few rows, by tensor cores: the right factor is read once for each 16.
     Skinny,
 }
@@ -32,11 +34,27 @@ struct ProductTile {
     threads: u32,
 }
 
+/// Warps of a block of the text for one row.
+const GEMV_WARPS: u64 = 8;
+
+/// Warps that share a column of that text: each is to have 32 times 16 bytes at least.
+fn gemv_split(depth: u64, element: u64) -> u64 {
+    let parts = depth.saturating_mul(element).div_ceil(32 * 16);
+    let split = parts.clamp(1, GEMV_WARPS);
+    1 << split.ilog2()
+}
+
 /// Number of tiles of the largest size from which they are used: smaller ones fill more of a device.
 const MANY_TILES: u64 = 132;
 
 impl ProductKernel {
-    fn tile(self, rows: u64, columns: u64, batches: u64, is_right_along_k: bool) -> ProductTile {
+    /// The tile of a product of these extents; of [`ProductKernel::Gemv`] by so many warps a column.
+    fn tile(
+        self,
+        [rows, columns, batches]: [u64; 3],
+        is_right_along_k: bool,
+        split: u64,
+    ) -> ProductTile {
         let tiles = |side: u64| {
             let of_one = rows.div_ceil(side).saturating_mul(columns.div_ceil(side));
             of_one.saturating_mul(batches)
@@ -45,7 +63,10 @@ impl ProductKernel {
             Self::Threads => (64, 64, 256),
             Self::Tensor if tiles(128) >= MANY_TILES => (128, 128, 128),
             Self::Tensor => (64, 64, 128),
-            Self::Skinny if is_right_along_k => (16, 16, 256),
+            Self::Gemv => (1, GEMV_WARPS / split, 32 * GEMV_WARPS as u32),
+            // Few columns want many warps for each.
+            Self::Skinny if is_right_along_k && columns <= 8192 => (16, 16, 512),
+            Self::Skinny if is_right_along_k => (16, 32, 256),
             Self::Skinny => (16, 32, 256),
         };
         ProductTile {
@@ -56,14 +77,16 @@ impl ProductKernel {
     }
 }
 
-/// Whether eight elements along a dimension of a matrix are neighbours at a multiple of 16 bytes.
+/// Whether 16 bytes along a dimension of a matrix are neighbours at a multiple of 16 bytes.
 fn is_vector(view: &MemoryView, is_aligned: bool, along: usize) -> bool {
+    let near = (16 / view.dtype().bytes()).cast_signed();
     let (shape, strides) = (view.shape(), view.layout.strides());
     let mut dimensions = shape.iter().zip(strides).enumerate();
     is_aligned
         && view.offset_bytes % 16 == 0
         && strides[along] == 1
-        && dimensions.all(|(at, (extent, stride))| at == along || *extent == 1 || stride % 8 == 0)
+        && dimensions
+            .all(|(at, (extent, stride))| at == along || *extent == 1 || stride % near == 0)
 }
 
 /// Function of each element of a product.
@@ -140,7 +163,8 @@ pub fn matrices(
         format!("{} by {}", dtype, right.dtype())
     })?;
     let is_narrow = matches!(dtype, Dtype::F16 | Dtype::Bf16) && to.dtype() == dtype;
-    check(kernel == ProductKernel::Threads || is_narrow, || {
+    let is_by_threads = matches!(kernel, ProductKernel::Threads | ProductKernel::Gemv);
+    check(is_by_threads || is_narrow, || {
         format!("tensor cores for {dtype} and {}", to.dtype())
     })?;
     let of_bias = epilogue.bias.map_or(dtype, MemoryView::dtype);
@@ -178,12 +202,14 @@ pub fn matrices(
         is_near(inner(&right.layout), 0),
     );
     let batches = outer.iter().product::<u64>();
-    let tile = kernel.tile(*rows, *columns, batches, is_right_along_k);
+    let split = gemv_split(depth, dtype.bytes());
+    let tile = kernel.tile([*rows, *columns, batches], is_right_along_k, split);
     let (file, source, function) = match kernel {
         ProductKernel::Threads => {
             let source = include_str!("../cuda/multiply.cu");
             ("multiply.cu", source, "multiply")
         }
+        ProductKernel::Gemv => ("gemv.cu", include_str!("../cuda/gemv.cu"), "gemv"),
         ProductKernel::Tensor => ("tensor.cu", include_str!("../cuda/tensor.cu"), "tensor"),
         ProductKernel::Skinny => ("skinny.cu", include_str!("../cuda/skinny.cu"), "skinny"),
     };
@@ -198,23 +224,33 @@ pub fn matrices(
         .with("DIMS", to.shape().len())
         .with("LEFT_ALONG_K", u8::from(is_left_along_k))
         .with("RIGHT_ALONG_K", u8::from(is_right_along_k));
-    if kernel == ProductKernel::Threads {
+    if is_by_threads {
         text = text.with("MULTIPLY_ADD(a,b,c)", fused);
-    } else {
+    }
+    if kernel != ProductKernel::Threads {
         let last = to.shape().len() - 1;
         let vector = |view, along| u8::from(is_vector(view, program.is_aligned, along));
-        // The skinny form reads the left factor along the depth, however it lies.
-        let is_left_read_along_k = is_left_along_k || kernel == ProductKernel::Skinny;
-        let of_left = if is_left_read_along_k { last } else { last - 1 };
-        let of_right = if is_right_along_k { last - 1 } else { last };
+        // Of few rows the left factor is read along the depth, however it lies; and the right one
+        // where there is a single row.
+        let [reads_left_along_k, reads_right_along_k] = match kernel {
+            ProductKernel::Gemv => [true, true],
+            ProductKernel::Skinny => [true, is_right_along_k],
+            _ => [is_left_along_k, is_right_along_k],
+        };
+        let of_left = if reads_left_along_k { last } else { last - 1 };
+        let of_right = if reads_right_along_k { last - 1 } else { last };
         text = text
             .with("LEFT_VECTOR", vector(&left, of_left))
             .with("RIGHT_VECTOR", vector(&right, of_right))
             .with("ROWS", tile.rows)
             .with("COLUMNS", tile.columns);
     }
-    if kernel == ProductKernel::Skinny {
-        text = text.with("THREADS", tile.threads);
+    match kernel {
+        ProductKernel::Gemv => {
+            text = text.with("THREADS", tile.threads).with("SPLIT", split);
+        }
+        ProductKernel::Skinny => text = text.with("THREADS", tile.threads),
+        _ => {}
     }
     // Strides over the result's extents; along k they are those of the factor's own dimension.
     let shape = |view: &MemoryView| {

@@ -63,6 +63,28 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.index"),
     ),
     KernelRow {
+        computes: |row| products::OPS.contains(&row.name),
+        supports: |request| {
+            let rows = products::rows(request.op, request.operands);
+            if rows > 1 {
+                return Err(format!("{rows} rows, it is for one"));
+            }
+            if !products::is_right_along_depth(request.op, request.operands) {
+                return Err("neighbours of the right factor are not along the depth".to_owned());
+            }
+            compiled(request)
+        },
+        lower: Some(products::gemv),
+        ..native(
+            "cuda.gemv",
+            "fixed by the length of the depth",
+            "f32 for floats, f64 for f64, 32 or 64 bits for integers",
+            true,
+            |_| false,
+            |_| Ok(()),
+        )
+    },
+    KernelRow {
         id: "cublaslt",
         backend: Backend::CublasLt,
         order: "by the library; it may round a product to its type before a bias",

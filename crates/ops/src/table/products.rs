@@ -29,6 +29,24 @@ pub(crate) fn skinny(op: &OpParameters, program: &mut NativeProgram) -> RowLower
     lower(op, program, ProductKernel::Skinny)
 }
 
+/// The product of one row.
+pub(crate) fn gemv(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    lower(op, program, ProductKernel::Gemv)
+}
+
+/// Whether the elements of the right factor that are multiplied with a row lie beside each other.
+pub(crate) fn is_right_along_depth(op: &OpParameters, operands: &[Layout]) -> bool {
+    let Some(right) = operands.get(1) else {
+        return false;
+    };
+    match (op.name(), right.strides()) {
+        ("linear", [.., depth]) => *depth == 1,
+        (_, [depth]) => *depth == 1,
+        (_, [.., depth, _]) => *depth == 1,
+        _ => false,
+    }
+}
+
 /// The product by tensor cores.
 pub(crate) fn tensor(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     lower(op, program, ProductKernel::Tensor)
