@@ -19,6 +19,8 @@ type Result<T> = std::result::Result<T, KernelError>;
 const WIDEST: u64 = 16;
 /// Elements that a thread of `copy_elements` moves at once.
 const EACH: u64 = 4;
+/// Rows and columns of a tile that is moved by 16 bytes.
+const WIDE_TILE: u64 = 64;
 /// Smallest extent of both dimensions for which tiles are used.
 const LEAST_TILED: u64 = 8;
 
@@ -139,6 +141,27 @@ impl Moved {
             .with("TILE", tile)
     }
 
+    /// Number of elements of 16 bytes, if the tiles of a transposing copy can be moved by them.
+    fn near(&self, offsets: i64) -> Option<u64> {
+        let near = match self.unit {
+            2 | 4 => WIDEST / self.unit,
+            _ => return None,
+        };
+        let by = near as i64;
+        let last = self.dimensions.len() - 1;
+        let [.., down, across] = self.dimensions[..] else {
+            return None;
+        };
+        let is_whole = |(at, it): (usize, &MovedDimension)| {
+            let (is_across, is_down) = (at == last, at + 1 == last);
+            (is_across || it.to % by == 0) && (is_down || it.from % by == 0)
+        };
+        let fits = offsets % WIDEST as i64 == 0
+            && (down.extent % near, across.extent % near) == (0, 0)
+            && self.dimensions.iter().enumerate().all(is_whole);
+        fits.then_some(near)
+    }
+
     /// Puts the dimension that is contiguous in `from` before the last one, if tiles are worth it.
     fn tiles(&mut self) -> Option<[u64; 2]> {
         let (last, outer) = self.dimensions.split_last()?;
@@ -171,12 +194,22 @@ pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView)
         return Ok(());
     }
     let mut moved = Moved::of(to, Some(from), program.is_aligned);
-    let tiles = moved.tiles();
-    let name = match tiles {
-        Some(_) => "copy_transposed",
-        None => "copy_elements",
+    let mut tiles = moved.tiles();
+    let offsets = to.offset_bytes | from.offset_bytes;
+    let near = tiles.filter(|_| program.is_aligned);
+    let near = near.and_then(|_| moved.near(offsets));
+    let (name, text) = match (&mut tiles, near) {
+        (Some(tiles), Some(near)) => {
+            let [.., down, across] = moved.dimensions[..] else {
+                return Ok(());
+            };
+            *tiles = [across, down].map(|it| it.extent.div_ceil(WIDE_TILE));
+            ("copy_transposed_wide", moved.text().with("NEAR", near))
+        }
+        (Some(_), None) => ("copy_transposed", moved.text()),
+        (None, _) => ("copy_elements", moved.text()),
     };
-    let step = NativeStep::new(moved.text(), name)
+    let step = NativeStep::new(text, name)
         .address(to)
         .writes()
         .shape(moved.target_shape())

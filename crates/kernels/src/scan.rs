@@ -4,9 +4,9 @@
 //! for rows and places that it compares with their number and length; all views have one shape.
 //! The totals are one a chunk, which is also a loop's end. No index comes from memory.
 //!
-//! Many short rows are scanned by a thread each, else a row of one chunk by one block. Of longer
-//! rows three launches combine the elements of each chunk, scan these totals, and scan the chunks
-//! behind them, so that neither the number of blocks nor their order changes a result.
+//! Many short rows are scanned by a thread each, many others by a block each, chunk after chunk. Of
+//! few long ones three launches combine the elements of each chunk, scan these totals, and scan the
+//! chunks behind them, so that neither the number of blocks nor their order changes a result.
 
 use fercuda_tensor::Dtype;
 
@@ -18,9 +18,18 @@ use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// Elements of one thread, and threads of a block at most, of `scan.cu`.
-const EACH: u64 = 8;
+/// Threads of a block of `scan.cu` at most.
 const MOST_THREADS: u64 = 256;
+/// Number of rows from which each is scanned by one block: enough to fill a device.
+const MANY_ROWS: u64 = 256;
+/// Most chunks of such a row: each adds a rounding, of which the references' bounds have room for
+/// so many.
+const MOST_CARRIES: u64 = 32;
+
+/// Elements of one thread of `scan.cu`: those of 16 bytes, or eight.
+fn each(dtype: Dtype) -> u64 {
+    (16 / dtype.bytes()).clamp(2, 8)
+}
 
 /// Longest row of which many are scanned a thread each, and how many these are. The references'
 /// bounds have no more operations in a row of that length.
@@ -61,8 +70,8 @@ impl ScanOp {
         matches!(self, Self::Largest | Self::Smallest)
     }
 
-    /// The type of combined values, and the bytes of a state in `scan.cu`.
-    fn state(self, dtype: Dtype) -> (&'static str, u64) {
+    /// The type of combined values, and the bytes of a state in `scan.cu` with such places.
+    fn state(self, dtype: Dtype, place: &str) -> (&'static str, u64) {
         let own = match (dtype.is_float(), self.has_places()) {
             (false, false) => "unsigned long long",
             _ => computed_type(dtype),
@@ -71,11 +80,12 @@ impl ScanOp {
         match self {
             Self::Sum | Self::Product => (own, bytes),
             Self::LogSum => (own, 2 * bytes),
+            Self::Largest | Self::Smallest if place == "int" && dtype.bytes() <= 4 => (own, 8),
             Self::Largest | Self::Smallest => (own, 16),
         }
     }
 
-    fn text(self, dtype: Dtype) -> KernelText {
+    fn text(self, dtype: Dtype, place: &str, is_vector: bool) -> KernelText {
         let name = match self {
             Self::Sum => "Sum",
             Self::Product => "Product",
@@ -91,7 +101,10 @@ impl ScanOp {
         let text = KernelText::new("scan.cu", include_str!("../cuda/scan.cu"))
             .with_type("ELEMENT", dtype)
             .with("RESULT", result)
-            .with("VALUE", self.state(dtype).0)
+            .with("VALUE", self.state(dtype, place).0)
+            .with("PLACE", place)
+            .with("EACH", each(dtype))
+            .with("VECTOR", u8::from(is_vector))
             .with("SCAN", name);
         match self {
             Self::Sum | Self::Product => text,
@@ -99,6 +112,20 @@ impl ScanOp {
             Self::Largest | Self::Smallest => text.with("INDICES", 1),
         }
     }
+}
+
+/// Whether so many neighbours along the last dimension lie at multiples of 16 bytes, or of all of
+/// them if they are fewer.
+fn are_vectors(view: &MemoryView, each: u64) -> bool {
+    let ([_, .., _] | [_], [outer @ .., last]) = (view.shape(), view.layout.strides()) else {
+        return false;
+    };
+    let at_once = (each * view.dtype().bytes()).min(16);
+    let near = (at_once / view.dtype().bytes()).cast_signed();
+    let mut others = view.shape().iter().zip(outer);
+    *last == 1
+        && view.offset_bytes % at_once.cast_signed() == 0
+        && others.all(|(extent, stride)| *extent == 1 || stride % near == 0)
 }
 
 /// Adds a scan along an axis. `places` is there for the ops that give them; all have one shape.
@@ -130,8 +157,10 @@ pub fn along(
     if x.layout.is_empty() {
         return Ok(());
     }
-    let text = op.text(x.dtype());
     let (rows, len) = rows::sizes(&x);
+    // With room for a step beyond the end.
+    let place = if len < 1 << 30 { "int" } else { "i64" };
+    let text = op.text(x.dtype(), place, false);
     if len <= SHORT && rows >= MANY {
         let scan = NativeStep::new(text, "scan_short").rows(&values).writes();
         let scan = match &places {
@@ -146,30 +175,42 @@ pub fn along(
     let places_to = places.map(|it| rows::staged_output(program, &it));
     let places_to = places_to.transpose()?;
 
+    let each = each(x.dtype());
+    let views = [Some(&from), Some(&to), places_to.as_ref()];
+    let mut views = views.into_iter().flatten();
+    let is_vector = program.is_aligned && views.all(|view| are_vectors(view, each));
+    let text = op.text(x.dtype(), place, is_vector);
     let threads = len
-        .div_ceil(EACH)
+        .div_ceil(each)
         .next_multiple_of(32)
         .clamp(32, MOST_THREADS);
-    let chunks = len.div_ceil(EACH * threads);
-    let count = rows.saturating_mul(chunks);
-    // Of rows of one chunk there are no totals.
-    let states = if chunks > 1 { count } else { 0 };
-    let bytes = states.saturating_mul(op.state(x.dtype()).1);
-    let totals = program.reserve(Dtype::U8, &[bytes])?;
+    let chunks = len.div_ceil(each * threads);
     let step = |name| NativeStep::new(text.clone(), name).threads(threads as u32);
-    if chunks > 1 {
-        let total = step("total_chunks").address(&totals).writes().rows(&from);
-        program.push(total.u64(chunks).u64(count).over_blocks(count));
-        let scan = step("scan_totals").address(&totals).writes();
-        program.push(scan.u64(chunks).u64(rows).over_blocks(rows));
-    }
-    let scan = step("scan_chunks").rows(&to).writes();
-    let scan = match &places_to {
-        Some(places) => scan.rows(places),
-        None => scan,
+    let results = |step: NativeStep| {
+        let step = step.rows(&to).writes();
+        match &places_to {
+            Some(places) => step.rows(places).writes(),
+            None => step,
+        }
     };
-    let scan = scan.address(&totals).rows(&from);
-    program.push(scan.u64(chunks).u64(count).over_blocks(count));
+    if rows >= MANY_ROWS && (2..=MOST_CARRIES).contains(&chunks) {
+        let scan = results(step("scan_rows"));
+        program.push(scan.rows(&from).u64(rows).over_blocks(rows));
+    } else {
+        let count = rows.saturating_mul(chunks);
+        // Of rows of one chunk there are no totals.
+        let states = if chunks > 1 { count } else { 0 };
+        let bytes = states.saturating_mul(op.state(x.dtype(), place).1);
+        let totals = program.reserve(Dtype::U8, &[bytes])?;
+        if chunks > 1 {
+            let total = step("total_chunks").address(&totals).writes().rows(&from);
+            program.push(total.u64(chunks).u64(count).over_blocks(count));
+            let scan = step("scan_totals").address(&totals).writes();
+            program.push(scan.u64(chunks).u64(rows).over_blocks(rows));
+        }
+        let scan = results(step("scan_chunks")).address(&totals).rows(&from);
+        program.push(scan.u64(chunks).u64(count).over_blocks(count));
+    }
 
     rows::unstage(program, &to, &values)?;
     match (&places_to, &places) {

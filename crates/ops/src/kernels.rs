@@ -165,7 +165,7 @@ pub const KERNELS: &[KernelRow] = &[
     ),
     native(
         "cuda.scan",
-        "fixed by the length of a row",
+        "fixed by the layouts",
         "f32 for floats, f64 for f64, 64 bits for integers and bool",
         true,
         |row| has_native(row, "cuda.scan"),

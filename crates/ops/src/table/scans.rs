@@ -46,9 +46,10 @@ fn lower(op: &OpParameters, program: &mut NativeProgram) -> ScanLowered {
 }
 
 /// Largest number of operations between an element and a result, of a row of that length: those of
-/// a thread, a warp, the warps, the same of the chunks' totals, and the carries of these.
+/// a thread, a warp, the warps, up to 32 carries or the same of the chunks' totals, and the carries
+/// of these, one for each 512 chunks of 512 elements or fewer.
 fn depth(len: usize) -> f64 {
-    (len as f64).min(64.0 + len as f64 / 4_194_304.0)
+    (len as f64).min(64.0 + len as f64 / f64::from(512 * 512))
 }
 
 /// Rows by a function of the type of the results and a row.

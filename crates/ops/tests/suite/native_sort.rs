@@ -191,6 +191,45 @@ fn scans_of_rows_of_all_lengths() {
 }
 
 #[test]
+fn scans_of_many_rows_go_over_a_row_chunk_after_chunk() {
+    let mut random = fercuda_trials::rng();
+    for row in order_rows("cuda.scan") {
+        let dtypes: Vec<Dtype> = row.dtypes().collect();
+        let dtype = dtypes[random.usize(..dtypes.len())];
+        // With whole chunks, a part of one, and rows that do not begin at multiples of 16 bytes.
+        for len in [4096, 2056, random.u64(2049..2600)] {
+            let op = OpDescriptor::new(row.name).unwrap().axes(&[1]).unwrap();
+            let x = elements(&mut random, row, dtype, &[256, len]);
+            check(&mut random, &op, &[x]);
+        }
+    }
+}
+
+#[test]
+fn transposing_copies_move_sixteen_bytes_at_once() {
+    let mut random = fercuda_trials::rng();
+    for dtype in [Dtype::F16, Dtype::F32, Dtype::I8, Dtype::F64] {
+        for _ in 0..6 {
+            let near = 16 / dtype.bytes();
+            let mut side = || near * random.u64(1..=200 / near);
+            let own = [2, side(), side()];
+            let orders = [[0, 2, 1], [2, 0, 1], [1, 2, 0], [2, 1, 0]];
+            let order = orders[random.usize(..orders.len())];
+            let op = OpDescriptor::new("permute").unwrap().axes(&order).unwrap();
+            let layout = Layout::contiguous(dtype, &own).unwrap();
+            let mask = u64::MAX >> (64 - 8 * dtype.bytes());
+            let bits = (0..layout.len()).map(|_| match dtype.is_float() {
+                true => dtype.encode(random.f64()),
+                false => random.u64(..) & mask,
+            });
+            let bits = bits.collect();
+            let x = Operand::of(&mut random, layout, bits);
+            check(&mut random, &op, &[x]);
+        }
+    }
+}
+
+#[test]
 fn scan_keeps_what_is_before_nan_and_infinity() {
     let mut random = fercuda_trials::rng();
     let values = [
