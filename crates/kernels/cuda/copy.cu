@@ -77,13 +77,13 @@ extern "C" __global__ void copy_transposed(UNIT* __restrict__ to, const Shape to
 }
 
 #ifdef NEAR
-// As copy_transposed, of tiles of 64 by 64, NEAR neighbours at a time, which are 16 bytes and begin
+// As copy_transposed, of tiles of TILE by TILE, NEAR neighbours at a time, which are 16 bytes and begin
 // at multiples of 16 in both views. Extents of both dimensions are multiples of NEAR.
 extern "C" __global__ void __launch_bounds__(256)
     copy_transposed_wide(UNIT* __restrict__ to, const Shape to_shape,
                          const UNIT* __restrict__ from, const Shape from_shape, u64 tiles_across,
                          u64 tiles_down) {
-    const u32 SIDE = 64, CHUNKS = SIDE / NEAR;
+    const u32 SIDE = TILE, CHUNKS = SIDE / NEAR;
     u64 at = blockIdx.x;
     const u64 across = at % tiles_across * SIDE;
     at /= tiles_across;
@@ -132,19 +132,20 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     __syncthreads();
 #if NEAR == 8
-    // Eight warps: each has eight rows of the result, in two halves of 32 columns.
+    // Each of eight warps has eight rows of the result at once, 32 columns after another.
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
+    for (u32 part = 0; part < SIDE / 32 * CHUNKS / 8; part++) {
+        const u32 chunk = part / (SIDE / 32) * 8 + warp, first = part % (SIDE / 32) * 32;
         const u32 matrix = lane / 8, own = lane % 8;
-        const u32 line = half * 32 + own / 2 * 8 + matrix * 2 + own % 2;
-        const u32 shared = (u32)__cvta_generic_to_shared(&PLACE(line, warp));
+        const u32 line = first + own / 2 * 8 + matrix * 2 + own % 2;
+        const u32 shared = (u32)__cvta_generic_to_shared(&PLACE(line, chunk));
         uint4 bits;
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
                      : "r"(shared)
                      : "memory");
-        const u64 row = warp * 8 + lane / 4, column = half * 32 + lane % 4 * 8;
+        const u64 row = chunk * 8 + lane / 4, column = first + lane % 4 * 8;
         if (down + row < rows && across + column < columns) {
             UNIT* target = to + (i64)(down + row) * to_shape.strides[DIMS - 2] + column;
             *reinterpret_cast<uint4*>(target) = bits;

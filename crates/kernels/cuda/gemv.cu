@@ -14,24 +14,8 @@ union Pack {
     uint4 bits;
     ELEMENT values[NEAR];
 
-    __device__ __forceinline__ Pack() : bits(make_uint4(0, 0, 0, 0)) {}
+    __device__ __forceinline__ Pack() {}
 };
-
-// Neighbours along the depth from `k` on, those beyond it as 0.
-template <bool VECTOR, bool ONCE>
-__device__ __forceinline__ Pack load_pack(const ELEMENT* from, i64 stride, u64 k, u64 depth) {
-    Pack pack;
-    if (VECTOR && k + NEAR <= depth) {
-        const uint4* all = reinterpret_cast<const uint4*>(from + k);
-        pack.bits = ONCE ? __ldcs(all) : __ldg(all);
-        return pack;
-    }
-#pragma unroll
-    for (u32 i = 0; i < NEAR; i++) {
-        if (k + i < depth) pack.values[i] = from[(i64)(k + i) * stride];
-    }
-    return pack;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv(RESULT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ left,
@@ -52,24 +36,49 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u64 step = SPLIT * 32 * NEAR;
     const u64 first = (u64)(warp % SPLIT) * 32 * NEAR + lane * NEAR;
     ACC sum = 0;
-    Pack next[AHEAD];
+#if LEFT_VECTOR && RIGHT_VECTOR
+    const u64 whole = depth - depth % NEAR;
+    const u64 packs = first < whole ? (whole - first + step - 1) / step : 0;
+    const ELEMENT* x_next = x + first;
+    const ELEMENT* w_next = w + first;
+    Pack ahead[AHEAD];
 #pragma unroll
     for (u32 i = 0; i < AHEAD; i++) {
-        next[i] = load_pack<RIGHT_VECTOR, true>(w, w_stride, first + i * step, depth);
+        if (i < packs) ahead[i].bits = __ldcs(reinterpret_cast<const uint4*>(w_next + i * step));
     }
-    for (u64 k = first; k < depth; k += AHEAD * step) {
+    for (u64 pack = 0; pack < packs; pack += AHEAD) {
 #pragma unroll
         for (u32 i = 0; i < AHEAD; i++) {
-            const u64 here = k + i * step;
-            const Pack b = next[i];
-            const Pack a = load_pack<LEFT_VECTOR, false>(x, x_stride, here, depth);
-            next[i] = load_pack<RIGHT_VECTOR, true>(w, w_stride, here + AHEAD * step, depth);
+            if (pack + i >= packs) break;
+            Pack a;
+            a.bits = __ldg(reinterpret_cast<const uint4*>(x_next + i * step));
+            const Pack b = ahead[i];
+            if (pack + i + AHEAD < packs) {
+                const ELEMENT* from = w_next + (i + AHEAD) * step;
+                ahead[i].bits = __ldcs(reinterpret_cast<const uint4*>(from));
+            }
 #pragma unroll
             for (u32 j = 0; j < NEAR; j++) {
                 sum = MULTIPLY_ADD((ACC)In::load(a.values[j]), (ACC)In::load(b.values[j]), sum);
             }
         }
+        x_next += AHEAD * step;
+        w_next += AHEAD * step;
     }
+    if (warp % SPLIT == 0 && whole + lane < depth) {
+        sum = MULTIPLY_ADD((ACC)In::load(x[whole + lane]), (ACC)In::load(w[whole + lane]), sum);
+    }
+#else
+    for (u64 begin = first; begin < depth; begin += step) {
+#pragma unroll
+        for (u32 j = 0; j < NEAR; j++) {
+            const u64 k = begin + j;
+            if (k >= depth) break;
+            sum = MULTIPLY_ADD((ACC)In::load(x[(i64)k * x_stride]),
+                               (ACC)In::load(w[(i64)k * w_stride]), sum);
+        }
+    }
+#endif
 #pragma unroll
     for (u32 distance = 16; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, distance);

@@ -19,8 +19,6 @@ type Result<T> = std::result::Result<T, KernelError>;
 const WIDEST: u64 = 16;
 /// Elements that a thread of `copy_elements` moves at once.
 const EACH: u64 = 4;
-/// Rows and columns of a tile that is moved by 16 bytes.
-const WIDE_TILE: u64 = 64;
 /// Smallest extent of both dimensions for which tiles are used.
 const LEAST_TILED: u64 = 8;
 
@@ -131,9 +129,12 @@ impl Moved {
     }
 
     fn text(&self) -> KernelText {
-        let index = if self.count() < WIDE { "u32" } else { "u64" };
         // A narrow tile for wide elements: shared memory of a block is limited.
-        let tile = if self.unit > 4 { 32 } else { 64 };
+        self.text_of(if self.unit > 4 { 32 } else { 64 })
+    }
+
+    fn text_of(&self, tile: u64) -> KernelText {
+        let index = if self.count() < WIDE { "u32" } else { "u64" };
         KernelText::new("copy.cu", include_str!("../cuda/copy.cu"))
             .with("UNIT", unit_type(self.unit))
             .with("DIMS", self.dimensions.len())
@@ -203,8 +204,11 @@ pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView)
             let [.., down, across] = moved.dimensions[..] else {
                 return Ok(());
             };
-            *tiles = [across, down].map(|it| it.extent.div_ceil(WIDE_TILE));
-            ("copy_transposed_wide", moved.text().with("NEAR", near))
+            // Of both types a row of a tile has 256 bytes.
+            let side = if near == 8 { 128 } else { 64 };
+            *tiles = [across, down].map(|it| it.extent.div_ceil(side));
+            let text = moved.text_of(side).with("NEAR", near);
+            ("copy_transposed_wide", text)
         }
         (Some(_), None) => ("copy_transposed", moved.text()),
         (None, _) => ("copy_elements", moved.text()),

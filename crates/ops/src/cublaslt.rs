@@ -38,6 +38,8 @@ pub(crate) struct LibraryProduct {
     element: u64,
     alpha: f64,
     has_bias: bool,
+    /// Number of the op's operands, of which the library may not read the last.
+    operands: usize,
 }
 
 /// Two dimensions of a matrix, with those before them as one batch.
@@ -131,13 +133,10 @@ pub(crate) fn spec(request: &OpRequest<'_>) -> Result<ProductSpec, String> {
         Dtype::Bf16 => ProductMath::Bf16,
         dtype => return Err(format!("products of {dtype} are left to other kernels")),
     };
-    if rest.len() > 1 {
-        return Err("a residual is left to other kernels".to_owned());
-    }
     let activation = match op.choice_of("activation") {
-        "" | "none" => ProductActivation::None,
         "relu" => ProductActivation::Relu,
-        name => return Err(format!("{name} is computed otherwise there, or not at all")),
+        // The others follow.
+        _ => ProductActivation::None,
     };
     if [x, y, out].iter().any(|layout| layout.is_empty()) {
         return Err("an operand is empty".to_owned());
@@ -180,7 +179,7 @@ pub(crate) fn spec(request: &OpRequest<'_>) -> Result<ProductSpec, String> {
     let b = matrix(if is_linear { "weight" } else { "y" }, &right, all)?;
     let d = matrix("the result", &result, all)?;
     let mut spec = ProductSpec::new(math, a, b, d);
-    if let [bias] = rest {
+    if let [bias, ..] = rest {
         if !bias.is_contiguous() || d.order != MatrixOrder::Row {
             return Err("the bias does not lie along the result's rows".to_owned());
         }
@@ -188,6 +187,20 @@ pub(crate) fn spec(request: &OpRequest<'_>) -> Result<ProductSpec, String> {
     }
     spec.epilogue.activation = activation;
     Ok(spec)
+}
+
+/// What is done to the result `y` of the library, as an expression over it and `residual`.
+pub(crate) fn following(request: &OpRequest<'_>) -> Option<String> {
+    let activated = match request.op.choice_of("activation") {
+        "gelu" => "gelu(y)",
+        "silu" => "silu(y)",
+        _ => "y",
+    };
+    match (activated, request.operands.get(3)) {
+        ("y", None) => None,
+        (activated, None) => Some(activated.to_owned()),
+        (activated, Some(_)) => Some(format!("{activated} + residual")),
+    }
 }
 
 /// Describes a product to the library, and asks it for algorithms, of which that of the given
@@ -235,6 +248,7 @@ pub(crate) fn prepare(
         element,
         alpha,
         has_bias: spec.epilogue.bias,
+        operands: request.operands.len(),
     })
 }
 
@@ -267,9 +281,8 @@ impl LibraryProduct {
             op: self.op,
             error: Box::new(KernelError::Bound(error)),
         };
-        let wanted = 2 + usize::from(self.has_bias);
         for (what, wanted, given) in [
-            ("input", wanted, operands.len()),
+            ("input", self.operands, operands.len()),
             ("output", 1, outputs.len()),
         ] {
             if wanted != given {
@@ -280,6 +293,7 @@ impl LibraryProduct {
                 }));
             }
         }
+        let operands = &operands[..2 + usize::from(self.has_bias)];
         let all = operands.iter().chain(outputs);
         let bits = all.fold(0, |bits, arg| bits | arg.address());
         if !bits.is_multiple_of(self.element) {

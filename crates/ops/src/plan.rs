@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fercuda_cuda::{Context, Stream};
-use fercuda_jit::{BoundArg, BoundNames, CompiledExpr, Compiler};
+use fercuda_jit::{Bindings, BoundArg, BoundNames, CompiledExpr, Compiler, ExprGraph, text};
 use fercuda_kernels::{KernelError, LoadedProgram, NativeLoader, NativeProgram, index};
 use fercuda_tensor::{Layout, LayoutError};
 use fercuda_vendor::cublaslt::{CublasLt, CublasLtLibrary};
@@ -179,9 +179,19 @@ impl OpDevice {
 enum PreparedKernels {
     Expression(CompiledExpr),
     Native(Box<LoadedProgram>),
-    /// A product of the library's, and the portable form for what it refuses when it is run; none
-    /// without NVRTC.
-    Library(Box<LibraryProduct>, Option<Box<LoadedProgram>>),
+    /// A product of the library's.
+    Library(Box<PreparedProduct>),
+}
+
+/// A product of the library's, with what stands beside it.
+#[derive(Debug)]
+struct PreparedProduct {
+    product: LibraryProduct,
+    /// Done to its result in place: activations and the residual.
+    following: Option<CompiledExpr>,
+    /// The form for what the library refuses when it is run; none without NVRTC.
+    portable: Option<Box<LoadedProgram>>,
+    residual: Option<Layout>,
 }
 
 /// An op, ready to run on operands and outputs of fixed layouts.
@@ -205,6 +215,19 @@ impl BoundNames for RowNames {
 
     fn output(&self, at: usize) -> String {
         self.0.results.get(at).copied().unwrap_or("out").to_owned()
+    }
+}
+
+/// Names of what is checked beside a library's product.
+struct FollowingNames;
+
+impl BoundNames for FollowingNames {
+    fn input(&self, _: usize) -> String {
+        "residual".to_owned()
+    }
+
+    fn output(&self, _: usize) -> String {
+        "out".to_owned()
     }
 }
 
@@ -317,7 +340,13 @@ impl OpPlan {
                         let portable = portable(&request).zip(row.native.as_ref());
                         let portable = portable.map(|(kernel, rule)| native(kernel, rule));
                         let portable = portable.transpose()?;
-                        PreparedKernels::Library(Box::new(product), portable)
+                        let following = follow(device, &request)?;
+                        PreparedKernels::Library(Box::new(PreparedProduct {
+                            product,
+                            following,
+                            portable,
+                            residual: operands.get(3).copied(),
+                        }))
                     }
                     // The library itself refuses: the next candidate computes it.
                     (Err(reason), KernelPolicy::Auto | KernelPolicy::Measured) => {
@@ -346,7 +375,7 @@ impl OpPlan {
         sku.launches = match &prepared {
             PreparedKernels::Expression(compiled) => compiled.program().launches.len(),
             PreparedKernels::Native(program) => program.launches(),
-            PreparedKernels::Library(..) => 1,
+            PreparedKernels::Library(all) => 1 + usize::from(all.following.is_some()),
         };
         Ok(Self {
             row,
@@ -397,9 +426,10 @@ impl OpPlan {
         match &self.prepared {
             PreparedKernels::Expression(compiled) => compiled.program().scratch_bytes,
             PreparedKernels::Native(program) => program.workspace_bytes(),
-            PreparedKernels::Library(product, portable) => {
-                let portable = portable.as_ref().map_or(0, |it| it.workspace_bytes());
-                product.workspace_bytes().max(portable)
+            PreparedKernels::Library(all) => {
+                let portable = all.portable.as_ref();
+                let portable = portable.map_or(0, |it| it.workspace_bytes());
+                all.product.workspace_bytes().max(portable)
             }
         }
     }
@@ -435,12 +465,21 @@ impl OpPlan {
             PreparedKernels::Native(program) => {
                 self.run_native(program, stream, operands, outputs, workspace)
             }
-            PreparedKernels::Library(product, portable) => {
-                if product.run(stream, operands, outputs, workspace)? {
-                    return Ok(());
+            PreparedKernels::Library(all) => {
+                self.check_residual(all, operands, outputs)?;
+                if all.product.run(stream, operands, outputs, workspace)? {
+                    return match (&all.following, outputs) {
+                        (Some(following), [out]) => {
+                            let inputs = [*out].into_iter().chain(operands.get(3).copied());
+                            let inputs: Vec<BoundArg<'_>> = inputs.collect();
+                            let queued = following.run(stream, &inputs, outputs);
+                            queued.map_err(|error| refused(op, error))
+                        }
+                        _ => Ok(()),
+                    };
                 }
                 self.refused_runs.fetch_add(1, Ordering::Relaxed);
-                match portable {
+                match &all.portable {
                     Some(program) => self.run_native(program, stream, operands, outputs, workspace),
                     None => Err(OpError::Kernel {
                         op,
@@ -454,6 +493,28 @@ impl OpPlan {
 }
 
 impl OpPlan {
+    /// Checks the memory that the library does not see, before anything is queued.
+    fn check_residual(
+        &self,
+        all: &PreparedProduct,
+        operands: &[BoundArg<'_>],
+        outputs: &[BoundArg<'_>],
+    ) -> Result<(), OpError> {
+        let (Some(layout), Some(residual)) = (&all.residual, operands.get(3)) else {
+            return Ok(());
+        };
+        let bindings = Bindings {
+            inputs: &[*layout],
+            outputs: &self.outputs,
+            in_place: &[vec![false]],
+            names: &FollowingNames,
+        };
+        let checked = bindings.check(&[*residual], outputs);
+        checked
+            .map(drop)
+            .map_err(|error| refused(self.row.name, error))
+    }
+
     fn run_native(
         &self,
         program: &LoadedProgram,
@@ -470,7 +531,7 @@ impl OpPlan {
     /// Number of algorithms that the library offers for it; 1 for other kernels.
     pub fn algorithms(&self) -> usize {
         match &self.prepared {
-            PreparedKernels::Library(product, _) => product.algorithms(),
+            PreparedKernels::Library(all) => all.product.algorithms(),
             _ => 1,
         }
     }
@@ -558,6 +619,32 @@ fn without_algorithm(id: &str) -> &str {
 fn algorithm_of(id: &str) -> usize {
     let number = id.split_once(':').map(|(_, number)| number.parse());
     number.and_then(Result::ok).unwrap_or_default()
+}
+
+/// Compiles what is done to the result of a library's product, in place.
+fn follow(device: &OpDevice, request: &OpRequest<'_>) -> Result<Option<CompiledExpr>, OpError> {
+    let Some(text) = cublaslt::following(request) else {
+        return Ok(None);
+    };
+    let [out] = request.outputs else {
+        return Ok(None);
+    };
+    let op = request.op;
+    let misfit = |error: String| op.misfit(request.operands, error, String::new());
+    let mut graph = ExprGraph::new();
+    let residual = request.operands.get(3).map(|layout| ("residual", *layout));
+    for (name, layout) in [("y", *out)].into_iter().chain(residual) {
+        let added = graph.input(name, layout);
+        added.map_err(|error| misfit(error.to_string()))?;
+    }
+    text::parse(&mut graph, &text).map_err(|error| misfit(error.what))?;
+    let laid_out = graph.lay_out("out", *out);
+    laid_out.map_err(|error| misfit(error.to_string()))?;
+    let compiled = device.compiler.compile(&graph);
+    let compiled = compiled.map_err(|error| refused(op.name(), error))?;
+    let ready = compiled.prepare_unaligned();
+    ready.map_err(|error| refused(op.name(), error))?;
+    Ok(Some(compiled))
 }
 
 /// The first kernel in CUDA C++ that supports the request.

@@ -135,11 +135,32 @@ fn joined<'k>(op: Reduction, dtype: Dtype, a: Partial<'k>, b: Partial<'k>) -> Pa
     }
 }
 
-/// Combines partial results as a balanced tree.
+/// Combines a partial result with one of elements behind its own: the first of equal ones is kept
+/// without a comparison of places.
+fn joined_in_order<'k>(op: Reduction, dtype: Dtype, a: Partial<'k>, b: Partial<'k>) -> Partial<'k> {
+    let (Some(a_place), Some(b_place)) = (a.place, b.place) else {
+        return joined(op, dtype, a, b);
+    };
+    let (x, y) = (a.value, b.value);
+    // True too where one of them is NaN; the first NaN is kept.
+    let mut second = match op {
+        Reduction::ArgMax => !y.le(x),
+        _ => !x.le(y),
+    };
+    if let Some(nan) = x.nan() {
+        second = second & !nan;
+    }
+    Partial {
+        value: y.or(second, x),
+        place: Some(b_place.or(second, a_place)),
+    }
+}
+
+/// Combines partial results, those of neighbouring elements in order, as a balanced tree.
 fn tree<'k>(op: Reduction, dtype: Dtype, mut all: Vec<Partial<'k>>) -> Partial<'k> {
     while all.len() > 1 {
         let pairs = all.chunks(2).map(|pair| match pair {
-            [a, b] => joined(op, dtype, *a, *b),
+            [a, b] => joined_in_order(op, dtype, *a, *b),
             [a] => *a,
             _ => pair[0],
         });
@@ -549,18 +570,27 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
         let dtype = self.kernel.steps[reduced.of as usize].1;
         let values = of_each(&self.values(chunk, reduced.of), self.width);
         let asks = matches!(reduced.op, Reduction::ArgMin | Reduction::ArgMax);
-        let first = asks.then(|| match chunk.at {
-            ChunkPosition::Column(column) => column,
-            ChunkPosition::Behind(columns) => self.first + I::of(self.k, columns),
-        });
+        // Places in the chunk are constants; where it begins is added to that of the result.
         let parts = values.into_iter().enumerate().map(|(n, value)| Partial {
             value,
-            place: first.map(|first| match n {
-                0 => I::value(first),
-                n => I::value(first + I::of(self.k, n as u64)),
-            }),
+            place: asks.then(|| I::value(I::of(self.k, n as u64))),
         });
-        tree(reduced.op, dtype, parts.collect())
+        let part = tree(reduced.op, dtype, parts.collect());
+        let first = match chunk.at {
+            ChunkPosition::Column(column) => column,
+            ChunkPosition::Behind(columns) => self.first + I::of(self.k, columns),
+        };
+        let moved = |place| {
+            let dtype = match place {
+                DynValue::U64(_) => Dtype::U64,
+                _ => Dtype::U32,
+            };
+            value::binary(Binary::Add, dtype, place, I::value(first))
+        };
+        Partial {
+            place: part.place.map(moved),
+            ..part
+        }
     }
 
     fn nothing(&self, reduced: usize) -> Partial<'k> {
@@ -585,7 +615,8 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
                     part.value = part.value.or(valid, self.nothing(*at).value);
                 }
                 *sum = Some(match *sum {
-                    Some(sum) => joined(reduced.op, dtype, sum, part),
+                    // The chunks follow each other.
+                    Some(sum) => joined_in_order(reduced.op, dtype, sum, part),
                     None => part,
                 });
             }

@@ -83,6 +83,10 @@ impl<'k> DynValue<'k> {
         compare(Binary::Lt, self, other)
     }
 
+    pub(super) fn le(self, other: Self) -> Pred<'k> {
+        compare(Binary::Le, self, other)
+    }
+
     pub(super) fn equals(self, other: Self) -> Pred<'k> {
         compare(Binary::Eq, self, other)
     }

@@ -275,8 +275,9 @@ fn linear_expected(
         // No slope of the functions is above 1.2, and each costs some roundings of its own.
         let error = 2.0 * (depth as f64 + 4.0) * unit * (scale.abs() * size + bias.abs());
         let error = 1.2 * error + 32.0 * unit * (before.abs() + residual.abs());
-        // A library may round the product before it adds the bias.
-        let error = error + last_place(dtype) * (scale * sum).abs();
+        // A library may round the product before it adds the bias, and before what follows.
+        let rounded = (scale * sum).abs() + before.abs() + after.abs();
+        let error = error + 1.2 * last_place(dtype) * rounded;
         stored(dtype, after + residual, error)
     };
     vec![(0..results[0].len() as usize).map(element).collect()]
