@@ -24,13 +24,15 @@ __device__ __forceinline__ i64 column_stride(const Shape& shape) {
 struct Batch {
     i64 to, left, right, residual;
 
-    __device__ __forceinline__ Batch(u64 at, const Shape& to_shape, const Shape& left_shape,
+    __device__ __forceinline__ Batch(u32 at, const Shape& to_shape, const Shape& left_shape,
                                      const Shape& right_shape, const Shape& residual_shape)
         : to(0), left(0), right(0), residual(0) {
 #pragma unroll
         for (int d = DIMS - 3; d >= 0; d--) {
-            const i64 own = (i64)(at % to_shape.extents[d]);
-            at /= to_shape.extents[d];
+            // An extent beyond 32 bits would have more blocks than there can be.
+            const u32 extent = (u32)to_shape.extents[d], rest = at / extent;
+            const i64 own = (i64)(at - rest * extent);
+            at = rest;
             to += own * to_shape.strides[d];
             left += own * left_shape.strides[d];
             right += own * right_shape.strides[d];

@@ -24,10 +24,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
          const Shape residual_shape, double scale, u64 depth, u64 tiles_down, u64 tiles_across) {
     __shared__ ACC partial[WARPS];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const u64 column = blockIdx.x % tiles_across * COLUMNS + warp / SPLIT;
-    const u64 at = blockIdx.x / tiles_across;
-    const u64 row = at % tiles_down;
-    const Batch batch(at / tiles_down, to_shape, left_shape, right_shape, residual_shape);
+    // Numbers of tiles are fewer than blocks, so divisions of 32 bits suffice.
+    const u32 tile_row = blockIdx.x / (u32)tiles_across;
+    const u64 column = (u64)(blockIdx.x - tile_row * (u32)tiles_across) * COLUMNS + warp / SPLIT;
+    const u32 number = tile_row / (u32)tiles_down;
+    const u64 row = tile_row - number * (u32)tiles_down;
+    const Batch batch(number, to_shape, left_shape, right_shape, residual_shape);
     const bool is_inside = column < to_shape.extents[DIMS - 1];
     const ELEMENT* x = left + batch.left + (i64)row * row_stride(left_shape);
     const ELEMENT* w = right + batch.right;

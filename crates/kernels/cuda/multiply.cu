@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     at /= tiles_across;
     const u64 row = at % tiles_down * SIDE;
     at /= tiles_down;
-    const Batch batch(at, to_shape, left_shape, right_shape, residual_shape);
+    const Batch batch((u32)at, to_shape, left_shape, right_shape, residual_shape);
     const u64 rows = to_shape.extents[DIMS - 2], columns = to_shape.extents[DIMS - 1];
     const u32 x = threadIdx.x % (SIDE / EACH) * EACH, y = threadIdx.x / (SIDE / EACH) * EACH;
     ACC sums[EACH][EACH] = {};

@@ -173,10 +173,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         Ring rings[WARPS];
         Partial partial[WARPS];
     } shared;
-    const u64 column = blockIdx.x % tiles_across * COLUMNS;
-    const u64 at = blockIdx.x / tiles_across;
-    const u64 first_row = at % tiles_down * 16;
-    const Batch batch(at / tiles_down, to_shape, left_shape, right_shape, residual_shape);
+    // Numbers of tiles are fewer than blocks, so divisions of 32 bits suffice.
+    const u32 tile_row = blockIdx.x / (u32)tiles_across;
+    const u64 column = (u64)(blockIdx.x - tile_row * (u32)tiles_across) * COLUMNS;
+    const u32 number = tile_row / (u32)tiles_down;
+    const u64 first_row = (u64)(tile_row - number * (u32)tiles_down) * 16;
+    const Batch batch(number, to_shape, left_shape, right_shape, residual_shape);
     const u64 rows = to_shape.extents[DIMS - 2] - first_row;
     const u64 columns = to_shape.extents[DIMS - 1];
     const Factors of = {left + batch.left + (i64)first_row * row_stride(left_shape),

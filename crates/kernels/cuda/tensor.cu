@@ -117,16 +117,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     } shared;
     uint4(*left_tiles)[ROWS * DEPTH / 8] = shared.tiles.left;
     uint4(*right_tiles)[COLUMNS * DEPTH / 8] = shared.tiles.right;
-    u64 at = blockIdx.x;
-    const u64 of_batch = tiles_down * tiles_across;
-    const u64 number = at % of_batch;
-    const Batch batch(at / of_batch, to_shape, left_shape, right_shape, residual_shape);
-    const u64 strip = number / (NEIGHBOURS * tiles_across);
-    const u64 in_strip = number - strip * NEIGHBOURS * tiles_across;
-    const u64 height = tiles_down - strip * NEIGHBOURS < NEIGHBOURS ? tiles_down - strip * NEIGHBOURS
-                                                                    : NEIGHBOURS;
-    const u64 row = (strip * NEIGHBOURS + in_strip % height) * ROWS;
-    const u64 column = in_strip / height * COLUMNS;
+    // Numbers of tiles are fewer than blocks, so divisions of 32 bits suffice.
+    const u32 down = (u32)tiles_down, across = (u32)tiles_across;
+    const u32 batch_number = blockIdx.x / (down * across);
+    const u32 tile_number = blockIdx.x - batch_number * (down * across);
+    const Batch batch(batch_number, to_shape, left_shape, right_shape, residual_shape);
+    const u32 strip = tile_number / across / NEIGHBOURS;
+    const u32 in_strip = tile_number - strip * NEIGHBOURS * across;
+    const u32 left_down = down - strip * NEIGHBOURS;
+    const u32 height = left_down < NEIGHBOURS ? left_down : NEIGHBOURS;
+    const u64 row = (u64)(strip * NEIGHBOURS + in_strip % height) * ROWS;
+    const u64 column = (u64)(in_strip / height) * COLUMNS;
     const u64 rows = to_shape.extents[DIMS - 2], columns = to_shape.extents[DIMS - 1];
     const TileLoader<ROWS, LEFT_ALONG_K, LEFT_VECTOR> of_left(
         left + batch.left, row, rows, row_stride(left_shape), depth, column_stride(left_shape));
@@ -214,9 +215,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u32 height_here = left_over < 16 ? (u32)left_over : 16;
 #pragma unroll 1
         for (u32 at = lane; at < height_here * (COLUMNS / 2); at += 32) {
-            const u32 down = at / (COLUMNS / 2), across = at % (COLUMNS / 2);
-            if (first_column + across < columns) {
-                epilogue.store(band[down][across], first_row + down, first_column + across);
+            const u32 own_row = at / (COLUMNS / 2), own_column = at % (COLUMNS / 2);
+            if (first_column + own_column < columns) {
+                epilogue.store(band[own_row][own_column], first_row + own_row,
+                               first_column + own_column);
             }
         }
         __syncwarp();
