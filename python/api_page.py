@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent / "src"
 PACKAGE = "fercuda_runtime"
-MODULES = ("scripting_api", "runtime", "guest_hooks", "platform", "execution_contract", "errors")
+MODULES = ("scripting_api", "runtime", "ops", "guest_hooks", "platform", "execution_contract", "errors")
 HEAD = """# Python API
 
 Every public name of the package `fercuda_runtime`, by module. [The guide](../python/README.md) shows

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  * Made by `cargo xtask headers` of the sources in crates/capi.
  *
- * Runtimes, sessions, buffers, jobs, modules, launches, graphs, expressions, arenas,
- * dispatchers.
+ * Runtimes, sessions, buffers, jobs, modules, launches, graphs, expressions, ops,
+ * arenas, dispatchers.
  *
  * Functions answer with a fer_status; fer_last_error_message says more. What is
  * named is a number, which names one thing for ever or nothing. All functions may
@@ -109,6 +109,12 @@ enum fer_status
   FER_ERROR_WITHIN = 28,
   // The runtime is being rebooted. Retry afterwards.
   FER_ERROR_REBOOTING = 29,
+  // An op that does not exist, an invalid parameter, or operands that do not fit. Nothing was
+  // written.
+  FER_ERROR_OP = 30,
+  // An index of an operand is outside of its axis; the message has the index and its place. The
+  // result has 0 there, or what it had before.
+  FER_ERROR_INDEX = 31,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -544,6 +550,29 @@ typedef struct fer_named_buffer {
   fer_buffer buffer;
 } fer_named_buffer;
 
+// Descriptor of an op: its name and parameters.
+typedef uint64_t fer_op;
+
+// An op for operands of fixed layouts, with its kernel chosen and compiled.
+typedef uint64_t fer_op_plan;
+
+// Properties of a plan of an op.
+typedef struct fer_op_plan_details {
+  // Name of the chosen kernel, zero-terminated.
+  char kernel[FER_NAME_BYTES];
+  // Size of the workspace that a run needs, in bytes; 0 if it needs none.
+  uint64_t workspace_bytes;
+  // Number of operands.
+  uint64_t operands;
+  // Number of outputs.
+  uint64_t outputs;
+  // Number of kernels that a run launches.
+  uint64_t launches;
+  // Number of runs for which NVIDIA's library refused the kernel that it had offered, and
+  // another one computed the result.
+  uint64_t refused_runs;
+} fer_op_plan_details;
+
 // A tensor, and the steps of a program at which it is live.
 typedef struct fer_tensor_spec {
   // Its name, unique in the plan.
@@ -734,6 +763,14 @@ fer_status fer_stream_sync(fer_session session);
 // session is closed. Work queued there directly is not ordered behind jobs that still wait on the
 // host.
 fer_status fer_session_stream(fer_session session, void **stream);
+
+// Makes the session wait for the work that a stream, a CUstream, has so far: for arrays that other
+// code has written there. 1 and 2 are the legacy and the per-thread default stream.
+fer_status fer_session_wait_for_stream(fer_session session, void *stream);
+
+// Makes a stream wait for the work that the session has so far. Waits only while jobs wait on the
+// host, which are in no stream yet.
+fer_status fer_stream_wait_for_session(fer_session session, void *stream);
 
 // Accepts reboot requests of this user's other processes (`fercuda reboot --pid`): for each,
 // `consent` is called, and fer_reboot is done if it returns yes. Sessions of the device return
@@ -1029,6 +1066,80 @@ fer_status fer_evaluate(fer_session session,
                         uint64_t input_count,
                         struct fer_named_buffer *outputs,
                         uint64_t output_count);
+
+// Creates a descriptor of an op by its name, with its parameters' defaults. docs/ops.md lists the
+// ops, with their operands, parameters, types and results. An unknown name is FER_ERROR_OP.
+fer_status fer_op_open(const char *name, fer_op *op);
+
+// Sets a parameter that is a number. FER_ERROR_OP if the op has no such parameter, or it is none.
+// Plans that were made before are not changed.
+fer_status fer_op_set_number(fer_op op, const char *name, double value);
+
+// Sets a parameter that is a list of whole numbers, an axis, axes, the order of dimensions, a
+// shape, or a truth value (0 or 1). Negative axes are counted from the last one on.
+fer_status fer_op_set_integers(fer_op op, const char *name, const int64_t *values, uint64_t count);
+
+// Sets a parameter that is a choice, or a type by its name, as fer_dtype_name has it.
+fer_status fer_op_set_text(fer_op op, const char *name, const char *value);
+
+// Has plans of the op record the first index outside of its axis, for fer_op_plan_check.
+fer_status fer_op_check_indices(fer_op op);
+
+// Frees a descriptor. Plans made of it remain.
+fer_status fer_op_free(fer_op op);
+
+// Chooses a kernel of an op for operands of these layouts, and compiles it, or finds it in a
+// cache. Without layouts of outputs they are contiguous. `kernel` demands one by its name, NULL
+// leaves the choice to the plan. The plan belongs to the session: it is freed by fer_op_plan_free,
+// or with it.
+//
+// FER_ERROR_OP if types, shapes or parameters do not fit, or no kernel can compute it; the message
+// has the reasons.
+fer_status fer_op_plan_open(fer_session session,
+                            fer_op op,
+                            const struct fer_layout *operands,
+                            uint64_t operand_count,
+                            const struct fer_layout *outputs,
+                            uint64_t output_count,
+                            const char *kernel,
+                            fer_op_plan *plan);
+
+// Returns the kernel of a plan, and what a run needs.
+fer_status fer_op_plan_info(fer_op_plan plan, struct fer_op_plan_details *details);
+
+// Returns the layout of an output, by its number from 0.
+fer_status fer_op_plan_output(fer_op_plan plan, uint64_t number, struct fer_layout *layout);
+
+// Writes which kernel was chosen and why, and why each of the others was not, as a zero-terminated
+// text of `room` bytes at most. `needed` is set to its size with the zero byte; `text` may be NULL
+// for a `room` of 0.
+fer_status fer_op_plan_sku(fer_op_plan plan, char *text, uint64_t room, uint64_t *needed);
+
+// Frees a plan. Runs that were queued are not affected.
+fer_status fer_op_plan_free(fer_op_plan plan);
+
+// Queues a plan in its session's order, over buffers of the session with the plan's layouts. An
+// output that is 0 becomes a new buffer of the pool; its handle replaces the 0. An output may be
+// an operand if each element is computed from the element at the same place. Compiles nothing, and
+// does not wait for the device. For arrays that other code writes or reads, order the session with
+// its stream: fer_session_wait_for_stream before, fer_stream_wait_for_session after.
+//
+// `workspace` is a buffer of the plan's workspace_bytes at least, aligned to 16, that later work
+// of the session may use again; with 0 the memory is allocated for the run, and freed behind it. A
+// plan of checked indices needs one.
+//
+// FER_ERROR_LAYOUT if a buffer has another layout, or an output overlaps other memory.
+fer_status fer_op_run(fer_op_plan plan,
+                      const fer_buffer *operands,
+                      uint64_t operand_count,
+                      fer_buffer *outputs,
+                      uint64_t output_count,
+                      fer_buffer workspace);
+
+// Waits for the session's work, and reports the first index outside of its axis that the last run
+// with this workspace found, as FER_ERROR_INDEX. FER_OK if there was none, or the plan does not
+// check indices (fer_op_check_indices).
+fer_status fer_op_plan_check(fer_op_plan plan, fer_buffer workspace);
 
 // Plans `count` tensors into one arena, allocates it as one block of the pool, and creates a
 // buffer for each tensor in it. Tensors that are live at one step do not overlap; others may, so

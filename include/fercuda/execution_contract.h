@@ -16,7 +16,7 @@
 #define FER_ABI_MAJOR 1
 
 // Programs compiled with this number or a smaller one are compatible with this library.
-#define FER_ABI_MINOR 3
+#define FER_ABI_MINOR 4
 
 // An entry point.
 enum fer_entrypoint

@@ -1,4 +1,4 @@
-"""The benchmark runs where frameworks are missing, and says so."""
+"""The benchmarks run here, and where frameworks are missing they say so."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 PAIRS = pathlib.Path(__file__).parents[1] / "benches/pairs.py"
+CALLS = PAIRS.with_name("calls.py")
 
 
 def test_the_benchmark_has_figures_of_what_is_here_and_reasons_for_what_is_not(tmp_path, runtime):
@@ -36,3 +37,22 @@ def test_the_benchmark_has_figures_of_what_is_here_and_reasons_for_what_is_not(t
         assert framework in done.stdout
     if runtime.is_software:
         assert set(result["not_run"]) == {"torch", "cupy", "jax"}
+
+
+def test_the_benchmark_of_calls_has_figures_of_each(tmp_path, runtime):
+    out = tmp_path / "calls.json"
+    done = subprocess.run(
+        [sys.executable, CALLS, "--seconds", "0.3", "--json", out],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "FERCUDA_SOFT_CHECK": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert result["device"] == runtime.device_name
+    calls = result["calls"]
+    assert all(0 < it["median_ns"] <= it["p99_ns"] and it["samples"] >= 50 for it in calls.values())
+    nothing = calls.pop("nothing: the clock")
+    assert all(it["median_ns"] > nothing["median_ns"] for it in calls.values())
+    assert all(name in done.stdout for name in calls)

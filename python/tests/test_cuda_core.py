@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from conftest import SLOW_NS, array_of, buffer_of, same
 
+from fercuda_runtime import ops
+
 try:
     from cuda.core import Device
     from cuda.core.utils import StridedMemoryView
@@ -75,4 +77,28 @@ def test_streams_of_both_wait_for_each_other(session, scale, device):
     ours.free()
     session.synchronize()
     theirs.close(stream)
+    stream.sync()
+
+
+def test_ops_run_over_cuda_cores_memory_in_its_stream(session, scale, device, rng):
+    stream = device.create_stream()
+    theirs, out = (device.allocate(256, stream=stream) for _ in range(2))
+    session.follow_stream(int(stream.handle))
+    array = rng.standard_normal(64).astype(np.float32)
+    ours = session.import_memory(int(theirs.handle), (64,), "f32")
+    ours.upload(array)
+    # The library's memory has no type but bytes, and the library no from_dlpack: new results are Buffers.
+    got = ops.copy(theirs, stream=stream, session=session)
+    assert type(got) is type(ours) and got.shape == (256,)
+    same(array_of(got.view("f32", (64,))), array)
+    # Behind a kernel in the session, and before what the stream does next.
+    session.launch(scale, 1, 64, [ours, 2.0, 64, SLOW_NS])
+    assert ops.copy(theirs, out=out, stream=stream, session=session) is out
+    same(copied(stream, out.handle, 64, np.float32), array * np.float32(2))
+    ours.free()
+    del got
+    gc.collect()
+    session.synchronize()
+    for buffer in (theirs, out):
+        buffer.close(stream)
     stream.sync()

@@ -307,7 +307,7 @@ def frontends_have_entry_points(_, __):
 
 @use("execution_contract:ABI_VERSION")
 def the_version_has_two_numbers(value, _):
-    assert value == (1, 3)
+    assert value == (1, 4)
 
 
 def test_modules_that_have_a_function_of_their_name_are_both():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fercuda_runtime import Buffer, Job, RuntimeConfig, RuntimeSession, errors
+from fercuda_runtime import Buffer, Job, RuntimeConfig, RuntimeSession, errors, ops
 from fercuda_runtime.execution_contract import require
 from fercuda_runtime.guest_hooks import Activation, activate
 from fercuda_runtime.platform import Report, doctor
@@ -76,6 +76,14 @@ def lent() -> Buffer:
     return RuntimeSession("lent", allocator=Pool()).alloc((3,), regime="callbacks")
 
 
+def computes(x: Buffer) -> list[Buffer]:
+    values, places = ops.topk(x, k=3, order="smallest")
+    plan = ops.plan("softmax", x, axis=-1)
+    print(plan.sku.kernel, plan.outputs[0].shape, ops.describe("softmax").parameters[0].kind)
+    made = ops.random_normal(shape=(2, 3), to="f16", session=plan.session)
+    return [ops.softmax(x, axis=1), ops.add(x, values, out=x, stream=1), ops.concat(x, places, axis=0), made]
+
+
 def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     session.alloc((2,), regime="moon")  # type: ignore[arg-type]
     buffer.upload(3)  # type: ignore[arg-type]
@@ -88,6 +96,10 @@ def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     TensorSpec(rank=1.5, dims=(2,))  # type: ignore[arg-type]
     RuntimeSession("x", limit_bytes=1.5)  # type: ignore[arg-type]
     RuntimeSession("x", allocator=buffer)  # type: ignore[arg-type]
+    ops.softmax(buffer, axis="last")  # type: ignore[arg-type]
+    ops.topk(buffer, order="up")  # type: ignore[arg-type]
+    ops.softmax(3)  # type: ignore[type-var]
+    ops.softmax(buffer, axs=1)  # type: ignore[call-arg]
     session.graphs().replay(1.5)  # type: ignore[arg-type]
     session.argument_block(a="u32").set(a="x")  # type: ignore[arg-type]
 

@@ -43,6 +43,7 @@ const ALL: [Header; 3] = [
             "c_api/launches.rs",
             "c_api/graphs.rs",
             "c_api/expressions.rs",
+            "c_api/ops.rs",
             "c_api/arenas.rs",
             "c_api/dispatchers.rs",
         ],
@@ -55,8 +56,8 @@ const ALL: [Header; 3] = [
             "fer_argument_kind",
             "fer_task_number",
         ],
-        about: "Runtimes, sessions, buffers, jobs, modules, launches, graphs, expressions, arenas,\n\
-            dispatchers.\n\
+        about: "Runtimes, sessions, buffers, jobs, modules, launches, graphs, expressions, ops,\n\
+            arenas, dispatchers.\n\
             \n\
             Functions answer with a fer_status; fer_last_error_message says more. What is\n\
             named is a number, which names one thing for ever or nothing. All functions may\n\

@@ -14,7 +14,7 @@ use crate::status::{CallFailure, Result, catch_panics, fer_status};
 /// Programs compiled with another number are incompatible with this library.
 pub const FER_ABI_MAJOR: u32 = 1;
 /// Programs compiled with this number or a smaller one are compatible with this library.
-pub const FER_ABI_MINOR: u32 = 3;
+pub const FER_ABI_MINOR: u32 = 4;
 
 /// An entry point.
 #[repr(u32)]

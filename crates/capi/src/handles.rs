@@ -6,8 +6,9 @@
 //! Elsewhere: tables, each beside its type (`c_api`); buffers, which have the runtime's numbers.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use fercuda_ops::OpDevice;
 use fercuda_runtime::{BufferId, GenerationalTable, HandleId, Runtime, Session, StaleHandle};
 
 use crate::status::{CallFailure, Result, fer_status};
@@ -16,13 +17,35 @@ use crate::status::{CallFailure, Result, fer_status};
 pub(crate) struct OpenSession {
     pub(crate) runtime: u64,
     pub(crate) session: Session,
+    /// Compilers of ops for its context, made by the first plan.
+    ops: OnceLock<OpDevice>,
+}
+
+impl OpenSession {
+    pub(crate) fn new(runtime: u64, session: Session) -> Self {
+        Self {
+            runtime,
+            session,
+            ops: OnceLock::new(),
+        }
+    }
+
+    /// Compilers of ops, which end with the session.
+    pub(crate) fn ops(&self) -> Result<&OpDevice> {
+        if let Some(made) = self.ops.get() {
+            return Ok(made);
+        }
+        // Two threads may both make them, one in vain.
+        let made = OpDevice::new(self.session.stream().context())?;
+        Ok(self.ops.get_or_init(|| made))
+    }
 }
 
 pub(crate) static RUNTIMES: Handles<Runtime> = Handles::new(0);
 pub(crate) static SESSIONS: Handles<OpenSession> = Handles::new(1);
 
 /// Name of each kind of object, and the functions that return it.
-const KINDS: [(&str, &str); 12] = [
+const KINDS: [(&str, &str); 14] = [
     ("runtime", "fer_runtime_open"),
     ("session", "fer_session_open"),
     (
@@ -38,6 +61,8 @@ const KINDS: [(&str, &str); 12] = [
     ("cache of graphs", "fer_graphs_open"),
     ("capture", "fer_capture_begin"),
     ("block of arguments", "fer_arguments_open"),
+    ("descriptor of an op", "fer_op_open"),
+    ("plan of an op", "fer_op_plan_open"),
 ];
 
 /// First table number of these tables. Sessions' buffers would need as many tables before their

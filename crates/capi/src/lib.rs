@@ -26,6 +26,7 @@ pub use c_api::expressions::*;
 pub use c_api::graphs::*;
 pub use c_api::jobs::*;
 pub use c_api::launches::*;
+pub use c_api::ops::*;
 pub use c_api::requests::*;
 pub use c_api::runtimes::*;
 pub use c_api::types::*;

@@ -10,7 +10,8 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fercuda_cuda_sys::types::CUresult;
-use fercuda_runtime::{DispatchError, Error, GraphError, IgnitionError, LayoutError};
+use fercuda_ops::{KernelError, OpError};
+use fercuda_runtime::{DispatchError, Error, GraphError, IgnitionError, LayoutError, jit};
 
 /// Status that a function returns. Numbers keep their meaning for ever.
 #[repr(i32)]
@@ -81,10 +82,16 @@ pub enum fer_status {
     FER_ERROR_WITHIN = 28,
     /// The runtime is being rebooted. Retry afterwards.
     FER_ERROR_REBOOTING = 29,
+    /// An op that does not exist, an invalid parameter, or operands that do not fit. Nothing was
+    /// written.
+    FER_ERROR_OP = 30,
+    /// An index of an operand is outside of its axis; the message has the index and its place. The
+    /// result has 0 there, or what it had before.
+    FER_ERROR_INDEX = 31,
 }
 
 impl fer_status {
-    const ALL: [(Self, &CStr); 30] = [
+    const ALL: [(Self, &CStr); 32] = [
         (Self::FER_OK, c"FER_OK"),
         (
             Self::FER_ERROR_INVALID_ARGUMENT,
@@ -121,6 +128,8 @@ impl fer_status {
         (Self::FER_ERROR_EXPRESSION, c"FER_ERROR_EXPRESSION"),
         (Self::FER_ERROR_WITHIN, c"FER_ERROR_WITHIN"),
         (Self::FER_ERROR_REBOOTING, c"FER_ERROR_REBOOTING"),
+        (Self::FER_ERROR_OP, c"FER_ERROR_OP"),
+        (Self::FER_ERROR_INDEX, c"FER_ERROR_INDEX"),
     ];
 }
 
@@ -168,6 +177,12 @@ impl From<IgnitionError> for CallFailure {
     }
 }
 
+impl From<OpError> for CallFailure {
+    fn from(error: OpError) -> Self {
+        Self::new(status_of_op(&error), error.to_string())
+    }
+}
+
 impl From<DispatchError> for CallFailure {
     fn from(error: DispatchError) -> Self {
         Error::from(error).into()
@@ -185,6 +200,24 @@ fn status_of_dispatch(error: &DispatchError) -> fer_status {
         DispatchError::Buffer { .. } => fer_status::FER_ERROR_LAYOUT,
         DispatchError::Cuda(error) => status_of_driver(error),
         _ => fer_status::FER_ERROR_INTERNAL,
+    }
+}
+
+fn status_of_op(error: &OpError) -> fer_status {
+    let of_kernel = |error: &KernelError| match error {
+        KernelError::Cuda(error) | KernelError::Bound(jit::Error::Cuda(error)) => {
+            status_of_driver(error)
+        }
+        KernelError::Bound(jit::Error::Program(_)) => fer_status::FER_ERROR_OP,
+        KernelError::Bound(_) | KernelError::Layout(_) => fer_status::FER_ERROR_LAYOUT,
+        _ => fer_status::FER_ERROR_OP,
+    };
+    match error {
+        OpError::Device(error) => of_kernel(error),
+        OpError::Run { error, .. } => of_kernel(error),
+        OpError::Index { .. } => fer_status::FER_ERROR_INDEX,
+        OpError::Library { .. } => fer_status::FER_ERROR_DRIVER,
+        _ => fer_status::FER_ERROR_OP,
     }
 }
 

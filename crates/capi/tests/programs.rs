@@ -51,6 +51,7 @@ const fn program(source: &'static str, standard: &'static str, has_seed: bool) -
 const VECTOR_ADD: Program = program("examples/c/vector_add.c", "c99", false);
 const JOBS: Program = program("examples/c/jobs.c", "c99", false);
 const DISPATCHER: Program = program("examples/c/dispatcher.c", "c99", false);
+const OP_EXAMPLE: Program = program("examples/c/ops.c", "c99", false);
 const SESSION: Program = program("examples/cpp/session.cpp", "c++17", false);
 const REFUSALS: Program = program("crates/capi/tests/programs/refusals.c", "c99", true);
 const LIFETIMES: Program = program("crates/capi/tests/programs/lifetimes.c", "c11", true);
@@ -58,16 +59,18 @@ const DISPATCHERS: Program = program("crates/capi/tests/programs/dispatchers.c",
 const REQUESTS: Program = program("crates/capi/tests/programs/requests.c", "c11", false);
 const GRAPHS: Program = program("crates/capi/tests/programs/graphs.c", "c11", true);
 const EXPRESSIONS: Program = program("crates/capi/tests/programs/expressions.c", "c11", true);
+const OPS: Program = program("crates/capi/tests/programs/ops.c", "c11", true);
 const ALLOCATORS: Program = program("crates/capi/tests/programs/allocators.c", "c11", false);
 const FAULT: Program = Program {
     is_sound: false,
     ..program("crates/capi/tests/programs/fault.c", "c11", false)
 };
 const NAMES: Program = program("crates/capi/tests/programs/names.c", "c99", false);
-const ALL: [&Program; 12] = [
+const ALL: [&Program; 14] = [
     &VECTOR_ADD,
     &JOBS,
     &DISPATCHER,
+    &OP_EXAMPLE,
     &SESSION,
     &REFUSALS,
     &LIFETIMES,
@@ -75,6 +78,7 @@ const ALL: [&Program; 12] = [
     &ALLOCATORS,
     &GRAPHS,
     &EXPRESSIONS,
+    &OPS,
     &NAMES,
     &FAULT,
 ];
@@ -234,6 +238,16 @@ fn graphs_are_captured_replayed_and_invalidated() {
 #[test]
 fn expressions_are_evaluated_from_c() {
     runs(&EXPRESSIONS);
+}
+
+#[test]
+fn op_is_planned_and_run_from_c() {
+    runs(&OP_EXAMPLE);
+}
+
+#[test]
+fn ops_are_run_over_any_layout_and_checked_from_c() {
+    runs(&OPS);
 }
 
 #[test]

@@ -38,7 +38,8 @@ impl NativeLoader {
     pub fn new(context: &Context) -> Result<Self> {
         let device = context.device();
         let (major, minor) = device.compute_capability()?;
-        let format = match device.cuda().is_software() {
+        // Also behind its drop-in library, which runs no machine code either.
+        let format = match device.is_software()? {
             true => CodeFormat::Ptx,
             false => CodeFormat::Cubin,
         };

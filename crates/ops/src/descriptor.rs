@@ -276,6 +276,9 @@ impl OpDescriptor {
             let comma = if all.is_empty() { "" } else { " and " };
             write!(all, "{comma}{layout}").unwrap_or_default();
         }
+        if operands.is_empty() {
+            all.push_str("no operands");
+        }
         let hint = match hint.is_empty() {
             true => "other operands, see docs/ops.md".to_owned(),
             false => hint,

@@ -154,8 +154,12 @@ impl OpDevice {
     /// cuBLASLt, opened when it is first asked for; else why there is none.
     fn cublaslt(&self) -> Result<&CublasLt, &str> {
         let found = self.cublaslt.get_or_init(|| {
-            if self.context.device().cuda().is_software() {
-                return Err("the software device runs no library of NVIDIA's".to_owned());
+            match self.context.device().is_software() {
+                Ok(false) => {}
+                Ok(true) => {
+                    return Err("the software device runs no library of NVIDIA's".to_owned());
+                }
+                Err(error) => return Err(error.to_string()),
             }
             let library = CublasLtLibrary::find().map_err(|error| error.to_string())?;
             CublasLt::new(&library, &self.context).map_err(|error| error.to_string())

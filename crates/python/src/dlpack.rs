@@ -517,12 +517,11 @@ impl BorrowedTensor {
     }
 }
 
-/// Imports an object's tensor. `stream` is the stream in which device memory must be ready.
+/// Kind of memory and device of an object's tensor, without importing it.
 ///
 /// # Errors
-/// `DtypeError` if it has none, or one of an unknown type; `LayoutError` for an invalid layout;
-/// exceptions of the object.
-pub(crate) fn borrow(object: &Bound<'_, PyAny>, stream: usize) -> PyResult<BorrowedTensor> {
+/// `DtypeError` if it has none; `LayoutError` for another kind of memory; exceptions of the object.
+pub(crate) fn place_of(object: &Bound<'_, PyAny>) -> PyResult<(TensorDevice, i64)> {
     let py = object.py();
     let asked = object.getattr("__dlpack_device__");
     let asked = asked.map_err(|_| {
@@ -538,15 +537,26 @@ pub(crate) fn borrow(object: &Bound<'_, PyAny>, stream: usize) -> PyResult<Borro
         .call_method0("__int__")
         .or_else(|_| code.getattr("value"))?
         .extract()?;
-    let Some(place) = TensorDevice::of_code(code) else {
-        return Err(errors::layout(
+    match TensorDevice::of_code(code) {
+        Some(place) => Ok((place, device)),
+        None => Err(errors::layout(
             py,
             format!(
                 "DLPack device type {code} is not host (1), CUDA (2, 13) or pinned (3) memory\n\
                  try: a copy in one of these"
             ),
-        ));
-    };
+        )),
+    }
+}
+
+/// Imports an object's tensor. `stream` is the stream in which device memory must be ready; -1 if
+/// the caller orders the work.
+///
+/// # Errors
+/// Those of [`place_of`]; `DtypeError` for an unknown type; `LayoutError` for an invalid layout.
+pub(crate) fn borrow(object: &Bound<'_, PyAny>, stream: i64) -> PyResult<BorrowedTensor> {
+    let py = object.py();
+    let (place, device) = place_of(object)?;
     let keywords = PyDict::new(py);
     if place.is_of_device() {
         keywords.set_item("stream", stream)?;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use fercuda_cuda as cuda;
+use fercuda_ops::{KernelError, OpError};
 use fercuda_runtime::jit;
 use fercuda_runtime::{
     DispatchError, EndReason, Error, GraphError, Holder, IgnitionError, LimitExceeded,
@@ -308,4 +309,50 @@ pub(crate) fn of_triton(py: Python<'_>, error: &TritonError) -> PyErr {
         _ => made("TritonError"),
     };
     made.raise()
+}
+
+/// The exception of an op that was not planned or run.
+pub(crate) fn op(py: Python<'_>, name: &str, error: &OpError) -> PyErr {
+    let made = |class| ExceptionBuilder::new(py, class, error);
+    let made = match error {
+        OpError::Dtype { dtype, .. } => made("DtypeError").with("given", dtype.name()),
+        OpError::Mixed { dtype, first, .. } => made("DtypeError")
+            .with("dtype", first.name())
+            .with("given", dtype.name()),
+        OpError::Operands { .. } => made("ArgumentsError"),
+        OpError::Shape { .. } | OpError::Output { .. } => made("LayoutError"),
+        OpError::Index { index, place, .. } => made("OpIndexError")
+            .with("index", *index)
+            .with("place", *place),
+        OpError::Kernel {
+            op, reasons, hint, ..
+        } => {
+            let hint = match &**hint {
+                "KernelPolicy::Auto" => "without sku=",
+                hint => hint,
+            };
+            let what = format!("{op}: no kernel for it: {reasons}\ntry: {hint}");
+            ExceptionBuilder::new(py, "OpError", what)
+        }
+        OpError::Device(cause) => match cause_in_driver(cause) {
+            Some(cause) => return of_cuda(py, cause),
+            None => made("OpError"),
+        },
+        OpError::Run { error: cause, .. } => match (cause_in_driver(cause), &**cause) {
+            (Some(cause), _) => return of_cuda(py, cause),
+            (None, KernelError::Bound(jit::Error::Program(_))) => made("OpError"),
+            (None, KernelError::Bound(_) | KernelError::Layout(_)) => made("LayoutError"),
+            _ => made("OpError"),
+        },
+        _ => made("OpError"),
+    };
+    made.with("op", name).raise()
+}
+
+/// The driver's error, if a kernel failed for it.
+fn cause_in_driver(error: &KernelError) -> Option<&cuda::Error> {
+    match error {
+        KernelError::Cuda(error) | KernelError::Bound(jit::Error::Cuda(error)) => Some(error),
+        _ => None,
+    }
 }

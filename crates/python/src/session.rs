@@ -196,7 +196,35 @@ fn lender(allocator: &Bound<'_, PyAny>) -> PyResult<Arc<PythonAllocator>> {
     Ok(Arc::new(PythonAllocator::new(allocator.clone().unbind())))
 }
 
+/// Memory of another owner as a buffer of a session, which keeps `lender` alive until its end.
+///
+/// # Errors
+/// Those of allocating, for no elements; an address that the driver does not know.
+pub(crate) fn import(
+    session: &Session,
+    address: u64,
+    layout: Layout,
+    place: TensorDevice,
+    lender: impl Send + Sync + 'static,
+) -> fercuda_runtime::Result<PyBuffer> {
+    if layout.is_empty() {
+        drop(lender);
+        return PyBuffer::new(session, session.alloc(layout, Regime::Pool)?, None);
+    }
+    stream::check_address(session.stream().context(), address)?;
+    // SAFETY: the driver has memory there; the lender guarantees that it covers the layout and
+    // stays valid until `lender` is dropped.
+    let id = unsafe { session.import(DeviceAddr(address), layout, move || drop(lender)) }?;
+    PyBuffer::new(session, id, Some(place))
+}
+
 impl PySession {
+    pub(crate) fn of(session: Session) -> Self {
+        Self {
+            session: DetachedDrop::new(session),
+        }
+    }
+
     pub(crate) fn session(&self) -> &Session {
         &self.session
     }
@@ -210,18 +238,7 @@ impl PySession {
         place: TensorDevice,
         lender: impl Send + Sync + 'static,
     ) -> PyResult<PyBuffer> {
-        errors::run(py, || {
-            let session = &*self.session;
-            if layout.is_empty() {
-                drop(lender);
-                return PyBuffer::new(session, session.alloc(layout, Regime::Pool)?, None);
-            }
-            stream::check_address(session.stream().context(), address)?;
-            // SAFETY: the driver has memory there; the lender guarantees that it covers the layout
-            // and stays valid until `lender` is dropped.
-            let id = unsafe { session.import(DeviceAddr(address), layout, move || drop(lender)) }?;
-            PyBuffer::new(session, id, Some(place))
-        })
+        errors::run(py, || import(&self.session, address, layout, place, lender))
     }
 
     fn ordinal(&self) -> u32 {
@@ -499,8 +516,7 @@ impl PySession {
     fn borrow_tensor(&self, tensor: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<PyBuffer> {
         let py = tensor.py();
         alive::check_process(py)?;
-        let stream = self.session.stream().raw().0.expose_provenance();
-        let borrowed = dlpack::borrow(tensor, stream)?;
+        let borrowed = dlpack::borrow(tensor, stream::number(&self.session))?;
         if borrowed.place.is_of_device() && borrowed.device != self.ordinal() {
             return Err(errors::layout(
                 py,

@@ -6,7 +6,7 @@ use std::ptr;
 
 use fercuda_cuda::sys::types::CUpointer_attribute;
 use fercuda_cuda::sys::types::{CUresult, CUstream, c_int};
-use fercuda_cuda::{Context, Error as CudaError, Event};
+use fercuda_cuda::{Context, Error as CudaError};
 use fercuda_runtime::{Error, Result, Session};
 
 /// The legacy default stream's number in all interfaces.
@@ -16,24 +16,9 @@ fn handle(number: u64) -> CUstream {
     CUstream(ptr::with_exposed_provenance_mut(number as usize))
 }
 
-fn answer(
-    doing: &'static str,
-    number: u64,
-    given: std::result::Result<CUresult, fercuda_cuda::sys::Missing>,
-) -> Result<()> {
-    match given {
-        Ok(CUresult::CUDA_SUCCESS) => Ok(()),
-        Ok(code) => Err(CudaError::Value {
-            operation: doing,
-            reason: format!(
-                "the driver returned {} for stream {number:#x}\n\
-                 try: 1 or 2 for a default stream, or the handle of an existing one",
-                code.name().unwrap_or("an error")
-            ),
-        }
-        .into()),
-        Err(missing) => Err(CudaError::from(missing).into()),
-    }
+/// The number of a session's own stream, as DLPack passes it.
+pub(crate) fn number(session: &Session) -> i64 {
+    session.stream().raw().0.expose_provenance() as i64
 }
 
 /// Makes a stream wait for the session's work so far. The host does not wait, unless jobs wait
@@ -42,11 +27,8 @@ fn answer(
 /// # Errors
 /// [`Error::Cuda`] if the driver knows no such stream; those of [`Session::record`].
 pub(crate) fn follow(session: &Session, stream: u64) -> Result<()> {
-    let event = session.record()?;
-    let driver = session.stream().context().bind()?;
-    // SAFETY: the event is alive; the driver validates the stream.
-    let given = unsafe { driver.cuStreamWaitEvent(handle(stream), event.raw(), 0) };
-    answer("make a stream wait for a session", stream, given)
+    // SAFETY: the driver validates the stream.
+    unsafe { session.order_stream_behind(handle(stream)) }
 }
 
 /// Makes the session wait for the work in a stream.
@@ -54,13 +36,8 @@ pub(crate) fn follow(session: &Session, stream: u64) -> Result<()> {
 /// # Errors
 /// As for [`follow`].
 pub(crate) fn lead(session: &Session, stream: u64) -> Result<()> {
-    let context = session.stream().context();
-    let event = Event::untimed(context)?;
-    let driver = context.bind()?;
     // SAFETY: as for `follow`.
-    let given = unsafe { driver.cuEventRecord(event.raw(), handle(stream)) };
-    answer("make a session wait for a stream", stream, given)?;
-    session.wait_for(event)
+    unsafe { session.order_behind_stream(handle(stream)) }
 }
 
 /// # Errors

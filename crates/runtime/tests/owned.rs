@@ -301,6 +301,69 @@ fn expressions_are_evaluated_in_session_order() {
 }
 
 #[test]
+fn bound_buffers_are_used_in_session_order_and_outlive_their_handles() {
+    let bench = Bench::new();
+    let session = bench.session("binds");
+    let (rows, columns) = (4, 8);
+    let graph = expression(rows, columns);
+    let shape = [rows, columns];
+    let numbers = |from: f32| -> Vec<f32> { (0..32).map(|n| from + n as f32 / 8.0).collect() };
+    let (a, b) = (numbers(-2.0), numbers(1.0));
+    let left = session.buffer(&shape, &[9f32; 32]).unwrap();
+    let right = session.buffer(&[columns, rows], &b).unwrap();
+    let turned = session.view(right, |layout| Ok((layout.permute(&[1, 0])?, 0)));
+    // From the last row back: its first element is not where its memory begins.
+    let layout = Layout::contiguous(Dtype::F32, &shape).unwrap();
+    let reversed = Layout::strided(Dtype::F32, &shape, &[-(columns as i64), 1]).unwrap();
+    let back = session.alloc(reversed, Regime::Pool).unwrap();
+    let copied = session.alloc(layout, Regime::Pool).unwrap();
+    let turned = turned.unwrap();
+    let compiled = session.compile(&graph).unwrap();
+    let sums = session.evaluate(&graph, &[left, turned]).unwrap();
+    let (go_on, wait) = channel();
+    let held_back = session.submit(move |_| {
+        wait.recv().ok();
+        Ok(())
+    });
+    let upload = session.upload_async(left, bytemuck::cast_slice(&a).to_vec());
+    let mut graph = Expression::new();
+    let x = graph.input("x", layout).unwrap();
+    graph.output("y", x).unwrap();
+    graph.lay_out("y", reversed).unwrap();
+    let copy = session.compile(&graph).unwrap();
+    let [x, y] = [left, back].map(|id| session.bind(id).unwrap());
+    assert_eq!((x.layout(), y.layout()), (&layout, &reversed));
+    let inputs = [left, turned].map(|id| session.bind(id).unwrap());
+    let outputs: Vec<_> = sums.iter().map(|id| session.bind(*id).unwrap()).collect();
+    session.free(left).unwrap();
+    let queued = std::thread::scope(|scope| {
+        let queued = scope.spawn(|| {
+            session.queue(move |stream| {
+                copy.run(stream, &[x.arg()], &[y.arg()])?;
+                let [a, b] = [inputs[0].arg(), inputs[1].arg()];
+                let outputs: Vec<_> = outputs.iter().map(|it| it.arg()).collect();
+                compiled.run(stream, &[a, b], &outputs)?;
+                Ok("queued")
+            })
+        });
+        go_on.send(()).unwrap();
+        queued.join().unwrap()
+    });
+    assert_eq!(queued.unwrap(), "queued");
+    drop((held_back, upload));
+    session.copy(copied, &session, back).unwrap();
+    assert_eq!(session.download::<f32>(copied).unwrap(), a);
+    let both = session.download::<f32>(sums[1]).unwrap();
+    let turned = |at: usize| b[at % 8 * 4 + at / 8];
+    assert!((0..32).all(|at| both[at] == a[at] + turned(at)));
+    let stale = session.bind(left).unwrap_err();
+    assert!(matches!(stale, Error::Stale(_)), "{stale}");
+    session.close().unwrap();
+    let ended = session.queue(|_| Ok(())).unwrap_err();
+    assert!(matches!(ended, Error::Ended { .. }), "{ended}");
+}
+
+#[test]
 fn expressions_over_wrong_buffers_are_refused() {
     let bench = Bench::new();
     let config = SessionConfig {

@@ -7,15 +7,15 @@
         buffer.fill_bytes(0)
         values = buffer.download()
 
-Modules: `scripting_api` (sessions, ignition), `runtime` (buffers, jobs, telemetry), `guest_hooks`
-(settings that make other libraries share the pool), `platform` (what this machine has),
-`execution_contract` (versioned guarantees of this package), `errors`. Everything is thread-safe;
-calls that wait release the GIL.
+Modules: `scripting_api` (sessions, ignition), `runtime` (buffers, jobs, telemetry), `ops`
+(primitives over arrays of any library with DLPack), `guest_hooks` (settings that make other
+libraries share the pool), `platform` (what this machine has), `execution_contract` (versioned
+guarantees of this package), `errors`. Everything is thread-safe; calls that wait release the GIL.
 """
 
 import atexit as _atexit
 
-from . import errors
+from . import errors, ops
 from ._fercuda import __version__, end as _end
 from .runtime import Buffer, Job, Runtime, Session
 from .scripting_api import RuntimeConfig, RuntimeSession
@@ -32,4 +32,5 @@ __all__ = [
     "Session",
     "__version__",
     "errors",
+    "ops",
 ]

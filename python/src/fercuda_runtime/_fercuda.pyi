@@ -933,3 +933,75 @@ class Plan:
     @property
     def tensors(self) -> list[tuple[str, str, list[int], int, int, int]]:
         """Each tensor's row, with its offset in bytes."""
+
+@final
+class OpPlan:
+    """A plan of an op. See `ops.OpPlan`."""
+
+    def run(
+        self, operands: Sequence[Any], out: Any = None, stream: int | None = None
+    ) -> tuple[Session, tuple[Any, ...]]:
+        """Queues it; returns its session, and new buffers or the given outputs."""
+    @property
+    def op(self) -> str:
+        """Name of the op."""
+    @property
+    def sku(self) -> tuple[str, str, list[tuple[str, str]], int]:
+        """The kernel, the reason, other candidates with their reasons, number of launches."""
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that a run needs besides operands and results."""
+    @property
+    def operands(self) -> list[tuple[str, list[int], list[int]]]:
+        """Type, shape and strides of each operand."""
+    @property
+    def outputs(self) -> list[tuple[str, list[int], list[int]]]:
+        """Type, shape and strides of each result."""
+    @property
+    def session(self) -> Session:
+        """The session that it runs in."""
+
+def run_op(
+    name: str,
+    operands: tuple[Any, ...],
+    keywords: dict[str, Any],
+    out: Any = None,
+    stream: int | None = None,
+    session: Session | None = None,
+    sku: str | None = None,
+    check: bool = False,
+) -> tuple[Session, tuple[Any, ...]]:
+    """Runs an op; returns its session, and new buffers or the given outputs."""
+
+def plan_op(
+    name: str,
+    operands: tuple[Any, ...],
+    keywords: dict[str, Any],
+    out: Any = None,
+    session: Session | None = None,
+    sku: str | None = None,
+    check: bool = False,
+) -> OpPlan:
+    """A plan of an op, found or made."""
+
+def op_plan_counters() -> tuple[int, int, int]:
+    """Look-ups that found a plan, those that made one, and plans."""
+
+def clear_op_plans() -> None:
+    """Drops the cached plans."""
+
+def default_op_session(device: int) -> Session:
+    """The session of a device for callers without one."""
+
+def op_names() -> list[str]:
+    """The names of all ops."""
+
+def op_row(
+    name: str,
+) -> tuple[
+    tuple[str, str, str, str],
+    tuple[list[str], int, bool, list[list[str]]],
+    list[str],
+    list[tuple[str, str, Any, list[str]]],
+]:
+    """Texts of an op, its operands, names of its results, its parameters."""

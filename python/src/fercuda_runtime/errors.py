@@ -183,6 +183,22 @@ class ExpressionError(FercudaError, ValueError):
     column: int | None = None
 
 
+class OpError(FercudaError, ValueError):
+    """An op (`op`) that does not exist, or that no kernel can compute; or an invalid value of a
+    parameter. Nothing was computed. Operands that do not fit raise `DtypeError`, `LayoutError` and
+    `ArgumentsError`."""
+
+    op: str
+
+
+class OpIndexError(OpError, IndexError):
+    """An operand of an op has an index (`index`) outside of its axis, the one of number `place`. The
+    result has 0 there, or what it had before."""
+
+    index: int
+    place: int
+
+
 class GraphError(FercudaError):
     """A graph that could not be captured or replayed. The graph under its key is kept."""
 

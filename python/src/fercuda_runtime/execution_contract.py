@@ -15,7 +15,7 @@ from .errors import ContractError
 
 __all__ = ["ABI_VERSION", "Entrypoint", "Frontend", "Interface", "entrypoint", "is_served", "require", "supported"]
 
-ABI_VERSION = (1, 3)
+ABI_VERSION = (1, 4)
 """Version of the C interface (FER_ABI_MAJOR, FER_ABI_MINOR) with these names."""
 
 

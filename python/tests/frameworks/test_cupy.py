@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from conftest import SLOW_NS, array_of, buffer_of, same
 
+from fercuda_runtime import ops
+
 WAIT_NS = 3 * SLOW_NS
 # No clock is faster: as many cycles last as long, or longer.
 SPIN_CYCLES = 3 * WAIT_NS
@@ -83,3 +85,27 @@ def test_a_session_borrows_behind_cupys_kernels(session, borrow):
     del borrowed, copy
     gc.collect()
     session.synchronize()
+
+
+def test_ops_of_arrays_are_arrays_in_the_current_stream(session, rng):
+    expected = rng.standard_normal((64, 32)).astype(np.float32)
+    source, x = cupy.asarray(expected), cupy.zeros((64, 32), cupy.float32)
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        begin = time.monotonic_ns()
+        SPIN((1,), (1,), (np.int64(SPIN_CYCLES),))
+        x[...] = source
+        y = ops.neg(x, session=session)
+        # CuPy's next kernels come behind the op.
+        twice = y + y
+        ops.relu(x, out=x, session=session)
+        seen = x.copy()
+        in_time(begin)
+        assert isinstance(y, cupy.ndarray) and y.shape == x.shape
+        same(cupy.asnumpy(twice), expected * np.float32(-2))
+        same(cupy.asnumpy(seen), np.maximum(expected, np.float32(0)))
+        out = cupy.empty_like(x)
+        assert ops.neg(y, out=out, stream=stream, session=session) is out
+        same(cupy.asnumpy(out), expected)
+    del y, twice, seen
+    gc.collect()

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import SLOW_NS, array_of, buffer_of, same
 
+from fercuda_runtime import ops
+
 
 def test_jax_borrows_behind_the_sessions_kernels(session, scale, rng):
     array = rng.standard_normal(64).astype(np.float32)
@@ -37,3 +39,16 @@ def test_a_session_borrows_from_jax(session):
     del borrowed, copied
     gc.collect()
     session.synchronize()
+
+
+def test_ops_of_jaxs_arrays_are_jaxs(session):
+    theirs = jax.jit(lambda x: (x * 2 + 1).reshape(64, 64))(jnp.arange(4096, dtype=jnp.float32))
+    expected = (np.arange(4096, dtype=np.float32) * 2 + 1).reshape(64, 64)
+    y = ops.permute(theirs, session=session)
+    assert isinstance(y, jax.Array)
+    same(np.asarray(y + 1), expected.T + np.float32(1))
+    out = session.alloc((64, 64))
+    assert ops.neg(theirs, out=out) is out
+    same(array_of(out), -expected)
+    del y, out
+    gc.collect()

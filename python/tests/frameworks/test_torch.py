@@ -8,6 +8,8 @@ import pytest
 import torch
 from conftest import SLOW_NS, array_of, buffer_of, same
 
+from fercuda_runtime import errors, ops
+
 WAIT_NS = 3 * SLOW_NS
 # No clock is faster: as many cycles last as long, or longer.
 SPIN_CYCLES = 3 * WAIT_NS
@@ -83,3 +85,60 @@ def test_bf16_is_bf16_on_both_sides(session):
     back = torch.from_dlpack(half)
     assert back.dtype == torch.bfloat16 and back.data_ptr() == half.export_device_ptr()
     assert back.float().sum().item() == 5
+
+
+def test_ops_of_tensors_are_tensors_in_the_current_stream(session):
+    x = torch.randn(64, 33, device="cuda")
+    for stream in streams():
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            begin = time.monotonic_ns()
+            torch.cuda._sleep(SPIN_CYCLES)
+            doubled = x * 2
+            y = ops.softmax(doubled, axis=1, session=session)
+            # Torch's next kernel comes behind the op.
+            twice = y + y
+            doubled.zero_()
+            in_time(begin)
+        assert type(y) is torch.Tensor and y.shape == x.shape and y.device == x.device
+        torch.cuda.synchronize()
+        torch.testing.assert_close(twice, 2 * torch.softmax(2 * x, 1))
+        values, places = ops.topk(x, k=3, session=session)
+        torch.testing.assert_close(values, torch.topk(x, 3).values)
+        assert places.dtype == torch.int64
+    del y, twice, values, places, doubled
+    gc.collect()
+
+
+def test_ops_write_tensors_in_place_and_into_outputs(session):
+    x = torch.randn(32, 48, device="cuda")
+    wanted = torch.relu(x).t().contiguous()
+    for stream in streams():
+        with torch.cuda.stream(stream):
+            out = torch.zeros(48, 32, device="cuda")
+            torch.cuda._sleep(SPIN_CYCLES)
+            y = x.clone()
+            assert ops.relu(y, out=y, session=session) is y
+            assert ops.permute(y, out=out, session=session) is out
+            seen = out.clone()
+        torch.cuda.synchronize()
+        torch.testing.assert_close(seen, wanted, rtol=0, atol=0)
+        # The same by the stream itself.
+        with torch.cuda.stream(torch.cuda.Stream()):
+            ops.neg(out, out=out, stream=stream, session=session)
+        stream.synchronize()
+        torch.testing.assert_close(out, -wanted, rtol=0, atol=0)
+    plan = ops.plan("add", x, x, session=session)
+    torch.testing.assert_close(plan.run(x, x), x + x)
+    gc.collect()
+
+
+def test_ops_refuse_tensors_of_the_host_and_those_with_gradients():
+    with pytest.raises(errors.LayoutError, match=r"host memory.*\ntry: .*cuda\(\)"):
+        ops.relu(torch.ones(3))
+    with pytest.raises(Exception, match="detach"):
+        ops.relu(torch.ones(3, device="cuda", requires_grad=True))
+    half = ops.cast(torch.ones(3, device="cuda"), to=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    del half
+    gc.collect()

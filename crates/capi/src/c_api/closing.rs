@@ -9,6 +9,7 @@ use super::dispatchers::{DISPATCHERS, TICKETS};
 use super::graphs::{ARGUMENTS, CAPTURES, GRAPHS};
 use super::jobs::JOBS;
 use super::launches::{KERNELS, MODULES};
+use super::ops::OP_PLANS;
 use crate::handles::OpenSession;
 use crate::status::Result;
 
@@ -30,10 +31,11 @@ pub(super) fn end(closing: &[(u64, Arc<OpenSession>)]) -> Result<()> {
     let arenas = ARENAS.take(|arena| is_closing(arena.session));
     let dispatchers = DISPATCHERS.take(|dispatcher| is_closing(dispatcher.session));
     let tickets = TICKETS.take(|ticket| is_closing(ticket.session));
+    let plans = OP_PLANS.take(|plan| is_closing(plan.session));
     let sessions: Vec<Session> = closing.iter().map(|(_, it)| it.session.clone()).collect();
     let ended = Session::close_all(&sessions);
     // Their work is done, so no kernel of the modules runs any more, and tasks have been run.
     drop((kernels, modules, arenas, tickets, dispatchers));
-    drop((graphs, blocks));
+    drop((graphs, blocks, plans));
     Ok(ended?)
 }

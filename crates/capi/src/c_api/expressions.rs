@@ -10,6 +10,7 @@ use fercuda_runtime::{BufferId, Regime, Session};
 
 use super::graphs::CAPTURES;
 use super::types::{fer_named_buffer, fer_session};
+use super::unkept::UnkeptBuffers;
 use crate::handles::{SESSIONS, buffer as known};
 use crate::pointers::{OutArray, list, text};
 use crate::status::{CallFailure, Result, catch_panics, fer_status};
@@ -156,35 +157,4 @@ unsafe fn places(
         Ok((at, named[at].1))
     };
     graph.outputs().map(place).collect()
-}
-
-/// Buffers that are freed on drop unless they are kept.
-struct UnkeptBuffers<'s> {
-    session: &'s Session,
-    ids: Vec<BufferId>,
-}
-
-impl<'s> UnkeptBuffers<'s> {
-    fn of(session: &'s Session) -> Self {
-        let ids = Vec::new();
-        Self { session, ids }
-    }
-
-    fn add(&mut self, id: BufferId) -> BufferId {
-        self.ids.push(id);
-        id
-    }
-
-    fn keep(mut self) {
-        self.ids.clear();
-    }
-}
-
-impl Drop for UnkeptBuffers<'_> {
-    fn drop(&mut self) {
-        for id in self.ids.drain(..) {
-            // If the session has ended meanwhile, that is the error reported.
-            drop(self.session.free(id));
-        }
-    }
 }

@@ -9,6 +9,8 @@ pub(crate) mod expressions;
 pub(crate) mod graphs;
 pub(crate) mod jobs;
 pub(crate) mod launches;
+pub(crate) mod ops;
 pub(crate) mod requests;
 pub(crate) mod runtimes;
 pub(crate) mod types;
+mod unkept;

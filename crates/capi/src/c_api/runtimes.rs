@@ -4,13 +4,14 @@ use core::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use fercuda_cuda::Select;
+use fercuda_cuda::sys::types::CUstream;
 use fercuda_runtime::{MemoryAllocator, Reboot, Runtime, RuntimeConfig, SessionConfig};
 
 use super::closing::end;
 use super::requests::REQUESTS;
 use super::types::{
-    FER_NAME_BYTES, fer_holder, fer_memory_details, fer_reboot_details, fer_runtime, fer_session,
-    fer_session_details,
+    fer_holder, fer_memory_details, fer_reboot_details, fer_runtime, fer_session,
+    fer_session_details, fit,
 };
 use crate::handles::{OpenSession, RUNTIMES, SESSIONS, check_process};
 use crate::pointers::{OutArray, OutPointer, text};
@@ -129,19 +130,6 @@ pub unsafe extern "C" fn fer_holders(
     })
 }
 
-/// A name, truncated between characters, zero-terminated.
-fn fit(name: &str) -> [c_char; FER_NAME_BYTES] {
-    let mut len = name.len().min(FER_NAME_BYTES - 1);
-    while !name.is_char_boundary(len) {
-        len -= 1;
-    }
-    let mut fitted = [0; FER_NAME_BYTES];
-    for (to, from) in fitted.iter_mut().zip(&name.as_bytes()[..len]) {
-        *to = *from as c_char;
-    }
-    fitted
-}
-
 /// Ends all sessions that the runtime has opened on its device, the last one first, returns all
 /// memory to the driver, and begins a new epoch. Earlier sessions and buffers return
 /// FER_ERROR_ENDED; their handles still have to be closed. `details` may be NULL.
@@ -238,10 +226,7 @@ pub(super) fn open_session(
         Some(allocator) => of.session_with_allocator(name, config, allocator)?,
         None => of.session(name, config)?,
     };
-    let open = OpenSession {
-        runtime,
-        session: opened.clone(),
-    };
+    let open = OpenSession::new(runtime, opened.clone());
     match SESSIONS.insert_of(&RUNTIMES, runtime, open) {
         Ok(number) => Ok(number),
         Err(gone) => {
@@ -318,19 +303,45 @@ pub unsafe extern "C" fn fer_session_stream(
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Makes the session wait for the work that a stream, a CUstream, has so far: for arrays that other
+/// code has written there. 1 and 2 are the legacy and the per-thread default stream.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_session_wait_for_stream(
+    session: fer_session,
+    stream: *mut c_void,
+) -> fer_status {
+    catch_panics(|| {
+        let open = SESSIONS.get("session", session)?;
+        let stream = given_stream(stream)?;
+        // SAFETY: that it is a stream is the caller's promise.
+        Ok(unsafe { open.session.order_behind_stream(stream) }?)
+    })
+}
 
-    #[test]
-    fn names_are_cut_between_characters() {
-        let read = |name: &str| {
-            let bytes = fit(name).map(|byte| byte as u8);
-            let len = bytes.iter().position(|byte| *byte == 0).unwrap();
-            String::from_utf8(bytes[..len].to_vec()).unwrap()
-        };
-        assert_eq!(read("torch"), "torch");
-        let long = format!("{}\u{e4}\u{e4}", "a".repeat(FER_NAME_BYTES - 2));
-        assert_eq!(read(&long), "a".repeat(FER_NAME_BYTES - 2));
+/// Makes a stream wait for the work that the session has so far. Waits only while jobs wait on the
+/// host, which are in no stream yet.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_stream_wait_for_session(
+    session: fer_session,
+    stream: *mut c_void,
+) -> fer_status {
+    catch_panics(|| {
+        let open = SESSIONS.get("session", session)?;
+        let stream = given_stream(stream)?;
+        // SAFETY: as above.
+        Ok(unsafe { open.session.order_stream_behind(stream) }?)
+    })
+}
+
+/// A stream that is not NULL, which each interface takes for another default stream.
+fn given_stream(stream: *mut c_void) -> Result<CUstream> {
+    match stream.is_null() {
+        true => Err(CallFailure::argument(
+            "stream",
+            "it is NULL\ntry: 1 for the legacy default stream, 2 for that of the thread, or a CUstream",
+        )),
+        false => Ok(CUstream(stream.cast())),
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: a structure that C fills has only integers, floats, addresses and unions of them, so
 //! that every bit pattern is valid; their values are validated.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 
 use fercuda_runtime::{Dtype, Layout, Regime};
 
@@ -48,6 +48,11 @@ pub type fer_graphs = u64;
 pub type fer_capture = u64;
 /// Argument block: device memory for values that change from replay to replay.
 pub type fer_arguments = u64;
+
+/// Descriptor of an op: its name and parameters.
+pub type fer_op = u64;
+/// An op for operands of fixed layouts, with its kernel chosen and compiled.
+pub type fer_op_plan = u64;
 
 /// Choice of a device.
 #[repr(u32)]
@@ -196,6 +201,25 @@ pub struct fer_buffer_details {
     pub regime: u32,
     /// 1 if its address was exported, else 0.
     pub is_exported: u32,
+}
+
+/// Properties of a plan of an op.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_op_plan_details {
+    /// Name of the chosen kernel, zero-terminated.
+    pub kernel: [core::ffi::c_char; FER_NAME_BYTES],
+    /// Size of the workspace that a run needs, in bytes; 0 if it needs none.
+    pub workspace_bytes: u64,
+    /// Number of operands.
+    pub operands: u64,
+    /// Number of outputs.
+    pub outputs: u64,
+    /// Number of kernels that a run launches.
+    pub launches: u64,
+    /// Number of runs for which NVIDIA's library refused the kernel that it had offered, and
+    /// another one computed the result.
+    pub refused_runs: u64,
 }
 
 /// Properties of a session.
@@ -600,6 +624,19 @@ impl fer_layout {
     }
 }
 
+/// A name, truncated between characters, zero-terminated.
+pub(super) fn fit(name: &str) -> [c_char; FER_NAME_BYTES] {
+    let mut len = name.len().min(FER_NAME_BYTES - 1);
+    while !name.is_char_boundary(len) {
+        len -= 1;
+    }
+    let mut fitted = [0; FER_NAME_BYTES];
+    for (to, from) in fitted.iter_mut().zip(&name.as_bytes()[..len]) {
+        *to = *from as c_char;
+    }
+    fitted
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -644,5 +681,17 @@ mod tests {
         }
         assert!(regime("regime", 5).unwrap_err().message.contains("import"));
         assert!(regime("regime", 0).is_err() && regime("regime", 7).is_err());
+    }
+
+    #[test]
+    fn names_are_cut_between_characters() {
+        let read = |name: &str| {
+            let bytes = fit(name).map(|byte| byte as u8);
+            let len = bytes.iter().position(|byte| *byte == 0).unwrap();
+            String::from_utf8(bytes[..len].to_vec()).unwrap()
+        };
+        assert_eq!(read("torch"), "torch");
+        let long = format!("{}\u{e4}\u{e4}", "a".repeat(FER_NAME_BYTES - 2));
+        assert_eq!(read(&long), "a".repeat(FER_NAME_BYTES - 2));
     }
 }

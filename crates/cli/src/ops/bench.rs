@@ -245,7 +245,7 @@ impl OpBench<'_> {
         let has_lists = row
             .lists
             .iter()
-            .any(|(list, _)| !matches!(*list, "seed" | "stream"));
+            .any(|(list, _)| !matches!(*list, "seed" | "subsequence"));
         if has_lists || row.operands.contains(&"index") {
             bail_usage!(
                 "{} has parameters or indices that bench does not draw\ntry: fercuda ops run",

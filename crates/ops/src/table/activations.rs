@@ -42,15 +42,15 @@ pub(super) const ROWS: &[OpRow] = &[
         Each(|x, _| hard_sigmoid(x[0])), "min(max(x + 3, 0), 6) / 6"),
     op!(Activation "hard_swish" ("x") Floats {} "x * (min(max(x + 3, 0), 6) / 6)",
         Each(|x, _| x[0] * hard_sigmoid(x[0])), "x hard_sigmoid(x)"),
-    op!(Activation "hard_shrink" ("x") Floats { "lambda": 0.5 } "select(abs(x) <= {lambda}, 0, x)",
+    op!(Activation "hard_shrink" ("x") Floats { "lambd": 0.5 } "select(abs(x) <= {lambd}, 0, x)",
         Each(|x, n| if x[0].abs() <= n[0] { 0.0 } else { x[0] }), "0 near 0, else x"),
-    op!(Activation "soft_shrink" ("x") Floats { "lambda": 0.5 }
-        "select(abs(x) <= {lambda}, 0, select(x > 0, x - {lambda}, x + {lambda}))",
+    op!(Activation "soft_shrink" ("x") Floats { "lambd": 0.5 }
+        "select(abs(x) <= {lambd}, 0, select(x > 0, x - {lambd}, x + {lambd}))",
         Each(|x, n| match x[0] {
             x if x.abs() <= n[0] => 0.0,
             x if x > 0.0 => x - n[0],
             x => x + n[0],
-        }), "0 near 0, else nearer to 0 by lambda"),
+        }), "0 near 0, else nearer to 0 by lambd"),
     op!(Activation "tanh" ("x") Floats {} "tanh(x)", Each(|x, _| x[0].tanh()),
         "hyperbolic tangent"),
     op!(Activation "tanh_shrink" ("x") Floats {} "x - tanh(x)", Each(|x, _| x[0] - x[0].tanh()),

@@ -1,6 +1,6 @@
 //! Rows of random numbers by counter, and of elements that depend on their place.
 //!
-//! A number depends on seed, stream and its place in row-major order alone: Philox4x32-10, as
+//! A number depends on seed, subsequence and its place in row-major order alone: Philox4x32-10, as
 //! `random.cu` of `fercuda-kernels` describes, on every device.
 
 use fercuda_kernels::NativeProgram;
@@ -15,24 +15,24 @@ use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
-const SEED: &[(&str, &[i64])] = &[("seed", &[0]), ("stream", &[0])];
+const SEED: &[(&str, &[i64])] = &[("seed", &[0]), ("subsequence", &[0])];
 
 fn seed(op: &OpParameters) -> RandomSeed {
     let first = |list: &str| op.list_of(list).first().copied().unwrap_or_default();
     RandomSeed {
         seed: first("seed").cast_unsigned(),
-        stream: first("stream").cast_unsigned(),
+        stream: first("subsequence").cast_unsigned(),
     }
 }
 
 fn check_seed(op: &OpParameters) -> Result<(), Misfit> {
-    match ["seed", "stream"]
+    match ["seed", "subsequence"]
         .iter()
         .all(|list| op.list_of(list).len() == 1)
     {
         true => Ok(()),
         false => Err(Misfit::new(
-            "seed or stream is no single number",
+            "seed or subsequence is no single number",
             "one number each",
         )),
     }
@@ -417,7 +417,7 @@ pub(super) const ROWS: &[OpRow] = &[
         "cuda.random", new_results, random, random_expected,
         "1 with the chance p, else 0; f32 without `to`"),
     native!(Random "random_integers" () All {} ["to", "shape"]
-        { lists: &[("seed", &[0]), ("stream", &[0]), ("bounds", &[0, 2])] }
+        { lists: &[("seed", &[0]), ("subsequence", &[0]), ("bounds", &[0, 2])] }
         "cuda.random", new_results, random, random_expected,
         "whole numbers from bounds[0] to below bounds[1], whose chances differ by at most 2^-64; i64 without `to`"),
     native!(Random "dropout" ("x") Floats { "p": 0.5 } []

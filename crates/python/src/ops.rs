@@ -1,0 +1,464 @@
+//! Ops: plans, and their runs over operands of a session's buffers and of other libraries' memory.
+//!
+//! Invariants: operands, parameters and given outputs are checked before memory is allocated; of an
+//! op that is refused nothing is written. Elsewhere: which library gets the results, and its order
+//! behind them (`python/src`, `_ops.py`).
+
+use std::sync::Arc;
+
+use fercuda_ops::{OpDescriptor, OpError, OpPlan, OpRow};
+use fercuda_runtime::{BoundBuffer, Dtype, Layout, Regime, Result, Session};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::alive::{self, DetachedDrop};
+use crate::buffer::PyBuffer;
+use crate::op_devices::{self, OpContext, PlanKey};
+use crate::op_operands::{ArrayUse, BoundArray, GivenArray, session_of};
+use crate::op_parameters::{OpArguments, find};
+use crate::session::PySession;
+use crate::{errors, exceptions, interrupt, stream};
+
+/// How a call wants its op run.
+struct OpCallOptions<'py> {
+    out: Vec<Bound<'py, PyAny>>,
+    stream: Option<u64>,
+    sku: Option<String>,
+    is_checked: bool,
+}
+
+/// Outputs as a caller gives them: none, one, or a tuple or list of all.
+fn given_outputs<'py>(out: Option<&Bound<'py, PyAny>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let Some(out) = out.filter(|out| !out.is_none()) else {
+        return Ok(Vec::new());
+    };
+    let is_list = out.is_instance_of::<PyTuple>() || out.is_instance_of::<pyo3::types::PyList>();
+    match is_list {
+        true => out.try_iter()?.collect(),
+        false => Ok(vec![out.clone()]),
+    }
+}
+
+/// The session for a call: the given one, that of the first buffer, or the default of the device.
+fn chosen_session(
+    py: Python<'_>,
+    session: Option<&PySession>,
+    operands: &[Bound<'_, PyAny>],
+    out: &[Bound<'_, PyAny>],
+) -> PyResult<Session> {
+    if let Some(session) = session {
+        return Ok(session.session().clone());
+    }
+    match session_of(operands.iter().chain(out))? {
+        Ok(session) => Ok(session),
+        Err(device) => errors::run(py, || op_devices::default_session(device)),
+    }
+}
+
+/// Operands and outputs that were read.
+struct GivenArrays {
+    operands: Vec<GivenArray>,
+    outputs: Vec<GivenArray>,
+}
+
+impl GivenArrays {
+    fn read(
+        session: &Session,
+        row: &'static OpRow,
+        operands: &[Bound<'_, PyAny>],
+        options: &OpCallOptions<'_>,
+    ) -> PyResult<Self> {
+        let is_ordered = options.stream.is_some();
+        let read = |what: &dyn Fn() -> String, given: &Bound<'_, PyAny>, used| {
+            GivenArray::read(session, what, given, used, is_ordered)
+        };
+        let mut all = Self {
+            operands: Vec::with_capacity(operands.len()),
+            outputs: Vec::with_capacity(options.out.len()),
+        };
+        for (at, given) in operands.iter().enumerate() {
+            let what = || format!("operand {} of {}", row.operand(at), row.name);
+            all.operands.push(read(&what, given, ArrayUse::Read)?);
+        }
+        for given in &options.out {
+            let what = || format!("out of {}", row.name);
+            all.outputs.push(read(&what, given, ArrayUse::Written)?);
+        }
+        Ok(all)
+    }
+
+    fn layouts(&self) -> (Vec<Layout>, Vec<Layout>) {
+        let of = |all: &[GivenArray]| all.iter().map(|it| *it.layout()).collect();
+        (of(&self.operands), of(&self.outputs))
+    }
+}
+
+/// Why an op was not run.
+enum OpFailure {
+    Op(OpError),
+    Session(fercuda_runtime::Error),
+}
+
+impl From<OpError> for OpFailure {
+    fn from(error: OpError) -> Self {
+        Self::Op(error)
+    }
+}
+
+impl From<fercuda_runtime::Error> for OpFailure {
+    fn from(error: fercuda_runtime::Error) -> Self {
+        Self::Session(error)
+    }
+}
+
+impl OpFailure {
+    fn raise(&self, py: Python<'_>, row: &OpRow) -> PyErr {
+        match self {
+            Self::Op(error) => errors::op(py, row.name, error),
+            Self::Session(error) => errors::raise(py, error),
+        }
+    }
+}
+
+/// Runs work without the GIL.
+///
+/// # Errors
+/// `ForkedError`; the error of the work.
+fn detached<R: Send>(
+    py: Python<'_>,
+    row: &OpRow,
+    work: impl FnOnce() -> std::result::Result<R, OpFailure> + Send,
+) -> PyResult<R> {
+    alive::check_process(py)?;
+    py.detach(work).map_err(|failure| failure.raise(py, row))
+}
+
+/// What a run leaves: new buffers, none where outputs were given; and for a checked plan its
+/// workspace.
+struct FinishedRun {
+    made: Vec<PyBuffer>,
+    recorded: Option<BoundBuffer>,
+}
+
+/// Queues a plan in a session.
+fn queue(
+    session: &Session,
+    plan: &Arc<OpPlan>,
+    given: GivenArrays,
+    stream: Option<u64>,
+    is_checked: bool,
+) -> std::result::Result<FinishedRun, OpFailure> {
+    if let Some(stream) = stream {
+        stream::lead(session, stream)?;
+    }
+    let bind = |all: Vec<GivenArray>| -> Result<Vec<BoundArray>> {
+        all.into_iter().map(|it| it.bind(session)).collect()
+    };
+    let operands = bind(given.operands)?;
+    let mut outputs = bind(given.outputs)?;
+    let mut made = Vec::new();
+    if outputs.is_empty() {
+        for layout in plan.outputs() {
+            let buffer = PyBuffer::new(session, session.alloc(*layout, Regime::Pool)?, None)?;
+            outputs.push(BoundArray::of(session.bind(buffer.id())?));
+            made.push(buffer);
+        }
+    }
+    let workspace = match plan.workspace_bytes() {
+        0 => None,
+        bytes => {
+            let layout = Layout::contiguous(Dtype::U8, &[bytes]);
+            let layout = layout.map_err(fercuda_runtime::Error::from)?;
+            let id = session.alloc(layout, Regime::Pool)?;
+            let memory = session.bind(id);
+            // The memory is freed behind the run, in the order of the stream.
+            session.free(id)?;
+            Some(memory?)
+        }
+    };
+    let recorded = workspace.clone().filter(|_| is_checked);
+    let queued = plan.clone();
+    let (operands, outputs) = session.queue(move |stream| {
+        let bound: Vec<_> = operands.iter().map(|it| it.memory.arg()).collect();
+        let written: Vec<_> = outputs.iter().map(|it| it.memory.arg()).collect();
+        let workspace = workspace.as_ref().map(BoundBuffer::arg);
+        let done = queued.run(stream, &bound, &written, workspace);
+        Ok(done.map(|()| (operands, outputs)))
+    })??;
+    for array in operands.iter().chain(&outputs) {
+        array.release(session)?;
+    }
+    if let Some(stream) = stream {
+        stream::follow(session, stream)?;
+    }
+    Ok(FinishedRun { made, recorded })
+}
+
+/// A plan with what it was made for. See the stubs.
+#[pyclass(frozen, weakref, name = "OpPlan", module = "fercuda_runtime._fercuda")]
+pub(crate) struct PyOpPlan {
+    session: DetachedDrop<Session>,
+    plan: DetachedDrop<Arc<OpPlan>>,
+    op: OpDescriptor,
+    operands: Vec<Layout>,
+}
+
+impl PyOpPlan {
+    fn row(&self) -> &'static OpRow {
+        self.op.row()
+    }
+
+    /// The plan for a call, found or made.
+    fn find(
+        py: Python<'_>,
+        session: Session,
+        row: &'static OpRow,
+        arguments: &OpArguments<'_>,
+        given: &GivenArrays,
+        options: &OpCallOptions<'_>,
+    ) -> PyResult<Self> {
+        let (operands, outputs) = given.layouts();
+        let op = arguments.describe(row, &operands, options.is_checked);
+        let op = op.map_err(|error| errors::op(py, row.name, &error))?;
+        let key = PlanKey {
+            op: op.clone(),
+            operands: operands.clone(),
+            outputs,
+            sku: options.sku.clone(),
+        };
+        let plan = detached(py, row, || {
+            Ok(OpContext::of(session.stream().context())?.plan(key)?)
+        })?;
+        Ok(Self {
+            session: DetachedDrop::new(session),
+            plan: DetachedDrop::new(plan),
+            op,
+            operands,
+        })
+    }
+
+    /// Queues it, and waits only if it is checked; returns the new buffers, or the given outputs.
+    fn run_over<'py>(
+        &self,
+        py: Python<'py>,
+        given: GivenArrays,
+        options: &OpCallOptions<'py>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let (session, plan, row) = (&*self.session, &*self.plan, self.row());
+        let (stream, is_checked) = (options.stream, self.op.is_checked());
+        let done = detached(py, row, || queue(session, plan, given, stream, is_checked))?;
+        if let Some(recorded) = done.recorded {
+            let plan = Arc::clone(plan);
+            let checked = interrupt::wait(py, session, move |session| {
+                session.queue(move |stream| Ok(plan.check(stream, &recorded.arg())))
+            })?;
+            checked.map_err(|error| errors::op(py, row.name, &error))?;
+        }
+        if !options.out.is_empty() {
+            return PyTuple::new(py, &options.out);
+        }
+        let made = done.made.into_iter();
+        let made: Vec<Bound<'_, PyBuffer>> = made
+            .map(|buffer| Bound::new(py, buffer))
+            .collect::<PyResult<_>>()?;
+        PyTuple::new(py, made)
+    }
+
+    /// Refuses operands or outputs of other layouts than the plan's.
+    fn check_layouts(&self, py: Python<'_>, given: &GivenArrays) -> PyResult<()> {
+        let name = self.row().name;
+        let (operands, outputs) = given.layouts();
+        let shown = |all: &[Layout]| {
+            let all: Vec<String> = all.iter().map(Layout::to_string).collect();
+            all.join(", ")
+        };
+        let refused = |what: &str, planned: &[Layout], given: &[Layout]| {
+            errors::layout(
+                py,
+                format!(
+                    "the plan of {name} is for {what} {}, but they are {}\ntry: another plan, or ops.{name}, which finds one",
+                    shown(planned),
+                    shown(given)
+                ),
+            )
+        };
+        if operands != self.operands {
+            return Err(refused("operands", &self.operands, &operands));
+        }
+        if !outputs.is_empty() && outputs != self.plan.outputs() {
+            return Err(refused("outputs", self.plan.outputs(), &outputs));
+        }
+        Ok(())
+    }
+}
+
+/// (kernel, reason, others with their reasons, launches)
+type SkuRow = (&'static str, String, Vec<(&'static str, String)>, usize);
+
+#[pymethods]
+impl PyOpPlan {
+    #[pyo3(signature = (operands, out=None, stream=None))]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        operands: Vec<Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        stream: Option<u64>,
+    ) -> PyResult<(PySession, Bound<'py, PyTuple>)> {
+        let options = OpCallOptions {
+            out: given_outputs(out)?,
+            stream,
+            sku: None,
+            is_checked: false,
+        };
+        if operands.len() != self.operands.len() {
+            let what = format!(
+                "the plan of {} is for {} operands, not {}\ntry: {}",
+                self.row().name,
+                self.operands.len(),
+                operands.len(),
+                self.row().signature()
+            );
+            return Err(exceptions::plain(py, "ArgumentsError", what));
+        }
+        let given = GivenArrays::read(&self.session, self.row(), &operands, &options)?;
+        self.check_layouts(py, &given)?;
+        let results = self.run_over(py, given, &options)?;
+        Ok((PySession::of(self.session.clone()), results))
+    }
+
+    #[getter]
+    fn op(&self) -> &'static str {
+        self.row().name
+    }
+
+    #[getter]
+    fn sku(&self) -> SkuRow {
+        let sku = self.plan.sku();
+        let others = sku.rejected.iter();
+        let others = others.map(|it| (it.id, it.reason.clone())).collect();
+        (sku.id, sku.reason.clone(), others, sku.launches)
+    }
+
+    #[getter]
+    fn workspace_bytes(&self) -> u64 {
+        self.plan.workspace_bytes()
+    }
+
+    #[getter]
+    fn operands(&self) -> Vec<(&'static str, Vec<u64>, Vec<i64>)> {
+        self.operands.iter().map(shown).collect()
+    }
+
+    #[getter]
+    fn outputs(&self) -> Vec<(&'static str, Vec<u64>, Vec<i64>)> {
+        self.plan.outputs().iter().map(shown).collect()
+    }
+
+    #[getter]
+    fn session(&self) -> PySession {
+        PySession::of(self.session.clone())
+    }
+
+    fn __repr__(&self) -> String {
+        let operands: Vec<String> = self.operands.iter().map(Layout::to_string).collect();
+        let (name, id) = (self.row().name, self.plan.sku().id);
+        format!("<OpPlan {name} of {} by {id}>", operands.join(", "))
+    }
+}
+
+/// (type, shape, strides)
+fn shown(layout: &Layout) -> (&'static str, Vec<u64>, Vec<i64>) {
+    let (shape, strides) = (layout.shape().to_vec(), layout.strides().to_vec());
+    (layout.dtype().name(), shape, strides)
+}
+
+/// A call that was read: its plan, and what it runs over.
+fn planned<'py>(
+    name: &str,
+    operands: &Bound<'py, PyTuple>,
+    keywords: &Bound<'py, PyDict>,
+    session: Option<&PySession>,
+    options: &OpCallOptions<'py>,
+) -> PyResult<(PyOpPlan, GivenArrays)> {
+    let py = operands.py();
+    alive::check_process(py)?;
+    let row = find(py, name)?;
+    let arguments = OpArguments::read(row, operands, keywords)?;
+    let session = chosen_session(py, session, &arguments.operands, &options.out)?;
+    let given = GivenArrays::read(&session, row, &arguments.operands, options)?;
+    let plan = PyOpPlan::find(py, session, row, &arguments, &given, options)?;
+    Ok((plan, given))
+}
+
+/// Runs an op; returns the session and the results.
+#[expect(clippy::too_many_arguments, reason = "they have names in Python")]
+#[pyfunction]
+#[pyo3(signature = (name, operands, keywords, out=None, stream=None, session=None, sku=None, check=false))]
+pub(crate) fn run_op<'py>(
+    py: Python<'py>,
+    name: &str,
+    operands: &Bound<'py, PyTuple>,
+    keywords: &Bound<'py, PyDict>,
+    out: Option<&Bound<'py, PyAny>>,
+    stream: Option<u64>,
+    session: Option<&Bound<'py, PySession>>,
+    sku: Option<String>,
+    check: bool,
+) -> PyResult<(PySession, Bound<'py, PyTuple>)> {
+    let options = OpCallOptions {
+        out: given_outputs(out)?,
+        stream,
+        sku,
+        is_checked: check,
+    };
+    let session = session.map(Bound::get);
+    let (plan, given) = planned(name, operands, keywords, session, &options)?;
+    let results = plan.run_over(py, given, &options)?;
+    Ok((PySession::of(plan.session.clone()), results))
+}
+
+/// Makes a plan of an op, or finds it.
+#[pyfunction]
+#[pyo3(signature = (name, operands, keywords, out=None, session=None, sku=None, check=false))]
+pub(crate) fn plan_op<'py>(
+    name: &str,
+    operands: &Bound<'py, PyTuple>,
+    keywords: &Bound<'py, PyDict>,
+    out: Option<&Bound<'py, PyAny>>,
+    session: Option<&Bound<'py, PySession>>,
+    sku: Option<String>,
+    check: bool,
+) -> PyResult<PyOpPlan> {
+    let options = OpCallOptions {
+        out: given_outputs(out)?,
+        stream: None,
+        sku,
+        is_checked: check,
+    };
+    let session = session.map(Bound::get);
+    Ok(planned(name, operands, keywords, session, &options)?.0)
+}
+
+/// (look-ups that found a plan, those that made one, plans)
+#[pyfunction]
+pub(crate) fn op_plan_counters() -> (u64, u64, usize) {
+    let counters = op_devices::counters();
+    (counters.hits, counters.misses, counters.plans)
+}
+
+/// Drops all cached plans.
+#[pyfunction]
+pub(crate) fn clear_op_plans(py: Python<'_>) -> PyResult<()> {
+    errors::run(py, || {
+        op_devices::clear();
+        Ok(())
+    })
+}
+
+/// The session of a device for callers without one.
+#[pyfunction]
+pub(crate) fn default_op_session(py: Python<'_>, device: u32) -> PyResult<PySession> {
+    let session = errors::run(py, || op_devices::default_session(device))?;
+    Ok(PySession::of(session))
+}

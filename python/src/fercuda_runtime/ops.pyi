@@ -1,0 +1,1381 @@
+"""Ops: primitives of array programs, over arrays of any library with DLPack. Made by
+`python/ops_stub.py`; docs/ops.md lists the ops with their types.
+
+Each op is a function. Results are in the library of the first operand, or Buffers where that has no
+`from_dlpack`; the library's current stream waits for them, and the session for the library's
+operands. `out`: existing outputs, one or a tuple of all; an operand may be one, if the op computes
+each element from the one at its place. `stream`: the stream in which operands are ready and
+behind which the op is ordered, instead of the library's current one. `session`: where the op runs
+and its memory comes from; otherwise the session of the first Buffer, or `default_session`. `sku`:
+the kernel, instead of the plan's choice. `check`: wait, and raise for an index outside of its axis.
+
+Raises `DtypeError`, `LayoutError` and `ArgumentsError` for operands that do not fit, `OpError` for
+a parameter that does not, `OpIndexError`, `LimitError`, `OutOfMemoryError`, `StaleHandleError`,
+`SessionEndedError`, `DeviceFaultError` of earlier work.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict, Unpack
+
+from ._fercuda import Buffer, Session
+from ._ops import (
+    Array as _Array,
+    CacheInfo as CacheInfo,
+    Description as Description,
+    OpPlan as OpPlan,
+    Outputs as _Outputs,
+    Parameter as Parameter,
+    Sku as Sku,
+    Stream as _Stream,
+    SupportsDLPack as SupportsDLPack,
+    TensorLayout as TensorLayout,
+    cache_info as cache_info,
+    clear_cache as clear_cache,
+    default_session as default_session,
+    describe as describe,
+    names as names,
+    plan as plan,
+)
+
+_Integers = int | Sequence[int]
+_Dtype = str | type | Any
+
+class _Options(TypedDict, total=False):
+    out: _Outputs | None
+    stream: _Stream | None
+    session: Session | None
+    sku: str | None
+    check: bool
+
+def neg(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """-x."""
+
+def abs(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """magnitude."""
+
+def sign(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """-1, 0 or 1; NaN of NaN."""
+
+def square(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x^2."""
+
+def cube(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x^3."""
+
+def recip(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """1 / x."""
+
+def sqrt(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """square root."""
+
+def rsqrt(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """1 / sqrt(x)."""
+
+def exp(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """e^x."""
+
+def exp2(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """2^x; its relative error grows with the exponent."""
+
+def exp10(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """10^x; its relative error grows with the exponent."""
+
+def expm1(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """e^x - 1, exact to some ulp near 0 too."""
+
+def ln(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """natural logarithm."""
+
+def log2(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """logarithm to base 2."""
+
+def log10(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """logarithm to base 10."""
+
+def sinh(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """hyperbolic sine."""
+
+def cosh(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """hyperbolic cosine."""
+
+def erf(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """error function."""
+
+def erfc(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """1 - erf(x), with the absolute error of erf."""
+
+def floor(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """down to an integer."""
+
+def ceil(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """up to an integer."""
+
+def trunc(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """towards zero to an integer."""
+
+def round(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """to the nearest integer, ties to even."""
+
+def frac(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """part behind the point, with the sign of x."""
+
+def deg2rad(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """degrees to radians."""
+
+def rad2deg(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """radians to degrees."""
+
+def logit(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """ln(x / (1 - x))."""
+
+def nan_to_num(x: _Array, *, nan: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """x, and a number for NaN."""
+
+def bitwise_not(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """bitwise complement."""
+
+def clamp(x: _Array, *, low: float = 0.0, high: float = 1.0, **options: Unpack[_Options]) -> _Array:
+    """x, not below `low`, not above `high`."""
+
+def scale(x: _Array, *, by: float = 2.0, shift: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """x * by + shift, rounded once."""
+
+def add(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x + y."""
+
+def sub(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x - y."""
+
+def mul(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x * y."""
+
+def div(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x / y."""
+
+def int_div(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """quotient towards zero; by zero 0."""
+
+def rem(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """remainder with the sign of x; by zero 0."""
+
+def minimum(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """the smaller; NaN if either is."""
+
+def maximum(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """the larger; NaN if either is."""
+
+def fmin(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """the smaller; the other one of NaN."""
+
+def fmax(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """the larger; the other one of NaN."""
+
+def bitwise_and(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """bitwise and."""
+
+def bitwise_or(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """bitwise or."""
+
+def bitwise_xor(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """bitwise exclusive or."""
+
+def absolute_difference(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """|x - y|."""
+
+def squared_difference(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """(x - y)^2."""
+
+def hypot(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """sqrt(x^2 + y^2) without overflow between; NaN if either is."""
+
+def logaddexp(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """ln(e^x + e^y)."""
+
+def xlogy(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x ln(y), and 0 where x is 0."""
+
+def heaviside(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """0 below 0, 1 above, y at 0."""
+
+def add_scaled(
+    x: _Array,
+    y: SupportsDLPack,
+    *,
+    alpha: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x + alpha y, rounded once."""
+
+def fma(x: _Array, y: SupportsDLPack, z: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x y + z, of floats rounded once."""
+
+def lerp(
+    x: _Array,
+    y: SupportsDLPack,
+    weight: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x + weight (y - x)."""
+
+def addcmul(
+    x: _Array,
+    y: SupportsDLPack,
+    z: SupportsDLPack,
+    *,
+    value: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x + value y z."""
+
+def addcdiv(
+    x: _Array,
+    y: SupportsDLPack,
+    z: SupportsDLPack,
+    *,
+    value: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x + value y / z."""
+
+def clamp_between(
+    x: _Array,
+    low: SupportsDLPack,
+    high: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """clamp by elements of two operands."""
+
+def where(
+    condition: _Array,
+    x: SupportsDLPack,
+    y: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x where the condition holds, else y."""
+
+def masked_fill(
+    condition: _Array,
+    x: SupportsDLPack,
+    *,
+    value: float = 0.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """a number where the condition holds."""
+
+def copy(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """the same elements; layouts of operand and output make it transpose, flip, slice, gather
+    rows."""
+
+def cast(x: _Array, *, to: _Dtype, **options: Unpack[_Options]) -> _Array:
+    """another type: to integers towards zero and saturating, NaN to 0; integers keep their low
+    bits."""
+
+def permute(
+    x: _Array,
+    *,
+    order: Sequence[int] | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """dimensions in another order; reversed without one."""
+
+def broadcast_to(x: _Array, *, shape: _Integers, **options: Unpack[_Options]) -> _Array:
+    """repeated along new dimensions and those of extent 1."""
+
+def concat(*x: _Array, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """operands one after another along an axis."""
+
+def stack(*x: _Array, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """operands along a new axis."""
+
+def flip(x: _Array, *, axes: _Integers | None = None, **options: Unpack[_Options]) -> _Array:
+    """elements along axes in reverse order."""
+
+def roll(
+    x: _Array,
+    *,
+    shift: float = 1.0,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """elements moved along an axis, those beyond the end to the beginning."""
+
+def tile(x: _Array, *, repeats: _Integers = (), **options: Unpack[_Options]) -> _Array:
+    """the whole repeated along each dimension."""
+
+def repeat_interleave(
+    x: _Array,
+    *,
+    repeats: float = 2.0,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """each element repeated along an axis."""
+
+def pad(
+    x: _Array,
+    *,
+    value: float = 0.0,
+    pads: _Integers = (),
+    mode: Literal['constant', 'reflect', 'replicate', 'circular'] = 'constant',
+    **options: Unpack[_Options]
+) -> _Array:
+    """elements before and after each dimension: a value, or those of the operand reflected, the
+    last one, or from the other end."""
+
+def slice(
+    x: _Array,
+    *,
+    starts: _Integers = (),
+    ends: _Integers = (),
+    steps: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """a part of each dimension, as Python's slices."""
+
+def slice_write(
+    x: _Array,
+    source: SupportsDLPack,
+    *,
+    starts: _Integers = (),
+    ends: _Integers = (),
+    steps: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """x with a part of it replaced by the source."""
+
+def pixel_shuffle(x: _Array, *, factor: float = 2.0, **options: Unpack[_Options]) -> _Array:
+    """blocks of channels to blocks of pixels, of the last three dimensions."""
+
+def pixel_unshuffle(x: _Array, *, factor: float = 2.0, **options: Unpack[_Options]) -> _Array:
+    """blocks of pixels to blocks of channels, of the last three dimensions."""
+
+def full(
+    *,
+    value: float = 0.0,
+    to: _Dtype,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """one value in every element."""
+
+def eq(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x = y."""
+
+def ne(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x ≠ y."""
+
+def lt(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x < y."""
+
+def le(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x ≤ y."""
+
+def gt(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x > y."""
+
+def ge(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x ≥ y."""
+
+def is_close(
+    x: _Array,
+    y: SupportsDLPack,
+    *,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    **options: Unpack[_Options]
+) -> _Array:
+    """|x - y| ≤ atol + rtol |y|."""
+
+def is_nan(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """whether it is NaN."""
+
+def is_inf(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """whether it is an infinity."""
+
+def is_finite(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """whether it is neither NaN nor an infinity."""
+
+def is_pos_inf(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """whether it is the positive infinity."""
+
+def is_neg_inf(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """whether it is the negative infinity."""
+
+def logical_not(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """whether it is 0."""
+
+def logical_and(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """whether neither is 0."""
+
+def logical_or(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """whether one is not 0."""
+
+def logical_xor(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """whether exactly one is 0."""
+
+def relu(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """max(x, 0)."""
+
+def relu6(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """min(max(x, 0), 6)."""
+
+def leaky_relu(x: _Array, *, slope: float = 0.01, **options: Unpack[_Options]) -> _Array:
+    """x, and slope x below 0."""
+
+def prelu(x: _Array, slope: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x, and slope x below 0, by an operand."""
+
+def threshold(
+    x: _Array,
+    *,
+    above: float = 0.0,
+    value: float = 0.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x above a threshold, else a number."""
+
+def hard_tanh(
+    x: _Array,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x between two numbers."""
+
+def hard_sigmoid(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """min(max(x + 3, 0), 6) / 6."""
+
+def hard_swish(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x hard_sigmoid(x)."""
+
+def hard_shrink(x: _Array, *, lambd: float = 0.5, **options: Unpack[_Options]) -> _Array:
+    """0 near 0, else x."""
+
+def soft_shrink(x: _Array, *, lambd: float = 0.5, **options: Unpack[_Options]) -> _Array:
+    """0 near 0, else nearer to 0 by lambd."""
+
+def tanh(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """hyperbolic tangent."""
+
+def tanh_shrink(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x - tanh(x)."""
+
+def sigmoid(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """1 / (1 + e^-x)."""
+
+def log_sigmoid(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """ln(sigmoid(x))."""
+
+def silu(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x sigmoid(x)."""
+
+def quick_gelu(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x sigmoid(1.702 x)."""
+
+def gelu(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x (1 + erf(x / √2)) / 2."""
+
+def gelu_tanh(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """gelu by its approximation with tanh."""
+
+def softplus(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """ln(1 + e^x), with an absolute error of some ulp of 1."""
+
+def softsign(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x / (1 + |x|)."""
+
+def mish(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """x tanh(softplus(x))."""
+
+def elu(x: _Array, *, alpha: float = 1.0, **options: Unpack[_Options]) -> _Array:
+    """x, and alpha (e^x - 1) below 0."""
+
+def celu(x: _Array, *, alpha: float = 1.0, **options: Unpack[_Options]) -> _Array:
+    """x, and alpha (e^(x / alpha) - 1) below 0."""
+
+def selu(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """scaled elu, with its two constants."""
+
+def normal_cdf(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """distribution function of the normal distribution."""
+
+def relu_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of relu at x."""
+
+def leaky_relu_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    slope: float = 0.01,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of leaky_relu at x."""
+
+def sigmoid_backward(g: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of sigmoid by its result y."""
+
+def tanh_backward(g: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of tanh by its result y."""
+
+def silu_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of silu at x."""
+
+def gelu_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of gelu at x."""
+
+def softplus_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of softplus at x."""
+
+def elu_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    alpha: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of elu at x."""
+
+def glu(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x sigmoid(gate)."""
+
+def reglu(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x relu(gate)."""
+
+def swiglu(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x silu(gate)."""
+
+def geglu(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x gelu(gate)."""
+
+def geglu_tanh(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x gelu_tanh(gate)."""
+
+def sum(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """sum; of integers and bool in 64 bits."""
+
+def mean(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean."""
+
+def prod(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """product; of integers in 64 bits."""
+
+def amin(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """smallest; NaN if one is."""
+
+def amax(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """largest; NaN if one is."""
+
+def argmin(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """index of the first smallest; of NaN if there is one."""
+
+def argmax(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """index of the first largest; of NaN if there is one."""
+
+def any(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """whether one is not 0; of none false."""
+
+def all(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """whether none is 0; of none true."""
+
+def count_nonzero(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """number that are not 0."""
+
+def count_nan(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """number that are NaN."""
+
+def norm_l1(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """sum of magnitudes."""
+
+def norm_l2(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """root of the sum of squares, which are not scaled: they may overflow."""
+
+def norm_inf(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """largest magnitude."""
+
+def sum_square(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """sum of squares."""
+
+def mean_square(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of squares."""
+
+def mean_abs(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of magnitudes."""
+
+def var(
+    x: _Array,
+    *,
+    correction: float = 1.0,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """variance: sum of squared distances from the mean by their number less `correction`."""
+
+def std(
+    x: _Array,
+    *,
+    correction: float = 1.0,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """root of the variance."""
+
+def logsumexp(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """ln of the sum of e^x."""
+
+def dot(
+    x: _Array,
+    y: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """sum of products."""
+
+def cosine_similarity(
+    x: _Array,
+    y: SupportsDLPack,
+    *,
+    eps: float = 1e-08,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """cosine of the angle between vectors."""
+
+def pairwise_distance(
+    x: _Array,
+    y: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """distance of vectors."""
+
+def softmax(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """e^x by the sum of e^x along an axis."""
+
+def softmin(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """softmax of -x."""
+
+def log_softmax(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """logarithm of softmax."""
+
+def masked_softmax(
+    condition: _Array,
+    x: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """softmax of the elements for which the condition holds; NaN where it holds for none."""
+
+def softmax_backward(
+    g: _Array,
+    y: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of softmax by its result y."""
+
+def log_softmax_backward(
+    g: _Array,
+    y: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of log_softmax by its result y."""
+
+def normalize(
+    x: _Array,
+    *,
+    eps: float = 1e-12,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x by its L2 norm along an axis."""
+
+def layer_norm(
+    x: _Array,
+    gamma: SupportsDLPack | None = None,
+    beta: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """(x - mean) / √(variance + eps) gamma + beta along an axis."""
+
+def rms_norm(
+    x: _Array,
+    gamma: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x / √(mean of squares + eps) gamma along an axis."""
+
+def mse_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of squared differences."""
+
+def l1_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of absolute differences."""
+
+def huber_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    delta: float = 1.0,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """squared below delta, linear above."""
+
+def smooth_l1_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    beta: float = 1.0,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """huber_loss by beta."""
+
+def log_cosh_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of ln(cosh(x - target))."""
+
+def bce_with_logits(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """binary cross-entropy of logits."""
+
+def bce_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """binary cross-entropy of probabilities; logarithms not below -100."""
+
+def kl_div(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """Kullback-Leibler divergence of log-probabilities x."""
+
+def hinge_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of max(0, 1 - x target)."""
+
+def squared_hinge_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of the hinge squared."""
+
+def soft_margin_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of ln(1 + e^(-x target))."""
+
+def poisson_nll_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """Poisson's negative log-likelihood of the logarithm x of the rate."""
+
+def gaussian_nll_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    variance: SupportsDLPack,
+    *,
+    eps: float = 1e-06,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """negative log-likelihood of a normal distribution."""
+
+def margin_ranking_loss(
+    x: _Array,
+    y: SupportsDLPack,
+    target: SupportsDLPack,
+    *,
+    margin: float = 0.0,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of max(0, target (y - x) + margin)."""
+
+def cross_entropy_probabilities(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """cross-entropy of logits with target probabilities, over the axes."""
+
+def gather(
+    x: _Array,
+    index: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """elements of x at the indices along an axis."""
+
+def index_select(
+    x: _Array,
+    index: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """whole rows of x at the indices along an axis."""
+
+def take(x: _Array, index: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """elements of x at the indices, in row-major order."""
+
+def embedding(table: _Array, index: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """a row of the table for each index."""
+
+def one_hot(
+    index: _Array,
+    *,
+    classes: float = 1.0,
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """1 in the column of the index, else 0; i64 without `to`."""
+
+def scatter(
+    x: _Array,
+    index: SupportsDLPack,
+    source: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x with the source's elements at the indices along an axis; of several for one, any."""
+
+def scatter_reduce(
+    x: _Array,
+    index: SupportsDLPack,
+    source: SupportsDLPack,
+    *,
+    reduce: Literal['sum', 'prod', 'amin', 'amax'] = 'sum',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x with the source's elements combined into those at the indices."""
+
+def index_add(
+    x: _Array,
+    index: SupportsDLPack,
+    source: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x with the source's rows added at the indices along an axis."""
+
+def index_reduce(
+    x: _Array,
+    index: SupportsDLPack,
+    source: SupportsDLPack,
+    *,
+    reduce: Literal['sum', 'prod', 'amin', 'amax'] = 'sum',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x with the source's rows combined into those at the indices along an axis."""
+
+def index_copy(
+    x: _Array,
+    index: SupportsDLPack,
+    source: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x with the source's rows at the indices along an axis; of several for one, any elements."""
+
+def random_uniform(
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """uniform from low to high, to which it may round; f32 without `to`."""
+
+def random_normal(
+    *,
+    mean: float = 0.0,
+    deviation: float = 1.0,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """normal, by Box and Muller; f32 without `to`."""
+
+def random_exponential(
+    *,
+    rate: float = 1.0,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """exponential; f32 without `to`."""
+
+def bernoulli(
+    *,
+    p: float = 0.5,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """1 with the chance p, else 0; f32 without `to`."""
+
+def random_integers(
+    *,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    bounds: _Integers = (0, 2),
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """whole numbers from bounds[0] to below bounds[1], whose chances differ by at most 2^-64; i64
+    without `to`."""
+
+def dropout(
+    x: _Array,
+    *,
+    p: float = 0.5,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """0 with the chance p, else x / (1 - p), and whether it stayed. Results: out, mask."""
+
+def iota(
+    *,
+    start: float = 0.0,
+    step: float = 1.0,
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """start + i step by the number i in row-major order; i64 without `to`."""
+
+def tril(x: _Array, *, diagonal: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """matrices at and below a diagonal, 0 elsewhere."""
+
+def triu(x: _Array, *, diagonal: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """matrices at and above a diagonal, 0 elsewhere."""
+
+def eye(
+    *,
+    diagonal: float = 0.0,
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """1 on a diagonal, 0 elsewhere; f32 without `to`."""
+
+def matmul(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """matrix product of the last two dimensions, others broadcast, vectors as NumPy; of 8 and 16
+    bits in 32."""
+
+def linear(
+    x: _Array,
+    weight: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    residual: SupportsDLPack | None = None,
+    *,
+    scale: float = 1.0,
+    activation: Literal['none', 'relu', 'gelu', 'silu'] = 'none',
+    **options: Unpack[_Options]
+) -> _Array:
+    """activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]."""
+
+def conv(
+    x: _Array,
+    weight: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    *,
+    groups: float = 1.0,
+    stride: _Integers = (),
+    padding: _Integers = (),
+    dilation: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """convolution by weight[outputs, channels by groups, ..]."""
+
+def conv_transpose(
+    x: _Array,
+    weight: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    *,
+    groups: float = 1.0,
+    stride: _Integers = (),
+    padding: _Integers = (),
+    dilation: _Integers = (),
+    output_padding: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """transposed convolution by weight[channels, outputs by groups, ..]: the gradient of conv by
+    its operand."""
+
+def conv_weight_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    groups: float = 1.0,
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    dilation: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of conv by its weight."""
+
+def max_pool(
+    x: _Array,
+    *,
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    dilation: _Integers = (),
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """largest of a window, and its place in row-major order of space; NaN if one is, -1 for no
+    place inside. Results: out, index."""
+
+def avg_pool(
+    x: _Array,
+    *,
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    count: Literal['all', 'inside'] = 'all',
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of a window, of all places or of those inside."""
+
+def adaptive_max_pool(
+    x: _Array,
+    *,
+    size: _Integers = (),
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """max_pool to a number of places. Results: out, index."""
+
+def adaptive_avg_pool(x: _Array, *, size: _Integers = (), **options: Unpack[_Options]) -> _Array:
+    """avg_pool to a number of places."""
+
+def interpolate(
+    x: _Array,
+    *,
+    size: _Integers = (),
+    mode: Literal['nearest', 'linear', 'cubic'] = 'nearest',
+    align: Literal['middles', 'corners'] = 'middles',
+    **options: Unpack[_Options]
+) -> _Array:
+    """another number of places, by nearest, linear or cubic neighbours."""
+
+def cumsum(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """sums of the elements up to each one along an axis; of integers and bool in 64 bits."""
+
+def cumprod(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """products of the elements up to each one along an axis; of integers in 64 bits."""
+
+def cummax(
+    x: _Array,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """largest of the elements up to each one along an axis, and the last place of it; NaN if one
+    is. Results: values, indices."""
+
+def cummin(
+    x: _Array,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """smallest of the elements up to each one along an axis, and the last place of it; NaN if one
+    is. Results: values, indices."""
+
+def logcumsumexp(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """ln of the sum of e^x of the elements up to each one along an axis."""
+
+def sort(
+    x: _Array,
+    *,
+    order: Literal['ascending', 'descending'] = 'ascending',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """elements along an axis in order, and their places; stable, NaN above all. Results: values,
+    indices."""
+
+def argsort(
+    x: _Array,
+    *,
+    order: Literal['ascending', 'descending'] = 'ascending',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """places of the elements along an axis in order; stable, NaN above all."""
+
+def topk(
+    x: _Array,
+    *,
+    k: float = 1.0,
+    order: Literal['largest', 'smallest'] = 'largest',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """the `k` largest or smallest elements along an axis in order, and their places; NaN above all.
+    Results: values, indices."""
+
+def kth_value(
+    x: _Array,
+    *,
+    k: float = 1.0,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """the `k`th smallest element along an axis, from 1 on, and its place; NaN above all. Results:
+    value, index."""
+
+def median(
+    x: _Array,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """the lower one of the middle elements along an axis, and its place; NaN if one is. Results:
+    value, index."""
+
+def searchsorted(
+    sorted: _Array,
+    values: SupportsDLPack,
+    *,
+    side: Literal['left', 'right'] = 'left',
+    **options: Unpack[_Options]
+) -> _Array:
+    """places in sorted rows at which values would be inserted, before or behind equal elements."""
+
+def masked_select(
+    x: _Array,
+    mask: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """elements for which the mask holds, in order, with zeros behind them, and their number.
+    Results: values, count."""
+
+def nonzero(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array]:
+    """indices of the elements that are not 0, a row each, with zeros behind them, and their number.
+    Results: indices, count."""
+
+def unique(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array, _Array]:
+    """values in ascending order, how often each is there, and their number; NaN is one value, and
+    last. Results: values, counts, number."""
+
+def bincount(index: _Array, *, bins: float = 256.0, **options: Unpack[_Options]) -> _Array:
+    """how often each whole number from 0 on is there; of `bins` numbers, others are not counted."""
+
+def histogram(
+    x: _Array,
+    *,
+    bins: float = 100.0,
+    low: float = 0.0,
+    high: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """number of elements in each of `bins` equal parts of the range from `low` to `high`, both
+    included."""
