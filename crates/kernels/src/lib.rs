@@ -11,6 +11,7 @@ mod view;
 
 pub mod copy;
 pub mod index;
+pub mod loss;
 pub mod multiply;
 pub mod place;
 pub mod random;

@@ -5,7 +5,9 @@
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 3] = [
+pub(crate) const HEADERS: [(&str, &str); 5] = [
+    ("blocks.cuh", include_str!("../cuda/blocks.cuh")),
+    ("checked.cuh", include_str!("../cuda/checked.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),

@@ -190,7 +190,7 @@ impl OpDescriptor {
     /// # Errors
     /// [`OpError::Parameter`] if the op has no indices.
     pub fn checked(mut self) -> Result<Self> {
-        if !self.row().operands.contains(&"index") {
+        if !self.row().has_indices() {
             let what = "it has no indices to check".to_owned();
             return Err(self.parameter(what, "the op as it is".to_owned()));
         }
@@ -320,7 +320,7 @@ impl OpDescriptor {
                     wants,
                 });
             }
-            if wants != row.types || operand == "index" {
+            if row.has_own_type(operand) {
                 continue;
             }
             let before = *first.get_or_insert(dtype);

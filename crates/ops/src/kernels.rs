@@ -80,6 +80,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.multiply"),
     ),
     native(
+        "cuda.loss",
+        "fixed by the number of rows and classes",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.loss"),
+        |request| check_native(request, "cuda.loss"),
+    ),
+    native(
         "cuda.place",
         "elements are independent",
         "f64 for floats, 64 bits for integers",

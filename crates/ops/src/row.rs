@@ -146,6 +146,8 @@ pub struct OpRow {
     pub results: &'static [&'static str],
     /// Types of the operands, which have one.
     pub types: TypeClass,
+    /// Operands that need not have the type of the others, with the types that they may have.
+    pub typed: &'static [(&'static str, TypeClass)],
     /// Names of its numbers, with their defaults.
     pub numbers: &'static [(&'static str, f64)],
     /// Names of its lists of whole numbers, with their defaults.
@@ -178,11 +180,25 @@ impl OpRow {
 
     /// The types that an operand may have: those of the op, but for indices and conditions.
     pub fn types_of(&self, operand: &str) -> TypeClass {
-        match operand {
-            "condition" | "mask" => TypeClass::Bool,
-            "index" => TypeClass::Integers,
+        let own = self.typed.iter().find(|(name, _)| *name == operand);
+        match (own, operand) {
+            (Some((_, types)), _) => *types,
+            (_, "condition" | "mask") => TypeClass::Bool,
+            (_, "index" | "offsets") => TypeClass::Integers,
             _ => self.types,
         }
+    }
+
+    /// Whether an operand need not have the type of the others.
+    pub fn has_own_type(&self, operand: &str) -> bool {
+        let is_typed = self.typed.iter().any(|(name, _)| *name == operand);
+        is_typed || self.types_of(operand) != self.types || matches!(operand, "index" | "offsets")
+    }
+
+    /// Whether it has operands whose elements are compared with extents when it is run.
+    pub fn has_indices(&self) -> bool {
+        let mut operands = self.operands.iter();
+        operands.any(|operand| matches!(*operand, "index" | "offsets"))
     }
 
     /// Name of an operand, by its number.
@@ -270,6 +286,7 @@ pub(crate) const BLANK: OpRow = OpRow {
     is_variadic: false,
     results: &["out"],
     types: TypeClass::All,
+    typed: &[],
     numbers: &[],
     lists: &[],
     choices: &[],

@@ -238,7 +238,7 @@ impl OpBench<'_> {
             .lists
             .iter()
             .any(|(list, _)| !matches!(*list, "seed" | "stream"));
-        if has_lists || row.operands.contains(&"index") {
+        if has_lists || row.has_indices() {
             bail_usage!(
                 "{} has parameters or indices that bench does not draw\ntry: fercuda ops run",
                 row.name

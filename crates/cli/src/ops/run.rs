@@ -136,7 +136,7 @@ pub(super) fn run(args: &OpRunArgs) -> Result<ExitCode> {
         }
     }
     // An index outside of its axis is reported.
-    let op = if row.operands.contains(&"index") {
+    let op = if row.has_indices() {
         op.checked().map_err(refusal)?
     } else {
         op
@@ -210,7 +210,7 @@ fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>> {
         };
         let dtype = match (row.types_of(name), like) {
             (TypeClass::Bool, _) => Dtype::Bool,
-            _ if name == "index" => Dtype::I64,
+            _ if matches!(name, "index" | "offsets") => Dtype::I64,
             (_, Some(it)) if row.types.has(it.layout.dtype()) => it.layout.dtype(),
             _ => row.dtypes().nth(1).unwrap_or(Dtype::F32),
         };

@@ -7,6 +7,7 @@ mod activations;
 mod along;
 mod arithmetic;
 mod bounds;
+mod classes;
 mod comparisons;
 mod indexing;
 mod losses;
@@ -24,7 +25,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 14] = [
+pub(crate) const PARTS: [&[OpRow]; 15] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -32,6 +33,7 @@ pub(crate) const PARTS: [&[OpRow]; 14] = [
     reductions::ROWS,
     rows::ROWS,
     losses::ROWS,
+    classes::ROWS,
     indexing::ROWS,
     random::ROWS,
     products::ROWS,

@@ -3,6 +3,7 @@
 
 mod bench;
 mod native;
+mod native_class;
 mod native_sort;
 mod page;
 mod parity;

@@ -4,8 +4,8 @@ use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
-use crate::native_sort;
 use crate::parity::{narrower, shape};
+use crate::{native_class, native_sort};
 
 /// A new descriptor of the op, and random operands.
 pub(crate) fn operands_of(
@@ -14,6 +14,9 @@ pub(crate) fn operands_of(
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
     let op = OpDescriptor::new(row.name).unwrap();
+    if row.family == OpFamily::Loss {
+        return native_class::operands_of(random, op, dtype);
+    }
     if row.family == OpFamily::Order {
         return native_sort::operands_of(random, op, dtype);
     }
@@ -152,7 +155,7 @@ fn movement(
 }
 
 /// Indices into an extent: few of them outside, and each at most once if they are `unique`.
-fn index_operand(
+pub(crate) fn index_operand(
     random: &mut fastrand::Rng,
     shape: &[u64],
     axis: usize,
@@ -242,7 +245,7 @@ fn indexing(
             let part = narrower(random);
             let source: Vec<u64> = part.iter().map(|len| len + random.u64(..3)).collect();
             let index = index_operand(random, &part, axis, own[axis], unique);
-            let op = reduce(random, op.axes(&[axis]).unwrap());
+            let op = random_choice(random, op.axes(&[axis]).unwrap());
             (
                 op,
                 vec![values(random, &own), index, values(random, &source)],
@@ -252,7 +255,7 @@ fn indexing(
             let mut source = own.clone();
             source[axis] = if unique { own[axis] } else { random.u64(..12) };
             let index = index_operand(random, &source[axis..=axis], 0, own[axis], unique);
-            let op = reduce(random, op.axes(&[axis]).unwrap());
+            let op = random_choice(random, op.axes(&[axis]).unwrap());
             (
                 op,
                 vec![values(random, &own), index, values(random, &source)],
@@ -262,7 +265,7 @@ fn indexing(
     }
 }
 
-fn reduce(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
+pub(crate) fn random_choice(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
     match op.row().choices.first() {
         Some((name, values)) => {
             let value = values[random.usize(..values.len())];
@@ -372,7 +375,7 @@ fn products(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<
         .unwrap();
     let mut shapes = vec![joined(&x, &[k]), vec![n, k], vec![n], joined(&x, &[n])];
     shapes.truncate(random.usize(2..=4));
-    (reduce(random, op), shapes)
+    (random_choice(random, op), shapes)
 }
 
 fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Vec<u64>>) {
