@@ -13,6 +13,7 @@ pub mod copy;
 pub mod index;
 pub mod loss;
 pub mod multiply;
+pub mod optimise;
 pub mod place;
 pub mod random;
 pub mod scan;

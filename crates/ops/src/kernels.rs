@@ -88,6 +88,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.loss"),
     ),
     native(
+        "cuda.optimise",
+        "fixed by the number of elements",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.optimise"),
+        |request| check_native(request, "cuda.optimise"),
+    ),
+    native(
         "cuda.place",
         "elements are independent",
         "f64 for floats, 64 bits for integers",

@@ -29,6 +29,8 @@ pub enum OpFamily {
     Normalisation,
     /// Losses.
     Loss,
+    /// Updates of parameters by their gradients.
+    Optimiser,
     /// Elements chosen by indices.
     Indexing,
     /// Numbers of a seed, by counter.
@@ -43,7 +45,7 @@ pub enum OpFamily {
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -51,6 +53,7 @@ impl OpFamily {
         Self::Reduction,
         Self::Normalisation,
         Self::Loss,
+        Self::Optimiser,
         Self::Indexing,
         Self::Random,
         Self::Product,
@@ -68,6 +71,7 @@ impl OpFamily {
             Self::Reduction => "reduction",
             Self::Normalisation => "normalisation",
             Self::Loss => "loss",
+            Self::Optimiser => "optimiser",
             Self::Indexing => "indexing",
             Self::Random => "random",
             Self::Product => "product",

@@ -5,6 +5,7 @@
 
 mod activations;
 mod along;
+mod approx;
 mod arithmetic;
 mod bounds;
 mod classes;
@@ -12,6 +13,7 @@ mod comparisons;
 mod indexing;
 mod losses;
 mod movement;
+mod optimisers;
 mod products;
 mod random;
 mod reductions;
@@ -25,7 +27,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 15] = [
+pub(crate) const PARTS: [&[OpRow]; 16] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -34,6 +36,7 @@ pub(crate) const PARTS: [&[OpRow]; 15] = [
     rows::ROWS,
     losses::ROWS,
     classes::ROWS,
+    optimisers::ROWS,
     indexing::ROWS,
     random::ROWS,
     products::ROWS,

@@ -5,6 +5,7 @@ mod bench;
 mod native;
 mod native_class;
 mod native_sort;
+mod native_update;
 mod page;
 mod parity;
 mod plans;
