@@ -38,3 +38,22 @@ __device__ __forceinline__ T reduce_block(T own, T* places) {
     __syncthreads();
     return places[0];
 }
+
+// Offsets of one element in several shapes of the same extents, by its number in row-major order of
+// their first N dimensions.
+template <int N, int VIEWS>
+__device__ __forceinline__ void all_offsets(const Shape* const (&shapes)[VIEWS], u64 at,
+                                            i64 (&offsets)[VIEWS]) {
+#pragma unroll
+    for (int v = 0; v < VIEWS; v++) offsets[v] = 0;
+#pragma unroll
+    for (int d = N - 1; d > 0; d--) {
+        const u64 extent = shapes[0]->extents[d], rest = at / extent;
+        const i64 own = (i64)(at - rest * extent);
+#pragma unroll
+        for (int v = 0; v < VIEWS; v++) offsets[v] += own * shapes[v]->strides[d];
+        at = rest;
+    }
+#pragma unroll
+    for (int v = 0; v < VIEWS; v++) offsets[v] += (i64)at * shapes[v]->strides[0];
+}

@@ -15,6 +15,7 @@ pub mod loss;
 pub mod multiply;
 pub mod optimise;
 pub mod place;
+pub mod quantise;
 pub mod random;
 pub mod scan;
 pub mod select;

@@ -104,6 +104,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.place"),
     ),
     native(
+        "cuda.quantise",
+        "elements are independent, and largest magnitudes of any order",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.quantise"),
+        |request| check_native(request, "cuda.quantise"),
+    ),
+    native(
         "cuda.random",
         "elements are independent",
         "f32 for floats, f64 for f64",

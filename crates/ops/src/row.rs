@@ -31,6 +31,8 @@ pub enum OpFamily {
     Loss,
     /// Updates of parameters by their gradients.
     Optimiser,
+    /// Elements as small numbers by scales.
+    Quantisation,
     /// Elements chosen by indices.
     Indexing,
     /// Numbers of a seed, by counter.
@@ -45,7 +47,7 @@ pub enum OpFamily {
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -54,6 +56,7 @@ impl OpFamily {
         Self::Normalisation,
         Self::Loss,
         Self::Optimiser,
+        Self::Quantisation,
         Self::Indexing,
         Self::Random,
         Self::Product,
@@ -72,6 +75,7 @@ impl OpFamily {
             Self::Normalisation => "normalisation",
             Self::Loss => "loss",
             Self::Optimiser => "optimiser",
+            Self::Quantisation => "quantisation",
             Self::Indexing => "indexing",
             Self::Random => "random",
             Self::Product => "product",

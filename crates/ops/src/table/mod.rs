@@ -15,6 +15,7 @@ mod losses;
 mod movement;
 mod optimisers;
 mod products;
+mod quantisation;
 mod random;
 mod reductions;
 mod rows;
@@ -27,7 +28,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 16] = [
+pub(crate) const PARTS: [&[OpRow]; 17] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -37,6 +38,7 @@ pub(crate) const PARTS: [&[OpRow]; 16] = [
     losses::ROWS,
     classes::ROWS,
     optimisers::ROWS,
+    quantisation::ROWS,
     indexing::ROWS,
     random::ROWS,
     products::ROWS,
