@@ -18,6 +18,7 @@ pub mod place;
 pub mod quantise;
 pub mod random;
 pub mod scan;
+pub mod segment;
 pub mod select;
 pub mod sort;
 pub mod window;

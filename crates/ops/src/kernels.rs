@@ -144,6 +144,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.sort"),
     ),
     native(
+        "cuda.segment",
+        "rows in order, or by the threads of a block; none for gradients of tables",
+        "f32 for floats, f64 for f64",
+        false,
+        |row| has_native(row, "cuda.segment"),
+        |request| check_native(request, "cuda.segment"),
+    ),
+    native(
         "cuda.select",
         "stable: chosen elements stay in order",
         "64 bits for numbers of elements",

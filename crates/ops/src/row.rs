@@ -35,6 +35,8 @@ pub enum OpFamily {
     Quantisation,
     /// Elements chosen by indices.
     Indexing,
+    /// Segments of rows, and bags of a table's rows.
+    Segment,
     /// Numbers of a seed, by counter.
     Random,
     /// Products of matrices.
@@ -47,7 +49,7 @@ pub enum OpFamily {
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -58,6 +60,7 @@ impl OpFamily {
         Self::Optimiser,
         Self::Quantisation,
         Self::Indexing,
+        Self::Segment,
         Self::Random,
         Self::Product,
         Self::Window,
@@ -77,6 +80,7 @@ impl OpFamily {
             Self::Optimiser => "optimiser",
             Self::Quantisation => "quantisation",
             Self::Indexing => "indexing",
+            Self::Segment => "segment",
             Self::Random => "random",
             Self::Product => "product",
             Self::Window => "window",

@@ -21,6 +21,7 @@ mod reductions;
 mod rows;
 mod scalar;
 mod scans;
+mod segments;
 mod selection;
 mod sorting;
 mod windows;
@@ -28,7 +29,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 17] = [
+pub(crate) const PARTS: [&[OpRow]; 18] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -40,6 +41,7 @@ pub(crate) const PARTS: [&[OpRow]; 17] = [
     optimisers::ROWS,
     quantisation::ROWS,
     indexing::ROWS,
+    segments::ROWS,
     random::ROWS,
     products::ROWS,
     windows::ROWS,

@@ -4,6 +4,7 @@
 mod bench;
 mod native;
 mod native_class;
+mod native_segment;
 mod native_small;
 mod native_sort;
 mod native_update;

@@ -5,7 +5,7 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
 use crate::parity::{narrower, shape};
-use crate::{native_class, native_small, native_sort, native_update};
+use crate::{native_class, native_segment, native_small, native_sort, native_update};
 
 /// A new descriptor of the op, and random operands.
 pub(crate) fn operands_of(
@@ -22,6 +22,9 @@ pub(crate) fn operands_of(
     }
     if row.family == OpFamily::Quantisation {
         return native_small::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Segment {
+        return native_segment::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Order {
         return native_sort::operands_of(random, op, dtype);
