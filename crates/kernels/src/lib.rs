@@ -14,6 +14,7 @@ pub mod index;
 pub mod loss;
 pub mod multiply;
 pub mod optimise;
+pub mod patch;
 pub mod place;
 pub mod quantise;
 pub mod random;

@@ -5,12 +5,13 @@
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 5] = [
+pub(crate) const HEADERS: [(&str, &str); 6] = [
     ("blocks.cuh", include_str!("../cuda/blocks.cuh")),
     ("checked.cuh", include_str!("../cuda/checked.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
+    ("window.cuh", include_str!("../cuda/window.cuh")),
 ];
 
 /// A text of kernels, with its macros. Equal texts are compiled once.

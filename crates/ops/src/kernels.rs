@@ -96,6 +96,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.optimise"),
     ),
     native(
+        "cuda.patch",
+        "by places of the window",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.patch"),
+        |request| check_native(request, "cuda.patch"),
+    ),
+    native(
         "cuda.place",
         "elements are independent",
         "f64 for floats, 64 bits for integers",

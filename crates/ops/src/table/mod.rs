@@ -14,6 +14,7 @@ mod indexing;
 mod losses;
 mod movement;
 mod optimisers;
+mod patches;
 mod products;
 mod quantisation;
 mod random;
@@ -29,7 +30,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 18] = [
+pub(crate) const PARTS: [&[OpRow]; 19] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -45,6 +46,7 @@ pub(crate) const PARTS: [&[OpRow]; 18] = [
     random::ROWS,
     products::ROWS,
     windows::ROWS,
+    patches::ROWS,
     scans::ROWS,
     sorting::ROWS,
     selection::ROWS,

@@ -394,7 +394,7 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
     };
     let (own, kernel) = (draw(random, 1, 9), draw(random, 1, 4));
     let (stride, dilation) = (draw(random, 1, 4), draw(random, 1, 3));
-    let dilation = if name == "avg_pool" {
+    let dilation = if matches!(name, "avg_pool" | "lp_pool" | "fractional_max_pool") {
         vec![1; space]
     } else {
         dilation
@@ -404,6 +404,10 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
         .map(|extent| random.u64(0..=extent / 2))
         .collect();
     let reach = |d: usize| dilation[d] * (kernel[d] - 1) + 1;
+    let padding = match name {
+        "fractional_max_pool" => vec![0; space],
+        _ => padding,
+    };
     // As many places as the window needs.
     let own: Vec<u64> = (0..space)
         .map(|d| own[d].max(reach(d).saturating_sub(2 * padding[d])))
@@ -415,6 +419,7 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
             "stride" => stride.clone(),
             "padding" => padding.clone(),
             "dilation" => dilation.clone(),
+            "size" if name == "fractional_max_pool" => draw(random, 1, 7),
             "output_padding" => stride.iter().map(|step| random.u64(..*step)).collect(),
             _ => draw(random, 1, 12),
         };
@@ -424,6 +429,10 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
     for (choice, values) in op.row().choices {
         let value = values[random.usize(..values.len())];
         op = op.choice(choice, value).unwrap();
+    }
+    if name == "lp_pool" {
+        let power = [0.5, 1.0, 1.5, 2.0, 3.0][random.usize(..5)];
+        op = op.number("power", power).unwrap();
     }
     let groups = random.u64(1..3);
     if op
@@ -453,6 +462,15 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
                 .map(|d| (own[d] + 2 * padding[d] - reach(d)) / stride[d] + 1)
                 .collect::<Vec<_>>();
             vec![joined([batch, outputs * groups], &places), x]
+        }
+        "fractional_max_pool" => vec![x, vec![batch, inputs * groups, space as u64]],
+        "col2im" => {
+            op = op
+                .list("size", &own.iter().map(|it| *it as i64).collect::<Vec<_>>())
+                .unwrap();
+            let places = (0..space).map(|d| (own[d] + 2 * padding[d] - reach(d)) / stride[d] + 1);
+            let taps: u64 = kernel.iter().product();
+            vec![vec![batch, inputs * groups * taps, places.product()]]
         }
         _ => vec![x],
     };
