@@ -9,7 +9,9 @@ mod rows;
 mod text;
 mod view;
 
+pub mod boxes;
 pub mod copy;
+pub mod ctc;
 pub mod index;
 pub mod loss;
 pub mod multiply;
@@ -18,6 +20,7 @@ pub mod patch;
 pub mod place;
 pub mod quantise;
 pub mod random;
+pub mod sample;
 pub mod scan;
 pub mod segment;
 pub mod select;

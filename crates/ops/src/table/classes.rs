@@ -3,7 +3,9 @@
 //! A row whose index is `ignore`, or outside of the classes, has a loss and a gradient of 0, and a
 //! mean does not count it; a checked plan reports the second. The mean of no rows is NaN.
 
+use fercuda_jit::TypeClass;
 use fercuda_kernels::NativeProgram;
+use fercuda_kernels::ctc::{self, CtcViews};
 use fercuda_kernels::loss::{self, ClassLoss, LossReduction};
 use fercuda_tensor::Layout;
 
@@ -106,6 +108,9 @@ fn rows_along(x: &HostArray, axis: usize) -> Vec<(Vec<usize>, Vec<f64>)> {
 /// ln of the sum of e^x, and its error.
 fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
     let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if most == f64::NEG_INFINITY {
+        return (most, 0.0);
+    }
     let sum = most + total(row.iter().map(|x| (x - most).exp())).ln();
     let terms = row.len() as f64;
     (
@@ -223,6 +228,102 @@ fn gradients_expected(
     vec![all]
 }
 
+// Connectionist temporal classification.
+
+fn ctc_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    let [x, labels, lengths, label_lengths] = [0, 1, 2, 3].map(|at| operands[at].shape());
+    let (&[_, samples, classes], &[rows, _]) = (x, labels) else {
+        let what = format!("{x:?} by labels {labels:?}");
+        return Err(Misfit::new(
+            what,
+            "[steps, samples, classes] by [samples, labels]",
+        ));
+    };
+    let are_each = rows == samples && lengths == [samples] && label_lengths == [samples];
+    if !are_each {
+        let what = format!("{labels:?}, {lengths:?} and {label_lengths:?} of {samples} samples");
+        return Err(Misfit::new(what, "one row and one length for each sample"));
+    }
+    let blank = whole_number(op, "blank")?;
+    if !u64::try_from(blank).is_ok_and(|blank| blank < classes) {
+        let what = format!("a blank of {blank} in {classes} classes");
+        return Err(Misfit::new(what, "a class"));
+    }
+    Ok(vec![(operands[0].dtype(), vec![samples])])
+}
+
+fn ctc(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let views = CtcViews {
+        x: program.input(0),
+        labels: program.input(1),
+        lengths: program.input(2),
+        label_lengths: program.input(3),
+        to: program.output(0),
+    };
+    ctc::losses(program, &views, op.number_of("blank") as u64)
+}
+
+fn ctc_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let (dtype, blank) = (results[0].dtype(), op.number_of("blank") as u64);
+    let [steps, samples, classes] = [0, 1, 2].map(|at| x[0].shape[at]);
+    let most = x[1].shape[1];
+    let one = |sample: u64| {
+        let (length, count) = (x[2].values[sample as usize], x[3].values[sample as usize]);
+        let is_within = |value: f64, most: u64| value >= 0.0 && value <= most as f64;
+        if !is_within(length, steps) || !is_within(count, most) {
+            return (0.0, 0.0);
+        }
+        let labels: Vec<f64> = (0..count as u64).map(|at| x[1].at(&[sample, at])).collect();
+        if labels.iter().any(|it| *it < 0.0 || *it >= classes as f64) {
+            return (0.0, 0.0);
+        }
+        // Labels with blanks before, between and behind.
+        let mut states = vec![blank];
+        labels
+            .iter()
+            .for_each(|label| states.extend([*label as u64, blank]));
+        let start = |state: usize| if state == 0 { 0.0 } else { f64::NEG_INFINITY };
+        let mut before: Vec<f64> = (0..states.len()).map(start).collect();
+        let mut error = 0.0;
+        for t in 0..length as u64 {
+            let mut largest = 0.0f64;
+            let after = states.iter().enumerate().map(|(state, class)| {
+                let skips = state > 1 && state % 2 == 1 && states[state - 2] != *class;
+                // A first step begins with the first label as well as with the blank.
+                let from = state.saturating_sub(if skips || t == 0 && state == 1 { 2 } else { 1 });
+                let value = log_sum(&before[from..=state], 0.0).0 + x[0].at(&[t, sample, *class]);
+                if value.is_finite() {
+                    largest = largest.max(value.abs());
+                }
+                value
+            });
+            before = after.collect();
+            error += unit_roundoff(dtype) * (16.0 + 4.0 * largest);
+        }
+        let last = &before[before.len().saturating_sub(2)..];
+        let loss = match length as u64 {
+            0 if labels.is_empty() => 0.0,
+            0 => f64::INFINITY,
+            _ => -log_sum(last, 0.0).0,
+        };
+        stored(
+            dtype,
+            loss,
+            2.0 * error + unit_roundoff(dtype) * (16.0 + 4.0 * loss.abs()),
+        )
+    };
+    vec![(0..samples).map(one).collect()]
+}
+
+const LENGTHS: &[(&str, TypeClass)] = &[
+    ("lengths", TypeClass::Integers),
+    ("label_lengths", TypeClass::Integers),
+];
+
 #[rustfmt::skip]
 pub(super) const ROWS: &[OpRow] = &[
     native!(Loss "cross_entropy" ("x", "index") Floats
@@ -239,4 +340,8 @@ pub(super) const ROWS: &[OpRow] = &[
     native!(Loss "nll_loss_backward" ("g", "x", "index") Floats { "ignore": -100.0 } ["axis"] { choices: REDUCE }
         "cuda.loss", gradient_results, class_gradients, gradients_expected,
         "gradient of nll_loss at x"),
+    native!(Loss "ctc_loss" ("x", "index", "lengths", "label_lengths") Floats { "blank": 0.0 } []
+        { typed: LENGTHS }
+        "cuda.ctc", ctc_results, ctc, ctc_expected,
+        "connectionist temporal classification of x[steps, samples, classes], logarithms of probabilities, by index[samples, labels]; 0 where a length or a label is outside"),
 ];

@@ -20,6 +20,7 @@ mod quantisation;
 mod random;
 mod reductions;
 mod rows;
+mod samples;
 mod scalar;
 mod scans;
 mod segments;
@@ -30,7 +31,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 19] = [
+pub(crate) const PARTS: [&[OpRow]; 20] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -47,6 +48,7 @@ pub(crate) const PARTS: [&[OpRow]; 19] = [
     products::ROWS,
     windows::ROWS,
     patches::ROWS,
+    samples::ROWS,
     scans::ROWS,
     sorting::ROWS,
     selection::ROWS,

@@ -3,6 +3,7 @@
 
 mod bench;
 mod native;
+mod native_box;
 mod native_class;
 mod native_segment;
 mod native_small;

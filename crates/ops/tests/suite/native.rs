@@ -5,7 +5,7 @@ use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
 use crate::parity::{narrower, shape};
-use crate::{native_class, native_segment, native_small, native_sort, native_update};
+use crate::{native_box, native_class, native_segment, native_small, native_sort, native_update};
 
 /// A new descriptor of the op, and random operands.
 pub(crate) fn operands_of(
@@ -14,6 +14,12 @@ pub(crate) fn operands_of(
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
     let op = OpDescriptor::new(row.name).unwrap();
+    if matches!(
+        row.name,
+        "grid_sample" | "affine_grid" | "roi_align" | "nms"
+    ) {
+        return native_box::operands_of(random, op, dtype);
+    }
     if row.family == OpFamily::Loss {
         return native_class::operands_of(random, op, dtype);
     }

@@ -13,6 +13,9 @@ pub(crate) fn operands_of(
     op: OpDescriptor,
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
+    if op.name() == "ctc_loss" {
+        return alignments(random, op, dtype);
+    }
     let own = shape(random, 1);
     let axis = random.usize(..own.len());
     let mut op = random_choice(random, op.axes(&[axis]).unwrap());
@@ -37,4 +40,24 @@ pub(crate) fn operands_of(
         _ => vec![x, index],
     };
     (op, operands)
+}
+
+/// Labels of samples, with lengths of both, a few of which are outside.
+fn alignments(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let (steps, samples, classes) = (random.u64(..14), random.u64(..4), random.u64(1..5));
+    let labels = random.u64(..5);
+    let x = Operand::random(random, dtype, &[steps, samples, classes], true);
+    let mut index = index_operand(random, &[samples, labels], 0, classes, false);
+    if random.bool() {
+        // Without labels outside.
+        index.bits.iter_mut().for_each(|bits| *bits %= classes);
+    }
+    let lengths = index_operand(random, &[samples], 0, steps + 1, false);
+    let of_labels = index_operand(random, &[samples], 0, labels + 1, false);
+    let op = op.number("blank", random.u64(..classes) as f64).unwrap();
+    (op, vec![x, index, lengths, of_labels])
 }
