@@ -12,6 +12,7 @@ mod view;
 pub mod boxes;
 pub mod copy;
 pub mod ctc;
+pub mod draw;
 pub mod index;
 pub mod loss;
 pub mod multiply;

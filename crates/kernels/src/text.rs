@@ -5,11 +5,12 @@
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 6] = [
+pub(crate) const HEADERS: [(&str, &str); 7] = [
     ("blocks.cuh", include_str!("../cuda/blocks.cuh")),
     ("checked.cuh", include_str!("../cuda/checked.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
+    ("philox.cuh", include_str!("../cuda/philox.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
     ("window.cuh", include_str!("../cuda/window.cuh")),
 ];

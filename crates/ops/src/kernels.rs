@@ -152,6 +152,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.random"),
     ),
     native(
+        "cuda.draw",
+        "weights in order, in parts that the length gives; elements are independent",
+        "f64",
+        true,
+        |row| has_native(row, "cuda.draw"),
+        |request| check_native(request, "cuda.draw"),
+    ),
+    native(
         "cuda.window",
         "by channels and places of the window",
         "f32 for floats, f64 for f64 and interpolation",

@@ -10,6 +10,7 @@ mod arithmetic;
 mod bounds;
 mod classes;
 mod comparisons;
+mod draws;
 mod indexing;
 mod losses;
 mod movement;
@@ -31,7 +32,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 20] = [
+pub(crate) const PARTS: [&[OpRow]; 21] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -45,6 +46,7 @@ pub(crate) const PARTS: [&[OpRow]; 20] = [
     indexing::ROWS,
     segments::ROWS,
     random::ROWS,
+    draws::ROWS,
     products::ROWS,
     windows::ROWS,
     patches::ROWS,

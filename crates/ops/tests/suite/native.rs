@@ -29,6 +29,9 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Quantisation {
         return native_small::operands_of(random, op, dtype);
     }
+    if row.name == "multinomial" {
+        return native_segment::weights(random, op, dtype);
+    }
     if row.family == OpFamily::Segment {
         return native_segment::operands_of(random, op, dtype);
     }
@@ -298,10 +301,10 @@ fn generated(
     let name = op.name();
     let own = shape(
         random,
-        if matches!(name, "tril" | "triu" | "eye") {
-            2
-        } else {
-            0
+        match name {
+            "tril" | "triu" | "eye" => 2,
+            "random_permutation" => 1,
+            _ => 0,
         },
     );
     let mut op = op;
@@ -309,7 +312,9 @@ fn generated(
         op = op.shape(&own).unwrap();
     }
     let accepted = match name {
-        "random_uniform" | "random_normal" | "random_exponential" => dtype.is_float(),
+        "random_uniform" | "random_normal" | "truncated_normal" | "random_exponential" => {
+            dtype.is_float()
+        }
         "random_integers" => !dtype.is_float() && dtype != Dtype::Bool,
         "iota" => dtype != Dtype::Bool,
         _ => true,
@@ -336,6 +341,7 @@ fn generated(
             // Of unsigned types what is below 0 wraps to what f64 does not have.
             "start" | "step" if !dtype.is_signed() => f64::from(random.u32(..9)),
             "start" | "step" => f64::from(random.i32(-9..9)),
+            "low" if name == "truncated_normal" => -f64::from(random.u32(1..9)) / 4.0,
             "high" => 2.0 + f64::from(random.u32(1..9)) / 4.0,
             _ => f64::from(random.u32(1..9)) / 4.0,
         };

@@ -8,7 +8,7 @@ use crate::native::{index_operand, random_choice};
 use crate::parity::shape;
 
 /// Offsets of segments of so many rows: mostly in order, and a few outside.
-pub(crate) fn offsets(random: &mut fastrand::Rng, segments: u64, rows: u64) -> Operand {
+fn offsets(random: &mut fastrand::Rng, segments: u64, rows: u64, ascending: bool) -> Operand {
     let dtype = if random.bool() {
         Dtype::I64
     } else {
@@ -16,7 +16,7 @@ pub(crate) fn offsets(random: &mut fastrand::Rng, segments: u64, rows: u64) -> O
     };
     let own = layout(random, dtype, &[segments + 1], true);
     let mut all: Vec<u64> = (0..=segments).map(|_| random.u64(..=rows)).collect();
-    if random.u32(..8) > 0 {
+    if ascending || random.u32(..8) > 0 {
         all.sort_unstable();
     }
     let mask = u64::MAX >> (64 - 8 * dtype.bytes());
@@ -43,7 +43,7 @@ pub(crate) fn operands_of(
             own = vec![random.u64(1..40), random.u64(60..140)];
         }
         let x = Operand::random(random, dtype, &own, true);
-        return (op, vec![x, offsets(random, segments, own[0])]);
+        return (op, vec![x, offsets(random, segments, own[0], false)]);
     }
     let (rows, width) = (random.u64(..30), random.u64(..70));
     if name == "embedding_backward" {
@@ -54,7 +54,7 @@ pub(crate) fn operands_of(
     }
     let places = random.u64(..60);
     let index = index_operand(random, &[places], 0, rows, false);
-    let of_bags = offsets(random, segments, places);
+    let of_bags = offsets(random, segments, places, false);
     let (op, first) = match name {
         "embedding_bag" => (op, [rows, width]),
         _ => (op.number("rows", rows as f64).unwrap(), [segments, width]),
@@ -65,4 +65,25 @@ pub(crate) fn operands_of(
         all.push(Operand::random(random, dtype, &[places], true));
     }
     (op, all)
+}
+
+/// Weights, some of which are 0 or below, and random parameters of draws.
+pub(crate) fn weights(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let mut own = shape(random, 1);
+    if let Some(last) = own.last_mut() {
+        *last = if random.u32(..4) == 0 {
+            random.u64(200..900)
+        } else {
+            (*last).max(1)
+        };
+    }
+    let mut op = op.number("samples", random.u64(..9) as f64).unwrap();
+    for list in ["seed", "stream"] {
+        op = op.list(list, &[random.i64(..)]).unwrap();
+    }
+    (op, vec![Operand::random(random, dtype, &own, true)])
 }
