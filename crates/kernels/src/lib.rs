@@ -26,6 +26,7 @@ pub mod scan;
 pub mod segment;
 pub mod select;
 pub mod sort;
+pub mod sparse;
 pub mod window;
 
 pub use error::KernelError;

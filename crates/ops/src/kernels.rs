@@ -160,6 +160,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.draw"),
     ),
     native(
+        "cuda.sparse",
+        "elements of a row in order, or by the threads of a block",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.sparse"),
+        |request| check_native(request, "cuda.sparse"),
+    ),
+    native(
         "cuda.window",
         "by channels and places of the window",
         "f32 for floats, f64 for f64 and interpolation",

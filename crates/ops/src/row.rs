@@ -41,6 +41,8 @@ pub enum OpFamily {
     Random,
     /// Products of matrices.
     Product,
+    /// Products of sparse matrices.
+    Sparse,
     /// Convolutions, pools, interpolation.
     Window,
     /// Scans, sorting and selection.
@@ -49,7 +51,7 @@ pub enum OpFamily {
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -63,6 +65,7 @@ impl OpFamily {
         Self::Segment,
         Self::Random,
         Self::Product,
+        Self::Sparse,
         Self::Window,
         Self::Order,
     ];
@@ -83,6 +86,7 @@ impl OpFamily {
             Self::Segment => "segment",
             Self::Random => "random",
             Self::Product => "product",
+            Self::Sparse => "sparse",
             Self::Window => "window",
             Self::Order => "order",
         }

@@ -27,12 +27,13 @@ mod scans;
 mod segments;
 mod selection;
 mod sorting;
+mod sparse;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 21] = [
+pub(crate) const PARTS: [&[OpRow]; 22] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -48,6 +49,7 @@ pub(crate) const PARTS: [&[OpRow]; 21] = [
     random::ROWS,
     draws::ROWS,
     products::ROWS,
+    sparse::ROWS,
     windows::ROWS,
     patches::ROWS,
     samples::ROWS,

@@ -32,6 +32,9 @@ pub(crate) fn operands_of(
     if row.name == "multinomial" {
         return native_segment::weights(random, op, dtype);
     }
+    if row.family == OpFamily::Sparse {
+        return native_segment::sparse(random, op, dtype);
+    }
     if row.family == OpFamily::Segment {
         return native_segment::operands_of(random, op, dtype);
     }

@@ -87,3 +87,38 @@ pub(crate) fn weights(
     }
     (op, vec![Operand::random(random, dtype, &own, true)])
 }
+
+/// A matrix in compressed rows, and what it is multiplied by.
+pub(crate) fn sparse(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let (rows, columns) = (random.u64(..9), random.u64(..30));
+    let elements = if random.bool() {
+        random.u64(..30)
+    } else {
+        random.u64(100..300)
+    };
+    let index = index_operand(random, &[elements], 0, columns, false);
+    // A value in two rows of a sampled product would be either one.
+    let offsets = offsets(random, rows, elements, op.name() == "sddmm");
+    let values = Operand::random(random, dtype, &[elements], true);
+    let width = if random.u32(..4) == 0 {
+        random.u64(32..60)
+    } else {
+        random.u64(..8)
+    };
+    let dense: Vec<Vec<u64>> = match op.name() {
+        "csr_matvec" => vec![vec![columns]],
+        "csr_matmul" => vec![vec![columns, width]],
+        _ => vec![vec![rows, width], vec![width, columns]],
+    };
+    let mut all = vec![values, index, offsets];
+    all.extend(
+        dense
+            .iter()
+            .map(|shape| Operand::random(random, dtype, shape, true)),
+    );
+    (op, all)
+}
