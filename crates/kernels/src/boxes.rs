@@ -14,6 +14,8 @@ use crate::view::{MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
+/// Largest number of boxes, which are compared in pairs.
+const MOST_BOXES: u64 = 1 << 20;
 /// Threads of the block that compares boxes.
 const COMPARING: u32 = 1024;
 
@@ -35,6 +37,14 @@ pub fn suppress(
     scores.check("the scores", &[count], scores.dtype())?;
     kept.check("the kept", &[count], Dtype::I64)?;
     number.check("their number", &[], Dtype::I64)?;
+    if count > MOST_BOXES {
+        let what = "boxes";
+        return Err(KernelError::TooMany {
+            what,
+            count,
+            most: MOST_BOXES,
+        });
+    }
     if count == 0 {
         copy::fill(program, number, 0);
         return Ok(());

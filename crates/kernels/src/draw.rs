@@ -1,7 +1,7 @@
 //! Random places: permutations, and draws by weights.
 //!
-//! A permutation sorts random numbers of 64 bits, of which equal ones stay in order. `draw.cu` finds
-//! a place below the number of weights by sums in the workspace, whatever they are.
+//! A permutation sorts random numbers of 64 bits, of which equal ones stay in order. `draw.cu`
+//! finds a place below the number of weights by sums in the workspace, whatever they are.
 
 use fercuda_tensor::Dtype;
 

@@ -1,8 +1,8 @@
 //! Quantisation by scales of groups of elements, packing of 4 bits, and delayed scales.
 //!
 //! `quantise.cu` goes over views of one shape, to which scales are broadcast, by their elements'
-//! numbers. The range of a group is kept in the workspace as bits whose order is that of values, and
-//! is the same in any order of the blocks that combine them.
+//! numbers. The range of a group is kept in the workspace as bits whose order is that of values,
+//! and is the same in any order of the blocks that combine them.
 
 use fercuda_tensor::Dtype;
 

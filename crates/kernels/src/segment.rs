@@ -1,8 +1,8 @@
 //! Reductions of segments of rows, and bags of a table's rows, by offsets and indices in memory.
 //!
-//! `segment.cu` compares offsets with the number of rows, and indices with that of the table's rows,
-//! before it reads or adds to one. A segment is reduced by one thread or one block, in a fixed
-//! order; the gradient of a table is added to by atomics, in none.
+//! `segment.cu` compares offsets with the number of rows, and indices with that of the table's
+//! rows, before it reads or adds to one. A segment is reduced by one thread or one block, in a
+//! fixed order; the gradient of a table is added to by atomics, in none.
 
 use fercuda_tensor::{Dtype, Layout};
 

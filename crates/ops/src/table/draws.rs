@@ -1,8 +1,8 @@
 //! Rows of random places: permutations, and draws by weights.
 //!
-//! A permutation has the places of the elements' random numbers of 64 bits in ascending order, equal
-//! ones in order of their places; the numbers are those of `random_integers`, so they are the same
-//! on every device.
+//! A permutation has the places of the elements' random numbers of 64 bits in ascending order,
+//! equal ones in order of their places; the numbers are those of `random_integers`, so they are the
+//! same on every device.
 
 use fercuda_kernels::{NativeProgram, draw};
 use fercuda_tensor::{Dtype, Layout};
