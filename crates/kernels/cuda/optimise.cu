@@ -37,6 +37,94 @@ __device__ __forceinline__ void store_sums(Real first, Real second, Real* sums, 
 }
 
 #ifdef UPDATE
+// What a step computes with.
+struct Step {
+    Real rate, beta1, beta2, rest1, rest2, eps, decay, fed, by1, by2;
+    bool is_nesterov;
+};
+
+__device__ __forceinline__ Step step_of(const Real* rate, const STEP* number, double beta1,
+                                        double beta2, double eps, double decay, double dampening,
+                                        u64 is_nesterov) {
+    Step step{*rate,          (Real)beta1, (Real)beta2,          (Real)(1 - beta1),
+              (Real)(1 - beta2), (Real)eps,   (Real)decay, (Real)(1 - dampening),
+              (Real)1,        (Real)1,     is_nesterov != 0};
+    if (UPDATE == ADAM || UPDATE == ADAM_DECOUPLED || UPDATE == LAMB) {
+        const double count = (double)*number;
+        step.by1 = (Real)(1 - pow(beta1, count));
+        step.by2 = (Real)(1 - pow(beta2, count));
+    }
+    return step;
+}
+
+// An element's change without the rate; its state is replaced.
+__device__ __forceinline__ Real change_of(const Step& step, Real own, Real g, Real& first,
+                                          Real& second) {
+    if (UPDATE == SGD || UPDATE == MOMENTUM || UPDATE == ADAM) g = g + step.decay * own;
+    if (UPDATE == SGD) return g;
+    if (UPDATE == MOMENTUM) {
+        first = step.beta1 * first + step.fed * g;
+        return step.is_nesterov ? g + step.beta1 * first : first;
+    }
+    const Real mixed = step.beta1 * first + step.rest1 * g;
+    if (UPDATE == LION) {
+        first = step.beta2 * first + step.rest2 * g;
+        return mixed > 0 ? (Real)1 : mixed < 0 ? (Real)-1 : mixed;
+    }
+    first = mixed;
+    second = step.beta2 * second + step.rest2 * (g * g);
+    return (first / step.by1) / (root(second / step.by2) + step.eps);
+}
+
+// An element less its change.
+__device__ __forceinline__ Real changed(const Step& step, Real own, Real by) {
+    Real kept = own;
+    if (UPDATE == ADAM_DECOUPLED || UPDATE == LION) {
+        kept = own * ((Real)1 - step.rate * step.decay);
+    }
+    return kept - step.rate * by;
+}
+
+#define HAS_FIRST (UPDATE != SGD)
+#define HAS_SECOND (UPDATE == ADAM || UPDATE == ADAM_DECOUPLED || UPDATE == LAMB)
+
+#ifdef MANY
+// A tensor whose elements are neighbours in order in all of its views.
+#define TENSOR(k)                                                                         \
+    ELEMENT *to##k, Real *first_to##k, Real *second_to##k, const ELEMENT *x##k,           \
+        const ELEMENT *gradient##k, const Real *first##k, const Real *second##k, u64 count##k
+#define TAKE(k)                                                                           \
+    case k:                                                                               \
+        to = to##k, first_to = first_to##k, second_to = second_to##k, x = x##k;           \
+        gradient = gradient##k, first = first##k, second = second##k, count = count##k;   \
+        break;
+
+// One step of up to eight tensors, which the second dimension of the grid numbers.
+extern "C" __global__ void update_many(TENSOR(0), TENSOR(1), TENSOR(2), TENSOR(3), TENSOR(4),
+                                       TENSOR(5), TENSOR(6), TENSOR(7), const Real* rate,
+                                       const STEP* number, double beta1, double beta2, double eps,
+                                       double decay, double dampening, u64 is_nesterov) {
+    ELEMENT* to = nullptr;
+    Real *first_to = nullptr, *second_to = nullptr;
+    const ELEMENT *x = nullptr, *gradient = nullptr;
+    const Real *first = nullptr, *second = nullptr;
+    u64 count = 0;
+    switch (blockIdx.y) {
+        TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7)
+    }
+    const Step step =
+        step_of(rate, number, beta1, beta2, eps, decay, dampening, is_nesterov);
+    EACH_ELEMENT(at, count) {
+        const Real own = As::load(x[at]);
+        Real of_first = HAS_FIRST ? first[at] : (Real)0;
+        Real of_second = HAS_SECOND ? second[at] : (Real)0;
+        const Real by = change_of(step, own, As::load(gradient[at]), of_first, of_second);
+        if (HAS_FIRST) first_to[at] = of_first;
+        if (HAS_SECOND) second_to[at] = of_second;
+        to[at] = As::store(changed(step, own, by));
+    }
+}
+#else
 // One step. LAMB writes the change that is to be scaled to `change`, and sums of squares of the
 // parameters and of it.
 extern "C" __global__ void update(ELEMENT* to, const Shape to_shape, Real* first_to,
@@ -46,58 +134,34 @@ extern "C" __global__ void update(ELEMENT* to, const Shape to_shape, Real* first
                                   const Shape gradient_shape, const Real* first,
                                   const Shape first_shape, const Real* second,
                                   const Shape second_shape, const Real* rate_at,
-                                  const STEP* step_at, Real* change, Real* sums, double beta1_,
-                                  double beta2_, double eps_, double decay_, double dampening_,
+                                  const STEP* step_at, Real* change, Real* sums, double beta1,
+                                  double beta2, double eps, double decay, double dampening,
                                   u64 is_nesterov, u64 count) {
-    const Real rate = *rate_at, beta1 = (Real)beta1_, beta2 = (Real)beta2_, eps = (Real)eps_;
-    const Real rest1 = (Real)(1 - beta1_), rest2 = (Real)(1 - beta2_), decay = (Real)decay_;
-    Real by1 = 1, by2 = 1;
-    if (UPDATE == ADAM || UPDATE == ADAM_DECOUPLED || UPDATE == LAMB) {
-        const double step = (double)*step_at;
-        by1 = (Real)(1 - pow(beta1_, step));
-        by2 = (Real)(1 - pow(beta2_, step));
-    }
+    const Step step =
+        step_of(rate_at, step_at, beta1, beta2, eps, decay, dampening, is_nesterov);
     Real squares = 0, changes = 0;
     EACH_ELEMENT(at, count) {
         const Real own = As::load(x[AT(x_shape)]);
-        Real g = As::load(gradient[AT(gradient_shape)]);
-        if (UPDATE == SGD || UPDATE == MOMENTUM || UPDATE == ADAM) g = g + decay * own;
-        Real by = g;
-        if (UPDATE == MOMENTUM) {
-            const Real velocity =
-                beta1 * first[AT(first_shape)] + (Real)(1 - dampening_) * g;
-            first_to[AT(first_to_shape)] = velocity;
-            by = is_nesterov ? g + beta1 * velocity : velocity;
-        }
-        if (UPDATE == LION) {
-            const Real mean = first[AT(first_shape)];
-            const Real mixed = beta1 * mean + rest1 * g;
-            first_to[AT(first_to_shape)] = beta2 * mean + rest2 * g;
-            by = mixed > 0 ? (Real)1 : mixed < 0 ? (Real)-1 : mixed;
-        }
-        if (UPDATE == ADAM || UPDATE == ADAM_DECOUPLED || UPDATE == LAMB) {
-            const Real mean = beta1 * first[AT(first_shape)] + rest1 * g;
-            const Real square = beta2 * second[AT(second_shape)] + rest2 * (g * g);
-            first_to[AT(first_to_shape)] = mean;
-            second_to[AT(second_to_shape)] = square;
-            by = (mean / by1) / (root(square / by2) + eps);
-        }
+        Real of_first = HAS_FIRST ? first[AT(first_shape)] : (Real)0;
+        Real of_second = HAS_SECOND ? second[AT(second_shape)] : (Real)0;
+        Real by = change_of(step, own, As::load(gradient[AT(gradient_shape)]), of_first, of_second);
+        if (HAS_FIRST) first_to[AT(first_to_shape)] = of_first;
+        if (HAS_SECOND) second_to[AT(second_to_shape)] = of_second;
         if (UPDATE == LAMB) {
-            by = by + decay * own;
+            by = by + step.decay * own;
             change[at] = by;
             squares += own * own;
             changes += by * by;
             continue;
         }
-        Real kept = own;
-        if (UPDATE == ADAM_DECOUPLED || UPDATE == LION) kept = own * ((Real)1 - rate * decay);
-        to[AT(to_shape)] = As::store(kept - rate * by);
+        to[AT(to_shape)] = As::store(changed(step, own, by));
     }
     if (UPDATE == LAMB) {
         __shared__ Real places[THREADS];
         store_sums(squares, changes, sums, places);
     }
 }
+#endif
 #endif
 
 #ifdef CHANGE

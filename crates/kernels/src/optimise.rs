@@ -17,6 +17,8 @@ type Result<T> = std::result::Result<T, KernelError>;
 
 /// Blocks that sum the squares of one view.
 const SUMMING: u64 = 1024;
+/// Tensors of one launch of `update_many`.
+const TOGETHER: usize = 8;
 
 /// How parameters are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,6 +89,14 @@ pub struct UpdateViews {
     pub states_to: Vec<MemoryView>,
 }
 
+impl UpdateViews {
+    /// All views with the parameters' shape.
+    fn all(&self) -> Vec<&MemoryView> {
+        let single = [&self.to, &self.x, &self.gradient].into_iter();
+        single.chain(&self.states).chain(&self.states_to).collect()
+    }
+}
+
 /// The type of state, rates and sums of parameters of a type.
 pub fn state_type(dtype: Dtype) -> Dtype {
     match dtype {
@@ -124,21 +134,23 @@ fn check_step(step: &MemoryView) -> Result<()> {
     )
 }
 
+/// Adds the numbers of an update as parameters.
+fn with_numbers(step: NativeStep, numbers: UpdateNumbers) -> NativeStep {
+    step.f64(numbers.beta1)
+        .f64(numbers.beta2)
+        .f64(numbers.eps)
+        .f64(numbers.decay)
+        .f64(numbers.dampening)
+        .u64(u64::from(numbers.is_nesterov))
+}
+
 /// Number of blocks that `NativeStep::over` gives.
 fn blocks_of(step: &NativeStep) -> u64 {
     u64::from(step.grid[0])
 }
 
-/// Adds an update.
-///
-/// # Errors
-/// [`KernelError::Views`] of views that do not go together.
-pub fn update(
-    program: &mut NativeProgram,
-    rule: UpdateRule,
-    views: &UpdateViews,
-    numbers: UpdateNumbers,
-) -> Result<()> {
+/// Checks the views of an update, and allows results to be where operands are.
+fn check_update(program: &mut NativeProgram, rule: UpdateRule, views: &UpdateViews) -> Result<()> {
     let UpdateViews {
         x, gradient, to, ..
     } = views;
@@ -161,14 +173,30 @@ pub fn update(
     for (before, after) in views.states.iter().zip(&views.states_to) {
         program.allow_same(after, before);
     }
+    Ok(())
+}
+
+/// Adds an update.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn update(
+    program: &mut NativeProgram,
+    rule: UpdateRule,
+    views: &UpdateViews,
+    numbers: UpdateNumbers,
+) -> Result<()> {
+    check_update(program, rule, views)?;
+    let UpdateViews {
+        x, gradient, to, ..
+    } = views;
+    let state = state_type(x.dtype());
     let count = x.layout.len();
     if count == 0 {
         return Ok(());
     }
-    let mut all = vec![to, x, gradient];
-    all.extend(views.states.iter().chain(&views.states_to));
     let step_type = views.step.map_or(Dtype::I64, |step| step.dtype());
-    let text = text(&all, step_type, "HAS_UPDATE").with("UPDATE", rule as u32);
+    let text = text(&views.all(), step_type, "HAS_UPDATE").with("UPDATE", rule as u32);
     let optional = |step: NativeStep, view: Option<&MemoryView>, is_written: bool| match view {
         Some(view) if is_written => step.flat(view).writes(),
         Some(view) => step.flat(view),
@@ -198,19 +226,84 @@ pub fn update(
         Some((change, sums)) => step.address(change).writes().address(sums).writes(),
         None => step.u64(0).u64(0),
     };
-    let step = step
-        .f64(numbers.beta1)
-        .f64(numbers.beta2)
-        .f64(numbers.eps)
-        .f64(numbers.decay)
-        .f64(numbers.dampening)
-        .u64(u64::from(numbers.is_nesterov))
-        .u64(count);
+    let step = with_numbers(step, numbers).u64(count);
     program.push(step);
     match lamb {
         Some((change, sums)) => scaled_change(program, views, &change, (&sums, blocks)),
         None => Ok(()),
     }
+}
+
+/// Adds updates of many tensors of one type, with one rate and step. Those whose elements are
+/// neighbours in order in all views are updated eight by one launch, others by one each.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together, or of a rule that needs norms.
+pub fn update_many(
+    program: &mut NativeProgram,
+    rule: UpdateRule,
+    tensors: &[UpdateViews],
+    numbers: UpdateNumbers,
+) -> Result<()> {
+    check(rule != UpdateRule::Lamb, || {
+        "norms of many tensors".to_owned()
+    })?;
+    let Some(first) = tensors.first() else {
+        return Ok(());
+    };
+    let mut dense = Vec::new();
+    for tensor in tensors {
+        let is_same = tensor.x.dtype() == first.x.dtype()
+            && (tensor.rate, tensor.step) == (first.rate, first.step);
+        check(is_same, || {
+            format!("another type or rate of {}", tensor.x.layout)
+        })?;
+        if tensor.x.layout.is_empty() || !is_dense(&tensor.all()) {
+            update(program, rule, tensor, numbers)?;
+            continue;
+        }
+        check_update(program, rule, tensor)?;
+        dense.push(tensor);
+    }
+    let number_type = first.step.map_or(Dtype::I64, |step| step.dtype());
+    let text = text(&[&first.x], number_type, "MANY").with("UPDATE", rule as u32);
+    for some in dense.chunks(TOGETHER) {
+        let longest = some.iter().map(|it| it.x.layout.len()).max().unwrap_or(1);
+        let mut step = NativeStep::new(text.clone(), "update_many").over(longest);
+        step.grid[1] = some.len() as u32;
+        for at in 0..TOGETHER {
+            step = with_tensor(step, some.get(at).copied());
+        }
+        let step = step.address(&first.rate);
+        let step = match &first.step {
+            Some(number) => step.address(number),
+            None => step.u64(0),
+        };
+        program.push(with_numbers(step, numbers));
+    }
+    Ok(())
+}
+
+/// A tensor of `update_many`, or none in its place.
+fn with_tensor(step: NativeStep, tensor: Option<&UpdateViews>) -> NativeStep {
+    let Some(tensor) = tensor else {
+        return (0..8).fold(step, |step, _| step.u64(0));
+    };
+    let mut step = step.address(&tensor.to).writes();
+    for at in 0..2 {
+        step = match tensor.states_to.get(at) {
+            Some(state) => step.address(state).writes(),
+            None => step.u64(0),
+        };
+    }
+    step = step.address(&tensor.x).address(&tensor.gradient);
+    for at in 0..2 {
+        step = match tensor.states.get(at) {
+            Some(state) => step.address(state),
+            None => step.u64(0),
+        };
+    }
+    step.u64(tensor.x.layout.len())
 }
 
 /// Adds the change by the ratio of norms.

@@ -156,8 +156,8 @@ pub struct OpRow {
     pub operands: &'static [&'static str],
     /// Number of operands at the end that may be left out.
     pub optional: usize,
-    /// Whether the last operand may be given many times.
-    pub is_variadic: bool,
+    /// Number of operands at the end that may be given many times, one after another.
+    pub repeated: usize,
     /// Names of the results.
     pub results: &'static [&'static str],
     /// Types of the operands, which have one.
@@ -217,10 +217,28 @@ impl OpRow {
         operands.any(|operand| matches!(*operand, "index" | "offsets"))
     }
 
+    /// Number of operands that are given once.
+    pub fn singles(&self) -> usize {
+        self.operands.len().saturating_sub(self.repeated)
+    }
+
     /// Name of an operand, by its number.
     pub fn operand(&self, at: usize) -> &'static str {
-        let last = self.operands.len().saturating_sub(1);
-        self.operands.get(at.min(last)).copied().unwrap_or_default()
+        let singles = self.singles();
+        let own = match at.checked_sub(singles) {
+            Some(beyond) if self.repeated > 0 => singles + beyond % self.repeated,
+            _ => at.min(self.operands.len().saturating_sub(1)),
+        };
+        self.operands.get(own).copied().unwrap_or_default()
+    }
+
+    /// Name of a result, by its number.
+    pub fn result(&self, at: usize) -> &'static str {
+        let own = match self.repeated {
+            0 => at,
+            _ => at % self.results.len().max(1),
+        };
+        self.results.get(own).copied().unwrap_or("out")
     }
 
     /// The types that it accepts.
@@ -238,7 +256,10 @@ impl OpRow {
         let mut all: Vec<String> = Vec::new();
         for (at, operand) in self.operands.iter().enumerate() {
             let mark = if at >= firsts { "?" } else { "" };
-            let mark = if self.is_variadic { "..." } else { mark };
+            let mark = match self.repeated > 0 && at >= self.singles() {
+                true => "...",
+                false => mark,
+            };
             all.push(format!("{operand}{mark}"));
         }
         for (number, default) in self.numbers {
@@ -299,7 +320,7 @@ pub(crate) const BLANK: OpRow = OpRow {
     doc: "",
     operands: &[],
     optional: 0,
-    is_variadic: false,
+    repeated: 0,
     results: &["out"],
     types: TypeClass::All,
     typed: &[],

@@ -171,7 +171,15 @@ fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>> {
         let input = input.with_context(|| format!("--input {spec} cannot be used"));
         let input = input.map_err(usage)?;
         let at = row.operands.iter().position(|name| *name == input.name);
-        if row.is_variadic && at.is_some_and(|at| at + 1 == row.operands.len()) {
+        if row.repeated > 0 && at.is_some_and(|at| at >= row.singles()) {
+            let wanted = row.operand(row.singles() + more.len());
+            if input.name != wanted {
+                bail_usage!(
+                    "operand {} is given where {wanted} is next\ntry: {}, one after another",
+                    input.name,
+                    row.operands[row.singles()..].join(", ")
+                );
+            }
             more.push(input);
             continue;
         }
@@ -190,10 +198,9 @@ fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>> {
             );
         }
     }
-    if let Some(last) = given.last_mut()
-        && !more.is_empty()
-    {
-        *last = Some(more.remove(0));
+    let first: Vec<ArrayInput> = more.drain(..row.repeated.min(more.len())).collect();
+    for (place, input) in given[row.singles()..].iter_mut().zip(first) {
+        *place = Some(input);
     }
     let firsts = row.operands.len() - row.optional;
     let last = given.iter().rposition(Option::is_some);

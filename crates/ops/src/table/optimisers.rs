@@ -30,8 +30,13 @@ const TYPED: &[(&str, TypeClass)] = &[
     ("found", TypeClass::Bool),
 ];
 
+/// The op by which each tensor of many is updated.
+fn one_of_many(op: &OpParameters) -> &'static str {
+    op.name().trim_start_matches("multi_")
+}
+
 fn rule(op: &OpParameters) -> UpdateRule {
-    match op.name() {
+    match one_of_many(op) {
         "sgd" => UpdateRule::Sgd,
         "sgd_momentum" => UpdateRule::Momentum,
         "adam" => UpdateRule::Adam,
@@ -42,7 +47,7 @@ fn rule(op: &OpParameters) -> UpdateRule {
 }
 
 fn numbers(op: &OpParameters) -> UpdateNumbers {
-    let beta1 = match op.name() {
+    let beta1 = match one_of_many(op) {
         "sgd_momentum" => "momentum",
         _ => "beta1",
     };
@@ -233,6 +238,61 @@ fn update_expected(
 
 fn norm_of(t: ApproxType, values: impl Iterator<Item = Approx>) -> Approx {
     t.sum(values.map(|it| it * it)).sqrt()
+}
+
+// Many tensors.
+
+/// Number of operands that all tensors share, and of each one's.
+fn shared(op: &OpParameters) -> (usize, usize) {
+    let rule = rule(op);
+    (1 + usize::from(rule.has_step()), 2 + rule.states())
+}
+
+fn many_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    let (singles, each) = shared(op);
+    let mut results = Vec::new();
+    for tensor in operands[singles..].chunks(each) {
+        let own: Vec<Layout> = tensor.iter().chain(&operands[..singles]).copied().collect();
+        results.extend(update_results(op, &own)?);
+    }
+    Ok(results)
+}
+
+fn update_many(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let ((singles, each), rule) = (shared(op), rule(op));
+    let tensor = |number: usize| {
+        let (from, to) = (singles + number * each, number * (each - 1));
+        UpdateViews {
+            x: program.input(from),
+            gradient: program.input(from + 1),
+            states: (0..each - 2)
+                .map(|at| program.input(from + 2 + at))
+                .collect(),
+            rate: program.input(0),
+            step: rule.has_step().then(|| program.input(1)),
+            to: program.output(to),
+            states_to: (0..each - 2)
+                .map(|at| program.output(to + 1 + at))
+                .collect(),
+        }
+    };
+    let count = (program.operands() - singles) / each;
+    let tensors: Vec<UpdateViews> = (0..count).map(tensor).collect();
+    optimise::update_many(program, rule, &tensors, numbers(op))
+}
+
+fn many_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let (singles, each) = shared(op);
+    let tensors = x[singles..].chunks(each).zip(results.chunks(each - 1));
+    let one = |(tensor, results): (&[HostArray], &[Layout])| {
+        let own: Vec<HostArray> = tensor.iter().chain(&x[..singles]).cloned().collect();
+        update_expected(op, &own, results)
+    };
+    tensors.flat_map(one).collect()
 }
 
 // Adafactor.
@@ -495,7 +555,26 @@ pub(super) const ROWS: &[OpRow] = &[
         { typed: TYPED, results: &["out", "rows", "columns"] }
         "cuda.optimise", factored_results, factored, factored_expected,
         "Adafactor of a matrix: squares of gradients as means of rows and columns, the rate by x's root mean square"),
-    native!(Optimiser "gradient_norm" ("x") Floats {} [] { typed: TYPED, is_variadic: true }
+    native!(Optimiser "multi_sgd" ("rate", "x", "gradient") Floats { "decay": 0.0 } []
+        { typed: TYPED, repeated: 2 }
+        "cuda.optimise", many_results, update_many, many_expected, "sgd of many tensors"),
+    native!(Optimiser "multi_sgd_momentum" ("rate", "x", "gradient", "velocity") Floats
+        { "momentum": 0.9, "dampening": 0.0, "decay": 0.0 } []
+        { typed: TYPED, repeated: 3, results: &["out", "velocity"], choices: &[("nesterov", &["off", "on"])] }
+        "cuda.optimise", many_results, update_many, many_expected, "sgd_momentum of many tensors"),
+    native!(Optimiser "multi_adam" ("rate", "step", "x", "gradient", "mean", "square") Floats
+        { "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0 } []
+        { typed: TYPED, repeated: 4, results: &["out", "mean", "square"] }
+        "cuda.optimise", many_results, update_many, many_expected, "adam of many tensors"),
+    native!(Optimiser "multi_adamw" ("rate", "step", "x", "gradient", "mean", "square") Floats
+        { "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.01 } []
+        { typed: TYPED, repeated: 4, results: &["out", "mean", "square"] }
+        "cuda.optimise", many_results, update_many, many_expected, "adamw of many tensors"),
+    native!(Optimiser "multi_lion" ("rate", "x", "gradient", "mean") Floats
+        { "beta1": 0.9, "beta2": 0.99, "decay": 0.0 } []
+        { typed: TYPED, repeated: 3, results: &["out", "mean"] }
+        "cuda.optimise", many_results, update_many, many_expected, "lion of many tensors"),
+    native!(Optimiser "gradient_norm" ("x") Floats {} [] { typed: TYPED, repeated: 1 }
         "cuda.optimise", norm_results, norm, norm_expected,
         "root of the sum of squares of all elements of many tensors, f32 or f64; squares may overflow"),
     native!(Optimiser "clip_norm" ("x", "norm") Floats { "most": 1.0, "eps": 1e-6 } [] { typed: TYPED }

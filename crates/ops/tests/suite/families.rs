@@ -403,3 +403,47 @@ fn permutations_have_each_place_once_and_truncated_numbers_are_inside() {
     );
     bench.assert_sound();
 }
+
+#[test]
+fn many_tensors_are_updated_in_place_by_one_launch_for_eight() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let bench = Bench::shared();
+    let upload = |values: &[f32]| DeviceBuffer::from_host(values, &bench.stream).unwrap();
+    let lengths: [u64; 9] = [1, 700, 3, 64, 5, 33, 2, 8, 17];
+    let single = of(Dtype::F32, &[]);
+    let mut layouts = vec![single];
+    for len in lengths {
+        layouts.extend([of(Dtype::F32, &[len]); 3]);
+    }
+    let momentum = plan(&op("multi_sgd_momentum"), &layouts).unwrap();
+    assert_eq!(momentum.sku().launches, 2);
+    let rate = upload(&[0.25]);
+    let ones = |value: f32| lengths.map(|len| upload(&vec![value; len as usize]));
+    let (x, g, v) = (ones(8.0), ones(2.0), ones(0.0));
+    let mut operands = vec![BoundArg::of(&rate)];
+    let mut outputs = Vec::new();
+    for ((x, g), v) in x.iter().zip(&g).zip(&v) {
+        operands.extend([x, g, v].map(BoundArg::of));
+        outputs.extend([x, v].map(BoundArg::of));
+    }
+    momentum
+        .run(&bench.stream, &operands, &outputs, None)
+        .unwrap();
+    for (x, v) in x.iter().zip(&v) {
+        assert!(x.to_vec(&bench.stream).unwrap().iter().all(|x| *x == 7.5));
+        assert!(v.to_vec(&bench.stream).unwrap().iter().all(|v| *v == 2.0));
+    }
+    // Another tensor's memory is refused.
+    outputs.swap(0, 2);
+    let refused = momentum.run(&bench.stream, &operands, &outputs, None);
+    let shown = refused.unwrap_err().to_string();
+    assert!(shown.contains("multi_sgd_momentum"), "{shown}");
+    let shown = plan(&op("multi_sgd_momentum"), &layouts[..6])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        shown.contains("the last 3 together 1 to 42 times"),
+        "{shown}"
+    );
+    bench.assert_sound();
+}

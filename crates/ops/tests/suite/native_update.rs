@@ -1,7 +1,7 @@
 //! Random operands of updates of parameters.
 
 use fercuda_ops::OpDescriptor;
-use fercuda_tensor::Dtype;
+use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
 use crate::native::random_choice;
@@ -32,7 +32,18 @@ pub(crate) fn operands_of(
         own = vec![random.u64(1..40), random.u64(1..40)];
     }
     let mut operands = Vec::new();
-    for operand in op.row().operands {
+    let row = op.row();
+    let groups = if row.repeated > 1 {
+        random.usize(1..12)
+    } else {
+        row.repeated
+    };
+    let is_plain = random.bool();
+    for at in 0..row.singles() + groups * row.repeated {
+        let operand = &row.operand(at);
+        if at >= row.operands.len() && *operand == "x" {
+            own = shape(random, 0);
+        }
         let (dtype, shape) = match *operand {
             "x" | "gradient" => (dtype, own.clone()),
             "rows" => (state, own[..1].to_vec()),
@@ -44,6 +55,11 @@ pub(crate) fn operands_of(
         };
         let tame = op.name() != "unscale" || random.bool();
         let mut it = Operand::random(random, dtype, &shape, tame);
+        if is_plain && row.repeated > 1 {
+            // Many tensors in one launch are contiguous.
+            let contiguous = Layout::contiguous(dtype, &shape).unwrap();
+            it = Operand::of(random, contiguous, it.bits);
+        }
         match *operand {
             // Means of squares, and scales, are positive.
             "square" | "rows" | "columns" | "norm" => {
@@ -63,7 +79,7 @@ pub(crate) fn operands_of(
         operands.push(it);
     }
     for _ in 0..random.usize(..4) {
-        if op.row().is_variadic {
+        if op.name() == "gradient_norm" {
             let more = shape(random, 0);
             operands.push(Operand::random(random, dtype, &more, true));
         }
