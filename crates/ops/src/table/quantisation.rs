@@ -10,7 +10,6 @@ use fercuda_kernels::{KernelError, MemoryView, NativeProgram};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::approx::{Approx, ApproxType};
-use super::bounds::stored;
 use super::scalar::{most, whole_number};
 use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters, joined};
@@ -152,7 +151,12 @@ fn number(
 ) -> ExpectedElement {
     let value = t.exact(x) / scale;
     if dtype.is_float() {
-        return stored(dtype, value.value, value.error);
+        // A device rounds to f32 on the way; the nearest numbers to both ends are what it may give.
+        let error = value.error + f64::exp2(-24.0) * value.value.abs();
+        let near = dtype.nearest(value.value);
+        let [low, high] = [-error, error].map(|error| dtype.nearest(value.value + error));
+        let error = (high - near).abs().max((near - low).abs());
+        return (near, if error.is_nan() { 0.0 } else { error });
     }
     if value.value.is_nan() {
         return (0.0, 0.0);
