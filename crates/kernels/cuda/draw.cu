@@ -26,7 +26,7 @@ extern "C" __global__ void sum_weights(double* __restrict__ sums, const ELEMENT*
     }
 }
 
-// The first place whose sum is above a random share of the whole.
+// The first place where the sum is above a random share of the whole.
 extern "C" __global__ void draw_places(i64* __restrict__ to, const Shape to_shape,
                                        const double* __restrict__ sums, u64 length, u64 samples,
                                        u64 seed, u64 stream, u64 count) {

@@ -1,5 +1,5 @@
-// Losses of rows by the class that an index in memory names, and their gradients. A row whose index
-// is `ignored`, or outside of the classes, has a loss and a gradient of 0, and is not counted. With
+// Losses of rows by the class that an index in memory names, and their gradients. A row has a loss
+// and a gradient of 0, and is not counted, if its index is `ignored` or outside of the classes. With
 // IS_LOGITS rows are logits, else logarithms of probabilities. A block computes a row at a time.
 #include "blocks.cuh"
 #include "checked.cuh"

@@ -89,7 +89,7 @@ __device__ __forceinline__ Real changed(const Step& step, Real own, Real by) {
 #define HAS_SECOND (UPDATE == ADAM || UPDATE == ADAM_DECOUPLED || UPDATE == LAMB)
 
 #ifdef MANY
-// A tensor whose elements are neighbours in order in all of its views.
+// A tensor with elements that are neighbours in order in all of its views.
 #define TENSOR(k)                                                                         \
     ELEMENT *to##k, Real *first_to##k, Real *second_to##k, const ELEMENT *x##k,           \
         const ELEMENT *gradient##k, const Real *first##k, const Real *second##k, u64 count##k

@@ -48,8 +48,8 @@ extern "C" __global__ void power_pool(ELEMENT* __restrict__ to, const Shape to_s
 #endif
 
 #ifdef FRACTIONAL
-// Windows whose places are spread by a random fraction for each dimension: the last one ends with
-// the operand. A place is moved inside, whatever the fraction is.
+// Windows at places that a random fraction of each dimension spreads: the last one ends with the
+// operand. A place is moved inside, for any fraction.
 extern "C" __global__ void fractional_pool(ELEMENT* __restrict__ to, const Shape to_shape,
                                            i64* __restrict__ index, const Shape index_shape,
                                            const ELEMENT* __restrict__ from, const Shape from_shape,
@@ -125,7 +125,7 @@ extern "C" __global__ void to_columns(ELEMENT* __restrict__ to, const Shape to_s
     }
 }
 
-// Whether a window whose tap lies at a place is one of `places`, and which.
+// Whether the window with that tap at a place is one of `places`, and which.
 __device__ __forceinline__ bool window_at(const Window& window, int d, u64 at, u64 tap, u64 places,
                                           u64& place) {
     const i64 first = (i64)at + window.padding[d] - (i64)(tap * window.dilation[d]);

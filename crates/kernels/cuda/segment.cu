@@ -152,7 +152,7 @@ extern "C" __global__ void spread_bags(Real* to, const Shape to_shape,
     }
 }
 
-// The gradient of a table of whose rows one was taken for each index.
+// The gradient of a table by that of the rows that indices took.
 extern "C" __global__ void spread_rows(Real* to, const Shape to_shape,
                                        const ELEMENT* __restrict__ gradient,
                                        const Shape gradient_shape,

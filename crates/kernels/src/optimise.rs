@@ -234,8 +234,8 @@ pub fn update(
     }
 }
 
-/// Adds updates of many tensors of one type, with one rate and step. Those whose elements are
-/// neighbours in order in all views are updated eight by one launch, others by one each.
+/// Adds updates of many tensors of one type, with one rate and step: of eight by one launch, if
+/// elements are neighbours in order in all of a tensor's views, and of others by one each.
 ///
 /// # Errors
 /// [`KernelError::Views`] of views that do not go together, or of a rule that needs norms.

@@ -1,7 +1,7 @@
 //! Quantisation by scales of groups of elements, packing of 4 bits, and delayed scales.
 //!
 //! `quantise.cu` goes over views of one shape, to which scales are broadcast, by their elements'
-//! numbers. The range of a group is kept in the workspace as bits whose order is that of values,
+//! numbers. The range of a group is kept in the workspace as bits that have the order of values,
 //! and is the same in any order of the blocks that combine them.
 
 use fercuda_tensor::Dtype;
@@ -40,8 +40,8 @@ fn text(name: &'static str, value: &'static str) -> KernelText {
     KernelText::new("quantise.cu", include_str!("../cuda/quantise.cu")).with(name, value)
 }
 
-/// Adds scales of groups of `x`, whose elements are the last dimensions from `outer` on. With
-/// `zeros` numbers are asymmetric.
+/// Adds scales of groups of `x`: a group is the dimensions from `outer` on. With `zeros` numbers
+/// are asymmetric.
 ///
 /// # Errors
 /// [`KernelError::Views`] of views that do not go together.

@@ -233,7 +233,7 @@ pub fn bags_backward(
     Ok(())
 }
 
-/// Adds the gradient of a table, of whose rows one was taken for each index.
+/// Adds the gradient of a table by that of the rows that indices took.
 ///
 /// # Errors
 /// [`KernelError::Views`] of views that do not go together.

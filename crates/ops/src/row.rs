@@ -211,7 +211,7 @@ impl OpRow {
         is_typed || self.types_of(operand) != self.types || matches!(operand, "index" | "offsets")
     }
 
-    /// Whether it has operands whose elements are compared with extents when it is run.
+    /// Whether it has operands with elements that are compared with extents when it is run.
     pub fn has_indices(&self) -> bool {
         let mut operands = self.operands.iter();
         operands.any(|operand| matches!(*operand, "index" | "offsets"))

@@ -1,6 +1,6 @@
 //! Rows of losses by the class that an index in memory names, and of their gradients.
 //!
-//! A row whose index is `ignore`, or outside of the classes, has a loss and a gradient of 0, and a
+//! A row has a loss and a gradient of 0 if its index is `ignore` or outside of the classes, and a
 //! mean does not count it; a checked plan reports the second. The mean of no rows is NaN.
 
 use fercuda_jit::TypeClass;

@@ -1,7 +1,7 @@
 //! Rows of reductions of segments, bags of a table's rows, and gradients of tables.
 //!
-//! Segment i is from offset i to before offset i + 1. One of whose offsets is outside of the rows,
-//! or that ends before it begins, has no rows; of no rows the result is 0. An index outside of the
+//! Segment i is from offset i to before offset i + 1. It has no rows if one of both is outside of
+//! the rows, or if it ends before it begins; of no rows the result is 0. An index outside of the
 //! table is skipped, and a mean does not count it. A checked plan reports both.
 
 use fercuda_kernels::NativeProgram;
