@@ -86,18 +86,21 @@ def function(op: Description) -> str:
     parts = []
     for at, operand in enumerate(op.operands):
         kind = "_Array" if at == 0 else "SupportsDLPack"
-        if op.is_variadic and at + 1 == len(op.operands):
-            parts.append(f"*{operand}: {kind}")
-        elif at >= len(op.operands) - op.optional:
+        if op.repeated > 0 and at + op.repeated == len(op.operands):
+            parts.append(f"*{operand if op.repeated == 1 else 'groups'}: {kind}")
+            break
+        if at >= len(op.operands) - op.optional:
             parts.append(f"{operand}: {kind} | None = None")
         else:
             parts.append(f"{operand}: {kind}")
-    if op.parameters and not op.is_variadic:
+    if op.parameters and op.repeated == 0:
         parts.append("*")
     parts += [parameter(it) for it in op.parameters]
     parts.append("**options: Unpack[_Options]")
     result = "_Array" if op.operands else "Buffer"
-    if len(op.results) > 1:
+    if op.repeated > 1:
+        result = f"tuple[{result}, ...]"
+    elif len(op.results) > 1:
         result = f"tuple[{', '.join([result] * len(op.results))}]"
     line = f"def {op.name}({', '.join(parts)}) -> {result}:"
     if len(line) > 100:

@@ -58,7 +58,9 @@ impl Near {
                     || wanted.is_nan() && got.is_nan()
                     || (wanted - got).abs() <= self.error
             }
-            (ExactValue::Int(wanted), ExactValue::Int(got)) => wanted == got,
+            (ExactValue::Int(wanted), ExactValue::Int(got)) => {
+                wanted == got || wanted.abs_diff(got) as f64 <= self.error
+            }
             _ => false,
         }
     }

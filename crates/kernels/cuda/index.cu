@@ -1,15 +1,7 @@
 // Elements chosen by indices in memory. DIMS dimensions of the loop, counted by COUNTED; INDEX is
 // the type of indices. An index outside of the axis touches nothing; if `fault` is given, the first
 // one that is seen is recorded there: its place in the loop plus one, and itself.
-#include "common.cuh"
-
-__device__ __forceinline__ bool is_inside(i64 index, u64 extent, u64 at, u64* fault) {
-    if ((u64)index < extent) return true;
-    if (fault != nullptr && atomicCAS(&fault[0], 0ull, at + 1) == 0) {
-        atomicExch(&fault[1], (u64)index);
-    }
-    return false;
-}
+#include "checked.cuh"
 
 template <int N, typename Counted>
 __device__ __forceinline__ void offsets_of3(const Shape& a, const Shape& b, const Shape& c,

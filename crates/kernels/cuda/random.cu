@@ -1,44 +1,18 @@
-// Random numbers by counter: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as
-// easy as 1, 2, 3", 2011). Block `b` of 128 bits is the counter (b, stream) under the key `seed`. An
-// element of 32 random bits is word i % 4 of block i / 4, one of 64 is half i % 2 of block i / 2,
-// where i is its number in row-major order. So the numbers depend on nothing else.
-#include "common.cuh"
+// Random numbers of a distribution, by the counter of philox.cuh.
+#include "philox.cuh"
 
 #define UNIFORM 0
 #define NORMAL 1
 #define EXPONENTIAL 2
 #define BERNOULLI 3
 #define INTEGERS 4
-
-struct Words {
-    u32 word[4];
-};
+#define TRUNCATED 5
 
 // Neighbours that are moved at once.
 template <typename T, int N>
 struct __align__(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Packed {
     T elements[N];
 };
-
-__device__ __forceinline__ Words philox(u64 block, u64 stream, u64 seed) {
-    u32 a = (u32)block, b = (u32)(block >> 32), c = (u32)stream, d = (u32)(stream >> 32);
-    u32 low = (u32)seed, high = (u32)(seed >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        const u64 left = (u64)0xD2511F53u * a, right = (u64)0xCD9E8D57u * c;
-        a = (u32)(right >> 32) ^ b ^ low;
-        b = (u32)right;
-        c = (u32)(left >> 32) ^ d ^ high;
-        d = (u32)left;
-        low += 0x9E3779B9u;
-        high += 0xBB67AE85u;
-    }
-    return Words{{a, b, c, d}};
-}
-
-__device__ __forceinline__ u64 half_of(const Words& words, int half) {
-    return (u64)words.word[2 * half + 1] << 32 | words.word[2 * half];
-}
 
 // From [0, 1), and from (0, 1].
 __device__ __forceinline__ float fraction(u32 word) { return (float)(word >> 8) * 0x1p-24f; }
@@ -75,6 +49,22 @@ __device__ __forceinline__ void numbers_of(const Words& words, double first, dou
 #endif
             numbers[k] = As::store((As::type)((REAL)first + (REAL)second * (radius * cosine)));
             numbers[k + 1] = As::store((As::type)((REAL)first + (REAL)second * (radius * sine)));
+        }
+        return;
+    }
+    if (DISTRIBUTION == TRUNCATED) {
+        // By the inverse of the distribution function, of a share between those of both ends.
+        const double least = __longlong_as_double(low), most = __longlong_as_double((i64)range);
+        const double before = normcdf((least - first) / second);
+        const double between = normcdf((most - first) / second) - before;
+        for (int k = 0; k < EACH; k++) {
+#if IS_WIDE
+            const double share = ((double)(DRAW(k) >> 12) + 0.5) * 0x1p-52;
+#else
+            const double share = ((double)(DRAW(k) >> 8) + 0.5) * 0x1p-24;
+#endif
+            const double number = first + second * normcdfinv(before + share * between);
+            numbers[k] = As::store((As::type)(fmin(fmax(number, least), most)));
         }
         return;
     }

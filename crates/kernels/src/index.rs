@@ -53,7 +53,7 @@ pub fn record_faults(program: &mut NativeProgram) -> Result<()> {
 }
 
 /// The word that the first index outside is recorded in, if a program is checked.
-fn with_fault(step: NativeStep, program: &NativeProgram) -> NativeStep {
+pub(crate) fn with_fault(step: NativeStep, program: &NativeProgram) -> NativeStep {
     match &program.fault {
         Some(fault) => step.address(fault).writes(),
         None => step.u64(0),

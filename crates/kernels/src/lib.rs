@@ -9,14 +9,24 @@ mod rows;
 mod text;
 mod view;
 
+pub mod boxes;
 pub mod copy;
+pub mod ctc;
+pub mod draw;
 pub mod index;
+pub mod loss;
 pub mod multiply;
+pub mod optimise;
+pub mod patch;
 pub mod place;
+pub mod quantise;
 pub mod random;
+pub mod sample;
 pub mod scan;
+pub mod segment;
 pub mod select;
 pub mod sort;
+pub mod sparse;
 pub mod window;
 
 pub use error::KernelError;

@@ -28,6 +28,17 @@ pub enum Distribution {
         /// The standard deviation.
         deviation: f64,
     },
+    /// Normal, of which only what is from `low` to `high` is drawn.
+    TruncatedNormal {
+        /// The mean of the whole distribution.
+        mean: f64,
+        /// Its standard deviation.
+        deviation: f64,
+        /// The least.
+        low: f64,
+        /// The largest.
+        high: f64,
+    },
     /// Exponential.
     Exponential {
         /// One by the mean.
@@ -77,6 +88,15 @@ pub fn elements(
     let (kind, first, second, low, range) = match distribution {
         Distribution::Uniform { low, high } => (0, low, high, 0, 0),
         Distribution::Normal { mean, deviation } => (1, mean, deviation, 0, 0),
+        Distribution::TruncatedNormal {
+            mean,
+            deviation,
+            low,
+            high,
+        } => {
+            let [low, high] = [low, high].map(f64::to_bits);
+            (5, mean, deviation, low.cast_signed(), high)
+        }
         Distribution::Exponential { rate } => (2, rate, 0.0, 0, 0),
         Distribution::Bernoulli { chance } => (3, chance, 0.0, 0, 0),
         Distribution::Integers { low, range } => (4, 0.0, 0.0, low, range),

@@ -5,12 +5,16 @@
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 5] = [
+pub(crate) const HEADERS: [(&str, &str); 9] = [
+    ("blocks.cuh", include_str!("../cuda/blocks.cuh")),
+    ("checked.cuh", include_str!("../cuda/checked.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("epilogue.cuh", include_str!("../cuda/epilogue.cuh")),
     ("fragments.cuh", include_str!("../cuda/fragments.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
+    ("philox.cuh", include_str!("../cuda/philox.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
+    ("window.cuh", include_str!("../cuda/window.cuh")),
 ];
 
 /// A text of kernels, with its macros. Equal texts are compiled once.
@@ -85,17 +89,27 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 22] = [
+    include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
+    include_str!("../cuda/ctc.cu"),
+    include_str!("../cuda/draw.cu"),
     include_str!("../cuda/gemv.cu"),
     include_str!("../cuda/index.cu"),
+    include_str!("../cuda/loss.cu"),
     include_str!("../cuda/multiply.cu"),
+    include_str!("../cuda/optimise.cu"),
+    include_str!("../cuda/patch.cu"),
     include_str!("../cuda/place.cu"),
+    include_str!("../cuda/quantise.cu"),
     include_str!("../cuda/random.cu"),
+    include_str!("../cuda/sample.cu"),
     include_str!("../cuda/scan.cu"),
+    include_str!("../cuda/segment.cu"),
     include_str!("../cuda/select.cu"),
     include_str!("../cuda/skinny.cu"),
     include_str!("../cuda/sort.cu"),
+    include_str!("../cuda/sparse.cu"),
     include_str!("../cuda/tensor.cu"),
     include_str!("../cuda/window.cu"),
 ];

@@ -31,7 +31,7 @@ pub struct SlidingWindow {
 
 impl SlidingWindow {
     /// As `SlidingWindow` of window.cu, which has the layout of a shape.
-    fn parameter(&self) -> ShapeParameter {
+    pub(crate) fn parameter(&self) -> ShapeParameter {
         let extents = self.kernel.iter().chain(&self.dilation).copied();
         let strides = self.stride.iter().chain(&self.padding).copied();
         ShapeParameter::new(extents.zip(strides))
@@ -90,7 +90,7 @@ pub fn five(view: &MemoryView) -> Result<MemoryView> {
 }
 
 /// Checks that views have five dimensions and one type.
-fn check_five(views: &[&MemoryView], dtype: Dtype) -> Result<()> {
+pub(crate) fn check_five(views: &[&MemoryView], dtype: Dtype) -> Result<()> {
     for view in views {
         check(view.shape().len() == 5 && view.dtype() == dtype, || {
             format!("{} is not of five dimensions of {dtype}", view.layout)

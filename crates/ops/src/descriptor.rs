@@ -14,7 +14,7 @@ use crate::registry;
 use crate::row::OpRow;
 
 /// Largest number of operands.
-const MAX_OPERANDS: usize = 64;
+const MAX_OPERANDS: usize = 128;
 
 type Result<T> = std::result::Result<T, OpError>;
 
@@ -190,7 +190,7 @@ impl OpDescriptor {
     /// # Errors
     /// [`OpError::Parameter`] if the op has no indices.
     pub fn checked(mut self) -> Result<Self> {
-        if !self.row().operands.contains(&"index") {
+        if !self.row().has_indices() {
             let what = "it has no indices to check".to_owned();
             return Err(self.parameter(what, "the op as it is".to_owned()));
         }
@@ -294,15 +294,20 @@ impl OpDescriptor {
     pub(crate) fn check_operands(&self, operands: &[Layout]) -> Result<()> {
         let (row, op) = (self.row(), self.name());
         let least = row.operands.len() - row.optional;
-        let most = match row.is_variadic {
-            true => MAX_OPERANDS,
-            false => row.operands.len(),
+        let most = match row.repeated {
+            0 => row.operands.len(),
+            _ => MAX_OPERANDS,
         };
-        if !(least..=most).contains(&operands.len()) {
+        let beyond = operands.len().saturating_sub(row.singles());
+        let are_whole = row.repeated == 0 || beyond.is_multiple_of(row.repeated);
+        if !(least..=most).contains(&operands.len()) || !are_whole {
             let mut wanted = row.operands.join(", ");
-            if row.is_variadic {
-                write!(wanted, "; the last one 1 to {} times", most + 1 - least)
-                    .unwrap_or_default();
+            if let Some(times) = (most - row.singles()).checked_div(row.repeated) {
+                let last = match row.repeated {
+                    1 => "one".to_owned(),
+                    number => format!("{number} together"),
+                };
+                write!(wanted, "; the last {last} 1 to {times} times").unwrap_or_default();
             } else if row.optional > 0 {
                 write!(wanted, "; the last {} may be left out", row.optional).unwrap_or_default();
             } else if row.operands.is_empty() {
@@ -323,7 +328,7 @@ impl OpDescriptor {
                     wants,
                 });
             }
-            if wants != row.types || operand == "index" {
+            if row.has_own_type(operand) {
                 continue;
             }
             let before = *first.get_or_insert(dtype);

@@ -214,11 +214,16 @@ struct RowNames(&'static OpRow);
 
 impl BoundNames for RowNames {
     fn input(&self, at: usize) -> String {
-        self.0.operand(at).to_owned()
+        let (name, row) = (self.0.operand(at), self.0);
+        // Of one of many the number too.
+        match at.checked_sub(row.singles()) {
+            Some(beyond) if row.repeated > 1 => format!("{name} {}", beyond / row.repeated),
+            _ => name.to_owned(),
+        }
     }
 
     fn output(&self, at: usize) -> String {
-        self.0.results.get(at).copied().unwrap_or("out").to_owned()
+        self.0.result(at).to_owned()
     }
 }
 

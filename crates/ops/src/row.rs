@@ -29,12 +29,20 @@ pub enum OpFamily {
     Normalisation,
     /// Losses.
     Loss,
+    /// Updates of parameters by their gradients.
+    Optimiser,
+    /// Elements as small numbers by scales.
+    Quantisation,
     /// Elements chosen by indices.
     Indexing,
+    /// Segments of rows, and bags of a table's rows.
+    Segment,
     /// Numbers of a seed, by counter.
     Random,
     /// Products of matrices.
     Product,
+    /// Products of sparse matrices.
+    Sparse,
     /// Convolutions, pools, interpolation.
     Window,
     /// Scans, sorting and selection.
@@ -43,7 +51,7 @@ pub enum OpFamily {
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -51,9 +59,13 @@ impl OpFamily {
         Self::Reduction,
         Self::Normalisation,
         Self::Loss,
+        Self::Optimiser,
+        Self::Quantisation,
         Self::Indexing,
+        Self::Segment,
         Self::Random,
         Self::Product,
+        Self::Sparse,
         Self::Window,
         Self::Order,
     ];
@@ -68,9 +80,13 @@ impl OpFamily {
             Self::Reduction => "reduction",
             Self::Normalisation => "normalisation",
             Self::Loss => "loss",
+            Self::Optimiser => "optimiser",
+            Self::Quantisation => "quantisation",
             Self::Indexing => "indexing",
+            Self::Segment => "segment",
             Self::Random => "random",
             Self::Product => "product",
+            Self::Sparse => "sparse",
             Self::Window => "window",
             Self::Order => "order",
         }
@@ -140,12 +156,14 @@ pub struct OpRow {
     pub operands: &'static [&'static str],
     /// Number of operands at the end that may be left out.
     pub optional: usize,
-    /// Whether the last operand may be given many times.
-    pub is_variadic: bool,
+    /// Number of operands at the end that may be given many times, one after another.
+    pub repeated: usize,
     /// Names of the results.
     pub results: &'static [&'static str],
     /// Types of the operands, which have one.
     pub types: TypeClass,
+    /// Operands that need not have the type of the others, with the types that they may have.
+    pub typed: &'static [(&'static str, TypeClass)],
     /// Names of its numbers, with their defaults.
     pub numbers: &'static [(&'static str, f64)],
     /// Names of its lists of whole numbers, with their defaults.
@@ -178,17 +196,49 @@ impl OpRow {
 
     /// The types that an operand may have: those of the op, but for indices and conditions.
     pub fn types_of(&self, operand: &str) -> TypeClass {
-        match operand {
-            "condition" | "mask" => TypeClass::Bool,
-            "index" => TypeClass::Integers,
+        let own = self.typed.iter().find(|(name, _)| *name == operand);
+        match (own, operand) {
+            (Some((_, types)), _) => *types,
+            (_, "condition" | "mask") => TypeClass::Bool,
+            (_, "index" | "offsets") => TypeClass::Integers,
             _ => self.types,
         }
     }
 
+    /// Whether an operand need not have the type of the others.
+    pub fn has_own_type(&self, operand: &str) -> bool {
+        let is_typed = self.typed.iter().any(|(name, _)| *name == operand);
+        is_typed || self.types_of(operand) != self.types || matches!(operand, "index" | "offsets")
+    }
+
+    /// Whether it has operands with elements that are compared with extents when it is run.
+    pub fn has_indices(&self) -> bool {
+        let mut operands = self.operands.iter();
+        operands.any(|operand| matches!(*operand, "index" | "offsets"))
+    }
+
+    /// Number of operands that are given once.
+    pub fn singles(&self) -> usize {
+        self.operands.len().saturating_sub(self.repeated)
+    }
+
     /// Name of an operand, by its number.
     pub fn operand(&self, at: usize) -> &'static str {
-        let last = self.operands.len().saturating_sub(1);
-        self.operands.get(at.min(last)).copied().unwrap_or_default()
+        let singles = self.singles();
+        let own = match at.checked_sub(singles) {
+            Some(beyond) if self.repeated > 0 => singles + beyond % self.repeated,
+            _ => at.min(self.operands.len().saturating_sub(1)),
+        };
+        self.operands.get(own).copied().unwrap_or_default()
+    }
+
+    /// Name of a result, by its number.
+    pub fn result(&self, at: usize) -> &'static str {
+        let own = match self.repeated {
+            0 => at,
+            _ => at % self.results.len().max(1),
+        };
+        self.results.get(own).copied().unwrap_or("out")
     }
 
     /// The types that it accepts.
@@ -206,7 +256,10 @@ impl OpRow {
         let mut all: Vec<String> = Vec::new();
         for (at, operand) in self.operands.iter().enumerate() {
             let mark = if at >= firsts { "?" } else { "" };
-            let mark = if self.is_variadic { "..." } else { mark };
+            let mark = match self.repeated > 0 && at >= self.singles() {
+                true => "...",
+                false => mark,
+            };
             all.push(format!("{operand}{mark}"));
         }
         for (number, default) in self.numbers {
@@ -267,9 +320,10 @@ pub(crate) const BLANK: OpRow = OpRow {
     doc: "",
     operands: &[],
     optional: 0,
-    is_variadic: false,
+    repeated: 0,
     results: &["out"],
     types: TypeClass::All,
+    typed: &[],
     numbers: &[],
     lists: &[],
     choices: &[],

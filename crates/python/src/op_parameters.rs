@@ -156,8 +156,8 @@ pub(crate) fn op_names() -> Vec<&'static str> {
 type ParameterRow = (&'static str, &'static str, Py<PyAny>, Vec<&'static str>);
 /// (name, family, documentation, signature)
 type OpTexts = (&'static str, &'static str, &'static str, String);
-/// (names, number that may be left out, whether the last may be repeated, types of each)
-type OperandRow = (Vec<&'static str>, usize, bool, Vec<Vec<&'static str>>);
+/// (names, number that may be left out, number at the end that may be repeated, types of each)
+type OperandRow = (Vec<&'static str>, usize, usize, Vec<Vec<&'static str>>);
 
 /// What the registry has of an op: texts, operands, names of the results, parameters.
 #[pyfunction]
@@ -198,7 +198,7 @@ pub(crate) fn op_row(
         (
             row.operands.to_vec(),
             row.optional,
-            row.is_variadic,
+            row.repeated,
             row.operands.iter().map(dtypes).collect(),
         ),
         row.results.to_vec(),

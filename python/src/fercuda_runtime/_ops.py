@@ -63,8 +63,9 @@ class Parameter:
 class Description:
     """What the registry has of an op.
 
-    `operands`: names; the last `optional` may be left out, and with `is_variadic` the last may be
-    given many times. `dtypes`: for each operand the types that it may have. `results`: names.
+    `operands`: names; the last `optional` may be left out, and the last `repeated` may be given many
+    times, one after another. `dtypes`: for each operand the types that it may have. `results`:
+    names; of operands in several groups each group has them.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Description:
     signature: str
     operands: tuple[str, ...]
     optional: int
-    is_variadic: bool
+    repeated: int
     dtypes: tuple[tuple[str, ...], ...]
     results: tuple[str, ...]
     parameters: tuple[Parameter, ...]
@@ -346,7 +347,7 @@ def describe(name: str, /) -> Description:
     Raises `OpError` with the nearest names, if there is no such op.
     """
     (name, family, doc, signature), operands, results, parameters = _fercuda.op_row(known(name))
-    all_names, optional, is_variadic, dtypes = operands
+    all_names, optional, repeated, dtypes = operands
     return Description(
         name,
         family,
@@ -354,7 +355,7 @@ def describe(name: str, /) -> Description:
         signature,
         tuple(all_names),
         optional,
-        is_variadic,
+        repeated,
         tuple(map(tuple, dtypes)),
         tuple(results),
         tuple(

@@ -57,9 +57,10 @@ def _signature(op: Description) -> inspect.Signature:
     first_optional = len(op.operands) - op.optional
     parameters = []
     for at, operand in enumerate(op.operands):
-        if op.is_variadic and at + 1 == len(op.operands):
-            parameters.append(kinds(operand, kinds.VAR_POSITIONAL))
-            continue
+        if op.repeated > 0 and at + op.repeated == len(op.operands):
+            name = operand if op.repeated == 1 else "groups"
+            parameters.append(kinds(name, kinds.VAR_POSITIONAL))
+            break
         default = None if at >= first_optional else kinds.empty
         parameters.append(kinds(operand, kinds.POSITIONAL_OR_KEYWORD, default=default))
     for it in op.parameters:

@@ -246,9 +246,9 @@ impl OpBench<'_> {
             .lists
             .iter()
             .any(|(list, _)| !matches!(*list, "seed" | "subsequence"));
-        if has_lists || row.operands.contains(&"index") {
+        if has_lists || row.has_indices() || !row.typed.is_empty() {
             bail_usage!(
-                "{} has parameters or indices that bench does not draw\ntry: fercuda ops run",
+                "{} has parameters or operands that bench does not draw\ntry: fercuda ops run",
                 row.name
             );
         }

@@ -136,7 +136,7 @@ pub(super) fn run(args: &OpRunArgs) -> Result<ExitCode> {
         }
     }
     // An index outside of its axis is reported.
-    let op = if row.operands.contains(&"index") {
+    let op = if row.has_indices() {
         op.checked().map_err(refusal)?
     } else {
         op
@@ -171,7 +171,15 @@ pub(super) fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>>
         let input = input.with_context(|| format!("--input {spec} cannot be used"));
         let input = input.map_err(usage)?;
         let at = row.operands.iter().position(|name| *name == input.name);
-        if row.is_variadic && at.is_some_and(|at| at + 1 == row.operands.len()) {
+        if row.repeated > 0 && at.is_some_and(|at| at >= row.singles()) {
+            let wanted = row.operand(row.singles() + more.len());
+            if input.name != wanted {
+                bail_usage!(
+                    "operand {} is given where {wanted} is next\ntry: {}, one after another",
+                    input.name,
+                    row.operands[row.singles()..].join(", ")
+                );
+            }
             more.push(input);
             continue;
         }
@@ -190,10 +198,9 @@ pub(super) fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>>
             );
         }
     }
-    if let Some(last) = given.last_mut()
-        && !more.is_empty()
-    {
-        *last = Some(more.remove(0));
+    let first: Vec<ArrayInput> = more.drain(..row.repeated.min(more.len())).collect();
+    for (place, input) in given[row.singles()..].iter_mut().zip(first) {
+        *place = Some(input);
     }
     let firsts = row.operands.len() - row.optional;
     let last = given.iter().rposition(Option::is_some);
@@ -210,7 +217,7 @@ pub(super) fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>>
         };
         let dtype = match (row.types_of(name), like) {
             (TypeClass::Bool, _) => Dtype::Bool,
-            _ if name == "index" => Dtype::I64,
+            (TypeClass::Integers, _) if row.has_own_type(name) => Dtype::I64,
             (_, Some(it)) if row.types.has(it.layout.dtype()) => it.layout.dtype(),
             _ => row.dtypes().nth(1).unwrap_or(Dtype::F32),
         };

@@ -99,4 +99,36 @@ pub(super) const ROWS: &[OpRow] = &[
             let sum = total(x[0].iter().map(|x| (x - highest).exp())).ln();
             -total(x[0].iter().zip(&x[1]).map(|(x, t)| t * ((x - highest) - sum)))
         }), "cross-entropy of logits with target probabilities, over the axes"),
+    op!(Loss "focal_loss" ("x", "target") Floats { "alpha": 0.25, "gamma": 2.0 }
+        "z = x * (target * 2 - 1); s = max(-z, 0) + ln(exp(-abs(z)) + 1); \
+         a = target * {alpha} + (1 - target) * (1 - {alpha}); \
+         mean(a * exp((z + s) * -{gamma}) * s, axis={axes}, keep={keep})",
+        Fold(|x, n| pairs(x, |x, t| {
+            let z = x * (2.0 * t - 1.0);
+            let weight = n[0] * t + (1.0 - n[0]) * (1.0 - t);
+            weight * (-n[1] * softplus(z)).exp() * softplus(-z)
+        })), "mean of alpha (1 - p)^gamma (-ln p), p the probability of the label 0 or 1 by the logit x"),
+    op!(Loss "triplet_loss" ("anchor", "positive", "negative") Floats { "margin": 1.0 }
+        "p = anchor - positive; n = anchor - negative; \
+         max(sqrt(sum(p * p, axis={axes}, keep={keep})) - sqrt(sum(n * n, axis={axes}, keep={keep})) \
+         + {margin}, 0)",
+        Fold(|x, n| {
+            let distance = |other: &[f64]| {
+                total(x[0].iter().zip(other).map(|(x, y)| (x - y).powi(2))).sqrt()
+            };
+            most(distance(&x[1]) - distance(&x[2]) + n[0], 0.0)
+        }), "max(0, distance to the positive - distance to the negative + margin), over the axes"),
+    op!(Loss "cosine_embedding_loss" ("x", "y", "target") Floats { "margin": 0.0, "eps": 0.00000001 }
+        "c = sum(x * y, axis={axes}, keep={keep}) / max(sqrt(sum(x * x, axis={axes}, keep={keep})) \
+         * sqrt(sum(y * y, axis={axes}, keep={keep})), {eps}); \
+         select(max(target, axis={axes}, keep={keep}) > 0, 1 - c, max(c - {margin}, 0))",
+        Fold(|x, n| {
+            let dot = |a: &[f64], b: &[f64]| total(a.iter().zip(b).map(|(a, b)| a * b));
+            let size = dot(&x[0], &x[0]).sqrt() * dot(&x[1], &x[1]).sqrt();
+            let cosine = dot(&x[0], &x[1]) / most(size, n[1]);
+            match x[2].iter().copied().fold(f64::NEG_INFINITY, most) > 0.0 {
+                true => 1.0 - cosine,
+                false => most(cosine - n[0], 0.0),
+            }
+        }), "1 - cosine where the largest target is above 0, else max(0, cosine - margin), over the axes"),
 ];

@@ -5,26 +5,35 @@
 
 mod activations;
 mod along;
+mod approx;
 mod arithmetic;
 mod bounds;
+mod classes;
 mod comparisons;
+mod draws;
 mod indexing;
 mod losses;
 mod movement;
+mod optimisers;
+mod patches;
 pub(crate) mod products;
+mod quantisation;
 mod random;
 mod reductions;
 mod rows;
+mod samples;
 mod scalar;
 mod scans;
+mod segments;
 mod selection;
 mod sorting;
+mod sparse;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 14] = [
+pub(crate) const PARTS: [&[OpRow]; 22] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -32,10 +41,18 @@ pub(crate) const PARTS: [&[OpRow]; 14] = [
     reductions::ROWS,
     rows::ROWS,
     losses::ROWS,
+    classes::ROWS,
+    optimisers::ROWS,
+    quantisation::ROWS,
     indexing::ROWS,
+    segments::ROWS,
     random::ROWS,
+    draws::ROWS,
     products::ROWS,
+    sparse::ROWS,
     windows::ROWS,
+    patches::ROWS,
+    samples::ROWS,
     scans::ROWS,
     sorting::ROWS,
     selection::ROWS,

@@ -731,9 +731,9 @@ pub(super) const PERMUTE: NativeRule = NativeRule {
 
 #[rustfmt::skip]
 pub(super) const ROWS: &[OpRow] = &[
-    native!(Shape "concat" ("x") All {} ["axis"] { is_variadic: true }
+    native!(Shape "concat" ("x") All {} ["axis"] { repeated: 1 }
         "cuda.copy", concat_results, concat, concat_expected, "operands one after another along an axis"),
-    native!(Shape "stack" ("x") All {} ["axis"] { is_variadic: true }
+    native!(Shape "stack" ("x") All {} ["axis"] { repeated: 1 }
         "cuda.copy", stack_results, stack, stack_expected, "operands along a new axis"),
     native!(Shape "flip" ("x") All {} ["axes"] {}
         "cuda.copy", flip_results, flip, flip_expected, "elements along axes in reverse order"),

@@ -10,14 +10,14 @@ use fercuda_tensor::{Dtype, Layout};
 
 use super::along::by_index;
 use super::bounds::{stored, unit_roundoff};
-use super::scalar::whole_number;
+use super::scalar::{erf, whole_number};
 use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
-const SEED: &[(&str, &[i64])] = &[("seed", &[0]), ("subsequence", &[0])];
+pub(super) const SEED: &[(&str, &[i64])] = &[("seed", &[0]), ("subsequence", &[0])];
 
-fn seed(op: &OpParameters) -> RandomSeed {
+pub(super) fn seed(op: &OpParameters) -> RandomSeed {
     let first = |list: &str| op.list_of(list).first().copied().unwrap_or_default();
     RandomSeed {
         seed: first("seed").cast_unsigned(),
@@ -25,7 +25,7 @@ fn seed(op: &OpParameters) -> RandomSeed {
     }
 }
 
-fn check_seed(op: &OpParameters) -> Result<(), Misfit> {
+pub(super) fn check_seed(op: &OpParameters) -> Result<(), Misfit> {
     match ["seed", "subsequence"]
         .iter()
         .all(|list| op.list_of(list).len() == 1)
@@ -64,7 +64,7 @@ fn word(seed: RandomSeed, at: u64) -> u32 {
 }
 
 /// 64 random bits of an element.
-fn half(seed: RandomSeed, at: u64) -> u64 {
+pub(super) fn half(seed: RandomSeed, at: u64) -> u64 {
     let words = philox(at / 2, seed);
     let from = 2 * (at % 2) as usize;
     u64::from(words[from + 1]) << 32 | u64::from(words[from])
@@ -124,6 +124,23 @@ fn distribution(op: &OpParameters, dtype: Dtype) -> Result<Distribution, Misfit>
             mean: finite(op, dtype, "mean")?,
             deviation: finite(op, dtype, "deviation")?,
         }),
+        "truncated_normal" => {
+            let of = |name| finite(op, dtype, name);
+            let (mean, deviation) = (of("mean")?, of("deviation")?);
+            let (low, high) = (of("low")?, of("high")?);
+            match low <= high && deviation > 0.0 {
+                true => Ok(Distribution::TruncatedNormal {
+                    mean,
+                    deviation,
+                    low,
+                    high,
+                }),
+                false => Err(Misfit::new(
+                    format!("from {low} to {high} by a deviation of {deviation}"),
+                    "low, then high, and a deviation above 0",
+                )),
+            }
+        }
         "random_exponential" => {
             let rate = finite(op, dtype, "rate")?;
             // In the type in which it is computed.
@@ -204,6 +221,29 @@ fn random(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     Ok(())
 }
 
+/// The normal distribution's function.
+fn normal_cdf(x: f64) -> f64 {
+    0.5 + 0.5 * erf(x * std::f64::consts::FRAC_1_SQRT_2)
+}
+
+/// Where the normal distribution's function has that value, by bisection, and how far a device's
+/// place may be from it: both functions may be some 2^-50 off, by the slope there.
+fn normal_place(share: f64) -> (f64, f64) {
+    let (mut low, mut high) = (-8.5, 8.5);
+    for _ in 0..64 {
+        let middle = 0.5 * (low + high);
+        match normal_cdf(middle) < share {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    let place = 0.5 * (low + high);
+    let slope = (-0.5 * place * place).exp() / std::f64::consts::TAU.sqrt();
+    let off = f64::exp2(-50.0) / slope;
+    // Far from the middle the slope is not that of the whole error.
+    (place, if off < 0.01 { 2.0 * off } else { f64::INFINITY })
+}
+
 fn random_expected(
     op: &OpParameters,
     _: &[HostArray],
@@ -230,6 +270,23 @@ fn random_expected(
             };
             let value = (deviation * radius).mul_add(part, mean);
             near(dtype, value, mean.abs() + deviation.abs() * radius, 32.0)
+        }
+        Distribution::TruncatedNormal {
+            mean,
+            deviation,
+            low,
+            high,
+        } => {
+            let share = match dtype {
+                Dtype::F64 => ((half(seed, at) >> 12) as f64 + 0.5) * (-52f64).exp2(),
+                _ => (f64::from(word(seed, at) >> 8) + 0.5) * (-24f64).exp2(),
+            };
+            let [before, until] = [low, high].map(|end| normal_cdf((end - mean) / deviation));
+            let (place, off) = normal_place(before + share * (until - before));
+            let value = deviation.mul_add(place, mean).clamp(low, high);
+            let magnitude = mean.abs() + deviation * place.abs();
+            let error = deviation * off + 32.0 * f64::EPSILON * magnitude;
+            stored(dtype, value, error)
         }
         Distribution::Exponential { rate } => {
             let value = -fraction(dtype, seed, at, 1).ln() / rate;
@@ -411,6 +468,10 @@ pub(super) const ROWS: &[OpRow] = &[
     native!(Random "random_normal" () All { "mean": 0.0, "deviation": 1.0 } ["to", "shape"]
         { lists: SEED }
         "cuda.random", new_results, random, random_expected, "normal, by Box and Muller; f32 without `to`"),
+    native!(Random "truncated_normal" ()
+        All { "mean": 0.0, "deviation": 1.0, "low": -2.0, "high": 2.0 } ["to", "shape"] { lists: SEED }
+        "cuda.random", new_results, random, random_expected,
+        "normal, of which only what is from low to high is drawn, by the inverse of its function in f64; f32 without `to`"),
     native!(Random "random_exponential" () All { "rate": 1.0 } ["to", "shape"] { lists: SEED }
         "cuda.random", new_results, random, random_expected, "exponential; f32 without `to`"),
     native!(Random "bernoulli" () All { "p": 0.5 } ["to", "shape"] { lists: SEED }

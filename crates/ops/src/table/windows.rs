@@ -18,7 +18,7 @@ use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 /// Largest number in a list: places are computed in 64 bits.
 const LARGEST: i64 = 1 << 31;
 
-fn spatial(layout: &Layout, what: &str) -> Result<usize, Misfit> {
+pub(super) fn spatial(layout: &Layout, what: &str) -> Result<usize, Misfit> {
     match layout.shape().len() {
         rank @ 3..=5 => Ok(rank - 2),
         rank => Err(Misfit::new(
@@ -29,7 +29,7 @@ fn spatial(layout: &Layout, what: &str) -> Result<usize, Misfit> {
 }
 
 /// A list for three dimensions of space, of which the first have `default`.
-fn per_space(
+pub(super) fn per_space(
     op: &OpParameters,
     name: &str,
     space: usize,
@@ -74,7 +74,7 @@ fn window(op: &OpParameters, space: usize, kernel: [u64; 3]) -> Result<SlidingWi
 const WEIGHT: &str = "conv_weight_backward";
 
 /// The last three extents of a shape, of which the first are 1.
-fn space_of(shape: &[u64]) -> [u64; 3] {
+pub(super) fn space_of(shape: &[u64]) -> [u64; 3] {
     let mut all = [1; 3];
     let own = &shape[2.min(shape.len())..];
     let from = 3 - own.len().min(3);
@@ -83,7 +83,7 @@ fn space_of(shape: &[u64]) -> [u64; 3] {
 }
 
 /// Places of a window over an operand along each dimension of space.
-fn places(x: [u64; 3], window: &SlidingWindow) -> Result<[u64; 3], Misfit> {
+pub(super) fn places(x: [u64; 3], window: &SlidingWindow) -> Result<[u64; 3], Misfit> {
     let mut all = [0; 3];
     for (d, place) in all.iter_mut().enumerate() {
         let reach = i128::from(window.dilation[d]) * (i128::from(window.kernel[d]) - 1) + 1;
@@ -271,19 +271,19 @@ fn conv_weight(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
 }
 
 /// Extents of batch, channels and three dimensions of space.
-fn five_extents(shape: &[u64]) -> Vec<u64> {
+pub(super) fn five_extents(shape: &[u64]) -> Vec<u64> {
     shape[..2].iter().copied().chain(space_of(shape)).collect()
 }
 
 /// An array of five dimensions.
-fn widened(array: &HostArray) -> HostArray {
+pub(super) fn widened(array: &HostArray) -> HostArray {
     HostArray {
         shape: five_extents(&array.shape),
         ..array.clone()
     }
 }
 
-fn element(array: &HostArray, batch: u64, channel: u64, at: [i64; 3]) -> Option<f64> {
+pub(super) fn element(array: &HostArray, batch: u64, channel: u64, at: [i64; 3]) -> Option<f64> {
     let mut index = vec![batch, channel];
     for (d, at) in at.into_iter().enumerate() {
         let at = u64::try_from(at)
@@ -303,7 +303,7 @@ fn summed(dtype: Dtype, sum: f64, size: f64, terms: f64) -> ExpectedElement {
     )
 }
 
-fn taps(window: &SlidingWindow) -> Vec<[i64; 3]> {
+pub(super) fn taps(window: &SlidingWindow) -> Vec<[i64; 3]> {
     let all = indices(&window.kernel);
     let tap = |at: Vec<u64>| std::array::from_fn(|d| at[d] as i64 * window.dilation[d] as i64);
     all.into_iter().map(tap).collect()
@@ -403,7 +403,7 @@ fn weight_expected(
 
 // Pools.
 
-fn pool_window(op: &OpParameters, x: &Layout) -> Result<(usize, SlidingWindow), Misfit> {
+pub(super) fn pool_window(op: &OpParameters, x: &Layout) -> Result<(usize, SlidingWindow), Misfit> {
     let space = spatial(x, "x")?;
     if op.list_of("kernel").is_empty() {
         return Err(Misfit::new("it has no kernel", "`kernel`"));

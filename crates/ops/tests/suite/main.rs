@@ -2,9 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod families;
 mod named;
 mod native;
+mod native_box;
+mod native_class;
+mod native_segment;
+mod native_small;
 mod native_sort;
+mod native_update;
 mod page;
 mod parity;
 mod plans;

@@ -4,8 +4,8 @@ use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
-use crate::native_sort;
 use crate::parity::{narrower, shape};
+use crate::{native_box, native_class, native_segment, native_small, native_sort, native_update};
 
 /// A new descriptor of the op, and random operands.
 pub(crate) fn operands_of(
@@ -14,6 +14,30 @@ pub(crate) fn operands_of(
     dtype: Dtype,
 ) -> (OpDescriptor, Vec<Operand>) {
     let op = OpDescriptor::new(row.name).unwrap();
+    if matches!(
+        row.name,
+        "grid_sample" | "affine_grid" | "roi_align" | "nms"
+    ) {
+        return native_box::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Loss {
+        return native_class::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Optimiser {
+        return native_update::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Quantisation {
+        return native_small::operands_of(random, op, dtype);
+    }
+    if row.name == "multinomial" {
+        return native_segment::weights(random, op, dtype);
+    }
+    if row.family == OpFamily::Sparse {
+        return native_segment::sparse(random, op, dtype);
+    }
+    if row.family == OpFamily::Segment {
+        return native_segment::operands_of(random, op, dtype);
+    }
     if row.family == OpFamily::Order {
         return native_sort::operands_of(random, op, dtype);
     }
@@ -152,7 +176,7 @@ fn movement(
 }
 
 /// Indices into an extent: few of them outside, and each at most once if they are `unique`.
-fn index_operand(
+pub(crate) fn index_operand(
     random: &mut fastrand::Rng,
     shape: &[u64],
     axis: usize,
@@ -242,7 +266,7 @@ fn indexing(
             let part = narrower(random);
             let source: Vec<u64> = part.iter().map(|len| len + random.u64(..3)).collect();
             let index = index_operand(random, &part, axis, own[axis], unique);
-            let op = reduce(random, op.axes(&[axis]).unwrap());
+            let op = random_choice(random, op.axes(&[axis]).unwrap());
             (
                 op,
                 vec![values(random, &own), index, values(random, &source)],
@@ -252,7 +276,7 @@ fn indexing(
             let mut source = own.clone();
             source[axis] = if unique { own[axis] } else { random.u64(..12) };
             let index = index_operand(random, &source[axis..=axis], 0, own[axis], unique);
-            let op = reduce(random, op.axes(&[axis]).unwrap());
+            let op = random_choice(random, op.axes(&[axis]).unwrap());
             (
                 op,
                 vec![values(random, &own), index, values(random, &source)],
@@ -262,7 +286,7 @@ fn indexing(
     }
 }
 
-fn reduce(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
+pub(crate) fn random_choice(random: &mut fastrand::Rng, op: OpDescriptor) -> OpDescriptor {
     match op.row().choices.first() {
         Some((name, values)) => {
             let value = values[random.usize(..values.len())];
@@ -280,10 +304,10 @@ fn generated(
     let name = op.name();
     let own = shape(
         random,
-        if matches!(name, "tril" | "triu" | "eye") {
-            2
-        } else {
-            0
+        match name {
+            "tril" | "triu" | "eye" => 2,
+            "random_permutation" => 1,
+            _ => 0,
         },
     );
     let mut op = op;
@@ -291,7 +315,9 @@ fn generated(
         op = op.shape(&own).unwrap();
     }
     let accepted = match name {
-        "random_uniform" | "random_normal" | "random_exponential" => dtype.is_float(),
+        "random_uniform" | "random_normal" | "truncated_normal" | "random_exponential" => {
+            dtype.is_float()
+        }
         "random_integers" => !dtype.is_float() && dtype != Dtype::Bool,
         "iota" => dtype != Dtype::Bool,
         _ => true,
@@ -318,6 +344,7 @@ fn generated(
             // Of unsigned types what is below 0 wraps to what f64 does not have.
             "start" | "step" if !dtype.is_signed() => f64::from(random.u32(..9)),
             "start" | "step" => f64::from(random.i32(-9..9)),
+            "low" if name == "truncated_normal" => -f64::from(random.u32(1..9)) / 4.0,
             "high" => 2.0 + f64::from(random.u32(1..9)) / 4.0,
             _ => f64::from(random.u32(1..9)) / 4.0,
         };
@@ -373,7 +400,7 @@ fn products(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<
         .unwrap();
     let mut shapes = vec![joined(&x, &[k]), vec![n, k], vec![n], joined(&x, &[n])];
     shapes.truncate(random.usize(2..=4));
-    (reduce(random, op), shapes)
+    (random_choice(random, op), shapes)
 }
 
 fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<Vec<u64>>) {
@@ -383,7 +410,7 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
     };
     let (own, kernel) = (draw(random, 1, 9), draw(random, 1, 4));
     let (stride, dilation) = (draw(random, 1, 4), draw(random, 1, 3));
-    let dilation = if name == "avg_pool" {
+    let dilation = if matches!(name, "avg_pool" | "lp_pool" | "fractional_max_pool") {
         vec![1; space]
     } else {
         dilation
@@ -393,6 +420,10 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
         .map(|extent| random.u64(0..=extent / 2))
         .collect();
     let reach = |d: usize| dilation[d] * (kernel[d] - 1) + 1;
+    let padding = match name {
+        "fractional_max_pool" => vec![0; space],
+        _ => padding,
+    };
     // As many places as the window needs.
     let own: Vec<u64> = (0..space)
         .map(|d| own[d].max(reach(d).saturating_sub(2 * padding[d])))
@@ -404,6 +435,7 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
             "stride" => stride.clone(),
             "padding" => padding.clone(),
             "dilation" => dilation.clone(),
+            "size" if name == "fractional_max_pool" => draw(random, 1, 7),
             "output_padding" => stride.iter().map(|step| random.u64(..*step)).collect(),
             _ => draw(random, 1, 12),
         };
@@ -413,6 +445,10 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
     for (choice, values) in op.row().choices {
         let value = values[random.usize(..values.len())];
         op = op.choice(choice, value).unwrap();
+    }
+    if name == "lp_pool" {
+        let power = [0.5, 1.0, 1.5, 2.0, 3.0][random.usize(..5)];
+        op = op.number("power", power).unwrap();
     }
     let groups = random.u64(1..3);
     if op
@@ -442,6 +478,15 @@ fn windows(random: &mut fastrand::Rng, op: OpDescriptor) -> (OpDescriptor, Vec<V
                 .map(|d| (own[d] + 2 * padding[d] - reach(d)) / stride[d] + 1)
                 .collect::<Vec<_>>();
             vec![joined([batch, outputs * groups], &places), x]
+        }
+        "fractional_max_pool" => vec![x, vec![batch, inputs * groups, space as u64]],
+        "col2im" => {
+            op = op
+                .list("size", &own.iter().map(|it| *it as i64).collect::<Vec<_>>())
+                .unwrap();
+            let places = (0..space).map(|d| (own[d] + 2 * padding[d] - reach(d)) / stride[d] + 1);
+            let taps: u64 = kernel.iter().product();
+            vec![vec![batch, inputs * groups * taps, places.product()]]
         }
         _ => vec![x],
     };

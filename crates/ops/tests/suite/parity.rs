@@ -190,7 +190,7 @@ fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared
     compared.bounded += u64::from(finite.any(|near| near.error.is_finite()));
     assert_eq!(got.len(), wanted.len(), "{}", about());
     for (number, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
-        let (result, dtype) = (row.results[number], outputs[number].dtype());
+        let (result, dtype) = (row.result(number), outputs[number].dtype());
         assert_eq!(got.len(), wanted.len(), "{result}: {}", about());
         for (at, (got, near)) in got.iter().zip(wanted).enumerate() {
             assert!(

@@ -1,0 +1,141 @@
+// Losses of rows by the class that an index in memory names, and their gradients. A row has a loss
+// and a gradient of 0, and is not counted, if its index is `ignored` or outside of the classes. With
+// IS_LOGITS rows are logits, else logarithms of probabilities. A block computes a row at a time.
+#include "blocks.cuh"
+#include "checked.cuh"
+#include "rows.cuh"
+
+typedef Computed<ELEMENT> As;
+typedef As::type Real;
+
+#define MOST_THREADS 256
+
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return log(x); }
+
+// The class of a row, or -1.
+__device__ __forceinline__ i64 class_of(const INDEX* index, const Shape& shape, u64 row,
+                                        u64 classes, i64 ignored, u64* fault) {
+    const i64 chosen = (i64)index[element_offset(shape, row)];
+    if (chosen == ignored) return -1;
+    return is_inside(chosen, classes, row, fault) ? chosen : -1;
+}
+
+// ln of the sum of e^x of a row.
+__device__ __forceinline__ Real log_sum(const ELEMENT* x, i64 stride, u64 classes, Real* places) {
+    Real most = (Real)as_float(0xff800000), sum = 0;
+    EACH_OF_BLOCK(at, classes) most = MostOf<Real>::combine(most, As::load(x[(i64)at * stride]));
+    most = reduce_block<MostOf<Real>>(most, places);
+    EACH_OF_BLOCK(at, classes) {
+        const Real value = As::load(x[(i64)at * stride]);
+        // Equal ones may be infinite, and have no difference.
+        sum += value == most ? (Real)1 : exponential(value - most);
+    }
+    return most + logarithm(reduce_block<AddOf<Real>>(sum, places));
+}
+
+// The loss of each row.
+extern "C" __global__ void class_losses(LOSS* __restrict__ to, const Shape to_shape,
+                                        const ELEMENT* __restrict__ x, const Shape x_shape,
+                                        const INDEX* __restrict__ index, const Shape index_shape,
+                                        double smoothing, double z_weight, i64 ignored, u64 classes,
+                                        u64 rows, u64* fault) {
+    __shared__ Real places[MOST_THREADS];
+    const i64 stride = x_shape.strides[0];
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const ELEMENT* own = x + row_offset(x_shape, row);
+        // The index is recorded by one thread.
+        const i64 chosen = class_of(index, index_shape, row, classes, ignored,
+                                    threadIdx.x == 0 ? fault : nullptr);
+        Real loss = 0;
+        if (chosen >= 0) {
+            const Real of_class = As::load(own[chosen * stride]);
+#if IS_LOGITS
+            const Real sum = log_sum(own, stride, classes, places);
+            loss = (Real)(1 - smoothing) * (sum - of_class);
+            if (smoothing != 0) {
+                Real all = 0;
+                EACH_OF_BLOCK(at, classes) all += sum - As::load(own[(i64)at * stride]);
+                all = reduce_block<AddOf<Real>>(all, places);
+                loss += (Real)smoothing * (all / (Real)classes);
+            }
+            if (z_weight != 0) loss += (Real)z_weight * sum * sum;
+#else
+            loss = -of_class;
+#endif
+        }
+        if (threadIdx.x == 0) {
+            to[element_offset(to_shape, row)] =
+                Computed<LOSS>::store((Computed<LOSS>::type)loss);
+        }
+    }
+}
+
+// The number of rows that are counted. One block.
+__device__ __forceinline__ u64 counted(const INDEX* index, const Shape& shape, u64 rows,
+                                       u64 classes, i64 ignored, u64* places) {
+    u64 count = 0;
+    EACH_OF_BLOCK(row, rows) {
+        count += class_of(index, shape, row, classes, ignored, nullptr) >= 0 ? 1 : 0;
+    }
+    return reduce_block<AddOf<u64>>(count, places);
+}
+
+extern "C" __global__ void count_rows(u64* __restrict__ to, const INDEX* __restrict__ index,
+                                      const Shape index_shape, i64 ignored, u64 classes, u64 rows) {
+    __shared__ u64 places[MOST_THREADS];
+    const u64 count = counted(index, index_shape, rows, classes, ignored, places);
+    if (threadIdx.x == 0) *to = count;
+}
+
+// The sum of losses, by their number if that is given. One block.
+extern "C" __global__ void sum_losses(ELEMENT* __restrict__ to, const Real* __restrict__ losses,
+                                      const u64* __restrict__ count, u64 rows) {
+    __shared__ Real places[MOST_THREADS];
+    Real sum = 0;
+    EACH_OF_BLOCK(row, rows) sum += losses[row];
+    sum = reduce_block<AddOf<Real>>(sum, places);
+    if (count != nullptr) sum = sum / (Real)*count;
+    if (threadIdx.x == 0) *to = As::store(sum);
+}
+
+// The gradient of each row, of the losses' gradient: one for each row, or for all.
+extern "C" __global__ void class_gradients(ELEMENT* __restrict__ to, const Shape to_shape,
+                                           const ELEMENT* __restrict__ gradient,
+                                           const Shape gradient_shape,
+                                           const ELEMENT* __restrict__ x, const Shape x_shape,
+                                           const INDEX* __restrict__ index, const Shape index_shape,
+                                           const u64* __restrict__ count, double smoothing,
+                                           double z_weight, i64 ignored, u64 classes, u64 rows,
+                                           u64* fault) {
+    __shared__ Real places[MOST_THREADS];
+    const i64 stride = x_shape.strides[0];
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const ELEMENT* own = x + row_offset(x_shape, row);
+        ELEMENT* target = to + row_offset(to_shape, row);
+        const i64 chosen = class_of(index, index_shape, row, classes, ignored,
+                                    threadIdx.x == 0 ? fault : nullptr);
+        if (chosen < 0) {
+            EACH_OF_BLOCK(at, classes) target[(i64)at * to_shape.strides[0]] = As::store(0);
+            continue;
+        }
+        Real by = As::load(gradient[element_offset(gradient_shape, row)]);
+        if (count != nullptr) by = by / (Real)*count;
+#if IS_LOGITS
+        const Real sum = log_sum(own, stride, classes, places);
+        const Real share = (Real)1 + (Real)2 * (Real)z_weight * sum;
+        const Real even = (Real)(smoothing / (double)classes);
+#endif
+        EACH_OF_BLOCK(at, classes) {
+#if IS_LOGITS
+            Real value = exponential(As::load(own[(i64)at * stride]) - sum) * share - even;
+            if (at == (u64)chosen) value -= (Real)(1 - smoothing);
+#else
+            const Real value = at == (u64)chosen ? (Real)-1 : (Real)0;
+#endif
+            target[(i64)at * to_shape.strides[0]] = As::store(by * value);
+        }
+    }
+}

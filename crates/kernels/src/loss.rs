@@ -1,0 +1,198 @@
+//! Losses of rows by the class that an index in memory names, and their gradients.
+//!
+//! `loss.cu` reads and writes rows by numbers below the number of rows and of classes, and the
+//! element of an index after it has compared the index with the number of classes. Sums have a
+//! fixed order: by the threads of one block.
+
+use fercuda_tensor::Dtype;
+
+use crate::copy;
+use crate::error::KernelError;
+use crate::index::with_fault;
+use crate::program::{NativeProgram, NativeStep};
+use crate::rows::sizes;
+use crate::text::{KernelText, c_type};
+use crate::view::{MemoryView, check};
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// What is made of the losses of all rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LossReduction {
+    /// One loss a row.
+    Each,
+    /// Their sum.
+    Sum,
+    /// Their sum by the number of rows that are counted.
+    Mean,
+}
+
+/// A loss by a class's number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClassLoss {
+    /// Whether operands are logits, else logarithms of probabilities.
+    pub is_logits: bool,
+    /// Part of the target that is spread over all classes; of logits.
+    pub smoothing: f64,
+    /// Factor of the square of the logarithm of the sum of e^x; of logits.
+    pub z_weight: f64,
+    /// Index of rows that are not counted.
+    pub ignored: i64,
+    /// What is made of the losses.
+    pub reduction: LossReduction,
+}
+
+/// Rows of `x` along its last dimension, and how many there are.
+struct ClassRows<'a> {
+    x: &'a MemoryView,
+    index: &'a MemoryView,
+    classes: u64,
+    rows: u64,
+}
+
+impl<'a> ClassRows<'a> {
+    fn new(x: &'a MemoryView, index: &'a MemoryView) -> Result<Self> {
+        let outer = x.shape().len().saturating_sub(1);
+        check(
+            !x.shape().is_empty() && index.shape() == &x.shape()[..outer],
+            || format!("the index is {:?} for {:?}", index.shape(), x.shape()),
+        )?;
+        let (rows, classes) = sizes(x);
+        Ok(Self {
+            x,
+            index,
+            classes,
+            rows,
+        })
+    }
+
+    fn text(&self, loss: &ClassLoss, losses: Dtype) -> KernelText {
+        KernelText::new("loss.cu", include_str!("../cuda/loss.cu"))
+            .with_type("ELEMENT", self.x.dtype())
+            .with_type("INDEX", self.index.dtype())
+            .with("LOSS", c_type(losses))
+            .with("IS_LOGITS", u8::from(loss.is_logits))
+    }
+
+    /// Threads of a block: enough for a row of the classes.
+    fn threads(&self) -> u32 {
+        self.classes.next_power_of_two().clamp(32, 256) as u32
+    }
+
+    /// The number of counted rows, in the workspace, for a mean.
+    fn count(&self, program: &mut NativeProgram, loss: &ClassLoss) -> Result<Option<MemoryView>> {
+        if loss.reduction != LossReduction::Mean {
+            return Ok(None);
+        }
+        let count = program.reserve(Dtype::U64, &[1])?;
+        let step = NativeStep::new(self.text(loss, self.x.dtype()), "count_rows")
+            .address(&count)
+            .writes()
+            .flat(self.index)
+            .u64(loss.ignored.cast_unsigned())
+            .u64(self.classes)
+            .u64(self.rows);
+        program.push(step);
+        Ok(Some(count))
+    }
+}
+
+fn optional(step: NativeStep, view: Option<&MemoryView>) -> NativeStep {
+    match view {
+        Some(view) => step.address(view),
+        None => step.u64(0),
+    }
+}
+
+/// The type in which losses are computed.
+fn real(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::F64 => Dtype::F64,
+        _ => Dtype::F32,
+    }
+}
+
+/// Adds losses of the rows of `x` along its last dimension. `index` has its other dimensions, and
+/// `to` too, or a single element for a reduction.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn of_classes(
+    program: &mut NativeProgram,
+    loss: &ClassLoss,
+    [x, index, to]: [&MemoryView; 3],
+) -> Result<()> {
+    let all = ClassRows::new(x, index)?;
+    let is_each = loss.reduction == LossReduction::Each;
+    let shape = if is_each { index.shape() } else { &[] };
+    to.check("the losses", shape, x.dtype())?;
+    let losses = match is_each {
+        true => *to,
+        false => program.reserve(real(x.dtype()), &[all.rows])?,
+    };
+    if all.rows > 0 && all.classes == 0 {
+        copy::fill(program, &losses, 0);
+    } else if all.rows > 0 {
+        let step = NativeStep::new(all.text(loss, losses.dtype()), "class_losses")
+            .threads(all.threads())
+            .flat(&losses)
+            .writes()
+            .rows(x)
+            .flat(index)
+            .f64(loss.smoothing)
+            .f64(loss.z_weight)
+            .u64(loss.ignored.cast_unsigned())
+            .u64(all.classes)
+            .u64(all.rows)
+            .over_blocks(all.rows);
+        program.push(with_fault(step, program));
+    }
+    if is_each {
+        return Ok(());
+    }
+    let count = all.count(program, loss)?;
+    let step = NativeStep::new(all.text(loss, x.dtype()), "sum_losses")
+        .address(to)
+        .writes()
+        .address(&losses);
+    program.push(optional(step, count.as_ref()).u64(all.rows));
+    Ok(())
+}
+
+/// Adds the gradient of these losses by `x`, of theirs: `gradient` has the losses' shape.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn of_classes_backward(
+    program: &mut NativeProgram,
+    loss: &ClassLoss,
+    [gradient, x, index, to]: [&MemoryView; 4],
+) -> Result<()> {
+    let all = ClassRows::new(x, index)?;
+    let shape = match loss.reduction {
+        LossReduction::Each => index.shape(),
+        _ => &[],
+    };
+    gradient.check("the gradient", shape, x.dtype())?;
+    to.check("the result", x.shape(), x.dtype())?;
+    if to.layout.is_empty() {
+        return Ok(());
+    }
+    let count = all.count(program, loss)?;
+    let step = NativeStep::new(all.text(loss, x.dtype()), "class_gradients")
+        .threads(all.threads())
+        .rows(to)
+        .writes()
+        .flat(gradient)
+        .rows(x)
+        .flat(index);
+    let step = optional(step, count.as_ref())
+        .f64(loss.smoothing)
+        .f64(loss.z_weight)
+        .u64(loss.ignored.cast_unsigned())
+        .u64(all.classes)
+        .u64(all.rows)
+        .over_blocks(all.rows);
+    program.push(with_fault(step, program));
+    Ok(())
+}

@@ -1,0 +1,347 @@
+//! Rows of losses by the class that an index in memory names, and of their gradients.
+//!
+//! A row has a loss and a gradient of 0 if its index is `ignore` or outside of the classes, and a
+//! mean does not count it; a checked plan reports the second. The mean of no rows is NaN.
+
+use fercuda_jit::TypeClass;
+use fercuda_kernels::NativeProgram;
+use fercuda_kernels::ctc::{self, CtcViews};
+use fercuda_kernels::loss::{self, ClassLoss, LossReduction};
+use fercuda_tensor::Layout;
+
+use super::along::first_axis;
+use super::bounds::{stored, unit_roundoff};
+use super::scalar::{total, whole_number};
+use crate::arrays::HostArray;
+use crate::parameters::{Misfit, OpParameters};
+use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
+
+const REDUCE: &[(&str, &[&str])] = &[("reduce", &["mean", "sum", "none"])];
+
+fn class_loss(op: &OpParameters) -> ClassLoss {
+    ClassLoss {
+        is_logits: op.name().starts_with("cross"),
+        smoothing: op.number_of("smoothing"),
+        z_weight: op.number_of("z_weight"),
+        ignored: op.number_of("ignore") as i64,
+        reduction: match op.choice_of("reduce") {
+            "mean" => LossReduction::Mean,
+            "sum" => LossReduction::Sum,
+            _ => LossReduction::Each,
+        },
+    }
+}
+
+/// Shape of the losses of `x`.
+fn losses_shape(
+    op: &OpParameters,
+    x: &Layout,
+    index: &Layout,
+) -> Result<(Vec<u64>, usize), Misfit> {
+    whole_number(op, "ignore")?;
+    let smoothing = op.number_of("smoothing");
+    if !(0.0..=1.0).contains(&smoothing) {
+        let what = format!("a smoothing of {smoothing}");
+        return Err(Misfit::new(what, "a number from 0 to 1"));
+    }
+    let z_weight = op.number_of("z_weight");
+    if !(z_weight as f32).is_finite() {
+        let what = format!("a z_weight of {z_weight}");
+        return Err(Misfit::new(what, "a number of f32"));
+    }
+    let axis = op.axis_of(x.shape().len())?;
+    let mut shape = x.shape().to_vec();
+    shape.remove(axis);
+    if index.shape() != shape {
+        let what = format!("the index is {:?}, not {shape:?}", index.shape());
+        return Err(Misfit::new(what, "x's shape without the axis"));
+    }
+    let shape = match class_loss(op).reduction {
+        LossReduction::Each => shape,
+        _ => Vec::new(),
+    };
+    Ok((shape, axis))
+}
+
+fn loss_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    let (shape, _) = losses_shape(op, &operands[0], &operands[1])?;
+    Ok(vec![(operands[0].dtype(), shape)])
+}
+
+fn class_losses(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let (x, index, to) = (program.input(0), program.input(1), program.output(0));
+    let x = x.move_last(first_axis(op, x.shape().len()))?;
+    loss::of_classes(program, &class_loss(op), [&x, &index, &to])
+}
+
+fn gradient_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    let (shape, _) = losses_shape(op, &operands[1], &operands[2])?;
+    if operands[0].shape() != shape {
+        let what = format!("the gradient is {:?}, not {shape:?}", operands[0].shape());
+        return Err(Misfit::new(what, "the shape of the losses"));
+    }
+    Ok(vec![(operands[1].dtype(), operands[1].shape().to_vec())])
+}
+
+fn class_gradients(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let [g, x, index] = [0, 1, 2].map(|at| program.input(at));
+    let to = program.output(0);
+    let axis = first_axis(op, x.shape().len());
+    let (x, to) = (x.move_last(axis)?, to.move_last(axis)?);
+    loss::of_classes_backward(program, &class_loss(op), [&g, &x, &index, &to])
+}
+
+/// The elements of `x` along an axis, by the number of the row, with the places of the elements.
+fn rows_along(x: &HostArray, axis: usize) -> Vec<(Vec<usize>, Vec<f64>)> {
+    let product = |shape: &[u64]| shape.iter().product::<u64>() as usize;
+    let (outer, inner) = (product(&x.shape[..axis]), product(&x.shape[axis + 1..]));
+    let len = x.shape[axis] as usize;
+    let pairs = (0..outer).flat_map(|a| (0..inner).map(move |b| (a, b)));
+    let row = |(a, b)| {
+        let places: Vec<usize> = (0..len).map(|n| (a * len + n) * inner + b).collect();
+        let values = places.iter().map(|at| x.values[*at]).collect();
+        (places, values)
+    };
+    pairs.map(row).collect()
+}
+
+/// ln of the sum of e^x, and its error.
+fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
+    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if most == f64::NEG_INFINITY {
+        return (most, 0.0);
+    }
+    let sum = most + total(row.iter().map(|x| (x - most).exp())).ln();
+    let terms = row.len() as f64;
+    (
+        sum,
+        unit * (2.0 * terms + 16.0 + 2.0 * sum.abs() + 2.0 * most.abs()),
+    )
+}
+
+fn class_at(index: f64, loss: &ClassLoss, classes: usize) -> Option<usize> {
+    let is_class = index >= 0.0 && index < classes as f64 && index != loss.ignored as f64;
+    is_class.then_some(index as usize)
+}
+
+/// The loss of a row, and its error.
+fn row_loss(loss: &ClassLoss, row: &[f64], class: usize, unit: f64) -> (f64, f64) {
+    if !loss.is_logits {
+        return (-row[class], 0.0);
+    }
+    let (sum, error) = log_sum(row, unit);
+    let apart: Vec<f64> = row.iter().map(|x| sum - x).collect();
+    let (terms, size) = (row.len() as f64, sum.abs() + row[class].abs());
+    let spread = apart.iter().map(|x| x.abs() + sum.abs()).sum::<f64>() / terms;
+    let even = total(apart.iter().copied()) / terms;
+    let s = loss.smoothing;
+    let value = (1.0 - s) * apart[class] + s * even + loss.z_weight * sum * sum;
+    let squared = loss.z_weight.abs() * sum.abs() * (2.0 * error + 4.0 * unit * sum.abs());
+    let of_class = (1.0 - s) * (error + 4.0 * unit * size);
+    (
+        value,
+        of_class + s * (error + (terms + 4.0) * unit * spread) + squared,
+    )
+}
+
+fn losses_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let (dtype, loss) = (results[0].dtype(), class_loss(op));
+    let unit = unit_roundoff(dtype);
+    let axis = first_axis(op, x[0].shape.len());
+    let rows = rows_along(&x[0], axis);
+    let mut counted = 0.0;
+    let one = |((_, row), index): (&(Vec<usize>, Vec<f64>), &f64)| {
+        let class = class_at(*index, &loss, row.len())?;
+        counted += 1.0;
+        Some(row_loss(&loss, row, class, unit))
+    };
+    let losses: Vec<_> = rows.iter().zip(&x[1].values).map(one).collect();
+    let losses: Vec<(f64, f64)> = losses.into_iter().map(Option::unwrap_or_default).collect();
+    let near = |(value, error): (f64, f64)| stored(dtype, value, error + 2.0 * unit * value.abs());
+    if loss.reduction == LossReduction::Each {
+        return vec![losses.into_iter().map(near).collect()];
+    }
+    let by = match loss.reduction {
+        LossReduction::Mean => counted,
+        _ => 1.0,
+    };
+    let sum = total(losses.iter().map(|(value, _)| *value)) / by;
+    let steps = unit * losses.len() as f64;
+    let errors = losses
+        .iter()
+        .map(|(value, error)| error + steps * value.abs());
+    let error = errors.sum::<f64>() / by;
+    vec![vec![near((sum, error))]]
+}
+
+fn gradients_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let (dtype, loss) = (results[0].dtype(), class_loss(op));
+    let unit = unit_roundoff(dtype);
+    let axis = first_axis(op, x[1].shape.len());
+    let rows = rows_along(&x[1], axis);
+    let classes = |row: &[f64], index: f64| class_at(index, &loss, row.len());
+    let counted = rows.iter().zip(&x[2].values);
+    let counted = counted.filter(|((_, row), index)| classes(row, **index).is_some());
+    let by = match loss.reduction {
+        LossReduction::Mean => counted.count() as f64,
+        _ => 1.0,
+    };
+    let mut all = vec![(0.0, 0.0); x[1].values.len()];
+    for (number, ((places, row), index)) in rows.iter().zip(&x[2].values).enumerate() {
+        let Some(class) = classes(row, *index) else {
+            continue;
+        };
+        let g = match loss.reduction {
+            LossReduction::Each => x[0].values[number],
+            _ => x[0].values[0] / by,
+        };
+        let (sum, error) = log_sum(row, unit);
+        for (at, (place, value)) in places.iter().zip(row).enumerate() {
+            let hit = f64::from(u8::from(at == class));
+            let (value, error) = if loss.is_logits {
+                let share = (value - sum).exp();
+                let factor = 1.0 + 2.0 * loss.z_weight * sum;
+                let even = loss.smoothing / row.len() as f64;
+                let size = 1.0 + 2.0 * (loss.z_weight * sum).abs();
+                let steps = error + unit * (8.0 + 2.0 * (value.abs() + sum.abs()));
+                let of_sum = 2.0 * share * loss.z_weight.abs() * error;
+                let error = share * size * steps + of_sum + 4.0 * unit * (1.0 + share * size);
+                (share * factor - even - hit * (1.0 - loss.smoothing), error)
+            } else {
+                (-hit, 0.0)
+            };
+            all[*place] = stored(
+                dtype,
+                g * value,
+                g.abs() * (error + 4.0 * unit * value.abs()),
+            );
+        }
+    }
+    vec![all]
+}
+
+// Connectionist temporal classification.
+
+fn ctc_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    let [x, labels, lengths, label_lengths] = [0, 1, 2, 3].map(|at| operands[at].shape());
+    let (&[_, samples, classes], &[rows, _]) = (x, labels) else {
+        let what = format!("{x:?} by labels {labels:?}");
+        return Err(Misfit::new(
+            what,
+            "[steps, samples, classes] by [samples, labels]",
+        ));
+    };
+    let are_each = rows == samples && lengths == [samples] && label_lengths == [samples];
+    if !are_each {
+        let what = format!("{labels:?}, {lengths:?} and {label_lengths:?} of {samples} samples");
+        return Err(Misfit::new(what, "one row and one length for each sample"));
+    }
+    let blank = whole_number(op, "blank")?;
+    if !u64::try_from(blank).is_ok_and(|blank| blank < classes) {
+        let what = format!("a blank of {blank} in {classes} classes");
+        return Err(Misfit::new(what, "a class"));
+    }
+    Ok(vec![(operands[0].dtype(), vec![samples])])
+}
+
+fn ctc(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let views = CtcViews {
+        x: program.input(0),
+        labels: program.input(1),
+        lengths: program.input(2),
+        label_lengths: program.input(3),
+        to: program.output(0),
+    };
+    ctc::losses(program, &views, op.number_of("blank") as u64)
+}
+
+fn ctc_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let (dtype, blank) = (results[0].dtype(), op.number_of("blank") as u64);
+    let [steps, samples, classes] = [0, 1, 2].map(|at| x[0].shape[at]);
+    let most = x[1].shape[1];
+    let one = |sample: u64| {
+        let (length, count) = (x[2].values[sample as usize], x[3].values[sample as usize]);
+        let is_within = |value: f64, most: u64| value >= 0.0 && value <= most as f64;
+        if !is_within(length, steps) || !is_within(count, most) {
+            return (0.0, 0.0);
+        }
+        let labels: Vec<f64> = (0..count as u64).map(|at| x[1].at(&[sample, at])).collect();
+        if labels.iter().any(|it| *it < 0.0 || *it >= classes as f64) {
+            return (0.0, 0.0);
+        }
+        // Labels with blanks before, between and behind.
+        let mut states = vec![blank];
+        labels
+            .iter()
+            .for_each(|label| states.extend([*label as u64, blank]));
+        let start = |state: usize| if state == 0 { 0.0 } else { f64::NEG_INFINITY };
+        let mut before: Vec<f64> = (0..states.len()).map(start).collect();
+        let mut error = 0.0;
+        for t in 0..length as u64 {
+            let mut largest = 0.0f64;
+            let after = states.iter().enumerate().map(|(state, class)| {
+                let skips = state > 1 && state % 2 == 1 && states[state - 2] != *class;
+                // A first step begins with the first label as well as with the blank.
+                let from = state.saturating_sub(if skips || t == 0 && state == 1 { 2 } else { 1 });
+                let value = log_sum(&before[from..=state], 0.0).0 + x[0].at(&[t, sample, *class]);
+                if value.is_finite() {
+                    largest = largest.max(value.abs());
+                }
+                value
+            });
+            before = after.collect();
+            error += unit_roundoff(dtype) * (16.0 + 4.0 * largest);
+        }
+        let last = &before[before.len().saturating_sub(2)..];
+        let loss = match length as u64 {
+            0 if labels.is_empty() => 0.0,
+            0 => f64::INFINITY,
+            _ => -log_sum(last, 0.0).0,
+        };
+        stored(
+            dtype,
+            loss,
+            2.0 * error + unit_roundoff(dtype) * (16.0 + 4.0 * loss.abs()),
+        )
+    };
+    vec![(0..samples).map(one).collect()]
+}
+
+const LENGTHS: &[(&str, TypeClass)] = &[
+    ("lengths", TypeClass::Integers),
+    ("label_lengths", TypeClass::Integers),
+];
+
+#[rustfmt::skip]
+pub(super) const ROWS: &[OpRow] = &[
+    native!(Loss "cross_entropy" ("x", "index") Floats
+        { "smoothing": 0.0, "z_weight": 0.0, "ignore": -100.0 } ["axis"] { choices: REDUCE }
+        "cuda.loss", loss_results, class_losses, losses_expected,
+        "cross-entropy of logits with the class of an index, of which `smoothing` is spread over all classes, and z_weight ln(sum of e^x)^2"),
+    native!(Loss "cross_entropy_backward" ("g", "x", "index") Floats
+        { "smoothing": 0.0, "z_weight": 0.0, "ignore": -100.0 } ["axis"] { choices: REDUCE }
+        "cuda.loss", gradient_results, class_gradients, gradients_expected,
+        "gradient of cross_entropy at the logits x"),
+    native!(Loss "nll_loss" ("x", "index") Floats { "ignore": -100.0 } ["axis"] { choices: REDUCE }
+        "cuda.loss", loss_results, class_losses, losses_expected,
+        "negative of the logarithm x of the probability of the class of an index"),
+    native!(Loss "nll_loss_backward" ("g", "x", "index") Floats { "ignore": -100.0 } ["axis"] { choices: REDUCE }
+        "cuda.loss", gradient_results, class_gradients, gradients_expected,
+        "gradient of nll_loss at x"),
+    native!(Loss "ctc_loss" ("x", "index", "lengths", "label_lengths") Floats { "blank": 0.0 } []
+        { typed: LENGTHS }
+        "cuda.ctc", ctc_results, ctc, ctc_expected,
+        "connectionist temporal classification of x[steps, samples, classes], logarithms of probabilities, by index[samples, labels]; 0 where a length or a label is outside"),
+];
