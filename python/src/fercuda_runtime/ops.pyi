@@ -986,6 +986,375 @@ def cross_entropy_probabilities(
 ) -> _Array:
     """cross-entropy of logits with target probabilities, over the axes."""
 
+def focal_loss(
+    x: _Array,
+    target: SupportsDLPack,
+    *,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """mean of alpha (1 - p)^gamma (-ln p), p the probability of the label 0 or 1 by the logit x."""
+
+def triplet_loss(
+    anchor: _Array,
+    positive: SupportsDLPack,
+    negative: SupportsDLPack,
+    *,
+    margin: float = 1.0,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """max(0, distance to the positive - distance to the negative + margin), over the axes."""
+
+def cosine_embedding_loss(
+    x: _Array,
+    y: SupportsDLPack,
+    target: SupportsDLPack,
+    *,
+    margin: float = 0.0,
+    eps: float = 1e-08,
+    axes: _Integers | None = None,
+    keep: bool = False,
+    **options: Unpack[_Options]
+) -> _Array:
+    """1 - cosine where the largest target is above 0, else max(0, cosine - margin), over the
+    axes."""
+
+def cross_entropy(
+    x: _Array,
+    index: SupportsDLPack,
+    *,
+    smoothing: float = 0.0,
+    z_weight: float = 0.0,
+    ignore: float = -100.0,
+    reduce: Literal['mean', 'sum', 'none'] = 'mean',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """cross-entropy of logits with the class of an index, of which `smoothing` is spread over all
+    classes, and z_weight ln(sum of e^x)^2."""
+
+def cross_entropy_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    index: SupportsDLPack,
+    *,
+    smoothing: float = 0.0,
+    z_weight: float = 0.0,
+    ignore: float = -100.0,
+    reduce: Literal['mean', 'sum', 'none'] = 'mean',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of cross_entropy at the logits x."""
+
+def nll_loss(
+    x: _Array,
+    index: SupportsDLPack,
+    *,
+    ignore: float = -100.0,
+    reduce: Literal['mean', 'sum', 'none'] = 'mean',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """negative of the logarithm x of the probability of the class of an index."""
+
+def nll_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    index: SupportsDLPack,
+    *,
+    ignore: float = -100.0,
+    reduce: Literal['mean', 'sum', 'none'] = 'mean',
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of nll_loss at x."""
+
+def ctc_loss(
+    x: _Array,
+    index: SupportsDLPack,
+    lengths: SupportsDLPack,
+    label_lengths: SupportsDLPack,
+    *,
+    blank: float = 0.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """connectionist temporal classification of x[steps, samples, classes], logarithms of
+    probabilities, by index[samples, labels]; 0 where a length or a label is outside."""
+
+def sgd(
+    x: _Array,
+    gradient: SupportsDLPack,
+    rate: SupportsDLPack,
+    *,
+    decay: float = 0.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x - rate (gradient + decay x)."""
+
+def sgd_momentum(
+    x: _Array,
+    gradient: SupportsDLPack,
+    velocity: SupportsDLPack,
+    rate: SupportsDLPack,
+    *,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    decay: float = 0.0,
+    nesterov: Literal['off', 'on'] = 'off',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """sgd by a velocity: momentum times itself + (1 - dampening) (gradient + decay x). Results:
+    out, velocity."""
+
+def adam(
+    x: _Array,
+    gradient: SupportsDLPack,
+    mean: SupportsDLPack,
+    square: SupportsDLPack,
+    rate: SupportsDLPack,
+    step: SupportsDLPack,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-08,
+    decay: float = 0.0,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """Adam; decay x is added to the gradient. Results: out, mean, square."""
+
+def adamw(
+    x: _Array,
+    gradient: SupportsDLPack,
+    mean: SupportsDLPack,
+    square: SupportsDLPack,
+    rate: SupportsDLPack,
+    step: SupportsDLPack,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-08,
+    decay: float = 0.01,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """Adam with decoupled decay: x is made smaller by rate decay x. Results: out, mean, square."""
+
+def lion(
+    x: _Array,
+    gradient: SupportsDLPack,
+    mean: SupportsDLPack,
+    rate: SupportsDLPack,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    decay: float = 0.0,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """Lion: by the sign of beta1 mean + (1 - beta1) gradient, with decoupled decay. Results: out,
+    mean."""
+
+def lamb(
+    x: _Array,
+    gradient: SupportsDLPack,
+    mean: SupportsDLPack,
+    square: SupportsDLPack,
+    rate: SupportsDLPack,
+    step: SupportsDLPack,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-06,
+    decay: float = 0.01,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """LAMB: the change of Adam + decay x, by the ratio of the norms of x and of that change, 1 if
+    one is 0. Results: out, mean, square."""
+
+def adafactor(
+    x: _Array,
+    gradient: SupportsDLPack,
+    rows: SupportsDLPack,
+    columns: SupportsDLPack,
+    rate: SupportsDLPack,
+    step: SupportsDLPack,
+    *,
+    power: float = 0.8,
+    eps: float = 1e-30,
+    least_scale: float = 0.001,
+    threshold: float = 1.0,
+    decay: float = 0.0,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """Adafactor of a matrix: squares of gradients as means of rows and columns, the rate by x's
+    root mean square. Results: out, rows, columns."""
+
+def multi_sgd(
+    rate: _Array,
+    *groups: SupportsDLPack,
+    decay: float = 0.0,
+    **options: Unpack[_Options]
+) -> tuple[_Array, ...]:
+    """sgd of many tensors."""
+
+def multi_sgd_momentum(
+    rate: _Array,
+    *groups: SupportsDLPack,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    decay: float = 0.0,
+    nesterov: Literal['off', 'on'] = 'off',
+    **options: Unpack[_Options]
+) -> tuple[_Array, ...]:
+    """sgd_momentum of many tensors. Results: out, velocity."""
+
+def multi_adam(
+    rate: _Array,
+    step: SupportsDLPack,
+    *groups: SupportsDLPack,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-08,
+    decay: float = 0.0,
+    **options: Unpack[_Options]
+) -> tuple[_Array, ...]:
+    """adam of many tensors. Results: out, mean, square."""
+
+def multi_adamw(
+    rate: _Array,
+    step: SupportsDLPack,
+    *groups: SupportsDLPack,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-08,
+    decay: float = 0.01,
+    **options: Unpack[_Options]
+) -> tuple[_Array, ...]:
+    """adamw of many tensors. Results: out, mean, square."""
+
+def multi_lion(
+    rate: _Array,
+    *groups: SupportsDLPack,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    decay: float = 0.0,
+    **options: Unpack[_Options]
+) -> tuple[_Array, ...]:
+    """lion of many tensors. Results: out, mean."""
+
+def gradient_norm(*x: _Array, **options: Unpack[_Options]) -> _Array:
+    """root of the sum of squares of all elements of many tensors, f32 or f64; squares may
+    overflow."""
+
+def clip_norm(
+    x: _Array,
+    norm: SupportsDLPack,
+    *,
+    most: float = 1.0,
+    eps: float = 1e-06,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x min(1, most / (norm + eps))."""
+
+def unscale(x: _Array, scale: SupportsDLPack, **options: Unpack[_Options]) -> tuple[_Array, _Array]:
+    """x / scale, and whether an element is infinite or NaN. Results: out, found."""
+
+def next_scale(
+    scale: _Array,
+    streak: SupportsDLPack,
+    found: SupportsDLPack,
+    *,
+    growth: float = 2.0,
+    backoff: float = 0.5,
+    interval: float = 2000.0,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """scale of a loss for the next step: smaller after a gradient that was not finite, larger after
+    `interval` finite ones. Results: scale, streak."""
+
+def quantise(
+    x: _Array,
+    *,
+    bits: float = 8.0,
+    axes: _Integers | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """i8 of 2 to 8 bits, symmetric, and their scale: the largest magnitude along the axes by the
+    largest number. Results: out, scale."""
+
+def quantise_asymmetric(
+    x: _Array,
+    *,
+    bits: float = 8.0,
+    axes: _Integers | None = None,
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """u8 or i8 of 2 to 8 bits, their scale, and the number that stands for 0, of the range of x and
+    0 along the axes. Results: out, scale, zero."""
+
+def quantise_f8(
+    x: _Array,
+    *,
+    axes: _Integers | None = None,
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """f8e4m3 or f8e5m2, and their scale: the largest magnitude along the axes by the largest
+    number. Results: out, scale."""
+
+def quantise_with(
+    x: _Array,
+    scale: SupportsDLPack,
+    zero: SupportsDLPack | None = None,
+    *,
+    bits: float = 8.0,
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """i8, u8, f8e4m3 or f8e5m2 by a scale, and of integers a zero, that are broadcast to x."""
+
+def dequantise(
+    x: _Array,
+    scale: SupportsDLPack,
+    zero: SupportsDLPack | None = None,
+    *,
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """(x - zero) scale; of the scale's type without `to`."""
+
+def pack_int4(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """u8 of the low 4 bits of two neighbours along the last dimension, the first in the low
+    bits."""
+
+def unpack_int4(
+    x: _Array,
+    *,
+    numbers: Literal['signed', 'unsigned'] = 'signed',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """two numbers of 4 bits of each byte, neighbours along the last dimension; i8 without `to`."""
+
+def f8_scales(
+    history: _Array,
+    latest: SupportsDLPack,
+    scale: SupportsDLPack,
+    *,
+    margin: float = 0.0,
+    by: Literal['largest', 'latest'] = 'largest',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """delayed scaling: the latest magnitude before the history[steps, ..], and 2^margin times the
+    largest by the largest number of the type as scale; unless that is 0 or not finite. Results:
+    history, scale."""
+
 def gather(
     x: _Array,
     index: SupportsDLPack,
@@ -1071,6 +1440,48 @@ def index_copy(
 ) -> _Array:
     """x with the source's rows at the indices along an axis; of several for one, any elements."""
 
+def segment_reduce(
+    x: _Array,
+    offsets: SupportsDLPack,
+    *,
+    reduce: Literal['sum', 'mean', 'amax', 'amin'] = 'sum',
+    **options: Unpack[_Options]
+) -> _Array:
+    """rows of x, along its first dimension, combined from each offset to before the next one."""
+
+def embedding_bag(
+    table: _Array,
+    index: SupportsDLPack,
+    offsets: SupportsDLPack,
+    weights: SupportsDLPack | None = None,
+    *,
+    reduce: Literal['sum', 'mean', 'amax', 'amin'] = 'sum',
+    **options: Unpack[_Options]
+) -> _Array:
+    """rows of the table at the indices from each offset to before the next one, combined, with a
+    weight each for sums."""
+
+def embedding_bag_backward(
+    g: _Array,
+    index: SupportsDLPack,
+    offsets: SupportsDLPack,
+    weights: SupportsDLPack | None = None,
+    *,
+    rows: float = 1.0,
+    reduce: Literal['sum', 'mean'] = 'sum',
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of embedding_bag by its table of `rows` rows, of sums and means."""
+
+def embedding_backward(
+    g: _Array,
+    index: SupportsDLPack,
+    *,
+    rows: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of embedding by its table of `rows` rows."""
+
 def random_uniform(
     *,
     low: float = 0.0,
@@ -1094,6 +1505,21 @@ def random_normal(
     **options: Unpack[_Options]
 ) -> Buffer:
     """normal, by Box and Muller; f32 without `to`."""
+
+def truncated_normal(
+    *,
+    mean: float = 0.0,
+    deviation: float = 1.0,
+    low: float = -2.0,
+    high: float = 2.0,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    to: _Dtype | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """normal, of which only what is from low to high is drawn, by the inverse of its function in
+    f64; f32 without `to`."""
 
 def random_exponential(
     *,
@@ -1164,6 +1590,26 @@ def eye(
 ) -> Buffer:
     """1 on a diagonal, 0 elsewhere; f32 without `to`."""
 
+def random_permutation(
+    *,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> Buffer:
+    """i64: the places along the last dimension in random order, by sorting numbers of 64 bits."""
+
+def multinomial(
+    x: _Array,
+    *,
+    samples: float = 1.0,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    **options: Unpack[_Options]
+) -> _Array:
+    """i64: places along the last dimension by their finite weights, with replacement; a weight
+    below 0 or NaN is 0, and of no weight above 0 the place is 0."""
+
 def matmul(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
     """matrix product of the last two dimensions, others broadcast, vectors as NumPy; of 8 and 16
     bits in 32."""
@@ -1179,6 +1625,35 @@ def linear(
     **options: Unpack[_Options]
 ) -> _Array:
     """activation(scale x weight^T + bias) + residual, of weight[outputs, inputs]."""
+
+def csr_matvec(
+    values: _Array,
+    index: SupportsDLPack,
+    offsets: SupportsDLPack,
+    x: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """product of a matrix in compressed rows with a vector x."""
+
+def csr_matmul(
+    values: _Array,
+    index: SupportsDLPack,
+    offsets: SupportsDLPack,
+    x: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """product of a matrix in compressed rows with a matrix x[columns, width]."""
+
+def sddmm(
+    values: _Array,
+    index: SupportsDLPack,
+    offsets: SupportsDLPack,
+    x: SupportsDLPack,
+    y: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """sampled product: values times those elements of x[rows, depth] y[depth, columns] that are in
+    the rows, which share none; 0 for others."""
 
 def conv(
     x: _Array,
@@ -1264,6 +1739,97 @@ def interpolate(
     **options: Unpack[_Options]
 ) -> _Array:
     """another number of places, by nearest, linear or cubic neighbours."""
+
+def lp_pool(
+    x: _Array,
+    *,
+    power: float = 2.0,
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """(sum of |x|^power)^(1 / power) of a window, of the places inside."""
+
+def fractional_max_pool(
+    x: _Array,
+    fractions: SupportsDLPack,
+    *,
+    kernel: _Integers = (),
+    size: _Integers = (),
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """max_pool of `size` windows that begin at floor((i + f) a) - floor(f a), a = (extent - kernel)
+    / (size - 1), by fractions[batch, channels, dimensions]; the last one ends with x. Results: out,
+    index."""
+
+def im2col(
+    x: _Array,
+    *,
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    dilation: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """windows as columns: [batch, channels by window, places]."""
+
+def col2im(
+    columns: _Array,
+    *,
+    size: _Integers = (),
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    dilation: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """sums of the elements of windows' columns that came from one place of an operand of `size`:
+    the gradient of im2col."""
+
+def grid_sample(
+    x: _Array,
+    grid: SupportsDLPack,
+    *,
+    mode: Literal['linear', 'nearest'] = 'linear',
+    outside: Literal['zeros', 'border', 'reflection'] = 'zeros',
+    align: Literal['middles', 'corners'] = 'middles',
+    **options: Unpack[_Options]
+) -> _Array:
+    """elements of x[batch, channels, height, width] at grid[batch, rows, columns, 2], across and
+    down from -1 to 1."""
+
+def affine_grid(
+    matrix: _Array,
+    *,
+    size: _Integers = (),
+    align: Literal['middles', 'corners'] = 'middles',
+    **options: Unpack[_Options]
+) -> _Array:
+    """grid of `size` [height, width] by matrix[batch, 2, 3] of (across, down, 1)."""
+
+def roi_align(
+    x: _Array,
+    boxes: SupportsDLPack,
+    index: SupportsDLPack,
+    *,
+    scale: float = 1.0,
+    samples: float = 2.0,
+    size: _Integers = (1, 1),
+    **options: Unpack[_Options]
+) -> _Array:
+    """means of samples by samples places in each of `size` parts of boxes[boxes, 4], left, top,
+    right and bottom, of the batch of the index."""
+
+def nms(
+    boxes: _Array,
+    scores: SupportsDLPack,
+    *,
+    threshold: float = 0.5,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """boxes in order of their scores that no kept one overlaps by more than the threshold of both,
+    zeros behind, and their number. Results: kept, count."""
 
 def cumsum(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
     """sums of the elements up to each one along an axis; of integers and bool in 64 bits."""
