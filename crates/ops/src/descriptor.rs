@@ -236,10 +236,16 @@ impl OpDescriptor {
         Ok(graph)
     }
 
-    /// Layouts of its results for operands of these layouts, contiguous.
+    /// Layouts of its results for operands of these layouts, contiguous; nothing is compiled.
     ///
     /// # Errors
     /// As for [`OpDescriptor::graph`].
+    pub fn result_layouts(&self, operands: &[Layout]) -> Result<Vec<Layout>> {
+        let graph = self.row().is_expression().then(|| self.graph(operands));
+        self.results(operands, graph.transpose()?.as_ref())
+    }
+
+    /// As [`OpDescriptor::result_layouts`], of a graph of its own.
     pub(crate) fn results(
         &self,
         operands: &[Layout],

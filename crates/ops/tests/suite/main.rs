@@ -3,6 +3,7 @@
 
 mod bench;
 mod families;
+mod gradients;
 mod named;
 mod native;
 mod native_box;

@@ -1,0 +1,241 @@
+//! Rows of gradients against central differences of the references of their ops, in f64.
+//!
+//! The references are what devices are compared with (`parity`), so a gradient that is right here is
+//! right there within its bound.
+
+use fercuda_jit::reference::ExactValue;
+use fercuda_ops::{OpDescriptor, oracle, registry};
+use fercuda_tensor::{Dtype, Layout};
+
+/// Elements in order, as f64, or whole numbers of i64.
+#[derive(Clone)]
+struct Values {
+    dtype: Dtype,
+    shape: Vec<u64>,
+    elements: Vec<f64>,
+}
+
+impl Values {
+    fn random(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Self {
+        let count = shape.iter().product::<u64>();
+        // Away from 0, where some functions have no slope; exact in f32.
+        let element = |random: &mut fastrand::Rng| {
+            let size = f64::from(random.u32(32..512)) / 256.0;
+            if random.bool() { size } else { -size }
+        };
+        Self {
+            dtype,
+            shape: shape.to_vec(),
+            elements: (0..count).map(|_| element(random)).collect(),
+        }
+    }
+
+    fn whole(elements: &[u64]) -> Self {
+        Self {
+            dtype: Dtype::I64,
+            shape: vec![elements.len() as u64],
+            elements: elements.iter().map(|it| *it as f64).collect(),
+        }
+    }
+
+    fn moved(&self, at: usize, by: f64) -> Self {
+        let mut moved = self.clone();
+        moved.elements[at] += by;
+        moved
+    }
+}
+
+/// All elements of an op's first result, by its reference.
+fn value(op: &OpDescriptor, operands: &[Values]) -> Vec<f64> {
+    let layouts = operands.iter();
+    let layouts: Vec<Layout> = layouts
+        .map(|it| Layout::contiguous(it.dtype, &it.shape).unwrap())
+        .collect();
+    let encoded = |it: &Values| {
+        let bits = it.elements.iter();
+        bits.map(|value| match it.dtype {
+            Dtype::I64 => (*value as i64).cast_unsigned(),
+            dtype => dtype.encode(*value),
+        })
+        .collect()
+    };
+    let bits: Vec<Vec<u64>> = operands.iter().map(encoded).collect();
+    let results = oracle::evaluate(op, &layouts, &bits);
+    let results = results.unwrap_or_else(|error| panic!("{error}"));
+    let values = results[0].iter().map(|near| match near.value {
+        ExactValue::Float(value) => value,
+        ExactValue::Int(value) => value as f64,
+    });
+    values.collect()
+}
+
+/// A gradient, and the op that it is of.
+struct Gradient {
+    backward: OpDescriptor,
+    forward: OpDescriptor,
+    /// Operands of the op, and which of them moves.
+    operands: Vec<Values>,
+    moving: usize,
+    /// Operands of the gradient behind that of the result; of the result itself if there are none.
+    others: Option<Vec<Values>>,
+}
+
+impl Gradient {
+    fn check(&self, random: &mut fastrand::Rng) {
+        let name = self.backward.name();
+        let result = value(&self.forward, &self.operands);
+        let x = &self.operands[self.moving];
+        let mut g = Values::random(random, x.dtype, &[result.len() as u64]);
+        g.shape = self.result_shape();
+        let others = self.others.clone().unwrap_or_else(|| {
+            vec![Values {
+                dtype: x.dtype,
+                shape: g.shape.clone(),
+                elements: result.clone(),
+            }]
+        });
+        let all: Vec<Values> = [g.clone()].into_iter().chain(others).collect();
+        let gradient = value(&self.backward, &all);
+        assert_eq!(gradient.len(), x.elements.len(), "{name}");
+        // Exact in f32, so that nothing is lost in the difference of operands.
+        let step = f64::exp2(-10.0);
+        let weighted = |by: f64, at: usize| -> f64 {
+            let mut operands = self.operands.clone();
+            operands[self.moving] = x.moved(at, by);
+            let result = value(&self.forward, &operands);
+            result.iter().zip(&g.elements).map(|(y, g)| y * g).sum()
+        };
+        let size = gradient
+            .iter()
+            .fold(1.0, |most: f64, it| most.max(it.abs()));
+        for (at, own) in gradient.iter().enumerate() {
+            let slope = (weighted(step, at) - weighted(-step, at)) / (2.0 * step);
+            // The third derivatives are below 100, and the references may be rounded to f32 once.
+            let error = 100.0 * step * step + 64.0 * f64::exp2(-24.0) / step;
+            assert!(
+                (slope - own).abs() <= error * size,
+                "{name}[{at}] is {own}, the differences say {slope}\n{:?}",
+                self.forward
+            );
+        }
+    }
+
+    fn result_shape(&self) -> Vec<u64> {
+        let layouts = self.operands.iter();
+        let layouts: Vec<Layout> = layouts
+            .map(|it| Layout::contiguous(it.dtype, &it.shape).unwrap())
+            .collect();
+        let results = self.forward.result_layouts(&layouts).unwrap();
+        results[0].shape().to_vec()
+    }
+}
+
+fn op(name: &str) -> OpDescriptor {
+    OpDescriptor::new(name).unwrap()
+}
+
+/// A class for each row, and sometimes one that is ignored.
+fn classes(random: &mut fastrand::Rng, rows: u64, classes: u64) -> Values {
+    let all: Vec<u64> = (0..rows).map(|_| random.u64(..classes)).collect();
+    let mut all = Values::whole(&all);
+    if random.bool() {
+        all.elements[0] = -100.0;
+    }
+    all
+}
+
+fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
+    let forward = name.strip_suffix("_backward").unwrap();
+    let row = registry::find(name).unwrap();
+    let dtype = match row.types.has(Dtype::F64) {
+        true => Dtype::F64,
+        false => Dtype::F32,
+    };
+    let [rows, columns] = [random.u64(2..4), random.u64(2..6)];
+    let x = Values::random(random, dtype, &[rows, columns]);
+    match forward {
+        "cross_entropy" | "nll_loss" => {
+            let index = classes(random, rows, columns);
+            let reduce = ["none", "mean", "sum"][random.usize(..3)];
+            let mut both = [op(forward), op(name)];
+            for op in &mut both {
+                *op = op.clone().choice("reduce", reduce).unwrap();
+                if forward == "cross_entropy" {
+                    *op = op.clone().number("smoothing", 0.125).unwrap();
+                    *op = op.clone().number("z_weight", 0.25).unwrap();
+                }
+            }
+            let [forward, backward] = both;
+            Gradient {
+                backward,
+                forward,
+                operands: vec![x.clone(), index.clone()],
+                moving: 0,
+                others: Some(vec![x, index]),
+            }
+        }
+        "embedding" | "embedding_bag" => {
+            let count = random.u64(1..7);
+            let index: Vec<u64> = (0..count).map(|_| random.u64(..rows)).collect();
+            let mut others = vec![Values::whole(&index)];
+            let mut both = [op(forward), op(name).number("rows", rows as f64).unwrap()];
+            if forward == "embedding_bag" {
+                others.push(Values::whole(&[0, random.u64(..=count), count]));
+                let reduce = ["sum", "mean"][random.usize(..2)];
+                both = both.map(|op| op.choice("reduce", reduce).unwrap());
+            }
+            let [forward, backward] = both;
+            Gradient {
+                backward,
+                forward,
+                operands: [x].into_iter().chain(others.clone()).collect(),
+                moving: 0,
+                others: Some(others),
+            }
+        }
+        "conv_weight" => {
+            let [stride, padding] = [random.i64(1..3), random.i64(0..2)];
+            let kernel = random.u64(1..4);
+            let parts = |op: OpDescriptor| {
+                let op = op.list("stride", &[stride]).unwrap();
+                op.list("padding", &[padding]).unwrap()
+            };
+            // Whole strides, so that the kernel's extent follows from the result's.
+            let places = random.u64(2..4);
+            let extent = (places - 1) * stride.unsigned_abs() + kernel;
+            let extent = extent.saturating_sub(2 * padding.unsigned_abs()).max(1);
+            let x = Values::random(random, dtype, &[2, 3, extent]);
+            let weight = Values::random(random, dtype, &[4, 3, kernel]);
+            Gradient {
+                backward: parts(op(name)).list("kernel", &[kernel as i64]).unwrap(),
+                forward: parts(op("conv")),
+                operands: vec![x.clone(), weight],
+                moving: 1,
+                others: Some(vec![x]),
+            }
+        }
+        _ => {
+            let by_result = row.operands.contains(&"y");
+            Gradient {
+                backward: op(name),
+                forward: op(forward),
+                operands: vec![x.clone()],
+                moving: 0,
+                others: (!by_result).then(|| vec![x]),
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_the_slopes_of_their_ops() {
+    let mut random = fercuda_trials::rng();
+    let mut checked = 0;
+    for row in registry::rows().filter(|row| row.name.ends_with("_backward")) {
+        for _ in 0..4 {
+            gradient(&mut random, row.name).check(&mut random);
+        }
+        checked += 1;
+    }
+    assert!(checked >= 15, "{checked} gradients");
+}
