@@ -24,6 +24,8 @@ __device__ __forceinline__ i64 column_stride(const Shape& shape) {
 struct Batch {
     i64 to, left, right, residual;
 
+    __device__ __forceinline__ Batch() : to(0), left(0), right(0), residual(0) {}
+
     __device__ __forceinline__ Batch(u32 at, const Shape& to_shape, const Shape& left_shape,
                                      const Shape& right_shape, const Shape& residual_shape)
         : to(0), left(0), right(0), residual(0) {

@@ -17,19 +17,25 @@ union Pack {
     __device__ __forceinline__ Pack() {}
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
     gemv(RESULT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ left,
          const Shape left_shape, const ELEMENT* __restrict__ right, const Shape right_shape,
          const ELEMENT* __restrict__ bias, i64 bias_stride, const RESULT* __restrict__ residual,
          const Shape residual_shape, double scale, u64 depth, u64 tiles_down, u64 tiles_across) {
     __shared__ ACC partial[WARPS];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#if IS_SINGLE
+    // One row by one matrix: divisions would cost a tenth of a block's time.
+    const u64 column = (u64)blockIdx.x * COLUMNS + warp / SPLIT, row = 0;
+    const Batch batch;
+#else
     // Numbers of tiles are fewer than blocks, so divisions of 32 bits suffice.
     const u32 tile_row = blockIdx.x / (u32)tiles_across;
     const u64 column = (u64)(blockIdx.x - tile_row * (u32)tiles_across) * COLUMNS + warp / SPLIT;
     const u32 number = tile_row / (u32)tiles_down;
     const u64 row = tile_row - number * (u32)tiles_down;
     const Batch batch(number, to_shape, left_shape, right_shape, residual_shape);
+#endif
     const bool is_inside = column < to_shape.extents[DIMS - 1];
     const ELEMENT* x = left + batch.left + (i64)row * row_stride(left_shape);
     const ELEMENT* w = right + batch.right;

@@ -37,11 +37,13 @@ struct ProductTile {
 /// Warps of a block of the text for one row.
 const GEMV_WARPS: u64 = 8;
 
-/// Warps that share a column of that text: each is to have 32 times 16 bytes at least.
+/// Warps that share a column of that text: as many as have nearly equal parts of the depth, which
+/// are 32 times 16 bytes.
 fn gemv_split(depth: u64, element: u64) -> u64 {
-    let parts = depth.saturating_mul(element).div_ceil(32 * 16);
-    let split = parts.clamp(1, GEMV_WARPS);
-    1 << split.ilog2()
+    let parts = depth.saturating_mul(element).div_ceil(32 * 16).max(1);
+    let is_even = |split: &u64| 8 * (parts.div_ceil(*split) * split - parts) <= parts;
+    let mut splits = (0..=GEMV_WARPS.ilog2()).rev().map(|bits| 1 << bits);
+    splits.find(is_even).unwrap_or(1)
 }
 
 /// Number of tiles of the largest size from which they are used: smaller ones fill more of a device.
@@ -247,7 +249,10 @@ pub fn matrices(
     }
     match kernel {
         ProductKernel::Gemv => {
-            text = text.with("THREADS", tile.threads).with("SPLIT", split);
+            text = text
+                .with("THREADS", tile.threads)
+                .with("SPLIT", split)
+                .with("IS_SINGLE", u8::from(*rows == 1 && batches == 1));
         }
         ProductKernel::Skinny => text = text.with("THREADS", tile.threads),
         _ => {}
