@@ -63,6 +63,21 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.index"),
     ),
     KernelRow {
+        id: "cublaslt",
+        backend: Backend::CublasLt,
+        order: "by the library; it may round a product to its type before a bias",
+        accumulator: "f32 for narrower floats, else the type",
+        is_deterministic: true,
+        computes: |row| products::OPS.contains(&row.name),
+        lower: None,
+        supports: |request| {
+            if let Some(reason) = request.no_cublaslt {
+                return Err(reason.to_owned());
+            }
+            cublaslt::spec(request).map(|_| ())
+        },
+    },
+    KernelRow {
         computes: |row| products::OPS.contains(&row.name),
         supports: |request| {
             let rows = products::rows(request.op, request.operands);
@@ -83,21 +98,6 @@ pub const KERNELS: &[KernelRow] = &[
             |_| false,
             |_| Ok(()),
         )
-    },
-    KernelRow {
-        id: "cublaslt",
-        backend: Backend::CublasLt,
-        order: "by the library; it may round a product to its type before a bias",
-        accumulator: "f32 for narrower floats, else the type",
-        is_deterministic: true,
-        computes: |row| products::OPS.contains(&row.name),
-        lower: None,
-        supports: |request| {
-            if let Some(reason) = request.no_cublaslt {
-                return Err(reason.to_owned());
-            }
-            cublaslt::spec(request).map(|_| ())
-        },
     },
     KernelRow {
         computes: |row| products::OPS.contains(&row.name),
