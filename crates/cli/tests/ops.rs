@@ -376,3 +376,73 @@ fn lists_choices_many_operands_and_several_results_are_given_and_shown() {
     let error = text(&done.stderr);
     assert!(error.contains("take: index 2, number 1 of"), "{error}");
 }
+
+#[test]
+fn the_fastest_kernel_is_kept_and_taken_by_its_policy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
+        let command = command.arg("ops").args(words);
+        let command = command
+            .env("FERCUDA_DEVICE", "soft")
+            .env("FERCUDA_CACHE", folder.path());
+        command.output().expect("fercuda runs")
+    };
+    let inputs = ["-i", "x:f16[3,64]", "-i", "weight:f16[24,64]"];
+    let of = |words: &[&'static str]| [words, &inputs].concat();
+    let done = run(&of(&["tune", "linear", "--json"]));
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(report["simulated"], true);
+    let kernels = report["kernels"].as_array().expect("kernels");
+    let ids: Vec<&str> = kernels
+        .iter()
+        .filter_map(|it| it["kernel"].as_str())
+        .collect();
+    for id in ["cuda.skinny", "cuda.tensor", "cuda.multiply"] {
+        assert!(ids.contains(&id), "{ids:?}");
+    }
+    let times = kernels.iter().map(|it| it["median_us"].as_f64());
+    assert!(times.is_sorted(), "{report}");
+    let rejected = report["rejected"].to_string();
+    assert!(rejected.contains("3 rows, it is for one"), "{rejected}");
+
+    let words = ["run", "linear", "--kernel", "measured", "--json"];
+    let done = run(&of(&words));
+    let ran: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(ran["plan"]["kernel"], kernels[0]["kernel"], "{ran}");
+    let reason = ran["plan"]["reason"].to_string();
+    assert!(
+        reason.contains("the fastest when all were measured"),
+        "{reason}"
+    );
+
+    // Of other layouts nothing was measured.
+    let others = ["-i", "x:f16[3,64]", "-i", "weight:f16[32,64]"];
+    let done = run(&[&words[..], &others].concat());
+    assert!(text(&done.stdout).contains("none was measured"));
+    for (words, wanted) in [
+        (
+            &["tune", "linear", "-i", "x:f16[3,64]"][..],
+            "needs operand weight",
+        ),
+        (
+            &["tune", "add", "-i", "x:f32[400000,400000]", "-i", "y:f32[]"],
+            "try: ",
+        ),
+        (
+            &[
+                "run", "add", "-i", "x:f32[2]", "-i", "y:f32[2]", "--kernel", "fastest",
+            ],
+            "no kernel",
+        ),
+    ] {
+        let done = run(words);
+        assert_eq!(done.status.code(), Some(2), "{words:?}");
+        assert!(
+            text(&done.stderr).contains(wanted),
+            "{}",
+            text(&done.stderr)
+        );
+    }
+}

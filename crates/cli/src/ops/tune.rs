@@ -18,7 +18,7 @@ use super::parameters::{ParameterArgs, find, usage};
 use super::plan::refusal;
 use super::run::operands;
 use crate::arrays::input::{ArrayInput, random_seed, scattered};
-use crate::arrays::limits::check_device_memory;
+use crate::arrays::limits::{check_device_memory, reach_len};
 use crate::out::{say, step};
 use crate::status::ExitStatus;
 use crate::terminal::{Paint, bytes, clipped, count, duration, wrapped};
@@ -185,23 +185,23 @@ impl TuneMemory {
         l2_bytes: u32,
         seed: u64,
     ) -> Result<Self> {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut contents = Vec::new();
-        for operand in operands {
-            let mut bits = operand.elements(&mut random).map_err(usage)?;
-            contents.push(scattered(&operand.layout, &mut bits));
-        }
-        let sizes = contents.iter().map(|(bytes, _)| bytes.len() as u64);
+        let sizes = operands.iter().map(|it| reach_len(&it.layout));
         let sizes = sizes.chain(outputs.iter().map(Layout::bytes));
-        let set_bytes: u64 = sizes
-            .map(|bytes| bytes.next_multiple_of(BenchArena::ALIGNMENT))
-            .sum();
+        let set_bytes = sizes
+            .map(|bytes| bytes.saturating_add(BenchArena::ALIGNMENT))
+            .fold(0, u64::saturating_add);
         let wanted = 2 + 4 * u64::from(l2_bytes) / set_bytes.max(1);
         let count_of_sets = wanted.min(MOST_SETS);
         let needed = count_of_sets.saturating_mul(set_bytes);
         check_device_memory(context.device(), needed, "")?;
         let shown = count(count_of_sets as usize, "set");
         step!("{shown} of buffers, {}", bytes(needed));
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut contents = Vec::new();
+        for operand in operands {
+            let mut bits = operand.elements(&mut random).map_err(usage)?;
+            contents.push(scattered(&operand.layout, &mut bits));
+        }
         let mut arena = BenchArena::new(context, needed.max(1))?;
         let sets = (0..count_of_sets).map(|_| {
             let mut bound = Vec::new();
