@@ -10,6 +10,7 @@ mod text;
 mod view;
 
 pub mod copy;
+pub mod fft;
 pub mod index;
 pub mod multiply;
 pub mod place;

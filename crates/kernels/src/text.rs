@@ -85,8 +85,9 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     include_str!("../cuda/copy.cu"),
+    include_str!("../cuda/fft.cu"),
     include_str!("../cuda/gemv.cu"),
     include_str!("../cuda/index.cu"),
     include_str!("../cuda/multiply.cu"),

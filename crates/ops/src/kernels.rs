@@ -187,6 +187,14 @@ pub const KERNELS: &[KernelRow] = &[
         |row| has_native(row, "cuda.select"),
         |request| check_native(request, "cuda.select"),
     ),
+    native(
+        "cuda.fft",
+        "fixed by the lengths",
+        "f32 for floats, f64 for f64 and roots of unity",
+        true,
+        |row| has_native(row, "cuda.fft"),
+        |request| check_native(request, "cuda.fft"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

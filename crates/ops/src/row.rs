@@ -39,11 +39,13 @@ pub enum OpFamily {
     Window,
     /// Scans, sorting and selection.
     Order,
+    /// Fourier transforms.
+    Transform,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -56,6 +58,7 @@ impl OpFamily {
         Self::Product,
         Self::Window,
         Self::Order,
+        Self::Transform,
     ];
 
     /// Its name, here and on the command line.
@@ -73,6 +76,7 @@ impl OpFamily {
             Self::Product => "product",
             Self::Window => "window",
             Self::Order => "order",
+            Self::Transform => "transform",
         }
     }
 }

@@ -19,12 +19,13 @@ mod scalar;
 mod scans;
 mod selection;
 mod sorting;
+mod transforms;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 14] = [
+pub(crate) const PARTS: [&[OpRow]; 15] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -39,4 +40,5 @@ pub(crate) const PARTS: [&[OpRow]; 14] = [
     scans::ROWS,
     sorting::ROWS,
     selection::ROWS,
+    transforms::ROWS,
 ];

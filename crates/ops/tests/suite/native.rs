@@ -4,6 +4,7 @@ use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
+use crate::native_fourier;
 use crate::native_sort;
 use crate::parity::{narrower, shape};
 
@@ -16,6 +17,9 @@ pub(crate) fn operands_of(
     let op = OpDescriptor::new(row.name).unwrap();
     if row.family == OpFamily::Order {
         return native_sort::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Transform {
+        return native_fourier::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Indexing {
         return indexing(random, op, dtype);
