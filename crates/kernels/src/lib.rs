@@ -9,6 +9,7 @@ mod rows;
 mod text;
 mod view;
 
+pub mod algebra;
 pub mod copy;
 pub mod fft;
 pub mod index;

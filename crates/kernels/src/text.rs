@@ -85,7 +85,8 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
+    include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/fft.cu"),
     include_str!("../cuda/gemv.cu"),

@@ -195,6 +195,14 @@ pub const KERNELS: &[KernelRow] = &[
         |row| has_native(row, "cuda.fft"),
         |request| check_native(request, "cuda.fft"),
     ),
+    native(
+        "cuda.algebra",
+        "fixed by the extents of a matrix",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.algebra"),
+        |request| check_native(request, "cuda.algebra"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

@@ -41,11 +41,13 @@ pub enum OpFamily {
     Order,
     /// Fourier transforms.
     Transform,
+    /// Factorisations of matrices, systems of equations.
+    Algebra,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -59,6 +61,7 @@ impl OpFamily {
         Self::Window,
         Self::Order,
         Self::Transform,
+        Self::Algebra,
     ];
 
     /// Its name, here and on the command line.
@@ -77,6 +80,7 @@ impl OpFamily {
             Self::Window => "window",
             Self::Order => "order",
             Self::Transform => "transform",
+            Self::Algebra => "algebra",
         }
     }
 }

@@ -4,10 +4,12 @@
 //! no more than the product's own rounding: the bound of `oracle` relies on it.
 
 mod activations;
+mod algebra;
 mod along;
 mod arithmetic;
 mod bounds;
 mod comparisons;
+mod dense;
 mod indexing;
 mod losses;
 mod movement;
@@ -25,7 +27,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 15] = [
+pub(crate) const PARTS: [&[OpRow]; 16] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -41,4 +43,5 @@ pub(crate) const PARTS: [&[OpRow]; 15] = [
     sorting::ROWS,
     selection::ROWS,
     transforms::ROWS,
+    algebra::ROWS,
 ];

@@ -4,6 +4,7 @@
 mod bench;
 mod named;
 mod native;
+mod native_algebra;
 mod native_fourier;
 mod native_sort;
 mod page;

@@ -4,6 +4,7 @@ use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
+use crate::native_algebra;
 use crate::native_fourier;
 use crate::native_sort;
 use crate::parity::{narrower, shape};
@@ -20,6 +21,9 @@ pub(crate) fn operands_of(
     }
     if row.family == OpFamily::Transform {
         return native_fourier::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Algebra {
+        return native_algebra::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Indexing {
         return indexing(random, op, dtype);
