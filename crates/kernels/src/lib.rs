@@ -13,6 +13,7 @@ pub mod algebra;
 pub mod copy;
 pub mod fft;
 pub mod index;
+pub mod jacobi;
 pub mod multiply;
 pub mod place;
 pub mod random;

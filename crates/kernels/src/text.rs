@@ -5,11 +5,12 @@
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 5] = [
+pub(crate) const HEADERS: [(&str, &str); 6] = [
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("epilogue.cuh", include_str!("../cuda/epilogue.cuh")),
     ("fragments.cuh", include_str!("../cuda/fragments.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
+    ("matrices.cuh", include_str!("../cuda/matrices.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
 ];
 
@@ -85,12 +86,13 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/fft.cu"),
     include_str!("../cuda/gemv.cu"),
     include_str!("../cuda/index.cu"),
+    include_str!("../cuda/jacobi.cu"),
     include_str!("../cuda/multiply.cu"),
     include_str!("../cuda/place.cu"),
     include_str!("../cuda/random.cu"),

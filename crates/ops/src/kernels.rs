@@ -203,6 +203,14 @@ pub const KERNELS: &[KernelRow] = &[
         |row| has_native(row, "cuda.algebra"),
         |request| check_native(request, "cuda.algebra"),
     ),
+    native(
+        "cuda.jacobi",
+        "fixed by the extents of a matrix",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.jacobi"),
+        |request| check_native(request, "cuda.jacobi"),
+    ),
     KernelRow {
         id: "jit.map",
         backend: Backend::Jit,

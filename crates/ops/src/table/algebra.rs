@@ -24,7 +24,10 @@ type AlgebraExpected = Vec<Vec<ExpectedElement>>;
 const FIRST_ORDER: f64 = 0.1;
 
 /// Outer dimensions, rows and columns of matrices.
-fn matrices<'a>(name: &str, layout: &'a Layout) -> Result<(&'a [u64], u64, u64), Misfit> {
+pub(super) fn matrices<'a>(
+    name: &str,
+    layout: &'a Layout,
+) -> Result<(&'a [u64], u64, u64), Misfit> {
     match layout.shape() {
         [outer @ .., rows, columns] => Ok((outer, *rows, *columns)),
         shape => Err(Misfit::new(
@@ -34,7 +37,7 @@ fn matrices<'a>(name: &str, layout: &'a Layout) -> Result<(&'a [u64], u64, u64),
     }
 }
 
-fn square<'a>(name: &str, layout: &'a Layout) -> Result<(&'a [u64], u64), Misfit> {
+pub(super) fn square<'a>(name: &str, layout: &'a Layout) -> Result<(&'a [u64], u64), Misfit> {
     match matrices(name, layout)? {
         (outer, rows, columns) if rows == columns => Ok((outer, rows)),
         (_, rows, columns) => Err(Misfit::new(
@@ -44,7 +47,7 @@ fn square<'a>(name: &str, layout: &'a Layout) -> Result<(&'a [u64], u64), Misfit
     }
 }
 
-fn triangle(op: &OpParameters) -> MatrixTriangle {
+pub(super) fn triangle(op: &OpParameters) -> MatrixTriangle {
     match op.choice_of("triangle") {
         "upper" => MatrixTriangle::Upper,
         _ => MatrixTriangle::Lower,
@@ -139,7 +142,7 @@ fn bounded(dtype: Dtype, values: &HostMatrix, errors: Option<&HostMatrix>) -> Ve
 }
 
 /// Results of each matrix, one after the other.
-fn each(
+pub(super) fn each(
     x: &HostArray,
     results: usize,
     f: impl Fn(&HostMatrix) -> Vec<Vec<ExpectedElement>>,
@@ -430,7 +433,7 @@ fn qr(_: &OpParameters, x: &[HostArray], _: &[Layout]) -> AlgebraExpected {
     })
 }
 
-const TRIANGLES: (&str, &[&str]) = ("triangle", &["lower", "upper"]);
+pub(super) const TRIANGLES: (&str, &[&str]) = ("triangle", &["lower", "upper"]);
 
 #[rustfmt::skip]
 pub(super) const ROWS: &[OpRow] = &[

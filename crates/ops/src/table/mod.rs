@@ -21,13 +21,14 @@ mod scalar;
 mod scans;
 mod selection;
 mod sorting;
+mod spectra;
 mod transforms;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 16] = [
+pub(crate) const PARTS: [&[OpRow]; 17] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -44,4 +45,5 @@ pub(crate) const PARTS: [&[OpRow]; 16] = [
     selection::ROWS,
     transforms::ROWS,
     algebra::ROWS,
+    spectra::ROWS,
 ];
