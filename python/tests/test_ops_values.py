@@ -362,6 +362,16 @@ NEEDS = {
     "adaptive_avg_pool": {"x": (1, 2, 4), "size": 2},
     "interpolate": {"x": (1, 2, 4), "size": 6},
     "bincount": {"index": (9,)},
+    "fft": {"x": (3, 6, 2)},
+    "ifft": {"x": (3, 6, 2)},
+    "irfft": {"x": (3, 6, 2)},
+    "cholesky": {"x": (4, 4)},
+    "solve": {"a": (4, 4)},
+    "solve_triangular": {"a": (4, 4)},
+    "inverse": {"x": (4, 4)},
+    "determinant": {"x": (4, 4)},
+    "slogdet": {"x": (4, 4)},
+    "eigh": {"x": (4, 4)},
 }
 
 
