@@ -7,9 +7,10 @@ use fercuda_kernels::NativeProgram;
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::cublaslt;
+use crate::cufft;
 use crate::parameters::OpParameters;
 use crate::request::OpRequest;
-use crate::row::{OpOracle, OpRow, RowLowering};
+use crate::row::{OpFamily, OpOracle, OpRow, RowLowering};
 use crate::table::products;
 
 /// Implementation that a kernel comes from.
@@ -21,6 +22,8 @@ pub enum Backend {
     Cuda,
     /// cuBLASLt, NVIDIA's library, opened at run time.
     CublasLt,
+    /// cuFFT, NVIDIA's library, opened at run time.
+    Cufft,
 }
 
 /// A kernel.
@@ -187,6 +190,22 @@ pub const KERNELS: &[KernelRow] = &[
         |row| has_native(row, "cuda.select"),
         |request| check_native(request, "cuda.select"),
     ),
+    KernelRow {
+        id: "cufft",
+        backend: Backend::Cufft,
+        order: "by the library",
+        accumulator: "the type",
+        // It may choose another algorithm for another number of rows.
+        is_deterministic: false,
+        computes: |row| row.family == OpFamily::Transform,
+        lower: None,
+        supports: |request| {
+            if let Some(reason) = request.no_cufft {
+                return Err(reason.to_owned());
+            }
+            cufft::spec(request).map(|_| ())
+        },
+    },
     native(
         "cuda.fft",
         "fixed by the lengths",

@@ -22,7 +22,7 @@ mod scans;
 mod selection;
 mod sorting;
 mod spectra;
-mod transforms;
+pub(crate) mod transforms;
 mod windows;
 
 use crate::row::OpRow;

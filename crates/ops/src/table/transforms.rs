@@ -23,13 +23,13 @@ const LEVEL: f64 = 16.0;
 
 /// A transform along one of an op's axes.
 #[derive(Clone, Copy, Debug)]
-struct FourierStage {
-    axis: usize,
-    len: u64,
-    kind: fft::FourierKind,
+pub(crate) struct FourierStage {
+    pub(crate) axis: usize,
+    pub(crate) len: u64,
+    pub(crate) kind: fft::FourierKind,
 }
 
-fn is_inverse(op: &OpParameters) -> bool {
+pub(crate) fn is_inverse(op: &OpParameters) -> bool {
     matches!(op.name(), "ifft" | "irfft")
 }
 
@@ -50,7 +50,10 @@ fn real_length(op: &OpParameters, half: u64) -> Result<u64, Misfit> {
 }
 
 /// The transforms of an op in their order, of an operand of that shape, and the result's shape.
-fn stages(op: &OpParameters, shape: &[u64]) -> Result<(Vec<FourierStage>, Vec<u64>), Misfit> {
+pub(crate) fn stages(
+    op: &OpParameters,
+    shape: &[u64],
+) -> Result<(Vec<FourierStage>, Vec<u64>), Misfit> {
     let is_real = op.name() == "rfft";
     let parts = usize::from(!is_real);
     let mut own = shape.to_vec();
@@ -111,7 +114,7 @@ fn stages(op: &OpParameters, shape: &[u64]) -> Result<(Vec<FourierStage>, Vec<u6
 }
 
 /// The factor of a transform of so many elements in all.
-fn scale(op: &OpParameters, stages: &[FourierStage]) -> f64 {
+pub(crate) fn scale(op: &OpParameters, stages: &[FourierStage]) -> f64 {
     let elements: f64 = stages.iter().map(|stage| stage.len as f64).product();
     match (op.choice_of("norm"), is_inverse(op)) {
         ("ortho", _) => 1.0 / elements.sqrt(),

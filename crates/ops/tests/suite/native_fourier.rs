@@ -143,3 +143,18 @@ fn empty_axes_and_halves_of_other_lengths_are_refused() {
         assert!(error.contains(wanted), "{error}");
     }
 }
+
+#[test]
+fn library_is_refused_with_its_reason() {
+    let bench = Bench::shared();
+    let operand = Layout::contiguous(Dtype::F32, &[3, 5, 2]).unwrap();
+    let op = OpDescriptor::new("irfft").unwrap();
+    let plan = OpPlan::new(&bench.device, &op, &[operand], &[], KernelPolicy::Auto).unwrap();
+    assert_eq!(plan.sku().id, "cuda.fft");
+    let is_library = |it: &&fercuda_ops::RejectedKernel| it.id == "cufft";
+    let rejected = plan.sku().rejected.iter().find(is_library).unwrap();
+    assert!(!rejected.reason.is_empty());
+    let forced = KernelPolicy::Force("cufft");
+    let error = OpPlan::new(&bench.device, &op, &[operand], &[], forced).unwrap_err();
+    assert!(error.to_string().contains(&rejected.reason), "{error}");
+}
