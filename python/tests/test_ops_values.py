@@ -400,6 +400,16 @@ NEEDS = {
     "csr_matvec": {"values": (5,), "index": (5,), "offsets": (5,), "x": (6,)},
     "csr_matmul": {"values": (5,), "index": (5,), "offsets": (5,), "x": (6, 3)},
     "sddmm": {"values": (5,), "index": (5,), "offsets": (5,), "x": (4, 3), "y": (3, 6)},
+    "fft": {"x": (3, 6, 2)},
+    "ifft": {"x": (3, 6, 2)},
+    "irfft": {"x": (3, 6, 2)},
+    "cholesky": {"x": (4, 4)},
+    "solve": {"a": (4, 4)},
+    "solve_triangular": {"a": (4, 4)},
+    "inverse": {"x": (4, 4)},
+    "determinant": {"x": (4, 4)},
+    "slogdet": {"x": (4, 4)},
+    "eigh": {"x": (4, 4)},
 }
 
 

@@ -9,11 +9,14 @@ mod rows;
 mod text;
 mod view;
 
+pub mod algebra;
 pub mod boxes;
 pub mod copy;
 pub mod ctc;
 pub mod draw;
+pub mod fft;
 pub mod index;
+pub mod jacobi;
 pub mod loss;
 pub mod multiply;
 pub mod optimise;

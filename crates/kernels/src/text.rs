@@ -5,13 +5,14 @@
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 9] = [
+pub(crate) const HEADERS: [(&str, &str); 10] = [
     ("blocks.cuh", include_str!("../cuda/blocks.cuh")),
     ("checked.cuh", include_str!("../cuda/checked.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("epilogue.cuh", include_str!("../cuda/epilogue.cuh")),
     ("fragments.cuh", include_str!("../cuda/fragments.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
+    ("matrices.cuh", include_str!("../cuda/matrices.cuh")),
     ("philox.cuh", include_str!("../cuda/philox.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
     ("window.cuh", include_str!("../cuda/window.cuh")),
@@ -89,13 +90,16 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 22] = [
+const SOURCES: [&str; 25] = [
+    include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/ctc.cu"),
     include_str!("../cuda/draw.cu"),
+    include_str!("../cuda/fft.cu"),
     include_str!("../cuda/gemv.cu"),
     include_str!("../cuda/index.cu"),
+    include_str!("../cuda/jacobi.cu"),
     include_str!("../cuda/loss.cu"),
     include_str!("../cuda/multiply.cu"),
     include_str!("../cuda/optimise.cu"),

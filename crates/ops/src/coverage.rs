@@ -19,7 +19,9 @@ const NEWEST: u32 = 90;
 /// the op accepts, on a device that has all instructions and libraries; else why not.
 pub fn kernels_of(row: &'static OpRow) -> Vec<(&'static KernelRow, Result<(), String>)> {
     let dtype = row.dtypes().next().unwrap_or(Dtype::F32);
-    let layout = Layout::contiguous(dtype, &[1, 1]);
+    // A complex number is two elements.
+    let is_complex = row.family == OpFamily::Transform && row.name != "rfft";
+    let layout = Layout::contiguous(dtype, &[1, 1 + u64::from(is_complex)]);
     let (Ok(layout), Ok(op)) = (layout, OpDescriptor::new(row.name)) else {
         return Vec::new();
     };
@@ -31,6 +33,7 @@ pub fn kernels_of(row: &'static OpRow) -> Vec<(&'static KernelRow, Result<(), St
         arch: NEWEST,
         no_compiler: None,
         no_cublaslt: None,
+        no_cufft: None,
     };
     let all = KERNELS.iter().filter(|kernel| (kernel.computes)(row));
     all.map(|kernel| (kernel, (kernel.supports)(&request)))

@@ -7,9 +7,10 @@ use fercuda_kernels::NativeProgram;
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::cublaslt;
+use crate::cufft;
 use crate::parameters::OpParameters;
 use crate::request::OpRequest;
-use crate::row::{OpOracle, OpRow, RowLowering};
+use crate::row::{OpFamily, OpOracle, OpRow, RowLowering};
 use crate::table::products;
 
 /// Implementation that a kernel comes from.
@@ -21,6 +22,8 @@ pub enum Backend {
     Cuda,
     /// cuBLASLt, NVIDIA's library, opened at run time.
     CublasLt,
+    /// cuFFT, NVIDIA's library, opened at run time.
+    Cufft,
 }
 
 /// A kernel.
@@ -266,6 +269,46 @@ pub const KERNELS: &[KernelRow] = &[
         true,
         |row| has_native(row, "cuda.select"),
         |request| check_native(request, "cuda.select"),
+    ),
+    KernelRow {
+        id: "cufft",
+        backend: Backend::Cufft,
+        order: "by the library",
+        accumulator: "the type",
+        // It may choose another algorithm for another number of rows.
+        is_deterministic: false,
+        computes: |row| row.family == OpFamily::Transform,
+        lower: None,
+        supports: |request| {
+            if let Some(reason) = request.no_cufft {
+                return Err(reason.to_owned());
+            }
+            cufft::spec(request).map(|_| ())
+        },
+    },
+    native(
+        "cuda.fft",
+        "fixed by the lengths",
+        "f32 for floats, f64 for f64 and roots of unity",
+        true,
+        |row| has_native(row, "cuda.fft"),
+        |request| check_native(request, "cuda.fft"),
+    ),
+    native(
+        "cuda.algebra",
+        "fixed by the extents of a matrix",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.algebra"),
+        |request| check_native(request, "cuda.algebra"),
+    ),
+    native(
+        "cuda.jacobi",
+        "fixed by the extents of a matrix",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.jacobi"),
+        |request| check_native(request, "cuda.jacobi"),
     ),
     KernelRow {
         id: "jit.map",

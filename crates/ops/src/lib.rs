@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod bound_names;
 mod choices;
 pub mod coverage;
 mod cublaslt;
+mod cufft;
 mod descriptor;
 mod error;
 mod kernels;

@@ -9,13 +9,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fercuda_cuda::{Context, Stream};
-use fercuda_jit::{Bindings, BoundArg, BoundNames, CompiledExpr, Compiler, ExprGraph, text};
+use fercuda_jit::{Bindings, BoundArg, CompiledExpr, Compiler, ExprGraph, text};
 use fercuda_kernels::{KernelError, LoadedProgram, NativeLoader, NativeProgram, index};
 use fercuda_tensor::{Layout, LayoutError};
 use fercuda_vendor::cublaslt::{CublasLt, CublasLtLibrary};
+use fercuda_vendor::cufft::CufftLibrary;
 
+use crate::bound_names::{FollowingNames, RowNames};
 use crate::choices::KeptChoices;
 use crate::cublaslt::{self, LibraryProduct};
+use crate::cufft::{self, LibraryTransform};
 use crate::descriptor::OpDescriptor;
 use crate::error::OpError;
 use crate::kernels::{Backend, KERNELS, KernelRow};
@@ -81,6 +84,7 @@ pub struct OpDevice {
     compiler: Compiler,
     kernels: NativeLoader,
     cublaslt: OnceLock<Result<CublasLt, String>>,
+    cufft: OnceLock<Result<CufftLibrary, String>>,
     choices: KeptChoices,
     /// The device, its driver and the texts of the kernels.
     name: String,
@@ -121,6 +125,7 @@ impl OpDevice {
             compiler,
             kernels,
             cublaslt: OnceLock::new(),
+            cufft: OnceLock::new(),
             choices: KeptChoices::in_memory(),
             name,
         })
@@ -142,11 +147,13 @@ impl OpDevice {
         operands: &[Layout],
         outputs: &[Layout],
     ) -> String {
-        let is_product = op.row().family == OpFamily::Product;
-        let library = is_product.then(|| self.cublaslt().ok()).flatten();
-        let library = library.map(|lt| lt.library().version());
+        let family = op.row().family;
+        let lt = (family == OpFamily::Product).then(|| self.cublaslt().ok());
+        let lt = lt.flatten().map(|lt| lt.library().version());
+        let fft = (family == OpFamily::Transform).then(|| self.cufft().ok());
+        let library = lt.or(fft.flatten().map(CufftLibrary::version));
         format!(
-            "{}, cuBLASLt {library:?}: {op:?} of {operands:?} to {outputs:?}",
+            "{}, library {library:?}: {op:?} of {operands:?} to {outputs:?}",
             self.name
         )
     }
@@ -154,17 +161,28 @@ impl OpDevice {
     /// cuBLASLt, opened when it is first asked for; else why there is none.
     fn cublaslt(&self) -> Result<&CublasLt, &str> {
         let found = self.cublaslt.get_or_init(|| {
-            match self.context.device().is_software() {
-                Ok(false) => {}
-                Ok(true) => {
-                    return Err("the software device runs no library of NVIDIA's".to_owned());
-                }
-                Err(error) => return Err(error.to_string()),
-            }
+            self.check_runs_libraries()?;
             let library = CublasLtLibrary::find().map_err(|error| error.to_string())?;
             CublasLt::new(&library, &self.context).map_err(|error| error.to_string())
         });
         found.as_ref().map_err(String::as_str)
+    }
+
+    /// cuFFT, opened when it is first asked for; else why there is none.
+    fn cufft(&self) -> Result<&CufftLibrary, &str> {
+        let found = self.cufft.get_or_init(|| {
+            self.check_runs_libraries()?;
+            CufftLibrary::find().map_err(|error| error.to_string())
+        });
+        found.as_ref().map_err(String::as_str)
+    }
+
+    fn check_runs_libraries(&self) -> Result<(), String> {
+        match self.context.device().is_software() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err("the software device runs no library of NVIDIA's".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// The compiler of expressions.
@@ -185,6 +203,8 @@ enum PreparedKernels {
     Native(Box<LoadedProgram>),
     /// A product of the library's.
     Library(Box<PreparedProduct>),
+    /// A transform of the library's, with the form for memory that the library cannot read.
+    Transform(Box<(LibraryTransform, Option<Box<LoadedProgram>>)>),
 }
 
 /// A product of the library's, with what stands beside it.
@@ -207,37 +227,6 @@ pub struct OpPlan {
     outputs: Vec<Layout>,
     is_checked: bool,
     refused_runs: AtomicU64,
-}
-
-/// Names of an op's operands and results.
-struct RowNames(&'static OpRow);
-
-impl BoundNames for RowNames {
-    fn input(&self, at: usize) -> String {
-        let (name, row) = (self.0.operand(at), self.0);
-        // Of one of many the number too.
-        match at.checked_sub(row.singles()) {
-            Some(beyond) if row.repeated > 1 => format!("{name} {}", beyond / row.repeated),
-            _ => name.to_owned(),
-        }
-    }
-
-    fn output(&self, at: usize) -> String {
-        self.0.result(at).to_owned()
-    }
-}
-
-/// Names of what is checked beside a library's product.
-struct FollowingNames;
-
-impl BoundNames for FollowingNames {
-    fn input(&self, _: usize) -> String {
-        "residual".to_owned()
-    }
-
-    fn output(&self, _: usize) -> String {
-        "out".to_owned()
-    }
 }
 
 impl OpPlan {
@@ -288,6 +277,10 @@ impl OpPlan {
             no_compiler: no_compiler.as_deref(),
             no_cublaslt: match cublaslt {
                 Some(Err(reason)) => Some(reason),
+                _ => None,
+            },
+            no_cufft: match row.family {
+                OpFamily::Transform => device.cufft().err(),
                 _ => None,
             },
         };
@@ -357,14 +350,24 @@ impl OpPlan {
                             residual: operands.get(3).copied(),
                         }))
                     }
-                    // The library itself refuses: the next candidate computes it.
-                    (Err(reason), KernelPolicy::Auto | KernelPolicy::Measured) => {
-                        return Self::without_library(device, &request, reason);
+                    (Err(reason), _) => {
+                        return Self::refused_by_library(device, &request, policy, kernel, reason);
                     }
-                    (Err(reasons), _) => {
-                        let hint = "KernelPolicy::Auto".to_owned();
-                        let op = row.name;
-                        return Err(OpError::Kernel { op, reasons, hint });
+                }
+            }
+            (Backend::Cufft, ..) => {
+                let library = device.cufft().map_err(str::to_owned);
+                let (context, compiler) = (&device.context, &device.compiler);
+                let made = library.and_then(|it| cufft::prepare(it, context, compiler, &request));
+                match made {
+                    Ok(transform) => {
+                        let portable = portable(&request).zip(row.native.as_ref());
+                        let portable = portable.map(|(kernel, rule)| native(kernel, rule));
+                        let portable = portable.transpose()?;
+                        PreparedKernels::Transform(Box::new((transform, portable)))
+                    }
+                    Err(reason) => {
+                        return Self::refused_by_library(device, &request, policy, kernel, reason);
                     }
                 }
             }
@@ -385,6 +388,7 @@ impl OpPlan {
             PreparedKernels::Expression(compiled) => compiled.program().launches.len(),
             PreparedKernels::Native(program) => program.launches(),
             PreparedKernels::Library(all) => 1 + usize::from(all.following.is_some()),
+            PreparedKernels::Transform(all) => all.0.launches(),
         };
         Ok(Self {
             row,
@@ -396,24 +400,35 @@ impl OpPlan {
         })
     }
 
-    /// A plan by another kernel, where the library refuses what its rules accept.
-    fn without_library(
+    /// A plan by another kernel, where the library refuses what its rules accept; an error if the
+    /// library was demanded.
+    fn refused_by_library(
         device: &OpDevice,
         request: &OpRequest<'_>,
+        policy: KernelPolicy<'_>,
+        library: &KernelRow,
         reason: String,
     ) -> Result<Self, OpError> {
+        if matches!(policy, KernelPolicy::Force(_)) {
+            return Err(OpError::Kernel {
+                op: request.op.name(),
+                reasons: reason,
+                hint: "KernelPolicy::Auto".to_owned(),
+            });
+        }
         let OpRequest {
             op,
             operands,
             outputs,
             ..
         } = *request;
-        let other = portable(request).map_or("cuda.multiply", |kernel| kernel.id);
-        let other = KernelPolicy::Force(other);
+        let rule = op.row().native.as_ref().map(|rule| rule.kernel);
+        let other = portable(request).map(|kernel| kernel.id).or(rule);
+        let other = KernelPolicy::Force(other.unwrap_or_default());
         let mut plan = Self::new(device, op, operands, outputs, other)?;
         plan.sku.reason = "the first in the table that the library did not refuse".to_owned();
         for rejected in &mut plan.sku.rejected {
-            if rejected.id == "cublaslt" {
+            if rejected.id == library.id {
                 rejected.reason.clone_from(&reason);
             }
         }
@@ -439,6 +454,10 @@ impl OpPlan {
                 let portable = all.portable.as_ref();
                 let portable = portable.map_or(0, |it| it.workspace_bytes());
                 all.product.workspace_bytes().max(portable)
+            }
+            PreparedKernels::Transform(all) => {
+                let portable = all.1.as_ref().map_or(0, |it| it.workspace_bytes());
+                all.0.workspace_bytes().max(portable)
             }
         }
     }
@@ -487,21 +506,38 @@ impl OpPlan {
                         _ => Ok(()),
                     };
                 }
-                self.refused_runs.fetch_add(1, Ordering::Relaxed);
-                match &all.portable {
-                    Some(program) => self.run_native(program, stream, operands, outputs, workspace),
-                    None => Err(OpError::Kernel {
-                        op,
-                        reasons: "cuBLASLt refuses each algorithm that it offered".to_owned(),
-                        hint: "NVRTC, by which another kernel is compiled".to_owned(),
-                    }),
+                let reason = "cuBLASLt refuses each algorithm that it offered";
+                let portable = self.portable(all.portable.as_deref(), reason)?;
+                self.run_native(portable, stream, operands, outputs, workspace)
+            }
+            PreparedKernels::Transform(all) => {
+                let names = RowNames(self.row);
+                if (all.0).run(&names, stream, operands, outputs, workspace)? {
+                    return Ok(());
                 }
+                let reason = "cuFFT needs complex numbers at multiples of their size";
+                let portable = self.portable(all.1.as_deref(), reason)?;
+                self.run_native(portable, stream, operands, outputs, workspace)
             }
         }
     }
 }
 
 impl OpPlan {
+    /// The kernel of our own for a run that a library does not do, which is counted.
+    fn portable<'a>(
+        &self,
+        program: Option<&'a LoadedProgram>,
+        reason: &str,
+    ) -> Result<&'a LoadedProgram, OpError> {
+        self.refused_runs.fetch_add(1, Ordering::Relaxed);
+        program.ok_or_else(|| OpError::Kernel {
+            op: self.row.name,
+            reasons: reason.to_owned(),
+            hint: "NVRTC, by which another kernel is compiled".to_owned(),
+        })
+    }
+
     /// Checks the memory that the library does not see, before anything is queued.
     fn check_residual(
         &self,

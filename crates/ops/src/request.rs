@@ -19,4 +19,6 @@ pub struct OpRequest<'a> {
     pub no_compiler: Option<&'a str>,
     /// Why cuBLASLt cannot be used, if it cannot.
     pub no_cublaslt: Option<&'a str>,
+    /// Why cuFFT cannot be used, if it cannot.
+    pub no_cufft: Option<&'a str>,
 }

@@ -47,11 +47,15 @@ pub enum OpFamily {
     Window,
     /// Scans, sorting and selection.
     Order,
+    /// Fourier transforms.
+    Transform,
+    /// Factorisations of matrices, systems of equations.
+    Algebra,
 }
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -68,6 +72,8 @@ impl OpFamily {
         Self::Sparse,
         Self::Window,
         Self::Order,
+        Self::Transform,
+        Self::Algebra,
     ];
 
     /// Its name, here and on the command line.
@@ -89,6 +95,8 @@ impl OpFamily {
             Self::Sparse => "sparse",
             Self::Window => "window",
             Self::Order => "order",
+            Self::Transform => "transform",
+            Self::Algebra => "algebra",
         }
     }
 }

@@ -1945,3 +1945,99 @@ def histogram(
 ) -> _Array:
     """number of elements in each of `bins` equal parts of the range from `low` to `high`, both
     included."""
+
+def fft(
+    x: _Array,
+    *,
+    norm: Literal['backward', 'ortho', 'forward'] = 'backward',
+    axes: _Integers | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """discrete Fourier transform of complex numbers, along the last axis before their parts or
+    along `axes`."""
+
+def ifft(
+    x: _Array,
+    *,
+    norm: Literal['backward', 'ortho', 'forward'] = 'backward',
+    axes: _Integers | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """inverse of `fft`."""
+
+def rfft(
+    x: _Array,
+    *,
+    norm: Literal['backward', 'ortho', 'forward'] = 'backward',
+    axes: _Integers | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """first half of the discrete Fourier transform of real numbers along the last of `axes`,
+    transformed along the others."""
+
+def irfft(
+    x: _Array,
+    *,
+    n: float = 0.0,
+    norm: Literal['backward', 'ortho', 'forward'] = 'backward',
+    axes: _Integers | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """inverse of `rfft`: `n` real numbers along the last of `axes`, by default an even number."""
+
+def cholesky(
+    x: _Array,
+    *,
+    triangle: Literal['lower', 'upper'] = 'lower',
+    **options: Unpack[_Options]
+) -> _Array:
+    """triangle whose product with its transpose is `x`, of which that triangle is read; NaN from
+    the column on that shows `x` not to be positive definite."""
+
+def solve_triangular(
+    a: _Array,
+    b: SupportsDLPack,
+    *,
+    triangle: Literal['lower', 'upper'] = 'lower',
+    transposed: Literal['no', 'yes'] = 'no',
+    diagonal: Literal['given', 'unit'] = 'given',
+    **options: Unpack[_Options]
+) -> _Array:
+    """x of a x = b for a triangle of `a`; by 0 on its diagonal, quotients are infinite or NaN."""
+
+def lu(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array]:
+    """factors of `x` with interchanged rows in one matrix, the lower one without its diagonal of 1,
+    and the row that each was exchanged with; of a singular matrix the upper one has a 0 on its
+    diagonal. Results: lu, pivots."""
+
+def solve(a: _Array, b: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x of a x = b; infinite or NaN where `a` is singular."""
+
+def inverse(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of matrices; infinite or NaN where one is singular."""
+
+def determinant(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """determinants of matrices."""
+
+def slogdet(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array]:
+    """signs of determinants, and ln of their magnitudes; 0 and -inf of a singular matrix. Results:
+    sign, logarithm."""
+
+def qr(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array]:
+    """orthonormal columns and the upper triangle of which `x` is the product, without negative
+    numbers on its diagonal. Results: q, r."""
+
+def eigh(
+    x: _Array,
+    *,
+    triangle: Literal['lower', 'upper'] = 'lower',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """eigenvalues of symmetric matrices in ascending order, of which one triangle is read, and unit
+    vectors as columns, whose largest element is not negative; all NaN of a matrix that is not
+    finite. Results: values, vectors."""
+
+def svd(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array, _Array]:
+    """singular values in descending order, with left vectors as columns and right ones as rows,
+    whose largest element is not negative; all NaN of a matrix that is not finite. Results: u,
+    values, vh."""

@@ -4,12 +4,14 @@
 //! no more than the product's own rounding: the bound of `oracle` relies on it.
 
 mod activations;
+mod algebra;
 mod along;
 mod approx;
 mod arithmetic;
 mod bounds;
 mod classes;
 mod comparisons;
+mod dense;
 mod draws;
 mod indexing;
 mod losses;
@@ -28,12 +30,14 @@ mod segments;
 mod selection;
 mod sorting;
 mod sparse;
+mod spectra;
+pub(crate) mod transforms;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 22] = [
+pub(crate) const PARTS: [&[OpRow]; 25] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
@@ -56,4 +60,7 @@ pub(crate) const PARTS: [&[OpRow]; 22] = [
     scans::ROWS,
     sorting::ROWS,
     selection::ROWS,
+    transforms::ROWS,
+    algebra::ROWS,
+    spectra::ROWS,
 ];

@@ -4,6 +4,8 @@ use fercuda_ops::{OpDescriptor, OpFamily, OpRow};
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::bench::{Operand, layout};
+use crate::native_algebra;
+use crate::native_fourier;
 use crate::parity::{narrower, shape};
 use crate::{native_box, native_class, native_segment, native_small, native_sort, native_update};
 
@@ -40,6 +42,12 @@ pub(crate) fn operands_of(
     }
     if row.family == OpFamily::Order {
         return native_sort::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Transform {
+        return native_fourier::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Algebra {
+        return native_algebra::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Indexing {
         return indexing(random, op, dtype);

@@ -126,7 +126,7 @@ fn elements(random: &mut fastrand::Rng, row: &OpRow, dtype: Dtype, own: &[u64]) 
 }
 
 /// Runs an op, and compares all elements with the reference.
-fn check(random: &mut fastrand::Rng, op: &OpDescriptor, operands: &[Operand]) {
+pub(crate) fn check(random: &mut fastrand::Rng, op: &OpDescriptor, operands: &[Operand]) {
     let bench = Bench::shared();
     let layouts: Vec<Layout> = operands.iter().map(|it| it.layout).collect();
     let plan = OpPlan::new(&bench.device, op, &layouts, &[], KernelPolicy::Auto);

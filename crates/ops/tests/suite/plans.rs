@@ -71,6 +71,7 @@ fn eight_bit_floats_are_refused_where_the_device_has_no_conversions() {
             arch,
             no_compiler: None,
             no_cublaslt: None,
+            no_cufft: None,
         };
         let answer = (map.supports)(&request);
         assert_eq!(answer.is_err(), is_refused, "sm_{arch}: {answer:?}");

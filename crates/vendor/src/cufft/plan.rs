@@ -86,19 +86,39 @@ impl TransformPlan {
         output: DeviceSliceMut<'_, O>,
         workspace: DeviceSliceMut<'_, u8>,
     ) -> Result<()> {
-        if self.spec.kind == TransformKind::ComplexToReal {
-            return Err(Error::refused(
+        self.check_keeps_input()?;
+        let output = output.into_bytes();
+        let memory = [input.as_bytes(), output.as_slice()];
+        self.run_apart(stream, direction, memory, Some(workspace.as_slice()))
+    }
+
+    /// As [`TransformPlan::run`], of bytes, the output and the workspace through shared references:
+    /// device memory is not visible to Rust's aliasing rules, and a run compares the ranges. For
+    /// callers that keep such references for several kernels. A plan that needs no workspace can do
+    /// without one.
+    ///
+    /// # Errors
+    /// As [`TransformPlan::run`].
+    pub fn run_bytes(
+        &self,
+        stream: &Stream,
+        direction: TransformDirection,
+        [input, output]: [DeviceSlice<'_, u8>; 2],
+        workspace: Option<DeviceSlice<'_, u8>>,
+    ) -> Result<()> {
+        self.check_keeps_input()?;
+        self.run_apart(stream, direction, [input, output], workspace)
+    }
+
+    /// Refuses a transform that overwrites its input.
+    fn check_keeps_input(&self) -> Result<()> {
+        match self.spec.kind {
+            TransformKind::ComplexToReal => Err(Error::refused(
                 OPERATION,
                 "a transform to real values overwrites its input\ntry: run_overwriting",
-            ));
+            )),
+            _ => Ok(()),
         }
-        self.run_apart(
-            stream,
-            direction,
-            input.as_bytes(),
-            &output.into_bytes(),
-            &workspace,
-        )
     }
 
     /// As [`TransformPlan::run`]; the input's content is unspecified afterwards.
@@ -113,14 +133,9 @@ impl TransformPlan {
         output: DeviceSliceMut<'_, O>,
         workspace: DeviceSliceMut<'_, u8>,
     ) -> Result<()> {
-        let input = input.into_bytes();
-        self.run_apart(
-            stream,
-            direction,
-            input.as_slice(),
-            &output.into_bytes(),
-            &workspace,
-        )
+        let (input, output) = (input.into_bytes(), output.into_bytes());
+        let memory = [input.as_slice(), output.as_slice()];
+        self.run_apart(stream, direction, memory, Some(workspace.as_slice()))
     }
 
     /// Queues the transform of `data` in place, which a transform of real values can do if it is
@@ -148,7 +163,7 @@ impl TransformPlan {
         let data = data.into_bytes();
         let range = OperandRange::of_mut("the data", &data).prefix(OPERATION, bytes)?;
         range.check_alignment(OPERATION, self.checked.complex_bytes)?;
-        let work = self.check_workspace(&workspace, &[range])?;
+        let work = self.check_workspace(&workspace.as_slice(), &[range])?;
         let memory = [data.as_slice(), workspace.as_slice()].map(KernelArg::slice);
         let signals = CheckedSignals {
             input: range.address,
@@ -162,21 +177,28 @@ impl TransformPlan {
         &self,
         stream: &Stream,
         direction: TransformDirection,
-        input: DeviceSlice<'_, u8>,
-        output: &DeviceSliceMut<'_, u8>,
-        workspace: &DeviceSliceMut<'_, u8>,
+        [input, output]: [DeviceSlice<'_, u8>; 2],
+        workspace: Option<DeviceSlice<'_, u8>>,
     ) -> Result<()> {
         let checked = &self.checked;
         let from = OperandRange::of("the input", &input);
         let from = from.prefix(OPERATION, checked.input.reach_bytes)?;
-        let to = OperandRange::of_mut("the output", output);
+        let to = OperandRange::of("the output", &output);
         let to = to.prefix(OPERATION, checked.output.reach_bytes)?;
         for range in [from, to] {
             range.check_alignment(OPERATION, checked.complex_bytes)?;
         }
         to.check_apart(OPERATION, from)?;
-        let work = self.check_workspace(workspace, &[from, to])?;
-        let memory = [input, output.as_slice(), workspace.as_slice()].map(KernelArg::slice);
+        let work = match &workspace {
+            None if self.workspace_bytes() == 0 => 0,
+            None => {
+                let reason = format!("it needs {} bytes of workspace", self.workspace_bytes());
+                return Err(Error::refused(OPERATION, reason));
+            }
+            Some(workspace) => self.check_workspace(workspace, &[from, to])?,
+        };
+        let memory = [Some(input), Some(output), workspace].into_iter().flatten();
+        let memory: Vec<KernelArg<'_>> = memory.map(KernelArg::slice).collect();
         let signals = CheckedSignals {
             input: from.address,
             output: to.address,
@@ -188,10 +210,10 @@ impl TransformPlan {
     /// The address of a workspace that is large enough, aligned and apart from `others`.
     fn check_workspace(
         &self,
-        workspace: &DeviceSliceMut<'_, u8>,
+        workspace: &DeviceSlice<'_, u8>,
         others: &[OperandRange],
     ) -> Result<u64> {
-        let range = OperandRange::of_mut("the workspace", workspace);
+        let range = OperandRange::of("the workspace", workspace);
         let needed = self.workspace_bytes();
         if range.bytes < needed {
             let reason = format!(
