@@ -46,11 +46,13 @@ fn gemv_split(depth: u64, element: u64) -> u64 {
     splits.find(is_even).unwrap_or(1)
 }
 
-/// Number of tiles of the largest size from which they are used: smaller ones fill more of a device.
+/// Number of tiles of the largest size from which they are used; smaller ones fill more of a
+/// device.
 const MANY_TILES: u64 = 132;
 
 impl ProductKernel {
-    /// The tile of a product of these extents; of [`ProductKernel::Gemv`] by so many warps a column.
+    /// The tile of a product of these extents, of [`ProductKernel::Gemv`] by so many warps a
+    /// column.
     fn tile(
         self,
         [rows, columns, batches]: [u64; 3],

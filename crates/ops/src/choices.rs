@@ -1,8 +1,8 @@
 //! Measured choices of kernels, kept in memory and in the user's cache on disk.
 //!
-//! They are found by op, layouts, device, driver, library and the texts of the kernels. Invariant: a
-//! choice decides only among kernels that support a request; one that is wrong or lost costs time,
-//! never a result. Elsewhere: measuring (`tune`).
+//! They are found by op, layouts, device, driver, library and the texts of the kernels. Invariant:
+//! a choice decides only among kernels that support a request; one that is wrong or lost costs
+//! time, never a result. Elsewhere: measuring (`tune`).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

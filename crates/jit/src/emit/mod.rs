@@ -8,6 +8,7 @@
 //! addresses in order, then the number of rows.
 
 mod elements;
+mod exchange;
 mod map;
 mod math64;
 mod memory;

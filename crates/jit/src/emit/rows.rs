@@ -11,12 +11,13 @@
 
 use std::cell::RefCell;
 
-use fercuda_ptx::build::{KernelBuilder, MemoryElement, Pred, Ptr, Reg, RegVar, Shared};
+use fercuda_ptx::build::{KernelBuilder, Pred, Ptr, Reg, RegVar, Shared};
 use fercuda_tensor::Dtype;
 
 use super::elements::{
     IndexType, applied, indices, load_at, of_each, offset, parameters, store_at,
 };
+use super::exchange::{get, put};
 use super::value::{self, DynValue};
 use crate::expr::arity;
 use crate::kernel::{FusedKernel, KernelAccess, KernelKind, KernelStep, THREADS, Team};
@@ -771,33 +772,5 @@ impl<'k, I: IndexType> RowEmitter<'_, 'k, I> {
             },
             None => like,
         }
-    }
-}
-
-fn put<'k>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, value: DynValue<'k>) {
-    fn of<'k, T: MemoryElement>(to: Ptr<'k, Shared, u64>, at: Reg<'k, u32>) -> Ptr<'k, Shared, T> {
-        to.index(at).cast()
-    }
-    match value {
-        DynValue::F64(x) => of::<f64>(to, at).store(x),
-        DynValue::F32(x) => of::<f32>(to, at).store(x),
-        DynValue::I32(x) => of::<i32>(to, at).store(x),
-        DynValue::U32(x) => of::<u32>(to, at).store(x),
-        DynValue::I64(x) => of::<i64>(to, at).store(x),
-        DynValue::U64(x) => of::<u64>(to, at).store(x),
-        DynValue::Bool(_) => {}
-    }
-}
-
-fn get<'k>(from: Ptr<'k, Shared, u64>, at: Reg<'k, u32>, like: DynValue<'k>) -> DynValue<'k> {
-    let here = from.index(at);
-    match like {
-        DynValue::F64(_) => DynValue::F64(here.cast::<f64>().load()),
-        DynValue::F32(_) => DynValue::F32(here.cast::<f32>().load()),
-        DynValue::I32(_) => DynValue::I32(here.cast::<i32>().load()),
-        DynValue::U32(_) => DynValue::U32(here.cast::<u32>().load()),
-        DynValue::I64(_) => DynValue::I64(here.cast::<i64>().load()),
-        DynValue::U64(_) => DynValue::U64(here.cast::<u64>().load()),
-        DynValue::Bool(x) => DynValue::Bool(x),
     }
 }

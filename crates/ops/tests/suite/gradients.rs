@@ -1,7 +1,7 @@
 //! Rows of gradients against central differences of the references of their ops, in f64.
 //!
-//! The references are what devices are compared with (`parity`), so a gradient that is right here is
-//! right there within its bound.
+//! The references are what devices are compared with (`parity`), so a gradient that is right here
+//! is right there within its bound.
 
 use fercuda_jit::reference::ExactValue;
 use fercuda_ops::{OpDescriptor, oracle, registry};
