@@ -1089,9 +1089,9 @@ fer_status fer_op_check_indices(fer_op op);
 fer_status fer_op_free(fer_op op);
 
 // Chooses a kernel of an op for operands of these layouts, and compiles it, or finds it in a
-// cache. Without layouts of outputs they are contiguous. `kernel` demands one by its name, NULL
-// leaves the choice to the plan. The plan belongs to the session: it is freed by fer_op_plan_free,
-// or with it.
+// cache. Without layouts of outputs they are contiguous. `kernel` demands one by its name,
+// "measured" takes the one that `fercuda ops tune` kept, NULL leaves the choice to the plan. The
+// plan belongs to the session: it is freed by fer_op_plan_free, or with it.
 //
 // FER_ERROR_OP if types, shapes or parameters do not fit, or no kernel can compute it; the message
 // has the reasons.

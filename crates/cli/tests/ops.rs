@@ -431,6 +431,10 @@ fn the_fastest_kernel_is_kept_and_taken_by_its_policy() {
             "try: ",
         ),
         (
+            &["tune", "sum", "-i", "x:f32[99999999999]@[0]"],
+            "of host memory",
+        ),
+        (
             &[
                 "run", "add", "-i", "x:f32[2]", "-i", "y:f32[2]", "--kernel", "fastest",
             ],

@@ -73,8 +73,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
         x_next += AHEAD * step;
         w_next += AHEAD * step;
     }
-    if (warp % SPLIT == 0 && whole + lane < depth) {
-        sum = MULTIPLY_ADD((ACC)In::load(x[whole + lane]), (ACC)In::load(w[whole + lane]), sum);
+    // What is left is of the lane that the other form gives it to.
+    if (whole / NEAR % (SPLIT * 32) == warp % SPLIT * 32 + lane) {
+        for (u64 k = whole; k < depth; k++) {
+            sum = MULTIPLY_ADD((ACC)In::load(x[k]), (ACC)In::load(w[k]), sum);
+        }
     }
 #else
     for (u64 begin = first; begin < depth; begin += step) {

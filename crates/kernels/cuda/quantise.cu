@@ -47,7 +47,7 @@ extern "C" __global__ void group_scales(Real* __restrict__ scales, const Shape s
     EACH_ELEMENT(group, groups) {
         const Real above = value_of(ranges[2 * group]), below = value_of(ranges[2 * group + 1]);
         Real scale = zeros == nullptr ? MostOf<Real>::combine(above, below) / (Real)high
-                                      : (above + below) / (Real)(high - low);
+                                      : above / (Real)(high - low) + below / (Real)(high - low);
         if (scale < (Real)least) scale = (Real)least;
         scales[element_offset(scales_shape, group)] = scale;
         if (zeros == nullptr) continue;

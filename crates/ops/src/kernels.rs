@@ -37,7 +37,7 @@ pub struct KernelRow {
     pub order: &'static str,
     /// Types in which values are computed and summed.
     pub accumulator: &'static str,
-    /// Whether equal operands give equal bits, on any number of rows.
+    /// Whether equal operands of equal layouts give equal bits, in each run.
     pub is_deterministic: bool,
     /// Whether it computes the op for some request.
     pub computes: fn(&OpRow) -> bool,

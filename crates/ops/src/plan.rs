@@ -306,7 +306,7 @@ impl OpPlan {
         }
         let (kernel, mut sku) = choose(&request, policy)?;
         if measured.is_some() {
-            sku.reason.push_str("; none was measured");
+            sku.reason.push_str("; none was measured that can be used");
         }
         let native = |kernel: &KernelRow, rule: &NativeRule| {
             let lower = kernel.lower.unwrap_or(rule.lower);

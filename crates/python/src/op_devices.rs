@@ -94,7 +94,11 @@ impl OpContext {
         }
         // Outside the lock: two threads may both make it, one in vain.
         let policy = key.sku.as_deref();
-        let policy = policy.map_or(KernelPolicy::Auto, KernelPolicy::Force);
+        let policy = match policy {
+            None => KernelPolicy::Auto,
+            Some("measured") => KernelPolicy::Measured,
+            Some(id) => KernelPolicy::Force(id),
+        };
         let made = OpPlan::new(&self.device, &key.op, &key.operands, &key.outputs, policy)?;
         let made = Arc::new(made);
         let mut cache = lock(&self.cache);

@@ -95,7 +95,7 @@ impl GivenArray {
             let hint = match given.hasattr("__cuda_array_interface__")? {
                 true => "session.from_cuda_array_interface(array)",
                 false => {
-                    "a Buffer, or an array with DLPack; for a number, ops.full((), value, ...) or a parameter"
+                    "a Buffer, or an array with DLPack; for a number, ops.full(shape=(), value=..., to=...) or a parameter"
                 }
             };
             let what = format!("{} is {class}, no array\ntry: {hint}", what());

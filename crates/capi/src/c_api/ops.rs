@@ -172,9 +172,9 @@ pub extern "C" fn fer_op_free(op: fer_op) -> fer_status {
 }
 
 /// Chooses a kernel of an op for operands of these layouts, and compiles it, or finds it in a
-/// cache. Without layouts of outputs they are contiguous. `kernel` demands one by its name, NULL
-/// leaves the choice to the plan. The plan belongs to the session: it is freed by fer_op_plan_free,
-/// or with it.
+/// cache. Without layouts of outputs they are contiguous. `kernel` demands one by its name,
+/// "measured" takes the one that `fercuda ops tune` kept, NULL leaves the choice to the plan. The
+/// plan belongs to the session: it is freed by fer_op_plan_free, or with it.
 ///
 /// FER_ERROR_OP if types, shapes or parameters do not fit, or no kernel can compute it; the message
 /// has the reasons.
@@ -202,7 +202,10 @@ pub unsafe extern "C" fn fer_op_plan_open(
         let policy = match kernel.is_null() {
             true => KernelPolicy::Auto,
             // SAFETY: as above.
-            false => KernelPolicy::Force(unsafe { text("kernel", kernel) }?),
+            false => match unsafe { text("kernel", kernel) }? {
+                "measured" => KernelPolicy::Measured,
+                id => KernelPolicy::Force(id),
+            },
         };
         let open = SESSIONS.get("session", session)?;
         open.session.buffers()?;

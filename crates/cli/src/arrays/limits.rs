@@ -99,7 +99,7 @@ fn note_duration(values: u64) {
 }
 
 /// Memory that the host can give without swapping; `None` if it does not say.
-fn available_host_bytes() -> Option<u64> {
+pub(crate) fn available_host_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
         .lines()

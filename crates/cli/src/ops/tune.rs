@@ -18,9 +18,9 @@ use super::parameters::{ParameterArgs, find, usage};
 use super::plan::refusal;
 use super::run::operands;
 use crate::arrays::input::{ArrayInput, random_seed, scattered};
-use crate::arrays::limits::{check_device_memory, reach_len};
+use crate::arrays::limits::{available_host_bytes, check_device_memory, reach_len};
 use crate::out::{say, step};
-use crate::status::ExitStatus;
+use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{Paint, bytes, clipped, count, duration, wrapped};
 
 /// Largest number of sets of buffers.
@@ -161,6 +161,23 @@ pub(super) fn run(args: &OpTuneArgs) -> Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
+/// Refuses operands whose elements do not fit the host, which has eight bytes for each.
+fn check_host(operands: &[ArrayInput]) -> Result<()> {
+    let sizes = operands.iter().map(|it| {
+        let elements = it.layout.len().saturating_mul(8);
+        elements.saturating_add(reach_len(&it.layout))
+    });
+    let needed = sizes.fold(0, u64::saturating_add);
+    if let Some(available) = available_host_bytes().filter(|it| *it < needed) {
+        bail_usage!(
+            "the operands need {} of host memory, and {} are available\ntry: smaller shapes",
+            bytes(needed),
+            bytes(available)
+        );
+    }
+    Ok(())
+}
+
 /// Operations of a product: two for each element of the result and of the depth.
 fn product_flops(op: &str, operands: &[Layout], outputs: &[Layout]) -> Option<f64> {
     let depth = match (op, operands.first()?.shape()) {
@@ -190,6 +207,7 @@ impl TuneMemory {
         let set_bytes = sizes
             .map(|bytes| bytes.saturating_add(BenchArena::ALIGNMENT))
             .fold(0, u64::saturating_add);
+        check_host(operands)?;
         let wanted = 2 + 4 * u64::from(l2_bytes) / set_bytes.max(1);
         let count_of_sets = wanted.min(MOST_SETS);
         let needed = count_of_sets.saturating_mul(set_bytes);

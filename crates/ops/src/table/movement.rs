@@ -751,7 +751,7 @@ pub(super) const ROWS: &[OpRow] = &[
         "elements before and after each dimension: a value, or those of the operand reflected, the last one, or from the other end"),
     native!(Shape "slice" ("x") All {} [] { lists: &[("starts", &[]), ("ends", &[]), ("steps", &[])] }
         "cuda.copy", slice_results, slice, slice_expected,
-        "a part of each dimension, as Python's slices"),
+        "a part of each dimension, as Python's slices with steps above 0"),
     native!(Shape "slice_write" ("x", "source") All {} []
         { lists: &[("starts", &[]), ("ends", &[]), ("steps", &[])] }
         "cuda.copy", slice_write_results, slice_write, slice_write_expected,

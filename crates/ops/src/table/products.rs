@@ -5,7 +5,7 @@ use fercuda_kernels::{MemoryView, NativeProgram};
 use fercuda_tensor::Layout;
 
 use super::along::by_index;
-use super::bounds::{last_place, stored, unit_roundoff, wrapped};
+use super::bounds::{last_place, magnitudes, stored, unit_roundoff, wrapped};
 use super::scalar::{gelu, most, sigmoid};
 use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters, joined};
@@ -170,6 +170,8 @@ fn matmul_expected(
         let pairs = (0..depth).map(|k| (at(&left, row, k), at(&right, k, column)));
         let (sum, size) = dot(pairs);
         match dtype.is_float() {
+            // A sum of some of the products may overflow.
+            true if size >= magnitudes(dtype).0 => (sum, f64::INFINITY),
             true => stored(dtype, sum, 2.0 * (depth as f64 + 2.0) * unit * size),
             false => (wrapped(dtype, sum), 0.0),
         }
@@ -265,6 +267,9 @@ fn linear_expected(
         let (sum, size) = dot(left.iter().copied().zip(right.iter().copied()));
         let bias = x.get(2).map_or(0.0, |bias| bias.values[column]);
         let residual = x.get(3).map_or(0.0, |residual| residual.values[at]);
+        if size * scale.abs().max(1.0) >= magnitudes(dtype).0 {
+            return (scale * sum, f64::INFINITY);
+        }
         let before = scale.mul_add(sum, bias);
         let after = match activation(op) {
             Activation::None => before,

@@ -191,7 +191,11 @@ fn quantise_expected(
     }
     let scale = |(above, below): &(f64, f64)| {
         let scale = match is_asymmetric {
-            true => (t.exact(*above) + t.exact(*below)) / t.exact(range.high - range.low),
+            // Divided first: the range of finite numbers may be infinite.
+            true => {
+                let steps = t.exact(range.high - range.low);
+                t.exact(*above) / steps + t.exact(*below) / steps
+            }
             false => t.exact(most(*above, *below)) / t.exact(range.high),
         };
         let least = match state {

@@ -15,10 +15,10 @@ use fercuda_kernels::{
     KernelError, MemoryView, NativeProgram, boxes, ctc, draw, loss, optimise, patch, quantise,
     sample, segment, sparse,
 };
-use fercuda_ops::{KernelPolicy, OpDescriptor, OpError, OpPlan};
+use fercuda_ops::{KernelPolicy, OpDescriptor, OpError, OpPlan, oracle};
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::bench::{Bench, ONE};
+use crate::bench::{Bench, ONE, Operand};
 
 fn of(dtype: Dtype, shape: &[u64]) -> Layout {
     Layout::contiguous(dtype, shape).unwrap()
@@ -446,4 +446,69 @@ fn many_tensors_are_updated_in_place_by_one_launch_for_eight() {
         "{shown}"
     );
     bench.assert_sound();
+}
+
+/// Bits of all results, of operands whose first elements are so far into their memory.
+fn ran(plan: &OpPlan, operands: &[(Layout, &[f64])], first: u64) -> Vec<Vec<u64>> {
+    let encoded = operands.iter().map(|(layout, values)| Operand {
+        layout: *layout,
+        bits: values.iter().map(|it| layout.dtype().encode(*it)).collect(),
+        first,
+    });
+    let encoded: Vec<Operand> = encoded.collect();
+    let firsts = vec![0; plan.outputs().len()];
+    Bench::shared().run(plan, &encoded, &firsts).unwrap()
+}
+
+#[test]
+fn asymmetric_numbers_have_a_scale_where_the_range_is_beyond_the_type() {
+    let x = of(Dtype::F32, &[3]);
+    let values = [-3e38, 1e38, 3e38];
+    let plan = plan(&op("quantise_asymmetric"), &[x]).unwrap();
+    let [numbers, scale, zero] = &ran(&plan, &[(x, &values)], 0)[..] else {
+        panic!("three results");
+    };
+    let scale = Dtype::F32.value(scale[0]);
+    assert!((scale / (6e38 / 255.0) - 1.0).abs() < 1e-6, "{scale}");
+    let zero = zero[0] as i32;
+    for (number, value) in numbers.iter().zip(values) {
+        let near = (plan.outputs()[0].dtype().value(*number) - f64::from(zero)) * scale;
+        assert!((near - value).abs() <= scale, "{near} for {value}");
+    }
+}
+
+#[test]
+fn products_promise_nothing_where_a_partial_sum_may_overflow() {
+    let layouts = [of(Dtype::F32, &[1, 3]), of(Dtype::F32, &[3, 1])];
+    let bits = |values: &[f64]| values.iter().map(|it| Dtype::F32.encode(*it)).collect();
+    let operands: [Vec<u64>; 2] = [bits(&[3.4e38, 3.4e38, -3.4e38]), bits(&[1.0; 3])];
+    let near = oracle::evaluate(&op("matmul"), &layouts, &operands).unwrap();
+    assert_eq!(near[0][0].error, f64::INFINITY);
+    let operands: [Vec<u64>; 2] = [bits(&[3.0, 3.5, -3.5]), bits(&[1.0; 3])];
+    let near = oracle::evaluate(&op("matmul"), &layouts, &operands).unwrap();
+    assert!(near[0][0].error < 1e-4);
+}
+
+#[test]
+fn a_product_of_one_row_has_equal_bits_at_any_alignment() {
+    let mut random = fercuda_trials::rng();
+    for dtype in [Dtype::F32, Dtype::Bf16] {
+        let depth = random.u64(100..3000);
+        // Rows begin at multiples of 16 bytes from the first one.
+        let apart = depth.next_multiple_of(8) as i64;
+        let x = of(dtype, &[1, depth]);
+        let weight = Layout::strided(dtype, &[3, depth], &[apart, 1]).unwrap();
+        let mut draw = |count| -> Vec<f64> { (0..count).map(|_| random.f64() - 0.5).collect() };
+        let values = [draw(depth), draw(3 * depth)];
+        let device = &Bench::shared().device;
+        let force = KernelPolicy::Force("cuda.gemv");
+        let plan = OpPlan::new(device, &op("linear"), &[x, weight], &[], force).unwrap();
+        let operands = [(x, &values[0][..]), (weight, &values[1][..])];
+        let aligned = ran(&plan, &operands, 0);
+        assert_eq!(
+            aligned,
+            ran(&plan, &operands, dtype.bytes()),
+            "{dtype} of {depth}"
+        );
+    }
 }
