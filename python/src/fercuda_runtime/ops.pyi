@@ -330,7 +330,7 @@ def slice(
     steps: _Integers = (),
     **options: Unpack[_Options]
 ) -> _Array:
-    """a part of each dimension, as Python's slices."""
+    """a part of each dimension, as Python's slices with steps above 0."""
 
 def slice_write(
     x: _Array,
