@@ -187,10 +187,16 @@ fn product_flops(op: &str, operands: &[Layout], outputs: &[Layout]) -> Option<f6
     Some(2.0 * depth as f64 * outputs.first()?.len() as f64)
 }
 
+/// Buffers of one run.
+struct TuneBuffers {
+    /// Each with the place of its first element.
+    operands: Vec<(DeviceBuffer<u8>, u64)>,
+    outputs: Vec<DeviceBuffer<u8>>,
+}
+
 /// Sets of buffers in one allocation, with the same contents.
 struct TuneMemory {
-    /// Operands, each with the place of its first element, and outputs.
-    sets: Vec<(Vec<(DeviceBuffer<u8>, u64)>, Vec<DeviceBuffer<u8>>)>,
+    sets: Vec<TuneBuffers>,
 }
 
 impl TuneMemory {
@@ -229,7 +235,10 @@ impl TuneMemory {
                 bound.push((buffer, *first));
             }
             let outputs = outputs.iter().map(|it| arena.take(it.bytes()));
-            Ok((bound, outputs.collect::<Result<_>>()?))
+            Ok(TuneBuffers {
+                operands: bound,
+                outputs: outputs.collect::<Result<_>>()?,
+            })
         });
         Ok(Self {
             sets: sets.collect::<Result<_>>()?,
@@ -237,12 +246,13 @@ impl TuneMemory {
     }
 
     fn sets(&self) -> impl Iterator<Item = TuneSet<'_>> {
-        self.sets.iter().map(|(operands, outputs)| TuneSet {
-            operands: operands
+        self.sets.iter().map(|set| TuneSet {
+            operands: set
+                .operands
                 .iter()
                 .map(|(buffer, first)| BoundArg::of(buffer).first_at(*first))
                 .collect(),
-            outputs: outputs.iter().map(BoundArg::of).collect(),
+            outputs: set.outputs.iter().map(BoundArg::of).collect(),
         })
     }
 }
