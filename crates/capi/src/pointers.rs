@@ -135,6 +135,21 @@ impl<T: Copy> OutArray<T> {
     }
 }
 
+impl OutArray<u8> {
+    /// Writes a text with a zero behind it, cut to the room with the zero at its end; returns the
+    /// room that all of it needs.
+    pub(crate) fn put_text(self, text: String) -> u64 {
+        let mut bytes = text.into_bytes();
+        bytes.push(0);
+        if let Some(last) = self.len.checked_sub(1).filter(|last| *last < bytes.len()) {
+            bytes[last] = 0;
+        }
+        let needed = bytes.len() as u64;
+        self.put(&bytes);
+        needed
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -80,9 +80,11 @@ pub const KERNELS: &[KernelRow] = &[
             cublaslt::spec(request).map(|_| ())
         },
     },
-    KernelRow {
-        computes: |row| products::OPS.contains(&row.name),
-        supports: |request| {
+    product(
+        "cuda.gemv",
+        "fixed by the length of the depth",
+        "f32 for floats, f64 for f64, 32 or 64 bits for integers",
+        |request| {
             let rows = products::rows(request.op, request.operands);
             if rows > 1 {
                 return Err(format!("{rows} rows, it is for one"));
@@ -92,48 +94,28 @@ pub const KERNELS: &[KernelRow] = &[
             }
             compiled(request)
         },
-        lower: Some(products::gemv),
-        ..native(
-            "cuda.gemv",
-            "fixed by the length of the depth",
-            "f32 for floats, f64 for f64, 32 or 64 bits for integers",
-            true,
-            |_| false,
-            |_| Ok(()),
-        )
-    },
-    KernelRow {
-        computes: |row| products::OPS.contains(&row.name),
-        supports: |request| {
+        products::gemv,
+    ),
+    product(
+        "cuda.skinny",
+        "fixed by the layout of the factors",
+        "f32, by tensor cores",
+        |request| {
             tensor_cores(request)?;
             match products::rows(request.op, request.operands) {
                 0..=16 => Ok(()),
                 rows => Err(format!("{rows} rows, it is for at most 16")),
             }
         },
-        lower: Some(products::skinny),
-        ..native(
-            "cuda.skinny",
-            "fixed by the layout of the factors",
-            "f32, by tensor cores",
-            true,
-            |_| false,
-            |_| Ok(()),
-        )
-    },
-    KernelRow {
-        computes: |row| products::OPS.contains(&row.name),
-        supports: tensor_cores,
-        lower: Some(products::tensor),
-        ..native(
-            "cuda.tensor",
-            "one after another along the depth, by 16",
-            "f32, by tensor cores",
-            true,
-            |_| false,
-            |_| Ok(()),
-        )
-    },
+        products::skinny,
+    ),
+    product(
+        "cuda.tensor",
+        "one after another along the depth, by 16",
+        "f32, by tensor cores",
+        tensor_cores,
+        products::tensor,
+    ),
     native(
         "cuda.multiply",
         "one after another along the depth",
@@ -366,6 +348,21 @@ const fn native(
         computes,
         supports,
         lower: None,
+    }
+}
+
+/// A kernel of `fercuda-kernels` for products, with launches of its own.
+const fn product(
+    id: &'static str,
+    order: &'static str,
+    accumulator: &'static str,
+    supports: fn(&OpRequest<'_>) -> Result<(), String>,
+    lower: fn(&OpParameters, &mut NativeProgram) -> RowLowering,
+) -> KernelRow {
+    let computes = |row: &OpRow| products::OPS.contains(&row.name);
+    KernelRow {
+        lower: Some(lower),
+        ..native(id, order, accumulator, true, computes, supports)
     }
 }
 

@@ -328,6 +328,11 @@ impl OpPlan {
                 error => refused(row.name, error),
             })
         };
+        // What computes the requests that a library refuses when they are run.
+        let beside_library = || {
+            let own = portable(&request).zip(row.native.as_ref());
+            own.map(|(kernel, rule)| native(kernel, rule)).transpose()
+        };
         let prepared = match (kernel.backend, graph, &row.native) {
             (Backend::CublasLt, ..) => {
                 let lt = cublaslt.transpose().ok().flatten();
@@ -339,9 +344,7 @@ impl OpPlan {
                 let made = lt.and_then(|lt| cublaslt::prepare(lt, &request, number));
                 match (made, policy) {
                     (Ok(product), _) => {
-                        let portable = portable(&request).zip(row.native.as_ref());
-                        let portable = portable.map(|(kernel, rule)| native(kernel, rule));
-                        let portable = portable.transpose()?;
+                        let portable = beside_library()?;
                         let following = follow(device, &request)?;
                         PreparedKernels::Library(Box::new(PreparedProduct {
                             product,
@@ -361,9 +364,7 @@ impl OpPlan {
                 let made = library.and_then(|it| cufft::prepare(it, context, compiler, &request));
                 match made {
                     Ok(transform) => {
-                        let portable = portable(&request).zip(row.native.as_ref());
-                        let portable = portable.map(|(kernel, rule)| native(kernel, rule));
-                        let portable = portable.transpose()?;
+                        let portable = beside_library()?;
                         PreparedKernels::Transform(Box::new((transform, portable)))
                     }
                     Err(reason) => {

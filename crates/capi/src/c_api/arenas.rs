@@ -202,13 +202,8 @@ pub unsafe extern "C" fn fer_arena_plan(
                 OutPointer::new("needed", needed)?,
             )
         };
-        let mut plan = ARENAS.get("arena", arena)?.plan.to_json().into_bytes();
-        plan.push(0);
-        place.put(plan.len() as u64);
-        if let Some(last) = room.checked_sub(1).filter(|last| *last < plan.len() as u64) {
-            plan[last as usize] = 0;
-        }
-        into.put(&plan);
+        let plan = ARENAS.get("arena", arena)?.plan.to_json();
+        place.put(into.put_text(plan));
         Ok(())
     })
 }

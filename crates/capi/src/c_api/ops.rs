@@ -303,18 +303,8 @@ pub unsafe extern "C" fn fer_op_plan_sku(
                 OutPointer::new("needed", needed)?,
             )
         };
-        let mut sku = OP_PLANS
-            .get("plan", plan)?
-            .plan
-            .sku()
-            .to_string()
-            .into_bytes();
-        sku.push(0);
-        place.put(sku.len() as u64);
-        if let Some(last) = room.checked_sub(1).filter(|last| *last < sku.len() as u64) {
-            sku[last as usize] = 0;
-        }
-        into.put(&sku);
+        let sku = OP_PLANS.get("plan", plan)?.plan.sku().to_string();
+        place.put(into.put_text(sku));
         Ok(())
     })
 }
