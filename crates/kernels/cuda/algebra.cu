@@ -72,6 +72,7 @@ __device__ __forceinline__ bool eliminate(REAL* a, u32 rows, u32 columns, u32 st
     return is_odd;
 }
 
+#ifdef KERNEL_cholesky
 // The triangular factor of a positive definite matrix, of which one triangle is read. With `upper`
 // it is the transposed one. From a column on whose pivot is not positive all is NaN.
 extern "C" __global__ void cholesky(ELEMENT* __restrict__ to, const Shape to_shape, i64 to_row,
@@ -108,7 +109,9 @@ extern "C" __global__ void cholesky(ELEMENT* __restrict__ to, const Shape to_sha
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_factors
 // The factors of a matrix with interchanged rows, and the row that each one was exchanged with.
 extern "C" __global__ void factors(ELEMENT* __restrict__ to, const Shape to_shape, i64 to_row,
                                    i64* __restrict__ pivots, const Shape pivot_shape,
@@ -131,7 +134,9 @@ extern "C" __global__ void factors(ELEMENT* __restrict__ to, const Shape to_shap
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_solve
 // The solution of square systems; with `identity` the right side is that matrix.
 extern "C" __global__ void solve(ELEMENT* __restrict__ to, const Shape to_shape, i64 to_row,
                                  const ELEMENT* __restrict__ x, const Shape x_shape, i64 x_row,
@@ -171,7 +176,9 @@ extern "C" __global__ void solve(ELEMENT* __restrict__ to, const Shape to_shape,
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_solve_triangular
 // The solution of triangular systems. The other triangle is not read, nor with `unit` the diagonal.
 extern "C" __global__ void solve_triangular(ELEMENT* __restrict__ to, const Shape to_shape,
                                             i64 to_row, const ELEMENT* __restrict__ x,
@@ -212,7 +219,9 @@ extern "C" __global__ void solve_triangular(ELEMENT* __restrict__ to, const Shap
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_determinant
 // Determinants; with `logarithms` their signs, and the logarithms of their magnitudes.
 extern "C" __global__ void determinant(ELEMENT* __restrict__ to, const Shape to_shape,
                                        ELEMENT* __restrict__ logs, const Shape log_shape,
@@ -247,6 +256,7 @@ extern "C" __global__ void determinant(ELEMENT* __restrict__ to, const Shape to_
         __syncthreads();
     }
 }
+#endif
 
 // Subtracts from a column its part along the vector v, which is 1 in row `first` and in column
 // `of` of `vectors` below it; by one warp.
@@ -269,6 +279,7 @@ __device__ __forceinline__ void reflect(REAL* a, u32 columns, u32 column, const 
     }
 }
 
+#ifdef KERNEL_orthogonal
 // Orthogonal columns and a triangular factor without negative numbers on its diagonal.
 extern "C" __global__ void orthogonal(ELEMENT* __restrict__ q, const Shape q_shape, i64 q_row,
                                       ELEMENT* __restrict__ r, const Shape r_shape, i64 r_row,
@@ -333,3 +344,4 @@ extern "C" __global__ void orthogonal(ELEMENT* __restrict__ q, const Shape q_sha
         __syncthreads();
     }
 }
+#endif

@@ -5,6 +5,7 @@
 // Elements in flight of one thread.
 #define EACH 4
 
+#ifdef KERNEL_copy_elements
 extern "C" __global__ void copy_elements(UNIT* __restrict__ to, const Shape to_shape,
                                          const UNIT* __restrict__ from, const Shape from_shape,
                                          u64 count) {
@@ -28,7 +29,9 @@ extern "C" __global__ void copy_elements(UNIT* __restrict__ to, const Shape to_s
         }
     }
 }
+#endif
 
+#ifdef KERNEL_copy_transposed
 // The last dimension is contiguous in `to`, the one before it in `from`: both are accessed in rows,
 // through a tile of shared memory. A block moves one tile.
 extern "C" __global__ void copy_transposed(UNIT* __restrict__ to, const Shape to_shape,
@@ -75,8 +78,10 @@ extern "C" __global__ void copy_transposed(UNIT* __restrict__ to, const Shape to
         }
     }
 }
+#endif
 
 #ifdef NEAR
+#ifdef KERNEL_copy_transposed_wide
 // As copy_transposed, of tiles of TILE by TILE, NEAR neighbours at a time, which are 16 bytes and begin
 // at multiples of 16 in both views. Extents of both dimensions are multiples of NEAR.
 extern "C" __global__ void __launch_bounds__(256)
@@ -168,7 +173,9 @@ extern "C" __global__ void __launch_bounds__(256)
 #endif
 }
 #endif
+#endif
 
+#ifdef KERNEL_fill_elements
 extern "C" __global__ void fill_elements(UNIT* __restrict__ to, const Shape to_shape, u64 count,
                                          u64 bits) {
     union {
@@ -182,3 +189,4 @@ extern "C" __global__ void fill_elements(UNIT* __restrict__ to, const Shape to_s
         to[offset_of<DIMS, INDEX>(to_shape, at)] = value.unit;
     }
 }
+#endif

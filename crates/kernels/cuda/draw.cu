@@ -5,6 +5,7 @@
 
 #define THREADS 256
 
+#ifdef KERNEL_sum_weights
 // Sums of the weights up to each place of a row, by a block a row.
 extern "C" __global__ void sum_weights(double* __restrict__ sums, const ELEMENT* __restrict__ x,
                                        const Shape x_shape, u64 length, u64 rows) {
@@ -25,7 +26,9 @@ extern "C" __global__ void sum_weights(double* __restrict__ sums, const ELEMENT*
         }
     }
 }
+#endif
 
+#ifdef KERNEL_draw_places
 // The first place where the sum is above a random share of the whole.
 extern "C" __global__ void draw_places(i64* __restrict__ to, const Shape to_shape,
                                        const double* __restrict__ sums, u64 length, u64 samples,
@@ -46,3 +49,4 @@ extern "C" __global__ void draw_places(i64* __restrict__ to, const Shape to_shap
         to[element_offset(to_shape, at)] = (i64)(low < length ? low : length - 1);
     }
 }
+#endif

@@ -71,6 +71,7 @@ struct Result {
     }
 };
 
+#ifdef KERNEL_roots_of_unity
 // The roots of unity of order `extent`: roots[k] is e^(2 pi i k / extent).
 extern "C" __global__ void roots_of_unity(Number* __restrict__ roots, u64 extent) {
     const u64 step = (u64)gridDim.x * blockDim.x;
@@ -79,6 +80,7 @@ extern "C" __global__ void roots_of_unity(Number* __restrict__ roots, u64 extent
         roots[k] = root(near / (double)extent);
     }
 }
+#endif
 
 // A root of unity, or its conjugate for a forward transform.
 __device__ __forceinline__ Number directed(Number root, REAL sign) {
@@ -193,6 +195,7 @@ __device__ __forceinline__ void small_pass(Number* to, const Number* from, u32 c
     }
 }
 
+#ifdef KERNEL_transform_pass
 // One pass over all rows. Transform number t is the one from place t % (extent / length) on, of row
 // t / (extent / length); a block has `group` of them at a time. `done` elements of a row are
 // transformed already; `radices` has those of the pass, four bits each, the first one lowest.
@@ -250,11 +253,13 @@ extern "C" __global__ void transform_pass(TO* __restrict__ to, const Shape to_sh
         __syncthreads();
     }
 }
+#endif
 
 // Lengths with other prime factors are convolutions with a chirp (Bluestein): with c[k] the root
 // e^(i pi k^2 / extent), the transform is conj(c) times the convolution of c and conj(c) x, where
 // conj and not are exchanged for the inverse.
 
+#ifdef KERNEL_chirp
 // The chirp of `extent` elements, and around 0 in a circle of `padded` elements.
 extern "C" __global__ void chirp(Number* __restrict__ chirp, Number* __restrict__ circle,
                                  u64 extent, u64 padded, double direction) {
@@ -272,7 +277,9 @@ extern "C" __global__ void chirp(Number* __restrict__ chirp, Number* __restrict_
         if (k < extent) chirp[k] = Number{own.re, -own.im};
     }
 }
+#endif
 
+#ifdef KERNEL_chirp_load
 // Rows times the chirp, padded by 0.
 extern "C" __global__ void chirp_load(Number* __restrict__ to, const FROM* __restrict__ from,
                                       const Shape from_shape, i64 from_part,
@@ -285,7 +292,9 @@ extern "C" __global__ void chirp_load(Number* __restrict__ to, const FROM* __res
         to[n] = k < extent ? source.load(row, k) * chirp[k] : Number{0, 0};
     }
 }
+#endif
 
+#ifdef KERNEL_chirp_multiply
 // Rows of spectra times the spectrum of the circle.
 extern "C" __global__ void chirp_multiply(Number* __restrict__ spectra,
                                           const Number* __restrict__ circle, u64 count,
@@ -295,7 +304,9 @@ extern "C" __global__ void chirp_multiply(Number* __restrict__ spectra,
         spectra[n] = spectra[n] * circle[n % padded];
     }
 }
+#endif
 
+#ifdef KERNEL_chirp_store
 // The first `extent` elements of padded rows times the chirp.
 extern "C" __global__ void chirp_store(TO* __restrict__ to, const Shape to_shape, i64 to_part,
                                        const Number* __restrict__ from,
@@ -308,3 +319,4 @@ extern "C" __global__ void chirp_store(TO* __restrict__ to, const Shape to_shape
         result.store(row, k, from[row * padded + k] * chirp[k]);
     }
 }
+#endif

@@ -23,6 +23,7 @@ __device__ __forceinline__ void offsets_of3(const Shape& a, const Shape& b, cons
 }
 
 #ifdef UNIT
+#ifdef KERNEL_gather_elements
 // to[..] = from[.., index[..], ..]: `along` is the stride of `from` that the index multiplies.
 extern "C" __global__ void gather_elements(UNIT* __restrict__ to, const Shape to_shape,
                                            const UNIT* __restrict__ from, const Shape from_shape,
@@ -39,6 +40,7 @@ extern "C" __global__ void gather_elements(UNIT* __restrict__ to, const Shape to
         to[target] = value;
     }
 }
+#endif
 #endif
 
 #ifdef ELEMENT
@@ -98,6 +100,7 @@ __device__ __forceinline__ void combine(ELEMENT* at, ELEMENT value) {
     }
 }
 
+#ifdef KERNEL_scatter_elements
 // to[.., index[..], ..] joined with from[..].
 extern "C" __global__ void scatter_elements(ELEMENT* __restrict__ to, const Shape to_shape,
                                             const FROM* __restrict__ from, const Shape from_shape,
@@ -115,7 +118,9 @@ extern "C" __global__ void scatter_elements(ELEMENT* __restrict__ to, const Shap
         combine(to + target + chosen * along, value);
     }
 }
+#endif
 
+#ifdef KERNEL_convert_to
 // Elements to the type in which they are combined, and back to where they came from.
 extern "C" __global__ void convert_to(ELEMENT* __restrict__ to, const Shape to_shape,
                                       const FROM* __restrict__ from, const Shape from_shape,
@@ -128,7 +133,9 @@ extern "C" __global__ void convert_to(ELEMENT* __restrict__ to, const Shape to_s
         to[target] = (ELEMENT)Computed<FROM>::load(from[source]);
     }
 }
+#endif
 
+#ifdef KERNEL_convert_from
 extern "C" __global__ void convert_from(FROM* to, const Shape to_shape,
                                         const ELEMENT* __restrict__ from, const Shape from_shape,
                                         u64 count) {
@@ -144,6 +151,7 @@ extern "C" __global__ void convert_from(FROM* to, const Shape to_shape,
         if (!stays) to[target] = Computed<FROM>::store(combined);
     }
 }
+#endif
 #endif
 
 #ifdef STORED
@@ -161,6 +169,7 @@ __device__ __forceinline__ void store_relaxed(u64* at, u64 value) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
+#ifdef KERNEL_put_elements
 extern "C" __global__ void put_elements(STORED* __restrict__ to, const Shape to_shape,
                                         const STORED* __restrict__ from, const Shape from_shape,
                                         const INDEX* __restrict__ index, const Shape index_shape,
@@ -175,7 +184,9 @@ extern "C" __global__ void put_elements(STORED* __restrict__ to, const Shape to_
         store_relaxed(to + target + chosen * along, from[source]);
     }
 }
+#endif
 
+#ifdef KERNEL_one_hot
 // Index and place of the last dimension are equal, or not.
 extern "C" __global__ void one_hot(STORED* __restrict__ to, const Shape to_shape,
                                    const INDEX* __restrict__ index, const Shape index_shape,
@@ -190,4 +201,5 @@ extern "C" __global__ void one_hot(STORED* __restrict__ to, const Shape to_shape
         to[target] = inside && (u64)chosen == (u64)at % classes ? (STORED)one : (STORED)0;
     }
 }
+#endif
 #endif

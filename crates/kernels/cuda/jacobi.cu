@@ -62,6 +62,7 @@ __device__ __forceinline__ u32 rank_of(const REAL* values, u32 apart, u32 count,
     return before;
 }
 
+#ifdef KERNEL_symmetric
 // Eigenvalues in ascending order and unit vectors of a symmetric matrix, of which a triangle is
 // read. Of a matrix that is not finite all results are NaN.
 extern "C" __global__ void symmetric(ELEMENT* __restrict__ values, const Shape value_shape,
@@ -135,7 +136,9 @@ extern "C" __global__ void symmetric(ELEMENT* __restrict__ values, const Shape v
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_singular
 // Singular values in descending order and both sets of vectors: columns of the matrix, or with
 // `wide` of its transpose, are rotated until they are orthogonal. The vector of a value of 0 is 0
 // on that side. Of a matrix that is not finite all results are NaN.
@@ -224,3 +227,4 @@ extern "C" __global__ void singular(ELEMENT* __restrict__ u, const Shape u_shape
         __syncthreads();
     }
 }
+#endif

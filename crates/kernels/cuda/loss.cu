@@ -36,6 +36,7 @@ __device__ __forceinline__ Real log_sum(const ELEMENT* x, i64 stride, u64 classe
     return most + logarithm(reduce_block<AddOf<Real>>(sum, places));
 }
 
+#ifdef KERNEL_class_losses
 // The loss of each row.
 extern "C" __global__ void class_losses(LOSS* __restrict__ to, const Shape to_shape,
                                         const ELEMENT* __restrict__ x, const Shape x_shape,
@@ -72,6 +73,7 @@ extern "C" __global__ void class_losses(LOSS* __restrict__ to, const Shape to_sh
         }
     }
 }
+#endif
 
 // The number of rows that are counted. One block.
 __device__ __forceinline__ u64 counted(const INDEX* index, const Shape& shape, u64 rows,
@@ -83,13 +85,16 @@ __device__ __forceinline__ u64 counted(const INDEX* index, const Shape& shape, u
     return reduce_block<AddOf<u64>>(count, places);
 }
 
+#ifdef KERNEL_count_rows
 extern "C" __global__ void count_rows(u64* __restrict__ to, const INDEX* __restrict__ index,
                                       const Shape index_shape, i64 ignored, u64 classes, u64 rows) {
     __shared__ u64 places[MOST_THREADS];
     const u64 count = counted(index, index_shape, rows, classes, ignored, places);
     if (threadIdx.x == 0) *to = count;
 }
+#endif
 
+#ifdef KERNEL_sum_losses
 // The sum of losses, by their number if that is given. One block.
 extern "C" __global__ void sum_losses(ELEMENT* __restrict__ to, const Real* __restrict__ losses,
                                       const u64* __restrict__ count, u64 rows) {
@@ -100,7 +105,9 @@ extern "C" __global__ void sum_losses(ELEMENT* __restrict__ to, const Real* __re
     if (count != nullptr) sum = sum / (Real)*count;
     if (threadIdx.x == 0) *to = As::store(sum);
 }
+#endif
 
+#ifdef KERNEL_class_gradients
 // The gradient of each row, of the losses' gradient: one for each row, or for all.
 extern "C" __global__ void class_gradients(ELEMENT* __restrict__ to, const Shape to_shape,
                                            const ELEMENT* __restrict__ gradient,
@@ -139,3 +146,4 @@ extern "C" __global__ void class_gradients(ELEMENT* __restrict__ to, const Shape
         }
     }
 }
+#endif

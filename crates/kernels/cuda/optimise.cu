@@ -99,6 +99,7 @@ __device__ __forceinline__ Real changed(const Step& step, Real own, Real by) {
         gradient = gradient##k, first = first##k, second = second##k, count = count##k;   \
         break;
 
+#ifdef KERNEL_update_many
 // One step of up to eight tensors, which the second dimension of the grid numbers.
 extern "C" __global__ void update_many(TENSOR(0), TENSOR(1), TENSOR(2), TENSOR(3), TENSOR(4),
                                        TENSOR(5), TENSOR(6), TENSOR(7), const Real* rate,
@@ -124,7 +125,9 @@ extern "C" __global__ void update_many(TENSOR(0), TENSOR(1), TENSOR(2), TENSOR(3
         to[at] = As::store(changed(step, own, by));
     }
 }
+#endif
 #else
+#ifdef KERNEL_update
 // One step. LAMB writes the change that is to be scaled to `change`, and sums of squares of the
 // parameters and of it.
 extern "C" __global__ void update(ELEMENT* to, const Shape to_shape, Real* first_to,
@@ -163,8 +166,10 @@ extern "C" __global__ void update(ELEMENT* to, const Shape to_shape, Real* first
 }
 #endif
 #endif
+#endif
 
 #ifdef CHANGE
+#ifdef KERNEL_trust_ratio
 // The ratio of the norms of parameters and change, of the sums of blocks. One block.
 extern "C" __global__ void trust_ratio(Real* __restrict__ ratio, const Real* __restrict__ sums,
                                        u64 blocks) {
@@ -180,7 +185,9 @@ extern "C" __global__ void trust_ratio(Real* __restrict__ ratio, const Real* __r
         *ratio = squares > 0 && changes > 0 ? root(squares) / root(changes) : (Real)1;
     }
 }
+#endif
 
+#ifdef KERNEL_change_scaled
 extern "C" __global__ void change_scaled(ELEMENT* to, const Shape to_shape, const ELEMENT* x,
                                          const Shape x_shape, const Real* change, const Real* ratio,
                                          const Real* rate, u64 count) {
@@ -190,6 +197,7 @@ extern "C" __global__ void change_scaled(ELEMENT* to, const Shape to_shape, cons
     }
 }
 #endif
+#endif
 
 #ifdef FACTORS
 // Share of the earlier mean, of the number of the step.
@@ -197,6 +205,7 @@ __device__ __forceinline__ double earlier_share(const STEP* step, double power) 
     return 1 - pow((double)*step, -power);
 }
 
+#ifdef KERNEL_mean_squares
 // Means of squares of rows, and of what was there before. A block computes a row at a time.
 extern "C" __global__ void mean_squares(Real* to, const Shape to_shape, const Real* before,
                                         const Shape before_shape,
@@ -220,7 +229,9 @@ extern "C" __global__ void mean_squares(Real* to, const Shape to_shape, const Re
         }
     }
 }
+#endif
 
+#ifdef KERNEL_mean_of
 // One block.
 extern "C" __global__ void mean_of(Real* __restrict__ to, const Real* __restrict__ from,
                                    const Shape from_shape, u64 count) {
@@ -230,6 +241,7 @@ extern "C" __global__ void mean_of(Real* __restrict__ to, const Real* __restrict
     sum = reduce_block<AddOf<Real>>(sum, places);
     if (threadIdx.x == 0) *to = sum / (Real)count;
 }
+#endif
 
 struct Factors {
     const Real* rows;
@@ -245,6 +257,7 @@ struct Factors {
     }
 };
 
+#ifdef KERNEL_factored_sums
 // Sums of squares of parameters and of their change.
 extern "C" __global__ void factored_sums(Real* __restrict__ sums, const ELEMENT* __restrict__ x,
                                          const Shape x_shape,
@@ -265,7 +278,9 @@ extern "C" __global__ void factored_sums(Real* __restrict__ sums, const ELEMENT*
     }
     store_sums(squares, changes, sums, places);
 }
+#endif
 
+#ifdef KERNEL_factored_size
 // The step's size, of the sums of blocks. One block.
 extern "C" __global__ void factored_size(Real* __restrict__ size, const Real* __restrict__ sums,
                                          const Real* __restrict__ rate, double least,
@@ -284,7 +299,9 @@ extern "C" __global__ void factored_size(Real* __restrict__ size, const Real* __
                 (over > 1 ? over : (Real)1);
     }
 }
+#endif
 
+#ifdef KERNEL_factored_update
 extern "C" __global__ void factored_update(ELEMENT* to, const Shape to_shape, const ELEMENT* x,
                                            const Shape x_shape, const ELEMENT* gradient,
                                            const Shape gradient_shape,
@@ -304,8 +321,10 @@ extern "C" __global__ void factored_update(ELEMENT* to, const Shape to_shape, co
     }
 }
 #endif
+#endif
 
 #ifdef NORM
+#ifdef KERNEL_sum_squares
 // The sum of squares of a part, by each block.
 extern "C" __global__ void sum_squares(Real* __restrict__ sums, const ELEMENT* __restrict__ x,
                                        const Shape x_shape, u64 first, u64 count) {
@@ -318,7 +337,9 @@ extern "C" __global__ void sum_squares(Real* __restrict__ sums, const ELEMENT* _
     sum = reduce_block<AddOf<Real>>(sum, places);
     if (threadIdx.x == 0) sums[first + blockIdx.x] = sum;
 }
+#endif
 
+#ifdef KERNEL_norm_of
 // The root of the sum of sums. One block.
 extern "C" __global__ void norm_of(Real* __restrict__ to, const Real* __restrict__ sums, u64 count) {
     __shared__ Real places[THREADS];
@@ -327,7 +348,9 @@ extern "C" __global__ void norm_of(Real* __restrict__ to, const Real* __restrict
     sum = reduce_block<AddOf<Real>>(sum, places);
     if (threadIdx.x == 0) *to = root(sum);
 }
+#endif
 
+#ifdef KERNEL_clip_norm
 extern "C" __global__ void clip_norm(ELEMENT* to, const Shape to_shape, const ELEMENT* x,
                                      const Shape x_shape, const Real* norm, double most, double eps,
                                      u64 count) {
@@ -338,7 +361,9 @@ extern "C" __global__ void clip_norm(ELEMENT* to, const Shape to_shape, const EL
         to[AT(to_shape)] = As::store(by >= 1 ? own : own * by);
     }
 }
+#endif
 
+#ifdef KERNEL_unscale
 // Divides by the scale. `found` is 1 if an element is infinite or NaN.
 extern "C" __global__ void unscale(ELEMENT* to, const Shape to_shape, Bool* found, const ELEMENT* x,
                                    const Shape x_shape, const Real* scale, u64 count) {
@@ -353,7 +378,9 @@ extern "C" __global__ void unscale(ELEMENT* to, const Shape to_shape, Bool* foun
         asm volatile("st.relaxed.gpu.global.u8 [%0], %1;" ::"l"(found), "r"(1u) : "memory");
     }
 }
+#endif
 
+#ifdef KERNEL_next_scale
 // The scale of the next step: smaller after one that was not finite, larger after `interval` that
 // were. One thread.
 extern "C" __global__ void next_scale(Real* scale_to, STEP* streak_to, const Real* scale,
@@ -372,4 +399,5 @@ extern "C" __global__ void next_scale(Real* scale_to, STEP* streak_to, const Rea
     *scale_to = grows && larger - larger == 0 ? larger : own;
     *streak_to = grows ? (STEP)0 : (STEP)(before + 1);
 }
+#endif
 #endif

@@ -14,6 +14,7 @@ __device__ __forceinline__ i64 tapped(const Window& window, int d, u64 at, u64 t
 }
 
 #ifdef POWER
+#ifdef KERNEL_power_pool
 // The root of the sum of powers of magnitudes.
 extern "C" __global__ void power_pool(ELEMENT* __restrict__ to, const Shape to_shape,
                                       const ELEMENT* __restrict__ from, const Shape from_shape,
@@ -46,8 +47,10 @@ extern "C" __global__ void power_pool(ELEMENT* __restrict__ to, const Shape to_s
     }
 }
 #endif
+#endif
 
 #ifdef FRACTIONAL
+#ifdef KERNEL_fractional_pool
 // Windows at places that a random fraction of each dimension spreads: the last one ends with the
 // operand. A place is moved inside, for any fraction.
 extern "C" __global__ void fractional_pool(ELEMENT* __restrict__ to, const Shape to_shape,
@@ -100,8 +103,10 @@ extern "C" __global__ void fractional_pool(ELEMENT* __restrict__ to, const Shape
     }
 }
 #endif
+#endif
 
 #ifdef COLUMNS
+#ifdef KERNEL_to_columns
 // A window's elements as a column: [batch, channels by window, places].
 extern "C" __global__ void to_columns(ELEMENT* __restrict__ to, const Shape to_shape,
                                       const ELEMENT* __restrict__ from, const Shape from_shape,
@@ -124,6 +129,7 @@ extern "C" __global__ void to_columns(ELEMENT* __restrict__ to, const Shape to_s
            (i64)place * to_shape.strides[2]] = value;
     }
 }
+#endif
 
 // Whether the window with that tap at a place is one of `places`, and which.
 __device__ __forceinline__ bool window_at(const Window& window, int d, u64 at, u64 tap, u64 places,
@@ -134,6 +140,7 @@ __device__ __forceinline__ bool window_at(const Window& window, int d, u64 at, u
     return place < places;
 }
 
+#ifdef KERNEL_from_columns
 // The sum of the columns' elements that came from an element.
 extern "C" __global__ void from_columns(ELEMENT* __restrict__ to, const Shape to_shape,
                                         const ELEMENT* __restrict__ from, const Shape from_shape,
@@ -162,4 +169,5 @@ extern "C" __global__ void from_columns(ELEMENT* __restrict__ to, const Shape to
             As::store(sum);
     }
 }
+#endif
 #endif

@@ -2,6 +2,7 @@
 #include "common.cuh"
 
 #ifdef NUMBERED
+#ifdef KERNEL_number_elements
 // start + i * step, where i is the number in row-major order.
 extern "C" __global__ void number_elements(NUMBERED* __restrict__ to, const Shape to_shape,
                                            double start, double step_size, i64 whole_start,
@@ -19,6 +20,7 @@ extern "C" __global__ void number_elements(NUMBERED* __restrict__ to, const Shap
     }
 }
 #endif
+#endif
 
 #ifdef UNIT
 // Of the last two dimensions of `to_shape`: those at or below a diagonal, at or above it, or on it.
@@ -31,6 +33,7 @@ __device__ __forceinline__ bool is_kept(const Shape& shape, COUNTED at, i64 diag
                      : PART == 1 ? column - row >= diagonal : column - row == diagonal;
 }
 
+#ifdef KERNEL_keep_triangle
 extern "C" __global__ void keep_triangle(UNIT* to, const Shape to_shape, const UNIT* from, const Shape from_shape,
                                          i64 diagonal, u64 count) {
     const COUNTED step = (COUNTED)gridDim.x * blockDim.x;
@@ -43,7 +46,9 @@ extern "C" __global__ void keep_triangle(UNIT* to, const Shape to_shape, const U
         to[target] = value;
     }
 }
+#endif
 
+#ifdef KERNEL_write_diagonal
 extern "C" __global__ void write_diagonal(UNIT* __restrict__ to, const Shape to_shape, i64 diagonal,
                                           u64 count, u64 one) {
     const COUNTED step = (COUNTED)gridDim.x * blockDim.x;
@@ -53,4 +58,5 @@ extern "C" __global__ void write_diagonal(UNIT* __restrict__ to, const Shape to_
         to[offset_of<DIMS, COUNTED>(to_shape, at)] = value;
     }
 }
+#endif
 #endif

@@ -17,6 +17,7 @@ __device__ __forceinline__ double rounded(double x) { return rint(x); }
 typedef Computed<ELEMENT> As;
 typedef As::type Real;
 
+#ifdef KERNEL_group_ranges
 // A group is a row of as many elements as `inner`. Each block goes over a part of one.
 extern "C" __global__ void group_ranges(BITS* __restrict__ ranges, const ELEMENT* __restrict__ x,
                                         const Shape x_shape, u64 groups, u64 inner, u64 parts) {
@@ -38,7 +39,9 @@ extern "C" __global__ void group_ranges(BITS* __restrict__ ranges, const ELEMENT
         }
     }
 }
+#endif
 
+#ifdef KERNEL_group_scales
 // Scales, and for asymmetric numbers the number that stands for 0.
 extern "C" __global__ void group_scales(Real* __restrict__ scales, const Shape scales_shape,
                                         int* __restrict__ zeros, const Shape zeros_shape,
@@ -58,12 +61,14 @@ extern "C" __global__ void group_scales(Real* __restrict__ scales, const Shape s
     }
 }
 #endif
+#endif
 
 #ifdef TO
 // x / scale + zero, rounded and not outside of the range; NaN is 0. Floats saturate.
 typedef Computed<FROM> As;
 typedef As::type Real;
 
+#ifdef KERNEL_quantise
 extern "C" __global__ void quantise(TO* __restrict__ to, const Shape to_shape,
                                     const FROM* __restrict__ x, const Shape x_shape,
                                     const Real* __restrict__ scales, const Shape scales_shape,
@@ -85,10 +90,12 @@ extern "C" __global__ void quantise(TO* __restrict__ to, const Shape to_shape,
     }
 }
 #endif
+#endif
 
 #ifdef DEQUANTISED
 typedef SCALE Real;
 
+#ifdef KERNEL_dequantise
 extern "C" __global__ void dequantise(DEQUANTISED* __restrict__ to, const Shape to_shape,
                                       const FROM* __restrict__ x, const Shape x_shape,
                                       const Real* __restrict__ scales, const Shape scales_shape,
@@ -105,8 +112,10 @@ extern "C" __global__ void dequantise(DEQUANTISED* __restrict__ to, const Shape 
     }
 }
 #endif
+#endif
 
 #ifdef NIBBLES
+#ifdef KERNEL_pack
 // Two numbers of 4 bits in a byte along the last dimension, the first in the low bits.
 extern "C" __global__ void pack(u8* __restrict__ to, const Shape to_shape,
                                 const NIBBLES* __restrict__ x, const Shape x_shape, u64 length,
@@ -121,8 +130,10 @@ extern "C" __global__ void pack(u8* __restrict__ to, const Shape to_shape,
     }
 }
 #endif
+#endif
 
 #ifdef UNPACKED
+#ifdef KERNEL_unpack
 extern "C" __global__ void unpack(UNPACKED* __restrict__ to, const Shape to_shape,
                                   const PACKED* __restrict__ x, const Shape x_shape, u64 count) {
     EACH_ELEMENT(at, count) {
@@ -133,6 +144,7 @@ extern "C" __global__ void unpack(UNPACKED* __restrict__ to, const Shape to_shap
     }
 }
 #endif
+#endif
 
 #ifdef HISTORY
 // The history of largest magnitudes with a new one before the others, and the scale that follows.
@@ -140,6 +152,7 @@ extern "C" __global__ void unpack(UNPACKED* __restrict__ to, const Shape to_shap
 typedef Computed<HISTORY> As;
 typedef As::type Real;
 
+#ifdef KERNEL_next_scales
 extern "C" __global__ void next_scales(HISTORY* to, const Shape to_shape, HISTORY* scales_to,
                                        const Shape scales_to_shape, const HISTORY* history,
                                        const Shape history_shape, const HISTORY* latest,
@@ -163,4 +176,5 @@ extern "C" __global__ void next_scales(HISTORY* to, const Shape to_shape, HISTOR
             follows ? As::store(most * (Real)factor) : before;
     }
 }
+#endif
 #endif

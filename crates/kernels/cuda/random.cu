@@ -92,6 +92,7 @@ __device__ __forceinline__ void numbers_of(const Words& words, double first, dou
     }
 }
 
+#ifdef KERNEL_random_elements
 extern "C" __global__ void random_elements(ELEMENT* __restrict__ to, const Shape to_shape,
                                            double first, double second, i64 low, u64 range,
                                            u64 seed, u64 stream, u64 count) {
@@ -115,8 +116,10 @@ extern "C" __global__ void random_elements(ELEMENT* __restrict__ to, const Shape
     }
 }
 #endif
+#endif
 
 #ifdef DROPPED
+#ifdef KERNEL_drop_elements
 // Elements that stay are scaled, the others are 0; `mask` is whether they stay.
 extern "C" __global__ void drop_elements(DROPPED* to, const Shape to_shape,
                                          Bool* __restrict__ mask, const Shape mask_shape,
@@ -157,4 +160,5 @@ extern "C" __global__ void drop_elements(DROPPED* to, const Shape to_shape,
         }
     }
 }
+#endif
 #endif

@@ -70,6 +70,7 @@ __device__ __forceinline__ double inside_or_zero(const ELEMENT* x, const Shape& 
     return is_inside ? element_at(x, shape, batch, channel, (u64)row, (u64)column) : 0.0;
 }
 
+#ifdef KERNEL_sample_grid
 extern "C" __global__ void sample_grid(ELEMENT* __restrict__ to, const Shape to_shape,
                                        const ELEMENT* __restrict__ x, const Shape x_shape,
                                        const ELEMENT* __restrict__ grid, const Shape grid_shape,
@@ -102,6 +103,7 @@ extern "C" __global__ void sample_grid(ELEMENT* __restrict__ to, const Shape to_
     }
 }
 #endif
+#endif
 
 #ifdef AFFINE
 // A coordinate along one dimension, from -1 to 1.
@@ -110,6 +112,7 @@ __device__ __forceinline__ double coordinate_of(u64 at, u64 extent) {
     return extent > 1 ? 2.0 * (double)at / (double)(extent - 1) - 1 : 0.0;
 }
 
+#ifdef KERNEL_affine_grid
 // Coordinates of a grid by a matrix [2, 3] of each batch.
 extern "C" __global__ void affine_grid(ELEMENT* __restrict__ to, const Shape to_shape,
                                        const ELEMENT* __restrict__ matrix,
@@ -127,6 +130,7 @@ extern "C" __global__ void affine_grid(ELEMENT* __restrict__ to, const Shape to_
         to[offset_at(to_shape, own)] = As::store((As::type)value);
     }
 }
+#endif
 #endif
 
 #ifdef INDEX
@@ -148,6 +152,7 @@ __device__ __forceinline__ Neighbours neighbours_of(double place, u64 extent) {
     return both;
 }
 
+#ifdef KERNEL_align_boxes
 // Means of samples of the parts of boxes [left, top, right, bottom] of the operand of an index.
 extern "C" __global__ void align_boxes(ELEMENT* __restrict__ to, const Shape to_shape,
                                        const ELEMENT* __restrict__ x, const Shape x_shape,
@@ -194,4 +199,5 @@ extern "C" __global__ void align_boxes(ELEMENT* __restrict__ to, const Shape to_
         to[offset_at(to_shape, own)] = As::store((As::type)sum);
     }
 }
+#endif
 #endif

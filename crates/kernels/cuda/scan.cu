@@ -215,6 +215,7 @@ __device__ __forceinline__ void finish_chunk(State* tile, State (&own)[EACH], St
 #define TILE(name) __shared__ State name[CHUNK + MOST_THREADS]
 #endif
 
+#ifdef KERNEL_total_chunks
 // The combination of all elements of each chunk, of `chunks` of each row.
 extern "C" __global__ void total_chunks(State* __restrict__ totals, const ELEMENT* __restrict__ x,
                                         const Shape x_shape, u64 chunks, u64 count) {
@@ -231,7 +232,9 @@ extern "C" __global__ void total_chunks(State* __restrict__ totals, const ELEMEN
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_scan_totals
 // Replaces the chunks' totals by the combination of those before each, in each row.
 extern "C" __global__ void scan_totals(State* __restrict__ totals, u64 chunks, u64 rows) {
     __shared__ State warps[32];
@@ -256,7 +259,9 @@ extern "C" __global__ void scan_totals(State* __restrict__ totals, u64 chunks, u
         }
     }
 }
+#endif
 
+#ifdef KERNEL_scan_chunks
 // Scans each chunk, after what is before it in `totals` if a row has more than one.
 extern "C" __global__ void scan_chunks(RESULT* __restrict__ out, const Shape out_shape,
 #ifdef INDICES
@@ -283,7 +288,9 @@ extern "C" __global__ void scan_chunks(RESULT* __restrict__ out, const Shape out
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_scan_rows
 // Scans a row a block, one chunk after the other: for as many rows as fill a device.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
     scan_rows(RESULT* __restrict__ out, const Shape out_shape,
@@ -327,7 +334,9 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS)
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_scan_short
 // Scans a row a thread, one element after the other: for many short rows.
 extern "C" __global__ void scan_short(RESULT* __restrict__ out, const Shape out_shape,
 #ifdef INDICES
@@ -353,3 +362,4 @@ extern "C" __global__ void scan_short(RESULT* __restrict__ out, const Shape out_
         }
     }
 }
+#endif

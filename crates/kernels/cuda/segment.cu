@@ -55,6 +55,7 @@ __device__ __forceinline__ ELEMENT result_of(Reduced all) {
 }
 
 #ifdef SEGMENTS
+#ifdef KERNEL_reduce_segments
 // `inner` elements of a row are reduced apart from each other, by a thread each, or with BY_BLOCK by
 // a block each.
 extern "C" __global__ void reduce_segments(ELEMENT* __restrict__ to, const Shape to_shape,
@@ -86,8 +87,10 @@ extern "C" __global__ void reduce_segments(ELEMENT* __restrict__ to, const Shape
     }
 }
 #endif
+#endif
 
 #ifdef INDEX
+#ifdef KERNEL_reduce_bags
 // Rows of a table by their indices, a bag of them each; one outside of the table is skipped.
 extern "C" __global__ void reduce_bags(ELEMENT* __restrict__ to, const Shape to_shape,
                                        const ELEMENT* __restrict__ table, const Shape table_shape,
@@ -112,7 +115,9 @@ extern "C" __global__ void reduce_bags(ELEMENT* __restrict__ to, const Shape to_
         to[(i64)own * to_shape.strides[0] + (i64)column * to_shape.strides[1]] = result_of(all);
     }
 }
+#endif
 
+#ifdef KERNEL_spread_bags
 // The gradient of the table, which is added to. A block goes over a bag.
 extern "C" __global__ void spread_bags(Real* to, const Shape to_shape,
                                        const ELEMENT* __restrict__ gradient,
@@ -151,7 +156,9 @@ extern "C" __global__ void spread_bags(Real* to, const Shape to_shape,
         }
     }
 }
+#endif
 
+#ifdef KERNEL_spread_rows
 // The gradient of a table by that of the rows that indices took.
 extern "C" __global__ void spread_rows(Real* to, const Shape to_shape,
                                        const ELEMENT* __restrict__ gradient,
@@ -166,9 +173,12 @@ extern "C" __global__ void spread_rows(Real* to, const Shape to_shape,
                   (Real)As::load(gradient[element_offset(gradient_shape, at)]));
     }
 }
+#endif
 
+#ifdef KERNEL_narrow
 extern "C" __global__ void narrow(ELEMENT* __restrict__ to, const Shape to_shape,
                                   const Real* __restrict__ from, u64 count) {
     EACH_ELEMENT(at, count) to[element_offset(to_shape, at)] = As::store(from[at]);
 }
+#endif
 #endif

@@ -33,6 +33,7 @@ __device__ __forceinline__ bool is_chosen(const Source* source, const Shape& sha
 #endif
 }
 
+#ifdef KERNEL_count_chosen
 // The number of chosen elements of each chunk.
 extern "C" __global__ void count_chosen(u64* __restrict__ counts, const Source* __restrict__ source,
                                         const Shape shape, u64 len, u64 chunks) {
@@ -56,7 +57,9 @@ extern "C" __global__ void count_chosen(u64* __restrict__ counts, const Source* 
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_scan_counts
 // Replaces the counts by the sums of those before, and gives their total twice. One block.
 extern "C" __global__ void scan_counts(u64* __restrict__ counts, u64* __restrict__ total,
                                        i64* __restrict__ number, u64 chunks) {
@@ -83,6 +86,7 @@ extern "C" __global__ void scan_counts(u64* __restrict__ counts, u64* __restrict
         *number = (i64)carry;
     }
 }
+#endif
 
 // What is written for a chosen element.
 struct Target {
@@ -164,6 +168,7 @@ __device__ __forceinline__ void take_chosen(const Target& target, const u64* cou
 }
 
 #if SELECT == MASKED
+#ifdef KERNEL_take_masked
 extern "C" __global__ void take_masked(KEY* __restrict__ out, const Shape out_shape,
                                        const u64* __restrict__ counts,
                                        const u8* __restrict__ mask, const Shape mask_shape,
@@ -172,7 +177,9 @@ extern "C" __global__ void take_masked(KEY* __restrict__ out, const Shape out_sh
     const Target target{out, out_shape.strides[0], x, x_shape};
     take_chosen(target, counts, mask, mask_shape, len, chunks);
 }
+#endif
 
+#ifdef KERNEL_clear_rest
 // Zeros behind what was chosen.
 extern "C" __global__ void clear_rest(KEY* __restrict__ out, const Shape out_shape,
                                       const u64* __restrict__ total, u64 len) {
@@ -182,7 +189,9 @@ extern "C" __global__ void clear_rest(KEY* __restrict__ out, const Shape out_sha
         if (at >= *total) out[(i64)at * out_shape.strides[0]] = 0;
     }
 }
+#endif
 #elif SELECT == NONZERO
+#ifdef KERNEL_take_nonzero
 extern "C" __global__ void take_nonzero(i64* __restrict__ out, const Shape out_shape,
                                         const u64* __restrict__ counts,
                                         const KEY* __restrict__ x, const Shape x_shape,
@@ -190,7 +199,9 @@ extern "C" __global__ void take_nonzero(i64* __restrict__ out, const Shape out_s
     const Target target{out, out_shape.strides[0], out_shape.strides[1], extents, rank};
     take_chosen(target, counts, x, x_shape, len, chunks);
 }
+#endif
 
+#ifdef KERNEL_clear_rest
 extern "C" __global__ void clear_rest(i64* __restrict__ out, const Shape out_shape,
                                       const u64* __restrict__ total, u64 len) {
     const u64 step = (u64)gridDim.x * blockDim.x, rank = out_shape.extents[1];
@@ -202,7 +213,9 @@ extern "C" __global__ void clear_rest(i64* __restrict__ out, const Shape out_sha
         }
     }
 }
+#endif
 #else
+#ifdef KERNEL_take_unique
 extern "C" __global__ void take_unique(KEY* __restrict__ values, const Shape values_shape,
                                        u64* __restrict__ starts, const u64* __restrict__ counts,
                                        const KEY* __restrict__ keys, const Shape keys_shape,
@@ -213,7 +226,9 @@ extern "C" __global__ void take_unique(KEY* __restrict__ values, const Shape val
                         x, x_shape.strides[0], len};
     take_chosen(target, counts, keys, keys_shape, len, chunks);
 }
+#endif
 
+#ifdef KERNEL_count_unique
 // The numbers of equal elements, from the places at which each value starts; zeros behind.
 extern "C" __global__ void count_unique(KEY* __restrict__ values, const Shape values_shape,
                                         i64* __restrict__ numbers, const Shape numbers_shape,
@@ -232,11 +247,13 @@ extern "C" __global__ void count_unique(KEY* __restrict__ values, const Shape va
     }
 }
 #endif
+#endif
 
 #else
 // Bins that a block counts in shared memory, before it adds them.
 #define NEAR_BINS 4096
 
+#ifdef KERNEL_count_bins
 // Adds the number of elements of each bin. With IS_HISTOGRAM a bin is a part of the range from
 // `low` to `high`, both included; else it is an element's value. Other elements are in none.
 extern "C" __global__ void count_bins(u64* __restrict__ out, const Shape out_shape,
@@ -273,4 +290,5 @@ extern "C" __global__ void count_bins(u64* __restrict__ out, const Shape out_sha
         if (near[bin] > 0) atomicAdd(&out[(i64)bin * out_shape.strides[0]], (u64)near[bin]);
     }
 }
+#endif
 #endif

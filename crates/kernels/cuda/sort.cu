@@ -28,6 +28,7 @@ __device__ __forceinline__ void write_sorted(const Sorted& to, u64 at, KEY key, 
     if (parts & INDICES) to.indices[(i64)at * to.index_stride] = (i64)place;
 }
 
+#ifdef KERNEL_sort_rows
 // Sorts each row by a block, in a power of two of places in shared memory, those beyond the row
 // last. Results are `count` elements from the `first` one on.
 extern "C" __global__ void sort_rows(KEY* __restrict__ values, const Shape values_shape,
@@ -78,6 +79,7 @@ extern "C" __global__ void sort_rows(KEY* __restrict__ values, const Shape value
         __syncthreads();
     }
 }
+#endif
 
 #ifdef EACH
 // Long rows: by digits of 8 bits from the lowest on, each time stable.
@@ -124,16 +126,21 @@ __device__ __forceinline__ void count_digits(PLACE* counts, const KEY* keys, con
     }
 }
 
+#ifdef KERNEL_count_first
 extern "C" __global__ void count_first(PLACE* __restrict__ counts, const KEY* __restrict__ x,
                                        const Shape x_shape, u64 chunks, u64 count, u64 flip) {
     count_digits<true>(counts, x, x_shape, chunks, count, flip, 0);
 }
+#endif
 
+#ifdef KERNEL_count_next
 extern "C" __global__ void count_next(PLACE* __restrict__ counts, const KEY* __restrict__ keys,
                                       const Shape x_shape, u64 chunks, u64 count, u32 shift) {
     count_digits<false>(counts, keys, x_shape, chunks, count, 0, shift);
 }
+#endif
 
+#ifdef KERNEL_scan_digits
 // Replaces the counts of each digit by the sums of those before, and gives their totals.
 extern "C" __global__ void scan_digits(PLACE* __restrict__ counts, PLACE* __restrict__ totals,
                                        u64 chunks, u64 digits) {
@@ -162,7 +169,9 @@ extern "C" __global__ void scan_digits(PLACE* __restrict__ counts, PLACE* __rest
         __syncthreads();
     }
 }
+#endif
 
+#ifdef KERNEL_scan_few
 // The same for few chunks: a digit a thread.
 extern "C" __global__ void scan_few(PLACE* __restrict__ counts, PLACE* __restrict__ totals,
                                     u64 chunks, u64 digits) {
@@ -178,6 +187,7 @@ extern "C" __global__ void scan_few(PLACE* __restrict__ counts, PLACE* __restric
         totals[digit] = sum;
     }
 }
+#endif
 
 // Moves each element behind those of lower digits, of its digit in earlier chunks, and of its digit
 // before it in the chunk. A warp's elements are neighbours, and it goes over them in order.
@@ -259,6 +269,7 @@ __device__ __forceinline__ void move_by_digit(KEY* keys_to, PLACE* places_to, co
     }
 }
 
+#ifdef KERNEL_move_first
 // Three blocks at once fill a multiprocessor's shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
     move_first(KEY* __restrict__ keys_to, PLACE* __restrict__ places_to,
@@ -267,7 +278,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     move_by_digit<true>(keys_to, places_to, x, nullptr, x_shape, counts, totals, chunks, count,
                         flip, 0);
 }
+#endif
 
+#ifdef KERNEL_move_next
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
     move_next(KEY* __restrict__ keys_to, PLACE* __restrict__ places_to,
               const KEY* __restrict__ keys, const Shape x_shape, const PLACE* __restrict__ counts,
@@ -276,7 +289,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     move_by_digit<false>(keys_to, places_to, keys, places, x_shape, counts, totals, chunks, count,
                          0, shift);
 }
+#endif
 
+#ifdef KERNEL_take_sorted
 // Writes `count` elements of each sorted row, from the `first` one on.
 extern "C" __global__ void take_sorted(KEY* __restrict__ values, const Shape values_shape,
                                        i64* __restrict__ indices, const Shape indices_shape,
@@ -303,7 +318,9 @@ extern "C" __global__ void take_sorted(KEY* __restrict__ values, const Shape val
     }
 }
 #endif
+#endif
 
+#ifdef KERNEL_search_rows
 // For each value the number of elements of its sorted row that are before it; with `or_equal` also
 // those that are equal.
 extern "C" __global__ void search_rows(i64* __restrict__ to, const Shape to_shape,
@@ -323,3 +340,4 @@ extern "C" __global__ void search_rows(i64* __restrict__ to, const Shape to_shap
         to[row_offset(to_shape, row) + at * to_shape.strides[0]] = (i64)place;
     }
 }
+#endif

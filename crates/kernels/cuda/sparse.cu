@@ -21,6 +21,7 @@ __device__ __forceinline__ Span span_of(const OFFSET* offsets, i64 stride, u64 r
     return from && to ? Span{(u64)begin, (u64)end} : Span{0, 0};
 }
 
+#ifdef KERNEL_multiply_rows
 // Each element of the product of [rows, columns] by [columns, width]: by a thread, or with BY_BLOCK
 // by a block.
 extern "C" __global__ void multiply_rows(ELEMENT* __restrict__ to, const Shape to_shape,
@@ -55,7 +56,9 @@ extern "C" __global__ void multiply_rows(ELEMENT* __restrict__ to, const Shape t
         }
     }
 }
+#endif
 
+#ifdef KERNEL_sample_product
 // Elements of the product of [rows, depth] by [depth, columns] where there are elements, times those.
 // A block goes over a row, a thread over each element's depth.
 extern "C" __global__ void sample_product(ELEMENT* __restrict__ to, const Shape to_shape,
@@ -82,3 +85,4 @@ extern "C" __global__ void sample_product(ELEMENT* __restrict__ to, const Shape 
         }
     }
 }
+#endif

@@ -24,6 +24,7 @@ __device__ __forceinline__ i64 tapped(const Window& window, int d, u64 at, u64 t
     return (i64)at * window.stride[d] - window.padding[d] + (i64)(tap * window.dilation[d]);
 }
 
+#ifdef KERNEL_convolve
 extern "C" __global__ void convolve(ELEMENT* __restrict__ to, const Shape to_shape,
                                     const ELEMENT* __restrict__ from, const Shape from_shape,
                                     const ELEMENT* __restrict__ weight, const Shape weight_shape,
@@ -52,6 +53,7 @@ extern "C" __global__ void convolve(ELEMENT* __restrict__ to, const Shape to_sha
             As::store((As::type)sum);
     }
 }
+#endif
 
 // The transpose: where a tap comes from, or -1.
 __device__ __forceinline__ i64 spread(const Window& window, int d, u64 at, u64 tap) {
@@ -59,6 +61,7 @@ __device__ __forceinline__ i64 spread(const Window& window, int d, u64 at, u64 t
     return place >= 0 && place % window.stride[d] == 0 ? place / window.stride[d] : -1;
 }
 
+#ifdef KERNEL_convolve_transposed
 extern "C" __global__ void convolve_transposed(
     ELEMENT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ from,
     const Shape from_shape, const ELEMENT* __restrict__ weight, const Shape weight_shape,
@@ -86,7 +89,9 @@ extern "C" __global__ void convolve_transposed(
             As::store((As::type)sum);
     }
 }
+#endif
 
+#ifdef KERNEL_convolve_weight
 // The gradient of the weight, of the result's gradient and the operand.
 extern "C" __global__ void convolve_weight(ELEMENT* __restrict__ to, const Shape to_shape,
                                            const ELEMENT* __restrict__ gradient,
@@ -116,6 +121,7 @@ extern "C" __global__ void convolve_weight(ELEMENT* __restrict__ to, const Shape
     }
 }
 #endif
+#endif
 
 #ifdef POOL
 #define MOST 0
@@ -143,6 +149,7 @@ __device__ __forceinline__ Span span_of(const Window& window, int d, u64 at, u64
 #endif
 }
 
+#ifdef KERNEL_pool
 extern "C" __global__ void pool(ELEMENT* __restrict__ to, const Shape to_shape,
                                 i64* __restrict__ index, const Shape index_shape,
                                 const ELEMENT* __restrict__ from, const Shape from_shape,
@@ -191,6 +198,7 @@ extern "C" __global__ void pool(ELEMENT* __restrict__ to, const Shape to_shape,
     }
 }
 #endif
+#endif
 
 #ifdef INTERPOLATE
 #define NEAREST 0
@@ -237,6 +245,7 @@ __device__ __forceinline__ Taps taps_of(u64 at, u64 from, u64 to, u64 corners) {
     return taps;
 }
 
+#ifdef KERNEL_interpolate
 extern "C" __global__ void interpolate(ELEMENT* __restrict__ to, const Shape to_shape,
                                        const ELEMENT* __restrict__ from, const Shape from_shape,
                                        u64 corners, u64 count) {
@@ -277,4 +286,5 @@ extern "C" __global__ void interpolate(ELEMENT* __restrict__ to, const Shape to_
             As::store((As::type)sum);
     }
 }
+#endif
 #endif

@@ -66,7 +66,10 @@ impl NativeLoader {
             check(program.is_aligned == is_aligned, || {
                 "the other form".to_owned()
             })?;
-            let functions = program.steps.iter().map(|step| self.function(step));
+            let functions = program.steps.iter().map(|step| {
+                let text = step.text.clone().of_kernels(program.kernels_of(&step.text));
+                self.function(text, step.function)
+            });
             let functions = functions.collect::<Result<Vec<_>>>()?;
             Ok(LoadedForm { program, functions })
         };
@@ -87,19 +90,19 @@ impl NativeLoader {
         found.as_ref().map_err(Arc::clone)
     }
 
-    fn function(&self, step: &NativeStep) -> Result<Function> {
+    fn function(&self, text: KernelText, name: &str) -> Result<Function> {
         let lock = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(&step.text) {
-            return Ok(known.function(step.function)?);
+        if let Some(known) = lock().get(&text) {
+            return Ok(known.function(name)?);
         }
         // Outside the lock: two threads may both compile it, one in vain.
-        let module = self.compile(&step.text)?;
+        let module = self.compile(&text)?;
         let mut modules = lock();
         if modules.len() >= MAX_MODULES {
             modules.clear();
         }
-        let module = modules.entry(step.text.clone()).or_insert(module);
-        Ok(module.function(step.function)?)
+        let module = modules.entry(text).or_insert(module);
+        Ok(module.function(name)?)
     }
 
     fn compile(&self, text: &KernelText) -> Result<Module> {
@@ -115,6 +118,9 @@ impl NativeLoader {
         }
         for (name, value) in &text.macros {
             source = source.option(format!("-D{name}={value}"));
+        }
+        for name in &text.kernels {
+            source = source.option(format!("-DKERNEL_{name}"));
         }
         let compiled = nvrtc
             .compile(&source)

@@ -4,6 +4,7 @@
 //! their shapes, also parameters, say. Every family's module vouches for its text. A view's
 //! elements are those of the program's layouts (`view`), which `loader` compares with bound memory.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fercuda_jit::ALIGN;
@@ -309,5 +310,11 @@ impl NativeProgram {
 
     pub(crate) fn push(&mut self, step: NativeStep) {
         self.steps.push(step);
+    }
+
+    /// Names of the kernels of a text that it launches.
+    pub(crate) fn kernels_of(&self, text: &KernelText) -> BTreeSet<&'static str> {
+        let of_text = self.steps.iter().filter(|step| step.text == *text);
+        of_text.map(|step| step.function).collect()
     }
 }

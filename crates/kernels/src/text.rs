@@ -1,6 +1,9 @@
 //! Texts of the kernels: CUDA C++, with the values of their macros.
 //!
-//! Invariant: a text and its macros determine the code; nothing else is read.
+//! Invariant: a text, its macros and the names of its kernels determine the code; nothing else is
+//! read.
+
+use std::collections::BTreeSet;
 
 use fercuda_tensor::Dtype;
 
@@ -18,12 +21,14 @@ pub(crate) const HEADERS: [(&str, &str); 10] = [
     ("window.cuh", include_str!("../cuda/window.cuh")),
 ];
 
-/// A text of kernels, with its macros. Equal texts are compiled once.
+/// A text of kernels, with its macros, and the names of those that are compiled: the others are
+/// left out, as code generation is most of what compiling takes. Equal texts are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KernelText {
     pub(crate) file: &'static str,
     pub(crate) source: &'static str,
     pub(crate) macros: Vec<(&'static str, String)>,
+    pub(crate) kernels: BTreeSet<&'static str>,
 }
 
 impl KernelText {
@@ -32,7 +37,14 @@ impl KernelText {
             file,
             source,
             macros: Vec::new(),
+            kernels: BTreeSet::new(),
         }
+    }
+
+    /// Compiles those of its kernels.
+    pub(crate) fn of_kernels(mut self, kernels: BTreeSet<&'static str>) -> Self {
+        self.kernels = kernels;
+        self
     }
 
     /// Defines a macro.
@@ -145,5 +157,26 @@ mod tests {
         texts.sort();
         known.sort_unstable();
         assert_eq!(known, texts);
+    }
+
+    #[test]
+    fn each_kernel_of_several_in_a_text_can_be_compiled_alone() {
+        for text in SOURCES {
+            let lines: Vec<&str> = text.lines().collect();
+            let begins = |line: &&&str| line.contains("__global__");
+            if lines.iter().filter(begins).count() < 2 {
+                continue;
+            }
+            let mut guards = Vec::new();
+            for line in lines {
+                match line.split_once(' ') {
+                    Some(("#ifdef" | "#ifndef" | "#if", what)) => guards.push(what),
+                    _ if line == "#endif" => drop(guards.pop()),
+                    _ => (),
+                }
+                let guarded = guards.iter().any(|guard| guard.starts_with("KERNEL_"));
+                assert!(!line.contains("__global__") || guarded, "{line}");
+            }
+        }
     }
 }
