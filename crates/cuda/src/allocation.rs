@@ -78,6 +78,8 @@ enum AllocationOrigin {
     Managed,
     /// Memory of another owner.
     Foreign { _end: ReleaseCallback },
+    /// Memory of another owner, which knows by itself when no work uses it.
+    Borrowed,
     /// Memory of another owner, returned to it in the order of a stream.
     Lent { home: Stream, taker: ReturnCallback },
 }
@@ -199,10 +201,11 @@ impl DeviceAllocation {
         if bytes == 0 {
             return Ok(Self::new(context, 0, 0, AllocationOrigin::Empty));
         }
-        if stream.is_per_thread() {
+        if stream.is_handle_of_the_moment() {
             return Err(Error::Value {
                 operation: "allocate in stream order",
-                reason: "the per-thread stream is a different one in the thread that frees".into(),
+                reason: "its handle may mean another stream, or none, when the memory is freed"
+                    .into(),
             });
         }
         if let Some(pool) = pool {
@@ -310,6 +313,11 @@ impl DeviceAllocation {
         Self::new(context, address, bytes, AllocationOrigin::Foreign { _end })
     }
 
+    /// Memory of another owner, of which no uses are noted.
+    pub(crate) fn borrowed(context: &Context, address: CUdeviceptr, bytes: usize) -> Arc<Self> {
+        Self::new(context, address, bytes, AllocationOrigin::Borrowed)
+    }
+
     /// Memory of another owner, returned to it in the order of `home`.
     pub(crate) fn lent(
         home: &Stream,
@@ -403,6 +411,9 @@ impl DeviceAllocation {
             return Ok(());
         };
         stream.same_driver("use memory in a stream", &block.context)?;
+        if matches!(block.origin, AllocationOrigin::Borrowed) {
+            return Ok(());
+        }
         // The list of the whole keeps that from being freed too early.
         if let AllocationOrigin::Part { whole } = &block.origin {
             whole.note(stream)?;
@@ -485,6 +496,9 @@ impl Drop for DeviceAllocation {
         let Some(block) = self.block.take() else {
             return;
         };
+        if matches!(block.origin, AllocationOrigin::Borrowed) {
+            return;
+        }
         // A stream-ordered free is not deferred because of a resident kernel, unless another
         // thread's default stream has used the memory.
         let may_be_deferred = matches!(
@@ -611,6 +625,7 @@ fn try_free(block: &mut AllocationBlock, uses: &StreamUses, streams: &[Stream]) 
         // The module is dropped with `block`, when no work uses the variable; and so is the release
         // callback of foreign memory.
         AllocationOrigin::Empty
+        | AllocationOrigin::Borrowed
         | AllocationOrigin::Global { .. }
         | AllocationOrigin::Part { .. }
         | AllocationOrigin::Foreign { .. } => uses.wait().destroy_outcome(),
@@ -639,7 +654,7 @@ fn enter_behind<'h>(home: &'h Stream, streams: &[Stream]) -> Option<EnteredStrea
     let breaks = |stream: &Stream| stream.is_legacy() && is_capture_running();
     let mut others = streams.iter().filter(|stream| *stream != home);
     let behind = others.all(|stream| {
-        !stream.is_per_thread() && !breaks(stream) && order_after(stream, home).is_ok()
+        !stream.is_handle_of_the_moment() && !breaks(stream) && order_after(stream, home).is_ok()
     });
     let entered = home.enter().ok()?;
     (behind && !breaks(home) && entered.capture().is_none()).then_some(entered)

@@ -147,13 +147,33 @@ impl<T: Pod> DeviceBuffer<T> {
             operation: "borrow memory in stream order",
             reason,
         };
-        if stream.is_per_thread() {
-            let why = "the per-thread stream is a different one in the thread that returns it";
+        if stream.is_handle_of_the_moment() {
+            let why = "its handle may mean another stream, or none, when the memory is returned";
             return Err(wrong(why.into()));
         }
         if address.0 == 0 || !address.0.is_multiple_of(align_of::<T>() as u64) {
             return Err(wrong(format!("{address} is no address of such values")));
         }
+        Ok(Self::new(allocation, len))
+    }
+
+    /// Memory of another owner, for `len` values from `address` on, of which nothing is noted:
+    /// dropping the buffer waits for nothing and orders nothing.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for an address of 0 or one that is not aligned for `T`.
+    ///
+    /// # Safety
+    /// The memory can be used by kernels and copies of the context, and stays until all work that
+    /// was queued with the buffer or a part of it is done, and with graphs that captured such work.
+    pub unsafe fn borrowed(context: &Context, address: DeviceAddr, len: usize) -> Result<Self> {
+        if address.0 == 0 || !address.0.is_multiple_of(align_of::<T>() as u64) {
+            return Err(Error::Value {
+                operation: "borrow memory",
+                reason: format!("{address} is no address of such values"),
+            });
+        }
+        let allocation = DeviceAllocation::borrowed(context, address.0, bytes_of::<T>(len)?);
         Ok(Self::new(allocation, len))
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags,
+    CUstreamCaptureStatus,
 };
 use fercuda_cuda_sys::{Driver, Symbol, signatures};
 
@@ -53,6 +54,8 @@ enum StreamHandleKind {
     Legacy,
     /// The default stream of this thread.
     PerThread(ThreadId),
+    /// Another library's, which may destroy it once no handle of ours queues work there.
+    Foreign,
 }
 
 /// How a stream takes part in captures.
@@ -237,6 +240,42 @@ impl Stream {
         Self::create(context, CUstream_flags::CU_STREAM_DEFAULT, 0)
     }
 
+    /// A stream of another library, for work in its order. It is not destroyed. What was used in it
+    /// waits for all streams of the context before it is destroyed itself, as the handle may be gone
+    /// by then.
+    ///
+    /// # Safety
+    /// `raw` is a stream of the context, other than its default streams, and its owner does not
+    /// destroy it before the caller has dropped the last clone of this value.
+    pub unsafe fn foreign(context: &Context, raw: CUstream) -> Self {
+        Self::from_parts(
+            context.clone(),
+            raw,
+            next_id(),
+            StreamHandleKind::Foreign,
+            PanicMessage::default(),
+        )
+    }
+
+    /// Whether the driver captures its work, for whichever library.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn is_captured_by_any(&self) -> Result<bool> {
+        let driver = self.context().bind()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: `status` outlives the call and the stream is alive.
+        let answer = unsafe { driver.cuStreamIsCapturing(self.raw(), &mut status) };
+        match answer {
+            // The legacy stream, while another one that it waits for is captured.
+            Ok(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) => Ok(true),
+            answer => check(answer, "cuStreamIsCapturing", || {
+                "ask whether a stream is captured".into()
+            })
+            .map(|()| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        }
+    }
+
     fn create(context: &Context, flags: CUstream_flags, priority: i32) -> Result<Self> {
         let driver = context.bind()?;
         let mut raw = CUstream::NULL;
@@ -349,12 +388,22 @@ impl Stream {
     /// Whether waiting for it means waiting for other streams too, which
     /// breaks their captures.
     pub(crate) fn waits_for_others(&self) -> bool {
-        self.is_legacy() || self.is_of_another_thread()
+        self.is_legacy() || self.has_lost_handle()
     }
 
-    /// Whether it is the default stream of one thread.
-    pub(crate) fn is_per_thread(&self) -> bool {
-        matches!(self.core.kind, StreamHandleKind::PerThread(_))
+    /// Whether its handle is of no use later or elsewhere: the default stream of one thread, or
+    /// another library's stream.
+    pub(crate) fn is_handle_of_the_moment(&self) -> bool {
+        let kind = self.core.kind;
+        matches!(
+            kind,
+            StreamHandleKind::PerThread(_) | StreamHandleKind::Foreign
+        )
+    }
+
+    /// Whether what has noted it has no handle that the driver knows.
+    fn has_lost_handle(&self) -> bool {
+        self.core.kind == StreamHandleKind::Foreign || self.is_of_another_thread()
     }
 
     /// Whether it is the default stream of another thread, for which the driver has no handle in
@@ -362,7 +411,7 @@ impl Stream {
     pub(crate) fn is_of_another_thread(&self) -> bool {
         match self.core.kind {
             StreamHandleKind::PerThread(owner) => owner != std::thread::current().id(),
-            StreamHandleKind::Owned | StreamHandleKind::Legacy => false,
+            StreamHandleKind::Owned | StreamHandleKind::Legacy | StreamHandleKind::Foreign => false,
         }
     }
 
@@ -472,7 +521,7 @@ impl Stream {
                 advice: "end the captures that run, or work in a stream made with Stream::new",
             });
         }
-        if !self.is_of_another_thread() {
+        if !self.has_lost_handle() {
             return self.synchronize_raw();
         }
         let driver = self.context().bind()?;
@@ -502,7 +551,7 @@ impl Stream {
     /// the threads that wait for it.
     pub(crate) fn wait_to_destroy(&self) -> WaitOutcome {
         // All streams are waited for in that case.
-        let _none = match self.is_of_another_thread() {
+        let _none = match self.has_lost_handle() {
             true => match NoResidentKernels::acquire() {
                 Ok(none) => Some(none),
                 Err(_) => return WaitOutcome::KernelResident,
@@ -663,10 +712,11 @@ impl Stream {
     pub(crate) fn downgrade(&self) -> WeakStream {
         match self.core.kind {
             StreamHandleKind::Owned => WeakStream::Owned(Arc::downgrade(&self.core)),
-            // The default streams outlive every value that names them.
-            StreamHandleKind::Legacy | StreamHandleKind::PerThread(_) => {
-                WeakStream::Default(self.clone())
-            }
+            // The default streams outlive every value that names them, and of another library's
+            // the handle is not used any more.
+            StreamHandleKind::Legacy
+            | StreamHandleKind::PerThread(_)
+            | StreamHandleKind::Foreign => WeakStream::Default(self.clone()),
         }
     }
 }

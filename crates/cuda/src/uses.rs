@@ -94,7 +94,7 @@ impl StreamUses {
         for stream in self.streams() {
             // Work in the legacy stream ends the captures of blocking streams, and a per-thread
             // stream has a handle in its own thread only.
-            if stream.is_per_thread() || (stream.is_legacy() && is_capture_running()) {
+            if stream.is_handle_of_the_moment() || (stream.is_legacy() && is_capture_running()) {
                 return None;
             }
             let _relaxed = RelaxedCaptureMode::enter(stream.context().bind().ok()?);

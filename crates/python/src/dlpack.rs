@@ -73,7 +73,7 @@ impl TensorDevice {
 }
 
 #[repr(C)]
-struct DlTensor {
+pub(crate) struct DlTensor {
     data: *mut c_void,
     device_type: c_int,
     device_id: c_int,
@@ -94,13 +94,68 @@ struct DlManagedTensor {
 }
 
 #[repr(C)]
-struct DlManagedTensorVersioned {
+pub(crate) struct DlManagedTensorVersioned {
     major: u32,
     minor: u32,
     manager: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut DlManagedTensorVersioned)>,
     flags: u64,
     tensor: DlTensor,
+}
+
+impl DlTensor {
+    /// One to be filled in by a library.
+    pub(crate) fn empty() -> Self {
+        Self {
+            data: ptr::null_mut(),
+            device_type: 0,
+            device_id: 0,
+            rank: 0,
+            code: 0,
+            bits: 0,
+            lanes: 1,
+            shape: ptr::null_mut(),
+            strides: ptr::null_mut(),
+            byte_offset: 0,
+        }
+    }
+
+    /// What a library is to allocate on a device, in row-major order.
+    pub(crate) fn prototype(dtype: Dtype, shape: &mut [i64], device: c_int) -> Self {
+        let (code, bits) = type_code(dtype);
+        Self {
+            device_type: TensorDevice::Cuda.code(),
+            device_id: device,
+            rank: shape.len() as c_int,
+            code,
+            bits,
+            shape: shape.as_mut_ptr(),
+            ..Self::empty()
+        }
+    }
+
+    /// Address of its first element.
+    pub(crate) fn address(&self) -> u64 {
+        self.data.expose_provenance() as u64 + self.byte_offset
+    }
+
+    pub(crate) fn device_id(&self) -> c_int {
+        self.device_id
+    }
+}
+
+impl DlManagedTensorVersioned {
+    pub(crate) fn tensor(&self) -> &DlTensor {
+        &self.tensor
+    }
+
+    pub(crate) fn is_of_version(&self, major: u32) -> bool {
+        self.major == major
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.flags & READ_ONLY != 0
+    }
 }
 
 /// (DLPack's type code, bits) of each type.
@@ -413,7 +468,7 @@ unsafe extern "C" fn end_versioned(managed: *mut DlManagedTensorVersioned) {
 ///
 /// # Safety
 /// `raw` is such a tensor, and not used after this.
-unsafe fn delete(raw: *mut c_void, is_versioned: bool) {
+pub(crate) unsafe fn delete(raw: *mut c_void, is_versioned: bool) {
     if is_versioned {
         let managed = raw.cast::<DlManagedTensorVersioned>();
         // SAFETY: the caller's promise.
@@ -613,7 +668,7 @@ fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<BorrowedTensor> {
             }
         };
         let (layout, place) = read(py, tensor)?;
-        let address = tensor.data.expose_provenance() as u64 + tensor.byte_offset;
+        let address = tensor.address();
         // SAFETY: as above; renaming the capsule transfers the tensor.
         if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } != 0 {
             return Err(PyErr::fetch(py));
@@ -634,7 +689,11 @@ fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<BorrowedTensor> {
     ))
 }
 
-fn read(py: Python<'_>, tensor: &DlTensor) -> PyResult<(Layout, TensorDevice)> {
+/// Layout and kind of memory of a tensor.
+///
+/// # Errors
+/// `DtypeError` for an unknown type; `LayoutError` for an invalid layout.
+pub(crate) fn read(py: Python<'_>, tensor: &DlTensor) -> PyResult<(Layout, TensorDevice)> {
     let (code, bits, lanes) = (tensor.code, tensor.bits, tensor.lanes);
     let dtype = of_type_code(code, bits).filter(|_| lanes == 1);
     let dtype = dtype.ok_or_else(|| {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use fercuda_ops::{OpDescriptor, OpError, OpPlan, OpRow};
+use fercuda_ops::{OpDescriptor, OpPlan, OpRow};
 use fercuda_runtime::{BoundBuffer, Dtype, Layout, Regime, Result, Session};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -14,10 +14,11 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::alive::{self, DetachedDrop};
 use crate::buffer::PyBuffer;
 use crate::op_devices::{self, OpContext, PlanKey};
+use crate::op_failure::{OpFailure, detached};
 use crate::op_operands::{ArrayUse, BoundArray, GivenArray, session_of};
 use crate::op_parameters::{OpArguments, find};
 use crate::session::PySession;
-use crate::{errors, exceptions, interrupt, stream};
+use crate::{errors, exceptions, exchange, interrupt, stream};
 
 /// How a call wants its op run.
 struct OpCallOptions<'py> {
@@ -91,46 +92,6 @@ impl GivenArrays {
         let of = |all: &[GivenArray]| all.iter().map(|it| *it.layout()).collect();
         (of(&self.operands), of(&self.outputs))
     }
-}
-
-/// Why an op was not run.
-enum OpFailure {
-    Op(OpError),
-    Session(fercuda_runtime::Error),
-}
-
-impl From<OpError> for OpFailure {
-    fn from(error: OpError) -> Self {
-        Self::Op(error)
-    }
-}
-
-impl From<fercuda_runtime::Error> for OpFailure {
-    fn from(error: fercuda_runtime::Error) -> Self {
-        Self::Session(error)
-    }
-}
-
-impl OpFailure {
-    fn raise(&self, py: Python<'_>, row: &OpRow) -> PyErr {
-        match self {
-            Self::Op(error) => errors::op(py, row.name, error),
-            Self::Session(error) => errors::raise(py, error),
-        }
-    }
-}
-
-/// Runs work without the GIL.
-///
-/// # Errors
-/// `ForkedError`; the error of the work.
-fn detached<R: Send>(
-    py: Python<'_>,
-    row: &OpRow,
-    work: impl FnOnce() -> std::result::Result<R, OpFailure> + Send,
-) -> PyResult<R> {
-    alive::check_process(py)?;
-    py.detach(work).map_err(|failure| failure.raise(py, row))
 }
 
 /// What a run leaves: new buffers, none where outputs were given; and for a checked plan its
@@ -416,6 +377,22 @@ pub(crate) fn run_op<'py>(
     let (plan, given) = planned(name, operands, keywords, session, &options)?;
     let results = plan.run_over(py, given, &options)?;
     Ok((PySession::of(plan.session.clone()), results))
+}
+
+/// Runs an op in the current stream of the library that all its operands and outputs are of, if
+/// that library has C functions for it; else returns nothing.
+#[pyfunction]
+#[pyo3(signature = (name, operands, keywords, out=None))]
+pub(crate) fn run_op_exchanged<'py>(
+    py: Python<'py>,
+    name: &str,
+    operands: &Bound<'py, PyTuple>,
+    keywords: &Bound<'py, PyDict>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let row = find(py, name)?;
+    let arguments = OpArguments::read(row, operands, keywords)?;
+    exchange::run(py, row, &arguments, &given_outputs(out)?)
 }
 
 /// Makes a plan of an op, or finds it.

@@ -973,6 +973,15 @@ def run_op(
 ) -> tuple[Session, tuple[Any, ...]]:
     """Runs an op; returns its session, and new buffers or the given outputs."""
 
+def run_op_exchanged(
+    name: str,
+    operands: tuple[Any, ...],
+    keywords: dict[str, Any],
+    out: Any = None,
+) -> tuple[Any, ...] | None:
+    """Runs an op over arrays of one library in its current stream, by its C functions; None: they
+    are not, and nothing was run."""
+
 def plan_op(
     name: str,
     operands: tuple[Any, ...],

@@ -1,0 +1,372 @@
+//! Ops over arrays of one other library, in its current stream and with its memory, by DLPack's
+//! table of C functions (`__dlpack_c_exchange_api__`, DLPack 1.3): nothing is exported or ordered
+//! between streams, which costs more than a small op.
+//!
+//! Invariants: what this path cannot do, it leaves to the path by capsules before anything is
+//! queued or written: arrays of several libraries, without such a table, on the host, of several
+//! devices, empty, or with gradients. Operands outlive the call, and their library keeps the
+//! memory of what it drops for the work that is in its stream by then. Elsewhere: capsules
+//! (`dlpack`), buffers and foreign arrays of all kinds (`op_operands`).
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use fercuda_cuda::sys::types::CUstream;
+use fercuda_cuda::{Context, DeviceAddr, DeviceBuffer, Stream};
+use fercuda_jit::BoundArg;
+use fercuda_ops::{OpPlan, OpRow};
+use fercuda_runtime::{Dtype, Layout};
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
+use pyo3::{ffi, intern};
+
+use crate::alive::lock;
+use crate::dlpack::{self, DlManagedTensorVersioned, DlTensor, TensorDevice};
+use crate::errors;
+use crate::op_devices::{self, OpContext, PlanKey};
+use crate::op_failure::{OpFailure, detached};
+use crate::op_parameters::OpArguments;
+
+/// Name of the capsule with the table.
+const CAPSULE: &CStr = c"dlpack_exchange_api";
+/// Major version of the tables that are known.
+const MAJOR: u32 = 1;
+/// Most types and streams that are remembered.
+const MOST_KNOWN: usize = 64;
+/// Alignment of a plan's workspace.
+const ALIGN: u64 = 16;
+
+#[repr(C)]
+struct ExchangeHeader {
+    major: u32,
+    minor: u32,
+    previous: Option<&'static ExchangeHeader>,
+}
+
+type SetError = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char);
+
+/// A library's functions. They return 0, or another number with an exception or an error set.
+#[repr(C)]
+struct ExchangeTable {
+    header: ExchangeHeader,
+    allocate: unsafe extern "C" fn(
+        *mut DlTensor,
+        *mut *mut DlManagedTensorVersioned,
+        *mut c_void,
+        SetError,
+    ) -> c_int,
+    export: unsafe extern "C" fn(*mut c_void, *mut *mut DlManagedTensorVersioned) -> c_int,
+    import: unsafe extern "C" fn(*mut DlManagedTensorVersioned, *mut *mut c_void) -> c_int,
+    view: Option<unsafe extern "C" fn(*mut c_void, *mut DlTensor) -> c_int>,
+    current_stream: unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int,
+}
+
+/// Tables by the address of the type, which is kept so that no other type gets the address.
+static TABLES: Mutex<Option<HashMap<usize, (Py<PyType>, Option<&'static ExchangeTable>)>>> =
+    Mutex::new(None);
+
+/// The table of an object's type.
+fn table_of(object: &Bound<'_, PyAny>) -> Option<&'static ExchangeTable> {
+    let class = object.get_type();
+    let key = class.as_ptr() as usize;
+    if let Some((_, known)) = lock(&TABLES).get_or_insert_default().get(&key) {
+        return *known;
+    }
+    let found = table_of_type(&class);
+    let mut tables = lock(&TABLES);
+    let tables = tables.get_or_insert_default();
+    // The references of those that are dropped are dropped with the map, under the GIL.
+    if tables.len() >= MOST_KNOWN {
+        tables.clear();
+    }
+    tables.insert(key, (class.unbind(), found));
+    found
+}
+
+fn table_of_type(class: &Bound<'_, PyType>) -> Option<&'static ExchangeTable> {
+    let py = class.py();
+    let capsule = class
+        .getattr(intern!(py, "__dlpack_c_exchange_api__"))
+        .ok()?;
+    // SAFETY: a live object and a static name.
+    let raw = unsafe {
+        match ffi::PyCapsule_IsValid(capsule.as_ptr(), CAPSULE.as_ptr()) {
+            1 => ffi::PyCapsule_GetPointer(capsule.as_ptr(), CAPSULE.as_ptr()),
+            _ => return None,
+        }
+    };
+    // SAFETY: DLPack has a header at the beginning of every table, and tables are never freed.
+    let mut header: &'static ExchangeHeader = unsafe { raw.cast::<ExchangeHeader>().as_ref() }?;
+    // A table of a newer major version may name the one before.
+    for _ in 0..8 {
+        if header.major == MAJOR {
+            // SAFETY: as above; the major version determines the functions.
+            return Some(unsafe { &*ptr::from_ref(header).cast::<ExchangeTable>() });
+        }
+        header = header.previous?;
+    }
+    None
+}
+
+/// An array of the library.
+struct ViewedArray {
+    address: u64,
+    layout: Layout,
+    device: i32,
+}
+
+impl ViewedArray {
+    fn of(py: Python<'_>, tensor: &DlTensor) -> Option<Self> {
+        let (layout, place) = dlpack::read(py, tensor).ok()?;
+        let is_usable = place == TensorDevice::Cuda && !layout.is_empty();
+        is_usable.then(|| Self {
+            address: tensor.address(),
+            layout,
+            device: tensor.device_id(),
+        })
+    }
+
+    /// An operand; nothing if the library refuses or it has gradients.
+    fn read(table: &ExchangeTable, object: &Bound<'_, PyAny>) -> Option<Self> {
+        let py = object.py();
+        let view = table.view?;
+        if has_gradient(object) {
+            return None;
+        }
+        let mut tensor = DlTensor::empty();
+        // SAFETY: the object's type has this table, and `tensor` outlives the call.
+        if unsafe { view(object.as_ptr().cast(), &raw mut tensor) } != 0 {
+            drop(PyErr::take(py));
+            return None;
+        }
+        Self::of(py, &tensor)
+    }
+
+    /// An output, unless it is read-only.
+    fn written(table: &ExchangeTable, object: &Bound<'_, PyAny>) -> Option<Self> {
+        let py = object.py();
+        if has_gradient(object) {
+            return None;
+        }
+        let mut raw = ptr::null_mut();
+        // SAFETY: as in `read`.
+        if unsafe { (table.export)(object.as_ptr().cast(), &raw mut raw) } != 0 {
+            drop(PyErr::take(py));
+            return None;
+        }
+        let exported = OwnedTensor::of(raw)?;
+        let managed = exported.managed();
+        let is_known = managed.is_of_version(MAJOR) && !managed.is_read_only();
+        // The caller's reference keeps the memory.
+        is_known.then(|| Self::of(py, managed.tensor())).flatten()
+    }
+
+    /// Its memory as a buffer, and the offset of its first element.
+    fn memory(&self, context: &Context) -> Result<(DeviceBuffer<u8>, u64), OpFailure> {
+        let reach = self.layout.reach_bytes();
+        let before = reach.start.unsigned_abs();
+        let bytes = usize::try_from(reach.end - reach.start).unwrap_or(usize::MAX);
+        let begin = DeviceAddr(self.address.saturating_sub(before));
+        // SAFETY: the library's array covers its layout. The caller's reference keeps it during the
+        // call, and what the library drops later it keeps for the work in its stream.
+        let memory = unsafe { DeviceBuffer::borrowed(context, begin, bytes) };
+        let memory = memory.map_err(fercuda_runtime::Error::from)?;
+        Ok((memory, before))
+    }
+}
+
+/// Whether a library would record what is done with it, of which an op knows nothing.
+fn has_gradient(object: &Bound<'_, PyAny>) -> bool {
+    let asked = object.getattr(intern!(object.py(), "requires_grad"));
+    asked.is_ok_and(|it| it.is_truthy().unwrap_or(true))
+}
+
+/// A tensor that the library made for us.
+struct OwnedTensor(ptr::NonNull<DlManagedTensorVersioned>);
+
+impl OwnedTensor {
+    fn of(raw: *mut DlManagedTensorVersioned) -> Option<Self> {
+        ptr::NonNull::new(raw).map(Self)
+    }
+
+    fn managed(&self) -> &DlManagedTensorVersioned {
+        // SAFETY: the library made it, and it is deleted when this is dropped.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Memory of the library for that type and shape, in order.
+    fn allocate(table: &ExchangeTable, layout: &Layout, device: i32) -> Option<Self> {
+        unsafe extern "C" fn ignore(_: *mut c_void, _: *const c_char, _: *const c_char) {}
+        let mut shape: Vec<i64> = layout.shape().iter().map(|len| *len as i64).collect();
+        let mut prototype = DlTensor::prototype(layout.dtype(), &mut shape, device);
+        let mut raw = ptr::null_mut();
+        // SAFETY: prototype and shape outlive the call, which reads them.
+        let answer =
+            unsafe { (table.allocate)(&raw mut prototype, &raw mut raw, ptr::null_mut(), ignore) };
+        Self::of(raw).filter(|_| answer == 0)
+    }
+
+    /// The library's own array of it.
+    fn into_array(self, py: Python<'_>, table: &ExchangeTable) -> PyResult<Py<PyAny>> {
+        let mut array = ptr::null_mut();
+        // SAFETY: the library's own tensor, which the call consumes if it succeeds.
+        if unsafe { (table.import)(self.0.as_ptr(), &raw mut array) } != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        std::mem::forget(self);
+        // SAFETY: a new reference.
+        Ok(unsafe { Bound::from_owned_ptr_or_err(py, array.cast())? }.unbind())
+    }
+}
+
+impl Drop for OwnedTensor {
+    fn drop(&mut self) {
+        // SAFETY: it was made by the library, and is not used after this.
+        unsafe { dlpack::delete(self.0.as_ptr().cast(), true) };
+    }
+}
+
+/// The library's current stream.
+fn current_stream(table: &ExchangeTable, context: &Context, device: i32) -> Option<Stream> {
+    let mut raw = ptr::null_mut();
+    // SAFETY: `raw` outlives the call.
+    let answer = unsafe { (table.current_stream)(TensorDevice::Cuda.code(), device, &raw mut raw) };
+    match raw as usize {
+        _ if answer != 0 => None,
+        0 | 1 => Some(context.legacy_stream()),
+        // That of this thread, while the plan may be run in another one.
+        2 => None,
+        // SAFETY: it is the library's current stream, so it exists during the call.
+        _ => Some(unsafe { Stream::foreign(context, CUstream(raw)) }),
+    }
+}
+
+/// Memory of a call: operands, outputs, workspace.
+struct ExchangedCall {
+    operands: Vec<ViewedArray>,
+    outputs: Vec<ViewedArray>,
+    workspace: Option<ViewedArray>,
+}
+
+impl ExchangedCall {
+    fn run(&self, plan: &Arc<OpPlan>, stream: &Stream) -> Result<(), OpFailure> {
+        let of = |arrays: &[ViewedArray]| {
+            let all = arrays.iter().map(|it| it.memory(stream.context()));
+            all.collect::<Result<Vec<_>, _>>()
+        };
+        let (operands, outputs) = (of(&self.operands)?, of(&self.outputs)?);
+        let workspace = of(self.workspace.as_slice())?;
+        let is_captured = stream.is_captured_by_any();
+        if is_captured.map_err(fercuda_runtime::Error::from)? {
+            // The graph has the addresses of the plan's code, and nothing says when it ends.
+            std::mem::forget(Arc::clone(plan));
+        }
+        let workspace = bound(&workspace).first().copied();
+        plan.run(stream, &bound(&operands), &bound(&outputs), workspace)?;
+        Ok(())
+    }
+}
+
+fn bound(all: &[(DeviceBuffer<u8>, u64)]) -> Vec<BoundArg<'_>> {
+    let bound = all.iter();
+    bound
+        .map(|(memory, first)| BoundArg::of(memory).first_at(*first))
+        .collect()
+}
+
+/// Runs an op over arrays of one library, if all are, in its current stream. `None`: nothing was
+/// queued, and the path by capsules may do it.
+///
+/// # Errors
+/// `OpError` and the others of an op that is refused.
+pub(crate) fn run<'py>(
+    py: Python<'py>,
+    row: &'static OpRow,
+    arguments: &OpArguments<'py>,
+    out: &[Bound<'py, PyAny>],
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let mut arrays = arguments.operands.iter().chain(out);
+    let Some(table) = arrays.next().and_then(table_of) else {
+        return Ok(None);
+    };
+    if !arrays.all(|it| table_of(it).is_some_and(|other| ptr::eq(other, table))) {
+        return Ok(None);
+    }
+    let operands = arguments.operands.iter();
+    let operands: Option<Vec<_>> = operands.map(|it| ViewedArray::read(table, it)).collect();
+    let given = out.iter().map(|it| ViewedArray::written(table, it));
+    let (Some(operands), Some(given)) = (operands, given.collect::<Option<Vec<_>>>()) else {
+        return Ok(None);
+    };
+    let Some(device) = operands.iter().chain(&given).map(|it| it.device).next() else {
+        return Ok(None);
+    };
+    let all_there = |all: &[ViewedArray]| all.iter().all(|it| it.device == device);
+    let Ok(ordinal) = u32::try_from(device) else {
+        return Ok(None);
+    };
+    if !all_there(&operands) || !all_there(&given) {
+        return Ok(None);
+    }
+    let session = errors::run(py, || op_devices::default_session(ordinal))?;
+    let context = session.stream().context();
+    let Some(stream) = current_stream(table, context, device) else {
+        return Ok(None);
+    };
+    let layouts = |all: &[ViewedArray]| all.iter().map(|it| it.layout).collect::<Vec<_>>();
+    let operand_layouts = layouts(&operands);
+    let op = arguments.describe(row, &operand_layouts, false);
+    let key = PlanKey {
+        op: op.map_err(|error| errors::op(py, row.name, &error))?,
+        operands: operand_layouts,
+        outputs: layouts(&given),
+        sku: None,
+    };
+    let plan = detached(py, row, || Ok(OpContext::of(context)?.plan(key)?))?;
+    let mut made = Vec::new();
+    let mut outputs = given;
+    if out.is_empty() {
+        for layout in plan.outputs() {
+            let Some(tensor) = OwnedTensor::allocate(table, layout, device) else {
+                return Ok(None);
+            };
+            match ViewedArray::of(py, tensor.managed().tensor()) {
+                Some(array) if array.layout == *layout => outputs.push(array),
+                _ => return Ok(None),
+            }
+            made.push(tensor);
+        }
+    }
+    let bytes = plan.workspace_bytes();
+    let scratch = (bytes > 0).then(|| {
+        let layout = Layout::contiguous(Dtype::U8, &[bytes]).ok()?;
+        OwnedTensor::allocate(table, &layout, device)
+    });
+    // Dropped behind the run: the library keeps its memory for the work in its stream.
+    let scratch = match scratch {
+        Some(None) => return Ok(None),
+        Some(Some(scratch)) => Some(scratch),
+        None => None,
+    };
+    let workspace = scratch
+        .as_ref()
+        .map(|it| ViewedArray::of(py, it.managed().tensor()));
+    let workspace = match workspace {
+        Some(Some(array)) if array.address.is_multiple_of(ALIGN) => Some(array),
+        Some(_) => return Ok(None),
+        None => None,
+    };
+    let call = ExchangedCall {
+        operands,
+        outputs,
+        workspace,
+    };
+    detached(py, row, || call.run(&plan, &stream))?;
+    if !out.is_empty() {
+        return PyTuple::new(py, out).map(Some);
+    }
+    let arrays = made.into_iter().map(|it| it.into_array(py, table));
+    PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?).map(Some)
+}
