@@ -510,6 +510,8 @@ pub(crate) struct BorrowedTensor {
     pub(crate) place: TensorDevice,
     pub(crate) device: u32,
     pub(crate) is_read_only: bool,
+    /// Whether the library made a copy for the loan.
+    pub(crate) is_copy: bool,
 }
 
 // SAFETY: DLPack allows a deleter to be called in any thread; the rest is not tied to a
@@ -681,6 +683,7 @@ fn take(capsule: &Bound<'_, PyAny>, device: i64) -> PyResult<BorrowedTensor> {
             place,
             device: u32::try_from(device).unwrap_or(0),
             is_read_only: flags & READ_ONLY != 0,
+            is_copy: flags & IS_COPIED != 0,
         });
     }
     Err(errors::layout(

@@ -1,14 +1,18 @@
 //! Operands and outputs of ops: buffers, and device memory of other libraries.
 //!
 //! Invariants: memory of another library is borrowed behind the work that the library, or the
-//! caller's stream, has queued with it, and is returned once the op is done with it. The work of
+//! caller's stream, has queued with it, and is held until their streams are ordered behind the op;
+//! a copy that the library made for the loan, until the op is done. The work of
 //! another session with its buffers comes before the op, and behind it.
 //!
 //! Elsewhere: DLPack (`dlpack`), plans (`op_devices`).
 
+use fercuda_cuda::{DeviceAddr, DeviceBuffer};
+use fercuda_jit::BoundArg;
 use fercuda_runtime::{BoundBuffer, BufferId, Layout, Result, Session};
 use pyo3::prelude::*;
 
+use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
 use crate::dlpack::{self, BorrowedTensor, TensorDevice};
 use crate::{errors, exceptions, session, stream};
@@ -136,8 +140,7 @@ impl GivenArray {
         }
     }
 
-    /// Binds its memory, behind the work of its session so far. A tensor is returned once the
-    /// binding is dropped and the work queued with it is done.
+    /// Binds its memory, behind the work of its session so far.
     ///
     /// # Errors
     /// A freed buffer; a session that has ended; an address that the driver does not know.
@@ -152,41 +155,98 @@ impl GivenArray {
                     session.wait_for(owner.record()?)?;
                 }
                 let owner = (!is_own).then_some(owner);
-                Ok(BoundArray { memory, owner })
+                Ok(BoundArray(ArrayMemory::Buffer { memory, owner }))
             }
-            Self::Tensor(tensor) => {
+            Self::Tensor(tensor) if tensor.layout.is_empty() || tensor.is_copy => {
                 let (address, layout, place) = (tensor.address, tensor.layout, tensor.place);
                 let buffer = session::import(session, address, layout, place, tensor)?;
                 Ok(BoundArray::of(session.bind(buffer.id())?))
             }
+            Self::Tensor(tensor) => {
+                let context = session.stream().context();
+                stream::check_address(context, tensor.address)?;
+                let reach = tensor.layout.reach_bytes();
+                let first = reach.start.unsigned_abs();
+                let bytes = usize::try_from(reach.end - reach.start).unwrap_or(usize::MAX);
+                let begin = DeviceAddr(tensor.address.saturating_sub(first));
+                // SAFETY: the lender guarantees that its memory covers the layout while the tensor
+                // is held: until its own streams are behind the op. What it drops then it keeps for
+                // the work in them.
+                let memory = unsafe { DeviceBuffer::borrowed(context, begin, bytes) }?;
+                Ok(BoundArray(ArrayMemory::Lent {
+                    memory,
+                    first,
+                    tensor,
+                }))
+            }
         }
     }
 }
 
-/// An operand or output with its memory.
-pub(crate) struct BoundArray {
-    pub(crate) memory: BoundBuffer,
-    /// The session of the buffer, if it is another one.
-    owner: Option<Session>,
+/// Memory of an operand or output.
+enum ArrayMemory {
+    Buffer {
+        memory: BoundBuffer,
+        /// The session of the buffer, if it is another one.
+        owner: Option<Session>,
+    },
+    Lent {
+        memory: DeviceBuffer<u8>,
+        /// Offset of the first element.
+        first: u64,
+        tensor: BorrowedTensor,
+    },
 }
+
+/// An operand or output with its memory.
+pub(crate) struct BoundArray(ArrayMemory);
 
 impl BoundArray {
     /// A buffer of the session that runs the op.
     pub(crate) fn of(memory: BoundBuffer) -> Self {
-        Self {
+        Self(ArrayMemory::Buffer {
             memory,
             owner: None,
+        })
+    }
+
+    /// Its memory, from the first element on.
+    pub(crate) fn arg(&self) -> BoundArg<'_> {
+        match &self.0 {
+            ArrayMemory::Buffer { memory, .. } => memory.arg(),
+            ArrayMemory::Lent { memory, first, .. } => BoundArg::of(memory).first_at(*first),
         }
     }
 
-    /// Orders later work of the buffer's own session behind the work of `session`.
+    /// Orders later work of the buffer's own session behind the work of `session`. What is left is
+    /// the tensor of another library, to be held until its streams are behind that work too.
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn release(&self, session: &Session) -> Result<()> {
-        match &self.owner {
-            Some(owner) => owner.wait_for(session.record()?),
-            None => Ok(()),
+    pub(crate) fn release(self, session: &Session) -> Result<Option<BorrowedTensor>> {
+        match self.0 {
+            ArrayMemory::Buffer { owner, .. } => {
+                if let Some(owner) = owner {
+                    owner.wait_for(session.record()?)?;
+                }
+                Ok(None)
+            }
+            ArrayMemory::Lent { tensor, .. } => Ok(Some(tensor)),
+        }
+    }
+}
+
+/// Tensors of other libraries in an op that was queued, held for Python until their streams are
+/// ordered behind it.
+#[pyclass(frozen, module = "fercuda_runtime._fercuda")]
+pub(crate) struct HeldTensors {
+    _all: DetachedDrop<Vec<BorrowedTensor>>,
+}
+
+impl HeldTensors {
+    pub(crate) fn of(all: Vec<BorrowedTensor>) -> Self {
+        Self {
+            _all: DetachedDrop::new(all),
         }
     }
 }

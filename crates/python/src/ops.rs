@@ -13,9 +13,10 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::alive::{self, DetachedDrop};
 use crate::buffer::PyBuffer;
+use crate::dlpack::BorrowedTensor;
 use crate::op_devices::{self, OpContext, PlanKey};
 use crate::op_failure::{OpFailure, detached};
-use crate::op_operands::{ArrayUse, BoundArray, GivenArray, session_of};
+use crate::op_operands::{ArrayUse, BoundArray, GivenArray, HeldTensors, session_of};
 use crate::op_parameters::{OpArguments, find};
 use crate::session::PySession;
 use crate::{errors, exceptions, exchange, interrupt, stream};
@@ -99,6 +100,7 @@ impl GivenArrays {
 struct FinishedRun {
     made: Vec<PyBuffer>,
     recorded: Option<BoundBuffer>,
+    held: Vec<BorrowedTensor>,
 }
 
 /// Queues a plan in a session.
@@ -140,19 +142,24 @@ fn queue(
     let recorded = workspace.clone().filter(|_| is_checked);
     let queued = plan.clone();
     let (operands, outputs) = session.queue(move |stream| {
-        let bound: Vec<_> = operands.iter().map(|it| it.memory.arg()).collect();
-        let written: Vec<_> = outputs.iter().map(|it| it.memory.arg()).collect();
+        let bound: Vec<_> = operands.iter().map(BoundArray::arg).collect();
+        let written: Vec<_> = outputs.iter().map(BoundArray::arg).collect();
         let workspace = workspace.as_ref().map(BoundBuffer::arg);
         let done = queued.run(stream, &bound, &written, workspace);
         Ok(done.map(|()| (operands, outputs)))
     })??;
-    for array in operands.iter().chain(&outputs) {
-        array.release(session)?;
+    let mut held = Vec::new();
+    for array in operands.into_iter().chain(outputs) {
+        held.extend(array.release(session)?);
     }
     if let Some(stream) = stream {
         stream::follow(session, stream)?;
     }
-    Ok(FinishedRun { made, recorded })
+    Ok(FinishedRun {
+        made,
+        recorded,
+        held,
+    })
 }
 
 /// A plan with what it was made for. See the stubs.
@@ -198,13 +205,14 @@ impl PyOpPlan {
         })
     }
 
-    /// Queues it, and waits only if it is checked; returns the new buffers, or the given outputs.
+    /// Queues it, and waits only if it is checked; returns the new buffers, or the given outputs,
+    /// and what the caller holds until other libraries' streams are behind it.
     fn run_over<'py>(
         &self,
         py: Python<'py>,
         given: GivenArrays,
         options: &OpCallOptions<'py>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+    ) -> PyResult<(Bound<'py, PyTuple>, HeldTensors)> {
         let (session, plan, row) = (&*self.session, &*self.plan, self.row());
         let (stream, is_checked) = (options.stream, self.op.is_checked());
         let done = detached(py, row, || queue(session, plan, given, stream, is_checked))?;
@@ -215,14 +223,15 @@ impl PyOpPlan {
             })?;
             checked.map_err(|error| errors::op(py, row.name, &error))?;
         }
+        let held = HeldTensors::of(done.held);
         if !options.out.is_empty() {
-            return PyTuple::new(py, &options.out);
+            return Ok((PyTuple::new(py, &options.out)?, held));
         }
         let made = done.made.into_iter();
         let made: Vec<Bound<'_, PyBuffer>> = made
             .map(|buffer| Bound::new(py, buffer))
             .collect::<PyResult<_>>()?;
-        PyTuple::new(py, made)
+        Ok((PyTuple::new(py, made)?, held))
     }
 
     /// Refuses operands or outputs of other layouts than the plan's.
@@ -265,7 +274,7 @@ impl PyOpPlan {
         operands: Vec<Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
         stream: Option<u64>,
-    ) -> PyResult<(PySession, Bound<'py, PyTuple>)> {
+    ) -> PyResult<(PySession, Bound<'py, PyTuple>, HeldTensors)> {
         let options = OpCallOptions {
             out: given_outputs(out)?,
             stream,
@@ -284,8 +293,8 @@ impl PyOpPlan {
         }
         let given = GivenArrays::read(&self.session, self.row(), &operands, &options)?;
         self.check_layouts(py, &given)?;
-        let results = self.run_over(py, given, &options)?;
-        Ok((PySession::of(self.session.clone()), results))
+        let (results, held) = self.run_over(py, given, &options)?;
+        Ok((PySession::of(self.session.clone()), results, held))
     }
 
     #[getter]
@@ -352,7 +361,8 @@ fn planned<'py>(
     Ok((plan, given))
 }
 
-/// Runs an op; returns the session and the results.
+/// Runs an op; returns the session, the results, and what is held until other libraries' streams are
+/// behind it.
 #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
 #[pyfunction]
 #[pyo3(signature = (name, operands, keywords, out=None, stream=None, session=None, sku=None, check=false))]
@@ -366,7 +376,7 @@ pub(crate) fn run_op<'py>(
     session: Option<&Bound<'py, PySession>>,
     sku: Option<String>,
     check: bool,
-) -> PyResult<(PySession, Bound<'py, PyTuple>)> {
+) -> PyResult<(PySession, Bound<'py, PyTuple>, HeldTensors)> {
     let options = OpCallOptions {
         out: given_outputs(out)?,
         stream,
@@ -375,8 +385,8 @@ pub(crate) fn run_op<'py>(
     };
     let session = session.map(Bound::get);
     let (plan, given) = planned(name, operands, keywords, session, &options)?;
-    let results = plan.run_over(py, given, &options)?;
-    Ok((PySession::of(plan.session.clone()), results))
+    let (results, held) = plan.run_over(py, given, &options)?;
+    Ok((PySession::of(plan.session.clone()), results, held))
 }
 
 /// Runs an op in the current stream of the library that all its operands and outputs are of, if

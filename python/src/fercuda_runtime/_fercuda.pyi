@@ -940,7 +940,7 @@ class OpPlan:
 
     def run(
         self, operands: Sequence[Any], out: Any = None, stream: int | None = None
-    ) -> tuple[Session, tuple[Any, ...]]:
+    ) -> tuple[Session, tuple[Any, ...], object]:
         """Queues it; returns its session, and new buffers or the given outputs."""
     @property
     def op(self) -> str:
@@ -970,8 +970,9 @@ def run_op(
     session: Session | None = None,
     sku: str | None = None,
     check: bool = False,
-) -> tuple[Session, tuple[Any, ...]]:
-    """Runs an op; returns its session, and new buffers or the given outputs."""
+) -> tuple[Session, tuple[Any, ...], object]:
+    """Runs an op; returns its session, new buffers or the given outputs, and what is to be held until
+    other libraries' streams are behind the op."""
 
 def run_op_exchanged(
     name: str,

@@ -1,6 +1,7 @@
 """PyTorch and this package on one GPU, each in streams of its own."""
 
 import gc
+import itertools
 import time
 
 import numpy as np
@@ -89,13 +90,15 @@ def test_bf16_is_bf16_on_both_sides(session):
 
 def test_ops_of_tensors_are_tensors_in_the_current_stream(session):
     x = torch.randn(64, 33, device="cuda")
-    for stream in streams():
+    # Compiled before the clock starts.
+    ops.softmax(x, axis=1, session=session)
+    for stream, options in itertools.product(streams(), ({"session": session}, {})):
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             begin = time.monotonic_ns()
             torch.cuda._sleep(SPIN_CYCLES)
             doubled = x * 2
-            y = ops.softmax(doubled, axis=1, session=session)
+            y = ops.softmax(doubled, axis=1, **options)
             # Torch's next kernel comes behind the op.
             twice = y + y
             doubled.zero_()
@@ -108,6 +111,23 @@ def test_ops_of_tensors_are_tensors_in_the_current_stream(session):
         assert places.dtype == torch.int64
     del y, twice, values, places, doubled
     gc.collect()
+
+
+def test_ops_are_captured_with_torchs_own_work():
+    x = torch.randn(64, 33, device="cuda")
+    y = ops.softmax(x, axis=1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = ops.softmax(x * 2, axis=1) + 1
+    for _ in range(2):
+        x.copy_(torch.randn(64, 33, device="cuda"))
+        graph.replay()
+        torch.testing.assert_close(y, torch.softmax(2 * x, 1) + 1)
+    # Its code outlives the cache.
+    ops.clear_cache()
+    gc.collect()
+    graph.replay()
+    torch.testing.assert_close(y, torch.softmax(2 * x, 1) + 1)
 
 
 def test_ops_write_tensors_in_place_and_into_outputs(session):
