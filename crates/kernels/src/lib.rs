@@ -11,6 +11,7 @@ mod view;
 
 pub mod algebra;
 pub mod boxes;
+pub mod convolution;
 pub mod copy;
 pub mod ctc;
 pub mod draw;

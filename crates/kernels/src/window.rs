@@ -1,4 +1,4 @@
-//! Convolutions, pools and interpolation.
+//! Windows over operands: pools and interpolation.
 //!
 //! `window.cu` writes each element of its results once, and reads operands at places that it has
 //! compared with their extents, or that it has moved inside them. All views have five dimensions:
@@ -60,7 +60,7 @@ pub enum Interpolation {
     Cubic,
 }
 
-fn text(dtype: Dtype) -> KernelText {
+pub(crate) fn text(dtype: Dtype) -> KernelText {
     KernelText::new("window.cu", include_str!("../cuda/window.cu"))
         .with("ELEMENT", c_type(dtype))
         .with(
@@ -100,7 +100,7 @@ pub(crate) fn check_five(views: &[&MemoryView], dtype: Dtype) -> Result<()> {
 }
 
 /// Checks the window of a convolution of a weight, and its bias.
-fn check_window(
+pub(crate) fn check_window(
     window: &SlidingWindow,
     weight: &MemoryView,
     bias: Option<(&MemoryView, u64)>,
@@ -129,97 +129,6 @@ fn check_window(
         Some((bias, channels)) => bias.check("the bias", &[channels], weight.dtype()),
         None => Ok(()),
     }
-}
-
-/// Which convolution of the same window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConvolutionKind {
-    /// Of weight[outputs, inputs by groups, ..].
-    Forward,
-    /// Of weight[inputs, outputs by groups, ..]: the operand's gradient of the other one.
-    Transposed,
-}
-
-/// Adds a convolution of five-dimensional views.
-///
-/// # Errors
-/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
-pub fn convolve(
-    program: &mut NativeProgram,
-    kind: ConvolutionKind,
-    [from, weight, to]: [&MemoryView; 3],
-    bias: Option<&MemoryView>,
-    window: SlidingWindow,
-    groups: u64,
-) -> Result<()> {
-    check_five(&[from, weight, to], to.dtype())?;
-    let [x, w, y] = [from, weight, to].map(|view| [view.shape()[0], view.shape()[1]]);
-    check_window(&window, weight, bias.map(|bias| (bias, y[1])), groups)?;
-    // Inputs and outputs of the weight, and how many of one group there are.
-    let (inputs, outputs) = match kind {
-        ConvolutionKind::Forward => (w[1].checked_mul(groups), Some(w[0])),
-        ConvolutionKind::Transposed => (Some(w[0]), w[1].checked_mul(groups)),
-    };
-    let fits = x[0] == y[0] && inputs == Some(x[1]) && outputs == Some(y[1]);
-    check(fits && w[0].is_multiple_of(groups), || {
-        format!("{x:?} by {w:?} to {y:?} in {groups} groups")
-    })?;
-    if to.layout.is_empty() {
-        return Ok(());
-    }
-    let name = match kind {
-        ConvolutionKind::Forward => "convolve",
-        ConvolutionKind::Transposed => "convolve_transposed",
-    };
-    let step = NativeStep::new(text(to.dtype()).with("CONVOLVE", 1), name)
-        .view(to)
-        .writes()
-        .view(from)
-        .view(weight);
-    let step = match bias {
-        Some(bias) => {
-            let stride = bias.layout.strides().first().copied().unwrap_or_default();
-            step.address(bias).u64(stride.cast_unsigned())
-        }
-        None => step.u64(0).u64(0),
-    };
-    let count = to.layout.len();
-    let step = step.shape(window.parameter()).u64(groups).u64(count);
-    program.push(step.over(count));
-    Ok(())
-}
-
-/// Adds the gradient of a convolution's weight, of the result's gradient and the operand.
-///
-/// # Errors
-/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
-pub fn convolve_weight(
-    program: &mut NativeProgram,
-    [gradient, from, to]: [&MemoryView; 3],
-    window: SlidingWindow,
-    groups: u64,
-) -> Result<()> {
-    check_five(&[gradient, from, to], to.dtype())?;
-    check_window(&window, to, None, groups)?;
-    let [g, x, w] = [gradient, from, to].map(|view| [view.shape()[0], view.shape()[1]]);
-    let fits = g == [x[0], w[0]] && w[1].checked_mul(groups) == Some(x[1]);
-    check(fits && w[0].is_multiple_of(groups), || {
-        format!("{g:?} and {x:?} to {w:?} in {groups} groups")
-    })?;
-    let count = to.layout.len();
-    if count == 0 {
-        return Ok(());
-    }
-    let step = NativeStep::new(text(to.dtype()).with("CONVOLVE", 1), "convolve_weight")
-        .view(to)
-        .writes()
-        .view(gradient)
-        .view(from)
-        .shape(window.parameter())
-        .u64(groups)
-        .u64(count);
-    program.push(step.over(count));
-    Ok(())
 }
 
 /// Adds a pool of five-dimensional views. `index` gets the places of the largest elements, in

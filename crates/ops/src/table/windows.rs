@@ -4,9 +4,8 @@
 //! dilation or kernel has a number for each of these, or one for all.
 
 use fercuda_kernels::NativeProgram;
-use fercuda_kernels::window::{
-    self, ConvolutionKind, Interpolation, PoolKind, SlidingWindow, five,
-};
+use fercuda_kernels::convolution::{self, ConvolutionKind};
+use fercuda_kernels::window::{self, Interpolation, PoolKind, SlidingWindow, five};
 use fercuda_tensor::{Dtype, Layout};
 
 use super::bounds::{stored, unit_roundoff};
@@ -247,7 +246,7 @@ fn conv(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let views = [five(&x)?, five(&weight)?, five(&out)?];
     let [x, weight, out] = &views;
     let groups = op.number_of("groups") as u64;
-    window::convolve(
+    convolution::convolve(
         program,
         kind,
         [x, weight, out],
@@ -262,7 +261,7 @@ fn conv_weight(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let window = accepted(op, x.shape().len() - 2, space_of(out.shape()));
     let views = [five(&gradient)?, five(&x)?, five(&out)?];
     let [gradient, x, out] = &views;
-    window::convolve_weight(
+    convolution::convolve_weight(
         program,
         [gradient, x, out],
         window,

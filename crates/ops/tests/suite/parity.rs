@@ -141,11 +141,19 @@ fn operands_of(
 }
 
 fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared: &mut Compared) {
-    let bench = Bench::shared();
-    let (op, operands) = match row.is_expression() {
+    let drawn = match row.is_expression() {
         true => operands_of(random, row, dtype),
         false => native::operands_of(random, row, dtype),
     };
+    check_drawn(random, drawn, compared);
+}
+
+fn check_drawn(
+    random: &mut fastrand::Rng,
+    (op, operands): (OpDescriptor, Vec<Operand>),
+    compared: &mut Compared,
+) {
+    let (bench, row) = (Bench::shared(), op.row());
     let layouts: Vec<Layout> = operands.iter().map(|it| it.layout).collect();
     let about = || format!("{op:?} of {layouts:?}");
     let kernels = KERNELS.iter().filter(|kernel| (kernel.computes)(row));
@@ -286,4 +294,35 @@ fn products_are_within_their_bounds_by_each_kernel() {
         println!("{done} products by {:?}", compared.kernels);
         assert!(compared.bounded * 2 > compared.plans);
     }
+}
+
+/// Convolutions that are products of matrices, some of more images than are multiplied at once.
+#[test]
+fn convolutions_with_many_products_are_within_their_bounds() {
+    let seed = fercuda_trials::seed();
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut compared = Compared::default();
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F64] {
+        let groups = random.u64(1..3);
+        let (stride, padding) = (random.i64(1..3), random.i64(0..2));
+        let (inputs, outputs) = (random.u64(8..14), random.u64(8..20));
+        let side = stride.unsigned_abs() * 20 + random.u64(3..8);
+        let op = OpDescriptor::new("conv").unwrap();
+        let op = op.number("groups", groups as f64).unwrap();
+        let op = op.list("stride", &[stride; 2]).unwrap();
+        let op = op.list("padding", &[padding; 2]).unwrap();
+        let images = random.u64(2..4);
+        let shapes = [
+            vec![images, inputs * groups, side, side],
+            vec![outputs * groups, inputs, 3, 3],
+            vec![outputs * groups],
+        ];
+        let given = if random.bool() { 2 } else { 3 };
+        let operands = shapes[..given].iter();
+        let operands = operands.map(|shape| Operand::random(&mut random, dtype, shape, true));
+        let operands = operands.collect();
+        check_drawn(&mut random, (op, operands), &mut compared);
+    }
+    assert_eq!(compared.plans, compared.bounded);
 }
