@@ -1,7 +1,7 @@
 //! Comparison of block formats with llama.cpp's C code, by the hashes in `vectors.txt`.
 //!
 //! `make_vectors.py` has the same inputs and writes that file.
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_tensor::BlockFormat;
 use fercuda_trials::{Budget, Work};
