@@ -8,6 +8,7 @@ mod kinds;
 mod mapping;
 mod model;
 mod packed;
+mod rewrite;
 mod safetensors;
 
 pub use error::{Error, Result};
@@ -16,4 +17,5 @@ pub use kinds::{NarrowType, TensorType};
 pub use mapping::FileMapping;
 pub use model::{ModelFile, ModelPart, PartContent, StoredTensor};
 pub use packed::{WeightFormat, WeightValues};
+pub use rewrite::{PlannedTensor, RewritePlan};
 pub use safetensors::{SafeTensor, Safetensors};

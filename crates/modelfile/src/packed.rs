@@ -16,7 +16,7 @@ mod weight;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::model::ModelFile;
+use crate::model::{ModelFile, StoredTensor};
 
 pub use weight::{WeightFormat, WeightValues};
 
@@ -40,6 +40,12 @@ const COMPANIONS: [(&str, &str); 17] = [
     (".weight.nested_quant_map", ".weight"),
     ("_scales", "_blocks"),
 ];
+
+/// How a weight is read.
+enum WeightWay {
+    Plain,
+    Read(fn(&ModelFile, &str) -> Result<WeightValues>),
+}
 
 impl ModelFile {
     /// Names of the weights: those of the tensors, where several are one weight its own.
@@ -85,25 +91,8 @@ impl ModelFile {
     }
 
     fn weight(&self, name: &str) -> Result<WeightValues> {
-        let has = |end: &str| self.tensor(&format!("{name}{end}")).is_ok();
-        let is_here = self.tensor(name).is_ok();
-        let prefix = name.strip_suffix(".weight");
-        let of_prefix =
-            |end: &str| prefix.is_some_and(|prefix| self.tensor(&format!("{prefix}{end}")).is_ok());
-        match () {
-            () if is_here && has(".absmax") => lookup::table(self, name),
-            () if is_here && has("_scale_2") => floats::nvfp4_of_modelopt(self, name),
-            () if is_here && has("_scale_inv") => floats::scaled(self, name, "_scale_inv"),
-            () if is_here && has("_scale") => floats::scaled(self, name, "_scale"),
-            () if !is_here && of_prefix(".qweight") => {
-                integers::words(self, prefix.unwrap_or_default())
-            }
-            () if !is_here && has("_packed") => match has("_shape") {
-                true => integers::packed(self, name),
-                false => floats::packed(self, name),
-            },
-            () if !is_here && has("_blocks") && has("_scales") => floats::blocks(self, name),
-            () => {
+        match self.way_of(name) {
+            WeightWay::Plain => {
                 let tensor = self.tensor(name)?;
                 Ok(WeightValues {
                     values: tensor.decode()?,
@@ -111,6 +100,43 @@ impl ModelFile {
                     format: WeightFormat::Plain,
                 })
             }
+            WeightWay::Read(read) => read(self, name),
+        }
+    }
+
+    /// The tensor of a weight that is one tensor.
+    pub(crate) fn plain_tensor(&self, name: &str) -> Option<StoredTensor<'_>> {
+        match self.way_of(name) {
+            WeightWay::Plain => self.tensor(name).ok(),
+            WeightWay::Read(_) => None,
+        }
+    }
+
+    fn way_of(&self, name: &str) -> WeightWay {
+        let has = |end: &str| self.tensor(&format!("{name}{end}")).is_ok();
+        let prefix = name.strip_suffix(".weight");
+        let has_words = || prefix.is_some_and(|it| self.tensor(&format!("{it}.qweight")).is_ok());
+        match self.tensor(name) {
+            Ok(tensor) => match () {
+                () if has(".absmax") => WeightWay::Read(lookup::table),
+                () if has("_scale_2") => WeightWay::Read(floats::nvfp4_of_modelopt),
+                // Beside other types, scales are of activations, or stale.
+                () if !floats::is_of_eight_bits(tensor.kind) => WeightWay::Plain,
+                () if has("_scale_inv") => {
+                    WeightWay::Read(|model, name| floats::scaled(model, name, "_scale_inv"))
+                }
+                () if has("_scale") => {
+                    WeightWay::Read(|model, name| floats::scaled(model, name, "_scale"))
+                }
+                () => WeightWay::Plain,
+            },
+            Err(_) => match () {
+                () if has_words() => WeightWay::Read(integers::words),
+                () if has("_packed") && has("_shape") => WeightWay::Read(integers::packed),
+                () if has("_packed") => WeightWay::Read(floats::packed),
+                () if has("_blocks") && has("_scales") => WeightWay::Read(floats::blocks),
+                () => WeightWay::Plain,
+            },
         }
     }
 

@@ -35,25 +35,17 @@ fn block_of(model: &ModelFile, extents: [usize; 2], scales: [usize; 2]) -> Optio
     candidates.into_iter().flatten().find(fits)
 }
 
+/// Whether elements of a type are bytes.
+pub(super) fn is_of_eight_bits(kind: TensorType) -> bool {
+    kind.block_bytes() == 1 && kind.block_elements() == 1
+}
+
 /// Codes of 8 bits times a scale. Two of the names say by what: `weight_scale` and
 /// `weight_scale_inv` are both factors.
 pub(super) fn scaled(model: &ModelFile, name: &str, end: &str) -> Result<WeightValues> {
     let codes = model.tensor(name)?;
     let scales = model.tensor(&format!("{name}{end}"))?;
     let zeros = model.tensor(&format!("{name}_zero_point")).ok();
-    let is_small = codes.kind.block_bytes() == 1 && codes.kind.block_elements() == 1;
-    if !is_small {
-        // Beside a weight that is none of 8 bits, scales are of activations, or stale.
-        return Ok(WeightValues {
-            values: codes.decode()?,
-            shape: codes.shape,
-            format: WeightFormat::Plain,
-        });
-    }
-    if codes.kind == TensorType::Scalar(Dtype::U8) && scales.kind != TensorType::Scalar(Dtype::F32)
-    {
-        return Err(mismatch(format!("bytes with scales of {}", scales.kind)));
-    }
     let mut values = codes.decode()?;
     let factors = factors(&scales)?;
     let offsets = match &zeros {

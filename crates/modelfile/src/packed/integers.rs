@@ -11,7 +11,8 @@ use crate::model::{ModelFile, StoredTensor};
 const FLOATS: [Dtype; 3] = [Dtype::F16, Dtype::Bf16, Dtype::F32];
 
 /// AWQ or GPTQ, which the shape of the codes beside that of the scales says.
-pub(super) fn words(model: &ModelFile, prefix: &str) -> Result<WeightValues> {
+pub(super) fn words(model: &ModelFile, name: &str) -> Result<WeightValues> {
+    let prefix = name.strip_suffix(".weight").unwrap_or(name);
     let part = |end: &str| model.tensor(&format!("{prefix}.{end}"));
     let (codes, zeros, scales) = (part("qweight")?, part("qzeros")?, part("scales")?);
     check_kind(&codes, &[Dtype::I32, Dtype::U32])?;

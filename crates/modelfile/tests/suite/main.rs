@@ -7,5 +7,6 @@ mod gguf;
 mod hostile;
 mod packed;
 mod property;
+mod rewrite;
 mod safetensors;
 mod support;
