@@ -284,6 +284,89 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_those_of_files_and_of_no_library() {
+        for (format, elements, bytes) in [
+            // gguf-py has 40 bytes of it.
+            (BlockFormat::Q8_1, 32, 36),
+            (BlockFormat::NVFP4, 64, 36),
+            (BlockFormat::Q1_0, 128, 18),
+            (BlockFormat::Q2_0, 64, 18),
+            (BlockFormat::MXFP4, 32, 17),
+        ] {
+            assert_eq!(
+                (format.elements(), format.bytes()),
+                (elements, bytes),
+                "{format}"
+            );
+        }
+    }
+
+    /// The first element of a block with this byte as its scale, of code 2: 1.0.
+    fn one_at_scale(format: BlockFormat, scale: u8) -> f32 {
+        let mut block = vec![0x22; format.bytes()];
+        block[0] = scale;
+        let mut values = vec![0.0; format.elements()];
+        format.decode(&block, &mut values).unwrap();
+        values[0]
+    }
+
+    #[test]
+    fn scales_of_four_bit_floats_have_their_limits() {
+        for (scale, value) in [(0, 2f32.powi(-127)), (127, 1.0), (254, 2f32.powi(127))] {
+            assert_eq!(one_at_scale(BlockFormat::MXFP4, scale), value, "{scale}");
+        }
+        let mut block = vec![0x77; 17];
+        block[0] = 255;
+        let mut values = [0.0; 32];
+        BlockFormat::MXFP4.decode(&block, &mut values).unwrap();
+        assert_eq!(values, [f32::INFINITY; 32]);
+        for (scale, value) in [
+            (0x00, 0.0),
+            (0x01, 2f32.powi(-9)),
+            (0x38, 1.0),
+            (0x7e, 448.0),
+            (0x7f, 0.0),
+            (0x80, 0.0),
+            (0xb8, 1.0),
+            (0xff, 480.0),
+        ] {
+            assert_eq!(one_at_scale(BlockFormat::NVFP4, scale), value, "{scale:#x}");
+        }
+    }
+
+    #[test]
+    fn ties_of_four_bit_floats_go_to_zero_and_scales_are_floored() {
+        let values = [6.0, 2.5, -2.5, 5.0, 3.5, 0.25, -0.25, 7.9];
+        let expected = [6.0, 2.0, -2.0, 4.0, 3.0, 0.0, 0.0, 6.0];
+        let mut elements = [0.0; 32];
+        elements[..8].copy_from_slice(&values);
+        let mut block = [0; 17];
+        BlockFormat::MXFP4.encode(&elements, &mut block).unwrap();
+        BlockFormat::MXFP4.decode(&block, &mut elements).unwrap();
+        assert_eq!((block[0], &elements[..8]), (127, &expected[..]));
+        // Byte j has elements j and j + 16.
+        assert_eq!((block[1] & 15, block[1] >> 4), (7, 0));
+    }
+
+    #[test]
+    fn an_eight_bit_block_below_the_least_scale_decodes_to_zero() {
+        // Half of the smallest f16, times 127, is 3.79e-6.
+        for (largest, is_zero) in [(3.7e-6, true), (3.9e-6, false)] {
+            let mut values = [largest; 32];
+            let mut block = [0; 34];
+            BlockFormat::Q8_0.encode(&values, &mut block).unwrap();
+            BlockFormat::Q8_0.decode(&block, &mut values).unwrap();
+            assert_eq!(values == [0.0; 32], is_zero, "{largest}");
+        }
+        // Ties of codes go away from zero: 63.5 of 127.
+        let mut values = [0.0; 32];
+        values[..3].copy_from_slice(&[127.0, 63.5, -63.5]);
+        let mut block = [0; 34];
+        BlockFormat::Q8_0.encode(&values, &mut block).unwrap();
+        assert_eq!(block[2..5].to_vec(), [127, 64, (-64i8).cast_unsigned()]);
+    }
+
+    #[test]
     fn sizes_that_do_not_belong_together_are_refused() {
         let refused = BlockFormat::Q4_K.decode(&[0; 144], &mut [0.0; 255]);
         let said = refused.map_err(|error| error.to_string());
