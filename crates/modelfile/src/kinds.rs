@@ -111,6 +111,15 @@ const OF_SAFETENSORS: [(&str, TensorType); 22] = {
     ]
 };
 
+/// Number of elements; `None` if the product of the extents that are not 0 is too large, so that the
+/// product of any of them fits.
+pub(crate) fn elements_of(shape: &[u64]) -> Option<u64> {
+    let all = shape
+        .iter()
+        .try_fold(1u64, |all, it| all.checked_mul((*it).max(1)))?;
+    Some(if shape.contains(&0) { 0 } else { all })
+}
+
 impl TensorType {
     /// The type of this number in GGUF files.
     pub fn of_gguf(number: u32) -> Option<TensorType> {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::error::{Error, Result, shown};
 use crate::json::JsonCursor;
-use crate::kinds::TensorType;
+use crate::kinds::{TensorType, elements_of};
 
 /// The longest header that is read, as in the reference implementation.
 const HEADER_BYTES: u64 = 100_000_000;
@@ -258,7 +258,7 @@ fn described(cursor: &mut JsonCursor<'_>) -> Result<Described> {
     let [from, to] = offsets[..] else {
         return Err(begin.malformed(format!("{} data_offsets, not 2", offsets.len())));
     };
-    let elements = shape.iter().try_fold(1u64, |all, it| all.checked_mul(*it));
+    let elements = elements_of(&shape);
     let bytes = elements.and_then(|it| kind.bytes_of(it));
     if to < from || bytes != Some(to - from) {
         let what = format!("{shape:?} of {kind} in bytes {from} to {to}, which are not as many");

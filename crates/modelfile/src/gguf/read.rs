@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use super::layout::{ALIGNMENT, ALIGNMENT_KEY, MAGIC, RANK, VERSIONS};
 use super::value::{GgufCursor, GgufValue};
 use crate::error::{Error, Result, shown};
-use crate::kinds::TensorType;
+use crate::kinds::{TensorType, elements_of};
 
 /// The least bytes of a metadata record: length of the key, type, value.
 const KEY_BYTES: usize = 13;
@@ -352,9 +352,7 @@ impl TensorRecord {
             ));
         };
         let offset = cursor.u64("a tensor's offset")?;
-        let elements = extents
-            .iter()
-            .try_fold(1u64, |all, extent| all.checked_mul(*extent));
+        let elements = elements_of(&extents);
         let is_whole = extents[0].is_multiple_of(kind.block_elements());
         let bytes = elements
             .filter(|_| is_whole)

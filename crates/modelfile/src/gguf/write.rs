@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use super::layout::{ALIGNMENT, ALIGNMENT_KEY, MAGIC, NAME_BYTES, RANK, VERSIONS};
 use super::value::{GgufKind, GgufValue};
 use crate::error::{Error, Result};
-use crate::kinds::TensorType;
+use crate::kinds::{TensorType, elements_of};
 
 /// Metadata and the table of tensors of a file to be written.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl GgufBuilder {
             let what = format!("its rows of {row} are no whole blocks");
             return refused(what, "a type with smaller blocks, as Q8_0 or F16");
         }
-        let elements = shape.iter().try_fold(1u64, |all, it| all.checked_mul(*it));
+        let elements = elements_of(shape);
         let bytes = elements.and_then(|it| kind.bytes_of(it));
         let next = bytes.and_then(|bytes| {
             let end = self.offset.checked_add(bytes)?;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::parts::{check_kind, mismatch, rounded};
 use super::weight::{WeightFormat, WeightValues};
 use crate::error::Result;
-use crate::kinds::TensorType;
+use crate::kinds::{TensorType, elements_of};
 use crate::model::ModelFile;
 
 /// The longest description of a weight.
@@ -58,10 +58,7 @@ pub(super) fn table(model: &ModelFile, name: &str) -> Result<WeightValues> {
     let state = parsed.ok_or_else(|| mismatch(format!("{:?} is no description", state.name)))?;
     let codes = model.tensor(name)?;
     check_kind(&codes, &[Dtype::U8])?;
-    let elements = state
-        .shape
-        .iter()
-        .try_fold(1u64, |all, it| all.checked_mul(*it));
+    let elements = elements_of(&state.shape);
     let elements = elements.filter(|it| it.div_ceil(2) == codes.bytes.len() as u64);
     let Some(elements) = elements.map(|it| it as usize) else {
         let what = format!(

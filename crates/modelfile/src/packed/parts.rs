@@ -13,12 +13,13 @@ pub(super) fn mismatch(what: String) -> Error {
     Error::mismatch(what, OTHERS)
 }
 
-/// The two extents of a matrix.
+/// The two extents of a matrix, neither of which is 0: a matrix without elements could claim any
+/// number of rows.
 pub(super) fn matrix(tensor: &StoredTensor<'_>) -> Result<(usize, usize)> {
     match tensor.shape[..] {
-        [rows, columns] => Ok((rows as usize, columns as usize)),
+        [rows, columns] if rows > 0 && columns > 0 => Ok((rows as usize, columns as usize)),
         _ => Err(mismatch(format!(
-            "{:?} has shape {:?}, not that of a matrix",
+            "{:?} has shape {:?}, not that of a matrix with elements",
             tensor.name, tensor.shape
         ))),
     }

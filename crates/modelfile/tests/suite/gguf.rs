@@ -149,7 +149,7 @@ fn leniently_read_are_alignments_padding_texts_gaps_and_empty_tensors() {
 #[test]
 fn lying_tables_are_refused_with_names_and_numbers() {
     let f32s = 0;
-    let refused: [(&[Row<'_>], usize, &str); 9] = [
+    let refused: [(&[Row<'_>], usize, &str); 10] = [
         (
             &[(b"a", &[8], f32s, 0)],
             31,
@@ -177,6 +177,12 @@ fn lying_tables_are_refused_with_names_and_numbers() {
         ),
         (
             &[(b"a", &[u64::MAX], f32s, 0)],
+            64,
+            "more bytes than any file",
+        ),
+        (
+            // None of them, and more than fit in any order but this one.
+            &[(b"a", &[0, 1 << 40, 1 << 40], f32s, 0)],
             64,
             "more bytes than any file",
         ),

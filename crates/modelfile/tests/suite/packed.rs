@@ -503,6 +503,23 @@ fn parts_that_do_not_belong_together_are_refused_by_name() {
     assert!(said.contains("no tensor \"n.weight\" among 3"), "{said}");
 }
 
+#[test]
+fn matrices_without_elements_take_no_time() {
+    let many = 1u64 << 40;
+    let parts: [Part<'_>; 4] = [
+        ("m.qweight", "I32", vec![0, many], vec![]),
+        ("m.qzeros", "I32", vec![0, many / 8], vec![]),
+        ("m.scales", "F16", vec![0, many], vec![]),
+        ("m.g_idx", "I32", vec![0], vec![]),
+    ];
+    let model = ModelFile::from_bytes(Path::new("m"), safetensors_of(&parts)).unwrap();
+    let said = model.read_weight("m.weight").unwrap_err().to_string();
+    assert!(
+        said.contains("not that of a matrix with elements"),
+        "{said}"
+    );
+}
+
 /// The weights of `tests/references`, beside what reference libraries made of them.
 #[test]
 fn weights_are_those_of_the_reference_libraries_to_the_bit() {
