@@ -49,7 +49,7 @@ impl PlannedTensor {
 }
 
 /// The type that takes a K-quant's or a ternary format's place where rows are no whole blocks of
-/// 256, as in llama.cpp.
+/// 256: llama.cpp's, but for Q2_K and Q3_K, for which that has IQ4_NL, which is not encoded here.
 fn fallback(format: BlockFormat) -> BlockFormat {
     match format {
         BlockFormat::Q4_K => BlockFormat::Q5_0,
