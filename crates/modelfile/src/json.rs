@@ -3,7 +3,8 @@
 //! A header of a hundred megabytes would be several times as large as a tree of values. Here the
 //! caller keeps offsets of what it will read again.
 //!
-//! Invariant: a text was checked to be UTF-8; no depth of nesting overflows the stack.
+//! Invariant: strings are checked to be UTF-8 when they are passed over, so that a text need not be
+//! checked as a whole each time that a part of it is read; no depth of nesting overflows the stack.
 
 use std::borrow::Cow;
 
@@ -15,13 +16,13 @@ const DEPTH: usize = 64;
 /// A place in a JSON text, which is `base` bytes behind the beginning of its file.
 #[derive(Clone)]
 pub(crate) struct JsonCursor<'a> {
-    text: &'a str,
+    text: &'a [u8],
     at: usize,
     base: usize,
 }
 
 impl<'a> JsonCursor<'a> {
-    pub(crate) fn new(text: &'a str, at: usize, base: usize) -> JsonCursor<'a> {
+    pub(crate) fn new(text: &'a [u8], at: usize, base: usize) -> JsonCursor<'a> {
         JsonCursor { text, at, base }
     }
 
@@ -35,15 +36,17 @@ impl<'a> JsonCursor<'a> {
     }
 
     fn expected(&self, what: &str) -> Error {
-        let found = self.text[self.at..].chars().next();
-        match found {
-            Some(found) => self.malformed(format!("{found:?} where {what} should be")),
+        match self.text.get(self.at) {
+            Some(found) => {
+                let found = char::from(*found);
+                self.malformed(format!("{found:?} where {what} should be"))
+            }
             None => self.malformed(format!("the text ends where {what} should be")),
         }
     }
 
     fn skip_blanks(&mut self) {
-        let rest = &self.text.as_bytes()[self.at..];
+        let rest = &self.text[self.at..];
         let blanks = rest.iter().take_while(|it| b" \t\n\r".contains(it));
         self.at += blanks.count();
     }
@@ -51,7 +54,7 @@ impl<'a> JsonCursor<'a> {
     /// The next byte behind blanks, if there is one.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         self.skip_blanks();
-        self.text.as_bytes().get(self.at).copied()
+        self.text.get(self.at).copied()
     }
 
     pub(crate) fn expect(&mut self, byte: u8) -> Result<()> {
@@ -99,14 +102,15 @@ impl<'a> JsonCursor<'a> {
             self.expect(b'"')?;
             self.at - 1
         };
-        let bytes = self.text.as_bytes();
-        while let Some(byte) = bytes.get(self.at) {
+        while let Some(byte) = self.text.get(self.at) {
             match byte {
                 b'"' => {
+                    let quoted = &self.text[from..=self.at];
+                    let text = str::from_utf8(quoted);
+                    let text = text.map_err(|_| self.malformed("a string that is no UTF-8"))?;
                     self.at += 1;
-                    return Ok(&self.text[from..self.at]);
+                    return Ok(text);
                 }
-                // The byte behind it may begin a longer character, whose others are none of these.
                 b'\\' => self.at += 2,
                 0..0x20 => return Err(self.malformed("a control character within a string")),
                 _ => self.at += 1,
@@ -126,10 +130,12 @@ impl<'a> JsonCursor<'a> {
     pub(crate) fn number(&mut self) -> Result<u64> {
         self.skip_blanks();
         let rest = &self.text[self.at..];
-        let len = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let is_whole = !rest[len..].starts_with(['.', 'e', 'E']);
-        let has_zero = len > 1 && rest.starts_with('0');
-        let number = rest[..len].parse().ok();
+        let len = rest.iter().take_while(|it| it.is_ascii_digit()).count();
+        let is_whole = !matches!(rest.get(len), Some(b'.' | b'e' | b'E'));
+        let has_zero = len > 1 && rest[0] == b'0';
+        let number = str::from_utf8(&rest[..len])
+            .ok()
+            .and_then(|it| it.parse().ok());
         match number.filter(|_| is_whole && !has_zero) {
             Some(number) => {
                 self.at += len;
@@ -194,13 +200,11 @@ impl<'a> JsonCursor<'a> {
             Some(b'[') => self.items(|cursor| cursor.skip_within(below)),
             _ => {
                 let rest = &self.text[self.at..];
-                let len = rest
-                    .bytes()
-                    .take_while(|it| it.is_ascii_alphanumeric() || b"+-.".contains(it))
-                    .count();
-                let word = &rest[..len];
-                let is_value = matches!(word, "true" | "false" | "null")
-                    || serde_json::from_str::<serde_json::Number>(word).is_ok();
+                let is_part = |it: &&u8| it.is_ascii_alphanumeric() || b"+-.".contains(it);
+                let word = &rest[..rest.iter().take_while(is_part).count()];
+                let is_value = matches!(word, b"true" | b"false" | b"null")
+                    || serde_json::from_slice::<serde_json::Number>(word).is_ok();
+                let len = word.len();
                 if !is_value {
                     return Err(self.expected("a value"));
                 }
@@ -216,7 +220,7 @@ mod tests {
     use super::*;
 
     fn said(text: &str) -> Result<()> {
-        let mut cursor = JsonCursor::new(text, 0, 100);
+        let mut cursor = JsonCursor::new(text.as_bytes(), 0, 100);
         cursor.skip()?;
         cursor.expect_end()
     }
@@ -253,9 +257,9 @@ mod tests {
     fn strings_and_numbers_are_read_with_their_places() {
         let text = "{\"na\\u006de\" : [0, 18446744073709551615]}";
         let mut seen = Vec::new();
-        let mut cursor = JsonCursor::new(text, 0, 0);
+        let mut cursor = JsonCursor::new(text.as_bytes(), 0, 0);
         let read = cursor.members(|cursor, key_at| {
-            let mut key = JsonCursor::new(text, key_at, 0);
+            let mut key = JsonCursor::new(text.as_bytes(), key_at, 0);
             assert_eq!((key_at, key.string()?.as_ref()), (1, "name"));
             cursor.items(|cursor| {
                 seen.push(cursor.number()?);
@@ -265,7 +269,10 @@ mod tests {
         read.unwrap();
         assert_eq!(seen, [0, u64::MAX]);
         for wrong in ["-1", "1.5", "1e3", "18446744073709551616", "00", "x"] {
-            assert!(JsonCursor::new(wrong, 0, 0).number().is_err(), "{wrong}");
+            assert!(
+                JsonCursor::new(wrong.as_bytes(), 0, 0).number().is_err(),
+                "{wrong}"
+            );
         }
     }
 }

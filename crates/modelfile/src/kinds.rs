@@ -111,8 +111,8 @@ const OF_SAFETENSORS: [(&str, TensorType); 22] = {
     ]
 };
 
-/// Number of elements; `None` if the product of the extents that are not 0 is too large, so that the
-/// product of any of them fits.
+/// Number of elements; `None` if the product of the extents that are not 0 is too large, so that
+/// the product of any of them fits.
 pub(crate) fn elements_of(shape: &[u64]) -> Option<u64> {
     let all = shape
         .iter()

@@ -256,7 +256,7 @@ impl ModelFile {
 
     /// Every tensor that the index names is in the file that it names.
     fn check_index(&self, text: &str) -> Result<()> {
-        let mut cursor = JsonCursor::new(text, 0, 0);
+        let mut cursor = JsonCursor::new(text.as_bytes(), 0, 0);
         cursor.members(|cursor, key_at| {
             if cursor.key(key_at) != "weight_map" {
                 return cursor.skip();
@@ -427,7 +427,7 @@ fn files_of_folder(folder: &Path) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
 /// The files that an index names, each once: names in its own folder.
 fn files_of_index(text: &str) -> Result<BTreeSet<String>> {
     let mut files = BTreeSet::new();
-    let mut cursor = JsonCursor::new(text, 0, 0);
+    let mut cursor = JsonCursor::new(text.as_bytes(), 0, 0);
     cursor.members(|cursor, key_at| {
         if cursor.key(key_at) != "weight_map" {
             return cursor.skip();

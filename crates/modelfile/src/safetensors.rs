@@ -75,8 +75,8 @@ struct Described {
     to: u64,
 }
 
-/// The header as text, and offset of the data.
-fn header(bytes: &[u8]) -> Result<&str> {
+/// The header: its strings are checked to be UTF-8, and all else in it is ASCII.
+fn header(bytes: &[u8]) -> Result<&[u8]> {
     let Some((len, rest)) = bytes.split_first_chunk() else {
         let what = format!(
             "{} bytes, of which the first 8 are the header's length",
@@ -94,8 +94,7 @@ fn header(bytes: &[u8]) -> Result<&str> {
     if header.first() != Some(&b'{') {
         return Err(Error::malformed(8, "the header does not begin with `{`"));
     }
-    str::from_utf8(header)
-        .map_err(|error| Error::malformed(8 + error.valid_up_to(), "the header is no UTF-8"))
+    Ok(header)
 }
 
 impl<B: AsRef<[u8]>> Safetensors<B> {
@@ -144,15 +143,14 @@ impl<B: AsRef<[u8]>> Safetensors<B> {
         self.bytes.as_ref()
     }
 
-    fn text(&self) -> &str {
+    fn header(&self) -> &[u8] {
         let header = self.file().get(8..8 + self.header_bytes);
-        // It was UTF-8 when the file was parsed.
-        str::from_utf8(header.unwrap_or_default()).unwrap_or_default()
+        header.unwrap_or_default()
     }
 
     /// Keys and texts of the metadata, in the header's order.
     pub fn metadata(&self) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
-        let text = self.text();
+        let text = self.header();
         let mut pairs = Vec::new();
         if let Some(at) = self.metadata_at
             && let mut cursor = JsonCursor::new(text, at as usize, 8)
@@ -180,7 +178,7 @@ impl<B: AsRef<[u8]>> Safetensors<B> {
 
     /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<SafeTensor<'_>> {
-        let text = self.text();
+        let text = self.header();
         let places = |at: &u32| self.places[*at as usize];
         let found = self
             .by_name
@@ -189,7 +187,7 @@ impl<B: AsRef<[u8]>> Safetensors<B> {
     }
 
     fn at(&self, (name, description): (u32, u32)) -> SafeTensor<'_> {
-        let text = self.text();
+        let text = self.header();
         let mut cursor = JsonCursor::new(text, description as usize, 8);
         // It was read when the file was parsed: only a file that another process has changed since
         // then gives something else.
@@ -213,7 +211,7 @@ impl<B: AsRef<[u8]>> Safetensors<B> {
 }
 
 /// A key that was passed over before.
-fn name_at(text: &str, at: usize) -> Cow<'_, str> {
+fn name_at(text: &[u8], at: usize) -> Cow<'_, str> {
     JsonCursor::new(text, at, 8).string().unwrap_or_default()
 }
 
@@ -285,7 +283,7 @@ fn numbers(cursor: &mut JsonCursor<'_>) -> Result<Vec<u64>> {
 }
 
 /// Tensors' order by name. Fails if two have one.
-fn order_by_name(text: &str, places: &[(u32, u32)]) -> Result<Vec<u32>> {
+fn order_by_name(text: &[u8], places: &[(u32, u32)]) -> Result<Vec<u32>> {
     let name = |at: u32| name_at(text, places[at as usize].0 as usize);
     let mut order: Vec<u32> = (0..places.len() as u32).collect();
     order.sort_unstable_by(|a, b| name(*a).cmp(&name(*b)).then(a.cmp(b)));
@@ -303,7 +301,7 @@ fn order_by_name(text: &str, places: &[(u32, u32)]) -> Result<Vec<u32>> {
 }
 
 /// The tensors' data are all bytes behind the header, each byte once.
-fn check_cover(text: &str, places: &[(u32, u32)], room: u64) -> Result<()> {
+fn check_cover(text: &[u8], places: &[(u32, u32)], room: u64) -> Result<()> {
     let extent = |(at, place): (usize, &(u32, u32))| {
         let read = described(&mut JsonCursor::new(text, place.1 as usize, 8));
         read.map_or((0, 0, at as u32), |it| (it.from, it.to, at as u32))

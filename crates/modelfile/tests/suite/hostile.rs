@@ -125,4 +125,13 @@ fn tables_of_many_small_records_take_less_than_the_file() {
     let file = support::safetensors(&format!("{{{}}}", members.join(",")), &[]);
     let (result, most) = measured(|| Safetensors::parse(&file[..]).is_ok());
     assert!(result && most <= file.len(), "{most} of {}", file.len());
+    // Each tensor is found in no time that grows with their number.
+    let begun = std::time::Instant::now();
+    let model = ModelFile::from_bytes(Path::new("many"), file).unwrap();
+    assert_eq!(model.tensors().count(), count as usize);
+    assert_eq!(model.weight_names().len(), count as usize);
+    for at in 0..count {
+        assert!(model.tensor(&at.to_string()).is_ok());
+    }
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
 }

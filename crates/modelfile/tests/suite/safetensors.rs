@@ -127,6 +127,13 @@ fn holes_overlaps_and_what_is_no_header_are_refused_with_their_place() {
         said.contains("a header of 18446744073709551615 bytes, at most 62"),
         "{said}"
     );
+    let mut no_text = safetensors(ONE, &[0; 8]);
+    no_text[8 + 2] = 0xff;
+    let said = Safetensors::parse(&no_text[..]).unwrap_err().to_string();
+    assert!(
+        said.contains("byte 11: a string that is no UTF-8"),
+        "{said}"
+    );
     let deep = format!(r#"{{"a":{}"#, "[".repeat(1 << 16));
     let bytes = safetensors(&deep, &[]);
     assert!(Safetensors::parse(&bytes[..]).is_err());
