@@ -66,7 +66,7 @@ impl SoakRun {
     }
 }
 
-static KINDS: [Kind; 19] = [
+static KINDS: [Kind; 21] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -131,6 +131,19 @@ static KINDS: [Kind; 19] = [
         work: "snapshots",
         home: "crates/cli",
         run: SoakRun::ReleaseTest("fercuda-cli", &["--bin", "fercuda", "mutated_snapshots"]),
+    },
+    Kind {
+        work: "model-files",
+        home: "crates/modelfile",
+        run: SoakRun::ReleaseTest(
+            "fercuda-modelfile",
+            &["--test", "suite", "any_mutated_file"],
+        ),
+    },
+    Kind {
+        work: "blocks",
+        home: "crates/tensor",
+        run: SoakRun::ReleaseTest("fercuda-tensor", &["--test", "blocks", "any_bytes"]),
     },
     Kind {
         work: "ledgers",
@@ -376,6 +389,8 @@ mod tests {
                 ("crates/jit", _) => "crates/jit/tests/suite/mutations.rs",
                 ("crates/ops", _) => "crates/ops/tests/suite/parity.rs",
                 ("crates/cache", _) => "crates/cache/src/lib.rs",
+                ("crates/modelfile", _) => "crates/modelfile/tests/suite/hostile.rs",
+                ("crates/tensor", _) => "crates/tensor/tests/blocks/main.rs",
                 (_, "vramfs-files") => "crates/vramfs/src/file/tests.rs",
                 _ => "crates/vramfs/src/fuse/tests.rs",
             };

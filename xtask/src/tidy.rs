@@ -48,12 +48,13 @@ const MAY_BE_UNSAFE: [&str; 11] = [
 /// Crates where unsafe code is denied, with an `expect` and its reason where
 /// it is needed: to launch a kernel, which only the caller can vouch for, or
 /// to map memory.
-const MAY_EXPECT: [&str; 9] = [
+const MAY_EXPECT: [&str; 10] = [
     "fercuda-cli",
     "fercuda-dispatcher",
     "fercuda-jit",
     "fercuda-kernels",
     "fercuda-ledger",
+    "fercuda-modelfile",
     "fercuda-runtime",
     "fercuda-testkit",
     "fercuda-vendor",

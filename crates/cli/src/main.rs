@@ -23,6 +23,7 @@ mod jit;
 mod ledgers;
 mod man;
 mod memory;
+mod model;
 mod ops;
 mod out;
 mod output;
@@ -80,6 +81,7 @@ Start with:
   fercuda bench alloc   measure the latency of allocations
   fercuda jit --help    compile an expression to PTX, show it and run it
   fercuda ops list      list operations on arrays; show, run and time one
+  fercuda model --help  show model files; convert and quantise them
   fercuda vram --help   mount a filesystem in device memory
   fercuda completions   print a completion script for a shell
   fercuda man           write manual pages
@@ -107,6 +109,7 @@ enum Command {
     Bench(bench::Args),
     Jit(jit::Args),
     Ops(ops::Args),
+    Model(model::Args),
     Vram(vram::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -143,11 +146,12 @@ fn status_of_errors(command: &Command) -> ExitStatus {
     match command {
         // A check that could not be run is not a finding; 1 means that a package could not be
         // installed, that the process refused or failed, that a result differs from the reference,
-        // or is the program's own status.
+        // that a file could not be written, or is the program's own status.
         Command::Check(_)
         | Command::Setup(_)
         | Command::Reboot(_)
         | Command::Jit(_)
+        | Command::Model(_)
         | Command::Run(_) => ExitStatus::Usage,
         _ => ExitStatus::Failure,
     }
@@ -163,7 +167,9 @@ fn check_variables(command: &Command) -> Result<()> {
     }
     match command {
         // They use no device, or show what is wrong.
-        Command::Doctor(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
+        Command::Doctor(_) | Command::Model(_) | Command::Completions(_) | Command::Man(_) => {
+            Ok(())
+        }
         _ => variables::check_software_device(),
     }
 }
@@ -181,6 +187,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Reboot(args) => reboot::run(&args),
         Command::Jit(args) => jit::run(&args),
         Command::Ops(args) => ops::run(&args),
+        Command::Model(args) => model::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => completions::run(&args, &mut Args::command()),
         Command::Man(args) => man::run(&args, Args::command()),

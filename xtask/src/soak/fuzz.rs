@@ -35,11 +35,16 @@ const fn target(name: &'static str, home: &'static str) -> FuzzTarget {
     FuzzTarget { name, home, more }
 }
 
-pub(super) static TARGETS: [FuzzTarget; 12] = [
+pub(super) static TARGETS: [FuzzTarget; 13] = [
     target("cache-entries", "crates/cache"),
     target("expressions", "crates/jit"),
     target("images", "crates/softgpu"),
     target("ledgers", "crates/ledger"),
+    FuzzTarget {
+        name: "model-files",
+        home: "crates/modelfile",
+        more: Some("crates/modelfile/tests/references"),
+    },
     FuzzTarget {
         name: "modules",
         home: "crates/softgpu",
