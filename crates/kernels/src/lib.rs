@@ -19,6 +19,7 @@ pub mod index;
 pub mod jacobi;
 pub mod loss;
 pub mod multiply;
+pub mod norm;
 pub mod optimise;
 pub mod patch;
 pub mod place;

@@ -133,6 +133,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.loss"),
     ),
     native(
+        "cuda.norm",
+        "fixed by the number of elements that are combined",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.norm"),
+        |request| check_native(request, "cuda.norm"),
+    ),
+    native(
         "cuda.optimise",
         "fixed by the number of elements",
         "f32 for floats, f64 for f64",

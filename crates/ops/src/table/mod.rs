@@ -16,6 +16,7 @@ mod draws;
 mod indexing;
 mod losses;
 mod movement;
+mod norms;
 mod optimisers;
 mod patches;
 pub(crate) mod products;
@@ -37,13 +38,14 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 25] = [
+pub(crate) const PARTS: [&[OpRow]; 26] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
     activations::ROWS,
     reductions::ROWS,
     rows::ROWS,
+    norms::ROWS,
     losses::ROWS,
     classes::ROWS,
     optimisers::ROWS,

@@ -47,6 +47,11 @@ impl Values {
 
 /// All elements of an op's first result, by its reference.
 fn value(op: &OpDescriptor, operands: &[Values]) -> Vec<f64> {
+    result(op, operands, 0)
+}
+
+/// All elements of one of an op's results, by its reference.
+fn result(op: &OpDescriptor, operands: &[Values], number: usize) -> Vec<f64> {
     let layouts = operands.iter();
     let layouts: Vec<Layout> = layouts
         .map(|it| Layout::contiguous(it.dtype, &it.shape).unwrap())
@@ -62,7 +67,7 @@ fn value(op: &OpDescriptor, operands: &[Values]) -> Vec<f64> {
     let bits: Vec<Vec<u64>> = operands.iter().map(encoded).collect();
     let results = oracle::evaluate(op, &layouts, &bits);
     let results = results.unwrap_or_else(|error| panic!("{error}"));
-    let values = results[0].iter().map(|near| match near.value {
+    let values = results[number].iter().map(|near| match near.value {
         ExactValue::Float(value) => value,
         ExactValue::Int(value) => value as f64,
     });
@@ -76,6 +81,8 @@ struct Gradient {
     /// Operands of the op, and which of them moves.
     operands: Vec<Values>,
     moving: usize,
+    /// Which of the gradient's results is the slope.
+    result: usize,
     /// Operands of the gradient behind that of the result; of the result itself if there are none.
     others: Option<Vec<Values>>,
 }
@@ -83,19 +90,19 @@ struct Gradient {
 impl Gradient {
     fn check(&self, random: &mut fastrand::Rng) {
         let name = self.backward.name();
-        let result = value(&self.forward, &self.operands);
+        let own = value(&self.forward, &self.operands);
         let x = &self.operands[self.moving];
-        let mut g = Values::random(random, x.dtype, &[result.len() as u64]);
+        let mut g = Values::random(random, x.dtype, &[own.len() as u64]);
         g.shape = self.result_shape();
         let others = self.others.clone().unwrap_or_else(|| {
             vec![Values {
                 dtype: x.dtype,
                 shape: g.shape.clone(),
-                elements: result.clone(),
+                elements: own.clone(),
             }]
         });
         let all: Vec<Values> = [g.clone()].into_iter().chain(others).collect();
-        let gradient = value(&self.backward, &all);
+        let gradient = result(&self.backward, &all, self.result);
         assert_eq!(gradient.len(), x.elements.len(), "{name}");
         // Exact in f32, so that nothing is lost in the difference of operands.
         let step = f64::exp2(-10.0);
@@ -144,6 +151,52 @@ fn classes(random: &mut fastrand::Rng, rows: u64, classes: u64) -> Values {
     all
 }
 
+/// A norm's gradient by its operand, gamma or beta.
+fn norm(random: &mut fastrand::Rng, [forward, backward]: [OpDescriptor; 2]) -> Gradient {
+    let has_groups = backward.row().numbers.len() > 1;
+    let shape = [2, 4, random.u64(2..5)];
+    let channels = match backward.row().has("axis") {
+        true => shape[2],
+        false => shape[1],
+    };
+    let parts = |op: OpDescriptor| {
+        let op = op.number("eps", 0.25).unwrap();
+        match has_groups {
+            true => op.number("groups", 2.0).unwrap(),
+            false => op,
+        }
+    };
+    let mut operands = vec![Values::random(random, Dtype::F64, &shape)];
+    let mut vector = |_| Values::random(random, Dtype::F64, &[channels]);
+    let vectors = forward.row().operands.len() - 1;
+    operands.extend((0..vectors).map(&mut vector));
+    if forward.name() == "batch_norm_inference" {
+        operands[2]
+            .elements
+            .iter_mut()
+            .for_each(|it| *it = it.abs());
+    }
+    let results = backward.row().results.len();
+    let result = random.usize(..results);
+    // Weights are the last operands, as many as there are results behind the first one.
+    let moving = match result {
+        0 => 0,
+        number => operands.len() - results + number,
+    };
+    let mut others = operands.clone();
+    if forward.row().operands.contains(&"beta") {
+        others.pop();
+    }
+    Gradient {
+        backward: parts(backward),
+        forward: parts(forward),
+        operands,
+        moving,
+        result,
+        others: Some(others),
+    }
+}
+
 fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
     let forward = name.strip_suffix("_backward").unwrap();
     let row = registry::find(name).unwrap();
@@ -171,9 +224,16 @@ fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
                 forward,
                 operands: vec![x.clone(), index.clone()],
                 moving: 0,
+                result: 0,
                 others: Some(vec![x, index]),
             }
         }
+        "layer_norm"
+        | "rms_norm"
+        | "group_norm"
+        | "instance_norm"
+        | "batch_norm"
+        | "batch_norm_inference" => norm(random, [op(forward), op(name)]),
         "embedding" | "embedding_bag" => {
             let count = random.u64(1..7);
             let index: Vec<u64> = (0..count).map(|_| random.u64(..rows)).collect();
@@ -190,6 +250,7 @@ fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
                 forward,
                 operands: [x].into_iter().chain(others.clone()).collect(),
                 moving: 0,
+                result: 0,
                 others: Some(others),
             }
         }
@@ -211,6 +272,7 @@ fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
                 forward: parts(op("conv")),
                 operands: vec![x.clone(), weight],
                 moving: 1,
+                result: 0,
                 others: Some(vec![x]),
             }
         }
@@ -221,6 +283,7 @@ fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
                 forward: op(forward),
                 operands: vec![x.clone()],
                 moving: 0,
+                result: 0,
                 others: (!by_result).then(|| vec![x]),
             }
         }

@@ -10,6 +10,7 @@ mod native_algebra;
 mod native_box;
 mod native_class;
 mod native_fourier;
+mod native_norm;
 mod native_segment;
 mod native_small;
 mod native_sort;

@@ -7,7 +7,9 @@ use crate::bench::{Operand, layout};
 use crate::native_algebra;
 use crate::native_fourier;
 use crate::parity::{narrower, shape};
-use crate::{native_box, native_class, native_segment, native_small, native_sort, native_update};
+use crate::{
+    native_box, native_class, native_norm, native_segment, native_small, native_sort, native_update,
+};
 
 /// A new descriptor of the op, and random operands.
 pub(crate) fn operands_of(
@@ -21,6 +23,9 @@ pub(crate) fn operands_of(
         "grid_sample" | "affine_grid" | "roi_align" | "nms"
     ) {
         return native_box::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Normalisation {
+        return native_norm::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Loss {
         return native_class::operands_of(random, op, dtype);

@@ -206,9 +206,20 @@ fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared
     }
 }
 
+/// The ops that are tried: all, or those that `FERCUDA_OPS` names, with commas between.
+fn tried() -> Vec<&'static OpRow> {
+    let named = std::env::var("FERCUDA_OPS").ok();
+    let is_named = |row: &OpRow| {
+        let Some(named) = &named else { return true };
+        named.split(',').any(|name| name == row.name)
+    };
+    registry::rows().filter(|row| is_named(row)).collect()
+}
+
 /// All ops with all their types, in random order.
 fn pairs(random: &mut fastrand::Rng) -> Vec<(&'static OpRow, Dtype)> {
-    let mut all: Vec<_> = registry::rows()
+    let mut all: Vec<_> = tried()
+        .into_iter()
         .flat_map(|row| Dtype::ALL.map(|dtype| (row, dtype)))
         .filter(|(row, dtype)| row.types.has(*dtype))
         .collect();
@@ -244,7 +255,7 @@ fn every_op_is_within_its_bound_of_its_reference() {
         println!("{done} plans of {} ops", compared.len());
         // An infinite bound holds for anything. Some plans have no other, as one of the standard
         // deviations of single elements.
-        for row in registry::rows() {
+        for row in tried() {
             let Some(Compared { plans, bounded, .. }) = compared.get(row.name) else {
                 panic!("{} was not tried", row.name)
             };
