@@ -165,6 +165,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.sample"),
     ),
     native(
+        "cuda.spread",
+        "none for sums of what grids' places give to elements",
+        "f64 for places, f32 for floats, f64 for f64",
+        false,
+        |row| has_native(row, "cuda.spread"),
+        |request| check_native(request, "cuda.spread"),
+    ),
+    native(
         "cuda.boxes",
         "by scores; equal ones stay in order",
         "f32 for floats, f64 for f64",

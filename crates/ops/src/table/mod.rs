@@ -24,25 +24,29 @@ mod quantisation;
 mod random;
 mod reductions;
 mod rows;
+mod sample_gradients;
 mod samples;
 mod scalar;
 mod scans;
 mod segments;
 mod selection;
+mod slopes;
 mod sorting;
 mod sparse;
 mod spectra;
 pub(crate) mod transforms;
+mod window_gradients;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 26] = [
+pub(crate) const PARTS: [&[OpRow]; 29] = [
     arithmetic::ROWS,
     movement::ROWS,
     comparisons::ROWS,
     activations::ROWS,
+    slopes::ROWS,
     reductions::ROWS,
     rows::ROWS,
     norms::ROWS,
@@ -57,8 +61,10 @@ pub(crate) const PARTS: [&[OpRow]; 26] = [
     products::ROWS,
     sparse::ROWS,
     windows::ROWS,
+    window_gradients::ROWS,
     patches::ROWS,
     samples::ROWS,
+    sample_gradients::ROWS,
     scans::ROWS,
     sorting::ROWS,
     selection::ROWS,

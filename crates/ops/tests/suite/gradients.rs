@@ -4,8 +4,10 @@
 //! is right there within its bound.
 
 use fercuda_jit::reference::ExactValue;
-use fercuda_ops::{OpDescriptor, oracle, registry};
+use fercuda_ops::{OpDescriptor, OpRow, oracle, registry};
 use fercuda_tensor::{Dtype, Layout};
+
+use crate::native_window;
 
 /// Elements in order, as f64, or whole numbers of i64.
 #[derive(Clone)]
@@ -18,9 +20,9 @@ struct Values {
 impl Values {
     fn random(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Self {
         let count = shape.iter().product::<u64>();
-        // Away from 0, where some functions have no slope; exact in f32.
+        // Away from 0, and from multiples of 1/256, where some functions have no slope; exact in f32.
         let element = |random: &mut fastrand::Rng| {
-            let size = f64::from(random.u32(32..512)) / 256.0;
+            let size = f64::from(random.u32(64..1024) | 1) / 512.0;
             if random.bool() { size } else { -size }
         };
         Self {
@@ -197,6 +199,78 @@ fn norm(random: &mut fastrand::Rng, [forward, backward]: [OpDescriptor; 2]) -> G
     }
 }
 
+/// The gradient of a pool, of the places that it gives, or of an interpolation.
+fn window(random: &mut fastrand::Rng, [forward, backward]: [OpDescriptor; 2]) -> Gradient {
+    let (backward, [mut own, places]) = native_window::parameters(random, backward);
+    own[0] = 2;
+    let mut forward = forward;
+    for (list, _) in forward.row().lists {
+        let values: Vec<i64> = match *list {
+            "size" => places[2..].iter().map(|it| *it as i64).collect(),
+            list => backward.list_of(list).to_vec(),
+        };
+        forward = forward.list(list, &values).unwrap();
+    }
+    for (choice, _) in forward.row().choices {
+        forward = forward.choice(choice, backward.choice_of(choice)).unwrap();
+    }
+    let mut x = Values::random(random, Dtype::F64, &own);
+    // Different elements, so that a small step changes no largest one.
+    let mut order: Vec<usize> = (0..x.elements.len()).collect();
+    random.shuffle(&mut order);
+    let ranked = order.iter().map(|rank| *rank as f64 / 64.0);
+    x.elements = ranked.collect();
+    let operands = vec![x];
+    let index = (backward.row().operands.len() > 1).then(|| Values {
+        dtype: Dtype::I64,
+        shape: [&own[..2], &places[2..]].concat(),
+        elements: result(&forward, &operands, 1),
+    });
+    Gradient {
+        backward,
+        forward,
+        operands,
+        moving: 0,
+        result: 0,
+        others: Some(index.into_iter().collect()),
+    }
+}
+
+/// The gradient of a grid's places, which are away from elements and from reflections.
+fn grid(random: &mut fastrand::Rng, both: [OpDescriptor; 2]) -> Gradient {
+    let row = both[0].row();
+    let choices = row.choices.iter();
+    let choices: Vec<(&str, &str)> = choices
+        .map(|(choice, values)| (*choice, values[random.usize(..values.len())]))
+        .collect();
+    let [forward, backward] = both.map(|op| {
+        let choices = choices.iter();
+        choices.fold(op, |op, (choice, value)| op.choice(choice, value).unwrap())
+    });
+    let extents = [random.u64(2..5), random.u64(2..5)];
+    let x = Values::random(random, Dtype::F64, &[2, 2, extents[0], extents[1]]);
+    let mut grid = Values::random(random, Dtype::F64, &[2, 3, 2, 2]);
+    for (at, element) in grid.elements.iter_mut().enumerate() {
+        let extent = extents[1 - at % 2] as f64;
+        let beyond = [0.25, 0.3125, 0.6875, 0.75][random.usize(..4)];
+        let place = f64::from(random.i32(-3..8)) + beyond;
+        *element = match backward.choice_of("align") {
+            "corners" => 2.0 * place / (extent - 1.0) - 1.0,
+            _ => (2.0 * place + 1.0) / extent - 1.0,
+        };
+    }
+    let result = random.usize(..2);
+    let operands = vec![x, grid];
+    Gradient {
+        backward,
+        forward,
+        operands: operands.clone(),
+        moving: result,
+        result,
+        others: Some(operands),
+    }
+}
+
 fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
     let forward = name.strip_suffix("_backward").unwrap();
     let row = registry::find(name).unwrap();
@@ -234,6 +308,30 @@ fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
         | "instance_norm"
         | "batch_norm"
         | "batch_norm_inference" => norm(random, [op(forward), op(name)]),
+        "max_pool" | "adaptive_max_pool" | "avg_pool" | "adaptive_avg_pool" | "interpolate" => {
+            window(random, [op(forward), op(name)])
+        }
+        "grid_sample" => grid(random, [op(forward), op(name)]),
+        "gather" | "index_select" => {
+            let part = random.u64(1..7);
+            let index: Vec<u64> = (0..part * rows).map(|_| random.u64(..columns)).collect();
+            let mut index = Values::whole(&index);
+            let mut backward = op(name);
+            if forward == "gather" {
+                index.shape = vec![rows, part];
+                backward = backward.shape(&[rows, columns]).unwrap();
+            } else {
+                backward = backward.number("rows", columns as f64).unwrap();
+            }
+            Gradient {
+                backward,
+                forward: op(forward),
+                operands: vec![x, index.clone()],
+                moving: 0,
+                result: 0,
+                others: Some(vec![index]),
+            }
+        }
         "embedding" | "embedding_bag" => {
             let count = random.u64(1..7);
             let index: Vec<u64> = (0..count).map(|_| random.u64(..rows)).collect();
@@ -276,17 +374,51 @@ fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
                 others: Some(vec![x]),
             }
         }
-        _ => {
-            let by_result = row.operands.contains(&"y");
-            Gradient {
-                backward: op(name),
-                forward: op(forward),
-                operands: vec![x.clone()],
-                moving: 0,
-                result: 0,
-                others: (!by_result).then(|| vec![x]),
+        _ => by_elements(random, row, x),
+    }
+}
+
+/// The gradient of an op of elements, or along the last axis.
+fn by_elements(random: &mut fastrand::Rng, row: &'static OpRow, x: Values) -> Gradient {
+    let name = row.name.trim_end_matches("_backward");
+    let (name, moving) = match (name.strip_suffix("_gate"), name.strip_suffix("_slope")) {
+        (Some(unit), _) | (_, Some(unit)) => (unit, 1),
+        _ => (name, 0),
+    };
+    let mut forward = op(name);
+    if forward.row().has("axes") {
+        // Each element is a mean of its own.
+        forward = forward.axes(&[]).unwrap();
+    }
+    let mut operand = |operand: &&str| {
+        let mut own = Values::random(random, x.dtype, &x.shape);
+        for element in &mut own.elements {
+            match (name, *operand) {
+                ("hinge_loss" | "squared_hinge_loss", "target") => *element = element.signum(),
+                ("bce_loss", "x") => *element = 0.25 + element.abs() / 4.0,
+                // Further from what it is subtracted from than a step.
+                (_, "target") => *element = element.abs() + f64::exp2(-10.0),
+                (_, "variance") => *element = element.abs() + 0.5,
+                _ => {}
             }
         }
+        own
+    };
+    let names = forward.row().operands;
+    let operands: Vec<Values> = names.iter().map(&mut operand).collect();
+    let by_result = row.operands.contains(&"y");
+    let of_name = |name: &&str| {
+        let at = names.iter().position(|own| own == name).unwrap();
+        operands[at].clone()
+    };
+    let others = (!by_result).then(|| row.operands[1..].iter().map(of_name).collect());
+    Gradient {
+        backward: op(row.name),
+        forward,
+        operands,
+        moving,
+        result: 0,
+        others,
     }
 }
 

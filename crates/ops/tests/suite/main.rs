@@ -15,6 +15,7 @@ mod native_segment;
 mod native_small;
 mod native_sort;
 mod native_update;
+mod native_window;
 mod page;
 mod parity;
 mod plans;

@@ -8,7 +8,8 @@ use crate::native_algebra;
 use crate::native_fourier;
 use crate::parity::{narrower, shape};
 use crate::{
-    native_box, native_class, native_norm, native_segment, native_small, native_sort, native_update,
+    native_box, native_class, native_norm, native_segment, native_small, native_sort,
+    native_update, native_window,
 };
 
 /// A new descriptor of the op, and random operands.
@@ -20,9 +21,14 @@ pub(crate) fn operands_of(
     let op = OpDescriptor::new(row.name).unwrap();
     if matches!(
         row.name,
-        "grid_sample" | "affine_grid" | "roi_align" | "nms"
+        "grid_sample" | "grid_sample_backward" | "affine_grid" | "roi_align" | "nms"
     ) {
         return native_box::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Window && row.name.ends_with("l_backward")
+        || row.name == "interpolate_backward"
+    {
+        return native_window::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Normalisation {
         return native_norm::operands_of(random, op, dtype);
@@ -254,6 +260,17 @@ fn indexing(
             let len = random.u64(..20);
             let index = index_operand(random, &[len], 0, own[axis], false);
             (op.axes(&[axis]).unwrap(), vec![values(random, &own), index])
+        }
+        "gather_backward" => {
+            let part = narrower(random);
+            let index = index_operand(random, &part, axis, own[axis], false);
+            let op = op.axes(&[axis]).unwrap().shape(&own).unwrap();
+            (op, vec![values(random, &part), index])
+        }
+        "index_select_backward" => {
+            let index = index_operand(random, &own[axis..=axis], 0, 9, false);
+            let op = op.axes(&[axis]).unwrap().number("rows", 9.0).unwrap();
+            (op, vec![values(random, &own), index])
         }
         "take" => {
             let of = shape(random, 0);
