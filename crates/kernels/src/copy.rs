@@ -236,6 +236,16 @@ pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView)
     Ok(())
 }
 
+/// Adds a copy in contiguous workspace.
+///
+/// # Errors
+/// As for [`elements`].
+pub fn contiguous(program: &mut NativeProgram, from: &MemoryView) -> Result<MemoryView> {
+    let to = program.reserve(from.dtype(), from.shape())?;
+    elements(program, from, &to)?;
+    Ok(to)
+}
+
 /// Adds a fill of `to` with an element's bits.
 pub fn fill(program: &mut NativeProgram, to: &MemoryView, bits: u64) {
     if to.layout.is_empty() {

@@ -67,11 +67,7 @@ impl<'a> ClassRows<'a> {
     }
 
     fn text(&self, loss: &ClassLoss, losses: Dtype) -> KernelText {
-        KernelText::new("loss.cu", include_str!("../cuda/loss.cu"))
-            .with_type("ELEMENT", self.x.dtype())
-            .with_type("INDEX", self.index.dtype())
-            .with("LOSS", c_type(losses))
-            .with("IS_LOGITS", u8::from(loss.is_logits))
+        text_of(loss, self.indexed(), losses)
     }
 
     /// Threads of a block: enough for a row of the classes.
@@ -79,22 +75,60 @@ impl<'a> ClassRows<'a> {
         self.classes.next_power_of_two().clamp(32, 256) as u32
     }
 
-    /// The number of counted rows, in the workspace, for a mean.
-    fn count(&self, program: &mut NativeProgram, loss: &ClassLoss) -> Result<Option<MemoryView>> {
-        if loss.reduction != LossReduction::Mean {
-            return Ok(None);
-        }
-        let count = program.reserve(Dtype::U64, &[1])?;
-        let step = NativeStep::new(self.text(loss, self.x.dtype()), "count_rows")
-            .address(&count)
-            .writes()
-            .flat(self.index)
-            .u64(loss.ignored.cast_unsigned())
-            .u64(self.classes)
-            .u64(self.rows);
-        program.push(step);
-        Ok(Some(count))
+    /// The index, the number of classes, and the type.
+    fn indexed(&self) -> IndexedRows<'a> {
+        (self.index, self.classes, self.x.dtype())
     }
+}
+
+/// The index of rows, the number of classes, and the type of the operand.
+pub(crate) type IndexedRows<'a> = (&'a MemoryView, u64, Dtype);
+
+fn text_of(loss: &ClassLoss, (index, _, dtype): IndexedRows<'_>, losses: Dtype) -> KernelText {
+    KernelText::new("loss.cu", include_str!("../cuda/loss.cu"))
+        .with_type("ELEMENT", dtype)
+        .with_type("INDEX", index.dtype())
+        .with("LOSS", c_type(losses))
+        .with("IS_LOGITS", u8::from(loss.is_logits))
+}
+
+/// The number of counted rows, in the workspace, for a mean.
+pub(crate) fn count_rows(
+    program: &mut NativeProgram,
+    loss: &ClassLoss,
+    rows: IndexedRows<'_>,
+) -> Result<Option<MemoryView>> {
+    if loss.reduction != LossReduction::Mean {
+        return Ok(None);
+    }
+    let (index, classes, dtype) = rows;
+    let count = program.reserve(Dtype::U64, &[1])?;
+    let step = NativeStep::new(text_of(loss, rows, dtype), "count_rows")
+        .address(&count)
+        .writes()
+        .flat(index)
+        .u64(loss.ignored.cast_unsigned())
+        .u64(classes)
+        .u64(index.layout.len());
+    program.push(step);
+    Ok(Some(count))
+}
+
+/// Adds the sum of the losses of rows, or their mean, to a single element.
+pub(crate) fn reduce_losses(
+    program: &mut NativeProgram,
+    loss: &ClassLoss,
+    rows: IndexedRows<'_>,
+    losses: &MemoryView,
+    to: &MemoryView,
+) -> Result<()> {
+    let count = count_rows(program, loss, rows)?;
+    let step = NativeStep::new(text_of(loss, rows, rows.2), "sum_losses")
+        .address(to)
+        .writes()
+        .address(losses);
+    program.push(optional(step, count.as_ref()).u64(rows.0.layout.len()));
+    Ok(())
 }
 
 fn optional(step: NativeStep, view: Option<&MemoryView>) -> NativeStep {
@@ -150,13 +184,7 @@ pub fn of_classes(
     if is_each {
         return Ok(());
     }
-    let count = all.count(program, loss)?;
-    let step = NativeStep::new(all.text(loss, x.dtype()), "sum_losses")
-        .address(to)
-        .writes()
-        .address(&losses);
-    program.push(optional(step, count.as_ref()).u64(all.rows));
-    Ok(())
+    reduce_losses(program, loss, all.indexed(), &losses, to)
 }
 
 /// Adds the gradient of these losses by `x`, of theirs: `gradient` has the losses' shape.
@@ -178,7 +206,7 @@ pub fn of_classes_backward(
     if to.layout.is_empty() {
         return Ok(());
     }
-    let count = all.count(program, loss)?;
+    let count = count_rows(program, loss, all.indexed())?;
     let step = NativeStep::new(all.text(loss, x.dtype()), "class_gradients")
         .threads(all.threads())
         .rows(to)

@@ -90,7 +90,7 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 26] = [
+const SOURCES: [&str; 28] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
@@ -100,7 +100,9 @@ const SOURCES: [&str; 26] = [
     include_str!("../cuda/gemv.cu"),
     include_str!("../cuda/index.cu"),
     include_str!("../cuda/jacobi.cu"),
+    include_str!("../cuda/linear_loss.cu"),
     include_str!("../cuda/loss.cu"),
+    include_str!("../cuda/maths.cu"),
     include_str!("../cuda/multiply.cu"),
     include_str!("../cuda/norm.cu"),
     include_str!("../cuda/optimise.cu"),

@@ -133,6 +133,22 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.loss"),
     ),
     native(
+        "cuda.linear_loss",
+        "classes in parts, fixed by the numbers of rows and classes",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.linear_loss"),
+        |request| check_native(request, "cuda.linear_loss"),
+    ),
+    native(
+        "cuda.maths",
+        "elements are independent",
+        "f32 for narrower floats, else the type",
+        true,
+        |row| has_native(row, "cuda.maths"),
+        |request| check_native(request, "cuda.maths"),
+    ),
+    native(
         "cuda.norm",
         "fixed by the number of elements that are combined",
         "f32 for floats, f64 for f64",

@@ -7,7 +7,7 @@ use fercuda_jit::TypeClass;
 use fercuda_kernels::NativeProgram;
 use fercuda_kernels::ctc::{self, CtcViews};
 use fercuda_kernels::loss::{self, ClassLoss, LossReduction};
-use fercuda_tensor::Layout;
+use fercuda_tensor::{Dtype, Layout};
 
 use super::along::first_axis;
 use super::bounds::{stored, unit_roundoff};
@@ -16,11 +16,11 @@ use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
-const REDUCE: &[(&str, &[&str])] = &[("reduce", &["mean", "sum", "none"])];
+pub(super) const REDUCE: &[(&str, &[&str])] = &[("reduce", &["mean", "sum", "none"])];
 
-fn class_loss(op: &OpParameters) -> ClassLoss {
+pub(super) fn class_loss(op: &OpParameters) -> ClassLoss {
     ClassLoss {
-        is_logits: op.name().starts_with("cross"),
+        is_logits: op.name().contains("cross_entropy"),
         smoothing: op.number_of("smoothing"),
         z_weight: op.number_of("z_weight"),
         ignored: op.number_of("ignore") as i64,
@@ -32,12 +32,8 @@ fn class_loss(op: &OpParameters) -> ClassLoss {
     }
 }
 
-/// Shape of the losses of `x`.
-fn losses_shape(
-    op: &OpParameters,
-    x: &Layout,
-    index: &Layout,
-) -> Result<(Vec<u64>, usize), Misfit> {
+/// Checks the numbers of a loss.
+pub(super) fn check_numbers(op: &OpParameters) -> Result<(), Misfit> {
     whole_number(op, "ignore")?;
     let smoothing = op.number_of("smoothing");
     if !(0.0..=1.0).contains(&smoothing) {
@@ -45,10 +41,22 @@ fn losses_shape(
         return Err(Misfit::new(what, "a number from 0 to 1"));
     }
     let z_weight = op.number_of("z_weight");
-    if !(z_weight as f32).is_finite() {
-        let what = format!("a z_weight of {z_weight}");
-        return Err(Misfit::new(what, "a number of f32"));
+    match (z_weight as f32).is_finite() {
+        true => Ok(()),
+        false => Err(Misfit::new(
+            format!("a z_weight of {z_weight}"),
+            "a number of f32",
+        )),
     }
+}
+
+/// Shape of the losses of `x`.
+fn losses_shape(
+    op: &OpParameters,
+    x: &Layout,
+    index: &Layout,
+) -> Result<(Vec<u64>, usize), Misfit> {
+    check_numbers(op)?;
     let axis = op.axis_of(x.shape().len())?;
     let mut shape = x.shape().to_vec();
     shape.remove(axis);
@@ -106,7 +114,7 @@ fn rows_along(x: &HostArray, axis: usize) -> Vec<(Vec<usize>, Vec<f64>)> {
 }
 
 /// ln of the sum of e^x, and its error.
-fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
+pub(super) fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
     let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if most == f64::NEG_INFINITY {
         return (most, 0.0);
@@ -119,13 +127,13 @@ fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
     )
 }
 
-fn class_at(index: f64, loss: &ClassLoss, classes: usize) -> Option<usize> {
+pub(super) fn class_at(index: f64, loss: &ClassLoss, classes: usize) -> Option<usize> {
     let is_class = index >= 0.0 && index < classes as f64 && index != loss.ignored as f64;
     is_class.then_some(index as usize)
 }
 
 /// The loss of a row, and its error.
-fn row_loss(loss: &ClassLoss, row: &[f64], class: usize, unit: f64) -> (f64, f64) {
+pub(super) fn row_loss(loss: &ClassLoss, row: &[f64], class: usize, unit: f64) -> (f64, f64) {
     if !loss.is_logits {
         return (-row[class], 0.0);
     }
@@ -161,9 +169,20 @@ fn losses_expected(
     };
     let losses: Vec<_> = rows.iter().zip(&x[1].values).map(one).collect();
     let losses: Vec<(f64, f64)> = losses.into_iter().map(Option::unwrap_or_default).collect();
+    vec![reduced_losses(dtype, &loss, losses, counted)]
+}
+
+/// Losses of rows with their errors, reduced, of which so many are counted.
+pub(super) fn reduced_losses(
+    dtype: Dtype,
+    loss: &ClassLoss,
+    losses: Vec<(f64, f64)>,
+    counted: f64,
+) -> Vec<ExpectedElement> {
+    let unit = unit_roundoff(dtype);
     let near = |(value, error): (f64, f64)| stored(dtype, value, error + 2.0 * unit * value.abs());
     if loss.reduction == LossReduction::Each {
-        return vec![losses.into_iter().map(near).collect()];
+        return losses.into_iter().map(near).collect();
     }
     let by = match loss.reduction {
         LossReduction::Mean => counted,
@@ -174,8 +193,7 @@ fn losses_expected(
     let errors = losses
         .iter()
         .map(|(value, error)| error + steps * value.abs());
-    let error = errors.sum::<f64>() / by;
-    vec![vec![near((sum, error))]]
+    vec![near((sum, errors.sum::<f64>() / by))]
 }
 
 fn gradients_expected(

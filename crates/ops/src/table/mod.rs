@@ -14,7 +14,9 @@ mod comparisons;
 mod dense;
 mod draws;
 mod indexing;
+mod linear_losses;
 mod losses;
+mod maths;
 mod movement;
 mod norms;
 mod optimisers;
@@ -41,8 +43,9 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 29] = [
+pub(crate) const PARTS: [&[OpRow]; 31] = [
     arithmetic::ROWS,
+    maths::ROWS,
     movement::ROWS,
     comparisons::ROWS,
     activations::ROWS,
@@ -52,6 +55,7 @@ pub(crate) const PARTS: [&[OpRow]; 29] = [
     norms::ROWS,
     losses::ROWS,
     classes::ROWS,
+    linear_losses::ROWS,
     optimisers::ROWS,
     quantisation::ROWS,
     indexing::ROWS,

@@ -66,6 +66,9 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Random || matches!(row.name, "iota" | "tril" | "triu" | "eye") {
         return generated(random, op, dtype);
     }
+    if row.family == OpFamily::Arithmetic {
+        return functions(random, op, dtype);
+    }
     let (op, shapes) = match row.family {
         OpFamily::Product => products(random, op),
         OpFamily::Window => windows(random, op),
@@ -74,6 +77,28 @@ pub(crate) fn operands_of(
     let tame = matches!(row.family, OpFamily::Product | OpFamily::Window);
     let operands = shapes.iter();
     let operands = operands.map(|shape| Operand::random(random, dtype, shape, tame));
+    let operands = operands.collect();
+    (op, operands)
+}
+
+/// Operands of a function of elements, which are broadcast, with special values.
+fn functions(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let whole = shape(random, 0);
+    let exponents = [Dtype::I8, Dtype::I32, Dtype::U16, Dtype::I64];
+    let exponent = exponents[random.usize(..exponents.len())];
+    let operands = op.row().operands.iter().map(|operand| {
+        let own = narrower(random, &whole);
+        let dtype = if *operand == "exponent" {
+            exponent
+        } else {
+            dtype
+        };
+        Operand::random(random, dtype, &own, false)
+    });
     let operands = operands.collect();
     (op, operands)
 }
