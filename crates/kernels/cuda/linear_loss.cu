@@ -124,16 +124,16 @@ extern "C" __global__ void gradients_of_logits(ELEMENT* to, const Real* logits,
 
 // The factor of all gradients: that of the reduced losses, by the number of rows if that is given; 0
 // of no rows.
-__device__ __forceinline__ Real factor_of(const ELEMENT* gradient, const u64* count) {
+__device__ __forceinline__ Real factor_of(const ELEMENT* gradient, const Real* count) {
     Real by = gradient == nullptr ? (Real)1 : As::load(*gradient);
-    if (count != nullptr) by = *count == 0 ? (Real)0 : by / (Real)*count;
+    if (count != nullptr) by = *count == 0 ? (Real)0 : by / *count;
     return by;
 }
 
 extern "C" __global__ void scale_sums(ELEMENT* __restrict__ to, const Shape to_shape,
                                       const Real* __restrict__ from,
                                       const ELEMENT* __restrict__ gradient,
-                                      const u64* __restrict__ rows, u64 count) {
+                                      const Real* __restrict__ rows, u64 count) {
     const Real by = factor_of(gradient, rows);
     EACH_ELEMENT(at, count) to[element_offset(to_shape, at)] = As::store(from[at] * by);
 }
@@ -142,7 +142,7 @@ extern "C" __global__ void scale_sums(ELEMENT* __restrict__ to, const Shape to_s
 extern "C" __global__ void sum_columns(ELEMENT* __restrict__ to, const Shape to_shape,
                                        const ELEMENT* __restrict__ from,
                                        const ELEMENT* __restrict__ gradient,
-                                       const u64* __restrict__ count, u64 width, u64 rows) {
+                                       const Real* __restrict__ count, u64 width, u64 rows) {
     __shared__ Real places[MOST_THREADS];
     const u32 column = threadIdx.x % 32, lane = threadIdx.x / 32;
     const Real by = factor_of(gradient, count);

@@ -14,7 +14,7 @@ use fercuda_tensor::Dtype;
 use crate::copy;
 use crate::error::KernelError;
 use crate::index::with_fault;
-use crate::loss::{ClassLoss, LossReduction, count_rows, reduce_losses};
+use crate::loss::{ClassLoss, IndexedRows, LossReduction, count_rows, reduce_losses};
 use crate::multiply::{ProductEpilogue, ProductKernel, matrices};
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
 use crate::text::{KernelText, c_type};
@@ -75,6 +75,15 @@ impl LinearLoss<'_> {
             .with_type("ELEMENT", self.x.dtype())
             .with_type("INDEX", self.index.dtype())
             .with("LOSS", c_type(losses))
+    }
+
+    fn indexed(&self) -> IndexedRows<'_> {
+        IndexedRows {
+            index: self.index,
+            classes: self.classes(),
+            dtype: self.x.dtype(),
+            weights: None,
+        }
     }
 
     fn kernel(&self) -> ProductKernel {
@@ -220,10 +229,7 @@ pub fn losses(
     }
     match is_each {
         true => Ok(()),
-        false => {
-            let of = (all.index, classes, all.x.dtype());
-            reduce_losses(program, &all.loss, of, &losses, to)
-        }
+        false => reduce_losses(program, &all.loss, all.indexed(), &losses, to),
     }
 }
 
@@ -274,7 +280,7 @@ pub fn losses_backward(
         }
         return Ok(());
     }
-    let counted = count_rows(program, &all.loss, (all.index, classes, dtype))?;
+    let counted = count_rows(program, &all.loss, all.indexed())?;
     let common = (!is_each).then_some(gradient);
     let width = all.width();
     let buffer = program.reserve(real, &[rows * width])?;

@@ -46,21 +46,30 @@ pub struct ClassLoss {
 struct ClassRows<'a> {
     x: &'a MemoryView,
     index: &'a MemoryView,
+    weights: Option<&'a MemoryView>,
     classes: u64,
     rows: u64,
 }
 
 impl<'a> ClassRows<'a> {
-    fn new(x: &'a MemoryView, index: &'a MemoryView) -> Result<Self> {
+    fn new(
+        x: &'a MemoryView,
+        index: &'a MemoryView,
+        weights: Option<&'a MemoryView>,
+    ) -> Result<Self> {
         let outer = x.shape().len().saturating_sub(1);
         check(
             !x.shape().is_empty() && index.shape() == &x.shape()[..outer],
             || format!("the index is {:?} for {:?}", index.shape(), x.shape()),
         )?;
         let (rows, classes) = sizes(x);
+        if let Some(weights) = weights {
+            weights.check("the weights", &[classes], x.dtype())?;
+        }
         Ok(Self {
             x,
             index,
+            weights,
             classes,
             rows,
         })
@@ -75,19 +84,35 @@ impl<'a> ClassRows<'a> {
         self.classes.next_power_of_two().clamp(32, 256) as u32
     }
 
-    /// The index, the number of classes, and the type.
     fn indexed(&self) -> IndexedRows<'a> {
-        (self.index, self.classes, self.x.dtype())
+        IndexedRows {
+            index: self.index,
+            classes: self.classes,
+            dtype: self.x.dtype(),
+            weights: self.weights,
+        }
     }
 }
 
-/// The index of rows, the number of classes, and the type of the operand.
-pub(crate) type IndexedRows<'a> = (&'a MemoryView, u64, Dtype);
+/// The index of rows, the number of classes, the type of the operand, and weights of classes.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexedRows<'a> {
+    pub(crate) index: &'a MemoryView,
+    pub(crate) classes: u64,
+    pub(crate) dtype: Dtype,
+    pub(crate) weights: Option<&'a MemoryView>,
+}
 
-fn text_of(loss: &ClassLoss, (index, _, dtype): IndexedRows<'_>, losses: Dtype) -> KernelText {
+/// Weights of classes as parameters: the address and the stride.
+fn with_weights(step: NativeStep, weights: Option<&MemoryView>) -> NativeStep {
+    let stride = weights.and_then(|it| it.layout.strides().first().copied());
+    optional(step, weights).u64(stride.unwrap_or_default().cast_unsigned())
+}
+
+fn text_of(loss: &ClassLoss, rows: IndexedRows<'_>, losses: Dtype) -> KernelText {
     KernelText::new("loss.cu", include_str!("../cuda/loss.cu"))
-        .with_type("ELEMENT", dtype)
-        .with_type("INDEX", index.dtype())
+        .with_type("ELEMENT", rows.dtype)
+        .with_type("INDEX", rows.index.dtype())
         .with("LOSS", c_type(losses))
         .with("IS_LOGITS", u8::from(loss.is_logits))
 }
@@ -101,15 +126,15 @@ pub(crate) fn count_rows(
     if loss.reduction != LossReduction::Mean {
         return Ok(None);
     }
-    let (index, classes, dtype) = rows;
-    let count = program.reserve(Dtype::U64, &[1])?;
-    let step = NativeStep::new(text_of(loss, rows, dtype), "count_rows")
+    let count = program.reserve(real(rows.dtype), &[1])?;
+    let step = NativeStep::new(text_of(loss, rows, rows.dtype), "count_rows")
         .address(&count)
         .writes()
-        .flat(index)
+        .flat(rows.index);
+    let step = with_weights(step, rows.weights)
         .u64(loss.ignored.cast_unsigned())
-        .u64(classes)
-        .u64(index.layout.len());
+        .u64(rows.classes)
+        .u64(rows.index.layout.len());
     program.push(step);
     Ok(Some(count))
 }
@@ -123,11 +148,11 @@ pub(crate) fn reduce_losses(
     to: &MemoryView,
 ) -> Result<()> {
     let count = count_rows(program, loss, rows)?;
-    let step = NativeStep::new(text_of(loss, rows, rows.2), "sum_losses")
+    let step = NativeStep::new(text_of(loss, rows, rows.dtype), "sum_losses")
         .address(to)
         .writes()
         .address(losses);
-    program.push(optional(step, count.as_ref()).u64(rows.0.layout.len()));
+    program.push(optional(step, count.as_ref()).u64(rows.index.layout.len()));
     Ok(())
 }
 
@@ -147,7 +172,7 @@ fn real(dtype: Dtype) -> Dtype {
 }
 
 /// Adds losses of the rows of `x` along its last dimension. `index` has its other dimensions, and
-/// `to` too, or a single element for a reduction.
+/// `to` too, or a single element for a reduction. There may be a weight for each class.
 ///
 /// # Errors
 /// [`KernelError::Views`] of views that do not go together.
@@ -155,8 +180,9 @@ pub fn of_classes(
     program: &mut NativeProgram,
     loss: &ClassLoss,
     [x, index, to]: [&MemoryView; 3],
+    weights: Option<&MemoryView>,
 ) -> Result<()> {
-    let all = ClassRows::new(x, index)?;
+    let all = ClassRows::new(x, index, weights)?;
     let is_each = loss.reduction == LossReduction::Each;
     let shape = if is_each { index.shape() } else { &[] };
     to.check("the losses", shape, x.dtype())?;
@@ -172,7 +198,8 @@ pub fn of_classes(
             .flat(&losses)
             .writes()
             .rows(x)
-            .flat(index)
+            .flat(index);
+        let step = with_weights(step, weights)
             .f64(loss.smoothing)
             .f64(loss.z_weight)
             .u64(loss.ignored.cast_unsigned())
@@ -195,8 +222,9 @@ pub fn of_classes_backward(
     program: &mut NativeProgram,
     loss: &ClassLoss,
     [gradient, x, index, to]: [&MemoryView; 4],
+    weights: Option<&MemoryView>,
 ) -> Result<()> {
-    let all = ClassRows::new(x, index)?;
+    let all = ClassRows::new(x, index, weights)?;
     let shape = match loss.reduction {
         LossReduction::Each => index.shape(),
         _ => &[],
@@ -214,7 +242,7 @@ pub fn of_classes_backward(
         .flat(gradient)
         .rows(x)
         .flat(index);
-    let step = optional(step, count.as_ref())
+    let step = with_weights(optional(step, count.as_ref()), weights)
         .f64(loss.smoothing)
         .f64(loss.z_weight)
         .u64(loss.ignored.cast_unsigned())

@@ -206,14 +206,18 @@ fn expected(op: &OpParameters, x: &[HostArray], results: &[Layout]) -> Vec<Vec<E
         losses.push(match class_at(*index, &loss, row.len()) {
             Some(class) => {
                 counted += 1.0;
-                let (value, own) = row_loss(&loss, row, class, unit);
+                let (value, own) = row_loss(&loss, row, class, unit, None);
                 let by_logits = (4.0 + 4.0 * (loss.z_weight * sum).abs()) * off;
                 (value, 4.0 * own + by_logits)
             }
             None => (0.0, 0.0),
         });
     }
-    vec![reduced_losses(dtype, &loss, losses, counted), logarithms]
+    let by = match loss.reduction {
+        LossReduction::Mean => (counted, 0.0),
+        _ => (1.0, 0.0),
+    };
+    vec![reduced_losses(dtype, &loss, losses, by), logarithms]
 }
 
 fn gradients_expected(

@@ -328,13 +328,19 @@ fn gradient(random: &mut fastrand::Rng, name: &'static str) -> Gradient {
                 }
             }
             let [forward, backward] = both;
+            let mut operands = vec![x, index];
+            if random.bool() {
+                let mut weights = Values::random(random, dtype, &[columns]);
+                weights.elements.iter_mut().for_each(|it| *it = it.abs());
+                operands.push(weights);
+            }
             Gradient {
                 backward,
                 forward,
-                operands: vec![x.clone(), index.clone()],
+                operands: operands.clone(),
                 moving: 0,
                 result: 0,
-                others: Some(vec![x, index]),
+                others: Some(operands),
             }
         }
         "layer_norm"

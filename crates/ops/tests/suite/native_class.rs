@@ -38,10 +38,13 @@ pub(crate) fn operands_of(
     };
     let x = Operand::random(random, dtype, &own, true);
     let index = index_operand(random, &rows, 0, classes, false);
-    let operands = match op.row().operands[0] {
+    let mut operands = match op.row().operands[0] {
         "g" => vec![Operand::random(random, dtype, &losses, true), x, index],
         _ => vec![x, index],
     };
+    if random.bool() {
+        operands.push(Operand::random(random, dtype, &[classes], true));
+    }
     (op, operands)
 }
 
