@@ -23,6 +23,7 @@ pub mod maths;
 pub mod multiply;
 pub mod norm;
 pub mod optimise;
+pub mod pairs;
 pub mod patch;
 pub mod place;
 pub mod quantise;

@@ -30,6 +30,10 @@ pub enum ElementFunction {
     Scaled,
     /// Whether the sign is set.
     SignBit,
+    /// The value itself, as another float.
+    Same,
+    /// The product.
+    Product,
     /// The largest common divisor of magnitudes.
     CommonDivisor,
     /// The least common multiple of magnitudes.
@@ -49,6 +53,8 @@ impl ElementFunction {
             Self::Sinc => "sinc_of(x)".to_owned(),
             Self::Scaled => format!("ldexp{suffix}(x, limited((i64)y))"),
             Self::SignBit => "sign_of(x) ? 1 : 0".to_owned(),
+            Self::Same => "x".to_owned(),
+            Self::Product => "x * y".to_owned(),
             Self::CommonDivisor => "common_divisor(size_of(x), size_of(y))".to_owned(),
             Self::CommonMultiple => "common_multiple(size_of(x), size_of(y))".to_owned(),
         }
@@ -109,6 +115,44 @@ pub fn apply(
         .over(count);
     program.push(step);
     Ok(())
+}
+
+/// The elements in the type in which those of their type are computed: themselves, or a copy in the
+/// workspace.
+///
+/// # Errors
+/// [`KernelError::Layout`] of what does not fit.
+pub fn computed(program: &mut NativeProgram, x: &MemoryView) -> Result<MemoryView> {
+    let wide = real(x.dtype());
+    if wide == x.dtype() {
+        return Ok(*x);
+    }
+    let to = program.reserve(wide, x.shape())?;
+    apply(program, ElementFunction::Same, &[x], &to)?;
+    Ok(to)
+}
+
+/// Where a result is computed in that type: itself, or workspace.
+///
+/// # Errors
+/// [`KernelError::Layout`] of what does not fit.
+pub fn computed_result(program: &mut NativeProgram, to: &MemoryView) -> Result<MemoryView> {
+    let wide = real(to.dtype());
+    match wide == to.dtype() {
+        true => Ok(*to),
+        false => program.reserve(wide, to.shape()),
+    }
+}
+
+/// Adds the narrowing of what was computed to a result.
+///
+/// # Errors
+/// [`KernelError::Layout`] of shapes that do not go together.
+pub fn narrow(program: &mut NativeProgram, computed: &MemoryView, to: &MemoryView) -> Result<()> {
+    match computed == to {
+        true => Ok(()),
+        false => apply(program, ElementFunction::Same, &[computed], to),
+    }
 }
 
 /// Adds the next elements from those of `x` towards those of `y`.

@@ -90,7 +90,7 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 28] = [
+const SOURCES: [&str; 29] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
@@ -106,6 +106,7 @@ const SOURCES: [&str; 28] = [
     include_str!("../cuda/multiply.cu"),
     include_str!("../cuda/norm.cu"),
     include_str!("../cuda/optimise.cu"),
+    include_str!("../cuda/pairs.cu"),
     include_str!("../cuda/patch.cu"),
     include_str!("../cuda/place.cu"),
     include_str!("../cuda/quantise.cu"),

@@ -317,6 +317,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.algebra"),
     ),
     native(
+        "cuda.pairs",
+        "elements of a row one after another",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.pairs"),
+        |request| check_native(request, "cuda.pairs"),
+    ),
+    native(
         "cuda.jacobi",
         "fixed by the extents of a matrix",
         "f32 for floats, f64 for f64",

@@ -20,6 +20,7 @@ mod maths;
 mod movement;
 mod norms;
 mod optimisers;
+mod pairs;
 mod patches;
 pub(crate) mod products;
 mod quantisation;
@@ -36,6 +37,7 @@ mod slopes;
 mod sorting;
 mod sparse;
 mod spectra;
+mod systems;
 pub(crate) mod transforms;
 mod window_gradients;
 mod windows;
@@ -43,7 +45,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 31] = [
+pub(crate) const PARTS: [&[OpRow]; 33] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -74,5 +76,7 @@ pub(crate) const PARTS: [&[OpRow]; 31] = [
     selection::ROWS,
     transforms::ROWS,
     algebra::ROWS,
+    systems::ROWS,
+    pairs::ROWS,
     spectra::ROWS,
 ];

@@ -124,6 +124,61 @@ fn of_extents(
             let b = Operand::random(random, dtype, &[outer, &[n, other]].concat(), true);
             (op, vec![a, b])
         }
+        "cholesky_solve" => {
+            let factor = filled(random, dtype, outer, [n, n], |random, i, j| match i == j {
+                true => 1.0 + random.f64(),
+                false if (j > i) == is_upper => 2.0 * (random.f64() - 0.5) / n as f64,
+                false => f64::NAN,
+            });
+            let b = Operand::random(random, dtype, &[outer, &[n, other]].concat(), true);
+            (op, vec![b, factor])
+        }
+        "lstsq" => {
+            let (rows, columns) = (n.max(other), n.min(other));
+            let a = dominated(random, dtype, outer, [rows, columns], false);
+            let wide = random.u64(..5);
+            let b = Operand::random(random, dtype, &[outer, &[rows, wide]].concat(), true);
+            (op, vec![a, b])
+        }
+        "matrix_power" => {
+            let op = op.number("power", f64::from(random.u32(..7))).unwrap();
+            (op, vec![dominated(random, dtype, outer, [n, n], true)])
+        }
+        "cross" => {
+            let axis = random.usize(..=outer.len());
+            let mut own = [outer, &[n]].concat();
+            own[axis] = 3;
+            let op = op.axes(&[axis]).unwrap();
+            let operands = [0, 1].map(|_| Operand::random(random, dtype, &own, true));
+            (op, operands.into_iter().collect())
+        }
+        "diagonal" | "trace" | "diag_embed" => {
+            let op = op.number("offset", f64::from(random.i32(-6..7))).unwrap();
+            let shape = match op.name() {
+                "diag_embed" => [outer, &[n]].concat(),
+                _ => [outer, &[n, other]].concat(),
+            };
+            (op, vec![Operand::random(random, dtype, &shape, true)])
+        }
+        "kron" => {
+            let own = [outer, &[n]].concat();
+            let inner: Vec<u64> = own.iter().map(|_| random.u64(..5)).collect();
+            let operands = [own, inner].map(|shape| Operand::random(random, dtype, &shape, true));
+            (op, operands.into_iter().collect())
+        }
+        "cdist" => {
+            let powers = [0.5, 1.0, 1.5, 2.0, 3.0, f64::INFINITY];
+            let op = op
+                .number("p", powers[random.usize(..powers.len())])
+                .unwrap();
+            let length = random.u64(..9);
+            let shapes = [
+                [outer, &[n, length]].concat(),
+                [of_a, &[other, length]].concat(),
+            ];
+            let operands = shapes.map(|shape| Operand::random(random, dtype, &shape, true));
+            (op, operands.into_iter().collect())
+        }
         "solve" => {
             let a = dominated(random, dtype, of_a, [n, n], true);
             let b = Operand::random(random, dtype, &[outer, &[n, other]].concat(), true);
