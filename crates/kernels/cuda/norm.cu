@@ -17,7 +17,7 @@ struct Statistics {
 };
 
 __device__ __forceinline__ Real inverse_root(Real variance, double eps) {
-    return (Real)1 / root(variance + (Real)eps);
+    return SCALED ? (Real)1 / root(variance + (Real)eps) : (Real)1;
 }
 
 // Of a group of `count` elements.
@@ -175,6 +175,49 @@ extern "C" __global__ void gradients_of_weights(
             if (to_beta != nullptr) {
                 to_beta[element_offset(to_beta_shape, channel)] = As::store(places[1][threadIdx.x]);
             }
+        }
+    }
+}
+
+// The nearest point to each row whose elements are not negative and have the sum 1: what is above a
+// threshold, which grows as long as there is less above it. A block computes a row at a time.
+extern "C" __global__ void sparsemax(ELEMENT* __restrict__ to, const Shape to_shape,
+                                     const ELEMENT* __restrict__ x, const Shape x_shape, u64 length,
+                                     u64 rows) {
+    __shared__ Real places[MOST_THREADS];
+    __shared__ u64 counts[MOST_THREADS];
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const ELEMENT* own = x + row_offset(x_shape, row);
+        ELEMENT* target = to + row_offset(to_shape, row);
+        const i64 stride = x_shape.strides[0];
+        Real most = (Real)as_float(0xff800000);
+        EACH_OF_BLOCK(at, length) {
+            most = MostOf<Real>::combine(most, As::load(own[(i64)at * stride]));
+        }
+        most = reduce_block<MostOf<Real>>(most, places);
+        // All that is kept is less than 1 below the largest.
+        Real threshold = -1;
+        u64 before = length + 1;
+        while (true) {
+            Real sum = 0;
+            u64 count = 0;
+            EACH_OF_BLOCK(at, length) {
+                const Real value = As::load(own[(i64)at * stride]) - most;
+                if (value > threshold) {
+                    sum += value;
+                    count++;
+                }
+            }
+            sum = reduce_block<AddOf<Real>>(sum, places);
+            count = reduce_block<AddOf<u64>>(count, counts);
+            if (count == 0 || count >= before) break;
+            before = count;
+            threshold = (sum - 1) / (Real)count;
+        }
+        EACH_OF_BLOCK(at, length) {
+            const Real value = As::load(own[(i64)at * stride]) - most - threshold;
+            // NaN stays.
+            target[(i64)at * to_shape.strides[0]] = As::store(value <= 0 ? (Real)0 : value);
         }
     }
 }

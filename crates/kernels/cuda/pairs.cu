@@ -50,6 +50,7 @@ extern "C" __global__ void row_sums(ELEMENT* __restrict__ to, const Shape to_sha
     }
 }
 
+#ifdef NORM
 // Norms of the differences of rows.
 extern "C" __global__ void distances(ELEMENT* __restrict__ to, const Shape to_shape,
                                      const ELEMENT* __restrict__ x, const Shape x_shape,
@@ -72,3 +73,4 @@ extern "C" __global__ void distances(ELEMENT* __restrict__ to, const Shape to_sh
         to[element_offset(to_shape, row)] = As::store(all);
     }
 }
+#endif

@@ -30,6 +30,14 @@ pub enum ElementFunction {
     Scaled,
     /// Whether the sign is set.
     SignBit,
+    /// The quotient by what is above 0, else infinity.
+    ByWeight,
+    /// The second, or -1 where the first is infinite.
+    PlaceOfFinite,
+    /// 1 / x where it is above a part of the second, of these bits of f64, else 0.
+    InverseAbove(u64),
+    /// 1 where x is above a part of the second, of these bits of f64, else 0.
+    IsAbove(u64),
     /// The value itself, as another float.
     Same,
     /// The product.
@@ -53,6 +61,13 @@ impl ElementFunction {
             Self::Sinc => "sinc_of(x)".to_owned(),
             Self::Scaled => format!("ldexp{suffix}(x, limited((i64)y))"),
             Self::SignBit => "sign_of(x) ? 1 : 0".to_owned(),
+            Self::ByWeight => "y > 0 ? x / (Real)y : (Real)as_float(0x7f800000)".to_owned(),
+            Self::PlaceOfFinite => "x == (Real)as_float(0x7f800000) ? -1 : y".to_owned(),
+            Self::InverseAbove(part) => {
+                let part = f64::from_bits(part);
+                format!("x > (Real){part:e} * y ? (Real)1 / x : x * 0")
+            }
+            Self::IsAbove(part) => format!("x > (Real){:e} * y ? 1 : 0", f64::from_bits(part)),
             Self::Same => "x".to_owned(),
             Self::Product => "x * y".to_owned(),
             Self::CommonDivisor => "common_divisor(size_of(x), size_of(y))".to_owned(),

@@ -8,7 +8,7 @@ use fercuda_tensor::Dtype;
 
 use crate::error::KernelError;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
-use crate::rows::merged;
+use crate::rows::{merged, sizes};
 use crate::text::KernelText;
 use crate::view::{MemoryView, check};
 
@@ -23,6 +23,8 @@ pub struct NormSpec {
     pub channels: Vec<usize>,
     /// Whether the mean is subtracted.
     pub is_centred: bool,
+    /// Whether elements are divided by the root of the variance.
+    pub is_scaled: bool,
     /// What is added to the variance, or to the mean of squares.
     pub eps: f64,
 }
@@ -93,6 +95,7 @@ impl NormSpec {
         KernelText::new("norm.cu", include_str!("../cuda/norm.cu"))
             .with_type("ELEMENT", dtype)
             .with("CENTRED", u8::from(self.is_centred))
+            .with("SCALED", u8::from(self.is_scaled))
             .with("GIVEN", u8::from(is_given))
             .with("COLUMNS", 1)
     }
@@ -271,6 +274,34 @@ pub fn normalise_backward(
         .u64(channels)
         .u64(count)
         .over_blocks(channels.div_ceil(columns));
+    program.push(step);
+    Ok(())
+}
+
+/// Adds the nearest points to the rows of `x` along its last dimension whose elements are not
+/// negative and have the sum 1.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn sparsemax(program: &mut NativeProgram, x: &MemoryView, to: &MemoryView) -> Result<()> {
+    to.check("the result", x.shape(), x.dtype())?;
+    let (rows, length) = sizes(x);
+    if x.layout.is_empty() {
+        return Ok(());
+    }
+    let text = KernelText::new("norm.cu", include_str!("../cuda/norm.cu"))
+        .with_type("ELEMENT", x.dtype())
+        .with("CENTRED", 1)
+        .with("SCALED", 1)
+        .with("GIVEN", 0)
+        .with("COLUMNS", 1);
+    let step = NativeStep::new(text, "sparsemax")
+        .rows(to)
+        .writes()
+        .rows(x)
+        .u64(length)
+        .u64(rows)
+        .over_blocks(rows);
     program.push(step);
     Ok(())
 }

@@ -31,7 +31,7 @@ pub fn cross(program: &mut NativeProgram, [x, y, to]: [&MemoryView; 3]) -> Resul
     if rows == 0 {
         return Ok(());
     }
-    let step = NativeStep::new(text(to).with("NORM", 0), "cross_products")
+    let step = NativeStep::new(text(to), "cross_products")
         .rows(to)
         .writes()
         .rows(&x)
@@ -54,7 +54,7 @@ pub fn row_sums(program: &mut NativeProgram, x: &MemoryView, to: &MemoryView) ->
     if rows == 0 {
         return Ok(());
     }
-    let step = NativeStep::new(text(to).with("NORM", 0), "row_sums")
+    let step = NativeStep::new(text(to), "row_sums")
         .flat(to)
         .writes()
         .rows(x)

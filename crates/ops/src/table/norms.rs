@@ -7,11 +7,14 @@ use fercuda_kernels::norm::{self, NormGradients, NormSpec, NormStatistics};
 use fercuda_kernels::{MemoryView, NativeProgram};
 use fercuda_tensor::Layout;
 
+use super::along::{by_rows, first_axis};
 use super::approx::{Approx, ApproxType};
-use super::scalar::whole_number;
+use super::bounds::{stored, unit_roundoff};
+use super::scalar::{total, whole_number};
 use crate::arrays::{HostArray, indices};
 use crate::parameters::{Misfit, OpParameters};
-use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
+use crate::row::OpOracle::Rows;
+use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native, op};
 
 /// The shape in which groups and channels are dimensions, and the rule over it.
 struct GroupRule {
@@ -36,6 +39,7 @@ fn group_rule(op: &OpParameters, shape: &[u64]) -> Result<GroupRule, Misfit> {
             groups,
             channels,
             is_centred: name != "rms_norm",
+            is_scaled: true,
             eps,
         },
     };
@@ -319,6 +323,46 @@ impl NormParts<'_> {
     }
 }
 
+// Sparsemax.
+
+fn sparse_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    op.axis_of(operands[0].shape().len())?;
+    Ok(vec![(operands[0].dtype(), operands[0].shape().to_vec())])
+}
+
+fn sparse(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let (x, to) = (program.input(0), program.output(0));
+    let axis = first_axis(op, x.shape().len());
+    norm::sparsemax(program, &x.move_last(axis)?, &to.move_last(axis)?)
+}
+
+fn sparse_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    layouts: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let dtype = layouts[0].dtype();
+    let axis = first_axis(op, x[0].shape.len());
+    let all = by_rows(&x[0], axis, x[0].shape[axis] as usize, |row| {
+        let mut order = row.to_vec();
+        order.sort_by(|a, b| b.total_cmp(a));
+        // The longest beginning of them that is above its own threshold.
+        let (mut sum, mut threshold) = (0.0, f64::NAN);
+        for (at, value) in order.iter().enumerate() {
+            sum += value;
+            let own = (sum - 1.0) / (at + 1) as f64;
+            if *value > own {
+                threshold = own;
+            }
+        }
+        let size = row.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
+        let error = 8.0 * (row.len() as f64 + 8.0) * unit_roundoff(dtype) * size;
+        let stored = |x: &f64| stored(dtype, (x - threshold).max(0.0), error);
+        row.iter().map(stored).collect()
+    });
+    vec![all]
+}
+
 const OF_ALL: &[&str] = &["x", "gamma", "beta"];
 
 #[rustfmt::skip]
@@ -356,4 +400,17 @@ pub(super) const ROWS: &[OpRow] = &[
         { optional: 1, results: OF_ALL }
         "cuda.norm", results, lower, expected,
         "gradient of batch_norm_inference by x, gamma and beta"),
+    native!(Normalisation "sparsemax" ("x") Floats {} ["axis"] {}
+        "cuda.norm", sparse_results, sparse, sparse_expected,
+        "the nearest point to x along an axis whose elements are not negative and have the sum 1"),
+    op!(Normalisation "sparsemax_backward" ("g", "y") Floats {}
+        "k = sum(select(y > 0, y * 0 + 1, y * 0), axis=[{axis}], keep=true); \
+         select(y > 0, g - sum(select(y > 0, g, g * 0), axis=[{axis}], keep=true) / max(k, 1), g * 0)",
+        Rows(|x, _| {
+            let kept = x[0].iter().zip(&x[1]).filter(|(_, y)| **y > 0.0);
+            let kept: Vec<f64> = kept.map(|(g, _)| *g).collect();
+            let even = total(kept.iter().copied()) / kept.len().max(1) as f64;
+            let pairs = x[0].iter().zip(&x[1]);
+            pairs.map(|(g, y)| if *y > 0.0 { g - even } else { g * 0.0 }).collect()
+        }), "gradient of sparsemax by its result y"),
 ];

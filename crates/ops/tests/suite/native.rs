@@ -30,6 +30,11 @@ pub(crate) fn operands_of(
     {
         return native_window::operands_of(random, op, dtype);
     }
+    if row.name == "sparsemax" {
+        let own = shape(random, 1);
+        let op = op.axes(&[random.usize(..own.len())]).unwrap();
+        return (op, vec![Operand::random(random, dtype, &own, true)]);
+    }
     if row.family == OpFamily::Normalisation {
         return native_norm::operands_of(random, op, dtype);
     }
@@ -42,7 +47,7 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Quantisation {
         return native_small::operands_of(random, op, dtype);
     }
-    if row.name == "multinomial" {
+    if row.name.starts_with("multinomial") {
         return native_segment::weights(random, op, dtype);
     }
     if row.family == OpFamily::Sparse {
