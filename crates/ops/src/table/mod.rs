@@ -37,6 +37,7 @@ mod slopes;
 mod sorting;
 mod sparse;
 mod spectra;
+mod spectral;
 mod systems;
 pub(crate) mod transforms;
 mod window_gradients;
@@ -45,7 +46,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 33] = [
+pub(crate) const PARTS: [&[OpRow]; 34] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -79,4 +80,5 @@ pub(crate) const PARTS: [&[OpRow]; 33] = [
     systems::ROWS,
     pairs::ROWS,
     spectra::ROWS,
+    spectral::ROWS,
 ];

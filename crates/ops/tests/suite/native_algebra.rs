@@ -140,6 +140,16 @@ fn of_extents(
             let b = Operand::random(random, dtype, &[outer, &[rows, wide]].concat(), true);
             (op, vec![a, b])
         }
+        "pinv" | "matrix_rank" => {
+            // Few rotations of well separated vectors.
+            let (rows, columns) = (n.min(24), other.min(24));
+            let x = dominated(random, dtype, outer, [rows, columns], true);
+            (op, vec![x])
+        }
+        "cov" | "corrcoef" => {
+            let x = Operand::random(random, dtype, &[outer, &[other.min(12), n]].concat(), true);
+            (op, vec![x])
+        }
         "matrix_power" => {
             let op = op.number("power", f64::from(random.u32(..7))).unwrap();
             (op, vec![dominated(random, dtype, outer, [n, n], true)])

@@ -15,7 +15,7 @@ use crate::native;
 
 const WORK: Work = Work {
     name: "op-parity",
-    least: 400,
+    least: 600,
     ci_seconds: 15,
     soak: 30_000,
 };
