@@ -1,7 +1,7 @@
 //! Rows of functions of elements by CUDA's mathematical functions.
 //!
-//! Bounds are the largest errors that the CUDA C++ Programming Guide gives for them, in units in the
-//! last place, twice: for references are computed in f64 too.
+//! Bounds are the largest errors that the CUDA C++ Programming Guide gives for them, in units in
+//! the last place, twice: for references are computed in f64 too.
 
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 

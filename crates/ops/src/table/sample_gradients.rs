@@ -28,8 +28,8 @@ fn lower(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     sample::grid_backward(program, sampling(op), operands, [&to_x, &to_grid])
 }
 
-/// A place along one dimension: how far it may be off, and the slope of it by its coordinate, unless
-/// that is not known there.
+/// A place along one dimension: how far it may be off, and the slope of it by its coordinate,
+/// unless that is not known there.
 struct SlopedPlace {
     at: f64,
     off: f64,

@@ -20,7 +20,7 @@ struct Values {
 impl Values {
     fn random(random: &mut fastrand::Rng, dtype: Dtype, shape: &[u64]) -> Self {
         let count = shape.iter().product::<u64>();
-        // Away from 0, and from multiples of 1/256, where some functions have no slope; exact in f32.
+        // Away from 0 and multiples of 1/256, where some functions have no slope; exact in f32.
         let element = |random: &mut fastrand::Rng| {
             let size = f64::from(random.u32(64..1024) | 1) / 512.0;
             if random.bool() { size } else { -size }

@@ -19,4 +19,5 @@ mod native_window;
 mod page;
 mod parity;
 mod plans;
+mod refusals;
 mod views;
