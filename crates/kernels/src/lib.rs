@@ -14,6 +14,7 @@ pub mod boxes;
 pub mod copy;
 pub mod ctc;
 pub mod draw;
+pub mod eigen;
 pub mod fft;
 pub mod index;
 pub mod jacobi;

@@ -90,12 +90,13 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 29] = [
+const SOURCES: [&str; 30] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/ctc.cu"),
     include_str!("../cuda/draw.cu"),
+    include_str!("../cuda/eigen.cu"),
     include_str!("../cuda/fft.cu"),
     include_str!("../cuda/gemv.cu"),
     include_str!("../cuda/index.cu"),

@@ -325,6 +325,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.pairs"),
     ),
     native(
+        "cuda.eigen",
+        "fixed by the extents of a matrix",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.eigen"),
+        |request| check_native(request, "cuda.eigen"),
+    ),
+    native(
         "cuda.jacobi",
         "fixed by the extents of a matrix",
         "f32 for floats, f64 for f64",

@@ -13,6 +13,7 @@ mod classes;
 mod comparisons;
 mod dense;
 mod draws;
+mod eigen;
 mod indexing;
 mod linear_losses;
 mod losses;
@@ -46,7 +47,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 34] = [
+pub(crate) const PARTS: [&[OpRow]; 35] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -81,4 +82,5 @@ pub(crate) const PARTS: [&[OpRow]; 34] = [
     pairs::ROWS,
     spectra::ROWS,
     spectral::ROWS,
+    eigen::ROWS,
 ];
