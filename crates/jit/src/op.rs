@@ -25,6 +25,8 @@ pub enum TypeClass {
     All,
     /// Floats except f64.
     NotF64,
+    /// Floats of 16 bits or more.
+    WideFloats,
     /// bool.
     Bool,
 }
@@ -41,6 +43,7 @@ impl TypeClass {
             Self::Bits => !float,
             Self::All => true,
             Self::NotF64 => float && dtype != Dtype::F64,
+            Self::WideFloats => float && dtype.bytes() > 1,
             Self::Bool => bool,
         }
     }
@@ -56,6 +59,7 @@ impl fmt::Display for TypeClass {
             Self::Bits => "an integer or bool",
             Self::All => "any type",
             Self::NotF64 => "a float other than f64",
+            Self::WideFloats => "a float of 16 bits or more",
             Self::Bool => "bool",
         })
     }

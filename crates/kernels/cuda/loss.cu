@@ -1,6 +1,8 @@
 // Losses of rows by the class that an index in memory names, and their gradients. A row has a loss
 // and a gradient of 0, and is not counted, if its index is `ignored` or outside of the classes. With
-// IS_LOGITS rows are logits, else logarithms of probabilities. A block computes a row at a time.
+// IS_LOGITS rows are logits, else logarithms of probabilities. A row's loss has the weight of its
+// class, if there are weights, and those spread over all classes theirs. A block computes a row at a
+// time.
 #include "blocks.cuh"
 #include "checked.cuh"
 #include "rows.cuh"
@@ -23,6 +25,11 @@ __device__ __forceinline__ i64 class_of(const INDEX* index, const Shape& shape, 
     return is_inside(chosen, classes, row, fault) ? chosen : -1;
 }
 
+// The weight of a class; 1 without weights.
+__device__ __forceinline__ Real weight_of(const ELEMENT* weights, i64 stride, u64 at) {
+    return weights == nullptr ? (Real)1 : As::load(weights[(i64)at * stride]);
+}
+
 // ln of the sum of e^x of a row.
 __device__ __forceinline__ Real log_sum(const ELEMENT* x, i64 stride, u64 classes, Real* places) {
     Real most = (Real)as_float(0xff800000), sum = 0;
@@ -41,6 +48,7 @@ __device__ __forceinline__ Real log_sum(const ELEMENT* x, i64 stride, u64 classe
 extern "C" __global__ void class_losses(LOSS* __restrict__ to, const Shape to_shape,
                                         const ELEMENT* __restrict__ x, const Shape x_shape,
                                         const INDEX* __restrict__ index, const Shape index_shape,
+                                        const ELEMENT* __restrict__ weights, i64 weights_stride,
                                         double smoothing, double z_weight, i64 ignored, u64 classes,
                                         u64 rows, u64* fault) {
     __shared__ Real places[MOST_THREADS];
@@ -56,15 +64,19 @@ extern "C" __global__ void class_losses(LOSS* __restrict__ to, const Shape to_sh
 #if IS_LOGITS
             const Real sum = log_sum(own, stride, classes, places);
             loss = (Real)(1 - smoothing) * (sum - of_class);
+            if (z_weight != 0) loss += (Real)z_weight * sum * sum;
+            loss *= weight_of(weights, weights_stride, (u64)chosen);
             if (smoothing != 0) {
                 Real all = 0;
-                EACH_OF_BLOCK(at, classes) all += sum - As::load(own[(i64)at * stride]);
+                EACH_OF_BLOCK(at, classes) {
+                    all += weight_of(weights, weights_stride, at) *
+                           (sum - As::load(own[(i64)at * stride]));
+                }
                 all = reduce_block<AddOf<Real>>(all, places);
                 loss += (Real)smoothing * (all / (Real)classes);
             }
-            if (z_weight != 0) loss += (Real)z_weight * sum * sum;
 #else
-            loss = -of_class;
+            loss = -of_class * weight_of(weights, weights_stride, (u64)chosen);
 #endif
         }
         if (threadIdx.x == 0) {
@@ -75,34 +87,36 @@ extern "C" __global__ void class_losses(LOSS* __restrict__ to, const Shape to_sh
 }
 #endif
 
-// The number of rows that are counted. One block.
-__device__ __forceinline__ u64 counted(const INDEX* index, const Shape& shape, u64 rows,
-                                       u64 classes, i64 ignored, u64* places) {
-    u64 count = 0;
-    EACH_OF_BLOCK(row, rows) {
-        count += class_of(index, shape, row, classes, ignored, nullptr) >= 0 ? 1 : 0;
-    }
-    return reduce_block<AddOf<u64>>(count, places);
-}
-
 #ifdef KERNEL_count_rows
-extern "C" __global__ void count_rows(u64* __restrict__ to, const INDEX* __restrict__ index,
-                                      const Shape index_shape, i64 ignored, u64 classes, u64 rows) {
+// The number of rows that are counted, or the sum of the weights of their classes. One block.
+extern "C" __global__ void count_rows(Real* __restrict__ to, const INDEX* __restrict__ index,
+                                      const Shape index_shape, const ELEMENT* __restrict__ weights,
+                                      i64 weights_stride, i64 ignored, u64 classes, u64 rows) {
     __shared__ u64 places[MOST_THREADS];
-    const u64 count = counted(index, index_shape, rows, classes, ignored, places);
-    if (threadIdx.x == 0) *to = count;
+    __shared__ Real sums[MOST_THREADS];
+    u64 count = 0;
+    Real sum = 0;
+    EACH_OF_BLOCK(row, rows) {
+        const i64 chosen = class_of(index, index_shape, row, classes, ignored, nullptr);
+        if (chosen < 0) continue;
+        count++;
+        if (weights != nullptr) sum += weight_of(weights, weights_stride, (u64)chosen);
+    }
+    count = reduce_block<AddOf<u64>>(count, places);
+    sum = reduce_block<AddOf<Real>>(sum, sums);
+    if (threadIdx.x == 0) *to = weights == nullptr ? (Real)count : sum;
 }
 #endif
 
 #ifdef KERNEL_sum_losses
 // The sum of losses, by their number if that is given. One block.
 extern "C" __global__ void sum_losses(ELEMENT* __restrict__ to, const Real* __restrict__ losses,
-                                      const u64* __restrict__ count, u64 rows) {
+                                      const Real* __restrict__ count, u64 rows) {
     __shared__ Real places[MOST_THREADS];
     Real sum = 0;
     EACH_OF_BLOCK(row, rows) sum += losses[row];
     sum = reduce_block<AddOf<Real>>(sum, places);
-    if (count != nullptr) sum = sum / (Real)*count;
+    if (count != nullptr) sum = sum / *count;
     if (threadIdx.x == 0) *to = As::store(sum);
 }
 #endif
@@ -114,8 +128,9 @@ extern "C" __global__ void class_gradients(ELEMENT* __restrict__ to, const Shape
                                            const Shape gradient_shape,
                                            const ELEMENT* __restrict__ x, const Shape x_shape,
                                            const INDEX* __restrict__ index, const Shape index_shape,
-                                           const u64* __restrict__ count, double smoothing,
-                                           double z_weight, i64 ignored, u64 classes, u64 rows,
+                                           const Real* __restrict__ count,
+                                           const ELEMENT* __restrict__ weights, i64 weights_stride,
+                                           double smoothing, double z_weight, i64 ignored, u64 classes, u64 rows,
                                            u64* fault) {
     __shared__ Real places[MOST_THREADS];
     const i64 stride = x_shape.strides[0];
@@ -129,18 +144,28 @@ extern "C" __global__ void class_gradients(ELEMENT* __restrict__ to, const Shape
             continue;
         }
         Real by = As::load(gradient[element_offset(gradient_shape, row)]);
-        if (count != nullptr) by = by / (Real)*count;
+        if (count != nullptr) by = by / *count;
+        const Real of_class = weight_of(weights, weights_stride, (u64)chosen);
 #if IS_LOGITS
         const Real sum = log_sum(own, stride, classes, places);
-        const Real share = (Real)1 + (Real)2 * (Real)z_weight * sum;
+        // Of all weights, of which a share is spread.
+        Real spread = (Real)classes;
+        if (weights != nullptr && smoothing != 0) {
+            spread = 0;
+            EACH_OF_BLOCK(at, classes) spread += weight_of(weights, weights_stride, at);
+            spread = reduce_block<AddOf<Real>>(spread, places);
+        }
         const Real even = (Real)(smoothing / (double)classes);
+        const Real factor = (Real)(1 - smoothing) + (Real)2 * (Real)z_weight * sum;
+        const Real share = of_class * factor + even * spread;
 #endif
         EACH_OF_BLOCK(at, classes) {
 #if IS_LOGITS
-            Real value = exponential(As::load(own[(i64)at * stride]) - sum) * share - even;
-            if (at == (u64)chosen) value -= (Real)(1 - smoothing);
+            Real value = exponential(As::load(own[(i64)at * stride]) - sum) * share -
+                         even * weight_of(weights, weights_stride, at);
+            if (at == (u64)chosen) value -= (Real)(1 - smoothing) * of_class;
 #else
-            const Real value = at == (u64)chosen ? (Real)-1 : (Real)0;
+            const Real value = at == (u64)chosen ? -of_class : (Real)0;
 #endif
             target[(i64)at * to_shape.strides[0]] = As::store(by * value);
         }

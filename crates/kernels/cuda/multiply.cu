@@ -30,10 +30,10 @@ __device__ __forceinline__ void load_tile(ACC (*tile)[SIDE + 1], const ELEMENT* 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    multiply(RESULT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ left,
+    multiply(RESULT* to, const Shape to_shape, const ELEMENT* __restrict__ left,
              const Shape left_shape, const ELEMENT* __restrict__ right, const Shape right_shape,
              const ELEMENT* __restrict__ bias, i64 bias_stride,
-             const RESULT* __restrict__ residual, const Shape residual_shape, double scale, u64 depth,
+             const RESULT* residual, const Shape residual_shape, double scale, u64 depth,
              u64 tiles_down, u64 tiles_across) {
     __shared__ ACC left_tile[DEPTH][SIDE + 1], right_tile[DEPTH][SIDE + 1];
     u64 at = blockIdx.x;

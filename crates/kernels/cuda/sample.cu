@@ -102,6 +102,127 @@ extern "C" __global__ void sample_grid(ELEMENT* __restrict__ to, const Shape to_
         to[offset_at(to_shape, own)] = As::store((As::type)value);
     }
 }
+
+// A place, and by how much it moves with its coordinate.
+struct MovedPlace {
+    double place, slope;
+};
+
+__device__ __forceinline__ MovedPlace moved_place(double coordinate, u64 extent) {
+    const double last = (double)(extent - 1);
+    const double place = ARE_CORNERS ? (coordinate + 1) * 0.5 * last
+                                     : ((coordinate + 1) * (double)extent - 1) * 0.5;
+    double slope = 0.5 * (ARE_CORNERS ? last : (double)extent), reflected = place;
+    if (OUTSIDE == REFLECTION) {
+        const double low = ARE_CORNERS ? 0.0 : -0.5;
+        const double span = ARE_CORNERS ? last : (double)extent;
+        if (span > 0) {
+            if (place < low) slope = -slope;
+            double beyond = fmod(fabs(place - low), 2 * span);
+            if (beyond > span) {
+                beyond = 2 * span - beyond;
+                slope = -slope;
+            }
+            reflected = beyond + low;
+        } else {
+            reflected = 0;
+        }
+    }
+    if (OUTSIDE != ZEROS && (reflected <= 0 || reflected >= last)) slope = 0;
+    return MovedPlace{place_of(coordinate, extent), slope};
+}
+
+#ifdef KERNEL_spread_grid
+// Adds what each element of the result's gradient gives to elements of the operand's, in no order.
+extern "C" __global__ void spread_grid(As::type* to, const Shape to_shape,
+                                       const ELEMENT* __restrict__ gradient,
+                                       const Shape gradient_shape,
+                                       const ELEMENT* __restrict__ grid, const Shape grid_shape,
+                                       u64 count) {
+    const double height = (double)to_shape.extents[2], width = (double)to_shape.extents[3];
+    EACH_ELEMENT(number, count) {
+        const Pixel own = pixel_of(gradient_shape, number);
+        const ELEMENT* at = grid + (i64)own.batch * grid_shape.strides[0] +
+                            (i64)own.row * grid_shape.strides[1] +
+                            (i64)own.column * grid_shape.strides[2];
+        const double across = place_of((double)As::load(at[0]), to_shape.extents[3]);
+        const double down =
+            place_of((double)As::load(at[grid_shape.strides[3]]), to_shape.extents[2]);
+        const double value = (double)As::load(gradient[offset_at(gradient_shape, own)]);
+        const double top = KIND == NEAREST ? rint(down) : floor(down);
+        const double left = KIND == NEAREST ? rint(across) : floor(across);
+        for (int k = 0; k < (KIND == NEAREST ? 1 : 2); k++) {
+            const double by_row = KIND == NEAREST ? 1 : k == 0 ? 1 - (down - top) : down - top;
+            for (int j = 0; j < (KIND == NEAREST ? 1 : 2); j++) {
+                const double by =
+                    KIND == NEAREST ? 1 : j == 0 ? 1 - (across - left) : across - left;
+                const double row = top + k, column = left + j;
+                const bool is_inside = row >= 0 && row < height && column >= 0 && column < width;
+                if (!is_inside || by_row * by == 0) continue;
+                const Pixel place{own.batch, own.channel, (u64)row, (u64)column};
+                atomicAdd(&to[offset_at(to_shape, place)], (As::type)(by_row * by * value));
+            }
+        }
+    }
+}
+#endif
+
+#ifdef KERNEL_move_grid
+// The gradient of the grid: sums over channels, of places between four elements.
+extern "C" __global__ void move_grid(ELEMENT* __restrict__ to, const Shape to_shape,
+                                     const ELEMENT* __restrict__ gradient,
+                                     const Shape gradient_shape, const ELEMENT* __restrict__ x,
+                                     const Shape x_shape, const ELEMENT* __restrict__ grid,
+                                     const Shape grid_shape, u64 count) {
+    EACH_ELEMENT(number, count) {
+        // [batch, rows, columns] of the grid.
+        const u64 column = number % grid_shape.extents[2];
+        const u64 line = number / grid_shape.extents[2];
+        const u64 row = line % grid_shape.extents[1], batch = line / grid_shape.extents[1];
+        const ELEMENT* at = grid + (i64)batch * grid_shape.strides[0] +
+                            (i64)row * grid_shape.strides[1] + (i64)column * grid_shape.strides[2];
+        double by_across = 0, by_down = 0;
+        if (KIND == LINEAR) {
+            const MovedPlace across = moved_place((double)As::load(at[0]), x_shape.extents[3]);
+            const MovedPlace down =
+                moved_place((double)As::load(at[grid_shape.strides[3]]), x_shape.extents[2]);
+            const double top = floor(down.place), left = floor(across.place);
+            const double lower = down.place - top, right = across.place - left;
+            for (u64 channel = 0; channel < x_shape.extents[1]; channel++) {
+                double around[2][2];
+                for (int k = 0; k < 2; k++) {
+                    for (int j = 0; j < 2; j++) {
+                        around[k][j] =
+                            inside_or_zero(x, x_shape, batch, channel, top + k, left + j);
+                    }
+                }
+                const Pixel own{batch, channel, row, column};
+                const double g = (double)As::load(gradient[offset_at(gradient_shape, own)]);
+                by_across += g * ((1 - lower) * (around[0][1] - around[0][0]) +
+                                  lower * (around[1][1] - around[1][0]));
+                by_down += g * ((1 - right) * (around[1][0] - around[0][0]) +
+                                right * (around[1][1] - around[0][1]));
+            }
+            by_across *= across.slope;
+            by_down *= down.slope;
+        }
+        ELEMENT* target = to + (i64)batch * to_shape.strides[0] + (i64)row * to_shape.strides[1] +
+                          (i64)column * to_shape.strides[2];
+        target[0] = As::store((As::type)by_across);
+        target[to_shape.strides[3]] = As::store((As::type)by_down);
+    }
+}
+#endif
+
+#ifdef KERNEL_store_sums
+// Sums as elements.
+extern "C" __global__ void store_sums(ELEMENT* __restrict__ to, const Shape to_shape,
+                                      const As::type* __restrict__ from, u64 count) {
+    EACH_ELEMENT(number, count) {
+        to[offset_at(to_shape, pixel_of(to_shape, number))] = As::store(from[number]);
+    }
+}
+#endif
 #endif
 #endif
 

@@ -104,9 +104,9 @@ __device__ __forceinline__ void load_matrices(u32 (&to)[4], const uint4* place) 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor(RESULT* __restrict__ to, const Shape to_shape, const ELEMENT* __restrict__ left,
+    tensor(RESULT* to, const Shape to_shape, const ELEMENT* __restrict__ left,
            const Shape left_shape, const ELEMENT* __restrict__ right, const Shape right_shape,
-           const ELEMENT* __restrict__ bias, i64 bias_stride, const RESULT* __restrict__ residual,
+           const ELEMENT* __restrict__ bias, i64 bias_stride, const RESULT* residual,
            const Shape residual_shape, double scale, u64 depth, u64 tiles_down, u64 tiles_across) {
     __shared__ union __align__(128) {
         struct {

@@ -123,7 +123,7 @@ extern "C" __global__ void convolve_weight(ELEMENT* __restrict__ to, const Shape
 #endif
 #endif
 
-#ifdef POOL
+#if defined(POOL) || defined(POOL_BACKWARD)
 #define MOST 0
 #define MEAN_OF_ALL 1
 #define MEAN_OF_INSIDE 2
@@ -148,7 +148,9 @@ __device__ __forceinline__ Span span_of(const Window& window, int d, u64 at, u64
     return Span{first, end, step, window.kernel[d]};
 #endif
 }
+#endif
 
+#ifdef POOL
 #ifdef KERNEL_pool
 extern "C" __global__ void pool(ELEMENT* __restrict__ to, const Shape to_shape,
                                 i64* __restrict__ index, const Shape index_shape,
@@ -195,6 +197,77 @@ extern "C" __global__ void pool(ELEMENT* __restrict__ to, const Shape to_shape,
             const ACC terms = POOL == MEAN_OF_ALL ? all : (ACC)inside;
             to[target] = As::store((As::type)(sum / terms));
         }
+    }
+}
+#endif
+#endif
+
+#ifdef POOL_BACKWARD
+// Windows along a dimension that may have a place: all that do are among them.
+__device__ __forceinline__ Span windows_over(const Window& window, int d, u64 at, u64 from, u64 to) {
+#if IS_ADAPTIVE
+    const u64 last = (at + 1) * to / from + 1;
+    return Span{(i64)(at * to / from), (i64)(last < to ? last : to), 1, 0};
+#else
+    const i64 step = window.stride[d], beyond = (i64)at + window.padding[d];
+    const i64 low = beyond - (i64)((window.kernel[d] - 1) * window.dilation[d]);
+    const i64 last = beyond / step + 1;
+    return Span{low <= 0 ? 0 : (low + step - 1) / step, last < (i64)to ? last : (i64)to, 1, 0};
+#endif
+}
+
+__device__ __forceinline__ bool has_place(const Span& span, i64 at) {
+    return at >= span.first && at < span.end && (at - span.first) % span.step == 0;
+}
+
+// The number of places of a window that are counted.
+__device__ __forceinline__ u64 places_of(const Span& span) {
+    if (POOL_BACKWARD == MEAN_OF_ALL) return span.taps;
+    return span.end > span.first ? (u64)((span.end - span.first + span.step - 1) / span.step) : 0;
+}
+
+#ifdef KERNEL_pool_backward
+// The gradient of a pool's operand: each of its elements adds up those of the windows that have it,
+// or that have it as the largest, by their index.
+extern "C" __global__ void pool_backward(ELEMENT* __restrict__ to, const Shape to_shape,
+                                         const ELEMENT* __restrict__ gradient,
+                                         const Shape gradient_shape,
+                                         const INDEX* __restrict__ index, const Shape index_shape,
+                                         const Window window, u64 count) {
+    EACH_ELEMENT(number, count) {
+        const Place own = place_of(to_shape, number);
+        const u64* extents = to_shape.extents;
+        const u64* windows = gradient_shape.extents;
+        const i64 place = (i64)((own.at[0] * extents[3] + own.at[1]) * extents[4] + own.at[2]);
+        Span all[3];
+        for (int d = 0; d < 3; d++) {
+            all[d] = windows_over(window, d, own.at[d], extents[2 + d], windows[2 + d]);
+        }
+        ACC sum = 0;
+        for (i64 z = all[0].first; z < all[0].end; z++) {
+            const Span along_z = span_of(window, 0, z, extents[2], windows[2]);
+            if (!has_place(along_z, (i64)own.at[0])) continue;
+            for (i64 y = all[1].first; y < all[1].end; y++) {
+                const Span along_y = span_of(window, 1, y, extents[3], windows[3]);
+                if (!has_place(along_y, (i64)own.at[1])) continue;
+                for (i64 x = all[2].first; x < all[2].end; x++) {
+                    const Span along_x = span_of(window, 2, x, extents[4], windows[4]);
+                    if (!has_place(along_x, (i64)own.at[2])) continue;
+                    const ACC value = As::load(
+                        gradient[offset_in(gradient_shape, own.batch, own.channel, z, y, x)]);
+                    if (POOL_BACKWARD == MOST) {
+                        const i64 chosen =
+                            (i64)index[offset_in(index_shape, own.batch, own.channel, z, y, x)];
+                        if (chosen == place) sum += value;
+                    } else {
+                        sum += value / ((ACC)places_of(along_z) * (ACC)places_of(along_y) *
+                                        (ACC)places_of(along_x));
+                    }
+                }
+            }
+        }
+        to[offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+            As::store((As::type)sum);
     }
 }
 #endif
@@ -286,5 +359,68 @@ extern "C" __global__ void interpolate(ELEMENT* __restrict__ to, const Shape to_
             As::store((As::type)sum);
     }
 }
+
+// Places of the result along a dimension that may be made of one of the operand: all that are, are
+// among them.
+__device__ __forceinline__ void results_of(u64 at, u64 from, u64 to, u64 corners, i64& first,
+                                           i64& end) {
+    first = 0;
+    end = (i64)to;
+    if (from == to) {
+        first = (i64)at;
+        end = first + 1;
+    } else if (!corners || from > 1) {
+        const double by = corners ? (double)(to - 1) / (double)(from - 1) : (double)to / (double)from;
+        const double low = ((double)at - 2) * by - 2, high = ((double)at + 3) * by + 2;
+        if (low > 0) first = (i64)low;
+        if (high < (double)to) end = (i64)high + 1;
+        if (end > (i64)to) end = (i64)to;
+    }
+}
+
+// The weight of a place of the operand in one of the result, along a dimension.
+__device__ __forceinline__ double weight_of(u64 own, u64 at, u64 from, u64 to, u64 corners) {
+    if (from == to) return 1;
+    const Taps taps = taps_of(at, from, to, corners);
+    double weight = 0;
+    for (int k = 0; k < (INTERPOLATE == NEAREST ? 1 : INTERPOLATE == LINEAR ? 2 : 4); k++) {
+        if (taps.at[k] == own) weight += taps.weight[k];
+    }
+    return weight;
+}
+
+#ifdef KERNEL_interpolate_backward
+// The gradient of the operand, of the result's.
+extern "C" __global__ void interpolate_backward(ELEMENT* __restrict__ to, const Shape to_shape,
+                                                const ELEMENT* __restrict__ gradient,
+                                                const Shape gradient_shape, u64 corners, u64 count) {
+    EACH_ELEMENT(number, count) {
+        const Place own = place_of(to_shape, number);
+        const u64* in = to_shape.extents + 2;
+        const u64* out = gradient_shape.extents + 2;
+        i64 first[3], end[3];
+        for (int d = 0; d < 3; d++) {
+            results_of(own.at[d], in[d], out[d], corners, first[d], end[d]);
+        }
+        double sum = 0;
+        for (i64 z = first[0]; z < end[0]; z++) {
+            const double by_z = weight_of(own.at[0], z, in[0], out[0], corners);
+            if (by_z == 0) continue;
+            for (i64 y = first[1]; y < end[1]; y++) {
+                const double by_y = by_z * weight_of(own.at[1], y, in[1], out[1], corners);
+                if (by_y == 0) continue;
+                for (i64 x = first[2]; x < end[2]; x++) {
+                    const double by = by_y * weight_of(own.at[2], x, in[2], out[2], corners);
+                    if (by == 0) continue;
+                    sum += by * (double)As::load(gradient[offset_in(
+                                    gradient_shape, own.batch, own.channel, z, y, x)]);
+                }
+            }
+        }
+        to[offset_in(to_shape, own.batch, own.channel, own.at[0], own.at[1], own.at[2])] =
+            As::store((As::type)sum);
+    }
+}
+#endif
 #endif
 #endif

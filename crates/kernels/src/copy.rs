@@ -7,6 +7,8 @@
 //! neighbours in one view are far from each other in the other, a block moves a tile through shared
 //! memory, so that both are accessed in rows.
 
+use fercuda_tensor::Dtype;
+
 use crate::error::KernelError;
 use crate::loops::WIDE;
 use crate::program::{NativeProgram, NativeStep, ShapeParameter};
@@ -234,6 +236,24 @@ pub fn elements(program: &mut NativeProgram, from: &MemoryView, to: &MemoryView)
     };
     program.push(step);
     Ok(())
+}
+
+/// Contiguous workspace for elements that later launches write before they are read.
+///
+/// # Errors
+/// [`KernelError::TooMany`] of bytes.
+pub fn unwritten(program: &mut NativeProgram, dtype: Dtype, shape: &[u64]) -> Result<MemoryView> {
+    program.reserve(dtype, shape)
+}
+
+/// Adds a copy in contiguous workspace.
+///
+/// # Errors
+/// As for [`elements`].
+pub fn contiguous(program: &mut NativeProgram, from: &MemoryView) -> Result<MemoryView> {
+    let to = program.reserve(from.dtype(), from.shape())?;
+    elements(program, from, &to)?;
+    Ok(to)
 }
 
 /// Adds a fill of `to` with an element's bits.

@@ -6,6 +6,7 @@
 use fercuda_tensor::Dtype;
 
 use crate::error::KernelError;
+use crate::maths::{self, ElementFunction};
 use crate::program::{NativeProgram, NativeStep};
 use crate::random::{self, Distribution, RandomSeed};
 use crate::rows::sizes;
@@ -85,4 +86,52 @@ pub fn places(
         .u64(count);
     program.push(step.over(count));
     Ok(())
+}
+
+/// Adds draws of different places along the last dimension of the weights `x`: those of the
+/// smallest exponential numbers by the weights, in order; -1 where no weight above 0 is left.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn different_places(
+    program: &mut NativeProgram,
+    x: &MemoryView,
+    to: &MemoryView,
+    seed: RandomSeed,
+) -> Result<(), KernelError> {
+    let ([outer @ .., length], [to_outer @ .., samples]) = (x.shape(), to.shape()) else {
+        return check(false, || "weights of no dimension".to_owned());
+    };
+    let fits = outer == to_outer && to.dtype() == Dtype::I64 && x.dtype().is_float();
+    check(fits && samples <= length, || {
+        format!("{} to {}", x.layout, to.layout)
+    })?;
+    if to.layout.is_empty() {
+        return Ok(());
+    }
+    let keys = program.reserve(Dtype::F64, x.shape())?;
+    random::elements(
+        program,
+        &keys,
+        Distribution::Exponential { rate: 1.0 },
+        seed,
+    );
+    let weighed = program.reserve(Dtype::F64, x.shape())?;
+    maths::apply(program, ElementFunction::ByWeight, &[&keys, x], &weighed)?;
+    let part = SortedPart {
+        first: 0,
+        count: *samples,
+        is_descending: false,
+        is_nan_if_any: false,
+    };
+    let least = program.reserve(Dtype::F64, to.shape())?;
+    let places = program.reserve(Dtype::I64, to.shape())?;
+    let axis = x.shape().len() - 1;
+    sort::along(program, axis, part, &weighed, Some(&least), Some(&places))?;
+    maths::apply(
+        program,
+        ElementFunction::PlaceOfFinite,
+        &[&least, &places],
+        to,
+    )
 }

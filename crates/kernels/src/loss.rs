@@ -46,32 +46,37 @@ pub struct ClassLoss {
 struct ClassRows<'a> {
     x: &'a MemoryView,
     index: &'a MemoryView,
+    weights: Option<&'a MemoryView>,
     classes: u64,
     rows: u64,
 }
 
 impl<'a> ClassRows<'a> {
-    fn new(x: &'a MemoryView, index: &'a MemoryView) -> Result<Self> {
+    fn new(
+        x: &'a MemoryView,
+        index: &'a MemoryView,
+        weights: Option<&'a MemoryView>,
+    ) -> Result<Self> {
         let outer = x.shape().len().saturating_sub(1);
         check(
             !x.shape().is_empty() && index.shape() == &x.shape()[..outer],
             || format!("the index is {:?} for {:?}", index.shape(), x.shape()),
         )?;
         let (rows, classes) = sizes(x);
+        if let Some(weights) = weights {
+            weights.check("the weights", &[classes], x.dtype())?;
+        }
         Ok(Self {
             x,
             index,
+            weights,
             classes,
             rows,
         })
     }
 
     fn text(&self, loss: &ClassLoss, losses: Dtype) -> KernelText {
-        KernelText::new("loss.cu", include_str!("../cuda/loss.cu"))
-            .with_type("ELEMENT", self.x.dtype())
-            .with_type("INDEX", self.index.dtype())
-            .with("LOSS", c_type(losses))
-            .with("IS_LOGITS", u8::from(loss.is_logits))
+        text_of(loss, self.indexed(), losses)
     }
 
     /// Threads of a block: enough for a row of the classes.
@@ -79,22 +84,76 @@ impl<'a> ClassRows<'a> {
         self.classes.next_power_of_two().clamp(32, 256) as u32
     }
 
-    /// The number of counted rows, in the workspace, for a mean.
-    fn count(&self, program: &mut NativeProgram, loss: &ClassLoss) -> Result<Option<MemoryView>> {
-        if loss.reduction != LossReduction::Mean {
-            return Ok(None);
+    fn indexed(&self) -> IndexedRows<'a> {
+        IndexedRows {
+            index: self.index,
+            classes: self.classes,
+            dtype: self.x.dtype(),
+            weights: self.weights,
         }
-        let count = program.reserve(Dtype::U64, &[1])?;
-        let step = NativeStep::new(self.text(loss, self.x.dtype()), "count_rows")
-            .address(&count)
-            .writes()
-            .flat(self.index)
-            .u64(loss.ignored.cast_unsigned())
-            .u64(self.classes)
-            .u64(self.rows);
-        program.push(step);
-        Ok(Some(count))
     }
+}
+
+/// The index of rows, the number of classes, the type of the operand, and weights of classes.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexedRows<'a> {
+    pub(crate) index: &'a MemoryView,
+    pub(crate) classes: u64,
+    pub(crate) dtype: Dtype,
+    pub(crate) weights: Option<&'a MemoryView>,
+}
+
+/// Weights of classes as parameters: the address and the stride.
+fn with_weights(step: NativeStep, weights: Option<&MemoryView>) -> NativeStep {
+    let stride = weights.and_then(|it| it.layout.strides().first().copied());
+    optional(step, weights).u64(stride.unwrap_or_default().cast_unsigned())
+}
+
+fn text_of(loss: &ClassLoss, rows: IndexedRows<'_>, losses: Dtype) -> KernelText {
+    KernelText::new("loss.cu", include_str!("../cuda/loss.cu"))
+        .with_type("ELEMENT", rows.dtype)
+        .with_type("INDEX", rows.index.dtype())
+        .with("LOSS", c_type(losses))
+        .with("IS_LOGITS", u8::from(loss.is_logits))
+}
+
+/// The number of counted rows, in the workspace, for a mean.
+pub(crate) fn count_rows(
+    program: &mut NativeProgram,
+    loss: &ClassLoss,
+    rows: IndexedRows<'_>,
+) -> Result<Option<MemoryView>> {
+    if loss.reduction != LossReduction::Mean {
+        return Ok(None);
+    }
+    let count = program.reserve(real(rows.dtype), &[1])?;
+    let step = NativeStep::new(text_of(loss, rows, rows.dtype), "count_rows")
+        .address(&count)
+        .writes()
+        .flat(rows.index);
+    let step = with_weights(step, rows.weights)
+        .u64(loss.ignored.cast_unsigned())
+        .u64(rows.classes)
+        .u64(rows.index.layout.len());
+    program.push(step);
+    Ok(Some(count))
+}
+
+/// Adds the sum of the losses of rows, or their mean, to a single element.
+pub(crate) fn reduce_losses(
+    program: &mut NativeProgram,
+    loss: &ClassLoss,
+    rows: IndexedRows<'_>,
+    losses: &MemoryView,
+    to: &MemoryView,
+) -> Result<()> {
+    let count = count_rows(program, loss, rows)?;
+    let step = NativeStep::new(text_of(loss, rows, rows.dtype), "sum_losses")
+        .address(to)
+        .writes()
+        .address(losses);
+    program.push(optional(step, count.as_ref()).u64(rows.index.layout.len()));
+    Ok(())
 }
 
 fn optional(step: NativeStep, view: Option<&MemoryView>) -> NativeStep {
@@ -113,7 +172,7 @@ fn real(dtype: Dtype) -> Dtype {
 }
 
 /// Adds losses of the rows of `x` along its last dimension. `index` has its other dimensions, and
-/// `to` too, or a single element for a reduction.
+/// `to` too, or a single element for a reduction. There may be a weight for each class.
 ///
 /// # Errors
 /// [`KernelError::Views`] of views that do not go together.
@@ -121,8 +180,9 @@ pub fn of_classes(
     program: &mut NativeProgram,
     loss: &ClassLoss,
     [x, index, to]: [&MemoryView; 3],
+    weights: Option<&MemoryView>,
 ) -> Result<()> {
-    let all = ClassRows::new(x, index)?;
+    let all = ClassRows::new(x, index, weights)?;
     let is_each = loss.reduction == LossReduction::Each;
     let shape = if is_each { index.shape() } else { &[] };
     to.check("the losses", shape, x.dtype())?;
@@ -138,7 +198,8 @@ pub fn of_classes(
             .flat(&losses)
             .writes()
             .rows(x)
-            .flat(index)
+            .flat(index);
+        let step = with_weights(step, weights)
             .f64(loss.smoothing)
             .f64(loss.z_weight)
             .u64(loss.ignored.cast_unsigned())
@@ -150,13 +211,7 @@ pub fn of_classes(
     if is_each {
         return Ok(());
     }
-    let count = all.count(program, loss)?;
-    let step = NativeStep::new(all.text(loss, x.dtype()), "sum_losses")
-        .address(to)
-        .writes()
-        .address(&losses);
-    program.push(optional(step, count.as_ref()).u64(all.rows));
-    Ok(())
+    reduce_losses(program, loss, all.indexed(), &losses, to)
 }
 
 /// Adds the gradient of these losses by `x`, of theirs: `gradient` has the losses' shape.
@@ -167,8 +222,9 @@ pub fn of_classes_backward(
     program: &mut NativeProgram,
     loss: &ClassLoss,
     [gradient, x, index, to]: [&MemoryView; 4],
+    weights: Option<&MemoryView>,
 ) -> Result<()> {
-    let all = ClassRows::new(x, index)?;
+    let all = ClassRows::new(x, index, weights)?;
     let shape = match loss.reduction {
         LossReduction::Each => index.shape(),
         _ => &[],
@@ -178,7 +234,7 @@ pub fn of_classes_backward(
     if to.layout.is_empty() {
         return Ok(());
     }
-    let count = all.count(program, loss)?;
+    let count = count_rows(program, loss, all.indexed())?;
     let step = NativeStep::new(all.text(loss, x.dtype()), "class_gradients")
         .threads(all.threads())
         .rows(to)
@@ -186,7 +242,7 @@ pub fn of_classes_backward(
         .flat(gradient)
         .rows(x)
         .flat(index);
-    let step = optional(step, count.as_ref())
+    let step = with_weights(optional(step, count.as_ref()), weights)
         .f64(loss.smoothing)
         .f64(loss.z_weight)
         .u64(loss.ignored.cast_unsigned())

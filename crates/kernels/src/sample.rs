@@ -88,6 +88,71 @@ pub fn grid(
     Ok(())
 }
 
+/// Adds the gradients of [`grid`] by the operand and by the grid, of the result's. Elements of the
+/// first are summed in no fixed order.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn grid_backward(
+    program: &mut NativeProgram,
+    sampling: GridSampling,
+    [gradient, x, grid]: [&MemoryView; 3],
+    [to_x, to_grid]: [&MemoryView; 2],
+) -> Result<()> {
+    check_ranks(&[(x, 4), (grid, 4), (gradient, 4)])?;
+    let (own, places, result) = (x.shape(), grid.shape(), gradient.shape());
+    let wanted = [own[0], own[1], places[1], places[2]];
+    let fits = result == wanted && places[0] == own[0] && places[3] == 2;
+    check(fits, || format!("{own:?} at {places:?} to {result:?}"))?;
+    to_x.check("the operand's gradient", own, x.dtype())?;
+    to_grid.check("the grid's gradient", places, x.dtype())?;
+    let is_read = !gradient.layout.is_empty();
+    check(!is_read || !own[2..].contains(&0), || {
+        format!("no element in {own:?}")
+    })?;
+    let text = text(x.dtype())
+        .with("GRID", 1)
+        .with("KIND", u8::from(sampling.is_linear))
+        .with("OUTSIDE", sampling.outside as u32)
+        .with("ARE_CORNERS", u8::from(sampling.are_corners));
+    let real = match x.dtype() {
+        Dtype::F64 => Dtype::F64,
+        _ => Dtype::F32,
+    };
+    if !to_x.layout.is_empty() {
+        let sums = program.reserve(real, own)?;
+        copy::fill(program, &sums, 0);
+        if is_read {
+            let count = gradient.layout.len();
+            let step = NativeStep::new(text.clone(), "spread_grid")
+                .view(&sums)
+                .writes()
+                .view(gradient)
+                .view(grid);
+            program.push(step.u64(count).over(count));
+        }
+        let count = to_x.layout.len();
+        let step = NativeStep::new(text.clone(), "store_sums")
+            .view(to_x)
+            .writes()
+            .address(&sums);
+        program.push(step.u64(count).over(count));
+    }
+    let count = to_grid.layout.len() / 2;
+    if count > 0 && own[2..].contains(&0) {
+        copy::fill(program, to_grid, 0);
+    } else if count > 0 {
+        let step = NativeStep::new(text, "move_grid")
+            .view(to_grid)
+            .writes()
+            .view(gradient)
+            .view(x)
+            .view(grid);
+        program.push(step.u64(count).over(count));
+    }
+    Ok(())
+}
+
 /// Adds `to[batch, rows, columns, 2]`: coordinates by `matrix[batch, 2, 3]`.
 ///
 /// # Errors

@@ -102,19 +102,24 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 25] = [
+const SOURCES: [&str; 30] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/ctc.cu"),
     include_str!("../cuda/draw.cu"),
+    include_str!("../cuda/eigen.cu"),
     include_str!("../cuda/fft.cu"),
     include_str!("../cuda/gemv.cu"),
     include_str!("../cuda/index.cu"),
     include_str!("../cuda/jacobi.cu"),
+    include_str!("../cuda/linear_loss.cu"),
     include_str!("../cuda/loss.cu"),
+    include_str!("../cuda/maths.cu"),
     include_str!("../cuda/multiply.cu"),
+    include_str!("../cuda/norm.cu"),
     include_str!("../cuda/optimise.cu"),
+    include_str!("../cuda/pairs.cu"),
     include_str!("../cuda/patch.cu"),
     include_str!("../cuda/place.cu"),
     include_str!("../cuda/quantise.cu"),

@@ -123,6 +123,38 @@ impl MemoryView {
         Ok(Self { layout, ..*self })
     }
 
+    /// The elements on a diagonal of the last two dimensions, the first of which are that many
+    /// columns behind those of the main one.
+    ///
+    /// # Errors
+    /// [`LayoutError::NoDimension`].
+    pub fn diagonal(&self, offset: i64) -> Result<Self, LayoutError> {
+        let ([outer @ .., rows, columns], [strides @ .., down, across]) =
+            (self.shape(), self.layout.strides())
+        else {
+            let (dimension, rank) = (1, self.shape().len());
+            return Err(LayoutError::NoDimension { dimension, rank });
+        };
+        let beyond = offset.unsigned_abs();
+        let (rows, columns) = match offset >= 0 {
+            true => (*rows, columns.saturating_sub(beyond)),
+            false => (rows.saturating_sub(beyond), *columns),
+        };
+        let count = rows.min(columns);
+        let first = match (count, offset >= 0) {
+            (0, _) => 0,
+            (_, true) => beyond as i64 * across,
+            (_, false) => beyond as i64 * down,
+        };
+        let shape = [outer, &[count]].concat();
+        let strides = [strides, &[down + across]].concat();
+        Ok(Self {
+            layout: Layout::strided(self.dtype(), &shape, &strides)?,
+            offset_bytes: self.offset_bytes + first * self.dtype().bytes() as i64,
+            ..*self
+        })
+    }
+
     /// The same elements with a dimension at the end.
     ///
     /// # Errors

@@ -29,6 +29,13 @@ pub struct SlidingWindow {
     pub dilation: [u64; 3],
 }
 
+const ONE_PLACE: SlidingWindow = SlidingWindow {
+    kernel: [1; 3],
+    stride: [1; 3],
+    padding: [0; 3],
+    dilation: [1; 3],
+};
+
 impl SlidingWindow {
     /// As `SlidingWindow` of window.cu, which has the layout of a shape.
     pub(crate) fn parameter(&self) -> ShapeParameter {
@@ -169,15 +176,9 @@ pub fn pool(
         Some(index) => step.view(index).writes(),
         None => step.u64(0).shape(ShapeParameter::of(&to.layout)),
     };
-    let none = SlidingWindow {
-        kernel: [1; 3],
-        stride: [1; 3],
-        padding: [0; 3],
-        dilation: [1; 3],
-    };
     let step = step
         .view(from)
-        .shape(window.unwrap_or(none).parameter())
+        .shape(window.unwrap_or(ONE_PLACE).parameter())
         .u64(count);
     program.push(step.over(count));
     Ok(())
@@ -226,6 +227,82 @@ pub fn interpolate(
         .view(to)
         .writes()
         .view(from)
+        .u64(u64::from(corners))
+        .u64(count);
+    program.push(step.over(count));
+    Ok(())
+}
+
+/// Adds the gradient of a pool's operand `to`, of the result's gradient, and of the places of the
+/// largest elements: a place that is not in its window is skipped.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
+pub fn pool_backward(
+    program: &mut NativeProgram,
+    kind: PoolKind,
+    [gradient, to]: [&MemoryView; 2],
+    index: Option<&MemoryView>,
+    window: Option<SlidingWindow>,
+) -> Result<()> {
+    check_five(&[gradient, to], to.dtype())?;
+    check_places(to, gradient)?;
+    check(index.is_some() == (kind == PoolKind::Most), || {
+        "places of means".to_owned()
+    })?;
+    if let Some(index) = index {
+        index.check("the places", gradient.shape(), index.dtype())?;
+        let is_whole = !index.dtype().is_float() && index.dtype() != Dtype::Bool;
+        check(is_whole, || format!("places of {}", index.dtype()))?;
+    }
+    if let Some(window) = &window {
+        let steps = window.stride.iter().all(|step| *step > 0) && !window.dilation.contains(&0);
+        check(steps && !window.kernel.contains(&0), || {
+            "a window of no places, or a step of 0".to_owned()
+        })?;
+    }
+    let count = to.layout.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let text = text(to.dtype())
+        .with("POOL_BACKWARD", kind as u32)
+        .with_type("INDEX", index.map_or(Dtype::I64, MemoryView::dtype))
+        .with("IS_ADAPTIVE", u8::from(window.is_none()));
+    let step = NativeStep::new(text, "pool_backward")
+        .view(to)
+        .writes()
+        .view(gradient);
+    let step = match index {
+        Some(index) => step.view(index),
+        None => step.u64(0).shape(ShapeParameter::of(&gradient.layout)),
+    };
+    let step = step.shape(window.unwrap_or(ONE_PLACE).parameter());
+    program.push(step.u64(count).over(count));
+    Ok(())
+}
+
+/// Adds the gradient of an interpolation's operand `to`, of the result's gradient.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
+pub fn interpolate_backward(
+    program: &mut NativeProgram,
+    kind: Interpolation,
+    [gradient, to]: [&MemoryView; 2],
+    corners: bool,
+) -> Result<()> {
+    check_five(&[gradient, to], to.dtype())?;
+    check_places(to, gradient)?;
+    let count = to.layout.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let text = text(to.dtype()).with("INTERPOLATE", kind as u32);
+    let step = NativeStep::new(text, "interpolate_backward")
+        .view(to)
+        .writes()
+        .view(gradient)
         .u64(u64::from(corners))
         .u64(count);
     program.push(step.over(count));

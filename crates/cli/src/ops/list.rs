@@ -68,6 +68,7 @@ pub(super) fn class_name(class: TypeClass) -> &'static str {
         TypeClass::Bits => "bits",
         TypeClass::All => "all",
         TypeClass::NotF64 => "floats but f64",
+        TypeClass::WideFloats => "floats of 16 bits or more",
         TypeClass::Bool => "bool",
     }
 }

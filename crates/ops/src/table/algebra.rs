@@ -132,7 +132,11 @@ fn lower(op: &OpParameters, program: &mut NativeProgram) -> AlgebraLowered {
 }
 
 /// Values with their errors; nothing is promised if these are too large, or not known.
-fn bounded(dtype: Dtype, values: &HostMatrix, errors: Option<&HostMatrix>) -> Vec<ExpectedElement> {
+pub(super) fn bounded(
+    dtype: Dtype,
+    values: &HostMatrix,
+    errors: Option<&HostMatrix>,
+) -> Vec<ExpectedElement> {
     let errors = errors.map(|errors| errors.values.as_slice());
     let element = |(at, value): (usize, &f64)| match errors.map(|errors| errors[at]) {
         Some(error) if error.is_finite() => rounded(dtype, *value, error),

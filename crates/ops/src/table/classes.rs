@@ -1,13 +1,15 @@
 //! Rows of losses by the class that an index in memory names, and of their gradients.
 //!
 //! A row has a loss and a gradient of 0 if its index is `ignore` or outside of the classes, and a
-//! mean does not count it; a checked plan reports the second. The mean of no rows is NaN.
+//! mean does not count it; a checked plan reports the second. The mean of no rows is NaN. With
+//! weights of classes a row's loss has that of its class, each of the classes over which a part is
+//! spread its own, and a mean is by the sum of the weights of the rows' classes.
 
 use fercuda_jit::TypeClass;
 use fercuda_kernels::NativeProgram;
 use fercuda_kernels::ctc::{self, CtcViews};
 use fercuda_kernels::loss::{self, ClassLoss, LossReduction};
-use fercuda_tensor::Layout;
+use fercuda_tensor::{Dtype, Layout};
 
 use super::along::first_axis;
 use super::bounds::{stored, unit_roundoff};
@@ -16,11 +18,11 @@ use crate::arrays::HostArray;
 use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
-const REDUCE: &[(&str, &[&str])] = &[("reduce", &["mean", "sum", "none"])];
+pub(super) const REDUCE: &[(&str, &[&str])] = &[("reduce", &["mean", "sum", "none"])];
 
-fn class_loss(op: &OpParameters) -> ClassLoss {
+pub(super) fn class_loss(op: &OpParameters) -> ClassLoss {
     ClassLoss {
-        is_logits: op.name().starts_with("cross"),
+        is_logits: op.name().contains("cross_entropy"),
         smoothing: op.number_of("smoothing"),
         z_weight: op.number_of("z_weight"),
         ignored: op.number_of("ignore") as i64,
@@ -32,12 +34,8 @@ fn class_loss(op: &OpParameters) -> ClassLoss {
     }
 }
 
-/// Shape of the losses of `x`.
-fn losses_shape(
-    op: &OpParameters,
-    x: &Layout,
-    index: &Layout,
-) -> Result<(Vec<u64>, usize), Misfit> {
+/// Checks the numbers of a loss.
+pub(super) fn check_numbers(op: &OpParameters) -> Result<(), Misfit> {
     whole_number(op, "ignore")?;
     let smoothing = op.number_of("smoothing");
     if !(0.0..=1.0).contains(&smoothing) {
@@ -45,10 +43,37 @@ fn losses_shape(
         return Err(Misfit::new(what, "a number from 0 to 1"));
     }
     let z_weight = op.number_of("z_weight");
-    if !(z_weight as f32).is_finite() {
-        let what = format!("a z_weight of {z_weight}");
-        return Err(Misfit::new(what, "a number of f32"));
+    match (z_weight as f32).is_finite() {
+        true => Ok(()),
+        false => Err(Misfit::new(
+            format!("a z_weight of {z_weight}"),
+            "a number of f32",
+        )),
     }
+}
+
+/// Checks the weights of classes along an axis, if they are there.
+fn check_weights(weights: Option<&Layout>, x: &Layout, axis: usize) -> Result<(), Misfit> {
+    let classes = x.shape()[axis];
+    match weights {
+        Some(weights) if weights.shape() != [classes] => {
+            let what = format!("the weights are {:?}", weights.shape());
+            Err(Misfit::new(
+                what,
+                format!("[{classes}], one for each class"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Shape of the losses of `x`.
+fn losses_shape(
+    op: &OpParameters,
+    x: &Layout,
+    index: &Layout,
+) -> Result<(Vec<u64>, usize), Misfit> {
+    check_numbers(op)?;
     let axis = op.axis_of(x.shape().len())?;
     let mut shape = x.shape().to_vec();
     shape.remove(axis);
@@ -64,18 +89,26 @@ fn losses_shape(
 }
 
 fn loss_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
-    let (shape, _) = losses_shape(op, &operands[0], &operands[1])?;
+    let (shape, axis) = losses_shape(op, &operands[0], &operands[1])?;
+    check_weights(operands.get(2), &operands[0], axis)?;
     Ok(vec![(operands[0].dtype(), shape)])
 }
 
 fn class_losses(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, index, to) = (program.input(0), program.input(1), program.output(0));
     let x = x.move_last(first_axis(op, x.shape().len()))?;
-    loss::of_classes(program, &class_loss(op), [&x, &index, &to])
+    let weights = (program.operands() > 2).then(|| program.input(2));
+    loss::of_classes(
+        program,
+        &class_loss(op),
+        [&x, &index, &to],
+        weights.as_ref(),
+    )
 }
 
 fn gradient_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
-    let (shape, _) = losses_shape(op, &operands[1], &operands[2])?;
+    let (shape, axis) = losses_shape(op, &operands[1], &operands[2])?;
+    check_weights(operands.get(3), &operands[1], axis)?;
     if operands[0].shape() != shape {
         let what = format!("the gradient is {:?}, not {shape:?}", operands[0].shape());
         return Err(Misfit::new(what, "the shape of the losses"));
@@ -88,7 +121,9 @@ fn class_gradients(op: &OpParameters, program: &mut NativeProgram) -> RowLowerin
     let to = program.output(0);
     let axis = first_axis(op, x.shape().len());
     let (x, to) = (x.move_last(axis)?, to.move_last(axis)?);
-    loss::of_classes_backward(program, &class_loss(op), [&g, &x, &index, &to])
+    let weights = (program.operands() > 3).then(|| program.input(3));
+    let views = [&g, &x, &index, &to];
+    loss::of_classes_backward(program, &class_loss(op), views, weights.as_ref())
 }
 
 /// The elements of `x` along an axis, by the number of the row, with the places of the elements.
@@ -106,7 +141,7 @@ fn rows_along(x: &HostArray, axis: usize) -> Vec<(Vec<usize>, Vec<f64>)> {
 }
 
 /// ln of the sum of e^x, and its error.
-fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
+pub(super) fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
     let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if most == f64::NEG_INFINITY {
         return (most, 0.0);
@@ -119,29 +154,57 @@ fn log_sum(row: &[f64], unit: f64) -> (f64, f64) {
     )
 }
 
-fn class_at(index: f64, loss: &ClassLoss, classes: usize) -> Option<usize> {
+pub(super) fn class_at(index: f64, loss: &ClassLoss, classes: usize) -> Option<usize> {
     let is_class = index >= 0.0 && index < classes as f64 && index != loss.ignored as f64;
     is_class.then_some(index as usize)
 }
 
-/// The loss of a row, and its error.
-fn row_loss(loss: &ClassLoss, row: &[f64], class: usize, unit: f64) -> (f64, f64) {
+/// The loss of a row, and its error; with weights of classes, or none.
+pub(super) fn row_loss(
+    loss: &ClassLoss,
+    row: &[f64],
+    class: usize,
+    unit: f64,
+    weights: Option<&[f64]>,
+) -> (f64, f64) {
+    let weight = |at: usize| weights.map_or(1.0, |weights| weights[at]);
+    let own = weight(class);
     if !loss.is_logits {
-        return (-row[class], 0.0);
+        return (-row[class] * own, 2.0 * unit * (row[class] * own).abs());
     }
     let (sum, error) = log_sum(row, unit);
     let apart: Vec<f64> = row.iter().map(|x| sum - x).collect();
     let (terms, size) = (row.len() as f64, sum.abs() + row[class].abs());
-    let spread = apart.iter().map(|x| x.abs() + sum.abs()).sum::<f64>() / terms;
-    let even = total(apart.iter().copied()) / terms;
+    let spread = apart.iter().enumerate();
+    let spread = spread.map(|(at, x)| weight(at).abs() * (x.abs() + sum.abs() + error / unit));
+    let spread = spread.sum::<f64>() / terms;
+    let even = apart.iter().enumerate().map(|(at, x)| weight(at) * x);
+    let even = total(even) / terms;
     let s = loss.smoothing;
-    let value = (1.0 - s) * apart[class] + s * even + loss.z_weight * sum * sum;
+    let of_class = (1.0 - s) * apart[class] + loss.z_weight * sum * sum;
     let squared = loss.z_weight.abs() * sum.abs() * (2.0 * error + 4.0 * unit * sum.abs());
-    let of_class = (1.0 - s) * (error + 4.0 * unit * size);
-    (
-        value,
-        of_class + s * (error + (terms + 4.0) * unit * spread) + squared,
-    )
+    let near = (1.0 - s) * (error + 4.0 * unit * size) + squared + 2.0 * unit * of_class.abs();
+    let value = own * of_class + s * even;
+    (value, own.abs() * near + s * (terms + 4.0) * unit * spread)
+}
+
+/// What a mean is divided by: the number of counted rows, or the sum of the weights of their
+/// classes; with its error.
+fn divisor(
+    loss: &ClassLoss,
+    classes: impl Iterator<Item = usize>,
+    unit: f64,
+    weights: Option<&[f64]>,
+) -> (f64, f64) {
+    if loss.reduction != LossReduction::Mean {
+        return (1.0, 0.0);
+    }
+    let Some(weights) = weights else {
+        return (classes.count() as f64, 0.0);
+    };
+    let all: Vec<f64> = classes.map(|class| weights[class]).collect();
+    let size: f64 = all.iter().map(|weight| weight.abs()).sum();
+    (total(all.iter().copied()), unit * all.len() as f64 * size)
 }
 
 fn losses_expected(
@@ -153,29 +216,41 @@ fn losses_expected(
     let unit = unit_roundoff(dtype);
     let axis = first_axis(op, x[0].shape.len());
     let rows = rows_along(&x[0], axis);
-    let mut counted = 0.0;
-    let one = |((_, row), index): (&(Vec<usize>, Vec<f64>), &f64)| {
-        let class = class_at(*index, &loss, row.len())?;
-        counted += 1.0;
-        Some(row_loss(&loss, row, class, unit))
+    let weights = x.get(2).map(|weights| weights.values.as_slice());
+    let class = |(at, index): (usize, &f64)| class_at(*index, &loss, rows[at].1.len());
+    let classes: Vec<_> = x[1].values.iter().enumerate().map(class).collect();
+    let one = |((_, row), class): (&(Vec<usize>, Vec<f64>), &Option<usize>)| {
+        let loss = class.map(|class| row_loss(&loss, row, class, unit, weights));
+        loss.unwrap_or_default()
     };
-    let losses: Vec<_> = rows.iter().zip(&x[1].values).map(one).collect();
-    let losses: Vec<(f64, f64)> = losses.into_iter().map(Option::unwrap_or_default).collect();
+    let losses: Vec<(f64, f64)> = rows.iter().zip(&classes).map(one).collect();
+    let by = divisor(&loss, classes.into_iter().flatten(), unit, weights);
+    vec![reduced_losses(dtype, &loss, losses, by)]
+}
+
+/// Losses of rows with their errors, reduced, and divided by a number with its error for a mean.
+pub(super) fn reduced_losses(
+    dtype: Dtype,
+    loss: &ClassLoss,
+    losses: Vec<(f64, f64)>,
+    (by, off): (f64, f64),
+) -> Vec<ExpectedElement> {
+    let unit = unit_roundoff(dtype);
     let near = |(value, error): (f64, f64)| stored(dtype, value, error + 2.0 * unit * value.abs());
     if loss.reduction == LossReduction::Each {
-        return vec![losses.into_iter().map(near).collect()];
+        return losses.into_iter().map(near).collect();
     }
-    let by = match loss.reduction {
-        LossReduction::Mean => counted,
-        _ => 1.0,
-    };
-    let sum = total(losses.iter().map(|(value, _)| *value)) / by;
+    let sum = total(losses.iter().map(|(value, _)| *value));
     let steps = unit * losses.len() as f64;
     let errors = losses
         .iter()
         .map(|(value, error)| error + steps * value.abs());
-    let error = errors.sum::<f64>() / by;
-    vec![vec![near((sum, error))]]
+    let least = by.abs() - off;
+    if least <= 0.0 && off > 0.0 {
+        return vec![(sum / by, f64::INFINITY)];
+    }
+    let error = (errors.sum::<f64>() + (sum / by).abs() * off) / least;
+    vec![near((sum / by, error))]
 }
 
 fn gradients_expected(
@@ -187,42 +262,49 @@ fn gradients_expected(
     let unit = unit_roundoff(dtype);
     let axis = first_axis(op, x[1].shape.len());
     let rows = rows_along(&x[1], axis);
-    let classes = |row: &[f64], index: f64| class_at(index, &loss, row.len());
-    let counted = rows.iter().zip(&x[2].values);
-    let counted = counted.filter(|((_, row), index)| classes(row, **index).is_some());
-    let by = match loss.reduction {
-        LossReduction::Mean => counted.count() as f64,
-        _ => 1.0,
-    };
+    let weights = x.get(3).map(|weights| weights.values.as_slice());
+    let weight = |at: usize| weights.map_or(1.0, |weights| weights[at]);
+    let class = |(at, index): (usize, &f64)| class_at(*index, &loss, rows[at].1.len());
+    let classes: Vec<_> = x[2].values.iter().enumerate().map(class).collect();
+    let (by, off) = divisor(&loss, classes.iter().flatten().copied(), unit, weights);
     let mut all = vec![(0.0, 0.0); x[1].values.len()];
-    for (number, ((places, row), index)) in rows.iter().zip(&x[2].values).enumerate() {
-        let Some(class) = classes(row, *index) else {
-            continue;
-        };
+    for (number, ((places, row), class)) in rows.iter().zip(&classes).enumerate() {
+        let Some(class) = *class else { continue };
         let g = match loss.reduction {
             LossReduction::Each => x[0].values[number],
             _ => x[0].values[0] / by,
         };
         let (sum, error) = log_sum(row, unit);
+        let (terms, own) = (row.len() as f64, weight(class));
+        let spread = total((0..row.len()).map(weight)) / terms;
+        let spread_size = (0..row.len()).map(|at| weight(at).abs()).sum::<f64>() / terms;
         for (at, (place, value)) in places.iter().zip(row).enumerate() {
             let hit = f64::from(u8::from(at == class));
             let (value, error) = if loss.is_logits {
                 let share = (value - sum).exp();
-                let factor = 1.0 + 2.0 * loss.z_weight * sum;
-                let even = loss.smoothing / row.len() as f64;
-                let size = 1.0 + 2.0 * (loss.z_weight * sum).abs();
-                let steps = error + unit * (8.0 + 2.0 * (value.abs() + sum.abs()));
-                let of_sum = 2.0 * share * loss.z_weight.abs() * error;
-                let error = share * size * steps + of_sum + 4.0 * unit * (1.0 + share * size);
-                (share * factor - even - hit * (1.0 - loss.smoothing), error)
+                let z = 2.0 * loss.z_weight * sum;
+                let s = loss.smoothing;
+                let factor = own * (1.0 - s + z) + s * spread;
+                let size = own.abs() * (1.0 + z.abs()) + s * spread_size;
+                let steps = error + unit * (16.0 + 2.0 * (value.abs() + sum.abs()));
+                let steps = steps + unit * s * terms;
+                let of_sum = 2.0 * share * own.abs() * loss.z_weight.abs() * error;
+                let others = own.abs() + weight(at).abs() + share * size;
+                let error = share * size * steps + of_sum + 4.0 * unit * others;
+                let even = s * weight(at) / terms;
+                (share * factor - even - hit * own * (1.0 - s), error)
             } else {
-                (-hit, 0.0)
+                (-hit * own, 0.0)
             };
-            all[*place] = stored(
-                dtype,
-                g * value,
-                g.abs() * (error + 4.0 * unit * value.abs()),
-            );
+            let least = by.abs() - off;
+            let error = match off > 0.0 {
+                true if least <= 0.0 => f64::INFINITY,
+                true => error + off / least * (value.abs() + error),
+                false => error,
+            };
+            let error = g.abs() * (error + 4.0 * unit * value.abs());
+            let error = if error.is_nan() { f64::INFINITY } else { error };
+            all[*place] = stored(dtype, g * value, error);
         }
     }
     vec![all]
@@ -326,18 +408,22 @@ const LENGTHS: &[(&str, TypeClass)] = &[
 
 #[rustfmt::skip]
 pub(super) const ROWS: &[OpRow] = &[
-    native!(Loss "cross_entropy" ("x", "index") Floats
-        { "smoothing": 0.0, "z_weight": 0.0, "ignore": -100.0 } ["axis"] { choices: REDUCE }
+    native!(Loss "cross_entropy" ("x", "index", "weights") Floats
+        { "smoothing": 0.0, "z_weight": 0.0, "ignore": -100.0 } ["axis"]
+        { optional: 1, choices: REDUCE }
         "cuda.loss", loss_results, class_losses, losses_expected,
         "cross-entropy of logits with the class of an index, of which `smoothing` is spread over all classes, and z_weight ln(sum of e^x)^2"),
-    native!(Loss "cross_entropy_backward" ("g", "x", "index") Floats
-        { "smoothing": 0.0, "z_weight": 0.0, "ignore": -100.0 } ["axis"] { choices: REDUCE }
+    native!(Loss "cross_entropy_backward" ("g", "x", "index", "weights") Floats
+        { "smoothing": 0.0, "z_weight": 0.0, "ignore": -100.0 } ["axis"]
+        { optional: 1, choices: REDUCE }
         "cuda.loss", gradient_results, class_gradients, gradients_expected,
         "gradient of cross_entropy at the logits x"),
-    native!(Loss "nll_loss" ("x", "index") Floats { "ignore": -100.0 } ["axis"] { choices: REDUCE }
+    native!(Loss "nll_loss" ("x", "index", "weights") Floats { "ignore": -100.0 } ["axis"]
+        { optional: 1, choices: REDUCE }
         "cuda.loss", loss_results, class_losses, losses_expected,
         "negative of the logarithm x of the probability of the class of an index"),
-    native!(Loss "nll_loss_backward" ("g", "x", "index") Floats { "ignore": -100.0 } ["axis"] { choices: REDUCE }
+    native!(Loss "nll_loss_backward" ("g", "x", "index", "weights") Floats { "ignore": -100.0 } ["axis"]
+        { optional: 1, choices: REDUCE }
         "cuda.loss", gradient_results, class_gradients, gradients_expected,
         "gradient of nll_loss at x"),
     native!(Loss "ctc_loss" ("x", "index", "lengths", "label_lengths") Floats { "blank": 0.0 } []

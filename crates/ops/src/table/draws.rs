@@ -47,6 +47,11 @@ fn draw_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
         return Err(Misfit::new("a negative number of samples", "0 or more"));
     };
     let mut shape = operands[0].shape().to_vec();
+    let length = shape.last().copied().unwrap_or_default();
+    if op.name() == "multinomial_different" && samples > length {
+        let what = format!("{samples} different samples of {length}");
+        return Err(Misfit::new(what, "at most as many as there are weights"));
+    }
     match shape.last_mut() {
         Some(last) if *last > 0 || samples == 0 => *last = samples,
         _ => {
@@ -91,6 +96,42 @@ fn draws_expected(
     vec![(0..results[0].len()).map(one).collect()]
 }
 
+fn different(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let (x, to) = (program.input(0), program.output(0));
+    draw::different_places(program, &x, &to, seed(op))
+}
+
+fn different_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    _: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let (seed, samples) = (seed(op), op.number_of("samples") as usize);
+    let len = x[0].shape.last().copied().unwrap_or(1).max(1) as usize;
+    let row = |(number, row): (usize, &[f64])| {
+        let key = |(at, weight): (usize, &f64)| {
+            let share = ((half(seed, (number * len + at) as u64) >> 11) + 1) as f64;
+            let key = -(share * (-53f64).exp2()).ln() / weight;
+            (if *weight > 0.0 { key } else { f64::INFINITY }, at)
+        };
+        let mut all: Vec<(f64, usize)> = row.iter().enumerate().map(key).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let places = (0..samples).map(|at| {
+            let (key, place) = all[at];
+            if key == f64::INFINITY {
+                return (-1.0, 0.0);
+            }
+            // Some units in the last place apart may be in the other order.
+            let is_near = |other: &(f64, usize)| (other.0 - key).abs() <= 32.0 * f64::EPSILON * key;
+            let beside = [at.checked_sub(1), Some(at + 1)].into_iter().flatten();
+            let is_unknown = beside.filter_map(|at| all.get(at)).any(is_near);
+            (place as f64, if is_unknown { f64::INFINITY } else { 0.0 })
+        });
+        places.collect::<Vec<_>>()
+    };
+    vec![x[0].values.chunks(len).enumerate().flat_map(row).collect()]
+}
+
 #[rustfmt::skip]
 pub(super) const ROWS: &[OpRow] = &[
     native!(Random "random_permutation" () All {} ["shape"] { lists: SEED }
@@ -99,4 +140,7 @@ pub(super) const ROWS: &[OpRow] = &[
     native!(Random "multinomial" ("x") Floats { "samples": 1.0 } [] { lists: SEED }
         "cuda.draw", draw_results, draws, draws_expected,
         "i64: places along the last dimension by their finite weights, with replacement; a weight below 0 or NaN is 0, and of no weight above 0 the place is 0"),
+    native!(Random "multinomial_different" ("x") Floats { "samples": 1.0 } [] { lists: SEED }
+        "cuda.draw", draw_results, different, different_expected,
+        "i64: different places along the last dimension by their finite weights, without replacement; a weight below 0 or NaN is 0, and -1 where no weight above 0 is left"),
 ];

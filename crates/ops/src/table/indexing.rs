@@ -321,6 +321,74 @@ fn index_add_expected(
     combined(op, &results[0], &x[0], all)
 }
 
+// Gradients: sums of what indices took.
+
+fn gradient_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
+    let (g, index) = (&operands[0], operands[1].shape());
+    let mut shape = g.shape().to_vec();
+    if op.name() == "gather_backward" {
+        let Some(own) = op.target_shape() else {
+            return Err(Misfit::new("it has no shape", "the operand's `shape`"));
+        };
+        let axis = op.axis_of(own.len())?;
+        check_within(index, own, axis, "the index")?;
+        if g.shape() != index {
+            let what = format!("g is {:?}, the index {index:?}", g.shape());
+            return Err(Misfit::new(what, "one shape"));
+        }
+        return Ok(vec![(g.dtype(), own.to_vec())]);
+    }
+    let axis = op.axis_of(shape.len())?;
+    let len = check_vector(&operands[1], "the index")?;
+    if shape[axis] != len {
+        let what = format!("{len} indices for {shape:?} along axis {axis}");
+        return Err(Misfit::new(what, "an index for each row of g"));
+    }
+    let rows = whole_number(op, "rows")?;
+    shape[axis] = u64::try_from(rows).map_err(|_| {
+        let what = format!("{rows} rows");
+        Misfit::new(what, "the operand's extent along the axis")
+    })?;
+    Ok(vec![(g.dtype(), shape)])
+}
+
+fn gather_gradient(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
+    let [g, index] = [0, 1].map(|at| program.input(at));
+    let out = program.output(0);
+    copy::fill(program, &out, 0);
+    let axis = first_axis(op, out.shape().len());
+    let index = match op.name() {
+        "gather_backward" => index,
+        _ => along(&index, axis, g.shape())?,
+    };
+    index::scatter(program, &g, &index, axis, &out, ScatterCombine::Add)
+}
+
+fn gradient_expected(
+    op: &OpParameters,
+    x: &[HostArray],
+    results: &[Layout],
+) -> Vec<Vec<ExpectedElement>> {
+    let shape = results[0].shape();
+    let axis = first_axis(op, shape.len());
+    let is_vector = op.name() != "gather_backward";
+    let all = indices(&x[0].shape).into_iter().filter_map(|mut at| {
+        let term = x[0].at(&at);
+        let chosen = match is_vector {
+            true => x[1].values[at[axis] as usize],
+            false => x[1].at(&at),
+        };
+        at[axis] = inside(chosen, shape[axis])?;
+        Some((at, term))
+    });
+    let zeros = HostArray {
+        dtype: x[0].dtype,
+        shape: shape.to_vec(),
+        values: vec![0.0; shape.iter().product::<u64>() as usize],
+    };
+    combined(op, &results[0], &zeros, all)
+}
+
 #[rustfmt::skip]
 pub(super) const ROWS: &[OpRow] = &[
     native!(Indexing "gather" ("x", "index") All {} ["axis"] {}
@@ -355,4 +423,10 @@ pub(super) const ROWS: &[OpRow] = &[
     native!(Indexing "index_copy" ("x", "index", "source") All {} ["axis"] {}
         "cuda.index", index_add_results, index_add, index_add_expected,
         "x with the source's rows at the indices along an axis; of several for one, any elements"),
+    native!(Indexing "gather_backward" ("g", "index") Floats {} ["axis", "shape"] {}
+        "cuda.index", gradient_results, gather_gradient, gradient_expected,
+        "gradient of gather by its operand of `shape`"),
+    native!(Indexing "index_select_backward" ("g", "index") Floats { "rows": 1.0 } ["axis"] {}
+        "cuda.index", gradient_results, gather_gradient, gradient_expected,
+        "gradient of index_select by its operand of `rows` rows along the axis"),
 ];

@@ -13,39 +13,53 @@ mod classes;
 mod comparisons;
 mod dense;
 mod draws;
+mod eigen;
 mod indexing;
+mod linear_losses;
 mod losses;
+mod maths;
 mod movement;
+mod norms;
 mod optimisers;
+mod pairs;
 mod patches;
 pub(crate) mod products;
 mod quantisation;
 mod random;
 mod reductions;
 mod rows;
+mod sample_gradients;
 mod samples;
 mod scalar;
 mod scans;
 mod segments;
 mod selection;
+mod slopes;
 mod sorting;
 mod sparse;
 mod spectra;
+mod spectral;
+mod systems;
 pub(crate) mod transforms;
+mod window_gradients;
 mod windows;
 
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 25] = [
+pub(crate) const PARTS: [&[OpRow]; 35] = [
     arithmetic::ROWS,
+    maths::ROWS,
     movement::ROWS,
     comparisons::ROWS,
     activations::ROWS,
+    slopes::ROWS,
     reductions::ROWS,
     rows::ROWS,
+    norms::ROWS,
     losses::ROWS,
     classes::ROWS,
+    linear_losses::ROWS,
     optimisers::ROWS,
     quantisation::ROWS,
     indexing::ROWS,
@@ -55,12 +69,18 @@ pub(crate) const PARTS: [&[OpRow]; 25] = [
     products::ROWS,
     sparse::ROWS,
     windows::ROWS,
+    window_gradients::ROWS,
     patches::ROWS,
     samples::ROWS,
+    sample_gradients::ROWS,
     scans::ROWS,
     sorting::ROWS,
     selection::ROWS,
     transforms::ROWS,
     algebra::ROWS,
+    systems::ROWS,
+    pairs::ROWS,
     spectra::ROWS,
+    spectral::ROWS,
+    eigen::ROWS,
 ];

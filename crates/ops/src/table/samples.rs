@@ -15,7 +15,7 @@ use crate::parameters::{Misfit, OpParameters};
 use crate::row::{ExpectedElement, OpRow, RowLowering, RowResults, native};
 
 /// How far a place that is computed in f64 may be off, of its magnitude.
-const PLACE_ERROR: f64 = 64.0 * f64::EPSILON;
+pub(super) const PLACE_ERROR: f64 = 64.0 * f64::EPSILON;
 
 fn are_corners(op: &OpParameters) -> bool {
     op.choice_of("align") == "corners"
@@ -23,7 +23,7 @@ fn are_corners(op: &OpParameters) -> bool {
 
 // Grids.
 
-fn sampling(op: &OpParameters) -> GridSampling {
+pub(super) fn sampling(op: &OpParameters) -> GridSampling {
     GridSampling {
         is_linear: op.choice_of("mode") == "linear",
         are_corners: are_corners(op),
@@ -35,7 +35,7 @@ fn sampling(op: &OpParameters) -> GridSampling {
     }
 }
 
-fn grid_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
+pub(super) fn grid_results(_: &OpParameters, operands: &[Layout]) -> RowResults {
     let (x, grid) = (operands[0].shape(), operands[1].shape());
     let (&[batch, channels, height, width], &[own, rows, columns, 2]) = (x, grid) else {
         let what = format!("{x:?} at {grid:?}");
@@ -65,7 +65,7 @@ fn grid(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
 }
 
 /// The place of a coordinate, from 0 on.
-fn place_of(sampling: GridSampling, coordinate: f64, extent: u64) -> f64 {
+pub(super) fn place_of(sampling: GridSampling, coordinate: f64, extent: u64) -> f64 {
     let (extent, last) = (extent as f64, extent as f64 - 1.0);
     let (place, low, span) = match sampling.are_corners {
         true => ((coordinate + 1.0) / 2.0 * last, 0.0, last),

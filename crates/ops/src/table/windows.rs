@@ -106,7 +106,7 @@ fn groups(op: &OpParameters) -> Result<u64, Misfit> {
     }
 }
 
-fn check(holds: bool, what: String, hint: &str) -> Result<(), Misfit> {
+pub(super) fn check(holds: bool, what: String, hint: &str) -> Result<(), Misfit> {
     match holds {
         true => Ok(()),
         false => Err(Misfit::new(what, hint)),
@@ -226,7 +226,7 @@ fn weight_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
 }
 
 /// A window of an accepted descriptor.
-fn accepted(op: &OpParameters, space: usize, kernel: [u64; 3]) -> SlidingWindow {
+pub(super) fn accepted(op: &OpParameters, space: usize, kernel: [u64; 3]) -> SlidingWindow {
     window(op, space, kernel).unwrap_or(SlidingWindow {
         kernel,
         stride: [1; 3],
@@ -294,7 +294,7 @@ pub(super) fn element(array: &HostArray, batch: u64, channel: u64, at: [i64; 3])
 }
 
 /// A result of a sum of that many terms, stored.
-fn summed(dtype: Dtype, sum: f64, size: f64, terms: f64) -> ExpectedElement {
+pub(super) fn summed(dtype: Dtype, sum: f64, size: f64, terms: f64) -> ExpectedElement {
     stored(
         dtype,
         sum,
@@ -457,8 +457,11 @@ fn sized_results(op: &OpParameters, operands: &[Layout]) -> RowResults {
     Ok(pooled(op, x.dtype(), shape.collect()))
 }
 
-fn pool_kind(op: &OpParameters) -> PoolKind {
-    match (op.name(), op.choice_of("count")) {
+pub(super) fn pool_kind(op: &OpParameters) -> PoolKind {
+    match (
+        op.name().trim_end_matches("_backward"),
+        op.choice_of("count"),
+    ) {
         ("max_pool" | "adaptive_max_pool", _) => PoolKind::Most,
         (_, "all") => PoolKind::MeanOfAll,
         _ => PoolKind::MeanOfInside,
@@ -551,17 +554,26 @@ fn pool_expected(
 
 fn interpolate(op: &OpParameters, program: &mut NativeProgram) -> RowLowering {
     let (x, out) = (five(&program.input(0))?, five(&program.output(0))?);
-    let kind = match op.choice_of("mode") {
+    let corners = op.choice_of("align") == "corners";
+    window::interpolate(program, interpolation(op), &x, &out, corners)
+}
+
+pub(super) fn interpolation(op: &OpParameters) -> Interpolation {
+    match op.choice_of("mode") {
         "linear" => Interpolation::Linear,
         "cubic" => Interpolation::Cubic,
         _ => Interpolation::Nearest,
-    };
-    let corners = op.choice_of("align") == "corners";
-    window::interpolate(program, kind, &x, &out, corners)
+    }
 }
 
 /// Neighbours of a place of the result and their weights, along one dimension.
-fn neighbours(mode: &str, corners: bool, at: u64, from: u64, to: u64) -> Vec<(i64, f64)> {
+pub(super) fn neighbours(
+    mode: &str,
+    corners: bool,
+    at: u64,
+    from: u64,
+    to: u64,
+) -> Vec<(i64, f64)> {
     if from == to {
         return vec![(at as i64, 1.0)];
     }

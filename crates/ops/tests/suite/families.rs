@@ -60,11 +60,11 @@ fn views_of_other_sizes_are_refused_by_the_kernels_of_indices() {
         ignored: -1,
         reduction: LossReduction::Each,
     };
-    let losses = loss::of_classes(&mut p, &of_classes, [&x, &few, &small]);
+    let losses = loss::of_classes(&mut p, &of_classes, [&x, &few, &small], None);
     assert_refused(losses, "the index is [2]");
-    let losses = loss::of_classes(&mut p, &of_classes, [&x, &index, &small]);
+    let losses = loss::of_classes(&mut p, &of_classes, [&x, &index, &small], None);
     assert_refused(losses, "the losses is f32[1, 1]");
-    let gradients = loss::of_classes_backward(&mut p, &of_classes, [&index, &x, &index, &x]);
+    let gradients = loss::of_classes_backward(&mut p, &of_classes, [&index, &x, &index, &x], None);
     assert_refused(gradients, "the gradient is i64[64]");
 
     let sum = SegmentReduction::Sum;

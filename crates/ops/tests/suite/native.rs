@@ -7,7 +7,10 @@ use crate::bench::{Operand, layout};
 use crate::native_algebra;
 use crate::native_fourier;
 use crate::parity::{narrower, shape};
-use crate::{native_box, native_class, native_segment, native_small, native_sort, native_update};
+use crate::{
+    native_box, native_class, native_norm, native_segment, native_small, native_sort,
+    native_update, native_window,
+};
 
 /// A new descriptor of the op, and random operands.
 pub(crate) fn operands_of(
@@ -18,9 +21,22 @@ pub(crate) fn operands_of(
     let op = OpDescriptor::new(row.name).unwrap();
     if matches!(
         row.name,
-        "grid_sample" | "affine_grid" | "roi_align" | "nms"
+        "grid_sample" | "grid_sample_backward" | "affine_grid" | "roi_align" | "nms"
     ) {
         return native_box::operands_of(random, op, dtype);
+    }
+    if row.family == OpFamily::Window && row.name.ends_with("l_backward")
+        || row.name == "interpolate_backward"
+    {
+        return native_window::operands_of(random, op, dtype);
+    }
+    if row.name == "sparsemax" {
+        let own = shape(random, 1);
+        let op = op.axes(&[random.usize(..own.len())]).unwrap();
+        return (op, vec![Operand::random(random, dtype, &own, true)]);
+    }
+    if row.family == OpFamily::Normalisation {
+        return native_norm::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Loss {
         return native_class::operands_of(random, op, dtype);
@@ -31,7 +47,7 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Quantisation {
         return native_small::operands_of(random, op, dtype);
     }
-    if row.name == "multinomial" {
+    if row.name.starts_with("multinomial") {
         return native_segment::weights(random, op, dtype);
     }
     if row.family == OpFamily::Sparse {
@@ -55,6 +71,9 @@ pub(crate) fn operands_of(
     if row.family == OpFamily::Random || matches!(row.name, "iota" | "tril" | "triu" | "eye") {
         return generated(random, op, dtype);
     }
+    if row.family == OpFamily::Arithmetic {
+        return functions(random, op, dtype);
+    }
     let (op, shapes) = match row.family {
         OpFamily::Product => products(random, op),
         OpFamily::Window => windows(random, op),
@@ -63,6 +82,28 @@ pub(crate) fn operands_of(
     let tame = matches!(row.family, OpFamily::Product | OpFamily::Window);
     let operands = shapes.iter();
     let operands = operands.map(|shape| Operand::random(random, dtype, shape, tame));
+    let operands = operands.collect();
+    (op, operands)
+}
+
+/// Operands of a function of elements, which are broadcast, with special values.
+fn functions(
+    random: &mut fastrand::Rng,
+    op: OpDescriptor,
+    dtype: Dtype,
+) -> (OpDescriptor, Vec<Operand>) {
+    let whole = shape(random, 0);
+    let exponents = [Dtype::I8, Dtype::I32, Dtype::U16, Dtype::I64];
+    let exponent = exponents[random.usize(..exponents.len())];
+    let operands = op.row().operands.iter().map(|operand| {
+        let own = narrower(random, &whole);
+        let dtype = if *operand == "exponent" {
+            exponent
+        } else {
+            dtype
+        };
+        Operand::random(random, dtype, &own, false)
+    });
     let operands = operands.collect();
     (op, operands)
 }
@@ -249,6 +290,17 @@ fn indexing(
             let len = random.u64(..20);
             let index = index_operand(random, &[len], 0, own[axis], false);
             (op.axes(&[axis]).unwrap(), vec![values(random, &own), index])
+        }
+        "gather_backward" => {
+            let part = narrower(random);
+            let index = index_operand(random, &part, axis, own[axis], false);
+            let op = op.axes(&[axis]).unwrap().shape(&own).unwrap();
+            (op, vec![values(random, &part), index])
+        }
+        "index_select_backward" => {
+            let index = index_operand(random, &own[axis..=axis], 0, 9, false);
+            let op = op.axes(&[axis]).unwrap().number("rows", 9.0).unwrap();
+            (op, vec![values(random, &own), index])
         }
         "take" => {
             let of = shape(random, 0);

@@ -124,6 +124,95 @@ fn of_extents(
             let b = Operand::random(random, dtype, &[outer, &[n, other]].concat(), true);
             (op, vec![a, b])
         }
+        "cholesky_solve" => {
+            let factor = filled(random, dtype, outer, [n, n], |random, i, j| match i == j {
+                true => 1.0 + random.f64(),
+                false if (j > i) == is_upper => 2.0 * (random.f64() - 0.5) / n as f64,
+                false => f64::NAN,
+            });
+            let b = Operand::random(random, dtype, &[outer, &[n, other]].concat(), true);
+            (op, vec![b, factor])
+        }
+        "lstsq" => {
+            let (rows, columns) = (n.max(other), n.min(other));
+            let a = dominated(random, dtype, outer, [rows, columns], false);
+            let wide = random.u64(..5);
+            let b = Operand::random(random, dtype, &[outer, &[rows, wide]].concat(), true);
+            (op, vec![a, b])
+        }
+        "eigvals" => {
+            // Values far from each other, some of them pairs of complex ones.
+            let n = n.min(8);
+            let mut order: Vec<usize> = (0..n as usize).collect();
+            random.shuffle(&mut order);
+            let turned: Vec<bool> = (0..n).map(|at| at % 2 == 0 && random.bool()).collect();
+            let is_turned = |i: usize| turned[i - i % 2] && (i - i % 2 + 1) < n as usize;
+            let x = filled(random, dtype, outer, [n, n], |random, i, j| {
+                let noise = 0.25 * (random.f64() - 0.5);
+                match (i == j, i / 2 == j / 2 && is_turned(i)) {
+                    (true, true) => 2.0 * order[i - i % 2] as f64,
+                    (true, false) => 2.0 * order[i] as f64 + noise,
+                    (false, true) => {
+                        if i < j {
+                            2.0
+                        } else {
+                            -1.5
+                        }
+                    }
+                    _ => noise,
+                }
+            });
+            (op, vec![x])
+        }
+        "pinv" | "matrix_rank" => {
+            // Few rotations of well separated vectors.
+            let (rows, columns) = (n.min(24), other.min(24));
+            let x = dominated(random, dtype, outer, [rows, columns], true);
+            (op, vec![x])
+        }
+        "cov" | "corrcoef" => {
+            let x = Operand::random(random, dtype, &[outer, &[other.min(12), n]].concat(), true);
+            (op, vec![x])
+        }
+        "matrix_power" => {
+            let op = op.number("power", f64::from(random.u32(..7))).unwrap();
+            (op, vec![dominated(random, dtype, outer, [n, n], true)])
+        }
+        "cross" => {
+            let axis = random.usize(..=outer.len());
+            let mut own = [outer, &[n]].concat();
+            own[axis] = 3;
+            let op = op.axes(&[axis]).unwrap();
+            let operands = [0, 1].map(|_| Operand::random(random, dtype, &own, true));
+            (op, operands.into_iter().collect())
+        }
+        "diagonal" | "trace" | "diag_embed" => {
+            let op = op.number("offset", f64::from(random.i32(-6..7))).unwrap();
+            let shape = match op.name() {
+                "diag_embed" => [outer, &[n]].concat(),
+                _ => [outer, &[n, other]].concat(),
+            };
+            (op, vec![Operand::random(random, dtype, &shape, true)])
+        }
+        "kron" => {
+            let own = [outer, &[n]].concat();
+            let inner: Vec<u64> = own.iter().map(|_| random.u64(..5)).collect();
+            let operands = [own, inner].map(|shape| Operand::random(random, dtype, &shape, true));
+            (op, operands.into_iter().collect())
+        }
+        "cdist" => {
+            let powers = [0.5, 1.0, 1.5, 2.0, 3.0, f64::INFINITY];
+            let op = op
+                .number("p", powers[random.usize(..powers.len())])
+                .unwrap();
+            let length = random.u64(..9);
+            let shapes = [
+                [outer, &[n, length]].concat(),
+                [of_a, &[other, length]].concat(),
+            ];
+            let operands = shapes.map(|shape| Operand::random(random, dtype, &shape, true));
+            (op, operands.into_iter().collect())
+        }
         "solve" => {
             let a = dominated(random, dtype, of_a, [n, n], true);
             let b = Operand::random(random, dtype, &[outer, &[n, other]].concat(), true);
@@ -243,4 +332,37 @@ fn spectra_of_degenerate_matrices() {
         all[0].iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-5),
         "{all:?}"
     );
+}
+
+#[test]
+fn eigenvalues_of_known_matrices() {
+    let near = |name: &str, x: &[f64], wanted: &[[f64; 2]]| {
+        let n = wanted.len() as u64;
+        let got = run("eigvals", &[n, n], x).remove(0);
+        let wanted: Vec<f64> = wanted.iter().flatten().copied().collect();
+        for (got, wanted) in got.iter().zip(&wanted) {
+            // A value of many equal ones moves by the root of a rounding.
+            assert!((got - wanted).abs() < 2e-2, "{name}: {got} is not {wanted}");
+        }
+    };
+    near("nothing", &[0.0; 9], &[[0.0; 2]; 3]);
+    near("one", &[5.0], &[[5.0, 0.0]]);
+    let root = 0.75f64.sqrt();
+    // All have one magnitude, so that shifts by the last two rows do not lead on.
+    let turn = [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0];
+    near("a turn", &turn, &[[-0.5, -root], [-0.5, root], [1.0, 0.0]]);
+    let mut cycle = [0.0; 16];
+    (0..4).for_each(|i| cycle[4 * ((i + 1) % 4) + i] = 1.0);
+    let of_cycle = [[-1.0, 0.0], [0.0, -1.0], [0.0, 1.0], [1.0, 0.0]];
+    near("a cycle", &cycle, &of_cycle);
+    // (x - 1)(x - 2)(x - 3)(x - 4), by its coefficients.
+    let companion = [
+        10.0, -35.0, 50.0, -24.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0,
+    ];
+    let whole = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]];
+    near("a companion", &companion, &whole);
+    let joined = [2.0, 1.0, 0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 2.0];
+    near("a chain", &joined, &[[2.0, 0.0]; 3]);
+    let unknown = run("eigvals", &[2, 2], &[1.0, f64::INFINITY, 0.0, 1.0]).remove(0);
+    assert!(unknown.iter().all(|it| it.is_nan()), "{unknown:?}");
 }

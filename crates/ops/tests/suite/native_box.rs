@@ -44,6 +44,12 @@ pub(crate) fn operands_of(
             let grid = between(random, dtype, &[batch, size[0], size[1], 2], [-2.5, 2.5]);
             (op, vec![x, grid])
         }
+        "grid_sample_backward" => {
+            let [x, g] = [own, [batch, channels, size[0], size[1]]]
+                .map(|shape| Operand::random(random, dtype, &shape, true));
+            let grid = between(random, dtype, &[batch, size[0], size[1], 2], [-2.5, 2.5]);
+            (op, vec![g, x, grid])
+        }
         "affine_grid" => (
             op,
             vec![Operand::random(random, dtype, &[batch, 2, 3], true)],
