@@ -240,9 +240,9 @@ impl Stream {
         Self::create(context, CUstream_flags::CU_STREAM_DEFAULT, 0)
     }
 
-    /// A stream of another library, for work in its order. It is not destroyed. What was used in it
-    /// waits for all streams of the context before it is destroyed itself, as the handle may be gone
-    /// by then.
+    /// A stream of another library, for work in its order. It is not destroyed. What was used in
+    /// it waits for all streams of the context before it is destroyed itself, as the handle may be
+    /// gone by then.
     ///
     /// # Safety
     /// `raw` is a stream of the context, other than its default streams, and its owner does not

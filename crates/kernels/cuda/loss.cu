@@ -11,6 +11,9 @@ typedef Computed<ELEMENT> As;
 typedef As::type Real;
 
 #define MOST_THREADS 256
+#ifndef VECTOR
+#define VECTOR 0
+#endif
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
@@ -30,17 +33,57 @@ __device__ __forceinline__ Real weight_of(const ELEMENT* weights, i64 stride, u6
     return weights == nullptr ? (Real)1 : As::load(weights[(i64)at * stride]);
 }
 
-// ln of the sum of e^x of a row.
+// Neighbours that a thread takes at once, from 16 bytes with VECTOR; the order is the same without.
+#define NEAR (16 / sizeof(ELEMENT))
+
+union Neighbours {
+    uint4 bits;
+    ELEMENT values[NEAR];
+
+    __device__ __forceinline__ Neighbours() {}
+};
+
+// ln of the sum of e^x of a row, in one pass: a thread's sum is of e^(x - most), where `most` is the
+// largest of its elements so far. Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", 2018.
 __device__ __forceinline__ Real log_sum(const ELEMENT* x, i64 stride, u64 classes, Real* places) {
-    Real most = (Real)as_float(0xff800000), sum = 0;
-    EACH_OF_BLOCK(at, classes) most = MostOf<Real>::combine(most, As::load(x[(i64)at * stride]));
-    most = reduce_block<MostOf<Real>>(most, places);
-    EACH_OF_BLOCK(at, classes) {
-        const Real value = As::load(x[(i64)at * stride]);
+    const Real none = (Real)as_float(0xff800000);
+    Real most = none, sum = 0;
+    const u64 step = (u64)blockDim.x * NEAR;
+#pragma unroll 2
+    for (u64 first = (u64)threadIdx.x * NEAR; first < classes; first += step) {
+        Real values[NEAR];
+        Neighbours near;
+        const bool is_whole = first + NEAR <= classes;
+        if (VECTOR && is_whole) near.bits = *reinterpret_cast<const uint4*>(x + first);
+        Real largest = most;
+#pragma unroll
+        for (u32 k = 0; k < NEAR; k++) {
+            if (VECTOR && is_whole) {
+                values[k] = As::load(near.values[k]);
+            } else {
+                values[k] = first + k < classes ? (Real)As::load(x[(i64)(first + k) * stride]) : none;
+            }
+            largest = MostOf<Real>::combine(largest, values[k]);
+        }
+        if (largest != most) {
+            sum *= exponential(most - largest);
+            most = largest;
+        }
         // Equal ones may be infinite, and have no difference.
-        sum += value == most ? (Real)1 : exponential(value - most);
+        if (most - most == 0) {
+#pragma unroll
+            for (u32 k = 0; k < NEAR; k++) sum += exponential(values[k] - most);
+        } else {
+#pragma unroll
+            for (u32 k = 0; k < NEAR; k++) {
+                sum += values[k] == most ? (Real)1 : exponential(values[k] - most);
+            }
+        }
     }
-    return most + logarithm(reduce_block<AddOf<Real>>(sum, places));
+    const Real all = reduce_block<MostOf<Real>>(most, places);
+    if (most != all) sum *= exponential(most - all);
+    return all + logarithm(reduce_block<AddOf<Real>>(sum, places));
 }
 
 #ifdef KERNEL_class_losses

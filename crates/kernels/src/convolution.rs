@@ -85,8 +85,8 @@ const COLUMN_BYTES: u64 = 64 << 20;
 const MOST_COLUMN_BYTES: u64 = 1 << 30;
 
 /// A convolution as products of matrices: the windows of some images are written as columns, which
-/// the weights of each group multiply. Chellapilla, Puri and Simard, "High Performance Convolutional
-/// Neural Networks for Document Processing", 2006.
+/// the weights of each group multiply. Chellapilla, Puri and Simard, "High Performance
+/// Convolutional Neural Networks for Document Processing", 2006.
 struct ColumnProducts {
     from: MemoryView,
     window: SlidingWindow,

@@ -11,6 +11,7 @@ use crate::error::KernelError;
 use crate::index::with_fault;
 use crate::program::{NativeProgram, NativeStep};
 use crate::rows::sizes;
+use crate::scan;
 use crate::text::{KernelText, c_type};
 use crate::view::{MemoryView, check};
 
@@ -75,8 +76,10 @@ impl<'a> ClassRows<'a> {
         })
     }
 
-    fn text(&self, loss: &ClassLoss, losses: Dtype) -> KernelText {
-        text_of(loss, self.indexed(), losses)
+    fn text(&self, loss: &ClassLoss, losses: Dtype, is_aligned: bool) -> KernelText {
+        let near = 16 / self.x.dtype().bytes();
+        let is_vector = is_aligned && scan::are_vectors(self.x, near);
+        text_of(loss, self.indexed(), losses).with("VECTOR", u8::from(is_vector))
     }
 
     /// Threads of a block: enough for a row of the classes.
@@ -193,12 +196,15 @@ pub fn of_classes(
     if all.rows > 0 && all.classes == 0 {
         copy::fill(program, &losses, 0);
     } else if all.rows > 0 {
-        let step = NativeStep::new(all.text(loss, losses.dtype()), "class_losses")
-            .threads(all.threads())
-            .flat(&losses)
-            .writes()
-            .rows(x)
-            .flat(index);
+        let step = NativeStep::new(
+            all.text(loss, losses.dtype(), program.is_aligned),
+            "class_losses",
+        )
+        .threads(all.threads())
+        .flat(&losses)
+        .writes()
+        .rows(x)
+        .flat(index);
         let step = with_weights(step, weights)
             .f64(loss.smoothing)
             .f64(loss.z_weight)
@@ -235,13 +241,16 @@ pub fn of_classes_backward(
         return Ok(());
     }
     let count = count_rows(program, loss, all.indexed())?;
-    let step = NativeStep::new(all.text(loss, x.dtype()), "class_gradients")
-        .threads(all.threads())
-        .rows(to)
-        .writes()
-        .flat(gradient)
-        .rows(x)
-        .flat(index);
+    let step = NativeStep::new(
+        all.text(loss, x.dtype(), program.is_aligned),
+        "class_gradients",
+    )
+    .threads(all.threads())
+    .rows(to)
+    .writes()
+    .flat(gradient)
+    .rows(x)
+    .flat(index);
     let step = with_weights(optional(step, count.as_ref()), weights)
         .f64(loss.smoothing)
         .f64(loss.z_weight)

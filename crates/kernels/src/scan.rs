@@ -116,7 +116,7 @@ impl ScanOp {
 
 /// Whether so many neighbours along the last dimension lie at multiples of 16 bytes, or of all of
 /// them if they are fewer.
-fn are_vectors(view: &MemoryView, each: u64) -> bool {
+pub(crate) fn are_vectors(view: &MemoryView, each: u64) -> bool {
     let ([_, .., _] | [_], [outer @ .., last]) = (view.shape(), view.layout.strides()) else {
         return false;
     };

@@ -361,8 +361,8 @@ fn planned<'py>(
     Ok((plan, given))
 }
 
-/// Runs an op; returns the session, the results, and what is held until other libraries' streams are
-/// behind it.
+/// Runs an op; returns the session, the results, and what is held until other libraries' streams
+/// are behind it.
 #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
 #[pyfunction]
 #[pyo3(signature = (name, operands, keywords, out=None, stream=None, session=None, sku=None, check=false))]
