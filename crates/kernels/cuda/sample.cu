@@ -102,6 +102,7 @@ extern "C" __global__ void sample_grid(ELEMENT* __restrict__ to, const Shape to_
         to[offset_at(to_shape, own)] = As::store((As::type)value);
     }
 }
+#endif
 
 // A place, and by how much it moves with its coordinate.
 struct MovedPlace {
@@ -222,7 +223,6 @@ extern "C" __global__ void store_sums(ELEMENT* __restrict__ to, const Shape to_s
         to[offset_at(to_shape, pixel_of(to_shape, number))] = As::store(from[number]);
     }
 }
-#endif
 #endif
 #endif
 

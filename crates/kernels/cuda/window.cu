@@ -359,6 +359,7 @@ extern "C" __global__ void interpolate(ELEMENT* __restrict__ to, const Shape to_
             As::store((As::type)sum);
     }
 }
+#endif
 
 // Places of the result along a dimension that may be made of one of the operand: all that are, are
 // among them.
@@ -421,6 +422,5 @@ extern "C" __global__ void interpolate_backward(ELEMENT* __restrict__ to, const 
             As::store((As::type)sum);
     }
 }
-#endif
 #endif
 #endif

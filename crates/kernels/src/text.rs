@@ -173,14 +173,25 @@ mod tests {
                 continue;
             }
             let mut guards = Vec::new();
-            for line in lines {
+            for (at, line) in lines.iter().enumerate() {
                 match line.split_once(' ') {
                     Some(("#ifdef" | "#ifndef" | "#if", what)) => guards.push(what),
-                    _ if line == "#endif" => drop(guards.pop()),
+                    _ if *line == "#endif" => drop(guards.pop()),
                     _ => (),
                 }
-                let guarded = guards.iter().any(|guard| guard.starts_with("KERNEL_"));
-                assert!(!line.contains("__global__") || guarded, "{line}");
+                if !line.contains("__global__") {
+                    continue;
+                }
+                let of_kernels = guards.iter().filter_map(|it| it.strip_prefix("KERNEL_"));
+                let [name] = of_kernels.collect::<Vec<_>>()[..] else {
+                    panic!("{line} is in {guards:?}");
+                };
+                let signature = lines[at..].iter().take(3);
+                let begins = |line: &&str| line.contains(&format!("{name}("));
+                assert!(
+                    signature.copied().any(|line| begins(&line)),
+                    "{line} is in {name}"
+                );
             }
         }
     }

@@ -3,7 +3,8 @@
 //! `host_cost [--rounds N]`: on whichever device `FERCUDA_DEVICE` says. A round queues 64 runs of
 //! each kind, in turns, and waits for the device outside of the measured time; the medians of the
 //! rounds are printed. Bare is a launch by `fercuda-cuda` of a kernel with three parameters. Plans
-//! are made with an empty cache in `FERCUDA_CACHE`, which must be named, and again with what that left.
+//! are made with an empty cache in `FERCUDA_CACHE`, which must be named, and again with what that
+//! left.
 #![expect(clippy::print_stdout, reason = "figures for people")]
 
 use std::time::{Duration, Instant};
