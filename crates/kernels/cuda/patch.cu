@@ -107,26 +107,34 @@ extern "C" __global__ void fractional_pool(ELEMENT* __restrict__ to, const Shape
 
 #ifdef COLUMNS
 #ifdef KERNEL_to_columns
-// A window's elements as a column: [batch, channels by window, places].
+// A window's elements as a column: [batch, channels by window, places]. A warp computes a line of
+// places along x, so that it divides once for all of them.
 extern "C" __global__ void to_columns(ELEMENT* __restrict__ to, const Shape to_shape,
                                       const ELEMENT* __restrict__ from, const Shape from_shape,
-                                      const Window window, u64 places_y, u64 places_x, u64 count) {
+                                      const Window window, u64 places_y, u64 places_x, u64 lines) {
     const u64 taps_x = window.kernel[2], taps_y = window.kernel[1], taps_z = window.kernel[0];
-    EACH_ELEMENT(number, count) {
-        const u64 place = number % to_shape.extents[2], rest = number / to_shape.extents[2];
+    const u64 places_z = to_shape.extents[2] / places_x / places_y;
+    const u64 warps = (u64)gridDim.x * blockDim.x / 32;
+    for (u64 line = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; line < lines;
+         line += warps) {
+        const u64 place_y = line % places_y, place_z = line / places_y % places_z;
+        const u64 rest = line / places_y / places_z;
         const u64 row = rest % to_shape.extents[1], batch = rest / to_shape.extents[1];
         const u64 x = row % taps_x, y = row / taps_x % taps_y, z = row / taps_x / taps_y % taps_z;
         const u64 channel = row / taps_x / taps_y / taps_z;
-        const i64 at[3] = {tapped(window, 0, place / places_x / places_y, z),
-                           tapped(window, 1, place / places_x % places_y, y),
-                           tapped(window, 2, place % places_x, x)};
-        ELEMENT value = As::store(0);
-        if (is_inside(at[0], from_shape.extents[2]) && is_inside(at[1], from_shape.extents[3]) &&
-            is_inside(at[2], from_shape.extents[4])) {
-            value = from[offset_in(from_shape, batch, channel, at[0], at[1], at[2])];
+        const i64 at_z = tapped(window, 0, place_z, z), at_y = tapped(window, 1, place_y, y);
+        const bool is_line = is_inside(at_z, from_shape.extents[2]) &&
+                             is_inside(at_y, from_shape.extents[3]);
+        const u64 first = (place_z * places_y + place_y) * places_x;
+        for (u64 place = threadIdx.x % 32; place < places_x; place += 32) {
+            const i64 at_x = tapped(window, 2, place, x);
+            ELEMENT value = As::store(0);
+            if (is_line && is_inside(at_x, from_shape.extents[4])) {
+                value = from[offset_in(from_shape, batch, channel, at_z, at_y, at_x)];
+            }
+            to[(i64)batch * to_shape.strides[0] + (i64)row * to_shape.strides[1] +
+               (i64)(first + place) * to_shape.strides[2]] = value;
         }
-        to[(i64)batch * to_shape.strides[0] + (i64)row * to_shape.strides[1] +
-           (i64)place * to_shape.strides[2]] = value;
     }
 }
 #endif

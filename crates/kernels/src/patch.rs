@@ -158,6 +158,8 @@ pub fn to_columns(
     if count == 0 {
         return Ok(());
     }
+    // A warp a line of places.
+    let lines = count / places[2];
     let step = NativeStep::new(text(to.dtype(), "COLUMNS"), "to_columns")
         .view(to)
         .writes()
@@ -165,8 +167,8 @@ pub fn to_columns(
         .shape(window.parameter())
         .u64(places[1])
         .u64(places[2])
-        .u64(count);
-    program.push(step.over(count));
+        .u64(lines);
+    program.push(step.over(lines.saturating_mul(32)));
     Ok(())
 }
 
