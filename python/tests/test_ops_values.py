@@ -410,6 +410,23 @@ NEEDS = {
     "determinant": {"x": (4, 4)},
     "slogdet": {"x": (4, 4)},
     "eigh": {"x": (4, 4)},
+    "eigvals": {"x": (4, 4)},
+    "matrix_power": {"x": (4, 4)},
+    "cholesky_solve": {"factor": (4, 4)},
+    "lstsq": {"a": (6, 4), "b": (6, 3)},
+    "cross": {"x": (4, 3), "y": (4, 3)},
+    "linear_cross_entropy": {"x": (5, 6), "index": (5,)},
+    "linear_cross_entropy_backward": {"g": (), "logarithms": (5,), "x": (5, 6), "index": (5,)},
+    "batch_norm_inference": {"mean": (6,), "variance": (6,)},
+    "batch_norm_inference_backward": {"mean": (6,), "variance": (6,)},
+    "index_select_backward": {"index": (6,)},
+    "gather_backward": {"shape": (4, 6)},
+    "max_pool_backward": {"g": (2, 3, 2), "index": (2, 3, 2), "size": (4,), "kernel": (2,), "stride": (2,)},
+    "avg_pool_backward": {"g": (2, 3, 2), "size": (4,), "kernel": (2,), "stride": (2,)},
+    "adaptive_max_pool_backward": {"g": (2, 3, 2), "index": (2, 3, 2), "size": (4,)},
+    "adaptive_avg_pool_backward": {"g": (2, 3, 2), "size": (4,)},
+    "interpolate_backward": {"g": (2, 3, 2), "size": (4,)},
+    "grid_sample_backward": {"g": (2, 3, 4, 5), "x": (2, 3, 6, 7), "grid": (2, 4, 5, 2)},
 }
 
 

@@ -281,6 +281,97 @@ def permute(
 def broadcast_to(x: _Array, *, shape: _Integers, **options: Unpack[_Options]) -> _Array:
     """repeated along new dimensions and those of extent 1."""
 
+def sin(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """sine."""
+
+def cos(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """cosine."""
+
+def tan(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """tangent."""
+
+def asin(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of the sine; NaN beyond 1."""
+
+def acos(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of the cosine; NaN beyond 1."""
+
+def atan(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of the tangent."""
+
+def atan2(y: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """angle of the point (x, y) from the first axis."""
+
+def asinh(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of the hyperbolic sine."""
+
+def acosh(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of the hyperbolic cosine; NaN below 1."""
+
+def atanh(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of the hyperbolic tangent; NaN beyond 1."""
+
+def log1p(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """ln(1 + x), exact near 0 too."""
+
+def cbrt(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """cube root."""
+
+def pow(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x^y, as C's; NaN of a negative x with a y that is not whole."""
+
+def fmod(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """remainder with the sign of x, exact."""
+
+def remainder(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """remainder with the sign of y; of integers by zero 0."""
+
+def floor_divide(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """quotient down to an integer; of integers by zero 0."""
+
+def lgamma(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """ln of the magnitude of the gamma function."""
+
+def digamma(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """derivative of lgamma; computed in f64."""
+
+def erfinv(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """inverse of the error function; NaN beyond 1."""
+
+def i0(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """modified Bessel function of the first kind of order 0."""
+
+def sinc(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """sin(pi x) / (pi x), 1 at 0."""
+
+def copysign(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """the magnitude of x with the sign of y."""
+
+def signbit(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """whether the sign is set, of -0 too."""
+
+def nextafter(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """the next number of the type from x towards y."""
+
+def frexp(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array]:
+    """a number from a half to below 1, and the power of 2 that makes x of it, of i32. Results: out,
+    exponent."""
+
+def ldexp(x: _Array, exponent: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x times 2 to an exponent."""
+
+def gcd(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """largest common divisor of the magnitudes."""
+
+def lcm(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """least common multiple of the magnitudes; wraps."""
+
+def shift_left(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x by 2^y; 0 from the type's number of bits on and below 0."""
+
+def shift_right(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x by 2^y down to an integer; all bits its sign from the number of bits on and below 0."""
+
 def concat(*x: _Array, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
     """operands one after another along an axis."""
 
@@ -550,6 +641,252 @@ def geglu(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Arra
 
 def geglu_tanh(x: _Array, gate: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
     """x gelu_tanh(gate)."""
+
+def relu6_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of relu6 at x."""
+
+def prelu_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    slope: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of prelu by x."""
+
+def prelu_slope_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of prelu by the slope, of each element."""
+
+def threshold_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    above: float = 0.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of threshold at x."""
+
+def hard_tanh_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of hard_tanh at x."""
+
+def hard_sigmoid_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of hard_sigmoid at x."""
+
+def hard_swish_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of hard_swish at x."""
+
+def hard_shrink_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    lambd: float = 0.5,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of hard_shrink at x."""
+
+def soft_shrink_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    lambd: float = 0.5,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of soft_shrink at x."""
+
+def tanh_shrink_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of tanh_shrink at x."""
+
+def log_sigmoid_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of log_sigmoid at x."""
+
+def quick_gelu_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of quick_gelu at x."""
+
+def gelu_tanh_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of gelu_tanh at x."""
+
+def softsign_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of softsign at x."""
+
+def mish_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of mish at x."""
+
+def celu_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    alpha: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of celu at x."""
+
+def selu_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of selu at x."""
+
+def normal_cdf_backward(g: _Array, x: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of normal_cdf at x."""
+
+def glu_gate_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gate: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of glu by the gate."""
+
+def reglu_gate_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gate: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of reglu by the gate."""
+
+def swiglu_gate_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gate: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of swiglu by the gate."""
+
+def geglu_gate_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gate: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of geglu by the gate."""
+
+def geglu_tanh_gate_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gate: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of geglu_tanh by the gate."""
+
+def normalize_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    *,
+    eps: float = 1e-12,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of normalize at x."""
+
+def mse_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of mse_loss."""
+
+def l1_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of l1_loss."""
+
+def huber_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    *,
+    delta: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of huber_loss."""
+
+def smooth_l1_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    *,
+    beta: float = 1.0,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of smooth_l1_loss."""
+
+def log_cosh_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of log_cosh_loss."""
+
+def bce_with_logits_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of bce_with_logits."""
+
+def bce_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of bce_loss; x (1 - x) not below 1e-12."""
+
+def kl_div_backward(g: _Array, target: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """gradient of each term of kl_div by the log-probabilities."""
+
+def hinge_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of hinge_loss."""
+
+def squared_hinge_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of squared_hinge_loss."""
+
+def soft_margin_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of soft_margin_loss."""
+
+def poisson_nll_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of poisson_nll_loss."""
+
+def gaussian_nll_loss_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    target: SupportsDLPack,
+    variance: SupportsDLPack,
+    *,
+    eps: float = 1e-06,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of each term of gaussian_nll_loss by x."""
 
 def sum(
     x: _Array,
@@ -830,6 +1167,129 @@ def rms_norm(
 ) -> _Array:
     """x / √(mean of squares + eps) gamma along an axis."""
 
+def layer_norm_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gamma: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """gradient of layer_norm by x, gamma and beta. Results: x, gamma, beta."""
+
+def rms_norm_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gamma: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """gradient of rms_norm by x and gamma. Results: x, gamma."""
+
+def group_norm(
+    x: _Array,
+    gamma: SupportsDLPack | None = None,
+    beta: SupportsDLPack | None = None,
+    *,
+    groups: float = 1.0,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> _Array:
+    """(x - mean) / √(variance + eps) gamma + beta of x[batch, channels, ..], of groups of
+    channels."""
+
+def group_norm_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gamma: SupportsDLPack | None = None,
+    *,
+    groups: float = 1.0,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """gradient of group_norm by x, gamma and beta. Results: x, gamma, beta."""
+
+def instance_norm(
+    x: _Array,
+    gamma: SupportsDLPack | None = None,
+    beta: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> _Array:
+    """group_norm of each channel by itself."""
+
+def instance_norm_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gamma: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """gradient of instance_norm by x, gamma and beta. Results: x, gamma, beta."""
+
+def batch_norm(
+    x: _Array,
+    gamma: SupportsDLPack | None = None,
+    beta: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """(x - mean) / √(variance + eps) gamma + beta of x[batch, channels, ..], of each channel, and
+    its statistics: the variance of all elements, without correction. Results: out, mean,
+    variance."""
+
+def batch_norm_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    gamma: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """gradient of batch_norm by x, gamma and beta. Results: x, gamma, beta."""
+
+def batch_norm_inference(
+    x: _Array,
+    mean: SupportsDLPack,
+    variance: SupportsDLPack,
+    gamma: SupportsDLPack | None = None,
+    beta: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> _Array:
+    """batch_norm by given statistics of the channels."""
+
+def batch_norm_inference_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    mean: SupportsDLPack,
+    variance: SupportsDLPack,
+    gamma: SupportsDLPack | None = None,
+    *,
+    eps: float = 1e-05,
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """gradient of batch_norm_inference by x, gamma and beta. Results: x, gamma, beta."""
+
+def sparsemax(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
+    """the nearest point to x along an axis whose elements are not negative and have the sum 1."""
+
+def sparsemax_backward(
+    g: _Array,
+    y: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of sparsemax by its result y."""
+
 def mse_loss(
     x: _Array,
     target: SupportsDLPack,
@@ -1027,6 +1487,7 @@ def cosine_embedding_loss(
 def cross_entropy(
     x: _Array,
     index: SupportsDLPack,
+    weights: SupportsDLPack | None = None,
     *,
     smoothing: float = 0.0,
     z_weight: float = 0.0,
@@ -1042,6 +1503,7 @@ def cross_entropy_backward(
     g: _Array,
     x: SupportsDLPack,
     index: SupportsDLPack,
+    weights: SupportsDLPack | None = None,
     *,
     smoothing: float = 0.0,
     z_weight: float = 0.0,
@@ -1055,6 +1517,7 @@ def cross_entropy_backward(
 def nll_loss(
     x: _Array,
     index: SupportsDLPack,
+    weights: SupportsDLPack | None = None,
     *,
     ignore: float = -100.0,
     reduce: Literal['mean', 'sum', 'none'] = 'mean',
@@ -1067,6 +1530,7 @@ def nll_loss_backward(
     g: _Array,
     x: SupportsDLPack,
     index: SupportsDLPack,
+    weights: SupportsDLPack | None = None,
     *,
     ignore: float = -100.0,
     reduce: Literal['mean', 'sum', 'none'] = 'mean',
@@ -1086,6 +1550,40 @@ def ctc_loss(
 ) -> _Array:
     """connectionist temporal classification of x[steps, samples, classes], logarithms of
     probabilities, by index[samples, labels]; 0 where a length or a label is outside."""
+
+def linear_cross_entropy(
+    x: _Array,
+    weight: SupportsDLPack,
+    index: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    *,
+    smoothing: float = 0.0,
+    z_weight: float = 0.0,
+    ignore: float = -100.0,
+    chunk: float = 0.0,
+    reduce: Literal['mean', 'sum', 'none'] = 'mean',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """cross_entropy of the logits x weight^T + bias, by `chunk` classes at a time, which are never
+    held all, and ln of the sum of e^x of each row, of f32 or f64. Results: out, logarithms."""
+
+def linear_cross_entropy_backward(
+    g: _Array,
+    logarithms: SupportsDLPack,
+    x: SupportsDLPack,
+    weight: SupportsDLPack,
+    index: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    *,
+    smoothing: float = 0.0,
+    z_weight: float = 0.0,
+    ignore: float = -100.0,
+    chunk: float = 0.0,
+    reduce: Literal['mean', 'sum', 'none'] = 'mean',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array, _Array]:
+    """gradient of linear_cross_entropy by x, weight and bias, of the logarithms that it gave.
+    Results: x, weight, bias."""
 
 def sgd(
     x: _Array,
@@ -1440,6 +1938,26 @@ def index_copy(
 ) -> _Array:
     """x with the source's rows at the indices along an axis; of several for one, any elements."""
 
+def gather_backward(
+    g: _Array,
+    index: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    shape: _Integers,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of gather by its operand of `shape`."""
+
+def index_select_backward(
+    g: _Array,
+    index: SupportsDLPack,
+    *,
+    rows: float = 1.0,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of index_select by its operand of `rows` rows along the axis."""
+
 def segment_reduce(
     x: _Array,
     offsets: SupportsDLPack,
@@ -1610,6 +2128,17 @@ def multinomial(
     """i64: places along the last dimension by their finite weights, with replacement; a weight
     below 0 or NaN is 0, and of no weight above 0 the place is 0."""
 
+def multinomial_different(
+    x: _Array,
+    *,
+    samples: float = 1.0,
+    seed: _Integers = (0,),
+    subsequence: _Integers = (0,),
+    **options: Unpack[_Options]
+) -> _Array:
+    """i64: different places along the last dimension by their finite weights, without replacement;
+    a weight below 0 or NaN is 0, and -1 where no weight above 0 is left."""
+
 def matmul(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
     """matrix product of the last two dimensions, others broadcast, vectors as NumPy; of 8 and 16
     bits in 32."""
@@ -1740,6 +2269,59 @@ def interpolate(
 ) -> _Array:
     """another number of places, by nearest, linear or cubic neighbours."""
 
+def max_pool_backward(
+    g: _Array,
+    index: SupportsDLPack,
+    *,
+    size: _Integers = (),
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    dilation: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of max_pool by its operand of `size`, of the places that it gave; a place outside of
+    its window is skipped."""
+
+def adaptive_max_pool_backward(
+    g: _Array,
+    index: SupportsDLPack,
+    *,
+    size: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of adaptive_max_pool by its operand of `size`."""
+
+def avg_pool_backward(
+    g: _Array,
+    *,
+    size: _Integers = (),
+    kernel: _Integers = (),
+    stride: _Integers = (),
+    padding: _Integers = (),
+    count: Literal['all', 'inside'] = 'all',
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of avg_pool by its operand of `size`."""
+
+def adaptive_avg_pool_backward(
+    g: _Array,
+    *,
+    size: _Integers = (),
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of adaptive_avg_pool by its operand of `size`."""
+
+def interpolate_backward(
+    g: _Array,
+    *,
+    size: _Integers = (),
+    mode: Literal['nearest', 'linear', 'cubic'] = 'nearest',
+    align: Literal['middles', 'corners'] = 'middles',
+    **options: Unpack[_Options]
+) -> _Array:
+    """gradient of interpolate by its operand of `size`."""
+
 def lp_pool(
     x: _Array,
     *,
@@ -1830,6 +2412,19 @@ def nms(
 ) -> tuple[_Array, _Array]:
     """boxes in order of their scores that no kept one overlaps by more than the threshold of both,
     zeros behind, and their number. Results: kept, count."""
+
+def grid_sample_backward(
+    g: _Array,
+    x: SupportsDLPack,
+    grid: SupportsDLPack,
+    *,
+    mode: Literal['linear', 'nearest'] = 'linear',
+    outside: Literal['zeros', 'border', 'reflection'] = 'zeros',
+    align: Literal['middles', 'corners'] = 'middles',
+    **options: Unpack[_Options]
+) -> tuple[_Array, _Array]:
+    """gradient of grid_sample by x and the grid; that of places of nearest elements is 0. Results:
+    x, grid."""
 
 def cumsum(x: _Array, *, axis: int | None = None, **options: Unpack[_Options]) -> _Array:
     """sums of the elements up to each one along an axis; of integers and bool in 64 bits."""
@@ -2027,6 +2622,47 @@ def qr(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array]:
     """orthonormal columns and the upper triangle of which `x` is the product, without negative
     numbers on its diagonal. Results: q, r."""
 
+def cholesky_solve(
+    b: _Array,
+    factor: SupportsDLPack,
+    *,
+    triangle: Literal['lower', 'upper'] = 'lower',
+    **options: Unpack[_Options]
+) -> _Array:
+    """x of a x = b by a triangular factor whose product with its transpose is a."""
+
+def lstsq(a: _Array, b: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """x for which a x is nearest to b, of a with at least as many rows as columns, by qr; infinite
+    or NaN where the columns depend on each other."""
+
+def matrix_power(x: _Array, *, power: float = 2.0, **options: Unpack[_Options]) -> _Array:
+    """powers of square matrices from 0 on, by squares."""
+
+def cross(
+    x: _Array,
+    y: SupportsDLPack,
+    *,
+    axis: int | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """cross products of vectors of three elements along an axis."""
+
+def diagonal(x: _Array, *, offset: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """elements on a diagonal of matrices, `offset` columns behind the main one."""
+
+def diag_embed(x: _Array, *, offset: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """matrices with x on a diagonal, 0 elsewhere."""
+
+def trace(x: _Array, *, offset: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """sums of the elements on a diagonal of matrices."""
+
+def kron(x: _Array, y: SupportsDLPack, **options: Unpack[_Options]) -> _Array:
+    """products of all pairs: Kronecker's product of as many dimensions."""
+
+def cdist(x: _Array, y: SupportsDLPack, *, p: float = 2.0, **options: Unpack[_Options]) -> _Array:
+    """distances by the norm p of each row of x[.., rows, length] from each of y[.., columns,
+    length]."""
+
 def eigh(
     x: _Array,
     *,
@@ -2041,3 +2677,21 @@ def svd(x: _Array, **options: Unpack[_Options]) -> tuple[_Array, _Array, _Array]
     """singular values in descending order, with left vectors as columns and right ones as rows,
     whose largest element is not negative; all NaN of a matrix that is not finite. Results: u,
     values, vh."""
+
+def pinv(x: _Array, *, rtol: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """inverses of matrices of any extents, without the singular values of at most `rtol` times the
+    largest; 0 stands for the larger extent by a unit in the last place of 1."""
+
+def matrix_rank(x: _Array, *, rtol: float = 0.0, **options: Unpack[_Options]) -> _Array:
+    """i64: numbers of singular values above `rtol` times the largest; 0 as for pinv."""
+
+def cov(x: _Array, *, correction: float = 1.0, **options: Unpack[_Options]) -> _Array:
+    """covariances of the rows of x[.., variables, observations]: sums of products by their number
+    less `correction`."""
+
+def corrcoef(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """correlations of the rows of x[.., variables, observations]."""
+
+def eigvals(x: _Array, **options: Unpack[_Options]) -> _Array:
+    """eigenvalues of matrices as rows of real and imaginary part, in ascending order of the first,
+    then of the second; NaN of a matrix that is not finite."""

@@ -133,7 +133,8 @@ impl Gradient {
             let error = 100.0 * step * step + 64.0 * f64::exp2(-24.0) / step;
             let here = weighted(0.0, at);
             let sides = [(here - before) / step, (after - here) / step];
-            // At a kink, as where an element enters the support, any slope between its sides is one.
+            // At a kink, as where an element enters the support, any slope between its sides is
+            // one.
             let is_kink = (sides[0] - sides[1]).abs() > 0.05 * size;
             let is_between = |own: f64| {
                 let own = [own - error * size, own + error * size];
