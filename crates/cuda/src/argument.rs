@@ -232,24 +232,40 @@ impl<'a> KernelArg<'a> {
     }
 }
 
+/// Number of arguments that need no memory but the stack's.
+const FEW: usize = 24;
+
+/// Writes where the driver finds the values, which is in `words` or in a structure of the caller's,
+/// and their sizes. The driver only reads what the pointers point to.
+fn lay_out(
+    values: &[KernelArg<'_>],
+    words: &mut [u64],
+    pointers: &mut [*mut c_void],
+    sizes: &mut [usize],
+) {
+    for (at, value) in values.iter().enumerate() {
+        words[at] = u64::from_ne_bytes(value.bytes);
+        sizes[at] = value.len;
+        pointers[at] = match value.structure {
+            Some(structure) => structure.as_ptr().cast_mut().cast(),
+            None => (&raw mut words[at]).cast(),
+        };
+    }
+}
+
 impl sealed::SealedArguments for &[KernelArg<'_>] {
     const PACKED: Option<[u64; 2]> = None;
 
     fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R {
-        let mut words: Vec<u64> = self
-            .iter()
-            .map(|value| u64::from_ne_bytes(value.bytes))
-            .collect();
-        // The driver only reads what the pointers point to.
-        let mut pointers: Vec<*mut c_void> = self
-            .iter()
-            .zip(&mut words)
-            .map(|(value, word)| match value.structure {
-                Some(structure) => structure.as_ptr().cast_mut().cast(),
-                None => std::ptr::from_mut(word).cast(),
-            })
-            .collect();
-        let sizes: Vec<usize> = self.iter().map(|value| value.len).collect();
+        let (count, null) = (self.len(), std::ptr::null_mut());
+        if count <= FEW {
+            let (mut words, mut pointers, mut sizes) = ([0; FEW], [null; FEW], [0; FEW]);
+            lay_out(self, &mut words, &mut pointers, &mut sizes);
+            return launch(&mut pointers[..count], &sizes[..count]);
+        }
+        let (mut words, mut pointers, mut sizes) =
+            (vec![0; count], vec![null; count], vec![0; count]);
+        lay_out(self, &mut words, &mut pointers, &mut sizes);
         launch(&mut pointers, &sizes)
     }
 

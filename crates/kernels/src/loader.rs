@@ -5,7 +5,8 @@
 //! may overwrite.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fercuda_cuda::{Context, Function, Image, KernelArg, Launch, Module, Stream};
 use fercuda_jit::{ALIGN, Bindings, BoundArg, BoundNames};
@@ -60,25 +61,59 @@ impl NativeLoader {
     /// or of forms with other layouts; [`KernelError::Compile`] without NVRTC,
     /// [`KernelError::Cuda`] if the driver refuses the code.
     pub fn load(&self, make: impl Fn(bool) -> Result<NativeProgram>) -> Result<LoadedProgram> {
-        let form = |is_aligned| -> Result<LoadedForm> {
+        let form = |is_aligned| -> Result<(NativeProgram, Vec<KernelText>)> {
             let program = make(is_aligned)?;
             program.check()?;
             check(program.is_aligned == is_aligned, || {
                 "the other form".to_owned()
             })?;
-            let functions = program.steps.iter().map(|step| {
-                let text = step.text.clone().of_kernels(program.kernels_of(&step.text));
-                self.function(text, step.function)
-            });
+            let text =
+                |step: &NativeStep| step.text.clone().of_kernels(program.kernels_of(&step.text));
+            let texts = program.steps.iter().map(text).collect();
+            Ok((program, texts))
+        };
+        let (aligned, any) = (form(true)?, form(false)?);
+        let same = aligned.0.inputs == any.0.inputs
+            && aligned.0.outputs == any.0.outputs
+            && aligned.0.in_place == any.0.in_place;
+        check(same, || "both forms have layouts of their own".to_owned())?;
+        self.compile_all(aligned.1.iter().chain(&any.1))?;
+        let loaded = |(program, texts): (NativeProgram, Vec<KernelText>)| -> Result<LoadedForm> {
+            let steps = program.steps.iter().zip(texts);
+            let functions = steps.map(|(step, text)| self.function(&text, step.function));
             let functions = functions.collect::<Result<Vec<_>>>()?;
             Ok(LoadedForm { program, functions })
         };
-        let (aligned, any) = (form(true)?, form(false)?);
-        let same = aligned.program.inputs == any.program.inputs
-            && aligned.program.outputs == any.program.outputs
-            && aligned.program.in_place == any.program.in_place;
-        check(same, || "both forms have layouts of their own".to_owned())?;
-        Ok(LoadedProgram { aligned, any })
+        Ok(LoadedProgram {
+            aligned: loaded(aligned)?,
+            any: loaded(any)?,
+        })
+    }
+
+    /// Compiles texts that are not known, each in a thread.
+    fn compile_all<'a>(&self, texts: impl Iterator<Item = &'a KernelText>) -> Result<()> {
+        let mut missing: Vec<&KernelText> = Vec::new();
+        for text in texts {
+            if !missing.contains(&text) && !self.lock().contains_key(text) {
+                missing.push(text);
+            }
+        }
+        // What is left after the others is compiled here, and a single one with them.
+        let Some(last) = missing.pop() else {
+            return Ok(());
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = missing
+                .iter()
+                .map(|text| scope.spawn(|| self.module(text).map(drop)))
+                .collect();
+            let mut all = self.module(last).map(drop);
+            for other in others {
+                let compiled = other.join().unwrap_or_else(|panic| resume_unwind(panic));
+                all = all.and(compiled);
+            }
+            all
+        })
     }
 
     /// Whether NVRTC was found; else why not.
@@ -90,19 +125,25 @@ impl NativeLoader {
         found.as_ref().map_err(Arc::clone)
     }
 
-    fn function(&self, text: KernelText, name: &str) -> Result<Function> {
-        let lock = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(&text) {
-            return Ok(known.function(name)?);
+    fn lock(&self) -> MutexGuard<'_, HashMap<KernelText, Module>> {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn function(&self, text: &KernelText, name: &str) -> Result<Function> {
+        Ok(self.module(text)?.function(name)?)
+    }
+
+    fn module(&self, text: &KernelText) -> Result<Module> {
+        if let Some(known) = self.lock().get(text) {
+            return Ok(known.clone());
         }
         // Outside the lock: two threads may both compile it, one in vain.
-        let module = self.compile(&text)?;
-        let mut modules = lock();
+        let module = self.compile(text)?;
+        let mut modules = self.lock();
         if modules.len() >= MAX_MODULES {
             modules.clear();
         }
-        let module = modules.entry(text).or_insert(module);
-        Ok(module.function(name)?)
+        Ok(modules.entry(text.clone()).or_insert(module).clone())
     }
 
     fn compile(&self, text: &KernelText) -> Result<Module> {

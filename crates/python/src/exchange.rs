@@ -33,7 +33,7 @@ use crate::op_parameters::OpArguments;
 const CAPSULE: &CStr = c"dlpack_exchange_api";
 /// Major version of the tables that are known.
 const MAJOR: u32 = 1;
-/// Most types and streams that are remembered.
+/// Most types that are remembered.
 const MOST_KNOWN: usize = 64;
 /// Alignment of a plan's workspace.
 const ALIGN: u64 = 16;
@@ -63,26 +63,40 @@ struct ExchangeTable {
     current_stream: unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int,
 }
 
-/// Tables by the address of the type, which is kept so that no other type gets the address.
-static TABLES: Mutex<Option<HashMap<usize, (Py<PyType>, Option<&'static ExchangeTable>)>>> =
-    Mutex::new(None);
+/// A type with its table. It is kept, so that no other type gets its address.
+struct KnownType {
+    table: Option<&'static ExchangeTable>,
+    _class: Py<PyType>,
+}
+
+/// By the address of the type.
+static TYPES: Mutex<Option<HashMap<usize, KnownType>>> = Mutex::new(None);
 
 /// The table of an object's type.
 fn table_of(object: &Bound<'_, PyAny>) -> Option<&'static ExchangeTable> {
     let class = object.get_type();
     let key = class.as_ptr() as usize;
-    if let Some((_, known)) = lock(&TABLES).get_or_insert_default().get(&key) {
-        return *known;
+    if let Some(known) = lock(&TYPES).get_or_insert_default().get(&key) {
+        return known.table;
     }
-    let found = table_of_type(&class);
-    let mut tables = lock(&TABLES);
-    let tables = tables.get_or_insert_default();
-    // The references of those that are dropped are dropped with the map, under the GIL.
-    if tables.len() >= MOST_KNOWN {
-        tables.clear();
-    }
-    tables.insert(key, (class.unbind(), found));
-    found
+    let table = table_of_type(&class);
+    let known = KnownType {
+        table,
+        _class: class.unbind(),
+    };
+    // What is forgotten is dropped without the lock, as a class may run Python when it goes. Classes
+    // are few; a program that makes many has them looked at again.
+    let forgotten = {
+        let mut types = lock(&TYPES);
+        let types = types.get_or_insert_default();
+        let all = match types.len() >= MOST_KNOWN {
+            true => std::mem::take(types),
+            false => HashMap::new(),
+        };
+        (all, types.insert(key, known))
+    };
+    drop(forgotten);
+    table
 }
 
 fn table_of_type(class: &Bound<'_, PyType>) -> Option<&'static ExchangeTable> {
