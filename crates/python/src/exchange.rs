@@ -84,8 +84,8 @@ fn table_of(object: &Bound<'_, PyAny>) -> Option<&'static ExchangeTable> {
         table,
         _class: class.unbind(),
     };
-    // What is forgotten is dropped without the lock, as a class may run Python when it goes. Classes
-    // are few; a program that makes many has them looked at again.
+    // What is forgotten is dropped without the lock, as a class may run Python when it goes.
+    // Classes are few; a program that makes many has them looked at again.
     let forgotten = {
         let mut types = lock(&TYPES);
         let types = types.get_or_insert_default();
