@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import SLOW_NS, array_of, buffer_of, random_array, same
 
-from fercuda_runtime import RuntimeSession, errors
+from fercuda_runtime import RuntimeSession, errors, ops
 from fercuda_runtime.runtime import GraphKey, Scalar
 
 
@@ -124,6 +124,43 @@ def test_memory_between_an_expressions_kernels_is_the_graphs(session, graphs, rn
         assert graphs.replay("sums")
     same(array_of(total), array.sum(1, dtype=np.int64))
     same(array_of(squares), (array.astype(np.int64) ** 2).sum(1))
+
+
+def test_ops_are_captured_by_their_plans(session, runtime, graphs, rng):
+    x = buffer_of(session, rng.standard_normal((4, 300)).astype(np.float32))
+    y, values = session.alloc((4, 300)), session.alloc((4, 300))
+    places = session.alloc((4, 300), "i64")
+    softmax = ops.plan("softmax", x, axis=1)
+    sort = ops.plan("sort", y, axis=1)
+    with graphs.capture(("ops",)) as capture:
+        capture.run(softmax, x, out=y)
+        capture.run(sort, y, out=(values, places))
+    for _ in range(2):
+        array = rng.standard_normal((4, 300)).astype(np.float32)
+        x.upload(array)
+        assert graphs.replay(("ops",))
+        e = np.exp(array - array.max(1, keepdims=True))
+        expected = e / e.sum(1, keepdims=True)
+        np.testing.assert_allclose(array_of(values), np.sort(expected, 1), rtol=1e-5)
+        taken = np.take_along_axis(array_of(y), array_of(places), 1)
+        same(taken, array_of(values))
+    with RuntimeSession("second", runtime=runtime) as other:
+        theirs = other.alloc((4, 300))
+        with graphs.capture(("refused",)) as capture:
+            for operands, out in (((x, x), y), ((theirs,), y), ((x,), theirs), ((x,), (y, y))):
+                with pytest.raises(errors.ArgumentsError):
+                    capture.run(softmax, *operands, out=out)
+            with pytest.raises(errors.ArgumentsError, match="no plan"):
+                capture.run("softmax", x, out=y)
+            with pytest.raises(errors.ArgumentsError, match="is of session"):
+                capture.run(ops.plan("neg", theirs), x, out=y)
+            with pytest.raises(errors.LayoutError):
+                capture.run(softmax, session.alloc((4, 301)), out=y)
+            capture.run(softmax, x, out=y)
+        theirs.free()
+        del theirs
+    with pytest.raises(errors.GraphError, match="is over"):
+        capture.run(softmax, x, out=y)
 
 
 def test_keys_and_generations_say_what_goes(session, graphs):

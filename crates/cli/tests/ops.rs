@@ -450,3 +450,56 @@ fn the_fastest_kernel_is_kept_and_taken_by_its_policy() {
         );
     }
 }
+
+/// A program in the place of a Python, which answers as PyTorch's measurement does.
+fn stand_in(folder: &std::path::Path, text: &str) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = folder.join("python");
+    std::fs::write(&path, text).expect("a file");
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&path, mode).expect("a mode");
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_benchmark_has_pytorchs_times_beside_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let python = stand_in(
+        folder.path(),
+        "#!/bin/sh\nread spec\necho '{\"version\": \"9.9\"}'\nwhile read asked; do\n\
+         case \"$asked\" in\n*'\"op\":\"add\"'*) echo '{\"median_us\": 1250.0}';;\n\
+         *'\"op\":\"sub\"'*) echo '{\"error\": \"no memory\"}';;\n*) echo '{}';;\nesac\ndone\n",
+    );
+    let words = ["bench", "add", "sub", "mish", "--shape", "8x8"];
+    let words = [&words[..], &["--samples", "30", "--torch", &python]].concat();
+    let report = json(&words);
+    assert_eq!(report["torch"], "9.9");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows[0]["torch_us"], 1250.0);
+    assert!(rows[1]["torch_us"].is_null() && rows[2]["torch_us"].is_null());
+    let done = ops(&words);
+    let (out, said) = (text(&done.stdout), text(&done.stderr));
+    assert!(said.contains("PyTorch's sub: no memory"), "{said}");
+    assert!(out.contains("PYTORCH: eager, 9.9"), "{out}");
+    assert!(out.contains("SPEEDUP by geometric mean"), "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+}
+
+#[test]
+fn a_python_without_pytorch_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = |python: &str, wanted: &str| {
+        let done = ops(&["bench", "add", "--shape", "8x8", "--torch", python]);
+        let said = text(&done.stderr);
+        assert!(said.contains(wanted) && said.contains(python), "{said}");
+        done.status.code()
+    };
+    let none = stand_in(
+        folder.path(),
+        "#!/bin/sh\necho '{\"error\": \"it has no PyTorch: none\"}'\n",
+    );
+    assert_eq!(refused(&none, "it has no PyTorch"), Some(2));
+    assert_eq!(refused("/nowhere/python", "cannot be started"), Some(2));
+    let silent = stand_in(folder.path(), "#!/bin/sh\nexit 3\n");
+    assert_eq!(refused(&silent, "ended before it answered"), Some(1));
+}

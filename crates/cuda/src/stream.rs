@@ -743,6 +743,11 @@ impl WeakStream {
         }
     }
 
+    /// Whether it is another library's.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self, Self::Default(stream) if stream.core.kind == StreamHandleKind::Foreign)
+    }
+
     pub(crate) fn upgrade(&self) -> Option<Stream> {
         match self {
             Self::Owned(core) => match core.upgrade() {

@@ -4,7 +4,8 @@
 //! which work with them is queued, and are not destroyed before that work is done. A stream with a
 //! dropped core has finished, so it is removed.
 //!
-//! Invariant: if work with the resource may be running in a stream, that stream is in the list.
+//! Invariant: if work with the resource may be running in a stream, that stream is in the list, or of
+//! other libraries' streams another one.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,8 +66,14 @@ impl StreamUses {
     pub(crate) fn note(&self, stream: &Stream) {
         let mut noted = lock(&self.streams);
         if !noted.streams.iter().any(|(id, _)| *id == stream.id()) {
-            noted.streams.retain(|(_, stream)| stream.is_alive());
-            noted.streams.push((stream.id(), stream.downgrade()));
+            let own = stream.downgrade();
+            // One of another library's streams stands for all of them, which are waited for
+            // together: each call may name one anew.
+            let is_kept = |noted: &WeakStream| {
+                noted.is_alive() && !(own.is_foreign() && noted.is_foreign())
+            };
+            noted.streams.retain(|(_, stream)| is_kept(stream));
+            noted.streams.push((stream.id(), own));
         }
         // Stored last: from here on another thread that finds it there skips this.
         if !self.has_recent(stream) {

@@ -232,6 +232,12 @@ pub const VARIABLES: &[EnvVariable] = &[
     ),
     row(
         VariableReader::Chores,
+        "FERCUDA_OPS",
+        "names of ops, with commas between",
+        "the ops that the parity test of `fercuda-ops` tries, instead of all",
+    ),
+    row(
+        VariableReader::Chores,
         "FERCUDA_SEED",
         "a number",
         "repeats a run with random data; a failing test prints the seed it used",

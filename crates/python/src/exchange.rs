@@ -219,7 +219,7 @@ impl OwnedTensor {
         // SAFETY: prototype and shape outlive the call, which reads them.
         let answer =
             unsafe { (table.allocate)(&raw mut prototype, &raw mut raw, ptr::null_mut(), ignore) };
-        Self::of(raw).filter(|_| answer == 0)
+        (answer == 0).then(|| Self::of(raw)).flatten()
     }
 
     /// The library's own array of it.

@@ -21,6 +21,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::alive::{self, DetachedDrop, lock};
 use crate::expression::Expression;
 use crate::kernels::PyFunction;
+use crate::ops::{CapturedOp, PyOpPlan};
 use crate::{errors, exceptions};
 
 /// The key of a graph. See the stubs.
@@ -368,6 +369,7 @@ impl PyGraphs {
 enum CapturedWork {
     Launch(PreparedLaunch),
     Evaluate(Evaluation),
+    Op(CapturedOp),
 }
 
 enum CapturePhase {
@@ -451,6 +453,7 @@ impl PyCapture {
                                 launch.run(recording.stream())
                             },
                             CapturedWork::Evaluate(evaluation) => evaluation.record(recording),
+                            CapturedWork::Op(op) => op.record(recording.stream()),
                         })
                     });
                 Ok(Some(recorded?.1.into()))
@@ -499,6 +502,26 @@ impl PyCapture {
             self.add(py, CapturedWork::Evaluate(ready))?;
         }
         Ok(outputs)
+    }
+
+    #[pyo3(signature = (plan, /, *operands, out))]
+    fn run(
+        &self,
+        py: Python<'_>,
+        plan: &Bound<'_, PyAny>,
+        operands: &Bound<'_, PyTuple>,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.check_open(py)?;
+        let compiled = plan.getattr("_plan").unwrap_or_else(|_| plan.clone());
+        let Ok(compiled) = compiled.cast::<PyOpPlan>() else {
+            let what = format!("{plan} is no plan of an op\ntry: ops.plan(name, *operands)");
+            return Err(exceptions::plain(py, "ArgumentsError", what));
+        };
+        let session = &*self.graphs.get().session;
+        let operands: Vec<Bound<'_, PyAny>> = operands.iter().collect();
+        let captured = compiled.get().capture(py, session, &operands, out)?;
+        self.add(py, CapturedWork::Op(captured))
     }
 
     #[getter]

@@ -140,6 +140,19 @@ impl GivenArray {
         }
     }
 
+    /// Binds the memory of a buffer of that session; nothing for other arrays.
+    ///
+    /// # Errors
+    /// A freed buffer; a session that has ended.
+    pub(crate) fn bind_own(self, session: &Session) -> Result<Option<BoundBuffer>> {
+        match self {
+            Self::Buffer {
+                session: owner, id, ..
+            } if owner.name() == session.name() => session.bind(id).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Binds its memory, behind the work of its session so far.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use fercuda_cuda::Stream;
 use fercuda_ops::{OpDescriptor, OpPlan, OpRow};
 use fercuda_runtime::{BoundBuffer, Dtype, Layout, Regime, Result, Session};
 use pyo3::prelude::*;
@@ -103,6 +104,18 @@ struct FinishedRun {
     held: Vec<BorrowedTensor>,
 }
 
+/// Memory of the session that is freed when this is dropped, behind the work that uses it.
+fn workspace_of(session: &Session, bytes: u64) -> Result<Option<BoundBuffer>> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let layout = Layout::contiguous(Dtype::U8, &[bytes])?;
+    let id = session.alloc(layout, Regime::Pool)?;
+    let memory = session.bind(id);
+    session.free(id)?;
+    memory.map(Some)
+}
+
 /// Queues a plan in a session.
 fn queue(
     session: &Session,
@@ -127,18 +140,7 @@ fn queue(
             made.push(buffer);
         }
     }
-    let workspace = match plan.workspace_bytes() {
-        0 => None,
-        bytes => {
-            let layout = Layout::contiguous(Dtype::U8, &[bytes]);
-            let layout = layout.map_err(fercuda_runtime::Error::from)?;
-            let id = session.alloc(layout, Regime::Pool)?;
-            let memory = session.bind(id);
-            // The memory is freed behind the run, in the order of the stream.
-            session.free(id)?;
-            Some(memory?)
-        }
-    };
+    let workspace = workspace_of(session, plan.workspace_bytes())?;
     let recorded = workspace.clone().filter(|_| is_checked);
     let queued = plan.clone();
     let (operands, outputs) = session.queue(move |stream| {
@@ -234,6 +236,19 @@ impl PyOpPlan {
         Ok((PyTuple::new(py, made)?, held))
     }
 
+    fn check_number(&self, py: Python<'_>, given: usize) -> PyResult<()> {
+        if given == self.operands.len() {
+            return Ok(());
+        }
+        let what = format!(
+            "the plan of {} is for {} operands, not {given}\ntry: {}",
+            self.row().name,
+            self.operands.len(),
+            self.row().signature()
+        );
+        Err(exceptions::plain(py, "ArgumentsError", what))
+    }
+
     /// Refuses operands or outputs of other layouts than the plan's.
     fn check_layouts(&self, py: Python<'_>, given: &GivenArrays) -> PyResult<()> {
         let name = self.row().name;
@@ -262,6 +277,100 @@ impl PyOpPlan {
     }
 }
 
+/// A plan with its memory, for a graph of a session.
+pub(crate) struct CapturedOp {
+    plan: Arc<OpPlan>,
+    operands: Vec<BoundBuffer>,
+    outputs: Vec<BoundBuffer>,
+    workspace: Option<BoundBuffer>,
+}
+
+impl CapturedOp {
+    /// Queues it in a stream.
+    ///
+    /// # Errors
+    /// The op's.
+    pub(crate) fn record(&self, stream: &Stream) -> Result<()> {
+        let bound = |all: &'_ [BoundBuffer]| all.iter().map(BoundBuffer::arg).collect::<Vec<_>>();
+        let workspace = self.workspace.as_ref().map(BoundBuffer::arg);
+        let (operands, outputs) = (bound(&self.operands), bound(&self.outputs));
+        let done = self.plan.run(stream, &operands, &outputs, workspace);
+        done.map_err(|error| {
+            let reason = error.to_string();
+            let operation = "capture an op";
+            fercuda_cuda::Error::Value { operation, reason }.into()
+        })
+    }
+}
+
+impl PyOpPlan {
+    /// The plan over buffers of its session, with a workspace of its own.
+    ///
+    /// # Errors
+    /// `ArgumentsError` for another number of operands, a checked plan, and arrays of another session
+    /// or library; `LayoutError` for other layouts; those of allocating.
+    pub(crate) fn capture(
+        &self,
+        py: Python<'_>,
+        session: &Session,
+        operands: &[Bound<'_, PyAny>],
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<CapturedOp> {
+        let name = self.row().name;
+        let refused = |what: String| Err(exceptions::plain(py, "ArgumentsError", what));
+        if self.session.name() != session.name() {
+            return refused(format!(
+                "the plan of {name} is of session {:?}, the graph of {:?}\ntry: ops.plan(..., session=) with the graph's",
+                self.session.name(),
+                session.name()
+            ));
+        }
+        if self.op.is_checked() {
+            return refused(format!(
+                "the plan of {name} waits, to check indices\ntry: a plan without check"
+            ));
+        }
+        self.check_number(py, operands.len())?;
+        let options = OpCallOptions {
+            out: given_outputs(Some(out))?,
+            stream: None,
+            sku: None,
+            is_checked: false,
+        };
+        let given = GivenArrays::read(session, self.row(), operands, &options)?;
+        self.check_layouts(py, &given)?;
+        if given.outputs.len() != self.plan.outputs().len() {
+            return refused(format!(
+                "{} outputs are given, the plan of {name} has {}\ntry: out= with all of them",
+                given.outputs.len(),
+                self.plan.outputs().len()
+            ));
+        }
+        let bound = |all: Vec<GivenArray>| -> PyResult<Vec<BoundBuffer>> {
+            let mut bound = Vec::with_capacity(all.len());
+            for array in all {
+                let Some(memory) = errors::run(py, || array.bind_own(session))? else {
+                    return refused(format!(
+                        "an array of {name} is no buffer of session {:?}\ntry: session.from_dlpack(array) before the capture",
+                        session.name()
+                    ));
+                };
+                bound.push(memory);
+            }
+            Ok(bound)
+        };
+        let (operands, outputs) = (bound(given.operands)?, bound(given.outputs)?);
+        let bytes = self.plan.workspace_bytes();
+        let workspace = errors::run(py, || workspace_of(session, bytes))?;
+        Ok(CapturedOp {
+            plan: Arc::clone(&self.plan),
+            operands,
+            outputs,
+            workspace,
+        })
+    }
+}
+
 /// (kernel, reason, others with their reasons, launches)
 type SkuRow = (&'static str, String, Vec<(&'static str, String)>, usize);
 
@@ -281,16 +390,7 @@ impl PyOpPlan {
             sku: None,
             is_checked: false,
         };
-        if operands.len() != self.operands.len() {
-            let what = format!(
-                "the plan of {} is for {} operands, not {}\ntry: {}",
-                self.row().name,
-                self.operands.len(),
-                operands.len(),
-                self.row().signature()
-            );
-            return Err(exceptions::plain(py, "ArgumentsError", what));
-        }
+        self.check_number(py, operands.len())?;
         let given = GivenArrays::read(&self.session, self.row(), &operands, &options)?;
         self.check_layouts(py, &given)?;
         let (results, held) = self.run_over(py, given, &options)?;

@@ -555,6 +555,10 @@ class Capture:
         """Adds expressions, as in `Session.evaluate`. They are compiled at once, and computed by
         each replay; until the first replay the contents of new buffers are unspecified. Raises as
         `Session.evaluate`; `GraphError` outside of the `with`."""
+    def run(self, plan: Any, /, *operands: Buffer, out: Buffer | Sequence[Buffer]) -> None:
+        """Adds an op by its plan, of `ops.plan(..., session=)` with the graph's session, over buffers
+        of that session, into `out`. Its workspace lives as long as the graph. Raises
+        `ArgumentsError`, `LayoutError`, `OutOfMemoryError`; `GraphError` outside of the `with`."""
     @property
     def key(self) -> GraphKey:
         """Its key."""

@@ -5,6 +5,7 @@
 //! use; a row for which they are too small says so. The exit status does not depend on the
 //! measured values.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 use super::parameters::{dtype_parser, find, shape};
 use super::plan::{PreparedOp, prepare, refusal};
+use super::torch::{TorchBench, TorchBenchRequest, TorchBenchSpec};
 use crate::arrays::input::{random_elements, random_seed};
 use crate::arrays::value::element_size;
 use crate::out::{note, say, step};
@@ -34,12 +36,16 @@ bytes, and is measured in turns with the op. A sample is several runs queued
 behind each other if one is short. This is one run: repeat it before you quote
 it, and quote the ratio.
 
+With --torch each op is measured by PyTorch, eager, right after ours, with as
+many runs a sample and buffers in rotation; its results are allocated by it.
+
 Exit status: 0 when measured, 1 when the device failed, 2 for arguments that do
 not go together.
 
 Examples:
   fercuda ops bench
   fercuda ops bench softmax layer_norm --dtype bf16 --shape 8192x1024
+  fercuda ops bench --torch python3 --dtype bf16
   fercuda ops bench add --json | python3 -m json.tool")]
 pub(super) struct OpBenchArgs {
     /// Ops to measure [default: a small set].
@@ -56,6 +62,9 @@ pub(super) struct OpBenchArgs {
     /// Seed of the random elements [default: a random one].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Measure PyTorch's ops beside ours, by that Python.
+    #[arg(long, value_name = "PYTHON")]
+    torch: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -90,6 +99,8 @@ struct OpBenchReport {
     seed: u64,
     samples: u32,
     l2_bytes: u64,
+    /// PyTorch's version, if it was measured.
+    torch: Option<String>,
     rows: Vec<OpTiming>,
 }
 
@@ -111,6 +122,8 @@ struct OpTiming {
     buffer_sets: usize,
     /// Whether a set may be in the L2 cache when it is used again.
     fits_l2: bool,
+    /// PyTorch's median, where it has the op and was measured.
+    torch_us: Option<f64>,
 }
 
 /// The device and what is the same for all ops.
@@ -179,12 +192,22 @@ pub(super) fn run(args: &OpBenchArgs) -> Result<ExitCode> {
         dtype: args.dtype,
         samples: args.samples,
     };
+    let spec = TorchBenchSpec {
+        dtype: args.dtype.name(),
+        shape: &shape,
+        samples: args.samples,
+        l2_bytes: bench.l2_bytes,
+    };
+    let torch = args.torch.as_ref();
+    let mut torch = torch
+        .map(|python| TorchBench::start(python, &spec))
+        .transpose()?;
     let seed = args.seed.unwrap_or_else(random_seed);
     let mut random = fastrand::Rng::with_seed(seed);
     let mut timings = Vec::new();
     for (at, row) in rows.iter().enumerate() {
         note!("measuring {} ({} of {}) ...", row.name, at + 1, rows.len());
-        timings.push(bench.measure(row, &mut random)?);
+        timings.push(bench.measure(row, &mut random, torch.as_mut())?);
     }
     let report = OpBenchReport {
         device: device.to_string(),
@@ -194,6 +217,7 @@ pub(super) fn run(args: &OpBenchArgs) -> Result<ExitCode> {
         seed,
         samples: args.samples,
         l2_bytes: bench.l2_bytes,
+        torch: torch.map(|torch| torch.version.clone()),
         rows: timings,
     };
     match args.json {
@@ -284,7 +308,12 @@ impl OpBench<'_> {
         Ok((op, layouts.collect::<Result<_, _>>()?))
     }
 
-    fn measure(&self, row: &'static OpRow, random: &mut fastrand::Rng) -> Result<OpTiming> {
+    fn measure(
+        &self,
+        row: &'static OpRow,
+        random: &mut fastrand::Rng,
+        torch: Option<&mut TorchBench>,
+    ) -> Result<OpTiming> {
         let (op, layouts) = self.describe(row)?;
         let prepared = prepare(&self.ops, &op, &layouts, None)?;
         let operand_bytes: u64 = layouts.iter().map(Layout::bytes).sum();
@@ -301,6 +330,13 @@ impl OpBench<'_> {
             (prepared.queue)(&self.stream, &operands, &outputs, workspace)
         };
         let (times, copies, runs) = self.sample(&mut sets, queue)?;
+        let request = TorchBenchRequest {
+            op: row.name,
+            shapes: layouts.iter().map(Layout::shape).collect(),
+            necessary_bytes,
+            runs,
+        };
+        let torch_us = torch.map(|torch| torch.measure(&request)).transpose()?;
         let per_s = |seconds: f64| necessary_bytes as f64 / seconds.max(1e-9) / 1e9;
         let (median, copy) = (quantile(&times, 0.5), quantile(&copies, 0.5));
         let us = |seconds: f64| seconds * 1e6;
@@ -318,6 +354,7 @@ impl OpBench<'_> {
             runs_per_sample: runs,
             buffer_sets: sets.len(),
             fits_l2: sets.len() as u64 * necessary_bytes <= 2 * self.l2_bytes,
+            torch_us: torch_us.flatten(),
         })
     }
 
@@ -481,6 +518,10 @@ fn print(report: &OpBenchReport, paint: Paint) {
             say!("{}", paint.strong(&line));
         }
     }
+    if let Some(version) = &report.torch {
+        print_beside(report, version, paint);
+        return;
+    }
     let head = format!(
         "{:<22} {:<13}{:>9}{:>9}{:>8}{:>8}{:>7}",
         "OP", "KERNEL", "MEDIAN", "P90", "GB/s", "COPY", "RATIO"
@@ -500,9 +541,46 @@ fn print(report: &OpBenchReport, paint: Paint) {
         );
     }
     say!("GB/s: necessary traffic, of the op and of a copy; RATIO: op by copy.");
+    say_what_fits(report);
+}
+
+fn say_what_fits(report: &OpBenchReport) {
     if report.rows.iter().any(|row| row.fits_l2) {
         say!("*: the buffers in rotation fit the L2 cache; try a larger --shape");
     }
+}
+
+/// The table with PyTorch's times.
+fn print_beside(report: &OpBenchReport, version: &str, paint: Paint) {
+    let head = format!(
+        "{:<20} {:<13}{:>9}{:>8}{:>7}{:>11}{:>9}",
+        "OP", "KERNEL", "MEDIAN", "GB/s", "RATIO", "PYTORCH", "SPEEDUP"
+    );
+    say!("{}", paint.strong(&head));
+    let mut speedups = Vec::new();
+    for row in &report.rows {
+        let speedup = row.torch_us.map(|torch| torch / row.median_us.max(1e-9));
+        speedups.extend(speedup);
+        say!(
+            "{:<20} {:<13}{:>9}{:>8}{:>7.3}{:>11}{:>9}{}",
+            clipped(row.op, 20),
+            clipped(row.kernel, 13),
+            duration(row.median_us / 1e6),
+            rate(row.gb_per_s),
+            row.fraction_of_copy,
+            row.torch_us
+                .map_or("-".to_owned(), |us| duration(us / 1e6)),
+            speedup.map_or("-".to_owned(), |speedup| format!("{speedup:.2}")),
+            if row.fits_l2 { "*" } else { "" }
+        );
+    }
+    say!("GB/s: necessary traffic; RATIO: of a copy's; PYTORCH: eager, {version}.");
+    if !speedups.is_empty() {
+        let logarithms: f64 = speedups.iter().map(|it| it.ln()).sum();
+        let mean = (logarithms / speedups.len() as f64).exp();
+        say!("SPEEDUP by geometric mean: {mean:.2}");
+    }
+    say_what_fits(report);
 }
 
 #[cfg(test)]

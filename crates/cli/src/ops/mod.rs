@@ -10,6 +10,7 @@ mod parameters;
 mod plan;
 mod run;
 mod show;
+mod torch;
 mod tune;
 mod values;
 

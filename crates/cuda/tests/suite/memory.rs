@@ -1,6 +1,8 @@
 //! Buffers, slices, pools, and when memory is freed.
 
-use fercuda_cuda::{DeviceBuffer, Error, Launch, MemoryPool, PinnedBuffer, Stream};
+use fercuda_cuda::{
+    CaptureMode, DeviceBuffer, Error, Launch, MemoryPool, PinnedBuffer, Stream,
+};
 
 use crate::numbers::random;
 use crate::support::{context, increment, kernel, many_iterations, write_late};
@@ -375,4 +377,56 @@ fn panics_of_a_lenders_callback_and_of_their_payloads_are_contained() {
     };
     drop((foreign.unwrap(), lent.unwrap()));
     stream.synchronize().unwrap();
+}
+
+#[test]
+fn what_a_foreign_stream_uses_is_kept_until_its_work_is_done() {
+    let context = context();
+    let owner = Stream::new(&context).unwrap();
+    for round in 1..6 {
+        // Memory, module and stream are dropped while the work runs. A stream is named anew each
+        // time, as a call of another library's does.
+        let mut memory = DeviceBuffer::<u32>::alloc(&context, 16).unwrap();
+        let copy = memory.part::<u32>(0, 16).unwrap();
+        // SAFETY: `owner` outlives it.
+        let foreign = unsafe { Stream::foreign(&context, owner.raw()) };
+        write_late(&mut memory, round, &foreign);
+        assert!(!foreign.is_captured_by_any().unwrap());
+        drop((memory, foreign));
+        owner.synchronize().unwrap();
+        assert_eq!(copy.to_vec(&owner).unwrap()[0], round);
+    }
+    // In the order of the owner's work.
+    let mut first = DeviceBuffer::<u32>::zeroed(&owner, 1).unwrap();
+    write_late(&mut first, 7, &owner);
+    // SAFETY: as above.
+    let foreign = unsafe { Stream::foreign(&context, owner.raw()) };
+    increment(&mut first, &foreign);
+    assert_eq!(first.to_vec(&foreign).unwrap(), [8]);
+    // What is allocated in stream order is freed there, and a foreign handle may be gone by then.
+    assert!(DeviceBuffer::<u8>::alloc_ordered(&foreign, 8).is_err());
+    let capture = owner.begin_capture(CaptureMode::Global).unwrap();
+    assert!(foreign.is_captured_by_any().unwrap());
+    drop(capture);
+    assert!(!foreign.is_captured_by_any().unwrap());
+}
+
+#[test]
+fn borrowed_memory_is_used_without_a_note_and_its_drop_waits_for_nothing() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let memory = DeviceBuffer::<u32>::zeroed(&stream, 4).unwrap();
+    // SAFETY: `memory` outlives the work.
+    let mut borrowed =
+        unsafe { DeviceBuffer::<u32>::borrowed(&context, memory.address(), 4) }.unwrap();
+    write_late(&mut borrowed, 3, &stream);
+    drop(borrowed);
+    assert!(!stream.is_idle().unwrap(), "the drop waited");
+    assert_eq!(memory.to_vec(&stream).unwrap()[0], 3);
+    let address = memory.address();
+    for wrong in [fercuda_cuda::DeviceAddr(0), fercuda_cuda::DeviceAddr(address.0 + 1)] {
+        // SAFETY: nothing uses it.
+        let refused = unsafe { DeviceBuffer::<u32>::borrowed(&context, wrong, 1) };
+        assert!(refused.is_err());
+    }
 }
