@@ -69,9 +69,8 @@ impl StreamUses {
             let own = stream.downgrade();
             // One of another library's streams stands for all of them, which are waited for
             // together: each call may name one anew.
-            let is_kept = |noted: &WeakStream| {
-                noted.is_alive() && !(own.is_foreign() && noted.is_foreign())
-            };
+            let is_kept =
+                |noted: &WeakStream| noted.is_alive() && !(own.is_foreign() && noted.is_foreign());
             noted.streams.retain(|(_, stream)| is_kept(stream));
             noted.streams.push((stream.id(), own));
         }

@@ -291,9 +291,9 @@ impl CapturedOp {
     /// # Errors
     /// The op's.
     pub(crate) fn record(&self, stream: &Stream) -> Result<()> {
-        let bound = |all: &'_ [BoundBuffer]| all.iter().map(BoundBuffer::arg).collect::<Vec<_>>();
         let workspace = self.workspace.as_ref().map(BoundBuffer::arg);
-        let (operands, outputs) = (bound(&self.operands), bound(&self.outputs));
+        let operands: Vec<_> = self.operands.iter().map(BoundBuffer::arg).collect();
+        let outputs: Vec<_> = self.outputs.iter().map(BoundBuffer::arg).collect();
         let done = self.plan.run(stream, &operands, &outputs, workspace);
         done.map_err(|error| {
             let reason = error.to_string();
@@ -317,18 +317,18 @@ impl PyOpPlan {
         out: &Bound<'_, PyAny>,
     ) -> PyResult<CapturedOp> {
         let name = self.row().name;
-        let refused = |what: String| Err(exceptions::plain(py, "ArgumentsError", what));
+        let refused = |what: String| exceptions::plain(py, "ArgumentsError", what);
         if self.session.name() != session.name() {
-            return refused(format!(
+            return Err(refused(format!(
                 "the plan of {name} is of session {:?}, the graph of {:?}\ntry: ops.plan(..., session=) with the graph's",
                 self.session.name(),
                 session.name()
-            ));
+            )));
         }
         if self.op.is_checked() {
-            return refused(format!(
+            return Err(refused(format!(
                 "the plan of {name} waits, to check indices\ntry: a plan without check"
-            ));
+            )));
         }
         self.check_number(py, operands.len())?;
         let options = OpCallOptions {
@@ -340,20 +340,20 @@ impl PyOpPlan {
         let given = GivenArrays::read(session, self.row(), operands, &options)?;
         self.check_layouts(py, &given)?;
         if given.outputs.len() != self.plan.outputs().len() {
-            return refused(format!(
+            return Err(refused(format!(
                 "{} outputs are given, the plan of {name} has {}\ntry: out= with all of them",
                 given.outputs.len(),
                 self.plan.outputs().len()
-            ));
+            )));
         }
         let bound = |all: Vec<GivenArray>| -> PyResult<Vec<BoundBuffer>> {
             let mut bound = Vec::with_capacity(all.len());
             for array in all {
                 let Some(memory) = errors::run(py, || array.bind_own(session))? else {
-                    return refused(format!(
+                    return Err(refused(format!(
                         "an array of {name} is no buffer of session {:?}\ntry: session.from_dlpack(array) before the capture",
                         session.name()
-                    ));
+                    )));
                 };
                 bound.push(memory);
             }

@@ -568,8 +568,7 @@ fn print_beside(report: &OpBenchReport, version: &str, paint: Paint) {
             duration(row.median_us / 1e6),
             rate(row.gb_per_s),
             row.fraction_of_copy,
-            row.torch_us
-                .map_or("-".to_owned(), |us| duration(us / 1e6)),
+            row.torch_us.map_or("-".to_owned(), |us| duration(us / 1e6)),
             speedup.map_or("-".to_owned(), |speedup| format!("{speedup:.2}")),
             if row.fits_l2 { "*" } else { "" }
         );

@@ -1,8 +1,6 @@
 //! Buffers, slices, pools, and when memory is freed.
 
-use fercuda_cuda::{
-    CaptureMode, DeviceBuffer, Error, Launch, MemoryPool, PinnedBuffer, Stream,
-};
+use fercuda_cuda::{CaptureMode, DeviceBuffer, Error, Launch, MemoryPool, PinnedBuffer, Stream};
 
 use crate::numbers::random;
 use crate::support::{context, increment, kernel, many_iterations, write_late};
@@ -419,12 +417,19 @@ fn borrowed_memory_is_used_without_a_note_and_its_drop_waits_for_nothing() {
     // SAFETY: `memory` outlives the work.
     let mut borrowed =
         unsafe { DeviceBuffer::<u32>::borrowed(&context, memory.address(), 4) }.unwrap();
-    write_late(&mut borrowed, 3, &stream);
+    // Kept, as its module's drop would wait.
+    let late = kernel(&context, "late");
+    let iterations = 20 * many_iterations(&context);
+    // SAFETY: `late` touches the first value only.
+    unsafe { Launch::new(1, 1).run(&late, &stream, (&mut borrowed, 3u32, iterations)) }.unwrap();
     drop(borrowed);
     assert!(!stream.is_idle().unwrap(), "the drop waited");
     assert_eq!(memory.to_vec(&stream).unwrap()[0], 3);
     let address = memory.address();
-    for wrong in [fercuda_cuda::DeviceAddr(0), fercuda_cuda::DeviceAddr(address.0 + 1)] {
+    for wrong in [
+        fercuda_cuda::DeviceAddr(0),
+        fercuda_cuda::DeviceAddr(address.0 + 1),
+    ] {
         // SAFETY: nothing uses it.
         let refused = unsafe { DeviceBuffer::<u32>::borrowed(&context, wrong, 1) };
         assert!(refused.is_err());

@@ -16,8 +16,9 @@ const WORK: Work = Work {
     soak: 1_000_000,
 };
 
-/// Bytes for an error's text.
-const SAID: usize = 2000;
+/// Bytes for an error's text, which may have a name from the file, with escapes, and grows by
+/// doubling.
+const SAID: usize = 4000;
 
 fn inputs() -> Vec<Vec<u8>> {
     let mut inputs = corpus(env!("CARGO_MANIFEST_DIR"), WORK.name);
