@@ -4,8 +4,8 @@
 //! which work with them is queued, and are not destroyed before that work is done. A stream with a
 //! dropped core has finished, so it is removed.
 //!
-//! Invariant: if work with the resource may be running in a stream, that stream is in the list, or of
-//! other libraries' streams another one.
+//! Invariant: if work with the resource may be running in a stream, that stream is in the list, or
+//! of other libraries' streams another one.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

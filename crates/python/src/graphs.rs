@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fercuda_cuda::Stream;
 use fercuda_runtime::{
     Evaluation, GraphBudget, GraphError, Graphs, Key, PreparedLaunch, RecordOptions, RecordedGraph,
     Result, Session,
@@ -21,7 +22,6 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::alive::{self, DetachedDrop, lock};
 use crate::expression::Expression;
 use crate::kernels::PyFunction;
-use crate::ops::{CapturedOp, PyOpPlan};
 use crate::{errors, exceptions};
 
 /// The key of a graph. See the stubs.
@@ -369,8 +369,11 @@ impl PyGraphs {
 enum CapturedWork {
     Launch(PreparedLaunch),
     Evaluate(Evaluation),
-    Op(CapturedOp),
+    Other(RecordWork),
 }
+
+/// Queues work in a stream that is being captured.
+pub(crate) type RecordWork = Box<dyn Fn(&Stream) -> fercuda_runtime::Result<()> + Send + Sync>;
 
 enum CapturePhase {
     Fresh,
@@ -406,6 +409,21 @@ impl PyCapture {
             steps.push(step);
         }
         Ok(())
+    }
+}
+
+impl PyCapture {
+    /// The session of its graph.
+    pub(crate) fn session(&self) -> &Session {
+        &self.graphs.get().session
+    }
+
+    /// Adds work of another module.
+    ///
+    /// # Errors
+    /// `GraphError` outside of the body.
+    pub(crate) fn add_work(&self, py: Python<'_>, record: RecordWork) -> PyResult<()> {
+        self.add(py, CapturedWork::Other(record))
     }
 }
 
@@ -453,7 +471,7 @@ impl PyCapture {
                                 launch.run(recording.stream())
                             },
                             CapturedWork::Evaluate(evaluation) => evaluation.record(recording),
-                            CapturedWork::Op(op) => op.record(recording.stream()),
+                            CapturedWork::Other(record) => record(recording.stream()),
                         })
                     });
                 Ok(Some(recorded?.1.into()))
@@ -506,22 +524,19 @@ impl PyCapture {
 
     #[pyo3(signature = (plan, /, *operands, out))]
     fn run(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         plan: &Bound<'_, PyAny>,
         operands: &Bound<'_, PyTuple>,
         out: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.check_open(py)?;
-        let compiled = plan.getattr("_plan").unwrap_or_else(|_| plan.clone());
-        let Ok(compiled) = compiled.cast::<PyOpPlan>() else {
+        let py = slf.py();
+        slf.get().check_open(py)?;
+        let Ok(compiled) = plan.getattr("_plan") else {
             let what = format!("{plan} is no plan of an op\ntry: ops.plan(name, *operands)");
             return Err(exceptions::plain(py, "ArgumentsError", what));
         };
-        let session = &*self.graphs.get().session;
-        let operands: Vec<Bound<'_, PyAny>> = operands.iter().collect();
-        let captured = compiled.get().capture(py, session, &operands, out)?;
-        self.add(py, CapturedWork::Op(captured))
+        compiled.call_method1("capture", (slf, operands, out))?;
+        Ok(())
     }
 
     #[getter]

@@ -15,6 +15,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::alive::{self, DetachedDrop};
 use crate::buffer::PyBuffer;
 use crate::dlpack::BorrowedTensor;
+use crate::graphs::PyCapture;
 use crate::op_devices::{self, OpContext, PlanKey};
 use crate::op_failure::{OpFailure, detached};
 use crate::op_operands::{ArrayUse, BoundArray, GivenArray, HeldTensors, session_of};
@@ -278,7 +279,7 @@ impl PyOpPlan {
 }
 
 /// A plan with its memory, for a graph of a session.
-pub(crate) struct CapturedOp {
+struct CapturedOp {
     plan: Arc<OpPlan>,
     operands: Vec<BoundBuffer>,
     outputs: Vec<BoundBuffer>,
@@ -290,7 +291,7 @@ impl CapturedOp {
     ///
     /// # Errors
     /// The op's.
-    pub(crate) fn record(&self, stream: &Stream) -> Result<()> {
+    fn record(&self, stream: &Stream) -> Result<()> {
         let workspace = self.workspace.as_ref().map(BoundBuffer::arg);
         let operands: Vec<_> = self.operands.iter().map(BoundBuffer::arg).collect();
         let outputs: Vec<_> = self.outputs.iter().map(BoundBuffer::arg).collect();
@@ -307,9 +308,9 @@ impl PyOpPlan {
     /// The plan over buffers of its session, with a workspace of its own.
     ///
     /// # Errors
-    /// `ArgumentsError` for another number of operands, a checked plan, and arrays of another session
-    /// or library; `LayoutError` for other layouts; those of allocating.
-    pub(crate) fn capture(
+    /// `ArgumentsError` for another number of operands, a checked plan, and arrays of another
+    /// session or library; `LayoutError` for other layouts; those of allocating.
+    fn captured(
         &self,
         py: Python<'_>,
         session: &Session,
@@ -395,6 +396,19 @@ impl PyOpPlan {
         self.check_layouts(py, &given)?;
         let (results, held) = self.run_over(py, given, &options)?;
         Ok((PySession::of(self.session.clone()), results, held))
+    }
+
+    fn capture(
+        &self,
+        py: Python<'_>,
+        capture: &Bound<'_, PyCapture>,
+        operands: &Bound<'_, PyTuple>,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let operands: Vec<Bound<'_, PyAny>> = operands.iter().collect();
+        let capture = capture.get();
+        let captured = self.captured(py, capture.session(), &operands, out)?;
+        capture.add_work(py, Box::new(move |stream| captured.record(stream)))
     }
 
     #[getter]

@@ -946,6 +946,8 @@ class OpPlan:
         self, operands: Sequence[Any], out: Any = None, stream: int | None = None
     ) -> tuple[Session, tuple[Any, ...], object]:
         """Queues it; returns its session, and new buffers or the given outputs."""
+    def capture(self, capture: Capture, operands: tuple[Any, ...], out: Any) -> None:
+        """Adds it to a graph: `Capture.run`."""
     @property
     def op(self) -> str:
         """Name of the op."""
