@@ -748,6 +748,11 @@ impl WeakStream {
         matches!(self, Self::Default(stream) if stream.core.kind == StreamHandleKind::Foreign)
     }
 
+    /// Whether it is another library's, and of that context.
+    pub(crate) fn is_foreign_of(&self, context: &Context) -> bool {
+        self.is_foreign() && matches!(self, Self::Default(stream) if stream.context() == context)
+    }
+
     pub(crate) fn upgrade(&self) -> Option<Stream> {
         match self {
             Self::Owned(core) => match core.upgrade() {

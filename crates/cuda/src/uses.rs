@@ -5,7 +5,7 @@
 //! dropped core has finished, so it is removed.
 //!
 //! Invariant: if work with the resource may be running in a stream, that stream is in the list, or
-//! of other libraries' streams another one.
+//! of other libraries' streams another one of its context.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,8 +69,9 @@ impl StreamUses {
             let own = stream.downgrade();
             // One of another library's streams stands for all of them, which are waited for
             // together: each call may name one anew.
-            let is_kept =
-                |noted: &WeakStream| noted.is_alive() && !(own.is_foreign() && noted.is_foreign());
+            let is_kept = |noted: &WeakStream| {
+                noted.is_alive() && !(own.is_foreign() && noted.is_foreign_of(stream.context()))
+            };
             noted.streams.retain(|(_, stream)| is_kept(stream));
             noted.streams.push((stream.id(), own));
         }

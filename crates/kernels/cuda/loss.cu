@@ -204,8 +204,9 @@ extern "C" __global__ void class_gradients(ELEMENT* __restrict__ to, const Shape
 #endif
         EACH_OF_BLOCK(at, classes) {
 #if IS_LOGITS
-            Real value = exponential(As::load(own[(i64)at * stride]) - sum) * share -
-                         even * weight_of(weights, weights_stride, at);
+            Real value = exponential(As::load(own[(i64)at * stride]) - sum) * share;
+            // A weight may be infinite, of a class that has no share.
+            if (even != 0) value -= even * weight_of(weights, weights_stride, at);
             if (at == (u64)chosen) value -= (Real)(1 - smoothing) * of_class;
 #else
             const Real value = at == (u64)chosen ? -of_class : (Real)0;

@@ -103,11 +103,16 @@ impl NativeLoader {
             return Ok(());
         };
         std::thread::scope(|scope| {
-            let others: Vec<_> = missing
-                .iter()
-                .map(|text| scope.spawn(|| self.module(text).map(drop)))
-                .collect();
-            let mut all = self.module(last).map(drop);
+            let (mut all, mut others) = (Ok(()), Vec::new());
+            for text in missing {
+                let compile = move || self.module(text).map(drop);
+                // Where no thread can be had, here.
+                match std::thread::Builder::new().spawn_scoped(scope, compile) {
+                    Ok(other) => others.push(other),
+                    Err(_) => all = all.and(self.module(text).map(drop)),
+                }
+            }
+            all = all.and(self.module(last).map(drop));
             for other in others {
                 let compiled = other.join().unwrap_or_else(|panic| resume_unwind(panic));
                 all = all.and(compiled);

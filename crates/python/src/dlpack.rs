@@ -153,8 +153,9 @@ impl DlManagedTensorVersioned {
         self.major == major
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.flags & READ_ONLY != 0
+    /// Whether what is written to it reaches the array that it is of.
+    pub(crate) fn is_written_through(&self) -> bool {
+        self.flags & (READ_ONLY | IS_COPIED) == 0
     }
 }
 
@@ -209,7 +210,21 @@ struct ReturnBatch {
 struct ReturnedMemory {
     /// First, as dropping the memory may count it again.
     _parked: Option<DeferredFrees>,
-    _memory: DeviceBuffer<u8>,
+    /// Memory of ours, or tensors of other libraries.
+    _memory: Box<dyn Send>,
+}
+
+/// Returns tensors that work of a context uses, once all that it has queued by now is done. No
+/// order of a stream would do: a library may use the memory again in another stream than the one
+/// that it names, and the host may write what it can reach.
+pub(crate) fn return_behind(context: &Context, tensors: Vec<BorrowedTensor>) {
+    if !tensors.is_empty() {
+        let returned = ReturnedMemory {
+            _parked: None,
+            _memory: Box::new(tensors),
+        };
+        ReturnBatch::add_to(context.clone(), returned);
+    }
 }
 
 /// The batches that have a thread.
@@ -241,8 +256,12 @@ impl ReturnBatch {
         let is_free = memory.is_last();
         let returned = ReturnedMemory {
             _parked: is_free.then(|| context.count_deferred_free(memory.len() as u64)),
-            _memory: memory,
+            _memory: Box::new(memory),
         };
+        Self::add_to(context, returned);
+    }
+
+    fn add_to(context: Context, returned: ReturnedMemory) {
         let mut batches = alive::lock(&BATCHES);
         if let Some(batch) = batches.all.iter_mut().find(|it| it.context == context) {
             batch.all.push(returned);

@@ -24,10 +24,10 @@ use pyo3::{ffi, intern};
 
 use crate::alive::lock;
 use crate::dlpack::{self, DlManagedTensorVersioned, DlTensor, TensorDevice};
-use crate::errors;
 use crate::op_devices::{self, OpContext, PlanKey};
 use crate::op_failure::{OpFailure, detached};
 use crate::op_parameters::OpArguments;
+use crate::{errors, stream};
 
 /// Name of the capsule with the table.
 const CAPSULE: &CStr = c"dlpack_exchange_api";
@@ -51,16 +51,18 @@ type SetError = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char);
 #[repr(C)]
 struct ExchangeTable {
     header: ExchangeHeader,
-    allocate: unsafe extern "C" fn(
-        *mut DlTensor,
-        *mut *mut DlManagedTensorVersioned,
-        *mut c_void,
-        SetError,
-    ) -> c_int,
-    export: unsafe extern "C" fn(*mut c_void, *mut *mut DlManagedTensorVersioned) -> c_int,
-    import: unsafe extern "C" fn(*mut DlManagedTensorVersioned, *mut *mut c_void) -> c_int,
+    allocate: Option<
+        unsafe extern "C" fn(
+            *mut DlTensor,
+            *mut *mut DlManagedTensorVersioned,
+            *mut c_void,
+            SetError,
+        ) -> c_int,
+    >,
+    export: Option<unsafe extern "C" fn(*mut c_void, *mut *mut DlManagedTensorVersioned) -> c_int>,
+    import: Option<unsafe extern "C" fn(*mut DlManagedTensorVersioned, *mut *mut c_void) -> c_int>,
     view: Option<unsafe extern "C" fn(*mut c_void, *mut DlTensor) -> c_int>,
-    current_stream: unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int,
+    current_stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
 }
 
 /// A type with its table. It is kept, so that no other type gets its address.
@@ -158,21 +160,22 @@ impl ViewedArray {
         Self::of(py, &tensor)
     }
 
-    /// An output, unless it is read-only.
+    /// An output, unless it is read-only or lent as a copy.
     fn written(table: &ExchangeTable, object: &Bound<'_, PyAny>) -> Option<Self> {
         let py = object.py();
         if has_gradient(object) {
             return None;
         }
+        let export = table.export?;
         let mut raw = ptr::null_mut();
         // SAFETY: as in `read`.
-        if unsafe { (table.export)(object.as_ptr().cast(), &raw mut raw) } != 0 {
+        if unsafe { export(object.as_ptr().cast(), &raw mut raw) } != 0 {
             drop(PyErr::take(py));
             return None;
         }
         let exported = OwnedTensor::of(raw)?;
         let managed = exported.managed();
-        let is_known = managed.is_of_version(MAJOR) && !managed.is_read_only();
+        let is_known = managed.is_of_version(MAJOR) && managed.is_written_through();
         // The caller's reference keeps the memory.
         is_known.then(|| Self::of(py, managed.tensor())).flatten()
     }
@@ -211,25 +214,41 @@ impl OwnedTensor {
     }
 
     /// Memory of the library for that type and shape, in order.
-    fn allocate(table: &ExchangeTable, layout: &Layout, device: i32) -> Option<Self> {
+    fn allocate(
+        py: Python<'_>,
+        table: &ExchangeTable,
+        layout: &Layout,
+        device: i32,
+    ) -> Option<Self> {
+        let allocate = table.allocate?;
         unsafe extern "C" fn ignore(_: *mut c_void, _: *const c_char, _: *const c_char) {}
         let mut shape: Vec<i64> = layout.shape().iter().map(|len| *len as i64).collect();
         let mut prototype = DlTensor::prototype(layout.dtype(), &mut shape, device);
         let mut raw = ptr::null_mut();
         // SAFETY: prototype and shape outlive the call, which reads them.
-        let answer =
-            unsafe { (table.allocate)(&raw mut prototype, &raw mut raw, ptr::null_mut(), ignore) };
-        (answer == 0).then(|| Self::of(raw)).flatten()
+        let answer = unsafe { allocate(&raw mut prototype, &raw mut raw, ptr::null_mut(), ignore) };
+        if answer != 0 {
+            drop(PyErr::take(py));
+            return None;
+        }
+        Self::of(raw)
     }
 
     /// The library's own array of it.
     fn into_array(self, py: Python<'_>, table: &ExchangeTable) -> PyResult<Py<PyAny>> {
+        let Some(import) = table.import else {
+            return Err(errors::layout(
+                py,
+                "the library imports no tensors\ntry: out=",
+            ));
+        };
         let mut array = ptr::null_mut();
-        // SAFETY: the library's own tensor, which the call consumes if it succeeds.
-        if unsafe { (table.import)(self.0.as_ptr(), &raw mut array) } != 0 {
+        // The call takes it, whether it succeeds or not.
+        let raw = std::mem::ManuallyDrop::new(self).0.as_ptr();
+        // SAFETY: the library's own tensor, which is not used after this.
+        if unsafe { import(raw, &raw mut array) } != 0 {
             return Err(PyErr::fetch(py));
         }
-        std::mem::forget(self);
         // SAFETY: a new reference.
         Ok(unsafe { Bound::from_owned_ptr_or_err(py, array.cast())? }.unbind())
     }
@@ -243,12 +262,21 @@ impl Drop for OwnedTensor {
 }
 
 /// The library's current stream.
-fn current_stream(table: &ExchangeTable, context: &Context, device: i32) -> Option<Stream> {
+fn current_stream(
+    py: Python<'_>,
+    table: &ExchangeTable,
+    context: &Context,
+    device: i32,
+) -> Option<Stream> {
+    let current = table.current_stream?;
     let mut raw = ptr::null_mut();
     // SAFETY: `raw` outlives the call.
-    let answer = unsafe { (table.current_stream)(TensorDevice::Cuda.code(), device, &raw mut raw) };
+    let answer = unsafe { current(TensorDevice::Cuda.code(), device, &raw mut raw) };
+    if answer != 0 {
+        drop(PyErr::take(py));
+        return None;
+    }
     match raw as usize {
-        _ if answer != 0 => None,
         0 | 1 => Some(context.legacy_stream()),
         // That of this thread, while the plan may be run in another one.
         2 => None,
@@ -305,6 +333,10 @@ pub(crate) fn run<'py>(
     let Some(table) = arrays.next().and_then(table_of) else {
         return Ok(None);
     };
+    // Without one of them nothing may be queued.
+    if table.import.is_none() {
+        return Ok(None);
+    }
     if !arrays.all(|it| table_of(it).is_some_and(|other| ptr::eq(other, table))) {
         return Ok(None);
     }
@@ -326,7 +358,14 @@ pub(crate) fn run<'py>(
     }
     let session = errors::run(py, || op_devices::default_session(ordinal))?;
     let context = session.stream().context();
-    let Some(stream) = current_stream(table, context, device) else {
+    // Memory of another driver, such as a GPU's beside the software device.
+    let is_known = |it: &ViewedArray| stream::check_address(context, it.address).is_ok();
+    if context.device().is_software().unwrap_or(true)
+        && !operands.iter().chain(&given).all(is_known)
+    {
+        return Ok(None);
+    }
+    let Some(stream) = current_stream(py, table, context, device) else {
         return Ok(None);
     };
     let layouts = |all: &[ViewedArray]| all.iter().map(|it| it.layout).collect::<Vec<_>>();
@@ -343,7 +382,7 @@ pub(crate) fn run<'py>(
     let mut outputs = given;
     if out.is_empty() {
         for layout in plan.outputs() {
-            let Some(tensor) = OwnedTensor::allocate(table, layout, device) else {
+            let Some(tensor) = OwnedTensor::allocate(py, table, layout, device) else {
                 return Ok(None);
             };
             match ViewedArray::of(py, tensor.managed().tensor()) {
@@ -356,7 +395,7 @@ pub(crate) fn run<'py>(
     let bytes = plan.workspace_bytes();
     let scratch = (bytes > 0).then(|| {
         let layout = Layout::contiguous(Dtype::U8, &[bytes]).ok()?;
-        OwnedTensor::allocate(table, &layout, device)
+        OwnedTensor::allocate(py, table, &layout, device)
     });
     // Dropped behind the run: the library keeps its memory for the work in its stream.
     let scratch = match scratch {

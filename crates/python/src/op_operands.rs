@@ -1,8 +1,7 @@
 //! Operands and outputs of ops: buffers, and device memory of other libraries.
 //!
 //! Invariants: memory of another library is borrowed behind the work that the library, or the
-//! caller's stream, has queued with it, and is held until their streams are ordered behind the op;
-//! a copy that the library made for the loan, until the op is done. The work of
+//! caller's stream, has queued with it, and is held until the op is done. The work of
 //! another session with its buffers comes before the op, and behind it.
 //!
 //! Elsewhere: DLPack (`dlpack`), plans (`op_devices`).
@@ -12,7 +11,6 @@ use fercuda_jit::BoundArg;
 use fercuda_runtime::{BoundBuffer, BufferId, Layout, Result, Session};
 use pyo3::prelude::*;
 
-use crate::alive::DetachedDrop;
 use crate::buffer::PyBuffer;
 use crate::dlpack::{self, BorrowedTensor, TensorDevice};
 use crate::{errors, exceptions, session, stream};
@@ -130,6 +128,15 @@ impl GivenArray {
                 format!("{} is read-only\ntry: another output", what()),
             ));
         }
+        if tensor.is_copy && used == ArrayUse::Written {
+            return Err(errors::layout(
+                py,
+                format!(
+                    "{} is lent as a copy, so a result would be lost\ntry: another output",
+                    what()
+                ),
+            ));
+        }
         Ok(Self::Tensor(tensor))
     }
 
@@ -170,7 +177,7 @@ impl GivenArray {
                 let owner = (!is_own).then_some(owner);
                 Ok(BoundArray(ArrayMemory::Buffer { memory, owner }))
             }
-            Self::Tensor(tensor) if tensor.layout.is_empty() || tensor.is_copy => {
+            Self::Tensor(tensor) if tensor.layout.is_empty() => {
                 let (address, layout, place) = (tensor.address, tensor.layout, tensor.place);
                 let buffer = session::import(session, address, layout, place, tensor)?;
                 Ok(BoundArray::of(session.bind(buffer.id())?))
@@ -183,8 +190,7 @@ impl GivenArray {
                 let bytes = usize::try_from(reach.end - reach.start).unwrap_or(usize::MAX);
                 let begin = DeviceAddr(tensor.address.saturating_sub(first));
                 // SAFETY: the lender guarantees that its memory covers the layout while the tensor
-                // is held: until its own streams are behind the op. What it drops then it keeps for
-                // the work in them.
+                // is held: until the op is done (`dlpack::return_behind`).
                 let memory = unsafe { DeviceBuffer::borrowed(context, begin, bytes) }?;
                 Ok(BoundArray(ArrayMemory::Lent {
                     memory,
@@ -231,35 +237,11 @@ impl BoundArray {
         }
     }
 
-    /// Orders later work of the buffer's own session behind the work of `session`. What is left is
-    /// the tensor of another library, to be held until its streams are behind that work too.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn release(self, session: &Session) -> Result<Option<BorrowedTensor>> {
+    /// The session of its buffer, if it is another one, or the tensor of another library.
+    pub(crate) fn into_owner(self) -> (Option<Session>, Option<BorrowedTensor>) {
         match self.0 {
-            ArrayMemory::Buffer { owner, .. } => {
-                if let Some(owner) = owner {
-                    owner.wait_for(session.record()?)?;
-                }
-                Ok(None)
-            }
-            ArrayMemory::Lent { tensor, .. } => Ok(Some(tensor)),
-        }
-    }
-}
-
-/// Tensors of other libraries in an op that was queued, held for Python until their streams are
-/// ordered behind it.
-#[pyclass(frozen, module = "fercuda_runtime._fercuda")]
-pub(crate) struct HeldTensors {
-    _all: DetachedDrop<Vec<BorrowedTensor>>,
-}
-
-impl HeldTensors {
-    pub(crate) fn of(all: Vec<BorrowedTensor>) -> Self {
-        Self {
-            _all: DetachedDrop::new(all),
+            ArrayMemory::Buffer { owner, .. } => (owner, None),
+            ArrayMemory::Lent { tensor, .. } => (None, Some(tensor)),
         }
     }
 }

@@ -14,14 +14,13 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::alive::{self, DetachedDrop};
 use crate::buffer::PyBuffer;
-use crate::dlpack::BorrowedTensor;
 use crate::graphs::PyCapture;
 use crate::op_devices::{self, OpContext, PlanKey};
 use crate::op_failure::{OpFailure, detached};
-use crate::op_operands::{ArrayUse, BoundArray, GivenArray, HeldTensors, session_of};
+use crate::op_operands::{ArrayUse, BoundArray, GivenArray, session_of};
 use crate::op_parameters::{OpArguments, find};
 use crate::session::PySession;
-use crate::{errors, exceptions, exchange, interrupt, stream};
+use crate::{dlpack, errors, exceptions, exchange, interrupt, stream};
 
 /// How a call wants its op run.
 struct OpCallOptions<'py> {
@@ -102,7 +101,6 @@ impl GivenArrays {
 struct FinishedRun {
     made: Vec<PyBuffer>,
     recorded: Option<BoundBuffer>,
-    held: Vec<BorrowedTensor>,
 }
 
 /// Memory of the session that is freed when this is dropped, behind the work that uses it.
@@ -144,25 +142,26 @@ fn queue(
     let workspace = workspace_of(session, plan.workspace_bytes())?;
     let recorded = workspace.clone().filter(|_| is_checked);
     let queued = plan.clone();
-    let (operands, outputs) = session.queue(move |stream| {
+    let (done, arrays) = session.queue(move |stream| {
         let bound: Vec<_> = operands.iter().map(BoundArray::arg).collect();
         let written: Vec<_> = outputs.iter().map(BoundArray::arg).collect();
         let workspace = workspace.as_ref().map(BoundBuffer::arg);
         let done = queued.run(stream, &bound, &written, workspace);
-        Ok(done.map(|()| (operands, outputs)))
-    })??;
-    let mut held = Vec::new();
-    for array in operands.into_iter().chain(outputs) {
-        held.extend(array.release(session)?);
+        drop((bound, written));
+        Ok((done, operands.into_iter().chain(outputs)))
+    })?;
+    let (owners, tensors): (Vec<_>, Vec<_>) = arrays.map(BoundArray::into_owner).unzip();
+    // Also where a part of it was refused: the rest is queued.
+    let tensors = tensors.into_iter().flatten().collect();
+    dlpack::return_behind(session.stream().context(), tensors);
+    done?;
+    for owner in owners.into_iter().flatten() {
+        owner.wait_for(session.record()?)?;
     }
     if let Some(stream) = stream {
         stream::follow(session, stream)?;
     }
-    Ok(FinishedRun {
-        made,
-        recorded,
-        held,
-    })
+    Ok(FinishedRun { made, recorded })
 }
 
 /// A plan with what it was made for. See the stubs.
@@ -208,14 +207,13 @@ impl PyOpPlan {
         })
     }
 
-    /// Queues it, and waits only if it is checked; returns the new buffers, or the given outputs,
-    /// and what the caller holds until other libraries' streams are behind it.
+    /// Queues it, and waits only if it is checked; returns the new buffers, or the given outputs.
     fn run_over<'py>(
         &self,
         py: Python<'py>,
         given: GivenArrays,
         options: &OpCallOptions<'py>,
-    ) -> PyResult<(Bound<'py, PyTuple>, HeldTensors)> {
+    ) -> PyResult<Bound<'py, PyTuple>> {
         let (session, plan, row) = (&*self.session, &*self.plan, self.row());
         let (stream, is_checked) = (options.stream, self.op.is_checked());
         let done = detached(py, row, || queue(session, plan, given, stream, is_checked))?;
@@ -226,15 +224,14 @@ impl PyOpPlan {
             })?;
             checked.map_err(|error| errors::op(py, row.name, &error))?;
         }
-        let held = HeldTensors::of(done.held);
         if !options.out.is_empty() {
-            return Ok((PyTuple::new(py, &options.out)?, held));
+            return PyTuple::new(py, &options.out);
         }
         let made = done.made.into_iter();
         let made: Vec<Bound<'_, PyBuffer>> = made
             .map(|buffer| Bound::new(py, buffer))
             .collect::<PyResult<_>>()?;
-        Ok((PyTuple::new(py, made)?, held))
+        PyTuple::new(py, made)
     }
 
     fn check_number(&self, py: Python<'_>, given: usize) -> PyResult<()> {
@@ -384,7 +381,7 @@ impl PyOpPlan {
         operands: Vec<Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
         stream: Option<u64>,
-    ) -> PyResult<(PySession, Bound<'py, PyTuple>, HeldTensors)> {
+    ) -> PyResult<(PySession, Bound<'py, PyTuple>)> {
         let options = OpCallOptions {
             out: given_outputs(out)?,
             stream,
@@ -394,8 +391,8 @@ impl PyOpPlan {
         self.check_number(py, operands.len())?;
         let given = GivenArrays::read(&self.session, self.row(), &operands, &options)?;
         self.check_layouts(py, &given)?;
-        let (results, held) = self.run_over(py, given, &options)?;
-        Ok((PySession::of(self.session.clone()), results, held))
+        let results = self.run_over(py, given, &options)?;
+        Ok((PySession::of(self.session.clone()), results))
     }
 
     fn capture(
@@ -475,8 +472,7 @@ fn planned<'py>(
     Ok((plan, given))
 }
 
-/// Runs an op; returns the session, the results, and what is held until other libraries' streams
-/// are behind it.
+/// Runs an op; returns the session and the results.
 #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
 #[pyfunction]
 #[pyo3(signature = (name, operands, keywords, out=None, stream=None, session=None, sku=None, check=false))]
@@ -490,7 +486,7 @@ pub(crate) fn run_op<'py>(
     session: Option<&Bound<'py, PySession>>,
     sku: Option<String>,
     check: bool,
-) -> PyResult<(PySession, Bound<'py, PyTuple>, HeldTensors)> {
+) -> PyResult<(PySession, Bound<'py, PyTuple>)> {
     let options = OpCallOptions {
         out: given_outputs(out)?,
         stream,
@@ -499,8 +495,8 @@ pub(crate) fn run_op<'py>(
     };
     let session = session.map(Bound::get);
     let (plan, given) = planned(name, operands, keywords, session, &options)?;
-    let (results, held) = plan.run_over(py, given, &options)?;
-    Ok((PySession::of(plan.session.clone()), results, held))
+    let results = plan.run_over(py, given, &options)?;
+    Ok((PySession::of(plan.session.clone()), results))
 }
 
 /// Runs an op in the current stream of the library that all its operands and outputs are of, if

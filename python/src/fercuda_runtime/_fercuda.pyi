@@ -944,7 +944,7 @@ class OpPlan:
 
     def run(
         self, operands: Sequence[Any], out: Any = None, stream: int | None = None
-    ) -> tuple[Session, tuple[Any, ...], object]:
+    ) -> tuple[Session, tuple[Any, ...]]:
         """Queues it; returns its session, and new buffers or the given outputs."""
     def capture(self, capture: Capture, operands: tuple[Any, ...], out: Any) -> None:
         """Adds it to a graph: `Capture.run`."""
@@ -976,9 +976,8 @@ def run_op(
     session: Session | None = None,
     sku: str | None = None,
     check: bool = False,
-) -> tuple[Session, tuple[Any, ...], object]:
-    """Runs an op; returns its session, new buffers or the given outputs, and what is to be held until
-    other libraries' streams are behind the op."""
+) -> tuple[Session, tuple[Any, ...]]:
+    """Runs an op; returns its session, and new buffers or the given outputs."""
 
 def run_op_exchanged(
     name: str,

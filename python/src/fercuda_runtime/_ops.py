@@ -235,8 +235,7 @@ def call(
         exchanged = _fercuda.run_op_exchanged(name, operands, keywords, out)
         if exchanged is not None:
             return exchanged[0] if len(exchanged) == 1 else exchanged
-    # `held`: what other libraries lent, until their streams are behind the op.
-    owner, results, held = _fercuda.run_op(name, operands, keywords, out, number, session, sku, check)
+    owner, results = _fercuda.run_op(name, operands, keywords, out, number, session, sku, check)
     return _delivered(owner, results, operands, keywords, out, number is not None)
 
 
@@ -269,8 +268,7 @@ class OpPlan:
         the exceptions of running an op.
         """
         number = None if stream is None else _stream_number(stream)
-        # `held`: as in `call`.
-        owner, results, held = self._plan.run(operands, out, number)
+        owner, results = self._plan.run(operands, out, number)
         return _delivered(owner, results, operands, {}, out, number is not None)
 
     @property
