@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeferredFrees, DeviceBuffer};
+use fercuda_cuda::{Context, DeferredFrees, DeviceAddr, DeviceBuffer};
 use fercuda_runtime::{Dtype, Layout, MAX_RANK};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -518,6 +518,27 @@ unsafe extern "C" fn end_capsule(capsule: *mut ffi::PyObject) {
             }
         }
     }
+}
+
+/// A library's memory of a layout as a buffer, and the offset of its first element there.
+///
+/// # Errors
+/// An address of 0.
+///
+/// # Safety
+/// The memory covers the layout, and stays until the work that is queued with the buffer is done.
+pub(crate) unsafe fn memory_of(
+    context: &Context,
+    address: u64,
+    layout: &Layout,
+) -> fercuda_runtime::Result<(DeviceBuffer<u8>, u64)> {
+    let reach = layout.reach_bytes();
+    let first = reach.start.unsigned_abs();
+    let bytes = usize::try_from(reach.end - reach.start).unwrap_or(usize::MAX);
+    let begin = DeviceAddr(address.saturating_sub(first));
+    // SAFETY: the caller's promise.
+    let memory = unsafe { DeviceBuffer::borrowed(context, begin, bytes) }?;
+    Ok((memory, first))
 }
 
 /// A borrowed tensor, returned when this is dropped, in any thread.

@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use fercuda_cuda::sys::types::CUstream;
-use fercuda_cuda::{Context, DeviceAddr, DeviceBuffer, Stream};
+use fercuda_cuda::{Context, DeviceBuffer, Stream};
 use fercuda_jit::BoundArg;
 use fercuda_ops::{OpPlan, OpRow};
 use fercuda_runtime::{Dtype, Layout};
@@ -182,15 +182,10 @@ impl ViewedArray {
 
     /// Its memory as a buffer, and the offset of its first element.
     fn memory(&self, context: &Context) -> Result<(DeviceBuffer<u8>, u64), OpFailure> {
-        let reach = self.layout.reach_bytes();
-        let before = reach.start.unsigned_abs();
-        let bytes = usize::try_from(reach.end - reach.start).unwrap_or(usize::MAX);
-        let begin = DeviceAddr(self.address.saturating_sub(before));
         // SAFETY: the library's array covers its layout. The caller's reference keeps it during the
         // call, and what the library drops later it keeps for the work in its stream.
-        let memory = unsafe { DeviceBuffer::borrowed(context, begin, bytes) };
-        let memory = memory.map_err(fercuda_runtime::Error::from)?;
-        Ok((memory, before))
+        let memory = unsafe { dlpack::memory_of(context, self.address, &self.layout) };
+        Ok(memory?)
     }
 }
 
@@ -311,6 +306,20 @@ impl ExchangedCall {
     }
 }
 
+/// A plan's workspace of the library's memory.
+fn scratch_of(
+    py: Python<'_>,
+    table: &ExchangeTable,
+    bytes: u64,
+    device: i32,
+) -> Option<(OwnedTensor, ViewedArray)> {
+    let layout = Layout::contiguous(Dtype::U8, &[bytes]).ok()?;
+    let tensor = OwnedTensor::allocate(py, table, &layout, device)?;
+    let array = ViewedArray::of(py, tensor.managed().tensor())?;
+    let is_aligned = array.address.is_multiple_of(ALIGN);
+    is_aligned.then_some((tensor, array))
+}
+
 fn bound(all: &[(DeviceBuffer<u8>, u64)]) -> Vec<BoundArg<'_>> {
     let bound = all.iter();
     bound
@@ -392,24 +401,14 @@ pub(crate) fn run<'py>(
             made.push(tensor);
         }
     }
-    let bytes = plan.workspace_bytes();
-    let scratch = (bytes > 0).then(|| {
-        let layout = Layout::contiguous(Dtype::U8, &[bytes]).ok()?;
-        OwnedTensor::allocate(py, table, &layout, device)
-    });
-    // Dropped behind the run: the library keeps its memory for the work in its stream.
-    let scratch = match scratch {
-        Some(None) => return Ok(None),
-        Some(Some(scratch)) => Some(scratch),
-        None => None,
-    };
-    let workspace = scratch
-        .as_ref()
-        .map(|it| ViewedArray::of(py, it.managed().tensor()));
-    let workspace = match workspace {
-        Some(Some(array)) if array.address.is_multiple_of(ALIGN) => Some(array),
-        Some(_) => return Ok(None),
-        None => None,
+    // The tensor is dropped behind the run: the library keeps its memory for the work in its
+    // stream.
+    let (_scratch, workspace) = match plan.workspace_bytes() {
+        0 => (None, None),
+        bytes => match scratch_of(py, table, bytes, device) {
+            Some((tensor, array)) => (Some(tensor), Some(array)),
+            None => return Ok(None),
+        },
     };
     let call = ExchangedCall {
         operands,

@@ -77,7 +77,6 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<vram::PyVramFile>()?;
     module.add_class::<ops::PyOpPlan>()?;
     module.add_function(wrap_pyfunction!(ops::run_op, module)?)?;
-    module.add_function(wrap_pyfunction!(ops::run_op_exchanged, module)?)?;
     module.add_function(wrap_pyfunction!(ops::plan_op, module)?)?;
     module.add_function(wrap_pyfunction!(ops::op_plan_counters, module)?)?;
     module.add_function(wrap_pyfunction!(ops::clear_op_plans, module)?)?;

@@ -6,7 +6,7 @@
 //!
 //! Elsewhere: DLPack (`dlpack`), plans (`op_devices`).
 
-use fercuda_cuda::{DeviceAddr, DeviceBuffer};
+use fercuda_cuda::DeviceBuffer;
 use fercuda_jit::BoundArg;
 use fercuda_runtime::{BoundBuffer, BufferId, Layout, Result, Session};
 use pyo3::prelude::*;
@@ -185,13 +185,10 @@ impl GivenArray {
             Self::Tensor(tensor) => {
                 let context = session.stream().context();
                 stream::check_address(context, tensor.address)?;
-                let reach = tensor.layout.reach_bytes();
-                let first = reach.start.unsigned_abs();
-                let bytes = usize::try_from(reach.end - reach.start).unwrap_or(usize::MAX);
-                let begin = DeviceAddr(tensor.address.saturating_sub(first));
                 // SAFETY: the lender guarantees that its memory covers the layout while the tensor
                 // is held: until the op is done (`dlpack::return_behind`).
-                let memory = unsafe { DeviceBuffer::borrowed(context, begin, bytes) }?;
+                let memory = unsafe { dlpack::memory_of(context, tensor.address, &tensor.layout) };
+                let (memory, first) = memory?;
                 Ok(BoundArray(ArrayMemory::Lent {
                     memory,
                     first,

@@ -456,23 +456,20 @@ fn shown(layout: &Layout) -> (&'static str, Vec<u64>, Vec<i64>) {
 
 /// A call that was read: its plan, and what it runs over.
 fn planned<'py>(
-    name: &str,
-    operands: &Bound<'py, PyTuple>,
-    keywords: &Bound<'py, PyDict>,
+    py: Python<'py>,
+    row: &'static OpRow,
+    arguments: &OpArguments<'py>,
     session: Option<&PySession>,
     options: &OpCallOptions<'py>,
 ) -> PyResult<(PyOpPlan, GivenArrays)> {
-    let py = operands.py();
-    alive::check_process(py)?;
-    let row = find(py, name)?;
-    let arguments = OpArguments::read(row, operands, keywords)?;
     let session = chosen_session(py, session, &arguments.operands, &options.out)?;
     let given = GivenArrays::read(&session, row, &arguments.operands, options)?;
-    let plan = PyOpPlan::find(py, session, row, &arguments, &given, options)?;
+    let plan = PyOpPlan::find(py, session, row, arguments, &given, options)?;
     Ok((plan, given))
 }
 
-/// Runs an op; returns the session and the results.
+/// Runs an op; returns the session and the results. No session: they are in the current stream of
+/// the library that all arrays are of, and nothing is left to be ordered.
 #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
 #[pyfunction]
 #[pyo3(signature = (name, operands, keywords, out=None, stream=None, session=None, sku=None, check=false))]
@@ -486,39 +483,31 @@ pub(crate) fn run_op<'py>(
     session: Option<&Bound<'py, PySession>>,
     sku: Option<String>,
     check: bool,
-) -> PyResult<(PySession, Bound<'py, PyTuple>)> {
+) -> PyResult<(Option<PySession>, Bound<'py, PyTuple>)> {
+    alive::check_process(py)?;
+    let is_of_library = session.is_none() && stream.is_none() && sku.is_none() && !check;
     let options = OpCallOptions {
         out: given_outputs(out)?,
         stream,
         sku,
         is_checked: check,
     };
-    let session = session.map(Bound::get);
-    let (plan, given) = planned(name, operands, keywords, session, &options)?;
-    let results = plan.run_over(py, given, &options)?;
-    Ok((PySession::of(plan.session.clone()), results))
-}
-
-/// Runs an op in the current stream of the library that all its operands and outputs are of, if
-/// that library has C functions for it; else returns nothing.
-#[pyfunction]
-#[pyo3(signature = (name, operands, keywords, out=None))]
-pub(crate) fn run_op_exchanged<'py>(
-    py: Python<'py>,
-    name: &str,
-    operands: &Bound<'py, PyTuple>,
-    keywords: &Bound<'py, PyDict>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Option<Bound<'py, PyTuple>>> {
     let row = find(py, name)?;
     let arguments = OpArguments::read(row, operands, keywords)?;
-    exchange::run(py, row, &arguments, &given_outputs(out)?)
+    if is_of_library && let Some(results) = exchange::run(py, row, &arguments, &options.out)? {
+        return Ok((None, results));
+    }
+    let session = session.map(Bound::get);
+    let (plan, given) = planned(py, row, &arguments, session, &options)?;
+    let results = plan.run_over(py, given, &options)?;
+    Ok((Some(PySession::of(plan.session.clone())), results))
 }
 
 /// Makes a plan of an op, or finds it.
 #[pyfunction]
 #[pyo3(signature = (name, operands, keywords, out=None, session=None, sku=None, check=false))]
 pub(crate) fn plan_op<'py>(
+    py: Python<'py>,
     name: &str,
     operands: &Bound<'py, PyTuple>,
     keywords: &Bound<'py, PyDict>,
@@ -527,14 +516,17 @@ pub(crate) fn plan_op<'py>(
     sku: Option<String>,
     check: bool,
 ) -> PyResult<PyOpPlan> {
+    alive::check_process(py)?;
     let options = OpCallOptions {
         out: given_outputs(out)?,
         stream: None,
         sku,
         is_checked: check,
     };
+    let row = find(py, name)?;
+    let arguments = OpArguments::read(row, operands, keywords)?;
     let session = session.map(Bound::get);
-    Ok(planned(name, operands, keywords, session, &options)?.0)
+    Ok(planned(py, row, &arguments, session, &options)?.0)
 }
 
 /// (look-ups that found a plan, those that made one, plans)

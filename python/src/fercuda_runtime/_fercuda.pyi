@@ -976,17 +976,9 @@ def run_op(
     session: Session | None = None,
     sku: str | None = None,
     check: bool = False,
-) -> tuple[Session, tuple[Any, ...]]:
-    """Runs an op; returns its session, and new buffers or the given outputs."""
-
-def run_op_exchanged(
-    name: str,
-    operands: tuple[Any, ...],
-    keywords: dict[str, Any],
-    out: Any = None,
-) -> tuple[Any, ...] | None:
-    """Runs an op over arrays of one library in its current stream, by its C functions; None: they
-    are not, and nothing was run."""
+) -> tuple[Session | None, tuple[Any, ...]]:
+    """Runs an op; returns its session, and new buffers or the given outputs. None: it is in the current
+    stream of the library that all arrays are of, as the results are."""
 
 def plan_op(
     name: str,

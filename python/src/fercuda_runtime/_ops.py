@@ -230,12 +230,10 @@ def call(
     number = None if stream is None else _stream_number(stream)
     if not operands and keywords:
         operands, keywords = _positional(name, keywords)
-    if session is None and stream is None and sku is None and not check:
-        # Of arrays of one library with DLPack's C functions: in its current stream.
-        exchanged = _fercuda.run_op_exchanged(name, operands, keywords, out)
-        if exchanged is not None:
-            return exchanged[0] if len(exchanged) == 1 else exchanged
     owner, results = _fercuda.run_op(name, operands, keywords, out, number, session, sku, check)
+    if owner is None:
+        # In the library's own stream, with its own memory.
+        return results[0] if len(results) == 1 else results
     return _delivered(owner, results, operands, keywords, out, number is not None)
 
 
