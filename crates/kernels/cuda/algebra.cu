@@ -2,9 +2,6 @@
 // computed in REAL.
 #include "matrices.cuh"
 
-__device__ __forceinline__ float logarithm(float x) { return logf(x); }
-__device__ __forceinline__ double logarithm(double x) { return log(x); }
-
 // The row from `first` on with the largest magnitude in a column, the first of equal ones.
 __device__ __forceinline__ u32 largest_row(const REAL* a, u32 first, u32 rows, u32 columns,
                                            u32 column) {

@@ -164,3 +164,8 @@ struct Computed<Bool> {
     static __device__ __forceinline__ u8 load(Bool x) { return x.bits != 0; }
     static __device__ __forceinline__ Bool store(u8 x) { return Bool{(u8)(x != 0)}; }
 };
+
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return log(x); }

@@ -9,11 +9,6 @@ typedef As::type Real;
 
 #define THREADS 256
 
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float logarithm(float x) { return logf(x); }
-__device__ __forceinline__ double logarithm(double x) { return log(x); }
-
 #define NONE ((Real)as_float(0xff800000))
 
 // ln of e^a + e^b + e^c.

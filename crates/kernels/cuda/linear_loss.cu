@@ -2,26 +2,12 @@
 // the workspace, and what is known of a row is joined with those before. Logits, states and sums are
 // Real; a row has a loss and gradients of 0 if its index is `ignored` or outside of the classes.
 #include "blocks.cuh"
-#include "checked.cuh"
-#include "rows.cuh"
+#include "classes.cuh"
 
 typedef Computed<ELEMENT> As;
 typedef As::type Real;
 
 #define MOST_THREADS 256
-
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float logarithm(float x) { return logf(x); }
-__device__ __forceinline__ double logarithm(double x) { return log(x); }
-
-// The class of a row, or -1.
-__device__ __forceinline__ i64 class_of(const INDEX* index, const Shape& shape, u64 row,
-                                        u64 classes, i64 ignored, u64* fault) {
-    const i64 chosen = (i64)index[element_offset(shape, row)];
-    if (chosen == ignored) return -1;
-    return is_inside(chosen, classes, row, fault) ? chosen : -1;
-}
 
 // e^(x - most); equal ones may be infinite, and have no difference.
 __device__ __forceinline__ Real share(Real x, Real most) {

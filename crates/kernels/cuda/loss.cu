@@ -4,8 +4,7 @@
 // class, if there are weights, and those spread over all classes theirs. A block computes a row at a
 // time.
 #include "blocks.cuh"
-#include "checked.cuh"
-#include "rows.cuh"
+#include "classes.cuh"
 
 typedef Computed<ELEMENT> As;
 typedef As::type Real;
@@ -14,19 +13,6 @@ typedef As::type Real;
 #ifndef VECTOR
 #define VECTOR 0
 #endif
-
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float logarithm(float x) { return logf(x); }
-__device__ __forceinline__ double logarithm(double x) { return log(x); }
-
-// The class of a row, or -1.
-__device__ __forceinline__ i64 class_of(const INDEX* index, const Shape& shape, u64 row,
-                                        u64 classes, i64 ignored, u64* fault) {
-    const i64 chosen = (i64)index[element_offset(shape, row)];
-    if (chosen == ignored) return -1;
-    return is_inside(chosen, classes, row, fault) ? chosen : -1;
-}
 
 // The weight of a class; 1 without weights.
 __device__ __forceinline__ Real weight_of(const ELEMENT* weights, i64 stride, u64 at) {

@@ -54,11 +54,6 @@ struct Scaled {
     VALUE most, sum;
 };
 
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float logarithm(float x) { return logf(x); }
-__device__ __forceinline__ double logarithm(double x) { return log(x); }
-
 #ifdef LOGSUM
 struct LogSum {
     typedef Scaled State;

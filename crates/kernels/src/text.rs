@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 10] = [
+pub(crate) const HEADERS: [(&str, &str); 11] = [
     ("blocks.cuh", include_str!("../cuda/blocks.cuh")),
     ("checked.cuh", include_str!("../cuda/checked.cuh")),
+    ("classes.cuh", include_str!("../cuda/classes.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("epilogue.cuh", include_str!("../cuda/epilogue.cuh")),
     ("fragments.cuh", include_str!("../cuda/fragments.cuh")),
