@@ -507,7 +507,6 @@ pub(crate) fn run_op<'py>(
 #[pyfunction]
 #[pyo3(signature = (name, operands, keywords, out=None, session=None, sku=None, check=false))]
 pub(crate) fn plan_op<'py>(
-    py: Python<'py>,
     name: &str,
     operands: &Bound<'py, PyTuple>,
     keywords: &Bound<'py, PyDict>,
@@ -516,6 +515,7 @@ pub(crate) fn plan_op<'py>(
     sku: Option<String>,
     check: bool,
 ) -> PyResult<PyOpPlan> {
+    let py = operands.py();
     alive::check_process(py)?;
     let options = OpCallOptions {
         out: given_outputs(out)?,
