@@ -50,6 +50,8 @@ pub(crate) struct NativeStep {
     pub(crate) block: u32,
     pub(crate) shared_bytes: u32,
     pub(crate) parameters: Vec<Parameter>,
+    /// An output and an operand for whose being one memory there is nothing to do.
+    pub(crate) unless_same: Option<(usize, usize)>,
 }
 
 impl NativeStep {
@@ -61,6 +63,7 @@ impl NativeStep {
             block: THREADS,
             shared_bytes: 0,
             parameters: Vec::new(),
+            unless_same: None,
         }
     }
 
@@ -272,6 +275,15 @@ impl NativeProgram {
     pub(crate) fn allow_same(&mut self, to: &MemoryView, from: &MemoryView) {
         if let (BoundPlace::Output(output), BoundPlace::Input(input)) = (to.place, from.place) {
             self.in_place[output][input] = self.outputs[output] == self.inputs[input];
+        }
+    }
+
+    /// Leaves out the steps from `first` on where a whole output is a whole operand's memory.
+    pub(crate) fn skip_if_same(&mut self, first: usize, to: &MemoryView, from: &MemoryView) {
+        if let (BoundPlace::Output(output), BoundPlace::Input(input)) = (to.place, from.place) {
+            for step in self.steps.iter_mut().skip(first) {
+                step.unless_same = Some((output, input));
+            }
         }
     }
 

@@ -103,8 +103,9 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 30] = [
+const SOURCES: [&str; 31] = [
     include_str!("../cuda/algebra.cu"),
+    include_str!("../cuda/attention.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/ctc.cu"),

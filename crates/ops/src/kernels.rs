@@ -269,6 +269,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.sort"),
     ),
     native(
+        "cuda.attention",
+        "keys in tiles and parts that the layouts fix",
+        "f32 for floats, f64 for f64",
+        true,
+        |row| has_native(row, "cuda.attention"),
+        |request| check_native(request, "cuda.attention"),
+    ),
+    native(
         "cuda.segment",
         "rows in order, or by the threads of a block; none for gradients of tables",
         "f32 for floats, f64 for f64",

@@ -41,6 +41,8 @@ pub enum OpFamily {
     Random,
     /// Products of matrices.
     Product,
+    /// Attention over cached keys, rotary positions.
+    Attention,
     /// Products of sparse matrices.
     Sparse,
     /// Convolutions, pools, interpolation.
@@ -55,7 +57,7 @@ pub enum OpFamily {
 
 impl OpFamily {
     /// All families.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Arithmetic,
         Self::Comparison,
         Self::Activation,
@@ -69,6 +71,7 @@ impl OpFamily {
         Self::Segment,
         Self::Random,
         Self::Product,
+        Self::Attention,
         Self::Sparse,
         Self::Window,
         Self::Order,
@@ -92,6 +95,7 @@ impl OpFamily {
             Self::Segment => "segment",
             Self::Random => "random",
             Self::Product => "product",
+            Self::Attention => "attention",
             Self::Sparse => "sparse",
             Self::Window => "window",
             Self::Order => "order",

@@ -7,6 +7,7 @@ mod gradients;
 mod named;
 mod native;
 mod native_algebra;
+mod native_attention;
 mod native_box;
 mod native_class;
 mod native_fourier;

@@ -8,8 +8,8 @@ use crate::native_algebra;
 use crate::native_fourier;
 use crate::parity::{narrower, shape};
 use crate::{
-    native_box, native_class, native_norm, native_segment, native_small, native_sort,
-    native_update, native_window,
+    native_attention, native_box, native_class, native_norm, native_segment, native_small,
+    native_sort, native_update, native_window,
 };
 
 /// A new descriptor of the op, and random operands.
@@ -52,6 +52,9 @@ pub(crate) fn operands_of(
     }
     if row.family == OpFamily::Sparse {
         return native_segment::sparse(random, op, dtype);
+    }
+    if row.family == OpFamily::Attention {
+        return native_attention::operands_of(random, op, dtype);
     }
     if row.family == OpFamily::Segment {
         return native_segment::operands_of(random, op, dtype);

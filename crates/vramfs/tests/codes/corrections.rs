@@ -1,5 +1,6 @@
 //! Corrections: what is corrected, what is lost, and what is left unchanged.
 
+use fercuda_trials::{Budget, Work};
 use fercuda_vramfs::layout::{
     BLOCK_BYTES, CODED_ROWS, DATA_ROWS, IDENTITY_OFFSET, IDENTITY_WORDS, RECORD_OFFSET, ROW_BYTES,
     WORDS,
@@ -7,6 +8,14 @@ use fercuda_vramfs::layout::{
 use fercuda_vramfs::{BlockOutcome, BlockWork, Blocks, Identity, RowLocation, crc32c};
 
 use crate::bench::{Bench, change, distinct, rowless, sum, whole};
+
+/// Bursts at four places.
+const BURSTS: Work = Work {
+    name: "bursts",
+    least: 8,
+    ci_seconds: 5,
+    soak: u64::MAX,
+};
 
 /// Corrects all blocks and checks each outcome: the block is as it was, or it is reported lost and
 /// unchanged.
@@ -162,7 +171,13 @@ fn burst_of_three_kibibytes_is_corrected_anywhere() {
             .filter_map(|at| usize::try_from(at).ok())
             .filter(|at| *at < all),
     );
-    for part in places.chunks(4) {
+    // Each has the same chance: a run has some of them, a long one all.
+    bench.random.shuffle(&mut places);
+    let budget = Budget::begin(BURSTS);
+    for (done, part) in (0..).zip(places.chunks(4)) {
+        if !budget.has_left(done) {
+            break;
+        }
         let mut wrong = bytes.clone();
         for (pair, at) in part.iter().enumerate() {
             bench

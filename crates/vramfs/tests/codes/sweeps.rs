@@ -146,10 +146,11 @@ fn refresh_equals_encoding_the_same_data() {
         assert_eq!(found, bad, "of {asked:?}");
         let after = bench.bytes(&blocks);
         for number in 0..COUNT {
-            let of = |bytes: &'_ [u8]| bytes[number * BLOCK_BYTES..][..BLOCK_BYTES].to_vec();
+            let block = number * BLOCK_BYTES..(number + 1) * BLOCK_BYTES;
             let is_made = asked.contains(&(number as u32)) && !bad.contains(&(number as u32));
-            let expected = of(if is_made { &encoded } else { &bytes });
-            let differs = (0..BLOCK_BYTES).find(|at| of(&after)[*at] != expected[*at]);
+            let expected = &(if is_made { &encoded } else { &bytes })[block.clone()];
+            let mut pairs = after[block].iter().zip(expected);
+            let differs = pairs.position(|(after, expected)| after != expected);
             assert_eq!(differs, None, "block {number} of {asked:?}, not {bad:?}");
         }
         let made: Vec<u32> = asked.into_iter().filter(|it| !bad.contains(it)).collect();

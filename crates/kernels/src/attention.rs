@@ -1,0 +1,357 @@
+//! Attention over cached keys and values, rotary positions, and what is stored in a cache.
+//!
+//! `attention.cu` reads queries, keys and values by numbers below the extents of their views. What
+//! comes from memory is compared first: a position with the table's room, a sequence with its rows,
+//! a block with those of the cache, a place that is stored to with all of them.
+
+use fercuda_tensor::Dtype;
+
+use crate::copy;
+use crate::error::KernelError;
+use crate::index::with_fault;
+use crate::program::{NativeProgram, NativeStep};
+use crate::text::KernelText;
+use crate::view::{MemoryView, check};
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Threads of a block, which go over as many keys at once.
+const THREADS: u32 = 128;
+/// Blocks for which positions are split.
+const ENOUGH_BLOCKS: u64 = 512;
+/// Positions of a split, at least.
+const LEAST_SPLIT: u64 = 256;
+/// Most heads that one block computes together.
+const MOST_HEADS: u64 = 8;
+/// Bytes of the queries in shared memory.
+const MOST_QUERY_BYTES: u64 = 16 << 10;
+
+/// Most elements of a head.
+pub const MOST_HEAD_LENGTH: u64 = 1024;
+
+/// Which elements of a head are turned together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RotaryPairs {
+    /// One of the first half, and that of the second half at the same place.
+    Halves,
+    /// Neighbours.
+    Adjacent,
+}
+
+fn text() -> KernelText {
+    KernelText::new("attention.cu", include_str!("../cuda/attention.cu"))
+}
+
+fn is_index(view: &MemoryView) -> bool {
+    !view.dtype().is_float() && view.dtype() != Dtype::Bool
+}
+
+fn stride(view: &MemoryView) -> u64 {
+    view.layout
+        .strides()
+        .first()
+        .map_or(0, |it| it.cast_unsigned())
+}
+
+/// Checks that a view has one whole number a token.
+fn check_index(what: &str, view: &MemoryView, tokens: u64) -> Result<()> {
+    check(is_index(view) && view.shape() == [tokens], || {
+        format!("{what} is {} for {tokens} tokens", view.layout)
+    })
+}
+
+/// Adds `x[tokens, heads, length]`, with the first `2 * frequencies` elements of each head turned by
+/// the angles `position * frequency`, times `magnitude`; the others are copied.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn rotate(
+    program: &mut NativeProgram,
+    [x, position, frequency, to]: [&MemoryView; 4],
+    pairs: RotaryPairs,
+    magnitude: f64,
+) -> Result<()> {
+    let (&[tokens, heads, length], &[turned]) = (x.shape(), frequency.shape()) else {
+        return check(false, || format!("{} by {}", x.layout, frequency.layout));
+    };
+    to.check("the result", x.shape(), x.dtype())?;
+    check_index("the position", position, tokens)?;
+    check(
+        x.dtype().is_float()
+            && frequency.dtype() == Dtype::F32
+            && turned.checked_mul(2).is_some_and(|all| all <= length),
+        || format!("{} turned by {}", x.layout, frequency.layout),
+    )?;
+    if x.layout.is_empty() {
+        return Ok(());
+    }
+    // Each element is read before the thread that reads it writes it.
+    program.allow_same(to, x);
+    let rest = length - 2 * turned;
+    let count = tokens * heads * (turned + rest);
+    let text = text()
+        .with_type("ELEMENT", x.dtype())
+        .with_type("POSITION", position.dtype())
+        .with("IS_ADJACENT", u32::from(pairs == RotaryPairs::Adjacent));
+    let step = NativeStep::new(text, "rotate")
+        .view(to)
+        .writes()
+        .view(x)
+        .address(position)
+        .u64(stride(position))
+        .address(frequency)
+        .u64(stride(frequency))
+        .f64(magnitude)
+        .u64(turned)
+        .u64(rest)
+        .u64(heads)
+        .u64(count)
+        .over(count);
+    program.push(step);
+    Ok(())
+}
+
+/// Adds to `to` what `cache[blocks, places, heads, length]` has, but for `rows[tokens, heads,
+/// length]`, which are in the places that `slot[tokens]` numbers. Of tokens with one place, one is
+/// stored. If `to` is the cache's own memory, nothing else is copied.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn append(
+    program: &mut NativeProgram,
+    [cache, rows, slot, to]: [&MemoryView; 4],
+) -> Result<()> {
+    let (&[blocks, places, heads, length], &[tokens, ..]) = (cache.shape(), rows.shape()) else {
+        return check(false, || format!("{} into {}", rows.layout, cache.layout));
+    };
+    to.check("the result", cache.shape(), cache.dtype())?;
+    check_index("the index", slot, tokens)?;
+    let fits = rows.shape() == [tokens, heads, length];
+    check(
+        fits && rows.dtype().is_float() && cache.dtype().is_float(),
+        || format!("{} into {}", rows.layout, cache.layout),
+    )?;
+    program.allow_same(to, cache);
+    let before = program.launches();
+    copy::elements(program, cache, to)?;
+    program.skip_if_same(before, to, cache);
+    if rows.layout.is_empty() || cache.layout.is_empty() {
+        return Ok(());
+    }
+    let count = rows.layout.len();
+    let text = text()
+        .with_type("ELEMENT", rows.dtype())
+        .with_type("CACHED", cache.dtype())
+        .with_type("SLOT", slot.dtype());
+    let step = NativeStep::new(text, "append")
+        .view(to)
+        .writes()
+        .view(rows)
+        .address(slot)
+        .u64(stride(slot))
+        .u64(places)
+        // At most the number of elements, which fits.
+        .u64(blocks * places)
+        .u64(heads)
+        .u64(length)
+        .u64(count)
+        .over(count);
+    program.push(with_fault(step, program));
+    Ok(())
+}
+
+/// Operands of attention over a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionViews {
+    /// Queries, `[tokens, heads, length]`.
+    pub q: MemoryView,
+    /// Keys, `[blocks, places, shared heads, length]`.
+    pub k: MemoryView,
+    /// Values, `[blocks, places, shared heads, value length]`.
+    pub v: MemoryView,
+    /// Blocks of each sequence, `[sequences, blocks of one]`.
+    pub table: MemoryView,
+    /// Sequence of each token.
+    pub sequence: MemoryView,
+    /// Position of each token in its sequence: the last one that it attends to.
+    pub position: MemoryView,
+    /// A score of each head that has no value.
+    pub sinks: Option<MemoryView>,
+    /// The result, `[tokens, heads, value length]`.
+    pub to: MemoryView,
+}
+
+/// Numbers of attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionNumbers {
+    /// Factor of scores.
+    pub scale: f64,
+    /// Scores are `limit * tanh(score / limit)`, if it is above 0.
+    pub limit: f64,
+    /// Largest exponent of the slopes by which scores fall with the distance; 0 for none.
+    pub bias: f64,
+    /// Number of last positions that are attended to; 0 for all.
+    pub window: u64,
+}
+
+impl AttentionViews {
+    fn check(&self) -> Result<()> {
+        let what = || {
+            let Self { q, k, v, to, .. } = self;
+            format!(
+                "q {}, k {}, v {}, to {}",
+                q.layout, k.layout, v.layout, to.layout
+            )
+        };
+        let (&[tokens, heads, length], &[blocks, places, shared, key_length]) =
+            (self.q.shape(), self.k.shape())
+        else {
+            return check(false, what);
+        };
+        let &[value_blocks, value_places, value_heads, value_length] = self.v.shape() else {
+            return check(false, what);
+        };
+        let fits = [value_blocks, value_places, value_heads] == [blocks, places, shared]
+            && key_length == length
+            && self.to.shape() == [tokens, heads, value_length]
+            && self.to.dtype() == self.q.dtype()
+            && self.k.dtype() == self.v.dtype();
+        let lengths = [length, value_length];
+        let is_bounded = lengths.iter().all(|it| (1..=MOST_HEAD_LENGTH).contains(it));
+        let is_shared = shared > 0 && heads % shared == 0;
+        let floats = [&self.q, &self.k].map(|view| view.dtype());
+        let has_types = floats.iter().all(|dtype| dtype.is_float())
+            && (floats[0] == Dtype::F64) == (floats[1] == Dtype::F64);
+        check(
+            fits && is_bounded && is_shared && has_types && places > 0,
+            what,
+        )?;
+        check(
+            is_index(&self.table) && self.table.shape().len() == 2,
+            || format!("the table is {}", self.table.layout),
+        )?;
+        check_index("the sequence", &self.sequence, tokens)?;
+        check_index("the position", &self.position, tokens)?;
+        match &self.sinks {
+            Some(sinks) => sinks.check("the sinks", &[heads], Dtype::F32),
+            None => Ok(()),
+        }
+    }
+
+    /// Elements of a key that are read at once.
+    fn width(&self, is_aligned: bool) -> u64 {
+        let width = 16 / self.k.dtype().bytes();
+        let strides = self.k.layout.strides();
+        let is_dense = strides[3] == 1
+            && strides[..3]
+                .iter()
+                .zip(self.k.shape())
+                .all(|(stride, extent)| *extent == 1 || stride.unsigned_abs() % width == 0);
+        match is_aligned && is_dense && self.k.shape()[3].is_multiple_of(width) {
+            true => width,
+            false => 1,
+        }
+    }
+}
+
+fn optional(step: NativeStep, view: Option<&MemoryView>) -> NativeStep {
+    match view {
+        Some(view) => step.address(view).u64(stride(view)),
+        None => step.u64(0).u64(0),
+    }
+}
+
+/// Adds attention of each token's queries to the keys of its sequence up to its position. A token
+/// without keys has 0: one whose position is negative, or whose sequence the table does not have.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together, [`KernelError::TooMany`].
+pub fn attend(
+    program: &mut NativeProgram,
+    views: &AttentionViews,
+    numbers: AttentionNumbers,
+) -> Result<()> {
+    views.check()?;
+    let AttentionViews { q, k, v, to, .. } = views;
+    if to.layout.is_empty() {
+        return Ok(());
+    }
+    let (tokens, heads, length) = (q.shape()[0], q.shape()[1], q.shape()[2]);
+    let (shared, value_length) = (k.shape()[2], v.shape()[3]);
+    let real = match q.dtype() {
+        Dtype::F64 => Dtype::F64,
+        _ => Dtype::F32,
+    };
+    let per_key = heads / shared;
+    let is_group = |size: &u64| {
+        per_key.is_multiple_of(*size) && size * length * real.bytes() <= MOST_QUERY_BYTES
+    };
+    let group = (1..=MOST_HEADS).rev().find(is_group).unwrap_or(1);
+    let groups = per_key / group;
+    let blocks = tokens * shared * groups;
+    let room = views.table.shape()[1].saturating_mul(k.shape()[1]);
+    let splits = ENOUGH_BLOCKS
+        .div_ceil(blocks)
+        .clamp(1, room.div_ceil(LEAST_SPLIT).max(1));
+    let per_split = room
+        .div_ceil(splits)
+        .checked_next_multiple_of(u64::from(THREADS))
+        .unwrap_or(u64::MAX);
+    let text = text()
+        .with_type("ELEMENT", q.dtype())
+        .with("LENGTH", length)
+        .with("VALUE_LENGTH", value_length);
+    let parts = match splits {
+        1 => None,
+        _ => Some(program.reserve(real, &[tokens, heads, splits, value_length + 2])?),
+    };
+    let step = NativeStep::new(
+        text.clone()
+            .with_type("CACHED", k.dtype())
+            .with_type("TABLE", views.table.dtype())
+            .with_type("SEQUENCE", views.sequence.dtype())
+            .with_type("POSITION", views.position.dtype())
+            .with("GROUP", group)
+            .with("WIDTH", views.width(program.is_aligned)),
+        "attend",
+    );
+    let step = step.view(to).writes();
+    let step = match &parts {
+        Some(parts) => step.address(parts).writes(),
+        None => step.u64(0),
+    };
+    let step = step
+        .view(q)
+        .view(k)
+        .view(v)
+        .view(&views.table)
+        .address(&views.sequence)
+        .u64(stride(&views.sequence))
+        .address(&views.position)
+        .u64(stride(&views.position));
+    // The largest power of two that is not above the number of heads.
+    let biased = 1 << heads.ilog2();
+    let step = optional(step, views.sinks.as_ref())
+        .f64(numbers.scale)
+        .f64(numbers.limit)
+        .f64(numbers.bias)
+        .u64(biased)
+        .u64(numbers.window)
+        .u64(shared)
+        .u64(groups)
+        .u64(splits)
+        .u64(per_split)
+        .threads(THREADS)
+        .blocks([blocks, splits, 1])?;
+    program.push(step);
+    let Some(parts) = parts else {
+        return Ok(());
+    };
+    let step = NativeStep::new(text, "combine").view(to).writes();
+    let step = optional(step.address(&parts), views.sinks.as_ref())
+        .u64(splits)
+        .u64(tokens * heads)
+        .blocks([(tokens * heads).div_ceil(8), 1, 1])?;
+    program.push(step);
+    Ok(())
+}
