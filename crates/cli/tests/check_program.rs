@@ -364,7 +364,7 @@ fn a_kernel_that_does_not_end_is_stopped_after_the_timeout() {
 
 #[test]
 fn a_process_that_outlives_the_program_is_named_and_prints_its_findings() {
-    let run = Checker::new().check("leave fits go sleep sleep sleep overruns");
+    let run = Checker::new().check("leave fits go outlive overruns");
     assert_eq!(run.code, Some(0), "{}", run.err);
     assert_contains(
         &run.err,
@@ -375,7 +375,7 @@ fn a_process_that_outlives_the_program_is_named_and_prints_its_findings() {
         ],
     );
     // One that has not called the driver before.
-    let run = Checker::new().check("leave go sleep sleep overruns");
+    let run = Checker::new().check("leave go outlive overruns");
     assert_contains(&run.err, &["no kernel ran", "feRcuda: out of bounds: "]);
 }
 

@@ -60,8 +60,8 @@ fn check_index(what: &str, view: &MemoryView, tokens: u64) -> Result<()> {
     })
 }
 
-/// Adds `x[tokens, heads, length]`, with the first `2 * frequencies` elements of each head turned by
-/// the angles `position * frequency`, times `magnitude`; the others are copied.
+/// Adds `x[tokens, heads, length]`, with the first `2 * frequencies` elements of each head turned
+/// by the angles `position * frequency`, times `magnitude`; the others are copied.
 ///
 /// # Errors
 /// [`KernelError::Views`] of views that do not go together.

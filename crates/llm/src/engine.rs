@@ -1,0 +1,615 @@
+//! Requests, and steps over the tokens of all of them.
+//!
+//! Invariant: a request's blocks hold the keys and values of its first `computed` tokens.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+
+use fercuda_modelfile::ModelFile;
+use fercuda_ops::OpDevice;
+use fercuda_runtime::{BufferId, Regime, Runtime, Session, SessionConfig};
+use fercuda_tensor::{Dtype, Layout};
+
+use crate::blocks::{BlockNumber, BlockPool};
+use crate::config::ModelConfig;
+use crate::decoder::{ModelDecoder, StepInputs, StepKey, StepLimits, memory_bytes};
+use crate::error::LlmError;
+use crate::recorder::{DeviceTensor, Planner, RecordedOps};
+use crate::sampler::{SamplerConfig, TokenSampler, log_sum, most_likely};
+use crate::weights::{DecoderWeights, weight_bytes};
+
+type Result<T> = std::result::Result<T, LlmError>;
+
+/// Positions of a block of the cache.
+const PLACES: u64 = 16;
+/// Most positions of a request, where the caller names none.
+const DEFAULT_CONTEXT: u64 = 8192;
+
+/// What an engine is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Name of its session, the tenant in the ledger; empty for one by the model's name.
+    pub session: String,
+    /// Most tokens of a step.
+    pub batch_tokens: u64,
+    /// Most requests at once.
+    pub requests: u64,
+    /// Positions of a request; `None` for the model's, at most 8192.
+    pub context: Option<u64>,
+    /// Positions of the cache, for all requests together; `None` for one request's context.
+    pub cache_tokens: Option<u64>,
+    /// Type of keys and values in the cache.
+    pub cached: Dtype,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            session: String::new(),
+            batch_tokens: 64,
+            requests: 8,
+            context: None,
+            cache_tokens: None,
+            cached: Dtype::F16,
+        }
+    }
+}
+
+/// What is to be generated.
+#[derive(Clone, Debug)]
+pub struct GenerationRequest {
+    /// The prompt; one token at least.
+    pub tokens: Vec<u32>,
+    /// Most tokens that are generated.
+    pub max_tokens: usize,
+    /// How they are chosen.
+    pub sampler: SamplerConfig,
+    /// Tokens that end it. They are reported, and not computed further.
+    pub end_tokens: Vec<u32>,
+    /// Number of most likely tokens that are reported with each.
+    pub top: usize,
+}
+
+/// Number of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(u64);
+
+/// Why a request has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// By an end token.
+    End,
+    /// By its number of tokens, or the context.
+    Length,
+}
+
+/// A token of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerationEvent {
+    /// The request.
+    pub request: RequestId,
+    /// The token.
+    pub token: u32,
+    /// Logarithm of its probability by the model alone, without temperature and penalties.
+    pub log_probability: f32,
+    /// The most likely tokens with theirs, as many as the request has named.
+    pub top: Vec<(u32, f32)>,
+    /// Whether it is the last one, and why.
+    pub finished: Option<FinishReason>,
+}
+
+/// A request with what is computed of it.
+#[derive(Debug)]
+struct RunningRequest {
+    id: RequestId,
+    /// The prompt, and what was generated.
+    tokens: Vec<u32>,
+    prompt: usize,
+    max_tokens: usize,
+    end_tokens: Vec<u32>,
+    top: usize,
+    sampler: TokenSampler,
+    computed: usize,
+    blocks: Vec<BlockNumber>,
+    /// Its row of the table.
+    row: usize,
+}
+
+/// Tokens of one request in a step.
+struct StepPart {
+    /// Number of the request among those that run.
+    request: usize,
+    count: usize,
+}
+
+/// A model that is loaded, with its requests.
+#[derive(Debug)]
+pub struct Engine {
+    session: Session,
+    config: ModelConfig,
+    limits: StepLimits,
+    context: u64,
+    decoder: ModelDecoder,
+    planner: Planner,
+    steps: HashMap<StepKey, RecordedOps>,
+    workspace: Option<DeviceTensor>,
+    arguments: (BufferId, StepInputs),
+    /// Logits of the first rows, by their number.
+    logits: HashMap<u64, BufferId>,
+    logits_all: BufferId,
+    pool: BlockPool,
+    running: Vec<RunningRequest>,
+    waiting: VecDeque<RunningRequest>,
+    next: u64,
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// The limits of an engine, after the model and the configuration.
+fn limits(model: &ModelConfig, config: &EngineConfig) -> Result<(StepLimits, u64)> {
+    let context = config.context.unwrap_or(model.context.min(DEFAULT_CONTEXT));
+    let request = |what: String, advice: String| LlmError::Request { what, advice };
+    if context == 0 || context > model.context {
+        return Err(request(
+            format!("a context of {context} of a model with {}", model.context),
+            format!("1 to {} positions", model.context),
+        ));
+    }
+    if config.batch_tokens == 0 || config.requests == 0 {
+        return Err(request(
+            "steps without tokens or requests".to_owned(),
+            "one at least".to_owned(),
+        ));
+    }
+    let blocks = config.cache_tokens.unwrap_or(context).div_ceil(PLACES);
+    if blocks == 0 || blocks > (i32::MAX as u64) / PLACES {
+        return Err(request(
+            format!("a cache of {} positions", blocks * PLACES),
+            format!("{PLACES} positions at least, and below 2^31"),
+        ));
+    }
+    let limits = StepLimits {
+        tokens: config.batch_tokens.min(1 << 20).next_power_of_two(),
+        requests: config.requests.min(1 << 16).next_power_of_two(),
+        blocks_each: context.div_ceil(PLACES).min(blocks),
+        blocks,
+        places: PLACES,
+    };
+    Ok((limits, context.min(limits.blocks_each * PLACES)))
+}
+
+impl Engine {
+    /// Loads a model: its weights go to the device of the runtime. `progress` gets the bytes that
+    /// are there, and those of all.
+    ///
+    /// # Errors
+    /// [`LlmError::File`], [`LlmError::Model`] of what is not supported; [`LlmError::Memory`] of
+    /// what does not fit, before anything is uploaded; [`LlmError::Request`] of limits.
+    pub fn open(
+        runtime: &Runtime,
+        path: &Path,
+        config: &EngineConfig,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<Self> {
+        let file = ModelFile::open(path)?;
+        Self::load(runtime, &file, config, progress)
+    }
+
+    /// As [`Engine::open`], of a file that is open.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(
+        runtime: &Runtime,
+        file: &ModelFile,
+        config: &EngineConfig,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<Self> {
+        let model = ModelConfig::of(file)?;
+        let (limits, context) = limits(&model, config)?;
+        if !config.cached.is_float() || config.cached == Dtype::F64 {
+            return Err(LlmError::Request {
+                what: format!("a cache of {}", config.cached),
+                advice: "f32, f16, bf16, f8e4m3 or f8e5m2".to_owned(),
+            });
+        }
+        let all = weight_bytes(file);
+        let vocabulary = file.tensor("token_embd.weight")?.shape.first().copied();
+        let vocabulary = vocabulary.unwrap_or_default();
+        check_memory(runtime, &model, &limits, (all, vocabulary), config.cached)?;
+        let name = match (config.session.as_str(), model.name.as_str()) {
+            ("", "") => "llm".to_owned(),
+            ("", name) => name
+                .chars()
+                .filter(|it| !it.is_control())
+                .take(40)
+                .collect(),
+            (name, _) => name.to_owned(),
+        };
+        let session = runtime.session(&name, SessionConfig::default())?;
+        let weights = DecoderWeights::load(file, &model, &session, |bytes| progress(bytes, all))?;
+        let arguments = session.alloc(ModelDecoder::argument_layout(&limits)?, Regime::Pool)?;
+        let bound = DeviceTensor::of(session.bind(arguments)?);
+        let logits_all = session.alloc(
+            Layout::contiguous(Dtype::F32, &[limits.requests, vocabulary])?,
+            Regime::Pool,
+        )?;
+        let logits = DeviceTensor::of(session.bind(logits_all)?);
+        let memory = (config.cached, bound, logits);
+        let decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
+        let device = OpDevice::new(&runtime.context())?;
+        Ok(Self {
+            session,
+            config: model,
+            context,
+            decoder,
+            planner: Planner::new(device),
+            steps: HashMap::new(),
+            workspace: None,
+            arguments: (arguments, StepInputs::new(limits)),
+            logits: HashMap::new(),
+            logits_all,
+            pool: BlockPool::new(limits.blocks as u32),
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            next: 0,
+            limits,
+        })
+    }
+
+    /// The model's configuration.
+    pub fn model(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Positions that a request may have.
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Its session, the tenant of its memory.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Requests that run, those that wait, and blocks of the cache: free ones, and all.
+    pub fn load_figures(&self) -> (usize, usize, usize, usize) {
+        let (free, all) = (self.pool.free(), self.pool.count());
+        (self.running.len(), self.waiting.len(), free, all)
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// [`LlmError::Request`] of one that can never run.
+    pub fn add(&mut self, request: GenerationRequest) -> Result<RequestId> {
+        let refused = |what: String, advice: &str| {
+            Err(LlmError::Request {
+                what,
+                advice: advice.to_owned(),
+            })
+        };
+        let count = request.tokens.len() as u64;
+        if count == 0 {
+            return refused("a prompt without tokens".to_owned(), "one token at least");
+        }
+        if count > self.context {
+            let what = format!("a prompt of {count} tokens in {} positions", self.context);
+            return refused(what, "a shorter prompt, or a larger context");
+        }
+        let vocabulary = self.decoder.vocabulary();
+        if let Some(token) = request
+            .tokens
+            .iter()
+            .find(|it| u64::from(**it) >= vocabulary)
+        {
+            let what = format!("token {token} of a vocabulary of {vocabulary}");
+            return refused(what, "tokens of this model's tokenizer");
+        }
+        let id = RequestId(self.next);
+        self.next += 1;
+        self.waiting.push_back(RunningRequest {
+            id,
+            prompt: request.tokens.len(),
+            tokens: request.tokens,
+            max_tokens: request.max_tokens.max(1),
+            end_tokens: request.end_tokens,
+            top: request.top,
+            sampler: TokenSampler::new(request.sampler),
+            computed: 0,
+            blocks: Vec::new(),
+            row: 0,
+        });
+        Ok(id)
+    }
+
+    /// Takes a request back; returns whether it was there.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        let before = self.running.len() + self.waiting.len();
+        self.waiting.retain(|it| it.id != id);
+        if let Some(at) = self.running.iter().position(|it| it.id == id) {
+            let ended = self.running.remove(at);
+            self.pool.give_back(ended.blocks);
+        }
+        before > self.running.len() + self.waiting.len()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Computes some tokens of the requests that run, and returns those that were chosen.
+    ///
+    /// # Errors
+    /// [`LlmError::Op`] and [`LlmError::Runtime`] of the device.
+    pub fn step(&mut self) -> Result<Vec<GenerationEvent>> {
+        self.admit();
+        let parts = self.schedule();
+        if parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.fill_arguments(&parts);
+        let tokens: usize = parts.iter().map(|it| it.count).sum();
+        let key = StepKey {
+            tokens: (tokens as u64).next_power_of_two(),
+            rows: (rows.len().max(1) as u64).next_power_of_two(),
+        };
+        let (id, block) = &self.arguments;
+        self.session.upload_bytes(*id, &bytes_of(&block.values))?;
+        self.prepare(key)?;
+        if let Some(step) = self.steps.get(&key) {
+            step.run(&self.session)?;
+        }
+        for part in &parts {
+            self.running[part.request].computed += part.count;
+        }
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let of_rows = self.logits_of(key.rows)?;
+        let logits: Vec<f32> = self.session.download(of_rows)?;
+        Ok(self.choose(&rows, logits))
+    }
+
+    /// Generates for one request; `each` gets the tokens, and says whether to go on.
+    ///
+    /// # Errors
+    /// As [`Engine::add`] and [`Engine::step`].
+    pub fn generate(
+        &mut self,
+        request: GenerationRequest,
+        mut each: impl FnMut(&GenerationEvent) -> bool,
+    ) -> Result<Option<FinishReason>> {
+        let id = self.add(request)?;
+        loop {
+            for event in self.step()? {
+                if event.request != id {
+                    continue;
+                }
+                let goes_on = each(&event);
+                if event.finished.is_some() {
+                    return Ok(event.finished);
+                }
+                if !goes_on {
+                    self.cancel(id);
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Lets waiting requests run, while there are rows and a block for each.
+    fn admit(&mut self) {
+        while self.running.len() < self.limits.requests as usize && self.pool.free() > 0 {
+            let Some(mut request) = self.waiting.pop_front() else {
+                return;
+            };
+            let is_free = |row: &usize| self.running.iter().all(|it| it.row != *row);
+            // There are as many rows as requests may run.
+            request.row = (0..).find(is_free).unwrap_or_default();
+            self.running.push(request);
+        }
+    }
+
+    /// Chooses how many tokens of each request are computed, and takes blocks for them: first of
+    /// those that generate, then of prompts, in the order in which they came.
+    fn schedule(&mut self) -> Vec<StepPart> {
+        let mut left = self.limits.tokens as usize;
+        let mut order: Vec<RequestId> = Vec::new();
+        for generates in [true, false] {
+            let pending = |it: &RunningRequest| it.tokens.len() - it.computed;
+            let those = self
+                .running
+                .iter()
+                .filter(|it| (pending(it) == 1) == generates);
+            let mut those: Vec<RequestId> = those.map(|it| it.id).collect();
+            those.sort_unstable();
+            order.extend(those);
+        }
+        let mut counts: Vec<(RequestId, usize)> = Vec::new();
+        for id in order {
+            let Some(at) = self.running.iter().position(|it| it.id == id) else {
+                continue;
+            };
+            let pending = self.running[at].tokens.len() - self.running[at].computed;
+            let count = pending.min(left);
+            if count == 0 {
+                break;
+            }
+            if self.take_blocks(id, count, &mut counts) {
+                counts.push((id, count));
+                left -= count;
+            }
+        }
+        let place = |id: RequestId| self.running.iter().position(|it| it.id == id);
+        let parts = counts.into_iter().filter_map(|(id, count)| {
+            let request = place(id)?;
+            Some(StepPart { request, count })
+        });
+        parts.collect()
+    }
+
+    /// Takes blocks for so many more tokens of a request. Where none is free, the request that came
+    /// last gives its own back, and is computed again later.
+    fn take_blocks(
+        &mut self,
+        id: RequestId,
+        count: usize,
+        counts: &mut Vec<(RequestId, usize)>,
+    ) -> bool {
+        loop {
+            let Some(at) = self.running.iter().position(|it| it.id == id) else {
+                return false;
+            };
+            let request = &mut self.running[at];
+            let wanted = (request.computed + count).div_ceil(PLACES as usize);
+            while request.blocks.len() < wanted {
+                let Some(block) = self.pool.take() else {
+                    break;
+                };
+                request.blocks.push(block);
+            }
+            if request.blocks.len() >= wanted {
+                return true;
+            }
+            let last = self.running.iter().map(|it| it.id).max().unwrap_or(id);
+            counts.retain(|(other, _)| *other != last);
+            if let Some(at) = self.running.iter().position(|it| it.id == last) {
+                let mut evicted = self.running.remove(at);
+                self.pool.give_back(std::mem::take(&mut evicted.blocks));
+                evicted.computed = 0;
+                self.waiting.push_front(evicted);
+            }
+        }
+    }
+
+    /// Fills the argument block; returns the requests whose logits are computed.
+    fn fill_arguments(&mut self, parts: &[StepPart]) -> Vec<usize> {
+        let block = &mut self.arguments.1;
+        block.clear();
+        let (mut at, mut rows) = (0, Vec::new());
+        for part in parts {
+            let request = &self.running[part.request];
+            for (to, own) in block.table(request.row).iter_mut().zip(&request.blocks) {
+                *to = own.cast_signed();
+            }
+            for position in request.computed..request.computed + part.count {
+                let token = request.tokens[position].cast_signed();
+                block.set_token(at, token, position as i32, request.row as i32);
+                let own = request.blocks[position / PLACES as usize];
+                let place = own * PLACES as u32 + (position % PLACES as usize) as u32;
+                block.set_place(at, place.cast_signed());
+                at += 1;
+            }
+            if request.computed + part.count == request.tokens.len() {
+                block.set_row(rows.len(), at as i32 - 1);
+                rows.push(part.request);
+            }
+        }
+        rows
+    }
+
+    fn prepare(&mut self, key: StepKey) -> Result<()> {
+        if self.steps.contains_key(&key) {
+            return Ok(());
+        }
+        let mut step = self.decoder.prepare(&mut self.planner, key)?;
+        let bytes = step.workspace_bytes();
+        let held = self.workspace.as_ref().map_or(0, |it| it.layout().bytes());
+        if bytes > held {
+            self.workspace = Some(DeviceTensor::reserve(&self.session, Dtype::U8, &[bytes])?);
+        }
+        if let Some(workspace) = &self.workspace {
+            step.use_workspace(workspace.clone());
+        }
+        self.steps.insert(key, step);
+        Ok(())
+    }
+
+    fn logits_of(&mut self, rows: u64) -> Result<BufferId> {
+        if let Some(known) = self.logits.get(&rows) {
+            return Ok(*known);
+        }
+        let first = |layout: &Layout| Ok(layout.slice(0, 0..rows, 1)?);
+        let view = self.session.view(self.logits_all, first)?;
+        self.logits.insert(rows, view);
+        Ok(view)
+    }
+
+    /// Chooses a token of each request that has logits, and ends those that are complete.
+    fn choose(&mut self, rows: &[usize], mut logits: Vec<f32>) -> Vec<GenerationEvent> {
+        let vocabulary = self.decoder.vocabulary() as usize;
+        let mut events = Vec::new();
+        for (request, logits) in rows.iter().zip(logits.chunks_mut(vocabulary)) {
+            let request = &mut self.running[*request];
+            let sum = log_sum(logits);
+            let top = most_likely(logits, request.top);
+            let top = top.into_iter().map(|(token, logit)| (token, logit - sum));
+            let (top, own) = (top.collect(), logits.to_vec());
+            let token = request.sampler.choose(logits, &request.tokens);
+            request.tokens.push(token);
+            let generated = request.tokens.len() - request.prompt;
+            let finished = if request.end_tokens.contains(&token) {
+                Some(FinishReason::End)
+            } else if generated >= request.max_tokens || request.tokens.len() as u64 > self.context
+            {
+                Some(FinishReason::Length)
+            } else {
+                None
+            };
+            events.push(GenerationEvent {
+                request: request.id,
+                log_probability: own.get(token as usize).map_or(f32::NAN, |it| it - sum),
+                token,
+                top,
+                finished,
+            });
+        }
+        for event in &events {
+            if event.finished.is_some() {
+                self.cancel(event.request);
+            }
+        }
+        events
+    }
+}
+
+/// Values as bytes.
+fn bytes_of(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|it| it.to_le_bytes()).collect()
+}
+
+/// Compares what is planned with the device's free memory.
+fn check_memory(
+    runtime: &Runtime,
+    model: &ModelConfig,
+    limits: &StepLimits,
+    (weights, vocabulary): (u64, u64),
+    cached: Dtype,
+) -> Result<()> {
+    let (cache, step) = memory_bytes(model, limits, vocabulary, cached);
+    let free = runtime.memory()?.free_bytes;
+    let all = weights.saturating_add(cache).saturating_add(step);
+    if all <= free {
+        return Ok(());
+    }
+    let what = format!(
+        "the model needs {}: weights {}, a cache of {} positions {}, steps {}; {} are free",
+        mebibytes(all),
+        mebibytes(weights),
+        limits.blocks * limits.places,
+        mebibytes(cache),
+        mebibytes(step),
+        mebibytes(free)
+    );
+    let each = cache / (limits.blocks * limits.places).max(1);
+    let left = free.saturating_sub(weights.saturating_add(step));
+    let advice = match left / each.max(1) {
+        0 => "a smaller model, or one quantised to fewer bits".to_owned(),
+        positions => format!("a cache of at most {positions} positions"),
+    };
+    Err(LlmError::Memory { what, advice })
+}

@@ -1,0 +1,53 @@
+//! Errors of models and requests.
+
+use fercuda_ops::OpError;
+use fercuda_tensor::LayoutError;
+
+/// Why a model was not opened, or a request not computed.
+#[derive(Debug, thiserror::Error)]
+pub enum LlmError {
+    /// The file was not read.
+    #[error(transparent)]
+    File(#[from] fercuda_modelfile::Error),
+    /// The file describes no model that is supported.
+    #[error("{what}\ntry: {advice}")]
+    Model {
+        /// What, and where.
+        what: String,
+        /// What to do.
+        advice: String,
+    },
+    /// The memory that was planned is not there.
+    #[error("{what}\ntry: {advice}")]
+    Memory {
+        /// How much is needed for what.
+        what: String,
+        /// What would fit.
+        advice: String,
+    },
+    /// A request that can never run.
+    #[error("{what}\ntry: {advice}")]
+    Request {
+        /// What does not fit.
+        what: String,
+        /// What to do.
+        advice: String,
+    },
+    /// An op of a step was refused.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// A layout of a step was refused.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The session refused.
+    #[error(transparent)]
+    Runtime(#[from] fercuda_runtime::Error),
+}
+
+/// A model that is not supported.
+pub(crate) fn unsupported(what: impl Into<String>, advice: impl Into<String>) -> LlmError {
+    LlmError::Model {
+        what: what.into(),
+        advice: advice.into(),
+    }
+}

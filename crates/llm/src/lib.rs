@@ -1,0 +1,19 @@
+//! Language models over the governed pool. See the README.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod config;
+mod decoder;
+mod engine;
+mod error;
+mod model;
+mod recorder;
+mod sampler;
+mod weights;
+
+pub use config::ModelConfig;
+pub use engine::{
+    Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId,
+};
+pub use error::LlmError;
+pub use sampler::SamplerConfig;

@@ -1,0 +1,255 @@
+//! Choice of a token by its logits.
+//!
+//! Invariant: equal logits, settings and seeds give equal tokens.
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerConfig {
+    /// Divisor of logits; 0 takes the largest.
+    pub temperature: f32,
+    /// Number of tokens that are kept, the most likely ones; 0 for all.
+    pub top_k: usize,
+    /// Tokens are kept until their probabilities are that much together.
+    pub top_p: f32,
+    /// Tokens are kept whose probability is that part of the largest one.
+    pub min_p: f32,
+    /// Divisor of positive logits of tokens that stand among the last ones, and factor of negative
+    /// ones; 1 for none.
+    pub repeat_penalty: f32,
+    /// Number of last tokens that the penalties are for.
+    pub repeat_last: usize,
+    /// What is taken from a logit for each time that the token stands among the last ones.
+    pub frequency_penalty: f32,
+    /// What is taken from a logit if the token stands among the last ones.
+    pub presence_penalty: f32,
+    /// Seed of the choices; `None` for a fresh one.
+    pub seed: Option<u64>,
+}
+
+impl Default for SamplerConfig {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            repeat_last: 64,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            seed: None,
+        }
+    }
+}
+
+/// A sampler of one request.
+#[derive(Debug)]
+pub(crate) struct TokenSampler {
+    config: SamplerConfig,
+    random: fastrand::Rng,
+}
+
+/// The number of the largest; of NaN, none.
+fn largest(logits: &[f32]) -> usize {
+    let mut best = 0;
+    for (at, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] || logits[best].is_nan() {
+            best = at;
+        }
+    }
+    best
+}
+
+/// ln of the sum of e^x.
+pub(crate) fn log_sum(logits: &[f32]) -> f32 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits
+        .iter()
+        .map(|logit| f64::from(logit - most).exp())
+        .sum();
+    most + sum.ln() as f32
+}
+
+/// The largest logits with their tokens, the largest first.
+pub(crate) fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    all.truncate(count);
+    all
+}
+
+impl TokenSampler {
+    pub(crate) fn new(config: SamplerConfig) -> Self {
+        let seed = config.seed.unwrap_or_else(|| fastrand::u64(..));
+        Self {
+            random: fastrand::Rng::with_seed(seed),
+            config,
+        }
+    }
+
+    fn penalise(&self, logits: &mut [f32], before: &[u32]) {
+        let SamplerConfig {
+            repeat_penalty,
+            frequency_penalty,
+            presence_penalty,
+            repeat_last,
+            ..
+        } = self.config;
+        if (repeat_penalty, frequency_penalty, presence_penalty) == (1.0, 0.0, 0.0) {
+            return;
+        }
+        let last = &before[before.len().saturating_sub(repeat_last)..];
+        let mut sorted = last.to_vec();
+        sorted.sort_unstable();
+        for same in sorted.chunk_by(|a, b| a == b) {
+            let Some(logit) = logits.get_mut(same[0] as usize) else {
+                continue;
+            };
+            *logit = match *logit > 0.0 {
+                true => *logit / repeat_penalty,
+                false => *logit * repeat_penalty,
+            };
+            *logit -= same.len() as f32 * frequency_penalty + presence_penalty;
+        }
+    }
+
+    /// Chooses a token; `before` are those that the penalties are for.
+    pub(crate) fn choose(&mut self, logits: &mut [f32], before: &[u32]) -> u32 {
+        self.penalise(logits, before);
+        let SamplerConfig {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            ..
+        } = self.config;
+        if temperature <= 0.0 || logits.is_empty() {
+            return largest(logits) as u32;
+        }
+        let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+        all.retain(|(_, logit)| !logit.is_nan());
+        // Of equal ones the first.
+        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        if top_k > 0 {
+            all.truncate(top_k);
+        }
+        let Some((_, most)) = all.first().copied() else {
+            return largest(logits) as u32;
+        };
+        let mut weights: Vec<f64> = all
+            .iter()
+            .map(|(_, logit)| f64::exp(f64::from((logit - most) / temperature)))
+            .collect();
+        let total: f64 = weights.iter().sum();
+        let mut kept = weights.len();
+        if min_p > 0.0 {
+            kept = weights
+                .iter()
+                .take_while(|it| **it >= f64::from(min_p))
+                .count();
+        }
+        if top_p < 1.0 {
+            let mut sum = 0.0;
+            let within = weights.iter().position(|weight| {
+                sum += weight;
+                sum >= f64::from(top_p) * total
+            });
+            kept = kept.min(within.map_or(kept, |at| at + 1));
+        }
+        weights.truncate(kept.max(1));
+        let total: f64 = weights.iter().sum();
+        let mut left = self.random.f64() * total;
+        for (at, weight) in weights.iter().enumerate() {
+            left -= weight;
+            if left < 0.0 {
+                return all[at].0;
+            }
+        }
+        all[weights.len() - 1].0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(config: SamplerConfig, logits: &[f32]) -> Vec<u32> {
+        let mut sampler = TokenSampler::new(config);
+        let mut all: Vec<u32> = (0..200)
+            .map(|_| sampler.choose(&mut logits.to_vec(), &[]))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn warm() -> SamplerConfig {
+        SamplerConfig {
+            temperature: 1.0,
+            seed: Some(3),
+            ..SamplerConfig::default()
+        }
+    }
+
+    #[test]
+    fn greedy_takes_the_first_largest_and_no_nan() {
+        let mut sampler = TokenSampler::new(SamplerConfig::default());
+        assert_eq!(sampler.choose(&mut [f32::NAN, 1.0, 2.0, 2.0], &[]), 2);
+        assert_eq!(sampler.choose(&mut [f32::NEG_INFINITY; 3], &[]), 0);
+    }
+
+    #[test]
+    fn filters_keep_the_most_likely() {
+        let logits = [1.0, 3.0, 2.9, 0.5];
+        let only = |config| chosen(config, &logits);
+        assert_eq!(only(SamplerConfig { top_k: 2, ..warm() }), [1, 2]);
+        assert_eq!(
+            only(SamplerConfig {
+                top_p: 0.4,
+                ..warm()
+            }),
+            [1]
+        );
+        assert_eq!(
+            only(SamplerConfig {
+                top_p: 0.6,
+                ..warm()
+            }),
+            [1, 2]
+        );
+        assert_eq!(
+            only(SamplerConfig {
+                min_p: 0.5,
+                ..warm()
+            }),
+            [1, 2]
+        );
+        assert_eq!(only(warm()).len(), 4);
+    }
+
+    #[test]
+    fn seeds_repeat_and_penalties_move() {
+        let logits = [1.0; 50];
+        let run = |seed| {
+            let config = SamplerConfig {
+                seed: Some(seed),
+                ..warm()
+            };
+            let mut sampler = TokenSampler::new(config);
+            let all = (0..20).map(|_| sampler.choose(&mut logits.to_vec(), &[]));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+        let config = SamplerConfig {
+            presence_penalty: 1.0,
+            ..SamplerConfig::default()
+        };
+        let mut sampler = TokenSampler::new(config);
+        assert_eq!(sampler.choose(&mut [2.0, 1.5], &[0]), 1);
+        assert_eq!(sampler.choose(&mut [2.0, 0.5], &[0, 9]), 0);
+    }
+}
