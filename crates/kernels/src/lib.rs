@@ -10,6 +10,7 @@ mod text;
 mod view;
 
 pub mod algebra;
+pub mod block;
 pub mod boxes;
 pub mod convolution;
 pub mod copy;

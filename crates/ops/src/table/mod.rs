@@ -8,6 +8,7 @@ mod algebra;
 mod along;
 mod approx;
 mod arithmetic;
+mod blocks;
 mod bounds;
 mod classes;
 mod comparisons;
@@ -47,7 +48,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 35] = [
+pub(crate) const PARTS: [&[OpRow]; 36] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -62,6 +63,7 @@ pub(crate) const PARTS: [&[OpRow]; 35] = [
     linear_losses::ROWS,
     optimisers::ROWS,
     quantisation::ROWS,
+    blocks::ROWS,
     indexing::ROWS,
     segments::ROWS,
     random::ROWS,
