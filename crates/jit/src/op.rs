@@ -29,6 +29,8 @@ pub enum TypeClass {
     WideFloats,
     /// bool.
     Bool,
+    /// u8.
+    Bytes,
 }
 
 impl TypeClass {
@@ -45,6 +47,7 @@ impl TypeClass {
             Self::NotF64 => float && dtype != Dtype::F64,
             Self::WideFloats => float && dtype.bytes() > 1,
             Self::Bool => bool,
+            Self::Bytes => dtype == Dtype::U8,
         }
     }
 }
@@ -61,6 +64,7 @@ impl fmt::Display for TypeClass {
             Self::NotF64 => "a float other than f64",
             Self::WideFloats => "a float of 16 bits or more",
             Self::Bool => "bool",
+            Self::Bytes => "u8",
         })
     }
 }

@@ -11,6 +11,7 @@ mod view;
 
 pub mod algebra;
 pub mod attention;
+pub mod block;
 pub mod boxes;
 pub mod convolution;
 pub mod copy;

@@ -8,7 +8,16 @@ use std::collections::BTreeSet;
 use fercuda_tensor::Dtype;
 
 /// Headers that every text may include.
-pub(crate) const HEADERS: [(&str, &str); 11] = [
+pub(crate) const HEADERS: [(&str, &str); 17] = [
+    ("block_codes.cuh", include_str!("../cuda/block_codes.cuh")),
+    (
+        "block_formats.cuh",
+        include_str!("../cuda/block_formats.cuh"),
+    ),
+    ("block_iq.cuh", include_str!("../cuda/block_iq.cuh")),
+    ("block_k.cuh", include_str!("../cuda/block_k.cuh")),
+    ("block_simple.cuh", include_str!("../cuda/block_simple.cuh")),
+    ("block_units.cuh", include_str!("../cuda/block_units.cuh")),
     ("blocks.cuh", include_str!("../cuda/blocks.cuh")),
     ("checked.cuh", include_str!("../cuda/checked.cuh")),
     ("classes.cuh", include_str!("../cuda/classes.cuh")),
@@ -103,9 +112,11 @@ pub(crate) fn computed_type(dtype: Dtype) -> &'static str {
 }
 
 /// Everything that is compiled, so that what is kept of its speed is dropped when it changes.
-const SOURCES: [&str; 31] = [
+const SOURCES: [&str; 33] = [
     include_str!("../cuda/algebra.cu"),
     include_str!("../cuda/attention.cu"),
+    include_str!("../cuda/block_product.cu"),
+    include_str!("../cuda/block_rows.cu"),
     include_str!("../cuda/boxes.cu"),
     include_str!("../cuda/copy.cu"),
     include_str!("../cuda/ctc.cu"),

@@ -157,11 +157,6 @@ impl RecordedOps {
         self.workspace = Some(workspace);
     }
 
-    /// Number of ops.
-    pub(crate) fn len(&self) -> usize {
-        self.runs.len()
-    }
-
     /// Queues all of its ops in the session's stream.
     pub(crate) fn run(&self, session: &Session) -> Result<()> {
         let workspace = self.workspace.as_ref().map(DeviceTensor::arg);

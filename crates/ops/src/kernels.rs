@@ -221,6 +221,14 @@ pub const KERNELS: &[KernelRow] = &[
         |request| check_native(request, "cuda.quantise"),
     ),
     native(
+        "cuda.block",
+        "fixed by the numbers of rows and elements",
+        "32 bits for codes of one scale, else f32",
+        true,
+        |row| has_native(row, "cuda.block"),
+        |request| check_native(request, "cuda.block"),
+    ),
+    native(
         "cuda.random",
         "elements are independent",
         "f32 for floats, f64 for f64",

@@ -209,6 +209,20 @@ impl BlockFormat {
         self.row().encode.is_some()
     }
 
+    /// The codebook that its codes choose rows of, if it has one: eight elements of two bits, or for
+    /// IQ3 four of three bits, the first element lowest.
+    pub fn codebook(self) -> Option<&'static [u16]> {
+        match self {
+            Self::IQ1_S | Self::IQ1_M => Some(&grids::IQ1),
+            Self::IQ2_XXS => Some(&grids::IQ2_XXS),
+            Self::IQ2_XS => Some(&grids::IQ2_XS),
+            Self::IQ2_S => Some(&grids::IQ2_S),
+            Self::IQ3_XXS => Some(&grids::IQ3_XXS),
+            Self::IQ3_S => Some(&grids::IQ3_S),
+            _ => None,
+        }
+    }
+
     /// Decodes blocks into their elements. Every pattern of bytes is a block; a scale that is
     /// infinite or no number gives elements that are.
     ///

@@ -70,6 +70,7 @@ pub(super) fn class_name(class: TypeClass) -> &'static str {
         TypeClass::NotF64 => "floats but f64",
         TypeClass::WideFloats => "floats of 16 bits or more",
         TypeClass::Bool => "bool",
+        TypeClass::Bytes => "u8",
     }
 }
 

@@ -217,6 +217,7 @@ pub(super) fn operands(row: &OpRow, specs: &[String]) -> Result<Vec<ArrayInput>>
         };
         let dtype = match (row.types_of(name), like) {
             (TypeClass::Bool, _) => Dtype::Bool,
+            (TypeClass::Bytes, _) => Dtype::U8,
             (TypeClass::Integers, _) if row.has_own_type(name) => Dtype::I64,
             (_, Some(it)) if row.types.has(it.layout.dtype()) => it.layout.dtype(),
             _ => row.dtypes().nth(1).unwrap_or(Dtype::F32),

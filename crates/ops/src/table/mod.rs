@@ -9,6 +9,7 @@ mod along;
 mod approx;
 mod arithmetic;
 mod attention;
+mod blocks;
 mod bounds;
 mod classes;
 mod comparisons;
@@ -48,7 +49,7 @@ mod windows;
 use crate::row::OpRow;
 
 /// The parts of the table, in the order of the families.
-pub(crate) const PARTS: [&[OpRow]; 36] = [
+pub(crate) const PARTS: [&[OpRow]; 37] = [
     arithmetic::ROWS,
     maths::ROWS,
     movement::ROWS,
@@ -63,6 +64,7 @@ pub(crate) const PARTS: [&[OpRow]; 36] = [
     linear_losses::ROWS,
     optimisers::ROWS,
     quantisation::ROWS,
+    blocks::ROWS,
     indexing::ROWS,
     segments::ROWS,
     random::ROWS,

@@ -12,6 +12,7 @@ mod native_box;
 mod native_class;
 mod native_fourier;
 mod native_norm;
+mod native_quant;
 mod native_segment;
 mod native_small;
 mod native_sort;

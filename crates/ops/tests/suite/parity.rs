@@ -22,10 +22,10 @@ const WORK: Work = Work {
 
 /// Plans of an op that have finite results, and those of them with a finite bound for some.
 #[derive(Default)]
-struct Compared {
+pub(crate) struct Compared {
     kernels: BTreeMap<&'static str, u64>,
-    plans: u64,
-    bounded: u64,
+    pub(crate) plans: u64,
+    pub(crate) bounded: u64,
 }
 
 /// A random shape: mostly small, some empty, of no dimensions, or with a long row.
@@ -148,7 +148,8 @@ fn check(random: &mut fastrand::Rng, row: &'static OpRow, dtype: Dtype, compared
     check_drawn(random, drawn, compared);
 }
 
-fn check_drawn(
+/// Runs an op on operands, and compares its results with the reference.
+pub(crate) fn check_drawn(
     random: &mut fastrand::Rng,
     (op, operands): (OpDescriptor, Vec<Operand>),
     compared: &mut Compared,

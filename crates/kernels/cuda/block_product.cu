@@ -1,0 +1,380 @@
+// Products of rows of activations, as codes of 8 bits, and rows of a weight in blocks.
+//
+// KIND says how activations are quantised: 0 in blocks of 32, as q8_0; 1 so, with sums as q8_1 has
+// them; 2 in blocks of 256, as q8_K. In the workspace are the codes of all rows, in order, and of
+// every RUN elements a scale and a sum: of codes, or for KIND 1 of elements.
+#include "block_codes.cuh"
+#include "block_formats.cuh"
+
+#define RUN (KIND == 2 ? 16 : 32)
+#define WARPS 4
+#define THREADS (WARPS * 32)
+
+#ifdef KERNEL_quantise_rows
+extern "C" __global__ void __launch_bounds__(THREADS)
+    quantise_rows(u8* __restrict__ codes, float2* __restrict__ scales, const ELEMENT* __restrict__ x,
+                  const Shape x_shape, u64 depth, u64 blocks) {
+    typedef Computed<ELEMENT> In;
+    const u32 lane = threadIdx.x % 32;
+    const u64 step = (u64)gridDim.x * WARPS;
+    for (u64 number = (u64)blockIdx.x * WARPS + threadIdx.x / 32; number < blocks; number += step) {
+#if KIND == 2
+        const u64 across = depth / 256, row = number / across, place = number % across * 256;
+        const ELEMENT* from = x + row_offset(x_shape, row);
+        float own[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            own[i] = In::load(from[(i64)(place + lane * 8 + i) * x_shape.strides[0]]);
+        }
+        const Codes256 block(own);
+        u32 words[2] = {};
+#pragma unroll
+        for (int i = 0; i < 8; i++) words[i / 4] |= (u32)(block.codes[i] & 255) << (i % 4 * 8);
+        reinterpret_cast<uint2*>(codes + number * 256)[lane] = make_uint2(words[0], words[1]);
+        if (lane % 2 == 0) scales[number * 16 + lane / 2] = make_float2(block.scale, (float)block.sum);
+#else
+        const u64 across = depth / 32, row = number / across, place = number % across * 32;
+        const ELEMENT* from = x + row_offset(x_shape, row);
+        const Codes32 block(In::load(from[(i64)(place + lane) * x_shape.strides[0]]));
+        codes[number * 32 + lane] = (u8)block.code;
+        float sum = (float)block.sum;
+        // Rounded to f16, as the scale.
+        if (KIND == 1) sum = half_value(half_bits(__fmul_rn(sum, block.scale)));
+        if (lane == 0) scales[number] = make_float2(half_value(block.bits), sum);
+#endif
+    }
+}
+#endif
+
+// What a product becomes.
+struct Target {
+    RESULT* to;
+    const Shape& shape;
+    const ELEMENT* bias;
+    i64 bias_stride;
+    const ELEMENT* residual;
+    const Shape& residual_shape;
+
+    __device__ __forceinline__ void store(u64 row, u64 column, float value, float gate) const {
+        if (IS_GATED) value *= gate / (1.0f + expf(-gate));
+        if (bias != nullptr) value += Computed<ELEMENT>::load(bias[(i64)column * bias_stride]);
+        if (residual != nullptr) {
+            const i64 place = row_offset(residual_shape, row);
+            value += Computed<ELEMENT>::load(
+                residual[place + (i64)column * residual_shape.strides[0]]);
+        }
+        to[row_offset(shape, row) + (i64)column * shape.strides[0]] = Computed<RESULT>::store(value);
+    }
+};
+
+#ifdef KERNEL_multiply_few
+// At most TILE rows at once. GROUP lanes have the units of a row of the weight in turns, and COLUMNS
+// such rows each; a warp has 32 / GROUP times as many.
+#define GROUPS (32 / GROUP)
+
+__device__ __forceinline__ float of_unit(const Unit& w, const uint4 (&x)[2], const float2& low,
+                                         const float2& high) {
+    const u32 words[8] = {x[0].x, x[0].y, x[0].z, x[0].w, x[1].x, x[1].y, x[1].z, x[1].w};
+    int dots[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int& dot = dots[FORMAT::HALVES ? i / 4 : 0];
+        dot = __dp4a((int)w.codes[i], (int)words[i], dot);
+    }
+    const float bias = -(float)FORMAT::BIAS;
+    // Whole numbers below 2^24, so these are exact.
+    float first = (float)dots[0], second = (float)dots[1];
+#if KIND == 2
+    if (FORMAT::HALVES) {
+        if (FORMAT::BIAS != 0) {
+            first = fmaf(bias, low.y, first);
+            second = fmaf(bias, high.y, second);
+        }
+        float sum = fmaf(w.scale[0], first, w.scale[1] * second);
+        if (FORMAT::OFFSET) sum -= fmaf(w.offset[0], low.y, w.offset[1] * high.y);
+        return low.x * sum;
+    }
+    if (FORMAT::BIAS != 0) first = fmaf(bias, low.y + high.y, first);
+    return low.x * (w.scale[0] * first);
+#else
+    if (FORMAT::HALVES) return low.x * fmaf(w.scale[0], first, w.scale[1] * second);
+    if (FORMAT::BIAS != 0) first = fmaf(bias, low.y, first);
+    const float product = low.x * w.scale[0];
+    if (FORMAT::OFFSET) return fmaf(product, first, -(w.offset[0] * low.y));
+    return product * first;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    multiply_few(RESULT* __restrict__ to, const Shape to_shape, const u8* __restrict__ weight,
+                 const u8* __restrict__ gate, i64 pitch, i64 gate_pitch,
+                 const u8* __restrict__ codes, const float2* __restrict__ scales,
+                 const ELEMENT* __restrict__ bias, i64 bias_stride,
+                 const ELEMENT* __restrict__ residual, const Shape residual_shape, u64 rows,
+                 u64 columns, u32 units) {
+    const u32 units_of_block = FORMAT::ELEMENTS / 32;
+    const u32 lane = threadIdx.x % 32, own = lane % GROUP;
+    const u64 warp = (u64)blockIdx.x * WARPS + threadIdx.x / 32;
+    const u64 column = warp * (GROUPS * COLUMNS) + lane / GROUP;
+    const u64 first_row = (u64)blockIdx.y * TILE;
+    // Of a lane beyond the columns or the rows the work is that of the last one.
+    const u8* from[COLUMNS];
+    const u8* gate_from[COLUMNS];
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) {
+        const u64 place = column + c * GROUPS, least = place < columns ? place : columns - 1;
+        from[c] = weight + (i64)least * pitch;
+        gate_from[c] = IS_GATED ? gate + (i64)least * gate_pitch : nullptr;
+    }
+    const u64 depth = (u64)units * 32;
+    const u8* x[TILE];
+    const float2* x_scales[TILE];
+#pragma unroll
+    for (u32 m = 0; m < TILE; m++) {
+        const u64 row = first_row + m < rows ? first_row + m : rows - 1;
+        x[m] = codes + row * depth;
+        x_scales[m] = scales + row * (depth / RUN);
+    }
+    float sums[COLUMNS][TILE] = {}, gates[COLUMNS][TILE] = {};
+    for (u32 unit = own; unit < units; unit += GROUP) {
+        const u32 block = unit / units_of_block, inside = unit % units_of_block;
+        Unit w[COLUMNS], g[COLUMNS];
+#pragma unroll
+        for (u32 c = 0; c < COLUMNS; c++) {
+            FORMAT::load(w[c], from[c] + block * FORMAT::BYTES, inside);
+            if (IS_GATED) FORMAT::load(g[c], gate_from[c] + block * FORMAT::BYTES, inside);
+        }
+        const u32 low = block * FORMAT::ELEMENTS + FORMAT::first(inside);
+        const u32 high = block * FORMAT::ELEMENTS + FORMAT::second(inside);
+#pragma unroll
+        for (u32 m = 0; m < TILE; m++) {
+            const uint4 halves[2] = {*reinterpret_cast<const uint4*>(x[m] + low),
+                                     *reinterpret_cast<const uint4*>(x[m] + high)};
+            const float2 low_scale = x_scales[m][low / RUN];
+            const float2 high_scale = KIND == 2 ? x_scales[m][high / RUN] : low_scale;
+#pragma unroll
+            for (u32 c = 0; c < COLUMNS; c++) {
+                sums[c][m] += of_unit(w[c], halves, low_scale, high_scale);
+                if (IS_GATED) gates[c][m] += of_unit(g[c], halves, low_scale, high_scale);
+            }
+        }
+    }
+    const Target target = {to, to_shape, bias, bias_stride, residual, residual_shape};
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) {
+#pragma unroll
+        for (u32 m = 0; m < TILE; m++) {
+#pragma unroll
+            for (u32 distance = GROUP / 2; distance > 0; distance /= 2) {
+                sums[c][m] += __shfl_xor_sync(EACH_LANE, sums[c][m], distance);
+                if (IS_GATED) gates[c][m] += __shfl_xor_sync(EACH_LANE, gates[c][m], distance);
+            }
+        }
+    }
+    if (own != 0) return;
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) {
+#pragma unroll
+        for (u32 m = 0; m < TILE; m++) {
+            const u64 place = column + c * GROUPS;
+            if (place < columns && first_row + m < rows) {
+                target.store(first_row + m, place, sums[c][m], gates[c][m]);
+            }
+        }
+    }
+}
+#endif
+
+#ifdef KERNEL_multiply_many
+// A block has TILE rows and 64 columns of the result. Codes of both factors, CHUNK elements at a
+// time, come into shared memory, those of the weight decoded; tensor cores sum their products, which
+// are whole numbers, over the elements that have one scale.
+#define CHUNK 128
+#define ACROSS 64
+// A line of codes, with a gap so that eight lines lie in different banks.
+#define LINE (CHUNK + 16)
+#define STEP (FORMAT::HALVES ? 16 : 32)
+#define STEPS (CHUNK / STEP)
+#define WARPS_DOWN (TILE / 32)
+#define WARP_COLUMNS (ACROSS * WARPS_DOWN / WARPS)
+#define TILES_ACROSS (WARP_COLUMNS / 8)
+
+struct __align__(16) Tiles {
+    u8 x[TILE][LINE];
+    u8 w[ACROSS][LINE];
+    float2 x_scales[TILE][CHUNK / RUN + 1];
+    // Scale and offset.
+    float2 w_scales[ACROSS][STEPS + 1];
+};
+
+__device__ __forceinline__ u32 word_of(const u8* line, u32 place) {
+    return *reinterpret_cast<const u32*>(line + place);
+}
+
+__device__ __forceinline__ void multiply_tile(int (&sums)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    const int none = 0;
+    if (FORMAT::HALVES) {
+        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+            "{%7, %7, %7, %7};"
+            : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+            : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(none));
+    } else {
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+            : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(none));
+    }
+}
+
+struct Factors {
+    const u8* weight;
+    i64 pitch;
+    const u8* codes;
+    const float2* scales;
+    u64 rows, columns, first_row, first_column;
+    u32 units;
+
+    __device__ __forceinline__ void load_weight(Tiles& tiles, u32 chunk) const {
+        const u32 units_of_block = FORMAT::ELEMENTS / 32;
+#pragma unroll 1
+        for (u32 at = threadIdx.x; at < ACROSS * (CHUNK / 32); at += THREADS) {
+            const u32 line = at / (CHUNK / 32), unit = chunk * (CHUNK / 32) + at % (CHUNK / 32);
+            Unit own = {};
+            const u32 block = unit / units_of_block, inside = unit % units_of_block;
+            const bool is_inside = unit < units && first_column + line < columns;
+            if (is_inside) {
+                const u8* from = weight + (i64)(first_column + line) * pitch;
+                FORMAT::load(own, from + block * FORMAT::BYTES, inside);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                own.codes[i] = is_inside ? without_bias<FORMAT::BIAS>(own.codes[i]) : 0;
+            }
+            const u32 base = block * FORMAT::ELEMENTS;
+            const u32 places[2] = {(base + FORMAT::first(inside)) % CHUNK,
+                                   (base + FORMAT::second(inside)) % CHUNK};
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const u32* codes = own.codes + half * 4;
+                *reinterpret_cast<uint4*>(&tiles.w[line][places[half]]) =
+                    make_uint4(codes[0], codes[1], codes[2], codes[3]);
+                const int from = FORMAT::HALVES ? half : 0;
+                tiles.w_scales[line][places[half] / STEP] =
+                    make_float2(own.scale[from], FORMAT::OFFSET ? own.offset[from] : 0.0f);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void load_rows(Tiles& tiles, u32 chunk) const {
+        const u64 depth = (u64)units * 32;
+        const u32 parts = CHUNK / 16, runs = CHUNK / RUN;
+#pragma unroll 1
+        for (u32 at = threadIdx.x; at < TILE * parts; at += THREADS) {
+            const u32 line = at / parts, place = chunk * CHUNK + at % parts * 16;
+            uint4 own = make_uint4(0, 0, 0, 0);
+            if (first_row + line < rows && place < depth) {
+                own = *reinterpret_cast<const uint4*>(codes + (first_row + line) * depth + place);
+            }
+            *reinterpret_cast<uint4*>(&tiles.x[line][at % parts * 16]) = own;
+        }
+#pragma unroll 1
+        for (u32 at = threadIdx.x; at < TILE * runs; at += THREADS) {
+            const u32 line = at / runs, place = chunk * runs + at % runs;
+            float2 own = make_float2(0, 0);
+            if (first_row + line < rows && place < depth / RUN) {
+                own = scales[(first_row + line) * (depth / RUN) + place];
+            }
+            tiles.x_scales[line][at % runs] = own;
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    multiply_many(RESULT* __restrict__ to, const Shape to_shape, const u8* __restrict__ weight,
+                  const u8* __restrict__ gate, i64 pitch, i64 gate_pitch,
+                  const u8* __restrict__ codes, const float2* __restrict__ scales,
+                  const ELEMENT* __restrict__ bias, i64 bias_stride,
+                  const ELEMENT* __restrict__ residual, const Shape residual_shape, u64 rows,
+                  u64 columns, u32 units) {
+    __shared__ Tiles tiles;
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u32 warp_row = warp % WARPS_DOWN * 32, warp_column = warp / WARPS_DOWN * WARP_COLUMNS;
+    const u64 row = (u64)blockIdx.x * TILE, column = (u64)blockIdx.y * ACROSS;
+    const u32 group = lane / 4, quad = lane % 4;
+    float sums[1 + IS_GATED][2][TILES_ACROSS][4] = {};
+#pragma unroll 1
+    for (u32 which = 0; which <= IS_GATED; which++) {
+        const Factors of = {which == 0 ? weight : gate,
+                            which == 0 ? pitch : gate_pitch,
+                            codes,
+                            scales,
+                            rows,
+                            columns,
+                            row,
+                            column,
+                            units};
+#pragma unroll 1
+        for (u32 chunk = 0; chunk * (CHUNK / 32) < units; chunk++) {
+            of.load_weight(tiles, chunk);
+            of.load_rows(tiles, chunk);
+            __syncthreads();
+#pragma unroll 1
+            for (u32 step = 0; step < STEPS; step++) {
+                const u32 place = step * STEP + quad * 4;
+                u32 a[2][4];
+                float2 of_rows[2][2];
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    const u32 line = warp_row + i * 8 + group;
+                    a[i / 2][i % 2] = word_of(tiles.x[line], place);
+                    a[i / 2][2 + i % 2] = FORMAT::HALVES ? 0 : word_of(tiles.x[line], place + 16);
+                    // Of codes in blocks of 256 a scale is of all, and sums are of 16.
+                    float2 own = tiles.x_scales[line][step * STEP / RUN];
+                    if (!FORMAT::HALVES && KIND == 2) {
+                        own.y += tiles.x_scales[line][step * STEP / RUN + 1].y;
+                    }
+                    of_rows[i / 2][i % 2] = own;
+                }
+#pragma unroll
+                for (u32 j = 0; j < TILES_ACROSS; j++) {
+                    const u8* line = tiles.w[warp_column + j * 8 + group];
+                    const u32 b[2] = {word_of(line, place), FORMAT::HALVES ? 0 : word_of(line, place + 16)};
+                    float2 of_columns[2];
+#pragma unroll
+                    for (u32 n = 0; n < 2; n++) {
+                        of_columns[n] = tiles.w_scales[warp_column + j * 8 + quad * 2 + n][step];
+                    }
+#pragma unroll
+                    for (u32 i = 0; i < 2; i++) {
+                        int dots[4];
+                        multiply_tile(dots, a[i], b);
+#pragma unroll
+                        for (u32 part = 0; part < 4; part++) {
+                            const float2 x = of_rows[i][part / 2], w = of_columns[part % 2];
+                            float own = x.x * w.x * (float)dots[part];
+                            if (FORMAT::OFFSET) own -= w.y * (KIND == 2 ? x.x * x.y : x.y);
+                            sums[which][i][j][part] += own;
+                        }
+                    }
+                }
+            }
+            __syncthreads();
+        }
+    }
+    const Target target = {to, to_shape, bias, bias_stride, residual, residual_shape};
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+#pragma unroll
+        for (u32 j = 0; j < TILES_ACROSS; j++) {
+#pragma unroll
+            for (u32 part = 0; part < 4; part++) {
+                const u64 own_row = row + warp_row + i * 16 + part / 2 * 8 + group;
+                const u64 own_column = column + warp_column + j * 8 + quad * 2 + part % 2;
+                if (own_row < rows && own_column < columns) {
+                    target.store(own_row, own_column, sums[0][i][j][part], sums[IS_GATED][i][j][part]);
+                }
+            }
+        }
+    }
+}
+#endif

@@ -1,0 +1,102 @@
+// Blocks of quantised elements decoded, all or those of rows that indices choose, and 8-bit blocks
+// of elements.
+#include "block_codes.cuh"
+#include "checked.cuh"
+
+#ifdef RESULT
+#include "block_formats.cuh"
+
+// Sixteen elements of a half to neighbours, or to where `stride` says.
+__device__ __forceinline__ void store_half(RESULT* to, i64 stride, const Unit& unit, u32 half) {
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) {
+        const float value = element_of<FORMAT>(unit, half, i);
+        to[(i64)i * stride] = Computed<RESULT>::store(value);
+    }
+}
+
+__device__ __forceinline__ void store_unit(RESULT* to, i64 stride, const u8* row, u32 unit) {
+    const u32 block = unit / (FORMAT::ELEMENTS / 32), inside = unit % (FORMAT::ELEMENTS / 32);
+    Unit own;
+    FORMAT::load(own, row + (u64)block * FORMAT::BYTES, inside);
+    const u64 base = (u64)block * FORMAT::ELEMENTS;
+    store_half(to + (i64)(base + FORMAT::first(inside)) * stride, stride, own, 0);
+    store_half(to + (i64)(base + FORMAT::second(inside)) * stride, stride, own, 1);
+}
+
+#ifdef KERNEL_decode_rows
+extern "C" __global__ void decode_rows(RESULT* __restrict__ to, const Shape to_shape,
+                                       const u8* __restrict__ blocks, i64 pitch, u64 units,
+                                       u64 count) {
+    const u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step) {
+        const u64 row = at / units;
+        store_unit(to + row_offset(to_shape, row), to_shape.strides[0], blocks + (i64)row * pitch,
+                   (u32)(at - row * units));
+    }
+}
+#endif
+
+#ifdef KERNEL_decode_chosen
+// An index outside of the rows gives zeros; if `fault` is given, the first one is recorded there.
+extern "C" __global__ void decode_chosen(RESULT* __restrict__ to, const Shape to_shape,
+                                         const u8* __restrict__ blocks, i64 pitch,
+                                         const INDEX* __restrict__ index, const Shape index_shape,
+                                         u64 rows, u64 units, u64 count, u64* fault) {
+    const u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step) {
+        const u64 row = at / units;
+        const u32 unit = (u32)(at - row * units);
+        const i64 chosen = (i64)index[element_offset(index_shape, row)];
+        RESULT* own = to + row_offset(to_shape, row);
+        const i64 stride = to_shape.strides[0];
+        if (is_inside(chosen, rows, at, fault)) {
+            store_unit(own, stride, blocks + chosen * pitch, unit);
+        } else {
+            for (u32 i = 0; i < 32; i++) own[(i64)(unit * 32 + i) * stride] = Computed<RESULT>::store(0);
+        }
+    }
+}
+#endif
+#endif
+
+#ifdef ELEMENT
+#ifdef KERNEL_encode_rows
+// A warp has a block. KIND is 0 for q8_0, 1 for q8_1, 2 for q8_K.
+#define BLOCK (KIND == 2 ? 256 : 32)
+#define BLOCK_BYTES (KIND == 2 ? 292 : KIND == 1 ? 36 : 34)
+
+extern "C" __global__ void encode_rows(u8* __restrict__ to, const Shape to_shape,
+                                       const ELEMENT* __restrict__ x, const Shape x_shape,
+                                       u64 across, u64 blocks) {
+    typedef Computed<ELEMENT> In;
+    const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const i64 stride = to_shape.strides[0];
+    for (u64 number = (u64)blockIdx.x * warps + threadIdx.x / 32; number < blocks;
+         number += (u64)gridDim.x * warps) {
+        const u64 row = number / across, place = number % across;
+        const ELEMENT* from = x + row_offset(x_shape, row);
+        u8* block = to + row_offset(to_shape, row) + (i64)(place * BLOCK_BYTES) * stride;
+        const u64 first = place * BLOCK;
+#if KIND == 2
+        float own[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            own[i] = In::load(from[(i64)(first + lane * 8 + i) * x_shape.strides[0]]);
+        }
+        const Codes256 codes(own);
+#pragma unroll
+        for (int i = 0; i < 8; i++) block[(i64)(4 + lane * 8 + i) * stride] = (u8)codes.codes[i];
+        if (lane < 4) block[(i64)lane * stride] = (u8)(__float_as_uint(codes.scale) >> (lane * 8));
+        block[(i64)(260 + lane) * stride] = (u8)(codes.sum >> (lane % 2 * 8));
+#else
+        const Codes32 codes(In::load(from[(i64)(first + lane) * x_shape.strides[0]]));
+        block[(i64)(BLOCK_BYTES - 32 + lane) * stride] = (u8)codes.code;
+        const u16 sum = half_bits(__fmul_rn((float)codes.sum, codes.scale));
+        if (lane < 2) block[(i64)lane * stride] = (u8)(codes.bits >> (lane * 8));
+        if (KIND == 1 && lane < 2) block[(i64)(2 + lane) * stride] = (u8)(sum >> (lane * 8));
+#endif
+    }
+}
+#endif
+#endif

@@ -1,0 +1,446 @@
+//! Products with weights in blocks of quantised elements, and conversions of such blocks.
+//!
+//! A row of a weight is blocks one after another. `block_product.cu` and `block_rows.cu` read bytes
+//! of whole blocks of rows below the number of rows, and elements of rows and of columns below
+//! theirs; where blocks lie at odd multiples of 2 they also read the 2 bytes before a block, which
+//! are of the block before it: rows follow each other without gaps then. Indices are compared with
+//! the number of rows.
+
+use fercuda_tensor::{BlockFormat, Dtype};
+
+use crate::copy;
+use crate::error::KernelError;
+use crate::index::with_fault;
+use crate::program::{NativeProgram, NativeStep};
+use crate::rows::{flat_shape, shape as rows_shape, sizes};
+use crate::text::{KernelText, c_type};
+use crate::view::{BoundPlace, MemoryView, check};
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Rows of activations up to which a product reads the weight by warps, without tensor cores.
+const FEW_ROWS: u64 = 16;
+/// Rows that one such warp has at most.
+const MOST_TILE: u64 = 8;
+/// Warps of a block of the products, and columns of a tile of tensor cores.
+const WARPS: u64 = 4;
+const ACROSS: u64 = 64;
+/// Warps from which on each has two columns at once: several for each multiprocessor.
+const MANY_WARPS: u64 = 132 * 16;
+
+/// Format of 8 bits in which a product has its activations, with sums for the weight's minimums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActivationBlocks {
+    /// Blocks of 32 elements.
+    Q8_0,
+    /// Blocks of 32 elements, and the sum of each.
+    Q8_1,
+    /// Blocks of 256 elements.
+    Q8K,
+}
+
+impl ActivationBlocks {
+    /// That of products with a weight of this format: as in llama.cpp on a processor.
+    pub fn of(weight: BlockFormat) -> Self {
+        match weight {
+            BlockFormat::Q4_1 | BlockFormat::Q5_1 => Self::Q8_1,
+            format if format.elements() == 256 => Self::Q8K,
+            _ => Self::Q8_0,
+        }
+    }
+
+    /// The format of blocks.
+    pub fn format(self) -> BlockFormat {
+        match self {
+            Self::Q8_0 => BlockFormat::Q8_0,
+            Self::Q8_1 => BlockFormat::Q8_1,
+            Self::Q8K => BlockFormat::Q8_K,
+        }
+    }
+
+    /// Elements that have one scale and one sum in the workspace.
+    fn run(self) -> u64 {
+        match self {
+            Self::Q8K => 16,
+            _ => 32,
+        }
+    }
+}
+
+/// The C++ struct of a format.
+fn format_type(format: BlockFormat) -> &'static str {
+    match format {
+        BlockFormat::Q1_0 => "Q1_0",
+        BlockFormat::Q2_0 => "Q2_0",
+        BlockFormat::Q4_0 => "Q4_0",
+        BlockFormat::Q4_1 => "Q4_1",
+        BlockFormat::Q5_0 => "Q5_0",
+        BlockFormat::Q5_1 => "Q5_1",
+        BlockFormat::Q8_0 => "Q8_0",
+        BlockFormat::Q8_1 => "Q8_1",
+        BlockFormat::Q2_K => "Q2_K",
+        BlockFormat::Q3_K => "Q3_K",
+        BlockFormat::Q4_K => "Q4_K",
+        BlockFormat::Q5_K => "Q5_K",
+        BlockFormat::Q6_K => "Q6_K",
+        BlockFormat::Q8_K => "Q8_K",
+        BlockFormat::IQ1_S => "Iq1S",
+        BlockFormat::IQ1_M => "Iq1M",
+        BlockFormat::IQ2_XXS => "Iq2Xxs",
+        BlockFormat::IQ2_XS => "Iq2Xs",
+        BlockFormat::IQ2_S => "Iq2S",
+        BlockFormat::IQ3_XXS => "Iq3Xxs",
+        BlockFormat::IQ3_S => "Iq3S",
+        BlockFormat::IQ4_NL => "Iq4Nl",
+        BlockFormat::IQ4_XS => "Iq4Xs",
+        BlockFormat::TQ1_0 => "Tq1_0",
+        BlockFormat::TQ2_0 => "Tq2_0",
+        BlockFormat::MXFP4 => "Mxfp4",
+        BlockFormat::NVFP4 => "Nvfp4",
+    }
+}
+
+/// Rows of blocks: bytes of a row are neighbours.
+#[derive(Clone, Copy, Debug)]
+struct BlockRows {
+    view: MemoryView,
+    format: BlockFormat,
+    rows: u64,
+    /// Bytes from a row to the next.
+    pitch: i64,
+    /// Units of 32 elements of a row.
+    units: u64,
+}
+
+impl BlockRows {
+    /// The rows of a view along its last dimension, copied into workspace unless their bytes are
+    /// neighbours and rows have one distance.
+    fn of(program: &mut NativeProgram, view: &MemoryView, format: BlockFormat) -> Result<Self> {
+        let (rows, bytes) = sizes(view);
+        let of_block = format.bytes() as u64;
+        let fits = view.dtype() == Dtype::U8 && bytes % of_block == 0 && !view.shape().is_empty();
+        check(fits, || format!("{} for blocks of {format}", view.layout))?;
+        let are_near = |view: &MemoryView| match view.layout.strides() {
+            [_, 1] => true,
+            _ => bytes <= 1 || view.layout.is_empty(),
+        };
+        let view = match view.reshape(&[rows, bytes]) {
+            Ok(view) if are_near(&view) => view,
+            _ => {
+                let staged = program.reserve(Dtype::U8, view.shape())?;
+                copy::elements(program, view, &staged)?;
+                staged.reshape(&[rows, bytes])?
+            }
+        };
+        Ok(Self {
+            view,
+            format,
+            rows,
+            pitch: match rows {
+                0 | 1 => bytes as i64,
+                _ => view.layout.strides()[0],
+            },
+            units: bytes / of_block * (format.elements() as u64 / 32),
+        })
+    }
+
+    /// The power of two that addresses of blocks are multiples of, as the texts are given it.
+    fn align(&self, is_aligned: bool) -> u64 {
+        let base = match is_aligned || self.view.place == BoundPlace::Scratch {
+            true => 16,
+            false => 1,
+        };
+        let all = base
+            | self.view.offset_bytes.unsigned_abs()
+            | self.pitch.unsigned_abs()
+            | self.format.bytes() as u64;
+        let align = 1 << all.trailing_zeros();
+        let row = self.units / (self.format.elements() as u64 / 32) * self.format.bytes() as u64;
+        match align {
+            2 if self.pitch != row as i64 => 1,
+            align => align,
+        }
+    }
+
+    fn elements(&self) -> u64 {
+        self.units * 32
+    }
+
+    fn with_format(&self, text: KernelText, align: u64) -> KernelText {
+        let text = text
+            .with("FORMAT", format_type(self.format))
+            .with("BLOCK_ALIGN", align);
+        match self.format.codebook() {
+            Some(rows) => {
+                let rows: Vec<String> = rows.iter().map(u16::to_string).collect();
+                text.with("CODEBOOK", rows.join(","))
+            }
+            None => text,
+        }
+    }
+}
+
+/// Views of a product: `to = x weight^T + bias + residual`, of rows of x and rows of the weight.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockProduct<'a> {
+    /// Activations, with rows along the last dimension.
+    pub x: &'a MemoryView,
+    /// The weight's blocks: a row for each column of the result.
+    pub weight: &'a MemoryView,
+    /// Another weight: the product is multiplied by SiLU of that with this one.
+    pub gate: Option<&'a MemoryView>,
+    /// One number for each column.
+    pub bias: Option<&'a MemoryView>,
+    /// Elements of the result's shape.
+    pub residual: Option<&'a MemoryView>,
+    /// The result.
+    pub to: &'a MemoryView,
+}
+
+/// Lanes that share a row of the weight: as many as have nearly equal parts of it.
+fn lanes_of_row(units: u64) -> u64 {
+    let is_even = |lanes: &u64| 10 * (units.div_ceil(*lanes) * lanes - units) <= units;
+    let mut all = (0..=5).rev().map(|bits| 1 << bits);
+    all.find(is_even).unwrap_or(1)
+}
+
+/// Adds the product of activations, quantised to 8 bits, and a weight in blocks.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together; [`KernelError::TooMany`].
+pub fn product(
+    program: &mut NativeProgram,
+    format: BlockFormat,
+    views: BlockProduct<'_>,
+) -> Result<()> {
+    let BlockProduct {
+        x,
+        bias,
+        residual,
+        to,
+        ..
+    } = views;
+    let ((rows, depth), (of_result, columns)) = (sizes(x), sizes(to));
+    let weight = BlockRows::of(program, views.weight, format)?;
+    let gate = views.gate.map(|gate| BlockRows::of(program, gate, format));
+    let gate = gate.transpose()?;
+    let is_of_shape = |it: &BlockRows| it.elements() == depth && it.rows == columns;
+    let fits = rows == of_result && is_of_shape(&weight) && gate.iter().all(is_of_shape);
+    check(fits && !x.shape().is_empty(), || {
+        format!("{} by {}", x.layout, views.weight.layout)
+    })?;
+    let are_floats = [x.dtype(), to.dtype()]
+        .iter()
+        .all(|it| it.is_float() && it.bytes() < 8);
+    check(are_floats, || format!("{} to {}", x.dtype(), to.dtype()))?;
+    if let Some(bias) = bias {
+        bias.check("the bias", &[columns], x.dtype())?;
+    }
+    if let Some(residual) = residual {
+        residual.check("the residual", to.shape(), x.dtype())?;
+    }
+    if to.layout.is_empty() {
+        return Ok(());
+    }
+    let kind = ActivationBlocks::of(format);
+    let codes = program.reserve(Dtype::U8, &[rows, depth])?;
+    let scales = program.reserve(Dtype::F32, &[rows, depth / kind.run(), 2])?;
+    let is_aligned = program.is_aligned;
+    let aligns = [Some(&weight), gate.as_ref()].into_iter().flatten();
+    let align = aligns.map(|it| it.align(is_aligned)).min().unwrap_or(1);
+    let text = KernelText::new("block_product.cu", include_str!("../cuda/block_product.cu"))
+        .with_type("ELEMENT", x.dtype())
+        .with_type("RESULT", to.dtype())
+        .with("KIND", kind as u32)
+        .with("IS_GATED", u8::from(gate.is_some()));
+    let text = weight.with_format(text, align);
+    let blocks = rows * (depth / kind.format().elements() as u64);
+    let with_tile = |tile: u64, group: u64, columns: u64| {
+        let text = text.clone().with("TILE", tile).with("GROUP", group);
+        text.with("COLUMNS", columns)
+    };
+    let few = rows.div_ceil(rows.div_ceil(MOST_TILE)).min(MOST_TILE);
+    let group = lanes_of_row(weight.units);
+    let is_few = rows <= FEW_ROWS;
+    let (text, function, grid) = match is_few {
+        true => {
+            let warps = columns.div_ceil(32 / group) * rows.div_ceil(few);
+            let own = 1 + u64::from(warps >= 2 * MANY_WARPS && few <= 4 && gate.is_none());
+            let across = columns.div_ceil(WARPS * (32 / group) * own);
+            let grid = [across, rows.div_ceil(few), 1];
+            (with_tile(few, group, own), "multiply_few", grid)
+        }
+        false => {
+            let tile = if rows > 32 { 64 } else { 32 };
+            let grid = [rows.div_ceil(tile), columns.div_ceil(ACROSS), 1];
+            (with_tile(tile, 1, 1), "multiply_many", grid)
+        }
+    };
+    if blocks > 0 {
+        let step = NativeStep::new(text.clone(), "quantise_rows")
+            .threads(32 * WARPS as u32)
+            .address(&codes)
+            .writes()
+            .address(&scales)
+            .writes()
+            .address(x)
+            .shape(rows_shape(x))
+            .u64(depth)
+            .u64(blocks)
+            .over_blocks(blocks.div_ceil(WARPS));
+        program.push(step);
+    }
+    let gate = gate.unwrap_or(weight);
+    let step = NativeStep::new(text, function)
+        .threads(32 * WARPS as u32)
+        .address(to)
+        .writes()
+        .shape(rows_shape(to))
+        .address(&weight.view)
+        .address(&gate.view)
+        .u64(weight.pitch.cast_unsigned())
+        .u64(gate.pitch.cast_unsigned())
+        .address(&codes)
+        .address(&scales);
+    let step = match bias {
+        Some(bias) => {
+            let stride = bias.layout.strides().first().copied().unwrap_or_default();
+            step.address(bias).u64(stride.cast_unsigned())
+        }
+        None => step.u64(0).u64(0),
+    };
+    let step = match residual {
+        Some(residual) => step.address(residual).shape(rows_shape(residual)),
+        None => step.u64(0).shape(rows_shape(to)),
+    };
+    let units = narrow(weight.units)?;
+    program.push(step.u64(rows).u64(columns).u32(units).blocks(grid)?);
+    Ok(())
+}
+
+/// Units of a row, whose elements the kernels count in 32 bits.
+fn narrow(units: u64) -> Result<u32> {
+    let most = u64::from(u32::MAX / 32 - 4);
+    match u32::try_from(units) {
+        Ok(own) if units <= most => Ok(own),
+        _ => Err(KernelError::TooMany {
+            what: "elements of a row of blocks",
+            count: units.saturating_mul(32),
+            most: most * 32,
+        }),
+    }
+}
+
+fn rows_text() -> KernelText {
+    KernelText::new("block_rows.cu", include_str!("../cuda/block_rows.cu"))
+}
+
+/// Adds the elements of blocks along the last dimension.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn decode(
+    program: &mut NativeProgram,
+    format: BlockFormat,
+    blocks: &MemoryView,
+    to: &MemoryView,
+) -> Result<()> {
+    let from = BlockRows::of(program, blocks, format)?;
+    let fits = sizes(to) == (from.rows, from.elements()) && to.dtype().is_float();
+    check(fits, || format!("{} to {}", blocks.layout, to.layout))?;
+    if to.layout.is_empty() {
+        return Ok(());
+    }
+    narrow(from.units)?;
+    let text = rows_text().with_type("RESULT", to.dtype());
+    let text = from.with_format(text, from.align(program.is_aligned));
+    let count = from.rows * from.units;
+    let step = NativeStep::new(text, "decode_rows")
+        .rows(to)
+        .writes()
+        .address(&from.view)
+        .u64(from.pitch.cast_unsigned())
+        .u64(from.units)
+        .u64(count)
+        .over(count);
+    program.push(step);
+    Ok(())
+}
+
+/// Adds the elements of the rows of blocks that indices choose; zeros for an index outside.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn choose(
+    program: &mut NativeProgram,
+    format: BlockFormat,
+    blocks: &MemoryView,
+    index: &MemoryView,
+    to: &MemoryView,
+) -> Result<()> {
+    let from = BlockRows::of(program, blocks, format)?;
+    let chosen = index.layout.len();
+    let fits = sizes(to) == (chosen, from.elements()) && to.dtype().is_float();
+    let is_index = !index.dtype().is_float() && index.dtype() != Dtype::Bool;
+    check(fits && is_index, || {
+        format!("{} by {} to {}", blocks.layout, index.layout, to.layout)
+    })?;
+    if to.layout.is_empty() {
+        return Ok(());
+    }
+    narrow(from.units)?;
+    let text = rows_text()
+        .with_type("RESULT", to.dtype())
+        .with_type("INDEX", index.dtype());
+    let text = from.with_format(text, from.align(program.is_aligned));
+    let count = chosen * from.units;
+    let step = NativeStep::new(text, "decode_chosen")
+        .rows(to)
+        .writes()
+        .address(&from.view)
+        .u64(from.pitch.cast_unsigned())
+        .address(index)
+        .shape(flat_shape(index))
+        .u64(from.rows)
+        .u64(from.units)
+        .u64(count)
+        .over(count);
+    program.push(with_fault(step, program));
+    Ok(())
+}
+
+/// Adds blocks of 8 bits of elements along the last dimension.
+///
+/// # Errors
+/// [`KernelError::Views`] of views that do not go together.
+pub fn encode(
+    program: &mut NativeProgram,
+    kind: ActivationBlocks,
+    x: &MemoryView,
+    to: &MemoryView,
+) -> Result<()> {
+    let ((rows, depth), format) = (sizes(x), kind.format());
+    let (elements, bytes) = (format.elements() as u64, format.bytes() as u64);
+    let across = depth / elements;
+    let fits = depth % elements == 0 && sizes(to) == (rows, across * bytes);
+    let are_types = x.dtype().is_float() && x.dtype().bytes() < 8 && to.dtype() == Dtype::U8;
+    check(fits && are_types && !x.shape().is_empty(), || {
+        format!("{} to {} as {format}", x.layout, to.layout)
+    })?;
+    if to.layout.is_empty() {
+        return Ok(());
+    }
+    let text = rows_text()
+        .with("ELEMENT", c_type(x.dtype()))
+        .with("KIND", kind as u32);
+    let blocks = rows * across;
+    let step = NativeStep::new(text, "encode_rows")
+        .rows(to)
+        .writes()
+        .rows(x)
+        .u64(across)
+        .u64(blocks)
+        .over(blocks.saturating_mul(32));
+    program.push(step);
+    Ok(())
+}
