@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod alphabet;
+mod chat;
 mod detokenizer;
 mod ends;
 mod error;
@@ -12,6 +13,7 @@ mod special;
 mod tokenizer;
 mod vocabulary;
 
+pub use chat::{ChatRequest, ChatTemplate, ChatValue};
 pub use detokenizer::Detokenizer;
 pub use error::{Result, TokenizerError};
 pub use prompt::{Prompt, Special};
