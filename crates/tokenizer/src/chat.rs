@@ -1,0 +1,13 @@
+//! Chat templates, rendered as transformers renders them by jinja2.
+
+mod data;
+mod dates;
+mod filters;
+mod marks;
+mod methods;
+mod python;
+mod source;
+mod template;
+
+pub use data::ChatValue;
+pub use template::{ChatRequest, ChatTemplate};

@@ -1,0 +1,123 @@
+//! Filters, tests and functions that differ from minijinja's.
+
+use std::time::SystemTime;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State};
+
+use super::dates::strftime;
+use super::methods::{MARKS, call_method, joined, strip};
+use super::python::{JsonStyle, python_json, python_str};
+
+/// Steps of one rendering, at most.
+const FUEL: u64 = 20_000_000;
+
+fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
+    let indent: Option<Value> = options.get("indent")?;
+    let indent = match indent {
+        None => None,
+        Some(it) if it.is_none() => None,
+        Some(it) => match it.as_str() {
+            Some(text) => Some(text.to_owned()),
+            None => Some(" ".repeat(usize::try_from(it)?.min(64))),
+        },
+    };
+    let separators: Option<Value> = options.get("separators")?;
+    let separators = separators.filter(|it| !it.is_none());
+    let mut style = JsonStyle {
+        is_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sorts_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        item_separator: if indent.is_some() { "," } else { ", " }.to_owned(),
+        key_separator: ": ".to_owned(),
+        indent,
+    };
+    if let Some(separators) = separators {
+        let of = |at: usize| Ok::<String, Error>(separators.get_item(&Value::from(at))?.to_string());
+        (style.item_separator, style.key_separator) = (of(0)?, of(1)?);
+    }
+    options.assert_all_used()?;
+    let keeps = |it: char| MARKS.contains(&it);
+    Ok(Value::from(python_json(value, &style, &keeps)?))
+}
+
+fn is_sized(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined | ValueKind::Bytes
+    )
+}
+
+fn is_iterated(value: &Value) -> bool {
+    is_sized(value) || value.kind() == ValueKind::Iterable
+}
+
+fn raise(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// An environment whose templates render as in transformers.
+pub(crate) fn environment() -> Environment<'static> {
+    let mut made = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    // The delimiters are the usual ones, which build.
+    if let Ok(syntax) = syntax.build() {
+        made.set_syntax(syntax);
+    }
+    made.set_fuel(Some(FUEL));
+    made.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    made.set_unknown_method_callback(call_method);
+    made.set_formatter(|out, _, value: &Value| {
+        if value.is_undefined() {
+            return Ok(());
+        }
+        let text = match value.as_str() {
+            Some(text) => return out.write_str(text).map_err(Error::from),
+            None => python_str(value)?,
+        };
+        out.write_str(&text).map_err(Error::from)
+    });
+    made.add_filter("tojson", |value: &Value, options: Kwargs| to_json(value, options));
+    made.add_filter("string", |value: &Value| python_str(value));
+    made.add_filter("trim", |value: &Value, chars: Option<String>| {
+        let text = python_str(value)?;
+        Ok::<String, Error>(strip(&text, chars.as_deref(), (true, true)))
+    });
+    made.add_filter(
+        "join",
+        |items: &Value, by: Option<String>, options: Kwargs| {
+            let by = by.or(options.get("d")?);
+            let attribute: Option<String> = options.get("attribute")?;
+            options.assert_all_used()?;
+            let by = by.unwrap_or_default();
+            match attribute {
+                None => joined(items, &by),
+                Some(name) => {
+                    let of = |it: Value| it.get_attr(&name);
+                    let items: Result<Vec<Value>, Error> = items.try_iter()?.map(of).collect();
+                    joined(&Value::from(items?), &by)
+                }
+            }
+        },
+    );
+    made.add_test("sequence", |it: &Value| is_sized(it));
+    made.add_test("iterable", |it: &Value| is_iterated(it));
+    made.add_function("raise_exception", raise);
+    made
+}
+
+/// Adds what depends on the time.
+pub(crate) fn add_clock(to: &mut Environment<'static>) {
+    to.add_function("strftime_now", |state: &State<'_, '_>, format: String| {
+        let now = state.lookup(NOW).and_then(|it| u64::try_from(it).ok());
+        let now = match now {
+            Some(seconds) => SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds),
+            None => SystemTime::now(),
+        };
+        strftime(now, &format)
+    });
+}
+
+/// The variable that has the time of a request, in seconds since 1970.
+pub(crate) const NOW: &str = "__fercuda_now";

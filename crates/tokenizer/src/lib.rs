@@ -1,0 +1,20 @@
+//! Tokenizers and chat templates of language models. See the README.
+#![forbid(unsafe_code)]
+
+mod alphabet;
+mod chat;
+mod detokenizer;
+mod ends;
+mod error;
+mod gguf;
+mod hf;
+mod prompt;
+mod special;
+mod tokenizer;
+mod vocabulary;
+
+pub use chat::{ChatRequest, ChatTemplate, ChatValue};
+pub use detokenizer::Detokenizer;
+pub use error::{Result, TokenizerError};
+pub use prompt::{Prompt, Special};
+pub use tokenizer::Tokenizer;
