@@ -1,4 +1,4 @@
-//! `fercuda bench alloc`: latency of allocations by our pool and by the driver, measured in one
+//! `fercuda bench`: latency of allocations by our pool and by the driver, measured in one
 //! run.
 //!
 //! Invariant: rows that are compared were measured on the same device in the same process. The
@@ -14,6 +14,7 @@ use fastrand::Rng;
 use fercuda_pool::{AllocLayout, BlockAllocator, SetId, Span, UNIT_BYTES};
 use serde::Serialize;
 
+use crate::llm::{self, bench::ModelBenchArgs};
 use crate::memory::{
     Allocator, AsyncAllocator, DeviceUnderTest, Latencies, PoolAllocator, SyncAllocator, latency,
 };
@@ -21,7 +22,7 @@ use crate::out::{say, step};
 use crate::run::DeviceKind;
 use crate::terminal::{Paint, clipped};
 
-/// Measures the pool's performance against the allocators it replaces.
+/// Measures the pool against the allocators it replaces, and language models.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -31,6 +32,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum BenchCommand {
     Alloc(AllocArgs),
+    Model(ModelBenchArgs),
 }
 
 /// Measures the latency of an allocation and its free, and of pool growth.
@@ -115,7 +117,10 @@ const GROWTHS: [(u64, &str); 4] = [
 ];
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let BenchCommand::Alloc(args) = &args.what;
+    let args = match &args.what {
+        BenchCommand::Alloc(args) => args,
+        BenchCommand::Model(args) => return llm::bench::run(args),
+    };
     let threads = usize::from(args.threads);
     let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
     let machine = DeviceUnderTest::open(kind.into(), threads)?;

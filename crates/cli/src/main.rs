@@ -21,6 +21,7 @@ mod errors;
 mod input;
 mod jit;
 mod ledgers;
+mod llm;
 mod man;
 mod memory;
 mod model;
@@ -28,6 +29,7 @@ mod ops;
 mod out;
 mod output;
 mod own_program;
+mod progress;
 mod reboot;
 mod replay;
 mod run;
@@ -82,6 +84,8 @@ Start with:
   fercuda jit --help    compile an expression to PTX, show it and run it
   fercuda ops list      list operations on arrays; show, run and time one
   fercuda model --help  show model files; convert and quantise them
+  fercuda generate      generate text with a language model
+  fercuda chat          talk with a language model
   fercuda vram --help   mount a filesystem in device memory
   fercuda completions   print a completion script for a shell
   fercuda man           write manual pages
@@ -110,6 +114,8 @@ enum Command {
     Jit(jit::Args),
     Ops(ops::Args),
     Model(model::Args),
+    Generate(Box<llm::generate::Args>),
+    Chat(Box<llm::chat::Args>),
     Vram(vram::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -188,6 +194,8 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Jit(args) => jit::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Model(args) => model::run(&args),
+        Command::Generate(args) => llm::generate::run(&args),
+        Command::Chat(args) => llm::chat::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => completions::run(&args, &mut Args::command()),
         Command::Man(args) => man::run(&args, Args::command()),

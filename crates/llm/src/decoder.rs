@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use fercuda_ops::OpDescriptor;
-use fercuda_runtime::{Regime, Session};
-use fercuda_tensor::{Dtype, Layout};
+use fercuda_runtime::{GraphKey, Regime, Session};
+use fercuda_tensor::{BlockFormat, Dtype, Layout};
 
 use crate::config::ModelConfig;
 use crate::error::{LlmError, unsupported};
@@ -33,6 +33,16 @@ pub(crate) struct StepLimits {
 pub(crate) struct StepKey {
     pub(crate) tokens: u64,
     pub(crate) rows: u64,
+}
+
+impl StepKey {
+    /// The key of its graph.
+    pub(crate) fn graph(self) -> GraphKey {
+        GraphKey {
+            words: [self.tokens, self.rows],
+            ..GraphKey::default()
+        }
+    }
 }
 
 /// What a step reads of its tokens, one after another in one block of memory: for each token
@@ -107,9 +117,8 @@ pub(crate) struct ModelDecoder {
     arguments: DeviceTensor,
     x: DeviceTensor,
     normed: DeviceTensor,
-    q: DeviceTensor,
-    k: DeviceTensor,
-    v: DeviceTensor,
+    /// Queries, keys and values of a token, one after another.
+    projected: DeviceTensor,
     attended: DeviceTensor,
     gate: DeviceTensor,
     up: DeviceTensor,
@@ -145,8 +154,10 @@ pub(crate) fn memory_bytes(
 /// The narrower types of matrices.
 fn narrow_types(weights: &DecoderWeights) -> Vec<Dtype> {
     let of_layers = weights.layers.iter().flat_map(|layer| {
-        let LayerWeights { q, k, v, out, .. } = layer;
-        [q, k, v, out, &layer.gate, &layer.up, &layer.down]
+        let LayerWeights { attention, .. } = layer;
+        attention
+            .iter()
+            .chain([&layer.out, &layer.gate, &layer.up, &layer.down])
     });
     let mut all = Vec::new();
     for matrix in of_layers.chain([&weights.embedding, &weights.head]) {
@@ -167,7 +178,8 @@ fn narrow_memory(
     limits: &StepLimits,
     session: &Session,
 ) -> Result<HashMap<Dtype, [DeviceTensor; 2]>> {
-    let heads = config.heads * config.key_length.max(config.value_length);
+    let heads =
+        (config.heads + 2 * config.shared_heads) * config.key_length.max(config.value_length);
     let widest = config.hidden.max(config.feed_forward).max(heads);
     let of_tokens = limits.tokens.max(limits.requests) * widest;
     let of_logits = limits.requests * weights.vocabulary;
@@ -208,9 +220,10 @@ impl ModelDecoder {
             arguments,
             x: floats(&[tokens, config.hidden])?,
             normed: floats(&[tokens, config.hidden])?,
-            q: floats(&[tokens, heads * config.key_length])?,
-            k: floats(&[tokens, shared * config.key_length])?,
-            v: floats(&[tokens, shared * config.value_length])?,
+            projected: floats(&[
+                tokens,
+                heads * config.key_length + shared * (config.key_length + config.value_length),
+            ])?,
             attended: floats(&[tokens, heads * config.value_length])?,
             gate: floats(&[tokens, config.feed_forward])?,
             up: floats(&[tokens, config.feed_forward])?,
@@ -289,21 +302,27 @@ impl ModelDecoder {
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
         ops.norm(x, &layer.attention_norm, config.epsilon, &normed)?;
-        let of_heads = |tensor: &DeviceTensor, heads: u64, length: u64| {
-            tensor.first(tokens)?.reshape(&[tokens, heads, length])
-        };
-        let q = of_heads(&self.q, config.heads, config.key_length)?;
-        let k = of_heads(&self.k, config.shared_heads, config.key_length)?;
-        let v = of_heads(&self.v, config.shared_heads, config.value_length)?;
-        let attended = of_heads(&self.attended, config.heads, config.value_length)?;
-        let all = [(&q, &layer.q), (&k, &layer.k), (&v, &layer.v)];
-        for (at, (to, weight)) in all.into_iter().enumerate() {
-            let flat = to.reshape(&[tokens, weight.outputs])?;
-            ops.product(&normed, weight, &flat)?;
-            if let Some(biases) = &layer.biases {
-                ops.add(OpDescriptor::new("add")?, &[&flat, &biases[at]], &[&flat])?;
-            }
+        let all = self.projected.first(tokens)?;
+        let mut done = 0;
+        for weight in &layer.attention {
+            let own = all.columns(done..done + weight.outputs)?;
+            ops.product(&normed, weight, &own)?;
+            done += weight.outputs;
         }
+        if let Some(biases) = &layer.biases {
+            ops.accumulate(&all, biases)?;
+        }
+        let mut from = 0;
+        let mut of_heads = |heads: u64, length: u64| -> Result<DeviceTensor> {
+            let own = all.columns(from..from + heads * length)?;
+            from += heads * length;
+            own.reshape(&[tokens, heads, length])
+        };
+        let q = of_heads(config.heads, config.key_length)?;
+        let k = of_heads(config.shared_heads, config.key_length)?;
+        let v = of_heads(config.shared_heads, config.value_length)?;
+        let attended = self.attended.first(tokens)?;
+        let attended = attended.reshape(&[tokens, config.heads, config.value_length])?;
         let mut turned_heads = [q, k];
         if let (Some(norms), Some(normed)) = (&layer.head_norms, &self.normed_heads) {
             for ((own, norm), to) in turned_heads.iter_mut().zip(norms).zip(normed) {
@@ -348,11 +367,21 @@ impl ModelDecoder {
         let tokens = x.shape()[0];
         let normed = self.normed.first(tokens)?;
         let (gate, up) = (self.gate.first(tokens)?, self.up.first(tokens)?);
+        let unit = self.config.spec.unit;
         ops.norm(x, &layer.unit_norm, self.config.epsilon, &normed)?;
-        ops.product(&normed, &layer.gate, &gate)?;
-        ops.product(&normed, &layer.up, &up)?;
-        let op = OpDescriptor::new(self.config.spec.unit)?;
-        ops.add(op, &[&up, &gate], &[&up])?;
+        match layer.gate.format {
+            MatrixFormat::Blocks(format)
+                if unit == "swiglu" && layer.up.format == layer.gate.format =>
+            {
+                let op = of_format("quantised_swiglu", format)?;
+                ops.add(op, &[&normed, &layer.gate.tensor, &layer.up.tensor], &[&up])?;
+            }
+            _ => {
+                ops.product(&normed, &layer.gate, &gate)?;
+                ops.product(&normed, &layer.up, &up)?;
+                ops.add(OpDescriptor::new(unit)?, &[&up, &gate], &[&up])?;
+            }
+        }
         ops.product(&up, &layer.down, &normed)?;
         ops.accumulate(x, &normed)
     }
@@ -408,8 +437,7 @@ impl StepRecorder<'_> {
         let linear = OpDescriptor::new("linear")?;
         match weight.format {
             MatrixFormat::Blocks(format) => {
-                let op = OpDescriptor::new("quantised_linear")?
-                    .choice("format", &format.name().to_ascii_lowercase())?;
+                let op = of_format("quantised_linear", format)?;
                 self.add(op, &[x, &weight.tensor], &[to])
             }
             MatrixFormat::Plain(Dtype::F32) => self.add(linear, &[x, &weight.tensor], &[to]),
@@ -444,8 +472,7 @@ impl StepRecorder<'_> {
     ) -> Result<()> {
         match weight.format {
             MatrixFormat::Blocks(format) => {
-                let op = OpDescriptor::new("quantised_embedding")?
-                    .choice("format", &format.name().to_ascii_lowercase())?;
+                let op = of_format("quantised_embedding", format)?;
                 self.add(op, &[&weight.tensor, index], &[to])
             }
             MatrixFormat::Plain(Dtype::F32) => self.add(
@@ -471,6 +498,12 @@ impl StepRecorder<'_> {
             }
         }
     }
+}
+
+/// An op on blocks of a format.
+fn of_format(op: &str, format: BlockFormat) -> Result<OpDescriptor> {
+    let name = format.name().to_ascii_lowercase();
+    Ok(OpDescriptor::new(op)?.choice("format", &name)?)
 }
 
 /// The first elements of reserved memory, in a shape.

@@ -1,16 +1,19 @@
 //! Requests, and steps over the tokens of all of them.
 //!
-//! Invariant: a request's blocks hold the keys and values of its first `computed` tokens.
+//! Invariant: a request's blocks hold the keys and values of its first `computed` tokens. It writes
+//! only to blocks that it took for itself, which are those behind its kept prefix.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
 use fercuda_modelfile::ModelFile;
 use fercuda_ops::OpDevice;
-use fercuda_runtime::{BufferId, Regime, Runtime, Session, SessionConfig};
+use fercuda_runtime::{
+    BufferId, GraphBudget, GraphKey, Graphs, RecordOptions, Regime, Runtime, Session, SessionConfig,
+};
 use fercuda_tensor::{Dtype, Layout};
 
-use crate::blocks::{BlockNumber, BlockPool};
+use crate::blocks::{BEGINNING, BlockNumber, BlockPool, PrefixNode};
 use crate::config::ModelConfig;
 use crate::decoder::{ModelDecoder, StepInputs, StepKey, StepLimits, memory_bytes};
 use crate::error::LlmError;
@@ -40,6 +43,8 @@ pub struct EngineConfig {
     pub cache_tokens: Option<u64>,
     /// Type of keys and values in the cache.
     pub cached: Dtype,
+    /// Whether steps are replayed as graphs; `None` for the device's default.
+    pub graphs: Option<bool>,
 }
 
 impl Default for EngineConfig {
@@ -51,6 +56,7 @@ impl Default for EngineConfig {
             context: None,
             cache_tokens: None,
             cached: Dtype::F16,
+            graphs: None,
         }
     }
 }
@@ -111,8 +117,37 @@ struct RunningRequest {
     sampler: TokenSampler,
     computed: usize,
     blocks: Vec<BlockNumber>,
+    /// The prefix of its full blocks, and how many they are.
+    prefix: (PrefixNode, usize),
     /// Its row of the table.
     row: usize,
+}
+
+impl RunningRequest {
+    /// Takes kept blocks that the tokens begin with. At least one token is left to be computed,
+    /// which gives the logits.
+    fn find_prefix(&mut self, pool: &mut BlockPool) {
+        let whole = (self.tokens.len() - 1) / PLACES as usize;
+        for tokens in self.tokens.chunks(PLACES as usize).take(whole) {
+            let Some((block, node)) = pool.find(self.prefix.0, tokens) else {
+                return;
+            };
+            self.blocks.push(block);
+            self.prefix = (node, self.prefix.1 + 1);
+            self.computed += tokens.len();
+        }
+    }
+
+    /// Keeps the blocks that have become full, for requests that begin as this one.
+    fn keep_prefix(&mut self, pool: &mut BlockPool) {
+        let places = PLACES as usize;
+        let full = self.computed / places;
+        for at in self.prefix.1..full {
+            let tokens = &self.tokens[at * places..(at + 1) * places];
+            let node = pool.keep(self.blocks[at], self.prefix.0, tokens);
+            self.prefix = (node, at + 1);
+        }
+    }
 }
 
 /// Tokens of one request in a step.
@@ -132,6 +167,7 @@ pub struct Engine {
     decoder: ModelDecoder,
     planner: Planner,
     steps: HashMap<StepKey, RecordedOps>,
+    graphs: Option<Graphs<GraphKey>>,
     workspace: Option<DeviceTensor>,
     arguments: (BufferId, StepInputs),
     /// Logits of the first rows, by their number.
@@ -141,6 +177,7 @@ pub struct Engine {
     running: Vec<RunningRequest>,
     waiting: VecDeque<RunningRequest>,
     next: u64,
+    computed: u64,
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -240,7 +277,20 @@ impl Engine {
         let memory = (config.cached, bound, logits);
         let decoder = ModelDecoder::new(model.clone(), weights, limits, memory, &session)?;
         let device = OpDevice::new(&runtime.context())?;
+        let has_graphs = match config.graphs {
+            Some(has_graphs) => has_graphs,
+            // There a launch costs no more than one of a graph.
+            None => !runtime
+                .device()
+                .is_software()
+                .map_err(fercuda_runtime::Error::from)?,
+        };
+        let graphs = match has_graphs {
+            true => Some(session.graphs(GraphBudget::default())?),
+            false => None,
+        };
         Ok(Self {
+            graphs,
             session,
             config: model,
             context,
@@ -255,6 +305,7 @@ impl Engine {
             running: Vec::new(),
             waiting: VecDeque::new(),
             next: 0,
+            computed: 0,
             limits,
         })
     }
@@ -274,10 +325,16 @@ impl Engine {
         &self.session
     }
 
-    /// Requests that run, those that wait, and blocks of the cache: free ones, and all.
+    /// Requests that run, those that wait, and blocks of the cache: those that no request uses, and
+    /// all.
     pub fn load_figures(&self) -> (usize, usize, usize, usize) {
         let (free, all) = (self.pool.free(), self.pool.count());
         (self.running.len(), self.waiting.len(), free, all)
+    }
+
+    /// Number of tokens that steps have computed, of all requests.
+    pub fn computed_tokens(&self) -> u64 {
+        self.computed
     }
 
     /// Queues a request.
@@ -320,6 +377,7 @@ impl Engine {
             sampler: TokenSampler::new(request.sampler),
             computed: 0,
             blocks: Vec::new(),
+            prefix: (BEGINNING, 0),
             row: 0,
         });
         Ok(id)
@@ -360,11 +418,12 @@ impl Engine {
         let (id, block) = &self.arguments;
         self.session.upload_bytes(*id, &bytes_of(&block.values))?;
         self.prepare(key)?;
-        if let Some(step) = self.steps.get(&key) {
-            step.run(&self.session)?;
-        }
+        self.run(key)?;
         for part in &parts {
-            self.running[part.request].computed += part.count;
+            let request = &mut self.running[part.request];
+            request.computed += part.count;
+            self.computed += part.count as u64;
+            request.keep_prefix(&mut self.pool);
         }
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -410,6 +469,7 @@ impl Engine {
             let is_free = |row: &usize| self.running.iter().all(|it| it.row != *row);
             // There are as many rows as requests may run.
             request.row = (0..).find(is_free).unwrap_or_default();
+            request.find_prefix(&mut self.pool);
             self.running.push(request);
         }
     }
@@ -480,7 +540,7 @@ impl Engine {
             if let Some(at) = self.running.iter().position(|it| it.id == last) {
                 let mut evicted = self.running.remove(at);
                 self.pool.give_back(std::mem::take(&mut evicted.blocks));
-                evicted.computed = 0;
+                (evicted.computed, evicted.prefix) = (0, (BEGINNING, 0));
                 self.waiting.push_front(evicted);
             }
         }
@@ -526,6 +586,29 @@ impl Engine {
             step.use_workspace(workspace.clone());
         }
         self.steps.insert(key, step);
+        Ok(())
+    }
+
+    /// Queues a prepared step: by its graph, where there are graphs.
+    fn run(&self, key: StepKey) -> Result<()> {
+        let Some(step) = self.steps.get(&key) else {
+            return Ok(());
+        };
+        let Some(graphs) = &self.graphs else {
+            return step.run(self.session.stream());
+        };
+        let graph = key.graph();
+        if graphs.replay(&graph)? {
+            return Ok(());
+        }
+        graphs.record(graph, RecordOptions::default(), |recording| {
+            step.run(recording.stream()).map_err(|error| {
+                let reason = error.to_string();
+                let operation = "capture a step";
+                fercuda_cuda::Error::Value { operation, reason }.into()
+            })
+        })?;
+        graphs.replay(&graph)?;
         Ok(())
     }
 

@@ -33,6 +33,9 @@ pub enum LlmError {
         /// What to do.
         advice: String,
     },
+    /// A file was not written.
+    #[error(transparent)]
+    Write(#[from] std::io::Error),
     /// An op of a step was refused.
     #[error(transparent)]
     Op(#[from] OpError),

@@ -7,6 +7,7 @@ mod decoder;
 mod engine;
 mod error;
 mod model;
+mod random_model;
 mod recorder;
 mod sampler;
 mod weights;
@@ -16,4 +17,5 @@ pub use engine::{
     Engine, EngineConfig, FinishReason, GenerationEvent, GenerationRequest, RequestId,
 };
 pub use error::LlmError;
+pub use random_model::{ModelShape, SHAPES};
 pub use sampler::SamplerConfig;

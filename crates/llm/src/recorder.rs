@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use fercuda_cuda::Stream;
 use fercuda_jit::BoundArg;
 use fercuda_ops::{KernelPolicy, OpDescriptor, OpDevice, OpPlan};
 use fercuda_runtime::{BoundBuffer, Regime, Session};
@@ -63,6 +64,16 @@ impl DeviceTensor {
     /// The first elements of the first dimension.
     pub(crate) fn first(&self, count: u64) -> Result<Self> {
         self.part(0..count)
+    }
+
+    /// Elements of the last of two dimensions.
+    pub(crate) fn columns(&self, range: std::ops::Range<u64>) -> Result<Self> {
+        let (layout, offset) = self.layout.slice(1, range, 1)?;
+        Ok(Self {
+            layout,
+            first: self.first + offset.unsigned_abs(),
+            ..self.clone()
+        })
     }
 
     /// Elements of the first dimension.
@@ -157,14 +168,13 @@ impl RecordedOps {
         self.workspace = Some(workspace);
     }
 
-    /// Queues all of its ops in the session's stream.
-    pub(crate) fn run(&self, session: &Session) -> Result<()> {
+    /// Queues all of its ops in a stream.
+    pub(crate) fn run(&self, stream: &Stream) -> Result<()> {
         let workspace = self.workspace.as_ref().map(DeviceTensor::arg);
         for run in &self.runs {
             let operands: Vec<BoundArg<'_>> = run.operands.iter().map(DeviceTensor::arg).collect();
             let outputs: Vec<BoundArg<'_>> = run.outputs.iter().map(DeviceTensor::arg).collect();
-            run.plan
-                .run(session.stream(), &operands, &outputs, workspace)?;
+            run.plan.run(stream, &operands, &outputs, workspace)?;
         }
         Ok(())
     }

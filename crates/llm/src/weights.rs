@@ -1,5 +1,7 @@
 //! Tensors of a model in device memory, as the file has them.
 
+use std::borrow::Cow;
+
 use fercuda_modelfile::{ModelFile, StoredTensor, TensorType};
 use fercuda_runtime::{Regime, Session};
 use fercuda_tensor::{BlockFormat, Dtype, Layout};
@@ -31,11 +33,10 @@ pub(crate) enum MatrixFormat {
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: DeviceTensor,
-    pub(crate) q: WeightMatrix,
-    pub(crate) k: WeightMatrix,
-    pub(crate) v: WeightMatrix,
-    /// Biases of the three.
-    pub(crate) biases: Option<[DeviceTensor; 3]>,
+    /// Those of queries, keys and values, one after another; one matrix, if their types are one.
+    pub(crate) attention: Vec<WeightMatrix>,
+    /// Biases of the three, one after another.
+    pub(crate) biases: Option<DeviceTensor>,
     /// Norms of heads of queries and of keys.
     pub(crate) head_norms: Option<[DeviceTensor; 2]>,
     pub(crate) out: WeightMatrix,
@@ -55,6 +56,18 @@ pub(crate) struct DecoderWeights {
     pub(crate) frequencies: DeviceTensor,
     pub(crate) magnitude: f64,
     pub(crate) vocabulary: u64,
+}
+
+/// A matrix as the file has it.
+#[derive(Clone, Copy)]
+struct FileMatrix<'a> {
+    bytes: &'a [u8],
+    format: MatrixFormat,
+    /// Of what lies in memory.
+    dtype: Dtype,
+    outputs: u64,
+    /// Elements of that type in a row.
+    row: u64,
 }
 
 /// Reader of tensors, which checks their shapes.
@@ -85,16 +98,20 @@ impl<'a> WeightLoader<'a> {
 
     /// A vector, as f32.
     fn vector(&self, name: &str, length: u64) -> Result<DeviceTensor> {
+        upload_floats(self.session, &self.floats(name, length)?)
+    }
+
+    fn floats(&self, name: &str, length: u64) -> Result<Vec<f32>> {
         let tensor = self.tensor(name)?;
         if tensor.elements() != length {
             let what = format!("{name} has {} elements, not {length}", tensor.elements());
             return Err(unsupported(what, "another file: this one is damaged"));
         }
-        upload_floats(self.session, &tensor.decode()?)
+        Ok(tensor.decode()?)
     }
 
     /// A matrix of so many inputs, and outputs, if they are known.
-    fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<WeightMatrix> {
+    fn matrix(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<FileMatrix<'a>> {
         let tensor = self.tensor(name)?;
         let damaged = |shape: &[u64]| {
             let wanted = outputs.map_or("any".to_owned(), |it| it.to_string());
@@ -107,25 +124,66 @@ impl<'a> WeightLoader<'a> {
         if width != inputs || own == 0 || outputs.is_some_and(|it| it != own) {
             return Err(damaged(&tensor.shape));
         }
-        let (format, dtype, shape) = match tensor.kind {
+        let (format, dtype, row) = match tensor.kind {
             TensorType::Scalar(dtype @ (Dtype::F32 | Dtype::F16 | Dtype::Bf16)) => {
-                (MatrixFormat::Plain(dtype), dtype, [own, width])
+                (MatrixFormat::Plain(dtype), dtype, width)
             }
             TensorType::Block(format) => {
                 let row = tensor.bytes.len() as u64 / own;
-                (MatrixFormat::Blocks(format), Dtype::U8, [own, row])
+                (MatrixFormat::Blocks(format), Dtype::U8, row)
             }
             kind => {
                 return Err(unsupported(
                     format!("{name} has elements of {kind}"),
-                    "`fercuda model quantise` to another type",
+                    "`fercuda model quantize` to another type",
                 ));
             }
         };
-        Ok(WeightMatrix {
-            tensor: upload(self.session, dtype, &shape, tensor.bytes)?,
+        Ok(FileMatrix {
+            bytes: tensor.bytes,
             format,
+            dtype,
             outputs: own,
+            row,
+        })
+    }
+
+    /// Uploads matrices, one after another: as one, if their types are one.
+    fn upload(&self, matrices: &[FileMatrix<'_>]) -> Result<Vec<WeightMatrix>> {
+        let all = |part: &[FileMatrix<'_>]| -> Result<WeightMatrix> {
+            let outputs = part.iter().map(|it| it.outputs).sum();
+            let FileMatrix {
+                format, dtype, row, ..
+            } = part[0];
+            let bytes = match part {
+                [one] => Cow::Borrowed(one.bytes),
+                several => Cow::Owned(several.iter().flat_map(|it| it.bytes).copied().collect()),
+            };
+            Ok(WeightMatrix {
+                tensor: upload(self.session, dtype, &[outputs, row], &bytes)?,
+                format,
+                outputs,
+            })
+        };
+        let is_same = |a: &FileMatrix<'_>, b: &FileMatrix<'_>| a.format == b.format;
+        match matrices.windows(2).all(|pair| is_same(&pair[0], &pair[1])) {
+            true => Ok(vec![all(matrices)?]),
+            false => matrices.chunks(1).map(all).collect(),
+        }
+    }
+
+    /// A matrix alone.
+    fn single(&self, name: &str, inputs: u64, outputs: Option<u64>) -> Result<WeightMatrix> {
+        let read = self.matrix(name, inputs, outputs)?;
+        Ok(WeightMatrix {
+            tensor: upload(
+                self.session,
+                read.dtype,
+                &[read.outputs, read.row],
+                read.bytes,
+            )?,
+            format: read.format,
+            outputs: read.outputs,
         })
     }
 
@@ -136,16 +194,21 @@ impl<'a> WeightLoader<'a> {
         let of_k = config.shared_heads * config.key_length;
         let of_v = config.shared_heads * config.value_length;
         let values = config.heads * config.value_length;
-        let matrix = |part: &str, inputs, outputs| {
+        let file = |part: &str, inputs, outputs| {
             self.matrix(&name(&format!("{part}.weight")), inputs, Some(outputs))
+        };
+        let matrix = |part: &str, inputs, outputs| {
+            self.single(&name(&format!("{part}.weight")), inputs, Some(outputs))
         };
         let vector = |part: &str, length| self.vector(&name(part), length);
         let biases = match config.spec.has_biases || self.has(&name("attn_q.bias")) {
-            true => Some([
-                vector("attn_q.bias", of_q)?,
-                vector("attn_k.bias", of_k)?,
-                vector("attn_v.bias", of_v)?,
-            ]),
+            true => {
+                let mut all = Vec::new();
+                for (part, length) in [("q", of_q), ("k", of_k), ("v", of_v)] {
+                    all.extend(self.floats(&name(&format!("attn_{part}.bias")), length)?);
+                }
+                Some(upload_floats(self.session, &all)?)
+            }
             false => None,
         };
         let head_norms = match config.spec.has_head_norms {
@@ -157,9 +220,11 @@ impl<'a> WeightLoader<'a> {
         };
         Ok(LayerWeights {
             attention_norm: vector("attn_norm.weight", hidden)?,
-            q: matrix("attn_q", hidden, of_q)?,
-            k: matrix("attn_k", hidden, of_k)?,
-            v: matrix("attn_v", hidden, of_v)?,
+            attention: self.upload(&[
+                file("attn_q", hidden, of_q)?,
+                file("attn_k", hidden, of_k)?,
+                file("attn_v", hidden, of_v)?,
+            ])?,
             biases,
             head_norms,
             out: matrix("attn_output", values, hidden)?,
@@ -185,10 +250,10 @@ impl DecoderWeights {
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
         let loader = WeightLoader { model, session };
-        let embedding = loader.matrix("token_embd.weight", config.hidden, None)?;
+        let embedding = loader.single("token_embd.weight", config.hidden, None)?;
         let vocabulary = embedding.outputs;
         let head = match loader.has("output.weight") {
-            true => loader.matrix("output.weight", config.hidden, Some(vocabulary))?,
+            true => loader.single("output.weight", config.hidden, Some(vocabulary))?,
             // One matrix for both.
             false => embedding.clone(),
         };

@@ -2,8 +2,8 @@
 
 mod bpe;
 mod load;
-mod spm;
 mod split;
+mod spm;
 mod unigram;
 mod wpm;
 
@@ -53,7 +53,6 @@ enum GgufModel {
     WordPiece(WordPieceNormal),
 }
 
-
 impl GgufTokenizer {
     /// Appends the tokens of a text, without those around it.
     pub(crate) fn encode(&self, text: PromptText<'_>, tokens: &mut Vec<u32>) {
@@ -80,8 +79,8 @@ impl GgufTokenizer {
             } => {
                 let escaped = traits.escapes_spaces.then(|| escaped(text));
                 splitter.words(escaped.as_deref().unwrap_or(text), |word| {
-                    let is_whole = traits.ignores_merges
-                        || (traits.keeps_newlines && word.starts_with('\n'));
+                    let is_whole =
+                        traits.ignores_merges || (traits.keeps_newlines && word.starts_with('\n'));
                     match vocabulary.table.find(word.as_bytes()) {
                         Some(token) if is_whole => tokens.push(token),
                         _ => merges.encode(vocabulary, word, traits.is_byte_level, tokens),

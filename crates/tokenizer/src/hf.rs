@@ -127,7 +127,9 @@ impl HfTokenizer {
             self.behind = framed[at + bare.len()..].to_vec();
         }
         let added = self.inner.get_added_tokens_decoder();
-        let texts = added.iter().map(|(id, token)| (token.content.as_str(), *id));
+        let texts = added
+            .iter()
+            .map(|(id, token)| (token.content.as_str(), *id));
         let texts: Vec<(&str, u32)> = texts.collect();
         let ends = texts.iter().filter(|it| is_generation_end(it.0));
         let mut ends: BTreeSet<u32> = ends.map(|it| it.1).collect();
@@ -185,7 +187,8 @@ impl HfTokenizer {
                             TextPart::Text(it) => Some(text.offset_of(it)),
                             TextPart::Token(_) => None,
                         });
-                        let is_last_before = matches!(parts.get(index + 1), Some(TextPart::Text(_)));
+                        let is_last_before =
+                            matches!(parts.get(index + 1), Some(TextPart::Text(_)));
                         let to = match next {
                             Some(next) if is_last_before => next,
                             _ => at,

@@ -3,6 +3,7 @@
 //! Invariant: names and texts of a file are printed with control characters escaped. Elsewhere:
 //! formats (`fercuda-modelfile`).
 
+mod random;
 mod rewrite;
 mod show;
 
@@ -22,6 +23,7 @@ enum ModelCommand {
     Show(show::ModelShowArgs),
     Convert(rewrite::ModelConvertArgs),
     Quantize(rewrite::ModelQuantizeArgs),
+    Random(random::ModelRandomArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -29,5 +31,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ModelCommand::Show(args) => show::run(args),
         ModelCommand::Convert(args) => rewrite::convert(args),
         ModelCommand::Quantize(args) => rewrite::quantize(args),
+        ModelCommand::Random(args) => random::run(args),
     }
 }

@@ -10,29 +10,14 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_governor::MemorySize;
 use fercuda_vramfs::control::{Control, InjectedFault, ScrubResult};
 use fercuda_vramfs::layout::DATA_BYTES;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::show::MountStats;
-use crate::out::{is_quiet, say};
+use crate::out::say;
+use crate::progress::progress_bar;
 use crate::status::ExitStatus;
 use crate::terminal::{bytes, count};
-
-/// Creates a progress bar on standard error, visible if that is a terminal, unless `--quiet`.
-pub(super) fn progress_bar(what: &'static str, length: u64, is_bytes: bool) -> ProgressBar {
-    let how = match is_bytes {
-        true => "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {eta} left",
-        false => "{msg} {wide_bar} {pos} of {len}",
-    };
-    if is_quiet() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(length).with_message(what);
-    match ProgressStyle::with_template(how) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
 
 /// Show the progress of scrubbing, or check all blocks at once (--now).
 #[derive(clap::Args)]

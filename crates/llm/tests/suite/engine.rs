@@ -112,7 +112,11 @@ fn probabilities_of_each_architecture_equal_the_reference() {
     let mut random = fercuda_trials::rng();
     for architecture in ["llama", "qwen2", "qwen3"] {
         let model = TinyModel::random(&mut random, sizes(architecture));
-        let mut engine = engine(&model, &config(architecture));
+        let config = EngineConfig {
+            graphs: Some(architecture == "qwen2"),
+            ..config(architecture)
+        };
+        let mut engine = engine(&model, &config);
         // One longer than a step, one of a token.
         for length in [37, 1] {
             let tokens = prompt(&mut random, length);
@@ -184,6 +188,34 @@ fn requests_end_by_tokens_context_and_their_caller() {
     assert!(engine.cancel(id) && !engine.cancel(id));
     let (running, waiting, free, blocks) = engine.load_figures();
     assert_eq!((running, waiting, free), (0, 0, blocks));
+}
+
+#[test]
+fn a_prompt_that_was_computed_before_is_not_computed_again() {
+    let mut random = fercuda_trials::rng();
+    let model = TinyModel::random(&mut random, sizes("qwen3"));
+    let mut engine = engine(&model, &config("prefix"));
+    let tokens = prompt(&mut random, 50);
+    let first = run(&mut engine, &model, vec![request(&tokens, 20)]);
+    let before = engine.computed_tokens();
+    // The next message of a conversation: 69 tokens of it are in the cache, 64 in full blocks.
+    let mut longer = first[0].clone();
+    longer.extend(prompt(&mut random, 9));
+    run(&mut engine, &model, vec![request(&longer, 3)]);
+    assert_eq!(engine.computed_tokens() - before, 79 - 64 + 2);
+    // Two that begin alike while both run, of which one differs in its second block.
+    let mut other = tokens.clone();
+    other[20] = (other[20] + 1) % 50;
+    let before = engine.computed_tokens();
+    run(
+        &mut engine,
+        &model,
+        vec![request(&tokens, 2), request(&other, 2)],
+    );
+    assert_eq!(
+        engine.computed_tokens() - before,
+        (50 - 48 + 1) + (50 - 16 + 1)
+    );
 }
 
 #[test]

@@ -54,7 +54,6 @@ pub(crate) struct BpeTraits {
     pub(crate) keeps_newlines: bool,
 }
 
-
 /// `'s`, `'re` and so on, in either case.
 const SHORT: &str = "'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])";
 /// The same in lower case.
@@ -203,7 +202,10 @@ fn split_blank<'a>(
 
 /// Takes 512 characters, 256, ... 4, then 2 and 1, whatever fits before the last one.
 fn split_halving<'a>(run: &'a str, is_last: bool, each: &mut dyn FnMut(&'a str)) -> usize {
-    let ends: Vec<usize> = run.char_indices().map(|(at, it)| at + it.len_utf8()).collect();
+    let ends: Vec<usize> = run
+        .char_indices()
+        .map(|(at, it)| at + it.len_utf8())
+        .collect();
     let mut taken = 0;
     while taken < ends.len() {
         let left = ends.len() - taken;
@@ -233,7 +235,10 @@ fn split_digits<'a>(text: &'a str, each: &mut dyn FnMut(&'a str)) {
             continue;
         }
         let run = &rest[..digits];
-        let ends: Vec<usize> = run.char_indices().map(|(at, it)| at + it.len_utf8()).collect();
+        let ends: Vec<usize> = run
+            .char_indices()
+            .map(|(at, it)| at + it.len_utf8())
+            .collect();
         let mut taken = 0;
         let mut from = 0;
         while taken < ends.len() {
@@ -268,7 +273,9 @@ fn layered_passes(name: &str) -> Option<Vec<Option<SplitPass>>> {
         "deepseek-llm" => vec![
             whole(r"[\r\n]"),
             whole(&format!(r"\s?[{CASED}]+")),
-            whole(r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+"),
+            whole(
+                r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+",
+            ),
             whole(r"\s+$"),
             whole(EAST),
             whole(r"\p{N}+"),
@@ -371,8 +378,8 @@ fn single_pass(name: &str) -> Option<(String, Blanks)> {
             let (all, _) = llama3(&words, r"\p{N}{1,3}", SYMBOLS, LINES);
             (all, Blanks::Halving)
         }
-        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "stablelm2" | "megrez"
-        | "hunyuan" | "solar-open" | "grok-2" => llama3(&words, r"\p{N}", SYMBOLS, LINES),
+        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "stablelm2" | "megrez" | "hunyuan"
+        | "solar-open" | "grok-2" => llama3(&words, r"\p{N}", SYMBOLS, LINES),
         "qwen35" => {
             let marked = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+";
             let symbols = r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*";
@@ -417,11 +424,25 @@ fn passes_of(name: &str) -> Option<(Vec<SplitPass>, BpeTraits)> {
     };
     let passes: Option<Vec<SplitPass>> = passes.into_iter().collect();
     let llama3 = [
-        "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+        "llama3",
+        "llama-v3",
+        "llama-bpe",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
         "jina-v5-nano",
     ];
     let is_llama3 = llama3.contains(&name);
-    let whole_words = ["minicpm5", "youtu", "glm4", "glm5", "tekken", "granite-embed-multi-97m"];
+    let whole_words = [
+        "minicpm5",
+        "youtu",
+        "glm4",
+        "glm5",
+        "tekken",
+        "granite-embed-multi-97m",
+    ];
     let spaced = ["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
     let traits = BpeTraits {
         ignores_merges: is_llama3 || whole_words.contains(&name),

@@ -63,7 +63,8 @@ fn kind_of(it: char) -> CharKind {
 }
 
 fn is_punctuation(it: char) -> bool {
-    it.is_ascii_punctuation() || (!it.is_ascii() && punctuation().is_match(it.encode_utf8(&mut [0; 4])))
+    it.is_ascii_punctuation()
+        || (!it.is_ascii() && punctuation().is_match(it.encode_utf8(&mut [0; 4])))
 }
 
 fn punctuation() -> &'static regex::Regex {
@@ -108,11 +109,13 @@ fn finish(vocabulary: &Vocabulary, word: &mut String, tokens: &mut Vec<u32>) {
     while from < bytes.len() {
         let mut found = None;
         let rest = &bytes[from..];
-        vocabulary.order.prefixes(&vocabulary.table, rest, |len, token| {
-            if spelled.is_char_boundary(from + len) {
-                found = Some((token, from + len));
-            }
-        });
+        vocabulary
+            .order
+            .prefixes(&vocabulary.table, rest, |len, token| {
+                if spelled.is_char_boundary(from + len) {
+                    found = Some((token, from + len));
+                }
+            });
         let Some((token, to)) = found else {
             tokens.truncate(before);
             break;

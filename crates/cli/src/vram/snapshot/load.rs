@@ -27,10 +27,10 @@ use super::verified::{SpaceNeeds, VerifiedSnapshot, verify};
 use super::{LoadArgs, require_permission};
 use crate::out::{alert, say};
 use crate::output::is_stream;
+use crate::progress::progress_bar;
 use crate::status::ExitStatus;
 use crate::terminal::{bytes, count, plain};
 use crate::vram::show::MountStats;
-use crate::vram::tools::progress_bar;
 
 /// Attributes that hold access control lists.
 const ACL_ATTRIBUTES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];

@@ -26,10 +26,10 @@ use super::format::{
 use super::{SaveArgs, require_permission};
 use crate::out::{alert, note, say};
 use crate::output::{check_writable, is_stream};
+use crate::progress::progress_bar;
 use crate::status::{ExitStatus, bail_usage};
 use crate::terminal::{bytes, count, plain};
 use crate::vram::show::MountStats;
-use crate::vram::tools::progress_bar;
 
 /// Unit of data loss.
 const BLOCK_BYTES: usize = fercuda_vramfs::layout::DATA_BYTES;

@@ -1,0 +1,113 @@
+//! `fercuda generate`: text behind a prompt.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use fercuda_llm::FinishReason;
+use fercuda_tokenizer::Special;
+use serde::Serialize;
+
+use super::{ModelArgs, SamplerArgs, show, wants_figures};
+use crate::input::read_stdin;
+use crate::out::{alert, say};
+use crate::status::ExitStatus;
+
+/// Most bytes of a prompt.
+const MOST_PROMPT: u64 = 16 << 20;
+
+/// Generate text behind a prompt with a language model.
+#[derive(clap::Args)]
+#[command(after_help = "\
+The text alone is written to standard output, as it is generated. Ctrl-C ends it.
+With a GPU the model runs there; else on the software device, where
+FERCUDA_SOFT_CHECK=0 leaves checks out and is faster.
+
+Examples:
+  fercuda generate smollm2.gguf --prompt 'The capital of France is' \\
+      --max-tokens 32
+  fercuda generate model.gguf --prompt - --temperature 0.8 --seed 1 < prompt.txt
+  fercuda generate model.gguf --prompt 'Once' --json | jq .tokens_per_second")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The prompt; - reads it from standard input.
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: String,
+    /// Generate at most so many tokens.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
+    #[command(flatten)]
+    sampler: SamplerArgs,
+    /// Texts of control tokens in the prompt, such as <|im_start|>, are those tokens.
+    #[arg(long)]
+    special: bool,
+    /// Write one JSON object when it is complete.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct GeneratedReport<'a> {
+    text: &'a str,
+    finish: &'static str,
+    prompt_tokens: usize,
+    tokens: &'a [u32],
+    first_token_seconds: f64,
+    seconds: f64,
+    tokens_per_second: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let prompt = match args.prompt.as_str() {
+        "-" => {
+            let text = read_stdin("a prompt", MOST_PROMPT)?;
+            String::from_utf8_lossy(&text).into_owned()
+        }
+        text => text.to_owned(),
+    };
+    let mut model = args.model.load()?;
+    let special = match args.special {
+        true => Special::Parsed,
+        false => Special::AsText,
+    };
+    let mut tokens = model.tokenizer.encode(&prompt, special)?;
+    if tokens.is_empty() {
+        // Of an empty prompt a text begins.
+        tokens.extend(model.tokenizer.bos().or(model.tokenizer.eos()));
+    }
+    let prompt_tokens = tokens.len();
+    let max_tokens = args.max_tokens as usize;
+    let config = args.sampler.config();
+    let generated = model.generate(tokens, max_tokens, config, |text| {
+        if !args.json {
+            show(text);
+        }
+    })?;
+    if args.json {
+        let report = GeneratedReport {
+            text: &generated.text,
+            finish: match generated.finished {
+                Some(FinishReason::End) => "end",
+                Some(FinishReason::Length) => "length",
+                None => "interrupted",
+            },
+            prompt_tokens,
+            tokens: &generated.tokens,
+            first_token_seconds: generated.first.as_secs_f64(),
+            seconds: generated.total.as_secs_f64(),
+            tokens_per_second: generated.rate(),
+        };
+        say!("{}", serde_json::to_string(&report)?);
+    } else {
+        say!("");
+    }
+    if wants_figures() {
+        alert!(
+            "{prompt_tokens} tokens of the prompt in {:.2?}, {} generated at {:.1} a second",
+            generated.first,
+            generated.tokens.len(),
+            generated.rate()
+        );
+    }
+    Ok(ExitStatus::Success.into())
+}

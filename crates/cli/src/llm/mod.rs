@@ -1,0 +1,235 @@
+//! Language models on the command line: what `fercuda generate` and `fercuda chat` share.
+//!
+//! Elsewhere: the engine (`fercuda-llm`), tokenizers and templates (`fercuda-tokenizer`).
+
+pub(crate) mod bench;
+pub(crate) mod chat;
+pub(crate) mod generate;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use fercuda_llm::{Engine, EngineConfig, FinishReason, GenerationRequest, SamplerConfig};
+use fercuda_modelfile::ModelFile;
+use fercuda_runtime::{Runtime, RuntimeConfig};
+use fercuda_tensor::Dtype;
+use fercuda_tokenizer::Tokenizer;
+use signal_hook::consts::SIGINT;
+
+use crate::out::{is_quiet, step, write};
+use crate::progress::progress_bar;
+use crate::terminal::bytes;
+
+/// Options of the commands that load a model.
+#[derive(clap::Args)]
+pub(crate) struct ModelArgs {
+    /// A GGUF file.
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// Positions of a conversation [default: the model's, at most 8192].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    context: Option<u64>,
+    /// Type of keys and values in the cache.
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "bf16", "f8e4m3", "f8e5m2"])]
+    kv_type: String,
+}
+
+/// Options of how tokens are chosen.
+#[derive(clap::Args)]
+pub(crate) struct SamplerArgs {
+    /// Divisor of logits; 0 takes the most likely token.
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_number::<0, 100>)]
+    temperature: f32,
+    /// Keep the K most likely tokens; 0 keeps all.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Keep the most likely tokens that have this probability together.
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = parse_number::<0, 1>)]
+    top_p: f32,
+    /// Keep tokens with this part of the largest probability.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = parse_number::<0, 1>)]
+    min_p: f32,
+    /// Divisor of logits of the last 64 tokens; 1 changes nothing.
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_penalty)]
+    repeat_penalty: f32,
+    /// Seed of the choices: equal ones give equal texts.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+fn parse_number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, String> {
+    let number: Option<f32> = text.parse().ok();
+    let range = LOW as f32..=HIGH as f32;
+    number
+        .filter(|it| range.contains(it))
+        .ok_or_else(|| format!("it is not a number from {LOW} to {HIGH}"))
+}
+
+fn parse_penalty(text: &str) -> Result<f32, String> {
+    let number: Option<f32> = text.parse().ok();
+    number
+        .filter(|it| *it > 0.0 && *it <= 10.0)
+        .ok_or_else(|| "it is not a number above 0, at most 10".to_owned())
+}
+
+impl SamplerArgs {
+    pub(crate) fn config(&self) -> SamplerConfig {
+        SamplerConfig {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            seed: self.seed,
+            ..SamplerConfig::default()
+        }
+    }
+}
+
+/// A model with its tokenizer, loaded.
+pub(crate) struct LoadedModel {
+    pub(crate) engine: Engine,
+    pub(crate) tokenizer: Tokenizer,
+    /// The text of its chat template, if the file has one.
+    pub(crate) template: Option<String>,
+    /// Set by Ctrl-C.
+    pub(crate) interrupted: Arc<AtomicBool>,
+}
+
+/// What was generated, and how long it took.
+pub(crate) struct Generated {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) text: String,
+    /// `None` where Ctrl-C ended it.
+    pub(crate) finished: Option<FinishReason>,
+    /// Until the first token.
+    pub(crate) first: Duration,
+    /// Of all.
+    pub(crate) total: Duration,
+}
+
+impl Generated {
+    /// Tokens a second behind the first one.
+    pub(crate) fn rate(&self) -> f64 {
+        let others = self.tokens.len().saturating_sub(1) as f64;
+        let seconds = (self.total - self.first).as_secs_f64();
+        if seconds > 0.0 { others / seconds } else { 0.0 }
+    }
+}
+
+impl ModelArgs {
+    /// Loads the model; a bar on stderr shows how far that is.
+    pub(crate) fn load(&self) -> Result<LoadedModel> {
+        let begun = Instant::now();
+        let about = || format!("cannot load {}", self.model.display());
+        let file = open(&self.model).with_context(about)?;
+        let Some(gguf) = file.gguf() else {
+            anyhow::bail!(
+                "{} is no GGUF file\ntry: fercuda model convert",
+                self.model.display()
+            );
+        };
+        let tokenizer = Tokenizer::from_gguf(gguf).with_context(about)?;
+        let template = gguf.get("tokenizer.chat_template");
+        let template = template.and_then(|it| Some(it.as_str()?.to_owned()));
+        let runtime = Runtime::open(RuntimeConfig::default())?;
+        let cached: Dtype = self.kv_type.parse()?;
+        let config = EngineConfig {
+            context: self.context,
+            cached,
+            ..EngineConfig::default()
+        };
+        let mut bar = None;
+        let engine = Engine::load(&runtime, &file, &config, |done, all| {
+            bar.get_or_insert_with(|| progress_bar("loading", all, true))
+                .set_position(done.min(all));
+        });
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        let engine = engine.with_context(about)?;
+        step!(
+            "loaded {} on {} in {:.1?}: {} of device memory",
+            self.model.display(),
+            runtime.device().name()?,
+            begun.elapsed(),
+            bytes(engine.session().held_bytes())
+        );
+        let interrupted = Arc::new(AtomicBool::new(false));
+        // A second one, before the first has had effect, ends the program.
+        signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))?;
+        signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
+        Ok(LoadedModel {
+            engine,
+            tokenizer,
+            template,
+            interrupted,
+        })
+    }
+}
+
+fn open(path: &Path) -> Result<ModelFile> {
+    Ok(ModelFile::open(path)?)
+}
+
+impl LoadedModel {
+    /// Generates behind these tokens; `show` gets each part of the text when it is decided.
+    pub(crate) fn generate(
+        &mut self,
+        tokens: Vec<u32>,
+        max_tokens: usize,
+        sampler: SamplerConfig,
+        mut show: impl FnMut(&str),
+    ) -> Result<Generated> {
+        self.interrupted.store(false, Ordering::Relaxed);
+        let request = GenerationRequest {
+            tokens,
+            max_tokens,
+            sampler,
+            end_tokens: self.tokenizer.generation_ends().to_vec(),
+            top: 0,
+        };
+        let begun = Instant::now();
+        let mut first = Duration::ZERO;
+        let (mut all, mut text) = (Vec::new(), String::new());
+        let mut detokenizer = self.tokenizer.detokenizer_behind(false);
+        let interrupted = &self.interrupted;
+        let finished = self.engine.generate(request, |event| {
+            if all.is_empty() {
+                first = begun.elapsed();
+            }
+            all.push(event.token);
+            let before = text.len();
+            if event.finished != Some(FinishReason::End) {
+                detokenizer.push(event.token, &mut text);
+            }
+            show(&text[before..]);
+            !interrupted.load(Ordering::Relaxed)
+        })?;
+        let before = text.len();
+        detokenizer.finish(&mut text);
+        show(&text[before..]);
+        Ok(Generated {
+            tokens: all,
+            text,
+            finished,
+            first,
+            total: begun.elapsed(),
+        })
+    }
+}
+
+/// Writes a part of a text to standard output, at once.
+pub(crate) fn show(text: &str) {
+    write(format_args!("{text}"));
+    use std::io::Write as _;
+    std::io::stdout().flush().unwrap_or_default();
+}
+
+/// Whether notes about speed are wanted.
+pub(crate) fn wants_figures() -> bool {
+    !is_quiet() && crate::out::is_verbose(1)
+}
