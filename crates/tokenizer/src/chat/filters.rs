@@ -52,6 +52,28 @@ fn is_iterated(value: &Value) -> bool {
     is_sized(value) || value.kind() == ValueKind::Iterable
 }
 
+/// A number of a number, a truth value or a text.
+fn any_number(value: &Value) -> Option<f64> {
+    match (value.as_str(), value.kind()) {
+        (Some(text), _) => text.trim().replace('_', "").parse().ok(),
+        (None, ValueKind::Bool) => Some(if value.is_true() { 1.0 } else { 0.0 }),
+        (None, ValueKind::Number) => f64::try_from(value.clone()).ok(),
+        _ => None,
+    }
+}
+
+fn whole_number(value: &Value) -> Option<Value> {
+    if value.is_integer() {
+        return Some(value.clone());
+    }
+    let text = value.as_str().map(str::trim);
+    if let Some(whole) = text.and_then(|it| it.parse::<i64>().ok()) {
+        return Some(Value::from(whole));
+    }
+    let number = any_number(value).filter(|it| it.abs() < 1e18);
+    number.map(|it| Value::from(it.trunc() as i64))
+}
+
 fn raise(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
@@ -101,6 +123,12 @@ pub(crate) fn environment() -> Environment<'static> {
             }
         },
     );
+    made.add_filter("int", |value: &Value, default: Option<Value>| {
+        whole_number(value).unwrap_or(default.unwrap_or(Value::from(0)))
+    });
+    made.add_filter("float", |value: &Value, default: Option<Value>| {
+        any_number(value).map_or(default.unwrap_or(Value::from(0.0)), Value::from)
+    });
     made.add_test("sequence", |it: &Value| is_sized(it));
     made.add_test("iterable", |it: &Value| is_iterated(it));
     made.add_function("raise_exception", raise);

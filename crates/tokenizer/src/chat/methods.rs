@@ -66,7 +66,7 @@ fn split_blank(text: &str, most: Option<usize>) -> Vec<String> {
     let mut rest = text.trim_start_matches(is_python_space);
     while !rest.is_empty() {
         if most == Some(parts.len()) {
-            parts.push(rest.trim_end_matches(is_python_space).to_owned());
+            parts.push(rest.to_owned());
             return parts;
         }
         let end = rest.find(is_python_space).unwrap_or(rest.len());
