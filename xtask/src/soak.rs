@@ -66,7 +66,7 @@ impl SoakRun {
     }
 }
 
-static KINDS: [Kind; 21] = [
+static KINDS: [Kind; 22] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -138,6 +138,14 @@ static KINDS: [Kind; 21] = [
         run: SoakRun::ReleaseTest(
             "fercuda-modelfile",
             &["--test", "suite", "any_mutated_file"],
+        ),
+    },
+    Kind {
+        work: "tokenizers",
+        home: "crates/tokenizer",
+        run: SoakRun::ReleaseTest(
+            "fercuda-tokenizer",
+            &["--test", "suite", "any_mutated_vocabulary"],
         ),
     },
     Kind {

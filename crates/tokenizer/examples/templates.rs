@@ -33,7 +33,9 @@ fn rendered(case: &ChatValue) -> Result<String, Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let file = std::env::args().nth(1).ok_or("the name of a file of cases is missing")?;
+    let file = std::env::args()
+        .nth(1)
+        .ok_or("the name of a file of cases is missing")?;
     let ChatValue::List(cases) = ChatValue::from_json(&std::fs::read_to_string(file)?)? else {
         return Err("no list of cases".into());
     };
@@ -43,7 +45,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         match (rendered(case), text(case, "text")) {
             (Ok(is), Some(wanted)) if is == wanted => same += 1,
             (Err(_), None) => both_fail += 1,
-            (is, wanted) => println!("{name}\n  is     {is:?}\n  wanted {wanted:?} {:?}", text(case, "error")),
+            (is, wanted) => println!(
+                "{name}\n  is     {is:?}\n  wanted {wanted:?} {:?}",
+                text(case, "error")
+            ),
         }
     }
     println!("{same} equal, {both_fail} fail in both, of {}", cases.len());

@@ -2,8 +2,8 @@
 
 mod bpe;
 mod load;
-mod spm;
 mod split;
+mod spm;
 mod unigram;
 mod wpm;
 
@@ -44,7 +44,7 @@ enum GgufModel {
     Bpe {
         splitter: WordSplitter,
         traits: BpeTraits,
-        merges: MergeTable,
+        merges: Box<MergeTable>,
     },
     Spm {
         adds_space_prefix: bool,
@@ -53,13 +53,12 @@ enum GgufModel {
     WordPiece(WordPieceNormal),
 }
 
-
 impl GgufTokenizer {
     /// Appends the tokens of a text, without those around it.
     pub(crate) fn encode(&self, text: PromptText<'_>, tokens: &mut Vec<u32>) {
         let mut is_behind_special = true;
         self.specials.parts(text, |part| match part {
-            TextPart::Token(id) => {
+            TextPart::Token(id, _) => {
                 tokens.push(id);
                 is_behind_special = true;
             }
@@ -80,8 +79,8 @@ impl GgufTokenizer {
             } => {
                 let escaped = traits.escapes_spaces.then(|| escaped(text));
                 splitter.words(escaped.as_deref().unwrap_or(text), |word| {
-                    let is_whole = traits.ignores_merges
-                        || (traits.keeps_newlines && word.starts_with('\n'));
+                    let is_whole =
+                        traits.ignores_merges || (traits.keeps_newlines && word.starts_with('\n'));
                     match vocabulary.table.find(word.as_bytes()) {
                         Some(token) if is_whole => tokens.push(token),
                         _ => merges.encode(vocabulary, word, traits.is_byte_level, tokens),

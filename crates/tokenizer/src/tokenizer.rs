@@ -229,6 +229,14 @@ impl Tokenizer {
         }
     }
 
+    /// The token that stands for text without tokens.
+    pub fn unknown(&self) -> Option<u32> {
+        match &self.source {
+            TokenizerSource::Gguf(it) => it.vocabulary.unknown,
+            TokenizerSource::Hf(it) => it.unknown(),
+        }
+    }
+
     /// Texts of control tokens, for a chat template to keep them out of messages.
     pub fn control_texts(&self) -> Vec<String> {
         match &self.source {

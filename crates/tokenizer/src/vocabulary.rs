@@ -124,7 +124,12 @@ impl TextOrder {
     }
 
     /// Calls with the length and id of each text that this one begins with, the shortest first.
-    pub(crate) fn prefixes(&self, table: &TextTable, text: &[u8], mut each: impl FnMut(usize, u32)) {
+    pub(crate) fn prefixes(
+        &self,
+        table: &TextTable,
+        text: &[u8],
+        mut each: impl FnMut(usize, u32),
+    ) {
         let mut left = &self.ids[..];
         for (depth, byte) in text.iter().enumerate().take(LONGEST) {
             let at = |id: &u32| table.text(*id).get(depth).copied();
@@ -172,11 +177,12 @@ impl Vocabulary {
     /// Bytes of the longest user-defined text that this one begins with, or 0.
     pub(crate) fn defined_prefix(&self, text: &str) -> usize {
         let mut longest = 0;
-        self.order.prefixes(&self.table, text.as_bytes(), |len, id| {
-            if self.kind(id) == Some(TokenKind::UserDefined) {
-                longest = len;
-            }
-        });
+        self.order
+            .prefixes(&self.table, text.as_bytes(), |len, id| {
+                if self.kind(id) == Some(TokenKind::UserDefined) {
+                    longest = len;
+                }
+            });
         longest
     }
 

@@ -24,9 +24,7 @@ pub enum ChatValue {
 
 impl ChatValue {
     /// An object of these members.
-    pub fn object<K: Into<String>>(
-        members: impl IntoIterator<Item = (K, ChatValue)>,
-    ) -> ChatValue {
+    pub fn object<K: Into<String>>(members: impl IntoIterator<Item = (K, ChatValue)>) -> ChatValue {
         let members = members.into_iter().map(|(key, value)| (key.into(), value));
         ChatValue::Object(members.collect())
     }
@@ -47,9 +45,7 @@ impl ChatValue {
     /// The member of this name.
     pub fn get(&self, name: &str) -> Option<&ChatValue> {
         match self {
-            ChatValue::Object(members) => {
-                members.iter().find(|it| it.0 == name).map(|it| &it.1)
-            }
+            ChatValue::Object(members) => members.iter().find(|it| it.0 == name).map(|it| &it.1),
             _ => None,
         }
     }

@@ -26,14 +26,17 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let separators: Option<Value> = options.get("separators")?;
     let separators = separators.filter(|it| !it.is_none());
     let mut style = JsonStyle {
-        is_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        is_ascii: options
+            .get::<Option<bool>>("ensure_ascii")?
+            .unwrap_or(false),
         sorts_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
         item_separator: if indent.is_some() { "," } else { ", " }.to_owned(),
         key_separator: ": ".to_owned(),
         indent,
     };
     if let Some(separators) = separators {
-        let of = |at: usize| Ok::<String, Error>(separators.get_item(&Value::from(at))?.to_string());
+        let of =
+            |at: usize| Ok::<String, Error>(separators.get_item(&Value::from(at))?.to_string());
         (style.item_separator, style.key_separator) = (of(0)?, of(1)?);
     }
     options.assert_all_used()?;
@@ -44,7 +47,11 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
 fn is_sized(value: &Value) -> bool {
     matches!(
         value.kind(),
-        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined | ValueKind::Bytes
+        ValueKind::String
+            | ValueKind::Seq
+            | ValueKind::Map
+            | ValueKind::Undefined
+            | ValueKind::Bytes
     )
 }
 
@@ -100,7 +107,9 @@ pub(crate) fn environment() -> Environment<'static> {
         };
         out.write_str(&text).map_err(Error::from)
     });
-    made.add_filter("tojson", |value: &Value, options: Kwargs| to_json(value, options));
+    made.add_filter("tojson", |value: &Value, options: Kwargs| {
+        to_json(value, options)
+    });
     made.add_filter("string", |value: &Value| python_str(value));
     made.add_filter("trim", |value: &Value, chars: Option<String>| {
         let text = python_str(value)?;

@@ -65,7 +65,9 @@ impl ChatTemplate {
             ("bos_token", piece(tokenizer.bos())),
             ("eos_token", piece(tokenizer.eos())),
         ];
-        let tokens = tokens.into_iter().filter_map(|(name, it)| Some((name, it?)));
+        let tokens = tokens
+            .into_iter()
+            .filter_map(|(name, it)| Some((name, it?)));
         Self::with_tokens(source, tokens.collect(), tokenizer.control_texts())
     }
 
@@ -145,7 +147,9 @@ impl ChatTemplate {
         };
         let messages = request.messages.iter().map(aliased);
         let messages: Vec<ChatValue> = messages.collect();
-        let now = request.now.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+        let now = request
+            .now
+            .and_then(|it| it.duration_since(UNIX_EPOCH).ok());
         let mut variables: Vec<(&str, Value)> = vec![
             ("messages", list(&messages)),
             ("tools", optional(&request.tools)),
@@ -179,8 +183,13 @@ fn aliased(message: &ChatValue) -> ChatValue {
     };
     let present = members.iter().filter(|it| it.1 != ChatValue::Null);
     let mut members: Vec<(String, ChatValue)> = present.cloned().collect();
-    let value = |name: &&str| members.iter().find(|it| it.0 == **name).map(|it| it.1.clone());
-    let Some(reasoning) = REASONING.iter().find_map(|it| value(it)) else {
+    let value = |name: &&str| {
+        members
+            .iter()
+            .find(|it| it.0 == **name)
+            .map(|it| it.1.clone())
+    };
+    let Some(reasoning) = REASONING.iter().find_map(&value) else {
         return ChatValue::Object(members);
     };
     let thinking = value(&"thinking").unwrap_or(reasoning.clone());

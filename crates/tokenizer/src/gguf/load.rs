@@ -101,7 +101,8 @@ pub(crate) fn load<B: AsRef<[u8]>>(file: &Gguf<B>) -> Result<GgufTokenizer> {
     let is_byte_level = bpe.as_ref().is_some_and(|it| it.1.is_byte_level);
     let mut vocabulary = vocabulary(&keys, is_byte_level)?;
     let count = vocabulary.len();
-    let adds = |name: &str, default| Ok::<bool, TokenizerError>(keys.flag(name)?.unwrap_or(default));
+    let adds =
+        |name: &str, default| Ok::<bool, TokenizerError>(keys.flag(name)?.unwrap_or(default));
     let default = |id: u32| Some(id);
     let (bos, eos, unknown, adds_bos, adds_eos) = match (&bpe, model) {
         (Some((_, traits)), _) => {
@@ -131,7 +132,7 @@ pub(crate) fn load<B: AsRef<[u8]>>(file: &Gguf<B>) -> Result<GgufTokenizer> {
     }
     let model = match bpe {
         Some((splitter, traits)) => {
-            let merges = merges(&keys, &vocabulary, traits.is_byte_level)?;
+            let merges = Box::new(merges(&keys, &vocabulary, traits.is_byte_level)?);
             GgufModel::Bpe {
                 splitter,
                 traits,
@@ -233,7 +234,9 @@ fn vocabulary<B: AsRef<[u8]>>(
         vocabulary.pieces.push(piece, true);
         vocabulary.table.push(bytes, is_text);
         vocabulary.kinds.push(kind);
-        vocabulary.scores.push(if score.is_nan() { 0.0 } else { score });
+        vocabulary
+            .scores
+            .push(if score.is_nan() { 0.0 } else { score });
         if is_text {
             vocabulary.longest = vocabulary.longest.max(bytes.len()).min(LONGEST);
         }
@@ -314,7 +317,9 @@ fn specials<B: AsRef<[u8]>>(
     };
     let pre = keys.text("pre")?.unwrap_or("");
     // What the files lack: of these models whitespace beside some tokens is theirs.
-    let is_phi3 = ["phi-3", "phi3"].iter().any(|it| general("name").contains(it));
+    let is_phi3 = ["phi-3", "phi3"]
+        .iter()
+        .any(|it| general("name").contains(it));
     let strips_mask = ["jina-v2-de", "jina-v2-es", "jina-v2-code"].contains(&pre)
         || ["nomic-bert-moe", "jina-bert-v3"].contains(&&*general("architecture"));
     let is_modern = general("name").contains("modern-bert");

@@ -27,8 +27,9 @@ pub(crate) enum Blanks {
 enum SplitPass {
     /// Matches are words, and so is what lies between two matches.
     Matches(Regex, Blanks),
-    /// Runs of digits are cut into threes from their end.
-    DigitThrees,
+    /// Matches, runs of digits, are cut into threes from their end; if asked, only where no word
+    /// goes on behind them.
+    DigitThrees(Regex, bool),
 }
 
 /// A pre-tokenizer.
@@ -53,7 +54,6 @@ pub(crate) struct BpeTraits {
     /// A line of newlines alone is a token where there is one.
     pub(crate) keeps_newlines: bool,
 }
-
 
 /// `'s`, `'re` and so on, in either case.
 const SHORT: &str = "'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])";
@@ -147,7 +147,9 @@ impl WordSplitter {
             Some(SplitPass::Matches(regex, blanks)) => {
                 split_by(regex, *blanks, text, &mut next);
             }
-            Some(SplitPass::DigitThrees) => split_digits(text, &mut next),
+            Some(SplitPass::DigitThrees(digits, is_word)) => {
+                split_digits(digits, *is_word, text, &mut next);
+            }
         }
     }
 }
@@ -203,7 +205,10 @@ fn split_blank<'a>(
 
 /// Takes 512 characters, 256, ... 4, then 2 and 1, whatever fits before the last one.
 fn split_halving<'a>(run: &'a str, is_last: bool, each: &mut dyn FnMut(&'a str)) -> usize {
-    let ends: Vec<usize> = run.char_indices().map(|(at, it)| at + it.len_utf8()).collect();
+    let ends: Vec<usize> = run
+        .char_indices()
+        .map(|(at, it)| at + it.len_utf8())
+        .collect();
     let mut taken = 0;
     while taken < ends.len() {
         let left = ends.len() - taken;
@@ -221,21 +226,22 @@ fn split_halving<'a>(run: &'a str, is_last: bool, each: &mut dyn FnMut(&'a str))
     run.len()
 }
 
-fn split_digits<'a>(text: &'a str, each: &mut dyn FnMut(&'a str)) {
-    let is_digit = |it: char| it.is_numeric();
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|it| !is_digit(it)).unwrap_or(rest.len());
-        if digits == 0 {
-            let other = rest.find(is_digit).unwrap_or(rest.len());
-            each(&rest[..other]);
-            rest = &rest[other..];
+fn split_digits<'a>(digits: &Regex, is_word: bool, text: &'a str, each: &mut dyn FnMut(&'a str)) {
+    let mut at = 0;
+    for found in digits.find_iter(text) {
+        let next = text[found.end()..].chars().next();
+        if is_word && next.is_some_and(|it| it.is_alphanumeric() || it == '_') {
             continue;
         }
-        let run = &rest[..digits];
-        let ends: Vec<usize> = run.char_indices().map(|(at, it)| at + it.len_utf8()).collect();
-        let mut taken = 0;
-        let mut from = 0;
+        if found.start() > at {
+            each(&text[at..found.start()]);
+        }
+        let run = found.as_str();
+        let ends: Vec<usize> = run
+            .char_indices()
+            .map(|(at, it)| at + it.len_utf8())
+            .collect();
+        let (mut taken, mut from) = (0, 0);
         while taken < ends.len() {
             let len = match (ends.len() - taken) % 3 {
                 0 => 3,
@@ -245,8 +251,18 @@ fn split_digits<'a>(text: &'a str, each: &mut dyn FnMut(&'a str)) {
             each(&run[from..ends[taken - 1]]);
             from = ends[taken - 1];
         }
-        rest = &rest[digits..];
+        at = found.end();
     }
+    if at < text.len() {
+        each(&text[at..]);
+    }
+}
+
+/// Threes of what this expression matches.
+fn threes(digits: &str, is_word: bool) -> Option<SplitPass> {
+    Regex::new(digits)
+        .ok()
+        .map(|digits| SplitPass::DigitThrees(digits, is_word))
 }
 
 fn pass((expression, blanks): (String, Blanks)) -> Option<SplitPass> {
@@ -268,7 +284,9 @@ fn layered_passes(name: &str) -> Option<Vec<Option<SplitPass>>> {
         "deepseek-llm" => vec![
             whole(r"[\r\n]"),
             whole(&format!(r"\s?[{CASED}]+")),
-            whole(r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+"),
+            whole(
+                r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+",
+            ),
             whole(r"\s+$"),
             whole(EAST),
             whole(r"\p{N}+"),
@@ -321,11 +339,11 @@ fn layered_passes(name: &str) -> Option<Vec<Option<SplitPass>>> {
         "tiny_aya" | "cohere2moe" => {
             let end = format!("(?:{SHORT})?");
             vec![
-                Some(SplitPass::DigitThrees),
+                threes(r"\p{Nd}+", true),
                 pass(cased_family(r"\p{N}{1,3}", &end)),
             ]
         }
-        "superbpe" => vec![whole(r"\p{N}+"), Some(SplitPass::DigitThrees)],
+        "superbpe" => vec![whole(r"\p{N}+"), threes(r"\p{Nd}+", false)],
         "afmoe" => {
             let scripts = [
                 // Ideographs, kana.
@@ -337,11 +355,7 @@ fn layered_passes(name: &str) -> Option<Vec<Option<SplitPass>>> {
                 r"\x{1100}-\x{11ff}",
             ];
             let scripts = format!("[{}]+", scripts.concat());
-            vec![
-                Some(SplitPass::DigitThrees),
-                whole(&scripts),
-                pass(deepseek3()),
-            ]
+            vec![threes(r"\p{N}+", false), whole(&scripts), pass(deepseek3())]
         }
         "laguna" => vec![
             whole(r"[^\n]+|\n+"),
@@ -371,8 +385,8 @@ fn single_pass(name: &str) -> Option<(String, Blanks)> {
             let (all, _) = llama3(&words, r"\p{N}{1,3}", SYMBOLS, LINES);
             (all, Blanks::Halving)
         }
-        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "stablelm2" | "megrez"
-        | "hunyuan" | "solar-open" | "grok-2" => llama3(&words, r"\p{N}", SYMBOLS, LINES),
+        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "stablelm2" | "megrez" | "hunyuan"
+        | "solar-open" | "grok-2" => llama3(&words, r"\p{N}", SYMBOLS, LINES),
         "qwen35" => {
             let marked = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+";
             let symbols = r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*";
@@ -417,11 +431,25 @@ fn passes_of(name: &str) -> Option<(Vec<SplitPass>, BpeTraits)> {
     };
     let passes: Option<Vec<SplitPass>> = passes.into_iter().collect();
     let llama3 = [
-        "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+        "llama3",
+        "llama-v3",
+        "llama-bpe",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
         "jina-v5-nano",
     ];
     let is_llama3 = llama3.contains(&name);
-    let whole_words = ["minicpm5", "youtu", "glm4", "glm5", "tekken", "granite-embed-multi-97m"];
+    let whole_words = [
+        "minicpm5",
+        "youtu",
+        "glm4",
+        "glm5",
+        "tekken",
+        "granite-embed-multi-97m",
+    ];
     let spaced = ["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
     let traits = BpeTraits {
         ignores_merges: is_llama3 || whole_words.contains(&name),

@@ -85,7 +85,11 @@ pub(crate) fn encode(vocabulary: &Vocabulary, text: &str, tokens: &mut Vec<u32>)
     }
     let mut at = 0;
     while let Some(part) = parts.get(at as usize) {
-        emit(vocabulary, &bytes[part.from as usize..][..part.len as usize], tokens);
+        emit(
+            vocabulary,
+            &bytes[part.from as usize..][..part.len as usize],
+            tokens,
+        );
         at = part.behind;
     }
 }

@@ -23,7 +23,12 @@ impl UnigramModel {
         let hint = "a GGUF file whose tokenizer.ggml.precompiled_charsmap is whole";
         let (nodes, replacements) = match characters.split_at_checked(4) {
             None if characters.is_empty() => (Vec::new(), Vec::new()),
-            None => return Err(TokenizerError::malformed("a map of characters of 4 bytes", hint)),
+            None => {
+                return Err(TokenizerError::malformed(
+                    "a map of characters of 4 bytes",
+                    hint,
+                ));
+            }
             Some((size, rest)) => {
                 let size = u32::from_le_bytes([size[0], size[1], size[2], size[3]]) as usize;
                 let Some((nodes, replacements)) = rest.split_at_checked(size) else {
@@ -64,21 +69,23 @@ impl UnigramModel {
             let so_far = best[from].0;
             let mut has_one = false;
             let rest = &text.as_bytes()[from..];
-            vocabulary.order.prefixes(&vocabulary.table, rest, |len, token| {
-                let to = from + len;
-                if !text.is_char_boundary(to) {
-                    return;
-                }
-                has_one |= len == first.len_utf8();
-                let is_defined = vocabulary.kind(token) == Some(TokenKind::UserDefined);
-                let score = match is_defined {
-                    true => 0.0,
-                    false => f64::from(vocabulary.score(token)),
-                };
-                if so_far + score > best[to].0 {
-                    best[to] = (so_far + score, Some(token), from);
-                }
-            });
+            vocabulary
+                .order
+                .prefixes(&vocabulary.table, rest, |len, token| {
+                    let to = from + len;
+                    if !text.is_char_boundary(to) {
+                        return;
+                    }
+                    has_one |= len == first.len_utf8();
+                    let is_defined = vocabulary.kind(token) == Some(TokenKind::UserDefined);
+                    let score = match is_defined {
+                        true => 0.0,
+                        false => f64::from(vocabulary.score(token)),
+                    };
+                    if so_far + score > best[to].0 {
+                        best[to] = (so_far + score, Some(token), from);
+                    }
+                });
             let to = from + first.len_utf8();
             if !has_one && so_far + self.unknown_score > best[to].0 {
                 best[to] = (so_far + self.unknown_score, unknown, from);

@@ -134,11 +134,13 @@ fn finish(vocabulary: &Vocabulary, word: &mut String, tokens: &mut Vec<u32>) {
     while from < bytes.len() {
         let mut found = None;
         let rest = &bytes[from..];
-        vocabulary.order.prefixes(&vocabulary.table, rest, |len, token| {
-            if spelled.is_char_boundary(from + len) {
-                found = Some((token, from + len));
-            }
-        });
+        vocabulary
+            .order
+            .prefixes(&vocabulary.table, rest, |len, token| {
+                if spelled.is_char_boundary(from + len) {
+                    found = Some((token, from + len));
+                }
+            });
         let Some((token, to)) = found else {
             tokens.truncate(before);
             break;
