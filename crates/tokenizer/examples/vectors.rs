@@ -1,6 +1,7 @@
-//! Encodes texts as llama.cpp's vectors have them, and compares: MODEL [FILE.inp FILE.out].
+//! Comparison of tokens with llama.cpp's vectors: `vectors MODEL [FILE.inp FILE.out]`.
 //!
-//! The model is a GGUF file or a tokenizer.json. With that alone, each line of standard input is encoded.
+//! The model is a GGUF file or a tokenizer.json. With that alone, each line of standard input is
+//! encoded.
 #![expect(clippy::print_stdout, reason = "a program")]
 
 use std::error::Error;

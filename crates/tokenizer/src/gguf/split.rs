@@ -115,8 +115,13 @@ const SYMBOLS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*";
 const LINES: &str = r"\s*[\r\n]+";
 /// Words that end at a space or at punctuation, of several scripts.
 const BLOOM: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+";
-/// Letters that have case, of the Unicode of DeepSeek's first models and the scripts that they knew.
-const CASED: &str = r"[\p{Lu}\p{Ll}\p{Lt}--[\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2d}\x{a790}-\x{a7ff}\x{ab30}-\x{ab6f}\x{10570}-\x{105bf}\x{10d50}-\x{10d8f}\x{16e40}-\x{1dfff}]]";
+/// Letters that have case, of the scripts that DeepSeek's first models list. Not theirs: Armenian,
+/// Georgian, some later Latin and Cyrillic, letters of mathematics.
+const CASED: &str = concat!(
+    r"[\p{Lu}\p{Ll}\p{Lt}--[",
+    r"\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2d}\x{a790}-\x{a7ff}",
+    r"\x{ab30}-\x{ab6f}\x{10570}-\x{105bf}\x{10d50}-\x{10d8f}\x{16e40}-\x{1dfff}]]",
+);
 /// Of East Asia: ideographs and the other scripts up to them, and Hangul.
 const EAST: &str = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
 
