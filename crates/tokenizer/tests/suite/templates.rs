@@ -101,6 +101,14 @@ fn endless_templates_end() {
             {% endfor %}{{ ns.x|length }}",
         "{{ 'a' * 99999999999 }}",
         "{{ 'a'.center(99999999999) }}",
+        "{{ '%999999999s' % 'a' }}{{ '%*d' % (999999999, 1) }}",
+        "{{ '{:>999999999}'.format('a') }}",
+        "{{ '{:>{}}'.format('a', 999999999) }}",
+        "{{ '%999999999s'|format('a') }}",
+        "{{ 'a\n'|indent(999999999) }}",
+        "{% set x = range(9999)|list %}{{ (x * 9999)|length }}",
+        "{{ ('ab' * 9999).replace('', 'x' * 9999)|length }}",
+        "{{ [1]|tojson(indent=999999999) }}",
     ];
     for source in sources {
         let result = rendered(source, &request);
