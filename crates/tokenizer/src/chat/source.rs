@@ -20,6 +20,12 @@ pub(crate) fn rewritten(source: &str) -> String {
     while let Some((at, end)) = next_tag(rest) {
         out.push_str(&rest[..at]);
         let (tag, behind) = (&rest[at..end], &rest[end..]);
+        let is_closed = ["%}", "}}", "#}"].iter().any(|it| tag.ends_with(it));
+        if tag.len() < 4 || !is_closed {
+            // It does not end, as the compiler will say.
+            rest = &rest[at..];
+            break;
+        }
         rest = behind;
         if tag.starts_with("{#") {
             out.push_str(tag);

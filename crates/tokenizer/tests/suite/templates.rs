@@ -79,6 +79,9 @@ fn errors_name_the_line() {
         ("a\nb\n{% if %}", 3, ""),
         ("\n\n\n{{ nothing.at.all }}", 4, "undefined"),
         ("{{ 'a'.nope() }}", 1, "nope"),
+        ("\n{% if \u{e9}", 2, ""),
+        ("\n\n{{ '\u{1f600}", 3, ""),
+        ("\n{{ '\u{e9}}", 2, ""),
     ];
     for (source, wanted, said) in cases {
         match rendered(source, &request) {
