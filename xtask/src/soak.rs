@@ -398,6 +398,7 @@ mod tests {
                 ("crates/ops", _) => "crates/ops/tests/suite/parity.rs",
                 ("crates/cache", _) => "crates/cache/src/lib.rs",
                 ("crates/modelfile", _) => "crates/modelfile/tests/suite/hostile.rs",
+                ("crates/tokenizer", _) => "crates/tokenizer/tests/suite/hostile.rs",
                 ("crates/tensor", _) => "crates/tensor/tests/blocks/main.rs",
                 (_, "vramfs-files") => "crates/vramfs/src/file/tests.rs",
                 _ => "crates/vramfs/src/fuse/tests.rs",
