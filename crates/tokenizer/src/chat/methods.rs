@@ -258,6 +258,12 @@ fn text_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>
             check_format(text)?;
             return Ok(None);
         }
+        "replace" => {
+            let (old, new, _): (&str, &str, Option<i64>) = from_args(args)?;
+            let found = text.matches(old).count();
+            check_length(text.len().saturating_add(found.saturating_mul(new.len())))?;
+            return Ok(None);
+        }
         "casefold" => Value::from(text.to_lowercase()),
         "join" => {
             let (items,): (&Value,) = from_args(args)?;

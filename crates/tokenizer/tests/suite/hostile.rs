@@ -38,7 +38,7 @@ fn long_words_take_no_quadratic_time() {
         for text in &longs {
             let begin = Instant::now();
             tokenizer.encode(text, Special::AsText).unwrap();
-            assert!(begin.elapsed() < within, "{:?}", &text[..8]);
+            assert!(begin.elapsed() < within, "{:?}", text.chars().next());
         }
     }
 }

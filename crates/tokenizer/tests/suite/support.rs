@@ -50,9 +50,14 @@ fn tokens(file: &Value) -> Vec<(String, f32)> {
 
 /// A GGUF file of a reference, with an end for its keys.
 pub(crate) fn gguf_bytes(name: &str) -> Vec<u8> {
+    gguf_with("gpt-2", name)
+}
+
+/// The same, with this pre-tokenizer where it has one.
+pub(crate) fn gguf_with(pre: &str, name: &str) -> Vec<u8> {
     let file = json(&format!("{name}.json"));
     let (model, pre) = match name {
-        "bytes" => ("gpt2", "gpt-2"),
+        "bytes" => ("gpt2", pre),
         "pieces" => ("llama", ""),
         "words" => ("bert", ""),
         _ => ("t5", ""),

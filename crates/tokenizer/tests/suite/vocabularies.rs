@@ -1,8 +1,24 @@
 //! Vectors of small vocabularies, by both ways to read one.
 
-use fercuda_tokenizer::{Special, Tokenizer};
+use std::time::{Duration, Instant};
 
-use crate::support::{NAMES, from_gguf, from_json, ids, json};
+use fercuda_modelfile::Gguf;
+use fercuda_tokenizer::{Special, Tokenizer, TokenizerError};
+
+use crate::support::{NAMES, from_gguf, from_json, gguf_with, ids, json};
+
+/// Names of pre-tokenizers that llama.cpp knows.
+const PRE_TOKENIZERS: &str = "\
+    a.x-4.0 afmoe bailingmoe bailingmoe2 bloom chameleon chatglm-bpe codeshell cohere2moe \
+    command-r dbrx deepseek-coder deepseek-llm deepseek-r1-qwen deepseek-v3 default exaone \
+    exaone-moe exaone4 f2llmv2 falcon falcon-h1 falcon3 gemma4 gigachat glm4 glm5 gpt-2 gpt-4o \
+    gpt3-finnish granite-docling granite-embed-multi-311m granite-embed-multi-97m grok-2 \
+    hunyuan hunyuan-dense hy_v4 jais jais-2 jina-de jina-es jina-v1-en jina-v2-code jina-v2-de \
+    jina-v2-es jina-v5-nano joyai-llm kanana2 kimi-k2 kormo laguna lfm2 llada-moe llama-bpe \
+    llama-v3 llama3 llama4 megrez mellum mellum2 midm-2.0 minerva-7b minicpm5 minimax-m2 \
+    modern-bert mpt olmo phi-2 pixtral poro-chat qwen2 qwen35 refact roberta-bpe sarvam-moe \
+    seed-coder smaug-bpe smollm solar-open spark2_5 stablelm2 starcoder superbpe talkie tekken \
+    tiny_aya trillion ufakzeka viking whitespace youtu";
 
 fn stream(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
     let (mut text, mut said) = (String::new(), 0);
@@ -162,4 +178,46 @@ fn every_token_has_its_piece_and_bytes() {
         assert!(tokenizer.token_bytes(count).is_empty());
         assert!(!tokenizer.is_control(count));
     }
+}
+
+#[test]
+fn every_pre_tokenizer_gives_back_the_text_in_linear_time() {
+    let runs = [
+        "a", "A", "1", " ", "\n", "!", "\u{301}", "aA", " a", "'s", "1a", "\u{4e2d}",
+    ];
+    let runs = runs.map(|it| it.repeat(10_000));
+    let mixed =
+        "Hello WORLD's  12345 \u{c9}cole\n\n \u{e01}\u{4e2d}\u{6587}() IMGIMGABZ \t<|im_end|>";
+    let names: Vec<&str> = PRE_TOKENIZERS.split_whitespace().collect();
+    assert!(names.len() >= 80);
+    for name in names {
+        let file = Gguf::parse(gguf_with(name, "bytes")).unwrap();
+        let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+        let is_spelled = [
+            "gemma4",
+            "granite-embed-multi-311m",
+            "sarvam-moe",
+            "whitespace",
+        ];
+        if is_spelled.contains(&name) {
+            // Their vocabularies are not spelled in bytes, as this one is.
+            continue;
+        }
+        let begin = Instant::now();
+        for text in runs.iter().map(String::as_str).chain([mixed]) {
+            let tokens = tokenizer.encode_part(text, Special::AsText).unwrap();
+            assert!(
+                tokenizer.decode(&tokens) == text,
+                "{name} {:?}",
+                text.get(..2)
+            );
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{name}");
+    }
+    let file = Gguf::parse(gguf_with("of-no-model", "bytes")).unwrap();
+    let error = Tokenizer::from_gguf(&file).unwrap_err();
+    assert!(
+        matches!(error, TokenizerError::Unsupported { .. }),
+        "{error}"
+    );
 }
