@@ -66,7 +66,7 @@ impl SoakRun {
     }
 }
 
-static KINDS: [Kind; 21] = [
+static KINDS: [Kind; 22] = [
     Kind {
         work: "pool-simulator",
         home: "crates/pool",
@@ -138,6 +138,14 @@ static KINDS: [Kind; 21] = [
         run: SoakRun::ReleaseTest(
             "fercuda-modelfile",
             &["--test", "suite", "any_mutated_file"],
+        ),
+    },
+    Kind {
+        work: "tokenizers",
+        home: "crates/tokenizer",
+        run: SoakRun::ReleaseTest(
+            "fercuda-tokenizer",
+            &["--test", "suite", "any_mutated_vocabulary"],
         ),
     },
     Kind {
@@ -390,6 +398,7 @@ mod tests {
                 ("crates/ops", _) => "crates/ops/tests/suite/parity.rs",
                 ("crates/cache", _) => "crates/cache/src/lib.rs",
                 ("crates/modelfile", _) => "crates/modelfile/tests/suite/hostile.rs",
+                ("crates/tokenizer", _) => "crates/tokenizer/tests/suite/hostile.rs",
                 ("crates/tensor", _) => "crates/tensor/tests/blocks/main.rs",
                 (_, "vramfs-files") => "crates/vramfs/src/file/tests.rs",
                 _ => "crates/vramfs/src/fuse/tests.rs",

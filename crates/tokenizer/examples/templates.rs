@@ -1,4 +1,4 @@
-//! Renders the cases of a file that `make_references.py` has written, and compares.
+//! Comparison of rendered templates with a file that `make_references.py` has written.
 #![expect(clippy::print_stdout, reason = "a program")]
 
 use std::error::Error;

@@ -1,6 +1,7 @@
-//! Encodes llama.cpp's vectors for vocabularies, and compares: FILE.gguf [FILE.inp FILE.out].
+//! Comparison of tokens with llama.cpp's vectors: `vectors MODEL [FILE.inp FILE.out]`.
 //!
-//! With a GGUF file alone, each line of standard input is encoded.
+//! The model is a GGUF file or a tokenizer.json. With that alone, each line of standard input is
+//! encoded.
 #![expect(clippy::print_stdout, reason = "a program")]
 
 use std::error::Error;
@@ -11,9 +12,12 @@ use fercuda_tokenizer::{Special, Tokenizer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let model = args.next().ok_or("the name of a GGUF file is missing")?;
+    let model = args.next().ok_or("the name of a model is missing")?;
     let file = std::fs::read(&model)?;
-    let tokenizer = Tokenizer::from_gguf(&Gguf::parse(&file[..])?)?;
+    let tokenizer = match model.ends_with(".json") {
+        true => Tokenizer::from_json(&file)?,
+        false => Tokenizer::from_gguf(&Gguf::parse(&file[..])?)?,
+    };
     let (Some(texts), Some(wanted)) = (args.next(), args.next()) else {
         for line in stdin().lock().lines() {
             let tokens = tokenizer.encode(&line?, Special::AsText)?;

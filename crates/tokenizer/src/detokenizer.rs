@@ -4,12 +4,12 @@
 //! are tokens of their own, a run of such tokens waits for the token that ends it: as Hugging
 //! Face's decoder has it, the run is text if all of it is, and else one U+FFFD for each byte.
 
-use crate::tokenizer::Tokenizer;
+use crate::source::TokenizerSource;
 
 /// Turns tokens into text as they come.
 #[derive(Debug)]
 pub struct Detokenizer<'a> {
-    tokenizer: &'a Tokenizer,
+    source: &'a TokenizerSource,
     /// Bytes that are not decided yet.
     held: Vec<u8>,
     /// Whether what is held is a run of tokens of single bytes.
@@ -20,12 +20,12 @@ pub struct Detokenizer<'a> {
 
 impl<'a> Detokenizer<'a> {
     pub(crate) fn new(
-        tokenizer: &'a Tokenizer,
+        source: &'a TokenizerSource,
         drops_space: bool,
         keeps_control: bool,
     ) -> Detokenizer<'a> {
         Detokenizer {
-            tokenizer,
+            source,
             held: Vec::new(),
             is_byte_run: false,
             drops_space,
@@ -41,20 +41,20 @@ impl<'a> Detokenizer<'a> {
     /// Appends the text that this token decides, which may be none. Tokens that are not known
     /// have no text; nor have control tokens, unless they were asked for.
     pub fn push(&mut self, token: u32, text: &mut String) {
-        if self.tokenizer.is_control(token) {
+        if self.source.is_control(token) {
             self.flush(text);
             if self.keeps_control {
-                let bytes = self.tokenizer.token_bytes(token);
+                let bytes = self.source.token_bytes(token);
                 text.push_str(&String::from_utf8_lossy(&bytes));
             }
             return;
         }
-        let is_byte = self.tokenizer.is_byte_token(token);
+        let is_byte = self.source.is_byte_token(token);
         if is_byte != self.is_byte_run {
             self.flush(text);
             self.is_byte_run = is_byte;
         }
-        let bytes = self.tokenizer.token_bytes(token);
+        let bytes = self.source.token_bytes(token);
         let mut bytes = &bytes[..];
         if self.drops_space && !bytes.is_empty() {
             self.drops_space = false;

@@ -44,7 +44,7 @@ enum GgufModel {
     Bpe {
         splitter: WordSplitter,
         traits: BpeTraits,
-        merges: MergeTable,
+        merges: Box<MergeTable>,
     },
     Spm {
         adds_space_prefix: bool,
@@ -58,7 +58,7 @@ impl GgufTokenizer {
     pub(crate) fn encode(&self, text: PromptText<'_>, tokens: &mut Vec<u32>) {
         let mut is_behind_special = true;
         self.specials.parts(text, |part| match part {
-            TextPart::Token(id) => {
+            TextPart::Token(id, _) => {
                 tokens.push(id);
                 is_behind_special = true;
             }

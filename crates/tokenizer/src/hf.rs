@@ -14,7 +14,7 @@ use tokenizers::{AddedVocabulary, NormalizedString, OffsetType, PreTokenizedStri
 use crate::alphabet::{ByteAlphabet, byte_of};
 use crate::ends::{is_generation_end, without_inner_ends};
 use crate::error::{Result, TokenizerError};
-use crate::prompt::PromptText;
+use crate::prompt::{PromptText, Special};
 use crate::special::{SpecialMatcher, SpecialToken, TextPart};
 
 const HINT: &str = "a tokenizer.json that the Python package tokenizers reads";
@@ -38,6 +38,7 @@ pub(crate) struct HfTokenizer {
     plain: AddedVocabulary,
     specials: SpecialMatcher,
     control: BTreeSet<u32>,
+    unknown: Option<u32>,
     /// Tokens before and behind every text.
     before: Vec<u32>,
     behind: Vec<u32>,
@@ -97,7 +98,9 @@ impl HfTokenizer {
         };
         let specials: Vec<(SpecialToken, &[u8])> = ids.iter().map(special).collect();
         let (spelling, drops_first_space) = spelling_of(&json["decoder"]);
+        let unknown = unknown_of(&json["model"], &inner);
         let mut made = HfTokenizer {
+            unknown,
             control: control.collect(),
             specials: SpecialMatcher::new(&specials)?,
             plain,
@@ -140,18 +143,12 @@ impl HfTokenizer {
     }
 
     pub(crate) fn encode(&self, text: PromptText<'_>, is_framed: bool) -> Result<Vec<u32>> {
-        let what = || format!("a text of {} bytes", text.text.len());
-        let work = || {
-            let mut split = self.added_split(text)?;
-            if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
-                pre_tokenizer.pre_tokenize(&mut split)?;
-            }
-            let model = self.inner.get_model();
-            model.tokenize_in_pretokenized(&mut split, None)?;
-            split.into_encoding(None, 0, OffsetType::None)
-        };
-        let encoding = guarded(&what(), work)?;
-        let mut tokens = encoding.get_ids().to_vec();
+        let mut tokens = self.tokens_of(text, false)?;
+        // A model may have control tokens among its pieces, and so make one of text.
+        let is_made = |id: &u32| self.is_control(*id) && Some(*id) != self.unknown;
+        if text.has_no_structure() && tokens.iter().any(is_made) {
+            tokens = self.tokens_of(text, true)?;
+        }
         if is_framed {
             if !(self.before.len() == 1 && tokens.starts_with(&self.before)) {
                 tokens.splice(..0, self.before.iter().copied());
@@ -161,6 +158,23 @@ impl HfTokenizer {
             }
         }
         Ok(tokens)
+    }
+
+    fn tokens_of(&self, text: PromptText<'_>, breaks_control: bool) -> Result<Vec<u32>> {
+        let what = format!("a text of {} bytes", text.text.len());
+        let work = || {
+            let mut split = match breaks_control {
+                true => self.broken_split(text)?,
+                false => self.added_split(text)?,
+            };
+            if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut split)?;
+            }
+            let model = self.inner.get_model();
+            model.tokenize_in_pretokenized(&mut split, None)?;
+            split.into_encoding(None, 0, OffsetType::None)
+        };
+        Ok(guarded(&what, work)?.get_ids().to_vec())
     }
 
     /// A normalised text in which added tokens are found.
@@ -173,38 +187,49 @@ impl HfTokenizer {
             let added = self.inner.get_added_vocabulary();
             return Ok(added.extract_and_normalize(normalizer, text.text));
         }
-        let mut split: PreTokenizedString = text.text.into();
+        let mut parts = Vec::new();
+        self.specials.parts(text, |part| {
+            parts.push(match part {
+                TextPart::Text(it) => (it.len(), None),
+                TextPart::Token(id, it) => (it.len(), Some(id)),
+            });
+        });
+        self.split_at(text.text, &parts)
+    }
+
+    /// A normalised text that is split within every text of a control token.
+    fn broken_split(&self, text: PromptText<'_>) -> tokenizers::Result<PreTokenizedString> {
+        let mut parts = Vec::new();
+        let all = PromptText::new(text.text, Special::Parsed);
+        self.specials.parts(all, |part| match part {
+            TextPart::Text(it) => parts.push((it.len(), None)),
+            TextPart::Token(id, it) if !self.is_control(id) => parts.push((it.len(), Some(id))),
+            // Every character by itself, so that no piece is left that is the whole.
+            TextPart::Token(_, it) => parts.extend(it.chars().map(|it| (it.len_utf8(), None))),
+        });
+        self.split_at(text.text, &parts)
+    }
+
+    /// A normalised text in parts of these lengths, some of which are tokens.
+    fn split_at(
+        &self,
+        text: &str,
+        parts: &[(usize, Option<u32>)],
+    ) -> tokenizers::Result<PreTokenizedString> {
+        let mut split: PreTokenizedString = text.into();
         split.split(|_, whole| {
-            let (mut parts, mut at) = (Vec::new(), 0);
-            self.specials.parts(text, |part| parts.push(part));
             let mut pieces: Vec<(NormalizedString, Option<Vec<Token>>)> = Vec::new();
-            for (index, part) in parts.iter().enumerate() {
-                let (to, token) = match part {
-                    TextPart::Text(it) => (at + it.len(), None),
-                    TextPart::Token(id) => {
-                        // Whitespace that a token drops is its own.
-                        let next = parts[index + 1..].iter().find_map(|it| match it {
-                            TextPart::Text(it) => Some(text.offset_of(it)),
-                            TextPart::Token(_) => None,
-                        });
-                        let is_last_before =
-                            matches!(parts.get(index + 1), Some(TextPart::Text(_)));
-                        let to = match next {
-                            Some(next) if is_last_before => next,
-                            _ => at,
-                        };
-                        (to, Some(*id))
-                    }
-                };
-                let range = tokenizers::normalizer::Range::Original(at..to);
+            let mut at = 0;
+            for (len, token) in parts {
+                let range = tokenizers::normalizer::Range::Original(at..at + len);
                 let piece = whole.slice(range).unwrap_or_default();
                 let tokens = token.map(|id| vec![Token::new(id, String::new(), (0, 0))]);
                 pieces.push((piece, tokens));
-                at = to;
+                at += len;
             }
             Ok(pieces)
         })?;
-        split.normalize(|part| match normalizer {
+        split.normalize(|part| match self.inner.get_normalizer() {
             Some(normalizer) => normalizer.normalize(part),
             None => Ok(()),
         })?;
@@ -233,6 +258,11 @@ impl HfTokenizer {
 
     pub(crate) fn is_control(&self, token: u32) -> bool {
         self.control.contains(&token)
+    }
+
+    /// The token of text that has no other.
+    pub(crate) fn unknown(&self) -> Option<u32> {
+        self.unknown
     }
 
     pub(crate) fn is_byte_token(&self, token: u32) -> bool {
@@ -281,6 +311,13 @@ impl HfTokenizer {
         let control = added.into_iter().filter(|it| it.1.special);
         control.map(|it| it.1.content).collect()
     }
+}
+
+/// The token that a model has for what it cannot encode: by its text, or its place.
+fn unknown_of(model: &Value, inner: &tokenizers::Tokenizer) -> Option<u32> {
+    let text = model["unk_token"].as_str();
+    let place = model["unk_id"].as_u64().and_then(|it| it.try_into().ok());
+    text.and_then(|it| inner.token_to_id(it)).or(place)
 }
 
 /// How the tokens of a decoder spell text, and whether a text loses a space at its front.

@@ -9,6 +9,7 @@ mod error;
 mod gguf;
 mod hf;
 mod prompt;
+mod source;
 mod special;
 mod tokenizer;
 mod vocabulary;

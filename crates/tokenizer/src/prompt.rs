@@ -74,11 +74,6 @@ impl<'a> PromptText<'a> {
         matches!(self.structure, PromptStructure::Everywhere)
     }
 
-    /// Where a part of the text begins.
-    pub(crate) fn offset_of(&self, part: &str) -> usize {
-        (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize)
-    }
-
     /// Whether a control token's text at this place is one.
     pub(crate) fn is_structure(&self, place: &Range<usize>) -> bool {
         match self.structure {

@@ -32,7 +32,8 @@ pub(crate) struct SpecialMatcher {
 /// A part of a text: a token, or text to encode.
 #[derive(Debug, PartialEq)]
 pub(crate) enum TextPart<'a> {
-    Token(u32),
+    /// A token, and its text with the whitespace that it drops.
+    Token(u32, &'a str),
     Text(&'a str),
 }
 
@@ -106,7 +107,7 @@ impl SpecialMatcher {
             if from > at {
                 each(TextPart::Text(&text[at..from]));
             }
-            each(TextPart::Token(token.id));
+            each(TextPart::Token(token.id, &text[from..to]));
             at = to;
         }
         if at < text.len() {

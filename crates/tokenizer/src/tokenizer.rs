@@ -4,9 +4,10 @@ use fercuda_modelfile::Gguf;
 
 use crate::detokenizer::Detokenizer;
 use crate::error::{Result, TokenizerError};
-use crate::gguf::{self, GgufTokenizer};
+use crate::gguf;
 use crate::hf::HfTokenizer;
 use crate::prompt::{Prompt, PromptText, Special};
+use crate::source::TokenizerSource;
 
 /// Bytes of the longest text that is encoded in one call; places in it are u32.
 const MOST_TEXT: usize = 1 << 30;
@@ -15,12 +16,6 @@ const MOST_TEXT: usize = 1 << 30;
 #[derive(Debug)]
 pub struct Tokenizer {
     source: TokenizerSource,
-}
-
-#[derive(Debug)]
-enum TokenizerSource {
-    Gguf(Box<GgufTokenizer>),
-    Hf(Box<HfTokenizer>),
 }
 
 impl Tokenizer {
@@ -136,13 +131,13 @@ impl Tokenizer {
             TokenizerSource::Gguf(it) => it.drops_first_space(),
             TokenizerSource::Hf(it) => it.drops_first_space(),
         };
-        Detokenizer::new(self, drops_space, false)
+        Detokenizer::new(&self.source, drops_space, false)
     }
 
     /// A stream of tokens to text that goes on behind a prompt: a first space is kept. With
     /// `keeps_control` the texts of control tokens are kept too.
     pub fn detokenizer_behind(&self, keeps_control: bool) -> Detokenizer<'_> {
-        Detokenizer::new(self, false, keeps_control)
+        Detokenizer::new(&self.source, false, keeps_control)
     }
 
     /// Number of tokens; ids are below it.
@@ -175,29 +170,12 @@ impl Tokenizer {
 
     /// The bytes that a token stands for within a text; of control tokens those of their texts.
     pub fn token_bytes(&self, token: u32) -> Vec<u8> {
-        match &self.source {
-            TokenizerSource::Gguf(it) => it.token_bytes(token),
-            TokenizerSource::Hf(it) => it.token_bytes(token),
-        }
+        self.source.token_bytes(token)
     }
 
     /// Whether a token is structure, not text.
     pub fn is_control(&self, token: u32) -> bool {
-        match &self.source {
-            TokenizerSource::Gguf(it) => {
-                let kind = it.vocabulary.kind(token);
-                kind.is_some_and(|it| it.is_control())
-            }
-            TokenizerSource::Hf(it) => it.is_control(token),
-        }
-    }
-
-    /// Whether a token is a single byte beside tokens of text.
-    pub(crate) fn is_byte_token(&self, token: u32) -> bool {
-        match &self.source {
-            TokenizerSource::Gguf(it) => it.is_byte_token(token),
-            TokenizerSource::Hf(it) => it.is_byte_token(token),
-        }
+        self.source.is_control(token)
     }
 
     /// Whether generation ends at this token.
@@ -226,6 +204,14 @@ impl Tokenizer {
         match &self.source {
             TokenizerSource::Gguf(it) => it.ends.eos,
             TokenizerSource::Hf(it) => it.generation_ends.first().copied(),
+        }
+    }
+
+    /// The token that stands for text without tokens.
+    pub fn unknown(&self) -> Option<u32> {
+        match &self.source {
+            TokenizerSource::Gguf(it) => it.vocabulary.unknown,
+            TokenizerSource::Hf(it) => it.unknown(),
         }
     }
 

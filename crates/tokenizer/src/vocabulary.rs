@@ -191,6 +191,9 @@ impl Vocabulary {
         if let Some(kind) = self.kinds.get_mut(id as usize) {
             *kind = TokenKind::Control;
             self.table.hide(id);
+            for token in &mut self.byte_tokens {
+                *token = token.filter(|it| *it != id);
+            }
         }
     }
 

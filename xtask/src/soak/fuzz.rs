@@ -35,7 +35,7 @@ const fn target(name: &'static str, home: &'static str) -> FuzzTarget {
     FuzzTarget { name, home, more }
 }
 
-pub(super) static TARGETS: [FuzzTarget; 13] = [
+pub(super) static TARGETS: [FuzzTarget; 14] = [
     target("cache-entries", "crates/cache"),
     target("expressions", "crates/jit"),
     target("images", "crates/softgpu"),
@@ -59,6 +59,7 @@ pub(super) static TARGETS: [FuzzTarget; 13] = [
         more: Some("crates/ptx/tests/forms"),
     },
     target("snapshots", "crates/cli"),
+    target("tokenizers", "crates/tokenizer"),
     target("traces", "crates/cli"),
     target("triton-metadata", "crates/runtime"),
 ];

@@ -2,16 +2,18 @@
 
 use std::time::SystemTime;
 
+use minijinja::formatting::{FormatStyle, format};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::dates::strftime;
-use super::methods::{MARKS, call_method, joined, strip};
-use super::python::{JsonStyle, python_json, python_str};
+use super::methods::{MARKS, call_method, check_format, joined, strip};
+use super::python::{JsonStyle, check_length, is_tuple, python_json, python_str};
+use super::source::{EACH, PERCENT};
 
 /// Steps of one rendering, at most.
-const FUEL: u64 = 20_000_000;
+const FUEL: u64 = 4_000_000;
 
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<Value> = options.get("indent")?;
@@ -59,6 +61,64 @@ fn is_iterated(value: &Value) -> bool {
     is_sized(value) || value.kind() == ValueKind::Iterable
 }
 
+/// Lines behind the first, or all, by a width or a text; empty ones only if asked.
+fn indent(value: &Value, width: Option<Value>, options: Kwargs) -> Result<String, Error> {
+    let text = python_str(value)?;
+    let width = match width {
+        Some(width) => Some(width),
+        None => options.get("width")?,
+    };
+    let first: bool = options.get::<Option<bool>>("first")?.unwrap_or(false);
+    let blank: bool = options.get::<Option<bool>>("blank")?.unwrap_or(false);
+    options.assert_all_used()?;
+    let by = match width {
+        None => " ".repeat(4),
+        Some(width) => match width.as_str() {
+            Some(by) => by.to_owned(),
+            None => " ".repeat(usize::try_from(width)?.min(1 << 10)),
+        },
+    };
+    check_length(text.len() + text.matches('\n').count().saturating_mul(by.len()))?;
+    let mut out = String::with_capacity(text.len());
+    for (index, line) in text.split('\n').enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        let is_indented = if index == 0 {
+            first
+        } else {
+            blank || !line.is_empty()
+        };
+        if is_indented {
+            out.push_str(&by);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// A number of a number, a truth value or a text.
+fn any_number(value: &Value) -> Option<f64> {
+    match (value.as_str(), value.kind()) {
+        (Some(text), _) => text.trim().replace('_', "").parse().ok(),
+        (None, ValueKind::Bool) => Some(if value.is_true() { 1.0 } else { 0.0 }),
+        (None, ValueKind::Number) => f64::try_from(value.clone()).ok(),
+        _ => None,
+    }
+}
+
+fn whole_number(value: &Value) -> Option<Value> {
+    if value.is_integer() {
+        return Some(value.clone());
+    }
+    let text = value.as_str().map(str::trim);
+    if let Some(whole) = text.and_then(|it| it.parse::<i64>().ok()) {
+        return Some(Value::from(whole));
+    }
+    let number = any_number(value).filter(|it| it.abs() < 1e18);
+    number.map(|it| Value::from(it.trunc() as i64))
+}
+
 fn raise(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
@@ -88,6 +148,11 @@ pub(crate) fn environment() -> Environment<'static> {
     made.add_filter("tojson", |value: &Value, options: Kwargs| {
         to_json(value, options)
     });
+    made.add_filter("format", |text: &str, operands: Rest<Value>| {
+        check_format(text)?;
+        format(FormatStyle::Printf, text, &operands)
+    });
+    made.add_filter("indent", indent);
     made.add_filter("string", |value: &Value| python_str(value));
     made.add_filter("trim", |value: &Value, chars: Option<String>| {
         let text = python_str(value)?;
@@ -110,9 +175,27 @@ pub(crate) fn environment() -> Environment<'static> {
             }
         },
     );
+    made.add_filter("int", |value: &Value, default: Option<Value>| {
+        whole_number(value).unwrap_or(default.unwrap_or(Value::from(0)))
+    });
+    made.add_filter("float", |value: &Value, default: Option<Value>| {
+        any_number(value).map_or(default.unwrap_or(Value::from(0.0)), Value::from)
+    });
     made.add_test("sequence", |it: &Value| is_sized(it));
     made.add_test("iterable", |it: &Value| is_iterated(it));
     made.add_function("raise_exception", raise);
+    made.add_function(EACH, |values: Value| match values.is_none() {
+        true => raise("none is not iterable".to_owned()),
+        false => Ok(values),
+    });
+    made.add_filter(PERCENT, |text: &str, operand: Value| {
+        check_format(text)?;
+        let operands: Vec<Value> = match is_tuple(&operand) {
+            true => operand.try_iter()?.collect(),
+            false => vec![operand],
+        };
+        format(FormatStyle::Printf, text, &operands)
+    });
     made
 }
 

@@ -6,7 +6,7 @@ use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
-use super::python::python_str;
+use super::python::{check_length, python_str};
 
 /// The characters from which marks are taken.
 pub(crate) const MARKS: std::ops::RangeInclusive<char> = '\u{ffff0}'..='\u{ffffd}';
@@ -66,7 +66,7 @@ fn split_blank(text: &str, most: Option<usize>) -> Vec<String> {
     let mut rest = text.trim_start_matches(is_python_space);
     while !rest.is_empty() {
         if most == Some(parts.len()) {
-            parts.push(rest.trim_end_matches(is_python_space).to_owned());
+            parts.push(rest.to_owned());
             return parts;
         }
         let end = rest.find(is_python_space).unwrap_or(rest.len());
@@ -191,6 +191,24 @@ fn has_end(text: &str, args: &[Value], is_front: bool) -> Result<Value, Error> {
     Ok(Value::from(any.any(|it| it.as_str().is_some_and(is_there))))
 }
 
+/// Refuses formats whose fields are wider than any that a template needs, or take their width from
+/// a value: they would fill the memory.
+pub(crate) fn check_format(text: &str) -> Result<(), Error> {
+    const MOST_DIGITS: usize = 4;
+    let (mut digits, mut is_wide) = (0, false);
+    for it in text.chars() {
+        digits = if it.is_ascii_digit() { digits + 1 } else { 0 };
+        is_wide |= digits > MOST_DIGITS;
+    }
+    let takes_width = text.contains(":{") || text.contains('*') && text.contains('%');
+    match (is_wide && text.contains(['%', ':', '{'])) || takes_width {
+        true => Err(no_such(
+            "a format with a field of more than 9999 characters",
+        )),
+        false => Ok(()),
+    }
+}
+
 fn text_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let chars = |args: &[Value]| {
         let (chars,): (Option<String>,) = from_args(args)?;
@@ -236,6 +254,16 @@ fn text_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>
             let (keeps_ends,): (Option<bool>,) = from_args(args)?;
             Value::from(lines(text, keeps_ends.unwrap_or(false)))
         }
+        "format" => {
+            check_format(text)?;
+            return Ok(None);
+        }
+        "replace" => {
+            let (old, new, _): (&str, &str, Option<i64>) = from_args(args)?;
+            let found = text.matches(old).count();
+            check_length(text.len().saturating_add(found.saturating_mul(new.len())))?;
+            return Ok(None);
+        }
         "casefold" => Value::from(text.to_lowercase()),
         "join" => {
             let (items,): (&Value,) = from_args(args)?;
@@ -248,6 +276,7 @@ fn text_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>
                     Some(item) => out.push_str(item),
                     None => return Err(no_such("join: a text is wanted of each item")),
                 }
+                check_length(out.len())?;
             }
             Value::from(out)
         }
@@ -294,6 +323,7 @@ pub(crate) fn joined(items: &Value, by: &str) -> Result<String, Error> {
             out.push_str(by);
         }
         out.push_str(&python_str(&item)?);
+        check_length(out.len())?;
     }
     Ok(out)
 }

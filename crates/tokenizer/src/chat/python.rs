@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+/// Bytes of one text that is made of a value, at most.
+const MOST_BYTES: usize = 1 << 26;
 /// Containers in containers, at most.
 const MOST_DEPTH: usize = 200;
 
@@ -29,21 +31,31 @@ fn python_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Erro
     if depth > MOST_DEPTH {
         return Err(too_deep());
     }
+    check_length(out.len())?;
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => out.push_str(&python_number(value)),
         ValueKind::String if depth > 0 => repr_text(value.as_str().unwrap_or(""), out),
-        ValueKind::Seq if depth < MOST_DEPTH && !is_tuple(value) => {
-            out.push('[');
-            for (index, item) in value.try_iter()?.enumerate() {
-                let item = item;
-                if index > 0 {
+        ValueKind::Seq | ValueKind::Iterable => {
+            let (open, close) = if is_tuple(value) {
+                ('(', ')')
+            } else {
+                ('[', ']')
+            };
+            out.push(open);
+            let mut count = 0;
+            for item in value.try_iter()? {
+                if count > 0 {
                     out.push_str(", ");
                 }
                 python_repr(&item, out, depth + 1)?;
+                count += 1;
             }
-            out.push(']');
+            if open == '(' && count == 1 {
+                out.push(',');
+            }
+            out.push(close);
         }
         ValueKind::Map => {
             out.push('{');
@@ -64,9 +76,20 @@ fn python_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Erro
     Ok(())
 }
 
-/// Tuples print themselves.
-fn is_tuple(value: &Value) -> bool {
-    value.to_string().starts_with('(')
+/// Whether a value is one of Python's tuples.
+pub(crate) fn is_tuple(value: &Value) -> bool {
+    value.downcast_object_ref::<Tuple>().is_some()
+}
+
+/// Refuses a text that would fill the memory.
+pub(crate) fn check_length(len: usize) -> Result<(), Error> {
+    match len <= MOST_BYTES {
+        true => Ok(()),
+        false => {
+            let what = format!("a text of more than {MOST_BYTES} bytes");
+            Err(Error::new(ErrorKind::InvalidOperation, what))
+        }
+    }
 }
 
 /// A text in quotes.
@@ -160,6 +183,7 @@ fn put_json(
     if depth > MOST_DEPTH {
         return Err(too_deep());
     }
+    check_length(out.len())?;
     let begin = |out: &mut String, index: usize| {
         if index > 0 {
             out.push_str(&style.item_separator);
@@ -188,7 +212,7 @@ fn put_json(
             });
         }
         ValueKind::String => json_text(value.as_str().unwrap_or(""), style.is_ascii, keeps, out),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
             let mut count = 0;
             for item in value.try_iter()? {

@@ -99,7 +99,7 @@ impl ChatTemplate {
     /// # Errors
     /// [`TokenizerError::Template`] with the line that fails, and [`TokenizerError::Messages`] for
     /// messages that are no objects, and for texts with control tokens that the template itself
-    /// looks for, so that what it makes of them cannot be told apart.
+    /// looks for.
     pub fn render(&self, request: &ChatRequest) -> Result<Prompt> {
         for (index, message) in request.messages.iter().enumerate() {
             if !matches!(message, ChatValue::Object(_)) {
@@ -124,8 +124,8 @@ impl ChatTemplate {
         let prompt = marks.unmark(&marked);
         if prompt.text != plain {
             return Err(TokenizerError::Messages {
-                what: "a message has the text of a control token, which the template looks for, \
-                    so that the message cannot be told from the conversation's structure"
+                what: "a message has the text of a control token, which the template looks for: \
+                    what becomes of the message is not known"
                     .to_owned(),
                 hint: "the message without that text",
             });
@@ -189,7 +189,7 @@ fn aliased(message: &ChatValue) -> ChatValue {
             .find(|it| it.0 == **name)
             .map(|it| it.1.clone())
     };
-    let Some(reasoning) = REASONING.iter().find_map(|it| value(it)) else {
+    let Some(reasoning) = REASONING.iter().find_map(&value) else {
         return ChatValue::Object(members);
     };
     let thinking = value(&"thinking").unwrap_or(reasoning.clone());

@@ -130,9 +130,12 @@ pub(crate) fn load<B: AsRef<[u8]>>(file: &Gguf<B>) -> Result<GgufTokenizer> {
         ends.adds_eos = false;
         ends.separator = keys.id("seperator", Some(102), count);
     }
+    // Before anything is made of the texts: what is a control token now is found no more.
+    ends.generation_ends = generation_ends(&keys, &mut vocabulary, &ends);
+    vocabulary.order = TextOrder::new(&vocabulary.table);
     let model = match bpe {
         Some((splitter, traits)) => {
-            let merges = merges(&keys, &vocabulary, traits.is_byte_level)?;
+            let merges = Box::new(merges(&keys, &vocabulary, traits.is_byte_level)?);
             GgufModel::Bpe {
                 splitter,
                 traits,
@@ -141,8 +144,6 @@ pub(crate) fn load<B: AsRef<[u8]>>(file: &Gguf<B>) -> Result<GgufTokenizer> {
         }
         None => plain_model(&keys, model, &vocabulary)?,
     };
-    ends.generation_ends = generation_ends(&keys, &mut vocabulary, &ends);
-    vocabulary.order = TextOrder::new(&vocabulary.table);
     let specials = specials(&keys, &vocabulary)?;
     Ok(GgufTokenizer {
         vocabulary,
@@ -241,7 +242,7 @@ fn vocabulary<B: AsRef<[u8]>>(
             vocabulary.longest = vocabulary.longest.max(bytes.len()).min(LONGEST);
         }
         match byte_of(piece) {
-            Some(byte) if !is_byte_level => {
+            Some(byte) if !is_byte_level && !kind.is_control() => {
                 vocabulary.byte_tokens[usize::from(byte)] = Some(id as u32);
             }
             _ => {}

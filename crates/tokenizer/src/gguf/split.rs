@@ -27,8 +27,9 @@ pub(crate) enum Blanks {
 enum SplitPass {
     /// Matches are words, and so is what lies between two matches.
     Matches(Regex, Blanks),
-    /// Runs of digits are cut into threes from their end.
-    DigitThrees,
+    /// Matches, runs of digits, are cut into threes from their end; if asked, only where no word
+    /// goes on behind them.
+    DigitThrees(Regex, bool),
 }
 
 /// A pre-tokenizer.
@@ -114,8 +115,13 @@ const SYMBOLS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*";
 const LINES: &str = r"\s*[\r\n]+";
 /// Words that end at a space or at punctuation, of several scripts.
 const BLOOM: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+";
-/// Letters that have case, of the Unicode of DeepSeek's first models and the scripts that they knew.
-const CASED: &str = r"[\p{Lu}\p{Ll}\p{Lt}--[\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2d}\x{a790}-\x{a7ff}\x{ab30}-\x{ab6f}\x{10570}-\x{105bf}\x{10d50}-\x{10d8f}\x{16e40}-\x{1dfff}]]";
+/// Letters that have case, of the scripts that DeepSeek's first models list. Not theirs: Armenian,
+/// Georgian, some later Latin and Cyrillic, letters of mathematics.
+const CASED: &str = concat!(
+    r"[\p{Lu}\p{Ll}\p{Lt}--[",
+    r"\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2d}\x{a790}-\x{a7ff}",
+    r"\x{ab30}-\x{ab6f}\x{10570}-\x{105bf}\x{10d50}-\x{10d8f}\x{16e40}-\x{1dfff}]]",
+);
 /// Of East Asia: ideographs and the other scripts up to them, and Hangul.
 const EAST: &str = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
 
@@ -146,7 +152,9 @@ impl WordSplitter {
             Some(SplitPass::Matches(regex, blanks)) => {
                 split_by(regex, *blanks, text, &mut next);
             }
-            Some(SplitPass::DigitThrees) => split_digits(text, &mut next),
+            Some(SplitPass::DigitThrees(digits, is_word)) => {
+                split_digits(digits, *is_word, text, &mut next);
+            }
         }
     }
 }
@@ -223,24 +231,22 @@ fn split_halving<'a>(run: &'a str, is_last: bool, each: &mut dyn FnMut(&'a str))
     run.len()
 }
 
-fn split_digits<'a>(text: &'a str, each: &mut dyn FnMut(&'a str)) {
-    let is_digit = |it: char| it.is_numeric();
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|it| !is_digit(it)).unwrap_or(rest.len());
-        if digits == 0 {
-            let other = rest.find(is_digit).unwrap_or(rest.len());
-            each(&rest[..other]);
-            rest = &rest[other..];
+fn split_digits<'a>(digits: &Regex, is_word: bool, text: &'a str, each: &mut dyn FnMut(&'a str)) {
+    let mut at = 0;
+    for found in digits.find_iter(text) {
+        let next = text[found.end()..].chars().next();
+        if is_word && next.is_some_and(|it| it.is_alphanumeric() || it == '_') {
             continue;
         }
-        let run = &rest[..digits];
+        if found.start() > at {
+            each(&text[at..found.start()]);
+        }
+        let run = found.as_str();
         let ends: Vec<usize> = run
             .char_indices()
             .map(|(at, it)| at + it.len_utf8())
             .collect();
-        let mut taken = 0;
-        let mut from = 0;
+        let (mut taken, mut from) = (0, 0);
         while taken < ends.len() {
             let len = match (ends.len() - taken) % 3 {
                 0 => 3,
@@ -250,8 +256,18 @@ fn split_digits<'a>(text: &'a str, each: &mut dyn FnMut(&'a str)) {
             each(&run[from..ends[taken - 1]]);
             from = ends[taken - 1];
         }
-        rest = &rest[digits..];
+        at = found.end();
     }
+    if at < text.len() {
+        each(&text[at..]);
+    }
+}
+
+/// Threes of what this expression matches.
+fn threes(digits: &str, is_word: bool) -> Option<SplitPass> {
+    Regex::new(digits)
+        .ok()
+        .map(|digits| SplitPass::DigitThrees(digits, is_word))
 }
 
 fn pass((expression, blanks): (String, Blanks)) -> Option<SplitPass> {
@@ -328,11 +344,11 @@ fn layered_passes(name: &str) -> Option<Vec<Option<SplitPass>>> {
         "tiny_aya" | "cohere2moe" => {
             let end = format!("(?:{SHORT})?");
             vec![
-                Some(SplitPass::DigitThrees),
+                threes(r"\p{Nd}+", true),
                 pass(cased_family(r"\p{N}{1,3}", &end)),
             ]
         }
-        "superbpe" => vec![whole(r"\p{N}+"), Some(SplitPass::DigitThrees)],
+        "superbpe" => vec![whole(r"\p{N}+"), threes(r"\p{Nd}+", false)],
         "afmoe" => {
             let scripts = [
                 // Ideographs, kana.
@@ -344,11 +360,7 @@ fn layered_passes(name: &str) -> Option<Vec<Option<SplitPass>>> {
                 r"\x{1100}-\x{11ff}",
             ];
             let scripts = format!("[{}]+", scripts.concat());
-            vec![
-                Some(SplitPass::DigitThrees),
-                whole(&scripts),
-                pass(deepseek3()),
-            ]
+            vec![threes(r"\p{N}+", false), whole(&scripts), pass(deepseek3())]
         }
         "laguna" => vec![
             whole(r"[^\n]+|\n+"),

@@ -1,9 +1,14 @@
 //! WordPiece of BERT models: words of normalised text, each the longest tokens from its front.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use unicode_normalization_alignments::UnicodeNormalization;
-use unicode_normalization_alignments::char::is_combining_mark;
 
 use crate::vocabulary::Vocabulary;
+
+/// Characters of a word that is split; a longer one is unknown, as BERT's own tokenizer has it.
+const LONGEST_WORD: usize = 100;
 
 /// How text is normalised before it is split.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +34,7 @@ pub(crate) fn encode(
             word.push(it);
             finish(vocabulary, &mut word, tokens);
         }
-        _ if normal.lowers => word.push(lowered(it)),
+        _ if normal.lowers => word.extend(it.to_lowercase()),
         _ => word.push(it),
     };
     match normal.strips_accents {
@@ -51,27 +56,51 @@ enum CharKind {
 fn kind_of(it: char) -> CharKind {
     if it.is_whitespace() {
         CharKind::Blank
-    } else if it == '\0' || it == '\u{fffd}' || it.is_control() {
-        CharKind::Dropped
-    } else if is_combining_mark(it) {
-        CharKind::Accent
-    } else if is_punctuation(it) || is_ideograph(it) {
+    } else if it.is_ascii() {
+        match (it.is_ascii_punctuation(), it.is_ascii_control()) {
+            (true, _) => CharKind::Alone,
+            (_, true) => CharKind::Dropped,
+            _ => CharKind::Word,
+        }
+    } else if is_ideograph(it) {
         CharKind::Alone
     } else {
-        CharKind::Word
+        CLASSES.kind_of(it)
     }
 }
 
-fn is_punctuation(it: char) -> bool {
-    it.is_ascii_punctuation()
-        || (!it.is_ascii() && punctuation().is_match(it.encode_utf8(&mut [0; 4])))
+/// Classes of characters beyond ASCII, as BERT's own normaliser has them.
+struct CharClasses {
+    dropped: Regex,
+    accent: Regex,
+    alone: Regex,
 }
 
-fn punctuation() -> &'static regex::Regex {
-    use std::sync::LazyLock;
-    static CLASS: LazyLock<regex::Regex> =
-        LazyLock::new(|| regex::Regex::new(r"^\p{P}$").expect("an expression of this file"));
-    &CLASS
+static CLASSES: LazyLock<CharClasses> = LazyLock::new(|| {
+    let class = |name: &str| Regex::new(name).expect("an expression of this file");
+    CharClasses {
+        dropped: class(r"\A[\p{Cc}\p{Cf}\p{Co}\x{fffd}]"),
+        accent: class(r"\A\p{Mn}"),
+        alone: class(r"\A\p{P}"),
+    }
+});
+
+impl CharClasses {
+    fn kind_of(&self, it: char) -> CharKind {
+        let mut bytes = [0; 4];
+        let text = it.encode_utf8(&mut bytes);
+        if it.is_alphabetic() && !self.accent.is_match(text) {
+            CharKind::Word
+        } else if self.dropped.is_match(text) {
+            CharKind::Dropped
+        } else if self.accent.is_match(text) {
+            CharKind::Accent
+        } else if self.alone.is_match(text) {
+            CharKind::Alone
+        } else {
+            CharKind::Word
+        }
+    }
 }
 
 /// Ideographs, each a word; the ranges are those of the models' own code.
@@ -87,21 +116,17 @@ fn is_ideograph(it: char) -> bool {
         | 0x2f800..=0x2fa1f)
 }
 
-/// The lower case of a character where it is one character.
-fn lowered(it: char) -> char {
-    let mut lower = it.to_lowercase();
-    match (lower.next(), lower.next()) {
-        (Some(one), None) => one,
-        _ => it,
-    }
-}
-
 /// Appends the tokens of a word, or the unknown token if one part of it has none.
 fn finish(vocabulary: &Vocabulary, word: &mut String, tokens: &mut Vec<u32>) {
     if word.is_empty() {
         return;
     }
     let before = tokens.len();
+    if word.chars().count() > LONGEST_WORD {
+        word.clear();
+        tokens.extend(vocabulary.unknown);
+        return;
+    }
     let spelled = format!("\u{2581}{word}");
     word.clear();
     let bytes = spelled.as_bytes();
