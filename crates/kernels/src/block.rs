@@ -12,8 +12,8 @@ use crate::copy;
 use crate::error::KernelError;
 use crate::index::with_fault;
 use crate::program::{NativeProgram, NativeStep};
-use crate::rows::{flat_shape, shape as rows_shape, sizes};
-use crate::text::{KernelText, c_type};
+use crate::rows::{flat_shape, sizes};
+use crate::text::KernelText;
 use crate::view::{BoundPlace, MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -144,21 +144,19 @@ impl BlockRows {
         })
     }
 
-    /// The power of two that addresses of blocks are multiples of, as the texts are given it.
-    fn align(&self, is_aligned: bool) -> u64 {
-        let base = match is_aligned || self.view.place == BoundPlace::Scratch {
-            true => 16,
-            false => 1,
-        };
-        let all = base
-            | self.view.offset_bytes.unsigned_abs()
-            | self.pitch.unsigned_abs()
-            | self.format.bytes() as u64;
-        let align = 1 << all.trailing_zeros();
+    /// The power of two that addresses of blocks are multiples of, and whether they follow each
+    /// other without gaps from a multiple of 16 on.
+    fn align(&self, is_aligned: bool) -> (u64, bool) {
+        let is_aligned = is_aligned || self.view.place == BoundPlace::Scratch;
         let row = self.units / (self.format.elements() as u64 / 32) * self.format.bytes() as u64;
-        match align {
-            2 if self.pitch != row as i64 => 1,
-            align => align,
+        let is_dense = is_aligned && self.view.offset_bytes % 16 == 0 && self.pitch == row as i64;
+        let all = self.pitch.unsigned_abs()
+            | self.view.offset_bytes.unsigned_abs()
+            | self.format.bytes() as u64
+            | if is_aligned { 16 } else { 1 };
+        match 1 << all.trailing_zeros() {
+            2 if !is_dense => (1, false),
+            align => (align, is_dense),
         }
     }
 
@@ -166,10 +164,11 @@ impl BlockRows {
         self.units * 32
     }
 
-    fn with_format(&self, text: KernelText, align: u64) -> KernelText {
+    fn with_format(&self, text: KernelText, (align, is_dense): (u64, bool)) -> KernelText {
         let text = text
             .with("FORMAT", format_type(self.format))
-            .with("BLOCK_ALIGN", align);
+            .with("BLOCK_ALIGN", align)
+            .with("IS_DENSE", u8::from(is_dense));
         match self.format.codebook() {
             Some(rows) => {
                 let rows: Vec<String> = rows.iter().map(u16::to_string).collect();
@@ -197,11 +196,18 @@ pub struct BlockProduct<'a> {
     pub to: &'a MemoryView,
 }
 
+/// Units of a row from which on a warp shares it: fewer are those of small models.
+const LONG_ROW: u64 = 64;
+/// Units that a lane has at least of a shorter row.
+const LEAST_UNITS: u64 = 8;
+
 /// Lanes that share a row of the weight: as many as have nearly equal parts of it.
 fn lanes_of_row(units: u64) -> u64 {
-    let is_even = |lanes: &u64| 10 * (units.div_ceil(*lanes) * lanes - units) <= units;
+    let is_even = |lanes: u64| 10 * (units.div_ceil(lanes) * lanes - units) <= units;
+    let has_enough = |lanes: u64| units >= LONG_ROW || units / lanes >= LEAST_UNITS;
     let mut all = (0..=5).rev().map(|bits| 1 << bits);
-    all.find(is_even).unwrap_or(1)
+    all.find(|lanes| is_even(*lanes) && has_enough(*lanes))
+        .unwrap_or(1)
 }
 
 /// Adds the product of activations, quantised to 8 bits, and a weight in blocks.
@@ -243,11 +249,20 @@ pub fn product(
         return Ok(());
     }
     let kind = ActivationBlocks::of(format);
+    let x = matrix(program, x, [rows, depth])?;
+    let residual = residual.map(|residual| matrix(program, residual, [rows, columns]));
+    let residual = residual.transpose()?;
+    let result = match to.reshape(&[rows, columns]) {
+        Ok(result) => result,
+        Err(_) => program.reserve(to.dtype(), &[rows, columns])?,
+    };
     let codes = program.reserve(Dtype::U8, &[rows, depth])?;
     let scales = program.reserve(Dtype::F32, &[rows, depth / kind.run(), 2])?;
     let is_aligned = program.is_aligned;
-    let aligns = [Some(&weight), gate.as_ref()].into_iter().flatten();
-    let align = aligns.map(|it| it.align(is_aligned)).min().unwrap_or(1);
+    let both = [Some(&weight), gate.as_ref()].into_iter().flatten();
+    let align = both
+        .map(|it| it.align(is_aligned))
+        .fold((16, true), |all, own| (all.0.min(own.0), all.1 && own.1));
     let text = KernelText::new("block_product.cu", include_str!("../cuda/block_product.cu"))
         .with_type("ELEMENT", x.dtype())
         .with_type("RESULT", to.dtype())
@@ -259,7 +274,7 @@ pub fn product(
         let text = text.clone().with("TILE", tile).with("GROUP", group);
         text.with("COLUMNS", columns)
     };
-    let few = rows.div_ceil(rows.div_ceil(MOST_TILE)).min(MOST_TILE);
+    let few = rows.next_power_of_two().min(MOST_TILE);
     let group = lanes_of_row(weight.units);
     let is_few = rows <= FEW_ROWS;
     let (text, function, grid) = match is_few {
@@ -277,15 +292,14 @@ pub fn product(
         }
     };
     if blocks > 0 {
-        let step = NativeStep::new(text.clone(), "quantise_rows")
+        let step = NativeStep::new(encoding_text(x.dtype(), kind), "quantise_rows")
             .threads(32 * WARPS as u32)
             .address(&codes)
             .writes()
             .address(&scales)
             .writes()
-            .address(x)
-            .shape(rows_shape(x))
-            .u64(depth)
+            .strided(&x)
+            .u64(depth / kind.format().elements() as u64)
             .u64(blocks)
             .over_blocks(blocks.div_ceil(WARPS));
         program.push(step);
@@ -293,9 +307,8 @@ pub fn product(
     let gate = gate.unwrap_or(weight);
     let step = NativeStep::new(text, function)
         .threads(32 * WARPS as u32)
-        .address(to)
+        .strided(&result)
         .writes()
-        .shape(rows_shape(to))
         .address(&weight.view)
         .address(&gate.view)
         .u64(weight.pitch.cast_unsigned())
@@ -309,13 +322,35 @@ pub fn product(
         }
         None => step.u64(0).u64(0),
     };
-    let step = match residual {
-        Some(residual) => step.address(residual).shape(rows_shape(residual)),
-        None => step.u64(0).shape(rows_shape(to)),
+    let step = match &residual {
+        Some(residual) => step.strided(residual),
+        None => step.u64(0).u64(0).u64(0),
     };
     let units = narrow(weight.units)?;
     program.push(step.u64(rows).u64(columns).u32(units).blocks(grid)?);
-    Ok(())
+    match result.place == to.place {
+        true => Ok(()),
+        false => copy::elements(program, &result.reshape(to.shape())?, to),
+    }
+}
+
+/// A view as a matrix, or a copy of it where its rows have no one distance.
+fn matrix(program: &mut NativeProgram, view: &MemoryView, shape: [u64; 2]) -> Result<MemoryView> {
+    if let Ok(matrix) = view.reshape(&shape) {
+        return Ok(matrix);
+    }
+    let staged = program.reserve(view.dtype(), view.shape())?;
+    copy::elements(program, view, &staged)?;
+    Ok(staged.reshape(&shape)?)
+}
+
+impl NativeStep {
+    /// A matrix: its address and the strides of rows and columns.
+    fn strided(self, matrix: &MemoryView) -> Self {
+        let strides = matrix.layout.strides().iter();
+        let step = self.address(matrix);
+        strides.fold(step, |step, stride| step.u64(stride.cast_unsigned()))
+    }
 }
 
 /// Units of a row, whose elements the kernels count in 32 bits.
@@ -329,6 +364,13 @@ fn narrow(units: u64) -> Result<u32> {
             most: most * 32,
         }),
     }
+}
+
+/// The text of what makes codes of 8 bits.
+fn encoding_text(from: Dtype, kind: ActivationBlocks) -> KernelText {
+    rows_text()
+        .with_type("ELEMENT", from)
+        .with("KIND", kind as u32)
 }
 
 fn rows_text() -> KernelText {
@@ -430,11 +472,8 @@ pub fn encode(
     if to.layout.is_empty() {
         return Ok(());
     }
-    let text = rows_text()
-        .with("ELEMENT", c_type(x.dtype()))
-        .with("KIND", kind as u32);
     let blocks = rows * across;
-    let step = NativeStep::new(text, "encode_rows")
+    let step = NativeStep::new(encoding_text(x.dtype(), kind), "encode_rows")
         .rows(to)
         .writes()
         .rows(x)

@@ -2,6 +2,7 @@
 
 use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan, OpRow, registry};
 use fercuda_tensor::{BlockFormat, Dtype, Layout};
+use fercuda_trials::{Budget, Work};
 
 use crate::bench::{Bench, Operand, layout};
 use crate::native::index_operand;
@@ -183,37 +184,96 @@ pub(crate) fn operands_of(
     drawn(random, row, format, dtype)
 }
 
-#[test]
-fn products_and_rows_of_every_format_are_those_of_their_reference() {
-    let seed = fercuda_trials::seed();
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut compared = Compared::default();
-    for format in BlockFormat::ALL {
-        for name in ["dequantise_blocks", "quantised_embedding"] {
-            let row = registry::find(name).unwrap();
-            let drawn = drawn(&mut random, row, format, Dtype::U8);
-            check_drawn(&mut random, drawn, &mut compared);
-        }
-        let row = registry::find("quantised_linear").unwrap();
-        // One row, some, and more than are read by warps; one output, one block.
-        let few = random.u64(2..17);
-        for sizes in [
-            [1, 1, 1],
-            [few, random.u64(1..40), 2],
-            [random.u64(17..41), 9, 1],
-        ] {
-            let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][random.usize(..3)];
-            let op = of_format(row, format);
-            let drawn = of_product(&mut random, op, format, dtype, sizes);
-            check_drawn(&mut random, drawn, &mut compared);
+const WORK: Work = Work {
+    name: "op-blocks",
+    least: 36,
+    ci_seconds: 6,
+    soak: 5_000,
+};
+
+/// What is tried of each format.
+#[derive(Clone, Copy)]
+enum BlockTrial {
+    Decode,
+    Embed,
+    /// A product of few rows; of one row, output and block.
+    Few(bool),
+    /// Of more rows than are multiplied without tensor cores.
+    Many,
+    Gated,
+}
+
+impl BlockTrial {
+    const ALL: [Self; 6] = [
+        Self::Decode,
+        Self::Embed,
+        Self::Few(true),
+        Self::Few(false),
+        Self::Many,
+        Self::Gated,
+    ];
+
+    fn drawn(
+        self,
+        random: &mut fastrand::Rng,
+        format: BlockFormat,
+    ) -> (OpDescriptor, Vec<Operand>) {
+        let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][random.usize(..3)];
+        let (name, sizes) = match self {
+            Self::Decode => ("dequantise_blocks", [0; 3]),
+            Self::Embed => ("quantised_embedding", [0; 3]),
+            Self::Few(true) => ("quantised_linear", [1, 1, 1]),
+            Self::Few(false) => {
+                let across = random.u64(1..4);
+                (
+                    "quantised_linear",
+                    [random.u64(1..17), random.u64(1..150), across],
+                )
+            }
+            Self::Many => (
+                "quantised_linear",
+                [random.u64(17..75), random.u64(1..90), 2],
+            ),
+            Self::Gated => (
+                "quantised_swiglu",
+                [random.u64(1..30), random.u64(1..50), 1],
+            ),
+        };
+        let row = registry::find(name).unwrap();
+        match self {
+            Self::Decode | Self::Embed => drawn(random, row, format, Dtype::U8),
+            _ => of_product(random, of_format(row, format), format, dtype, sizes),
         }
     }
-    assert!(
-        compared.bounded * 8 > compared.plans * 7,
-        "{}",
-        compared.bounded
-    );
+}
+
+#[test]
+fn products_and_rows_of_every_format_are_those_of_their_reference() {
+    for (name, seed) in fercuda_trials::seeds(env!("CARGO_MANIFEST_DIR"), WORK) {
+        println!("{name}: {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let budget = Budget::begin(WORK);
+        let (mut compared, mut done, mut all) = (Compared::default(), 0, Vec::new());
+        while budget.has_left(done) {
+            if all.is_empty() {
+                let formats = BlockFormat::ALL.into_iter();
+                all.extend(formats.flat_map(|it| BlockTrial::ALL.map(|trial| (it, trial))));
+                random.shuffle(&mut all);
+            }
+            let Some((format, trial)) = all.pop() else {
+                break;
+            };
+            let drawn = trial.drawn(&mut random, format);
+            check_drawn(&mut random, drawn, &mut compared);
+            done += 1;
+        }
+        println!("{done} plans");
+        assert!(
+            compared.bounded * 4 > compared.plans * 3,
+            "{}",
+            compared.bounded
+        );
+    }
 }
 
 #[test]
