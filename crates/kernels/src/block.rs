@@ -210,6 +210,99 @@ fn lanes_of_row(units: u64) -> u64 {
         .unwrap_or(1)
 }
 
+/// The views of a product that go together, as matrices and rows of blocks.
+struct ProductMatrices {
+    x: MemoryView,
+    weight: BlockRows,
+    gate: Option<BlockRows>,
+    residual: Option<MemoryView>,
+    /// The result, or workspace that is copied to it.
+    result: MemoryView,
+    rows: u64,
+    columns: u64,
+    depth: u64,
+}
+
+impl ProductMatrices {
+    fn of(
+        program: &mut NativeProgram,
+        format: BlockFormat,
+        views: &BlockProduct<'_>,
+    ) -> Result<Self> {
+        let (x, to) = (views.x, views.to);
+        let ((rows, depth), (of_result, columns)) = (sizes(x), sizes(to));
+        let weight = BlockRows::of(program, views.weight, format)?;
+        let gate = views.gate.map(|gate| BlockRows::of(program, gate, format));
+        let gate = gate.transpose()?;
+        let is_of_shape = |it: &BlockRows| it.elements() == depth && it.rows == columns;
+        let fits = rows == of_result && is_of_shape(&weight) && gate.iter().all(is_of_shape);
+        check(fits && !x.shape().is_empty(), || {
+            format!("{} by {}", x.layout, views.weight.layout)
+        })?;
+        let is_float = |it: Dtype| it.is_float() && it.bytes() < 8;
+        check(is_float(x.dtype()) && is_float(to.dtype()), || {
+            format!("{} to {}", x.dtype(), to.dtype())
+        })?;
+        if let Some(bias) = views.bias {
+            bias.check("the bias", &[columns], x.dtype())?;
+        }
+        if let Some(residual) = views.residual {
+            residual.check("the residual", to.shape(), x.dtype())?;
+        }
+        let residual = views.residual;
+        let residual = residual.map(|residual| matrix(program, residual, [rows, columns]));
+        Ok(Self {
+            x: matrix(program, x, [rows, depth])?,
+            weight,
+            gate,
+            residual: residual.transpose()?,
+            result: match to.reshape(&[rows, columns]) {
+                Ok(result) => result,
+                Err(_) => program.reserve(to.dtype(), &[rows, columns])?,
+            },
+            rows,
+            columns,
+            depth,
+        })
+    }
+}
+
+/// How the work of a product is shared.
+struct ProductGeometry {
+    function: &'static str,
+    /// Rows of a block of threads, lanes of a row of the weight, columns of a lane.
+    tile: u64,
+    group: u64,
+    own: u64,
+    grid: [u64; 3],
+}
+
+impl ProductGeometry {
+    fn of(rows: u64, columns: u64, units: u64, is_gated: bool) -> Self {
+        if rows > FEW_ROWS {
+            let tile = if rows > 32 { 64 } else { 32 };
+            return Self {
+                function: "multiply_many",
+                tile,
+                group: 1,
+                own: 1,
+                grid: [rows.div_ceil(tile), columns.div_ceil(ACROSS), 1],
+            };
+        }
+        let (tile, group) = (rows.next_power_of_two().min(MOST_TILE), lanes_of_row(units));
+        let warps = columns.div_ceil(32 / group) * rows.div_ceil(tile);
+        let own = 1 + u64::from(warps >= 2 * MANY_WARPS && tile <= 4 && !is_gated);
+        let across = columns.div_ceil(WARPS * (32 / group) * own);
+        Self {
+            function: "multiply_few",
+            tile,
+            group,
+            own,
+            grid: [across, rows.div_ceil(tile), 1],
+        }
+    }
+}
+
 /// Adds the product of activations, quantised to 8 bits, and a weight in blocks.
 ///
 /// # Errors
@@ -219,95 +312,46 @@ pub fn product(
     format: BlockFormat,
     views: BlockProduct<'_>,
 ) -> Result<()> {
-    let BlockProduct {
-        x,
-        bias,
-        residual,
-        to,
-        ..
-    } = views;
-    let ((rows, depth), (of_result, columns)) = (sizes(x), sizes(to));
-    let weight = BlockRows::of(program, views.weight, format)?;
-    let gate = views.gate.map(|gate| BlockRows::of(program, gate, format));
-    let gate = gate.transpose()?;
-    let is_of_shape = |it: &BlockRows| it.elements() == depth && it.rows == columns;
-    let fits = rows == of_result && is_of_shape(&weight) && gate.iter().all(is_of_shape);
-    check(fits && !x.shape().is_empty(), || {
-        format!("{} by {}", x.layout, views.weight.layout)
-    })?;
-    let are_floats = [x.dtype(), to.dtype()]
-        .iter()
-        .all(|it| it.is_float() && it.bytes() < 8);
-    check(are_floats, || format!("{} to {}", x.dtype(), to.dtype()))?;
-    if let Some(bias) = bias {
-        bias.check("the bias", &[columns], x.dtype())?;
-    }
-    if let Some(residual) = residual {
-        residual.check("the residual", to.shape(), x.dtype())?;
-    }
+    let to = views.to;
+    let all = ProductMatrices::of(program, format, &views)?;
     if to.layout.is_empty() {
         return Ok(());
     }
+    let (weight, rows, columns) = (&all.weight, all.rows, all.columns);
     let kind = ActivationBlocks::of(format);
-    let x = matrix(program, x, [rows, depth])?;
-    let residual = residual.map(|residual| matrix(program, residual, [rows, columns]));
-    let residual = residual.transpose()?;
-    let result = match to.reshape(&[rows, columns]) {
-        Ok(result) => result,
-        Err(_) => program.reserve(to.dtype(), &[rows, columns])?,
-    };
-    let codes = program.reserve(Dtype::U8, &[rows, depth])?;
-    let scales = program.reserve(Dtype::F32, &[rows, depth / kind.run(), 2])?;
-    let is_aligned = program.is_aligned;
-    let both = [Some(&weight), gate.as_ref()].into_iter().flatten();
-    let align = both
-        .map(|it| it.align(is_aligned))
-        .fold((16, true), |all, own| (all.0.min(own.0), all.1 && own.1));
-    let text = KernelText::new("block_product.cu", include_str!("../cuda/block_product.cu"))
-        .with_type("ELEMENT", x.dtype())
-        .with_type("RESULT", to.dtype())
-        .with("KIND", kind as u32)
-        .with("IS_GATED", u8::from(gate.is_some()));
-    let text = weight.with_format(text, align);
-    let blocks = rows * (depth / kind.format().elements() as u64);
-    let with_tile = |tile: u64, group: u64, columns: u64| {
-        let text = text.clone().with("TILE", tile).with("GROUP", group);
-        text.with("COLUMNS", columns)
-    };
-    let few = rows.next_power_of_two().min(MOST_TILE);
-    let group = lanes_of_row(weight.units);
-    let is_few = rows <= FEW_ROWS;
-    let (text, function, grid) = match is_few {
-        true => {
-            let warps = columns.div_ceil(32 / group) * rows.div_ceil(few);
-            let own = 1 + u64::from(warps >= 2 * MANY_WARPS && few <= 4 && gate.is_none());
-            let across = columns.div_ceil(WARPS * (32 / group) * own);
-            let grid = [across, rows.div_ceil(few), 1];
-            (with_tile(few, group, own), "multiply_few", grid)
-        }
-        false => {
-            let tile = if rows > 32 { 64 } else { 32 };
-            let grid = [rows.div_ceil(tile), columns.div_ceil(ACROSS), 1];
-            (with_tile(tile, 1, 1), "multiply_many", grid)
-        }
-    };
-    if blocks > 0 {
-        let step = NativeStep::new(encoding_text(x.dtype(), kind), "quantise_rows")
+    let codes = program.reserve(Dtype::U8, &[rows, all.depth])?;
+    let scales = program.reserve(Dtype::F32, &[rows, all.depth / kind.run(), 2])?;
+    let across = all.depth / kind.format().elements() as u64;
+    if across > 0 {
+        let step = NativeStep::new(encoding_text(all.x.dtype(), kind), "quantise_rows")
             .threads(32 * WARPS as u32)
             .address(&codes)
             .writes()
             .address(&scales)
             .writes()
-            .strided(&x)
-            .u64(depth / kind.format().elements() as u64)
-            .u64(blocks)
-            .over_blocks(blocks.div_ceil(WARPS));
+            .strided(&all.x)
+            .u64(across)
+            .u64(rows * across)
+            .over_blocks((rows * across).div_ceil(WARPS));
         program.push(step);
     }
-    let gate = gate.unwrap_or(weight);
-    let step = NativeStep::new(text, function)
+    let is_aligned = program.is_aligned;
+    let both = [Some(weight), all.gate.as_ref()].into_iter().flatten();
+    let places = both.map(|it| it.align(is_aligned));
+    let align = places.fold((16, true), |all, own| (all.0.min(own.0), all.1 && own.1));
+    let shared = ProductGeometry::of(rows, columns, weight.units, all.gate.is_some());
+    let text = KernelText::new("block_product.cu", include_str!("../cuda/block_product.cu"))
+        .with_type("ELEMENT", all.x.dtype())
+        .with_type("RESULT", to.dtype())
+        .with("KIND", kind as u32)
+        .with("IS_GATED", u8::from(all.gate.is_some()))
+        .with("TILE", shared.tile)
+        .with("GROUP", shared.group)
+        .with("COLUMNS", shared.own);
+    let gate = all.gate.as_ref().unwrap_or(weight);
+    let step = NativeStep::new(weight.with_format(text, align), shared.function)
         .threads(32 * WARPS as u32)
-        .strided(&result)
+        .strided(&all.result)
         .writes()
         .address(&weight.view)
         .address(&gate.view)
@@ -315,22 +359,22 @@ pub fn product(
         .u64(gate.pitch.cast_unsigned())
         .address(&codes)
         .address(&scales);
-    let step = match bias {
+    let step = match views.bias {
         Some(bias) => {
             let stride = bias.layout.strides().first().copied().unwrap_or_default();
             step.address(bias).u64(stride.cast_unsigned())
         }
         None => step.u64(0).u64(0),
     };
-    let step = match &residual {
+    let step = match &all.residual {
         Some(residual) => step.strided(residual),
         None => step.u64(0).u64(0).u64(0),
     };
     let units = narrow(weight.units)?;
-    program.push(step.u64(rows).u64(columns).u32(units).blocks(grid)?);
-    match result.place == to.place {
+    program.push(step.u64(rows).u64(columns).u32(units).blocks(shared.grid)?);
+    match all.result.place == to.place {
         true => Ok(()),
-        false => copy::elements(program, &result.reshape(to.shape())?, to),
+        false => copy::elements(program, &all.result.reshape(to.shape())?, to),
     }
 }
 
