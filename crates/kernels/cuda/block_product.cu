@@ -19,7 +19,8 @@ struct Place {
     }
 };
 
-// What a product becomes.
+// What a product becomes. The residual may be where the result is: a thread reads an element before
+// it writes it.
 struct Target {
     RESULT* to;
     Place place;
@@ -77,11 +78,11 @@ __device__ __forceinline__ float of_unit(const Unit& w, const uint4 (&x)[2], con
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    multiply_few(RESULT* __restrict__ to, i64 to_row, i64 to_column, const u8* __restrict__ weight,
+    multiply_few(RESULT* to, i64 to_row, i64 to_column, const u8* __restrict__ weight,
                  const u8* __restrict__ gate, i64 pitch, i64 gate_pitch,
                  const u8* __restrict__ codes, const float2* __restrict__ scales,
                  const ELEMENT* __restrict__ bias, i64 bias_stride,
-                 const ELEMENT* __restrict__ residual, i64 residual_row, i64 residual_column,
+                 const ELEMENT* residual, i64 residual_row, i64 residual_column,
                  u64 rows, u64 columns, u32 units) {
     const u32 units_of_block = FORMAT::ELEMENTS / 32;
     const u32 lane = threadIdx.x % 32, own = lane / GROUPS;
@@ -327,11 +328,11 @@ __device__ __forceinline__ void add_step(float (&sums)[2][TILES_ACROSS][4], cons
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    multiply_many(RESULT* __restrict__ to, i64 to_row, i64 to_column, const u8* __restrict__ weight,
+    multiply_many(RESULT* to, i64 to_row, i64 to_column, const u8* __restrict__ weight,
                   const u8* __restrict__ gate, i64 pitch, i64 gate_pitch,
                   const u8* __restrict__ codes, const float2* __restrict__ scales,
                   const ELEMENT* __restrict__ bias, i64 bias_stride,
-                  const ELEMENT* __restrict__ residual, i64 residual_row, i64 residual_column,
+                  const ELEMENT* residual, i64 residual_row, i64 residual_column,
                   u64 rows, u64 columns, u32 units) {
     __shared__ union {
         Tiles tiles;

@@ -25,7 +25,7 @@ const MOST_TILE: u64 = 8;
 /// Warps of a block of the products, and columns of a tile of tensor cores.
 const WARPS: u64 = 4;
 const ACROSS: u64 = 64;
-/// Warps from which on each has two columns at once: several for each multiprocessor.
+/// Warps that suffice to read at the speed of memory: several for each multiprocessor.
 const MANY_WARPS: u64 = 132 * 16;
 
 /// Format of 8 bits in which a product has its activations, with sums for the weight's minimums.
@@ -190,7 +190,7 @@ pub struct BlockProduct<'a> {
     pub gate: Option<&'a MemoryView>,
     /// One number for each column.
     pub bias: Option<&'a MemoryView>,
-    /// Elements of the result's shape.
+    /// Elements of the result's shape, which may be where the result is.
     pub residual: Option<&'a MemoryView>,
     /// The result.
     pub to: &'a MemoryView,
@@ -291,7 +291,9 @@ impl ProductGeometry {
         }
         let (tile, group) = (rows.next_power_of_two().min(MOST_TILE), lanes_of_row(units));
         let warps = columns.div_ceil(32 / group) * rows.div_ceil(tile);
-        let own = 1 + u64::from(warps >= 2 * MANY_WARPS && tile <= 4 && !is_gated);
+        // Two columns halve what is read of the activations, but also the number of warps.
+        let is_halved = units < LONG_ROW || warps >= 2 * MANY_WARPS;
+        let own = 1 + u64::from(is_halved && !is_gated);
         let across = columns.div_ceil(WARPS * (32 / group) * own);
         Self {
             function: "multiply_few",
@@ -316,6 +318,9 @@ pub fn product(
     let all = ProductMatrices::of(program, format, &views)?;
     if to.layout.is_empty() {
         return Ok(());
+    }
+    if let Some(residual) = views.residual {
+        program.allow_same(to, residual);
     }
     let (weight, rows, columns) = (&all.weight, all.rows, all.columns);
     let kind = ActivationBlocks::of(format);

@@ -1,10 +1,11 @@
 //! Random blocks of quantised elements: products, embeddings and conversions of all formats.
 
+use fercuda_jit::BoundArg;
 use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan, OpRow, registry};
 use fercuda_tensor::{BlockFormat, Dtype, Layout};
 use fercuda_trials::{Budget, Work};
 
-use crate::bench::{Bench, Operand, layout};
+use crate::bench::{Bench, ONE, Operand, layout};
 use crate::native::index_operand;
 use crate::parity::{Compared, check_drawn, shape};
 
@@ -274,6 +275,44 @@ fn products_and_rows_of_every_format_are_those_of_their_reference() {
             compared.bounded
         );
     }
+}
+
+#[test]
+fn a_product_is_added_to_its_residual_in_place() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let (bench, seed) = (Bench::shared(), fercuda_trials::seed());
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let of = |shape: &[u64]| Layout::contiguous(Dtype::F32, shape).unwrap();
+    for rows in [random.u64(1..17), random.u64(17..40)] {
+        let (x, bias, residual) = (of(&[rows, 64]), of(&[5]), of(&[rows, 5]));
+        let w = Layout::contiguous(Dtype::U8, &[5, 36]).unwrap();
+        let row = registry::find("quantised_linear").unwrap();
+        let op = of_format(row, BlockFormat::Q4_0);
+        let operands = [x, w, bias, residual];
+        let plan = OpPlan::new(&bench.device, &op, &operands, &[], KernelPolicy::Auto).unwrap();
+        let mut floats = |layout: &Layout| -> Vec<u8> {
+            let values = (0..layout.len()).map(|_| random.f32() - 0.5);
+            values.flat_map(f32::to_le_bytes).collect()
+        };
+        let [x, bias, residual] = [x, bias, residual].map(|layout| bench.upload(&floats(&layout)));
+        let w = bench.upload(&blocks(&mut random, BlockFormat::Q4_0, 10));
+        let apart = bench.upload(&vec![0; rows as usize * 20]);
+        let workspace = bench.upload(&vec![0; plan.workspace_bytes() as usize]);
+        let operands = [&x, &w, &bias, &residual].map(BoundArg::of);
+        let workspace = Some(BoundArg::of(&workspace));
+        for to in [&apart, &residual] {
+            let to = BoundArg::of(to);
+            plan.run(&bench.stream, &operands, &[to], workspace)
+                .unwrap();
+        }
+        let bytes = [&apart, &residual].map(|it| it.to_vec(&bench.stream).unwrap());
+        assert_eq!(bytes[0], bytes[1], "{rows} rows");
+        // Over x, it would be read after it is written.
+        let over_x = plan.run(&bench.stream, &operands, &[BoundArg::of(&x)], workspace);
+        assert!(over_x.is_err());
+    }
+    bench.assert_sound();
 }
 
 #[test]
