@@ -1,14 +1,20 @@
 // Products of rows of activations, as codes of 8 bits, and rows of a weight in blocks.
 //
 // KIND says how activations are quantised: 0 in blocks of 32, as q8_0; 1 so, with sums as q8_1 has
-// them; 2 in blocks of 256, as q8_K. In the workspace are the codes of all rows, in order, and of
-// every RUN elements a scale and a sum: of codes, or for KIND 1 of elements.
+// them; 2 in blocks of 256, as q8_K. In the workspace are the codes of all rows, and of every RUN
+// elements a scale and a sum: of codes, or for KIND 1 of elements. Of blocks of 32 a row has the
+// first halves, then the second ones: lanes that have neighbouring blocks read neighbouring bytes.
 #include "block_formats.cuh"
 
 #define EACH_LANE 0xffffffffu
 #define RUN (KIND == 2 ? 16 : 32)
 #define WARPS 4
 #define THREADS (WARPS * 32)
+
+// Where a half of 16 codes is in a row of so many, by its first element.
+__device__ __forceinline__ u64 place_of_half(u64 element, u64 depth) {
+    return KIND == 2 ? element : element / 32 * 16 + (element % 32 == 0 ? 0 : depth / 2);
+}
 
 // Where the elements of a matrix are.
 struct Place {
@@ -107,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (u32 m = 0; m < TILE; m++) {
         const u64 row = first_row + m < rows ? first_row + m : rows - 1;
-        x[m] = codes + row * depth + (is_single ? own * 32 : 0);
+        x[m] = codes + row * depth + (is_single ? own * 16 : 0);
         x_scales[m] = scales + row * (depth / RUN) + (is_single ? own : 0);
     }
     float sums[COLUMNS][TILE] = {}, gates[COLUMNS][TILE] = {};
@@ -125,12 +131,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u32 high = block * FORMAT::ELEMENTS + FORMAT::second(is_single ? 0 : inside);
 #pragma unroll
         for (u32 m = 0; m < TILE; m++) {
-            const uint4 halves[2] = {*reinterpret_cast<const uint4*>(x[m] + low),
-                                     *reinterpret_cast<const uint4*>(x[m] + high)};
+            const u64 places[2] = {place_of_half(low, depth), place_of_half(high, depth)};
+            const uint4 halves[2] = {*reinterpret_cast<const uint4*>(x[m] + places[0]),
+                                     *reinterpret_cast<const uint4*>(x[m] + places[1])};
             const float2 low_scale = x_scales[m][low / RUN];
             const float2 high_scale = KIND == 2 ? x_scales[m][high / RUN] : low_scale;
             if (is_single) {
-                x[m] += GROUP * 32;
+                x[m] += GROUP * 16;
                 x_scales[m] += GROUP;
             }
 #pragma unroll
@@ -270,7 +277,8 @@ struct Factors {
             const u32 line = at / parts, place = chunk * CHUNK + at % parts * 16;
             uint4 own = make_uint4(0, 0, 0, 0);
             if (first_row + line < rows && place < depth) {
-                own = *reinterpret_cast<const uint4*>(codes + (first_row + line) * depth + place);
+                const u64 half = (first_row + line) * depth + place_of_half(place, depth);
+                own = *reinterpret_cast<const uint4*>(codes + half);
             }
             *reinterpret_cast<uint4*>(&tiles.x[line][at % parts * 16]) = own;
         }

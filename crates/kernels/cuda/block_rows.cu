@@ -67,8 +67,7 @@ extern "C" __global__ void decode_chosen(RESULT* __restrict__ to, const Shape to
 #define THREADS (WARPS * 32)
 
 #ifdef KERNEL_quantise_rows
-// Codes of all rows, in order, and of every 32 or 16 elements a scale and a sum, as
-// block_product.cu reads them.
+// Codes of all rows, and of every 32 or 16 elements a scale and a sum, as block_product.cu reads them.
 extern "C" __global__ void __launch_bounds__(THREADS)
     quantise_rows(u8* __restrict__ codes, float2* __restrict__ scales, const ELEMENT* __restrict__ x,
                   i64 x_row, i64 x_column, u64 across, u64 blocks) {
@@ -92,7 +91,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (lane % 2 == 0) scales[number * 16 + lane / 2] = make_float2(block.scale, (float)block.sum);
 #else
         const Codes32 block(In::load(from[(i64)lane * x_column]));
-        codes[number * 32 + lane] = (u8)block.code;
+        const u64 half = lane / 16 * (across * 16) + (number - row * across) * 16;
+        codes[row * across * 32 + half + lane % 16] = (u8)block.code;
         float sum = (float)block.sum;
         // Rounded to f16, as the scale.
         if (KIND == 1) sum = half_value(half_bits(__fmul_rn(sum, block.scale)));
