@@ -50,7 +50,7 @@ extern "C" __global__ void decode_chosen(RESULT* __restrict__ to, const Shape to
         const i64 chosen = (i64)index[element_offset(index_shape, row)];
         RESULT* own = to + row_offset(to_shape, row);
         const i64 stride = to_shape.strides[0];
-        if (is_inside(chosen, rows, at, fault)) {
+        if (is_inside(chosen, rows, row, fault)) {
             store_unit(own, stride, blocks + chosen * pitch, unit);
         } else {
             for (u32 i = 0; i < 32; i++) own[(i64)(unit * 32 + i) * stride] = Computed<RESULT>::store(0);

@@ -316,6 +316,46 @@ fn a_product_is_added_to_its_residual_in_place() {
 }
 
 #[test]
+fn a_checked_embedding_reports_the_index_that_is_outside() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let bench = Bench::shared();
+    let row = registry::find("quantised_embedding").unwrap();
+    let op = of_format(row, BlockFormat::Q8_0).checked().unwrap();
+    let w = Layout::contiguous(Dtype::U8, &[2, 68]).unwrap();
+    let index = Layout::contiguous(Dtype::I32, &[3]).unwrap();
+    let plan = OpPlan::new(&bench.device, &op, &[w, index], &[], KernelPolicy::Auto).unwrap();
+    let w = bench.upload(&blocks(
+        &mut fastrand::Rng::with_seed(1),
+        BlockFormat::Q8_0,
+        4,
+    ));
+    let to = bench.upload(&[0xa5; 3 * 64 * 4]);
+    let workspace = bench.upload(&vec![0x5a; plan.workspace_bytes() as usize]);
+    let workspace = BoundArg::of(&workspace);
+    for (indices, said) in [([1, -7, 0], Some("-7")), ([1, 0, 1], None)] {
+        let index = bench.upload(&indices.map(i32::to_le_bytes).concat());
+        let operands = [&w, &index].map(BoundArg::of);
+        let run = plan.run(
+            &bench.stream,
+            &operands,
+            &[BoundArg::of(&to)],
+            Some(workspace),
+        );
+        run.unwrap();
+        let checked = plan.check(&bench.stream, &workspace);
+        let checked = checked.map_err(|error| error.to_string());
+        let bytes = to.to_vec(&bench.stream).unwrap();
+        let is_zero = bytes[256..512].iter().all(|byte| *byte == 0);
+        assert_eq!(is_zero, said.is_some());
+        match said {
+            Some(said) => assert!(checked.is_err_and(|error| error.contains(said))),
+            None => assert_eq!(checked, Ok(())),
+        }
+    }
+    bench.assert_sound();
+}
+
+#[test]
 fn blocks_that_do_not_fit_are_refused_with_what_would() {
     let bench = Bench::shared();
     let of = |dtype, shape: &[u64]| Layout::contiguous(dtype, shape).unwrap();
