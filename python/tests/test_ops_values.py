@@ -395,6 +395,11 @@ NEEDS = {
     "quantise_with": {"scale": (), "to": "i8"},
     "dequantise": {"scale": ()},
     "f8_scales": {"latest": (6,), "scale": (6,), "to": "f8e4m3"},
+    "quantise_blocks": {"x": (2, 32)},
+    "dequantise_blocks": {"w": (2, 18)},
+    "quantised_linear": {"x": (4, 32), "w": (6, 18)},
+    "quantised_swiglu": {"x": (4, 32), "gate": (6, 18), "up": (6, 18)},
+    "quantised_embedding": {"w": (6, 18), "index": (5,)},
     "segment_reduce": {"offsets": (3,)},
     "embedding_bag": {"index": (5,), "offsets": (3,)},
     "embedding_bag_backward": {"g": (2, 6), "index": (5,), "offsets": (3,), "rows": 4},
@@ -458,7 +463,8 @@ def test_every_op_is_called_by_its_name(session, rng, name):
         elif "f32" in dtypes:
             array = drawn(rng, shape, "f32")
         else:
-            array = rng.integers(0, 2, shape).astype(NUMPY["i32" if "i32" in dtypes else "bool"])
+            kind = next((it for it in ("i32", "u8") if it in dtypes), "bool")
+            array = rng.integers(0, 2, shape).astype(NUMPY[kind])
         given.append(strided(session, rng, array))
     made = {} if given else {"session": session}
     results = getattr(ops, name)(*given, **needs, **made)

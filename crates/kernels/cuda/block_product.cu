@@ -1,75 +1,53 @@
 // Products of rows of activations, as codes of 8 bits, and rows of a weight in blocks.
 //
 // KIND says how activations are quantised: 0 in blocks of 32, as q8_0; 1 so, with sums as q8_1 has
-// them; 2 in blocks of 256, as q8_K. In the workspace are the codes of all rows, in order, and of
-// every RUN elements a scale and a sum: of codes, or for KIND 1 of elements.
-#include "block_codes.cuh"
+// them; 2 in blocks of 256, as q8_K. In the workspace are the codes of all rows, and of every RUN
+// elements a scale and a sum: of codes, or for KIND 1 of elements. Of blocks of 32 a row has the
+// first halves, then the second ones: lanes that have neighbouring blocks read neighbouring bytes.
 #include "block_formats.cuh"
 
+#define EACH_LANE 0xffffffffu
 #define RUN (KIND == 2 ? 16 : 32)
 #define WARPS 4
 #define THREADS (WARPS * 32)
 
-#ifdef KERNEL_quantise_rows
-extern "C" __global__ void __launch_bounds__(THREADS)
-    quantise_rows(u8* __restrict__ codes, float2* __restrict__ scales, const ELEMENT* __restrict__ x,
-                  const Shape x_shape, u64 depth, u64 blocks) {
-    typedef Computed<ELEMENT> In;
-    const u32 lane = threadIdx.x % 32;
-    const u64 step = (u64)gridDim.x * WARPS;
-    for (u64 number = (u64)blockIdx.x * WARPS + threadIdx.x / 32; number < blocks; number += step) {
-#if KIND == 2
-        const u64 across = depth / 256, row = number / across, place = number % across * 256;
-        const ELEMENT* from = x + row_offset(x_shape, row);
-        float own[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            own[i] = In::load(from[(i64)(place + lane * 8 + i) * x_shape.strides[0]]);
-        }
-        const Codes256 block(own);
-        u32 words[2] = {};
-#pragma unroll
-        for (int i = 0; i < 8; i++) words[i / 4] |= (u32)(block.codes[i] & 255) << (i % 4 * 8);
-        reinterpret_cast<uint2*>(codes + number * 256)[lane] = make_uint2(words[0], words[1]);
-        if (lane % 2 == 0) scales[number * 16 + lane / 2] = make_float2(block.scale, (float)block.sum);
-#else
-        const u64 across = depth / 32, row = number / across, place = number % across * 32;
-        const ELEMENT* from = x + row_offset(x_shape, row);
-        const Codes32 block(In::load(from[(i64)(place + lane) * x_shape.strides[0]]));
-        codes[number * 32 + lane] = (u8)block.code;
-        float sum = (float)block.sum;
-        // Rounded to f16, as the scale.
-        if (KIND == 1) sum = half_value(half_bits(__fmul_rn(sum, block.scale)));
-        if (lane == 0) scales[number] = make_float2(half_value(block.bits), sum);
-#endif
-    }
+// Where a half of 16 codes is in a row of so many, by its first element.
+__device__ __forceinline__ u64 place_of_half(u64 element, u64 depth) {
+    return KIND == 2 ? element : element / 32 * 16 + (element % 32 == 0 ? 0 : depth / 2);
 }
-#endif
 
-// What a product becomes.
+// Where the elements of a matrix are.
+struct Place {
+    i64 row, column;
+
+    __device__ __forceinline__ i64 of(u64 m, u64 n) const {
+        return (i64)m * row + (i64)n * column;
+    }
+};
+
+// What a product becomes. The residual may be where the result is: a thread reads an element before
+// it writes it.
 struct Target {
     RESULT* to;
-    const Shape& shape;
+    Place place;
     const ELEMENT* bias;
     i64 bias_stride;
     const ELEMENT* residual;
-    const Shape& residual_shape;
+    Place residual_place;
 
     __device__ __forceinline__ void store(u64 row, u64 column, float value, float gate) const {
         if (IS_GATED) value *= gate / (1.0f + expf(-gate));
         if (bias != nullptr) value += Computed<ELEMENT>::load(bias[(i64)column * bias_stride]);
         if (residual != nullptr) {
-            const i64 place = row_offset(residual_shape, row);
-            value += Computed<ELEMENT>::load(
-                residual[place + (i64)column * residual_shape.strides[0]]);
+            value += Computed<ELEMENT>::load(residual[residual_place.of(row, column)]);
         }
-        to[row_offset(shape, row) + (i64)column * shape.strides[0]] = Computed<RESULT>::store(value);
+        to[place.of(row, column)] = Computed<RESULT>::store(value);
     }
 };
 
 #ifdef KERNEL_multiply_few
 // At most TILE rows at once. GROUP lanes have the units of a row of the weight in turns, and COLUMNS
-// such rows each; a warp has 32 / GROUP times as many.
+// such rows each; a warp has 32 / GROUP times as many. Neighbouring lanes have the same units.
 #define GROUPS (32 / GROUP)
 
 __device__ __forceinline__ float of_unit(const Unit& w, const uint4 (&x)[2], const float2& low,
@@ -106,25 +84,28 @@ __device__ __forceinline__ float of_unit(const Unit& w, const uint4 (&x)[2], con
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    multiply_few(RESULT* __restrict__ to, const Shape to_shape, const u8* __restrict__ weight,
+    multiply_few(RESULT* to, i64 to_row, i64 to_column, const u8* __restrict__ weight,
                  const u8* __restrict__ gate, i64 pitch, i64 gate_pitch,
                  const u8* __restrict__ codes, const float2* __restrict__ scales,
                  const ELEMENT* __restrict__ bias, i64 bias_stride,
-                 const ELEMENT* __restrict__ residual, const Shape residual_shape, u64 rows,
-                 u64 columns, u32 units) {
+                 const ELEMENT* residual, i64 residual_row, i64 residual_column,
+                 u64 rows, u64 columns, u32 units) {
     const u32 units_of_block = FORMAT::ELEMENTS / 32;
-    const u32 lane = threadIdx.x % 32, own = lane % GROUP;
+    const u32 lane = threadIdx.x % 32, own = lane / GROUPS;
     const u64 warp = (u64)blockIdx.x * WARPS + threadIdx.x / 32;
-    const u64 column = warp * (GROUPS * COLUMNS) + lane / GROUP;
+    const u64 column = warp * (GROUPS * COLUMNS) + lane % GROUPS;
     const u64 first_row = (u64)blockIdx.y * TILE;
-    // Of a lane beyond the columns or the rows the work is that of the last one.
+    // Of a lane beyond the columns or the rows the work is that of the last one. Where a block is one
+    // unit, addresses go from one of the lane's units to the next.
+    const bool is_single = units_of_block == 1;
     const u8* from[COLUMNS];
     const u8* gate_from[COLUMNS];
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) {
         const u64 place = column + c * GROUPS, least = place < columns ? place : columns - 1;
-        from[c] = weight + (i64)least * pitch;
-        gate_from[c] = IS_GATED ? gate + (i64)least * gate_pitch : nullptr;
+        const u32 first = is_single ? own * FORMAT::BYTES : 0;
+        from[c] = weight + (i64)least * pitch + first;
+        gate_from[c] = IS_GATED ? gate + (i64)least * gate_pitch + first : nullptr;
     }
     const u64 depth = (u64)units * 32;
     const u8* x[TILE];
@@ -132,26 +113,33 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (u32 m = 0; m < TILE; m++) {
         const u64 row = first_row + m < rows ? first_row + m : rows - 1;
-        x[m] = codes + row * depth;
-        x_scales[m] = scales + row * (depth / RUN);
+        x[m] = codes + row * depth + (is_single ? own * 16 : 0);
+        x_scales[m] = scales + row * (depth / RUN) + (is_single ? own : 0);
     }
     float sums[COLUMNS][TILE] = {}, gates[COLUMNS][TILE] = {};
     for (u32 unit = own; unit < units; unit += GROUP) {
-        const u32 block = unit / units_of_block, inside = unit % units_of_block;
+        const u32 block = is_single ? 0 : unit / units_of_block, inside = unit % units_of_block;
         Unit w[COLUMNS], g[COLUMNS];
 #pragma unroll
         for (u32 c = 0; c < COLUMNS; c++) {
             FORMAT::load(w[c], from[c] + block * FORMAT::BYTES, inside);
             if (IS_GATED) FORMAT::load(g[c], gate_from[c] + block * FORMAT::BYTES, inside);
+            if (is_single) from[c] += GROUP * FORMAT::BYTES;
+            if (is_single && IS_GATED) gate_from[c] += GROUP * FORMAT::BYTES;
         }
-        const u32 low = block * FORMAT::ELEMENTS + FORMAT::first(inside);
-        const u32 high = block * FORMAT::ELEMENTS + FORMAT::second(inside);
+        const u32 low = block * FORMAT::ELEMENTS + FORMAT::first(is_single ? 0 : inside);
+        const u32 high = block * FORMAT::ELEMENTS + FORMAT::second(is_single ? 0 : inside);
 #pragma unroll
         for (u32 m = 0; m < TILE; m++) {
-            const uint4 halves[2] = {*reinterpret_cast<const uint4*>(x[m] + low),
-                                     *reinterpret_cast<const uint4*>(x[m] + high)};
+            const u64 places[2] = {place_of_half(low, depth), place_of_half(high, depth)};
+            const uint4 halves[2] = {*reinterpret_cast<const uint4*>(x[m] + places[0]),
+                                     *reinterpret_cast<const uint4*>(x[m] + places[1])};
             const float2 low_scale = x_scales[m][low / RUN];
             const float2 high_scale = KIND == 2 ? x_scales[m][high / RUN] : low_scale;
+            if (is_single) {
+                x[m] += GROUP * 16;
+                x_scales[m] += GROUP;
+            }
 #pragma unroll
             for (u32 c = 0; c < COLUMNS; c++) {
                 sums[c][m] += of_unit(w[c], halves, low_scale, high_scale);
@@ -159,27 +147,40 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
         }
     }
-    const Target target = {to, to_shape, bias, bias_stride, residual, residual_shape};
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) {
 #pragma unroll
         for (u32 m = 0; m < TILE; m++) {
 #pragma unroll
-            for (u32 distance = GROUP / 2; distance > 0; distance /= 2) {
+            for (u32 distance = 16; distance >= GROUPS; distance /= 2) {
                 sums[c][m] += __shfl_xor_sync(EACH_LANE, sums[c][m], distance);
                 if (IS_GATED) gates[c][m] += __shfl_xor_sync(EACH_LANE, gates[c][m], distance);
             }
         }
     }
+    const Target target = {to,          {to_row, to_column},
+                           bias,        bias_stride,
+                           residual,    {residual_row, residual_column}};
     if (own != 0) return;
+    if (COLUMNS * TILE == 1) {
+        if (column < columns) target.store(first_row, column, sums[0][0], gates[0][0]);
+        return;
+    }
+    // A lane's own part of shared memory, so that one loop stores all.
+    __shared__ float staged[1 + IS_GATED][COLUMNS * TILE][THREADS];
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) {
 #pragma unroll
         for (u32 m = 0; m < TILE; m++) {
-            const u64 place = column + c * GROUPS;
-            if (place < columns && first_row + m < rows) {
-                target.store(first_row + m, place, sums[c][m], gates[c][m]);
-            }
+            staged[0][c * TILE + m][threadIdx.x] = sums[c][m];
+            if (IS_GATED) staged[IS_GATED][c * TILE + m][threadIdx.x] = gates[c][m];
+        }
+    }
+#pragma unroll 1
+    for (u32 i = 0; i < COLUMNS * TILE; i++) {
+        const u64 place = column + i / TILE * GROUPS, row = first_row + i % TILE;
+        if (place < columns && row < rows) {
+            target.store(row, place, staged[0][i][threadIdx.x], staged[IS_GATED][i][threadIdx.x]);
         }
     }
 }
@@ -198,6 +199,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #define WARPS_DOWN (TILE / 32)
 #define WARP_COLUMNS (ACROSS * WARPS_DOWN / WARPS)
 #define TILES_ACROSS (WARP_COLUMNS / 8)
+
+// Sums of a tile of the result.
+typedef float Staged[TILE][ACROSS + 4];
 
 struct __align__(16) Tiles {
     u8 x[TILE][LINE];
@@ -273,7 +277,8 @@ struct Factors {
             const u32 line = at / parts, place = chunk * CHUNK + at % parts * 16;
             uint4 own = make_uint4(0, 0, 0, 0);
             if (first_row + line < rows && place < depth) {
-                own = *reinterpret_cast<const uint4*>(codes + (first_row + line) * depth + place);
+                const u64 half = (first_row + line) * depth + place_of_half(place, depth);
+                own = *reinterpret_cast<const uint4*>(codes + half);
             }
             *reinterpret_cast<uint4*>(&tiles.x[line][at % parts * 16]) = own;
         }
@@ -289,23 +294,69 @@ struct Factors {
     }
 };
 
+// Adds the products of the elements that have one scale.
+__device__ __forceinline__ void add_step(float (&sums)[2][TILES_ACROSS][4], const Tiles& tiles,
+                                         u32 step, u32 warp_row, u32 warp_column) {
+    const u32 group = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
+    const u32 place = step * STEP + quad * 4;
+    u32 a[2][4];
+    float2 of_rows[2][2];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 line = warp_row + i * 8 + group;
+        a[i / 2][i % 2] = word_of(tiles.x[line], place);
+        a[i / 2][2 + i % 2] = FORMAT::HALVES ? 0 : word_of(tiles.x[line], place + 16);
+        // Of codes in blocks of 256 a scale is of all, and sums are of 16.
+        float2 own = tiles.x_scales[line][step * STEP / RUN];
+        if (!FORMAT::HALVES && KIND == 2) own.y += tiles.x_scales[line][step * STEP / RUN + 1].y;
+        of_rows[i / 2][i % 2] = own;
+    }
+#pragma unroll
+    for (u32 j = 0; j < TILES_ACROSS; j++) {
+        const u8* line = tiles.w[warp_column + j * 8 + group];
+        const u32 b[2] = {word_of(line, place), FORMAT::HALVES ? 0 : word_of(line, place + 16)};
+        float2 of_columns[2];
+#pragma unroll
+        for (u32 n = 0; n < 2; n++) {
+            of_columns[n] = tiles.w_scales[warp_column + j * 8 + quad * 2 + n][step];
+        }
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            int dots[4];
+            multiply_tile(dots, a[i], b);
+#pragma unroll
+            for (u32 part = 0; part < 4; part++) {
+                const float2 x = of_rows[i][part / 2], w = of_columns[part % 2];
+                float own = x.x * w.x * (float)dots[part];
+                if (FORMAT::OFFSET) own -= w.y * (KIND == 2 ? x.x * x.y : x.y);
+                sums[i][j][part] += own;
+            }
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-    multiply_many(RESULT* __restrict__ to, const Shape to_shape, const u8* __restrict__ weight,
+    multiply_many(RESULT* to, i64 to_row, i64 to_column, const u8* __restrict__ weight,
                   const u8* __restrict__ gate, i64 pitch, i64 gate_pitch,
                   const u8* __restrict__ codes, const float2* __restrict__ scales,
                   const ELEMENT* __restrict__ bias, i64 bias_stride,
-                  const ELEMENT* __restrict__ residual, const Shape residual_shape, u64 rows,
-                  u64 columns, u32 units) {
-    __shared__ Tiles tiles;
+                  const ELEMENT* residual, i64 residual_row, i64 residual_column,
+                  u64 rows, u64 columns, u32 units) {
+    __shared__ union {
+        Tiles tiles;
+        Staged sums;
+    } shared;
+    __shared__ float gates[IS_GATED ? TILE : 1][ACROSS + 4];
+    Tiles& tiles = shared.tiles;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 warp_row = warp % WARPS_DOWN * 32, warp_column = warp / WARPS_DOWN * WARP_COLUMNS;
     const u64 row = (u64)blockIdx.x * TILE, column = (u64)blockIdx.y * ACROSS;
     const u32 group = lane / 4, quad = lane % 4;
-    float sums[1 + IS_GATED][2][TILES_ACROSS][4] = {};
 #pragma unroll 1
-    for (u32 which = 0; which <= IS_GATED; which++) {
-        const Factors of = {which == 0 ? weight : gate,
-                            which == 0 ? pitch : gate_pitch,
+    for (u32 pass = 0; pass <= IS_GATED; pass++) {
+        const bool is_gate = IS_GATED && pass == 0;
+        const Factors of = {is_gate ? gate : weight,
+                            is_gate ? gate_pitch : pitch,
                             codes,
                             scales,
                             rows,
@@ -313,67 +364,39 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                             row,
                             column,
                             units};
+        float sums[2][TILES_ACROSS][4] = {};
 #pragma unroll 1
         for (u32 chunk = 0; chunk * (CHUNK / 32) < units; chunk++) {
             of.load_weight(tiles, chunk);
             of.load_rows(tiles, chunk);
             __syncthreads();
 #pragma unroll 1
-            for (u32 step = 0; step < STEPS; step++) {
-                const u32 place = step * STEP + quad * 4;
-                u32 a[2][4];
-                float2 of_rows[2][2];
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    const u32 line = warp_row + i * 8 + group;
-                    a[i / 2][i % 2] = word_of(tiles.x[line], place);
-                    a[i / 2][2 + i % 2] = FORMAT::HALVES ? 0 : word_of(tiles.x[line], place + 16);
-                    // Of codes in blocks of 256 a scale is of all, and sums are of 16.
-                    float2 own = tiles.x_scales[line][step * STEP / RUN];
-                    if (!FORMAT::HALVES && KIND == 2) {
-                        own.y += tiles.x_scales[line][step * STEP / RUN + 1].y;
-                    }
-                    of_rows[i / 2][i % 2] = own;
-                }
-#pragma unroll
-                for (u32 j = 0; j < TILES_ACROSS; j++) {
-                    const u8* line = tiles.w[warp_column + j * 8 + group];
-                    const u32 b[2] = {word_of(line, place), FORMAT::HALVES ? 0 : word_of(line, place + 16)};
-                    float2 of_columns[2];
-#pragma unroll
-                    for (u32 n = 0; n < 2; n++) {
-                        of_columns[n] = tiles.w_scales[warp_column + j * 8 + quad * 2 + n][step];
-                    }
-#pragma unroll
-                    for (u32 i = 0; i < 2; i++) {
-                        int dots[4];
-                        multiply_tile(dots, a[i], b);
-#pragma unroll
-                        for (u32 part = 0; part < 4; part++) {
-                            const float2 x = of_rows[i][part / 2], w = of_columns[part % 2];
-                            float own = x.x * w.x * (float)dots[part];
-                            if (FORMAT::OFFSET) own -= w.y * (KIND == 2 ? x.x * x.y : x.y);
-                            sums[which][i][j][part] += own;
-                        }
-                    }
-                }
-            }
+            for (u32 step = 0; step < STEPS; step++) add_step(sums, tiles, step, warp_row, warp_column);
             __syncthreads();
         }
-    }
-    const Target target = {to, to_shape, bias, bias_stride, residual, residual_shape};
+        float(*to_sums)[ACROSS + 4] = is_gate ? gates : shared.sums;
 #pragma unroll
-    for (u32 i = 0; i < 2; i++) {
+        for (u32 i = 0; i < 2; i++) {
 #pragma unroll
-        for (u32 j = 0; j < TILES_ACROSS; j++) {
+            for (u32 j = 0; j < TILES_ACROSS; j++) {
 #pragma unroll
-            for (u32 part = 0; part < 4; part++) {
-                const u64 own_row = row + warp_row + i * 16 + part / 2 * 8 + group;
-                const u64 own_column = column + warp_column + j * 8 + quad * 2 + part % 2;
-                if (own_row < rows && own_column < columns) {
-                    target.store(own_row, own_column, sums[0][i][j][part], sums[IS_GATED][i][j][part]);
+                for (u32 part = 0; part < 4; part++) {
+                    to_sums[warp_row + i * 16 + part / 2 * 8 + group]
+                           [warp_column + j * 8 + quad * 2 + part % 2] = sums[i][j][part];
                 }
             }
+        }
+    }
+    __syncthreads();
+    const Target target = {to,          {to_row, to_column},
+                           bias,        bias_stride,
+                           residual,    {residual_row, residual_column}};
+#pragma unroll 1
+    for (u32 at = threadIdx.x; at < TILE * ACROSS; at += THREADS) {
+        const u32 own_row = at / ACROSS, own_column = at % ACROSS;
+        if (row + own_row < rows && column + own_column < columns) {
+            target.store(row + own_row, column + own_column, shared.sums[own_row][own_column],
+                         IS_GATED ? gates[own_row % (IS_GATED ? TILE : 1)][own_column] : 0.0f);
         }
     }
 }

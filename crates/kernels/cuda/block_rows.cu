@@ -50,7 +50,7 @@ extern "C" __global__ void decode_chosen(RESULT* __restrict__ to, const Shape to
         const i64 chosen = (i64)index[element_offset(index_shape, row)];
         RESULT* own = to + row_offset(to_shape, row);
         const i64 stride = to_shape.strides[0];
-        if (is_inside(chosen, rows, at, fault)) {
+        if (is_inside(chosen, rows, row, fault)) {
             store_unit(own, stride, blocks + chosen * pitch, unit);
         } else {
             for (u32 i = 0; i < 32; i++) own[(i64)(unit * 32 + i) * stride] = Computed<RESULT>::store(0);
@@ -61,9 +61,48 @@ extern "C" __global__ void decode_chosen(RESULT* __restrict__ to, const Shape to
 #endif
 
 #ifdef ELEMENT
-#ifdef KERNEL_encode_rows
-// A warp has a block. KIND is 0 for q8_0, 1 for q8_1, 2 for q8_K.
+// KIND is 0 for q8_0, 1 for q8_1, 2 for q8_K. A warp has a block.
 #define BLOCK (KIND == 2 ? 256 : 32)
+#define WARPS 4
+#define THREADS (WARPS * 32)
+
+#ifdef KERNEL_quantise_rows
+// Codes of all rows, and of every 32 or 16 elements a scale and a sum, as block_product.cu reads them.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    quantise_rows(u8* __restrict__ codes, float2* __restrict__ scales, const ELEMENT* __restrict__ x,
+                  i64 x_row, i64 x_column, u64 across, u64 blocks) {
+    typedef Computed<ELEMENT> In;
+    const u32 lane = threadIdx.x % 32;
+    const u64 step = (u64)gridDim.x * WARPS;
+    for (u64 number = (u64)blockIdx.x * WARPS + threadIdx.x / 32; number < blocks; number += step) {
+        const u64 row = number / across, place = (number - row * across) * BLOCK;
+        const ELEMENT* from = x + (i64)row * x_row + (i64)place * x_column;
+#if KIND == 2
+        float own[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            own[i] = In::load(from[(i64)(lane * 8 + i) * x_column]);
+        }
+        const Codes256 block(own);
+        u32 words[2] = {};
+#pragma unroll
+        for (int i = 0; i < 8; i++) words[i / 4] |= (u32)(block.codes[i] & 255) << (i % 4 * 8);
+        reinterpret_cast<uint2*>(codes + number * 256)[lane] = make_uint2(words[0], words[1]);
+        if (lane % 2 == 0) scales[number * 16 + lane / 2] = make_float2(block.scale, (float)block.sum);
+#else
+        const Codes32 block(In::load(from[(i64)lane * x_column]));
+        const u64 half = lane / 16 * (across * 16) + (number - row * across) * 16;
+        codes[row * across * 32 + half + lane % 16] = (u8)block.code;
+        float sum = (float)block.sum;
+        // Rounded to f16, as the scale.
+        if (KIND == 1) sum = half_value(half_bits(__fmul_rn(sum, block.scale)));
+        if (lane == 0) scales[number] = make_float2(half_value(block.bits), sum);
+#endif
+    }
+}
+#endif
+
+#ifdef KERNEL_encode_rows
 #define BLOCK_BYTES (KIND == 2 ? 292 : KIND == 1 ? 36 : 34)
 
 extern "C" __global__ void encode_rows(u8* __restrict__ to, const Shape to_shape,

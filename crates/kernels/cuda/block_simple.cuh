@@ -204,36 +204,22 @@ struct Tq1_0 : InOrder {
         return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
     }
 
-    static __device__ __forceinline__ u32 power_of(u32 row) {
-        u32 power = 1;
-        for (u32 i = 0; i < row; i++) power *= 3;
-        return power;
-    }
-
     static __device__ __forceinline__ void load(Unit& to, const u8* block, u32 unit) {
         to.scale[0] = half_at(block, 52);
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
-            // Sixteen elements: five rows of 32 columns, five of 16, four of 4.
+            // Sixteen elements: five rows of 32 columns, five of 16, four of 4, a word for each.
             const u32 group = unit * 2 + half;
+            const bool is_last = group == 15;
             u32 words[4];
-            if (group < 10) {
-                load_part<2>(words, block, group % 2 * 16);
+            load_part<2>(words, block, group < 10 ? group % 2 * 16 : is_last ? 36 : 32);
+            // Powers of 3, a byte each.
+            const u32 row = group < 10 ? group / 2 : group - 10;
+            const u32 power = row == 4 ? 81 : 0x1b090301u >> (row % 4 * 8) & 255;
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    to.codes[half * 4 + i] = digits(words[i], power_of(group / 2));
-                }
-            } else if (group < 15) {
-                load_part<2>(words, block, 32);
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    to.codes[half * 4 + i] = digits(words[i], power_of(group - 10));
-                }
-            } else {
-                u32 word[1];
-                load_part<2>(word, block, 48);
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) to.codes[half * 4 + i] = digits(word[0], power_of(i));
+            for (int i = 0; i < 4; i++) {
+                const u32 own = is_last ? 0x1b090301u >> (i * 8) & 255 : power;
+                to.codes[half * 4 + i] = digits(is_last ? words[3] : words[i], own);
             }
         }
     }

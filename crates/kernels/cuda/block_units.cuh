@@ -9,7 +9,7 @@
 //   load              decodes a unit of a block
 //   first, second     where the halves begin in the block
 // BLOCK_ALIGN is the power of two, at most 16, that every block's address is a multiple of. If it is
-// 2, blocks follow each other without gaps from a multiple of 4 on.
+// 2, or IS_DENSE, blocks follow each other without gaps from a multiple of 4 on.
 #pragma once
 #include "common.cuh"
 
@@ -22,11 +22,11 @@ struct Unit {
 // What an address at a multiple of `step` from a block is a multiple of.
 constexpr int aligned_at(int step) { return step < BLOCK_ALIGN ? step : BLOCK_ALIGN; }
 
-__device__ __forceinline__ u32 byte_at(const u8* from) { return __ldg(from); }
+__device__ __forceinline__ u32 byte_at(const u8* from) { return *from; }
 
 template <int ALIGN>
 __device__ __forceinline__ u32 load_two(const u8* from) {
-    if (ALIGN >= 2) return __ldg(reinterpret_cast<const u16*>(from));
+    if (ALIGN >= 2) return *reinterpret_cast<const u16*>(from);
     return byte_at(from) | byte_at(from + 1) << 8;
 }
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ void load_words(u32 (&to)[N], const u8* from) {
     if (ALIGN >= 16 && N % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
-            const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
+            const uint4 four = reinterpret_cast<const uint4*>(from)[i];
             to[4 * i] = four.x;
             to[4 * i + 1] = four.y;
             to[4 * i + 2] = four.z;
@@ -45,21 +45,35 @@ __device__ __forceinline__ void load_words(u32 (&to)[N], const u8* from) {
     } else if (ALIGN >= 8 && N % 2 == 0) {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
-            const uint2 two = __ldg(reinterpret_cast<const uint2*>(from) + i);
+            const uint2 two = reinterpret_cast<const uint2*>(from)[i];
             to[2 * i] = two.x;
             to[2 * i + 1] = two.y;
         }
     } else if (ALIGN >= 4) {
 #pragma unroll
-        for (int i = 0; i < N; i++) to[i] = __ldg(reinterpret_cast<const u32*>(from) + i);
+        for (int i = 0; i < N; i++) to[i] = reinterpret_cast<const u32*>(from)[i];
     } else if (ALIGN == 2 && N > 1) {
         // Whole words from a multiple of 4 on, and the last half.
         const u32 beyond = (u32)(u64)from & 2;
         const u32* words = reinterpret_cast<const u32*>(from - beyond);
         u32 own[N + 1];
 #pragma unroll
-        for (int i = 0; i < N; i++) own[i] = __ldg(words + i);
+        for (int i = 0; i < N; i++) own[i] = words[i];
         own[N] = load_two<2>(from + 4 * N - 2);
+#pragma unroll
+        for (int i = 0; i < N; i++) to[i] = __funnelshift_r(own[i], own[i + 1], beyond * 8);
+    } else if (IS_DENSE && N > 1) {
+        // Whole words, and what bytes are left.
+        const u32 beyond = (u32)(u64)from & 3;
+        const u32* words = reinterpret_cast<const u32*>(from - beyond);
+        u32 own[N + 1];
+#pragma unroll
+        for (int i = 0; i < N; i++) own[i] = words[i];
+        own[N] = 0;
+#pragma unroll
+        for (u32 i = 0; i < 3; i++) {
+            if (i < beyond) own[N] |= byte_at(from - beyond + 4 * N + i) << (8 * i);
+        }
 #pragma unroll
         for (int i = 0; i < N; i++) to[i] = __funnelshift_r(own[i], own[i + 1], beyond * 8);
     } else {

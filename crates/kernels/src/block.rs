@@ -12,8 +12,8 @@ use crate::copy;
 use crate::error::KernelError;
 use crate::index::with_fault;
 use crate::program::{NativeProgram, NativeStep};
-use crate::rows::{flat_shape, shape as rows_shape, sizes};
-use crate::text::{KernelText, c_type};
+use crate::rows::{flat_shape, sizes};
+use crate::text::KernelText;
 use crate::view::{BoundPlace, MemoryView, check};
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -25,7 +25,7 @@ const MOST_TILE: u64 = 8;
 /// Warps of a block of the products, and columns of a tile of tensor cores.
 const WARPS: u64 = 4;
 const ACROSS: u64 = 64;
-/// Warps from which on each has two columns at once: several for each multiprocessor.
+/// Warps that suffice to read at the speed of memory: several for each multiprocessor.
 const MANY_WARPS: u64 = 132 * 16;
 
 /// Format of 8 bits in which a product has its activations, with sums for the weight's minimums.
@@ -144,21 +144,19 @@ impl BlockRows {
         })
     }
 
-    /// The power of two that addresses of blocks are multiples of, as the texts are given it.
-    fn align(&self, is_aligned: bool) -> u64 {
-        let base = match is_aligned || self.view.place == BoundPlace::Scratch {
-            true => 16,
-            false => 1,
-        };
-        let all = base
-            | self.view.offset_bytes.unsigned_abs()
-            | self.pitch.unsigned_abs()
-            | self.format.bytes() as u64;
-        let align = 1 << all.trailing_zeros();
+    /// The power of two that addresses of blocks are multiples of, and whether they follow each
+    /// other without gaps from a multiple of 16 on.
+    fn align(&self, is_aligned: bool) -> (u64, bool) {
+        let is_aligned = is_aligned || self.view.place == BoundPlace::Scratch;
         let row = self.units / (self.format.elements() as u64 / 32) * self.format.bytes() as u64;
-        match align {
-            2 if self.pitch != row as i64 => 1,
-            align => align,
+        let is_dense = is_aligned && self.view.offset_bytes % 16 == 0 && self.pitch == row as i64;
+        let all = self.pitch.unsigned_abs()
+            | self.view.offset_bytes.unsigned_abs()
+            | self.format.bytes() as u64
+            | if is_aligned { 16 } else { 1 };
+        match 1 << all.trailing_zeros() {
+            2 if !is_dense => (1, false),
+            align => (align, is_dense),
         }
     }
 
@@ -166,10 +164,11 @@ impl BlockRows {
         self.units * 32
     }
 
-    fn with_format(&self, text: KernelText, align: u64) -> KernelText {
+    fn with_format(&self, text: KernelText, (align, is_dense): (u64, bool)) -> KernelText {
         let text = text
             .with("FORMAT", format_type(self.format))
-            .with("BLOCK_ALIGN", align);
+            .with("BLOCK_ALIGN", align)
+            .with("IS_DENSE", u8::from(is_dense));
         match self.format.codebook() {
             Some(rows) => {
                 let rows: Vec<String> = rows.iter().map(u16::to_string).collect();
@@ -191,17 +190,119 @@ pub struct BlockProduct<'a> {
     pub gate: Option<&'a MemoryView>,
     /// One number for each column.
     pub bias: Option<&'a MemoryView>,
-    /// Elements of the result's shape.
+    /// Elements of the result's shape, which may be where the result is.
     pub residual: Option<&'a MemoryView>,
     /// The result.
     pub to: &'a MemoryView,
 }
 
+/// Units of a row from which on a warp shares it: fewer are those of small models.
+const LONG_ROW: u64 = 64;
+/// Units that a lane has at least of a shorter row.
+const LEAST_UNITS: u64 = 8;
+
 /// Lanes that share a row of the weight: as many as have nearly equal parts of it.
 fn lanes_of_row(units: u64) -> u64 {
-    let is_even = |lanes: &u64| 10 * (units.div_ceil(*lanes) * lanes - units) <= units;
+    let is_even = |lanes: u64| 10 * (units.div_ceil(lanes) * lanes - units) <= units;
+    let has_enough = |lanes: u64| units >= LONG_ROW || units / lanes >= LEAST_UNITS;
     let mut all = (0..=5).rev().map(|bits| 1 << bits);
-    all.find(is_even).unwrap_or(1)
+    all.find(|lanes| is_even(*lanes) && has_enough(*lanes))
+        .unwrap_or(1)
+}
+
+/// The views of a product that go together, as matrices and rows of blocks.
+struct ProductMatrices {
+    x: MemoryView,
+    weight: BlockRows,
+    gate: Option<BlockRows>,
+    residual: Option<MemoryView>,
+    /// The result, or workspace that is copied to it.
+    result: MemoryView,
+    rows: u64,
+    columns: u64,
+    depth: u64,
+}
+
+impl ProductMatrices {
+    fn of(
+        program: &mut NativeProgram,
+        format: BlockFormat,
+        views: &BlockProduct<'_>,
+    ) -> Result<Self> {
+        let (x, to) = (views.x, views.to);
+        let ((rows, depth), (of_result, columns)) = (sizes(x), sizes(to));
+        let weight = BlockRows::of(program, views.weight, format)?;
+        let gate = views.gate.map(|gate| BlockRows::of(program, gate, format));
+        let gate = gate.transpose()?;
+        let is_of_shape = |it: &BlockRows| it.elements() == depth && it.rows == columns;
+        let fits = rows == of_result && is_of_shape(&weight) && gate.iter().all(is_of_shape);
+        check(fits && !x.shape().is_empty(), || {
+            format!("{} by {}", x.layout, views.weight.layout)
+        })?;
+        let is_float = |it: Dtype| it.is_float() && it.bytes() < 8;
+        check(is_float(x.dtype()) && is_float(to.dtype()), || {
+            format!("{} to {}", x.dtype(), to.dtype())
+        })?;
+        if let Some(bias) = views.bias {
+            bias.check("the bias", &[columns], x.dtype())?;
+        }
+        if let Some(residual) = views.residual {
+            residual.check("the residual", to.shape(), x.dtype())?;
+        }
+        let residual = views.residual;
+        let residual = residual.map(|residual| matrix(program, residual, [rows, columns]));
+        Ok(Self {
+            x: matrix(program, x, [rows, depth])?,
+            weight,
+            gate,
+            residual: residual.transpose()?,
+            result: match to.reshape(&[rows, columns]) {
+                Ok(result) => result,
+                Err(_) => program.reserve(to.dtype(), &[rows, columns])?,
+            },
+            rows,
+            columns,
+            depth,
+        })
+    }
+}
+
+/// How the work of a product is shared.
+struct ProductGeometry {
+    function: &'static str,
+    /// Rows of a block of threads, lanes of a row of the weight, columns of a lane.
+    tile: u64,
+    group: u64,
+    own: u64,
+    grid: [u64; 3],
+}
+
+impl ProductGeometry {
+    fn of(rows: u64, columns: u64, units: u64, is_gated: bool) -> Self {
+        if rows > FEW_ROWS {
+            let tile = if rows > 32 { 64 } else { 32 };
+            return Self {
+                function: "multiply_many",
+                tile,
+                group: 1,
+                own: 1,
+                grid: [rows.div_ceil(tile), columns.div_ceil(ACROSS), 1],
+            };
+        }
+        let (tile, group) = (rows.next_power_of_two().min(MOST_TILE), lanes_of_row(units));
+        let warps = columns.div_ceil(32 / group) * rows.div_ceil(tile);
+        // Two columns halve what is read of the activations, but also the number of warps.
+        let is_halved = units < LONG_ROW || warps >= 2 * MANY_WARPS;
+        let own = 1 + u64::from(is_halved && !is_gated);
+        let across = columns.div_ceil(WARPS * (32 / group) * own);
+        Self {
+            function: "multiply_few",
+            tile,
+            group,
+            own,
+            grid: [across, rows.div_ceil(tile), 1],
+        }
+    }
 }
 
 /// Adds the product of activations, quantised to 8 bits, and a weight in blocks.
@@ -213,109 +314,92 @@ pub fn product(
     format: BlockFormat,
     views: BlockProduct<'_>,
 ) -> Result<()> {
-    let BlockProduct {
-        x,
-        bias,
-        residual,
-        to,
-        ..
-    } = views;
-    let ((rows, depth), (of_result, columns)) = (sizes(x), sizes(to));
-    let weight = BlockRows::of(program, views.weight, format)?;
-    let gate = views.gate.map(|gate| BlockRows::of(program, gate, format));
-    let gate = gate.transpose()?;
-    let is_of_shape = |it: &BlockRows| it.elements() == depth && it.rows == columns;
-    let fits = rows == of_result && is_of_shape(&weight) && gate.iter().all(is_of_shape);
-    check(fits && !x.shape().is_empty(), || {
-        format!("{} by {}", x.layout, views.weight.layout)
-    })?;
-    let are_floats = [x.dtype(), to.dtype()]
-        .iter()
-        .all(|it| it.is_float() && it.bytes() < 8);
-    check(are_floats, || format!("{} to {}", x.dtype(), to.dtype()))?;
-    if let Some(bias) = bias {
-        bias.check("the bias", &[columns], x.dtype())?;
-    }
-    if let Some(residual) = residual {
-        residual.check("the residual", to.shape(), x.dtype())?;
-    }
+    let to = views.to;
+    let all = ProductMatrices::of(program, format, &views)?;
     if to.layout.is_empty() {
         return Ok(());
     }
+    if let Some(residual) = views.residual {
+        program.allow_same(to, residual);
+    }
+    let (weight, rows, columns) = (&all.weight, all.rows, all.columns);
     let kind = ActivationBlocks::of(format);
-    let codes = program.reserve(Dtype::U8, &[rows, depth])?;
-    let scales = program.reserve(Dtype::F32, &[rows, depth / kind.run(), 2])?;
-    let is_aligned = program.is_aligned;
-    let aligns = [Some(&weight), gate.as_ref()].into_iter().flatten();
-    let align = aligns.map(|it| it.align(is_aligned)).min().unwrap_or(1);
-    let text = KernelText::new("block_product.cu", include_str!("../cuda/block_product.cu"))
-        .with_type("ELEMENT", x.dtype())
-        .with_type("RESULT", to.dtype())
-        .with("KIND", kind as u32)
-        .with("IS_GATED", u8::from(gate.is_some()));
-    let text = weight.with_format(text, align);
-    let blocks = rows * (depth / kind.format().elements() as u64);
-    let with_tile = |tile: u64, group: u64, columns: u64| {
-        let text = text.clone().with("TILE", tile).with("GROUP", group);
-        text.with("COLUMNS", columns)
-    };
-    let few = rows.div_ceil(rows.div_ceil(MOST_TILE)).min(MOST_TILE);
-    let group = lanes_of_row(weight.units);
-    let is_few = rows <= FEW_ROWS;
-    let (text, function, grid) = match is_few {
-        true => {
-            let warps = columns.div_ceil(32 / group) * rows.div_ceil(few);
-            let own = 1 + u64::from(warps >= 2 * MANY_WARPS && few <= 4 && gate.is_none());
-            let across = columns.div_ceil(WARPS * (32 / group) * own);
-            let grid = [across, rows.div_ceil(few), 1];
-            (with_tile(few, group, own), "multiply_few", grid)
-        }
-        false => {
-            let tile = if rows > 32 { 64 } else { 32 };
-            let grid = [rows.div_ceil(tile), columns.div_ceil(ACROSS), 1];
-            (with_tile(tile, 1, 1), "multiply_many", grid)
-        }
-    };
-    if blocks > 0 {
-        let step = NativeStep::new(text.clone(), "quantise_rows")
+    let codes = program.reserve(Dtype::U8, &[rows, all.depth])?;
+    let scales = program.reserve(Dtype::F32, &[rows, all.depth / kind.run(), 2])?;
+    let across = all.depth / kind.format().elements() as u64;
+    if across > 0 {
+        let step = NativeStep::new(encoding_text(all.x.dtype(), kind), "quantise_rows")
             .threads(32 * WARPS as u32)
             .address(&codes)
             .writes()
             .address(&scales)
             .writes()
-            .address(x)
-            .shape(rows_shape(x))
-            .u64(depth)
-            .u64(blocks)
-            .over_blocks(blocks.div_ceil(WARPS));
+            .strided(&all.x)
+            .u64(across)
+            .u64(rows * across)
+            .over_blocks((rows * across).div_ceil(WARPS));
         program.push(step);
     }
-    let gate = gate.unwrap_or(weight);
-    let step = NativeStep::new(text, function)
+    let is_aligned = program.is_aligned;
+    let both = [Some(weight), all.gate.as_ref()].into_iter().flatten();
+    let places = both.map(|it| it.align(is_aligned));
+    let align = places.fold((16, true), |all, own| (all.0.min(own.0), all.1 && own.1));
+    let shared = ProductGeometry::of(rows, columns, weight.units, all.gate.is_some());
+    let text = KernelText::new("block_product.cu", include_str!("../cuda/block_product.cu"))
+        .with_type("ELEMENT", all.x.dtype())
+        .with_type("RESULT", to.dtype())
+        .with("KIND", kind as u32)
+        .with("IS_GATED", u8::from(all.gate.is_some()))
+        .with("TILE", shared.tile)
+        .with("GROUP", shared.group)
+        .with("COLUMNS", shared.own);
+    let gate = all.gate.as_ref().unwrap_or(weight);
+    let step = NativeStep::new(weight.with_format(text, align), shared.function)
         .threads(32 * WARPS as u32)
-        .address(to)
+        .strided(&all.result)
         .writes()
-        .shape(rows_shape(to))
         .address(&weight.view)
         .address(&gate.view)
         .u64(weight.pitch.cast_unsigned())
         .u64(gate.pitch.cast_unsigned())
         .address(&codes)
         .address(&scales);
-    let step = match bias {
+    let step = match views.bias {
         Some(bias) => {
             let stride = bias.layout.strides().first().copied().unwrap_or_default();
             step.address(bias).u64(stride.cast_unsigned())
         }
         None => step.u64(0).u64(0),
     };
-    let step = match residual {
-        Some(residual) => step.address(residual).shape(rows_shape(residual)),
-        None => step.u64(0).shape(rows_shape(to)),
+    let step = match &all.residual {
+        Some(residual) => step.strided(residual),
+        None => step.u64(0).u64(0).u64(0),
     };
     let units = narrow(weight.units)?;
-    program.push(step.u64(rows).u64(columns).u32(units).blocks(grid)?);
-    Ok(())
+    program.push(step.u64(rows).u64(columns).u32(units).blocks(shared.grid)?);
+    match all.result.place == to.place {
+        true => Ok(()),
+        false => copy::elements(program, &all.result.reshape(to.shape())?, to),
+    }
+}
+
+/// A view as a matrix, or a copy of it where its rows have no one distance.
+fn matrix(program: &mut NativeProgram, view: &MemoryView, shape: [u64; 2]) -> Result<MemoryView> {
+    if let Ok(matrix) = view.reshape(&shape) {
+        return Ok(matrix);
+    }
+    let staged = program.reserve(view.dtype(), view.shape())?;
+    copy::elements(program, view, &staged)?;
+    Ok(staged.reshape(&shape)?)
+}
+
+impl NativeStep {
+    /// A matrix: its address and the strides of rows and columns.
+    fn strided(self, matrix: &MemoryView) -> Self {
+        let strides = matrix.layout.strides().iter();
+        let step = self.address(matrix);
+        strides.fold(step, |step, stride| step.u64(stride.cast_unsigned()))
+    }
 }
 
 /// Units of a row, whose elements the kernels count in 32 bits.
@@ -329,6 +413,13 @@ fn narrow(units: u64) -> Result<u32> {
             most: most * 32,
         }),
     }
+}
+
+/// The text of what makes codes of 8 bits.
+fn encoding_text(from: Dtype, kind: ActivationBlocks) -> KernelText {
+    rows_text()
+        .with_type("ELEMENT", from)
+        .with("KIND", kind as u32)
 }
 
 fn rows_text() -> KernelText {
@@ -430,11 +521,8 @@ pub fn encode(
     if to.layout.is_empty() {
         return Ok(());
     }
-    let text = rows_text()
-        .with("ELEMENT", c_type(x.dtype()))
-        .with("KIND", kind as u32);
     let blocks = rows * across;
-    let step = NativeStep::new(text, "encode_rows")
+    let step = NativeStep::new(encoding_text(x.dtype(), kind), "encode_rows")
         .rows(to)
         .writes()
         .rows(x)

@@ -1,7 +1,8 @@
 //! Measurement of the products of one token of a language model with weights in blocks.
 //!
-//! `block_products [--format q4_1] [--rows 1] [--rounds 5] [--layers 30]`: the shapes of
-//! SmolLM2-135M, on whichever device `FERCUDA_DEVICE` says. Each layer has weights of its own. The
+//! `block_products [--format q4_1] [--rows 1] [--rounds 5] [--layers 30] [--width 576]`: the shapes
+//! of SmolLM2-135M, on whichever device `FERCUDA_DEVICE` says; a width of 768 is for formats of 256
+//! elements. Each layer has weights of its own. The
 //! time of a round is that of all products one after another; the smallest and the median are
 //! printed, and the time of making each kind of plan.
 #![expect(clippy::print_stdout, reason = "figures for people")]
@@ -15,15 +16,19 @@ use fercuda_tensor::{BlockFormat, Dtype, Layout};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Inputs and outputs of a layer's products, and whether it is the gated one.
-const LAYER: [(u64, u64, bool); 5] = [
-    (576, 576 + 2 * 192, false),
-    (576, 576, false),
-    (576, 1536, true),
-    (1536, 576, false),
-    // The last one is of the whole model.
-    (576, 49152, false),
-];
+/// Inputs and outputs of a layer's products, and whether it is the gated one; of a model of that
+/// width.
+fn layer(width: u64) -> [(u64, u64, bool); 5] {
+    let hidden = width / 3 * 8;
+    [
+        (width, width + 2 * (width / 3), false),
+        (width, width, false),
+        (width, hidden, true),
+        (hidden, width, false),
+        // The last one is of the whole model.
+        (width, 49152, false),
+    ]
+}
 
 /// A plan with its memory; weights of each layer.
 struct ProductCase {
@@ -93,11 +98,13 @@ fn prepare(
 }
 
 fn main() -> Result<()> {
-    let (mut format, mut rows, mut rounds, mut layers) = (BlockFormat::Q4_1, 1, 5, 30);
+    let (mut format, mut width) = (BlockFormat::Q4_1, 576);
+    let (mut rows, mut rounds, mut layers) = (1, 5, 30);
     let mut arguments = std::env::args().skip(1);
     while let (Some(name), Some(value)) = (arguments.next(), arguments.next()) {
         match name.as_str() {
             "--format" => format = value.parse()?,
+            "--width" => width = value.parse()?,
             "--rows" => rows = value.parse()?,
             "--rounds" => rounds = value.parse()?,
             "--layers" => layers = value.parse()?,
@@ -108,8 +115,9 @@ fn main() -> Result<()> {
     let context = Context::primary(cuda.device(0)?)?;
     let stream = Stream::new(&context)?;
     let device = OpDevice::new(&context)?;
-    let cases = LAYER.iter().enumerate().map(|(at, shape)| {
-        let layers = if at + 1 < LAYER.len() { layers } else { 1 };
+    let shapes = layer(width);
+    let cases = shapes.iter().enumerate().map(|(at, shape)| {
+        let layers = if at + 1 < shapes.len() { layers } else { 1 };
         prepare(&device, &stream, format, rows, *shape, layers)
     });
     let cases = cases.collect::<Result<Vec<_>>>()?;

@@ -209,8 +209,8 @@ impl BlockFormat {
         self.row().encode.is_some()
     }
 
-    /// The codebook that its codes choose rows of, if it has one: eight elements of two bits, or for
-    /// IQ3 four of three bits, the first element lowest.
+    /// The codebook that its codes choose rows of, if it has one: eight elements of two bits, or
+    /// for IQ3 four of three bits, the first element lowest.
     pub fn codebook(self) -> Option<&'static [u16]> {
         match self {
             Self::IQ1_S | Self::IQ1_M => Some(&grids::IQ1),

@@ -1853,6 +1853,60 @@ def f8_scales(
     largest by the largest number of the type as scale; unless that is 0 or not finite. Results:
     history, scale."""
 
+def quantise_blocks(
+    x: _Array,
+    *,
+    format: Literal['q8_0', 'q8_1', 'q8_k'] = 'q8_0',
+    **options: Unpack[_Options]
+) -> _Array:
+    """u8[.., bytes] of blocks of 8 bits, as llama.cpp's reference quantiser; of one with an element
+    that is not finite the scale is NaN."""
+
+def dequantise_blocks(
+    w: _Array,
+    *,
+    format: Literal['q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'q4_0',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """elements of w[.., bytes], blocks of a format of GGUF, with the bits of llama.cpp's C code,
+    rounded once; f32 without `to`."""
+
+def quantised_linear(
+    x: _Array,
+    w: SupportsDLPack,
+    bias: SupportsDLPack | None = None,
+    residual: SupportsDLPack | None = None,
+    *,
+    format: Literal['q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'q4_0',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """x w^T + bias + residual, of blocks w[outputs, bytes] and x quantised to 8 bits as llama.cpp
+    does on a processor; a row of x that is not finite gives NaN."""
+
+def quantised_swiglu(
+    x: _Array,
+    gate: SupportsDLPack,
+    up: SupportsDLPack,
+    *,
+    format: Literal['q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'q4_0',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """silu(x gate^T) (x up^T), each product as quantised_linear."""
+
+def quantised_embedding(
+    w: _Array,
+    index: SupportsDLPack,
+    *,
+    format: Literal['q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0', 'q8_1', 'q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_k', 'iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq3_xxs', 'iq3_s', 'iq4_nl', 'iq4_xs', 'tq1_0', 'tq2_0', 'mxfp4', 'nvfp4', 'q1_0', 'q2_0'] = 'q4_0',
+    to: _Dtype | None = None,
+    **options: Unpack[_Options]
+) -> _Array:
+    """elements of the rows of blocks w[rows, bytes] that the index chooses; zeros for an index
+    outside; f32 without `to`."""
+
 def gather(
     x: _Array,
     index: SupportsDLPack,

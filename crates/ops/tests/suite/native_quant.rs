@@ -1,9 +1,11 @@
 //! Random blocks of quantised elements: products, embeddings and conversions of all formats.
 
+use fercuda_jit::BoundArg;
 use fercuda_ops::{KernelPolicy, OpDescriptor, OpPlan, OpRow, registry};
 use fercuda_tensor::{BlockFormat, Dtype, Layout};
+use fercuda_trials::{Budget, Work};
 
-use crate::bench::{Bench, Operand, layout};
+use crate::bench::{Bench, ONE, Operand, layout};
 use crate::native::index_operand;
 use crate::parity::{Compared, check_drawn, shape};
 
@@ -183,37 +185,174 @@ pub(crate) fn operands_of(
     drawn(random, row, format, dtype)
 }
 
-#[test]
-fn products_and_rows_of_every_format_are_those_of_their_reference() {
-    let seed = fercuda_trials::seed();
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut compared = Compared::default();
-    for format in BlockFormat::ALL {
-        for name in ["dequantise_blocks", "quantised_embedding"] {
-            let row = registry::find(name).unwrap();
-            let drawn = drawn(&mut random, row, format, Dtype::U8);
-            check_drawn(&mut random, drawn, &mut compared);
-        }
-        let row = registry::find("quantised_linear").unwrap();
-        // One row, some, and more than are read by warps; one output, one block.
-        let few = random.u64(2..17);
-        for sizes in [
-            [1, 1, 1],
-            [few, random.u64(1..40), 2],
-            [random.u64(17..41), 9, 1],
-        ] {
-            let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][random.usize(..3)];
-            let op = of_format(row, format);
-            let drawn = of_product(&mut random, op, format, dtype, sizes);
-            check_drawn(&mut random, drawn, &mut compared);
+const WORK: Work = Work {
+    name: "op-blocks",
+    least: 36,
+    ci_seconds: 6,
+    soak: 5_000,
+};
+
+/// What is tried of each format.
+#[derive(Clone, Copy)]
+enum BlockTrial {
+    Decode,
+    Embed,
+    /// A product of few rows; of one row, output and block.
+    Few(bool),
+    /// Of more rows than are multiplied without tensor cores.
+    Many,
+    Gated,
+}
+
+impl BlockTrial {
+    const ALL: [Self; 6] = [
+        Self::Decode,
+        Self::Embed,
+        Self::Few(true),
+        Self::Few(false),
+        Self::Many,
+        Self::Gated,
+    ];
+
+    fn drawn(
+        self,
+        random: &mut fastrand::Rng,
+        format: BlockFormat,
+    ) -> (OpDescriptor, Vec<Operand>) {
+        let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][random.usize(..3)];
+        let (name, sizes) = match self {
+            Self::Decode => ("dequantise_blocks", [0; 3]),
+            Self::Embed => ("quantised_embedding", [0; 3]),
+            Self::Few(true) => ("quantised_linear", [1, 1, 1]),
+            Self::Few(false) => {
+                let across = random.u64(1..4);
+                (
+                    "quantised_linear",
+                    [random.u64(1..17), random.u64(1..150), across],
+                )
+            }
+            Self::Many => (
+                "quantised_linear",
+                [random.u64(17..75), random.u64(1..90), 2],
+            ),
+            Self::Gated => (
+                "quantised_swiglu",
+                [random.u64(1..30), random.u64(1..50), 1],
+            ),
+        };
+        let row = registry::find(name).unwrap();
+        match self {
+            Self::Decode | Self::Embed => drawn(random, row, format, Dtype::U8),
+            _ => of_product(random, of_format(row, format), format, dtype, sizes),
         }
     }
-    assert!(
-        compared.bounded * 8 > compared.plans * 7,
-        "{}",
-        compared.bounded
-    );
+}
+
+#[test]
+fn products_and_rows_of_every_format_are_those_of_their_reference() {
+    for (name, seed) in fercuda_trials::seeds(env!("CARGO_MANIFEST_DIR"), WORK) {
+        println!("{name}: {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let budget = Budget::begin(WORK);
+        let (mut compared, mut done, mut all) = (Compared::default(), 0, Vec::new());
+        while budget.has_left(done) {
+            if all.is_empty() {
+                let formats = BlockFormat::ALL.into_iter();
+                all.extend(formats.flat_map(|it| BlockTrial::ALL.map(|trial| (it, trial))));
+                random.shuffle(&mut all);
+            }
+            let Some((format, trial)) = all.pop() else {
+                break;
+            };
+            let drawn = trial.drawn(&mut random, format);
+            check_drawn(&mut random, drawn, &mut compared);
+            done += 1;
+        }
+        println!("{done} plans");
+        assert!(
+            compared.bounded * 4 > compared.plans * 3,
+            "{}",
+            compared.bounded
+        );
+    }
+}
+
+#[test]
+fn a_product_is_added_to_its_residual_in_place() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let (bench, seed) = (Bench::shared(), fercuda_trials::seed());
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let of = |shape: &[u64]| Layout::contiguous(Dtype::F32, shape).unwrap();
+    for rows in [random.u64(1..17), random.u64(17..40)] {
+        let (x, bias, residual) = (of(&[rows, 64]), of(&[5]), of(&[rows, 5]));
+        let w = Layout::contiguous(Dtype::U8, &[5, 36]).unwrap();
+        let row = registry::find("quantised_linear").unwrap();
+        let op = of_format(row, BlockFormat::Q4_0);
+        let operands = [x, w, bias, residual];
+        let plan = OpPlan::new(&bench.device, &op, &operands, &[], KernelPolicy::Auto).unwrap();
+        let mut floats = |layout: &Layout| -> Vec<u8> {
+            let values = (0..layout.len()).map(|_| random.f32() - 0.5);
+            values.flat_map(f32::to_le_bytes).collect()
+        };
+        let [x, bias, residual] = [x, bias, residual].map(|layout| bench.upload(&floats(&layout)));
+        let w = bench.upload(&blocks(&mut random, BlockFormat::Q4_0, 10));
+        let apart = bench.upload(&vec![0; rows as usize * 20]);
+        let workspace = bench.upload(&vec![0; plan.workspace_bytes() as usize]);
+        let operands = [&x, &w, &bias, &residual].map(BoundArg::of);
+        let workspace = Some(BoundArg::of(&workspace));
+        for to in [&apart, &residual] {
+            let to = BoundArg::of(to);
+            plan.run(&bench.stream, &operands, &[to], workspace)
+                .unwrap();
+        }
+        let bytes = [&apart, &residual].map(|it| it.to_vec(&bench.stream).unwrap());
+        assert_eq!(bytes[0], bytes[1], "{rows} rows");
+        // Over x, it would be read after it is written.
+        let over_x = plan.run(&bench.stream, &operands, &[BoundArg::of(&x)], workspace);
+        assert!(over_x.is_err());
+    }
+    bench.assert_sound();
+}
+
+#[test]
+fn a_checked_embedding_reports_the_index_that_is_outside() {
+    let _one = ONE.lock().unwrap_or_else(|error| error.into_inner());
+    let bench = Bench::shared();
+    let row = registry::find("quantised_embedding").unwrap();
+    let op = of_format(row, BlockFormat::Q8_0).checked().unwrap();
+    let w = Layout::contiguous(Dtype::U8, &[2, 68]).unwrap();
+    let index = Layout::contiguous(Dtype::I32, &[3]).unwrap();
+    let plan = OpPlan::new(&bench.device, &op, &[w, index], &[], KernelPolicy::Auto).unwrap();
+    let w = bench.upload(&blocks(
+        &mut fastrand::Rng::with_seed(1),
+        BlockFormat::Q8_0,
+        4,
+    ));
+    let to = bench.upload(&[0xa5; 3 * 64 * 4]);
+    let workspace = bench.upload(&vec![0x5a; plan.workspace_bytes() as usize]);
+    let workspace = BoundArg::of(&workspace);
+    for (indices, said) in [([1, -7, 0], Some("-7")), ([1, 0, 1], None)] {
+        let index = bench.upload(&indices.map(i32::to_le_bytes).concat());
+        let operands = [&w, &index].map(BoundArg::of);
+        let run = plan.run(
+            &bench.stream,
+            &operands,
+            &[BoundArg::of(&to)],
+            Some(workspace),
+        );
+        run.unwrap();
+        let checked = plan.check(&bench.stream, &workspace);
+        let checked = checked.map_err(|error| error.to_string());
+        let bytes = to.to_vec(&bench.stream).unwrap();
+        let is_zero = bytes[256..512].iter().all(|byte| *byte == 0);
+        assert_eq!(is_zero, said.is_some());
+        match said {
+            Some(said) => assert!(checked.is_err_and(|error| error.contains(said))),
+            None => assert_eq!(checked, Ok(())),
+        }
+    }
+    bench.assert_sound();
 }
 
 #[test]
