@@ -131,6 +131,8 @@ pub(crate) struct ModelDecoder {
     chosen: DeviceTensor,
     chosen_normed: DeviceTensor,
     logits: DeviceTensor,
+    /// The most likely token of each row.
+    best: DeviceTensor,
 }
 
 /// Bytes of what a decoder needs beside its weights: the cache, and the memory of its steps.
@@ -200,13 +202,14 @@ fn narrow_memory(
 }
 
 impl ModelDecoder {
-    /// Reserves memory for steps within these limits, but that of the argument block and of logits.
+    /// Reserves memory for steps within these limits, but what is given: of the argument block,
+    /// of logits, and of the most likely tokens.
     /// The type is that of the cache.
     pub(crate) fn new(
         config: ModelConfig,
         weights: DecoderWeights,
         limits: StepLimits,
-        (cached, arguments, logits): (Dtype, DeviceTensor, DeviceTensor),
+        (cached, arguments, [logits, best]): (Dtype, DeviceTensor, [DeviceTensor; 2]),
         session: &Session,
     ) -> Result<Self> {
         let floats = |shape: &[u64]| DeviceTensor::reserve(session, Dtype::F32, shape);
@@ -244,6 +247,7 @@ impl ModelDecoder {
             chosen: floats(&[limits.requests, config.hidden])?,
             chosen_normed: floats(&[limits.requests, config.hidden])?,
             logits,
+            best,
             config,
             weights,
             limits,
@@ -293,7 +297,10 @@ impl ModelDecoder {
         ops.add(op, &[&x, &rows], &[&chosen])?;
         let normed = self.chosen_normed.first(key.rows)?;
         ops.norm(&chosen, &weights.norm, config.epsilon, &normed)?;
-        ops.product(&normed, &weights.head, &self.logits.first(key.rows)?)?;
+        let logits = self.logits.first(key.rows)?;
+        ops.product(&normed, &weights.head, &logits)?;
+        let op = OpDescriptor::new("argmax")?.axes(&[1])?;
+        ops.add(op, &[&logits], &[&self.best.first(key.rows)?])?;
         Ok(ops.ops)
     }
 
