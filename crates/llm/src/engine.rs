@@ -156,6 +156,13 @@ impl RunningRequest {
     }
 }
 
+/// A token of a row of logits.
+struct ChosenToken {
+    token: u32,
+    log_probability: Option<f32>,
+    top: Vec<(u32, f32)>,
+}
+
 /// Tokens of one request in a step.
 struct StepPart {
     /// Number of the request among those that run.
@@ -455,7 +462,11 @@ impl Engine {
         if rows.iter().all(is_largest) {
             let best: Vec<i64> = self.session.download(self.best)?;
             let chosen = best.iter().take(rows.len());
-            let chosen = chosen.map(|token| (*token as u32, None, Vec::new()));
+            let chosen = chosen.map(|token| ChosenToken {
+                token: *token as u32,
+                log_probability: None,
+                top: Vec::new(),
+            });
             let chosen = chosen.collect();
             return Ok(self.report(&rows, chosen));
         }
@@ -711,20 +722,25 @@ impl Engine {
             let top: Vec<(u32, f32)> = top.collect();
             let token = request.sampler.choose(logits, &request.tokens);
             let own = own.and_then(|own| Some(less(*own.get(token as usize)?)));
-            all.push((token, own, top));
+            all.push(ChosenToken {
+                token,
+                log_probability: own,
+                top,
+            });
         }
         self.report(rows, all)
     }
 
     /// Takes the chosen tokens of requests, and ends those that are complete.
-    fn report(
-        &mut self,
-        rows: &[usize],
-        chosen: Vec<(u32, Option<f32>, Vec<(u32, f32)>)>,
-    ) -> Vec<GenerationEvent> {
+    fn report(&mut self, rows: &[usize], chosen: Vec<ChosenToken>) -> Vec<GenerationEvent> {
         let mut events = Vec::new();
-        for (request, (token, log_probability, top)) in rows.iter().zip(chosen) {
+        for (request, chosen) in rows.iter().zip(chosen) {
             let request = &mut self.running[*request];
+            let ChosenToken {
+                token,
+                log_probability,
+                top,
+            } = chosen;
             request.tokens.push(token);
             let generated = request.tokens.len() - request.prompt;
             let finished = if request.end_tokens.contains(&token) {

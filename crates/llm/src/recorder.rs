@@ -180,8 +180,8 @@ impl RecordedOps {
         self.workspace = Some(workspace);
     }
 
-    /// Runs its ops with an event between each two, so often; names of the ops and of their kernels,
-    /// with the median of their times. They follow each other more slowly than without events.
+    /// Runs its ops with an event between each two, so often; names of the ops and of their
+    /// kernels, with the median of their times. Events make them slower.
     pub(crate) fn times(
         &self,
         context: &Context,
