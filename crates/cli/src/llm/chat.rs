@@ -22,10 +22,10 @@ const COMMANDS: &str = "\
 /// Talk with a language model, line by line.
 #[derive(clap::Args)]
 #[command(after_help = "\
-A line is a message; one that begins with / is a command: /help lists them. Ctrl-C
-stops an answer, and the conversation goes on; at the prompt it ends the program,
-as Ctrl-D does. The file's chat template makes the conversation; texts of control
-tokens in messages stay text.
+A line is a message; one that begins with / is a command: /help lists them.
+Ctrl-C stops an answer, and the conversation goes on; at the prompt it ends the
+program, as Ctrl-D does. The file's chat template makes the conversation; texts
+of control tokens in messages stay text.
 
 Examples:
   fercuda chat smollm2.gguf

@@ -18,8 +18,8 @@ const MOST_PROMPT: u64 = 16 << 20;
 /// Generate text behind a prompt with a language model.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The text alone is written to standard output, as it is generated. Ctrl-C ends it.
-With a GPU the model runs there; else on the software device, where
+The text alone is written to standard output, as it is generated; Ctrl-C ends
+it. With a GPU the model runs there; else on the software device, where
 FERCUDA_SOFT_CHECK=0 leaves checks out and is faster.
 
 Examples:
