@@ -100,6 +100,8 @@ pub struct GenerationEvent {
     pub log_probability: f32,
     /// The most likely tokens with theirs, as many as the request has named.
     pub top: Vec<(u32, f32)>,
+    /// Tokens of the prompt that were not computed, as the cache had them of another request.
+    pub reused_tokens: usize,
     /// Whether it is the last one, and why.
     pub finished: Option<FinishReason>,
 }
@@ -116,6 +118,8 @@ struct RunningRequest {
     top: usize,
     sampler: TokenSampler,
     computed: usize,
+    /// Tokens of the prompt that the cache had.
+    reused: usize,
     blocks: Vec<BlockNumber>,
     /// The prefix of its full blocks, and how many they are.
     prefix: (PrefixNode, usize),
@@ -376,6 +380,7 @@ impl Engine {
             top: request.top,
             sampler: TokenSampler::new(request.sampler),
             computed: 0,
+            reused: 0,
             blocks: Vec::new(),
             prefix: (BEGINNING, 0),
             row: 0,
@@ -470,6 +475,9 @@ impl Engine {
             // There are as many rows as requests may run.
             request.row = (0..).find(is_free).unwrap_or_default();
             request.find_prefix(&mut self.pool);
+            if request.tokens.len() == request.prompt {
+                request.reused = request.computed;
+            }
             self.running.push(request);
         }
     }
@@ -648,6 +656,7 @@ impl Engine {
                 log_probability: own.get(token as usize).map_or(f32::NAN, |it| it - sum),
                 token,
                 top,
+                reused_tokens: request.reused,
                 finished,
             });
         }
