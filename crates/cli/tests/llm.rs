@@ -1,5 +1,4 @@
-//! `fercuda generate`, `fercuda chat`, `fercuda serve` and `fercuda model random`, with a tiny random
-//! model.
+//! `fercuda generate`, `chat`, `serve` and `model random`, with a tiny random model.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep_until};
 
-use crate::answer_event::{AnswerEnd, AnswerEvent, AnswerRoute, AnswerToken, Submission};
+use crate::answer_event::{AnswerEnd, AnswerEvent, AnswerRoute, AnswerSubmission, AnswerToken};
 use crate::api_error::{ApiError, ErrorKind};
 use crate::metrics::ServerMetrics;
 use crate::order::{GenerationOrder, OrderPrompt};
@@ -56,7 +56,7 @@ pub(crate) struct AnswerDesk {
     pub(crate) metrics: Arc<ServerMetrics>,
     /// Places of requests that run or wait.
     pub(crate) places: Arc<Semaphore>,
-    pub(crate) submissions: Sender<Submission>,
+    pub(crate) submissions: Sender<AnswerSubmission>,
     pub(crate) time_out: Duration,
 }
 
@@ -232,7 +232,7 @@ impl AnswerDesk {
             permit,
         };
         let ended = |_| ApiError::new(ErrorKind::Unavailable, "the engine has ended");
-        let submission = Submission { request, route };
+        let submission = AnswerSubmission { request, route };
         self.submissions.send(submission).map_err(ended)?;
         let mut answer = RunningAnswer {
             events: receiver,

@@ -1,4 +1,4 @@
-//! What passes between the handler of a request and the thread of the engine.
+//! Events and submissions that pass between handlers and the thread of the engine.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::token_engine::{TokenChance, TokenRequest};
 
 /// A request on its way to the engine.
 #[derive(Debug)]
-pub(crate) struct Submission {
+pub(crate) struct AnswerSubmission {
     pub(crate) request: TokenRequest,
     pub(crate) route: AnswerRoute,
 }

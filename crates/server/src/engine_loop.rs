@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answer_event::{
-    AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerToken, Submission,
+    AnswerEnd, AnswerEvent, AnswerReason, AnswerRoute, AnswerSubmission, AnswerToken,
 };
 use crate::metrics::ServerMetrics;
 use crate::stop_text::StopMatcher;
@@ -150,7 +150,7 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
     }
 
     /// Runs until no more submissions can come and none is left.
-    pub(crate) fn run(&mut self, submissions: &Receiver<Submission>) {
+    pub(crate) fn run(&mut self, submissions: &Receiver<AnswerSubmission>) {
         loop {
             if self.active.is_empty() {
                 self.metrics.set_load(self.engine.figures());
@@ -170,8 +170,8 @@ impl<'a, E: TokenEngine> EngineLoop<'a, E> {
         }
     }
 
-    fn submit(&mut self, submission: Submission) {
-        let Submission { request, route } = submission;
+    fn submit(&mut self, submission: AnswerSubmission) {
+        let AnswerSubmission { request, route } = submission;
         if route.events.is_closed() {
             self.metrics.aborted.fetch_add(1, Relaxed);
             return;

@@ -1,4 +1,4 @@
-//! What a request asks for, whatever its API, and checks of its members.
+//! Order of a generation, whatever the API, and checks of its members.
 
 use std::ops::RangeInclusive;
 

@@ -260,7 +260,9 @@ impl Service {
 fn rfc3339(seconds: u64) -> String {
     let days = seconds / 86_400;
     let (mut year, mut day) = (1970, days);
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let length = |year| if is_leap(year) { 366 } else { 365 };
     while day >= length(year) && year < 9999 {
         day -= length(year);
