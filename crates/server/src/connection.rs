@@ -1,5 +1,6 @@
 //! Connections: how many there are, and how long one may stand still.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// How long a connection may stand still.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +23,40 @@ pub(crate) struct ConnectionPatience {
     pub(crate) idle: Duration,
 }
 
-/// A listener with a limit of connections; further ones wait in the system's queue.
+/// Connections that are refused at a time; further ones are closed without a word.
+const REFUSALS: usize = 256;
+/// Longest time of a refusal.
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// What connections beyond the limit get.
+const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
+    Retry-After: 1\r\nConnection: close\r\nContent-Length: 117\r\n\r\n\
+    {\"error\":{\"message\":\"too many connections; try again later\",\
+    \"type\":\"server_error\",\"param\":null,\"code\":\"connections\"}}";
+
+/// Answers a client that there are too many connections. What the client has sent is read first, as
+/// far as it comes: a connection that is closed with unread bytes is reset, and the refusal lost.
+async fn refuse(stream: TcpStream) -> io::Result<()> {
+    stream.writable().await?;
+    stream.try_write(REFUSAL)?;
+    let mut stream = stream;
+    poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
+    let mut bytes = [0; 4096];
+    loop {
+        stream.readable().await?;
+        match stream.try_read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
+    }
+}
+
+/// A listener with a limit of connections; further ones are refused.
 #[derive(Debug)]
 pub(crate) struct LimitedListener {
     listener: TcpListener,
     places: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
     patience: ConnectionPatience,
 }
 
@@ -39,6 +69,7 @@ impl LimitedListener {
         LimitedListener {
             listener,
             places: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
+            refusals: Arc::new(Semaphore::new(REFUSALS)),
             patience,
         }
     }
@@ -49,27 +80,34 @@ impl Listener for LimitedListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (WatchedConnection, SocketAddr) {
-        // The semaphore is never closed.
-        let permit = Arc::clone(&self.places).acquire_owned().await.ok();
         loop {
-            match self.listener.accept().await {
-                Ok((stream, address)) => {
-                    // Tokens are small and each goes out at once; without it they only come later.
-                    stream.set_nodelay(true).unwrap_or_default();
-                    return (
-                        WatchedConnection {
-                            stream,
-                            patience: self.patience,
-                            timer: Box::pin(sleep(self.patience.idle)),
-                            stalled: false,
-                            _permit: permit,
-                        },
-                        address,
-                    );
-                }
+            let (stream, address) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
                 // Too many open files, or a connection that is gone already.
-                Err(_) => sleep(Duration::from_millis(50)).await,
-            }
+                Err(_) => {
+                    sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
+                if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
+                    tokio::spawn(async move {
+                        let _ = timeout(REFUSAL_TIME, refuse(stream)).await;
+                        drop(permit);
+                    });
+                }
+                continue;
+            };
+            // Tokens are small, and each goes out at once.
+            stream.set_nodelay(true).unwrap_or_default();
+            let connection = WatchedConnection {
+                stream,
+                patience: self.patience,
+                timer: Box::pin(sleep(self.patience.idle)),
+                stalled: false,
+                _permit: permit,
+            };
+            return (connection, address);
         }
     }
 
@@ -86,7 +124,7 @@ pub(crate) struct WatchedConnection {
     timer: Pin<Box<Sleep>>,
     /// Whether the timer is that of a write.
     stalled: bool,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl WatchedConnection {

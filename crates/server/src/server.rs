@@ -15,6 +15,9 @@ use crate::metrics::ServerMetrics;
 use crate::service::{AnswerNumbers, Service, router};
 use crate::token_engine::TokenEngine;
 
+/// Connections that the system keeps until they are accepted, if it allows as many.
+const BACKLOG: i32 = 4096;
+
 /// What a server is opened with.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -26,7 +29,7 @@ pub struct ServerConfig {
     pub running: usize,
     /// Requests that may wait besides.
     pub queue: usize,
-    /// Most connections.
+    /// Most connections; further ones get status 503.
     pub connections: usize,
     /// Most bytes of a body.
     pub body_bytes: usize,
@@ -127,6 +130,8 @@ impl Server {
         let address = config.address;
         let refused = |cause| ServerError::Bind { address, cause };
         let listener = TcpListener::bind(address).map_err(refused)?;
+        // The standard library's 128 are few where many clients come at once.
+        rustix::net::listen(&listener, BACKLOG).map_err(io::Error::from)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let stop = ServerStop {

@@ -16,6 +16,7 @@ use fercuda_server::{
     TokenFinish, TokenRequest,
 };
 use fercuda_tokenizer::ChatTemplate;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::ModelArgs;
@@ -171,11 +172,23 @@ fn stop_by_signals(stop: ServerStop) -> Result<()> {
     Ok(())
 }
 
+/// Lets this process open as many files as it may, and returns how many connections that leaves
+/// room for.
+fn connection_limit() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is not allowed, it stays as it is.
+    setrlimit(Resource::Nofile, limit).unwrap_or_default();
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (files / 2).clamp(16, 4096) as usize
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = ServerConfig {
         api_key: args.key()?,
         running: args.parallel as usize,
         queue: args.queue,
+        connections: connection_limit(),
         time_out: Duration::from_secs(args.time_out),
         ..ServerConfig::at(SocketAddr::new(args.host, args.port))
     };

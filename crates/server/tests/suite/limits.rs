@@ -131,6 +131,22 @@ fn a_full_queue_is_429_until_a_client_goes() {
 }
 
 #[test]
+fn connections_beyond_the_limit_are_refused_until_one_ends() {
+    let server = TestServer::with(|config| config.connections = 2);
+    let open = [0, 1].map(|_| TcpStream::connect(server.address).unwrap());
+    // Accepted, if a third is refused.
+    let refused = server.post(COMPLETIONS, &json!({ "prompt": "x ".repeat(9000) }));
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.json()["error"]["code"], "connections");
+    assert!(refused.head.contains("Retry-After: 1\r\n"));
+    drop(open);
+    let begun = Instant::now();
+    while server.post(COMPLETIONS, &json!({ "prompt": "x" })).status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+}
+
+#[test]
 fn requests_without_a_stream_are_cancelled_too_when_their_client_goes() {
     let server = TestServer::start();
     server.state().repeats = true;
