@@ -23,8 +23,6 @@ pub(crate) struct ConnectionPatience {
     pub(crate) idle: Duration,
 }
 
-/// Connections that are refused at a time; further ones are closed without a word.
-const REFUSALS: usize = 256;
 /// Longest time of a refusal.
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
 /// What connections beyond the limit get.
@@ -40,7 +38,7 @@ async fn refuse(stream: TcpStream) -> io::Result<()> {
     stream.try_write(REFUSAL)?;
     let mut stream = stream;
     poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
-    let mut bytes = [0; 4096];
+    let mut bytes = [0; 1024];
     loop {
         stream.readable().await?;
         match stream.try_read(&mut bytes) {
@@ -51,7 +49,8 @@ async fn refuse(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// A listener with a limit of connections; further ones are refused.
+/// A listener with a limit of connections. Twice as many more are refused at a time, and beyond
+/// these connections are closed without a word.
 #[derive(Debug)]
 pub(crate) struct LimitedListener {
     listener: TcpListener,
@@ -66,10 +65,13 @@ impl LimitedListener {
         connections: usize,
         patience: ConnectionPatience,
     ) -> LimitedListener {
+        let places = connections.min(Semaphore::MAX_PERMITS);
         LimitedListener {
             listener,
-            places: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
-            refusals: Arc::new(Semaphore::new(REFUSALS)),
+            places: Arc::new(Semaphore::new(places)),
+            refusals: Arc::new(Semaphore::new(
+                places.saturating_mul(2).min(Semaphore::MAX_PERMITS),
+            )),
             patience,
         }
     }

@@ -173,14 +173,14 @@ fn stop_by_signals(stop: ServerStop) -> Result<()> {
 }
 
 /// Lets this process open as many files as it may, and returns how many connections that leaves
-/// room for.
+/// room for: twice as many again may be in refusal.
 fn connection_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Where that is not allowed, it stays as it is.
     setrlimit(Resource::Nofile, limit).unwrap_or_default();
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    (files / 2).clamp(16, 4096) as usize
+    (files / 4).clamp(16, 4096) as usize
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
